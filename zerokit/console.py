@@ -1,0 +1,92 @@
+"""Where zerokit writes for people: the consoles, the table style and the progress bar.
+
+Results go to stdout; progress, notes and errors to stderr, so that stdout can be piped. Colours and
+live bars switch themselves off when the stream is not a terminal, or when ``NO_COLOR`` is set.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from functools import cache
+from typing import TYPE_CHECKING
+
+from zerokit.errors import ZerokitError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
+    from rich.table import Table
+
+
+@cache
+def stdout() -> Console:
+    """The console for results."""
+    return _console(stderr=False)
+
+
+@cache
+def stderr() -> Console:
+    """The console for notes, progress and errors."""
+    return _console(stderr=True)
+
+
+def note(message: str) -> None:
+    """Print one plain line for the person, on stderr."""
+    stderr().print(message, markup=False, highlight=False, soft_wrap=True)
+
+
+def print_error(error: ZerokitError) -> None:
+    """Print the one line of an error on stderr, never wrapped so that it can be searched for."""
+    console = stderr()
+    console.print("zerokit: error:", style="bold red", end=" ", highlight=False)
+    console.print(str(error), markup=False, highlight=False, soft_wrap=True)
+    sys.stderr.flush()
+
+
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """A table in zerokit's one style; cells are plain text, the first column is the row's name."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    result = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    for index, column in enumerate(columns):
+        result.add_column(column, style="bold" if index == 0 else "", overflow="fold")
+    for row in rows:
+        result.add_row(*(Text(cell) for cell in row))
+    return result
+
+
+def progress(*, transient: bool = False) -> Progress:
+    """The progress bar, on stderr. It draws nothing when stderr is not a terminal.
+
+    A task may set the field ``note``, printed behind the bar.
+    """
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=30),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+        console=stderr(),
+        transient=transient,
+        disable=not stderr().is_terminal,
+    )
+
+
+def _console(*, stderr: bool) -> Console:
+    from rich.console import Console
+
+    return Console(stderr=stderr)

@@ -1,0 +1,83 @@
+"""The one exception tree of zerokit.
+
+Every error that a person can cause says three things in one line: what is wrong, where, and how to
+mend it. Entry points print that line and exit with :attr:`ZerokitError.exit_code`; a traceback is
+shown only for zerokit's own bugs.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class ZerokitError(Exception):
+    """Unusable input.
+
+    Args:
+        message: what is wrong, without a full stop.
+        where: the file, line, key or command-line option it was found in.
+        hint: how to mend it, as an instruction.
+    """
+
+    exit_code = 2
+
+    def __init__(self, message: str, *, where: str | None = None, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = _one_line(message)
+        self.where = where
+        self.hint = _one_line(hint) if hint else None
+
+    def __str__(self) -> str:
+        line = f"{self.where}: {self.message}" if self.where else self.message
+        return f"{line}. {self.hint}" if self.hint else line
+
+
+class DocumentError(ZerokitError):
+    """A JSON or YAML file that cannot be read."""
+
+
+class ConfigError(ZerokitError):
+    """A ds_config that is not valid, or not valid for this run."""
+
+
+class RecipeError(ZerokitError):
+    """A recipe, or an override of one, that is not valid."""
+
+
+class DataError(ZerokitError):
+    """A data set that is missing, malformed, empty, or lacks a column."""
+
+
+class ModelError(ZerokitError):
+    """A model or tokenizer that cannot be loaded."""
+
+
+class LaunchError(ZerokitError):
+    """A launch that does not suit this machine."""
+
+
+class CheckpointError(ZerokitError):
+    """A checkpoint that is incomplete or unusable."""
+
+
+def nearest(name: str, choices: Iterable[str]) -> str | None:
+    """The choice that `name` was most likely meant to be, or None if nothing is close."""
+    by_folded = {choice.lower().replace("-", "_"): choice for choice in choices}
+    close = difflib.get_close_matches(name.lower().replace("-", "_"), by_folded, n=1, cutoff=0.6)
+    return by_folded[close[0]] if close else None
+
+
+def did_you_mean(name: str, choices: Iterable[str]) -> str:
+    """A hint that names the nearest of `choices`, or lists them all if none is near."""
+    choices = list(choices)
+    close = nearest(name, choices)
+    if close is not None:
+        return f"Did you mean '{close}'?"
+    if len(choices) <= 12:
+        return f"Choose one of: {', '.join(choices)}"
+    return "No known key has a similar name"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split()).rstrip(".")

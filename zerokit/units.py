@@ -1,0 +1,93 @@
+"""Bytes and counts as people write and read them.
+
+1 GiB is 2**30 bytes and is printed as GiB; 1 GB is 10**9 bytes and is understood but never printed.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from zerokit.errors import ZerokitError
+
+KIB = 2**10
+MIB = 2**20
+GIB = 2**30
+TIB = 2**40
+
+_BYTE_UNITS = {
+    "": 1,
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+    "kib": KIB,
+    "mib": MIB,
+    "gib": GIB,
+    "tib": TIB,
+}
+_COUNT_UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
+_QUANTITY = re.compile(
+    r"\s*(?P<number>[0-9][0-9_,]*(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|\.[0-9]+)\s*(?P<unit>[A-Za-z]*)\s*"
+)
+
+
+def parse_bytes(text: str) -> int:
+    """Read a size in bytes: ``"80GiB"``, ``"1.5 MB"``, ``"1024"``.
+
+    Raises:
+        ZerokitError: not a size, or not a whole number of bytes.
+    """
+    return _parse(text, _BYTE_UNITS, kind="size in bytes", example="80GiB")
+
+
+def parse_count(text: str) -> int:
+    """Read a count: ``"7.5B"``, ``"5e8"``, ``"1k"``, ``"4096"``.
+
+    Raises:
+        ZerokitError: not a count, or not a whole number.
+    """
+    return _parse(text, _COUNT_UNITS, kind="count", example="7.5B")
+
+
+def format_bytes(num_bytes: int | float) -> str:
+    """Print a size in binary units with three to four significant digits: ``"14.90 GiB"``."""
+    magnitude = abs(num_bytes)
+    for unit, size in (("TiB", TIB), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
+        # 0.9995 keeps 1023.9 MiB from printing as "1023.90 MiB" one step below "1.00 GiB".
+        if magnitude >= size * 0.9995:
+            return f"{num_bytes / size:.2f} {unit}"
+    return f"{num_bytes:.0f} B"
+
+
+def format_count(count: int | float) -> str:
+    """Print a count in short scale with three significant digits: ``"7.50B"``, ``"4.72M"``."""
+    magnitude = abs(count)
+    for unit, size in (("T", 10**12), ("B", 10**9), ("M", 10**6), ("k", 10**3)):
+        if magnitude >= size * 0.9995:
+            return f"{count / size:.3g}{unit}"
+    return f"{count:g}"
+
+
+def format_seconds(seconds: float) -> str:
+    """Print a duration: ``"12.3 s"``, ``"4 min 05 s"``, ``"2 h 10 min"``."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min"
+
+
+def _parse(text: str, units: dict[str, int], *, kind: str, example: str) -> int:
+    match = _QUANTITY.fullmatch(text)
+    if match is None or match["unit"].lower() not in units:
+        raise ZerokitError(f"'{text}' is not a {kind}", hint=f"Write it like {example}")
+    number = match["number"].replace("_", "").replace(",", "")
+    scale = units[match["unit"].lower()]
+    value = int(number) * scale if number.isdigit() else float(number) * scale
+    if not math.isfinite(value) or value != round(value):
+        raise ZerokitError(f"'{text}' is not a whole {kind}", hint=f"Write it like {example}")
+    return round(value)
