@@ -144,7 +144,7 @@ class _JsonParser:
 
     _WHITESPACE = re.compile(r"[ \t\n\r]*")
     _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
-    _LITERALS = {"true": True, "false": False, "null": None}
+    _LITERALS = (("true", True), ("false", False), ("null", None))
 
     def __init__(self, text: str, name: str) -> None:
         self.text = text
@@ -172,7 +172,7 @@ class _JsonParser:
         number = self._NUMBER.match(self.text, self.at)
         if number is not None:
             return self._number(number)
-        for literal, value in self._LITERALS.items():
+        for literal, value in self._LITERALS:
             if self.text.startswith(literal, self.at):
                 self.at += len(literal)
                 return value
