@@ -12,7 +12,6 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from json.decoder import scanstring
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -144,6 +143,7 @@ class _JsonParser:
 
     _WHITESPACE = re.compile(r"[ \t\n\r]*")
     _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+    _DECODER = json.JSONDecoder()
     _LITERALS = (("true", True), ("false", False), ("null", None))
 
     def __init__(self, text: str, name: str) -> None:
@@ -245,10 +245,11 @@ class _JsonParser:
 
     def _string(self) -> str:
         try:
-            value, self.at = scanstring(self.text, self.at + 1, True)
+            value, self.at = self._DECODER.raw_decode(self.text, self.at)
         except json.JSONDecodeError as error:
             self.at = error.pos
             self._fail(f"malformed string ({error.msg})", "Mend its quotes or escapes")
+        assert isinstance(value, str)  # it began with a double quote
         return value
 
     def _take(self, char: str) -> bool:
