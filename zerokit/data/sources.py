@@ -1,0 +1,176 @@
+"""Examples from where users keep them: local files, a Hub data set, or text that is on every machine.
+
+Everything is read through the `datasets` library, which memory-maps what it reads, so that a data set
+may be larger than memory.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zerokit.documents import parse_json
+from zerokit.errors import DataError, DocumentError, did_you_mean
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+_BUILDERS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet", ".txt": "text"}
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+
+BUILTIN = "builtin:"
+
+
+def load_examples(
+    source: str | Sequence[str],
+    *,
+    where: str,
+    subset: str | None = None,
+    split: str = "train",
+    text_unit: str = "paragraph",
+) -> Dataset:
+    """Load a data set.
+
+    Args:
+        source: files, a folder of files, a Hub id, or ``builtin:NAME``.
+        where: the place of `source` in the user's input, for errors.
+        subset: configuration of a Hub data set.
+        split: split of a Hub or built-in data set.
+        text_unit: what one example of a .txt file is: ``paragraph`` or ``line``.
+
+    Raises:
+        DataError: missing, malformed, of mixed or unknown formats, or without a single example.
+    """
+    if isinstance(source, str) and source.startswith(BUILTIN):
+        return _load_builtin(source, split, where)
+    sources = [source] if isinstance(source, str) else list(source)
+    files = [file for name in sources for file in _local_files(name, where)]
+    if files:
+        examples = _load_files(files, where, text_unit)
+    elif len(sources) == 1:
+        examples = _load_hub(sources[0], subset, split, where)
+    else:
+        raise DataError(
+            f"no such file: '{sources[0]}'", where=where, hint="Check the paths; only files can be listed"
+        )
+    if len(examples) == 0:
+        raise DataError(f"'{', '.join(sources)}' has no examples", where=where, hint="Give it at least one")
+    return examples
+
+
+def _load_builtin(source: str, split: str, where: str) -> Dataset:
+    from datasets import Dataset
+
+    from zerokit.data import python_reference
+
+    name = source.removeprefix(BUILTIN)
+    if name == "python-reference":
+        corpus = python_reference.corpus()
+        return Dataset.from_dict({"text": corpus.train if split == "train" else corpus.held_out})
+    if name == "python-questions":
+        questions = python_reference.questions()
+        return Dataset.from_list(questions.train if split == "train" else questions.held_out)
+    raise DataError(
+        f"no built-in data set '{name}'",
+        where=where,
+        hint=did_you_mean(name, ["python-reference", "python-questions"]),
+    )
+
+
+def _local_files(name: str, where: str) -> list[Path]:
+    """The files that `name` stands for, or none if it is not local."""
+    path = Path(name).expanduser()
+    if path.is_file():
+        return [path]
+    if path.is_dir():
+        files = sorted(file for file in path.iterdir() if file.suffix.lower() in _BUILDERS)
+        if not files:
+            raise DataError(
+                f"the folder '{name}' has no data files",
+                where=where,
+                hint=f"Put {', '.join(_BUILDERS)} files in it",
+            )
+        return files
+    if path.suffix.lower() in _BUILDERS or name.startswith(("/", "./", "../", "~")):
+        raise DataError(f"no such file: '{name}'", where=where, hint="Check the path")
+    if not _HUB_ID.fullmatch(name):
+        raise DataError(
+            f"'{name}' is neither a file nor a Hub data set", where=where, hint="Check the spelling"
+        )
+    return []
+
+
+def _load_files(files: list[Path], where: str, text_unit: str) -> Dataset:
+    import datasets
+
+    builders = {_BUILDERS.get(file.suffix.lower()) for file in files}
+    if None in builders:
+        odd = next(file for file in files if file.suffix.lower() not in _BUILDERS)
+        raise DataError(
+            f"'{odd}' ends in '{odd.suffix}', which is no known data format",
+            where=where,
+            hint=f"Use one of {', '.join(_BUILDERS)}",
+        )
+    if len(builders) > 1:
+        raise DataError("files of different formats", where=where, hint="Convert them to one format")
+    builder = builders.pop()
+    options = {"sample_by": text_unit} if builder == "text" else {}
+    try:
+        return datasets.load_dataset(builder, data_files=[str(f) for f in files], split="train", **options)
+    except Exception as error:
+        # datasets wraps whatever the parsers below it raise, each in its own way.
+        if builder == "json":
+            _locate_json_fault(files)
+        cause = error.__cause__ or error
+        raise DataError(
+            f"cannot read {', '.join(str(file) for file in files)}: {cause}",
+            where=where,
+            hint="Mend the file",
+        ) from error
+
+
+def _locate_json_fault(files: list[Path]) -> None:
+    """Raise DataError with the file and line of the first fault; return if there is none."""
+    for file in files:
+        try:
+            text = file.read_bytes().decode("utf-8-sig")
+        except (OSError, UnicodeDecodeError) as error:
+            raise DataError(str(error), where=str(file), hint="Save it as UTF-8") from None
+        if not text.strip():
+            raise DataError("the file is empty", where=str(file), hint="Give it at least one example")
+        if text.lstrip().startswith("["):
+            _parse(text, str(file))
+            continue
+        for number, line in enumerate(text.splitlines(), start=1):
+            if line.strip():
+                _parse(line, f"{file}:{number}")
+
+
+def _parse(text: str, name: str) -> None:
+    try:
+        data = parse_json(text, name).data
+    except DocumentError as error:
+        raise DataError(error.message, where=error.where, hint=error.hint) from None
+    examples = data if isinstance(data, list) else [data]
+    for example in examples:
+        if not isinstance(example, dict):
+            raise DataError(
+                "an example is not a JSON object", where=name, hint='Write {"text": "..."} or the like'
+            )
+
+
+def _load_hub(name: str, subset: str | None, split: str, where: str) -> Dataset:
+    import datasets
+
+    try:
+        return datasets.load_dataset(name, subset, split=split)
+    except Exception as error:
+        # No network, no such repository, no such split: the library's own words say which.
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise DataError(
+            f"'{name}' is no file here, and the Hub did not give it: {reason}",
+            where=where,
+            hint="Check the name, the split and the network",
+        ) from error

@@ -1,0 +1,146 @@
+"""The process group, and phases that every rank leaves together.
+
+A rank that exits alone leaves the others waiting in a collective until a timeout half an hour later,
+and a launcher that sees one rank fail ends the others before rank 0 could say why. So whatever can
+fail on bad input runs inside :meth:`RankGroup.together`: if it fails anywhere, all ranks learn of it,
+raise the same error and leave through :func:`run_on_all_ranks`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from zerokit import console
+from zerokit.distributed.ranks import Ranks, check_devices, read_ranks
+from zerokit.errors import ZerokitError
+
+T = TypeVar("T")
+
+_TIMEOUT = timedelta(minutes=30)
+
+
+class RankGroup:
+    """All ranks of a run. The torch process group opens at the first exchange between ranks."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        self.ranks = ranks
+        self._objects_group: Any = None
+
+    def together(self, action: Callable[[], T]) -> T:
+        """Run `action` on every rank and return its result, or raise on all what failed on any.
+
+        `action` must not communicate: a rank that fails would leave the others waiting inside it.
+        Only :class:`ZerokitError` is shared: any other exception is a bug, and ends its rank at once
+        with a traceback, upon which the launcher ends the others.
+        """
+        result: T | None = None
+        error: ZerokitError | None = None
+        try:
+            result = action()
+        except ZerokitError as raised:
+            error = raised
+        errors = self.gather_objects(error)
+        first = next((raised for raised in errors if raised is not None), None)
+        if first is not None:
+            raise first
+        return result  # type: ignore[return-value]  # no error, so the action returned
+
+    def node_main_first(self, action: Callable[[], T]) -> T:
+        """Run `action` on one rank of each node, then on the others, which find its files cached."""
+        if self.ranks.world_size == 1:
+            return action()
+        if self.ranks.is_node_main:
+            result = self.together(action)
+            self.together(lambda: None)
+            return result
+        self.together(lambda: None)
+        return self.together(action)
+
+    def broadcast_object(self, value: T) -> T:
+        """Rank 0's `value` (picklable), on every rank."""
+        if self.ranks.world_size == 1:
+            return value
+        return self.gather_objects(value if self.ranks.is_main else None)[0]  # type: ignore[return-value]
+
+    def gather_objects(self, value: T) -> list[T]:
+        """The `value` of every rank (picklable), in rank order, on every rank."""
+        if self.ranks.world_size == 1:
+            return [value]
+        import torch.distributed as dist
+
+        self._open()
+        values: list[Any] = [None] * self.ranks.world_size
+        dist.all_gather_object(values, value, group=self._objects_group)
+        return values
+
+    def close(self) -> None:
+        """Leave the process group; DeepSpeed's threads abort the interpreter at exit otherwise."""
+        if "torch" not in sys.modules:
+            return
+        import torch.distributed as dist
+
+        if dist.is_available() and dist.is_initialized():
+            dist.destroy_process_group()
+
+    def _open(self) -> None:
+        if self._objects_group is not None:
+            return
+        import torch
+        import torch.distributed as dist
+
+        if torch.cuda.is_available():
+            # NCCL connects at the first collective, not here: a rank without a GPU of its own gets
+            # through to report that over gloo.
+            dist.init_process_group("nccl", timeout=_TIMEOUT)
+            self._objects_group = dist.new_group(backend="gloo", timeout=_TIMEOUT)
+        else:
+            dist.init_process_group("gloo", timeout=_TIMEOUT)
+            self._objects_group = dist.group.WORLD
+
+
+def count_gpus() -> int:
+    """The NVIDIA (or ROCm) GPUs that torch can use on this node."""
+    import torch
+
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def run_on_all_ranks(main: Callable[[RankGroup], None]) -> int:
+    """Run a command on this rank and return the exit code of the whole run.
+
+    0 when `main` returns; :attr:`ZerokitError.exit_code` when bad input stopped it, after rank 0 has
+    printed its one line; 130 after Ctrl-C. Any other exception passes through with its traceback.
+    """
+    try:
+        group = RankGroup(read_ranks())
+    except ZerokitError as error:
+        console.print_error(error)
+        return error.exit_code
+    try:
+        main(group)
+    except ZerokitError as error:
+        # The order matters: rank 0 has printed before any rank exits and the launcher ends the rest.
+        if group.ranks.is_main:
+            console.print_error(error)
+        group.gather_objects(None)
+        return error.exit_code
+    except KeyboardInterrupt:
+        if group.ranks.is_main:
+            console.note("zerokit: interrupted")
+        return 130
+    finally:
+        group.close()
+    return 0
+
+
+def check_launch(ranks: Ranks) -> None:
+    """Refuse a launch with more ranks on this node than devices.
+
+    Raises:
+        LaunchError: see :func:`zerokit.distributed.ranks.check_devices`.
+    """
+    check_devices(ranks, num_gpus=count_gpus(), num_cores=os.cpu_count() or 1)

@@ -1,0 +1,105 @@
+"""Who this process is among the ranks of a run, as the launcher's environment says.
+
+Understands ``deepspeed``, ``torchrun``, ``accelerate launch`` and plain ``python``. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from zerokit.errors import LaunchError
+
+if TYPE_CHECKING:
+    from collections.abc import MutableMapping
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process's place: global rank of `world_size`, local rank of `local_world_size` on its node."""
+
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+    local_world_size: int = 1
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is the one process that prints and writes results."""
+        return self.rank == 0
+
+    @property
+    def is_node_main(self) -> bool:
+        """Whether this is the one process that prepares shared files on its node."""
+        return self.local_rank == 0
+
+
+def read_ranks(environment: MutableMapping[str, str] | None = None) -> Ranks:
+    """Read the launcher's variables, and complete them for plain ``python``.
+
+    Without a launcher the variables of a world of one are set, so that DeepSpeed does not go looking
+    for MPI.
+
+    Raises:
+        LaunchError: a variable is not a number, or some are set and others missing.
+    """
+    env = os.environ if environment is None else environment
+    if "RANK" not in env and "WORLD_SIZE" not in env:
+        # srun starts one process per task but sets none of the variables that torch reads.
+        if int(env.get("SLURM_NTASKS", "1")) > 1 and "SLURM_STEP_ID" in env:
+            raise LaunchError(
+                f"srun started {env['SLURM_NTASKS']} tasks without a launcher",
+                where="SLURM_NTASKS",
+                hint="Run one task per node and start 'torchrun' or 'deepspeed' in it",
+            )
+        env.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", LOCAL_WORLD_SIZE="1")
+        env.setdefault("MASTER_ADDR", "127.0.0.1")
+        env.setdefault("MASTER_PORT", str(_free_port()))
+        return Ranks()
+    rank = _number(env, "RANK")
+    world_size = _number(env, "WORLD_SIZE")
+    local_rank = _number(env, "LOCAL_RANK", default=rank)
+    # DeepSpeed's launcher says LOCAL_SIZE where torchrun and accelerate say LOCAL_WORLD_SIZE.
+    local_size = _number(env, "LOCAL_SIZE", default=world_size)
+    local_world_size = _number(env, "LOCAL_WORLD_SIZE", default=local_size)
+    return Ranks(rank, world_size, local_rank, local_world_size)
+
+
+def check_devices(ranks: Ranks, *, num_gpus: int, num_cores: int) -> None:
+    """Refuse more ranks on this node than it has devices: GPUs, or cores where there is no GPU.
+
+    Raises:
+        LaunchError: two ranks would share one device.
+    """
+    kind, devices = ("GPU", num_gpus) if num_gpus else ("CPU core", num_cores)
+    if ranks.local_world_size > devices:
+        raise LaunchError(
+            f"{ranks.local_world_size} ranks on this node, which has {devices} {kind}{'s' * (devices != 1)}",
+            where="launcher",
+            hint=f"Start at most {devices}: 'deepspeed --num_gpus {devices}' or "
+            f"'torchrun --nproc-per-node {devices}'",
+        )
+
+
+def _number(env: MutableMapping[str, str], name: str, default: int | None = None) -> int:
+    text = env.get(name)
+    if text is None:
+        if default is None:
+            raise LaunchError(
+                "the launcher set only some of RANK, WORLD_SIZE and LOCAL_RANK",
+                where=name,
+                hint="Start with 'deepspeed', 'torchrun' or 'accelerate launch'",
+            )
+        return default
+    try:
+        return int(text)
+    except ValueError:
+        raise LaunchError(f"'{text}' is not a number", where=name, hint="Unset it") from None
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,143 @@
+"""Read a recipe: a YAML file (or the embedded default), with overrides by dotted name on top."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from zerokit.documents import Document, KeyPath, dotted, parse_scalar, parse_yaml, read_document
+from zerokit.errors import RecipeError, did_you_mean
+from zerokit.recipe.model import Recipe
+from zerokit.validation import problems
+
+EMBEDDED = "embedded default recipe"
+
+_SHORTHANDS = ("model", "deepspeed")
+"""Sections that one value on the command line can replace as a whole."""
+
+
+@dataclass(frozen=True)
+class Origins:
+    """Where each value of a recipe was written."""
+
+    document: Document
+    overrides: frozenset[KeyPath] = frozenset()
+
+    def where(self, path: KeyPath) -> str:
+        """The place of a value, for an error: a file and line, or a command-line option."""
+        for end in range(len(path), 0, -1):
+            if path[:end] in self.overrides:
+                return f"--{'.'.join(str(key) for key in path[:end])}"
+        return self.document.where(path)
+
+
+@dataclass(frozen=True)
+class LoadedRecipe:
+    """A valid recipe that can say where its values come from."""
+
+    recipe: Recipe
+    origins: Origins
+
+    def where(self, *path: str | int) -> str:
+        """The place of the value at `path`, for an error."""
+        return self.origins.where(path)
+
+
+def load_recipe(path: str | Path | None = None, overrides: Sequence[str] = ()) -> LoadedRecipe:
+    """Load and check a recipe.
+
+    Args:
+        path: a YAML or JSON file; None for the embedded default.
+        overrides: command-line words, ``["--training.learning_rate", "1e-5", "--task.packing=false"]``.
+
+    Raises:
+        DocumentError: the file cannot be read.
+        RecipeError: a key or a value is not valid.
+    """
+    document = _embedded_default() if path is None else read_document(path)
+    if not isinstance(document.data, dict):
+        raise RecipeError(
+            "a recipe is a mapping of sections", where=document.name, hint="Start with 'model:' and 'data:'"
+        )
+    data = copy.deepcopy(document.data)
+    overridden = set()
+    for key_path, value in parse_overrides(overrides):
+        _set(data, key_path, value)
+        overridden.add(key_path)
+    origins = Origins(document, frozenset(overridden))
+    try:
+        return LoadedRecipe(Recipe.model_validate(data), origins)
+    except ValidationError as error:
+        problem = problems(error, Recipe, data)[0]
+        raise RecipeError(problem.message, where=origins.where(problem.path), hint=problem.hint) from None
+
+
+def parse_overrides(words: Sequence[str]) -> list[tuple[KeyPath, Any]]:
+    """Read ``--a.b value`` and ``--a.b=value`` pairs; values are YAML.
+
+    Raises:
+        RecipeError: a word that is not an option, an unknown section, or an option without a value.
+    """
+    sections = list(Recipe.model_fields)
+    result: list[tuple[KeyPath, Any]] = []
+    at = 0
+    while at < len(words):
+        word = words[at]
+        name, equals, text = word.partition("=")
+        keys = tuple(name.removeprefix("--").split("."))
+        if not name.startswith("--") or not all(keys):
+            raise RecipeError(
+                "not an option",
+                where=f"command line ('{word}')",
+                hint="Write overrides as --section.key value, such as --training.learning_rate 1e-5",
+            )
+        if keys[0] not in sections:
+            raise RecipeError(f"unknown section '{keys[0]}'", where=name, hint=_section_hint(keys, sections))
+        if len(keys) == 1 and keys[0] not in _SHORTHANDS:
+            raise RecipeError(
+                "names a whole section", where=name, hint=f"Name one key of it: {name}.KEY value"
+            )
+        if not equals:
+            at += 1
+            if at == len(words):
+                raise RecipeError("has no value", where=name, hint=f"Write {name} VALUE")
+            text = words[at]
+        result.append((keys, parse_scalar(text)))
+        at += 1
+    return result
+
+
+def _section_hint(keys: tuple[str, ...], sections: list[str]) -> str:
+    if len(keys) == 1:
+        return f"Give the section too, such as --training.{keys[0]}"
+    return did_you_mean(keys[0], sections)
+
+
+def _set(data: dict[str, Any], path: KeyPath, value: Any) -> None:
+    node = data
+    for depth, key in enumerate(path[:-1]):
+        child = node.get(str(key))
+        if child is None:
+            child = {}
+        if isinstance(child, str) and depth == 0 and key == "model":
+            child = {"path": child}  # `model: org/name` is short for `model: {path: org/name}`
+        if not isinstance(child, dict):
+            raise RecipeError(
+                f"'{dotted(path[: depth + 1])}' is {child!r} in the recipe, which has no keys to override",
+                where=f"--{dotted(path)}",
+                hint="Edit that file, or write the section inline in the recipe",
+            )
+        node[str(key)] = child
+        node = child
+    node[str(path[-1])] = value
+
+
+def _embedded_default() -> Document:
+    text = resources.files("zerokit.recipe").joinpath("default.yaml").read_text(encoding="utf-8")
+    return parse_yaml(text, EMBEDDED)

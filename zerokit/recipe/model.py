@@ -1,0 +1,138 @@
+"""A run described in one YAML file: the sections of a recipe as pydantic models.
+
+Keys that belong to another library are passed through under that library's own names
+(``training`` to transformers' ``TrainingArguments``, ``generation`` to ``GenerationConfig``, ``peft``
+to peft's ``LoraConfig``) and are checked against it where it is imported, in ``zerokit.training``.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+PYTHON_REFERENCE = "builtin:python-reference"
+"""A text data set that is on every machine: Python's language reference."""
+
+PYTHON_QUESTIONS = "builtin:python-questions"
+"""A prompt/completion data set made from the same reference."""
+
+
+class Section(BaseModel):
+    """Base of all sections: unknown keys are errors, and nothing changes after loading."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True, protected_namespaces=()
+    )
+
+
+class BpeTraining(Section):
+    """A byte-level BPE tokenizer, trained on the training split."""
+
+    vocab_size: Annotated[int, Field(ge=260)]
+    """Entries in the vocabulary: 256 bytes, the special tokens, and the merges learned."""
+
+
+class TokenizerTraining(Section):
+    """A tokenizer made for this run."""
+
+    train_bpe: BpeTraining
+    """Train byte-level BPE."""
+
+
+class ModelSection(Section):
+    """What is trained: a checkpoint, or an architecture from scratch."""
+
+    path: str | None = None
+    """A Hub id or a local folder with a checkpoint to start from."""
+    revision: str | None = None
+    """Branch, tag or commit of a Hub model."""
+    from_config: dict[str, Any] | str | None = None
+    """Start from scratch: keys of the architecture's config (``model_type`` first), or a config.json."""
+    tokenizer: str | TokenizerTraining | None = None
+    """A Hub id or folder, or one to train; by default the model's own."""
+    dtype: Literal["float32", "bfloat16", "float16"] | None = None
+    """Of the weights as loaded; by default that of the run's precision, to which DeepSpeed casts them."""
+    attn_implementation: str | None = None
+    """``sdpa``, ``eager``, ``flash_attention_2``, ...; by default transformers chooses."""
+    trust_remote_code: bool = False
+    """Run Python code that comes with the checkpoint."""
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> ModelSection:
+        if (self.path is None) == (self.from_config is None):
+            raise ValueError(
+                "needs either 'path' (start from a checkpoint) or 'from_config' (from scratch), not both; "
+                "on the command line, '--model PATH' replaces the whole section"
+            )
+        if self.from_config is not None and self.tokenizer is None:
+            raise ValueError("needs 'tokenizer' beside 'from_config'")
+        return self
+
+
+class Columns(Section):
+    """Names of the columns, where they are not the usual ones."""
+
+    text: str = "text"
+    prompt: str = "prompt"
+    completion: str = "completion"
+    messages: str = "messages"
+
+
+class DataSection(Section):
+    """What it is trained on."""
+
+    train: str | Annotated[list[str], Field(min_length=1)]
+    """Local files (.jsonl .json .csv .parquet .txt), a Hub data set, or a built-in one."""
+    eval: str | Annotated[list[str], Field(min_length=1)] | None = None
+    """Held-out data; by default `eval_fraction` of the training data is set aside."""
+    eval_fraction: Annotated[float, Field(ge=0, lt=1, strict=False)] = 0.05
+    """Share of the training examples held out when there is no `eval`; 0 for no evaluation."""
+    format: Literal["auto", "text", "prompt_completion", "messages"] = "auto"
+    """What an example is; ``auto`` decides by the columns that are there."""
+    columns: Columns = Columns()
+    """Names of the columns."""
+    subset: str | None = None
+    """Configuration name of a Hub data set."""
+    train_split: str = "train"
+    """Split of a Hub data set to train on."""
+    eval_split: str | None = None
+    """Split of a Hub data set to evaluate on."""
+    max_examples: Annotated[int, Field(ge=1)] | None = None
+    """Use only the first so many training examples."""
+
+
+class TaskSection(Section):
+    """How examples become tokens and a loss."""
+
+    type: Literal["causal_lm"] = "causal_lm"
+    """Next-token prediction."""
+    seq_len: Annotated[int, Field(ge=8)] = 1024
+    """Longest sequence, in tokens; longer examples are cut."""
+    packing: bool = True
+    """Text only: join documents and cut them into full sequences, so that no token is padding."""
+    loss_on: Literal["completion", "all"] = "completion"
+    """Prompt/completion and chat data: train on the answers alone, or on every token."""
+
+
+class Recipe(Section):
+    """One run."""
+
+    model: ModelSection
+    data: DataSection
+    task: TaskSection = TaskSection()
+    peft: dict[str, Any] | None = None
+    """``type: lora`` and keys of peft's ``LoraConfig``; absent trains all parameters."""
+    training: dict[str, Any] = {}
+    """Keys of transformers' ``TrainingArguments``."""
+    deepspeed: str | dict[str, Any] | None = None
+    """A ds_config: a path, or inline; absent is zerokit's ZeRO-2 default."""
+    generation: dict[str, Any] = {}
+    """Keys of transformers' ``GenerationConfig``, saved with the checkpoint."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _model_shorthand(cls, data: Any) -> Any:
+        if isinstance(data, dict) and isinstance(data.get("model"), str):
+            return {**data, "model": {"path": data["model"]}}
+        return data

@@ -1,0 +1,141 @@
+"""Pydantic's validation errors, told as a person needs them: where, what, and how to mend it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, get_args
+
+from zerokit.errors import did_you_mean
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel, ValidationError
+    from pydantic_core import ErrorDetails
+
+    from zerokit.documents import KeyPath
+
+_EXPECTED = {
+    "string_type": "text",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "finite_number": "a finite number",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "model_attributes_type": "a mapping",
+    "list_type": "a list",
+    "tuple_type": "a list",
+}
+
+
+_ABSENT = object()
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong with a document."""
+
+    path: KeyPath
+    message: str
+    hint: str | None = None
+
+
+def problems(error: ValidationError, model: type[BaseModel], data: Any) -> list[Problem]:
+    """All that is wrong, unknown keys first, one problem per place.
+
+    Args:
+        error: what ``model.model_validate(data)`` raised.
+        model: the root model.
+        data: the document that was validated.
+    """
+    found: dict[KeyPath, Problem] = {}
+    for details in error.errors(include_url=False):
+        path = _real_path(details, data)
+        found.setdefault(path, _problem(details, path, model))
+    # A union reports each branch that failed: keep the one that went deepest into the document.
+    deepest = [p for path, p in found.items() if not any(_is_below(other, path) for other in found)]
+    return sorted(deepest, key=lambda problem: not problem.message.startswith("unknown key"))
+
+
+def _problem(details: ErrorDetails, path: KeyPath, model: type[BaseModel]) -> Problem:
+    kind, value = details["type"], details["input"]
+    if kind == "extra_forbidden":
+        siblings = _keys_at(model, path[:-1])
+        return Problem(path, f"unknown key '{path[-1]}'", did_you_mean(str(path[-1]), siblings))
+    if kind == "missing":
+        return Problem(path, f"the key '{path[-1]}' is missing", "Add it")
+    if kind in ("literal_error", "enum"):
+        expected = details.get("ctx", {}).get("expected", "")
+        return Problem(path, f"{value!r} is not a choice here", f"Write {expected}")
+    if kind in _EXPECTED:
+        return Problem(path, f"expected {_EXPECTED[kind]}, found {_describe(value)}", "Change the value")
+    if kind == "value_error":
+        return Problem(path, str(details.get("ctx", {}).get("error", details["msg"])), "Correct it")
+    message = details["msg"].removeprefix("Input ")
+    return Problem(path, f"{_describe(value)} {message}", "Change the value")
+
+
+def _real_path(details: ErrorDetails, data: Any) -> KeyPath:
+    """`loc` without the names of union branches, which are not in the document."""
+    path: list[str | int] = []
+    node = data
+    for at, key in enumerate(details["loc"]):
+        child = _child(node, key)
+        if child is not _ABSENT:
+            path.append(key)
+            node = child
+        elif details["type"] == "missing" and at == len(details["loc"]) - 1:
+            path.append(key)
+    return tuple(path)
+
+
+def _child(node: Any, key: str | int) -> Any:
+    if isinstance(node, Mapping):
+        return node.get(key, _ABSENT)
+    if isinstance(node, list) and isinstance(key, int) and key < len(node):
+        return node[key]
+    return _ABSENT
+
+
+def _keys_at(model: type[BaseModel], path: KeyPath) -> list[str]:
+    models = [model]
+    for key in path:
+        if isinstance(key, int):
+            continue
+        fields = [found.model_fields[key] for found in models if key in found.model_fields]
+        models = [inner for field in fields for inner in _models_in(field.annotation)]
+    keys: list[str] = []
+    for found in models:
+        keys += [field.alias or name for name, field in found.model_fields.items()]
+    return keys
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    from pydantic import BaseModel
+
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from _models_in(argument)
+
+
+def _is_below(path: KeyPath, parent: KeyPath) -> bool:
+    return len(path) > len(parent) and path[: len(parent)] == parent
+
+
+def _describe(value: Any) -> str:
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return f"the text '{value}'" if len(value) <= 40 else f"the text '{value[:37]}...'"
+    if isinstance(value, Mapping):
+        return "a mapping"
+    if isinstance(value, list):
+        return "a list"
+    return str(value)
