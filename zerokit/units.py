@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-import math
 import re
+from decimal import Decimal
 
 from zerokit.errors import ZerokitError
 
@@ -27,6 +27,8 @@ _BYTE_UNITS = {
     "gib": GIB,
     "tib": TIB,
 }
+_MOST_DIGITS = 30
+"""Beyond any size there is; keeps "1e999999999" from becoming an integer of as many digits."""
 _COUNT_UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 _QUANTITY = re.compile(
     r"\s*(?P<number>[0-9][0-9_,]*(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|\.[0-9]+)\s*(?P<unit>[A-Za-z]*)\s*"
@@ -87,7 +89,8 @@ def _parse(text: str, units: dict[str, int], *, kind: str, example: str) -> int:
         raise ZerokitError(f"'{text}' is not a {kind}", hint=f"Write it like {example}")
     number = match["number"].replace("_", "").replace(",", "")
     scale = units[match["unit"].lower()]
-    value = int(number) * scale if number.isdigit() else float(number) * scale
-    if not math.isfinite(value) or value != round(value):
+    # Decimal, because 2.01 * 1000 is not 2010 in binary floating point.
+    value = Decimal(number) * scale
+    if value != value.to_integral_value() or value.adjusted() > _MOST_DIGITS:
         raise ZerokitError(f"'{text}' is not a whole {kind}", hint=f"Write it like {example}")
-    return round(value)
+    return int(value)

@@ -1,1 +1,103 @@
-def main() -> None: ...
+"""The command ``zerokit``.
+
+A command is one module with one function, registered in :func:`_register`. It imports what costs time
+inside the function, so that ``zerokit --help`` and each command pay only for themselves.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from zerokit import __version__
+from zerokit.cli.check import check
+from zerokit.cli.config import config
+from zerokit.cli.schema import schema
+from zerokit.errors import ZerokitError
+
+app = typer.Typer(
+    name="zerokit",
+    help="Plan, check and run DeepSpeed ZeRO training.",
+    pretty_exceptions_enable=False,  # an error of the user is one line, a bug of zerokit a plain traceback
+)
+
+# typer exports one exception of the click it builds on, whose bases are the ones needed here.
+_UsageError, _ClickException = typer.BadParameter.__mro__[1:3]
+
+_INTERRUPTED = 130
+_BROKEN_PIPE = 141
+
+
+def main() -> None:
+    """Run the command line and exit: 0 good, 1 the answer is "no", 2 unusable input."""
+    try:
+        code = app(standalone_mode=False)
+        sys.stdout.flush()
+    except ZerokitError as error:
+        _fail(error)
+    except BrokenPipeError:
+        _end_of_pipe()
+    except SystemExit as stop:
+        # How typer answers a broken pipe; its exit code 1 would mean "no".
+        if isinstance(stop.__context__, BrokenPipeError):
+            _end_of_pipe()
+        raise
+    except (typer.Abort, KeyboardInterrupt):
+        sys.exit(_INTERRUPTED)
+    except Exception as error:
+        if not isinstance(error, _ClickException):
+            raise
+        _fail(_usage_error(error))
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _end_of_pipe() -> None:
+    """The reader, such as `head`, has seen enough. Python would complain once more while it exits."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(_BROKEN_PIPE)
+
+
+def _usage_error(error: Any) -> ZerokitError:
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "zerokit"
+    text = error.format_message().replace("Value error, ", "")
+    message, meant, suggestion = text.partition(" Did you mean ")
+    return ZerokitError(
+        message, hint=meant.strip() + " " + suggestion if meant else f"Run '{command} --help'"
+    )
+
+
+def _fail(error: ZerokitError) -> None:
+    from zerokit.console import print_error
+
+    print_error(error)
+    sys.exit(error.exit_code)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"zerokit {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def _register(*commands: Callable[..., None]) -> None:
+    for command in commands:
+        app.command()(command)
+
+
+_register(config, check, schema)

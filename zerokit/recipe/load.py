@@ -13,8 +13,8 @@ from pydantic import ValidationError
 
 from zerokit.documents import Document, KeyPath, dotted, parse_scalar, parse_yaml, read_document
 from zerokit.errors import RecipeError, did_you_mean
+from zerokit.recipe.explain import problems
 from zerokit.recipe.model import Recipe
-from zerokit.validation import problems
 
 EMBEDDED = "embedded default recipe"
 
@@ -60,7 +60,7 @@ def load_recipe(path: str | Path | None = None, overrides: Sequence[str] = ()) -
         DocumentError: the file cannot be read.
         RecipeError: a key or a value is not valid.
     """
-    document = _embedded_default() if path is None else read_document(path)
+    document = parse_yaml(embedded_text(), EMBEDDED) if path is None else read_document(path)
     if not isinstance(document.data, dict):
         raise RecipeError(
             "a recipe is a mapping of sections", where=document.name, hint="Start with 'model:' and 'data:'"
@@ -76,6 +76,11 @@ def load_recipe(path: str | Path | None = None, overrides: Sequence[str] = ()) -
     except ValidationError as error:
         problem = problems(error, Recipe, data)[0]
         raise RecipeError(problem.message, where=origins.where(problem.path), hint=problem.hint) from None
+
+
+def embedded_text() -> str:
+    """The YAML of the embedded default recipe."""
+    return resources.files("zerokit.recipe").joinpath("default.yaml").read_text(encoding="utf-8")
 
 
 def parse_overrides(words: Sequence[str]) -> list[tuple[KeyPath, Any]]:
@@ -136,8 +141,3 @@ def _set(data: dict[str, Any], path: KeyPath, value: Any) -> None:
         node[str(key)] = child
         node = child
     node[str(path[-1])] = value
-
-
-def _embedded_default() -> Document:
-    text = resources.files("zerokit.recipe").joinpath("default.yaml").read_text(encoding="utf-8")
-    return parse_yaml(text, EMBEDDED)

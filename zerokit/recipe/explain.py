@@ -1,11 +1,11 @@
-"""Pydantic's validation errors, told as a person needs them: where, what, and how to mend it."""
+"""A recipe's validation errors, told as a person needs them: where, what, and how to mend it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_args
 
+from zerokit.config.problem import Problem
 from zerokit.errors import did_you_mean
 
 if TYPE_CHECKING:
@@ -33,15 +33,6 @@ _EXPECTED = {
 
 
 _ABSENT = object()
-
-
-@dataclass(frozen=True)
-class Problem:
-    """One thing that is wrong with a document."""
-
-    path: KeyPath
-    message: str
-    hint: str | None = None
 
 
 def problems(error: ValidationError, model: type[BaseModel], data: Any) -> list[Problem]:

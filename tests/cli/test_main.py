@@ -1,0 +1,97 @@
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from zerokit import __version__
+
+Run = Callable[..., tuple[int, str, str]]
+RunProcess = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def test_version(zerokit: Run) -> None:
+    assert zerokit("--version") == (0, f"zerokit {__version__}\n", "")
+
+
+def test_without_a_command_it_helps(zerokit: Run) -> None:
+    code, out, _ = zerokit()
+    assert code == 0
+    assert all(command in out for command in ("config", "check", "schema"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["chek"], "No such command 'chek'"),
+        (["config"], "--zero-stage"),
+        (["config", "--zero-stage", "7"], "--zero-stage"),
+        (["config", "--zero-stage", "two"], "--zero-stage"),
+        (["config", "--zero-stage", "2", "--precision", "int8"], "--precision"),
+        (["config", "--zero-stage", "2", "--micro-batch-size", "0"], "--micro-batch-size"),
+        (["config", "--zero-stage", "2", "--nope"], "--nope"),
+        (["config", "--zero-stage", "2", "--offload-param", "cpu"], "needs ZeRO stage 3"),
+        (["config", "--zero-stage", "3", "--offload-param", "nvme"], "--nvme-path"),
+        (["config", "--zero-stage", "2", "--target", "deepspeed", "--precision", "auto"], "precision"),
+        (["check"], "FILE"),
+        (["check", "absent.json"], "absent.json: no such file"),
+        (["check", "a.txt"], "ending"),
+        (["schema", "extra"], "extra"),
+    ],
+)
+def test_unusable_input_is_one_line_and_exit_code_2(zerokit: Run, arguments: list[str], message: str) -> None:
+    code, out, err = zerokit(*arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("zerokit: error: ")
+    assert err.count("\n") == 1
+    assert message in err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["check", str(Path(__file__).parents[2] / "ds_configs" / "zero2.json")],
+        ["config", "--zero-stage", "3"],
+        ["schema"],
+        ["--help"],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_commands_do_not_import_the_heavy_libraries(arguments: list[str]) -> None:
+    script = (
+        "import sys\nfrom zerokit.cli.main import main\n"
+        "try: main()\nexcept SystemExit as stop: assert stop.code == 0\n"
+        "heavy = {'torch', 'transformers', 'deepspeed', 'accelerate', 'numpy', 'yaml'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_closed_pipe_is_no_traceback() -> None:
+    script = "from zerokit.cli.main import main; main()"
+    with subprocess.Popen(
+        [sys.executable, "-c", script, "schema"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(timeout=60) == 141
+
+
+def test_a_bug_of_zerokit_shows_its_traceback(zerokit: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    import zerokit.config.schema as schema_module
+
+    def broken() -> None:
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(schema_module, "json_schema", broken)
+    monkeypatch.setattr(sys, "argv", ["zerokit", "schema"])
+    from zerokit.cli.main import main
+
+    with pytest.raises(KeyError):
+        main()

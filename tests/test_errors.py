@@ -1,0 +1,33 @@
+import pytest
+
+from zerokit import errors
+from zerokit.errors import ConfigError, ZerokitError, did_you_mean, nearest
+
+
+def test_an_error_is_one_line_of_what_where_and_how() -> None:
+    error = ConfigError("unknown\n  key", where="a.json:3", hint="Remove\nit.")
+    assert str(error) == "a.json:3: unknown key. Remove it"
+
+
+def test_place_and_hint_may_be_absent() -> None:
+    assert str(ZerokitError("bad.")) == "bad"
+
+
+def test_there_is_one_tree_and_it_means_unusable_input() -> None:
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Exception)]
+    assert len(kinds) > 5
+    assert all(issubclass(kind, ZerokitError) and kind.exit_code == 2 for kind in kinds)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("gradient_cliping", "gradient_clipping"), ("Gradient-Clipping", "gradient_clipping"), ("zzz", None)],
+)
+def test_nearest(name: str, expected: str | None) -> None:
+    assert nearest(name, ["gradient_clipping", "stage"]) == expected
+
+
+def test_hints_name_the_nearest_or_list_a_few_choices() -> None:
+    assert did_you_mean("cpuu", ["cpu", "nvme"]) == "Did you mean 'cpu'?"
+    assert did_you_mean("disk", ["cpu", "nvme"]) == "Choose one of: cpu, nvme"
+    assert "similar" in did_you_mean("disk", [f"key{number}" for number in range(20)])

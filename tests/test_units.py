@@ -1,0 +1,82 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zerokit.errors import ZerokitError
+from zerokit.units import (
+    GIB,
+    KIB,
+    MIB,
+    TIB,
+    format_bytes,
+    format_count,
+    format_seconds,
+    parse_bytes,
+    parse_count,
+)
+
+
+@given(st.integers(min_value=0, max_value=2**63))
+def test_plain_numbers_are_read_exactly(number: int) -> None:
+    assert parse_bytes(str(number)) == number
+    assert parse_count(f"{number:,}") == number
+
+
+@given(st.integers(min_value=0, max_value=2**60))
+def test_printed_bytes_are_read_back_to_the_digits_shown(num_bytes: int) -> None:
+    printed = format_bytes(num_bytes)
+    number, unit = printed.split()
+    size = {"B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB, "TiB": TIB}[unit]
+    assert abs(float(number) * size - num_bytes) <= size * 0.005 + 1e-6 * num_bytes
+
+
+@given(st.integers(min_value=1, max_value=10**15))
+def test_printed_counts_are_read_back_within_three_digits(count: int) -> None:
+    assert parse_count(format_count(count)) == pytest.approx(count, rel=0.0051)
+
+
+@given(st.integers(1, 10**6), st.sampled_from(["KiB", "MiB", "GiB", "kb", " MB", "gb", "B", "TiB"]))
+def test_units_scale_and_ignore_case(number: int, unit: str) -> None:
+    assert parse_bytes(f"{number}{unit}") == number * parse_bytes(f"1{unit}")
+    assert parse_bytes(f"{number}{unit.lower()}") == parse_bytes(f"{number}{unit.upper()}")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("80GiB", 80 * GIB), ("1.5 MB", 1_500_000), ("1024", 1024), ("0.5KiB", 512), (".5 kb", 500)],
+)
+def test_sizes(text: str, expected: int) -> None:
+    assert parse_bytes(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("7.5B", 7_500_000_000), ("5e8", 500_000_000), ("1k", 1000), ("1_000", 1000)]
+)
+def test_counts(text: str, expected: int) -> None:
+    assert parse_count(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "GiB", "-1GiB", "1.5", "80 GiBs", "1e400", "0x10", "1 2"])
+def test_what_is_no_size_is_refused_in_one_line(text: str) -> None:
+    with pytest.raises(ZerokitError) as caught:
+        parse_bytes(text)
+    assert "\n" not in str(caught.value)
+    assert caught.value.hint
+
+
+@given(st.text(max_size=12))
+def test_reading_any_text_gives_a_size_or_a_clear_error(text: str) -> None:
+    refusal = ""
+    try:
+        assert parse_bytes(text) >= 0
+    except ZerokitError as error:
+        refusal = str(error)
+    assert "\n" not in refusal
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [(12.34, "12.3 s"), (245, "4 min 05 s"), (7800, "2 h 10 min"), (3600, "1 h 00 min")],
+)
+def test_durations(seconds: float, expected: str) -> None:
+    assert format_seconds(seconds) == expected
