@@ -8,11 +8,13 @@ raise the same error and leave through :func:`run_on_all_ranks`.
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
+import threading
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from zerokit import console
 from zerokit.distributed.ranks import Ranks, check_devices, read_ranks
@@ -78,7 +80,7 @@ class RankGroup:
         return values
 
     def close(self) -> None:
-        """Leave the process group; DeepSpeed's threads abort the interpreter at exit otherwise."""
+        """Leave the process group."""
         if "torch" not in sys.modules:
             return
         import torch.distributed as dist
@@ -135,6 +137,20 @@ def run_on_all_ranks(main: Callable[[RankGroup], None]) -> int:
     finally:
         group.close()
     return 0
+
+
+def leave(exit_code: int) -> NoReturn:
+    """End this process at once, after Python's own exit handlers.
+
+    The ordinary way out aborts now and then (exit code -6, "terminate called without an active
+    exception"): a gloo thread that still holds a tensor of the last collective needs the interpreter to
+    let go of it, and finds it shutting down. A run that did all its work would count as failed.
+    """
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, uploads among them
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)
 
 
 def check_launch(ranks: Ranks) -> None:

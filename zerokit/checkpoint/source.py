@@ -1,0 +1,143 @@
+"""Find a checkpoint to start from, and look at it before any rank loads it.
+
+Loading under ZeRO-3 is collective: a file that turns out broken halfway leaves the other ranks waiting.
+So whatever can be wrong with a checkpoint is found here, on the host, from file headers alone.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from zerokit.documents import Document, read_document
+from zerokit.errors import DocumentError, ModelError
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+_HUB_FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.tiktoken"]
+
+
+def resolve_checkpoint(
+    name: str, *, where: str, revision: str | None = None, remote_code: bool = False
+) -> Path:
+    """The local folder of a checkpoint, downloaded first if `name` is a Hub id.
+
+    Raises:
+        ModelError: no such folder or Hub model.
+    """
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return folder
+    if folder.exists():
+        raise ModelError(f"'{name}' is a file, not a folder", where=where, hint="Name the folder it is in")
+    if not _HUB_ID.fullmatch(name):
+        raise ModelError(f"no such model folder: '{name}'", where=where, hint="Check the path")
+    return _download(name, where=where, revision=revision, remote_code=remote_code)
+
+
+def check_checkpoint(folder: Path, *, where: str) -> Document:
+    """Check that a folder holds a config and complete, non-empty safetensors weights.
+
+    Returns:
+        its config.json.
+
+    Raises:
+        ModelError: a file is missing, malformed, cut short, or holds empty tensors.
+    """
+    config = read_model_config(folder / "config.json", where=where)
+    check_weights(folder, where=where)
+    return config
+
+
+def check_weights(folder: Path, *, where: str) -> None:
+    """Check that the weights of a model, or of a peft adapter, are complete and not empty.
+
+    Raises:
+        ModelError: a file is missing, cut short, or holds empty tensors.
+    """
+    files = weight_files(folder, where=where)
+    empty = [name for file in files for name in _empty_tensors(file, where)]
+    if empty:
+        raise ModelError(
+            f"{len(empty)} weights are empty, such as '{empty[0]}': it was saved from ZeRO-3 without "
+            "gathering its parameters",
+            where=where,
+            hint='Save it again with "stage3_gather_16bit_weights_on_model_save": true, or convert its '
+            "ZeRO checkpoint with zero_to_fp32.py",
+        )
+
+
+def read_model_config(file: Path, *, where: str) -> Document:
+    """Read a model's config.json.
+
+    Raises:
+        ModelError: it is missing, malformed, or does not name a model type.
+    """
+    if not file.is_file():
+        raise ModelError(f"'{file.parent}' has no {file.name}", where=where, hint="Name a model folder")
+    try:
+        config = read_document(file)
+    except DocumentError as error:
+        raise ModelError(f"{error.where}: {error.message}", where=where, hint=error.hint) from None
+    if not isinstance(config.data, dict) or "model_type" not in config.data:
+        raise ModelError(f"{file} has no 'model_type'", where=where, hint="Add it, such as 'llama'")
+    return config
+
+
+def weight_files(folder: Path, *, where: str) -> list[Path]:
+    """The safetensors files of a checkpoint, all of them present.
+
+    Raises:
+        ModelError: there are none, or one that the index names is missing.
+    """
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        try:
+            names = set(read_document(index).data["weight_map"].values())
+        except (DocumentError, KeyError, TypeError, AttributeError):
+            raise ModelError(f"{index} is malformed", where=where, hint="Copy it again") from None
+        files = [folder / name for name in sorted(names)]
+        for file in files:
+            if not file.is_file():
+                raise ModelError(f"{file} is missing", where=where, hint="Copy the whole checkpoint")
+        return files
+    for name in ("model.safetensors", "adapter_model.safetensors"):
+        if (folder / name).is_file():
+            return [folder / name]
+    if any(folder.glob("*.bin")):
+        raise ModelError(
+            f"'{folder}' has only pickled weights (.bin), which can run code when loaded",
+            where=where,
+            hint="Convert them to safetensors with save_pretrained",
+        )
+    raise ModelError(
+        f"'{folder}' has no weights (model.safetensors)", where=where, hint="Copy the whole checkpoint"
+    )
+
+
+def _empty_tensors(file: Path, where: str) -> list[str]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        # Opening reads the header only, and compares the file's length with it.
+        with safe_open(file, framework="np") as tensors:
+            return [name for name in tensors.keys() if 0 in tensors.get_slice(name).get_shape()]  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise ModelError(
+            f"{file} is damaged or cut short ({error})", where=where, hint="Copy or save it again"
+        ) from None
+
+
+def _download(name: str, *, where: str, revision: str | None, remote_code: bool) -> Path:
+    from huggingface_hub import snapshot_download
+
+    files = [*_HUB_FILES, "*.py"] if remote_code else _HUB_FILES
+    try:
+        return Path(snapshot_download(name, revision=revision, allow_patterns=files))
+    except Exception as error:
+        # No network, no such repository, gated: the library's own words say which.
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ModelError(
+            f"'{name}' is no folder here, and the Hub did not give it: {reason}",
+            where=where,
+            hint="Check the name, the network, and `hf auth login` for a gated model",
+        ) from error

@@ -1,0 +1,136 @@
+"""The recipe's ``training`` and ``deepspeed`` sections as transformers' TrainingArguments.
+
+Creating TrainingArguments registers the ds_config with transformers; only a model that is made after
+that is partitioned as it is built (``zero.Init``). So these come first, the model second.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from typing import TYPE_CHECKING, Any
+
+from zerokit.config import load_ds_config
+from zerokit.config.build import build_ds_config
+from zerokit.config.resolve import Resolved, resolve_for_trainer
+from zerokit.errors import RecipeError, did_you_mean
+
+if TYPE_CHECKING:
+    from transformers import TrainingArguments
+
+    from zerokit.recipe import LoadedRecipe
+
+# Arguments with a section of their own, or that contradict what zerokit runs.
+_OWNED = {
+    "deepspeed": "Put it in the section 'deepspeed' of the recipe",
+    "fsdp": "zerokit runs DeepSpeed ZeRO; remove it",
+    "fsdp_config": "zerokit runs DeepSpeed ZeRO; remove it",
+    "local_rank": "The launcher sets it; remove it",
+}
+
+# Where the Trainer's own default is not what a person who fine-tunes expects.
+_DEFAULTS: dict[str, Any] = {
+    "output_dir": "runs/train",
+    "logging_steps": 10,
+    "include_num_input_tokens_seen": "non_padding",
+}
+
+DEFAULT_ZERO_STAGE = 2
+
+
+def resolve_arguments(loaded: LoadedRecipe, *, world_size: int, default_precision: str) -> Resolved:
+    """Check the recipe's training keys and ds_config, and settle them with each other.
+
+    Args:
+        loaded: the recipe.
+        world_size: number of ranks.
+        default_precision: ``bf16``, ``fp16`` or ``fp32``, used when neither side names one.
+
+    Raises:
+        RecipeError: an unknown training key, or a value of the wrong type.
+        ConfigError: the ds_config is not valid, or contradicts the training keys.
+    """
+    recipe = loaded.recipe
+    training = check_training_keys(loaded)
+    if recipe.deepspeed is None:
+        ds_config = build_ds_config(zero_stage=DEFAULT_ZERO_STAGE, precision=None)
+        ds_where = "zerokit's default ds_config"
+    else:
+        ds_config = load_ds_config(recipe.deepspeed)
+        ds_where = recipe.deepspeed if isinstance(recipe.deepspeed, str) else loaded.where("deepspeed")
+    return resolve_for_trainer(
+        ds_config.dump(),
+        {**_DEFAULTS, **training},
+        default_precision=default_precision,
+        world_size=world_size,
+        ds_where=ds_where,
+        where=lambda name: loaded.where("training", name),
+    )
+
+
+def check_training_keys(loaded: LoadedRecipe) -> dict[str, Any]:
+    """The recipe's ``training`` section, each key known to TrainingArguments and of its type.
+
+    Raises:
+        RecipeError: an unknown key (with the nearest one), one that zerokit sets itself, or a value of
+            the wrong type.
+    """
+    from pydantic import TypeAdapter, ValidationError
+    from transformers import TrainingArguments
+
+    hints = typing.get_type_hints(TrainingArguments)
+    names = [field.name for field in dataclasses.fields(TrainingArguments) if field.init]
+    checked: dict[str, Any] = {}
+    for name, value in loaded.recipe.training.items():
+        where = loaded.where("training", name)
+        if name in _OWNED:
+            raise RecipeError(f"'{name}' is not set here", where=where, hint=_OWNED[name])
+        if name not in names:
+            raise RecipeError(
+                f"'{name}' is not a TrainingArguments key", where=where, hint=did_you_mean(name, names)
+            )
+        try:
+            checked[name] = TypeAdapter(hints[name]).validate_python(value)
+        except ValidationError as error:
+            message = error.errors(include_url=False)[0]["msg"].removeprefix("Input ")
+            raise RecipeError(f"{value!r} {message}", where=where, hint="Change the value") from None
+    return checked
+
+
+def build_arguments(
+    resolved: Resolved, loaded: LoadedRecipe, *, use_cpu: bool, evaluate: bool
+) -> TrainingArguments:
+    """Make the TrainingArguments, which registers the ds_config with transformers.
+
+    Args:
+        resolved: the settled keys.
+        loaded: the recipe, for the place of an error.
+        use_cpu: train on CPU.
+        evaluate: whether there is held-out data; the loss on it is then measured before training too.
+
+    Raises:
+        RecipeError: a value that TrainingArguments does not take.
+    """
+    from transformers import TrainingArguments
+
+    keys = dict(resolved.training)
+    if use_cpu:
+        keys.setdefault("use_cpu", True)
+        keys.setdefault("dataloader_pin_memory", False)
+    if evaluate:
+        keys.setdefault("eval_on_start", True)
+        keys.setdefault("prediction_loss_only", True)
+    elif keys.get("eval_strategy", "no") != "no":
+        raise RecipeError(
+            "there is no held-out data to evaluate on",
+            where=loaded.where("training", "eval_strategy"),
+            hint="Set data.eval or data.eval_fraction",
+        )
+    # zerokit prints its own progress.
+    keys.setdefault("disable_tqdm", True)
+    try:
+        return TrainingArguments(**keys, deepspeed=resolved.ds_config)
+    except (ValueError, TypeError, ImportError, NotImplementedError) as error:
+        raise RecipeError(
+            f"TrainingArguments: {error}", where=loaded.where("training"), hint="Change that key"
+        ) from error

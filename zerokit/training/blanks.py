@@ -1,0 +1,68 @@
+"""Blank examples: an epoch in which every example counts exactly once, on any number of ranks.
+
+All ranks must run the same number of batches of one size. Where the examples do not come out even,
+accelerate repeats some from the beginning, so that the last update of an epoch, and the held-out loss,
+depend on the number of ranks. zerokit fills up with blanks instead: one token, not trained on. Losses are
+sums over tokens divided by the tokens of all ranks, so a blank adds nothing to either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sized
+from typing import TYPE_CHECKING, Any
+
+from torch.utils.data import Dataset as TorchDataset
+from torch.utils.data import Sampler
+
+from zerokit.training.examples import IGNORED
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+
+class FilledUp(TorchDataset[dict[str, list[int]]]):
+    """A data set, followed by as many blanks as make its length a multiple of `multiple`."""
+
+    def __init__(self, examples: Dataset, multiple: int) -> None:
+        self.examples = examples
+        self.num_blanks = -len(examples) % multiple
+
+    def __len__(self) -> int:
+        return len(self.examples) + self.num_blanks
+
+    def __getitem__(self, index: int) -> dict[str, list[int]]:
+        if index < len(self.examples):
+            example: dict[str, Any] = self.examples[index]
+            return example
+        return {"input_ids": [0], "labels": [IGNORED]}
+
+
+class BlanksLast(Sampler[int]):
+    """The examples of a :class:`FilledUp`, shuffled anew in each epoch or in order, then its blanks.
+
+    The order depends on the seed and the epoch alone, so that a resumed run continues it.
+    """
+
+    def __init__(self, dataset: FilledUp, *, shuffle: bool, seed: int) -> None:
+        self.dataset: Sized = dataset
+        self.num_examples = len(dataset.examples)
+        self.shuffle = shuffle
+        self.seed = seed
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the order; the data loader calls it at the beginning of each epoch."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __iter__(self) -> Iterator[int]:
+        import torch
+
+        order = list(range(self.num_examples))
+        if self.shuffle:
+            generator = torch.Generator().manual_seed(self.seed + self.epoch)
+            order = torch.randperm(self.num_examples, generator=generator).tolist()
+        yield from order
+        yield from range(self.num_examples, len(self.dataset))

@@ -1,0 +1,70 @@
+"""The recipe's ``peft`` section: low-rank adapters instead of all parameters."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from zerokit.errors import RecipeError, did_you_mean
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, TrainingArguments
+
+    from zerokit.recipe import LoadedRecipe
+
+_TYPES = ["lora"]
+
+
+def check_peft_keys(loaded: LoadedRecipe) -> dict[str, Any] | None:
+    """The keys for peft's LoraConfig; None when all parameters are trained.
+
+    Raises:
+        RecipeError: peft is not installed, or an unknown type or key.
+    """
+    section = loaded.recipe.peft
+    if section is None:
+        return None
+    try:
+        from peft import LoraConfig
+    except ImportError:
+        raise RecipeError(
+            "needs the peft library", where=loaded.where("peft"), hint="pip install 'zerokit[peft]'"
+        ) from None
+    keys = dict(section)
+    type_ = keys.pop("type", "lora")
+    if type_ not in _TYPES:
+        raise RecipeError(
+            f"unknown type '{type_}'",
+            where=loaded.where("peft", "type"),
+            hint=did_you_mean(str(type_), _TYPES),
+        )
+    names = [field.name for field in dataclasses.fields(LoraConfig) if field.init]
+    for key in keys:
+        if key not in names:
+            raise RecipeError(
+                f"'{key}' is not a LoraConfig key",
+                where=loaded.where("peft", key),
+                hint=did_you_mean(key, names),
+            )
+    return keys
+
+
+def add_adapter(model: PreTrainedModel, loaded: LoadedRecipe, args: TrainingArguments) -> PreTrainedModel:
+    """Freeze the model and add the adapter that the recipe asks for, if it asks for one.
+
+    Raises:
+        RecipeError: peft refuses the values, or no module of the model is a target.
+    """
+    keys = check_peft_keys(loaded)
+    if keys is None:
+        return model
+    from peft import LoraConfig, get_peft_model
+
+    try:
+        adapted = get_peft_model(model, LoraConfig(**{"task_type": "CAUSAL_LM", **keys}))
+    except (ValueError, TypeError) as error:
+        raise RecipeError(f"LoRA: {error}", where=loaded.where("peft"), hint="Correct the keys") from error
+    if args.gradient_checkpointing:
+        # The input of the first checkpointed block would need no gradient, and neither would its output.
+        adapted.enable_input_require_grads()
+    return adapted

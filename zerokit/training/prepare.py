@@ -1,0 +1,212 @@
+"""Everything that bad input can break, done before any rank depends on another."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zerokit.data.sources import BUILTIN, load_examples
+from zerokit.distributed.group import count_gpus
+from zerokit.distributed.libraries import release_shared_memory, set_up_libraries
+from zerokit.errors import RecipeError, did_you_mean
+from zerokit.training.arguments import build_arguments, resolve_arguments
+from zerokit.training.examples import detect_format, tokenize
+from zerokit.training.model import PreparedModel, find_checkpoint, prepare_model
+from zerokit.training.tokenizer import load_tokenizer, train_tokenizer
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from transformers import GenerationConfig, PreTrainedTokenizerBase, TrainingArguments
+
+    from zerokit.config.resolve import Resolved
+    from zerokit.distributed.group import RankGroup
+    from zerokit.recipe import LoadedRecipe
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """All that is known before the model is built."""
+
+    loaded: LoadedRecipe
+    resolved: Resolved
+    args: TrainingArguments
+    tokenizer: PreTrainedTokenizerBase
+    model: PreparedModel
+    train: Dataset
+    held_out: Dataset | None
+    generation: GenerationConfig
+
+    @property
+    def zero_stage(self) -> int:
+        """The ZeRO stage of the run."""
+        return int(self.resolved.ds_config["zero_optimization"].get("stage", 0))
+
+    @property
+    def precision(self) -> str:
+        """``bf16``, ``fp16`` or ``fp32``."""
+        return next((name for name in ("bf16", "fp16") if self.resolved.training[name]), "fp32")
+
+    @property
+    def output_dir(self) -> Path:
+        """Where the model and the reports go."""
+        return Path(self.args.output_dir)
+
+
+def prepare(group: RankGroup, loaded: LoadedRecipe) -> Prepared:
+    """Check and load everything but the model.
+
+    Raises:
+        ZerokitError: bad input; the same on every rank.
+    """
+    set_up_libraries(group.ranks)
+    recipe = loaded.recipe
+    resolved = group.together(
+        lambda: resolve_arguments(
+            loaded, world_size=group.ranks.world_size, default_precision=_device_precision()
+        )
+    )
+    group.together(lambda: _check_output_dir(resolved, loaded))
+    folder = group.node_main_first(lambda: find_checkpoint(recipe.model, loaded.where("model", "path")))
+    examples, held_out = group.node_main_first(lambda: _load_data(loaded, _seed(resolved)))
+    tokenizer = _get_tokenizer(group, loaded, folder, examples)
+    model = group.together(lambda: prepare_model(loaded, folder, tokenizer))
+    generation = group.together(lambda: _generation_config(loaded, folder, tokenizer))
+    train = group.node_main_first(lambda: _tokenize(examples, tokenizer, loaded, "train"))
+    if held_out is not None:
+        raw_held_out = held_out
+        held_out = group.node_main_first(lambda: _tokenize(raw_held_out, tokenizer, loaded, "eval"))
+    args = group.together(
+        lambda: build_arguments(resolved, loaded, use_cpu=count_gpus() == 0, evaluate=held_out is not None)
+    )
+    release_shared_memory(group.ranks)
+    return Prepared(loaded, resolved, args, tokenizer, model, train, held_out, generation)
+
+
+def _device_precision() -> str:
+    """What this machine trains in when nobody says: bf16 where a GPU has it, fp16 on older GPUs."""
+    import torch
+
+    if count_gpus() == 0:
+        return "fp32"
+    return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
+
+
+def _seed(resolved: Resolved) -> int:
+    return int(resolved.training.get("seed", 42))  # TrainingArguments' default
+
+
+def _check_output_dir(resolved: Resolved, loaded: LoadedRecipe) -> None:
+    """Find out before training, not after it, whether the model can be saved."""
+    output_dir = Path(resolved.training["output_dir"])
+    existing = next(folder for folder in [output_dir, *output_dir.absolute().parents] if folder.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        raise RecipeError(
+            f"cannot write into '{output_dir}'",
+            where=loaded.where("training", "output_dir"),
+            hint="Name a folder that can be made or written to",
+        )
+    resume = resolved.training.get("resume_from_checkpoint")
+    if resume not in (None, True, False, "true", "false") and not Path(resume).is_dir():
+        raise RecipeError(
+            f"no such checkpoint: '{resume}'",
+            where=loaded.where("training", "resume_from_checkpoint"),
+            hint="Name a checkpoint-N folder, or true for the last one",
+        )
+
+
+def _load_data(loaded: LoadedRecipe, seed: int) -> tuple[Dataset, Dataset | None]:
+    """Training and held-out examples, as the data files have them."""
+    data = loaded.recipe.data
+    where = loaded.where("data", "train")
+    train = load_examples(data.train, where=where, subset=data.subset, split=data.train_split)
+    held_out = None
+    if data.eval is not None:
+        held_out = load_examples(
+            data.eval,
+            where=loaded.where("data", "eval"),
+            subset=data.subset,
+            split=data.eval_split or "validation",
+        )
+    elif data.eval_split is not None or (isinstance(data.train, str) and data.train.startswith(BUILTIN)):
+        held_out = load_examples(
+            data.train, where=where, subset=data.subset, split=data.eval_split or "held_out"
+        )
+    elif data.eval_fraction > 0 and len(train) > 1:
+        size = max(1, round(len(train) * data.eval_fraction))
+        parts = train.train_test_split(test_size=size, seed=seed)
+        train, held_out = parts["train"], parts["test"]
+    if data.max_examples is not None:
+        train = train.select(range(min(data.max_examples, len(train))))
+    return train, held_out
+
+
+def _get_tokenizer(
+    group: RankGroup, loaded: LoadedRecipe, folder: Path | None, examples: Dataset
+) -> PreTrainedTokenizerBase:
+    section = loaded.recipe.model
+    if section.tokenizer is None or isinstance(section.tokenizer, str):
+        source = section.tokenizer or folder
+        assert source is not None  # the recipe names a tokenizer when there is no checkpoint
+        where = loaded.where("model", "tokenizer" if section.tokenizer else "path")
+        return group.node_main_first(
+            lambda: load_tokenizer(source, where=where, trust_remote_code=section.trust_remote_code)
+        )
+    vocab_size = section.tokenizer.train_bpe.vocab_size
+    columns = examples.column_names
+    format_ = group.together(
+        lambda: detect_format(columns, loaded.recipe.data, where=loaded.where("data", "train"))
+    )
+    if format_ == "messages":
+        raise RecipeError(
+            "a tokenizer trained here has no chat template, which data with messages needs",
+            where=loaded.where("model", "tokenizer"),
+            hint="Use text or prompt/completion data, or name a tokenizer",
+        )
+    names = loaded.recipe.data.columns
+    used = [names.text] if format_ == "text" else [names.prompt, names.completion]
+    # Trained on one rank and sent to the others: all of them must have the very same merges.
+    tokenizer = None
+    if group.ranks.is_main:
+        tokenizer = train_tokenizer((text for column in used for text in examples[column]), vocab_size)
+    return group.broadcast_object(tokenizer)
+
+
+def _generation_config(
+    loaded: LoadedRecipe, folder: Path | None, tokenizer: PreTrainedTokenizerBase
+) -> GenerationConfig:
+    """The checkpoint's own generation config, with the recipe's keys on top."""
+    from transformers import GenerationConfig
+
+    from zerokit.generation.sampling import known_names
+
+    keys = loaded.recipe.generation
+    for name in keys:
+        if name not in known_names():
+            raise RecipeError(
+                f"'{name}' is not a GenerationConfig key",
+                where=loaded.where("generation", name),
+                hint=did_you_mean(name, known_names()),
+            )
+    if folder is not None and (folder / "generation_config.json").is_file():
+        defaults = GenerationConfig.from_pretrained(folder).to_dict()
+    else:
+        tokens = ("bos_token_id", "eos_token_id", "pad_token_id")
+        defaults = {name: getattr(tokenizer, name) for name in tokens}
+    try:
+        return GenerationConfig.from_dict({**defaults, **keys})
+    except (ValueError, TypeError) as error:
+        raise RecipeError(
+            f"transformers refuses it: {error}", where=loaded.where("generation"), hint="Change the value"
+        ) from error
+
+
+def _tokenize(
+    examples: Dataset, tokenizer: PreTrainedTokenizerBase, loaded: LoadedRecipe, which: str
+) -> Dataset:
+    recipe = loaded.recipe
+    key = "eval" if which == "eval" and recipe.data.eval is not None else "train"
+    where = loaded.where("data", key)
+    format_ = detect_format(examples.column_names, recipe.data, where=where)
+    return tokenize(examples, tokenizer, format_, recipe.data, recipe.task, where=where)

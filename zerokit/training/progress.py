@@ -1,0 +1,89 @@
+"""What a run tells while it trains: a bar for people, ``metrics.jsonl`` for programs."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from transformers import TrainerCallback
+
+from zerokit import console
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+    from transformers import TrainerControl, TrainerState, TrainingArguments
+
+METRICS_FILE = "metrics.jsonl"
+
+
+class RunProgress(TrainerCallback):  # type: ignore[misc]  # transformers is untyped here
+    """Writes one JSON object per log to ``metrics.jsonl``, and shows progress on stderr.
+
+    The first line has ``max_steps``; the others have ``step``, ``elapsed_seconds`` and the Trainer's
+    own names (``loss``, ``eval_loss``, ``learning_rate``, ``grad_norm``, ``epoch``). On a terminal a bar
+    is drawn; elsewhere each log is one line.
+    """
+
+    def __init__(self, output_dir: Path) -> None:
+        self._file = output_dir / METRICS_FILE
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+        self._start = 0.0
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if not state.is_world_process_zero:
+            return
+        self._start = time.monotonic()
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        resumed = state.global_step > 0 and self._file.exists()
+        if not resumed:
+            self._file.write_text("")
+        self._write({"max_steps": state.max_steps, "step": state.global_step})
+        self._bar = console.progress()
+        self._bar.start()
+        self._task = self._bar.add_task(
+            "training", total=state.max_steps, completed=state.global_step, note=""
+        )
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, completed=state.global_step)
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if not state.is_world_process_zero or not logs:
+            return
+        self._write({"step": state.global_step, **logs})
+        losses = {name: logs[name] for name in ("loss", "eval_loss") if name in logs}
+        if not losses:
+            return
+        text = "  ".join(f"{name} {value:.4f}" for name, value in losses.items())
+        if self._bar is not None and not self._bar.disable:
+            assert self._task is not None
+            self._bar.update(self._task, note=text)
+        else:
+            console.note(f"step {state.global_step}/{state.max_steps}  {text}")
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def _write(self, entry: dict[str, Any]) -> None:
+        entry = {**entry, "elapsed_seconds": round(time.monotonic() - self._start, 3)}
+        with self._file.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(entry) + "\n")

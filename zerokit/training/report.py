@@ -1,0 +1,48 @@
+"""``run.json``: what a run did, in numbers."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+REPORT_FILE = "run.json"
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """The figures of a finished run."""
+
+    zerokit_version: str
+    num_parameters: int
+    num_trainable_parameters: int
+    zero_stage: int
+    world_size: int
+    precision: str
+    device: str
+    num_train_examples: int
+    num_eval_examples: int
+    steps: int
+    train_seconds: float
+    tokens: int
+    """Tokens trained on, without padding, over all ranks."""
+    tokens_per_second: float
+    """Over all ranks, from the first step to the last, evaluation included."""
+    loss_before: float | None
+    """Mean loss per token on the held-out data before the first step; None without such data."""
+    loss_after: float | None
+    train_loss: float
+    model_states_bytes: int
+    """Expected per rank: the 16Φ accounting."""
+    peak_memory_bytes: int
+    """Measured: the largest peak of any rank, from before the model was built."""
+    recipe: dict[str, Any]
+    ds_config: dict[str, Any]
+
+    def write(self, output_dir: Path) -> Path:
+        """Write ``run.json`` into `output_dir`, whole or not at all."""
+        file = output_dir / REPORT_FILE
+        staging = file.with_suffix(".json.part")
+        staging.write_text(json.dumps(asdict(self), indent=2, default=str) + "\n", encoding="utf-8")
+        return staging.replace(file)

@@ -1,0 +1,172 @@
+"""Build the model, train it, save it, report: the part of a run in which all ranks work together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import zerokit
+from zerokit import console
+from zerokit.distributed.group import count_gpus
+from zerokit.memory.model_states import model_states
+from zerokit.memory.precision import state_bytes
+from zerokit.training.measure import PeakMemory
+from zerokit.training.model import build_model
+from zerokit.training.peft import add_adapter
+from zerokit.training.progress import RunProgress
+from zerokit.training.report import RunReport
+from zerokit.training.save import save_model
+from zerokit.units import format_bytes, format_count, format_seconds
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, Trainer
+
+    from zerokit.distributed.group import RankGroup
+    from zerokit.training.prepare import Prepared
+
+
+def run(group: RankGroup, prepared: Prepared) -> RunReport:
+    """Train, evaluate before and after, save, and write ``run.json``.
+
+    Returns:
+        the report, the same on every rank.
+    """
+    cuda = count_gpus() > 0
+    memory = PeakMemory(cuda=cuda)
+    memory.start()
+    _seed_everything(prepared)
+    model = build_model(prepared.model, prepared.loaded.recipe.model, _dtype(prepared))
+    model.generation_config = prepared.generation
+    model = add_adapter(model, prepared.loaded, prepared.args)
+    expected = _announce(group, prepared, model)
+    trainer = _make_trainer(prepared, model)
+    result = trainer.train(resume_from_checkpoint=prepared.args.resume_from_checkpoint)
+    loss_before, loss_after = _held_out_losses(trainer)
+    peaks = group.gather_objects(memory.read())
+    files = save_model(trainer, prepared.output_dir, group)
+    tokens = int(trainer.state.num_input_tokens_seen)
+    seconds = float(result.metrics["train_runtime"])
+    report = RunReport(
+        zerokit_version=zerokit.__version__,
+        num_parameters=_count(model, trainable=False),
+        num_trainable_parameters=_count(model, trainable=True),
+        zero_stage=prepared.zero_stage,
+        world_size=group.ranks.world_size,
+        precision=prepared.precision,
+        device="cuda" if cuda else "cpu",
+        num_train_examples=len(prepared.train),
+        num_eval_examples=len(prepared.held_out or ()),
+        steps=int(trainer.state.global_step),
+        train_seconds=seconds,
+        tokens=tokens,
+        tokens_per_second=tokens / seconds,
+        loss_before=loss_before,
+        loss_after=loss_after,
+        train_loss=float(result.metrics["train_loss"]),
+        model_states_bytes=expected,
+        peak_memory_bytes=max(peaks),
+        recipe=prepared.loaded.recipe.model_dump(exclude_unset=True),
+        ds_config=prepared.resolved.ds_config,
+    )
+    if group.ranks.is_main:
+        report.write(prepared.output_dir)
+        _print_summary(report, prepared, len(files))
+    return report
+
+
+def _seed_everything(prepared: Prepared) -> None:
+    """Seed before the model is made; the Trainer does so only after."""
+    from transformers import enable_full_determinism, set_seed
+
+    if prepared.args.full_determinism:
+        enable_full_determinism(prepared.args.seed)
+    else:
+        set_seed(prepared.args.seed)
+
+
+def _make_trainer(prepared: Prepared, model: PreTrainedModel) -> Trainer:
+    from transformers import DataCollatorForSeq2Seq, PrinterCallback, ProgressCallback
+
+    from zerokit.training.trainer import ZeroTrainer
+
+    trainer = ZeroTrainer(
+        model=model,
+        args=prepared.args,
+        train_dataset=prepared.train,
+        eval_dataset=prepared.held_out,
+        processing_class=prepared.tokenizer,
+        # Pads input_ids with the pad token and labels with -100, to a multiple that tensor cores like.
+        data_collator=DataCollatorForSeq2Seq(prepared.tokenizer, padding=True, pad_to_multiple_of=8),
+        callbacks=[RunProgress(prepared.output_dir)],
+    )
+    assert trainer.is_deepspeed_enabled, "the Trainer did not take up DeepSpeed"
+    for callback in (PrinterCallback, ProgressCallback):  # zerokit has one progress bar of its own
+        trainer.remove_callback(callback)
+    return trainer
+
+
+def _held_out_losses(trainer: Trainer) -> tuple[float | None, float | None]:
+    """Mean loss per held-out token before the first step and after the last."""
+    if trainer.eval_dataset is None:
+        return None, None
+    evaluations = [entry for entry in trainer.state.log_history if "eval_loss" in entry]
+    before = next((entry["eval_loss"] for entry in evaluations if entry["step"] == 0), None)
+    if not evaluations or evaluations[-1]["step"] < trainer.state.global_step:
+        return before, float(trainer.evaluate()["eval_loss"])
+    return before, float(evaluations[-1]["eval_loss"])
+
+
+def _announce(group: RankGroup, prepared: Prepared, model: PreTrainedModel) -> int:
+    """Say what is about to run and the memory it needs; returns the model states' bytes per rank."""
+    sizes = state_bytes(prepared.precision, prepared.zero_stage)
+    states = model_states(
+        _count(model, trainable=False),
+        zero_stage=prepared.zero_stage,
+        world_size=group.ranks.world_size,
+        num_trainable_parameters=_count(model, trainable=True),
+        bytes_per_parameter=sizes.parameter,
+        bytes_per_gradient=sizes.gradient,
+        optimizer_bytes_per_parameter=sizes.optimizer,
+    )
+    if group.ranks.is_main:
+        ranks = f"{group.ranks.world_size} rank{'s' * (group.ranks.world_size != 1)}"
+        console.note(
+            f"{format_count(_count(model, trainable=False))} parameters, "
+            f"{format_count(_count(model, trainable=True))} trained, {prepared.precision}, "
+            f"ZeRO-{prepared.zero_stage} on {ranks}; {len(prepared.train)} examples, "
+            f"{len(prepared.held_out or ())} held out"
+        )
+        console.note(
+            f"model states per rank: {format_bytes(states.total_bytes)} = "
+            f"parameters {format_bytes(states.parameters_bytes)} + "
+            f"gradients {format_bytes(states.gradients_bytes)} + "
+            f"optimizer {format_bytes(states.optimizer_states_bytes)}; activations come on top"
+        )
+    return states.total_bytes
+
+
+def _print_summary(report: RunReport, prepared: Prepared, num_files: int) -> None:
+    loss = f"train loss {report.train_loss:.3f}"
+    if report.loss_before is not None and report.loss_after is not None:
+        loss = f"held-out loss {report.loss_before:.3f} -> {report.loss_after:.3f}"
+    console.note(
+        f"{report.steps} steps in {format_seconds(report.train_seconds)}, "
+        f"{report.tokens_per_second:,.0f} tokens/s, {loss}, "
+        f"peak {format_bytes(report.peak_memory_bytes)} per rank"
+    )
+    console.note(f"saved {num_files} files in {prepared.output_dir}")
+
+
+def _dtype(prepared: Prepared) -> Any:
+    import torch
+
+    by_precision = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+    return getattr(torch, prepared.loaded.recipe.model.dtype or by_precision[prepared.precision])
+
+
+def _count(model: PreTrainedModel, *, trainable: bool) -> int:
+    """Parameters, whole ones: under ZeRO-3 a parameter's own numel is 0 and ds_numel its size."""
+    return sum(
+        getattr(parameter, "ds_numel", None) or parameter.numel()
+        for parameter in model.parameters()
+        if parameter.requires_grad or not trainable
+    )

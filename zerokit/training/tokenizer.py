@@ -1,0 +1,70 @@
+"""The tokenizer of a run: the model's own, another one, or one trained for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from zerokit.errors import ModelError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from transformers import PreTrainedTokenizerBase
+
+END_OF_TEXT = "<|endoftext|>"
+PADDING = "<|pad|>"
+
+
+def load_tokenizer(
+    source: str | Path, *, where: str, trust_remote_code: bool = False
+) -> PreTrainedTokenizerBase:
+    """Load a tokenizer from a Hub id or folder; one without a padding token pads with its end-of-text.
+
+    Raises:
+        ModelError: there is none, or it has no end-of-text token.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(source), trust_remote_code=trust_remote_code)
+    except Exception as error:
+        # Missing files, an unknown class, a malformed tokenizer.json: each has an exception of its own.
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ModelError(
+            f"no tokenizer can be loaded from '{source}': {reason}",
+            where=where,
+            hint="Name one with model.tokenizer",
+        ) from error
+    if tokenizer.eos_token_id is None:
+        raise ModelError(
+            f"the tokenizer of '{source}' has no end-of-text token", where=where, hint="Set its eos_token"
+        )
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def train_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerBase:
+    """Train a byte-level BPE tokenizer: any text can be encoded, and decoding gives it back exactly.
+
+    Args:
+        texts: what it is trained on.
+        vocab_size: entries in the vocabulary, at most; a small corpus may give fewer.
+    """
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[END_OF_TEXT, PADDING],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token=END_OF_TEXT, eos_token=END_OF_TEXT, pad_token=PADDING
+    )

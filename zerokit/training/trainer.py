@@ -1,0 +1,94 @@
+"""transformers' Trainer, with an epoch and a held-out loss that do not depend on the number of ranks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.data import SequentialSampler
+from transformers import Trainer
+from transformers.trainer_utils import EvalLoopOutput
+
+from zerokit.training.blanks import BlanksLast, FilledUp
+from zerokit.training.dummy_step import undo_dummy_step
+from zerokit.training.examples import IGNORED
+
+if TYPE_CHECKING:
+    from torch.utils.data import DataLoader, Sampler
+
+
+class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped here
+    """Trains every example exactly once an epoch, and measures the loss per held-out token."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.train_dataset: Any
+        self.eval_dataset: Any
+        if self.train_dataset is not None and self._can_fill_up():
+            self.train_dataset = FilledUp(
+                self.train_dataset, self.args.per_device_train_batch_size * self.args.world_size
+            )
+        if self.eval_dataset is not None:
+            self.eval_dataset = FilledUp(
+                self.eval_dataset, self.args.per_device_eval_batch_size * self.args.world_size
+            )
+
+    def _prepare_for_training(
+        self, max_steps: int, train_dataloader: DataLoader[Any], resume_from_checkpoint: str | None
+    ) -> tuple[Any, Any]:
+        prepared = super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
+        if resume_from_checkpoint is None:
+            undo_dummy_step(self.deepspeed.optimizer)
+        return prepared  # type: ignore[no-any-return]
+
+    def _can_fill_up(self) -> bool:
+        """Whether losses are normalised by the tokens of all ranks, and the order is ours to choose."""
+        return (
+            self.model_accepts_loss_kwargs
+            and self.args.average_tokens_across_devices
+            and not self.args.dataloader_drop_last
+            and self.args.train_sampling_strategy in ("random", "sequential")
+        )
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int] | None:
+        dataset = self.train_dataset if train_dataset is None else train_dataset
+        if not isinstance(dataset, FilledUp):
+            return super()._get_train_sampler(train_dataset)  # type: ignore[no-any-return]
+        seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
+        return BlanksLast(dataset, shuffle=self.args.train_sampling_strategy == "random", seed=seed)
+
+    def _get_eval_sampler(self, eval_dataset: Any) -> Sampler[int] | None:
+        return SequentialSampler(eval_dataset)
+
+    def evaluation_loop(
+        self,
+        dataloader: DataLoader[Any],
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> EvalLoopOutput:
+        """Mean loss per held-out token over all ranks.
+
+        transformers averages the means of the batches, which weighs a token by the batch it is in.
+        """
+        model = self._wrap_model(self.model, training=False)
+        model.eval()
+        total = torch.zeros(2, dtype=torch.float64)  # sum of losses, number of tokens
+        num_batches = 0
+        for batch in dataloader:
+            num_batches += 1
+            inputs = self._prepare_inputs(batch)
+            tokens = int((inputs["labels"][..., 1:] != IGNORED).sum())
+            with torch.no_grad(), self.compute_loss_context_manager():
+                loss = model(**inputs).loss
+            if tokens:  # the mean over the tokens of a batch of blanks is not a number
+                total += torch.tensor([float(loss) * tokens, tokens], dtype=torch.float64)
+        total = self.accelerator.reduce(total.to(self.args.device), reduction="sum").cpu()
+        metrics = {f"{metric_key_prefix}_loss": float(total[0] / total[1])}
+        return EvalLoopOutput(
+            predictions=None,
+            label_ids=None,
+            metrics=metrics,
+            num_samples=num_batches * self.args.eval_batch_size,
+        )
