@@ -1,0 +1,1 @@
+"""What training holds in memory, in closed form: model states, buffers, activations, and when."""
