@@ -16,6 +16,7 @@ import typer
 from zerokit import __version__
 from zerokit.cli.check import check
 from zerokit.cli.config import config
+from zerokit.cli.quickstart import quickstart
 from zerokit.cli.schema import schema
 from zerokit.errors import ZerokitError
 
@@ -100,4 +101,4 @@ def _register(*commands: Callable[..., None]) -> None:
         app.command()(command)
 
 
-_register(config, check, schema)
+_register(config, check, schema, quickstart)

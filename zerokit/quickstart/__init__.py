@@ -1,0 +1,1 @@
+"""The main job end to end on this machine: train a small model, fine-tune it, generate from it."""

@@ -1,0 +1,159 @@
+"""Run the launch scripts as a person would, with a progress bar in place of their logs."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import zerokit
+from zerokit import console
+from zerokit.errors import LaunchError, ZerokitError
+from zerokit.quickstart.plan import Devices
+
+_POLL_SECONDS = 0.2
+_LOG_TAIL = 30
+
+
+class RunFailedError(ZerokitError):
+    """A launched script failed; its log says why."""
+
+    exit_code = 1
+
+
+def check_machine(devices: Devices) -> None:
+    """Check for what DeepSpeed needs to compile its CPU communication.
+
+    Raises:
+        LaunchError: there is no C++ compiler, or Python's headers are missing.
+    """
+    if devices.kind != "CPU":
+        return
+    if shutil.which(os.environ.get("CXX", "c++")) is None and shutil.which("g++") is None:
+        raise LaunchError(
+            "no C++ compiler, with which DeepSpeed builds its CPU extension",
+            where="this machine",
+            hint="Install one: 'apt install g++' on Debian and Ubuntu, 'dnf install gcc-c++' on Fedora",
+        )
+    if not Path(sysconfig.get_path("include"), "Python.h").is_file():
+        raise LaunchError(
+            "Python's C headers are missing, which DeepSpeed needs to build its CPU extension",
+            where="this machine",
+            hint="Install them: 'apt install python3-dev' on Debian and Ubuntu",
+        )
+
+
+def deepspeed_command(devices: Devices, script: str, *options: str | Path) -> list[str]:
+    """``deepspeed --num_gpus N launch/SCRIPT OPTIONS``, as it can be typed from the repository."""
+    words = ["deepspeed", "--num_gpus", str(devices.num_ranks), script]
+    return [*words, *(str(option) for option in options)]
+
+
+def run(command: list[str], log: Path, metrics: Path | None, *, what: str) -> None:
+    """Run a launch command; its output goes to `log`, its progress to the screen.
+
+    Args:
+        command: from :func:`deepspeed_command`.
+        log: the file for stdout and stderr.
+        metrics: the ``metrics.jsonl`` that a training run writes; None for other commands.
+        what: what it does, for the bar.
+
+    Raises:
+        RunFailedError: it ended with an error; the end of its log is printed before.
+    """
+    console.note(f"      $ {shlex.join(command)}")
+    if metrics is not None:
+        metrics.unlink(missing_ok=True)
+    # deepspeed and ninja lie beside the Python that runs this, whether or not that is on the PATH.
+    bin_folder = Path(sys.executable).parent
+    environment = {**os.environ, "PATH": f"{bin_folder}{os.pathsep}{os.environ.get('PATH', '')}"}
+    environment.setdefault("OMP_NUM_THREADS", str(_threads_per_rank(command)))
+    arguments = [str(bin_folder / command[0]), "--master_port", str(_free_port()), *command[1:]]
+    with (
+        log.open("w", encoding="utf-8") as output,
+        subprocess.Popen(
+            arguments, cwd=repository(), env=environment, stdout=output, stderr=subprocess.STDOUT
+        ) as process,
+        _ended_with_us(process),
+    ):
+        _follow(process, metrics, what)
+    if process.returncode != 0:
+        for line in log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_TAIL:]:
+            console.note(f"      | {line}")
+        raise RunFailedError(
+            f"'{what}' ended with exit code {process.returncode}", where=str(log), hint="See the log"
+        )
+
+
+def repository() -> Path:
+    """The folder with launch/: that of an editable installation, or the current one.
+
+    Raises:
+        LaunchError: neither has it.
+    """
+    for folder in (Path(zerokit.__file__).resolve().parent.parent, Path.cwd()):
+        if (folder / "launch" / "train.py").is_file():
+            return folder
+    raise LaunchError(
+        "launch/train.py is not here", where=str(Path.cwd()), hint="Run it in a clone of the repository"
+    )
+
+
+def _follow(process: subprocess.Popen[bytes], metrics: Path | None, what: str) -> None:
+    """Show progress until the process ends."""
+    with console.progress(transient=True) as bar:
+        task = bar.add_task(f"      {what}", total=None, note="starting")
+        printed = -1
+        while process.poll() is None:
+            time.sleep(_POLL_SECONDS)
+            entries = list(_read(metrics)) if metrics is not None else []
+            if not entries:
+                continue
+            total, step = entries[0]["max_steps"], entries[-1]["step"]
+            losses = [entry["loss"] for entry in entries if "loss" in entry]
+            note = f"loss {losses[-1]:.3f}" if losses else ""
+            bar.update(task, total=total, completed=step, note=note)
+            tenth = 10 * step // total
+            if bar.disable and losses and tenth > printed:
+                printed = tenth
+                console.note(f"      step {step}/{total}  {note}")
+
+
+def _read(metrics: Path) -> Iterator[dict[str, Any]]:
+    if not metrics.exists():
+        return
+    for line in metrics.read_text(encoding="utf-8").splitlines(keepends=True):
+        if line.endswith("\n"):  # the last one may still be written
+            yield json.loads(line)
+
+
+@contextmanager
+def _ended_with_us(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """No rank outlives the quickstart, also when it is interrupted."""
+    try:
+        yield
+    except BaseException:
+        process.terminate()  # the launcher passes it on to its ranks
+        process.wait()
+        raise
+
+
+def _threads_per_rank(command: list[str]) -> int:
+    ranks = int(command[command.index("--num_gpus") + 1])
+    return max(1, (os.cpu_count() or 1) // ranks)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,156 @@
+"""What the quickstart runs: two recipes, a ds_config, and questions."""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from zerokit.config import DeepSpeedConfig, build_ds_config, check_document
+from zerokit.documents import parse_yaml, read_document
+from zerokit.errors import ConfigError
+from zerokit.memory.decoder import DecoderShape
+from zerokit.memory.ledger import Ledger, training_ledger
+from zerokit.memory.zero_buffers import ZeroOptions
+from zerokit.recipe import PYTHON_QUESTIONS
+from zerokit.recipe.load import embedded_text
+
+ZERO_STAGE = 2
+
+# Of unequal length, and of an odd number, so that the ranks get unequal shares and stop at different steps.
+QUESTIONS = (
+    'Question: What does "lambda" mean?\nAnswer:',
+    'Question: What does "__len__" do?\nAnswer:',
+    'Question: What does "continue" mean?\nAnswer:',
+    'Question: What is "generator expression" in Python?\nAnswer:',
+    'Question: What does "str.strip" do?\nAnswer:',
+)
+GENERATION_BATCH_SIZE = 2
+MAX_NEW_TOKENS = 64
+
+
+@dataclass(frozen=True)
+class Devices:
+    """What trains: GPUs, or CPU ranks where there is none."""
+
+    kind: str
+    """``GPU`` or ``CPU``."""
+    num_ranks: int
+    precision: str
+    """``bf16``, ``fp16`` or ``fp32``."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One training run of the quickstart."""
+
+    name: str
+    what: str
+    """In plain words, for the person who watches."""
+    recipe: dict[str, Any]
+    folder: Path
+
+    @property
+    def recipe_file(self) -> Path:
+        """The recipe, written for the run and left for the person to change."""
+        return self.folder.with_suffix(".yaml")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All files and settings of a quickstart below `folder`."""
+
+    folder: Path
+    devices: Devices
+    stages: tuple[Stage, Stage]
+
+    @property
+    def ds_config_file(self) -> Path:
+        """The ds_config of both training runs."""
+        return self.folder / "ds_config.json"
+
+    @property
+    def answers_file(self) -> Path:
+        """What the model generates."""
+        return self.folder / "answers.jsonl"
+
+    def shape(self) -> DecoderShape:
+        """The sizes of the model."""
+        keys = self.stages[0].recipe["model"]["from_config"]
+        return DecoderShape(
+            hidden_size=keys["hidden_size"],
+            intermediate_size=keys["intermediate_size"],
+            num_hidden_layers=keys["num_hidden_layers"],
+            num_attention_heads=keys["num_attention_heads"],
+            num_key_value_heads=keys["num_key_value_heads"],
+            vocab_size=self.stages[0].recipe["model"]["tokenizer"]["train_bpe"]["vocab_size"],
+        )
+
+    def ledger(self, stage: Stage) -> Ledger:
+        """The memory that one training run needs per rank, before it runs."""
+        shape = self.shape()
+        return training_ledger(
+            shape,
+            zero_stage=ZERO_STAGE,
+            world_size=self.devices.num_ranks,
+            micro_batch_size=stage.recipe["training"]["per_device_train_batch_size"],
+            seq_len=stage.recipe["task"]["seq_len"],
+            precision=self.devices.precision,
+            tie_word_embeddings=True,
+            # The Trainer fills "auto" with the square of the hidden size.
+            options=ZeroOptions(reduce_bucket_size=shape.hidden_size**2),
+        )
+
+
+def make_plan(folder: Path, devices: Devices, max_steps: int | None = None) -> Plan:
+    """Plan a quickstart below `folder`; `max_steps` cuts both training runs short."""
+    corpus = parse_yaml(embedded_text()).data
+    corpus["deepspeed"] = str(folder / "ds_config.json")
+    corpus["training"]["output_dir"] = str(folder / "corpus")
+    # The global batch stays that of two ranks, for which the learning rate was chosen.
+    corpus["training"]["per_device_train_batch_size"] = max(1, 16 // devices.num_ranks)
+    questions = copy.deepcopy(corpus)
+    questions["model"] = {"path": str(folder / "corpus")}
+    questions["data"] = {"train": PYTHON_QUESTIONS}
+    questions["task"]["packing"] = False
+    questions["training"] |= {
+        "output_dir": str(folder / "model"),
+        "num_train_epochs": 5,
+        "learning_rate": 1.0e-3,
+    }
+    if max_steps is not None:
+        for recipe in (corpus, questions):
+            recipe["training"]["max_steps"] = max_steps
+    stages = (
+        Stage("corpus", "train on Python's language reference", corpus, folder / "corpus"),
+        Stage("questions", "fine-tune on questions and answers", questions, folder / "model"),
+    )
+    return Plan(folder, devices, stages)
+
+
+def write_plan(plan: Plan) -> None:
+    """Write the ds_config and both recipes, and check the ds_config as ``zerokit check`` would.
+
+    Raises:
+        ConfigError: the ds_config has an error, which would be a bug of zerokit.
+    """
+    plan.folder.mkdir(parents=True, exist_ok=True)
+    config = quickstart_ds_config()
+    plan.ds_config_file.write_text(json.dumps(config.dump(), indent=2) + "\n", encoding="utf-8")
+    document = read_document(plan.ds_config_file)
+    problems = check_document(document, target="trainer", num_gpus=plan.devices.num_ranks)
+    for problem in problems:
+        if problem.severity == "error":
+            raise ConfigError(problem.message, where=document.where(problem.path), hint=problem.hint)
+    for stage in plan.stages:
+        text = yaml.safe_dump(stage.recipe, sort_keys=False)
+        stage.recipe_file.write_text(text, encoding="utf-8")
+
+
+def quickstart_ds_config() -> DeepSpeedConfig:
+    """ZeRO-2, everything else as the recipe's training arguments say."""
+    return build_ds_config(zero_stage=ZERO_STAGE, precision=None)

@@ -1,0 +1,198 @@
+"""The quickstart's seven steps, each told in plain words."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from zerokit import __version__, console
+from zerokit.checkpoint.source import check_checkpoint
+from zerokit.errors import ZerokitError
+from zerokit.quickstart.launch import check_machine, deepspeed_command, repository, run
+from zerokit.quickstart.plan import (
+    GENERATION_BATCH_SIZE,
+    MAX_NEW_TOKENS,
+    QUESTIONS,
+    ZERO_STAGE,
+    Devices,
+    Plan,
+    Stage,
+    make_plan,
+    write_plan,
+)
+from zerokit.units import format_bytes, format_count, format_seconds
+
+_CPU_RANKS = 2
+
+
+def quickstart(folder: Path, *, fresh: bool = False, max_steps: int | None = None) -> None:
+    """Train, fine-tune and generate on whatever this machine has.
+
+    Args:
+        folder: where everything is written.
+        fresh: train again what an earlier quickstart has trained.
+        max_steps: cut both training runs short.
+
+    Raises:
+        ZerokitError: this machine lacks something, or a run failed.
+    """
+    start = time.monotonic()
+    repository()
+    say = console.note
+    say("[1/7] Looking for devices")
+    devices = find_devices()
+    check_machine(devices)
+    say(f"      {_describe(devices)}")
+
+    plan = make_plan(folder.resolve(), devices, max_steps)
+    say("[2/7] Writing a ds_config and checking it")
+    write_plan(plan)
+    say(f"      ZeRO-{ZERO_STAGE}, no errors: {_shown(plan.ds_config_file)}")
+
+    say("[3/7] Memory to expect per rank, before anything is trained")
+    _state_memory(plan)
+
+    reports = [
+        _train(plan, stage, number, fresh=fresh) for number, stage in zip("45", plan.stages, strict=True)
+    ]
+    model = plan.stages[1].folder
+    check_checkpoint(model, where=str(model))
+    say(f"      {_shown(model)} loads with AutoModelForCausalLM.from_pretrained")
+
+    say(f"[6/7] Generating under ZeRO-3: {len(QUESTIONS)} questions, shared unevenly by the ranks")
+    answers = _generate(plan)
+    for answer in answers:
+        say(f"\n      {answer['prompt'].splitlines()[0]}\n      Answer:{answer['completion'].rstrip()}")
+
+    say("\n[7/7] Summary")
+    _summarize(plan, reports, time.monotonic() - start)
+
+
+def find_devices() -> Devices:
+    """All GPUs there are, else two CPU ranks."""
+    import torch
+
+    from zerokit.distributed.group import count_gpus
+
+    num_gpus = count_gpus()
+    if num_gpus == 0:
+        return Devices("CPU", _CPU_RANKS, "fp32")
+    bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
+    return Devices("GPU", num_gpus, "bf16" if bf16 else "fp16")
+
+
+def _describe(devices: Devices) -> str:
+    if devices.kind == "CPU":
+        return f"no GPU; {devices.num_ranks} CPU ranks that talk over gloo, in {devices.precision}"
+    return f"{devices.num_ranks} GPU{'s' * (devices.num_ranks != 1)}, in {devices.precision}"
+
+
+def _state_memory(plan: Plan) -> None:
+    from zerokit.memory.precision import state_bytes
+
+    stage = plan.stages[0]
+    ledger = plan.ledger(stage)
+    sizes = state_bytes(plan.devices.precision, ZERO_STAGE)
+    total = sizes.parameter + sizes.gradient + sizes.optimizer
+    count = plan.shape().num_parameters(tie_word_embeddings=True)
+    ranks = plan.devices.num_ranks
+    console.note(
+        f"      model states of {format_count(count)} parameters: {total}Φ = {sizes.parameter}Φ parameters + "
+        f"{sizes.gradient}Φ gradients + {sizes.optimizer}Φ optimizer = {format_bytes(total * count)}"
+    )
+    console.note(
+        f"      ZeRO-{ZERO_STAGE} divides gradients and optimizer by {ranks}; with activations the peak is "
+        f"{format_bytes(ledger.peak_bytes)} (in the phase '{ledger.peak_phase}')"
+    )
+
+
+def _train(plan: Plan, stage: Stage, number: str, *, fresh: bool) -> dict[str, Any]:
+    """Run one training stage, or take over what an earlier run has trained with the same recipe."""
+    report = None if fresh else _finished(stage)
+    if report is not None:
+        console.note(f"[{number}/7] Reusing {_shown(stage.folder)}, trained before with the same recipe")
+        return report
+    console.note(f"[{number}/7] Training: {stage.what}")
+    run(
+        deepspeed_command(plan.devices, "launch/train.py", "--recipe", _shown(stage.recipe_file)),
+        stage.folder.with_suffix(".log"),
+        stage.folder / "metrics.jsonl",
+        what=stage.name,
+    )
+    report = _read_report(stage)
+    console.note(
+        f"      held-out loss {report['loss_before']:.2f} -> {report['loss_after']:.2f} in "
+        f"{format_seconds(report['train_seconds'])}"
+    )
+    return report
+
+
+def _finished(stage: Stage) -> dict[str, Any] | None:
+    """The report of an earlier run with this recipe and version whose model is intact, or None."""
+    try:
+        report = _read_report(stage)
+        check_checkpoint(stage.folder, where=str(stage.folder))
+    except (OSError, ValueError, ZerokitError):
+        return None
+    same = report.get("recipe") == stage.recipe and report.get("zerokit_version") == __version__
+    return report if same else None
+
+
+def _read_report(stage: Stage) -> dict[str, Any]:
+    report: dict[str, Any] = json.loads((stage.folder / "run.json").read_text(encoding="utf-8"))
+    return report
+
+
+def _generate(plan: Plan) -> list[dict[str, Any]]:
+    prompts = plan.folder / "questions.jsonl"
+    prompts.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in QUESTIONS), encoding="utf-8")
+    command = deepspeed_command(
+        plan.devices,
+        "launch/generate.py",
+        *("--model", _shown(plan.stages[1].folder)),
+        *("--prompts", _shown(prompts)),
+        *("-o", _shown(plan.answers_file), "--force"),
+        *("--batch-size", str(GENERATION_BATCH_SIZE)),
+        *("--max_new_tokens", str(MAX_NEW_TOKENS)),
+    )
+    run(command, plan.folder / "generate.log", None, what="generate")
+    return [json.loads(line) for line in plan.answers_file.read_text(encoding="utf-8").splitlines()]
+
+
+def _summarize(plan: Plan, reports: list[dict[str, Any]], seconds: float) -> None:
+    rows = []
+    for stage, report in zip(plan.stages, reports, strict=True):
+        rows.append(
+            (
+                stage.name,
+                f"{report['loss_before']:.2f}",
+                f"{report['loss_after']:.2f}",
+                f"{report['tokens_per_second']:,.0f}",
+                format_bytes(plan.ledger(stage).peak_bytes),
+                format_bytes(report["peak_memory_bytes"]),
+                _shown(stage.folder),
+            )
+        )
+    columns = ("run", "loss before", "after", "tokens/s", "peak expected", "measured", "files")
+    console.stdout().print(console.table("", columns, rows))
+    out = console.stdout()
+    if plan.devices.kind == "CPU":
+        out.print("Measured on CPU: the growth of each process, with what its allocator keeps in reserve.")
+    out.print(f"Answers: {_shown(plan.answers_file)}   Everything took {format_seconds(seconds)}.\n")
+    ranks = plan.devices.num_ranks
+    out.print("Next, on your own model and data:", style="bold")
+    for command in (
+        f"deepspeed --num_gpus {ranks} launch/train.py --model Qwen/Qwen2.5-0.5B --data.train my.jsonl "
+        "--training.output_dir runs/mine",
+        f"deepspeed --num_gpus {ranks} launch/generate.py --model runs/mine --prompt 'Hello' -o out.jsonl",
+        "zerokit config --zero-stage 3 --offload-optimizer cpu -o my_ds_config.json",
+    ):
+        out.print(f"  {command}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _shown(path: Path) -> str:
+    """A path as a person would type it in the repository."""
+    root = repository()
+    return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
