@@ -112,11 +112,11 @@ def make_plan(folder: Path, devices: Devices, max_steps: int | None = None) -> P
     corpus["deepspeed"] = str(folder / "ds_config.json")
     corpus["training"]["output_dir"] = str(folder / "corpus")
     # The global batch stays that of two ranks, for which the learning rate was chosen.
-    corpus["training"]["per_device_train_batch_size"] = max(1, 16 // devices.num_ranks)
+    corpus["training"]["per_device_train_batch_size"] = max(1, 8 // devices.num_ranks)
     questions = copy.deepcopy(corpus)
     questions["model"] = {"path": str(folder / "corpus")}
     questions["data"] = {"train": PYTHON_QUESTIONS}
-    questions["task"]["packing"] = False
+    questions["task"] |= {"packing": False, "seq_len": 256}
     questions["training"] |= {
         "output_dir": str(folder / "model"),
         "num_train_epochs": 5,

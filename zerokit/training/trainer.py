@@ -22,6 +22,7 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        self._train_sampler: BlanksLast | None = None
         self.train_dataset: Any
         self.eval_dataset: Any
         if self.train_dataset is not None and self._can_fill_up():
@@ -55,7 +56,16 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
         if not isinstance(dataset, FilledUp):
             return super()._get_train_sampler(train_dataset)  # type: ignore[no-any-return]
         seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
-        return BlanksLast(dataset, shuffle=self.args.train_sampling_strategy == "random", seed=seed)
+        shuffle = self.args.train_sampling_strategy == "random"
+        self._train_sampler = BlanksLast(dataset, shuffle=shuffle, seed=seed)
+        return self._train_sampler
+
+    def _run_epoch(self, *, epoch: int, **kwargs: Any) -> None:
+        # When a resumed epoch skips its first batches, accelerate wraps the sampler once more, and the
+        # Trainer's own set_epoch no longer reaches it: the epoch would go on in another order.
+        if self._train_sampler is not None:
+            self._train_sampler.set_epoch(epoch)
+        super()._run_epoch(epoch=epoch, **kwargs)
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Sampler[int] | None:
         return SequentialSampler(eval_dataset)

@@ -1,0 +1,271 @@
+"""``launch/generate.py`` on two ranks, through real launchers. A hang ends in ``TimeoutExpired``."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tiny import REPOSITORY, launch, tiny_llama, tiny_tokenizer
+
+pytestmark = pytest.mark.distributed
+
+SCRIPT = REPOSITORY / "launch" / "generate.py"
+PROMPTS = [
+    "The for statement",
+    "Hi",
+    "What does the import statement do? It finds a module",
+    "abc",
+    "A class definition is",
+]
+MAX_NEW_TOKENS = 24
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    tiny_tokenizer(folder)
+    tiny_llama(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def readable(model: Path) -> list[int]:
+    """Tokens to suppress, so that text shows which tokens were made: those that are no whole character."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    return [token for token in range(2, len(tokenizer)) if "\ufffd" in tokenizer.decode([token])]
+
+
+@pytest.fixture(scope="module")
+def ends(model: Path, readable: list[int]) -> list[int]:
+    """End tokens that two of the prompts meet, each after another number of tokens."""
+    free = reference(model, readable, [0])
+    return [0, free[0]["tokens"][4], free[2]["tokens"][11]]
+
+
+def reference(
+    model: Path,
+    suppress: Sequence[int],
+    ends: Sequence[int],
+    prompts: Sequence[str] = PROMPTS,
+    **options: Any,
+) -> list[dict[str, Any]]:
+    """Plain transformers, one process, one prompt at a time."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    plain = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
+    result = []
+    for prompt in prompts:
+        ids = tokenizer(prompt, return_tensors="pt")["input_ids"]
+        made = plain.generate(
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=MAX_NEW_TOKENS,
+            do_sample=False,
+            suppress_tokens=list(suppress),
+            eos_token_id=list(ends),
+            **options,
+        )[:, ids.shape[1] :].tolist()
+        for tokens in made:
+            stop = next((at for at, token in enumerate(tokens) if token in ends), None)
+            result.append(
+                {
+                    "tokens": tokens,
+                    "completion": tokenizer.decode(tokens[:stop], skip_special_tokens=True),
+                    "num_completion_tokens": len(tokens) if stop is None else stop + 1,
+                    "finish_reason": "length" if stop is None else "stop",
+                }
+            )
+    return result
+
+
+def outcome(records: Sequence[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    keys = ("completion", "num_completion_tokens", "finish_reason")
+    return [tuple(record[key] for key in keys) for record in records]
+
+
+def sampling(suppress: Sequence[int], ends: Sequence[int]) -> list[str]:
+    return [
+        *("--max_new_tokens", f"{MAX_NEW_TOKENS}", "--do_sample", "false"),
+        *("--suppress_tokens", json.dumps(list(suppress)), "--eos_token_id", json.dumps(list(ends))),
+    ]
+
+
+def read_lines(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+
+
+def test_uneven_prompts_equal_plain_transformers(
+    model: Path, readable: list[int], ends: list[int], tmp_path: Path
+) -> None:
+    (tmp_path / "prompts.txt").write_text("\n".join(PROMPTS), encoding="utf-8")
+    run = launch(
+        [
+            *(SCRIPT, "--model", model, "--prompts", "prompts.txt", "-o", "out.jsonl", "--batch-size", "2"),
+            *sampling(readable, ends),
+        ],
+        ranks=2,
+        cwd=tmp_path,
+    )
+    assert run.returncode == 0, run.stderr
+    expected = reference(model, readable, ends)
+    assert {record["finish_reason"] for record in expected} == {"stop", "length"}
+    records = read_lines((tmp_path / "out.jsonl").read_text(encoding="utf-8"))
+    assert [record["prompt"] for record in records] == PROMPTS
+    assert [record["index"] for record in records] == list(range(len(PROMPTS)))
+    assert outcome(records) == outcome(expected)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.jsonl", "prompts.txt"]
+    assert run.stderr.count("zerokit: 5 prompts, ") == 1
+    assert "Warning" not in run.stderr
+
+
+def test_a_rank_without_prompts(model: Path, readable: list[int], ends: list[int], tmp_path: Path) -> None:
+    """Beam search too, and results on stdout, which has nothing of ours but them."""
+    (tmp_path / "training.json").write_text(
+        json.dumps(
+            {
+                "train_micro_batch_size_per_gpu": "auto",
+                "optimizer": {"type": "AdamW", "params": {"lr": "auto"}},
+                "zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}},
+            }
+        ),
+        encoding="utf-8",
+    )
+    run = launch(
+        [
+            *(SCRIPT, "--model", model, "--prompt", PROMPTS[2], "--ds-config", "training.json"),
+            *(*sampling(readable, ends), "--num_beams", "2", "--num_return_sequences", "2"),
+        ],
+        ranks=2,
+        launcher="torchrun",
+        cwd=tmp_path,
+    )
+    assert run.returncode == 0, run.stderr
+    (record,) = [json.loads(line) for line in run.stdout.splitlines()]
+    expected = reference(model, readable, ends, [PROMPTS[2]], num_beams=2, num_return_sequences=2)
+    assert outcome(record["completions"]) == outcome(expected)
+
+
+def test_stage_0_keeps_a_copy_on_every_rank(
+    model: Path, readable: list[int], ends: list[int], tmp_path: Path
+) -> None:
+    (tmp_path / "stage0.json").write_text('{"zero_optimization": {"stage": 0}}', encoding="utf-8")
+    chats = [{"messages": [{"role": "user", "content": prompt}]} for prompt in PROMPTS[:3]]
+    (tmp_path / "chats.jsonl").write_text("\n".join(map(json.dumps, chats)), encoding="utf-8")
+    run = launch(
+        [
+            *(SCRIPT, "--model", model, "--prompts", "chats.jsonl", "--ds-config", "stage0.json"),
+            *("--batch-size", "1", *sampling(readable, ends)),
+        ],
+        ranks=2,
+        launcher="accelerate",
+        cwd=tmp_path,
+    )
+    assert run.returncode == 0, run.stderr
+    records = read_lines(run.stdout)
+    expected = reference(
+        model, readable, ends, [f"<|user|>{prompt}<|end|><|assistant|>" for prompt in PROMPTS[:3]]
+    )
+    assert [record["messages"] for record in records] == [chat["messages"] for chat in chats]
+    assert outcome(records) == outcome(expected)
+
+
+def test_bad_input_ends_all_ranks_with_one_line(model: Path, tmp_path: Path) -> None:
+    run = launch(
+        [SCRIPT, "--model", model, "--prompts", "none.txt", "-o", "out.jsonl"], ranks=2, cwd=tmp_path
+    )
+    assert run.returncode == 2
+    assert errors(run.stderr) == ["--prompts: no such file: 'none.txt'. Check the path"]
+    assert "Traceback" not in run.stdout + run.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_wrong_option_is_said_once(tmp_path: Path) -> None:
+    run = launch([SCRIPT, "--model", "m", "--prompt", "a", "--batch-size", "0"], ranks=2, cwd=tmp_path)
+    assert run.returncode == 2
+    assert errors(run.stderr) == ["--batch-size: must be at least 1, not 0. --help lists the options"]
+    assert "Traceback" not in run.stdout + run.stderr
+
+
+def test_help_is_printed_once(tmp_path: Path) -> None:
+    run = launch([SCRIPT, "--help"], ranks=2, cwd=tmp_path)
+    assert run.returncode == 0
+    assert run.stdout.count("--max-prompt-tokens N") == 1
+
+
+MANY_MISTAKES = """
+import json, sys
+from pathlib import Path
+from zerokit.distributed.group import leave, run_on_all_ranks
+from zerokit.errors import ZerokitError
+from zerokit.generation.main import generate
+
+def main(group):
+    for words in json.loads(Path("mistakes.json").read_text()):
+        try:
+            generate(group, words, sys.stdout)
+            said = "nothing"
+        except ZerokitError as error:
+            said = f"{error.exit_code} {error}"
+        everyone = group.gather_objects(said)
+        if group.ranks.is_main:
+            print("SAID", json.dumps(everyone))
+
+leave(run_on_all_ranks(main))
+"""
+
+
+def test_all_ranks_raise_the_same(model: Path, tmp_path: Path) -> None:
+    """Whatever only one rank looks at is told to all: here the output file, and prompts read first."""
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "old.jsonl").touch()
+    (tmp_path / "column.jsonl").write_text('{"promt": "a"}\n', encoding="utf-8")
+    (tmp_path / "broken.jsonl").write_text('{"prompt": \n', encoding="utf-8")
+    (tmp_path / "stage2.json").write_text('{"zero_optimization": {"stage": 2}}', encoding="utf-8")
+    remove_weight(model, tmp_path / "torn", "model.norm.weight")
+    good = ["--model", str(model), "--prompt", "a"]
+    mistakes = {
+        "--output: 'old.jsonl' exists already": [*good, "-o", "old.jsonl"],
+        "--output: no such folder: 'none'": [*good, "-o", "none/out.jsonl"],
+        "--prompts: 'column.jsonl' has no column": ["--model", str(model), "--prompts", "column.jsonl"],
+        "broken.jsonl:1": ["--model", str(model), "--prompts", "broken.jsonl"],
+        "--model: no such model folder: './none'": ["--model", "./none", "--prompt", "a"],
+        "--model: 'empty' has no config.json": ["--model", "empty", "--prompt", "a"],
+        "stage2.json:1 (zero_optimization.stage): stage 2": [*good, "--ds-config", "stage2.json"],
+        "--max_new_token: unknown option. Did you mean": [*good, "--max_new_token", "4"],
+        "--temperature: transformers refuses it": [*good, "--do_sample", "--temperature", "0"],
+        "prompt 0: 600 tokens and 64 new ones": ["--model", str(model), "--prompt", "xy" * 300],
+        # Found after loading, which every rank has then been through.
+        "--model: 'torn' lacks 1 of the model's weights": ["--model", "torn", "--prompt", "a"],
+    }
+    (tmp_path / "script.py").write_text(MANY_MISTAKES, encoding="utf-8")
+    (tmp_path / "mistakes.json").write_text(json.dumps(list(mistakes.values())), encoding="utf-8")
+    run = launch(["script.py"], ranks=2, cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    said = [json.loads(line.removeprefix("SAID ")) for line in run.stdout.splitlines() if "SAID " in line]
+    assert len(said) == len(mistakes)
+    for message, (first, second) in zip(mistakes, said, strict=True):
+        assert first == second
+        assert first.startswith(f"2 {message}")
+
+
+def remove_weight(model: Path, copy: Path, name: str) -> None:
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(model, copy)
+    weights = load_file(copy / "model.safetensors")
+    del weights[name]
+    save_file(weights, copy / "model.safetensors", metadata={"format": "pt"})
+
+
+def errors(stderr: str) -> list[str]:
+    mark = "zerokit: error: "
+    return [line.removeprefix(mark) for line in stderr.splitlines() if line.startswith(mark)]

@@ -1,0 +1,81 @@
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from zerokit.errors import ConfigError
+from zerokit.generation.completions import Completion
+from zerokit.generation.output import Results, check_output, partial_path, record
+from zerokit.generation.prompts import Prompt
+
+DONE = Completion("☃", 2, "stop")
+LONG = Completion("x", 3, "length")
+
+
+def lines(text: str) -> list[dict[str, object]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_one_completion() -> None:
+    assert list(record(4, Prompt("Hi"), 1, [DONE]).items()) == [
+        ("index", 4),
+        ("prompt", "Hi"),
+        ("completion", "☃"),
+        ("num_prompt_tokens", 1),
+        ("num_completion_tokens", 2),
+        ("finish_reason", "stop"),
+    ]
+
+
+def test_several_completions_of_a_chat() -> None:
+    messages = [{"role": "user", "content": "Hi"}]
+    assert record(0, Prompt(messages), 5, [DONE, LONG]) == {
+        "index": 0,
+        "messages": messages,
+        "completions": [
+            {"completion": "☃", "num_completion_tokens": 2, "finish_reason": "stop"},
+            {"completion": "x", "num_completion_tokens": 3, "finish_reason": "length"},
+        ],
+        "num_prompt_tokens": 5,
+    }
+
+
+def test_input_order_on_a_stream() -> None:
+    stream = io.StringIO()
+    results = Results(None, stream)
+    results.add([record(2, Prompt("c"), 1, [DONE]), record(0, Prompt("a"), 1, [DONE])])
+    results.add([record(1, Prompt("b"), 1, [DONE])])
+    assert stream.getvalue() == ""
+    results.finish()
+    assert [line["prompt"] for line in lines(stream.getvalue())] == ["a", "b", "c"]
+
+
+def test_a_file_appears_when_it_is_whole(tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    results = Results(out, io.StringIO())
+    assert list(tmp_path.iterdir()) == []
+    results.add([record(1, Prompt("b"), 1, [DONE])])
+    results.add([record(0, Prompt("a"), 1, [LONG])])
+    assert [path.name for path in tmp_path.iterdir()] == ["out.jsonl.partial"]
+    assert [line["index"] for line in lines(partial_path(out).read_text(encoding="utf-8"))] == [1, 0]
+    results.finish()
+    assert [path.name for path in tmp_path.iterdir()] == ["out.jsonl"]
+    assert [line["index"] for line in lines(out.read_text(encoding="utf-8"))] == [0, 1]
+
+
+def test_results_are_not_replaced_unasked(tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    check_output(out, force=False)
+    check_output(None, force=False)
+    partial_path(out).touch()
+    with pytest.raises(ConfigError, match=r"out\.jsonl\.partial' exists already"):
+        check_output(out, force=False)
+    check_output(out, force=True)
+
+
+def test_a_place_that_cannot_be_written_to(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is a folder"):
+        check_output(tmp_path, force=True)
+    with pytest.raises(ConfigError, match="no such folder"):
+        check_output(tmp_path / "none" / "out.jsonl", force=True)

@@ -1,0 +1,116 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zerokit.errors import DataError
+from zerokit.generation.model import ModelFiles
+from zerokit.generation.options import parse_options
+from zerokit.generation.prompts import Prompt, load_prompts, tokenize
+
+CHAT = [{"role": "user", "content": "Hi"}]
+
+
+def load(file: Path | str) -> list[Prompt]:
+    return load_prompts(parse_options(["--model", "m", "--prompts", str(file)]))
+
+
+def write(file: Path, *rows: dict[str, Any]) -> Path:
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return file
+
+
+def tokens(model: ModelFiles, *prompts: Any, cut: int | None = None, room: int = 8) -> list[list[int]]:
+    return tokenize([Prompt(prompt) for prompt in prompts], model, max_prompt_tokens=cut, max_new_tokens=room)
+
+
+def test_text_files_have_a_prompt_a_line(tmp_path: Path) -> None:
+    file = tmp_path / "p.txt"
+    file.write_bytes(b"a b\r\n\n  c\nd")
+    assert [prompt.content for prompt in load(file)] == ["a b", "  c", "d"]
+
+
+@pytest.mark.parametrize("column", ["prompt", "text"])
+def test_columns_of_text(tmp_path: Path, column: str) -> None:
+    file = write(tmp_path / "p.jsonl", {column: "a", "id": 1}, {column: "b", "id": 2})
+    assert [prompt.content for prompt in load(file)] == ["a", "b"]
+
+
+def test_csv(tmp_path: Path) -> None:
+    (tmp_path / "p.csv").write_text('id,prompt\n1,"a, b"\n', encoding="utf-8")
+    assert [prompt.content for prompt in load(tmp_path / "p.csv")] == ["a, b"]
+
+
+@pytest.mark.parametrize("column", ["prompt", "messages"])
+def test_chats_lose_keys_that_only_others_have(tmp_path: Path, column: str) -> None:
+    named = [{"role": "user", "content": "Hi", "name": "Ann"}]
+    prompts = load(write(tmp_path / "p.jsonl", {column: CHAT}, {column: named}))
+    assert [prompt.content for prompt in prompts] == [CHAT, named]
+    assert {prompt.field for prompt in prompts} == {"messages"}
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"promt": "a"}, "has no column 'prompt', 'messages' or 'text', only 'promt'. Rename 'promt'"),
+        ({"prompt": 3}, "prompt 0: expected text in 'prompt', found 3"),
+        ({"prompt": None}, "prompt 0: expected text in 'prompt', found nothing"),
+        ({"messages": "Hi"}, "prompt 0: expected a list of messages in 'messages', found 'Hi'"),
+        ({"messages": []}, "prompt 0: has no messages"),
+        ({"messages": [{"content": "Hi"}]}, "prompt 0: a message is not a mapping with a role"),
+        ({"messages": [*CHAT, {"role": "assistant", "content": "a"}]}, "nothing to answer"),
+    ],
+)
+def test_rows_that_are_no_prompts(tmp_path: Path, row: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError) as caught:
+        load(write(tmp_path / "p.jsonl", row))
+    assert message in str(caught.value)
+
+
+def test_a_broken_file_names_its_line(tmp_path: Path) -> None:
+    (tmp_path / "p.jsonl").write_text('{"prompt": "a"}\n{"prompt": \n', encoding="utf-8")
+    with pytest.raises(DataError, match=r"p\.jsonl:2"):
+        load(tmp_path / "p.jsonl")
+
+
+def test_blank_lines_only(tmp_path: Path) -> None:
+    (tmp_path / "p.txt").write_text("\n \n", encoding="utf-8")
+    with pytest.raises(DataError, match="only blank lines"):
+        load(tmp_path / "p.txt")
+
+
+def test_chats_go_through_the_template(model: ModelFiles) -> None:
+    (made,) = tokens(model, CHAT)
+    assert model.tokenizer.decode(made) == "<|user|>Hi<|end|><|assistant|>"
+
+
+def test_long_prompts_keep_their_end(model: ModelFiles) -> None:
+    (whole,) = tokens(model, "The import statement")
+    assert tokens(model, "The import statement", cut=2) == [whole[-2:]]
+
+
+def test_prompt_and_completion_fit_the_model(model: ModelFiles) -> None:
+    (whole,) = tokens(model, "The import statement", room=256 - len(tokens(model, "The import statement")[0]))
+    with pytest.raises(DataError, match=r"prompt 1: .* do not fit the model's 256 positions"):
+        tokens(model, "x", "The import statement", room=257 - len(whole))
+    with pytest.raises(DataError, match="--max-prompt-tokens 56"):
+        tokens(model, "Hi " * 200, room=200)
+
+
+def test_empty_prompts(model: ModelFiles) -> None:
+    with pytest.raises(DataError, match="prompt 1: is empty"):
+        tokens(model, "a", "")
+
+
+def test_a_template_may_refuse(model: ModelFiles) -> None:
+    template = model.tokenizer.chat_template
+    try:
+        model.tokenizer.chat_template = "{{ raise_exception('roles must alternate') }}"
+        with pytest.raises(DataError, match="the chat template refuses it: roles must alternate"):
+            tokens(model, CHAT)
+        model.tokenizer.chat_template = None
+        with pytest.raises(DataError, match="has no chat template"):
+            tokens(model, CHAT)
+    finally:
+        model.tokenizer.chat_template = template

@@ -1,0 +1,129 @@
+from typing import Any
+
+import pytest
+
+from zerokit.errors import ConfigError
+from zerokit.generation.model import ModelFiles
+from zerokit.generation.sampling import (
+    DEFAULT_MAX_NEW_TOKENS,
+    REFUSED,
+    end_tokens,
+    known_names,
+    parse_sampling,
+    settle_sampling,
+    try_sampling,
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "values"),
+    [
+        ("--max_new_tokens 4", {"max_new_tokens": 4}),
+        ("--max-new-tokens=4", {"max_new_tokens": 4}),
+        ("--do_sample --temperature 1", {"do_sample": True, "temperature": 1.0}),
+        ("--do-sample false", {"do_sample": False}),
+        ("--length_penalty -0.5 --num_beams 2", {"length_penalty": -0.5, "num_beams": 2}),
+        ("--eos_token_id [1,2]", {"eos_token_id": [1, 2]}),
+        ("--stop_strings ###", {"stop_strings": "###"}),
+        ('--stop_strings ["a","\\n"]', {"stop_strings": ["a", "\n"]}),
+        ("--temperature null", {}),
+    ],
+)
+def test_names_and_values(words: str, values: dict[str, Any]) -> None:
+    assert parse_sampling(words.split(" ")).values == values
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--max_new_token 4", "--max_new_token: unknown option. Did you mean '--max_new_tokens'?"),
+        ("--batchsize 4", "--batchsize: unknown option. Did you mean '--batch-size'?"),
+        ("--max-new-tokens", "--max-new-tokens: has no value"),
+        ("--max_new_tokens 4 --max-new-tokens 5", "--max-new-tokens: is given twice"),
+        ("--max_new_tokens 0", "--max_new_tokens: expected a whole number from 1, found '0'"),
+        ("--num_beams 2.5", "--num_beams: expected a whole number from 1"),
+        ("--num_beams true", "--num_beams: expected a whole number from 1"),
+        ("--top_k -1", "--top_k: expected a whole number from 0"),
+        ("--top_p 1.5", "--top_p: expected a number from 0 to 1"),
+        ("--temperature warm", "--temperature: expected a finite number, found 'warm'"),
+        ("--temperature .inf", "--temperature: expected a finite number"),
+        ("--do_sample maybe", "--do_sample: expected true or false"),
+        ("--eos_token_id [1", "--eos_token_id: '[1' is not YAML"),
+        ("--max_length 20", "--max_length: is not available here. It counts the prompt"),
+        ("--guidance-scale 2", "--guidance-scale: is not available here"),
+        ("--do_sample true stray", "command line: 'stray' belongs to no option"),
+    ],
+)
+def test_mistakes_name_the_option(words: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_sampling(words.split())
+    assert str(caught.value).startswith(message)
+
+
+def test_refused_names_are_real_ones() -> None:
+    # A name that GenerationConfig drops is then "unknown"; one that is misspelt here would never be.
+    assert len(REFUSED.keys() & set(known_names())) >= 0.9 * len(REFUSED)
+
+
+def test_what_nobody_says(model: ModelFiles) -> None:
+    config = settle_sampling(parse_sampling([]), model)
+    assert config.max_new_tokens == DEFAULT_MAX_NEW_TOKENS
+    assert end_tokens(config) == {0}
+    assert config.pad_token_id == 1
+
+
+def test_the_command_line_goes_before_the_model(model: ModelFiles) -> None:
+    defaults = type(model.defaults)(do_sample=True, temperature=0.6, max_new_tokens=9, eos_token_id=[5, 7])
+    own = ModelFiles(model.folder, model.config, defaults, model.tokenizer)
+    config = settle_sampling(parse_sampling(["--temperature", "0.7", "--max_new_tokens", "3"]), own)
+    assert (config.do_sample, config.temperature, config.max_new_tokens) == (True, 0.7, 3)
+    assert end_tokens(config) == {5, 7}
+
+
+def test_what_is_refused_is_not_taken_from_the_model_either(model: ModelFiles) -> None:
+    defaults = type(model.defaults)(guidance_scale=2.0, max_length=4096, min_length=3)
+    own = ModelFiles(model.folder, model.config, defaults, model.tokenizer)
+    config = settle_sampling(parse_sampling([]), own)
+    assert (config.guidance_scale, config.max_length, config.min_length) == (None, None, None)
+
+
+def test_a_padding_token_that_the_model_lacks(model: ModelFiles) -> None:
+    defaults = type(model.defaults)(pad_token_id=-1, eos_token_id=[7, 5])
+    own = ModelFiles(model.folder, model.config, defaults, model.tokenizer)
+    assert settle_sampling(parse_sampling([]), own).pad_token_id == model.tokenizer.pad_token_id
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--temperature 0.7", "--temperature: would have no effect. Add --do_sample true"),
+        ("--do_sample false --top-p 0.5", "--top-p: would have no effect"),
+        ("--early_stopping true", "--early_stopping: would have no effect. Add --num_beams"),
+        ("--eos_token_id 320", "--eos_token_id: the model has no token 320. Its tokens are 0 to 319"),
+        ("--num_return_sequences 2", "--num_return_sequences: transformers refuses it"),
+        ("--do_sample true --temperature 0", "--temperature: transformers refuses it"),
+        ("--eos_token_id end", "--eos_token_id: transformers refuses it"),
+        ("--bad_words_ids [1]", "--bad_words_ids: transformers refuses it"),
+        ("--cache_implementation fast", "--cache_implementation: transformers refuses it"),
+    ],
+)
+def test_what_transformers_would_find_while_decoding(words: str, message: str, model: ModelFiles) -> None:
+    sampling = parse_sampling(words.split())
+    with pytest.raises(ConfigError) as caught:
+        try_sampling(sampling, settle_sampling(sampling, model), model)
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "",
+        "--num_beams 3 --num_return_sequences 2 --early_stopping true",
+        "--do_sample true --top_k 0 --min_p 0.1 --num_return_sequences 2",
+        "--stop_strings ### --no_repeat_ngram_size 2 --repetition_penalty 1.2 --min_new_tokens 3",
+        "--use_cache false --suppress_tokens [3,4]",
+    ],
+)
+def test_good_options_pass_the_trial(words: str, model: ModelFiles) -> None:
+    sampling = parse_sampling(words.split())
+    try_sampling(sampling, settle_sampling(sampling, model), model)

@@ -1,0 +1,201 @@
+"""The ds_config of a generation run: the default one, or a given one without what only training reads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zerokit.config import load_ds_config
+from zerokit.config.auto import autos
+from zerokit.documents import Document, read_document
+from zerokit.errors import ConfigError
+
+if TYPE_CHECKING:
+    from zerokit.generation.model import ModelFiles
+
+_KEPT = ("zero_optimization", "aio", "comms_logger", "weight_quantization", "log_level")
+"""Sections that reach the engine as they are. The rest is for training, or set here."""
+
+_REFUSED = ("tensor_parallel", "expert_parallel", "pipeline")
+"""Sections that would divide the model in ways that generation here does not know."""
+
+_PRECISION = {"bf16": "bfloat16", "fp16": "float16"}
+
+
+@dataclass(frozen=True)
+class Device:
+    """What generation runs on."""
+
+    is_gpu: bool
+    supports_bfloat16: bool
+    supports_float16: bool
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What DeepSpeed and transformers are told."""
+
+    ds_config: dict[str, Any]
+    """Without a single "auto"."""
+    dtype: str
+    """``bfloat16``, ``float16`` or ``float32``."""
+
+    @property
+    def zero_stage(self) -> int:
+        """0 or 3."""
+        return int(self.ds_config["zero_optimization"]["stage"])
+
+
+def plan_engine(path: Path | None, *, requested_dtype: str, model: ModelFiles, device: Device) -> Engine:
+    """Choose the number format, and make the ds_config to run with.
+
+    Args:
+        path: the ds_config that the user gave, or None for stage 3.
+        requested_dtype: ``auto`` or a number format.
+        model: gives the format of the checkpoint and the hidden size.
+        device: what the weights will be on.
+
+    Raises:
+        DocumentError: the file cannot be read.
+        ConfigError: a key or value is not valid, of no use in generation, or at odds with `requested_dtype`.
+    """
+    given = (
+        Document({"zero_optimization": {"stage": 3}}, "ds_config") if path is None else read_document(path)
+    )
+    data = load_ds_config(given.data if path is None else path).dump()
+    _check_sections(data, given)
+    dtype = _choose_dtype(data, given, requested_dtype, model, device)
+    config = {key: data[key] for key in _KEPT if key in data}
+    config["zero_optimization"] = _zero_section(data.get("zero_optimization", {}), given, model)
+    for path_of_auto in autos(config):
+        raise ConfigError(
+            '"auto" is filled by nobody here',
+            where=given.where(path_of_auto),
+            hint="Write a value, or remove it",
+        )
+    config["train_micro_batch_size_per_gpu"] = 1  # DeepSpeed demands one; nothing is trained with it
+    for section, name in _PRECISION.items():
+        config[section] = {"enabled": name == dtype}
+    return Engine(config, dtype)
+
+
+def _check_sections(data: Mapping[str, Any], given: Document) -> None:
+    for section in _REFUSED:
+        if section in data:
+            raise ConfigError(
+                "is not supported in generation", where=given.where((section,)), hint="Remove it"
+            )
+    stage = data.get("zero_optimization", {}).get("stage", 0)
+    if stage not in (0, 3):
+        raise ConfigError(
+            f"stage {stage} divides what only training has" if stage != "auto" else '"auto" is no stage',
+            where=given.where(("zero_optimization", "stage")),
+            hint="Set 3 to divide the parameters, or 0 for a full copy on every rank",
+        )
+
+
+def _zero_section(zero: Mapping[str, Any], given: Document, model: ModelFiles) -> dict[str, Any]:
+    """`zero` for inference, with transformers' sizes for what is absent or "auto"."""
+    stage = zero.get("stage", 0)
+    if stage == 0:
+        return {"stage": 0}
+    # Offload of optimizer states would make DeepSpeed look for an optimizer.
+    section = {key: value for key, value in zero.items() if key not in ("offload_optimizer", "zenflow")}
+    # transformers/integrations/deepspeed.py, HfTrainerDeepSpeedConfig.trainer_config_finalize: the
+    # prefetch bucket holds nine tenths of a square weight; norms and biases stay whole on every rank.
+    hidden = _hidden_size(model)
+    sizes = {
+        "reduce_bucket_size": hidden * hidden,
+        "stage3_prefetch_bucket_size": int(0.9 * hidden * hidden),
+        "stage3_param_persistence_threshold": 10 * hidden,
+    }
+    for key, size in sizes.items():
+        if section.get(key, "auto") == "auto":
+            section[key] = size
+    for key in ("stage3_gather_16bit_weights_on_model_save", "overlap_comm", "contiguous_gradients"):
+        if section.get(key) == "auto":
+            del section[key]
+    _check_offload(section.get("offload_param") or {}, given)
+    return section
+
+
+def _hidden_size(model: ModelFiles) -> int:
+    text = model.config.get_text_config()
+    sizes = getattr(text, "hidden_size", None) or getattr(text, "hidden_sizes", None) or 1024
+    return int(max(sizes)) if isinstance(sizes, list | tuple) else int(sizes)
+
+
+def _check_offload(offload: Mapping[str, Any], given: Document) -> None:
+    if offload.get("device") != "nvme":
+        return
+    place = ("zero_optimization", "offload_param", "nvme_path")
+    folder = offload.get("nvme_path")
+    if folder is None or folder == "auto":
+        raise ConfigError(
+            "offload to nvme needs a path", where=given.where(place), hint="Set nvme_path to a folder"
+        )
+    if not Path(folder).is_dir() or not os.access(folder, os.W_OK):
+        raise ConfigError(
+            f"'{folder}' is no folder that can be written to",
+            where=given.where(place),
+            hint="Make it, or name another one",
+        )
+    from deepspeed.ops.op_builder import AsyncIOBuilder
+
+    if not AsyncIOBuilder().is_compatible(verbose=False):
+        raise ConfigError(
+            "offload to nvme needs libaio, which is not installed",
+            where=given.where(place[:2]),
+            hint="Install libaio-dev, or offload to cpu",
+        )
+
+
+def _choose_dtype(
+    data: Mapping[str, Any], given: Document, requested: str, model: ModelFiles, device: Device
+) -> str:
+    settled = _dtype_of(data, given)
+    if requested != "auto":
+        if settled not in (None, requested):
+            raise ConfigError(
+                f"{requested}, but {given.name} says {settled}",
+                where="--dtype",
+                hint='Make them agree, or write "auto" for "enabled" there',
+            )
+        settled = requested
+    if settled is None:
+        return _default_dtype(model, device)
+    supported = {"bfloat16": device.supports_bfloat16, "float16": device.supports_float16, "float32": True}
+    if not supported[settled]:
+        raise ConfigError(
+            f"this device has no {settled}",
+            where="--dtype" if requested != "auto" else given.name,
+            hint="Use float32",
+        )
+    return settled
+
+
+def _dtype_of(data: Mapping[str, Any], given: Document) -> str | None:
+    """The number format that a ds_config settles, or None if it leaves it open."""
+    enabled = {name: (data.get(section) or {}).get("enabled") for section, name in _PRECISION.items()}
+    chosen = [name for name, value in enabled.items() if value is True]
+    if len(chosen) == 2:
+        raise ConfigError(
+            "bf16 and fp16 are both enabled", where=given.where(("fp16",)), hint="Keep one of them"
+        )
+    if chosen:
+        return chosen[0]
+    if "auto" in enabled.values() or set(enabled.values()) == {None}:
+        return None
+    return "float32"
+
+
+def _default_dtype(model: ModelFiles, device: Device) -> str:
+    if not device.is_gpu:
+        return "float32"
+    stored = str(getattr(model.config, "dtype", None)).removeprefix("torch.")
+    if stored == "float16" or not device.supports_bfloat16:
+        return "float16"
+    return "bfloat16"

@@ -1,0 +1,152 @@
+"""The model on its devices, and generation that all ranks go through together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from zerokit.errors import ModelError
+from zerokit.generation.batches import left_pad
+from zerokit.generation.ds_config import Device, Engine
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import GenerationConfig, PreTrainedTokenizerBase
+
+    from zerokit.distributed.ranks import Ranks
+    from zerokit.generation.model import ModelFiles
+
+
+def find_device() -> Device:
+    """What DeepSpeed will run on."""
+    from deepspeed.accelerator import get_accelerator
+
+    accelerator = get_accelerator()
+    return Device(
+        is_gpu=accelerator.device_name() != "cpu",
+        supports_bfloat16=accelerator.is_bf16_supported(),
+        supports_float16=accelerator.is_fp16_supported(),
+    )
+
+
+class Generator:
+    """A loaded model. Making one is collective under ZeRO-3.
+
+    Args:
+        files: the checked model folder.
+        plan: ds_config and number format.
+        ranks: who this process is.
+        trust_remote_code: whether code that comes with the model may run.
+
+    Raises:
+        ModelError: weights are missing; the same on every rank.
+    """
+
+    def __init__(self, files: ModelFiles, plan: Engine, ranks: Ranks, *, trust_remote_code: bool) -> None:
+        import torch
+        from deepspeed.accelerator import get_accelerator
+        from transformers import GenerationConfig
+
+        get_accelerator().set_device(ranks.local_rank)
+        self.device = torch.device(get_accelerator().current_device_name())
+        self.tokenizer: PreTrainedTokenizerBase = files.tokenizer
+        self.synced = plan.zero_stage == 3 and ranks.world_size > 1
+        # transformers keeps only a weak reference to the first of these, and asks it whether it runs under
+        # ZeRO-3; the hooks that gather parameters live as long as the engine.
+        self._hf_config: Any = None
+        self._engine: Any = None
+        if plan.zero_stage == 3:
+            self.model = self._load_divided(files, plan, trust_remote_code)
+        else:
+            self.model = _load_weights(files, plan, trust_remote_code).to(self.device)
+        self.model.eval()
+        # `generate` takes from here whatever the config it is given leaves open, as if it had been asked for.
+        self.model.generation_config = GenerationConfig()
+
+    def _load_divided(self, files: ModelFiles, plan: Engine, trust_remote_code: bool) -> Any:
+        import deepspeed
+        from transformers.integrations import HfDeepSpeedConfig
+
+        deepspeed.init_distributed()
+        # Before from_pretrained: that is what makes it divide each parameter as soon as it is made.
+        self._hf_config = HfDeepSpeedConfig(plan.ds_config)
+        model = _load_weights(files, plan, trust_remote_code)
+        self._engine, *_ = deepspeed.initialize(model=model, config=plan.ds_config)
+        return self._engine.module
+
+    def generate(self, prompts: Sequence[Sequence[int]], config: GenerationConfig) -> list[list[list[int]]]:
+        """Generate for a batch of prompts. Under ZeRO-3 every rank calls this equally often.
+
+        Args:
+            prompts: tokens of each prompt; an empty batch runs a ghost if others need this rank.
+            config: sampling options, the same on every rank.
+
+        Returns:
+            for each prompt its ``num_return_sequences`` token lists, with whatever padding follows them.
+        """
+        if not prompts:
+            if self.synced:
+                self._run_ghost(config)
+            return []
+        pad = config.pad_token_id
+        ids, mask = left_pad(prompts, pad)
+        sequences = self._generate(ids, mask, config)
+        made = sequences[:, ids.shape[1] :].tolist()
+        per_prompt = config.num_return_sequences or 1
+        return [made[start : start + per_prompt] for start in range(0, len(made), per_prompt)]
+
+    def _run_ghost(self, config: GenerationConfig) -> None:
+        """Take part in the forward passes of the others, with one token that is finished at once."""
+        import torch
+
+        token = torch.zeros(1, 1, dtype=torch.long)
+        # The stopping criterion ends it, not a smaller max_new_tokens: a cache of fixed size is made for
+        # max_new_tokens, and the ghost goes on as long as any rank.
+        self._generate(token, torch.ones_like(token), config, stopping_criteria=_stop_at_once())
+
+    def _generate(
+        self, ids: torch.Tensor, mask: torch.Tensor, config: GenerationConfig, **options: Any
+    ) -> torch.Tensor:
+        sequences: torch.Tensor = self.model.generate(
+            input_ids=ids.to(self.device),
+            attention_mask=mask.to(self.device),
+            generation_config=config,
+            tokenizer=self.tokenizer,  # for stop strings
+            synced_gpus=self.synced,
+            **options,
+        )
+        return sequences
+
+
+def _load_weights(files: ModelFiles, plan: Engine, trust_remote_code: bool) -> Any:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model, report = AutoModelForCausalLM.from_pretrained(
+        files.folder,
+        config=files.config,
+        dtype=getattr(torch, plan.dtype),
+        use_safetensors=True,
+        trust_remote_code=trust_remote_code,
+        output_loading_info=True,
+    )
+    missing = sorted(report["missing_keys"])
+    if missing:
+        # transformers would fill them with random numbers.
+        raise ModelError(
+            f"'{files.folder}' lacks {len(missing)} of the model's weights, such as '{missing[0]}'",
+            where="--model",
+            hint="Copy the whole checkpoint; merge an adapter into its model first",
+        )
+    return model
+
+
+def _stop_at_once() -> Any:
+    import torch
+    from transformers import StoppingCriteria, StoppingCriteriaList
+
+    class StopAtOnce(StoppingCriteria):  # type: ignore[misc]  # transformers is not followed
+        def __call__(self, input_ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
+            return torch.ones(input_ids.shape[0], dtype=torch.bool, device=input_ids.device)
+
+    return StoppingCriteriaList([StopAtOnce()])

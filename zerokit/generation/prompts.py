@@ -1,0 +1,196 @@
+"""Prompts: read, turned into tokens, and checked to fit the model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zerokit.data.sources import load_examples
+from zerokit.errors import DataError, did_you_mean
+from zerokit.generation.model import reason
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from zerokit.generation.model import ModelFiles
+    from zerokit.generation.options import Options
+
+COLUMNS = ("prompt", "messages", "text")
+"""Columns that are looked for, the first one found is taken."""
+
+Message = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One prompt, as the user gave it."""
+
+    content: str | list[Message]
+    """Text, or the messages of a chat."""
+
+    @property
+    def field(self) -> str:
+        """Its name in a record: ``prompt`` or ``messages``."""
+        return "prompt" if isinstance(self.content, str) else "messages"
+
+
+def load_prompts(options: Options) -> list[Prompt]:
+    """All prompts, in the order of the input. Blank lines of a .txt are passed over.
+
+    Raises:
+        DataError: missing, malformed or empty, without a usable column, or with a row that is no prompt.
+    """
+    if options.prompts is None:
+        return [_from_words(text, number) for number, text in enumerate(options.texts)]
+    examples = load_examples(
+        options.prompts, where="--prompts", subset=options.subset, split=options.split, text_unit="line"
+    )
+    column = next((name for name in COLUMNS if name in examples.column_names), None)
+    if column is None:
+        found = ", ".join(f"'{name}'" for name in examples.column_names)
+        near = [name for name in examples.column_names if did_you_mean(name, COLUMNS).startswith("Did")]
+        rename = f"Rename '{near[0]}'" if near else "Rename the column"
+        raise DataError(
+            f"'{options.prompts}' has no column 'prompt', 'messages' or 'text', only {found}",
+            where="--prompts",
+            hint=rename,
+        )
+    values = examples[column]
+    if _is_text_file(options.prompts):
+        values = [line.rstrip("\r") for line in values if line.strip()]
+        if not values:
+            raise DataError(
+                f"'{options.prompts}' has only blank lines", where="--prompts", hint="Write a prompt"
+            )
+    return [_from_row(value, column, number, options.prompts) for number, value in enumerate(values)]
+
+
+def tokenize(
+    prompts: Sequence[Prompt],
+    model: ModelFiles,
+    *,
+    max_prompt_tokens: int | None,
+    max_new_tokens: int,
+) -> list[list[int]]:
+    """The tokens of each prompt, with what the tokenizer or its chat template puts around them.
+
+    Args:
+        prompts: what to turn into tokens.
+        model: gives the tokenizer, the vocabulary's size and the longest sequence.
+        max_prompt_tokens: keep only that many tokens, the last ones; None keeps all.
+        max_new_tokens: room that each prompt has to leave.
+
+    Raises:
+        DataError: a prompt is without a token, too long, refused by the chat template, or has a token
+            that the model does not.
+    """
+    result = []
+    for number, prompt in enumerate(prompts):
+        tokens = _tokens_of(prompt, number, model.tokenizer)
+        if not tokens:
+            raise DataError("is empty", where=_place(number), hint="Write something in it, or remove it")
+        if max_prompt_tokens is not None:
+            tokens = tokens[-max_prompt_tokens:]
+        _check_length(len(tokens), number, model.max_positions, max_new_tokens)
+        if max(tokens) >= model.vocab_size:
+            raise DataError(
+                f"has token {max(tokens)}, but the model has only {model.vocab_size} embeddings",
+                where=_place(number),
+                hint="Use the tokenizer that belongs to the model",
+            )
+        result.append(tokens)
+    return result
+
+
+def _from_words(text: str, number: int) -> Prompt:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise DataError("is not UTF-8", where=_place(number), hint="Set the terminal to UTF-8") from None
+    return Prompt(text)
+
+
+def _from_row(value: Any, column: str, number: int, source: str) -> Prompt:
+    where = f"{source}, {_place(number)}"
+    if isinstance(value, str) and column != "messages":
+        return Prompt(value)
+    if not isinstance(value, list) or column == "text":
+        expected = "a list of messages" if column == "messages" else "text"
+        found = "nothing" if value is None else f"{value!r}"
+        raise DataError(
+            f"expected {expected} in '{column}', found {found}", where=where, hint="Correct that row"
+        )
+    return Prompt(_messages(value, where))
+
+
+def _messages(value: list[Any], where: str) -> list[Message]:
+    if not value:
+        raise DataError("has no messages", where=where, hint="Write at least one")
+    for message in value:
+        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+            raise DataError(
+                "a message is not a mapping with a role",
+                where=where,
+                hint='Write {"role": "user", "content": "..."}',
+            )
+    # A file with columns gives every message the keys of all others, with nothing in them.
+    messages = [{key: item for key, item in message.items() if item is not None} for message in value]
+    if messages[-1]["role"] == "assistant":
+        raise DataError(
+            "the last message is the assistant's, so there is nothing to answer",
+            where=where,
+            hint="Remove that message",
+        )
+    return messages
+
+
+def _tokens_of(prompt: Prompt, number: int, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    if isinstance(prompt.content, str):
+        return list(tokenizer(prompt.content)["input_ids"])
+    if tokenizer.chat_template is None:
+        raise DataError(
+            "is a chat, but the tokenizer has no chat template",
+            where=_place(number),
+            hint="Use a chat model, or a column 'prompt' with text",
+        )
+    try:
+        return list(
+            tokenizer.apply_chat_template(
+                prompt.content, add_generation_prompt=True, tokenize=True, return_dict=False
+            )
+        )
+    except Exception as error:
+        # A template can raise what it likes: jinja2's errors, or KeyError for a key it misses.
+        raise DataError(
+            f"the chat template refuses it: {reason(error)}",
+            where=_place(number),
+            hint="Correct the messages",
+        ) from error
+
+
+def _check_length(length: int, number: int, max_positions: int | None, max_new_tokens: int) -> None:
+    if max_positions is None or length + max_new_tokens <= max_positions:
+        return
+    room = max_positions - max_new_tokens
+    if room > 0:
+        hint = f"Shorten it, pass --max-prompt-tokens {room}, or lower --max_new_tokens"
+    else:
+        hint = f"Lower --max_new_tokens below {max_positions}"
+    raise DataError(
+        f"{length} tokens and {max_new_tokens} new ones do not fit the model's {max_positions} positions",
+        where=_place(number),
+        hint=hint,
+    )
+
+
+def _is_text_file(source: str) -> bool:
+    path = Path(source).expanduser()
+    if path.is_dir():
+        return any(path.glob("*.txt"))
+    return path.suffix.lower() == ".txt"
+
+
+def _place(number: int) -> str:
+    return f"prompt {number}"
