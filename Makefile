@@ -1,0 +1,42 @@
+# make quickstart   train, fine-tune and generate on this machine
+# make test         all tests
+# Both make their own environment in .venv and install into it; PYTHON=python3.12 chooses the Python.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+# One test process per core would start two ranks each; two-rank tests therefore run one at a time.
+PYTEST := $(BIN)/python -m pytest
+
+.PHONY: quickstart test lint bench clean
+
+quickstart: $(VENV)/.installed
+	@$(BIN)/zerokit quickstart
+
+test: $(VENV)/.installed-dev
+	$(PYTEST)
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check zerokit launch tests
+	$(BIN)/ruff format --check zerokit launch tests
+	$(BIN)/mypy
+
+bench: $(VENV)/.installed-dev
+	$(BIN)/python tests/benchmarks/start_time.py
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v <= (3, 13) else "zerokit needs Python 3.11, 3.12 or 3.13, and this is %d.%d: run make PYTHON=python3.12" % v)'
+	@echo "Installing into $(VENV): some minutes, most of them for torch"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@# torch alone first: DeepSpeed's setup looks for it.
+	@$(PIP) torch
+	@$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	@$(PIP) --editable '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) runs build dist
