@@ -8,6 +8,7 @@ silence, so that one file would mean two things.
 from __future__ import annotations
 
 import json
+import math
 import re
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -108,8 +109,9 @@ def parse_yaml(text: str, name: str = "<yaml>") -> Document:
     """
     import yaml
 
-    loader = _yaml_loader_class()(text)
+    loader = None
     try:
+        loader = _yaml_loader_class()(text)  # refuses control characters
         node = loader.get_single_node()
         if node is None:
             return Document(None, name)
@@ -126,7 +128,8 @@ def parse_yaml(text: str, name: str = "<yaml>") -> Document:
     except RecursionError:
         raise DocumentError("is nested too deeply", where=name, hint="Flatten it") from None
     finally:
-        loader.dispose()
+        if loader is not None:
+            loader.dispose()
 
 
 def parse_scalar(text: str) -> Any:
@@ -136,6 +139,17 @@ def parse_scalar(text: str) -> Any:
         DocumentError: not a YAML value.
     """
     return parse_yaml(text, name=f"value '{text}'").data
+
+
+def finite(data: Any) -> Any:
+    """`data` with None in place of NaN and infinities, which JSON does not have."""
+    if isinstance(data, float):
+        return data if math.isfinite(data) else None
+    if isinstance(data, dict):
+        return {key: finite(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [finite(item) for item in data]
+    return data
 
 
 class _JsonParser:

@@ -25,7 +25,7 @@ class ZerokitError(Exception):
     def __init__(self, message: str, *, where: str | None = None, hint: str | None = None) -> None:
         super().__init__(message)
         self.message = _one_line(message)
-        self.where = where
+        self.where = " ".join(where.split()) if where else None
         self.hint = _one_line(hint) if hint else None
 
     def __str__(self) -> str:

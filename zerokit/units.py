@@ -83,6 +83,11 @@ def format_seconds(seconds: float) -> str:
     return f"{hours} h {minutes:02d} min"
 
 
+def quantity(number: int, noun: str) -> str:
+    """``"1 rank"``, ``"2 ranks"``, ``"1,024 ranks"``."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
 def _parse(text: str, units: dict[str, int], *, kind: str, example: str) -> int:
     match = _QUANTITY.fullmatch(text)
     if match is None or match["unit"].lower() not in units:

@@ -163,9 +163,7 @@ def test_one_process_gives_the_losses_of_two(launcher: str, start: Path, tmp_pat
     ds_config = {"zero_optimization": {"stage": 1}}
     (tmp_path / "two").mkdir()
     two = run(write_recipe(start, tmp_path / "two", ds_config=ds_config))
-    recipe = write_recipe(
-        start, tmp_path, ds_config=ds_config, training={"per_device_train_batch_size": 4}
-    )
+    recipe = write_recipe(start, tmp_path, ds_config=ds_config, training={"per_device_train_batch_size": 4})
     one = run(recipe, ranks=1, launcher=launcher)
     assert one["losses"] == pytest.approx(two["losses"], abs=1e-5)
     assert one["loss_after"] == pytest.approx(two["loss_after"], abs=1e-5)

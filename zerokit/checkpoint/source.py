@@ -93,9 +93,11 @@ def weight_files(folder: Path, *, where: str) -> list[Path]:
     if index.is_file():
         try:
             names = set(read_document(index).data["weight_map"].values())
+            files = [folder / name for name in sorted(names)]
         except (DocumentError, KeyError, TypeError, AttributeError):
             raise ModelError(f"{index} is malformed", where=where, hint="Copy it again") from None
-        files = [folder / name for name in sorted(names)]
+        if not files:
+            raise ModelError(f"{index} names no weights", where=where, hint="Copy the whole checkpoint")
         for file in files:
             if not file.is_file():
                 raise ModelError(f"{file} is missing", where=where, hint="Copy the whole checkpoint")

@@ -33,7 +33,7 @@ class Pair:
         return ".".join(self.ds_path)
 
 
-# transformers/integrations/deepspeed.py, HfTrainerDeepSpeedConfig.trainer_config_process.
+# transformers/integrations/deepspeed.py, HfTrainerDeepSpeedConfig.trainer_config_process and _finalize.
 PAIRS = (
     Pair(("train_micro_batch_size_per_gpu",), ("per_device_train_batch_size",), add=True),
     Pair(("gradient_accumulation_steps",), ("gradient_accumulation_steps",), add=True),
@@ -45,6 +45,7 @@ PAIRS = (
     Pair(("optimizer", "params", "eps"), ("adam_epsilon",)),
     Pair(("optimizer", "params", "weight_decay"), ("weight_decay",)),
     Pair(("scheduler", "params", "warmup_max_lr"), ("learning_rate",)),
+    Pair(("scheduler", "params", "warmup_num_steps"), ("warmup_steps",)),
 )
 
 # A section of the ds_config that replaces an argument of the Trainer without a word.
@@ -86,7 +87,8 @@ def resolve_for_trainer(
     for pair in PAIRS:
         _settle(pair, config, arguments, ds_where, where)
     _check_overrides(config, arguments, ds_where, where)
-    _settle_precision(config, arguments, default_precision)
+    _check_total_steps(config, arguments, ds_where, where)
+    _settle_precision(config, arguments, default_precision, ds_where, where)
     _settle_train_batch_size(config, arguments, world_size, ds_where)
     zero = config.setdefault("zero_optimization", {})
     if zero.get("stage") == 3:
@@ -131,9 +133,39 @@ def _check_overrides(
             )
 
 
-def _settle_precision(config: dict[str, Any], arguments: dict[str, Any], default: str) -> None:
+def _check_total_steps(
+    config: dict[str, Any], arguments: dict[str, Any], ds_where: str, where: Callable[[str], str]
+) -> None:
+    """The Trainer compares it with its own number of steps, which the data decide unless max_steps does."""
+    total = _get(config, ("scheduler", "params", "total_num_steps"))
+    steps = arguments.get("max_steps", -1)
+    if total in (_ABSENT, "auto", steps):
+        return
+    raise ConfigError(
+        f"scheduler.params.total_num_steps in {ds_where} is {total}, but "
+        + (f"max_steps is {steps}" if steps > 0 else "the number of examples and epochs decides the steps"),
+        where=where("max_steps"),
+        hint='Write "auto" for scheduler.params.total_num_steps',
+    )
+
+
+def _settle_precision(
+    config: dict[str, Any],
+    arguments: dict[str, Any],
+    default: str,
+    ds_where: str,
+    where: Callable[[str], str],
+) -> None:
     """Make exactly one of bf16, fp16 and fp32 explicit on both sides."""
     chosen = [name for name in ("bf16", "fp16") if arguments.get(name)]
+    if len(chosen) == 2:
+        from_config = [name for name in chosen if _get(config, (name, "enabled")) is True]
+        raise ConfigError(
+            "both bf16 and fp16 are on"
+            + (f" ({' and '.join(from_config)} in {ds_where})" * bool(from_config)),
+            where=where(next((name for name in chosen if name not in from_config), chosen[0])),
+            hint="Choose one: bf16 where the GPUs have it",
+        )
     if not chosen and not {"bf16", "fp16"} & arguments.keys():
         chosen = [name for name in ("bf16", "fp16") if name == default]
     for name in ("bf16", "fp16"):

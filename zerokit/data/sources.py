@@ -46,14 +46,15 @@ def load_examples(
     if isinstance(source, str) and source.startswith(BUILTIN):
         return _load_builtin(source, split, where)
     sources = [source] if isinstance(source, str) else list(source)
-    files = [file for name in sources for file in _local_files(name, where)]
-    if files:
-        examples = _load_files(files, where, text_unit)
+    found = {name: _local_files(name, where) for name in sources}
+    missing = [name for name, files in found.items() if not files]
+    if not missing:
+        examples = _load_files([file for files in found.values() for file in files], where, text_unit)
     elif len(sources) == 1:
         examples = _load_hub(sources[0], subset, split, where)
     else:
         raise DataError(
-            f"no such file: '{sources[0]}'", where=where, hint="Check the paths; only files can be listed"
+            f"no such file: '{missing[0]}'", where=where, hint="Check the paths; only files can be listed"
         )
     if len(examples) == 0:
         raise DataError(f"'{', '.join(sources)}' has no examples", where=where, hint="Give it at least one")
@@ -85,7 +86,7 @@ def _local_files(name: str, where: str) -> list[Path]:
     if path.is_file():
         return [path]
     if path.is_dir():
-        files = sorted(file for file in path.iterdir() if file.suffix.lower() in _BUILDERS)
+        files = sorted(file for file in path.iterdir() if file.suffix.lower() in _BUILDERS and file.is_file())
         if not files:
             raise DataError(
                 f"the folder '{name}' has no data files",
@@ -118,7 +119,12 @@ def _load_files(files: list[Path], where: str, text_unit: str) -> Dataset:
     builder = builders.pop()
     options = {"sample_by": text_unit} if builder == "text" else {}
     try:
-        return datasets.load_dataset(builder, data_files=[str(f) for f in files], split="train", **options)
+        examples = datasets.load_dataset(
+            builder, data_files=[str(file) for file in files], split="train", **options
+        )
+        if builder == "json":
+            examples.data.table.validate(full=True)  # its reader lets through what is not UTF-8
+        return examples
     except Exception as error:
         # datasets wraps whatever the parsers below it raise, each in its own way.
         if builder == "json":
@@ -127,7 +133,7 @@ def _load_files(files: list[Path], where: str, text_unit: str) -> Dataset:
         raise DataError(
             f"cannot read {', '.join(str(file) for file in files)}: {cause}",
             where=where,
-            hint="Mend the file",
+            hint="Mend the file; it needs at least one example",
         ) from error
 
 
@@ -143,16 +149,19 @@ def _locate_json_fault(files: list[Path]) -> None:
         if text.lstrip().startswith("["):
             _parse(text, str(file))
             continue
-        for number, line in enumerate(text.splitlines(), start=1):
+        # Not splitlines(): a JSON string may hold other characters that it takes for the end of a line.
+        for number, line in enumerate(text.split("\n"), start=1):
             if line.strip():
-                _parse(line, f"{file}:{number}")
+                _parse(line, str(file), line=number)
 
 
-def _parse(text: str, name: str) -> None:
+def _parse(text: str, file: str, line: int | None = None) -> None:
+    name = file if line is None else f"{file}:{line}"
     try:
         data = parse_json(text, name).data
     except DocumentError as error:
-        raise DataError(error.message, where=error.where, hint=error.hint) from None
+        where = error.where if line is None else name  # its own line is that of one line of the file
+        raise DataError(error.message, where=where, hint=error.hint) from None
     examples = data if isinstance(data, list) else [data]
     for example in examples:
         if not isinstance(example, dict):

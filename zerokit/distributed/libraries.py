@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 
 from zerokit.distributed.group import count_gpus
@@ -19,25 +16,27 @@ def set_up_libraries(ranks: Ranks) -> None:
 
     To be called on every rank before deepspeed is imported.
     """
-    import datasets
-    import transformers
-
     release_shared_memory(ranks)
     if count_gpus() == 0:
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
         # `accelerate launch --cpu` sets it, upon which accelerate wraps the model in DDP, not DeepSpeed.
         os.environ.pop("ACCELERATE_USE_CPU", None)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # before the data loader forks
-    level = logging.WARNING if ranks.is_main else logging.ERROR
-    logging.getLogger("DeepSpeed").setLevel(level)
-    transformers.logging.set_verbosity(level)
-    transformers.logging.disable_progress_bar()
-    datasets.logging.set_verbosity(logging.ERROR)
-    datasets.disable_progress_bars()
     # torch renames its collectives; that is for DeepSpeed's authors to act on.
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
     if not ranks.is_main:
         warnings.simplefilter("ignore")
+
+    import datasets
+    import deepspeed  # noqa: F401  # makes its logger, and decides on its device
+    import transformers
+
+    level = logging.WARNING if ranks.is_main else logging.ERROR
+    logging.getLogger("DeepSpeed").setLevel(level)
+    transformers.logging.set_verbosity(level)
+    transformers.logging.disable_progress_bar()
+    datasets.logging.set_verbosity(logging.CRITICAL)  # it logs errors that it raises as well
+    datasets.disable_progress_bars()
 
 
 def release_shared_memory(ranks: Ranks) -> None:
@@ -51,10 +50,3 @@ def release_shared_memory(ranks: Ranks) -> None:
     address, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
     name = f"deepspeed_allreduce_buffer_{os.getuid()}_{address}_{port}_{ranks.rank}"
     Path("/dev/shm", name).unlink(missing_ok=True)  # noqa: S108
-
-
-@contextmanager
-def stdout_for_results() -> Iterator[None]:
-    """Send to stderr what libraries print: DeepSpeed names each extension it loads, on stdout."""
-    with redirect_stdout(sys.stderr):
-        yield

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zerokit.errors import LaunchError
+from zerokit.units import quantity
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
@@ -48,7 +49,7 @@ def read_ranks(environment: MutableMapping[str, str] | None = None) -> Ranks:
     env = os.environ if environment is None else environment
     if "RANK" not in env and "WORLD_SIZE" not in env:
         # srun starts one process per task but sets none of the variables that torch reads.
-        if int(env.get("SLURM_NTASKS", "1")) > 1 and "SLURM_STEP_ID" in env:
+        if _number(env, "SLURM_NTASKS", default=1) > 1 and "SLURM_STEP_ID" in env:
             raise LaunchError(
                 f"srun started {env['SLURM_NTASKS']} tasks without a launcher",
                 where="SLURM_NTASKS",
@@ -76,7 +77,7 @@ def check_devices(ranks: Ranks, *, num_gpus: int, num_cores: int) -> None:
     kind, devices = ("GPU", num_gpus) if num_gpus else ("CPU core", num_cores)
     if ranks.local_world_size > devices:
         raise LaunchError(
-            f"{ranks.local_world_size} ranks on this node, which has {devices} {kind}{'s' * (devices != 1)}",
+            f"{quantity(ranks.local_world_size, 'rank')} on this node, which has {quantity(devices, kind)}",
             where="launcher",
             hint=f"Start at most {devices}: 'deepspeed --num_gpus {devices}' or "
             f"'torchrun --nproc-per-node {devices}'",

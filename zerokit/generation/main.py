@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import logging
-import os
 import sys
 import time
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
 from zerokit import console
-from zerokit.distributed.group import RankGroup, check_launch, count_gpus, run_on_all_ranks
+from zerokit.distributed.group import RankGroup, check_launch, run_on_all_ranks
+from zerokit.distributed.libraries import release_shared_memory, set_up_libraries
 from zerokit.generation.batches import deal
 from zerokit.generation.options import Options, help_text, parse_options, wants_help
 from zerokit.generation.output import Results, check_output, claim_stdout, record
+from zerokit.units import quantity
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig
@@ -50,7 +49,7 @@ def generate(group: RankGroup, words: Sequence[str], stream: IO[str]) -> None:
         ZerokitError: bad input; the same on every rank.
     """
     options = parse_options(words)
-    prepare_libraries()
+    set_up_libraries(group.ranks)
     group.together(lambda: check_launch(group.ranks))
     job = prepare(group, options)
 
@@ -58,6 +57,7 @@ def generate(group: RankGroup, words: Sequence[str], stream: IO[str]) -> None:
 
     started = time.monotonic()
     generator = Generator(job.model, job.engine, group.ranks, trust_remote_code=options.trust_remote_code)
+    release_shared_memory(group.ranks)
     loaded = time.monotonic()
     results = Results(options.output, stream)
     num_tokens = run_rounds(group, job, generator, results)
@@ -65,7 +65,7 @@ def generate(group: RankGroup, words: Sequence[str], stream: IO[str]) -> None:
         results.finish()
         seconds = time.monotonic() - loaded
         console.note(
-            f"zerokit: {_count(len(job.prompts), 'prompt')}, {_count(num_tokens, 'token')}, "
+            f"zerokit: {quantity(len(job.prompts), 'prompt')}, {quantity(num_tokens, 'token')}, "
             f"{num_tokens / seconds:.1f} tokens/s, {seconds:.1f} seconds "
             f"(after {loaded - started:.1f} to load the model)"
         )
@@ -164,30 +164,6 @@ def run_rounds(group: RankGroup, job: Job, generator: Generator, results: Result
                 )
             progress.update(bar, advance=len(everyones), note=f"{num_tokens} tokens")
     return num_tokens
-
-
-def prepare_libraries() -> None:
-    """Choose DeepSpeed's device and quieten what would drown the output.
-
-    Before deepspeed is imported, which transformers does too: it looks for its device at that time.
-    """
-    if count_gpus() == 0:
-        os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    warnings.simplefilter("ignore")  # deprecations in libraries that call each other
-
-    import datasets
-    import deepspeed  # noqa: F401  # makes its logger
-    import transformers
-
-    logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    datasets.logging.set_verbosity(logging.CRITICAL)  # it logs errors that it raises as well
-    datasets.disable_progress_bars()
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def _print_help(group: RankGroup) -> None:

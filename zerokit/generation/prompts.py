@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from zerokit.checkpoint.pretrained import reason
 from zerokit.data.sources import load_examples
 from zerokit.errors import DataError, did_you_mean
-from zerokit.generation.model import reason
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

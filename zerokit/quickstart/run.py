@@ -22,7 +22,7 @@ from zerokit.quickstart.plan import (
     make_plan,
     write_plan,
 )
-from zerokit.units import format_bytes, format_count, format_seconds
+from zerokit.units import format_bytes, format_count, format_seconds, quantity
 
 _CPU_RANKS = 2
 
@@ -86,7 +86,7 @@ def find_devices() -> Devices:
 def _describe(devices: Devices) -> str:
     if devices.kind == "CPU":
         return f"no GPU; {devices.num_ranks} CPU ranks that talk over gloo, in {devices.precision}"
-    return f"{devices.num_ranks} GPU{'s' * (devices.num_ranks != 1)}, in {devices.precision}"
+    return f"{quantity(devices.num_ranks, 'GPU')}, in {devices.precision}"
 
 
 def _state_memory(plan: Plan) -> None:

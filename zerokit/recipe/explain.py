@@ -44,7 +44,8 @@ def problems(error: ValidationError, model: type[BaseModel], data: Any) -> list[
         data: the document that was validated.
     """
     found: dict[KeyPath, Problem] = {}
-    for details in error.errors(include_url=False):
+    # A union reports each branch: one that had the right type says more than one that had not.
+    for details in sorted(error.errors(include_url=False), key=lambda each: each["type"] in _EXPECTED):
         path = _real_path(details, data)
         found.setdefault(path, _problem(details, path, model))
     # A union reports each branch that failed: keep the one that went deepest into the document.
@@ -57,6 +58,8 @@ def _problem(details: ErrorDetails, path: KeyPath, model: type[BaseModel]) -> Pr
     if kind == "extra_forbidden":
         siblings = _keys_at(model, path[:-1])
         return Problem(path, f"unknown key '{path[-1]}'", did_you_mean(str(path[-1]), siblings))
+    if kind == "invalid_key":
+        return Problem(path, f"the key {_describe(value)} is not text", "Put it in quotes")
     if kind == "missing":
         return Problem(path, f"the key '{path[-1]}' is missing", "Add it")
     if kind in ("literal_error", "enum"):
@@ -72,6 +75,8 @@ def _problem(details: ErrorDetails, path: KeyPath, model: type[BaseModel]) -> Pr
 
 def _real_path(details: ErrorDetails, data: Any) -> KeyPath:
     """`loc` without the names of union branches, which are not in the document."""
+    if details["type"] == "invalid_key":
+        return tuple(details["loc"][:-1])  # positions are kept for keys that are text
     path: list[str | int] = []
     node = data
     for at, key in enumerate(details["loc"]):

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from zerokit.documents import Document, KeyPath, dotted, parse_scalar, parse_yaml, read_document
-from zerokit.errors import RecipeError, did_you_mean
+from zerokit.errors import DocumentError, RecipeError, did_you_mean
 from zerokit.recipe.explain import problems
 from zerokit.recipe.model import Recipe
 
@@ -113,9 +113,20 @@ def parse_overrides(words: Sequence[str]) -> list[tuple[KeyPath, Any]]:
             if at == len(words):
                 raise RecipeError("has no value", where=name, hint=f"Write {name} VALUE")
             text = words[at]
-        result.append((keys, parse_scalar(text)))
+        result.append((keys, _value(text, name)))
         at += 1
     return result
+
+
+def _value(text: str, option: str) -> Any:
+    try:
+        return parse_scalar(text)
+    except DocumentError as error:
+        raise RecipeError(
+            f"the value '{text}' {error.message}",
+            where=option,
+            hint="Put text that has a meaning in YAML in quotes, twice in a shell: '\"a: b\"'",
+        ) from None
 
 
 def _section_hint(keys: tuple[str, ...], sections: list[str]) -> str:

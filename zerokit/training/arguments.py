@@ -10,10 +10,11 @@ import dataclasses
 import typing
 from typing import TYPE_CHECKING, Any
 
-from zerokit.config import load_ds_config
+from zerokit.config import check_ds_config, load_ds_config
 from zerokit.config.build import build_ds_config
 from zerokit.config.resolve import Resolved, resolve_for_trainer
-from zerokit.errors import RecipeError, did_you_mean
+from zerokit.documents import Document
+from zerokit.errors import ConfigError, RecipeError, did_you_mean
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
@@ -26,6 +27,8 @@ _OWNED = {
     "fsdp": "zerokit runs DeepSpeed ZeRO; remove it",
     "fsdp_config": "zerokit runs DeepSpeed ZeRO; remove it",
     "local_rank": "The launcher sets it; remove it",
+    "bf16_full_eval": "Evaluation runs in the precision of training; remove it",
+    "fp16_full_eval": "Evaluation runs in the precision of training; remove it",
 }
 
 # Where the Trainer's own default is not what a person who fine-tunes expects.
@@ -33,6 +36,14 @@ _DEFAULTS: dict[str, Any] = {
     "output_dir": "runs/train",
     "logging_steps": 10,
     "include_num_input_tokens_seen": "non_padding",
+}
+
+# Values below these break the run only after the model is loaded.
+_AT_LEAST = {
+    "per_device_train_batch_size": 1,
+    "per_device_eval_batch_size": 1,
+    "gradient_accumulation_steps": 1,
+    "dataloader_num_workers": 0,
 }
 
 DEFAULT_ZERO_STAGE = 2
@@ -56,6 +67,8 @@ def resolve_arguments(loaded: LoadedRecipe, *, world_size: int, default_precisio
         ds_config = build_ds_config(zero_stage=DEFAULT_ZERO_STAGE, precision=None)
         ds_where = "zerokit's default ds_config"
     else:
+        if isinstance(recipe.deepspeed, dict):
+            _check_inline(recipe.deepspeed, loaded)
         ds_config = load_ds_config(recipe.deepspeed)
         ds_where = recipe.deepspeed if isinstance(recipe.deepspeed, str) else loaded.where("deepspeed")
     return resolve_for_trainer(
@@ -66,6 +79,15 @@ def resolve_arguments(loaded: LoadedRecipe, *, world_size: int, default_precisio
         ds_where=ds_where,
         where=lambda name: loaded.where("training", name),
     )
+
+
+def _check_inline(ds_config: dict[str, Any], loaded: LoadedRecipe) -> None:
+    """Name the first mistake of a ds_config by its place in the recipe."""
+    problems = check_ds_config(Document(ds_config, "deepspeed"))
+    if problems:
+        first, *others = problems
+        more = f" (and {len(others)} more)" if others else ""
+        raise ConfigError(first.message + more, where=loaded.where("deepspeed", *first.path), hint=first.hint)
 
 
 def check_training_keys(loaded: LoadedRecipe) -> dict[str, Any]:
@@ -94,7 +116,9 @@ def check_training_keys(loaded: LoadedRecipe) -> dict[str, Any]:
         except ValidationError as error:
             message = error.errors(include_url=False)[0]["msg"].removeprefix("Input ")
             raise RecipeError(f"{value!r} {message}", where=where, hint="Change the value") from None
-    return checked
+        if name in _AT_LEAST and checked[name] < _AT_LEAST[name]:
+            raise RecipeError(f"{name} is {value}", where=where, hint=f"Make it at least {_AT_LEAST[name]}")
+    return {name: value for name, value in checked.items() if value is not None or name not in _DEFAULTS}
 
 
 def build_arguments(
@@ -112,6 +136,7 @@ def build_arguments(
         RecipeError: a value that TrainingArguments does not take.
     """
     from transformers import TrainingArguments
+    from transformers.integrations import get_reporting_integration_callbacks
 
     keys = dict(resolved.training)
     if use_cpu:
@@ -129,7 +154,9 @@ def build_arguments(
     # zerokit prints its own progress.
     keys.setdefault("disable_tqdm", True)
     try:
-        return TrainingArguments(**keys, deepspeed=resolved.ds_config)
+        args = TrainingArguments(**keys, deepspeed=resolved.ds_config)
+        get_reporting_integration_callbacks(args.report_to)  # refuses names that the Trainer will refuse
+        return args
     except (ValueError, TypeError, ImportError, NotImplementedError) as error:
         raise RecipeError(
             f"TrainingArguments: {error}", where=loaded.where("training"), hint="Change that key"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
-from zerokit.errors import DataError, did_you_mean
+from zerokit.errors import DataError
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -37,7 +37,7 @@ def detect_format(columns: list[str], data: DataSection, *, where: str) -> Forma
                 raise DataError(
                     f"format '{data.format}' needs a column '{name}'; the columns are {', '.join(columns)}",
                     where=where,
-                    hint=f"{did_you_mean(name, columns)} Set data.columns to the names in your file",
+                    hint="Set data.columns to the names in your file, or mend the file",
                 )
         return data.format
     for format_, required in needed.items():
@@ -72,7 +72,7 @@ def tokenize(
     tokenized = examples.map(
         encode, with_indices=True, remove_columns=examples.column_names, desc="Tokenizing"
     )
-    if format_ == "text" and task.packing:
+    if format_ == "text" and task.packing and _enough_to_pack(tokenized):
         tokenized = _pack(tokenized, task.seq_len)
     else:
         tokenized = tokenized.filter(_has_targets, input_columns="labels", desc="Filtering")
@@ -143,6 +143,8 @@ class _Encoder:
         """Render a conversation; the assistant's turns (and what ends them) are trained on."""
         if not isinstance(messages, list) or not messages:
             self._fail_chat(index, "has no messages")
+        if not all(isinstance(turn, dict) for turn in messages):
+            self._fail_chat(index, "has a message that is not an object with 'role' and 'content'")
         # datasets fills the keys that some messages lack with None; templates test for presence.
         turns = [{key: value for key, value in turn.items() if value is not None} for turn in messages]
         input_ids: list[int] = []
@@ -183,6 +185,11 @@ class _Encoder:
 def _has_targets(labels: list[int]) -> bool:
     # The first label has no token before it to be predicted from.
     return any(label != IGNORED for label in labels[1:])
+
+
+def _enough_to_pack(tokenized: Dataset) -> bool:
+    """Whether there are two tokens, of which one is predicted from the other."""
+    return len(tokenized) > 1 or len(tokenized[0]["input_ids"]) > 1
 
 
 def _pack(tokenized: Dataset, seq_len: int) -> Dataset:

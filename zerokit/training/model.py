@@ -7,10 +7,13 @@ nothing that bad input could break.
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from zerokit.checkpoint.pretrained import check_shapes, read_config
 from zerokit.checkpoint.source import check_checkpoint, read_model_config, resolve_checkpoint
 from zerokit.errors import ModelError, RecipeError, did_you_mean
 
@@ -57,7 +60,9 @@ def prepare_model(
     """
     section = loaded.recipe.model
     if folder is not None:
-        config = _load_config(folder, section, where=loaded.where("model", "path"))
+        where, remote = loaded.where("model", "path"), section.trust_remote_code
+        config = read_config(folder, where=where, trust_remote_code=remote)
+        check_shapes(folder, config, where=where, trust_remote_code=remote)
     else:
         config = _config_from_scratch(loaded, tokenizer)
     if config.get_text_config().vocab_size < len(tokenizer):
@@ -105,27 +110,6 @@ def count_parameters(config: PretrainedConfig, *, trust_remote_code: bool = Fals
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def _load_config(folder: Path, section: ModelSection, *, where: str) -> PretrainedConfig:
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    try:
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=section.trust_remote_code)
-    except Exception as error:
-        # Wrong types, unknown architectures and missing files each have an exception of their own.
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ModelError(
-            f"{folder}/config.json: {reason}", where=where, hint="Check the model folder"
-        ) from error
-    remote = section.trust_remote_code and "AutoModelForCausalLM" in getattr(config, "auto_map", {})
-    if type(config) not in AutoModelForCausalLM._model_mapping and not remote:
-        raise ModelError(
-            f"'{config.model_type}' is not a causal language model",
-            where=where,
-            hint="Choose a model for text generation",
-        )
-    return config
-
-
 def _config_from_scratch(loaded: LoadedRecipe, tokenizer: PreTrainedTokenizerBase) -> PretrainedConfig:
     from transformers import AutoConfig
 
@@ -151,10 +135,29 @@ def _config_from_scratch(loaded: LoadedRecipe, tokenizer: PreTrainedTokenizerBas
     for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
         keys.setdefault(name, getattr(tokenizer, name))
     try:
-        return AutoConfig.for_model(model_type, **keys)
+        config = AutoConfig.for_model(model_type, **keys)
+        _check_heads(config.get_text_config())
+        # On the meta device: what the config lets through may still not be a model.
+        count_parameters(config)
     except Exception as error:
         # Each architecture checks its own sizes, with exceptions of its own.
-        raise ModelError(str(error), where=where, hint="Correct the sizes") from error
+        reason = str(error) if " " in str(error) else f"{type(error).__name__}: {error}"
+        raise ModelError(
+            f"no {model_type} can be made from it: {reason}", where=where, hint="Correct the values"
+        ) from error
+    return config
+
+
+def _check_heads(config: PretrainedConfig) -> None:
+    """Find what only the first forward pass would."""
+    for name in ("num_hidden_layers", "num_attention_heads"):
+        size = getattr(config, name, None)
+        if isinstance(size, int) and size < 1:
+            raise ValueError(f"{name} is {size}")
+    heads = getattr(config, "num_attention_heads", None)
+    groups = getattr(config, "num_key_value_heads", None)
+    if isinstance(heads, int) and isinstance(groups, int) and (groups < 1 or heads % groups):
+        raise ValueError(f"num_attention_heads ({heads}) is not a multiple of num_key_value_heads ({groups})")
 
 
 def _known_keys(model_type: str, where: str) -> set[str]:
@@ -167,4 +170,9 @@ def _known_keys(model_type: str, where: str) -> set[str]:
             where=where,
             hint=did_you_mean(model_type, sorted(causal)),
         )
-    return set(CONFIG_MAPPING[model_type]().to_dict())
+    config = CONFIG_MAPPING[model_type]
+    fields = {field.name for field in dataclasses.fields(config)}
+    with contextlib.suppress(Exception):  # one architecture has no default values; its fields must do
+        fields |= set(config().to_dict())
+    # Other names of the same keys: gpt2 has n_embd for hidden_size.
+    return fields | set(config.attribute_map)

@@ -14,6 +14,7 @@ from zerokit.errors import RecipeError, did_you_mean
 from zerokit.training.arguments import build_arguments, resolve_arguments
 from zerokit.training.examples import detect_format, tokenize
 from zerokit.training.model import PreparedModel, find_checkpoint, prepare_model
+from zerokit.training.peft import check_peft_keys
 from zerokit.training.tokenizer import load_tokenizer, train_tokenizer
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ def prepare(group: RankGroup, loaded: LoadedRecipe) -> Prepared:
         )
     )
     group.together(lambda: _check_output_dir(resolved, loaded))
+    group.together(lambda: check_peft_keys(loaded))
     folder = group.node_main_first(lambda: find_checkpoint(recipe.model, loaded.where("model", "path")))
     examples, held_out = group.node_main_first(lambda: _load_data(loaded, _seed(resolved)))
     tokenizer = _get_tokenizer(group, loaded, folder, examples)

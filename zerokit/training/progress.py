@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from transformers import TrainerCallback
 
 from zerokit import console
+from zerokit.documents import finite
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -86,4 +87,4 @@ class RunProgress(TrainerCallback):  # type: ignore[misc]  # transformers is unt
     def _write(self, entry: dict[str, Any]) -> None:
         entry = {**entry, "elapsed_seconds": round(time.monotonic() - self._start, 3)}
         with self._file.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(entry) + "\n")
+            file.write(json.dumps(finite(entry), allow_nan=False) + "\n")

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from zerokit.documents import finite
+
 REPORT_FILE = "run.json"
 
 
@@ -44,5 +46,6 @@ class RunReport:
         """Write ``run.json`` into `output_dir`, whole or not at all."""
         file = output_dir / REPORT_FILE
         staging = file.with_suffix(".json.part")
-        staging.write_text(json.dumps(asdict(self), indent=2, default=str) + "\n", encoding="utf-8")
+        text = json.dumps(finite(asdict(self)), indent=2, default=str, allow_nan=False)
+        staging.write_text(text + "\n", encoding="utf-8")
         return staging.replace(file)

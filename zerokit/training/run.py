@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import zerokit
 from zerokit import console
 from zerokit.distributed.group import count_gpus
+from zerokit.errors import ConfigError
 from zerokit.memory.model_states import model_states
 from zerokit.memory.precision import state_bytes
 from zerokit.training.measure import PeakMemory
@@ -15,7 +16,7 @@ from zerokit.training.peft import add_adapter
 from zerokit.training.progress import RunProgress
 from zerokit.training.report import RunReport
 from zerokit.training.save import save_model
-from zerokit.units import format_bytes, format_count, format_seconds
+from zerokit.units import format_bytes, format_count, format_seconds, quantity
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, Trainer
@@ -39,7 +40,7 @@ def run(group: RankGroup, prepared: Prepared) -> RunReport:
     model = add_adapter(model, prepared.loaded, prepared.args)
     expected = _announce(group, prepared, model)
     trainer = _make_trainer(prepared, model)
-    result = trainer.train(resume_from_checkpoint=prepared.args.resume_from_checkpoint)
+    result = _fit(trainer, prepared)
     loss_before, loss_after = _held_out_losses(trainer)
     peaks = group.gather_objects(memory.read())
     files = save_model(trainer, prepared.output_dir, group)
@@ -104,6 +105,21 @@ def _make_trainer(prepared: Prepared, model: PreTrainedModel) -> Trainer:
     return trainer
 
 
+def _fit(trainer: Trainer, prepared: Prepared) -> Any:
+    try:
+        return trainer.train(resume_from_checkpoint=prepared.args.resume_from_checkpoint)
+    except ValueError as error:
+        # The scheduler's steps are known only now, when transformers compares them with the ds_config.
+        _, found, mismatches = str(error).partition("mismatch TrainingArguments values:")
+        if not found:
+            raise
+        raise ConfigError(
+            f"the ds_config and the run disagree: {mismatches.partition('The easiest method')[0]}",
+            where=prepared.loaded.where("deepspeed"),
+            hint='Write "auto" for these values',
+        ) from error
+
+
 def _held_out_losses(trainer: Trainer) -> tuple[float | None, float | None]:
     """Mean loss per held-out token before the first step and after the last."""
     if trainer.eval_dataset is None:
@@ -128,11 +144,11 @@ def _announce(group: RankGroup, prepared: Prepared, model: PreTrainedModel) -> i
         optimizer_bytes_per_parameter=sizes.optimizer,
     )
     if group.ranks.is_main:
-        ranks = f"{group.ranks.world_size} rank{'s' * (group.ranks.world_size != 1)}"
+        ranks = quantity(group.ranks.world_size, "rank")
         console.note(
             f"{format_count(_count(model, trainable=False))} parameters, "
             f"{format_count(_count(model, trainable=True))} trained, {prepared.precision}, "
-            f"ZeRO-{prepared.zero_stage} on {ranks}; {len(prepared.train)} examples, "
+            f"ZeRO-{prepared.zero_stage} on {ranks}; {quantity(len(prepared.train), 'example')}, "
             f"{len(prepared.held_out or ())} held out"
         )
         console.note(
@@ -153,7 +169,7 @@ def _print_summary(report: RunReport, prepared: Prepared, num_files: int) -> Non
         f"{report.tokens_per_second:,.0f} tokens/s, {loss}, "
         f"peak {format_bytes(report.peak_memory_bytes)} per rank"
     )
-    console.note(f"saved {num_files} files in {prepared.output_dir}")
+    console.note(f"saved {quantity(num_files, 'file')} in {prepared.output_dir}")
 
 
 def _dtype(prepared: Prepared) -> Any:

@@ -43,10 +43,14 @@ def _publish(staging: Path, output_dir: Path) -> list[Path]:
         check_weights(staging, where=str(staging))
     except ModelError as error:
         raise CheckpointError(error.message, where=error.where, hint=error.hint) from None
-    for old in output_dir.glob("model*.safetensors*"):
+    # An old adapter beside a new model would be added to it by whoever loads the folder.
+    for old in (*output_dir.glob("model*.safetensors*"), *output_dir.glob("adapter_*")):
         old.unlink()
     files = []
     for file in sorted(staging.iterdir()):
-        files.append(file.replace(output_dir / file.name))
+        target = output_dir / file.name
+        if target.is_dir():  # additional_chat_templates, which replace() cannot put in place of another
+            shutil.rmtree(target)
+        files.append(file.replace(target))
     staging.rmdir()
     return files

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from zerokit.checkpoint.pretrained import read_tokenizer
 from zerokit.errors import ModelError
 
 if TYPE_CHECKING:
@@ -24,18 +25,7 @@ def load_tokenizer(
     Raises:
         ModelError: there is none, or it has no end-of-text token.
     """
-    from transformers import AutoTokenizer
-
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(str(source), trust_remote_code=trust_remote_code)
-    except Exception as error:
-        # Missing files, an unknown class, a malformed tokenizer.json: each has an exception of its own.
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ModelError(
-            f"no tokenizer can be loaded from '{source}': {reason}",
-            where=where,
-            hint="Name one with model.tokenizer",
-        ) from error
+    tokenizer = read_tokenizer(source, where=where, trust_remote_code=trust_remote_code)
     if tokenizer.eos_token_id is None:
         raise ModelError(
             f"the tokenizer of '{source}' has no end-of-text token", where=where, hint="Set its eos_token"

@@ -1,0 +1,205 @@
+"""Examples from files, folders, the Hub and built-in text, and what is said when they are not there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+
+from zerokit.data.sources import load_examples
+from zerokit.errors import DataError
+
+ROWS = [{"text": "a\u2028b"}, {"text": "c"}]
+JSONL = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in ROWS)
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    datasets.disable_progress_bars()
+
+
+def write(folder: Path, name: str, content: str | bytes) -> str:
+    file = folder / name
+    file.write_bytes(content.encode() if isinstance(content, str) else content)
+    return str(file)
+
+
+def error_of(source: str | list[str]) -> DataError:
+    with pytest.raises(DataError) as caught:
+        load_examples(source, where="data.train")
+    assert "\n" not in str(caught.value)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.jsonl", JSONL),
+        ("a.JSONL", JSONL),
+        ("a.json", json.dumps(ROWS)),
+        ("a.csv", "text\na\u2028b\nc\n"),
+        ("a.jsonl", b"\xef\xbb\xbf" + JSONL.encode()),
+    ],
+)
+def test_files_are_read_by_their_ending(name: str, content: str | bytes, tmp_path: Path) -> None:
+    assert load_examples(write(tmp_path, name, content), where="w").to_list() == ROWS
+
+
+def test_parquet_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "a.parquet"
+    datasets.Dataset.from_list(ROWS).to_parquet(file)
+    assert load_examples(str(file), where="w").to_list() == ROWS
+
+
+def test_text_is_read_by_paragraph_or_by_line(tmp_path: Path) -> None:
+    file = write(tmp_path, "a.txt", "a\r\nb\r\n\r\nc")
+    assert load_examples(file, where="w")["text"][:] == ["a\nb", "c"]
+    lines = load_examples(file, where="w", text_unit="line")["text"][:]
+    assert [line for line in lines if line] == ["a", "b", "c"]
+
+
+def test_a_folder_is_all_its_data_files_in_order_of_name(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    (folder / "deeper.jsonl").mkdir(parents=True)
+    write(folder, "2.jsonl", '{"text": "second"}\n')
+    write(folder, "1.jsonl", '{"text": "first"}\n')
+    write(folder, "notes.md", "not data")
+    assert load_examples(str(folder), where="w")["text"][:] == ["first", "second"]
+
+
+def test_a_list_of_files_is_read_in_its_order(tmp_path: Path) -> None:
+    files = [write(tmp_path, f"{name}.jsonl", f'{{"text": "{name}"}}\n') for name in ("b", "a")]
+    assert load_examples(files, where="w")["text"][:] == ["b", "a"]
+
+
+def test_a_list_does_not_lose_a_name_that_is_no_file(tmp_path: Path) -> None:
+    file = write(tmp_path, "a.jsonl", JSONL)
+    error = error_of([file, "org/name"])
+    assert error.message == "no such file: 'org/name'"
+
+
+def test_builtin_data_has_training_and_held_out_parts() -> None:
+    train = load_examples("builtin:python-questions", where="w")
+    held_out = load_examples("builtin:python-questions", where="w", split="held_out")
+    assert train.column_names == ["prompt", "completion"]
+    assert not set(train["prompt"][:]) & set(held_out["prompt"][:])
+    assert load_examples("builtin:python-reference", where="w").column_names == ["text"]
+    assert error_of("builtin:python-referense").hint == "Did you mean 'python-reference'?"
+
+
+@pytest.mark.parametrize(
+    "name", ["none.jsonl", "./none", "/none/at/all", "~/none-at-all", "org/name/data.csv"]
+)
+def test_a_missing_file_is_not_looked_for_on_the_hub(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: pytest.fail("asked the Hub"))
+    error = error_of(name)
+    assert error.message == f"no such file: '{name}'"
+    assert error.where == "data.train"
+
+
+def test_what_is_neither_a_file_nor_a_hub_id_is_refused() -> None:
+    assert "neither a file nor a Hub data set" in error_of("my data").message
+
+
+def test_an_unknown_ending_is_named_with_the_known_ones(tmp_path: Path) -> None:
+    error = error_of(write(tmp_path, "a.xlsx", "a"))
+    assert "ends in '.xlsx'" in error.message
+    assert ".jsonl, .json, .csv, .parquet, .txt" in (error.hint or "")
+
+
+def test_files_of_different_formats_are_refused(tmp_path: Path) -> None:
+    files = [write(tmp_path, "a.jsonl", JSONL), write(tmp_path, "a.txt", "a")]
+    assert error_of(files).message == "files of different formats"
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.jsonl", ""),
+        ("a.jsonl", "\n \n"),
+        ("a.json", "[]"),
+        ("a.csv", ""),
+        ("a.csv", "text\n"),
+        ("a.txt", ""),
+        ("a.parquet", ""),
+    ],
+)
+def test_a_file_without_examples_is_named(name: str, content: str, tmp_path: Path) -> None:
+    file = write(tmp_path, name, content)
+    line = str(error_of(file))
+    assert file in line
+    assert "at least one example" in line
+
+
+def test_an_empty_folder_is_named_with_the_endings_it_could_have(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    error = error_of(str(tmp_path / "empty"))
+    assert error.message == f"the folder '{tmp_path / 'empty'}' has no data files"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "place", "message"),
+    [
+        ("a.jsonl", JSONL + '{"text": x}\n', ":3", "expected a value, found 'x'"),
+        ("a.jsonl", JSONL + "\n" + '{"text": "x\n', ":4", "malformed string"),
+        ("a.jsonl", '{"text": "a"}\n[1]\n', ":2", "not a JSON object"),
+        ("a.jsonl", '"a"\n"b"\n', ":1", "not a JSON object"),
+        ("a.jsonl", '{"text": "a", "text": "b"}\n', ":1", "the key 'text' stands twice"),
+        ("a.json", '[\n{"text": "a"},\n{"text": b}]', ":3:10", "expected a value, found 'b'"),
+    ],
+)
+def test_malformed_json_is_named_with_file_and_line(
+    name: str, content: str, place: str, message: str, tmp_path: Path
+) -> None:
+    file = write(tmp_path, name, content)
+    error = error_of(file)
+    assert error.where == f"{file}{place}"
+    assert message in error.message
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("a.jsonl", b'{"text": "\xe9"}\n'), ("a.txt", b"\xe9\xff"), ("a.csv", b"text\n\xe9\xff\n")],
+)
+def test_what_is_not_utf8_is_refused_at_once(name: str, content: bytes, tmp_path: Path) -> None:
+    file = write(tmp_path, name, content)
+    line = str(error_of(file))
+    assert file in line
+    assert "utf-8" in line.lower()
+
+
+def test_malformed_csv_is_a_data_error(tmp_path: Path) -> None:
+    file = write(tmp_path, "a.csv", 'text,b\n1,2\n1,2,3,4\n"a\n')
+    assert f"cannot read {file}" in str(error_of(file))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ConnectionError("no network\nfor you"), ValueError('Unknown split "trian"'), RuntimeError()],
+)
+def test_a_hub_that_does_not_answer_is_a_data_error(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load_dataset(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    found = error_of("org/name")
+    reason = (str(error) or "RuntimeError").splitlines()[0]
+    assert found.message == f"'org/name' is no file here, and the Hub did not give it: {reason}"
+
+
+def test_a_hub_id_is_loaded_with_its_subset_and_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def load_dataset(*args: Any, **options: Any) -> datasets.Dataset:
+        asked.append((args, options))
+        return datasets.Dataset.from_list(ROWS)
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    assert len(load_examples("org/name", where="w", subset="en", split="test")) == 2
+    assert asked == [(("org/name", "en"), {"split": "test"})]

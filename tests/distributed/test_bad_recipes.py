@@ -1,0 +1,171 @@
+"""Bad input to launch/train.py: one line, exit code 2, no rank left hanging, nothing half-written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.tiny import REPOSITORY, launch, tiny_llama, tiny_tokenizer
+
+pytestmark = pytest.mark.distributed
+
+SCRIPT = REPOSITORY / "launch" / "train.py"
+
+RECIPE = """\
+model: model
+data:
+  train: data.jsonl
+task:
+  seq_len: 64
+training:
+  output_dir: out
+  max_steps: 1
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder in which ``--recipe good.yaml`` would train."""
+    tiny_tokenizer(tmp_path / "model")
+    tiny_llama(tmp_path / "model")
+    (tmp_path / "data.jsonl").write_text('{"prompt": "a", "completion": "b"}\n' * 8)
+    (tmp_path / "good.yaml").write_text(RECIPE)
+    return tmp_path
+
+
+def errors(stderr: str) -> list[str]:
+    mark = "zerokit: error: "
+    return [line.removeprefix(mark) for line in stderr.splitlines() if line.startswith(mark)]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "options", "message"),
+    [
+        (2, ["--recipe", "none.yaml"], "none.yaml: no such file. Check the path"),
+        (
+            2,
+            ["--recipe", "good.yaml", "--data.train", "none.jsonl"],
+            "--data.train: no such file: 'none.jsonl'. Check the path",
+        ),
+        (
+            64,
+            ["--recipe", "good.yaml"],
+            "launcher: 64 ranks on this node, which has ",
+        ),
+    ],
+    ids=["recipe", "data", "ranks"],
+)
+def test_all_ranks_leave_with_one_line(ranks: int, options: list[str], message: str, folder: Path) -> None:
+    if ranks > 2:  # one process that was told so is enough: starting 64 would take a minute
+        env = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": str(ranks)}
+        run = launch([SCRIPT, *options], ranks=1, launcher="python", cwd=folder, env=env)
+    else:
+        run = launch([SCRIPT, *options], ranks=ranks, cwd=folder)
+    assert run.returncode == 2
+    (line,) = errors(run.stderr)
+    assert line.startswith(message)
+    assert "Traceback" not in run.stdout + run.stderr
+    assert not (folder / "out").exists()
+
+
+DRIVER = """
+import json, sys
+from pathlib import Path
+from zerokit.distributed.group import leave, run_on_all_ranks
+from zerokit.errors import ZerokitError
+from zerokit.training.main import read_command_line
+from zerokit.training.prepare import prepare
+
+def main(group):
+    for words in json.loads(Path("mistakes.json").read_text()):
+        try:
+            prepare(group, group.together(lambda: read_command_line(group, words)))
+            said = "nothing"
+        except ZerokitError as error:
+            said = f"{error.exit_code} {error}"
+        everyone = group.gather_objects(said)
+        if group.ranks.is_main:
+            print("SAID", json.dumps(everyone))
+
+leave(run_on_all_ranks(main))
+"""
+
+
+def test_all_ranks_raise_the_same(folder: Path) -> None:
+    files = {
+        "empty.jsonl": "",
+        "broken.jsonl": '{"prompt": "a", "completion": "b"}\n{"prompt": \n',
+        "column.jsonl": '{"promt": "a", "completion": "b"}\n',
+        "typo.yaml": RECIPE.replace("seq_len", "seq_lne"),
+        "twice.yaml": RECIPE + "model: other\n",
+        "typo.json": '{\n  "zero_optimisation": {"stage": 3}\n}',
+        "broken.json": '{"zero_optimization": {"stage": 3}',
+        "clip.json": '{"gradient_clipping": 1.0, "zero_optimization": {"stage": 2}}',
+    }
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    (folder / "hollow").mkdir()
+    (folder / "file").touch()
+    good = ["--recipe", "good.yaml"]
+    mistakes = {
+        "typo.yaml:5 (task.seq_lne): unknown key 'seq_lne'. Did you mean 'seq_len'?": [
+            "--recipe",
+            "typo.yaml",
+        ],
+        "twice.yaml:9: the key 'model' stands twice (first on line 1)": ["--recipe", "twice.yaml"],
+        "--training.learning_rat: 'learning_rat' is not a TrainingArguments key. Did you mean": [
+            *good,
+            "--training.learning_rat",
+            "1",
+        ],
+        "--training.max_steps: ": [*good, "--training.max_steps", "many"],
+        "empty.jsonl: the file is empty": [*good, "--data.train", "empty.jsonl"],
+        "broken.jsonl:2": [*good, "--data.train", "broken.jsonl"],
+        "--data.train: cannot tell what an example is from the columns promt, completion": [
+            *good,
+            "--data.train",
+            "column.jsonl",
+        ],
+        "none.json: no such file": [*good, "--deepspeed", "none.json"],
+        "broken.json:1": [*good, "--deepspeed", "broken.json"],
+        "typo.json:2 (zero_optimisation): unknown key 'zero_optimisation'": [
+            *good,
+            "--deepspeed",
+            "typo.json",
+        ],
+        "--training.max_grad_norm: max_grad_norm is 0.5, but gradient_clipping in clip.json is 1.0": [
+            *good,
+            *("--deepspeed", "clip.json", "--training.max_grad_norm", "0.5"),
+        ],
+        "--model: no such model folder: './none'": [*good, "--model", "./none"],
+        "--model: 'hollow' has no config.json": [*good, "--model", "hollow"],
+        "--training.output_dir: cannot write into 'file/out'": [
+            *good,
+            "--training.output_dir",
+            "file/out",
+        ],
+        "--task.seq_len: sequences of 9999 tokens, but the model has 256 positions": [
+            *good,
+            "--task.seq_len",
+            "9999",
+        ],
+        "--generation.max_new_token: 'max_new_token' is not a GenerationConfig key": [
+            *good,
+            "--generation.max_new_token",
+            "4",
+        ],
+        "--peft.rank: 'rank' is not a LoraConfig key": [*good, "--peft.rank", "4"],
+    }
+    (folder / "driver.py").write_text(DRIVER)
+    (folder / "mistakes.json").write_text(json.dumps(list(mistakes.values())))
+    run = launch(["driver.py"], ranks=2, cwd=folder)
+    assert run.returncode == 0, run.stderr
+    said = [json.loads(line.removeprefix("SAID ")) for line in run.stdout.splitlines() if "SAID " in line]
+    assert len(said) == len(mistakes)
+    for message, (first, second) in zip(mistakes, said, strict=True):
+        assert first == second
+        assert first.startswith(f"2 {message}"), first
+        assert "\n" not in first
+    assert not (folder / "out").exists()

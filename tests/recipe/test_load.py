@@ -1,0 +1,153 @@
+"""Recipes: the default one, files with mistakes, and where each mistake is said to be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from zerokit.errors import DocumentError, RecipeError, ZerokitError
+from zerokit.recipe import PYTHON_REFERENCE, load_recipe
+from zerokit.recipe.load import EMBEDDED, embedded_text
+
+MINIMAL = "model: org/name\ndata:\n  train: x.jsonl\n"
+
+
+def error_of(text: str, folder: Path) -> tuple[str, str]:
+    """Where the error in a recipe is (relative to the file), and the whole line."""
+    file = folder / "recipe.yaml"
+    file.write_text(text)
+    with pytest.raises(ZerokitError) as caught:
+        load_recipe(file)
+    assert "\n" not in str(caught.value)
+    assert caught.value.where is not None
+    return caught.value.where.removeprefix(str(file)), str(caught.value)
+
+
+def test_default_recipe_needs_no_download() -> None:
+    recipe = load_recipe().recipe
+    assert recipe.model.path is None
+    assert recipe.data.train == PYTHON_REFERENCE
+    assert recipe.training["learning_rate"] == 1.5e-3
+    assert recipe.deepspeed == {"zero_optimization": {"stage": 2}}
+
+
+def test_default_recipe_as_a_file_is_the_same_recipe(tmp_path: Path) -> None:
+    file = tmp_path / "copy.yaml"
+    file.write_text(embedded_text())
+    assert load_recipe(file).recipe == load_recipe().recipe
+
+
+def test_default_recipe_passes_every_check_of_its_keys() -> None:
+    from zerokit.training.arguments import resolve_arguments
+
+    resolved = resolve_arguments(load_recipe(), world_size=1, default_precision="fp32")
+    assert resolved.training["max_grad_norm"] == 1.0
+
+
+def test_a_model_may_be_just_its_name(tmp_path: Path) -> None:
+    file = tmp_path / "recipe.yaml"
+    file.write_text(MINIMAL)
+    recipe = load_recipe(file).recipe
+    assert recipe.model.path == "org/name"
+    assert recipe.task.seq_len == 1024
+    assert recipe.peft is None
+    assert recipe.deepspeed is None
+
+
+def test_a_recipe_may_be_json(tmp_path: Path) -> None:
+    file = tmp_path / "recipe.json"
+    file.write_text('{"model": "org/name", "data": {"train": ["a.jsonl", "b.jsonl"]}}')
+    assert load_recipe(file).recipe.data.train == ["a.jsonl", "b.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "message"),
+    [
+        (MINIMAL + "task:\n  seqlen: 5\n", ":5 (task.seqlen)", "Did you mean 'seq_len'?"),
+        (MINIMAL + "taks: {}\n", ":4 (taks)", "Did you mean 'task'?"),
+        (
+            MINIMAL + "task:\n  seq_len: a\n",
+            ":5 (task.seq_len)",
+            "expected a whole number, found the text 'a'",
+        ),
+        (MINIMAL + "task:\n  seq_len: 4\n", ":5 (task.seq_len)", "greater than or equal to 8"),
+        (MINIMAL + "task:\n  seq_len: true\n", ":5 (task.seq_len)", "expected a whole number, found true"),
+        (MINIMAL + "task:\n  packing: 1\n", ":5 (task.packing)", "expected true or false, found 1"),
+        (MINIMAL + "task:\n  type: clm\n", ":5 (task.type)", "Write 'causal_lm'"),
+        (MINIMAL + "task:\n", ":4 (task)", "expected a mapping, found nothing"),
+        (MINIMAL + "task: [1, 2]\n", ":4 (task)", "expected a mapping, found a list"),
+        (MINIMAL + "  columns: {txt: a}\n", ":4 (data.columns.txt)", "Did you mean 'text'?"),
+        (MINIMAL + "  eval_fraction: 1\n", ":4 (data.eval_fraction)", "less than 1"),
+        (MINIMAL + "  eval: []\n", ":4 (data.eval)", "at least 1 item"),
+        ("data: {train: x}\n", " (model)", "the key 'model' is missing"),
+        ("model: {}\ndata: {train: x}\n", ":1 (model)", "needs either 'path'"),
+        (
+            "model: {from_config: {model_type: llama}}\ndata: {train: x}\n",
+            ":1 (model)",
+            "needs 'tokenizer' beside 'from_config'",
+        ),
+        (
+            "model:\n  from_config: {}\n  tokenizer:\n    train_bpe:\n      vocabsize: 9\ndata: {train: x}\n",
+            ":5 (model.tokenizer.train_bpe.vocabsize)",
+            "Did you mean 'vocab_size'?",
+        ),
+        (MINIMAL + "yes: 1\n", "", "the key true is not text. Put it in quotes"),
+        (MINIMAL + "training: {1: 2}\n", ":4 (training[1])", "expected text, found 1"),
+    ],
+)
+def test_wrong_values_are_named_with_file_line_and_key(
+    text: str, where: str, message: str, tmp_path: Path
+) -> None:
+    found, line = error_of(text, tmp_path)
+    assert found == where
+    assert message in line
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "message"),
+    [
+        (MINIMAL + "  train: y\n", ":4", "the key 'train' stands twice (first on line 3)"),
+        (MINIMAL + "model: y\n", ":4", "the key 'model' stands twice (first on line 1)"),
+        (MINIMAL + "task: [1\n", ":5", "is not YAML"),
+        (MINIMAL + "task: '\x1f'\n", "", "is not YAML: unacceptable character"),
+        (MINIMAL + "\ttask: 1\n", ":4", "is not YAML"),
+        ("model: !!python/object:os.system a\n", ":1", "is not YAML"),
+        ("", "", "a recipe is a mapping of sections"),
+        ("- a\n", "", "a recipe is a mapping of sections"),
+    ],
+)
+def test_malformed_files_are_named_with_their_line(
+    text: str, where: str, message: str, tmp_path: Path
+) -> None:
+    found, line = error_of(text, tmp_path)
+    assert found == where
+    assert message in line
+
+
+def test_a_missing_file_and_an_unknown_ending_are_document_errors(tmp_path: Path) -> None:
+    with pytest.raises(DocumentError, match="no such file"):
+        load_recipe(tmp_path / "none.yaml")
+    with pytest.raises(DocumentError, match="cannot tell the format"):
+        load_recipe(tmp_path / "recipe.txt")
+
+
+def test_origins_tell_the_line_of_a_value_or_the_option_that_set_it(tmp_path: Path) -> None:
+    file = tmp_path / "recipe.yaml"
+    file.write_text(MINIMAL + "training:\n  seed: 1\n")
+    loaded = load_recipe(file, ["--training.max_steps", "3", "--deepspeed", "ds.json"])
+    assert loaded.where("training", "seed") == f"{file}:5 (training.seed)"
+    assert loaded.where("training", "max_steps") == "--training.max_steps"
+    assert loaded.where("training", "max_steps", "below") == "--training.max_steps"
+    assert loaded.where("deepspeed") == "--deepspeed"
+    assert load_recipe().where("task", "seq_len").startswith(f"{EMBEDDED}:")
+
+
+def test_a_loaded_recipe_cannot_change() -> None:
+    recipe = load_recipe().recipe
+    with pytest.raises(ValueError, match="frozen"):
+        recipe.task.seq_len = 5  # type: ignore[misc]
+
+
+def test_a_recipe_error_is_one_line_even_where_its_path_is_not() -> None:
+    assert str(RecipeError("a\nb", where="c\nd", hint="e\nf")) == "c d: a b. e f"

@@ -1,0 +1,327 @@
+"""What examples become: token ids, and labels that leave out what is not trained on."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from datasets import Dataset
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.tiny import CHAT_TEMPLATE
+from zerokit.errors import DataError
+from zerokit.recipe.model import Columns, DataSection, TaskSection
+from zerokit.training.examples import IGNORED, Format, detect_format, tokenize
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+GENERATION_TEMPLATE = (
+    "{% for message in messages %}{% if message.role == 'assistant' %}<|assistant|>"
+    "{% generation %}{{ message.content }}<|end|>{% endgeneration %}"
+    "{% else %}<|{{ message.role }}|>{{ message.content }}<|end|>{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+"""Renders what CHAT_TEMPLATE does, and marks the assistant's part for transformers."""
+
+
+def run(
+    rows: list[dict[str, Any]],
+    tokenizer: PreTrainedTokenizerBase,
+    format_: Format,
+    *,
+    columns: dict[str, str] | None = None,
+    seq_len: int = 256,
+    **task: Any,
+) -> list[dict[str, list[int]]]:
+    data = DataSection(train="x", columns=Columns(**(columns or {})))
+    section = TaskSection(seq_len=seq_len, **task)
+    result = tokenize(Dataset.from_list(rows), tokenizer, format_, data, section, where="data.train")
+    assert sorted(result.column_names) == ["input_ids", "labels"]
+    return result.to_list()
+
+
+def error_of(rows: list[dict[str, Any]], tokenizer: PreTrainedTokenizerBase, *args: Any, **task: Any) -> str:
+    with pytest.raises(DataError) as caught:
+        run(rows, tokenizer, *args, **task)
+    assert caught.value.where == "data.train"
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def chat(*turns: tuple[str, str]) -> dict[str, Any]:
+    return {"messages": [{"role": role, "content": content} for role, content in turns]}
+
+
+def trained_text(example: dict[str, list[int]], tokenizer: PreTrainedTokenizerBase) -> str:
+    """What is trained on, the parts between that is not as ``_``."""
+    parts = [
+        tokenizer.decode([token]) if label != IGNORED else "\0"
+        for token, label in zip(example["input_ids"], example["labels"], strict=True)
+    ]
+    text = "".join(parts)
+    while "\0\0" in text:
+        text = text.replace("\0\0", "\0")
+    return text.replace("\0", "_")
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.text(max_size=30), st.text(max_size=30)), min_size=1, max_size=4))
+def test_only_the_completion_and_its_end_are_trained_on(
+    tokenizer: PreTrainedTokenizerBase, pairs: list[tuple[str, str]]
+) -> None:
+    rows = [{"prompt": prompt, "completion": completion} for prompt, completion in pairs]
+    expected = []
+    for prompt, completion in pairs:
+        first = tokenizer(prompt)["input_ids"]
+        second = [*tokenizer(completion)["input_ids"], tokenizer.eos_token_id]
+        if prompt or completion:  # of a lone end-of-text nothing can be predicted
+            expected.append({"input_ids": first + second, "labels": [IGNORED] * len(first) + second})
+    if expected:
+        assert run(rows, tokenizer, "prompt_completion") == expected
+    else:
+        assert "has a token to train on" in error_of(rows, tokenizer, "prompt_completion")
+
+
+def test_prompt_and_completion_meet_at_a_token_boundary(tokenizer: PreTrainedTokenizerBase) -> None:
+    # "statement" is one token when it is read whole.
+    assert len(tokenizer(" statement")["input_ids"]) < len(tokenizer(" state")["input_ids"]) + len(
+        tokenizer("ment")["input_ids"]
+    )
+    (example,) = run([{"prompt": " state", "completion": "ment"}], tokenizer, "prompt_completion")
+    assert trained_text(example, tokenizer) == "_ment<|end|>"
+
+
+def test_a_prompt_that_ends_the_text_does_not_end_the_example(tokenizer: PreTrainedTokenizerBase) -> None:
+    (example,) = run([{"prompt": "a<|end|>", "completion": "b"}], tokenizer, "prompt_completion")
+    assert example["input_ids"].count(tokenizer.eos_token_id) == 1
+
+
+def test_special_tokens_that_begin_a_text_stand_once(tokenizer: PreTrainedTokenizerBase) -> None:
+    from tokenizers.processors import TemplateProcessing
+
+    adding = copy.deepcopy(tokenizer)
+    adding.backend_tokenizer.post_processor = TemplateProcessing(
+        single="<|pad|> $A <|end|>", special_tokens=[("<|pad|>", 1), ("<|end|>", 0)]
+    )
+    (example,) = run([{"prompt": "a", "completion": "b"}], adding, "prompt_completion")
+    (a,), (b,) = tokenizer("a")["input_ids"], tokenizer("b")["input_ids"]
+    assert example == {"input_ids": [1, a, b, 0], "labels": [IGNORED, IGNORED, b, 0]}
+    (text,) = run([{"text": "a"}], adding, "text", packing=False)
+    assert text["input_ids"] == [1, a, 0]
+
+
+@pytest.mark.parametrize("format_", ["prompt_completion", "messages"])
+def test_loss_on_all_trains_on_every_token(format_: Format, tokenizer: PreTrainedTokenizerBase) -> None:
+    row = {"prompt": "a", "completion": "b", **chat(("user", "a"), ("assistant", "b"))}
+    (example,) = run([row], tokenizer, format_, loss_on="all")
+    assert example["labels"] == example["input_ids"]
+
+
+def test_long_examples_are_cut_and_those_left_without_a_target_dropped(
+    tokenizer: PreTrainedTokenizerBase,
+) -> None:
+    rows = [
+        {"prompt": "x" * 6, "completion": "y" * 6},
+        {"prompt": "x" * 8, "completion": "y"},
+        {"prompt": "x" * 7, "completion": "y" * 9},
+    ]
+    examples = run(rows, tokenizer, "prompt_completion", seq_len=8)
+    (x,), (y,) = tokenizer("x")["input_ids"], tokenizer("y")["input_ids"]
+    assert [example["input_ids"] for example in examples] == [[x] * 6 + [y] * 2, [x] * 7 + [y]]
+    assert [example["labels"] for example in examples] == [[IGNORED] * 6 + [y] * 2, [IGNORED] * 7 + [y]]
+
+
+def test_no_example_with_a_target_is_a_data_error(tokenizer: PreTrainedTokenizerBase) -> None:
+    rows = [{"prompt": "x" * 8, "completion": "y"}] * 3
+    line = error_of(rows, tokenizer, "prompt_completion", seq_len=8)
+    assert "none of its 3 examples has a token to train on within 8 tokens. Raise task.seq_len" in line
+
+
+def test_only_the_assistant_and_what_ends_its_turn_are_trained_on(tokenizer: PreTrainedTokenizerBase) -> None:
+    turns = [("system", "s"), ("user", "u"), ("assistant", "one"), ("user", "v"), ("assistant", "two")]
+    (example,) = run([chat(*turns)], tokenizer, "messages")
+    assert trained_text(example, tokenizer) == "_one<|end|>_two<|end|>"
+    assert tokenizer.decode(example["input_ids"]) == "".join(
+        f"<|{role}|>{content}<|end|>" for role, content in turns
+    )
+
+
+def test_what_follows_the_last_answer_is_left_out(tokenizer: PreTrainedTokenizerBase) -> None:
+    (example,) = run([chat(("user", "u"), ("assistant", "a"), ("user", "v"))], tokenizer, "messages")
+    assert tokenizer.decode(example["input_ids"]) == "<|user|>u<|end|><|assistant|>a<|end|>"
+
+
+ASCII = st.text(st.characters(min_codepoint=32, max_codepoint=126, exclude_characters="<|>"), max_size=12)
+TURNS = st.lists(st.tuples(st.sampled_from(["user", "assistant", "system"]), ASCII), max_size=5)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(TURNS, min_size=1, max_size=4))
+def test_masks_are_those_of_a_template_that_marks_generations(
+    tokenizer: PreTrainedTokenizerBase, conversations: list[list[tuple[str, str]]]
+) -> None:
+    marked = copy.deepcopy(tokenizer)
+    marked.chat_template = GENERATION_TEMPLATE
+    rows = [chat(*turns, ("assistant", "end")) for turns in conversations]
+    ours = run(rows, tokenizer, "messages", seq_len=10_000)
+    assert run(rows, marked, "messages", seq_len=10_000) == ours
+    for row, example in zip(rows, ours, strict=True):
+        theirs = marked.apply_chat_template(
+            row["messages"], tokenize=True, return_dict=True, return_assistant_tokens_mask=True
+        )
+        assert example["input_ids"] == theirs["input_ids"]
+        assert [int(label != IGNORED) for label in example["labels"]] == theirs["assistant_masks"]
+
+
+def test_keys_that_only_some_messages_have_do_not_reach_the_template_as_none(
+    tokenizer: PreTrainedTokenizerBase,
+) -> None:
+    strict = copy.deepcopy(tokenizer)
+    strict.chat_template = CHAT_TEMPLATE.replace(
+        "{{ message.content }}", "{{ message.content }}{{ 'NAME' if message.name is defined }}"
+    )
+    messages = [{"role": "user", "content": "u", "name": "n"}, {"role": "assistant", "content": "a"}]
+    (example,) = run([{"messages": messages}], strict, "messages")
+    assert strict.decode(example["input_ids"]) == "<|user|>uNAME<|end|><|assistant|>a<|end|>"
+
+
+@pytest.mark.parametrize(
+    ("messages", "message"),
+    [
+        (None, "example 2 has no messages"),
+        ([], "example 2 has no messages"),
+        ([{"role": "user", "content": "u"}], "example 2 has no assistant message"),
+    ],
+)
+def test_a_conversation_that_cannot_be_trained_on_is_named_by_its_number(
+    messages: Any, message: str, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    rows = [chat(("user", "u"), ("assistant", "a")), {"messages": messages}]
+    assert message in error_of(rows, tokenizer, "messages")
+
+
+@pytest.mark.parametrize("messages", ["text", ["a", "b"], 5])
+def test_messages_that_are_no_objects_are_refused(messages: Any, tokenizer: PreTrainedTokenizerBase) -> None:
+    assert "example 1 has " in error_of([{"messages": messages}], tokenizer, "messages")
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        (
+            "{% for m in messages %}{{ 'LAST' if loop.last }}{{ m.content }}<|end|>{% endfor %}",
+            "cannot be masked: the chat template changes earlier turns at message 2",
+        ),
+        (
+            "{{ raise_exception('no\nsystem role') }}",
+            "cannot be rendered by the tokenizer's chat template: no",
+        ),
+        ("{{ messages[0].content.none() }}", "cannot be rendered by the tokenizer's chat template: "),
+        ("{% if %}", "cannot be rendered by the tokenizer's chat template: "),
+        (None, "cannot be rendered by the tokenizer's chat template: "),
+    ],
+)
+def test_a_template_that_cannot_be_used_is_a_data_error(
+    template: str | None, message: str, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    other = copy.deepcopy(tokenizer)
+    other.chat_template = template
+    rows = [chat(("user", "u"), ("assistant", "a"))]
+    assert f"the conversation of example 1 {message}" in error_of(rows, other, "messages")
+
+
+@pytest.mark.parametrize(
+    ("format_", "row", "message"),
+    [
+        ("text", {"text": 5}, "'text' of example 1 is int, not text"),
+        ("text", {"text": None}, "'text' of example 1 is NoneType, not text"),
+        (
+            "prompt_completion",
+            {"prompt": "a", "completion": 1.5},
+            "'completion' of example 1 is float, not text",
+        ),
+        (
+            "prompt_completion",
+            {"prompt": ["a"], "completion": "b"},
+            "'prompt' of example 1 is list, not text",
+        ),
+    ],
+)
+def test_values_that_are_not_text_are_named(
+    format_: Format, row: dict[str, Any], message: str, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    assert message in error_of([row], tokenizer, format_)
+
+
+def test_columns_may_have_other_names(tokenizer: PreTrainedTokenizerBase) -> None:
+    rows = [{"question": "a", "answer": "b", "text": "c"}]
+    columns = {"prompt": "question", "completion": "answer"}
+    data = DataSection(train="x", columns=Columns(**columns))
+    assert detect_format(["question", "answer", "text"], data, where="w") == "prompt_completion"
+    (example,) = run(rows, tokenizer, "prompt_completion", columns=columns)
+    assert tokenizer.decode(example["input_ids"]) == "ab<|end|>"
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        (["text"], "text"),
+        (["id", "prompt", "completion"], "prompt_completion"),
+        (["messages", "text"], "messages"),
+        (["prompt", "completion", "text"], "prompt_completion"),
+        (["prompt", "text"], "text"),
+    ],
+)
+def test_the_columns_tell_what_an_example_is(columns: list[str], expected: str) -> None:
+    assert detect_format(columns, DataSection(train="x"), where="w") == expected
+
+
+def test_a_format_that_was_asked_for_is_not_guessed() -> None:
+    data = DataSection(train="x", format="text")
+    assert detect_format(["messages", "text"], data, where="w") == "text"
+    with pytest.raises(
+        DataError, match="format 'text' needs a column 'text'; the columns are body"
+    ) as caught:
+        detect_format(["body"], data, where="w")
+    assert caught.value.where == "w"
+
+
+def test_columns_of_no_known_format_are_listed() -> None:
+    with pytest.raises(DataError, match="from the columns prompt, answer"):
+        detect_format(["prompt", "answer"], DataSection(train="x"), where="w")
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.text(max_size=40), min_size=1, max_size=8),
+    st.integers(min_value=8, max_value=40),
+)
+def test_packing_cuts_the_joined_documents_into_full_sequences(
+    tokenizer: PreTrainedTokenizerBase, texts: list[str], seq_len: int
+) -> None:
+    stream: list[int] = []
+    for text in texts:
+        stream += [*tokenizer(text)["input_ids"], tokenizer.eos_token_id]
+    rows = [{"text": text} for text in texts]
+    if len(stream) < 2:
+        assert "has a token to train on" in error_of(rows, tokenizer, "text", seq_len=seq_len)
+        return
+    blocks = run(rows, tokenizer, "text", seq_len=seq_len)
+    assert all(block["labels"] == block["input_ids"] for block in blocks)
+    if len(stream) < seq_len:
+        assert [block["input_ids"] for block in blocks] == [stream]
+        return
+    assert {len(block["input_ids"]) for block in blocks} == {seq_len}
+    packed = [token for block in blocks for token in block["input_ids"]]
+    assert packed == stream[: len(packed)]
+    assert len(stream) - len(packed) < seq_len
+
+
+def test_without_packing_each_text_is_cut_by_itself(tokenizer: PreTrainedTokenizerBase) -> None:
+    examples = run(
+        [{"text": "x" * 20}, {"text": ""}, {"text": "y"}], tokenizer, "text", seq_len=8, packing=False
+    )
+    assert [tokenizer.decode(example["input_ids"]) for example in examples] == ["x" * 8, "y<|end|>"]

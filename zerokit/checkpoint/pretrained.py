@@ -1,0 +1,113 @@
+"""Config and tokenizer of a checkpoint, read and held against its weights before any rank loads them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zerokit.checkpoint.source import weight_files
+from zerokit.errors import ModelError
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedTokenizerBase
+
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt")
+
+
+def read_config(folder: Path, *, where: str, trust_remote_code: bool = False) -> PretrainedConfig:
+    """The config of a causal language model.
+
+    Raises:
+        ModelError: transformers cannot read it, or it is of another kind of model.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    try:
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
+    except Exception as error:
+        # Wrong types, unknown architectures and missing code each have an exception of their own.
+        raise ModelError(
+            f"{folder / 'config.json'}: {reason(error)}", where=where, hint="Check the model folder"
+        ) from error
+    remote = trust_remote_code and "AutoModelForCausalLM" in getattr(config, "auto_map", {})
+    if type(config) not in AutoModelForCausalLM._model_mapping and not remote:
+        raise ModelError(
+            f"'{config.model_type}' is not a causal language model",
+            where=where,
+            hint="Choose a model for text generation",
+        )
+    return config
+
+
+def read_tokenizer(
+    source: str | Path, *, where: str, trust_remote_code: bool = False
+) -> PreTrainedTokenizerBase:
+    """The tokenizer of a folder or Hub id.
+
+    Raises:
+        ModelError: there is none, or transformers cannot read it.
+    """
+    from transformers import AutoTokenizer
+
+    folder = Path(source)
+    if folder.is_dir() and not any((folder / name).is_file() for name in _TOKENIZER_FILES):
+        # transformers would make up an empty one for some architectures.
+        raise ModelError(
+            f"'{folder}' has no tokenizer", where=where, hint="Copy tokenizer.json and the like into it"
+        )
+    try:
+        return AutoTokenizer.from_pretrained(str(source), trust_remote_code=trust_remote_code)
+    except Exception as error:
+        # Missing files, an unknown class, a malformed tokenizer.json: each has an exception of its own.
+        raise ModelError(
+            f"no tokenizer can be loaded from '{source}': {reason(error)}",
+            where=where,
+            hint="Copy it again from the model it belongs to",
+        ) from error
+
+
+def check_shapes(
+    folder: Path, config: PretrainedConfig, *, where: str, trust_remote_code: bool = False
+) -> None:
+    """Refuse weights of other shapes than the config says, on which rank 0 alone would stop.
+
+    Only tensors of the same name are compared: transformers renames some while it loads.
+
+    Raises:
+        ModelError: no model can be built from the config, or a weight has another shape.
+    """
+    import torch
+    from safetensors import safe_open
+    from transformers import AutoModelForCausalLM
+
+    if getattr(config, "quantization_config", None) is not None:
+        return  # stored in shapes of their own
+    try:
+        with torch.device("meta"):
+            model: Any = AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
+    except Exception as error:
+        # A config with numbers that do not go together, or remote code with errors of its own.
+        raise ModelError(
+            f"{folder / 'config.json'}: no model can be built from it ({reason(error)})",
+            where=where,
+            hint="Check the model folder",
+        ) from error
+    expected = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
+    for file in weight_files(folder, where=where):
+        with safe_open(file, framework="np") as tensors:
+            for name in sorted(expected.keys() & set(tensors.keys())):
+                shape = tensors.get_slice(name).get_shape()
+                if shape != expected[name]:
+                    raise ModelError(
+                        f"{file}: '{name}' has shape {shape}, but by config.json it is {expected[name]}",
+                        where=where,
+                        hint="Copy config and weights from the same model",
+                    )
+
+
+def reason(error: Exception) -> str:
+    """The first line of a library's message, or the name of the exception if it has none."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
