@@ -74,6 +74,11 @@ class Plan:
         return self.folder / "ds_config.json"
 
     @property
+    def own_recipe_file(self) -> Path:
+        """A recipe for the person's own model and data, to be changed."""
+        return self.folder / "mine.yaml"
+
+    @property
     def answers_file(self) -> Path:
         """What the model generates."""
         return self.folder / "answers.jsonl"
@@ -146,6 +151,8 @@ def write_plan(plan: Plan) -> None:
     for problem in problems:
         if problem.severity == "error":
             raise ConfigError(problem.message, where=document.where(problem.path), hint=problem.hint)
+    if not plan.own_recipe_file.exists():  # it may have been changed since the last time
+        plan.own_recipe_file.write_text(embedded_text("finetune.yaml"), encoding="utf-8")
     for stage in plan.stages:
         text = yaml.safe_dump(stage.recipe, sort_keys=False)
         stage.recipe_file.write_text(text, encoding="utf-8")

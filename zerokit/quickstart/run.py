@@ -181,13 +181,14 @@ def _summarize(plan: Plan, reports: list[dict[str, Any]], seconds: float) -> Non
     if plan.devices.kind == "CPU":
         out.print("Measured on CPU: the growth of each process, with what its allocator keeps in reserve.")
     out.print(f"Answers: {_shown(plan.answers_file)}   Everything took {format_seconds(seconds)}.\n")
-    ranks = plan.devices.num_ranks
-    out.print("Next, on your own model and data:", style="bold")
+    own = _shown(plan.own_recipe_file)
+    out.print(f"Next, on your own model and data ({own} is yours to change; first: ", end="", style="bold")
+    out.print("source .venv/bin/activate):", style="bold")
+    deepspeed = f"deepspeed --num_gpus {plan.devices.num_ranks}"
     for command in (
-        f"deepspeed --num_gpus {ranks} launch/train.py --model Qwen/Qwen2.5-0.5B --data.train my.jsonl "
-        "--training.output_dir runs/mine",
-        f"deepspeed --num_gpus {ranks} launch/generate.py --model runs/mine --prompt 'Hello' -o out.jsonl",
         "zerokit config --zero-stage 3 --offload-optimizer cpu -o my_ds_config.json",
+        f"{deepspeed} launch/train.py --recipe {own} --deepspeed my_ds_config.json",
+        f"{deepspeed} launch/generate.py --model runs/mine --prompt 'Hello' -o answers.jsonl",
     ):
         out.print(f"  {command}", markup=False, highlight=False, soft_wrap=True)
 

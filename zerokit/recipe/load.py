@@ -16,7 +16,8 @@ from zerokit.errors import DocumentError, RecipeError, did_you_mean
 from zerokit.recipe.explain import problems
 from zerokit.recipe.model import Recipe
 
-EMBEDDED = "embedded default recipe"
+EMBEDDED = {"default.yaml": "embedded default recipe", "finetune.yaml": "embedded fine-tuning recipe"}
+"""Recipes that come with zerokit, and what errors call them."""
 
 _SHORTHANDS = ("model", "deepspeed")
 """Sections that one value on the command line can replace as a whole."""
@@ -53,21 +54,28 @@ def load_recipe(path: str | Path | None = None, overrides: Sequence[str] = ()) -
     """Load and check a recipe.
 
     Args:
-        path: a YAML or JSON file; None for the embedded default.
+        path: a YAML or JSON file; None for the embedded default, or, when the overrides name a model to
+            start from, for the embedded fine-tuning recipe, whose learning rate suits one.
         overrides: command-line words, ``["--training.learning_rate", "1e-5", "--task.packing=false"]``.
 
     Raises:
         DocumentError: the file cannot be read.
         RecipeError: a key or a value is not valid.
     """
-    document = parse_yaml(embedded_text(), EMBEDDED) if path is None else read_document(path)
+    pairs = parse_overrides(overrides)
+    if path is None:
+        own_model = any(key_path in (("model",), ("model", "path")) for key_path, _ in pairs)
+        name = "finetune.yaml" if own_model else "default.yaml"
+        document = parse_yaml(embedded_text(name), EMBEDDED[name])
+    else:
+        document = read_document(path)
     if not isinstance(document.data, dict):
         raise RecipeError(
             "a recipe is a mapping of sections", where=document.name, hint="Start with 'model:' and 'data:'"
         )
     data = copy.deepcopy(document.data)
     overridden = set()
-    for key_path, value in parse_overrides(overrides):
+    for key_path, value in pairs:
         _set(data, key_path, value)
         overridden.add(key_path)
     origins = Origins(document, frozenset(overridden))
@@ -78,9 +86,9 @@ def load_recipe(path: str | Path | None = None, overrides: Sequence[str] = ()) -
         raise RecipeError(problem.message, where=origins.where(problem.path), hint=problem.hint) from None
 
 
-def embedded_text() -> str:
-    """The YAML of the embedded default recipe."""
-    return resources.files("zerokit.recipe").joinpath("default.yaml").read_text(encoding="utf-8")
+def embedded_text(name: str = "default.yaml") -> str:
+    """The YAML of a recipe that comes with zerokit: one of :data:`EMBEDDED`."""
+    return resources.files("zerokit.recipe").joinpath(name).read_text(encoding="utf-8")
 
 
 def parse_overrides(words: Sequence[str]) -> list[tuple[KeyPath, Any]]:

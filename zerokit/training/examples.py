@@ -152,6 +152,8 @@ class _Encoder:
         for end, turn in enumerate(turns, start=1):
             if turn.get("role") != "assistant":
                 continue
+            if end == 1:
+                self._fail_chat(index, "begins with the assistant, which has nothing to answer")
             prompt = self._render(turns[: end - 1], index, add_generation_prompt=True)
             whole = self._render(turns[:end], index)
             if whole[: len(prompt)] != prompt or prompt[: len(input_ids)] != input_ids:

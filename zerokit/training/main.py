@@ -19,9 +19,10 @@ accelerate launch or python.
 
   --recipe FILE          the run: model, data, task, peft, training, deepspeed, generation
   --SECTION.KEY VALUE    override one value: --training.learning_rate 1e-5, --data.train my.jsonl
-  --model NAME|FOLDER    replace the section model by a Hub id or a folder
+  --model NAME|FOLDER    replace the section model by a Hub id or a folder (without --recipe, the rest is
+                         then the embedded fine-tuning recipe)
   --deepspeed FILE       replace the section deepspeed by a ds_config
-  --print-recipe         print the embedded default recipe and leave
+  --print-recipe         print a recipe for fine-tuning, to be changed, and leave
   -h, --help             print this and leave
 """
 
@@ -34,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if {"-h", "--help"} & set(words):
         return _print_once(USAGE)
     if "--print-recipe" in words:
-        return _print_once(embedded_text())
+        return _print_once(embedded_text("finetune.yaml"))
     return run_on_all_ranks(lambda group: train(group, words))
 
 

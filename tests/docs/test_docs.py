@@ -1,0 +1,59 @@
+"""The commands of the docs run, page by page in the order they are written."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.tiny import REPOSITORY
+
+pytestmark = pytest.mark.distributed
+
+# In the order in which a reader meets them: a page may use what an earlier one made.
+PAGES = ["train.md", "generate.md", "ds-configs.md"]
+
+BLOCK = re.compile(r"^```bash\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with launch/ and ds_configs/ in it, where the commands leave what they write."""
+    folder = tmp_path_factory.mktemp("clone")
+    for name in ("launch", "ds_configs"):
+        (folder / name).symlink_to(REPOSITORY / name)
+    return folder
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_run(page: str, clone: Path) -> None:
+    commands = BLOCK.findall((REPOSITORY / "docs" / page).read_text(encoding="utf-8"))
+    assert commands
+    for command in commands:
+        words = command.split() if '"' not in command else None
+        environment = {
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "CUDA_VISIBLE_DEVICES": "",
+            "OMP_NUM_THREADS": "1",
+        }
+        run = subprocess.run(
+            words or command,
+            shell=words is None,
+            cwd=clone,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert run.returncode == 0, f"{command}\n{run.stdout[-2000:]}\n{run.stderr[-2000:]}"
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    for page in [REPOSITORY / "README.md", *(REPOSITORY / "docs").glob("*.md")]:
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
