@@ -62,13 +62,17 @@ def test_text_is_read_by_paragraph_or_by_line(tmp_path: Path) -> None:
     assert [line for line in lines if line] == ["a", "b", "c"]
 
 
-def test_a_folder_is_all_its_data_files_in_order_of_name(tmp_path: Path) -> None:
+def test_a_folder_is_all_its_data_files_in_order_of_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = Path.iterdir
+    monkeypatch.setattr(Path, "iterdir", lambda folder: sorted(listed(folder), reverse=True))
     folder = tmp_path / "data"
     (folder / "deeper.jsonl").mkdir(parents=True)
-    write(folder, "2.jsonl", '{"text": "second"}\n')
-    write(folder, "1.jsonl", '{"text": "first"}\n')
+    for name in "351624":
+        write(folder, f"{name}.jsonl", f'{{"text": "{name}"}}\n')
     write(folder, "notes.md", "not data")
-    assert load_examples(str(folder), where="w")["text"][:] == ["first", "second"]
+    assert load_examples(str(folder), where="w")["text"][:] == list("123456")
 
 
 def test_a_list_of_files_is_read_in_its_order(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from zerokit.errors import DocumentError, RecipeError, ZerokitError
 from zerokit.recipe import PYTHON_REFERENCE, load_recipe
-from zerokit.recipe.load import EMBEDDED, embedded_text
+from zerokit.recipe.load import embedded_text
 
 MINIMAL = "model: org/name\ndata:\n  train: x.jsonl\n"
 
@@ -29,7 +29,8 @@ def test_default_recipe_needs_no_download() -> None:
     assert recipe.model.path is None
     assert recipe.data.train == PYTHON_REFERENCE
     assert recipe.training["learning_rate"] == 1.5e-3
-    assert recipe.deepspeed == {"zero_optimization": {"stage": 2}}
+    assert isinstance(recipe.deepspeed, dict)
+    assert recipe.deepspeed["zero_optimization"]["stage"] == 2
 
 
 def test_default_recipe_as_a_file_is_the_same_recipe(tmp_path: Path) -> None:
@@ -92,6 +93,11 @@ def test_a_recipe_may_be_json(tmp_path: Path) -> None:
             ":5 (model.tokenizer.train_bpe.vocabsize)",
             "Did you mean 'vocab_size'?",
         ),
+        (
+            "model:\n  from_config: {}\n  tokenizer:\n    train_bpe: {vocab_size: x}\ndata: {train: x}\n",
+            ":4 (model.tokenizer.train_bpe.vocab_size)",
+            "expected a whole number, found the text 'x'",
+        ),
         (MINIMAL + "yes: 1\n", "", "the key true is not text. Put it in quotes"),
         (MINIMAL + "training: {1: 2}\n", ":4 (training[1])", "expected text, found 1"),
     ],
@@ -140,7 +146,7 @@ def test_origins_tell_the_line_of_a_value_or_the_option_that_set_it(tmp_path: Pa
     assert loaded.where("training", "max_steps") == "--training.max_steps"
     assert loaded.where("training", "max_steps", "below") == "--training.max_steps"
     assert loaded.where("deepspeed") == "--deepspeed"
-    assert load_recipe().where("task", "seq_len").startswith(f"{EMBEDDED}:")
+    assert load_recipe().where("task", "seq_len").startswith("embedded default recipe:")
 
 
 def test_a_loaded_recipe_cannot_change() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import datasets
@@ -30,9 +29,3 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> PreTrainedTokenizerBa
 def model(tmp_path_factory: pytest.TempPathFactory) -> PreTrainedModel:
     """A tiny Llama. Not to be changed."""
     return tiny_llama(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture(scope="session")
-def model_folder(model: PreTrainedModel) -> Path:
-    """The folder that the tiny Llama was saved into. Read only."""
-    return Path(model.config._name_or_path or "")

@@ -165,7 +165,7 @@ def test_masks_are_those_of_a_template_that_marks_generations(
 ) -> None:
     marked = copy.deepcopy(tokenizer)
     marked.chat_template = GENERATION_TEMPLATE
-    rows = [chat(*turns, ("assistant", "end")) for turns in conversations]
+    rows = [chat(("user", "start"), *turns, ("assistant", "end")) for turns in conversations]
     ours = run(rows, tokenizer, "messages", seq_len=10_000)
     assert run(rows, marked, "messages", seq_len=10_000) == ours
     for row, example in zip(rows, ours, strict=True):
@@ -181,11 +181,24 @@ def test_keys_that_only_some_messages_have_do_not_reach_the_template_as_none(
 ) -> None:
     strict = copy.deepcopy(tokenizer)
     strict.chat_template = CHAT_TEMPLATE.replace(
-        "{{ message.content }}", "{{ message.content }}{{ 'NAME' if message.name is defined }}"
+        "{{ message.content }}", "{{ message.content }}{{ 'NAME' if 'name' in message }}"
     )
-    messages = [{"role": "user", "content": "u", "name": "n"}, {"role": "assistant", "content": "a"}]
+    messages = [
+        {"role": "user", "content": "u", "name": "n"},
+        {"role": "assistant", "content": "a", "name": None},
+    ]
     (example,) = run([{"messages": messages}], strict, "messages")
     assert strict.decode(example["input_ids"]) == "<|user|>uNAME<|end|><|assistant|>a<|end|>"
+
+
+def test_a_template_that_shortens_earlier_answers_is_refused(tokenizer: PreTrainedTokenizerBase) -> None:
+    other = copy.deepcopy(tokenizer)
+    thought = "{{ 'thought' if message.role == 'assistant' and loop.last }}"
+    other.chat_template = CHAT_TEMPLATE.replace("{{ message.content }}", thought + "{{ message.content }}")
+    turns = [("user", "u"), ("assistant", "a"), ("user", "v"), ("assistant", "b")]
+    (example,) = run([chat(*turns[:2])], other, "messages")
+    assert trained_text(example, other) == "_thoughta<|end|>"
+    assert "changes earlier turns at message 4" in error_of([chat(*turns)], other, "messages")
 
 
 @pytest.mark.parametrize(
@@ -194,6 +207,7 @@ def test_keys_that_only_some_messages_have_do_not_reach_the_template_as_none(
         (None, "example 2 has no messages"),
         ([], "example 2 has no messages"),
         ([{"role": "user", "content": "u"}], "example 2 has no assistant message"),
+        ([{"role": "assistant", "content": "a"}], "example 2 begins with the assistant"),
     ],
 )
 def test_a_conversation_that_cannot_be_trained_on_is_named_by_its_number(

@@ -83,7 +83,9 @@ def resolve_arguments(loaded: LoadedRecipe, *, world_size: int, default_precisio
 
 def _check_inline(ds_config: dict[str, Any], loaded: LoadedRecipe) -> None:
     """Name the first mistake of a ds_config by its place in the recipe."""
-    problems = check_ds_config(Document(ds_config, "deepspeed"))
+    written = loaded.origins.document.positions.items()
+    positions = {path[1:]: place for path, place in written if path[:1] == ("deepspeed",)}
+    problems = check_ds_config(Document(ds_config, "deepspeed", positions))
     if problems:
         first, *others = problems
         more = f" (and {len(others)} more)" if others else ""

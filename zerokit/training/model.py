@@ -65,14 +65,14 @@ def prepare_model(
         check_shapes(folder, config, where=where, trust_remote_code=remote)
     else:
         config = _config_from_scratch(loaded, tokenizer)
-    if config.get_text_config().vocab_size < len(tokenizer):
+    if config.get_text_config(decoder=True).vocab_size < len(tokenizer):
         raise ModelError(
-            f"the model has {config.get_text_config().vocab_size} embeddings, the tokenizer "
+            f"the model has {config.get_text_config(decoder=True).vocab_size} embeddings, the tokenizer "
             f"{len(tokenizer)} tokens",
             where=loaded.where("model", "tokenizer"),
             hint="Use the tokenizer that belongs to the model",
         )
-    positions = getattr(config.get_text_config(), "max_position_embeddings", None)
+    positions = getattr(config.get_text_config(decoder=True), "max_position_embeddings", None)
     if positions is not None and loaded.recipe.task.seq_len > positions:
         raise RecipeError(
             f"sequences of {loaded.recipe.task.seq_len} tokens, but the model has {positions} positions",
@@ -136,7 +136,7 @@ def _config_from_scratch(loaded: LoadedRecipe, tokenizer: PreTrainedTokenizerBas
         keys.setdefault(name, getattr(tokenizer, name))
     try:
         config = AutoConfig.for_model(model_type, **keys)
-        _check_heads(config.get_text_config())
+        _check_heads(config.get_text_config(decoder=True))
         # On the meta device: what the config lets through may still not be a model.
         count_parameters(config)
     except Exception as error:
@@ -150,13 +150,14 @@ def _config_from_scratch(loaded: LoadedRecipe, tokenizer: PreTrainedTokenizerBas
 
 def _check_heads(config: PretrainedConfig) -> None:
     """Find what only the first forward pass would."""
-    for name in ("num_hidden_layers", "num_attention_heads"):
-        size = getattr(config, name, None)
-        if isinstance(size, int) and size < 1:
-            raise ValueError(f"{name} is {size}")
-    heads = getattr(config, "num_attention_heads", None)
-    groups = getattr(config, "num_key_value_heads", None)
-    if isinstance(heads, int) and isinstance(groups, int) and (groups < 1 or heads % groups):
+    # Not getattr: a config whose layers differ refuses to be asked for one value.
+    names = ("num_hidden_layers", "num_attention_heads", "num_key_value_heads")
+    sizes = {name: vars(config).get(config.attribute_map.get(name, name)) for name in names}
+    for name in names:
+        if isinstance(sizes[name], int) and sizes[name] < 1:
+            raise ValueError(f"{name} is {sizes[name]}")
+    heads, groups = sizes["num_attention_heads"], sizes["num_key_value_heads"]
+    if isinstance(heads, int) and isinstance(groups, int) and heads % groups:
         raise ValueError(f"num_attention_heads ({heads}) is not a multiple of num_key_value_heads ({groups})")
 
 

@@ -62,7 +62,7 @@ def add_adapter(model: PreTrainedModel, loaded: LoadedRecipe, args: TrainingArgu
 
     try:
         adapted = get_peft_model(model, LoraConfig(**{"task_type": "CAUSAL_LM", **keys}))
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, NotImplementedError) as error:
         raise RecipeError(f"LoRA: {error}", where=loaded.where("peft"), hint="Correct the keys") from error
     if args.gradient_checkpointing:
         # The input of the first checkpointed block would need no gradient, and neither would its output.

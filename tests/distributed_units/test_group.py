@@ -1,0 +1,106 @@
+"""A run of one rank: its exit code, and the one line on stderr."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+
+from zerokit.distributed.group import RankGroup, check_launch, run_on_all_ranks
+from zerokit.distributed.ranks import Ranks
+from zerokit.errors import DataError, LaunchError, RecipeError, ZerokitError
+
+
+@pytest.fixture(autouse=True)
+def _one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}.items():
+        monkeypatch.setenv(name, value)
+
+
+def test_a_run_that_returns_exits_with_0(capsys: pytest.CaptureFixture[str]) -> None:
+    seen: list[RankGroup] = []
+    assert run_on_all_ranks(seen.append) == 0
+    assert seen[0].ranks == Ranks()
+    assert capsys.readouterr() == ("", "")
+
+
+def test_bad_input_exits_with_its_code_and_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail(group: RankGroup) -> None:
+        group.together(lambda: fail_inside("x" * 300))
+
+    def fail_inside(text: str) -> None:
+        raise DataError(f"[bold]two\nlines {text}", where="a.jsonl:3", hint="Mend it")
+
+    assert run_on_all_ranks(fail) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err == f"zerokit: error: a.jsonl:3: [bold]two lines {'x' * 300}. Mend it\n"
+
+
+def test_the_exit_code_is_the_errors_own() -> None:
+    class NoError(ZerokitError):
+        exit_code = 1
+
+    def fail(group: RankGroup) -> None:
+        raise NoError("no")
+
+    assert run_on_all_ranks(fail) == 1
+
+
+def test_ctrl_c_exits_with_130(capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(group: RankGroup) -> None:
+        raise KeyboardInterrupt
+
+    assert run_on_all_ranks(interrupted) == 130
+    assert capsys.readouterr().err == "zerokit: interrupted\n"
+
+
+def test_a_bug_keeps_its_traceback() -> None:
+    def bug(group: RankGroup) -> None:
+        raise KeyError("a bug")
+
+    with pytest.raises(KeyError, match="a bug"):
+        run_on_all_ranks(bug)
+
+
+def test_a_launcher_that_cannot_be_understood_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RANK", "zero")
+    assert run_on_all_ranks(lambda group: pytest.fail("it ran")) == 2
+    assert capsys.readouterr().err == "zerokit: error: RANK: 'zero' is not a number. Unset it\n"
+
+
+def test_phases_of_one_rank_are_plain_calls() -> None:
+    group = RankGroup(Ranks())
+    assert group.together(lambda: 5) == 5
+    assert group.node_main_first(lambda: 6) == 6
+    value = object()
+    assert group.broadcast_object(value) is value
+    assert group.gather_objects(value) == [value]
+    group.close()
+
+
+def test_the_error_of_the_lowest_rank_is_raised_on_all() -> None:
+    class ThreeRanks(RankGroup):
+        def gather_objects(self, value: Any) -> list[Any]:
+            return [None, DataError("second"), value or DataError("third")]
+
+    group = ThreeRanks(Ranks(2, 3, 2, 3))
+    with pytest.raises(DataError, match="second"):
+        group.together(lambda: None)
+
+
+@pytest.mark.parametrize("kind", [DataError, RecipeError, LaunchError])
+def test_errors_survive_the_way_to_another_rank(kind: type[ZerokitError]) -> None:
+    error = kind("what", where="here", hint="Mend it")
+    other = pickle.loads(pickle.dumps(error))
+    assert type(other) is kind
+    assert str(other) == str(error) == "here: what. Mend it"
+
+
+def test_more_ranks_than_this_machine_has_devices_are_refused() -> None:
+    check_launch(Ranks())
+    with pytest.raises(LaunchError, match="ranks on this node"):
+        check_launch(Ranks(0, 100_000, 0, 100_000))

@@ -1,0 +1,49 @@
+"""How the libraries below are set up."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from zerokit.distributed.libraries import release_shared_memory
+from zerokit.distributed.ranks import Ranks
+
+ADDRESS = f"zerokit-test-{os.getpid()}"
+
+
+@pytest.fixture
+def shared_memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Path]]:
+    """Files as DeepSpeed names them: of this run's two ranks, and of a run beside it."""
+    monkeypatch.setenv("MASTER_ADDR", ADDRESS)
+    monkeypatch.setenv("MASTER_PORT", "29501")
+    prefix = f"deepspeed_allreduce_buffer_{os.getuid()}_{ADDRESS}"
+    names = {"0": "29501_0", "1": "29501_1", "10": "29501_10", "other": "29502_0"}
+    files = {key: Path("/dev/shm", f"{prefix}_{name}") for key, name in names.items()}
+    for file in files.values():
+        file.write_bytes(b"x")
+    yield files
+    for file in files.values():
+        file.unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_removes_exactly_its_own_shared_memory(rank: int, shared_memory: dict[str, Path]) -> None:
+    release_shared_memory(Ranks(rank, 2, rank, 2))
+    assert {key for key, file in shared_memory.items() if not file.exists()} == {str(rank)}
+
+
+def test_nothing_to_remove_is_no_error(shared_memory: dict[str, Path]) -> None:
+    release_shared_memory(Ranks(0, 2, 0, 2))
+    release_shared_memory(Ranks(0, 2, 0, 2))
+
+
+def test_the_name_is_the_one_that_deepspeed_gives() -> None:
+    import deepspeed
+
+    source = Path(deepspeed.__file__).parent / "ops" / "csrc" / "cpu" / "comm" / "shm.cpp"
+    text = source.read_text()
+    assert '#define SHM_BUFFER_NAME "deepspeed_allreduce_buffer"' in text
+    assert '"%s_%d_%s_%s", SHM_BUFFER_NAME, getuid(), addr_string, port_string' in " ".join(text.split())

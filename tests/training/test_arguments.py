@@ -1,0 +1,193 @@
+"""The recipe's training keys, checked against TrainingArguments before anything is loaded."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import typing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+from pydantic import TypeAdapter
+from transformers import TrainingArguments
+
+from zerokit.errors import ConfigError, RecipeError, ZerokitError
+from zerokit.recipe import LoadedRecipe, load_recipe
+from zerokit.training.arguments import build_arguments, check_training_keys, resolve_arguments
+
+MINIMAL = "model: org/name\ndata:\n  train: x.jsonl\n"
+
+
+@pytest.fixture
+def recipe_file(tmp_path: Path) -> Path:
+    """A recipe that sets nothing it need not."""
+    file = tmp_path / "recipe.yaml"
+    file.write_text(MINIMAL)
+    return file
+
+
+def with_training(file: Path, text: str) -> LoadedRecipe:
+    file.write_text(f"{MINIMAL}training:\n  {text}\n")
+    return load_recipe(file)
+
+
+def resolve(loaded: LoadedRecipe, **options: Any) -> Any:
+    return resolve_arguments(loaded, **{"world_size": 1, "default_precision": "fp32", **options})
+
+
+def test_every_key_of_training_arguments_has_a_type_to_check_against() -> None:
+    hints = typing.get_type_hints(TrainingArguments)
+    for field in dataclasses.fields(TrainingArguments):
+        if field.init:
+            TypeAdapter(hints[field.name])
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "message"),
+    [
+        ("learning_rat: 1", "learning_rat", "is not a TrainingArguments key. Did you mean 'learning_rate'?"),
+        ("warmup_ratio: 0.1", "warmup_ratio", "Did you mean 'warmup_steps'?"),
+        ("learning_rate: abc", "learning_rate", "'abc' should be a valid number"),
+        ("learning_rate: null", "learning_rate", "None should be a valid number"),
+        ("max_steps: 1.5", "max_steps", "should be a valid integer"),
+        ("num_train_epochs: [1]", "num_train_epochs", "should be a valid number"),
+        ("bf16: maybe", "bf16", "should be a valid boolean"),
+        ("deepspeed: ds.json", "deepspeed", "Put it in the section 'deepspeed' of the recipe"),
+        ("fsdp: full_shard", "fsdp", "zerokit runs DeepSpeed ZeRO"),
+        ("local_rank: 0", "local_rank", "The launcher sets it"),
+        ("bf16_full_eval: true", "bf16_full_eval", "Evaluation runs in the precision of training"),
+        ("per_device_train_batch_size: 0", "per_device_train_batch_size", "Make it at least 1"),
+        ("per_device_eval_batch_size: -1", "per_device_eval_batch_size", "Make it at least 1"),
+        ("gradient_accumulation_steps: 0", "gradient_accumulation_steps", "Make it at least 1"),
+        ("dataloader_num_workers: -1", "dataloader_num_workers", "Make it at least 0"),
+    ],
+)
+def test_a_wrong_key_or_value_is_named_with_its_line(
+    text: str, key: str, message: str, recipe_file: Path
+) -> None:
+    with pytest.raises(RecipeError) as caught:
+        check_training_keys(with_training(recipe_file, text))
+    assert caught.value.where == f"{recipe_file}:5 (training.{key})"
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("learning_rate: 1e-5", 1e-5),
+        ("learning_rate: 1", 1.0),
+        ("bf16: true", True),
+        ("report_to: [a, b]", ["a", "b"]),
+        ("lr_scheduler_kwargs: {num_cycles: 2}", {"num_cycles": 2}),
+    ],
+)
+def test_right_values_are_passed_on(text: str, value: Any, recipe_file: Path) -> None:
+    (checked,) = check_training_keys(with_training(recipe_file, text)).values()
+    assert checked == value
+    assert type(checked) is type(value)
+
+
+def test_a_null_output_dir_means_the_default(recipe_file: Path) -> None:
+    resolved = resolve(with_training(recipe_file, "output_dir: null"))
+    assert resolved.training["output_dir"] == "runs/train"
+
+
+def test_without_a_ds_config_it_is_zero_2_with_the_arguments_values(recipe_file: Path) -> None:
+    resolved = resolve(load_recipe(recipe_file), default_precision="bf16")
+    assert resolved.ds_config["zero_optimization"]["stage"] == 2
+    assert resolved.ds_config["gradient_clipping"] == "auto"
+    assert resolved.training["bf16"] is True
+    assert resolved.training["logging_steps"] == 10
+
+
+def test_a_ds_config_file_is_named_in_a_contradiction(recipe_file: Path, tmp_path: Path) -> None:
+    file = tmp_path / "ds.json"
+    file.write_text(json.dumps({"gradient_clipping": 0.5}))
+    with_training(recipe_file, "max_grad_norm: 1.0")
+    with pytest.raises(ConfigError) as caught:
+        resolve(load_recipe(recipe_file, ["--deepspeed", str(file)]))
+    assert caught.value.where == f"{recipe_file}:5 (training.max_grad_norm)"
+    assert str(file) in caught.value.message
+
+
+def test_an_inline_ds_config_is_named_by_its_line_in_a_contradiction(recipe_file: Path) -> None:
+    recipe_file.write_text(MINIMAL + "deepspeed:\n  gradient_clipping: 0.5\n")
+    with pytest.raises(ConfigError) as caught:
+        resolve(load_recipe(recipe_file, ["--training.max_grad_norm", "1.0"]))
+    assert caught.value.where == "--training.max_grad_norm"
+    assert f"{recipe_file}:4 (deepspeed)" in caught.value.message
+
+
+def test_a_mistake_in_an_inline_ds_config_is_named_by_its_place_in_the_recipe(recipe_file: Path) -> None:
+    recipe_file.write_text(MINIMAL + "deepspeed:\n  zero_optimization:\n    stag: 3\n  fp17: {}\n")
+    with pytest.raises(ConfigError) as caught:
+        resolve(load_recipe(recipe_file))
+    assert caught.value.where == f"{recipe_file}:6 (deepspeed.zero_optimization.stag)"
+    assert "unknown key 'stag' (and 1 more). Did you mean 'stage'?" in str(caught.value)
+
+
+def test_a_mistake_in_an_override_of_the_ds_config_names_the_option(recipe_file: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolve(load_recipe(recipe_file, ["--deepspeed.zero_optimization.stage", "7"]))
+    assert caught.value.where == "--deepspeed.zero_optimization.stage"
+
+
+def test_a_missing_ds_config_file_is_named(recipe_file: Path) -> None:
+    with pytest.raises(ZerokitError, match=r"none\.json: no such file"):
+        resolve(load_recipe(recipe_file, ["--deepspeed", "none.json"]))
+
+
+@pytest.fixture
+def _without_deepspeed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TrainingArguments that do not open a process group."""
+
+    def without_deepspeed(*, deepspeed: Any, **keys: Any) -> TrainingArguments:
+        assert isinstance(deepspeed, dict)
+        return TrainingArguments(**keys)
+
+    monkeypatch.setattr(transformers, "TrainingArguments", without_deepspeed)
+
+
+def build(loaded: LoadedRecipe, *, evaluate: bool = True) -> TrainingArguments:
+    # Resolved by hand: what it resolves to is tested elsewhere.
+    from zerokit.config.resolve import Resolved
+
+    return build_arguments(
+        Resolved({}, dict(loaded.recipe.training)), loaded, use_cpu=True, evaluate=evaluate
+    )
+
+
+@pytest.mark.usefixtures("_without_deepspeed")
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("lr_scheduler_type: foo", "foo is not a valid SchedulerType"),
+        ("optim: foo", "foo is not a valid OptimizerNames"),
+        ("eval_strategy: foo", "foo is not a valid IntervalStrategy"),
+        ("report_to: foo", "foo is not supported"),
+        ("accelerator_config: {foo: 1}", "'foo'"),
+    ],
+)
+def test_what_training_arguments_refuse_is_a_recipe_error(text: str, message: str, recipe_file: Path) -> None:
+    with pytest.raises(RecipeError) as caught:
+        build(with_training(recipe_file, text))
+    assert caught.value.where == f"{recipe_file}:4 (training)"
+    assert message in caught.value.message
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("_without_deepspeed")
+def test_held_out_data_is_evaluated_before_training_unless_told_otherwise(recipe_file: Path) -> None:
+    assert build(load_recipe(recipe_file)).eval_on_start is True
+    assert build(load_recipe(recipe_file), evaluate=False).eval_on_start is False
+    assert build(with_training(recipe_file, "eval_on_start: false")).eval_on_start is False
+
+
+@pytest.mark.usefixtures("_without_deepspeed")
+def test_evaluating_without_held_out_data_is_refused(recipe_file: Path) -> None:
+    with pytest.raises(RecipeError, match="there is no held-out data") as caught:
+        build(with_training(recipe_file, "eval_strategy: steps"), evaluate=False)
+    assert caught.value.where == f"{recipe_file}:5 (training.eval_strategy)"

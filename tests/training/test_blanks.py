@@ -1,0 +1,96 @@
+"""An epoch in which every example counts once, on any number of ranks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from datasets import Dataset
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from zerokit.training.blanks import BlanksLast, FilledUp
+from zerokit.training.examples import IGNORED
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+SIZES = st.integers(min_value=1, max_value=60)
+
+
+def filled_up(size: int, multiple: int) -> FilledUp:
+    rows = [{"input_ids": [index, 1], "labels": [index, 1]} for index in range(size)]
+    return FilledUp(Dataset.from_list(rows), multiple)
+
+
+@settings(deadline=None)
+@given(SIZES, st.integers(min_value=1, max_value=20))
+def test_the_length_is_the_next_multiple(size: int, multiple: int) -> None:
+    dataset = filled_up(size, multiple)
+    assert len(dataset) % multiple == 0
+    assert 0 <= len(dataset) - size < multiple
+
+
+@settings(deadline=None)
+@given(SIZES, st.integers(min_value=1, max_value=20), st.booleans(), st.integers(0, 9), st.integers(0, 9))
+def test_every_example_comes_once_and_the_blanks_come_last(
+    size: int, multiple: int, shuffle: bool, seed: int, epoch: int
+) -> None:
+    dataset = filled_up(size, multiple)
+    sampler = BlanksLast(dataset, shuffle=shuffle, seed=seed)
+    sampler.set_epoch(epoch)
+    order = list(sampler)
+    assert len(order) == len(sampler) == len(dataset)
+    assert sorted(order[:size]) == list(range(size))
+    if not shuffle:
+        assert order == list(range(len(dataset)))
+    items = [dataset[index] for index in order]
+    assert sorted(item["input_ids"][0] for item in items[:size]) == list(range(size))
+    for blank in items[size:]:
+        assert blank == {"input_ids": [0], "labels": [IGNORED]}
+
+
+@settings(deadline=None)
+@given(SIZES, st.integers(0, 9), st.integers(0, 9))
+def test_the_order_depends_on_seed_and_epoch_alone(size: int, seed: int, epoch: int) -> None:
+    few, many = filled_up(size, 1), filled_up(size, 16)
+    one, other = BlanksLast(few, shuffle=True, seed=seed), BlanksLast(many, shuffle=True, seed=seed)
+    list(one)  # what was drawn before does not matter
+    one.set_epoch(epoch)
+    other.set_epoch(epoch)
+    assert list(one) == list(other)[:size]
+
+
+def test_each_epoch_and_each_seed_has_an_order_of_its_own() -> None:
+    dataset = filled_up(50, 1)
+    orders = set()
+    for seed, epoch in ((0, 0), (0, 1), (5, 0)):
+        sampler = BlanksLast(dataset, shuffle=True, seed=seed)
+        sampler.set_epoch(epoch)
+        orders.add(tuple(sampler))
+    assert len(orders) == 3
+
+
+@pytest.mark.parametrize("size", [5, 8])
+def test_ranks_that_share_the_batches_see_every_example_once(
+    size: int, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    from accelerate.data_loader import prepare_data_loader
+    from torch.utils.data import DataLoader
+    from transformers import DataCollatorForSeq2Seq
+
+    seen: list[int] = []
+    for rank in range(2):
+        dataset = filled_up(size, 2 * 2)
+        loader = DataLoader(
+            dataset,
+            batch_size=2,
+            sampler=BlanksLast(dataset, shuffle=True, seed=3),
+            collate_fn=DataCollatorForSeq2Seq(tokenizer, padding=True),
+        )
+        batches = list(prepare_data_loader(loader, num_processes=2, process_index=rank, put_on_device=False))
+        assert len(batches) == len(dataset) // 4
+        for batch in batches:
+            assert batch["input_ids"].shape[0] == 2
+            seen += [int(row[0]) for row in batch["labels"] if row[0] != IGNORED]
+    assert sorted(seen) == list(range(size))

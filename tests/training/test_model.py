@@ -1,0 +1,178 @@
+"""A model's config, checked before any rank builds it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+import yaml
+from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING
+
+from tests.tiny import tiny_llama, tiny_tokenizer
+from zerokit.errors import ModelError, RecipeError, ZerokitError
+from zerokit.recipe import LoadedRecipe, load_recipe
+from zerokit.training.model import (
+    _check_heads,
+    build_model,
+    count_parameters,
+    find_checkpoint,
+    prepare_model,
+)
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+}
+
+
+def recipe(folder: Path, from_config: Any, *overrides: str) -> LoadedRecipe:
+    file = folder / "recipe.yaml"
+    sections = {
+        "model": {"from_config": from_config, "tokenizer": "x"},
+        "data": {"train": "x.jsonl"},
+        "task": {"seq_len": 64},
+    }
+    file.write_text(yaml.safe_dump(sections))
+    return load_recipe(file, overrides)
+
+
+def error_of(loaded: LoadedRecipe, tokenizer: PreTrainedTokenizerBase) -> ZerokitError:
+    with pytest.raises(ZerokitError) as caught:
+        prepare_model(loaded, None, tokenizer)
+    assert "\n" not in str(caught.value)
+    assert caught.value.where
+    return caught.value
+
+
+def test_a_model_from_scratch_takes_what_it_was_not_told_from_the_tokenizer(
+    tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+) -> None:
+    config = prepare_model(recipe(tmp_path, LLAMA), None, tokenizer).config
+    assert config.vocab_size == len(tokenizer)
+    assert (config.eos_token_id, config.pad_token_id, config.bos_token_id) == (0, 1, None)
+
+
+def test_a_model_from_scratch_computes(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
+    loaded = recipe(tmp_path, LLAMA, "--model.attn_implementation", "eager")
+    prepared = prepare_model(loaded, None, tokenizer)
+    model = build_model(prepared, loaded.recipe.model, torch.float32)
+    assert model.config._attn_implementation == "eager"
+    assert model(input_ids=torch.tensor([[1, 2, 3]])).logits.shape == (1, 3, len(tokenizer))
+    assert count_parameters(prepared.config) == sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_tied_parameters_count_once_and_no_weights_are_made(tied: bool, tmp_path: Path) -> None:
+    model = tiny_llama(tmp_path, tie_word_embeddings=tied)
+    assert count_parameters(model.config) == sum(p.numel() for p in model.parameters())
+    assert count_parameters(model.config) == (115_008 - 320 * 64 if tied else 115_008)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"model_type": "lama"},
+            "'lama' is not a causal language model of transformers. Did you mean 'llama'?",
+        ),
+        ({"model_type": "vit"}, "'vit' is not a causal language model of transformers"),
+        ({"model_type": None}, "has no 'model_type'"),
+        ({"hidden_siz": 64}, "'hidden_siz' is not a key of a llama config. Did you mean 'hidden_size'?"),
+        ({"hidden_size": 62}, "not a multiple of the number of attention heads"),
+        ({"num_key_value_heads": 3}, "num_attention_heads (4) is not a multiple of num_key_value_heads (3)"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers is 0"),
+        ({"num_attention_heads": 0}, "no llama can be made from it"),
+        ({"hidden_size": 0}, "no llama can be made from it"),
+        ({"hidden_size": "abc"}, "'hidden_size' expected int"),
+        ({"hidden_act": "foo"}, "no llama can be made from it: KeyError: 'foo'"),
+        ({"vocab_size": 100}, "the model has 100 embeddings, the tokenizer"),
+        ({"max_position_embeddings": 32}, "sequences of 64 tokens, but the model has 32 positions"),
+    ],
+)
+def test_a_config_that_no_model_can_be_made_from_is_refused(
+    changes: dict[str, Any], message: str, tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+) -> None:
+    loaded = recipe(tmp_path, {**LLAMA, **changes})
+    assert message in str(error_of(loaded, tokenizer))
+
+
+def test_errors_name_the_line_of_the_key_or_the_option(
+    tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+) -> None:
+    loaded = recipe(tmp_path, {**LLAMA, "hidden_siz": 1})
+    assert str(error_of(loaded, tokenizer).where).endswith("(model.from_config.hidden_siz)")
+    error = error_of(recipe(tmp_path, LLAMA, "--task.seq_len", "65"), tokenizer)
+    assert isinstance(error, RecipeError)
+    assert error.where == "--task.seq_len"
+    assert error.hint == "Set task.seq_len to at most 64"
+
+
+def test_a_config_without_a_model_type_is_refused(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
+    assert error_of(recipe(tmp_path, {"hidden_size": 64}), tokenizer).message == "has no 'model_type'"
+
+
+def test_other_names_of_a_key_are_known(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "n_head": 4}
+    config = prepare_model(recipe(tmp_path, {"model_type": "gpt2", **sizes}), None, tokenizer).config
+    assert (config.n_embd, config.n_layer) == (64, 2)
+
+
+def test_a_config_json_may_carry_keys_of_other_versions(
+    tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+) -> None:
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({**LLAMA, "from_another_version": 1, "vocab_size": 400}))
+    assert prepare_model(recipe(tmp_path, str(file)), None, tokenizer).config.vocab_size == 400
+
+
+@pytest.mark.parametrize("content", [None, "{", "[]", "{}"])
+def test_a_config_json_that_cannot_be_used_is_named(
+    content: str | None, tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+) -> None:
+    file = tmp_path / "config.json"
+    if content is not None:
+        file.write_text(content)
+    error = error_of(recipe(tmp_path, str(file)), tokenizer)
+    assert isinstance(error, ModelError)
+    assert "config.json" in error.message
+
+
+def test_no_architecture_is_refused_for_its_own_default_heads() -> None:
+    for model_type in {config.model_type for config in MODEL_FOR_CAUSAL_LM_MAPPING} - {"gemma4_assistant"}:
+        _check_heads(CONFIG_MAPPING[model_type]().get_text_config(decoder=True))
+
+
+def test_a_checkpoint_is_found_and_its_weights_are_loaded(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    tokenizer = tiny_tokenizer(folder)
+    original = tiny_llama(folder)
+    file = tmp_path / "recipe.yaml"
+    file.write_text(f"model: {folder}\ndata: {{train: x.jsonl}}\ntask: {{seq_len: 64}}\n")
+    loaded = load_recipe(file)
+    found = find_checkpoint(loaded.recipe.model, where="w")
+    assert found == folder
+    model = build_model(prepare_model(loaded, found, tokenizer), loaded.recipe.model, torch.bfloat16)
+    assert model.dtype == torch.bfloat16
+    for name, weight in model.state_dict().items():
+        assert torch.equal(weight, original.state_dict()[name].bfloat16())
+
+
+def test_a_checkpoint_that_is_no_language_model_is_refused(
+    tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+) -> None:
+    tiny_llama(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "vit"}')
+    loaded = load_recipe(None, ["--model", str(tmp_path)])
+    with pytest.raises(ModelError, match="'vit' is not a causal language model"):
+        prepare_model(loaded, tmp_path, tokenizer)

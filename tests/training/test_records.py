@@ -1,0 +1,123 @@
+"""What a run leaves behind for programs: metrics.jsonl and run.json."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from zerokit.documents import finite, parse_json
+from zerokit.training.progress import METRICS_FILE, RunProgress
+from zerokit.training.report import REPORT_FILE, RunReport
+
+INFINITE = float("inf")
+NAN = float("nan")
+
+
+def state(step: int, *, main: bool = True) -> Any:
+    return SimpleNamespace(is_world_process_zero=main, global_step=step, max_steps=4)
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl, each strict JSON."""
+    return [parse_json(line).data for line in (folder / METRICS_FILE).read_text().splitlines()]
+
+
+def drive(
+    callback: RunProgress, logs: dict[int, dict[str, Any]], *, start: int = 0, main: bool = True
+) -> None:
+    unused: Any = None
+    callback.on_train_begin(unused, state(start, main=main), unused)
+    for step, entry in logs.items():
+        callback.on_step_end(unused, state(step, main=main), unused)
+        callback.on_log(unused, state(step, main=main), unused, logs=entry)
+    callback.on_train_end(unused, state(4, main=main), unused)
+
+
+def test_each_log_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    drive(RunProgress(tmp_path / "new"), {1: {"loss": 2.5, "learning_rate": 1e-3}, 2: {"eval_loss": 2.25}})
+    first, second, third = lines(tmp_path / "new")
+    assert (first["max_steps"], first["step"]) == (4, 0)
+    assert (second["step"], second["loss"], second["learning_rate"]) == (1, 2.5, 1e-3)
+    assert (third["step"], third["eval_loss"]) == (2, 2.25)
+    assert 0 <= first["elapsed_seconds"] <= second["elapsed_seconds"] <= third["elapsed_seconds"] < 10
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.splitlines() == ["step 1/4  loss 2.5000", "step 2/4  eval_loss 2.2500"]
+
+
+def test_a_loss_that_is_no_number_is_still_json(tmp_path: Path) -> None:
+    drive(RunProgress(tmp_path), {1: {"loss": NAN, "grad_norm": INFINITE}})
+    assert lines(tmp_path)[1].items() >= {"step": 1, "loss": None, "grad_norm": None}.items()
+
+
+def test_a_new_run_begins_the_file_anew_and_a_resumed_one_continues_it(tmp_path: Path) -> None:
+    drive(RunProgress(tmp_path), {1: {"loss": 3.0}})
+    drive(RunProgress(tmp_path), {1: {"loss": 2.0}, 2: {"loss": 1.0}})
+    assert [line.get("loss") for line in lines(tmp_path)] == [None, 2.0, 1.0]
+    drive(RunProgress(tmp_path), {3: {"loss": 0.5}}, start=2)
+    assert [line.get("loss") for line in lines(tmp_path)] == [None, 2.0, 1.0, None, 0.5]
+    assert lines(tmp_path)[3]["step"] == 2
+
+
+def test_other_ranks_write_and_print_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    drive(RunProgress(tmp_path / "new"), {1: {"loss": 2.5}}, main=False)
+    assert not (tmp_path / "new").exists()
+    assert capsys.readouterr() == ("", "")
+
+
+REPORT = RunReport(
+    zerokit_version="0",
+    num_parameters=1,
+    num_trainable_parameters=1,
+    zero_stage=2,
+    world_size=2,
+    precision="bf16",
+    device="cpu",
+    num_train_examples=3,
+    num_eval_examples=0,
+    steps=4,
+    train_seconds=1.5,
+    tokens=100,
+    tokens_per_second=66.7,
+    loss_before=None,
+    loss_after=NAN,
+    train_loss=2.0,
+    model_states_bytes=16,
+    peak_memory_bytes=32,
+    recipe={"training": {"output_dir": Path("runs")}},
+    ds_config={"zero_optimization": {"stage": 2}, "steps_per_print": INFINITE},
+)
+
+
+def test_the_report_is_strict_json_with_every_field(tmp_path: Path) -> None:
+    file = REPORT.write(tmp_path)
+    assert file == tmp_path / REPORT_FILE
+    data = parse_json(file.read_text()).data
+    assert data.keys() == RunReport.__dataclass_fields__.keys()
+    assert data["loss_after"] is None
+    assert data["ds_config"] == {"zero_optimization": {"stage": 2}, "steps_per_print": None}
+    assert data["recipe"] == {"training": {"output_dir": "runs"}}
+
+
+def test_a_report_that_cannot_be_written_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = REPORT.write(tmp_path).read_text()
+
+    def fail(*_: Any, **__: Any) -> str:
+        raise MemoryError
+
+    monkeypatch.setattr(json, "dumps", fail)
+    with pytest.raises(MemoryError):
+        REPORT.write(tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == [REPORT_FILE]
+    assert (tmp_path / REPORT_FILE).read_text() == old
+
+
+def test_finite_keeps_what_json_has() -> None:
+    data = {"a": [1, 1.5, True, None, "NaN"], "b": {"c": (NAN, -INFINITE)}}
+    assert finite(data) == {"a": [1, 1.5, True, None, "NaN"], "b": {"c": [None, None]}}
