@@ -102,11 +102,16 @@ def test_all_ranks_raise_the_same(folder: Path) -> None:
         "twice.yaml": RECIPE + "model: other\n",
         "typo.json": '{\n  "zero_optimisation": {"stage": 3}\n}',
         "broken.json": '{"zero_optimization": {"stage": 3}',
+        "offload.json": '{"zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}}',
+        "ungathered.json": '{"zero_optimization": {"stage": 3, '
+        '"stage3_gather_16bit_weights_on_model_save": false}}',
         "clip.json": '{"gradient_clipping": 1.0, "zero_optimization": {"stage": 2}}',
     }
     for name, text in files.items():
         (folder / name).write_text(text)
     (folder / "hollow").mkdir()
+    (folder / "trained").mkdir()
+    (folder / "trained" / "run.json").write_text("{}")
     (folder / "file").touch()
     good = ["--recipe", "good.yaml"]
     mistakes = {
@@ -138,6 +143,27 @@ def test_all_ranks_raise_the_same(folder: Path) -> None:
         "--training.max_grad_norm: max_grad_norm is 0.5, but gradient_clipping in clip.json is 1.0": [
             *good,
             *("--deepspeed", "clip.json", "--training.max_grad_norm", "0.5"),
+        ],
+        "offload.json:1 (zero_optimization.offload_param": [*good, "--deepspeed", "offload.json"],
+        "ungathered.json (zero_optimization.stage3_gather_16bit_weights_on_model_save): the trained": [
+            *good,
+            "--deepspeed",
+            "ungathered.json",
+        ],
+        "--training.resume_from_checkpoint: 'out' has no checkpoint-N": [
+            *good,
+            "--training.resume_from_checkpoint",
+            "true",
+        ],
+        "--training.output_dir: 'model' is the model to start from": [
+            *good,
+            "--training.output_dir",
+            "model",
+        ],
+        "--training.output_dir: 'trained' has the model of an earlier run": [
+            *good,
+            "--training.output_dir",
+            "trained",
         ],
         "--model: no such model folder: './none'": [*good, "--model", "./none"],
         "--model: 'hollow' has no config.json": [*good, "--model", "hollow"],

@@ -29,7 +29,7 @@ ADDRESS = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
             Ranks(0, 2, 0, 1),
         ),
         # by hand on one node
-        ({"RANK": "1", "WORLD_SIZE": "2"}, Ranks(1, 2, 1, 2)),
+        ({"RANK": "0", "WORLD_SIZE": "1"}, Ranks(0, 1, 0, 1)),
         ({"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2"}, Ranks(1, 2, 1, 2)),
     ],
 )
@@ -66,12 +66,23 @@ def test_plain_python_keeps_the_address_it_was_given_and_reads_itself_back() -> 
         ({"WORLD_SIZE": "2"}, "RANK", "set only some of RANK, WORLD_SIZE and LOCAL_RANK"),
         ({"RANK": "zero", "WORLD_SIZE": "2"}, "RANK", "'zero' is not a number"),
         ({"RANK": "0", "WORLD_SIZE": ""}, "WORLD_SIZE", "'' is not a number"),
+        # which could be any rank of its node
+        ({"RANK": "1", "WORLD_SIZE": "2"}, "LOCAL_RANK", "set only some of RANK, WORLD_SIZE and LOCAL_RANK"),
         ({"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "x"}, "LOCAL_RANK", "'x' is not a number"),
-        ({"RANK": "0", "WORLD_SIZE": "2", "LOCAL_SIZE": "x"}, "LOCAL_SIZE", "'x' is not a number"),
+        (
+            {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_SIZE": "x"},
+            "LOCAL_SIZE",
+            "'x' is not a number",
+        ),
         (
             {"SLURM_NTASKS": "4", "SLURM_STEP_ID": "0"},
             "SLURM_NTASKS",
-            "srun started 4 tasks without a launcher",
+            "4 processes were started without RANK and WORLD_SIZE",
+        ),
+        (
+            {"OMPI_COMM_WORLD_SIZE": "2"},
+            "OMPI_COMM_WORLD_SIZE",
+            "2 processes were started without RANK and WORLD_SIZE",
         ),
         ({"SLURM_NTASKS": "four", "SLURM_STEP_ID": "0"}, "SLURM_NTASKS", "'four' is not a number"),
     ],

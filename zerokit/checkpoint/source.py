@@ -13,7 +13,9 @@ from zerokit.documents import Document, read_document
 from zerokit.errors import DocumentError, ModelError
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
-_HUB_FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.tiktoken"]
+_HUB_FILES = ["*.json", "model*.safetensors", "*.model", "*.txt", "*.jinja", "*.tiktoken"]
+_HUB_COPIES = ["original/*", "*.fp16*.safetensors"]
+"""The same weights again, in other formats."""
 
 
 def resolve_checkpoint(
@@ -73,7 +75,14 @@ def read_model_config(file: Path, *, where: str) -> Document:
         ModelError: it is missing, malformed, or does not name a model type.
     """
     if not file.is_file():
-        raise ModelError(f"'{file.parent}' has no {file.name}", where=where, hint="Name a model folder")
+        adapter = (file.parent / "adapter_config.json").is_file()
+        raise ModelError(
+            f"'{file.parent}' is a peft adapter" if adapter else f"'{file.parent}' has no {file.name}",
+            where=where,
+            hint="Merge it into its model first: PeftModel.from_pretrained(...).merge_and_unload()"
+            if adapter
+            else "Name a model folder",
+        )
     try:
         config = read_document(file)
     except DocumentError as error:
@@ -134,7 +143,9 @@ def _download(name: str, *, where: str, revision: str | None, remote_code: bool)
 
     files = [*_HUB_FILES, "*.py"] if remote_code else _HUB_FILES
     try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=files))
+        return Path(
+            snapshot_download(name, revision=revision, allow_patterns=files, ignore_patterns=_HUB_COPIES)
+        )
     except Exception as error:
         # No network, no such repository, gated: the library's own words say which.
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -16,6 +16,7 @@ from typing import Any
 from zerokit.errors import ConfigError
 
 _ABSENT = object()
+_GATHER = "stage3_gather_16bit_weights_on_model_save"
 
 
 @dataclass(frozen=True)
@@ -91,9 +92,12 @@ def resolve_for_trainer(
     _settle_precision(config, arguments, default_precision, ds_where, where)
     _settle_train_batch_size(config, arguments, world_size, ds_where)
     zero = config.setdefault("zero_optimization", {})
-    if zero.get("stage") == 3:
-        # Without it the Trainer saves optimizer shards only, and the model folder has no weights.
-        zero.setdefault("stage3_gather_16bit_weights_on_model_save", True)
+    if zero.get("stage") == 3 and zero.setdefault(_GATHER, True) is not True:
+        raise ConfigError(
+            "the trained model would not be saved, only DeepSpeed's own checkpoint of it",
+            where=f"{ds_where} (zero_optimization.{_GATHER})",
+            hint="Set it to true, or remove it",
+        )
     return Resolved(config, arguments)
 
 

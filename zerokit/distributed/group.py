@@ -12,6 +12,7 @@ import atexit
 import os
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, NoReturn, TypeVar
@@ -22,7 +23,10 @@ from zerokit.errors import ZerokitError
 
 T = TypeVar("T")
 
-_TIMEOUT = timedelta(minutes=30)
+_STEP_TIMEOUT = timedelta(minutes=30)
+"""How long a rank waits for the others in a collective of a step."""
+_PREPARATION_TIMEOUT = timedelta(days=7)
+"""How long it waits while one of them downloads a model or tokenizes a data set."""
 
 
 class RankGroup:
@@ -94,14 +98,11 @@ class RankGroup:
         import torch
         import torch.distributed as dist
 
-        if torch.cuda.is_available():
-            # NCCL connects at the first collective, not here: a rank without a GPU of its own gets
-            # through to report that over gloo.
-            dist.init_process_group("nccl", timeout=_TIMEOUT)
-            self._objects_group = dist.new_group(backend="gloo", timeout=_TIMEOUT)
-        else:
-            dist.init_process_group("gloo", timeout=_TIMEOUT)
-            self._objects_group = dist.group.WORLD
+        # NCCL connects at the first collective, not here: a rank without a GPU of its own gets through to
+        # report that over gloo.
+        backend = "nccl" if torch.cuda.is_available() else "gloo"
+        dist.init_process_group(backend, timeout=_STEP_TIMEOUT)
+        self._objects_group = dist.new_group(backend="gloo", timeout=_PREPARATION_TIMEOUT)
 
 
 def count_gpus() -> int:
@@ -111,11 +112,20 @@ def count_gpus() -> int:
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
+def device_precision() -> str:
+    """What this machine trains in when nobody says: bf16 on GPUs that have it, else fp16; fp32 on CPU."""
+    import torch
+
+    if count_gpus() == 0:
+        return "fp32"
+    return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
+
+
 def run_on_all_ranks(main: Callable[[RankGroup], None]) -> int:
     """Run a command on this rank and return the exit code of the whole run.
 
     0 when `main` returns; :attr:`ZerokitError.exit_code` when bad input stopped it, after rank 0 has
-    printed its one line; 130 after Ctrl-C. Any other exception passes through with its traceback.
+    printed its one line; 130 after Ctrl-C; 1 after any other exception, with its traceback.
     """
     try:
         group = RankGroup(read_ranks())
@@ -129,14 +139,19 @@ def run_on_all_ranks(main: Callable[[RankGroup], None]) -> int:
         if group.ranks.is_main:
             console.print_error(error)
         group.gather_objects(None)
-        return error.exit_code
+        exit_code = error.exit_code
     except KeyboardInterrupt:
         if group.ranks.is_main:
             console.note("zerokit: interrupted")
         return 130
-    finally:
-        group.close()
-    return 0
+    except Exception:
+        # This rank may be alone: to close the group would be to wait for ranks that are in a collective.
+        traceback.print_exc()
+        return 1
+    else:
+        exit_code = 0
+    group.close()
+    return exit_code
 
 
 def leave(exit_code: int) -> NoReturn:
@@ -146,7 +161,8 @@ def leave(exit_code: int) -> NoReturn:
     exception"): a gloo thread that still holds a tensor of the last collective needs the interpreter to
     let go of it, and finds it shutting down. A run that did all its work would count as failed.
     """
-    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, uploads among them
+    if exit_code == 0:
+        threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, uploads among them
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -7,6 +7,7 @@ import os
 import warnings
 from pathlib import Path
 
+from zerokit.distributed.extensions import choose_extensions_folder
 from zerokit.distributed.group import count_gpus
 from zerokit.distributed.ranks import Ranks
 
@@ -17,6 +18,7 @@ def set_up_libraries(ranks: Ranks) -> None:
     To be called on every rank before deepspeed is imported.
     """
     release_shared_memory(ranks)
+    choose_extensions_folder()
     if count_gpus() == 0:
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
         # `accelerate launch --cpu` sets it, upon which accelerate wraps the model in DDP, not DeepSpeed.

@@ -48,24 +48,35 @@ def read_ranks(environment: MutableMapping[str, str] | None = None) -> Ranks:
     """
     env = os.environ if environment is None else environment
     if "RANK" not in env and "WORLD_SIZE" not in env:
-        # srun starts one process per task but sets none of the variables that torch reads.
-        if _number(env, "SLURM_NTASKS", default=1) > 1 and "SLURM_STEP_ID" in env:
-            raise LaunchError(
-                f"srun started {env['SLURM_NTASKS']} tasks without a launcher",
-                where="SLURM_NTASKS",
-                hint="Run one task per node and start 'torchrun' or 'deepspeed' in it",
-            )
+        _refuse_bare_starters(env)
         env.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", LOCAL_WORLD_SIZE="1")
         env.setdefault("MASTER_ADDR", "127.0.0.1")
         env.setdefault("MASTER_PORT", str(_free_port()))
         return Ranks()
     rank = _number(env, "RANK")
     world_size = _number(env, "WORLD_SIZE")
-    local_rank = _number(env, "LOCAL_RANK", default=rank)
+    local_rank = _number(env, "LOCAL_RANK", default=0 if world_size == 1 else None)
     # DeepSpeed's launcher says LOCAL_SIZE where torchrun and accelerate say LOCAL_WORLD_SIZE.
     local_size = _number(env, "LOCAL_SIZE", default=world_size)
     local_world_size = _number(env, "LOCAL_WORLD_SIZE", default=local_size)
     return Ranks(rank, world_size, local_rank, local_world_size)
+
+
+def _refuse_bare_starters(env: MutableMapping[str, str]) -> None:
+    """srun and mpirun start one process per task, but set none of the variables that torch reads.
+
+    Each process would take itself for a run of its own, and all would write the same files.
+    """
+    names = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"]
+    if "SLURM_STEP_ID" in env:
+        names.append("SLURM_NTASKS")
+    for name in names:
+        if _number(env, name, default=1) > 1:
+            raise LaunchError(
+                f"{env[name]} processes were started without RANK and WORLD_SIZE",
+                where=name,
+                hint="Start one process per node, with 'torchrun' or 'deepspeed' in it",
+            )
 
 
 def check_devices(ranks: Ranks, *, num_gpus: int, num_cores: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from zerokit.distributed.group import device_precision
 from zerokit.errors import ModelError
 from zerokit.generation.batches import left_pad
 from zerokit.generation.ds_config import Device, Engine
@@ -22,9 +23,11 @@ def find_device() -> Device:
     from deepspeed.accelerator import get_accelerator
 
     accelerator = get_accelerator()
+    is_gpu = accelerator.device_name() != "cpu"
     return Device(
-        is_gpu=accelerator.device_name() != "cpu",
-        supports_bfloat16=accelerator.is_bf16_supported(),
+        is_gpu=is_gpu,
+        # DeepSpeed counts GPUs that only emulate bf16; training does not.
+        supports_bfloat16=device_precision() == "bf16" if is_gpu else accelerator.is_bf16_supported(),
         supports_float16=accelerator.is_fp16_supported(),
     )
 

@@ -53,8 +53,10 @@ def generate(group: RankGroup, words: Sequence[str], stream: IO[str]) -> None:
     group.together(lambda: check_launch(group.ranks))
     job = prepare(group, options)
 
+    from zerokit.distributed.extensions import compile_extensions
     from zerokit.generation.engine import Generator
 
+    compile_extensions(group, cpu_optimizer=False)
     started = time.monotonic()
     generator = Generator(job.model, job.engine, group.ranks, trust_remote_code=options.trust_remote_code)
     release_shared_memory(group.ranks)

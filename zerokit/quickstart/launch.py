@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import shutil
 import socket
 import subprocess
 import sys
-import sysconfig
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,28 +27,6 @@ class RunFailedError(ZerokitError):
     """A launched script failed; its log says why."""
 
     exit_code = 1
-
-
-def check_machine(devices: Devices) -> None:
-    """Check for what DeepSpeed needs to compile its CPU communication.
-
-    Raises:
-        LaunchError: there is no C++ compiler, or Python's headers are missing.
-    """
-    if devices.kind != "CPU":
-        return
-    if shutil.which(os.environ.get("CXX", "c++")) is None and shutil.which("g++") is None:
-        raise LaunchError(
-            "no C++ compiler, with which DeepSpeed builds its CPU extension",
-            where="this machine",
-            hint="Install one: 'apt install g++' on Debian and Ubuntu, 'dnf install gcc-c++' on Fedora",
-        )
-    if not Path(sysconfig.get_path("include"), "Python.h").is_file():
-        raise LaunchError(
-            "Python's C headers are missing, which DeepSpeed needs to build its CPU extension",
-            where="this machine",
-            hint="Install them: 'apt install python3-dev' on Debian and Ubuntu",
-        )
 
 
 def deepspeed_command(devices: Devices, script: str, *options: str | Path) -> list[str]:

@@ -9,8 +9,10 @@ from typing import Any
 
 from zerokit import __version__, console
 from zerokit.checkpoint.source import check_checkpoint
+from zerokit.distributed.extensions import check_compiler
+from zerokit.distributed.group import count_gpus, device_precision
 from zerokit.errors import ZerokitError
-from zerokit.quickstart.launch import check_machine, deepspeed_command, repository, run
+from zerokit.quickstart.launch import deepspeed_command, repository, run
 from zerokit.quickstart.plan import (
     GENERATION_BATCH_SIZE,
     MAX_NEW_TOKENS,
@@ -43,7 +45,8 @@ def quickstart(folder: Path, *, fresh: bool = False, max_steps: int | None = Non
     say = console.note
     say("[1/7] Looking for devices")
     devices = find_devices()
-    check_machine(devices)
+    if devices.kind == "CPU":
+        check_compiler()
     say(f"      {_describe(devices)}")
 
     plan = make_plan(folder.resolve(), devices, max_steps)
@@ -72,15 +75,9 @@ def quickstart(folder: Path, *, fresh: bool = False, max_steps: int | None = Non
 
 def find_devices() -> Devices:
     """All GPUs there are, else two CPU ranks."""
-    import torch
-
-    from zerokit.distributed.group import count_gpus
-
     num_gpus = count_gpus()
-    if num_gpus == 0:
-        return Devices("CPU", _CPU_RANKS, "fp32")
-    bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
-    return Devices("GPU", num_gpus, "bf16" if bf16 else "fp16")
+    kind, num_ranks = ("GPU", num_gpus) if num_gpus else ("CPU", _CPU_RANKS)
+    return Devices(kind, num_ranks, device_precision())
 
 
 def _describe(devices: Devices) -> str:
@@ -116,7 +113,7 @@ def _train(plan: Plan, stage: Stage, number: str, *, fresh: bool) -> dict[str, A
         return report
     console.note(f"[{number}/7] Training: {stage.what}")
     run(
-        deepspeed_command(plan.devices, "launch/train.py", "--recipe", _shown(stage.recipe_file)),
+        deepspeed_command(plan.devices, "launch/train.py", "--recipe", _shown(stage.recipe_file), "--force"),
         stage.folder.with_suffix(".log"),
         stage.folder / "metrics.jsonl",
         what=stage.name,

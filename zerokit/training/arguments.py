@@ -10,10 +10,10 @@ import dataclasses
 import typing
 from typing import TYPE_CHECKING, Any
 
-from zerokit.config import check_ds_config, load_ds_config
+from zerokit.config import check_document, load_ds_config
 from zerokit.config.build import build_ds_config
 from zerokit.config.resolve import Resolved, resolve_for_trainer
-from zerokit.documents import Document
+from zerokit.documents import Document, KeyPath, read_document
 from zerokit.errors import ConfigError, RecipeError, did_you_mean
 
 if TYPE_CHECKING:
@@ -27,6 +27,11 @@ _OWNED = {
     "fsdp": "zerokit runs DeepSpeed ZeRO; remove it",
     "fsdp_config": "zerokit runs DeepSpeed ZeRO; remove it",
     "local_rank": "The launcher sets it; remove it",
+    "ddp_timeout": "Remove it: ranks wait 30 minutes for each other in a step, and days for downloads",
+    "use_cpu": "Hide the GPUs instead: CUDA_VISIBLE_DEVICES= deepspeed ...",
+    "push_to_hub": "Upload the finished model with 'hf upload'; remove it",
+    "save_on_each_node": "Save to a folder that all nodes see; remove it",
+    "accelerator_config": "It would change how examples are shared among ranks; remove it",
     "bf16_full_eval": "Evaluation runs in the precision of training; remove it",
     "fp16_full_eval": "Evaluation runs in the precision of training; remove it",
 }
@@ -44,7 +49,13 @@ _AT_LEAST = {
     "per_device_eval_batch_size": 1,
     "gradient_accumulation_steps": 1,
     "dataloader_num_workers": 0,
+    "num_train_epochs": 0.001,
 }
+
+# Findings about keys that are absent from the ds_config and that the recipe fills.
+_ADDED_BY_RECIPE = ("no-batch-size", "lost-argument")
+
+_NOT_DATA_PARALLEL = ("tensor_parallel", "pipeline", "expert_parallel", "sequence_parallel_size")
 
 DEFAULT_ZERO_STAGE = 2
 
@@ -61,18 +72,18 @@ def resolve_arguments(loaded: LoadedRecipe, *, world_size: int, default_precisio
         RecipeError: an unknown training key, or a value of the wrong type.
         ConfigError: the ds_config is not valid, or contradicts the training keys.
     """
-    recipe = loaded.recipe
     training = check_training_keys(loaded)
-    if recipe.deepspeed is None:
-        ds_config = build_ds_config(zero_stage=DEFAULT_ZERO_STAGE, precision=None)
+    document = _ds_document(loaded)
+    if document is None:
+        ds_config = build_ds_config(zero_stage=DEFAULT_ZERO_STAGE, precision=None).dump()
         ds_where = "zerokit's default ds_config"
     else:
-        if isinstance(recipe.deepspeed, dict):
-            _check_inline(recipe.deepspeed, loaded)
-        ds_config = load_ds_config(recipe.deepspeed)
-        ds_where = recipe.deepspeed if isinstance(recipe.deepspeed, str) else loaded.where("deepspeed")
+        _check_ds_config(document, loaded, world_size)
+        ds_config = load_ds_config(document.data).dump()
+        ds_where = document.name
+    _check_optimizer(ds_config, training, ds_where, loaded)
     return resolve_for_trainer(
-        ds_config.dump(),
+        ds_config,
         {**_DEFAULTS, **training},
         default_precision=default_precision,
         world_size=world_size,
@@ -81,15 +92,61 @@ def resolve_arguments(loaded: LoadedRecipe, *, world_size: int, default_precisio
     )
 
 
-def _check_inline(ds_config: dict[str, Any], loaded: LoadedRecipe) -> None:
-    """Name the first mistake of a ds_config by its place in the recipe."""
+def _ds_document(loaded: LoadedRecipe) -> Document | None:
+    """The recipe's ds_config with the lines of its file, or of the recipe if it is inline."""
+    source = loaded.recipe.deepspeed
+    if source is None:
+        return None
+    if isinstance(source, str):
+        document = read_document(source)
+        if not isinstance(document.data, dict):
+            raise ConfigError("is not a JSON object", where=document.name, hint="Write { ... }")
+        return document
     written = loaded.origins.document.positions.items()
     positions = {path[1:]: place for path, place in written if path[:1] == ("deepspeed",)}
-    problems = check_ds_config(Document(ds_config, "deepspeed", positions))
-    if problems:
-        first, *others = problems
-        more = f" (and {len(others)} more)" if others else ""
-        raise ConfigError(first.message + more, where=loaded.where("deepspeed", *first.path), hint=first.hint)
+    return Document(source, loaded.where("deepspeed"), positions)
+
+
+def _check_ds_config(document: Document, loaded: LoadedRecipe, world_size: int) -> None:
+    """Hold the ds_config to what ``zerokit check --target trainer`` says, but for what the recipe adds.
+
+    Raises:
+        ConfigError: the first error.
+    """
+    inline = not isinstance(loaded.recipe.deepspeed, str)
+
+    def where(path: KeyPath) -> str:
+        return loaded.where("deepspeed", *path) if inline else document.where(path)
+
+    problems = check_document(document, target="trainer", num_gpus=world_size)
+    problems = [problem for problem in problems if problem.rule not in _ADDED_BY_RECIPE]
+    errors = [problem for problem in problems if problem.severity == "error"]
+    if errors:
+        more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+        first = errors[0]
+        raise ConfigError(first.message + more, where=where(first.path), hint=first.hint)
+    for key in _NOT_DATA_PARALLEL:
+        if document.data.get(key) not in (None, 1):
+            raise ConfigError(
+                "divides the model in a way that launch/train.py does not run",
+                where=where((key,)),
+                hint="Remove it",
+            )
+
+
+def _check_optimizer(
+    ds_config: dict[str, Any], training: dict[str, Any], ds_where: str, loaded: LoadedRecipe
+) -> None:
+    """Refuse what accelerate would replace without a word: with offload it makes every optimizer Adam."""
+    offload = ds_config.get("zero_optimization", {}).get("offload_optimizer") or {}
+    optim = str(training.get("optim", "adamw_torch_fused"))
+    offloaded = offload.get("device", "none") != "none" and "optimizer" not in ds_config
+    if offloaded and not optim.startswith("adamw_torch"):
+        raise ConfigError(
+            f"{optim} would be replaced by DeepSpeed's CPU Adam, because {ds_where} offloads the optimizer",
+            where=loaded.where("training", "optim"),
+            hint="Use adamw_torch, name the optimizer in the ds_config, or do not offload it",
+        )
 
 
 def check_training_keys(loaded: LoadedRecipe) -> dict[str, Any]:
@@ -114,7 +171,9 @@ def check_training_keys(loaded: LoadedRecipe) -> dict[str, Any]:
                 f"'{name}' is not a TrainingArguments key", where=where, hint=did_you_mean(name, names)
             )
         try:
-            checked[name] = TypeAdapter(hints[name]).validate_python(value)
+            # Its type says text alone, but true, for the last checkpoint, is what people write.
+            hint: Any = str | bool | None if name == "resume_from_checkpoint" else hints[name]
+            checked[name] = TypeAdapter(hint).validate_python(value)
         except ValidationError as error:
             message = error.errors(include_url=False)[0]["msg"].removeprefix("Input ")
             raise RecipeError(f"{value!r} {message}", where=where, hint="Change the value") from None

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
 from zerokit.distributed.group import RankGroup, check_launch, run_on_all_ranks
-from zerokit.distributed.ranks import read_ranks
 from zerokit.errors import RecipeError
 from zerokit.recipe.load import LoadedRecipe, embedded_text, load_recipe
 
@@ -22,6 +22,7 @@ accelerate launch or python.
   --model NAME|FOLDER    replace the section model by a Hub id or a folder (without --recipe, the rest is
                          then the embedded fine-tuning recipe)
   --deepspeed FILE       replace the section deepspeed by a ds_config
+  --force                replace the model of an earlier run in the output folder
   --print-recipe         print a recipe for fine-tuning, to be changed, and leave
   -h, --help             print this and leave
 """
@@ -45,13 +46,15 @@ def train(group: RankGroup, words: Sequence[str]) -> None:
     Raises:
         ZerokitError: bad input; the same on every rank.
     """
+    force = "--force" in words
+    words = [word for word in words if word != "--force"]
     loaded = group.together(lambda: read_command_line(group, words))
 
     # Imported here so that a mistyped option is answered before torch and transformers load.
     from zerokit.training.prepare import prepare
     from zerokit.training.run import run
 
-    run(group, prepare(group, loaded))
+    run(group, prepare(group, loaded, force=force))
 
 
 def read_command_line(group: RankGroup, words: Sequence[str]) -> LoadedRecipe:
@@ -91,6 +94,6 @@ def _split_recipe(words: Sequence[str]) -> tuple[str | None, list[str]]:
 
 
 def _print_once(text: str) -> int:
-    if read_ranks().is_main:
+    if os.environ.get("RANK", "0") == "0":
         sys.stdout.write(text)
     return 0

@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zerokit.data.sources import BUILTIN, load_examples
-from zerokit.distributed.group import count_gpus
-from zerokit.distributed.libraries import release_shared_memory, set_up_libraries
+from zerokit.distributed.extensions import compile_extensions
+from zerokit.distributed.group import count_gpus, device_precision
+from zerokit.distributed.libraries import set_up_libraries
 from zerokit.errors import RecipeError, did_you_mean
 from zerokit.training.arguments import build_arguments, resolve_arguments
 from zerokit.training.examples import detect_format, tokenize
 from zerokit.training.model import PreparedModel, find_checkpoint, prepare_model
 from zerokit.training.peft import check_peft_keys
+from zerokit.training.report import REPORT_FILE
+from zerokit.training.resume import find_resume
 from zerokit.training.tokenizer import load_tokenizer, train_tokenizer
 
 if TYPE_CHECKING:
@@ -33,6 +36,8 @@ class Prepared:
     loaded: LoadedRecipe
     resolved: Resolved
     args: TrainingArguments
+    resume: str | None
+    """The checkpoint-N folder to continue from."""
     tokenizer: PreTrainedTokenizerBase
     model: PreparedModel
     train: Dataset
@@ -55,8 +60,13 @@ class Prepared:
         return Path(self.args.output_dir)
 
 
-def prepare(group: RankGroup, loaded: LoadedRecipe) -> Prepared:
+def prepare(group: RankGroup, loaded: LoadedRecipe, *, force: bool = False) -> Prepared:
     """Check and load everything but the model.
+
+    Args:
+        group: all ranks.
+        loaded: the recipe.
+        force: replace a model that an earlier run has saved in the output folder.
 
     Raises:
         ZerokitError: bad input; the same on every rank.
@@ -65,10 +75,11 @@ def prepare(group: RankGroup, loaded: LoadedRecipe) -> Prepared:
     recipe = loaded.recipe
     resolved = group.together(
         lambda: resolve_arguments(
-            loaded, world_size=group.ranks.world_size, default_precision=_device_precision()
+            loaded, world_size=group.ranks.world_size, default_precision=device_precision()
         )
     )
-    group.together(lambda: _check_output_dir(resolved, loaded))
+    resume = group.together(lambda: find_resume(resolved, loaded))
+    group.together(lambda: _check_output_dir(resolved, loaded, overwrite=force or resume is not None))
     group.together(lambda: check_peft_keys(loaded))
     folder = group.node_main_first(lambda: find_checkpoint(recipe.model, loaded.where("model", "path")))
     examples, held_out = group.node_main_first(lambda: _load_data(loaded, _seed(resolved)))
@@ -79,42 +90,39 @@ def prepare(group: RankGroup, loaded: LoadedRecipe) -> Prepared:
     if held_out is not None:
         raw_held_out = held_out
         held_out = group.node_main_first(lambda: _tokenize(raw_held_out, tokenizer, loaded, "eval"))
+    offload = resolved.ds_config["zero_optimization"].get("offload_optimizer") or {}
+    compile_extensions(group, cpu_optimizer=offload.get("device", "none") != "none")
     args = group.together(
         lambda: build_arguments(resolved, loaded, use_cpu=count_gpus() == 0, evaluate=held_out is not None)
     )
-    release_shared_memory(group.ranks)
-    return Prepared(loaded, resolved, args, tokenizer, model, train, held_out, generation)
-
-
-def _device_precision() -> str:
-    """What this machine trains in when nobody says: bf16 where a GPU has it, fp16 on older GPUs."""
-    import torch
-
-    if count_gpus() == 0:
-        return "fp32"
-    return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
+    return Prepared(loaded, resolved, args, resume, tokenizer, model, train, held_out, generation)
 
 
 def _seed(resolved: Resolved) -> int:
     return int(resolved.training.get("seed", 42))  # TrainingArguments' default
 
 
-def _check_output_dir(resolved: Resolved, loaded: LoadedRecipe) -> None:
+def _check_output_dir(resolved: Resolved, loaded: LoadedRecipe, *, overwrite: bool) -> None:
     """Find out before training, not after it, whether the model can be saved."""
     output_dir = Path(resolved.training["output_dir"])
+    where = loaded.where("training", "output_dir")
+    model = loaded.recipe.model.path
+    if model is not None and output_dir.exists() and Path(model).resolve() == output_dir.resolve():
+        raise RecipeError(
+            f"'{output_dir}' is the model to start from", where=where, hint="Save to another folder"
+        )
+    if (output_dir / REPORT_FILE).exists() and not overwrite:
+        raise RecipeError(
+            f"'{output_dir}' has the model of an earlier run",
+            where=where,
+            hint="Name another folder, or add --force to replace it",
+        )
     existing = next(folder for folder in [output_dir, *output_dir.absolute().parents] if folder.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         raise RecipeError(
             f"cannot write into '{output_dir}'",
-            where=loaded.where("training", "output_dir"),
+            where=where,
             hint="Name a folder that can be made or written to",
-        )
-    resume = resolved.training.get("resume_from_checkpoint")
-    if resume not in (None, True, False, "true", "false") and not Path(resume).is_dir():
-        raise RecipeError(
-            f"no such checkpoint: '{resume}'",
-            where=loaded.where("training", "resume_from_checkpoint"),
-            hint="Name a checkpoint-N folder, or true for the last one",
         )
 
 
@@ -191,14 +199,13 @@ def _generation_config(
                 where=loaded.where("generation", name),
                 hint=did_you_mean(name, known_names()),
             )
-    if folder is not None and (folder / "generation_config.json").is_file():
-        defaults = GenerationConfig.from_pretrained(folder).to_dict()
-    else:
-        tokens = ("bos_token_id", "eos_token_id", "pad_token_id")
-        defaults = {name: getattr(tokenizer, name) for name in tokens}
+    tokens = ("bos_token_id", "eos_token_id", "pad_token_id")
+    defaults = {name: getattr(tokenizer, name) for name in tokens}
     try:
+        if folder is not None and (folder / "generation_config.json").is_file():
+            defaults = GenerationConfig.from_pretrained(folder).to_dict()
         return GenerationConfig.from_dict({**defaults, **keys})
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OSError) as error:
         raise RecipeError(
             f"transformers refuses it: {error}", where=loaded.where("generation"), hint="Change the value"
         ) from error

@@ -107,7 +107,7 @@ def _make_trainer(prepared: Prepared, model: PreTrainedModel) -> Trainer:
 
 def _fit(trainer: Trainer, prepared: Prepared) -> Any:
     try:
-        return trainer.train(resume_from_checkpoint=prepared.args.resume_from_checkpoint)
+        return trainer.train(resume_from_checkpoint=prepared.resume)
     except ValueError as error:
         # The scheduler's steps are known only now, when transformers compares them with the ds_config.
         _, found, mismatches = str(error).partition("mismatch TrainingArguments values:")
@@ -126,7 +126,9 @@ def _held_out_losses(trainer: Trainer) -> tuple[float | None, float | None]:
         return None, None
     evaluations = [entry for entry in trainer.state.log_history if "eval_loss" in entry]
     before = next((entry["eval_loss"] for entry in evaluations if entry["step"] == 0), None)
-    if not evaluations or evaluations[-1]["step"] < trainer.state.global_step:
+    # With load_best_model_at_end, the weights are no longer those that were evaluated last.
+    outdated = not evaluations or evaluations[-1]["step"] < trainer.state.global_step
+    if outdated or trainer.args.load_best_model_at_end:
         return before, float(trainer.evaluate()["eval_loss"])
     return before, float(evaluations[-1]["eval_loss"])
 

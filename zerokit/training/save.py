@@ -1,4 +1,4 @@
-"""Save the trained model so that a crash leaves either the old files or the new ones, never half."""
+"""Save the trained model: written beside its place, checked, and then moved file by file."""
 
 from __future__ import annotations
 
@@ -43,9 +43,6 @@ def _publish(staging: Path, output_dir: Path) -> list[Path]:
         check_weights(staging, where=str(staging))
     except ModelError as error:
         raise CheckpointError(error.message, where=error.where, hint=error.hint) from None
-    # An old adapter beside a new model would be added to it by whoever loads the folder.
-    for old in (*output_dir.glob("model*.safetensors*"), *output_dir.glob("adapter_*")):
-        old.unlink()
     files = []
     for file in sorted(staging.iterdir()):
         target = output_dir / file.name
@@ -53,4 +50,9 @@ def _publish(staging: Path, output_dir: Path) -> list[Path]:
             shutil.rmtree(target)
         files.append(file.replace(target))
     staging.rmdir()
+    # What an earlier model left: shards that the new one does not have, or an adapter, which whoever loads
+    # the folder would add to it.
+    for old in (*output_dir.glob("model*.safetensors*"), *output_dir.glob("adapter_*")):
+        if old not in files:
+            old.unlink()
     return files

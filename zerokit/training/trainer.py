@@ -9,6 +9,8 @@ from torch.utils.data import SequentialSampler
 from transformers import Trainer
 from transformers.trainer_utils import EvalLoopOutput
 
+from zerokit.distributed.libraries import release_shared_memory
+from zerokit.distributed.ranks import read_ranks
 from zerokit.training.blanks import BlanksLast, FilledUp
 from zerokit.training.dummy_step import undo_dummy_step
 from zerokit.training.examples import IGNORED
@@ -40,6 +42,7 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
         prepared = super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
         if resume_from_checkpoint is None:
             undo_dummy_step(self.deepspeed.optimizer)
+        release_shared_memory(read_ranks())  # every rank has exchanged parameters, and so has it open
         return prepared  # type: ignore[no-any-return]
 
     def _can_fill_up(self) -> bool:

@@ -1,0 +1,39 @@
+"""Compiling DeepSpeed's extensions: a compiler that was killed does not stop later runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.tiny import launch
+
+pytestmark = pytest.mark.distributed
+
+SCRIPT = """
+from pathlib import Path
+from zerokit.distributed.extensions import compile_extensions, own_folder
+from zerokit.distributed.group import leave, run_on_all_ranks
+from zerokit.distributed.libraries import set_up_libraries
+
+def main(group):
+    if group.ranks.is_main:
+        left_behind = own_folder() / "deepspeed_shm_comm" / "lock"
+        left_behind.parent.mkdir(parents=True)
+        left_behind.touch()
+    group.together(lambda: None)
+    set_up_libraries(group.ranks)
+    compile_extensions(group, cpu_optimizer=False)
+    from deepspeed.comm.torch import build_shm_op
+    assert build_shm_op() is not None
+
+leave(run_on_all_ranks(main))
+"""
+
+
+def test_a_lock_left_by_a_killed_compiler_does_not_hang_the_next_run(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    cache = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "TORCH_EXTENSIONS_DIR": ""}
+    run = launch(["script.py"], ranks=2, cwd=tmp_path, env=cache, timeout=300)
+    assert run.returncode == 0, run.stderr
+    assert run.stderr.count("compiling DeepSpeed's deepspeed_shm_comm") == 1
