@@ -39,8 +39,8 @@ def run(
     data = DataSection(train="x", columns=Columns(**(columns or {})))
     section = TaskSection(seq_len=seq_len, **task)
     result = tokenize(Dataset.from_list(rows), tokenizer, format_, data, section, where="data.train")
-    assert sorted(result.column_names) == ["input_ids", "labels"]
-    return result.to_list()
+    assert sorted(result.dataset.column_names) == ["input_ids", "labels"]
+    return result.dataset.to_list()
 
 
 def error_of(rows: list[dict[str, Any]], tokenizer: PreTrainedTokenizerBase, *args: Any, **task: Any) -> str:
@@ -191,14 +191,31 @@ def test_keys_that_only_some_messages_have_do_not_reach_the_template_as_none(
     assert strict.decode(example["input_ids"]) == "<|user|>uNAME<|end|><|assistant|>a<|end|>"
 
 
-def test_a_template_that_shortens_earlier_answers_is_refused(tokenizer: PreTrainedTokenizerBase) -> None:
+def test_a_template_that_shortens_earlier_answers_gives_a_sequence_for_each(
+    tokenizer: PreTrainedTokenizerBase,
+) -> None:
     other = copy.deepcopy(tokenizer)
     thought = "{{ 'thought' if message.role == 'assistant' and loop.last }}"
     other.chat_template = CHAT_TEMPLATE.replace("{{ message.content }}", thought + "{{ message.content }}")
     turns = [("user", "u"), ("assistant", "a"), ("user", "v"), ("assistant", "b")]
     (example,) = run([chat(*turns[:2])], other, "messages")
     assert trained_text(example, other) == "_thoughta<|end|>"
-    assert "changes earlier turns at message 4" in error_of([chat(*turns)], other, "messages")
+    first, second = run([chat(*turns)], other, "messages")
+    assert first == example
+    assert trained_text(second, other) == "_thoughtb<|end|>"
+    whole = other.apply_chat_template(chat(*turns)["messages"], tokenize=True, return_dict=False)
+    assert second["input_ids"] == whole
+
+
+def test_what_does_not_fit_is_counted(tokenizer: PreTrainedTokenizerBase) -> None:
+    rows = [
+        {"prompt": "a", "completion": "b"},
+        {"prompt": "a", "completion": "b" * 40},
+        {"prompt": "a" * 40, "completion": "b"},
+    ]
+    data, section = DataSection(train="x"), TaskSection(seq_len=8)
+    result = tokenize(Dataset.from_list(rows), tokenizer, "prompt_completion", data, section, where="here")
+    assert (len(result.dataset), result.num_cut, result.num_left_out) == (2, 2, 1)
 
 
 @pytest.mark.parametrize(
@@ -227,7 +244,7 @@ def test_messages_that_are_no_objects_are_refused(messages: Any, tokenizer: PreT
     [
         (
             "{% for m in messages %}{{ 'LAST' if loop.last }}{{ m.content }}<|end|>{% endfor %}",
-            "cannot be masked: the chat template changes earlier turns at message 2",
+            "cannot be masked: message 2 does not begin with the generation prompt",
         ),
         (
             "{{ raise_exception('no\nsystem role') }}",

@@ -9,7 +9,8 @@ from zerokit.checkpoint.source import weight_files
 from zerokit.errors import ModelError
 
 if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedTokenizerBase
+    import torch
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
@@ -103,6 +104,50 @@ def check_shapes(
                         where=where,
                         hint="Copy config and weights from the same model",
                     )
+
+
+def load_weights(
+    folder: Path,
+    config: PretrainedConfig,
+    *,
+    dtype: torch.dtype,
+    where: str,
+    trust_remote_code: bool = False,
+    **options: Any,
+) -> PreTrainedModel:
+    """Load a checked checkpoint; under ZeRO-3 all ranks together, each keeping its share.
+
+    Args:
+        folder: the checkpoint.
+        config: its config.
+        dtype: of the weights as loaded.
+        where: the place of the model in the user's input, for errors.
+        trust_remote_code: whether code that comes with the model may run.
+        options: more of ``from_pretrained``'s.
+
+    Raises:
+        ModelError: weights of the model are missing; the same on every rank.
+    """
+    from transformers import AutoModelForCausalLM
+
+    model, report = AutoModelForCausalLM.from_pretrained(
+        folder,
+        config=config,
+        dtype=dtype,
+        use_safetensors=True,
+        trust_remote_code=trust_remote_code,
+        output_loading_info=True,
+        **options,
+    )
+    missing = sorted(report["missing_keys"])
+    if missing:
+        # transformers would fill them with random numbers.
+        raise ModelError(
+            f"'{folder}' lacks {len(missing)} of the model's weights, such as '{missing[0]}'",
+            where=where,
+            hint="Copy the whole checkpoint; merge an adapter into its model first",
+        )
+    return model
 
 
 def reason(error: Exception) -> str:

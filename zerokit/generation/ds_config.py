@@ -123,7 +123,7 @@ def _zero_section(zero: Mapping[str, Any], given: Document, model: ModelFiles) -
 
 
 def _hidden_size(model: ModelFiles) -> int:
-    text = model.config.get_text_config()
+    text = model.config.get_text_config(decoder=True)
     sizes = getattr(text, "hidden_size", None) or getattr(text, "hidden_sizes", None) or 1024
     return int(max(sizes)) if isinstance(sizes, list | tuple) else int(sizes)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from zerokit.checkpoint.pretrained import load_weights
 from zerokit.distributed.group import device_precision
-from zerokit.errors import ModelError
 from zerokit.generation.batches import left_pad
 from zerokit.generation.ds_config import Device, Engine
 
@@ -123,25 +123,14 @@ class Generator:
 
 def _load_weights(files: ModelFiles, plan: Engine, trust_remote_code: bool) -> Any:
     import torch
-    from transformers import AutoModelForCausalLM
 
-    model, report = AutoModelForCausalLM.from_pretrained(
+    return load_weights(
         files.folder,
-        config=files.config,
+        files.config,
         dtype=getattr(torch, plan.dtype),
-        use_safetensors=True,
+        where="--model",
         trust_remote_code=trust_remote_code,
-        output_loading_info=True,
     )
-    missing = sorted(report["missing_keys"])
-    if missing:
-        # transformers would fill them with random numbers.
-        raise ModelError(
-            f"'{files.folder}' lacks {len(missing)} of the model's weights, such as '{missing[0]}'",
-            where="--model",
-            hint="Copy the whole checkpoint; merge an adapter into its model first",
-        )
-    return model
 
 
 def _stop_at_once() -> Any:

@@ -34,12 +34,12 @@ class ModelFiles:
     @property
     def vocab_size(self) -> int:
         """Rows of the embedding."""
-        return int(self.config.get_text_config().vocab_size)
+        return int(self.config.get_text_config(decoder=True).vocab_size)
 
     @property
     def max_positions(self) -> int | None:
         """Tokens that prompt and completion may have together; None if the model sets no limit."""
-        positions = getattr(self.config.get_text_config(), "max_position_embeddings", None)
+        positions = getattr(self.config.get_text_config(decoder=True), "max_position_embeddings", None)
         return int(positions) if positions else None
 
 

@@ -127,7 +127,7 @@ def make_plan(folder: Path, devices: Devices, max_steps: int | None = None) -> P
     questions["task"] |= {"packing": False, "seq_len": 256}
     questions["training"] |= {
         "output_dir": str(folder / "model"),
-        "num_train_epochs": 4,
+        "num_train_epochs": 3,
         "learning_rate": 1.0e-3,
     }
     if max_steps is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from zerokit.errors import DataError
@@ -50,6 +51,17 @@ def detect_format(columns: list[str], data: DataSection, *, where: str) -> Forma
     )
 
 
+@dataclass(frozen=True)
+class Tokenized:
+    """Examples as ``input_ids`` and ``labels``, and what became of those that did not fit."""
+
+    dataset: Dataset
+    num_left_out: int
+    """Examples of which no token would be trained on."""
+    num_cut: int
+    """Examples cut to the longest sequence."""
+
+
 def tokenize(
     examples: Dataset,
     tokenizer: PreTrainedTokenizerBase,
@@ -58,11 +70,10 @@ def tokenize(
     task: TaskSection,
     *,
     where: str,
-) -> Dataset:
+) -> Tokenized:
     """Turn examples into ``input_ids`` and ``labels``, each of at most ``task.seq_len`` tokens.
 
-    Text is packed into full sequences if the task says so; an example of which no token would be
-    trained on is left out.
+    Text is packed into full sequences if the task says so.
 
     Raises:
         DataError: a value of the wrong type, a chat that the tokenizer's template cannot render, or no
@@ -70,23 +81,28 @@ def tokenize(
     """
     encode = _Encoder(tokenizer, format_, data, task, where)
     tokenized = examples.map(
-        encode, with_indices=True, remove_columns=examples.column_names, desc="Tokenizing"
+        encode, batched=True, with_indices=True, remove_columns=examples.column_names, desc="Tokenizing"
     )
+    num_cut = sum(tokenized["is_cut"])
+    tokenized = tokenized.remove_columns("is_cut")
+    num_left_out = 0
     if format_ == "text" and task.packing and _enough_to_pack(tokenized):
         tokenized = _pack(tokenized, task.seq_len)
     else:
+        num_left_out = len(tokenized)
         tokenized = tokenized.filter(_has_targets, input_columns="labels", desc="Filtering")
+        num_left_out -= len(tokenized)
     if len(tokenized) == 0:
         raise DataError(
             f"none of its {len(examples)} examples has a token to train on within {task.seq_len} tokens",
             where=where,
             hint="Raise task.seq_len, or check the data",
         )
-    return tokenized
+    return Tokenized(tokenized, num_left_out, num_cut)
 
 
 class _Encoder:
-    """One example to features; a picklable callable, so that `datasets` can cache its results."""
+    """A batch of examples to features; a picklable callable, so that `datasets` can cache its results."""
 
     def __init__(
         self,
@@ -104,25 +120,34 @@ class _Encoder:
         self.loss_on_all = task.loss_on == "all"
         self.where = where
 
-    def __call__(self, example: dict[str, Any], index: int) -> Features:
+    def __call__(self, batch: dict[str, list[Any]], indices: list[int]) -> dict[str, list[Any]]:
+        features: dict[str, list[Any]] = {"input_ids": [], "labels": [], "is_cut": []}
+        for at, index in enumerate(indices):
+            example = {column: values[at] for column, values in batch.items()}
+            for input_ids, trained in self._encode(example, index):
+                is_packed = self.format == "text" and self.packing
+                end = len(input_ids) if is_packed else self.seq_len
+                labels = [
+                    token if is_trained or self.loss_on_all else IGNORED
+                    for token, is_trained in zip(input_ids, trained, strict=True)
+                ]
+                features["input_ids"].append(input_ids[:end])
+                features["labels"].append(labels[:end])
+                features["is_cut"].append(len(input_ids) > end)
+        return features
+
+    def _encode(self, example: dict[str, Any], index: int) -> list[tuple[list[int], list[bool]]]:
+        """The sequences of an example, with whether each token is an answer."""
+        if self.format == "messages":
+            return self._chat(example[self.columns.messages], index)
+        end = self.tokenizer.eos_token_id
         if self.format == "text":
-            input_ids = [*self._ids(example, self.columns.text, index), self.tokenizer.eos_token_id]
-            if self.packing:
-                return {"input_ids": input_ids, "labels": input_ids}
-            trained = [True] * len(input_ids)
-        elif self.format == "prompt_completion":
-            prompt = self._ids(example, self.columns.prompt, index)
-            completion = self._ids(example, self.columns.completion, index, special_tokens=False)
-            input_ids = [*prompt, *completion, self.tokenizer.eos_token_id]
-            trained = [False] * len(prompt) + [True] * (len(completion) + 1)
-        else:
-            input_ids, trained = self._chat(example[self.columns.messages], index)
-        if self.loss_on_all:
-            trained = [True] * len(input_ids)
-        labels = [
-            token if is_trained else IGNORED for token, is_trained in zip(input_ids, trained, strict=True)
-        ]
-        return {"input_ids": input_ids[: self.seq_len], "labels": labels[: self.seq_len]}
+            input_ids = [*self._ids(example, self.columns.text, index), end]
+            return [(input_ids, [True] * len(input_ids))]
+        prompt = self._ids(example, self.columns.prompt, index)
+        completion = self._ids(example, self.columns.completion, index, special_tokens=False)
+        trained = [False] * len(prompt) + [True] * (len(completion) + 1)
+        return [([*prompt, *completion, end], trained)]
 
     def _ids(
         self, example: dict[str, Any], column: str, index: int, *, special_tokens: bool = True
@@ -139,16 +164,20 @@ class _Encoder:
             ids = ids[:-1]  # the end of the example is marked once, by the caller
         return ids
 
-    def _chat(self, messages: Any, index: int) -> tuple[list[int], list[bool]]:
-        """Render a conversation; the assistant's turns (and what ends them) are trained on."""
+    def _chat(self, messages: Any, index: int) -> list[tuple[list[int], list[bool]]]:
+        """Render a conversation; the assistant's turns (and what ends them) are trained on.
+
+        One sequence, unless the template changes earlier turns when later ones come (some drop the
+        reasoning in them): then another one begins at each change, so that the model is trained on every
+        turn as it will see it.
+        """
         if not isinstance(messages, list) or not messages:
             self._fail_chat(index, "has no messages")
         if not all(isinstance(turn, dict) for turn in messages):
             self._fail_chat(index, "has a message that is not an object with 'role' and 'content'")
         # datasets fills the keys that some messages lack with None; templates test for presence.
         turns = [{key: value for key, value in turn.items() if value is not None} for turn in messages]
-        input_ids: list[int] = []
-        trained: list[bool] = []
+        sequences: list[tuple[list[int], list[bool]]] = []
         for end, turn in enumerate(turns, start=1):
             if turn.get("role") != "assistant":
                 continue
@@ -156,15 +185,18 @@ class _Encoder:
                 self._fail_chat(index, "begins with the assistant, which has nothing to answer")
             prompt = self._render(turns[: end - 1], index, add_generation_prompt=True)
             whole = self._render(turns[:end], index)
-            if whole[: len(prompt)] != prompt or prompt[: len(input_ids)] != input_ids:
+            if whole[: len(prompt)] != prompt:
                 self._fail_chat(
-                    index, f"cannot be masked: the chat template changes earlier turns at message {end}"
+                    index, f"cannot be masked: message {end} does not begin with the generation prompt"
                 )
-            trained += [False] * (len(prompt) - len(input_ids)) + [True] * (len(whole) - len(prompt))
-            input_ids = whole
-        if not input_ids:
+            before: list[bool] = []
+            if sequences and prompt[: len(sequences[-1][0])] == sequences[-1][0]:
+                before = sequences.pop()[1]
+            trained = before + [False] * (len(prompt) - len(before)) + [True] * (len(whole) - len(prompt))
+            sequences.append((whole, trained))
+        if not sequences:
             self._fail_chat(index, "has no assistant message")
-        return input_ids, trained
+        return sequences
 
     def _render(self, turns: list[dict[str, Any]], index: int, **options: Any) -> list[int]:
         try:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zerokit.checkpoint.pretrained import check_shapes, read_config
+from zerokit.checkpoint.pretrained import check_shapes, load_weights, read_config
 from zerokit.checkpoint.source import check_checkpoint, read_model_config, resolve_checkpoint
 from zerokit.errors import ModelError, RecipeError, did_you_mean
 
@@ -87,6 +87,9 @@ def build_model(prepared: PreparedModel, section: ModelSection, dtype: torch.dty
 
     TrainingArguments (or an HfDeepSpeedConfig) must exist already: they are what tells transformers
     that it runs under ZeRO-3.
+
+    Raises:
+        ModelError: the checkpoint lacks some of the model's weights; the same on every rank.
     """
     from transformers import AutoModelForCausalLM
 
@@ -95,9 +98,7 @@ def build_model(prepared: PreparedModel, section: ModelSection, dtype: torch.dty
         options["attn_implementation"] = section.attn_implementation
     if prepared.folder is None:
         return AutoModelForCausalLM.from_config(prepared.config, **options)
-    return AutoModelForCausalLM.from_pretrained(
-        prepared.folder, config=prepared.config, use_safetensors=True, **options
-    )
+    return load_weights(prepared.folder, prepared.config, where=str(prepared.folder), **options)
 
 
 def count_parameters(config: PretrainedConfig, *, trust_remote_code: bool = False) -> int:

@@ -7,18 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zerokit import console
 from zerokit.data.sources import BUILTIN, load_examples
 from zerokit.distributed.extensions import compile_extensions
 from zerokit.distributed.group import count_gpus, device_precision
 from zerokit.distributed.libraries import set_up_libraries
 from zerokit.errors import RecipeError, did_you_mean
 from zerokit.training.arguments import build_arguments, resolve_arguments
-from zerokit.training.examples import detect_format, tokenize
+from zerokit.training.examples import Tokenized, detect_format, tokenize
 from zerokit.training.model import PreparedModel, find_checkpoint, prepare_model
 from zerokit.training.peft import check_peft_keys
 from zerokit.training.report import REPORT_FILE
 from zerokit.training.resume import find_resume
 from zerokit.training.tokenizer import load_tokenizer, train_tokenizer
+from zerokit.units import quantity
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -86,10 +88,9 @@ def prepare(group: RankGroup, loaded: LoadedRecipe, *, force: bool = False) -> P
     tokenizer = _get_tokenizer(group, loaded, folder, examples)
     model = group.together(lambda: prepare_model(loaded, folder, tokenizer))
     generation = group.together(lambda: _generation_config(loaded, folder, tokenizer))
-    train = group.node_main_first(lambda: _tokenize(examples, tokenizer, loaded, "train"))
+    train = _tokenize(group, examples, tokenizer, loaded, "train")
     if held_out is not None:
-        raw_held_out = held_out
-        held_out = group.node_main_first(lambda: _tokenize(raw_held_out, tokenizer, loaded, "eval"))
+        held_out = _tokenize(group, held_out, tokenizer, loaded, "eval")
     offload = resolved.ds_config["zero_optimization"].get("offload_optimizer") or {}
     compile_extensions(group, cpu_optimizer=offload.get("device", "none") != "none")
     args = group.together(
@@ -212,10 +213,24 @@ def _generation_config(
 
 
 def _tokenize(
-    examples: Dataset, tokenizer: PreTrainedTokenizerBase, loaded: LoadedRecipe, which: str
+    group: RankGroup,
+    examples: Dataset,
+    tokenizer: PreTrainedTokenizerBase,
+    loaded: LoadedRecipe,
+    which: str,
 ) -> Dataset:
+    """Tokenize on one rank per node and then, from its cache, on the others; say what did not fit."""
     recipe = loaded.recipe
-    key = "eval" if which == "eval" and recipe.data.eval is not None else "train"
-    where = loaded.where("data", key)
-    format_ = detect_format(examples.column_names, recipe.data, where=where)
-    return tokenize(examples, tokenizer, format_, recipe.data, recipe.task, where=where)
+    where = loaded.where("data", "eval" if which == "eval" and recipe.data.eval is not None else "train")
+
+    def tokenize_here() -> Tokenized:
+        format_ = detect_format(examples.column_names, recipe.data, where=where)
+        return tokenize(examples, tokenizer, format_, recipe.data, recipe.task, where=where)
+
+    tokenized = group.node_main_first(tokenize_here)
+    if group.ranks.is_main and (tokenized.num_cut or tokenized.num_left_out):
+        console.note(
+            f"{which} data: of {quantity(len(examples), 'example')}, {tokenized.num_cut:,} cut to "
+            f"{recipe.task.seq_len} tokens, {tokenized.num_left_out:,} left out (no token to train on)"
+        )
+    return tokenized.dataset
