@@ -176,7 +176,10 @@ def _summarize(plan: Plan, reports: list[dict[str, Any]], seconds: float) -> Non
     console.stdout().print(console.table("", columns, rows))
     out = console.stdout()
     if plan.devices.kind == "CPU":
-        out.print("Measured on CPU: the growth of each process, with what its allocator keeps in reserve.")
+        out.print(
+            "Expected: tensors. Measured on CPU: the growth of a process, with libraries that load meanwhile.",
+            soft_wrap=True,
+        )
     out.print(f"Answers: {_shown(plan.answers_file)}   Everything took {format_seconds(seconds)}.\n")
     own = _shown(plan.own_recipe_file)
     out.print(f"Next, on your own model and data ({own} is yours to change; first: ", end="", style="bold")
