@@ -158,12 +158,23 @@ def test_a_resumed_run_continues_where_it_stopped(start: Path, tmp_path: Path) -
     assert resumed["loss_after"] == pytest.approx(whole["loss_after"], abs=1e-6)
 
 
+@pytest.fixture(scope="module")
+def two_ranks(start: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The report of a run on two ranks, at stage 1."""
+    folder = tmp_path_factory.mktemp("two")
+    return run(write_recipe(start, folder, ds_config={"zero_optimization": {"stage": 1}}))
+
+
 @pytest.mark.parametrize("launcher", ["python", "accelerate"])
-def test_one_process_gives_the_losses_of_two(launcher: str, start: Path, tmp_path: Path) -> None:
-    ds_config = {"zero_optimization": {"stage": 1}}
-    (tmp_path / "two").mkdir()
-    two = run(write_recipe(start, tmp_path / "two", ds_config=ds_config))
-    recipe = write_recipe(start, tmp_path, ds_config=ds_config, training={"per_device_train_batch_size": 4})
+def test_one_process_gives_the_losses_of_two(
+    launcher: str, two_ranks: dict[str, Any], start: Path, tmp_path: Path
+) -> None:
+    recipe = write_recipe(
+        start,
+        tmp_path,
+        ds_config={"zero_optimization": {"stage": 1}},
+        training={"per_device_train_batch_size": 4},
+    )
     one = run(recipe, ranks=1, launcher=launcher)
-    assert one["losses"] == pytest.approx(two["losses"], abs=1e-5)
-    assert one["loss_after"] == pytest.approx(two["loss_after"], abs=1e-5)
+    assert one["losses"] == pytest.approx(two_ranks["losses"], abs=1e-5)
+    assert one["loss_after"] == pytest.approx(two_ranks["loss_after"], abs=1e-5)

@@ -89,14 +89,18 @@ def _make_trainer(prepared: Prepared, model: PreTrainedModel) -> Trainer:
 
     from zerokit.training.trainer import ZeroTrainer
 
+    seq_len = prepared.loaded.recipe.task.seq_len
     trainer = ZeroTrainer(
         model=model,
         args=prepared.args,
         train_dataset=prepared.train,
         eval_dataset=prepared.held_out,
         processing_class=prepared.tokenizer,
-        # Pads input_ids with the pad token and labels with -100, to a multiple that tensor cores like.
-        data_collator=DataCollatorForSeq2Seq(prepared.tokenizer, padding=True, pad_to_multiple_of=8),
+        # Pads input_ids with the pad token and labels with -100, to a multiple that tensor cores like; but
+        # never beyond the longest sequence, which may be all that the model has positions for.
+        data_collator=DataCollatorForSeq2Seq(
+            prepared.tokenizer, pad_to_multiple_of=8 if seq_len % 8 == 0 else None
+        ),
         callbacks=[RunProgress(prepared.output_dir)],
     )
     assert trainer.is_deepspeed_enabled, "the Trainer did not take up DeepSpeed"
