@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from typing import Any
 
@@ -107,3 +108,12 @@ def test_more_ranks_than_this_machine_has_devices_are_refused() -> None:
     check_launch(Ranks())
     with pytest.raises(LaunchError, match="ranks on this node"):
         check_launch(Ranks(0, 100_000, 0, 100_000))
+
+
+def test_gpus_are_hidden_from_a_run_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The deepspeed launcher sets CUDA_VISIBLE_DEVICES for every rank."""
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    seen: list[str] = []
+    assert run_on_all_ranks(lambda group: seen.append(os.environ["CUDA_VISIBLE_DEVICES"])) == 0
+    assert seen == [""]

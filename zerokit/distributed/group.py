@@ -127,6 +127,9 @@ def run_on_all_ranks(main: Callable[[RankGroup], None]) -> int:
     0 when `main` returns; :attr:`ZerokitError.exit_code` when bad input stopped it, after rank 0 has
     printed its one line; 130 after Ctrl-C; 1 after any other exception, with its traceback.
     """
+    if os.environ.get("DS_ACCELERATOR") == "cpu":
+        # The deepspeed launcher shows each rank GPUs even so, and transformers would take them.
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
     try:
         group = RankGroup(read_ranks())
     except ZerokitError as error:

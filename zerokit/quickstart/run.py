@@ -159,28 +159,26 @@ def _generate(plan: Plan) -> list[dict[str, Any]]:
 
 
 def _summarize(plan: Plan, reports: list[dict[str, Any]], seconds: float) -> None:
-    rows = []
-    for stage, report in zip(plan.stages, reports, strict=True):
-        rows.append(
-            (
-                stage.name,
-                f"{report['loss_before']:.2f}",
-                f"{report['loss_after']:.2f}",
-                f"{report['tokens_per_second']:,.0f}",
-                format_bytes(plan.ledger(stage).peak_bytes),
-                format_bytes(report["peak_memory_bytes"]),
-                _shown(stage.folder),
-            )
+    rows = [
+        (
+            stage.name,
+            f"{report['loss_before']:.2f} -> {report['loss_after']:.2f}",
+            f"{report['tokens_per_second']:,.0f}",
+            format_bytes(plan.ledger(stage).peak_bytes),
+            format_bytes(report["peak_memory_bytes"]),
         )
-    columns = ("run", "loss before", "after", "tokens/s", "peak expected", "measured", "files")
-    console.stdout().print(console.table("", columns, rows))
+        for stage, report in zip(plan.stages, reports, strict=True)
+    ]
+    columns = ("run", "held-out loss", "tokens/s", "peak expected", "measured")
     out = console.stdout()
+    out.print(console.table("", columns, rows))
     if plan.devices.kind == "CPU":
-        out.print(
-            "Expected: tensors. Measured on CPU: the growth of a process, with libraries that load meanwhile.",
-            soft_wrap=True,
-        )
-    out.print(f"Answers: {_shown(plan.answers_file)}   Everything took {format_seconds(seconds)}.\n")
+        out.print("Expected are tensors; measured, on CPU, is the growth of a process, with libraries")
+        out.print("that load meanwhile.")
+    for stage in plan.stages:
+        out.print(f"{stage.name}: {_shown(stage.folder)}", highlight=False, soft_wrap=True)
+    out.print(f"answers: {_shown(plan.answers_file)}", highlight=False, soft_wrap=True)
+    out.print(f"Everything took {format_seconds(seconds)}.\n")
     own = _shown(plan.own_recipe_file)
     out.print(f"Next, on your own model and data ({own} is yours to change; first: ", end="", style="bold")
     out.print("source .venv/bin/activate):", style="bold")

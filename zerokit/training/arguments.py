@@ -28,7 +28,7 @@ _OWNED = {
     "fsdp_config": "zerokit runs DeepSpeed ZeRO; remove it",
     "local_rank": "The launcher sets it; remove it",
     "ddp_timeout": "Remove it: ranks wait 30 minutes for each other in a step, and days for downloads",
-    "use_cpu": "Hide the GPUs instead: CUDA_VISIBLE_DEVICES= deepspeed ...",
+    "use_cpu": "Train on CPU with DS_ACCELERATOR=cpu deepspeed launch/train.py ...",
     "push_to_hub": "Upload the finished model with 'hf upload'; remove it",
     "save_on_each_node": "Save to a folder that all nodes see; remove it",
     "accelerator_config": "It would change how examples are shared among ranks; remove it",
