@@ -1,6 +1,6 @@
 from typing import Any
 
-import pytest
+import jsonschema
 
 from zerokit.config.places import sections
 from zerokit.config.schema import json_schema
@@ -35,5 +35,4 @@ def test_second_names_are_completed_as_deprecated() -> None:
 
 
 def test_it_is_a_valid_schema() -> None:
-    jsonschema = pytest.importorskip("jsonschema")
     jsonschema.Draft202012Validator.check_schema(json_schema())
