@@ -173,15 +173,14 @@ def _summarize(plan: Plan, reports: list[dict[str, Any]], seconds: float) -> Non
     out = console.stdout()
     out.print(console.table("", columns, rows))
     if plan.devices.kind == "CPU":
-        out.print("Expected are tensors; measured, on CPU, is the growth of a process, with libraries")
-        out.print("that load meanwhile.")
+        out.print("Expected: tensors. Measured, on CPU: the growth of a process and its libraries.")
     for stage in plan.stages:
         out.print(f"{stage.name}: {_shown(stage.folder)}", highlight=False, soft_wrap=True)
     out.print(f"answers: {_shown(plan.answers_file)}", highlight=False, soft_wrap=True)
     out.print(f"Everything took {format_seconds(seconds)}.\n")
     own = _shown(plan.own_recipe_file)
-    out.print(f"Next, on your own model and data ({own} is yours to change; first: ", end="", style="bold")
-    out.print("source .venv/bin/activate):", style="bold")
+    out.print("Next, on your own model and data, after 'source .venv/bin/activate':", style="bold")
+    out.print(f"  (name them in {own})", markup=False, highlight=False, soft_wrap=True)
     deepspeed = f"deepspeed --num_gpus {plan.devices.num_ranks}"
     for command in (
         "zerokit config --zero-stage 3 --offload-optimizer cpu -o my_ds_config.json",
