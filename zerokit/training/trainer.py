@@ -70,6 +70,11 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
             self._train_sampler.set_epoch(epoch)
         super()._run_epoch(epoch=epoch, **kwargs)
 
+    def _finalize_training(self, *args: Any, **kwargs: Any) -> Any:
+        # transformers adds what was not logged yet from rank 0 alone.
+        self._tr_loss = self.accelerator.reduce(self._tr_loss, reduction="mean")
+        return super()._finalize_training(*args, **kwargs)
+
     def _get_eval_sampler(self, eval_dataset: Any) -> Sampler[int] | None:
         return SequentialSampler(eval_dataset)
 
