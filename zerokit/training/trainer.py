@@ -72,7 +72,7 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
 
     def _finalize_training(self, *args: Any, **kwargs: Any) -> Any:
         # transformers adds what was not logged yet from rank 0 alone.
-        self._tr_loss = self.accelerator.reduce(self._tr_loss, reduction="mean")
+        self._tr_loss: torch.Tensor = self.accelerator.reduce(self._tr_loss, reduction="mean")
         return super()._finalize_training(*args, **kwargs)
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Sampler[int] | None:
