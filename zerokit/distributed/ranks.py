@@ -51,7 +51,7 @@ def read_ranks(environment: MutableMapping[str, str] | None = None) -> Ranks:
         _refuse_bare_starters(env)
         env.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", LOCAL_WORLD_SIZE="1")
         env.setdefault("MASTER_ADDR", "127.0.0.1")
-        env.setdefault("MASTER_PORT", str(_free_port()))
+        env.setdefault("MASTER_PORT", str(free_port()))
         return Ranks()
     rank = _number(env, "RANK")
     world_size = _number(env, "WORLD_SIZE")
@@ -111,7 +111,8 @@ def _number(env: MutableMapping[str, str], name: str, default: int | None = None
         raise LaunchError(f"'{text}' is not a number", where=name, hint="Unset it") from None
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A TCP port of this machine that was free a moment ago."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

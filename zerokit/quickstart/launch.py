@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from typing import Any
 
 import zerokit
 from zerokit import console
+from zerokit.distributed.ranks import free_port
 from zerokit.errors import LaunchError, ZerokitError
 from zerokit.quickstart.plan import Devices
 
@@ -56,7 +56,7 @@ def run(command: list[str], log: Path, metrics: Path | None, *, what: str) -> No
     environment.setdefault("OMP_NUM_THREADS", str(_threads_per_rank(command)))
     # On CPU glibc would keep freed activations in its heap, in pieces: more memory, and no faster.
     environment.setdefault("MALLOC_MMAP_THRESHOLD_", str(2**20))
-    arguments = [str(bin_folder / command[0]), "--master_port", str(_free_port()), *command[1:]]
+    arguments = [str(bin_folder / command[0]), "--master_port", str(free_port()), *command[1:]]
     with (
         log.open("w", encoding="utf-8") as output,
         subprocess.Popen(
@@ -129,9 +129,3 @@ def _ended_with_us(process: subprocess.Popen[bytes]) -> Iterator[None]:
 def _threads_per_rank(command: list[str]) -> int:
     ranks = int(command[command.index("--num_gpus") + 1])
     return max(1, (os.cpu_count() or 1) // ranks)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
