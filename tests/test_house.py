@@ -27,6 +27,7 @@ ALLOWED = {
     "checkpoint": BASE,
     "generation": BASE | {"config", "recipe", "data", "distributed", "checkpoint"},
     "training": BASE | {"config", "recipe", "memory", "data", "distributed", "checkpoint", "generation"},
+    "rehearsal": BASE,
     "quickstart": BASE | {"config", "recipe", "memory", "distributed", "checkpoint"},
     "cli": BASE | {"config"},
 }

@@ -17,6 +17,7 @@ from zerokit import __version__
 from zerokit.cli.check import check
 from zerokit.cli.config import config
 from zerokit.cli.quickstart import quickstart
+from zerokit.cli.rehearse import rehearse
 from zerokit.cli.schema import schema
 from zerokit.errors import ZerokitError
 
@@ -102,3 +103,5 @@ def _register(*commands: Callable[..., None]) -> None:
 
 
 _register(config, check, schema, quickstart)
+# What follows the script is the script's.
+app.command(context_settings={"allow_interspersed_args": False})(rehearse)

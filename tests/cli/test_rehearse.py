@@ -1,0 +1,172 @@
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.rehearsal import fake_worker
+from tests.rehearsal.recordings import job, training
+from zerokit.rehearsal.analysis import analyse
+
+Run = Callable[..., tuple[int, str, str]]
+
+REPORT = analyse(training(), job())
+DOES_NOT_FIT = analyse(training(), job(gpu_memory_bytes=2**30))
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    fake_worker.install(monkeypatch, tmp_path)
+    return fake_worker.script(tmp_path, report=REPORT)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "--num-gpus"),
+        (["--num-gpus", 0], "--num-gpus"),
+        (["--num-gpus", 4, "--rank", 4], "--rank: there is no rank 4 among 4. Choose 0 to 3"),
+        (["--num-gpus", 12], "--num-gpus: 12 GPUs do not fill nodes of 8. Say with --gpus-per-node"),
+        (["--num-gpus", 4, "--gpus-per-node", 0], "--gpus-per-node"),
+        (["--num-gpus", 4, "--steps", 0], "--steps"),
+        (["--num-gpus", 4, "--gpu-memory", "much"], "--gpu-memory: 'much' is not a size in bytes"),
+        (["--num-gpus", 4, "--gpu-memory", "0"], "--gpu-memory: must be more than 0"),
+        (["--num-gpus", 4, "--timeout", 0], "--timeout"),
+        (
+            ["--num-gpus", 4, "--ds-config-override", "stage"],
+            "--ds-config-override: 'stage' is not KEY=VALUE",
+        ),
+        (["--num-gpus", 4, "--ds-config-override", "a..b=1"], "is not KEY=VALUE"),
+        (["--num-gpus", 4, "--plot", "memory.pdf"], "memory.pdf: a plot is written as PNG or SVG"),
+        (["--num-gpus", 4, "--trace", "absent/t.json"], "absent/t.json: its folder does not exist"),
+        (["--num-gpus", 4, "--memory-snapshot", "absent/s.pickle"], "absent/s.pickle: its folder"),
+        (["--num-gpus", 4, "-o", "/"], "/: cannot be written"),
+        (["--num-gpus", 4, "--format", "xml"], "--format"),
+        (["--num-gpus", 4, "--absent"], "--absent"),
+    ],
+)
+def test_bad_options_are_one_line_and_2(
+    zerokit: Run, script: Path, options: list[object], message: str
+) -> None:
+    code, out, err = zerokit("rehearse", *options, script)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_a_script_that_does_not_exist(zerokit: Run) -> None:
+    code, _, err = zerokit("rehearse", "--num-gpus", 4, "absent.py")
+    assert code == 2
+    assert "absent.py: no such script" in err
+
+
+def test_a_module_is_named_like_one(zerokit: Run) -> None:
+    code, _, err = zerokit("rehearse", "--num-gpus", 4, "-m", "package/train.py")
+    assert code == 2
+    assert "package/train.py: is not the name of a module" in err
+
+
+def test_a_plot_without_matplotlib_ends_before_the_run(
+    zerokit: Run, tmp_path: Path, script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = tmp_path / "ran"
+    fake_worker.script(tmp_path, f"open({str(ran)!r}, 'w')", REPORT)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    code, _, err = zerokit("rehearse", "--num-gpus", 4, "--plot", tmp_path / "a.png", script)
+    assert code == 2
+    assert "--plot: matplotlib is not installed. Run pip install 'zerokit[plot]'" in err
+    assert not ran.exists()
+
+
+def test_the_report_is_json_on_stdout_and_in_a_file(zerokit: Run, tmp_path: Path, script: Path) -> None:
+    file = tmp_path / "report.json"
+    code, out, _ = zerokit("rehearse", "--num-gpus", 16, "--format", "json", "-o", file, script)
+    assert code == 0
+    assert json.loads(out) == json.loads(file.read_text()) == REPORT.model_dump(mode="json")
+
+
+def test_what_does_not_fit_gives_1(zerokit: Run, tmp_path: Path, script: Path) -> None:
+    fake_worker.script(tmp_path, report=DOES_NOT_FIT)
+    code, out, _ = zerokit("rehearse", "--num-gpus", 16, "--no-advise", script)
+    assert code == 1
+    assert "Does not fit: needs" in out
+
+
+def test_what_does_not_fit_gets_advice(zerokit: Run, tmp_path: Path, script: Path) -> None:
+    smaller = DOES_NOT_FIT.model_copy(
+        update={"device": DOES_NOT_FIT.device.model_copy(update={"peak_bytes": 2**20})}
+    )
+    change = "if 'gradient_checkpointing' in job['overrides']: give(" + repr(smaller.model_dump_json()) + ")"
+    fake_worker.script(tmp_path, report=DOES_NOT_FIT, then=change)
+    code, out, _ = zerokit("rehearse", "--num-gpus", 16, "--format", "json", script)
+    assert code == 1
+    assert [(one["change"], one["peak_bytes"]) for one in json.loads(out)["advice"]] == [
+        ("gradient checkpointing", 2**20)
+    ]
+
+
+def test_a_failing_script_gives_2(zerokit: Run, tmp_path: Path, script: Path) -> None:
+    fake_worker.script(tmp_path, "raise SystemExit(3)")
+    code, out, err = zerokit("rehearse", "--num-gpus", 16, script)
+    assert (code, out) == (2, "")
+    assert "train.py: the script fails before its first optimizer step" in err
+
+
+def test_a_worker_that_has_said_why_is_not_talked_over(zerokit: Run, tmp_path: Path, script: Path) -> None:
+    fake_worker.script(tmp_path, "raise SystemExit(2)")
+    assert zerokit("rehearse", "--num-gpus", 16, "--rank", 3, script) == (2, "", "")
+
+
+def test_the_worker_is_told_everything(zerokit: Run, tmp_path: Path, script: Path) -> None:
+    told = tmp_path / "told"
+    told.mkdir()
+    note = f"import json; open(f'{told}/{{job[\"rank\"]}}', 'w').write(json.dumps(job))"
+    fake_worker.script(tmp_path, note, REPORT)
+    trace = tmp_path / "t.json"
+    zerokit(
+        "rehearse", "--num-gpus", 16, "--gpu-memory", "40GiB", "--steps", 3, "--trace", trace,
+        "--ds-config-override", "zero_optimization.stage=3", "--ds-config-override", "optimizer.type=Lion",
+        script, "--steps", "9", "-o", "x", "--", "--help",
+    )  # fmt: skip
+    jobs = {int(file.name): json.loads(file.read_text()) for file in told.iterdir()}
+    assert sorted(jobs) == [0, 15]
+    first, last = jobs[0], jobs[15]
+    assert first["arguments"] == last["arguments"] == ["--steps", "9", "-o", "x", "--", "--help"]
+    assert first["overrides"] == {"ds_config": {"zero_optimization.stage": 3, "optimizer.type": "Lion"}}
+    assert (first["steps"], first["gpu_memory_bytes"], first["module"]) == (3, 40 * 2**30, False)
+    assert (first["trace_file"], last["trace_file"]) == (str(trace), None)
+    assert first["cwd"] == str(Path.cwd())
+
+
+def test_one_rank_alone(zerokit: Run, tmp_path: Path, script: Path) -> None:
+    told = tmp_path / "told"
+    told.mkdir()
+    fake_worker.script(tmp_path, f"open(f'{told}/{{job[\"rank\"]}}', 'w')", REPORT)
+    assert zerokit("rehearse", "--num-gpus", 16, "--rank", 5, script)[0] == 0
+    assert [file.name for file in told.iterdir()] == ["5"]
+
+
+def test_a_module_gets_its_arguments(
+    zerokit: Run, tmp_path: Path, script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The worker of these tests reads what it is told to run as a file, whatever the name.
+    monkeypatch.chdir(tmp_path)
+    told = tmp_path / "told.json"
+    fake_worker.script(tmp_path, f"import json; open({str(told)!r}, 'w').write(json.dumps(job))", REPORT)
+    (tmp_path / "train.py").rename(tmp_path / "package.train")
+    assert zerokit("rehearse", "--num-gpus", 1, "-m", "package.train", "-m", "--lr=1")[0] == 0
+    told_job = json.loads(told.read_text())
+    assert (told_job["script"], told_job["module"]) == ("package.train", True)
+    assert told_job["arguments"] == ["-m", "--lr=1"]
+
+
+def test_reporting_needs_no_torch() -> None:
+    names = (
+        "recording report analysis table plot trace snapshot overheads job timeline files processes advice"
+    )
+    imports = ", ".join(f"zerokit.rehearsal.{name}" for name in names.split())
+    check = f"import zerokit.cli.rehearse, {imports}, sys; "
+    check += "assert not {'torch', 'transformers', 'deepspeed', 'matplotlib'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", check], check=True, timeout=60)

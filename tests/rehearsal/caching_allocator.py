@@ -1,0 +1,184 @@
+"""The C++ model of PyTorch's CUDA caching allocator for tests: compiled, loaded, and wrapped."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+NATIVE = HERE.parent.parent / "zerokit" / "rehearsal" / "native"
+KB, MB, GB = 1 << 10, 1 << 20, 1 << 30
+
+OPTIONS: dict[str, tuple[Any, float]] = {  # C type and default, in the order of allocator_new
+    "expandable_segments": (ctypes.c_int, 0),
+    "max_split_size": (ctypes.c_int64, -1),
+    "roundup_power2_divisions": (ctypes.c_int64, 0),
+    "garbage_collection_threshold": (ctypes.c_double, 0.0),
+    "capacity": (ctypes.c_int64, -1),
+    "allowed_memory": (ctypes.c_int64, -1),
+    "total_memory": (ctypes.c_int64, -1),
+    "event_lag": (ctypes.c_int64, 1),
+    "large_segment_size": (ctypes.c_int64, 20 * MB),
+    "max_non_split_rounding_size": (ctypes.c_int64, -1),
+}
+STATES = ("inactive", "active_allocated", "active_awaiting_free")
+
+
+@dataclass
+class Block:
+    offset: int
+    size: int
+    requested: int
+    state: str
+
+
+@dataclass
+class Segment:
+    address: int
+    size: int
+    stream: int
+    small: bool
+    expandable: bool
+    blocks: list[Block] = field(default_factory=list)
+
+
+def parse_snapshot(text: str) -> list[Segment]:
+    segments: list[Segment] = []
+    for line in text.splitlines():
+        kind, *words = line.split()
+        first, size, third, fourth, *rest = (int(word) for word in words)
+        if kind == "segment":
+            segments.append(Segment(first, size, third, bool(fourth), bool(rest[0])))
+        else:
+            segments[-1].blocks.append(Block(first, size, third, STATES[fourth]))
+    return segments
+
+
+class Allocator:
+    """The C++ class through ctypes; streams are small integers, sizes bytes."""
+
+    def __init__(self, library: ctypes.CDLL, **options: float) -> None:
+        assert options.keys() <= OPTIONS.keys()
+        self.library = library
+        self.handle = library.allocator_new(
+            *(options.get(name, default) for name, (_, default) in OPTIONS.items())
+        )
+        if not self.handle:
+            raise ValueError("options refused")
+
+    def __del__(self) -> None:
+        if self.handle:
+            self.library.allocator_delete(self.handle)
+
+    def allocate(self, size: int, stream: int = 0) -> int:
+        allocation: int | None = self.library.allocator_allocate(self.handle, size, stream)
+        if allocation is None:
+            raise ValueError("size refused")
+        return allocation
+
+    def release(self, *allocations: int) -> None:
+        for allocation in allocations:
+            self.library.allocator_release(self.handle, allocation)
+
+    def address(self, allocation: int) -> int:
+        return int(self.library.allocator_address(self.handle, allocation))
+
+    def allocated_size(self, allocation: int) -> int:
+        return int(self.library.allocator_allocated_size(self.handle, allocation))
+
+    def record_stream(self, allocation: int, stream: int) -> None:
+        self.library.allocator_record_stream(self.handle, allocation, stream)
+
+    def synchronize(self, stream: int | None = None) -> None:
+        if stream is None:
+            self.library.allocator_synchronize(self.handle)
+        else:
+            self.library.allocator_synchronize_stream(self.handle, stream)
+
+    def empty_cache(self) -> None:
+        self.library.allocator_empty_cache(self.handle)
+
+    def reset_peak(self) -> None:
+        self.library.allocator_reset_peak(self.handle)
+
+    def stats(self) -> dict[str, int]:
+        lines = self.library.allocator_stats(self.handle).decode().splitlines()
+        return {name: int(value) for name, value in (line.split() for line in lines)}
+
+    def __getitem__(self, name: str) -> int:
+        """A current statistic over both pools, or one without pools."""
+        stats = self.stats()
+        return stats[name] if name in stats else stats[f"{name}.all.current"]
+
+    def snapshot(self) -> list[Segment]:
+        return parse_snapshot(self.library.allocator_snapshot(self.handle).decode())
+
+
+def build(folder: Path) -> ctypes.CDLL:
+    """Compiles the allocator and its driver into `folder` and loads them."""
+    target = folder / "driver.so"
+    sources = [HERE / "caching_allocator_driver.cpp", *sorted(NATIVE.glob("caching_allocator*.cpp"))]
+    flags = ["-O2", "-std=c++17", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", f"-I{NATIVE}"]
+    subprocess.run(["g++", *flags, *map(str, sources), "-o", str(target)], check=True)
+    return declare(ctypes.CDLL(str(target)))
+
+
+def declare(loaded: ctypes.CDLL) -> ctypes.CDLL:
+    pointer, size, stream = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
+    signatures: dict[str, tuple[Any, list[Any]]] = {
+        "new": (pointer, [c_type for c_type, _ in OPTIONS.values()]),
+        "delete": (None, [pointer]),
+        "allocate": (pointer, [pointer, size, stream]),
+        "allocated_size": (size, [pointer, pointer]),
+        "address": (ctypes.c_uint64, [pointer, pointer]),
+        "record_stream": (None, [pointer, pointer, stream]),
+        "release": (None, [pointer, pointer]),
+        "synchronize": (None, [pointer]),
+        "synchronize_stream": (None, [pointer, stream]),
+        "empty_cache": (None, [pointer]),
+        "reset_peak": (None, [pointer]),
+        "stats": (ctypes.c_char_p, [pointer]),
+        "snapshot": (ctypes.c_char_p, [pointer]),
+        "pairs_per_second": (ctypes.c_double, [pointer, size, size]),
+    }
+    for name, (result, arguments) in signatures.items():
+        function = getattr(loaded, f"allocator_{name}")
+        function.restype, function.argtypes = result, arguments
+    return loaded
+
+
+Operation = tuple[str, int, int, int]
+
+
+def trace(seed: int, steps: int, streams: int) -> Iterator[Operation]:
+    """A reproducible run: (operation, number of the allocation, bytes, stream). Sizes cluster around the
+    allocator's thresholds and repeat, as those of a training step do."""
+    state = seed
+    repeated = [7 * MB + 300, 11 * MB + 512 * KB, 33 * MB, 90 * MB + 1]
+
+    def draw(bound: int) -> int:
+        nonlocal state
+        state = (state * 6364136223846793005 + 1442695040888963407) % (1 << 64)
+        return (state >> 33) % bound
+
+    live: list[int] = []
+    for number in range(steps):
+        choice = draw(100)
+        if choice < 52 or not live:
+            sizes = (draw(4096), draw(MB + 2000), MB + draw(11 * MB), repeated[draw(4)], draw(120 * MB))
+            live.append(number)
+            yield "allocate", number, sizes[draw(5)] + 1, draw(streams)
+        elif choice < 60:
+            yield "record_stream", live[draw(len(live))], 0, draw(streams)
+        elif choice == 60:
+            yield "synchronize", 0, 0, 0
+        elif choice == 61 and draw(4) == 0:
+            yield "empty_cache", 0, 0, 0
+        else:
+            yield "release", live.pop(draw(len(live))), 0, 0
+    for number in live:
+        yield "release", number, 0, 0

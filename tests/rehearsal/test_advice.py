@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.rehearsal.recordings import MIB, job, training
+from zerokit.rehearsal.advice import Candidate, advise, candidates
+from zerokit.rehearsal.analysis import analyse
+from zerokit.rehearsal.job import RehearsalJob
+from zerokit.rehearsal.report import RehearsalReport
+
+REPORT = analyse(training(), job())
+
+
+def _report(
+    ds_config: dict[str, Any] | None, *, at_peak: dict[str, int] | None = None, world_size: int = 16
+) -> RehearsalReport:
+    device = REPORT.device if at_peak is None else REPORT.device.model_copy(update={"at_peak": at_peak})
+    run = REPORT.run.model_copy(update={"ds_config": ds_config})
+    return REPORT.model_copy(update={"device": device, "run": run, "world_size": world_size})
+
+
+def _changes(report: RehearsalReport) -> list[str]:
+    return [candidate.change for candidate in candidates(report)]
+
+
+def _stage(stage: int, **more: Any) -> dict[str, Any]:
+    return {"zero_optimization": {"stage": stage, **more}}
+
+
+@pytest.mark.parametrize(
+    ("stage", "next_stages"),
+    [
+        (0, ["ZeRO stage 1", "ZeRO stage 3"]),
+        (1, ["ZeRO stage 2", "ZeRO stage 3"]),
+        (2, ["ZeRO stage 3"]),
+        (3, []),
+    ],
+)
+def test_higher_stages_are_tried(stage: int, next_stages: list[str]) -> None:
+    tried = [change for change in _changes(_report(_stage(stage))) if change.startswith("ZeRO")]
+    assert tried == next_stages
+
+
+def test_one_gpu_has_nobody_to_divide_with() -> None:
+    assert not [change for change in _changes(_report(_stage(1), world_size=1)) if "ZeRO" in change]
+
+
+def test_what_is_offloaded_is_not_offloaded_again() -> None:
+    plain = _changes(_report(_stage(3)))
+    assert {"optimizer on the host", "parameters on the host"} <= set(plain)
+    done = _stage(3, offload_optimizer={"device": "cpu"}, offload_param={"device": "nvme"})
+    assert not {"optimizer on the host", "parameters on the host"} & set(_changes(_report(done)))
+    none = _stage(3, offload_optimizer={"device": "none"})
+    assert "optimizer on the host" in _changes(_report(none))
+    assert "optimizer on the host" not in _changes(_report(_stage(0)))
+
+
+def test_activations_are_shrunk_only_where_there_are_some() -> None:
+    assert {"gradient checkpointing", "half the micro-batch"} <= set(_changes(_report(_stage(2))))
+    none = _report(_stage(2), at_peak={"parameters": REPORT.device.peak_bytes})
+    assert not {"gradient checkpointing", "half the micro-batch"} & set(_changes(none))
+    one = _report({**_stage(2), "train_micro_batch_size_per_gpu": 1})
+    assert "half the micro-batch" not in _changes(one)
+
+
+def test_buffers_are_shrunk_only_where_they_are_large() -> None:
+    assert "smaller reduce buckets" in _changes(_report(_stage(2)))
+    assert "smaller reduce buckets" in _changes(_report(_stage(2, reduce_bucket_size="auto")))
+    assert "smaller reduce buckets" not in _changes(_report(_stage(2, reduce_bucket_size=5e7)))
+    assert "no overlap of communication" not in _changes(_report(_stage(2)))
+    assert "no overlap of communication" in _changes(_report(_stage(2, overlap_comm=True)))
+    assert "no overlap of communication" in _changes(_report(_stage(3)))
+
+
+def test_without_a_config_it_still_has_ideas() -> None:
+    assert "ZeRO stage 1" in _changes(_report(None))
+
+
+def test_a_change_is_added_to_those_already_made(tmp_path: Path) -> None:
+    original = job(
+        overrides={
+            "ds_config": {"zero_optimization.stage": 2, "bf16.enabled": True},
+            "micro_batch_divisor": 2,
+        },
+        trace_file="trace.json",
+        plot_file="plot.png",
+    )
+    change = Candidate(
+        change="c",
+        how="h",
+        ds_config={"zero_optimization.stage": 3},
+        micro_batch_divisor=2,
+        num_gpus_factor=2,
+    )
+    changed = change.applied_to(original, tmp_path, 4)
+    assert changed.overrides == {
+        "ds_config": {"zero_optimization.stage": 3, "bf16.enabled": True},
+        "micro_batch_divisor": 4,
+    }
+    assert changed.num_gpus == 32
+    assert (changed.trace_file, changed.plot_file) == (None, None)
+    assert changed.report_file == str(tmp_path / "change-4.json")
+    assert original.overrides["micro_batch_divisor"] == 2
+
+
+def _rehearse(peaks: dict[str, int | None]) -> Any:
+    """A rehearsal whose peak is found by the change that was made."""
+
+    def rehearse(changed: RehearsalJob) -> RehearsalReport | None:
+        made = str(dict(changed.overrides)) + str(changed.num_gpus)
+        peak = next((peak for part, peak in peaks.items() if part in made), REPORT.device.peak_bytes)
+        if peak is None:
+            return None
+        return REPORT.model_copy(update={"device": REPORT.device.model_copy(update={"peak_bytes": peak})})
+
+    return rehearse
+
+
+def test_what_helps_most_comes_first_and_what_does_not_is_left_out(tmp_path: Path) -> None:
+    peaks = {
+        "'zero_optimization.stage': 3": 500 * MIB,
+        "gradient_checkpointing": 400 * MIB,
+        "offload_optimizer": None,  # could not be rehearsed
+        "micro_batch_divisor": 863 * MIB,  # less than 1 %
+        "32": 900 * MIB,  # makes it worse
+    }
+    advice = advise(REPORT, job(), tmp_path, _rehearse(peaks))
+    assert [(one.change, one.saves_bytes, one.peak_bytes) for one in advice] == [
+        ("gradient checkpointing", 464 * MIB, 400 * MIB),
+        ("ZeRO stage 3", 364 * MIB, 500 * MIB),
+    ]
+    assert all(one.how and one.verdict == "fits" for one in advice)
+
+
+def test_there_are_never_more_than_five(tmp_path: Path) -> None:
+    report = _report(_stage(1, overlap_comm=True))
+    assert len(_changes(report)) > 5
+    advice = advise(report, job(), tmp_path, _rehearse({"": 100 * MIB}))
+    assert len(advice) == 5
+    assert [one.saves_bytes for one in advice] == [764 * MIB] * 5
+
+
+def test_a_fault_of_a_rehearsal_is_not_swallowed(tmp_path: Path) -> None:
+    def rehearse(changed: RehearsalJob) -> RehearsalReport:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        advise(REPORT, job(), tmp_path, rehearse)

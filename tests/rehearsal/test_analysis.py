@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.rehearsal.recordings import MIB, Recorder, job, training
+from zerokit.rehearsal.analysis import LARGEST_BLOCKS, analyse, combine
+from zerokit.rehearsal.recording import BLOCK, EVENT, Recording, Space
+
+GIB = 2**30
+
+
+def test_the_peak_and_what_makes_it() -> None:
+    device = analyse(training(), job()).device
+    # As the second backward begins: parameters, all three optimizer states, activations, logits, the bucket.
+    assert device.peak_bytes == (256 + 96 + 4 * 32 + 256 + 128) * MIB
+    assert (device.peak_phase, device.peak_step) == ("backward", 1)
+    assert device.at_peak == {
+        "other": 0,
+        "parameters": 256 * MIB,
+        "gradients": 0,
+        "optimizer_states": 96 * MIB,
+        "activations": 384 * MIB,
+        "buffers": 128 * MIB,
+    }
+
+
+def test_steady_is_after_the_last_completed_step() -> None:
+    run = Recorder()
+    run.allocate(10)
+    run.end_step(1)
+    assert analyse(run.recording(), job()).device.steady_bytes == 10
+    run.allocate(500)
+    assert analyse(run.recording(), job()).device.steady_bytes == 10
+    assert analyse(run.recording(step_marks=[]), job()).device.steady_bytes == 510
+
+
+def test_the_peak_of_each_phase_counts_what_it_begins_with() -> None:
+    run = Recorder()
+    weight = run.allocate(10)
+    run.phase = "forward"
+    hidden = run.allocate(30)
+    run.phase = "step"
+    run.release(hidden)
+    run.release(weight)
+    assert analyse(run.recording(), job()).device.by_phase == {"init": 10, "forward": 40, "step": 40}
+
+
+def test_call_sites_at_the_peak() -> None:
+    sites = analyse(training(), job()).device.sites_at_peak
+    assert (sites[0].site, sites[0].bytes, sites[0].blocks) == ("/home/me/train.py:12 in build", 256 * MIB, 4)
+    assert {site.site for site in sites} >= {"unknown"}
+    assert sum(site.bytes for site in sites) == analyse(training(), job()).device.peak_bytes
+
+
+def test_the_largest_blocks_at_the_peak() -> None:
+    blocks = analyse(training(layers=30), job()).device.largest_blocks_at_peak
+    assert len(blocks) == LARGEST_BLOCKS
+    assert [block.bytes for block in blocks] == sorted((block.bytes for block in blocks), reverse=True)
+    weight = next(block for block in blocks if block.category == "parameters")
+    assert weight.model_dump() == {
+        "bytes": 64 * MIB,
+        "shape": [4096, 8192],
+        "dtype": "bfloat16",
+        "name": "layers.0.weight",
+        "site": "/home/me/train.py:12 in build",
+        "op": "aten::empty",
+        "category": "parameters",
+        "phase": "init",
+    }
+
+
+def test_host_memory_by_rank_and_node() -> None:
+    host = analyse(training(), job()).host
+    assert (host.peak_bytes, host.steady_bytes, host.pinned_bytes) == (96 * MIB, 96 * MIB, 48 * MIB)
+    assert (host.per_node_peak_bytes, host.per_node_pinned_bytes) == (768 * MIB, 384 * MIB)
+    alone = analyse(training(), job(num_gpus=2)).host
+    assert alone.per_node_peak_bytes == 192 * MIB
+
+
+def test_steps_are_told_apart() -> None:
+    first, second = analyse(training(), job()).per_step
+    assert (first.step, second.step) == (1, 2)
+    assert second.peak_bytes - first.peak_bytes == 64 * MIB  # Adam's moments come with the first step
+    assert first.steady_bytes == second.steady_bytes == 352 * MIB
+    assert (first.flops, second.flops) == (7_000_000, 7_000_001)
+    assert first.communication_bytes == second.communication_bytes == 512 * MIB
+
+
+def test_communication_is_that_of_the_last_step_and_of_init() -> None:
+    report = analyse(training(), job())
+    counted = [(call.collective, call.phase, call.count, call.bytes) for call in report.communication]
+    assert counted == [
+        ("broadcast", "init", 1, 256 * MIB),
+        ("reduce_scatter", "backward", 4, 256 * MIB),
+        ("all_gather", "step", 1, 256 * MIB),
+    ]
+    assert report.flops_per_step == 7_000_001
+
+
+def test_reserved_memory_is_of_the_segments_the_run_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTORCH_ALLOC_CONF", raising=False)
+    monkeypatch.delenv("PYTORCH_CUDA_ALLOC_CONF", raising=False)
+    device = analyse(training(), job()).device
+    assert device.reserved_peak_bytes == device.allocator["ordinary"].reserved_peak_bytes
+    assert device.allocator["ordinary"].fragmentation_bytes == device.reserved_peak_bytes - 864 * MIB
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    device = analyse(training(), job()).device
+    assert device.segments == "expandable"
+    assert device.reserved_peak_bytes == device.allocator["expandable"].reserved_peak_bytes
+
+
+@pytest.mark.parametrize(
+    ("gpu_memory", "verdict"), [(80 * GIB, "fits"), (2 * GIB, "tight"), (1 * GIB, "does not fit")]
+)
+def test_whether_it_fits(gpu_memory: int, verdict: str) -> None:
+    fit = analyse(training(), job(gpu_memory_bytes=gpu_memory)).fit
+    assert fit.verdict == verdict
+    assert fit.low_bytes == 864 * MIB + sum(line.low_bytes for line in fit.overheads)
+    assert fit.high_bytes > fit.low_bytes
+
+
+def test_a_modelled_out_of_memory_does_not_fit() -> None:
+    recording = training()
+    figures = {**recording.allocator["ordinary"], "num_ooms": 1}
+    told: dict[str, Any] = {**vars(recording), "allocator": {"ordinary": figures}}
+    assert analyse(Recording(**told), job()).fit.verdict == "does not fit"
+
+
+def test_nothing_recorded_is_a_report_of_nothing() -> None:
+    empty = Recording(events=np.zeros(0, EVENT), blocks=np.zeros(0, BLOCK))
+    report = analyse(empty, job())
+    assert (report.steps, report.device.peak_bytes, report.device.by_phase) == (0, 0, {})
+    assert report.device.largest_blocks_at_peak == []
+
+
+def test_ranks_that_agree_are_one_report() -> None:
+    first = analyse(training(), job())
+    last = analyse(training(), job(rank=15))
+    assert combine(first, last) == first
+
+
+def test_ranks_that_differ_are_both_reported() -> None:
+    first = analyse(_with_host(1000 * MIB), job(gpu_memory_bytes=2 * GIB))
+    last = analyse(_with_host(0), job(rank=15, gpu_memory_bytes=GIB))
+    both = combine(first, last)
+    assert [(rank.rank, rank.host_peak_bytes) for rank in both.ranks] == [(0, 1000 * MIB), (15, 0)]
+    assert both.host.per_node_peak_bytes == 1000 * MIB
+    assert both.fit == last.fit  # needs as much, and has less
+    assert both.rank == 0
+
+
+def _with_host(size: int) -> Recording:
+    run = Recorder()
+    run.allocate(864 * MIB)
+    if size:
+        run.allocate(size, space=Space.PAGEABLE_HOST)
+    run.end_step(1)
+    return run.recording()

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.rehearsal.recordings import job, large, training
+from zerokit.errors import ZerokitError
+from zerokit.rehearsal.analysis import analyse
+from zerokit.rehearsal.plot import check_plot, write_plot
+from zerokit.rehearsal.timeline import phase_runs, thinned
+
+GIB = 2**30
+
+
+@pytest.fixture
+def _matplotlib() -> None:
+    pytest.importorskip("matplotlib")
+
+
+@pytest.mark.usefixtures("_matplotlib")
+def test_the_plot_names_categories_phases_and_capacity(tmp_path: Path) -> None:
+    recording = training()
+    write_plot(recording, analyse(recording, job()), tmp_path / "memory.svg", GIB)
+    picture = (tmp_path / "memory.svg").read_text()
+    for text in ("parameters", "optimizer states", "activations", "backward", "GPU, 1.00 GiB", "864.00 MiB"):
+        assert f"<!-- {text} -->" in picture or text in picture
+    assert "<pattern" in picture  # the hatching that replaces colours in black and white
+
+
+@pytest.mark.usefixtures("_matplotlib")
+def test_the_same_recording_gives_the_same_svg(tmp_path: Path) -> None:
+    recording = training()
+    for name in ("a.svg", "b.svg"):
+        write_plot(recording, analyse(recording, job()), tmp_path / name, GIB)
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+
+
+@pytest.mark.usefixtures("_matplotlib")
+def test_a_long_run_makes_a_png_of_moderate_size(tmp_path: Path) -> None:
+    recording = large()
+    write_plot(recording, analyse(recording, job()), tmp_path / "memory.png", GIB)
+    picture = (tmp_path / "memory.png").read_bytes()
+    assert picture.startswith(b"\x89PNG")
+    assert len(picture) < 2_000_000
+
+
+@pytest.mark.usefixtures("_matplotlib")
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    recording = training()
+    with pytest.raises(ZerokitError, match="absent"):
+        write_plot(recording, analyse(recording, job()), tmp_path / "absent" / "memory.png", GIB)
+
+
+def test_other_formats_are_refused() -> None:
+    with pytest.raises(ZerokitError, match=r"memory\.pdf.*PNG or SVG"):
+        check_plot(Path("memory.pdf"))
+
+
+def test_without_matplotlib_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "matplotlib", raising=False)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ZerokitError, match=r"pip install 'zerokit\[plot\]'"):
+        check_plot(Path("memory.png"))
+
+
+def test_thinning_keeps_the_peak_and_the_ends() -> None:
+    total = np.random.default_rng(1).integers(0, 10**9, 100_000)
+    places = thinned(total, 1000)
+    assert len(places) <= 1002
+    assert total[places].max() == total.max()
+    assert (places[0], places[-1]) == (0, 99_999)
+    assert thinned(total[:50], 1000).tolist() == list(range(50))
+
+
+def test_phase_runs_cover_the_recording() -> None:
+    runs = phase_runs(training())
+    assert runs[0][2] == "init"
+    assert [begin for begin, _, _ in runs[1:]] == [end for _, end, _ in runs[:-1]]
+    assert runs[-1][1] == len(training().events)

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.rehearsal import fake_worker
+from tests.rehearsal.recordings import job, training
+from zerokit.errors import ZerokitError
+from zerokit.rehearsal.analysis import analyse
+from zerokit.rehearsal.job import RehearsalJob
+from zerokit.rehearsal.processes import ExplainedError, rehearse_quietly, rehearse_together
+from zerokit.rehearsal.report import RehearsalReport
+
+REPORT = analyse(training(), job())
+
+
+@pytest.fixture(autouse=True)
+def _fake_worker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fake_worker.install(monkeypatch, tmp_path)
+
+
+def _job(tmp_path: Path, script: Path, **changes: Any) -> RehearsalJob:
+    rank = changes.get("rank", 0)
+    return job(script=str(script), report_file=str(tmp_path / f"rank{rank}.json"), **changes)
+
+
+def _one(tmp_path: Path, script: Path, timeout: float | None = 60) -> RehearsalReport:
+    return rehearse_together([_job(tmp_path, script)], on_stderr=False, timeout=timeout)[0]
+
+
+def test_a_report_comes_back(tmp_path: Path) -> None:
+    assert _one(tmp_path, fake_worker.script(tmp_path, report=REPORT)) == REPORT
+
+
+def test_only_the_first_rank_is_heard(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    script = fake_worker.script(tmp_path, "print('rank', job['rank'])", REPORT)
+    jobs = [_job(tmp_path, script), _job(tmp_path, script, rank=15)]
+    assert rehearse_together(jobs, on_stderr=False, timeout=60) == [REPORT, REPORT]
+    assert capfd.readouterr() == ("rank 0\n", "")
+    rehearse_together(jobs, on_stderr=True, timeout=60)
+    assert capfd.readouterr() == ("", "rank 0\n")
+
+
+def test_a_rank_that_fails_unheard_is_heard_after_all(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code = "if job['rank']: print('no such op'); raise SystemExit(2)"
+    script = fake_worker.script(tmp_path, code, REPORT)
+    with pytest.raises(ExplainedError):
+        rehearse_together(
+            [_job(tmp_path, script), _job(tmp_path, script, rank=15)], on_stderr=False, timeout=60
+        )
+    assert capfd.readouterr().err == "no such op\n"
+
+
+@pytest.mark.parametrize(
+    ("steps", "moment"),
+    [
+        (None, "before its first optimizer step"),
+        (0, "before its first optimizer step"),
+        (1, "after 1 optimizer step"),
+        (2, "after 2 optimizer steps"),
+    ],
+)
+def test_a_script_that_fails_is_told_when(tmp_path: Path, steps: int | None, moment: str) -> None:
+    report = None if steps is None else REPORT.model_copy(update={"steps": steps})
+    script = fake_worker.script(tmp_path, report=report, then="raise SystemExit(3)")
+    with pytest.raises(ZerokitError, match=rf"train\.py: the script fails {moment}"):
+        _one(tmp_path, script)
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("raise SystemExit(77)", "internal error: the rehearsal ended with exit code 77"),
+        ("pass", "internal error: the rehearsal ended without a report"),
+        ("give('{}')", "internal error: the rehearsal ended without a report"),
+        (
+            "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
+            "killed. This machine may be out of memory",
+        ),
+    ],
+)
+def test_a_worker_that_fails_is_told(tmp_path: Path, code: str, message: str) -> None:
+    with pytest.raises(ZerokitError, match=message):
+        _one(tmp_path, fake_worker.script(tmp_path, code))
+
+
+def test_an_interrupted_worker_interrupts(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        _one(tmp_path, fake_worker.script(tmp_path, "raise SystemExit(130)"))
+
+
+def test_a_rehearsal_that_takes_too_long_is_ended(tmp_path: Path) -> None:
+    script = fake_worker.script(tmp_path, "import threading; threading.Event().wait()")
+    with pytest.raises(ZerokitError, match="--timeout"):
+        _one(tmp_path, script, timeout=0.5)
+
+
+def test_the_current_folder_does_not_stand_in_for_libraries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "json.py").write_text("raise SystemExit('the wrong json')")
+    monkeypatch.chdir(folder)
+    assert _one(tmp_path, fake_worker.script(tmp_path, report=REPORT)) == REPORT
+
+
+def test_a_quiet_rehearsal_says_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    good = fake_worker.script(tmp_path, "print('hello')", REPORT)
+    assert rehearse_quietly(_job(tmp_path, good), 60) == REPORT
+    bad = fake_worker.script(tmp_path, "print('oh'); raise SystemExit(2)")
+    assert rehearse_quietly(_job(tmp_path, bad, rank=1), 60) is None
+    assert capfd.readouterr() == ("", "")

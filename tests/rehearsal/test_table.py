@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.rehearsal.recordings import job, training
+from zerokit import console
+from zerokit.rehearsal.analysis import analyse
+from zerokit.rehearsal.report import Advice, RankMemory, RehearsalReport
+from zerokit.rehearsal.table import print_report
+
+
+@pytest.fixture
+def printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Print a report at a width of 200 and give the text, spaces squeezed."""
+    monkeypatch.setenv("COLUMNS", "200")
+    console.stdout.cache_clear()
+
+    def text(report: RehearsalReport) -> str:
+        print_report(report)
+        return "\n".join(" ".join(line.split()) for line in capsys.readouterr().out.splitlines())
+
+    yield text
+    console.stdout.cache_clear()
+
+
+def test_the_figures_are_printed(printed: Any) -> None:
+    text = printed(analyse(training(), job()))
+    for line in (
+        "train.py on 16 GPUs, 8 per node: rank 0, 2 optimizer steps rehearsed in 4.5 s",
+        "GPU, allocated 864.00 MiB 352.00 MiB in backward 2",
+        "GPU, reserved, ordinary 950.40 MiB 950.40 MiB 86.40 MiB unused",
+        "Host, one node 768.00 MiB 768.00 MiB 8 ranks",
+        "backward 864.00 MiB",
+        "activations 384.00 MiB 44.4%",
+        "/home/me/train.py:30 in forward 128.00 MiB 14.8% 4",
+        "64.00 MiB parameters bfloat16 4096x8192 layers.0.weight init",
+        "4 x 32.00 MiB activations bfloat16 2x2048x4096 /home/me/train.py:30 in forward forward",
+        "reduce_scatter backward 16 4 256.00 MiB",
+        "Warning: host memory is not pinned",
+        "Made up, as there are no values: nonzero: assumed all true, 3 times at train.py:40 in mask",
+        "Not written: checkpoint in runs/a",
+    ):
+        assert line in text
+    assert "Fits: needs 1.39 GiB to 3.30 GiB of 80.00 GiB" in text
+    assert "allocated to reserved: 864.00 MiB to 950.40 MiB" in text
+    assert "CUDA context, an estimate: 481.28 MiB to 942.08 MiB" in text
+
+
+def test_steps_are_shown_where_they_differ(printed: Any) -> None:
+    report = analyse(training(), job())
+    assert "Steps differ" in printed(report)
+    alike = report.model_copy(update={"per_step": [report.per_step[0]] * 2})
+    assert "Steps differ" not in printed(alike)
+
+
+def test_a_run_that_does_not_fit_says_so(printed: Any) -> None:
+    text = printed(analyse(training(), job(gpu_memory_bytes=2**30)))
+    assert "Does not fit: needs" in text
+
+
+def test_advice_and_ranks_are_shown(printed: Any) -> None:
+    advice = Advice(
+        change="ZeRO stage 3", saves_bytes=2**30, peak_bytes=2**31, verdict="fits", how='"stage": 3'
+    )
+    rank = RankMemory(
+        rank=15,
+        device_peak_bytes=2**30,
+        device_steady_bytes=2**29,
+        reserved_peak_bytes=2**30,
+        peak_phase="init",
+        host_peak_bytes=0,
+        host_steady_bytes=0,
+        pinned_bytes=0,
+        verdict="fits",
+    )
+    report = analyse(training(), job()).model_copy(update={"advice": [advice], "ranks": [rank]})
+    text = printed(report)
+    assert 'ZeRO stage 3 1.00 GiB 2.00 GiB fits "stage": 3' in text
+    assert "15 1.00 GiB 512.00 MiB 0 B 0 B" in text

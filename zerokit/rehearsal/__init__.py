@@ -1,0 +1,20 @@
+"""The rehearsal: the real DeepSpeed runs the real script on virtual GPUs that hold no data.
+
+`zerokit rehearse` is the command; :func:`virtual_cluster` is the same for Python:
+
+    from zerokit.rehearsal import virtual_cluster
+
+    with virtual_cluster(num_gpus=8) as cluster:  # before anything imports torch
+        import train
+
+        train.main()
+    recording = cluster.recording()
+
+Importing this package imports neither torch nor DeepSpeed.
+"""
+
+from __future__ import annotations
+
+from zerokit.rehearsal.cluster import Cluster, virtual_cluster
+
+__all__ = ["Cluster", "virtual_cluster"]

@@ -1,0 +1,326 @@
+"""From a recording to a report."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from typing import Any, Literal
+
+import numpy as np
+
+from zerokit.rehearsal.job import RehearsalJob
+from zerokit.rehearsal.overheads import overheads
+from zerokit.rehearsal.recording import (
+    CATEGORIES,
+    DTYPES,
+    HOST,
+    PHASES,
+    Array,
+    Collective,
+    Recording,
+    Space,
+)
+from zerokit.rehearsal.report import (
+    AllocatorMemory,
+    BlockMemory,
+    Communication,
+    DeviceMemory,
+    Fit,
+    HostMemory,
+    MadeUpResult,
+    RankMemory,
+    RehearsalReport,
+    RunFacts,
+    SiteMemory,
+    StepMemory,
+    Verdict,
+)
+from zerokit.rehearsal.timeline import peak_event
+
+LARGEST_BLOCKS = 20
+LARGEST_SITES = 20
+_RANKS_DIFFER = 0.001
+"""Of a figure; padding to the number of ranks makes less than this."""
+_INIT = PHASES.index("init")
+Segments = Literal["ordinary", "expandable"]
+_SEGMENTS: tuple[Segments, ...] = ("ordinary", "expandable")
+
+
+def analyse(recording: Recording, job: RehearsalJob) -> RehearsalReport:
+    """The report of one rank.
+
+    The peak is the largest running sum of allocated bytes, as ``torch.cuda.max_memory_allocated`` counts;
+    what is alive there is listed from the allocations not yet released.
+    """
+    meta = recording.meta
+    device = _device(recording)
+    sizes = {call.group_size for call in recording.collectives}
+    per_step = _per_step(recording)
+    return RehearsalReport(
+        world_size=job.num_gpus,
+        gpus_per_node=min(job.gpus_per_node, job.num_gpus),
+        rank=job.rank,
+        steps=_completed_steps(recording),
+        elapsed_seconds=float(meta.get("elapsed_seconds", 0.0)),
+        device=device,
+        host=_host(recording, min(job.gpus_per_node, job.num_gpus)),
+        fit=_fit(device, job, sizes),
+        per_step=per_step,
+        communication=_communication(recording),
+        flops_per_step=recording.flops[-1] if recording.flops else 0,
+        warnings=list(recording.warnings),
+        made_up=[
+            MadeUpResult(what=case.what, site=case.site, count=case.times) for case in recording.made_up
+        ],
+        suppressed=[str(what) for what in meta.get("suppressed", [])],
+        run=RunFacts(
+            script=job.script,
+            arguments=job.arguments,
+            versions={name: str(version) for name, version in meta.get("versions", {}).items()},
+            ds_config=meta.get("ds_config"),
+            stopped_after_steps=meta.get("stopped_after_steps"),
+        ),
+    )
+
+
+def _device(recording: Recording) -> DeviceMemory:
+    running = recording.running_bytes(Space.DEVICE)
+    peak = peak_event(running)
+    alive = recording.alive(peak, Space.DEVICE)
+    allocator = {
+        kind: _allocator(recording.allocator[kind]) for kind in _SEGMENTS if kind in recording.allocator
+    }
+    segments = _segments_asked_for()
+    peak_bytes = max(0, int(running[peak])) if len(running) else 0
+    return DeviceMemory(
+        peak_bytes=peak_bytes,
+        steady_bytes=_at_steady(recording, running),
+        reserved_peak_bytes=allocator[segments].reserved_peak_bytes if segments in allocator else peak_bytes,
+        peak_phase=PHASES[recording.events["phase"][peak]] if len(running) else PHASES[_INIT],
+        peak_step=int(recording.events["step"][peak]) if len(running) else 0,
+        by_phase=_by_phase(recording, running),
+        at_peak=_by_category(recording, alive),
+        sites_at_peak=_by_site(recording, alive),
+        largest_blocks_at_peak=_largest(recording, alive),
+        allocator=allocator,
+        segments=segments,
+    )
+
+
+def _segments_asked_for() -> Segments:
+    """PYTORCH_ALLOC_CONF is the newer name of the variable (torch/cuda/memory.py)."""
+    settings = os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or ""
+    asked = "expandable_segments:true" in settings.replace(" ", "").lower()
+    return "expandable" if asked else "ordinary"
+
+
+def _allocator(figures: Any) -> AllocatorMemory:
+    known = {name: int(figures[name]) for name in AllocatorMemory.model_fields if name in figures}
+    known["fragmentation_bytes"] = known["reserved_peak_bytes"] - known["allocated_peak_bytes"]
+    return AllocatorMemory(**known)
+
+
+def _completed_steps(recording: Recording) -> int:
+    return max((mark.step for mark in recording.step_marks), default=0)
+
+
+def _at_steady(recording: Recording, running: Array) -> int:
+    if not len(running):
+        return 0
+    if not recording.step_marks:
+        return int(running[-1])
+    return _level(running, recording.step_marks[-1].event)
+
+
+def _level(running: Array, events: int) -> int:
+    """Bytes held when so many events had been recorded."""
+    return int(running[min(events, len(running)) - 1]) if events and len(running) else 0
+
+
+def _by_phase(recording: Recording, running: Array) -> dict[str, int]:
+    # What is held as a phase begins counts too: it may only release.
+    before = np.concatenate(([0], running[:-1])) if len(running) else running
+    highest = np.maximum(running, before)
+    phases = recording.events["phase"]
+    return {
+        name: int(highest[phases == code].max()) for code, name in enumerate(PHASES) if (phases == code).any()
+    }
+
+
+def _by_category(recording: Recording, alive: Array) -> dict[str, int]:
+    categories = recording.blocks["category"][alive["block"]]
+    return {name: int(alive["bytes"][categories == code].sum()) for code, name in enumerate(CATEGORIES)}
+
+
+def _by_site(recording: Recording, alive: Array) -> list[SiteMemory]:
+    sites = recording.blocks["site"][alive["block"]]
+    places, inverse, counts = np.unique(sites, return_inverse=True, return_counts=True)
+    sums = np.zeros(len(places), dtype=np.int64)
+    np.add.at(sums, inverse, alive["bytes"])
+    order = np.argsort(-sums, kind="stable")[:LARGEST_SITES]
+    return [
+        SiteMemory(
+            site=_text(recording.sites, int(places[index])) or "unknown",
+            bytes=int(sums[index]),
+            blocks=int(counts[index]),
+        )
+        for index in order
+    ]
+
+
+def _largest(recording: Recording, alive: Array) -> list[BlockMemory]:
+    order = np.argsort(-alive["bytes"], kind="stable")[:LARGEST_BLOCKS]
+    found = []
+    for event in alive[order]:
+        block = recording.blocks[event["block"]]
+        dtype = int(block["dtype"])
+        found.append(
+            BlockMemory(
+                bytes=int(event["bytes"]),
+                shape=[int(size) for size in block["shape"][: min(int(block["ndim"]), 6)]],
+                dtype=DTYPES[dtype] if 0 <= dtype < len(DTYPES) else "unknown",
+                name=_text(recording.names, int(block["name"])),
+                site=_text(recording.sites, int(block["site"])),
+                op=_text(recording.ops, int(block["op"])),
+                category=CATEGORIES[block["category"]],
+                phase=PHASES[block["phase"]],
+            )
+        )
+    return found
+
+
+def _text(table: tuple[str, ...], place: int) -> str | None:
+    return table[place] if 0 <= place < len(table) else None
+
+
+def _host(recording: Recording, ranks_per_node: int) -> HostMemory:
+    all_host = recording.running_bytes(*HOST)
+    pinned = recording.running_bytes(Space.PINNED_HOST)
+    peak = int(all_host.max(initial=0))
+    most_pinned = int(pinned.max(initial=0))
+    steady = _at_steady(recording, all_host)
+    return HostMemory(
+        peak_bytes=peak,
+        steady_bytes=steady,
+        pinned_bytes=most_pinned,
+        pinned_steady_bytes=_at_steady(recording, pinned),
+        per_node_peak_bytes=peak * ranks_per_node,
+        per_node_steady_bytes=steady * ranks_per_node,
+        per_node_pinned_bytes=most_pinned * ranks_per_node,
+    )
+
+
+def _fit(device: DeviceMemory, job: RehearsalJob, group_sizes: set[int]) -> Fit:
+    lines = overheads(job.num_gpus, job.gpus_per_node, group_sizes)
+    low = device.peak_bytes + sum(line.low_bytes for line in lines)
+    high = device.reserved_peak_bytes + sum(line.high_bytes for line in lines)
+    verdict: Verdict = "tight"
+    modelled = device.allocator.get(device.segments)
+    if low > job.gpu_memory_bytes or (modelled is not None and modelled.num_ooms):
+        verdict = "does not fit"
+    elif high <= job.gpu_memory_bytes:
+        verdict = "fits"
+    return Fit(
+        gpu_memory_bytes=job.gpu_memory_bytes,
+        overheads=lines,
+        low_bytes=low,
+        high_bytes=high,
+        verdict=verdict,
+    )
+
+
+def _per_step(recording: Recording) -> list[StepMemory]:
+    """Each step from the mark before it; the first from the end of init."""
+    running = recording.running_bytes(Space.DEVICE)
+    phases = recording.events["phase"]
+    steps = []
+    begin = 0
+    for number, mark in enumerate(recording.step_marks):
+        chosen = np.arange(begin, min(mark.event, len(running)))
+        if number == 0:
+            chosen = chosen[phases[chosen] != _INIT]
+        peak = int(chosen[running[chosen].argmax()]) if len(chosen) else None
+        steady = _level(running, mark.event)
+        steps.append(
+            StepMemory(
+                step=mark.step,
+                peak_bytes=steady if peak is None else int(running[peak]),
+                peak_phase=PHASES[phases[peak]] if peak is not None else "step",
+                steady_bytes=steady,
+                flops=recording.flops[number] if number < len(recording.flops) else 0,
+                communication_bytes=sum(
+                    call.bytes
+                    for call in recording.collectives
+                    if call.step == mark.step - 1 and call.phase != _INIT
+                ),
+            )
+        )
+        begin = mark.event
+    return steps
+
+
+def _communication(recording: Recording) -> list[Communication]:
+    """Calls of the last completed step, and those of init; all calls if no step was completed."""
+    last = _completed_steps(recording) - 1
+    counted: dict[tuple[int, str, int], list[Collective]] = defaultdict(list)
+    for call in recording.collectives:
+        if last < 0 or call.phase == _INIT or call.step == last:
+            counted[call.phase, call.name, call.group_size].append(call)
+    return [
+        Communication(
+            collective=name,
+            phase=PHASES[phase],
+            group_size=group_size,
+            count=len(calls),
+            bytes=sum(call.bytes for call in calls),
+        )
+        for (phase, name, group_size), calls in sorted(counted.items())
+    ]
+
+
+def combine(first: RehearsalReport, last: RehearsalReport) -> RehearsalReport:
+    """The report of rank 0, with what the last rank says where they differ.
+
+    A node is taken to hold rank 0 and ranks like the last. The verdict is that of the rank that needs more.
+    """
+    local = first.gpus_per_node
+    host = first.host.model_copy(
+        update={
+            "per_node_peak_bytes": first.host.peak_bytes + (local - 1) * last.host.peak_bytes,
+            "per_node_steady_bytes": first.host.steady_bytes + (local - 1) * last.host.steady_bytes,
+            "per_node_pinned_bytes": first.host.pinned_bytes + (local - 1) * last.host.pinned_bytes,
+        }
+    )
+    ranks = [_rank(first), _rank(last)]
+    figures = [rank.model_dump(exclude={"rank", "peak_phase", "verdict"}) for rank in ranks]
+    differ = any(
+        abs(figures[0][name] - figures[1][name]) > _RANKS_DIFFER * max(figures[0][name], figures[1][name])
+        for name in figures[0]
+    )
+    warnings = [*first.warnings, *(line for line in last.warnings if line not in first.warnings)]
+    return first.model_copy(
+        update={
+            "host": host,
+            "fit": max(first.fit, last.fit, key=_need),
+            "ranks": ranks if differ else [],
+            "warnings": warnings,
+        }
+    )
+
+
+def _need(fit: Fit) -> tuple[int, int]:
+    return ("fits", "tight", "does not fit").index(fit.verdict), fit.high_bytes
+
+
+def _rank(report: RehearsalReport) -> RankMemory:
+    return RankMemory(
+        rank=report.rank,
+        device_peak_bytes=report.device.peak_bytes,
+        device_steady_bytes=report.device.steady_bytes,
+        reserved_peak_bytes=report.device.reserved_peak_bytes,
+        peak_phase=report.device.peak_phase,
+        host_peak_bytes=report.host.peak_bytes,
+        host_steady_bytes=report.host.steady_bytes,
+        pinned_bytes=report.host.pinned_bytes,
+        verdict=report.fit.verdict,
+    )

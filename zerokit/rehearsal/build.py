@@ -1,0 +1,112 @@
+"""Builds the C++ backend: once for every torch, in seconds, with any C++ compiler.
+
+The library is compiled against the headers of the torch that is installed, and belongs to it alone; a change of
+torch, of the compiler's name or of the sources makes another one beside it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+import shutil
+import subprocess
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from zerokit import console
+from zerokit.errors import LaunchError
+
+SOURCES = Path(__file__).parent / "native"
+LIBRARY = "libzerokit_rehearsal.so"
+COMPILE = ("-O2", "-std=c++20", "-fPIC", "-Wall", "-D_GLIBCXX_USE_CXX11_ABI=1")
+
+
+def torch_folder() -> Path:
+    """The folder of the installed torch, which is not imported.
+
+    Raises:
+        LaunchError: torch is not installed.
+    """
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        raise LaunchError("torch is not installed", where="rehearse", hint="Install it: pip install torch")
+    return Path(spec.origin).parent
+
+
+def built_library() -> Path:
+    """The backend for the installed torch; compiled if this is the first call for it.
+
+    Raises:
+        LaunchError: there is no C++ compiler, or it fails.
+    """
+    folder = _cache_folder()
+    library = folder / LIBRARY
+    if library.is_file():
+        return library
+    folder.mkdir(parents=True, exist_ok=True)
+    # Ranks and runs may come here at the same time; the lock dies with its holder.
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not library.is_file():
+            _build(library)
+    return library
+
+
+def _cache_folder() -> Path:
+    key = hashlib.sha256()
+    for source in sorted(SOURCES.iterdir()):
+        key.update(source.read_bytes())
+    key.update(f"{_compiler_name()} {COMPILE} {torch_folder()}".encode())
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    version = importlib.metadata.version("torch")
+    return cache / "zerokit" / "rehearsal" / f"torch-{version}-{key.hexdigest()[:12]}"
+
+
+def _compiler_name() -> str:
+    return os.environ.get("CXX") or next(
+        (name for name in ("g++", "c++", "clang++") if shutil.which(name)), "g++"
+    )
+
+
+def _build(library: Path) -> None:
+    compiler = shutil.which(_compiler_name())
+    if compiler is None:
+        raise LaunchError(
+            "no C++ compiler, with which zerokit builds the virtual device once",
+            where="rehearse",
+            hint="Install one: 'apt install g++' on Debian and Ubuntu, 'dnf install gcc-c++' on Fedora",
+        )
+    console.note(
+        f"Building the virtual device for torch {importlib.metadata.version('torch')} (once, a minute)"
+    )
+    torch = torch_folder()
+    includes = ["-isystem", str(torch / "include")]
+    includes += ["-isystem", str(torch / "include" / "torch" / "csrc" / "api" / "include")]
+    with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
+        objects = [Path(scratch, source.stem + ".o") for source in sorted(SOURCES.glob("*.cpp"))]
+
+        def compile_one(target: Path) -> None:
+            source = SOURCES / f"{target.stem}.cpp"
+            _run([compiler, *COMPILE, *includes, "-c", str(source), "-o", str(target)])
+
+        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+            list(pool.map(compile_one, objects))
+        linked = Path(scratch, LIBRARY)
+        libraries = ["-L", str(torch / "lib"), "-lc10", "-ltorch_cpu", f"-Wl,-rpath,{torch / 'lib'}"]
+        _run([compiler, "-shared", "-o", str(linked), *map(str, objects), *libraries])
+        linked.replace(library)
+
+
+def _run(command: list[str]) -> None:
+    outcome = subprocess.run(command, capture_output=True, text=True)
+    if outcome.returncode != 0:
+        errors = [line for line in outcome.stderr.splitlines() if "error" in line] or [outcome.stderr[-300:]]
+        raise LaunchError(
+            f"the virtual device could not be built: {errors[0]}",
+            where=Path(command[0]).name,
+            hint="It is known to build with g++ 11 and later against torch 2.8 and later",
+        )

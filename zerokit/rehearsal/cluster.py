@@ -1,0 +1,173 @@
+"""A cluster of virtual GPUs, seen from one of its ranks."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from zerokit.errors import LaunchError
+from zerokit.rehearsal.imports import when_imported
+from zerokit.rehearsal.job import Overrides
+from zerokit.rehearsal.library import Backend, Model, load
+from zerokit.rehearsal.sites import Sites
+from zerokit.rehearsal.writes import SuppressedWrites
+
+if TYPE_CHECKING:
+    from zerokit.rehearsal.collectives import Traffic
+    from zerokit.rehearsal.cuda import VirtualDevice
+    from zerokit.rehearsal.engine import Watch
+    from zerokit.rehearsal.recording import Recording
+
+
+@dataclass
+class Cluster:
+    """What a rehearsal has seen so far. Made by :func:`virtual_cluster`."""
+
+    num_gpus: int
+    gpus_per_node: int
+    rank: int
+    backend: Backend
+    sites: Sites
+    suppressed: SuppressedWrites
+    traffic: Traffic
+    watch: Watch
+    started: float = field(default_factory=time.perf_counter)
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps completed."""
+        return self.watch.completed
+
+    def recording(self, **meta: Any) -> Recording:
+        """Everything up to now; `meta` is added to its meta data."""
+        from zerokit.rehearsal.recorded import collect
+
+        return collect(self, meta)
+
+
+@contextlib.contextmanager
+def virtual_cluster(
+    num_gpus: int,
+    *,
+    gpus_per_node: int = 8,
+    rank: int = 0,
+    steps: int = 0,
+    device: VirtualDevice | None = None,
+    gpu_memory_bytes: int | None = None,
+    overrides: Overrides | None = None,
+) -> Iterator[Cluster]:
+    """Make this process one rank of a cluster that does not exist.
+
+    From here on `torch.cuda` finds a GPU, torch.distributed finds its peers, and DeepSpeed runs as on the cluster;
+    tensors on the GPU hold nothing, and what is computed from them is made up by stated rules. What the process was
+    before cannot be brought back: rehearse each configuration in a process of its own.
+
+    Args:
+        num_gpus: world size.
+        gpus_per_node: GPUs, and ranks, on each machine.
+        rank: the rank that this process plays.
+        steps: optimizer steps after which :class:`~zerokit.rehearsal.engine.RehearsalComplete` ends the run; 0 for
+            no end.
+        device: the GPU; an H100 with 80 GB if not given.
+        gpu_memory_bytes: memory of the GPU, instead of the device's own.
+        overrides: changes to the run.
+
+    Yields:
+        the cluster, which collects the recording.
+
+    Raises:
+        LaunchError: torch is imported already, there is no C++ compiler, or `rank` is not one of `num_gpus`.
+    """
+    if not 0 <= rank < num_gpus:
+        raise LaunchError(
+            f"rank {rank} is not one of {num_gpus}", where="rehearsal", hint="Ranks count from 0"
+        )
+    local_ranks = min(num_gpus, gpus_per_node)
+    _set_environment(num_gpus, local_ranks, rank)
+    backend = load()
+    backend.configure(
+        own_device=rank % gpus_per_node,
+        visible_devices=local_ranks,
+        # The models go on beyond the card's memory, so that a run that does not fit shows by how much.
+        capacity=-1,
+        expandable="expandable_segments:True" in os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
+        or "expandable_segments:True" in os.environ.get("PYTORCH_ALLOC_CONF", ""),
+        capability=device.capability if device else (9, 0),
+        compute=False,
+    )
+    yield _assemble(backend, num_gpus, gpus_per_node, rank, steps, device, gpu_memory_bytes, overrides or {})
+
+
+def _set_environment(num_gpus: int, local_ranks: int, rank: int) -> None:
+    os.environ.update(
+        RANK=str(rank),
+        WORLD_SIZE=str(num_gpus),
+        LOCAL_RANK=str(rank % local_ranks),
+        LOCAL_WORLD_SIZE=str(local_ranks),
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT="29500",
+        DS_ACCELERATOR="cuda",
+        # Nothing may reach a GPU that this machine happens to have.
+        CUDA_VISIBLE_DEVICES=",".join(str(index) for index in range(local_ranks)),
+    )
+    # What a launcher of another run may have left behind, and what asks NVML.
+    for name in ("PYTORCH_NVML_BASED_CUDA_CHECK", "ACCELERATE_USE_CPU", "CROSS_RANK", "CROSS_SIZE"):
+        os.environ.pop(name, None)
+
+
+def _assemble(
+    backend: Backend,
+    num_gpus: int,
+    gpus_per_node: int,
+    rank: int,
+    steps: int,
+    device: VirtualDevice | None,
+    gpu_memory_bytes: int | None,
+    overrides: Overrides,
+) -> Cluster:
+    import dataclasses
+
+    import torch  # noqa: F401  after the library, which it must find
+
+    from zerokit.rehearsal import collectives, cuda, engine, pretrained, writes
+
+    if device is None:
+        device = cuda.VirtualDevice()
+    if gpu_memory_bytes is not None:
+        device = dataclasses.replace(device, total_bytes=gpu_memory_bytes)
+    local_ranks = min(num_gpus, gpus_per_node)
+    sites, suppressed = Sites(), SuppressedWrites()
+    traffic = collectives.Traffic(backend)
+    watch = engine.Watch(backend, traffic, steps=steps, overrides=overrides)
+    cuda.install(backend, device, visible=local_ranks, index=rank % local_ranks)
+    collectives.install(traffic, rank=rank, world_size=num_gpus)
+    backend.take_over()
+    backend.find_sites_with(sites.find)
+    writes.install(suppressed)
+    watch.install()
+    when_imported("transformers.modeling_utils", pretrained.install)
+    when_imported("deepspeed", install_deepspeed)
+    return Cluster(num_gpus, gpus_per_node, rank, backend, sites, suppressed, traffic, watch)
+
+
+def install_deepspeed(module: Any) -> None:
+    """Stand-ins for what DeepSpeed compiles, once it is imported."""
+    from zerokit.rehearsal import engine, stand_ins
+
+    stand_ins.install(compute=False)
+    engine.patch_bookkeeping(module)
+
+
+def is_running() -> bool:
+    """Whether this process plays a rank of a virtual cluster."""
+    from zerokit.rehearsal import library
+
+    return library._backend is not None and "torch" in sys.modules
+
+
+__all__ = ["Cluster", "Model", "is_running", "virtual_cluster"]

@@ -1,0 +1,291 @@
+"""A process group of one process that answers for all ranks, and writes every collective down.
+
+The other ranks are taken to hold what this rank holds: a sum over N ranks is N times the own value, a gather is N
+copies. That keeps the bookkeeping of DeepSpeed, accelerate and transformers right (sizes, flags, averages) at any
+world size, at a cost that does not grow with it. Large made-up tensors are not touched at all.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import _create_work_from_future
+from torch.futures import Future
+
+from zerokit.rehearsal.library import Backend
+from zerokit.rehearsal.recording import Collective
+
+BACKEND = "rehearsal"
+
+# Values below this size are exchanged, since scripts read them; larger ones only if they are of integers.
+# As kSmallBytes and kComputedBytes in native/blocks.h.
+_SMALL_BYTES = 64 * 1024
+_INTEGER_BYTES = 16 * 2**20
+
+
+class Traffic:
+    """The collectives of this rank, in order."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self.calls: list[Collective] = []
+        self.step = 0
+
+    def add(self, name: str, size: int, group_size: int) -> None:
+        """Write one call down.
+
+        Args:
+            name: the collective, as torch.distributed names it.
+            size: bytes of the whole tensor: what is gathered in all, scattered from, reduced or broadcast (the
+                convention of nccl-tests, so that bus bandwidth follows from it).
+            group_size: number of ranks that take part.
+        """
+        events = self._backend.event_count()
+        self.calls.append(Collective(name, int(self._backend.phase), self.step, size, group_size, events))
+
+
+def _size(tensors: Sequence[torch.Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def _has_values(tensor: torch.Tensor) -> bool:
+    size = tensor.untyped_storage().nbytes()
+    return size < _SMALL_BYTES or (size <= _INTEGER_BYTES and not tensor.is_floating_point())
+
+
+def _copy(target: torch.Tensor, source: torch.Tensor) -> None:
+    if _has_values(target) or _has_values(source):
+        target.copy_(source.view(target.shape) if source.numel() == target.numel() else source)
+
+
+def _done(result: Any) -> Any:
+    future: Future[Any] = Future()
+    future.set_result(result)
+    return _create_work_from_future(future)
+
+
+class VirtualProcessGroup(dist.ProcessGroup):
+    """Every collective of torch.distributed for one rank of `size`, by the rule in this module's docstring."""
+
+    def __init__(self, rank: int, size: int, traffic: Traffic) -> None:
+        super().__init__(rank, size)
+        self._rank = rank
+        self._size = size
+        self._traffic = traffic
+        self._name = BACKEND
+
+    def _note(self, name: str, tensors: Sequence[torch.Tensor]) -> None:
+        self._traffic.add(name, _size(tensors), self._size)
+
+    # ---- what torch asks of a group
+    def size(self) -> int:
+        return self._size
+
+    def rank(self) -> int:
+        return self._rank
+
+    def getBackendName(self) -> str:  # noqa: N802
+        return BACKEND
+
+    @property
+    def pg_name(self) -> str:
+        return str(dist.distributed_c10d._world.pg_names[self])
+
+    @property
+    def group_name(self) -> str:
+        return self.pg_name
+
+    # ---- reductions
+    def _reduce(self, tensor: torch.Tensor, operation: Any) -> None:
+        if not _has_values(tensor):
+            return
+        with torch.no_grad():
+            if operation == dist.ReduceOp.SUM:
+                tensor.mul_(self._size)
+            elif operation == dist.ReduceOp.PRODUCT:
+                tensor.pow_(self._size)
+
+    def allreduce(self, tensors: Any, opts: Any = None) -> Any:
+        tensors = [tensors] if isinstance(tensors, torch.Tensor) else tensors
+        self._note("all_reduce", tensors)
+        for tensor in tensors:
+            self._reduce(tensor, _operation(opts))
+        return _done(tensors)
+
+    def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> Any:
+        return self.allreduce(tensors, opts)
+
+    def reduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Any:
+        self._note("reduce", tensors)
+        if self._rank == getattr(opts, "rootRank", 0):
+            for tensor in tensors:
+                self._reduce(tensor, _operation(opts))
+        return _done(tensors)
+
+    def reduce_scatter_single(self, output: torch.Tensor, source: torch.Tensor, opts: Any = None) -> Any:
+        self._note("reduce_scatter", [source])
+        if _has_values(output):
+            _copy(output, source.reshape(self._size, -1)[self._rank].reshape(output.shape))
+            self._reduce(output, _operation(opts))
+        return _done(output)
+
+    def reduce_scatter(
+        self, outputs: list[torch.Tensor], sources: list[list[torch.Tensor]], opts: Any = None
+    ) -> Any:
+        for output, parts in zip(outputs, sources, strict=True):
+            self._note("reduce_scatter", parts)
+            _copy(output, parts[self._rank])
+            self._reduce(output, _operation(opts))
+        return _done(outputs)
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: list[torch.Tensor], sources: list[torch.Tensor], opts: Any = None
+    ) -> Any:
+        for output, source in zip(outputs, sources, strict=True):
+            self.reduce_scatter_single(output, source, opts)
+        return _done(outputs)
+
+    # ---- gathers
+    def all_gather_single(self, output: torch.Tensor, source: torch.Tensor, opts: Any = None) -> Any:
+        self._note("all_gather", [output])
+        if _has_values(output) and output.numel():
+            output.view(self._size, -1).copy_(source.reshape(1, -1).expand(self._size, -1))
+        return _done(output)
+
+    def all_gather_single_coalesced(
+        self, outputs: list[torch.Tensor], sources: list[torch.Tensor], opts: Any = None
+    ) -> Any:
+        for output, source in zip(outputs, sources, strict=True):
+            self.all_gather_single(output, source)
+        return _done(outputs)
+
+    def allgather(
+        self, outputs: list[list[torch.Tensor]], sources: list[torch.Tensor], opts: Any = None
+    ) -> Any:
+        for parts, source in zip(outputs, sources, strict=True):
+            self._note("all_gather", parts)
+            if _has_values(source):
+                for part in parts:
+                    _copy(part, source)
+        return _done(outputs)
+
+    def allgather_coalesced(self, outputs: Any, sources: list[torch.Tensor], opts: Any = None) -> Any:
+        for parts in outputs:
+            self._note("all_gather", parts)
+            for part, source in zip(parts, sources, strict=True):
+                _copy(part, source)
+        return _done(outputs)
+
+    def gather(self, outputs: list[list[torch.Tensor]], sources: list[torch.Tensor], opts: Any = None) -> Any:
+        self._traffic.add("gather", _size(sources) * self._size, self._size)
+        for parts in outputs:
+            for part in parts:
+                _copy(part, sources[0])
+        return _done(outputs)
+
+    # ---- the rest
+    def broadcast(self, tensors: list[torch.Tensor], opts: Any = None) -> Any:
+        self._note("broadcast", tensors)
+        return _done(tensors)
+
+    def scatter(
+        self, outputs: list[torch.Tensor], sources: list[list[torch.Tensor]], opts: Any = None
+    ) -> Any:
+        self._traffic.add("scatter", _size(outputs) * self._size, self._size)
+        if sources:
+            _copy(outputs[0], sources[0][self._rank])
+        return _done(outputs)
+
+    def alltoall_base(
+        self,
+        output: torch.Tensor,
+        source: torch.Tensor,
+        output_sizes: list[int],
+        source_sizes: list[int],
+        opts: Any = None,
+    ) -> Any:
+        self._note("all_to_all", [source])
+        if output.numel() == source.numel():
+            _copy(output, source)
+        return _done(output)
+
+    all_to_all_single = alltoall_base
+
+    def alltoall(self, outputs: list[torch.Tensor], sources: list[torch.Tensor], opts: Any = None) -> Any:
+        self._note("all_to_all", sources)
+        for output, source in zip(outputs, sources, strict=True):
+            if output.numel() == source.numel():
+                _copy(output, source)
+        return _done(outputs)
+
+    def send(self, tensors: list[torch.Tensor], destination: int, tag: int = 0) -> Any:
+        self._note("send", tensors)
+        return _done(tensors)
+
+    def recv(self, tensors: list[torch.Tensor], source: int, tag: int = 0) -> Any:
+        self._note("recv", tensors)
+        return _done(tensors)
+
+    recv_anysource = recv
+
+    def barrier(self, opts: Any = None) -> Any:
+        return _done(None)
+
+    # The names that torch had before 2.13.
+    _allgather_base = all_gather_single
+    _reduce_scatter_base = reduce_scatter_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+
+def _operation(opts: Any) -> Any:
+    return getattr(opts, "reduceOp", dist.ReduceOp.SUM)
+
+
+def install(traffic: Traffic, *, rank: int, world_size: int) -> None:
+    """Give every call of torch.distributed.init_process_group and new_group a :class:`VirtualProcessGroup`.
+
+    The groups call themselves "nccl", which is what DeepSpeed, accelerate and transformers look for.
+    """
+    module = dist.distributed_c10d
+    join_world, make_group = dist.init_process_group, dist.new_group
+
+    def create(
+        _store: Any, group_rank: int, group_size: int, _timeout: datetime.timedelta
+    ) -> VirtualProcessGroup:
+        return VirtualProcessGroup(group_rank, group_size, traffic)
+
+    dist.Backend.register_backend(BACKEND, create, devices=["cpu", "cuda"])
+
+    def init_process_group(backend: Any = None, *_: Any, **given: Any) -> None:
+        kept = {name: value for name, value in given.items() if name == "timeout" and value is not None}
+        join_world(backend=BACKEND, rank=rank, world_size=world_size, store=dist.distributed_c10d.HashStore(), **kept)
+
+    def new_group(ranks: Any = None, timeout: Any = None, backend: Any = None, *_: Any, **given: Any) -> Any:
+        kept = {
+            name: value
+            for name, value in given.items()
+            if name in ("group_desc", "use_local_synchronization")
+        }
+        return make_group(ranks, timeout, BACKEND, **kept)
+
+    def always(value: Any) -> Callable[..., Any]:
+        return lambda *_, **__: value
+
+    answers = {
+        "init_process_group": init_process_group,
+        "new_group": new_group,
+        "get_backend": always("nccl"),
+        "is_nccl_available": always(True),
+        "monitored_barrier": always(None),
+        "broadcast_object_list": always(None),
+    }
+    for name, answer in answers.items():
+        setattr(dist, name, answer)
+        setattr(module, name, answer)
+    # new_group and init wait for the other ranks at the store.
+    module._store_based_barrier = always(None)

@@ -1,0 +1,70 @@
+"""Errors of the rehearsal that are zerokit's own limits rather than mistakes in the user's script."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import FrameType
+
+from zerokit.errors import ZerokitError
+
+_OWN_FOLDER = str(Path(__file__).parent)
+_LIBRARY_FOLDERS = ("/site-packages/", "/dist-packages/")
+
+_met: list[RehearsalGap] = []
+
+
+class RehearsalGap(ZerokitError):  # noqa: N818 - a gap of the rehearsal, not a mistake of the user's
+    """Something that runs on a GPU and that the rehearsal cannot stand in for.
+
+    Every gap is also kept in :func:`met_gaps`, because libraries often try a kernel and fall back to another
+    path when it raises: the report must say so even when the script goes on.
+
+    Args:
+        operation: the kernel or operation, as its library names it.
+        hint: what can be done, as an instruction.
+        where: ``file:line`` of the call; found on the stack if not given.
+    """
+
+    def __init__(self, operation: str, *, hint: str | None = None, where: str | None = None) -> None:
+        super().__init__(
+            f"the rehearsal cannot stand in for {operation}",
+            where=where or calling_line(),
+            hint=hint or "Choose a setting that does not use it, or measure this run on a GPU",
+        )
+        self.operation = operation
+        _met.append(self)
+
+
+def met_gaps() -> tuple[RehearsalGap, ...]:
+    """Every gap raised so far in this process, whether or not somebody caught it."""
+    return tuple(_met)
+
+
+def calling_line() -> str:
+    """``file:line`` of the innermost call outside this package, and of the script that led to it.
+
+    A line in an installed library says what was asked for; the line of the user's script says where to change
+    it.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    innermost: str | None = None
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if not path.startswith((_OWN_FOLDER, "<")):
+            line = f"{_short(path)}:{frame.f_lineno}"
+            in_library = any(folder in path for folder in _LIBRARY_FOLDERS)
+            if innermost is None:
+                innermost = line
+            if not in_library:
+                return line if line == innermost else f"{innermost} (called from {line})"
+        frame = frame.f_back
+    return innermost or "an unknown line"
+
+
+def _short(path: str) -> str:
+    for folder in _LIBRARY_FOLDERS:
+        _, found, inside = path.partition(folder)
+        if found:
+            return inside
+    return path

@@ -1,0 +1,319 @@
+"""The C++ backend, seen from Python.
+
+It has to be in the process before torch is, so that torch finds a CUDA device when it looks for one. Everything
+here is a thin face of `native/api.cpp`; sizes are bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import enum
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zerokit.errors import LaunchError
+from zerokit.rehearsal.build import built_library, torch_folder
+from zerokit.rehearsal.recording import Space
+
+if TYPE_CHECKING:
+    import numpy
+    import torch
+
+STATS = (
+    "allocation",
+    "segment",
+    "active",
+    "inactive_split",
+    "allocated_bytes",
+    "reserved_bytes",
+    "active_bytes",
+    "inactive_split_bytes",
+    "requested_bytes",
+)
+"""The statistics of torch.cuda.memory_stats that the allocator model keeps, in the library's order."""
+POOLS = ("all", "small_pool", "large_pool")
+FIELDS = ("current", "peak", "allocated", "freed")
+
+
+class Phase(enum.IntEnum):
+    """Which part of the run an allocation belongs to."""
+
+    INIT = 0
+    FORWARD = 1
+    LOSS = 2
+    BACKWARD = 3
+    STEP = 4
+    BETWEEN = 5
+
+
+class Category(enum.IntEnum):
+    """What a block is for."""
+
+    OTHER = 0
+    PARAMETERS = 1
+    GRADIENTS = 2
+    OPTIMIZER_STATES = 3
+    ACTIVATIONS = 4
+    BUFFERS = 5
+
+
+class Model(enum.IntEnum):
+    """A model of torch's caching allocator."""
+
+    ORDINARY = 0
+    EXPANDABLE = 1
+    ANSWERING = 2
+    """The one of the two that `torch.cuda` answers from, by PYTORCH_CUDA_ALLOC_CONF."""
+
+
+class Backend:
+    """The loaded library. There is one for each process: see :func:`load`."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library = library
+        self._site_finder: Any = None  # ctypes does not keep callbacks alive
+        _declare(library)
+
+    def configure(
+        self,
+        *,
+        own_device: int,
+        visible_devices: int,
+        capacity: int,
+        expandable: bool,
+        capability: tuple[int, int],
+        compute: bool,
+    ) -> None:
+        """Set the device up; before its first allocation.
+
+        Args:
+            own_device: index of this rank's device.
+            visible_devices: number of devices that the rank sees.
+            capacity: bytes that the allocator may reserve, or -1 for no limit.
+            expandable: whether torch.cuda answers as with expandable segments.
+            capability: CUDA compute capability.
+            compute: whether values are computed: a real run under the rehearsal's accounting.
+        """
+        self._library.zk_set_devices(own_device, visible_devices)
+        self._library.zk_configure(capacity, int(expandable), *capability, int(compute))
+
+    def take_over(self) -> None:
+        """Put the virtual device and its host kernels in the place of torch's own."""
+        self._library.zk_take_over_device()
+        self._library.zk_take_over_host()
+
+    def find_sites_with(self, finder: Callable[[], int]) -> None:
+        """Ask `finder` for the index of the calling line whenever a large block is made."""
+        self._site_finder = ctypes.CFUNCTYPE(ctypes.c_int32)(finder)
+        self._library.zk_set_site_finder(self._site_finder)
+
+    @property
+    def phase(self) -> Phase:
+        """The phase that allocations are written down under."""
+        return Phase(self._library.zk_phase())
+
+    @phase.setter
+    def phase(self, phase: Phase) -> None:
+        self._library.zk_set_phase(phase)
+
+    def set_step(self, step: int) -> None:
+        """Number of optimizer steps that are completed."""
+        self._library.zk_set_step(step)
+
+    @contextlib.contextmanager
+    def uncounted(self) -> Iterator[None]:
+        """Leave this thread's allocations out of every figure."""
+        self._library.zk_set_counting(0)
+        try:
+            yield
+        finally:
+            self._library.zk_set_counting(1)
+
+    @property
+    def current_stream(self) -> int:
+        """This thread's CUDA stream; 0 is the default stream."""
+        return int(self._library.zk_current_stream())
+
+    @current_stream.setter
+    def current_stream(self, stream: int) -> None:
+        self._library.zk_set_current_stream(stream)
+
+    def forget_contents(self, tensor: torch.Tensor) -> None:
+        """Treat what `tensor` holds as made up, and give its pages back."""
+        self._library.zk_forget_contents(tensor.untyped_storage()._cdata)
+
+    def label(self, tensor: torch.Tensor, category: Category, name: int = -1) -> None:
+        """Say what the block behind `tensor` is for; `name` is an index into the recording's names."""
+        self._library.zk_label(tensor.untyped_storage()._cdata, category, name)
+
+    def block_of(self, tensor: torch.Tensor) -> int:
+        """The id of the block behind `tensor`, or -1 where the library did not allocate it."""
+        return int(self._library.zk_block(tensor.untyped_storage()._cdata))
+
+    def resize_storage(self, storage: torch.UntypedStorage, size: int) -> None:
+        """What `UntypedStorage.resize_` does on a CUDA build."""
+        self._library.zk_resize_storage(storage._cdata, size)
+
+    def current(self, space: Space) -> int:
+        """Bytes that are allocated in `space` now."""
+        return int(self._library.zk_current(space))
+
+    def peak(self, space: Space) -> int:
+        """Most bytes that were allocated in `space` since the start or the last :meth:`reset_peak`."""
+        return int(self._library.zk_peak(space))
+
+    def reset_peak(self, space: Space) -> None:
+        """Start a new peak from what is allocated now."""
+        self._library.zk_reset_peak(space)
+
+    def synchronize(self) -> None:
+        """Let all streams catch up, so that blocks waiting for them are free."""
+        self._library.zk_synchronize()
+
+    def empty_cache(self) -> None:
+        """Give unused segments of both allocator models back."""
+        self._library.zk_empty_cache()
+
+    def stats(self, model: Model) -> dict[str, int]:
+        """Statistics under the names of `torch.cuda.memory_stats`, flat ("reserved_bytes.all.peak")."""
+        found = {}
+        per_stat = len(POOLS) * len(FIELDS)
+        for index, stat in enumerate(STATS):
+            for place, pool in enumerate(POOLS):
+                for offset, field in enumerate(FIELDS):
+                    which = index * per_stat + place * len(FIELDS) + offset
+                    found[f"{stat}.{pool}.{field}"] = int(self._library.zk_stat(model, which))
+        found["num_alloc_retries"] = int(self._library.zk_stat(model, len(STATS) * per_stat))
+        found["num_ooms"] = int(self._library.zk_stat(model, len(STATS) * per_stat + 1))
+        return found
+
+    def stat(self, model: Model, stat: str, field: str) -> int:
+        """One figure of :meth:`stats`, over all pools."""
+        which = STATS.index(stat) * len(POOLS) * len(FIELDS) + FIELDS.index(field)
+        return int(self._library.zk_stat(model, which))
+
+    def events(self, dtype: numpy.dtype[Any]) -> numpy.ndarray[Any, Any]:
+        """A copy of the event log, as an array of `dtype` (recording.EVENT)."""
+        return _copied(self._library.zk_events(), self._library.zk_event_count(), dtype)
+
+    def blocks(self, dtype: numpy.dtype[Any]) -> numpy.ndarray[Any, Any]:
+        """A copy of the records of all blocks, as an array of `dtype` (recording.BLOCK)."""
+        return _copied(self._library.zk_blocks(), self._library.zk_block_count(), dtype)
+
+    def event_count(self) -> int:
+        """Length of the event log so far."""
+        return int(self._library.zk_event_count())
+
+    def operator_names(self) -> list[str]:
+        """Names that a block's `op` indexes."""
+        return [name.decode() for name in self._library.zk_operator_names().splitlines()]
+
+    def made_up_notes(self) -> list[tuple[str, int, int]]:
+        """Results that were chosen by policy: what, index of the calling line, how often."""
+        lines = self._library.zk_made_up_notes().decode().splitlines()
+        notes = [line.split("\t") for line in lines]
+        return [(what, int(site), int(count)) for what, site, count in notes]
+
+    @property
+    def random_elements_skipped(self) -> int:
+        """Random numbers of the host that a real run would have drawn to fill parameters."""
+        return int(self._library.zk_random_elements_skipped())
+
+    @property
+    def flops(self) -> float:
+        """Floating-point operations of matrix products and attention since the start."""
+        return float(self._library.zk_flops())
+
+
+_backend: Backend | None = None
+
+
+def load() -> Backend:
+    """Build the library if need be, and load it into this process.
+
+    Raises:
+        LaunchError: torch is already imported, or the library cannot be built.
+    """
+    global _backend
+    if _backend is None:
+        if "torch" in sys.modules:
+            raise LaunchError(
+                "torch is imported already, and has looked for its devices",
+                where="rehearsal",
+                hint="Import zerokit.rehearsal and open virtual_cluster() before anything that imports torch",
+            )
+        _backend = Backend(_open(built_library()))
+    return _backend
+
+
+def backend() -> Backend:
+    """The loaded library.
+
+    Raises:
+        LaunchError: it is not loaded.
+    """
+    if _backend is None:
+        raise LaunchError("no rehearsal is running", where="rehearsal", hint="Open virtual_cluster() first")
+    return _backend
+
+
+def uncounted() -> contextlib.AbstractContextManager[None]:
+    """A context in which this thread's allocations are left out of every figure."""
+    return backend().uncounted()
+
+
+def _open(library: Path) -> ctypes.CDLL:
+    # torch itself loads this first, for the libraries of threads and of CUDA that its own depend on.
+    ctypes.CDLL(str(torch_folder() / "lib" / "libtorch_global_deps.so"), mode=ctypes.RTLD_GLOBAL)
+    return ctypes.CDLL(str(library))
+
+
+def _copied(address: int | None, count: int, dtype: numpy.dtype[Any]) -> numpy.ndarray[Any, Any]:
+    import numpy
+
+    if not count or address is None:
+        return numpy.zeros(0, dtype)
+    raw = (ctypes.c_char * (count * dtype.itemsize)).from_address(address)
+    return numpy.frombuffer(raw, dtype=dtype).copy()
+
+
+def _declare(library: ctypes.CDLL) -> None:
+    pointer, integer, long = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
+    signatures: dict[str, tuple[Any, list[Any]]] = {
+        "zk_configure": (None, [long, integer, integer, integer, integer]),
+        "zk_set_devices": (None, [integer, integer]),
+        "zk_take_over_host": (integer, []),
+        "zk_take_over_device": (integer, []),
+        "zk_set_site_finder": (None, [ctypes.CFUNCTYPE(ctypes.c_int32)]),
+        "zk_set_phase": (None, [integer]),
+        "zk_phase": (integer, []),
+        "zk_set_step": (None, [integer]),
+        "zk_set_counting": (None, [integer]),
+        "zk_current_stream": (integer, []),
+        "zk_set_current_stream": (None, [integer]),
+        "zk_forget_contents": (None, [pointer]),
+        "zk_label": (None, [pointer, integer, integer]),
+        "zk_block": (long, [pointer]),
+        "zk_resize_storage": (None, [pointer, long]),
+        "zk_current": (long, [integer]),
+        "zk_peak": (long, [integer]),
+        "zk_reset_peak": (None, [integer]),
+        "zk_synchronize": (None, []),
+        "zk_empty_cache": (None, []),
+        "zk_stat": (long, [integer, integer]),
+        "zk_event_count": (long, []),
+        "zk_events": (pointer, []),
+        "zk_block_count": (long, []),
+        "zk_blocks": (pointer, []),
+        "zk_operator_names": (ctypes.c_char_p, []),
+        "zk_made_up_notes": (ctypes.c_char_p, []),
+        "zk_random_elements_skipped": (long, []),
+        "zk_flops": (ctypes.c_double, []),
+    }
+    for name, (result, arguments) in signatures.items():
+        function = getattr(library, name)
+        function.restype = result
+        function.argtypes = arguments

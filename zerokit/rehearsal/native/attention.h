@@ -1,0 +1,99 @@
+// Attention as a CUDA build of torch would run it: which backend scaled_dot_product_attention takes, and what the
+// kernels of that backend allocate. No value is computed.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <optional>
+
+#include "dispatch.h"
+
+namespace torch {
+class Library;
+}
+
+namespace zerokit {
+
+// ---- the choice (attention.cpp)
+
+// The cuDNN release that the rehearsed installation would load, as torch.backends.cudnn.version() spells it; 0 for none.
+int64_t cudnn_version();
+void set_cudnn_version(int64_t version);
+
+// The at::SDPBackend that torch would choose (math 0, flash 1, efficient 2, cuDNN 3). Arguments as those of
+// aten::_fused_sdp_choice. Raises when every backend that is enabled refuses the inputs.
+int64_t choose_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                         const std::optional<at::Tensor>& attn_mask, double dropout_p, bool is_causal,
+                         std::optional<double> scale, bool enable_gqa);
+
+// Makes scaled_dot_product_attention on CUDA tensors ask choose_attention. Runs by itself when the library is loaded;
+// to be called again if libtorch_cuda is loaded later, because that library sets its own answer.
+void use_attention_choice();
+
+// ---- the kernels (attention_flash.cpp, attention_efficient.cpp, attention_cudnn.cpp)
+
+// Adds the kernels to the CUDA key of aten. Runs by itself when the library is loaded; the same remark holds.
+void register_attention(torch::Library& library);
+void register_flash_attention(torch::Library& library);
+void register_efficient_attention(torch::Library& library);
+void register_cudnn_attention(torch::Library& library);
+
+// Names what this thread allocates while it lives.
+struct AttentionOperator {
+  explicit AttentionOperator(const char* name) { set_current_operator(operator_index(name)); }
+  ~AttentionOperator() { set_current_operator(-1); }
+};
+
+// Results of attention are sized and never computed.
+inline void leave_without_values(const at::Tensor& result) {
+  fill_made_up(result);
+  mark_made_up(result);
+}
+
+// ---- costs (attention_costs.cpp)
+
+inline int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+// True if torch.use_deterministic_algorithms(True) is on and forbids, not only warns.
+bool must_be_deterministic();
+
+// FLOPs over `pairs` of query and key rows (batch x heads x queries x keys), two for each multiply-add and a causal
+// mask not made use of, as torch.utils.flop_counter counts (sdpa_flop_count, sdpa_backward_flop_count).
+double attention_flops(double pairs, int64_t head_dim, int64_t head_dim_value);
+double attention_backward_flops(double pairs, int64_t head_dim, int64_t head_dim_value);
+
+// Parts into which flash attention cuts the keys of a forward without dropout; more than one needs accumulators.
+int64_t flash_key_splits(int64_t batch, int64_t heads, int64_t queries, int64_t keys, int64_t head_size);
+
+// What _efficient_attention_backward is called with; sizes in elements.
+struct EfficientBackwardSizes {
+  at::ScalarType dtype;
+  int64_t batch;
+  int64_t heads;
+  int64_t queries;
+  int64_t keys;
+  int64_t head_dim;
+  int64_t head_dim_value;
+  std::optional<int64_t> num_splits_key;
+};
+// Bytes of the fp32 accumulators that it allocates.
+int64_t efficient_backward_workspace_bytes(const EfficientBackwardSizes& sizes);
+
+// What cuDNN's attention is called with; sizes in elements.
+struct CudnnSizes {
+  int64_t batch;
+  int64_t heads;
+  int64_t key_heads;
+  int64_t queries;
+  int64_t keys;
+  int64_t head_dim;
+  int64_t head_dim_value;
+  double dropout_p;
+};
+// Bytes of the workspaces that its execution plans ask for.
+int64_t cudnn_forward_workspace_bytes(const CudnnSizes& sizes);
+int64_t cudnn_backward_workspace_bytes(const CudnnSizes& sizes);
+
+}  // namespace zerokit

@@ -1,0 +1,437 @@
+#include "blocks.h"
+
+#include <ATen/SequenceNumber.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <torch/csrc/autograd/function.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+
+namespace zerokit {
+namespace {
+
+// Addresses for device memory: reserved, never backed by pages unless small or integer contents are written.
+constexpr int64_t kArenaBytes = int64_t{1} << 45;
+
+struct Ledger {
+  std::mutex mutex;
+  std::vector<Event> events;
+  std::vector<BlockRecord> records;
+  Totals totals[3] = {};
+  std::map<const char*, int64_t> pinned_ranges;
+  // Freed pinned memory by size: torch keeps it for the next request of that size class, and never gives it back
+  // (aten/src/ATen/core/CachingHostAllocator.h).
+  std::unordered_map<int64_t, std::vector<Block*>> pinned_cache;
+};
+
+Ledger& ledger() {
+  static auto* instance = new Ledger;  // outlives every tensor
+  return *instance;
+}
+
+RunState state;
+thread_local int uncounted_depth = 0;
+thread_local int stream_of_thread = 0;
+thread_local int32_t operator_of_thread = -1;
+
+std::unique_ptr<CachingAllocator> models[2];
+bool expandable_answers = false;
+
+char* arena() {
+  static char* base = [] {
+    void* memory = ::mmap(nullptr, kArenaBytes, PROT_READ | PROT_WRITE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    TORCH_CHECK(memory != MAP_FAILED, "the rehearsal could not reserve addresses for the virtual device");
+    return static_cast<char*>(memory);
+  }();
+  return base;
+}
+
+int64_t now_ns() {
+  static const auto start = std::chrono::steady_clock::now();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start).count();
+}
+
+int64_t power_of_two_at_least(int64_t bytes) {
+  int64_t size = 1;
+  while (size < bytes) size *= 2;
+  return size;
+}
+
+// Appends to the log and to the totals. `bytes` is signed. Caller holds the lock.
+void log_change(Ledger& book, const Block& block, int64_t bytes, uint64_t address) {
+  auto& total = book.totals[static_cast<int>(block.space)];
+  total.current += bytes;
+  total.peak = std::max(total.peak, total.current);
+  if (block.space != Space::device && std::abs(bytes) < kLoggedHostBytes) return;
+  book.events.push_back({now_ns(), block.id, bytes, address, state.step, static_cast<int16_t>(stream_of_thread),
+                         static_cast<uint8_t>(block.space), state.phase});
+}
+
+// Gives a new block its id and its line in the records.
+void enter(Block& block, uint64_t address) {
+  const bool traced = block.counted >= kTracedBytes && state.find_site != nullptr;
+  // Python is asked without the lock: it may wait for the thread that holds Python's own lock.
+  const int32_t site = traced ? calling_line() : -1;
+  auto& book = ledger();
+  std::lock_guard<std::mutex> guard(book.mutex);
+  block.id = static_cast<int64_t>(book.records.size());
+  book.records.push_back({block.counted, site, operator_of_thread, -1, 0, -1, 0, state.phase, {}});
+  log_change(book, block, block.counted, address);
+}
+
+void leave(Block& block, uint64_t address) {
+  if (block.counted == 0) return;
+  auto& book = ledger();
+  std::lock_guard<std::mutex> guard(book.mutex);
+  log_change(book, block, -block.counted, address);
+}
+
+void* own_pages(int64_t bytes) {
+  void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  TORCH_CHECK(memory != MAP_FAILED, "the rehearsal could not map ", bytes, " bytes of host memory");
+  return memory;
+}
+
+void* heap_memory(int64_t bytes) {
+  void* memory = nullptr;
+  TORCH_CHECK(posix_memalign(&memory, 64, bytes) == 0, "out of host memory: ", bytes, " bytes");
+  return memory;
+}
+
+uint64_t address_of(const Block& block) { return reinterpret_cast<uint64_t>(block.data); }
+
+// ---- device
+
+std::mutex device_mutex;
+
+void release_device(void* context) {
+  auto* block = static_cast<Block*>(context);
+  const uint64_t address = address_of(*block);
+  if (block->counted != 0) {
+    std::lock_guard<std::mutex> guard(device_mutex);
+    ordinary_model().release(block->ordinary);
+    expandable_model().release(block->expandable);
+  } else {
+    std::free(block->data);
+  }
+  leave(*block, address);
+  delete block;
+}
+
+Block* new_device_block(int64_t bytes) {
+  auto* block = new Block{-1, nullptr, bytes, 0, Space::device, Contents::made_up, false, nullptr, nullptr};
+  if (uncounted_depth > 0) {
+    block->data = bytes < kSmallBytes ? std::calloc(1, bytes) : heap_memory(bytes);
+    block->contents = Contents::known;
+    return block;
+  }
+  {
+    std::lock_guard<std::mutex> guard(device_mutex);
+    block->ordinary = ordinary_model().allocate(bytes, stream_of_thread);
+    block->expandable = expandable_model().allocate(bytes, stream_of_thread);
+    block->counted = answering_model().allocated_size(expandable_answers ? block->expandable : block->ordinary);
+    const uint64_t address = ordinary_model().address(block->ordinary);
+    static const uint64_t first_address = address;  // the model's addresses only grow
+    block->data = arena() + (address - first_address);
+  }
+  if (bytes < kSmallBytes) std::memset(block->data, 0, bytes);
+  if (state.compute_everything) block->contents = Contents::known;
+  enter(*block, address_of(*block));
+  return block;
+}
+
+// ---- host
+
+void release_pageable(void* context) {
+  auto* block = static_cast<Block*>(context);
+  leave(*block, address_of(*block));
+  if (block->own_pages) {
+    ::munmap(block->data, block->bytes);
+  } else {
+    std::free(block->data);
+  }
+  delete block;
+}
+
+Block* new_pageable_block(int64_t bytes) {
+  const bool own = bytes >= kOwnPagesBytes;
+  auto* block = new Block{-1, own ? own_pages(bytes) : heap_memory(bytes), bytes, uncounted_depth > 0 ? 0 : bytes,
+                          Space::pageable, own ? Contents::untouched : Contents::known, own, nullptr, nullptr};
+  if (block->counted >= kLoggedHostBytes) {
+    enter(*block, address_of(*block));
+  } else if (block->counted > 0) {
+    auto& book = ledger();
+    std::lock_guard<std::mutex> guard(book.mutex);
+    log_change(book, *block, block->counted, 0);
+  }
+  return block;
+}
+
+void release_pinned(void* context) {
+  auto* block = static_cast<Block*>(context);
+  auto& book = ledger();
+  std::lock_guard<std::mutex> guard(book.mutex);
+  book.pinned_cache[power_of_two_at_least(block->bytes)].push_back(block);
+}
+
+// A cached block of the same size class, as if new; nullptr if there is none.
+Block* cached_pinned_block(int64_t bytes) {
+  auto& book = ledger();
+  std::lock_guard<std::mutex> guard(book.mutex);
+  auto& cached = book.pinned_cache[power_of_two_at_least(bytes)];
+  if (cached.empty()) return nullptr;
+  Block* block = cached.back();
+  cached.pop_back();
+  if (block->own_pages) {
+    ::madvise(block->data, power_of_two_at_least(bytes), MADV_DONTNEED);
+    block->contents = Contents::untouched;
+  }
+  block->bytes = bytes;
+  return block;
+}
+
+Block* new_pinned_block(int64_t bytes) {
+  if (Block* cached = cached_pinned_block(bytes)) return cached;
+  const int64_t size = power_of_two_at_least(bytes);
+  const bool own = size >= kOwnPagesBytes;
+  auto* block = new Block{-1, own ? own_pages(size) : heap_memory(size), bytes, size,
+                          Space::pinned, own ? Contents::untouched : Contents::known, own, nullptr, nullptr};
+  enter(*block, address_of(*block));
+  auto& book = ledger();
+  std::lock_guard<std::mutex> guard(book.mutex);
+  book.pinned_ranges[static_cast<const char*>(block->data)] = size;
+  return block;
+}
+
+// ---- the allocators
+
+class BlockAllocator final : public c10::Allocator {
+ public:
+  using Make = Block* (*)(int64_t);
+  BlockAllocator(Make make, c10::DeleterFnPtr release, c10::DeviceType type)
+      : make_(make), release_(release), type_(type) {}
+
+  c10::DataPtr allocate(size_t bytes) override {
+    const c10::Device device = type_ == c10::kCUDA ? own_device() : c10::Device(type_);
+    if (bytes == 0) return {nullptr, nullptr, &c10::detail::deleteNothing, device};
+    Block* block = make_(static_cast<int64_t>(bytes));
+    return {block->data, block, release_, device};
+  }
+  // "Raw" allocation would need the pointer to be its own context, which a block's is not.
+  c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
+  void copy_data(void* target, const void* source, std::size_t bytes) const override {
+    if (static_cast<int64_t>(bytes) < kSmallBytes || state.compute_everything) {
+      default_copy_data(target, source, bytes);
+    }
+  }
+
+ private:
+  Make make_;
+  c10::DeleterFnPtr release_;
+  c10::DeviceType type_;
+};
+
+BlockAllocator device_memory(&new_device_block, &release_device, c10::kCUDA);
+BlockAllocator pageable_memory(&new_pageable_block, &release_pageable, c10::kCPU);
+BlockAllocator pinned_memory(&new_pinned_block, &release_pinned, c10::kCPU);
+
+}  // namespace
+
+c10::Allocator* device_allocator() { return &device_memory; }
+c10::Allocator* pageable_allocator() { return &pageable_memory; }
+c10::Allocator* pinned_allocator() { return &pinned_memory; }
+
+Block* block_of(const c10::StorageImpl& storage) {
+  const auto& pointer = storage.data_ptr();
+  const auto release = pointer.get_deleter();
+  if (release != &release_device && release != &release_pageable && release != &release_pinned) return nullptr;
+  return static_cast<Block*>(pointer.get_context());
+}
+
+bool is_pinned_address(const void* address) {
+  auto& book = ledger();
+  std::lock_guard<std::mutex> guard(book.mutex);
+  const char* wanted = static_cast<const char*>(address);
+  auto after = book.pinned_ranges.upper_bound(wanted);
+  if (after == book.pinned_ranges.begin()) return false;
+  --after;
+  return wanted < after->first + after->second;
+}
+
+void resize_storage(c10::StorageImpl& storage, int64_t bytes) {
+  const int64_t old_bytes = static_cast<int64_t>(storage.nbytes());
+  if (bytes == old_bytes) return;
+  c10::Allocator* allocator = storage.device().is_cuda() ? device_allocator() : storage.allocator();
+  c10::DataPtr fresh = allocator->allocate(bytes);
+  const Block* old_block = block_of(storage);
+  const int64_t kept = std::min(bytes, old_bytes);
+  if (kept > 0 && (old_block == nullptr || old_block->contents == Contents::known || kept < kSmallBytes)) {
+    std::memcpy(fresh.get(), storage.data(), kept);
+    auto* block = static_cast<Block*>(fresh.get_context());
+    if (kept >= kSmallBytes) block->contents = Contents::known;
+  }
+  storage.set_data_ptr_noswap(std::move(fresh));
+  storage.set_nbytes(bytes);
+}
+
+void record_block_stream(Block& block, int stream) {
+  std::lock_guard<std::mutex> guard(device_mutex);
+  ordinary_model().record_stream(block.ordinary, stream);
+  expandable_model().record_stream(block.expandable, stream);
+}
+
+void forget_contents(Block& block) {
+  if (state.compute_everything || block.contents == Contents::made_up) return;
+  if (block.own_pages) ::madvise(block.data, block.bytes, MADV_DONTNEED);
+  block.contents = Contents::made_up;
+}
+
+bool is_still_untouched(Block& block) {
+  if (block.contents != Contents::untouched) return false;
+  // mincore(2) would call a page that was swapped out untouched; the page map tells both.
+  static const int page_map = ::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+  constexpr uint64_t kPresentOrSwapped = uint64_t{3} << 62;
+  constexpr int64_t kPagesAtOnce = 1 << 13;
+  static thread_local std::vector<uint64_t> entries(kPagesAtOnce);
+  const int64_t page = ::sysconf(_SC_PAGESIZE);
+  const int64_t first_page = static_cast<int64_t>(address_of(block)) / page;
+  const int64_t pages = (block.bytes + page - 1) / page;
+  for (int64_t done = 0; done < pages; done += kPagesAtOnce) {
+    const int64_t bytes = std::min(kPagesAtOnce, pages - done) * 8;
+    bool written = ::pread(page_map, entries.data(), bytes, (first_page + done) * 8) != bytes;
+    for (int64_t index = 0; index < bytes / 8 && !written; ++index) written = entries[index] & kPresentOrSwapped;
+    if (written) {
+      block.contents = Contents::known;
+      return false;
+    }
+  }
+  return true;
+}
+
+void label(Block& block, uint8_t category, int32_t name) {
+  if (block.id < 0) return;
+  auto& book = ledger();
+  std::lock_guard<std::mutex> guard(book.mutex);
+  auto& record = book.records[block.id];
+  record.category = category;
+  if (name >= 0) record.name = name;
+}
+
+void describe(Block& block, int8_t dtype, c10::IntArrayRef shape) {
+  if (block.id < 0 || block.counted < kTracedBytes) return;
+  auto& book = ledger();
+  std::lock_guard<std::mutex> guard(book.mutex);
+  auto& record = book.records[block.id];
+  record.dtype = dtype;
+  record.dimensions = static_cast<uint8_t>(std::min<size_t>(shape.size(), 6));
+  std::copy_n(shape.begin(), record.dimensions, record.shape);
+}
+
+RunState& run_state() { return state; }
+
+int32_t calling_line() {
+  if (state.find_site == nullptr) return -1;
+  // Autograd gives a forward operation and the node of its backward pass the same number, on each thread.
+  static std::unordered_map<uint64_t, int32_t> line_of_node;
+  static std::mutex mutex;
+  const int32_t line = state.find_site();
+  std::lock_guard<std::mutex> guard(mutex);
+  if (line >= 0) {
+    const uint64_t next = at::sequence_number::peek();
+    if (next > 0) line_of_node[next - 1] = line;
+    return line;
+  }
+  const auto node = torch::autograd::get_current_node();
+  if (!node) return -1;
+  const auto found = line_of_node.find(node->sequence_nr());
+  return found == line_of_node.end() ? -1 : found->second;
+}
+
+namespace {
+c10::DeviceIndex own_index = 0;
+c10::DeviceIndex visible_count = 1;
+}  // namespace
+
+c10::Device own_device() { return {c10::kCUDA, own_index}; }
+c10::DeviceIndex visible_devices() { return visible_count; }
+void set_devices(c10::DeviceIndex own, c10::DeviceIndex visible) {
+  own_index = own;
+  visible_count = visible;
+}
+
+Uncounted::Uncounted() { ++uncounted_depth; }
+Uncounted::~Uncounted() { --uncounted_depth; }
+void set_counting(bool on) { uncounted_depth += on ? -1 : 1; }
+
+int current_stream() { return stream_of_thread; }
+void set_current_stream(int stream) { stream_of_thread = stream; }
+
+void set_current_operator(int32_t index) { operator_of_thread = index; }
+
+namespace {
+std::vector<std::string> names_of_operators;
+std::unordered_map<std::string, int32_t> index_of_operator;
+}  // namespace
+
+int32_t operator_index(const std::string& name) {
+  auto& book = ledger();
+  std::lock_guard<std::mutex> guard(book.mutex);
+  auto [entry, is_new] = index_of_operator.try_emplace(name, static_cast<int32_t>(names_of_operators.size()));
+  if (is_new) names_of_operators.push_back(name);
+  return entry->second;
+}
+const std::vector<std::string>& operator_names() { return names_of_operators; }
+
+const std::vector<Event>& events() { return ledger().events; }
+std::vector<BlockRecord>& block_records() { return ledger().records; }
+
+Totals totals(Space space) {
+  auto& book = ledger();
+  std::lock_guard<std::mutex> guard(book.mutex);
+  return book.totals[static_cast<int>(space)];
+}
+
+void reset_peak(Space space) {
+  auto& book = ledger();
+  std::lock_guard<std::mutex> guard(book.mutex);
+  auto& total = book.totals[static_cast<int>(space)];
+  total.peak = total.current;
+  if (space == Space::device) {
+    ordinary_model().reset_peak();
+    expandable_model().reset_peak();
+  }
+}
+
+void configure_models(int64_t capacity, const AllocatorOptions& options) {
+  AllocatorOptions both[2] = {options, options};
+  for (int index = 0; index < 2; ++index) {
+    both[index].capacity = capacity;
+    both[index].expandable_segments = index == 1;
+    models[index] = std::make_unique<CachingAllocator>(both[index]);
+  }
+}
+
+CachingAllocator& ordinary_model() {
+  if (!models[0]) configure_models(-1, {});
+  return *models[0];
+}
+CachingAllocator& expandable_model() {
+  if (!models[1]) configure_models(-1, {});
+  return *models[1];
+}
+void answer_from_expandable(bool on) { expandable_answers = on; }
+CachingAllocator& answering_model() { return expandable_answers ? expandable_model() : ordinary_model(); }
+
+DeviceScratch::DeviceScratch(int64_t bytes) : memory_(device_allocator()->allocate(bytes)) {}
+DeviceScratch::~DeviceScratch() = default;
+
+}  // namespace zerokit

@@ -1,0 +1,163 @@
+// Every allocation of the rehearsal: what it is, when it was made and released, and whether its contents mean anything.
+#pragma once
+
+#include <c10/core/Allocator.h>
+#include <c10/core/Storage.h>
+#include <c10/util/ArrayRef.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "caching_allocator.h"
+
+namespace zerokit {
+
+// Where the bytes would lie on the cluster. The numbers are part of the recording's format (recording.py).
+enum class Space : uint8_t { device = 0, pageable = 1, pinned = 2 };
+
+// What the contents of a block mean.
+//   known      they are what a real run would hold, and are computed for real
+//   untouched  a large host block that nobody has written yet: all zeros, and no page of it is resident
+//   made_up    they depend on parameters, which hold nothing: results are sized, never computed
+enum class Contents : uint8_t { known, untouched, made_up };
+
+// Tensors below this size are always really computed, so that scripts can read losses, flags and counters.
+// The prototype's figure; a page table of small blocks costs more than the arithmetic.
+constexpr int64_t kSmallBytes = 64 * 1024;
+// Integers and booleans (token ids, masks, positions, expert indices) are computed for real up to this size, since
+// what they hold decides shapes.
+constexpr int64_t kComputedBytes = 16 * 1024 * 1024;
+// Host blocks from this size on get pages of their own, which the kernel fills with zeros at first touch.
+constexpr int64_t kOwnPagesBytes = 1024 * 1024;
+// Host blocks below this size are counted, but get no line in the event log.
+constexpr int64_t kLoggedHostBytes = 64 * 1024;
+// From this size on an allocation asks Python where it comes from.
+constexpr int64_t kTracedBytes = 256 * 1024;
+
+struct Block {
+  int64_t id;
+  void* data;
+  int64_t bytes;    // asked for
+  int64_t counted;  // what the allocator of its space charges for it; 0 while counting is off
+  Space space;
+  Contents contents;
+  bool own_pages;
+  CachingAllocator::Allocation* ordinary;    // in the model of the default allocator; device blocks only
+  CachingAllocator::Allocation* expandable;  // in the model with expandable_segments:True
+};
+
+// One line of the event log; `bytes` is negative for a release. Layout: recording.EVENT.
+struct Event {
+  int64_t time_ns;
+  int64_t block;
+  int64_t bytes;
+  uint64_t address;
+  int32_t step;
+  int16_t stream;
+  uint8_t space;
+  uint8_t phase;
+};
+
+// What is known of a block, by its id. Layout: recording.BLOCK.
+struct BlockRecord {
+  int64_t bytes;
+  int32_t site;
+  int32_t op;
+  int32_t name;
+  uint8_t category;
+  int8_t dtype;
+  uint8_t dimensions;
+  uint8_t phase;
+  int64_t shape[6];
+};
+static_assert(sizeof(Event) == 40 && sizeof(BlockRecord) == 72, "recording.py reads these layouts");
+
+// The device of this rank, one of the several that it sees.
+c10::Device own_device();
+c10::DeviceIndex visible_devices();
+void set_devices(c10::DeviceIndex own, c10::DeviceIndex visible);
+
+// Behind `DataPtr`s of the given space; never null. Device memory is an arena of addresses without pages.
+c10::Allocator* device_allocator();
+c10::Allocator* pageable_allocator();
+c10::Allocator* pinned_allocator();
+
+// The block that a storage's memory belongs to, or nullptr where somebody else allocated it.
+Block* block_of(const c10::StorageImpl& storage);
+inline Block* block_of(const c10::Storage& storage) { return block_of(*storage.unsafeGetStorageImpl()); }
+bool is_pinned_address(const void* address);
+
+// Gives `storage` a new block of `bytes`, of the space that the storage's device and old block say; contents are kept
+// as far as they are known.
+void resize_storage(c10::StorageImpl& storage, int64_t bytes);
+
+// The block stays taken in the allocators until `stream` has caught up.
+void record_block_stream(Block& block, int stream);
+
+// Contents become made up; pages of their own are handed back to the system.
+void forget_contents(Block& block);
+// True if no page of an untouched block has been written behind the dispatcher's back (by numpy, say).
+bool is_still_untouched(Block& block);
+
+// Marks what a block is for; `name` is an index into the caller's names, or -1 to leave it.
+void label(Block& block, uint8_t category, int32_t name);
+// Says what the block of a fresh tensor holds.
+void describe(Block& block, int8_t dtype, c10::IntArrayRef shape);
+
+// ---- the run's state
+struct RunState {
+  uint8_t phase = 0;
+  int32_t step = 0;
+  int32_t (*find_site)() = nullptr;  // asks Python for the index of the calling line, -1 for none
+  bool compute_everything = false;   // real values: a real run under the same accounting
+};
+RunState& run_state();
+// The calling line: of Python if there is any on this thread, else the line whose backward pass is running.
+int32_t calling_line();
+
+// Allocations of this thread are not counted while one of these lives.
+struct Uncounted {
+  Uncounted();
+  ~Uncounted();
+};
+void set_counting(bool on);
+
+int current_stream();
+void set_current_stream(int stream);
+
+// The operator that is running on this thread, for the records; an index into `operator_names()`.
+void set_current_operator(int32_t index);
+int32_t operator_index(const std::string& name);
+const std::vector<std::string>& operator_names();
+
+const std::vector<Event>& events();
+std::vector<BlockRecord>& block_records();
+
+struct Totals {
+  int64_t current;
+  int64_t peak;
+};
+Totals totals(Space space);
+void reset_peak(Space space);
+
+CachingAllocator& ordinary_model();
+CachingAllocator& expandable_model();
+// Replaces both models; only before the first allocation.
+void configure_models(int64_t capacity, const AllocatorOptions& options);
+// True if torch.cuda answers from the expandable model (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True).
+void answer_from_expandable(bool on);
+CachingAllocator& answering_model();
+
+// A temporary that a kernel allocates on the device and frees before it returns.
+struct DeviceScratch {
+  explicit DeviceScratch(int64_t bytes);
+  ~DeviceScratch();
+  DeviceScratch(const DeviceScratch&) = delete;
+  DeviceScratch& operator=(const DeviceScratch&) = delete;
+
+ private:
+  c10::DataPtr memory_;
+};
+
+}  // namespace zerokit

@@ -1,0 +1,288 @@
+#include "caching_allocator.h"
+
+#include <algorithm>
+#include <limits>
+#include <stdexcept>
+#include <tuple>
+#include <utility>
+
+namespace zerokit {
+namespace {
+
+// c10/core/AllocatorConfig.h.
+constexpr int64_t kMinBlockSize = 512;
+constexpr int64_t kSmallSize = 1 << 20;        // largest request of the small pool
+constexpr int64_t kSmallSegment = 2 << 20;     // kSmallBuffer
+constexpr int64_t kMinLargeAlloc = 10 << 20;   // smaller requests of the large pool share a segment
+constexpr int64_t kRoundLarge = 2 << 20;
+
+constexpr int64_t kNominalDeviceMemory = int64_t{1} << 40;
+
+int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+bool is_power_of_two(int64_t value) { return value > 0 && (value & (value - 1)) == 0; }
+
+int64_t power_of_two_floor(int64_t value) {
+  int64_t power = 1;
+  while (power <= value / 2) power *= 2;
+  return power;
+}
+
+// DeviceCachingAllocator::roundup_power2_next_division: with 4 divisions, 84 MiB becomes 96, for the
+// steps between 64 and 128 MiB are 16 MiB each.
+int64_t round_up_to_division(int64_t bytes, int64_t divisions) {
+  if (is_power_of_two(bytes)) return bytes;
+  return round_up(bytes, power_of_two_floor(bytes) / divisions);
+}
+
+// The checks and defaults of AcceleratorAllocatorConfig.
+AllocatorOptions checked(AllocatorOptions options) {
+  if (options.max_non_split_rounding_size < 0) options.max_non_split_rounding_size = options.large_segment_size;
+  const auto require = [](bool condition, const char* message) {
+    if (!condition) throw std::invalid_argument(message);
+  };
+  require(options.roundup_power2_divisions == 0 || is_power_of_two(options.roundup_power2_divisions),
+          "roundup_power2_divisions must be 0 or a power of two");
+  require(options.garbage_collection_threshold >= 0 && options.garbage_collection_threshold < 1,
+          "garbage_collection_threshold must lie in [0, 1)");
+  require(options.large_segment_size > kMinLargeAlloc, "large_segment_size must be more than 10 MiB");
+  require(options.max_non_split_rounding_size >= options.large_segment_size,
+          "max_non_split_rounding_size must be at least large_segment_size");
+  require(options.max_split_size < 0 || options.max_split_size >= options.large_segment_size,
+          "max_split_size must be at least large_segment_size");
+  require(options.event_lag >= -1, "event_lag must be at least -1");
+  if (options.max_split_size < 0) options.max_split_size = std::numeric_limits<int64_t>::max();
+  if (options.total_memory < 0) {
+    options.total_memory = options.capacity >= 0 ? options.capacity : kNominalDeviceMemory;
+  }
+  return options;
+}
+
+}  // namespace
+
+bool CachingAllocator::Key::operator<(const Key& other) const {
+  return std::tie(stream, size, address) < std::tie(other.stream, other.size, other.address);
+}
+
+CachingAllocator::CachingAllocator(AllocatorOptions options)
+    : options_(checked(options)) {}
+
+// ---- public calls ----------------------------------------------------------------------------------------------
+
+// DeviceCachingAllocator::malloc.
+CachingAllocator::Allocation* CachingAllocator::allocate(int64_t bytes, int stream) {
+  if (bytes <= 0) throw std::invalid_argument("an allocation needs at least one byte");
+  ++allocations_;
+  complete_events(/*wait=*/false);
+  Request request;
+  request.size = round_size(bytes);
+  request.requested_size = bytes;
+  request.segment_size = segment_size(request.size);
+  request.stream = stream;
+  request.pool = request.size <= kSmallSize ? &small_pool_ : &large_pool_;
+  Block* block = take_free_block(request);
+  if (block == nullptr) block = obtain_block(request);
+  return hand_out(block, request);
+}
+
+int64_t CachingAllocator::allocated_size(const Allocation* allocation) const { return allocation->size; }
+
+uint64_t CachingAllocator::address(const Allocation* allocation) const { return allocation->address; }
+
+// DeviceCachingAllocator::recordStream.
+void CachingAllocator::record_stream(Allocation* allocation, int stream) {
+  if (stream == allocation->segment->stream) return;
+  std::vector<int>& streams = allocation->other_streams;
+  if (std::find(streams.begin(), streams.end(), stream) == streams.end()) streams.push_back(stream);
+}
+
+// DeviceCachingAllocator::free and insert_events.
+void CachingAllocator::release(Allocation* allocation) {
+  const Pool& pool = *allocation->segment->pool;
+  allocation->allocated = false;
+  count(stats_.allocation, pool, -1);
+  count(stats_.allocated_bytes, pool, -allocation->size);
+  if (is_oversize(allocation->size)) stats_.oversize_allocations.change(-1);
+  if (allocation->other_streams.empty()) {
+    return_to_pool(allocation);
+    return;
+  }
+  const bool only_when_synchronized = options_.event_lag < 0;
+  const int64_t due =
+      only_when_synchronized ? std::numeric_limits<int64_t>::max() : allocations_ + 1 + options_.event_lag;
+  for (const int stream : std::exchange(allocation->other_streams, {})) {
+    ++allocation->pending_events;
+    events_[stream].push_back({allocation, due});
+  }
+}
+
+void CachingAllocator::synchronize() {
+  for (const auto& [stream, queue] : events_) synchronize(stream);
+}
+
+void CachingAllocator::synchronize(int stream) {
+  const auto found = events_.find(stream);
+  if (found == events_.end()) return;
+  for (Event& event : found->second) event.due = 0;
+}
+
+void CachingAllocator::empty_cache() { release_cached_blocks(); }
+
+// DeviceCachingAllocator::resetPeakStats.
+void CachingAllocator::reset_peak() {
+  for (AllocatorStats::ByPool* stat :
+       {&stats_.allocation, &stats_.segment, &stats_.active, &stats_.inactive_split, &stats_.allocated_bytes,
+        &stats_.reserved_bytes, &stats_.active_bytes, &stats_.inactive_split_bytes, &stats_.requested_bytes}) {
+    for (AllocatorStats::Stat& pool : *stat) pool.peak = pool.current;
+  }
+  stats_.oversize_allocations.peak = stats_.oversize_allocations.current;
+  stats_.oversize_segments.peak = stats_.oversize_segments.current;
+}
+
+// DeviceCachingAllocator::snapshot: unmapped ranges are left out and divide an expandable segment.
+std::vector<SegmentInfo> CachingAllocator::snapshot() const {
+  std::vector<SegmentInfo> result;
+  for (const auto& [address, segment] : segments_) {
+    for (const Block* block = segment.first; block != nullptr; block = block->next) {
+      if (!block->mapped) continue;
+      if (block->previous == nullptr || !block->previous->mapped) {
+        result.push_back(
+            {block->address, 0, segment.stream, segment.pool->is_small, segment.expandable(), {}});
+      }
+      SegmentInfo& info = result.back();
+      const BlockState state = block->allocated   ? BlockState::kActiveAllocated
+                               : block->is_idle() ? BlockState::kInactive
+                                                  : BlockState::kActiveAwaitingFree;
+      info.blocks.push_back({info.size, block->size, block->requested_size, state});
+      info.size += block->size;
+    }
+  }
+  return result;
+}
+
+// ---- sizes -----------------------------------------------------------------------------------------------------
+
+int64_t CachingAllocator::round_size(int64_t bytes) const {
+  if (bytes < kMinBlockSize) return kMinBlockSize;
+  const int64_t divisions = options_.roundup_power2_divisions;
+  if (divisions > 1 && bytes > kMinBlockSize * divisions) return round_up_to_division(bytes, divisions);
+  return round_up(bytes, kMinBlockSize);
+}
+
+// DeviceCachingAllocator::get_allocation_size.
+int64_t CachingAllocator::segment_size(int64_t rounded) const {
+  if (rounded <= kSmallSize) return kSmallSegment;
+  if (rounded < kMinLargeAlloc) return options_.large_segment_size;
+  return round_up(rounded, kRoundLarge);
+}
+
+bool CachingAllocator::should_split(const Block& block, int64_t size) const {
+  const int64_t remainder = block.size - size;
+  if (block.segment->pool->is_small || options_.expandable_segments) return remainder >= kMinBlockSize;
+  return !is_oversize(size) && remainder > kSmallSize;
+}
+
+bool CachingAllocator::is_oversize(int64_t size) const { return size >= options_.max_split_size; }
+
+// ---- finding a block -------------------------------------------------------------------------------------------
+
+// DeviceCachingAllocator::get_free_block: the smallest free block of the stream that is large enough. A free block
+// that touches unmapped space counts with all it could grow to.
+CachingAllocator::Block* CachingAllocator::take_free_block(const Request& request) {
+  BlockSet& free = request.pool->free;
+  ++request.pool->searches;
+  auto found = free.lower_bound({request.stream, request.size, 0, nullptr});
+  if (found == free.end() || found->stream != request.stream) return nullptr;
+  if (options_.expandable_segments) {
+    const auto potential = [](const Block* block) {
+      return block->size + (block->next != nullptr && !block->next->mapped ? block->next->size : 0);
+    };
+    for (auto next = std::next(found); next != free.end() && next->stream == request.stream &&
+                                       potential(next->block) < potential(found->block);
+         ++next) {
+      found = next;
+    }
+  }
+  Block* block = found->block;
+  if (!is_oversize(request.size) && is_oversize(block->size)) return nullptr;
+  if (is_oversize(request.size) && block->size >= request.size + options_.max_non_split_rounding_size) {
+    return nullptr;
+  }
+  free.erase(found);
+  return block;
+}
+
+// The second half of DeviceCachingAllocator::malloc: new memory, if need be after giving back cached memory.
+CachingAllocator::Block* CachingAllocator::obtain_block(const Request& request) {
+  collect_garbage();
+  if (Block* block = grow(request)) return block;
+  if (release_oversize_blocks(request)) {
+    if (Block* block = grow(request)) return block;
+  }
+  release_cached_blocks();
+  ++stats_.num_alloc_retries;
+  if (Block* block = grow(request)) return block;
+  ++stats_.num_ooms;
+  limits_lifted_ = true;
+  return grow(request);
+}
+
+// DeviceCachingAllocator::alloc_block; nullptr where the device has not enough memory.
+CachingAllocator::Block* CachingAllocator::grow(const Request& request) {
+  const bool allowed = limits_lifted_ || options_.allowed_memory < 0 ||
+                       stats_.reserved_bytes[AllocatorStats::kAll].current + request.segment_size <=
+                           options_.allowed_memory;
+  if (!allowed) return nullptr;
+  if (options_.expandable_segments) return grow_expandable(request);
+  if (!fits_on_device(request.segment_size)) return nullptr;
+  Segment* segment = new_segment(request, request.segment_size, /*page_size=*/0);
+  count(stats_.segment, *request.pool, 1);
+  count(stats_.reserved_bytes, *request.pool, segment->size);
+  if (is_oversize(segment->size)) stats_.oversize_segments.change(1);
+  ++stats_.num_device_alloc;
+  return segment->first;
+}
+
+bool CachingAllocator::fits_on_device(int64_t bytes) const {
+  return limits_lifted_ || options_.capacity < 0 ||
+         stats_.reserved_bytes[AllocatorStats::kAll].current + bytes <= options_.capacity;
+}
+
+// The first half of DeviceCachingAllocator::alloc_found_block: the request gets the low end, the rest is free.
+CachingAllocator::Block* CachingAllocator::split(Block* block, const Request& request) {
+  Block* taken = new_block(block->segment, block->address, request.size);
+  link(block->previous, taken, block);
+  block->address += static_cast<uint64_t>(request.size);
+  block->size -= request.size;
+  insert_free(block);
+  return taken;
+}
+
+// DeviceCachingAllocator::alloc_found_block.
+CachingAllocator::Block* CachingAllocator::hand_out(Block* block, const Request& request) {
+  const Pool& pool = *request.pool;
+  const bool was_split = block->is_split();
+  const bool expandable = block->segment->expandable();
+  if (should_split(*block, request.size)) {
+    Block* remainder = block;
+    block = split(remainder, request);
+    if (!expandable) {
+      count(stats_.inactive_split_bytes, pool, was_split ? -block->size : remainder->size);
+      count(stats_.inactive_split, pool, was_split ? 0 : 1);
+    }
+  } else if (was_split && !expandable) {
+    count(stats_.inactive_split_bytes, pool, -block->size);
+    count(stats_.inactive_split, pool, -1);
+  }
+  block->allocated = true;
+  block->requested_size = request.requested_size;
+  count(stats_.allocation, pool, 1);
+  count(stats_.allocated_bytes, pool, block->size);
+  count(stats_.active, pool, 1);
+  count(stats_.active_bytes, pool, block->size);
+  count(stats_.requested_bytes, pool, block->requested_size);
+  if (is_oversize(block->size)) stats_.oversize_allocations.change(1);
+  return block;
+}
+
+}  // namespace zerokit

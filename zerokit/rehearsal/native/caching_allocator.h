@@ -1,0 +1,253 @@
+// A model of PyTorch's CUDA caching allocator: the same blocks, segments and statistics, without a device.
+//
+// The rules are those of torch 2.13: c10/cuda/CUDACachingAllocator.cpp (DeviceCachingAllocator, default pools) and
+// c10/core/AllocatorConfig.h (constants and options). Comments at the definitions name the function that each rule
+// comes from. Left out, because they do not touch the default pools: CUDA graphs, private pools, IPC, tracing.
+//
+// Sizes are bytes. One object stands for one device. It is not thread-safe: the caller serialises the calls.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <set>
+#include <vector>
+
+namespace zerokit {
+
+// What PYTORCH_CUDA_ALLOC_CONF and the device say. The defaults are PyTorch's.
+struct AllocatorOptions {
+  bool expandable_segments = false;
+  int64_t max_split_size = -1;           // -1: every block may be split; else at least `large_segment_size`
+  int64_t roundup_power2_divisions = 0;  // one power of two for all sizes; 0 and 1: off
+  // Acts only where `allowed_memory` is set, as in PyTorch.
+  double garbage_collection_threshold = 0;
+  int64_t capacity = -1;  // what cudaMalloc can hand out in all; -1: no limit
+
+  // large_segment_size_mb and max_non_split_rounding_mb, in bytes.
+  int64_t large_segment_size = 20 << 20;     // more than 10 MiB
+  int64_t max_non_split_rounding_size = -1;  // -1: `large_segment_size`; else at least that
+  // fraction * total memory after torch.cuda.set_per_process_memory_fraction(fraction < 1); -1: not set.
+  int64_t allowed_memory = -1;
+  // cudaDeviceProp::totalGlobalMem, which sizes the address space of an expandable segment. -1: `capacity`,
+  // or 1 TiB where that is not limited either.
+  int64_t total_memory = -1;
+
+  // When is a block free again that was released while another stream may still use it (record_stream)? PyTorch
+  // asks the stream's event at each later allocation; without a device the answer is a choice. The event counts
+  // as complete at the (event_lag + 1)th allocation after the release:
+  //   0   the device is always caught up, which gives the lower bound of the peaks
+  //   1   (default) the device is one allocation behind, so that the very next allocation, which in a real run
+  //       is made microseconds after the release, never gets the block
+  //   -1  the host runs ahead until it synchronises, which gives the upper bound
+  // In all three, `synchronize` completes the events, and so do `empty_cache` and a failed cudaMalloc.
+  int64_t event_lag = 1;
+};
+
+// The statistics of torch.cuda.memory_stats under the same names.
+struct AllocatorStats {
+  struct Stat {
+    int64_t current = 0;
+    int64_t peak = 0;
+    int64_t allocated = 0;  // sum of all increases
+    int64_t freed = 0;      // sum of all decreases
+
+    void change(int64_t amount) {
+      current += amount;
+      if (current > peak) peak = current;
+      if (amount > 0) {
+        allocated += amount;
+      } else {
+        freed -= amount;
+      }
+    }
+  };
+  enum PoolIndex { kAll, kSmallPool, kLargePool, kPoolCount };
+  using ByPool = std::array<Stat, kPoolCount>;
+
+  ByPool allocation;            // count of blocks that the program holds
+  ByPool segment;               // count of cudaMalloc'ed segments (expandable ones do not count)
+  ByPool active;                // count of blocks held by the program or awaiting another stream
+  ByPool inactive_split;        // count of free blocks that share a segment with others (not expandable)
+  ByPool allocated_bytes;       // whole blocks: rounding and unsplit remainders included
+  ByPool reserved_bytes;
+  ByPool active_bytes;
+  ByPool inactive_split_bytes;
+  ByPool requested_bytes;       // what the program asked for; falls when the block stops being active
+  Stat oversize_allocations;    // blocks and segments of at least max_split_size
+  Stat oversize_segments;
+  int64_t num_alloc_retries = 0;
+  int64_t num_ooms = 0;
+  int64_t num_sync_all_streams = 0;
+  int64_t num_device_alloc = 0;
+  int64_t num_device_free = 0;
+};
+
+// torch.cuda.memory_snapshot: "inactive", "active_allocated", "active_awaiting_free".
+enum class BlockState { kInactive, kActiveAllocated, kActiveAwaitingFree };
+
+struct BlockInfo {
+  int64_t offset;  // from the segment's address
+  int64_t size;
+  int64_t requested_size;  // of the last allocation in it
+  BlockState state;
+};
+
+// A cudaMalloc'ed segment, or one contiguous mapped range of an expandable segment.
+struct SegmentInfo {
+  uint64_t address;
+  int64_t size;
+  int stream;
+  bool is_small_pool;
+  bool is_expandable;
+  std::vector<BlockInfo> blocks;  // by offset, without gaps
+};
+
+class CachingAllocator {
+ public:
+  // Raises std::invalid_argument for options that PyTorch refuses.
+  explicit CachingAllocator(AllocatorOptions options);
+  CachingAllocator(const CachingAllocator&) = delete;
+  CachingAllocator& operator=(const CachingAllocator&) = delete;
+
+  struct Allocation;  // the pointer is valid until `release`
+
+  // Never fails. Where PyTorch would raise OutOfMemoryError, num_ooms is counted and the limits (`capacity`,
+  // `allowed_memory`) are lifted for good, so that the rest of the run still shows how much memory it needs;
+  // num_ooms is therefore 0 or 1. Raises std::invalid_argument unless bytes > 0.
+  Allocation* allocate(int64_t bytes, int stream);
+  int64_t allocated_size(const Allocation* allocation) const;  // its share of `allocated_bytes`
+  uint64_t address(const Allocation* allocation) const;        // simulated; never 0
+  void record_stream(Allocation* allocation, int stream);
+  void release(Allocation* allocation);
+
+  // torch.cuda.synchronize, and the same for one stream. As in PyTorch the events are complete from here on, and
+  // the blocks leave `active` at the next allocation or `empty_cache`.
+  void synchronize();
+  void synchronize(int stream);
+  void empty_cache();
+  void reset_peak();
+
+  const AllocatorStats& stats() const { return stats_; }
+  std::vector<SegmentInfo> snapshot() const;  // by address
+
+ private:
+  using Block = Allocation;
+
+  struct Key {  // the order of BlockComparatorSize: best fit is the first key that is not less
+    int stream;
+    int64_t size;
+    uint64_t address;
+    Block* block;
+    bool operator<(const Key& other) const;
+  };
+  using BlockSet = std::set<Key>;
+
+  struct Pool {
+    bool is_small;
+    BlockSet free;
+    BlockSet unmapped;     // parts of expandable segments without memory; keys with size 0, so by address
+    int64_t searches = 0;  // the clock of garbage collection
+  };
+
+  struct Segment {
+    uint64_t address;
+    int64_t size;  // for an expandable one, of the whole address space
+    int stream;
+    Pool* pool;
+    int64_t page_size;  // mapping granularity of an expandable segment; 0: cudaMalloc'ed
+    Block* first;
+    bool expandable() const { return page_size > 0; }
+  };
+
+ public:
+  struct Allocation {  // its members are for the allocator alone
+    Segment* segment = nullptr;
+    Block* previous = nullptr;  // neighbours in the segment
+    Block* next = nullptr;
+    uint64_t address = 0;
+    int64_t size = 0;
+    int64_t requested_size = 0;
+    int64_t searches_when_freed = 0;
+    BlockSet::iterator position;  // in the pool's `free` or `unmapped`, while the block is in it
+    std::vector<int> other_streams;
+    int pending_events = 0;
+    bool allocated = false;
+    bool mapped = true;
+
+    bool is_split() const { return previous != nullptr || next != nullptr; }
+    bool is_idle() const { return !allocated && pending_events == 0 && other_streams.empty(); }
+  };
+
+ private:
+  struct Request {
+    int64_t size;  // rounded
+    int64_t requested_size;
+    int64_t segment_size;  // what cudaMalloc would be asked for
+    int stream;
+    Pool* pool;
+  };
+
+  struct Event {
+    Block* block;
+    int64_t due;  // number of the allocation at which it counts as complete
+  };
+
+  // sizes
+  int64_t round_size(int64_t bytes) const;
+  int64_t segment_size(int64_t rounded) const;
+  bool should_split(const Block& block, int64_t size) const;
+  bool is_oversize(int64_t size) const;
+
+  // finding a block
+  Block* take_free_block(const Request& request);
+  Block* obtain_block(const Request& request);
+  Block* grow(const Request& request);
+  bool fits_on_device(int64_t bytes) const;
+  Block* split(Block* block, const Request& request);
+  Block* hand_out(Block* block, const Request& request);
+
+  // expandable segments
+  Block* find_expandable(const Request& request);
+  Block* new_expandable_segment(const Request& request);
+  Block* grow_expandable(const Request& request);
+  bool map(Block* block, int64_t bytes);
+  void unmap(Block* block);
+
+  // giving back
+  void return_to_pool(Block* block);
+  int64_t merge(Block* block, Block* neighbour);
+  void complete_events(bool wait);
+  void collect_garbage();
+  bool release_oversize_blocks(const Request& request);
+  void release_cached_blocks();
+  void release_blocks(Pool& pool);
+  void release_segment(Block* block);
+
+  // bookkeeping
+  Segment* new_segment(const Request& request, int64_t size, int64_t page_size);
+  Block* new_block(Segment* segment, uint64_t address, int64_t size);
+  void discard(Block* block);
+  void link(Block* previous, Block* block, Block* next);
+  void insert_free(Block* block);
+  void insert_unmapped(Block* block);
+  void remove_from_set(Block* block);
+  void count(AllocatorStats::ByPool& stat, const Pool& pool, int64_t change);
+
+  AllocatorOptions options_;
+  AllocatorStats stats_;
+  Pool small_pool_{true, {}, {}};
+  Pool large_pool_{false, {}, {}};
+  std::map<uint64_t, Segment> segments_;         // by address
+  std::map<int, std::deque<Event>> events_;      // by stream, oldest first
+  std::deque<Block> blocks_;                     // storage; discarded blocks are used again
+  std::vector<Block*> discarded_;
+  // Segments never share an address, not even over time. Real drivers give out addresses of freed segments again;
+  // addresses only break ties between free blocks of equal size.
+  uint64_t next_address_ = uint64_t{0x7f} << 40;
+  int64_t allocations_ = 0;                      // calls so far
+  bool limits_lifted_ = false;
+};
+
+}  // namespace zerokit

@@ -1,0 +1,139 @@
+// The virtual device as torch's C++ sees it: guard (devices and streams), hooks, random generators.
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/core/Generator.h>
+#include <ATen/detail/CUDAHooksInterface.h>
+#include <c10/core/GeneratorImpl.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+
+#include <atomic>
+#include <cstring>
+
+#include "blocks.h"
+
+namespace zerokit {
+namespace {
+
+std::atomic<int> streams_made{0};
+// As c10/cuda/CUDAStream.cpp: streams come from a pool of 32, handed out in turn.
+constexpr int kStreamsInPool = 32;
+
+c10::Stream stream_number(int number, c10::Device device) {
+  return c10::Stream(c10::Stream::UNSAFE, device.has_index() ? device : own_device(), number);
+}
+
+class Guard final : public c10::impl::DeviceGuardImplInterface {
+ public:
+  c10::DeviceType type() const override { return c10::kCUDA; }
+  // A rank uses the device of its local rank, and no other, whatever a script selects.
+  c10::Device getDevice() const override { return own_device(); }
+  void setDevice(c10::Device) const override {}
+  void uncheckedSetDevice(c10::Device) const noexcept override {}
+  c10::Device exchangeDevice(c10::Device) const override { return own_device(); }
+  c10::DeviceIndex deviceCount() const noexcept override { return visible_devices(); }
+
+  c10::Stream getStream(c10::Device device) const override { return stream_number(current_stream(), device); }
+  c10::Stream getDefaultStream(c10::Device device) const override { return stream_number(0, device); }
+  c10::Stream getStreamFromGlobalPool(c10::Device device, bool) const override {
+    return stream_number(1 + streams_made++ % kStreamsInPool, device);
+  }
+  c10::Stream getNewStream(c10::Device device, int) const override {
+    return stream_number(1 + streams_made++ % kStreamsInPool, device);
+  }
+  c10::Stream exchangeStream(c10::Stream stream) const override {
+    const auto before = getStream(stream.device());
+    set_current_stream(static_cast<int>(stream.id()));
+    return before;
+  }
+  // Everything has happened as soon as it is asked for, so that events have nothing to hold.
+  void record(void** event, const c10::Stream&, const c10::DeviceIndex, const c10::EventFlag) const override {
+    static char happened;
+    if (*event == nullptr) *event = &happened;
+  }
+  void block(void*, const c10::Stream&) const override {}
+  bool queryEvent(void*) const override { return true; }
+  bool queryStream(const c10::Stream&) const override { return true; }
+  void synchronizeStream(const c10::Stream&) const override {}
+  void synchronizeEvent(void*) const override {}
+  void synchronizeDevice(const c10::DeviceIndex) const override {}
+  void recordDataPtrOnStream(const c10::DataPtr&, const c10::Stream&) const override {}
+  double elapsedTime(void*, void*, const c10::DeviceIndex) const override { return 1.0; }
+};
+
+// Holds a seed and an offset, as CUDA's Philox generator does; nothing is drawn from it.
+class DeviceGenerator final : public c10::GeneratorImpl {
+ public:
+  DeviceGenerator() : GeneratorImpl(own_device(), c10::DispatchKeySet(c10::DispatchKey::CUDA)) {}
+  void set_current_seed(uint64_t seed) override {
+    seed_ = seed;
+    offset_ = 0;
+  }
+  void set_offset(uint64_t offset) override { offset_ = offset; }
+  uint64_t get_offset() const override { return offset_; }
+  uint64_t current_seed() const override { return seed_; }
+  uint64_t seed() override { return seed_; }
+  void set_state(const c10::TensorImpl& state) override {
+    if (state.numel() < kStateBytes) return;
+    const char* bytes = static_cast<const char*>(state.data());
+    std::memcpy(&seed_, bytes, 8);
+    std::memcpy(&offset_, bytes + 8, 8);
+  }
+  c10::intrusive_ptr<c10::TensorImpl> get_state() const override {
+    auto state = at::detail::empty_cpu({kStateBytes}, at::kByte);
+    char* bytes = static_cast<char*>(state.data_ptr());
+    std::memcpy(bytes, &seed_, 8);
+    std::memcpy(bytes + 8, &offset_, 8);
+    return state.getIntrusivePtr();
+  }
+
+ private:
+  static constexpr int64_t kStateBytes = 16;  // as CUDAGeneratorImpl::get_state
+  DeviceGenerator* clone_impl() const override {
+    auto* copy = new DeviceGenerator;
+    copy->seed_ = seed_;
+    copy->offset_ = offset_;
+    return copy;
+  }
+  uint64_t seed_ = c10::default_rng_seed_val;
+  uint64_t offset_ = 0;
+};
+
+class Hooks final : public at::CUDAHooksInterface {
+ public:
+  explicit Hooks(at::CUDAHooksArgs) {}
+  void init() const override {}
+  bool hasCUDA() const override { return true; }
+  bool hasCUDART() const override { return true; }
+  // Nothing may take the road of a real library: convolutions and RNNs go by their own shape rules.
+  bool hasCuDNN() const override { return false; }
+  bool isBuilt() const override { return true; }
+  bool isAvailable() const override { return true; }
+  bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex) const override {
+    static auto* generator = new at::Generator(at::make_generator<DeviceGenerator>());
+    return *generator;
+  }
+  at::Generator getNewGenerator(c10::DeviceIndex) const override { return at::make_generator<DeviceGenerator>(); }
+  c10::Device getDeviceFromPtr(void*) const override { return own_device(); }
+  bool isPinnedPtr(const void* address) const override { return is_pinned_address(address); }
+  c10::Allocator* getPinnedMemoryAllocator() const override { return pinned_allocator(); }
+  c10::Allocator* getCUDADeviceAllocator() const override { return device_allocator(); }
+  c10::DeviceIndex current_device() const override { return own_device().index(); }
+  c10::DeviceIndex getCurrentDevice() const override { return own_device().index(); }
+  void setCurrentDevice(c10::DeviceIndex) const override {}
+  c10::DeviceIndex exchangeDevice(c10::DeviceIndex) const override { return own_device().index(); }
+  c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex) const override { return own_device().index(); }
+  int getNumGPUs() const override { return visible_devices(); }
+  c10::DeviceIndex deviceCount() const override { return visible_devices(); }
+  void deviceSynchronize(c10::DeviceIndex) const override {}
+};
+
+C10_REGISTER_GUARD_IMPL(CUDA, Guard);
+
+// A preferred entry takes the place of a CUDA build's own hooks.
+c10::Registerer<std::string, std::unique_ptr<at::CUDAHooksInterface>, at::CUDAHooksArgs> register_hooks(
+    "CUDAHooks", c10::REGISTRY_PREFERRED, at::CUDAHooksRegistry(),
+    c10::Registerer<std::string, std::unique_ptr<at::CUDAHooksInterface>, at::CUDAHooksArgs>::DefaultCreator<Hooks>);
+
+}  // namespace
+}  // namespace zerokit

@@ -1,0 +1,78 @@
+// What happens when an operator is called on the virtual device, or on host tensors whose contents are made up.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+
+#include <map>
+#include <string>
+#include <utility>
+
+#include "blocks.h"
+
+namespace zerokit {
+
+// ---- tensors of the virtual device
+at::Tensor device_empty(c10::IntArrayRef sizes, at::ScalarType dtype);
+at::Tensor device_empty_strided(c10::IntArrayRef sizes, c10::IntArrayRef strides, at::ScalarType dtype);
+at::Tensor device_empty_like(const at::Tensor& tensor);
+
+// The same memory seen by CPU kernels; shares, does not own.
+at::Tensor host_view(const at::Tensor& tensor);
+// The same shape seen by Meta kernels.
+at::Tensor meta_view(const at::Tensor& tensor);
+
+// ---- contents
+// False where nobody can say what the tensor holds.
+bool is_known(const at::Tensor& tensor);
+// True where the value can, and should, be computed: known, and small or of integers.
+bool is_computable(const at::Tensor& tensor);
+bool covers_its_storage(const at::Tensor& tensor);
+void mark_known(const at::Tensor& tensor);
+void mark_made_up(const at::Tensor& tensor);
+// Gives a small made-up tensor values that scripts survive: 1 for floats (a loss, a norm), 0 for integers, `flag` for
+// booleans. Large ones stay without values.
+void fill_made_up(const at::Tensor& tensor, bool flag = false);
+
+// Notes that a result which depends on values was chosen by policy `what`, at the calling line.
+void note_made_up(const std::string& what);
+const std::map<std::pair<std::string, int32_t>, int64_t>& made_up_notes();
+
+// ---- operators
+// The boxed kernel of the virtual device.
+void run_on_device(const c10::OperatorHandle& op, torch::jit::Stack* stack);
+// Sizes the results and leaves the values out; for either device.
+void run_made_up(const c10::OperatorHandle& op, torch::jit::Stack* stack);
+// Draws what `op` would have drawn from the host's random numbers, as far as that is affordable.
+int64_t random_elements_skipped();
+
+// ---- the device's properties
+struct Capability {
+  int major, minor;
+};
+Capability device_capability();
+void set_device_capability(Capability capability);
+// Streaming multiprocessors; flash attention splits its work by them.
+int device_multiprocessors();
+
+// ---- FLOPs since the start
+void count_flops(double flops);
+double flops_so_far();
+// Called before a matrix product: cuBLAS allocates a workspace for every thread and stream that uses it.
+void use_cublas();
+
+template <class Visit>
+void for_each_tensor(const c10::IValue& value, Visit visit) {
+  if (value.isTensor()) {
+    if (value.toTensor().defined()) visit(value.toTensor());
+  } else if (value.isTensorList()) {
+    for (const at::Tensor& tensor : value.toTensorVector()) visit(tensor);
+  } else if (value.isList()) {
+    for (const c10::IValue& element : value.toListRef()) {
+      if (element.isTensor() && element.toTensor().defined()) visit(element.toTensor());
+    }
+  }
+}
+
+}  // namespace zerokit

@@ -1,0 +1,346 @@
+// Kernels of the virtual device that cannot go by the boxed fallback: making tensors, moving bytes, and results whose
+// size or meaning depends on values.
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/ExpandUtils.h>
+#include <ATen/Functions.h>
+#include <ATen/native/Resize.h>
+#include <ATen/ops/_local_scalar_dense.h>
+#include <ATen/ops/_reshape_alias_native.h>
+#include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/unfold_native.h>
+#include <ATen/ops/view_native.h>
+#include <torch/library.h>
+
+#include <numeric>
+
+#include "dispatch.h"
+
+namespace zerokit {
+namespace {
+
+using at::Tensor;
+using c10::Device;
+using c10::MemoryFormat;
+using c10::ScalarType;
+
+ScalarType given_or_default(std::optional<ScalarType> dtype) {
+  return dtype.value_or(c10::get_default_dtype_as_scalartype());
+}
+
+// ---- making tensors
+
+Tensor empty(c10::SymIntArrayRef sizes, std::optional<ScalarType> dtype, std::optional<c10::Layout>,
+             std::optional<Device>, std::optional<bool>, std::optional<MemoryFormat> format) {
+  auto tensor = at::detail::empty_generic(C10_AS_INTARRAYREF_SLOW(sizes), device_allocator(),
+                                          c10::DispatchKeySet(c10::DispatchKey::CUDA), given_or_default(dtype), format);
+  if (Block* block = block_of(tensor.storage())) {
+    describe(*block, static_cast<int8_t>(tensor.scalar_type()), tensor.sizes());
+  }
+  return tensor;
+}
+
+Tensor empty_strided(c10::SymIntArrayRef sizes, c10::SymIntArrayRef strides, std::optional<ScalarType> dtype,
+                     std::optional<c10::Layout>, std::optional<Device>, std::optional<bool>) {
+  return device_empty_strided(C10_AS_INTARRAYREF_SLOW(sizes), C10_AS_INTARRAYREF_SLOW(strides), given_or_default(dtype));
+}
+
+Tensor& set_storage_and_shape(Tensor& tensor, c10::Storage storage, c10::SymInt offset, c10::SymIntArrayRef sizes,
+                              c10::SymIntArrayRef strides) {
+  auto* impl = tensor.unsafeGetTensorImpl();
+  const auto shape = C10_AS_INTARRAYREF_SLOW(sizes);
+  impl->set_storage_keep_dtype(std::move(storage));
+  if (strides.empty() && !sizes.empty()) {
+    impl->set_sizes_and_strides(shape, at::detail::defaultStrides(shape));
+  } else {
+    impl->set_sizes_and_strides(shape, C10_AS_INTARRAYREF_SLOW(strides));
+  }
+  impl->set_storage_offset(offset.expect_int());
+  return tensor;
+}
+
+Tensor& set_storage(Tensor& tensor, c10::Storage storage) {
+  const int64_t elements = static_cast<int64_t>(storage.nbytes() / tensor.itemsize());
+  auto* impl = tensor.unsafeGetTensorImpl();
+  impl->set_storage_keep_dtype(std::move(storage));
+  impl->set_sizes_contiguous({elements});
+  impl->set_storage_offset(0);
+  return tensor;
+}
+
+Tensor& set_tensor(Tensor& tensor, const Tensor& source) {
+  auto* impl = tensor.unsafeGetTensorImpl();
+  impl->set_storage_keep_dtype(source.storage());
+  impl->set_sizes_and_strides(source.sizes(), source.strides());
+  impl->set_storage_offset(source.storage_offset());
+  return tensor;
+}
+
+Tensor& set_empty(Tensor& tensor) {
+  auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), 0,
+                                                       device_allocator()->allocate(0), device_allocator(), true);
+  auto* impl = tensor.unsafeGetTensorImpl();
+  impl->set_storage_keep_dtype(c10::Storage(std::move(storage)));
+  impl->set_sizes_contiguous({0});
+  return tensor;
+}
+
+const Tensor& resize(const Tensor& tensor, c10::SymIntArrayRef sizes, std::optional<MemoryFormat> format) {
+  auto* impl = tensor.unsafeGetTensorImpl();
+  impl->set_sizes_contiguous(C10_AS_INTARRAYREF_SLOW(sizes));
+  if (format && *format != MemoryFormat::Preserve) impl->empty_tensor_restride(*format);
+  const int64_t bytes = (impl->numel() + impl->storage_offset()) * static_cast<int64_t>(tensor.itemsize());
+  auto* storage = tensor.storage().unsafeGetStorageImpl();
+  if (static_cast<int64_t>(storage->nbytes()) < bytes) resize_storage(*storage, bytes);
+  return tensor;
+}
+
+// ---- moving bytes
+
+void copy_values(const Tensor& target, const Tensor& source) {
+  const bool whole = covers_its_storage(target);
+  const bool to_small = static_cast<int64_t>(target.storage().nbytes()) < kSmallBytes;
+  const bool from_host = source.is_cpu() && is_known(source);
+  const bool integers = !target.is_floating_point() && !target.is_complex() &&
+                        static_cast<int64_t>(target.storage().nbytes()) <= kComputedBytes;
+  const bool to_host = target.is_cpu() && is_known(source);
+  const bool kept = run_state().compute_everything || to_host || to_small || (integers && (whole || is_known(target)));
+  if (kept && (is_computable(source) || from_host || to_host || run_state().compute_everything)) {
+    Uncounted uncounted;
+    host_view(target).copy_(host_view(source));
+    if (whole) mark_known(target);
+    return;
+  }
+  fill_made_up(target);
+  mark_made_up(target);
+}
+
+Tensor& copy(Tensor& target, const Tensor& source, bool) {
+  if (target.numel() == 0) return target;
+  TORCH_CHECK(!source.is_meta(), "Cannot copy out of meta tensor; no data!");
+  const bool crosses = target.is_cuda() != source.is_cuda();
+  const bool same_dtype = target.scalar_type() == source.scalar_type();
+  const bool both_contiguous = target.is_contiguous() && source.is_contiguous() && target.sizes() == source.sizes();
+  // aten/src/ATen/native/cuda/Copy.cu, copy_requires_temporaries: bytes cross devices only as they are, so that what
+  // must be converted or gathered is so on the side where it lies.
+  if (crosses && !(same_dtype && both_contiguous)) {
+    const int64_t bytes = target.numel() * static_cast<int64_t>(target.itemsize());
+    const bool source_is_converted = !same_dtype || !source.is_contiguous() || target.sizes() != source.sizes();
+    if (source.is_cuda() && source_is_converted) DeviceScratch converted(bytes);
+    if (target.is_cuda() && !target.is_contiguous()) DeviceScratch gathered(bytes);
+  }
+  const Tensor expanded = source.sizes() == target.sizes() ? source : source.expand(target.sizes());
+  copy_values(target, expanded);
+  return target;
+}
+
+at::Scalar item(const Tensor& tensor) {
+  if (is_known(tensor)) return at::_local_scalar_dense(host_view(tensor));
+  if (tensor.is_floating_point()) return 1.0;
+  if (tensor.scalar_type() == at::kBool) return false;
+  return int64_t{0};
+}
+
+void record_stream(Tensor& tensor, c10::Stream stream) {
+  Block* block = block_of(tensor.storage());
+  if (block == nullptr || block->ordinary == nullptr) return;
+  record_block_stream(*block, static_cast<int>(stream.id()));
+}
+
+// ---- results that depend on values
+
+bool both_computable(const Tensor& left, const Tensor& right) { return is_computable(left) && is_computable(right); }
+
+// `computed` (of the host) where the result belongs.
+Tensor placed(const Tensor& computed, bool on_device) {
+  if (!on_device) return computed;
+  auto result = device_empty(computed.sizes(), computed.scalar_type());
+  Uncounted uncounted;
+  host_view(result).copy_(computed);
+  mark_known(result);
+  return result;
+}
+
+Tensor new_like(const Tensor& tensor, c10::IntArrayRef sizes, ScalarType dtype) {
+  if (tensor.is_cuda()) return device_empty(sizes, dtype);
+  return at::empty(sizes, tensor.options().dtype(dtype));
+}
+
+// Runs `compute` on host views without counting what the CPU kernel allocates.
+template <class Compute>
+Tensor computed_on_host(const Tensor& tensor, Compute compute) {
+  Tensor result;
+  {
+    Uncounted uncounted;
+    c10::impl::ExcludeDispatchKeyGuard below_autograd(c10::autograd_dispatch_keyset);
+    result = compute(host_view(tensor));
+  }
+  return placed(result, tensor.is_cuda());
+}
+
+Tensor nonzero(const Tensor& tensor) {
+  if (is_computable(tensor) || (is_known(tensor) && tensor.is_cpu())) {
+    return computed_on_host(tensor, [](const Tensor& view) { return view.nonzero(); });
+  }
+  note_made_up("nonzero: every element was taken to be true");
+  return new_like(tensor, {tensor.numel(), tensor.dim()}, at::kLong);
+}
+
+Tensor masked_select(const Tensor& tensor, const Tensor& mask) {
+  if (run_state().compute_everything || both_computable(tensor, mask)) {
+    const Tensor host_mask = host_view(mask);
+    return computed_on_host(tensor, [&](const Tensor& view) { return view.masked_select(host_mask); });
+  }
+  int64_t selected = 0;
+  if (is_computable(mask)) {
+    Uncounted uncounted;
+    const auto shape = at::infer_size(tensor.sizes(), mask.sizes());
+    selected = host_view(mask).expand(shape).sum().item<int64_t>();
+  } else {
+    note_made_up("masked_select: every element was taken to be selected");
+    selected = std::max(tensor.numel(), mask.numel());
+  }
+  auto result = new_like(tensor, {selected}, tensor.scalar_type());
+  mark_made_up(result);
+  return result;
+}
+
+bool equal(const Tensor& left, const Tensor& right) {
+  if (left.sizes() != right.sizes()) return false;
+  if (both_computable(left, right)) return at::equal(host_view(left), host_view(right));
+  return true;
+}
+
+// Fills `indices` along `dim` of size `choices`, so that every choice is taken equally often: index j of row r is
+// (r * k + j) modulo the number of choices.
+void fill_round_robin(const Tensor& indices, int64_t dim, int64_t choices) {
+  if (static_cast<int64_t>(indices.storage().nbytes()) > kComputedBytes || indices.numel() == 0) return;
+  Uncounted uncounted;
+  const int64_t chosen = indices.size(dim);
+  const auto host_options = at::TensorOptions().dtype(at::kLong).device(at::kCPU);
+  auto values = at::arange(indices.numel(), host_options).remainder_(std::max<int64_t>(choices, 1));
+  auto shape = indices.sizes().vec();
+  std::swap(shape[dim], shape.back());
+  TORCH_INTERNAL_ASSERT(shape.back() == chosen);
+  host_view(indices).copy_(values.view(shape).transpose(dim, -1));
+  mark_known(indices);
+}
+
+std::tuple<Tensor&, Tensor&> topk_out(const Tensor& tensor, int64_t k, int64_t dim, bool largest, bool sorted,
+                                      Tensor& values, Tensor& indices) {
+  if (is_computable(tensor)) {
+    Uncounted uncounted;
+    auto [top, where] = host_view(tensor).topk(k, dim, largest, sorted);
+    at::native::resize_output(values, top.sizes());
+    at::native::resize_output(indices, where.sizes());
+    host_view(values).copy_(top);
+    host_view(indices).copy_(where);
+    mark_known(values);
+    mark_known(indices);
+    return {values, indices};
+  }
+  auto shape = tensor.sizes().vec();
+  const int64_t axis = tensor.dim() == 0 ? 0 : at::maybe_wrap_dim(dim, tensor.dim());
+  if (!shape.empty()) shape[axis] = k;
+  at::native::resize_output(values, shape);
+  at::native::resize_output(indices, shape);
+  fill_made_up(values);
+  if (!shape.empty()) fill_round_robin(indices, axis, tensor.size(axis));
+  note_made_up("topk: choices in turn, each equally often (in a mixture of experts: balanced routing)");
+  return {values, indices};
+}
+
+// The order that sorting made-up values gives: as they stand.
+std::tuple<Tensor&, Tensor&> sort_out(const Tensor& tensor, std::optional<bool> stable, int64_t dim, bool descending,
+                                      Tensor& values, Tensor& indices) {
+  at::native::resize_output(values, tensor.sizes());
+  at::native::resize_output(indices, tensor.sizes());
+  if (tensor.numel() == 0) return {values, indices};
+  Uncounted uncounted;
+  if (is_computable(tensor)) {
+    auto [sorted, order] = host_view(tensor).sort(stable, dim, descending);
+    host_view(values).copy_(sorted);
+    host_view(indices).copy_(order);
+    mark_known(values);
+    mark_known(indices);
+    return {values, indices};
+  }
+  fill_made_up(values);
+  if (static_cast<int64_t>(indices.storage().nbytes()) <= kComputedBytes && tensor.dim() > 0) {
+    const int64_t axis = at::maybe_wrap_dim(dim, tensor.dim());
+    std::vector<int64_t> shape(tensor.dim(), 1);
+    shape[axis] = tensor.size(axis);
+    const auto host_options = at::TensorOptions().dtype(at::kLong).device(at::kCPU);
+    host_view(indices).copy_(at::arange(tensor.size(axis), host_options).view(shape).expand(tensor.sizes()));
+    mark_known(indices);
+  }
+  return {values, indices};
+}
+
+Tensor multinomial(const Tensor& weights, c10::SymInt samples, bool replacement, std::optional<at::Generator>) {
+  if (run_state().compute_everything) {
+    return computed_on_host(weights, [&](const Tensor& view) {
+      return at::multinomial(view, samples.expect_int(), replacement);
+    });
+  }
+  auto shape = weights.sizes().vec();
+  shape.back() = samples.expect_int();
+  auto result = device_empty(shape, at::kLong);
+  fill_round_robin(result, result.dim() - 1, weights.size(-1));
+  note_made_up("multinomial: samples in turn");
+  return result;
+}
+
+// CUDA counts integers, the CPU kernel does not.
+Tensor histc(const Tensor& tensor, int64_t bins, const at::Scalar& low, const at::Scalar& high) {
+  if (is_computable(tensor)) {
+    return computed_on_host(tensor, [&](const Tensor& view) {
+      if (view.is_floating_point()) return at::histc(view, bins, low, high);
+      return at::histc(view.to(at::kDouble), bins, low, high).to(view.scalar_type());
+    });
+  }
+  auto result = device_empty({bins}, tensor.scalar_type());
+  fill_made_up(result);
+  return result;
+}
+
+void assert_async(const Tensor&) {}
+void assert_async_with_message(const Tensor&, std::string_view) {}
+
+void on_device(const c10::OperatorHandle& op, torch::jit::Stack* stack) { run_on_device(op, stack); }
+
+TORCH_LIBRARY_IMPL(_, CUDA, library) {
+  library.fallback(torch::CppFunction::makeFromBoxedFunction<&on_device>());
+}
+
+TORCH_LIBRARY_IMPL(aten, CUDA, library) {
+  library.impl("empty.memory_format", empty);
+  library.impl("empty_strided", empty_strided);
+  library.impl("as_strided", at::native::as_strided_tensorimpl);
+  library.impl("view", at::native::view);
+  library.impl("_reshape_alias", at::native::_reshape_alias);
+  library.impl("unfold", at::native::unfold);
+  library.impl("set_.source_Storage_storage_offset", set_storage_and_shape);
+  library.impl("set_.source_Storage", set_storage);
+  library.impl("set_.source_Tensor", set_tensor);
+  library.impl("set_", set_empty);
+  library.impl("resize_", resize);
+  library.impl("copy_", copy);
+  library.impl("_local_scalar_dense", item);
+  library.impl("record_stream", record_stream);
+  library.impl("nonzero", nonzero);
+  library.impl("masked_select", masked_select);
+  library.impl("equal", equal);
+  library.impl("topk.values", topk_out);
+  library.impl("sort.values_stable", sort_out);
+  library.impl("multinomial", multinomial);
+  library.impl("histc", histc);
+  library.impl("_assert_async", assert_async);
+  library.impl("_assert_async.msg", assert_async_with_message);
+  // Composite ones that would look for a library of kernels.
+  library.impl("convolution", torch::CppFunction::makeFromBoxedFunction<&on_device>());
+  library.impl("convolution_backward", torch::CppFunction::makeFromBoxedFunction<&on_device>());
+}
+
+}  // namespace
+}  // namespace zerokit

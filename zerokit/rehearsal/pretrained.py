@@ -1,0 +1,117 @@
+"""`from_pretrained` from the config alone: no weight is read, downloaded or filled.
+
+transformers' own loading code runs, over a checkpoint that has every tensor of the model and none of its values, so
+that the peaks of loading (the whole state dict on rank 0 under ZeRO-3, say) are those of a real run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+CHECKPOINT = "rehearsed.safetensors"
+"""The name that the checkpoint without values goes by; transformers tells formats by the ending."""
+
+_SAFETENSORS_NAMES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "float64": "F64"}
+
+
+class _Slice:
+    """One tensor of the checkpoint, as safetensors' `get_slice` gives it."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: Any) -> None:
+        self._shape = shape
+        self._dtype = dtype
+
+    def get_shape(self) -> list[int]:
+        return list(self._shape)
+
+    def get_dtype(self) -> str:
+        return _SAFETENSORS_NAMES.get(str(self._dtype).removeprefix("torch."), "F32")
+
+    def __getitem__(self, index: Any) -> Any:
+        return made_up_tensor(self._shape, self._dtype)[index]
+
+
+class _Checkpoint:
+    """What `safetensors.safe_open` returns, for a checkpoint of `model`."""
+
+    def __init__(self, model: Any) -> None:
+        self._shapes = dict(tensors_of(model))
+
+    def keys(self) -> list[str]:
+        return list(self._shapes)
+
+    def metadata(self) -> dict[str, str]:
+        return {"format": "pt"}
+
+    def get_slice(self, key: str) -> _Slice:
+        return _Slice(*self._shapes[key])
+
+    def get_tensor(self, key: str) -> Any:
+        return made_up_tensor(*self._shapes[key])
+
+    def __enter__(self) -> _Checkpoint:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        return None
+
+
+def made_up_tensor(shape: tuple[int, ...], dtype: Any, device: str = "cpu") -> Any:
+    """A tensor whose values nobody knows; on the host it takes no memory."""
+    import torch
+
+    from zerokit.rehearsal.library import backend
+
+    tensor = torch.empty(shape, dtype=dtype, device=device)
+    if device == "cpu":
+        backend().forget_contents(tensor)
+    return tensor
+
+
+def tensors_of(model: Any) -> Iterator[tuple[str, tuple[tuple[int, ...], Any]]]:
+    """Name, shape and dtype of every tensor that a checkpoint of `model` holds.
+
+    Under ZeRO-3 a parameter's full shape is its `ds_shape`. A checkpoint is stored in the dtype of its config.
+    """
+    stored = getattr(model.config, "dtype", None) or getattr(model, "dtype", None)
+    state = model.state_dict(keep_vars=True)
+    for name, tensor in state.items():
+        shape = tuple(getattr(tensor, "ds_shape", tensor.shape))
+        yield name, (shape, stored if tensor.is_floating_point() and stored is not None else tensor.dtype)
+
+
+def install(modeling: Any) -> None:
+    """Replace what reads files in `transformers.modeling_utils`, which has just been imported."""
+    load_pretrained = modeling.PreTrainedModel._load_pretrained_model
+    safe_open, load_state_dict = modeling.safe_open, modeling.load_state_dict
+    loading: list[Any] = []
+
+    def resolved(*_: Any, **given: Any) -> tuple[list[str] | None, None]:
+        # A model that is given its weights has no files.
+        return [CHECKPOINT], None
+
+    def open_safely(path: Any, *arguments: Any, **given: Any) -> Any:
+        if path == CHECKPOINT and loading:
+            return _Checkpoint(loading[-1])
+        return safe_open(path, *arguments, **given)
+
+    def load_dict(path: Any, map_location: Any = "cpu", *arguments: Any, **given: Any) -> Any:
+        if path != CHECKPOINT:
+            return load_state_dict(path, map_location, *arguments, **given)
+        if not loading:
+            return {}
+        device = str(map_location)
+        return {name: made_up_tensor(*what, device) for name, what in tensors_of(loading[-1])}
+
+    def load(model: Any, *arguments: Any, **given: Any) -> Any:
+        loading.append(model)
+        try:
+            return load_pretrained(model, *arguments, **given)
+        finally:
+            loading.pop()
+
+    modeling._get_resolved_checkpoint_files = resolved
+    modeling.safe_open = open_safely
+    modeling.load_state_dict = load_dict
+    modeling.PreTrainedModel._load_pretrained_model = staticmethod(load)

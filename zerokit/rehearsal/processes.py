@@ -1,0 +1,168 @@
+"""Rehearse ranks in processes of their own.
+
+A worker leaves with 0 when it has written its report, with 2 when it has printed what is wrong, and with 3
+when the script itself failed and its traceback has been printed.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from enum import Enum, auto
+from pathlib import Path
+from types import TracebackType
+from typing import NoReturn
+
+from pydantic import ValidationError
+
+from zerokit.errors import ZerokitError
+from zerokit.rehearsal.job import RehearsalJob
+from zerokit.rehearsal.report import RehearsalReport
+from zerokit.units import quantity
+
+_WORKER = "zerokit.rehearsal.worker"
+_EXPLAINED = 2
+_SCRIPT_FAILED = 3
+_INTERRUPTED = 130
+_STDERR = 2
+_SHOWN_OF_A_LOG = 20_000
+
+
+class ExplainedError(Exception):
+    """A worker has already told the person what is wrong."""
+
+
+class Output(Enum):
+    """What becomes of what a worker and its script print."""
+
+    SHOWN = auto()
+    SHOWN_ON_STDERR = auto()
+    """All of it, so that stdout is free for the report."""
+    SHOWN_IF_IT_FAILS = auto()
+    DROPPED = auto()
+
+
+class Worker:
+    """One rank that is being rehearsed. As a context manager it leaves no process behind."""
+
+    def __init__(self, job: RehearsalJob, output: Output) -> None:
+        self.job = job
+        self._output = output
+        self._log = Path(job.report_file).with_suffix(".log")
+        job_file = Path(job.report_file).with_suffix(".job")
+        job_file.write_text(job.model_dump_json(), encoding="utf-8")
+        # -P: what lies in the current folder must not stand in for the worker's own imports.
+        command = [sys.executable, "-P", "-m", _WORKER, str(job_file)]
+        if output is Output.SHOWN:
+            self._process = subprocess.Popen(command)
+        elif output is Output.SHOWN_ON_STDERR:
+            self._process = subprocess.Popen(command, stdout=_STDERR)
+        else:
+            with self._log.open("wb") as log:
+                self._process = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+                )
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+
+    def result(self, deadline: float | None) -> RehearsalReport:
+        """Wait for the report.
+
+        Args:
+            deadline: when to give up, by ``time.monotonic()``.
+
+        Raises:
+            ExplainedError: the worker has said what is wrong.
+            ZerokitError: the script or the worker failed, or the time is up.
+        """
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        try:
+            code = self._process.wait(left)
+        except subprocess.TimeoutExpired:
+            self._fail("the rehearsal did not end in the time allowed", "Raise --timeout, or lower --steps")
+        report = self._report()
+        if code == 0 and report is not None:
+            return report
+        self._show_log()
+        if code in (_INTERRUPTED, -signal.SIGINT):
+            raise KeyboardInterrupt
+        if code == _EXPLAINED:
+            raise ExplainedError
+        if code == _SCRIPT_FAILED:
+            self._fail(
+                f"the script fails {_moment(report)}",
+                "The traceback above is what the cluster would show",
+            )
+        if code == -signal.SIGKILL:
+            self._fail("the rehearsal was killed", "This machine may be out of memory")
+        ending = f"with exit code {code}" if code else "without a report"
+        self._fail(
+            f"internal error: the rehearsal ended {ending}", "Please report this with the output above"
+        )
+
+    def _report(self) -> RehearsalReport | None:
+        try:
+            return RehearsalReport.model_validate_json(Path(self.job.report_file).read_bytes())
+        except (OSError, ValidationError):
+            return None
+
+    def _fail(self, message: str, hint: str) -> NoReturn:
+        rank = f" (rank {self.job.rank})" if self._output is Output.SHOWN_IF_IT_FAILS else ""
+        raise ZerokitError(message, where=f"{self.job.script}{rank}", hint=hint)
+
+    def _show_log(self) -> None:
+        if self._output is Output.SHOWN_IF_IT_FAILS:
+            sys.stderr.write(self._log.read_text(encoding="utf-8", errors="replace")[-_SHOWN_OF_A_LOG:])
+            sys.stderr.flush()
+
+
+def _moment(report: RehearsalReport | None) -> str:
+    """When the script failed, by the report of what had been recorded until then."""
+    if report is None or report.steps == 0:
+        return "before its first optimizer step was done"
+    return f"after {quantity(report.steps, 'optimizer step')}"
+
+
+def rehearse_together(
+    jobs: Sequence[RehearsalJob], *, on_stderr: bool, timeout: float | None
+) -> list[RehearsalReport]:
+    """Rehearse several ranks side by side; what the first one prints is shown.
+
+    Args:
+        jobs: a job for each rank, with a report file of its own.
+        on_stderr: print what the script prints on stderr.
+        timeout: seconds for all of them together.
+
+    Raises:
+        ExplainedError, ZerokitError: as :meth:`Worker.result`, of the first rank that fails.
+    """
+    deadline = None if timeout is None else time.monotonic() + timeout
+    shown = Output.SHOWN_ON_STDERR if on_stderr else Output.SHOWN
+    with ExitStack() as stack:
+        workers = [
+            stack.enter_context(Worker(job, Output.SHOWN_IF_IT_FAILS if number else shown))
+            for number, job in enumerate(jobs)
+        ]
+        return [worker.result(deadline) for worker in workers]
+
+
+def rehearse_quietly(job: RehearsalJob, timeout: float | None) -> RehearsalReport | None:
+    """Rehearse one rank without printing anything; None if it does not come to a report."""
+    deadline = None if timeout is None else time.monotonic() + timeout
+    with Worker(job, Output.DROPPED) as worker:
+        try:
+            return worker.result(deadline)
+        except (ExplainedError, ZerokitError):
+            return None

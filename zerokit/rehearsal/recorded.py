@@ -1,0 +1,108 @@
+"""Turns what the library and the watchers noted into a recording, and sorts blocks that nobody labelled."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from zerokit.rehearsal.library import Category, Model, Phase
+from zerokit.rehearsal.recording import BLOCK, EVENT, MadeUp, Recording
+
+if TYPE_CHECKING:
+    from zerokit.rehearsal.cluster import Cluster
+
+_ALLOCATOR_FIGURES = {
+    "reserved_peak_bytes": ("reserved_bytes", "peak"),
+    "reserved_bytes": ("reserved_bytes", "current"),
+    "allocated_peak_bytes": ("allocated_bytes", "peak"),
+    "active_peak_bytes": ("active_bytes", "peak"),
+    "inactive_split_peak_bytes": ("inactive_split_bytes", "peak"),
+    "num_segments": ("segment", "current"),
+}
+
+# What a block is for, by the line that made it, where no label says so. First match counts.
+_BY_LINE = (
+    ("zero/partition_parameters.py", Category.PARAMETERS),
+    ("zero/partitioned_param_coordinator.py", Category.PARAMETERS),
+    ("ops/adam", Category.OPTIMIZER_STATES),
+    ("ops/lion", Category.OPTIMIZER_STATES),
+    ("ops/adagrad", Category.OPTIMIZER_STATES),
+    ("zero/contiguous_memory_allocator.py", Category.BUFFERS),
+    ("deepspeed/runtime", Category.BUFFERS),
+    ("deepspeed/comm", Category.BUFFERS),
+    ("deepspeed/utils", Category.BUFFERS),
+)
+
+
+def collect(cluster: Cluster, meta: dict[str, Any]) -> Recording:
+    """The recording of `cluster` up to now."""
+    backend, watch = cluster.backend, cluster.watch
+    blocks = backend.blocks(BLOCK)
+    sites = cluster.sites.lines
+    ops = backend.operator_names()
+    _categorize(blocks, sites, ops)
+    warnings = []
+    if skipped := backend.random_elements_skipped:
+        warnings.append(
+            f"{skipped:,} random numbers that fill weights on the host were not drawn: shuffles that use torch's "
+            "default generator afterwards differ from a real run's"
+        )
+    return Recording(
+        events=backend.events(EVENT),
+        blocks=blocks,
+        sites=tuple(sites),
+        ops=tuple(ops),
+        names=tuple(watch.names),
+        step_marks=tuple(watch.step_marks),
+        collectives=tuple(cluster.traffic.calls),
+        flops=tuple(round(flops) for flops in watch.flops),
+        allocator={
+            "ordinary": _allocator_figures(cluster, Model.ORDINARY),
+            "expandable": _allocator_figures(cluster, Model.EXPANDABLE),
+        },
+        warnings=tuple(warnings),
+        made_up=tuple(
+            MadeUp(what, sites[site] if site >= 0 else "an unknown line", count)
+            for what, site, count in backend.made_up_notes()
+        ),
+        meta={
+            "num_gpus": cluster.num_gpus,
+            "gpus_per_node": cluster.gpus_per_node,
+            "rank": cluster.rank,
+            "ds_config": watch.ds_config,
+            "stopped_after_steps": watch.completed,
+            "elapsed_seconds": time.perf_counter() - cluster.started,
+            "suppressed": cluster.suppressed.lines(),
+            **meta,
+        },
+    )
+
+
+def _allocator_figures(cluster: Cluster, model: Model) -> dict[str, int]:
+    stats = cluster.backend.stats(model)
+    figures = {name: stats[f"{stat}.all.{field}"] for name, (stat, field) in _ALLOCATOR_FIGURES.items()}
+    return {**figures, "num_alloc_retries": stats["num_alloc_retries"], "num_ooms": stats["num_ooms"]}
+
+
+def _categorize(blocks: np.ndarray[Any, Any], sites: list[str], ops: list[str]) -> None:
+    """Fill in the category of every block that has none, from the line and the phase it was born in."""
+    unsorted = blocks["category"] == Category.OTHER
+    by_site = np.zeros(len(sites) + 1, dtype=np.uint8)  # the last place answers for -1
+    for index, site in enumerate(sites):
+        by_site[index] = next((category for part, category in _BY_LINE if part in site), Category.OTHER)
+    found = by_site[blocks["site"]]
+    blocks["category"] = np.where(unsorted, found, blocks["category"])
+    unsorted = blocks["category"] == Category.OTHER
+    phases = np.array(
+        [
+            *(Category.OTHER, Category.ACTIVATIONS, Category.ACTIVATIONS, Category.ACTIVATIONS),
+            *(Category.BUFFERS, Category.OTHER),
+        ],
+        dtype=np.uint8,
+    )
+    assert len(phases) == len(Phase)
+    blocks["category"] = np.where(unsorted, phases[blocks["phase"]], blocks["category"])
+    workspaces = [index for index, op in enumerate(ops) if op == "cuBLAS workspace"]
+    blocks["category"][np.isin(blocks["op"], workspaces)] = Category.BUFFERS

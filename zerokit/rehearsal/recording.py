@@ -1,0 +1,209 @@
+"""What a rehearsal records of one rank: every allocation and release, and what happened around them.
+
+The arrays are filled by the native library; everything that is reported, plotted or traced is computed from
+them. A recording saves to one ``.npz`` file.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from zerokit.errors import DocumentError
+
+EVENT = np.dtype(
+    [
+        ("time_ns", "<i8"),
+        ("block", "<i8"),
+        ("bytes", "<i8"),
+        ("address", "<u8"),
+        ("step", "<i4"),
+        ("stream", "<i2"),
+        ("space", "u1"),
+        ("phase", "u1"),
+    ]
+)
+"""One allocation (``bytes`` > 0) or release (< 0). ``time_ns`` is CPU time of the rehearsal: it orders
+events, it does not say how long a GPU takes. ``step`` counts the optimizer steps completed before."""
+
+BLOCK = np.dtype(
+    [
+        ("bytes", "<i8"),
+        ("site", "<i4"),
+        ("op", "<i4"),
+        ("name", "<i4"),
+        ("category", "u1"),
+        ("dtype", "i1"),
+        ("ndim", "u1"),
+        ("phase", "u1"),
+        ("shape", "<i8", (6,)),
+    ]
+)
+"""What an allocation was for. ``site``, ``op`` and ``name`` are places in the tables of the recording,
+-1 where unknown."""
+
+PHASES = ("init", "forward", "loss", "backward", "step", "between")
+CATEGORIES = ("other", "parameters", "gradients", "optimizer_states", "activations", "buffers")
+
+DTYPES = (
+    *("uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"),
+    *("complex32", "complex64", "complex128", "bool", "qint8", "quint8", "qint32", "bfloat16"),
+    *("quint4x2", "quint2x4", "bits1x8", "bits2x4", "bits4x2", "bits8", "bits16"),
+    *("float8_e5m2", "float8_e4m3fn", "float8_e5m2fnuz", "float8_e4m3fnuz", "uint16", "uint32", "uint64"),
+    *("uint1", "uint2", "uint3", "uint4", "uint5", "uint6", "uint7"),
+    *("int1", "int2", "int3", "int4", "int5", "int6", "int7"),
+    *("float8_e8m0fnu", "float4_e2m1fn_x2"),
+)
+"""PyTorch's number formats in the order of ``c10::ScalarType``
+(torch/headeronly/core/ScalarType.h, AT_FORALL_SCALAR_TYPES_WITH_COMPLEX_AND_QINTS)."""
+
+Array = npt.NDArray[Any]
+
+
+class Space(IntEnum):
+    """Which memory a block lies in."""
+
+    DEVICE = 0
+    PAGEABLE_HOST = 1
+    PINNED_HOST = 2
+
+
+HOST = (Space.PAGEABLE_HOST, Space.PINNED_HOST)
+
+
+class StepMark(NamedTuple):
+    """The end of an optimizer step."""
+
+    event: int
+    """How many events had been recorded by then."""
+    step: int
+    """How many optimizer steps were then completed."""
+
+
+class Collective(NamedTuple):
+    """One call of a collective by this rank."""
+
+    name: str
+    phase: int
+    step: int
+    """How many optimizer steps were completed before the call."""
+    bytes: int
+    group_size: int
+    event: int = -1
+    """How many events had been recorded by then, -1 if that was not kept."""
+
+
+class MadeUp(NamedTuple):
+    """A result that depends on values, which there are none of, and was made up by a stated rule."""
+
+    what: str
+    site: str
+    times: int
+
+
+@dataclass(frozen=True)
+class Recording:
+    """One rehearsed rank.
+
+    Raises:
+        ValueError: the arrays contradict each other, which is a fault of the recorder.
+    """
+
+    events: Array
+    blocks: Array
+    sites: tuple[str, ...] = ()
+    ops: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    step_marks: tuple[StepMark, ...] = ()
+    collectives: tuple[Collective, ...] = ()
+    flops: tuple[int, ...] = ()
+    """Floating-point operations of each optimizer step."""
+    allocator: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Figures of the modelled caching allocator, under ``ordinary`` and ``expandable``."""
+    warnings: tuple[str, ...] = ()
+    made_up: tuple[MadeUp, ...] = ()
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        # Whoever records may hand over plain lists of plain tuples.
+        put = object.__setattr__
+        for name in ("sites", "ops", "names", "flops", "warnings"):
+            put(self, name, tuple(getattr(self, name)))
+        put(self, "step_marks", tuple(StepMark(*mark) for mark in self.step_marks))
+        put(self, "collectives", tuple(Collective(*call) for call in self.collectives))
+        put(self, "made_up", tuple(MadeUp(*case) for case in self.made_up))
+        self._check()
+
+    def running_bytes(self, *spaces: Space, category: int | None = None) -> npt.NDArray[np.int64]:
+        """Bytes held in `spaces` after each event, of shape ``(len(events),)``.
+
+        Args:
+            spaces: the memories to add up.
+            category: count only blocks of this place in :data:`CATEGORIES`.
+        """
+        changes = np.where(np.isin(self.events["space"], spaces), self.events["bytes"], 0)
+        if category is not None:
+            changes = np.where(self.block_categories() == category, changes, 0)
+        return np.cumsum(changes, dtype=np.int64)
+
+    def block_categories(self) -> Array:
+        """The category of each event's block, of shape ``(len(events),)``."""
+        categories: Array = self.blocks["category"][self.events["block"]]
+        return categories
+
+    def alive(self, event: int, *spaces: Space) -> Array:
+        """The allocations in `spaces` not yet released after event number `event`, as events."""
+        before = self.events[: event + 1]
+        before = before[np.isin(before["space"], spaces)]
+        released = before["block"][before["bytes"] < 0]
+        allocations = before[before["bytes"] > 0]
+        alive: Array = allocations[~np.isin(allocations["block"], released)]
+        return alive
+
+    def save(self, path: str | Path) -> None:
+        """Write the recording to `path` as ``.npz``."""
+        rest = {
+            name: getattr(self, name)
+            for name in ("sites", "ops", "names", "step_marks", "collectives", "flops", "warnings", "made_up")
+        }
+        text = json.dumps({**rest, "allocator": dict(self.allocator), "meta": dict(self.meta)}, default=str)
+        with Path(path).open("wb") as file:
+            np.savez_compressed(file, events=self.events, blocks=self.blocks, rest=np.array(text))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Recording:
+        """Read what :meth:`save` wrote.
+
+        Raises:
+            DocumentError: the file is absent or not a recording.
+        """
+        try:
+            with np.load(path, allow_pickle=False) as arrays:
+                rest = json.loads(str(arrays["rest"]))
+                return cls(events=arrays["events"], blocks=arrays["blocks"], **rest)
+        except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile):
+            raise DocumentError(
+                "is not a recording of a rehearsal",
+                where=str(path),
+                hint="Name a file that the rehearsal wrote",
+            ) from None
+
+    def _check(self) -> None:
+        if self.events.dtype != EVENT or self.blocks.dtype != BLOCK:
+            raise ValueError("a recording's arrays have the wrong fields")
+        blocks = self.events["block"]
+        if len(blocks) and not 0 <= blocks.min() <= blocks.max() < len(self.blocks):
+            raise ValueError("an event names a block that was not recorded")
+        if (self.events["phase"] >= len(PHASES)).any() or (self.blocks["category"] >= len(CATEGORIES)).any():
+            raise ValueError("a phase or a category has no name")
+        for space in Space:
+            if (self.running_bytes(space) < 0).any():
+                raise ValueError(f"more was released in {space.name} than had been allocated")

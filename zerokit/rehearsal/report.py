@@ -1,0 +1,204 @@
+"""The report of a rehearsal: what ``zerokit rehearse --format json`` prints.
+
+All sizes are bytes. A figure is of one rank unless its name says ``node``. Keys are only ever added.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Verdict = Literal["fits", "tight", "does not fit"]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class SiteMemory(_Part):
+    """What one line of code has allocated and is alive at the peak."""
+
+    site: str
+    bytes: int
+    blocks: int
+
+
+class BlockMemory(_Part):
+    """One allocation that is alive at the peak."""
+
+    bytes: int
+    shape: list[int]
+    dtype: str
+    name: str | None
+    """The parameter it belongs to."""
+    site: str | None
+    op: str | None
+    category: str
+    phase: str
+    """In which it was allocated."""
+
+
+class AllocatorMemory(_Part):
+    """What PyTorch's caching allocator would have reserved, by the model of it."""
+
+    reserved_peak_bytes: int
+    reserved_bytes: int
+    allocated_peak_bytes: int
+    active_peak_bytes: int
+    inactive_split_peak_bytes: int
+    num_alloc_retries: int
+    num_ooms: int
+    num_segments: int
+    fragmentation_bytes: int
+    """Reserved beyond what is allocated, each at its own peak."""
+
+
+class DeviceMemory(_Part):
+    """The GPU of one rank. Allocated bytes are ``torch.cuda.memory_allocated``."""
+
+    peak_bytes: int
+    steady_bytes: int
+    """Held after the last completed optimizer step, or at the end if there is none."""
+    reserved_peak_bytes: int
+    """``torch.cuda.max_memory_reserved`` with the segments that the run asks for."""
+    peak_phase: str
+    peak_step: int
+    """Optimizer steps completed before the peak."""
+    by_phase: dict[str, int]
+    """Most bytes held during each phase that occurred."""
+    at_peak: dict[str, int]
+    """Bytes by category at the peak."""
+    sites_at_peak: list[SiteMemory]
+    largest_blocks_at_peak: list[BlockMemory]
+    allocator: dict[Literal["ordinary", "expandable"], AllocatorMemory]
+    segments: Literal["ordinary", "expandable"]
+    """Which of the two PYTORCH_CUDA_ALLOC_CONF asks for."""
+
+
+class HostMemory(_Part):
+    """Tensors in the memory of the host; Python, libraries and page tables are not in it."""
+
+    peak_bytes: int
+    steady_bytes: int
+    pinned_bytes: int
+    """Most pinned bytes held; part of the above."""
+    pinned_steady_bytes: int
+    per_node_peak_bytes: int
+    """As if all ranks of a node reached their peak together."""
+    per_node_steady_bytes: int
+    per_node_pinned_bytes: int
+
+
+class StepMemory(_Part):
+    """One optimizer step, from the end of the one before it to its own."""
+
+    step: int
+    """Counted from 1."""
+    peak_bytes: int
+    peak_phase: str
+    steady_bytes: int
+    """Held at its end."""
+    flops: int
+    communication_bytes: int
+
+
+class Communication(_Part):
+    """The calls of one collective in one phase of an optimizer step; init is counted as a whole."""
+
+    collective: str
+    phase: str
+    group_size: int
+    count: int
+    bytes: int
+
+
+class Overhead(_Part):
+    """Device memory outside the allocator; always an estimate."""
+
+    name: str
+    low_bytes: int
+    high_bytes: int
+    source: str
+
+
+class Fit(_Part):
+    """Whether the run fits on a GPU."""
+
+    gpu_memory_bytes: int
+    overheads: list[Overhead]
+    low_bytes: int
+    """Needed at the least: the allocated peak and the low estimates. What the allocator caches beyond that
+    it gives back before it gives up."""
+    high_bytes: int
+    """Needed at the most: the reserved peak and the high estimates."""
+    verdict: Verdict
+
+
+class RankMemory(_Part):
+    """One of the ranks that were rehearsed, where they differ."""
+
+    rank: int
+    device_peak_bytes: int
+    device_steady_bytes: int
+    reserved_peak_bytes: int
+    peak_phase: str
+    host_peak_bytes: int
+    host_steady_bytes: int
+    pinned_bytes: int
+    verdict: Verdict
+
+
+class Advice(_Part):
+    """A change, and what it saved when it was rehearsed."""
+
+    change: str
+    saves_bytes: int
+    peak_bytes: int
+    """The peak with the change."""
+    verdict: Verdict
+    how: str
+
+
+class MadeUpResult(_Part):
+    """A result that depends on values, of which there are none."""
+
+    what: str
+    site: str
+    count: int
+
+
+class RunFacts(_Part):
+    """What was rehearsed, and with which versions."""
+
+    script: str
+    arguments: list[str]
+    versions: dict[str, str]
+    ds_config: dict[str, Any] | None
+    stopped_after_steps: int | None
+    """None if the script came to its own end."""
+
+
+class RehearsalReport(_Part):
+    """The whole report. Where several ranks were rehearsed, it is rank 0's."""
+
+    world_size: int
+    gpus_per_node: int
+    rank: int
+    steps: int
+    """Optimizer steps completed."""
+    elapsed_seconds: float
+    device: DeviceMemory
+    host: HostMemory
+    fit: Fit
+    per_step: list[StepMemory]
+    communication: list[Communication]
+    flops_per_step: int
+    ranks: list[RankMemory] = Field(default_factory=list)
+    """Empty if one rank was rehearsed, or if they agree."""
+    advice: list[Advice] = Field(default_factory=list)
+    warnings: list[str]
+    made_up: list[MadeUpResult]
+    suppressed: list[str]
+    """Checkpoints, trackers and uploads that were not written."""
+    run: RunFacts

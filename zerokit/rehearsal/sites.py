@@ -1,0 +1,60 @@
+"""Which line of code an allocation comes from."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import CodeType
+
+_OWN_FOLDER = str(Path(__file__).parent)
+_PACKAGES = ("/site-packages/", "/dist-packages/")
+_PASSED_OVER = ("/torch/", "/contextlib.py", "/functools.py", "/threading.py")
+
+
+class Sites:
+    """A table of calling lines; :meth:`find` gives the index of the one that is running."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self._known: dict[tuple[CodeType, int], int] = {}
+        self._passed_over: dict[str, bool] = {}
+
+    def find(self) -> int:
+        """Index of the innermost line outside torch and the rehearsal itself, or -1 if there is none.
+
+        DeepSpeed's and transformers' lines count: they say more of a buffer than the line of the script that trains.
+        """
+        frame = sys._getframe().f_back
+        while frame is not None:
+            code = frame.f_code
+            if not self._is_passed_over(code.co_filename):
+                key = (code, frame.f_lineno)
+                known = self._known.get(key)
+                return self._add(key) if known is None else known
+            frame = frame.f_back  # type: ignore[assignment]
+        return -1
+
+    def _is_passed_over(self, path: str) -> bool:
+        known = self._passed_over.get(path)
+        if known is None:
+            inside = path.startswith("<") or path.startswith(_OWN_FOLDER)
+            known = self._passed_over[path] = inside or any(part in path for part in _PASSED_OVER)
+        return known
+
+    def _add(self, key: tuple[CodeType, int]) -> int:
+        code, line = key
+        self._known[key] = len(self.lines)
+        self.lines.append(f"{short_path(code.co_filename)}:{line} in {code.co_qualname}")
+        return self._known[key]
+
+
+def short_path(path: str) -> str:
+    """`path` inside its package, or relative to the working directory."""
+    for folder in _PACKAGES:
+        _, found, inside = path.partition(folder)
+        if found:
+            return inside
+    try:
+        return str(Path(path).relative_to(Path.cwd()))
+    except ValueError:
+        return path

@@ -1,0 +1,297 @@
+"""Stand-ins for DeepNVMe: the async_io, gds and pin_memory ops, with a ledger in place of the disk.
+
+Names and defaults are those of csrc/aio/py_lib/py_ds_aio.cpp and csrc/gds/py_lib/py_ds_gds.cpp. A transfer of
+memory that is not page-locked goes through a page-locked bounce buffer of the same size, held from the
+request until it is waited for (csrc/aio/py_lib/deepspeed_cpu_op.cpp).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from zerokit.rehearsal.stand_ins.arithmetic import stand_in_module
+from zerokit.rehearsal.stand_ins.nvme_ledger import NvmeLedger
+from zerokit.rehearsal.stand_ins.page_locked import PageLockedAllocator, PageLockedMemory, PinHandle
+
+_DIRECT_IO_ALIGNMENT = 512
+_ledger = NvmeLedger()
+
+
+def ledger() -> NvmeLedger:
+    """The files of this process's rank and the bytes moved, from the last :func:`modules` on."""
+    return _ledger
+
+
+@dataclass
+class _Transfer:
+    """One pending request."""
+
+    buffer: Tensor
+    file: str
+    offset: int
+    reading: bool
+    bounce: Tensor | None
+
+
+class IoHandle:
+    """What aio and gds handles have in common (csrc/aio/py_lib/deepspeed_py_io_handle.cpp)."""
+
+    _memory: PageLockedMemory
+    _compute: bool
+
+    def __init__(
+        self,
+        block_size: int = 1024 * 1024,
+        queue_depth: int = 128,
+        single_submit: bool = False,
+        overlap_events: bool = False,
+        intra_op_parallelism: int = 1,
+    ) -> None:
+        self._block_size = block_size
+        self._queue_depth = queue_depth
+        self._single_submit = single_submit
+        self._overlap_events = overlap_events
+        self._intra_op_parallelism = intra_op_parallelism
+        self._pending: list[_Transfer] = []
+
+    def get_block_size(self) -> int:
+        return self._block_size
+
+    def get_queue_depth(self) -> int:
+        return self._queue_depth
+
+    def get_single_submit(self) -> bool:
+        return self._single_submit
+
+    def get_overlap_events(self) -> bool:
+        return self._overlap_events
+
+    def get_intra_op_parallelism(self) -> int:
+        return self._intra_op_parallelism
+
+    def get_alignment(self) -> int:
+        return self._intra_op_parallelism * _DIRECT_IO_ALIGNMENT
+
+    def read(self, buffer: Tensor, filename: str, validate: bool, file_offset: int = 0) -> int:
+        transfer = self._request(buffer, filename, file_offset, reading=True, bounce=False)
+        return self._carry_out(transfer) if transfer else -1
+
+    def write(self, buffer: Tensor, filename: str, validate: bool, file_offset: int = 0) -> int:
+        transfer = self._request(buffer, filename, file_offset, reading=False, bounce=False)
+        return self._carry_out(transfer) if transfer else -1
+
+    def pread(self, buffer: Tensor, filename: str, validate: bool, async_: bool, file_offset: int = 0) -> int:
+        return self._submit(buffer, filename, file_offset, reading=True, wait=not async_)
+
+    def pwrite(
+        self, buffer: Tensor, filename: str, validate: bool, async_: bool, file_offset: int = 0
+    ) -> int:
+        return self._submit(buffer, filename, file_offset, reading=False, wait=not async_)
+
+    def sync_pread(self, buffer: Tensor, filename: str, file_offset: int = 0) -> int:
+        return self._submit(buffer, filename, file_offset, reading=True, wait=True)
+
+    def sync_pwrite(self, buffer: Tensor, filename: str, file_offset: int = 0) -> int:
+        return self._submit(buffer, filename, file_offset, reading=False, wait=True)
+
+    def async_pread(self, buffer: Tensor, filename: str, file_offset: int = 0) -> int:
+        return self._submit(buffer, filename, file_offset, reading=True, wait=False)
+
+    def async_pwrite(self, buffer: Tensor, filename: str | int, file_offset: int = 0) -> int:
+        """`filename` may be a file descriptor: the compiled handle has an overload for it."""
+        if isinstance(filename, int):
+            filename = str(Path(f"/proc/self/fd/{filename}").readlink())
+        return self._submit(buffer, filename, file_offset, reading=False, wait=False)
+
+    def new_cpu_locked_tensor(self, num_elem: int, example_tenosr: Tensor) -> Tensor:
+        return self._memory.new(num_elem, example_tenosr.dtype)
+
+    def free_cpu_locked_tensor(self, tensor: Tensor) -> bool:
+        return self._memory.free_address(tensor.data_ptr())
+
+    def is_pinned(self, buffer: Tensor) -> bool:
+        return self._memory.is_pinned(buffer)
+
+    def wait(self) -> int:
+        """Completes the pending requests in order and returns how many there were."""
+        pending, self._pending = self._pending, []
+        for transfer in pending:
+            self._finish(transfer)
+        return len(pending)
+
+    def _submit(self, buffer: Tensor, file: str, offset: int, *, reading: bool, wait: bool) -> int:
+        if buffer.nbytes % self.get_intra_op_parallelism():
+            _report(
+                f"{file}: {buffer.nbytes} bytes are not divisible by "
+                f"intra_op_parallelism = {self.get_intra_op_parallelism()}"
+            )
+            return -1
+        transfer = self._request(buffer, file, offset, reading=reading, bounce=self._needs_bounce(buffer))
+        if transfer is None:
+            return -1
+        self._pending.append(transfer)
+        return self.wait() if wait else 0
+
+    def _needs_bounce(self, buffer: Tensor) -> bool:
+        return not (buffer.device.type == "cpu" and self._memory.is_pinned(buffer))
+
+    def _request(
+        self, buffer: Tensor, file: str, offset: int, *, reading: bool, bounce: bool
+    ) -> _Transfer | None:
+        """Checks the request and books it; None, after saying why, where the compiled handle returns -1."""
+        size = _ledger.size_of(file)
+        if reading and size is None:
+            _report(f"{file}: no such file to read")
+            return None
+        if reading and size is not None and offset + buffer.nbytes > size:
+            # The compiled op stops the process here (an assert).
+            raise RuntimeError(f"{file}: reading {buffer.nbytes} bytes at {offset} of a file of {size} bytes")
+        if not reading and not _ledger.folder_exists(file):
+            _report(f"{file}: its folder does not exist")
+            return None
+        bounce_buffer = self._memory.new(buffer.numel(), buffer.dtype) if bounce else None
+        transfer = _Transfer(buffer, file, offset, reading, bounce_buffer)
+        if reading:
+            _ledger.read(buffer.nbytes)
+        else:
+            _ledger.write(file, offset, buffer.nbytes)
+            if bounce_buffer is not None:
+                bounce_buffer.copy_(buffer.detach().reshape(-1))
+        return transfer
+
+    def _carry_out(self, transfer: _Transfer) -> int:
+        self._finish(transfer)
+        return 0
+
+    def _finish(self, transfer: _Transfer) -> None:
+        source = transfer.buffer if transfer.bounce is None else transfer.bounce
+        if self._compute:
+            _move(source, transfer)
+        if transfer.bounce is None:
+            return
+        if transfer.reading:
+            # On a device the bounce buffer is copied there first, and from that copy into the buffer.
+            arrived = transfer.bounce.to(transfer.buffer.device)
+            if self._compute:
+                transfer.buffer.copy_(arrived.view(transfer.buffer.shape))
+        self._memory.free_address(transfer.bounce.data_ptr())
+
+
+class GdsHandle(IoHandle):
+    """GPUDirect storage: device memory is read and written without a bounce buffer, if it is registered."""
+
+    def __init__(
+        self,
+        block_size: int = 1024 * 1024,
+        queue_depth: int = 128,
+        single_submit: bool = False,
+        overlap_events: bool = False,
+        intra_op_parallelism: int = 1,
+    ) -> None:
+        super().__init__(block_size, queue_depth, single_submit, overlap_events, intra_op_parallelism)
+        self._registered: set[int] = set()
+
+    def get_alignment(self) -> int:
+        return _DIRECT_IO_ALIGNMENT  # csrc/gds: the base class is built with a parallelism of 1
+
+    def new_pinned_device_tensor(self, num_elem: int, example_tenosr: Tensor) -> Tensor:
+        tensor = torch.empty(num_elem, dtype=example_tenosr.dtype, device="cuda")
+        self.pin_device_tensor(tensor)
+        return tensor
+
+    def free_pinned_device_tensor(self, tensor: Tensor) -> bool:
+        return self.unpin_device_tensor(tensor)
+
+    def pin_device_tensor(self, tensor: Tensor) -> bool:
+        self._registered.add(tensor.untyped_storage().data_ptr())
+        return True
+
+    def unpin_device_tensor(self, tensor: Tensor) -> bool:
+        self._registered.discard(tensor.untyped_storage().data_ptr())
+        return True
+
+    def _needs_bounce(self, buffer: Tensor) -> bool:
+        return not buffer.is_cuda and super()._needs_bounce(buffer)
+
+
+def modules(*, compute: bool, allocate: PageLockedAllocator) -> dict[str, ModuleType]:
+    """The stand-ins by the name of their op: async_io, gds, pin_memory.
+
+    Args:
+        compute: really write to and read from the files; else sizes are booked and buffers keep what they
+        hold. allocate: makes page-locked memory.
+    """
+    _ledger.clear()
+    shared = {"_memory": PageLockedMemory(allocate), "_compute": compute}
+    aio_handle: type[IoHandle] = type("aio_handle", (IoHandle,), shared)
+    gds_handle: type[GdsHandle] = type("gds_handle", (GdsHandle,), shared)
+    pin_handle: type[PinHandle] = type("pin_handle", (PinHandle,), {"_memory": shared["_memory"]})
+
+    def aio_read(
+        buffer: Tensor,
+        filename: str,
+        block_size: int,
+        queue_depth: int,
+        single: bool,
+        overlap: bool,
+        check: bool,
+        /,
+    ) -> int:
+        return aio_handle(block_size, queue_depth, single, overlap).read(buffer, filename, check)
+
+    def aio_write(
+        buffer: Tensor,
+        filename: str,
+        block_size: int,
+        queue_depth: int,
+        single: bool,
+        overlap: bool,
+        check: bool,
+        /,
+    ) -> int:
+        return aio_handle(block_size, queue_depth, single, overlap).write(buffer, filename, check)
+
+    def deepspeed_memcpy(dest: Tensor, src: Tensor, /) -> int:
+        dest.contiguous().copy_(src.contiguous())
+        return 0
+
+    return {
+        "async_io": stand_in_module(
+            "async_io",
+            aio_handle=aio_handle,
+            aio_read=aio_read,
+            aio_write=aio_write,
+            deepspeed_memcpy=deepspeed_memcpy,
+        ),
+        "gds": stand_in_module("gds", gds_handle=gds_handle),
+        "pin_memory": stand_in_module("pin_memory", pin_handle=pin_handle),
+    }
+
+
+def _move(memory: Tensor, transfer: _Transfer) -> None:
+    """Really reads or writes; through the host, so that it also serves (virtual) device memory."""
+    on_host = memory.detach().cpu().contiguous()
+    raw = on_host.view(-1).view(torch.uint8).numpy()
+    flags = os.O_RDONLY if transfer.reading else os.O_WRONLY | os.O_CREAT
+    descriptor = os.open(transfer.file, flags, 0o600)
+    try:
+        if transfer.reading:
+            os.preadv(descriptor, [raw.data], transfer.offset)
+            if on_host.data_ptr() != memory.data_ptr():
+                memory.detach().copy_(on_host)
+        else:
+            os.pwrite(descriptor, raw.data, transfer.offset)
+    finally:
+        os.close(descriptor)
+
+
+def _report(problem: str) -> None:
+    """The compiled ops say on stderr why they return -1; DeepSpeed then fails an assert without a message."""
+    sys.stderr.write(f"async_io: {Path(sys.argv[0]).name}: {problem}\n")

@@ -1,0 +1,149 @@
+"""What other libraries import from flash_attn beside attention: bert_padding, layers.rotary, ops.triton.cross_entropy.
+
+The gathers and scatters are real operators; the Triton kernels (rotary, cross entropy) only write into tensors that
+are allocated here as the originals do.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from zerokit.rehearsal.library import backend
+
+__all__ = [
+    "apply_rotary_emb",
+    "apply_rotary_emb_func",
+    "cross_entropy_loss",
+    "index_first_axis",
+    "index_put_first_axis",
+    "pad_input",
+    "unpad_input",
+]
+
+
+class _IndexFirstAxis(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, indices: Tensor) -> Tensor:
+        ctx.save_for_backward(indices)
+        ctx.rows = values.size(0)
+        flat = values.reshape(values.size(0), -1)
+        picked = torch.gather(flat, 0, indices[:, None].expand(-1, flat.size(1)))
+        return picked.reshape(-1, *values.shape[1:])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        (indices,) = ctx.saved_tensors
+        flat = grad.reshape(grad.size(0), -1)
+        gradient = torch.zeros((ctx.rows, flat.size(1)), dtype=grad.dtype, device=grad.device)
+        gradient.scatter_(0, indices[:, None].expand(-1, flat.size(1)), flat)
+        return gradient.reshape(ctx.rows, *grad.shape[1:]), None
+
+
+class _IndexPutFirstAxis(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, indices: Tensor, rows: int) -> Tensor:
+        ctx.save_for_backward(indices)
+        placed = torch.zeros((rows, *values.shape[1:]), dtype=values.dtype, device=values.device)
+        placed[indices] = values
+        return placed
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+        (indices,) = ctx.saved_tensors
+        return grad[indices], None, None
+
+
+def index_first_axis(values: Tensor, indices: Tensor) -> Tensor:
+    """The rows `indices` of `values`."""
+    picked: Tensor = _IndexFirstAxis.apply(values, indices)  # type: ignore[no-untyped-call]
+    return picked
+
+
+def index_put_first_axis(values: Tensor, indices: Tensor, first_axis_dim: int) -> Tensor:
+    """Zeros with `first_axis_dim` rows, of which those at `indices` are `values`."""
+    placed: Tensor = _IndexPutFirstAxis.apply(values, indices, first_axis_dim)  # type: ignore[no-untyped-call]
+    return placed
+
+
+def unpad_input(
+    hidden_states: Tensor, attention_mask: Tensor, unused_mask: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor, int, Tensor]:
+    """The tokens that a mask [batch, sequence] keeps of hidden_states [batch, sequence, ...].
+
+    Returns:
+        tokens [kept, ...], their indices, cumulative lengths [batch + 1] in int32, the longest length, and the
+        number of tokens used of each sequence.
+    """
+    kept = attention_mask + unused_mask if unused_mask is not None else attention_mask
+    lengths = kept.sum(dim=-1, dtype=torch.int32)
+    used = attention_mask.sum(dim=-1, dtype=torch.int32)
+    indices = torch.nonzero(kept.flatten(), as_tuple=False).flatten()
+    longest = int(lengths.max().item())
+    starts = pad(torch.cumsum(lengths, dim=0, dtype=torch.int32), (1, 0))
+    flat = hidden_states.reshape(-1, *hidden_states.shape[2:])
+    return index_first_axis(flat, indices), indices, starts, longest, used
+
+
+def pad_input(hidden_states: Tensor, indices: Tensor, batch: int, seqlen: int) -> Tensor:
+    """Tokens [kept, ...] put back to [batch, seqlen, ...], with zeros where there are none."""
+    placed = index_put_first_axis(hidden_states, indices, batch * seqlen)
+    return placed.view(batch, seqlen, *hidden_states.shape[1:])
+
+
+class _Rotary(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor, inplace: bool) -> Tensor:
+        ctx.save_for_backward(cos, sin)
+        ctx.inplace = inplace
+        if inplace:
+            ctx.mark_dirty(x)
+            return x
+        return _without_values(torch.empty_like(x))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
+        return grad if ctx.inplace else _without_values(torch.empty_like(grad)), None, None, None
+
+
+def apply_rotary_emb(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False, inplace: bool = False,
+                     seqlen_offsets: int | Tensor = 0, cu_seqlens: Tensor | None = None,
+                     max_seqlen: int | None = None) -> Tensor:  # fmt: skip
+    """x [batch, sequence, heads, head size] turned by the angles whose cosines and sines are given."""
+    turned: Tensor = _Rotary.apply(x, cos, sin, inplace)  # type: ignore[no-untyped-call]
+    return turned
+
+
+apply_rotary_emb_func = apply_rotary_emb
+
+
+class _CrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, labels: Tensor, inplace_backward: bool) -> tuple[Tensor, Tensor]:
+        rows = logits.size(0)
+        losses, log_sums, squares = (torch.ones(rows, dtype=torch.float32, device=logits.device) for _ in range(3))
+        ctx.save_for_backward(logits, log_sums, labels)
+        ctx.inplace = inplace_backward
+        ctx.mark_non_differentiable(squares)
+        return losses, squares
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, _squares: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+        logits = ctx.saved_tensors[0]
+        return logits if ctx.inplace else _without_values(torch.empty_like(logits)), None, None
+
+
+def cross_entropy_loss(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0, logit_scale: float = 1.0,
+                       lse_square_scale: float = 0.0, ignore_index: int = -100, inplace_backward: bool = False,
+                       process_group: Any = None) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Losses and squared log-sum-exps [rows] in float32, of logits [rows, classes]."""
+    result: tuple[Tensor, Tensor] = _CrossEntropy.apply(logits, labels, inplace_backward)  # type: ignore[no-untyped-call]
+    return result
+
+
+def _without_values(tensor: Tensor) -> Tensor:
+    backend().forget_contents(tensor)
+    return tensor

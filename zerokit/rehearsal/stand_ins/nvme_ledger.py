@@ -1,0 +1,68 @@
+"""What a run would hold on NVMe, and the bytes it moves there and back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass
+class NvmeLedger:
+    """One rank's files and traffic. DeepSpeed gives each rank a folder of its own, so a node holds the sum.
+
+    Attributes:
+        file_bytes: size of each file, by its path.
+        written_bytes: bytes written so far, overwriting included.
+        read_bytes: bytes read so far.
+        folders: folders that DeepSpeed would have made; none is made on this machine.
+    """
+
+    file_bytes: dict[str, int] = field(default_factory=dict)
+    written_bytes: int = 0
+    read_bytes: int = 0
+    folders: set[str] = field(default_factory=set)
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes that this rank's files hold."""
+        return sum(self.file_bytes.values())
+
+    def per_node_bytes(self, ranks_per_node: int) -> int:
+        """Bytes on one node's NVMe if its other ranks hold as much as this one."""
+        return self.total_bytes * ranks_per_node
+
+    def make_folder(self, path: str) -> None:
+        """Notes `path` and its parents as made."""
+        folder = Path(path).absolute()
+        self.folders.update(str(each) for each in (folder, *folder.parents))
+
+    def remove_folder(self, path: str) -> None:
+        """Forgets `path`, what is below it, and the files there."""
+        root = Path(path).absolute()
+        self.folders = {each for each in self.folders if not Path(each).is_relative_to(root)}
+        self.file_bytes = {
+            file: size for file, size in self.file_bytes.items() if not Path(file).is_relative_to(root)
+        }
+
+    def folder_exists(self, file: str) -> bool:
+        folder = Path(file).absolute().parent
+        return str(folder) in self.folders or folder.is_dir()
+
+    def size_of(self, file: str) -> int | None:
+        """Size of a file written in this run, or of one that was there before; None if there is neither."""
+        if file in self.file_bytes:
+            return self.file_bytes[file]
+        path = Path(file)
+        return path.stat().st_size if path.is_file() else None
+
+    def write(self, file: str, offset: int, num_bytes: int) -> None:
+        self.written_bytes += num_bytes
+        self.file_bytes[file] = max(self.file_bytes.get(file, 0), offset + num_bytes)
+
+    def read(self, num_bytes: int) -> None:
+        self.read_bytes += num_bytes
+
+    def clear(self) -> None:
+        self.file_bytes.clear()
+        self.folders.clear()
+        self.written_bytes = self.read_bytes = 0

@@ -1,0 +1,174 @@
+"""Stand-ins for the quantizer (ZeRO++ quantised weights and gradients) and fp_quantizer (FP8/FP6 linear
+layers).
+
+Signatures and outputs are those of csrc/quantization/pt_binding.cpp and csrc/fp_quantizer/fp_quantize.cpp.
+What they allocate is real; their arithmetic has no stand-in, because it cannot be compared with anything
+without a GPU.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from zerokit.rehearsal.errors import RehearsalGap
+from zerokit.rehearsal.stand_ins.arithmetic import stand_in_module
+
+_NO_ARITHMETIC = "Rehearse without real values, or switch the quantisation off"
+
+
+class QuantizationType(enum.IntEnum):
+    """`quantize::Type` of csrc/includes/quantization.h."""
+
+    Symmetric = 0
+    Asymmetric = 1
+
+
+def quantizer(*, compute: bool) -> ModuleType:
+    """`quantize`, `dequantize`, `swizzle_quant`, `quantized_reduction` and their kin.
+
+    Raises:
+        RehearsalGap: a function of it is called with `compute`.
+    """
+
+    def quantize(
+        input_vals: Tensor, groups: int, num_bits: int, quant_type: QuantizationType, /
+    ) -> list[Tensor]:
+        _allow_only_shapes(compute, "quantizer.quantize")
+        params = _scales(groups, quant_type)
+        return [_int8(_last_dimension_divided(input_vals.shape, 1 if num_bits == 8 else 2)), params]
+
+    def _dequantized(data: Tensor, num_bits: int, dtype: torch.dtype) -> Tensor:
+        _allow_only_shapes(compute, "quantizer.dequantize")
+        *outer, last = data.shape
+        return torch.empty((*outer, last * (1 if num_bits == 8 else 2)), dtype=dtype, device="cuda")
+
+    def dequantize(
+        data: Tensor, params: Tensor, groups: int, num_bits: int, quant_type: QuantizationType, /
+    ) -> Tensor:
+        return _dequantized(data, num_bits, torch.float16)
+
+    def dequantize_fp32(
+        data: Tensor, params: Tensor, groups: int, num_bits: int, quant_type: QuantizationType, /
+    ) -> Tensor:
+        return _dequantized(data, num_bits, torch.float32)
+
+    def dequantize_to_half(
+        data: Tensor, scales: Tensor, minima: Tensor, num_group: int, group_size: int, /
+    ) -> Tensor:
+        _allow_only_shapes(compute, "quantizer.dequantize_to_half_experimental")
+        return torch.empty((num_group, group_size), dtype=torch.float16, device="cuda")
+
+    def swizzle_quant(
+        input_vals: Tensor,
+        groups: int,
+        num_bits: int,
+        quant_type: QuantizationType,
+        pipeline_size: int,
+        nodes: int,
+        devices_per_node: int,
+        /,
+    ) -> list[Tensor]:
+        _allow_only_shapes(compute, "quantizer.swizzle_quant")
+        scales = _scales(groups, quant_type)
+        return [_int8((input_vals.numel() // (8 // num_bits),)), scales]
+
+    def quantized_reduction(
+        input_vals: Tensor,
+        input_scales: Tensor,
+        in_groups: int,
+        out_groups: int,
+        num_bits: int,
+        quant_type: QuantizationType,
+        devices_per_node: int,
+        /,
+    ) -> list[Tensor]:
+        _allow_only_shapes(compute, "quantizer.quantized_reduction")
+        scales = _scales(out_groups, quant_type)
+        return [_int8(_last_dimension_divided(input_vals.shape, devices_per_node)), scales]
+
+    return stand_in_module(
+        "quantizer",
+        QuantizationType=QuantizationType,
+        Symmetric=QuantizationType.Symmetric,
+        Asymmetric=QuantizationType.Asymmetric,
+        quantize=quantize,
+        dequantize=dequantize,
+        dequantize_fp32=dequantize_fp32,
+        dequantize_int4_to_half_experimental=dequantize_to_half,
+        dequantize_int8_to_half_experimental=dequantize_to_half,
+        swizzle_quant=swizzle_quant,
+        quantized_reduction=quantized_reduction,
+    )
+
+
+def fp_quantizer(*, compute: bool) -> ModuleType:
+    """`quantize`, `dequantize`, `selective_dequantize` (all write into given tensors) and `get_scales` (a
+    view).
+
+    Raises:
+        RehearsalGap: a function of it is called with `compute`.
+    """
+
+    def quantize(
+        out: Tensor,
+        val: Tensor,
+        group_size: int,
+        stochastic_rounding: int,
+        q_bits: int,
+        q_mantisa_bits: int,
+        /,
+    ) -> Tensor:
+        _allow_only_shapes(compute, "fp_quantizer.quantize")
+        return out
+
+    def dequantize(
+        val: Tensor, val_q: Tensor, group_size: int, q_mantisa_bits: int, q_exponent_bits: int, /
+    ) -> None:
+        _allow_only_shapes(compute, "fp_quantizer.dequantize")
+
+    def selective_dequantize(
+        val: Tensor,
+        val_q: Tensor,
+        indexes: Tensor,
+        group_size: int,
+        q_mantisa_bits: int,
+        q_exponent_bits: int,
+        /,
+    ) -> None:
+        _allow_only_shapes(compute, "fp_quantizer.selective_dequantize")
+
+    def get_scales(out: Tensor, num_groups: int, /) -> Tensor:
+        as_float = out.view(-1).view(torch.float32)
+        return as_float.as_strided((num_groups, 1), (out.stride(0) // 4, 1))
+
+    return stand_in_module(
+        "fp_quantizer",
+        quantize=quantize,
+        dequantize=dequantize,
+        selective_dequantize=selective_dequantize,
+        get_scales=get_scales,
+    )
+
+
+def _scales(groups: int, quant_type: QuantizationType) -> Tensor:
+    columns = 2 if quant_type == QuantizationType.Asymmetric else 1
+    return torch.empty((groups, columns), dtype=torch.float32, device="cuda")
+
+
+def _int8(shape: Sequence[int]) -> Tensor:
+    return torch.empty(tuple(shape), dtype=torch.int8, device="cuda")
+
+
+def _last_dimension_divided(shape: Sequence[int], divisor: int) -> tuple[int, ...]:
+    *outer, last = shape
+    return (*outer, last // divisor)
+
+
+def _allow_only_shapes(compute: bool, operation: str) -> None:
+    if compute:
+        raise RehearsalGap(f"the arithmetic of {operation} on real values", hint=_NO_ARITHMETIC)

@@ -1,0 +1,242 @@
+"""The report of a rehearsal for a terminal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from zerokit.console import stdout, table
+from zerokit.rehearsal.report import BlockMemory, Fit, RehearsalReport
+from zerokit.units import format_bytes, format_count, format_seconds, quantity
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_STEPS_DIFFER = 0.01
+"""Of the peak; less is noise from caches and small buffers."""
+_MOST_LINES = 10
+_VERDICTS = {
+    "fits": "Fits",
+    "tight": "Tight: it fits or not by what the estimates below leave open",
+    "does not fit": "Does not fit",
+}
+_PHASE_NAMES = {"step": "optimizer step"}
+
+
+def print_report(report: RehearsalReport) -> None:
+    """Print `report` on stdout."""
+    console = stdout()
+    for part in _parts(report):
+        if isinstance(part, str):
+            console.print(part, markup=False, highlight=False, soft_wrap=True)
+        else:
+            console.print(part)
+
+
+def _parts(report: RehearsalReport) -> Iterator[Table | str]:
+    yield _heading(report)
+    yield ""
+    yield _memory(report)
+    yield from _ranks(report)
+    yield from _fit_lines(report.fit)
+    yield ""
+    yield _phases(report)
+    yield from _steps(report)
+    if report.device.peak_bytes:
+        yield _categories(report)
+        yield _sites(report)
+        yield _blocks(report)
+    yield from _communication(report)
+    yield from _advice(report)
+    yield from _notes(report)
+
+
+def _heading(report: RehearsalReport) -> str:
+    gpus = quantity(report.world_size, "GPU")
+    if report.world_size > report.gpus_per_node:
+        gpus += f", {report.gpus_per_node} per node"
+    steps = quantity(report.steps, "optimizer step")
+    ended = "" if report.run.stopped_after_steps is not None else ", then the script ended by itself"
+    return (
+        f"{report.run.script} on {gpus}: rank {report.rank}, {steps} rehearsed in "
+        f"{format_seconds(report.elapsed_seconds)}{ended}"
+    )
+
+
+def _memory(report: RehearsalReport) -> Table:
+    device, host = report.device, report.host
+    where = f"in {_phase(device.peak_phase)} {device.peak_step + 1}"
+    if device.peak_phase == "init":
+        where = "in init"
+    rows = [
+        ("GPU, allocated", format_bytes(device.peak_bytes), format_bytes(device.steady_bytes), where),
+    ]
+    for segments, figures in device.allocator.items():
+        lost = f"{format_bytes(figures.fragmentation_bytes)} unused"
+        rows.append(
+            (
+                f"GPU, reserved, {segments}",
+                format_bytes(figures.reserved_peak_bytes),
+                format_bytes(figures.reserved_bytes),
+                lost,
+            )
+        )
+    rows += [
+        ("Host, one rank", format_bytes(host.peak_bytes), format_bytes(host.steady_bytes), "tensors only"),
+        ("  of it pinned", format_bytes(host.pinned_bytes), format_bytes(host.pinned_steady_bytes), ""),
+        (
+            "Host, one node",
+            format_bytes(host.per_node_peak_bytes),
+            format_bytes(host.per_node_steady_bytes),
+            quantity(report.gpus_per_node, "rank"),
+        ),
+    ]
+    return table("Memory", ["", "Peak", "After the last step", ""], rows)
+
+
+def _ranks(report: RehearsalReport) -> Iterator[Table]:
+    if report.ranks:
+        yield table(
+            "Ranks differ",
+            ["Rank", "GPU peak", "GPU steady", "Host peak", "Host pinned"],
+            [
+                (
+                    str(rank.rank),
+                    format_bytes(rank.device_peak_bytes),
+                    format_bytes(rank.device_steady_bytes),
+                    format_bytes(rank.host_peak_bytes),
+                    format_bytes(rank.pinned_bytes),
+                )
+                for rank in report.ranks
+            ],
+        )
+
+
+def _fit_lines(fit: Fit) -> Iterator[str]:
+    allocated = fit.low_bytes - sum(line.low_bytes for line in fit.overheads)
+    reserved = fit.high_bytes - sum(line.high_bytes for line in fit.overheads)
+    needed = f"needs {_span(fit.low_bytes, fit.high_bytes)}"
+    yield f"{_VERDICTS[fit.verdict]}: {needed} of {format_bytes(fit.gpu_memory_bytes)}"
+    yield f"  allocated to reserved: {_span(allocated, reserved)}"
+    for line in fit.overheads:
+        yield f"  {line.name}, an estimate: {_span(line.low_bytes, line.high_bytes)}; {line.source}"
+
+
+def _span(low: int, high: int) -> str:
+    return f"{format_bytes(low)} to {format_bytes(high)}"
+
+
+def _phases(report: RehearsalReport) -> Table:
+    rows = [(_phase(name), format_bytes(held)) for name, held in report.device.by_phase.items()]
+    return table("Peak by phase", ["Phase", "GPU, allocated"], rows)
+
+
+def _steps(report: RehearsalReport) -> Iterator[Table]:
+    peaks = [step.peak_bytes for step in report.per_step]
+    steadies = [step.steady_bytes for step in report.per_step]
+    if len(peaks) < 2:
+        return
+    tolerance = _STEPS_DIFFER * max(peaks)
+    if max(peaks) - min(peaks) > tolerance or max(steadies) - min(steadies) > tolerance:
+        yield table(
+            "Steps differ",
+            ["Step", "GPU peak", "in", "At its end"],
+            [
+                (
+                    str(step.step),
+                    format_bytes(step.peak_bytes),
+                    _phase(step.peak_phase),
+                    format_bytes(step.steady_bytes),
+                )
+                for step in report.per_step[:_MOST_LINES]
+            ],
+        )
+
+
+def _categories(report: RehearsalReport) -> Table:
+    peak = report.device.peak_bytes
+    held = sorted(report.device.at_peak.items(), key=lambda entry: -entry[1])
+    rows = [(name.replace("_", " "), format_bytes(size), f"{size / peak:.1%}") for name, size in held if size]
+    return table("At the peak, by category", ["Category", "Bytes", "Share"], rows)
+
+
+def _sites(report: RehearsalReport) -> Table:
+    peak = report.device.peak_bytes
+    rows = [
+        (site.site, format_bytes(site.bytes), f"{site.bytes / peak:.1%}", f"{site.blocks:,}")
+        for site in report.device.sites_at_peak[:_MOST_LINES]
+    ]
+    return table("At the peak, by line of code", ["Line", "Bytes", "Share", "Blocks"], rows)
+
+
+def _blocks(report: RehearsalReport) -> Table:
+    alike = Counter(
+        (
+            format_bytes(block.bytes),
+            block.category.replace("_", " "),
+            _tensor(block),
+            block.name or block.site or block.op or "unknown",
+            _phase(block.phase),
+        )
+        for block in report.device.largest_blocks_at_peak
+    )
+    rows = [(f"{count} x {row[0]}" if count > 1 else row[0], *row[1:]) for row, count in alike.items()]
+    return table("Largest blocks at the peak", ["Bytes", "Category", "Tensor", "What", "Born in"], rows)
+
+
+def _tensor(block: BlockMemory) -> str:
+    shape = "x".join(str(size) for size in block.shape)
+    return f"{block.dtype} {shape}".strip() if block.shape or block.dtype != "unknown" else ""
+
+
+def _communication(report: RehearsalReport) -> Iterator[Table | str]:
+    rows = [
+        (
+            call.collective,
+            _phase(call.phase),
+            str(call.group_size),
+            f"{call.count:,}",
+            format_bytes(call.bytes),
+        )
+        for call in report.communication
+    ]
+    if rows:
+        columns = ["Collective", "Phase", "GPUs", "Calls", "Bytes"]
+        yield table("Communication of one rank in its last step", columns, rows)
+    if report.flops_per_step:
+        yield f"Floating-point operations of one rank in its last step: {format_count(report.flops_per_step)}"
+
+
+def _advice(report: RehearsalReport) -> Iterator[Table | str]:
+    if report.advice:
+        yield ""
+        yield table(
+            "What would help, each rehearsed",
+            ["Change", "Saves", "Peak", "", "How"],
+            [
+                (
+                    advice.change,
+                    format_bytes(advice.saves_bytes),
+                    format_bytes(advice.peak_bytes),
+                    advice.verdict,
+                    advice.how,
+                )
+                for advice in report.advice
+            ],
+        )
+
+
+def _notes(report: RehearsalReport) -> Iterator[str]:
+    if report.warnings or report.made_up or report.suppressed:
+        yield ""
+    for warning in report.warnings:
+        yield f"Warning: {warning}"
+    for case in report.made_up:
+        yield f"Made up, as there are no values: {case.what}, {case.count:,} times at {case.site}"
+    for what in report.suppressed:
+        yield f"Not written: {what}"
+
+
+def _phase(name: str) -> str:
+    return _PHASE_NAMES.get(name, name)

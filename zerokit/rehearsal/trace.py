@@ -1,0 +1,163 @@
+"""The trace of a rehearsal in Chrome's trace format, which https://ui.perfetto.dev opens.
+
+Counters show bytes by category and memory, slices show steps and phases, instants the collectives. Time is
+the CPU time of the rehearsal: the order is the run's, the lengths are not a GPU's. Format: "Trace Event
+Format" (Google).
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+
+from zerokit.rehearsal.files import unwritable
+from zerokit.rehearsal.recording import CATEGORIES, PHASES, Array, Collective, Recording, Space
+from zerokit.rehearsal.timeline import phase_runs, thinned
+
+_MOST_SAMPLES = 40_000
+"""Of each memory. A sample takes some 230 bytes, so that all stay below about 25 MB."""
+_MOST_COLLECTIVES = 50_000
+_COUNTERS = {
+    Space.DEVICE: "device memory (bytes)",
+    Space.PAGEABLE_HOST: "pageable host memory (bytes)",
+    Space.PINNED_HOST: "pinned host memory (bytes)",
+}
+_PROCESS = 0
+_STEPS, _PHASES, _COLLECTIVES = 1, 2, 3
+_THREADS = {_STEPS: "optimizer steps", _PHASES: "phases", _COLLECTIVES: "collectives"}
+
+Entry = dict[str, Any]
+
+
+def write_trace(recording: Recording, path: str | Path) -> None:
+    """Write the trace to `path`, compressed if the name ends in ``.gz``.
+
+    Raises:
+        ZerokitError: the file cannot be written.
+    """
+    try:
+        with _open(Path(path)) as file:
+            file.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
+            for number, entry in enumerate(_entries(recording)):
+                file.write((",\n" if number else "") + json.dumps(entry, separators=(",", ":")))
+            file.write("\n]}\n")
+    except OSError as error:
+        raise unwritable(path, error) from None
+
+
+def _open(path: Path) -> AbstractContextManager[TextIO]:
+    if path.suffix == ".gz":
+        return gzip.open(path, "wt", encoding="utf-8")
+    return path.open("w", encoding="utf-8")
+
+
+def _entries(recording: Recording) -> Iterator[Entry]:
+    rank = recording.meta.get("rank", 0)
+    yield _name("process_name", 0, f"rank {rank}, rehearsed: CPU time, not GPU time")
+    for thread, name in _THREADS.items():
+        yield _name("thread_name", thread, name)
+    times = _microseconds(recording)
+    if not len(times):
+        return
+    yield from _phase_slices(recording, times)
+    yield from _step_slices(recording, times)
+    yield from _collectives(recording, times)
+    for space, name in _COUNTERS.items():
+        yield from _counter(recording, times, space, name)
+
+
+def _name(kind: str, thread: int, name: str) -> Entry:
+    return {"ph": "M", "name": kind, "pid": _PROCESS, "tid": thread, "args": {"name": name}}
+
+
+def _microseconds(recording: Recording) -> Array:
+    """The time of each event since the first, in µs; never backwards, whatever the clock did."""
+    times = recording.events["time_ns"]
+    return np.maximum.accumulate(times - times[0]) / 1000 if len(times) else times
+
+
+def _phase_slices(recording: Recording, times: Array) -> Iterator[Entry]:
+    for begin, end, name in phase_runs(recording):
+        yield _slice(_PHASES, name, times[begin], times[min(end, len(times) - 1)])
+
+
+def _step_slices(recording: Recording, times: Array) -> Iterator[Entry]:
+    begin = 0
+    for mark in recording.step_marks:
+        end = min(mark.event, len(times) - 1)
+        name = f"step {mark.step}" if mark.step > 1 else "start and step 1"
+        yield _slice(_STEPS, name, times[begin], times[end])
+        begin = end
+
+
+def _slice(thread: int, name: str, begin: float, end: float) -> Entry:
+    return {
+        "ph": "X",
+        "name": name,
+        "pid": _PROCESS,
+        "tid": thread,
+        "ts": round(float(begin), 3),
+        "dur": round(float(end - begin), 3),
+    }
+
+
+def _collectives(recording: Recording, times: Array) -> Iterator[Entry]:
+    calls = recording.collectives[:_MOST_COLLECTIVES]
+    starts = _starts_of_phases(recording)
+    for call in calls:
+        place = call.event if call.event >= 0 else starts.get((call.step, call.phase), 0)
+        yield {
+            "ph": "i",
+            "s": "t",
+            "name": call.name,
+            "pid": _PROCESS,
+            "tid": _COLLECTIVES,
+            "ts": round(float(times[min(place, len(times) - 1)]), 3),
+            "args": _facts(call),
+        }
+    if len(calls) < len(recording.collectives):
+        left_out = len(recording.collectives) - len(calls)
+        yield _name("thread_name", _COLLECTIVES, f"collectives (the last {left_out:,} are left out)")
+
+
+def _facts(call: Collective) -> Entry:
+    return {
+        "bytes": call.bytes,
+        "group_size": call.group_size,
+        "phase": PHASES[call.phase],
+        "step": call.step,
+    }
+
+
+def _starts_of_phases(recording: Recording) -> dict[tuple[int, int], int]:
+    """The first event of each phase in each step."""
+    keys = recording.events["step"].astype(np.int64) * len(PHASES) + recording.events["phase"]
+    found, first = np.unique(keys, return_index=True)
+    return {divmod(int(key), len(PHASES)): int(event) for key, event in zip(found, first, strict=True)}
+
+
+def _counter(recording: Recording, times: Array, space: Space, name: str) -> Iterator[Entry]:
+    total = recording.running_bytes(space)
+    changes = np.flatnonzero(recording.events["space"] == space)
+    if not len(changes):
+        return
+    places = changes[thinned(total[changes], _MOST_SAMPLES)]
+    held = {
+        category: running[places].tolist()
+        for code, category in enumerate(CATEGORIES)
+        if (running := recording.running_bytes(space, category=code)).any()
+    }
+    for number, place in enumerate(places):
+        yield {
+            "ph": "C",
+            "name": name,
+            "pid": _PROCESS,
+            "ts": round(float(times[place]), 3),
+            "args": {category: values[number] for category, values in held.items()},
+        }

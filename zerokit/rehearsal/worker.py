@@ -1,0 +1,168 @@
+"""Runs one rank of a rehearsal in this process: `python -m zerokit.rehearsal.worker JOB.json`.
+
+Exit codes: 0 the report is written; 2 a mistake in the input or a gap of the rehearsal, told in one line on stderr;
+3 the script raised, and its traceback is on stderr as it would be on the cluster.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+from zerokit import console
+from zerokit.errors import LaunchError, ZerokitError
+from zerokit.rehearsal.cluster import Cluster, virtual_cluster
+from zerokit.rehearsal.job import RehearsalJob
+
+_EXPLAINED = 2
+_SCRIPT_FAILED = 3
+_GAP = "zerokit cannot stand in for"
+
+
+def main() -> None:
+    """Entry point; leaves by :func:`os._exit`, since threads of the script may still run."""
+    job = RehearsalJob.model_validate_json(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    code = rehearse(job)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def rehearse(job: RehearsalJob) -> int:
+    """Run the job and write its report; the exit code of this module's docstring."""
+    try:
+        with virtual_cluster(
+            job.num_gpus,
+            gpus_per_node=job.gpus_per_node,
+            rank=job.rank,
+            steps=job.steps,
+            gpu_memory_bytes=job.gpu_memory_bytes,
+            overrides=job.overrides,
+        ) as cluster:
+            return _run(job, cluster)
+    except ZerokitError as error:
+        console.print_error(error)
+        return _EXPLAINED
+
+
+def _run(job: RehearsalJob, cluster: Cluster) -> int:
+    from zerokit.rehearsal.engine import RehearsalComplete
+
+    failure: BaseException | None = None
+    try:
+        _run_script(job)
+    except RehearsalComplete:
+        pass
+    except SystemExit as stop:
+        if stop.code not in (None, 0):
+            failure = stop
+    except ZerokitError as error:
+        console.print_error(error)
+        return _EXPLAINED
+    except BaseException as error:
+        failure = error
+    gap = _gap(failure)
+    if gap is not None:
+        console.print_error(gap)
+        return _EXPLAINED
+    _write_results(job, cluster)
+    if failure is None:
+        return 0
+    if not isinstance(failure, SystemExit):
+        _print_traceback(failure)
+    return _SCRIPT_FAILED
+
+
+def _run_script(job: RehearsalJob) -> None:
+    """As `python SCRIPT ARGS` or `python -m MODULE ARGS` would."""
+    os.chdir(job.cwd)
+    sys.argv = [job.script, *job.arguments]
+    if job.module:
+        sys.path.insert(0, job.cwd)
+        runpy.run_module(job.script, run_name="__main__", alter_sys=True)
+    else:
+        sys.path.insert(0, str(Path(job.script).resolve().parent))
+        runpy.run_path(job.script, run_name="__main__")
+
+
+def _write_results(job: RehearsalJob, cluster: Cluster) -> None:
+    from zerokit.rehearsal import analysis, plot, snapshot, trace
+    from zerokit.rehearsal.errors import met_gaps
+
+    # What the results themselves allocate is not the script's.
+    with cluster.backend.uncounted():
+        recording = cluster.recording(script=job.script, argv=job.arguments, versions=_versions())
+        gaps = tuple(str(gap) for gap in met_gaps())
+        report = analysis.analyse(recording, job)
+        if gaps:
+            report = report.model_copy(update={"warnings": [*report.warnings, *gaps]})
+        Path(job.report_file).write_text(report.model_dump_json(indent=2), encoding="utf-8")
+        if job.recording_file:
+            recording.save(job.recording_file)
+        if job.trace_file:
+            trace.write_trace(recording, Path(job.trace_file))
+        if job.plot_file:
+            plot.write_plot(recording, report, Path(job.plot_file), job.gpu_memory_bytes)
+        if job.snapshot_file:
+            snapshot.write_snapshot(recording, Path(job.snapshot_file))
+
+
+def _versions() -> dict[str, Any]:
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = {}
+    for package in ("torch", "deepspeed", "transformers", "accelerate", "trl", "peft"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _gap(failure: BaseException | None) -> ZerokitError | None:
+    """The rehearsal's own limit behind `failure`, if that is what it is."""
+    from zerokit.rehearsal.errors import RehearsalGap
+
+    while failure is not None:
+        if isinstance(failure, RehearsalGap):
+            return failure
+        if _GAP in str(failure):
+            first = str(failure).splitlines()[0]
+            return LaunchError(
+                first[first.index(_GAP) :].replace(_GAP, "the rehearsal cannot stand in for", 1),
+                where=_line_of(failure),
+                hint="Choose a setting that does not use it, or measure this run on a GPU",
+            )
+        failure = failure.__cause__ or failure.__context__
+    return None
+
+
+def _line_of(failure: BaseException) -> str:
+    """`file:line` in the user's code or its libraries where `failure` was raised."""
+    from zerokit.rehearsal.sites import short_path
+
+    frames = traceback.extract_tb(failure.__traceback__)
+    outside = [
+        frame for frame in frames if "/torch/" not in frame.filename and "/zerokit/" not in frame.filename
+    ]
+    frame = (outside or list(frames))[-1]
+    return f"{short_path(frame.filename)}:{frame.lineno}"
+
+
+def _print_traceback(failure: BaseException) -> None:
+    """Without the frames that are the rehearsal's own."""
+    trace = failure.__traceback__
+    while trace is not None and (
+        "/zerokit/rehearsal/" in trace.tb_frame.f_code.co_filename
+        or "runpy" in str(trace.tb_frame.f_code.co_filename)
+    ):
+        trace = trace.tb_next
+    traceback.print_exception(type(failure), failure, trace or failure.__traceback__)
+
+
+if __name__ == "__main__":
+    main()
