@@ -97,14 +97,24 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
 """The sizes each model was published with, in its config.json; special tokens as in `write_tokenizer`."""
 
 
-def write_tokenizer(folder: Path, *, model_max_length: int = 131072) -> None:
+def write_tokenizer(folder: Path, *, vocab_size: int = 320, model_max_length: int = 131072) -> None:
     """Write the tiny tokenizer (320 entries, chat template) into `folder`, as a model's own tokenizer.
 
-    `model_max_length`, in tokens, is where scripts such as ``run_clm.py`` take their longest block from.
+    Args:
+        folder: made if missing.
+        vocab_size: entries that no text uses are added up to this number. Scripts compare it with the
+            model's embeddings: ``run_clm.py`` resizes them to the tokenizer's size under ZeRO-3, where it
+            sees partitioned embeddings of length 0.
+        model_max_length: in tokens; where scripts such as ``run_clm.py`` take their longest block from.
     """
     tokenizer = tiny_tokenizer(folder)
     tokenizer.model_max_length = model_max_length
     tokenizer.save_pretrained(folder)
+    file = folder / "tokenizer.json"
+    content = json.loads(file.read_text(encoding="utf-8"))
+    vocabulary = content["model"]["vocab"]
+    vocabulary.update({f"<|unused_{number}|>": number for number in range(len(vocabulary), vocab_size)})
+    file.write_text(json.dumps(content), encoding="utf-8")
 
 
 def write_model_config(folder: Path, architecture: str = "llama-3.1-8b", **sizes: Any) -> None:
@@ -126,7 +136,7 @@ def write_model_config(folder: Path, architecture: str = "llama-3.1-8b", **sizes
 def write_model(folder: Path, architecture: str = "llama-3.1-8b", **sizes: Any) -> None:
     """Write a model folder as a Hub repository has it, tokenizer and config, but no weights."""
     write_model_config(folder, architecture, **sizes)
-    write_tokenizer(folder)
+    write_tokenizer(folder, vocab_size=sizes.get("vocab_size", ARCHITECTURES[architecture]["vocab_size"]))
 
 
 def write_text_dataset(folder: Path, *, kilobytes: int = 400) -> None:

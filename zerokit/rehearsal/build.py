@@ -1,7 +1,7 @@
-"""Builds the C++ backend: once for every torch, in seconds, with any C++ compiler.
+"""Builds the C++ backend: once for every torch, with any C++ compiler.
 
-The library is compiled against the headers of the torch that is installed, and belongs to it alone; a change of
-torch, of the compiler's name or of the sources makes another one beside it.
+The library is compiled against the headers of the torch that is installed, and belongs to it alone; a
+change of torch, of the compiler's name or of the sources makes another one beside it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from zerokit.errors import LaunchError
 
 SOURCES = Path(__file__).parent / "native"
 LIBRARY = "libzerokit_rehearsal.so"
+NO_DRIVER = "libcuda.so.1"
 COMPILE = ("-O2", "-std=c++20", "-fPIC", "-Wall", "-D_GLIBCXX_USE_CXX11_ABI=1")
 
 
@@ -39,6 +40,8 @@ def torch_folder() -> Path:
 
 def built_library() -> Path:
     """The backend for the installed torch; compiled if this is the first call for it.
+
+    Beside it lies :data:`NO_DRIVER`, a CUDA driver without devices.
 
     Raises:
         LaunchError: there is no C++ compiler, or it fails.
@@ -87,7 +90,8 @@ def _build(library: Path) -> None:
     includes = ["-isystem", str(torch / "include")]
     includes += ["-isystem", str(torch / "include" / "torch" / "csrc" / "api" / "include")]
     with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
-        objects = [Path(scratch, source.stem + ".o") for source in sorted(SOURCES.glob("*.cpp"))]
+        sources = [source for source in sorted(SOURCES.glob("*.cpp")) if source.stem != "no_driver"]
+        objects = [Path(scratch, source.stem + ".o") for source in sources]
 
         def compile_one(target: Path) -> None:
             source = SOURCES / f"{target.stem}.cpp"
@@ -98,7 +102,12 @@ def _build(library: Path) -> None:
         linked = Path(scratch, LIBRARY)
         libraries = ["-L", str(torch / "lib"), "-lc10", "-ltorch_cpu", f"-Wl,-rpath,{torch / 'lib'}"]
         _run([compiler, "-shared", "-o", str(linked), *map(str, objects), *libraries])
-        linked.replace(library)
+        driver = Path(scratch, NO_DRIVER)
+        soname = f"-Wl,-soname,{NO_DRIVER}"
+        source = str(SOURCES / "no_driver.cpp")
+        _run([compiler, "-shared", "-fPIC", "-O1", soname, "-o", str(driver), source])
+        driver.replace(library.with_name(NO_DRIVER))
+        linked.replace(library)  # last: it says that the folder is complete
 
 
 def _run(command: list[str]) -> None:

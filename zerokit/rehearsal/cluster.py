@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 import time
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from zerokit.errors import LaunchError
 from zerokit.rehearsal.imports import when_imported
-from zerokit.rehearsal.job import Overrides
+from zerokit.rehearsal.job import Overrides, Values
 from zerokit.rehearsal.library import Backend, Model, load
 from zerokit.rehearsal.sites import Sites
 from zerokit.rehearsal.writes import SuppressedWrites
@@ -60,6 +61,7 @@ def virtual_cluster(
     device: VirtualDevice | None = None,
     gpu_memory_bytes: int | None = None,
     overrides: Overrides | None = None,
+    values: Values = "none",
 ) -> Iterator[Cluster]:
     """Make this process one rank of a cluster that does not exist.
 
@@ -76,6 +78,9 @@ def virtual_cluster(
         device: the GPU; an H100 with 80 GB if not given.
         gpu_memory_bytes: memory of the GPU, instead of the device's own.
         overrides: changes to the run.
+        values: "real" for a real run under the rehearsal's accounting, to check one against the other: tensors hold
+            what they would, in host memory; every operator is computed on the CPU; and the ranks are `num_gpus`
+            processes that meet over gloo at MASTER_ADDR and MASTER_PORT.
 
     Yields:
         the cluster, which collects the recording.
@@ -88,7 +93,7 @@ def virtual_cluster(
             f"rank {rank} is not one of {num_gpus}", where="rehearsal", hint="Ranks count from 0"
         )
     local_ranks = min(num_gpus, gpus_per_node)
-    _set_environment(num_gpus, local_ranks, rank)
+    _set_environment(num_gpus, local_ranks, rank, meets_others=values == "real")
     backend = load()
     backend.configure(
         own_device=rank % gpus_per_node,
@@ -98,19 +103,21 @@ def virtual_cluster(
         expandable="expandable_segments:True" in os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
         or "expandable_segments:True" in os.environ.get("PYTORCH_ALLOC_CONF", ""),
         capability=device.capability if device else (9, 0),
-        compute=False,
+        compute=values == "real",
     )
-    yield _assemble(backend, num_gpus, gpus_per_node, rank, steps, device, gpu_memory_bytes, overrides or {})
+    yield _assemble(
+        backend, num_gpus, gpus_per_node, rank, steps, device, gpu_memory_bytes, overrides or {}, values
+    )
 
 
-def _set_environment(num_gpus: int, local_ranks: int, rank: int) -> None:
+def _set_environment(num_gpus: int, local_ranks: int, rank: int, *, meets_others: bool) -> None:
+    if not meets_others:
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29500")
     os.environ.update(
         RANK=str(rank),
         WORLD_SIZE=str(num_gpus),
         LOCAL_RANK=str(rank % local_ranks),
         LOCAL_WORLD_SIZE=str(local_ranks),
-        MASTER_ADDR="127.0.0.1",
-        MASTER_PORT="29500",
         DS_ACCELERATOR="cuda",
         # Nothing may reach a GPU that this machine happens to have.
         CUDA_VISIBLE_DEVICES=",".join(str(index) for index in range(local_ranks)),
@@ -129,6 +136,7 @@ def _assemble(
     device: VirtualDevice | None,
     gpu_memory_bytes: int | None,
     overrides: Overrides,
+    values: Values,
 ) -> Cluster:
     import dataclasses
 
@@ -145,21 +153,26 @@ def _assemble(
     traffic = collectives.Traffic(backend)
     watch = engine.Watch(backend, traffic, steps=steps, overrides=overrides)
     cuda.install(backend, device, visible=local_ranks, index=rank % local_ranks)
-    collectives.install(traffic, rank=rank, world_size=num_gpus)
     backend.take_over()
+    if values == "real":
+        from zerokit.rehearsal import real_collectives
+
+        real_collectives.install(traffic, rank=rank, world_size=num_gpus)
+    else:
+        collectives.install(traffic, rank=rank, world_size=num_gpus)
+        when_imported("transformers.modeling_utils", pretrained.install)
     backend.find_sites_with(sites.find)
     writes.install(suppressed)
     watch.install()
-    when_imported("transformers.modeling_utils", pretrained.install)
-    when_imported("deepspeed", install_deepspeed)
+    when_imported("deepspeed", functools.partial(install_deepspeed, compute=values == "real"))
     return Cluster(num_gpus, gpus_per_node, rank, backend, sites, suppressed, traffic, watch)
 
 
-def install_deepspeed(module: Any) -> None:
+def install_deepspeed(module: Any, *, compute: bool) -> None:
     """Stand-ins for what DeepSpeed compiles, once it is imported."""
     from zerokit.rehearsal import engine, stand_ins
 
-    stand_ins.install(compute=False)
+    stand_ins.install(compute=compute)
     engine.patch_bookkeeping(module)
 
 

@@ -1,8 +1,8 @@
 """A process group of one process that answers for all ranks, and writes every collective down.
 
-The other ranks are taken to hold what this rank holds: a sum over N ranks is N times the own value, a gather is N
-copies. That keeps the bookkeeping of DeepSpeed, accelerate and transformers right (sizes, flags, averages) at any
-world size, at a cost that does not grow with it. Large made-up tensors are not touched at all.
+The other ranks are taken to hold what this rank holds: a sum over N ranks is N times the own value, a
+gather is N copies. That keeps the bookkeeping of DeepSpeed, accelerate and transformers right (sizes, flags,
+averages) at any world size, at a cost that does not grow with it. Large made-up tensors are not touched.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ def _copy(target: torch.Tensor, source: torch.Tensor) -> None:
         target.copy_(source.view(target.shape) if source.numel() == target.numel() else source)
 
 
-def _done(result: Any) -> Any:
+def done(result: Any) -> Any:
+    """What a collective returns: work that is over, with `result`."""
     future: Future[Any] = Future()
     future.set_result(result)
     return _create_work_from_future(future)
@@ -113,8 +114,8 @@ class VirtualProcessGroup(dist.ProcessGroup):
         tensors = [tensors] if isinstance(tensors, torch.Tensor) else tensors
         self._note("all_reduce", tensors)
         for tensor in tensors:
-            self._reduce(tensor, _operation(opts))
-        return _done(tensors)
+            self._reduce(tensor, operation_of(opts))
+        return done(tensors)
 
     def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> Any:
         return self.allreduce(tensors, opts)
@@ -123,15 +124,15 @@ class VirtualProcessGroup(dist.ProcessGroup):
         self._note("reduce", tensors)
         if self._rank == getattr(opts, "rootRank", 0):
             for tensor in tensors:
-                self._reduce(tensor, _operation(opts))
-        return _done(tensors)
+                self._reduce(tensor, operation_of(opts))
+        return done(tensors)
 
     def reduce_scatter_single(self, output: torch.Tensor, source: torch.Tensor, opts: Any = None) -> Any:
         self._note("reduce_scatter", [source])
         if _has_values(output):
             _copy(output, source.reshape(self._size, -1)[self._rank].reshape(output.shape))
-            self._reduce(output, _operation(opts))
-        return _done(output)
+            self._reduce(output, operation_of(opts))
+        return done(output)
 
     def reduce_scatter(
         self, outputs: list[torch.Tensor], sources: list[list[torch.Tensor]], opts: Any = None
@@ -139,29 +140,29 @@ class VirtualProcessGroup(dist.ProcessGroup):
         for output, parts in zip(outputs, sources, strict=True):
             self._note("reduce_scatter", parts)
             _copy(output, parts[self._rank])
-            self._reduce(output, _operation(opts))
-        return _done(outputs)
+            self._reduce(output, operation_of(opts))
+        return done(outputs)
 
     def reduce_scatter_single_coalesced(
         self, outputs: list[torch.Tensor], sources: list[torch.Tensor], opts: Any = None
     ) -> Any:
         for output, source in zip(outputs, sources, strict=True):
             self.reduce_scatter_single(output, source, opts)
-        return _done(outputs)
+        return done(outputs)
 
     # ---- gathers
     def all_gather_single(self, output: torch.Tensor, source: torch.Tensor, opts: Any = None) -> Any:
         self._note("all_gather", [output])
         if _has_values(output) and output.numel():
             output.view(self._size, -1).copy_(source.reshape(1, -1).expand(self._size, -1))
-        return _done(output)
+        return done(output)
 
     def all_gather_single_coalesced(
         self, outputs: list[torch.Tensor], sources: list[torch.Tensor], opts: Any = None
     ) -> Any:
         for output, source in zip(outputs, sources, strict=True):
             self.all_gather_single(output, source)
-        return _done(outputs)
+        return done(outputs)
 
     def allgather(
         self, outputs: list[list[torch.Tensor]], sources: list[torch.Tensor], opts: Any = None
@@ -171,26 +172,26 @@ class VirtualProcessGroup(dist.ProcessGroup):
             if _has_values(source):
                 for part in parts:
                     _copy(part, source)
-        return _done(outputs)
+        return done(outputs)
 
     def allgather_coalesced(self, outputs: Any, sources: list[torch.Tensor], opts: Any = None) -> Any:
         for parts in outputs:
             self._note("all_gather", parts)
             for part, source in zip(parts, sources, strict=True):
                 _copy(part, source)
-        return _done(outputs)
+        return done(outputs)
 
     def gather(self, outputs: list[list[torch.Tensor]], sources: list[torch.Tensor], opts: Any = None) -> Any:
         self._traffic.add("gather", _size(sources) * self._size, self._size)
         for parts in outputs:
             for part in parts:
                 _copy(part, sources[0])
-        return _done(outputs)
+        return done(outputs)
 
     # ---- the rest
     def broadcast(self, tensors: list[torch.Tensor], opts: Any = None) -> Any:
         self._note("broadcast", tensors)
-        return _done(tensors)
+        return done(tensors)
 
     def scatter(
         self, outputs: list[torch.Tensor], sources: list[list[torch.Tensor]], opts: Any = None
@@ -198,7 +199,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
         self._traffic.add("scatter", _size(outputs) * self._size, self._size)
         if sources:
             _copy(outputs[0], sources[0][self._rank])
-        return _done(outputs)
+        return done(outputs)
 
     def alltoall_base(
         self,
@@ -211,7 +212,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
         self._note("all_to_all", [source])
         if output.numel() == source.numel():
             _copy(output, source)
-        return _done(output)
+        return done(output)
 
     all_to_all_single = alltoall_base
 
@@ -220,20 +221,20 @@ class VirtualProcessGroup(dist.ProcessGroup):
         for output, source in zip(outputs, sources, strict=True):
             if output.numel() == source.numel():
                 _copy(output, source)
-        return _done(outputs)
+        return done(outputs)
 
     def send(self, tensors: list[torch.Tensor], destination: int, tag: int = 0) -> Any:
         self._note("send", tensors)
-        return _done(tensors)
+        return done(tensors)
 
     def recv(self, tensors: list[torch.Tensor], source: int, tag: int = 0) -> Any:
         self._note("recv", tensors)
-        return _done(tensors)
+        return done(tensors)
 
     recv_anysource = recv
 
     def barrier(self, opts: Any = None) -> Any:
-        return _done(None)
+        return done(None)
 
     # The names that torch had before 2.13.
     _allgather_base = all_gather_single
@@ -242,28 +243,59 @@ class VirtualProcessGroup(dist.ProcessGroup):
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
 
-def _operation(opts: Any) -> Any:
+def operation_of(opts: Any) -> Any:
+    """The reduction that is asked for; a sum if nothing says."""
     return getattr(opts, "reduceOp", dist.ReduceOp.SUM)
 
 
-def install(traffic: Traffic, *, rank: int, world_size: int) -> None:
-    """Give every call of torch.distributed.init_process_group and new_group a :class:`VirtualProcessGroup`.
+GroupMaker = Callable[[dist.Store, int, int, datetime.timedelta], "VirtualProcessGroup"]
+"""Makes a group from its store, this process's rank in it, its size and its timeout."""
 
-    The groups call themselves "nccl", which is what DeepSpeed, accelerate and transformers look for.
-    """
-    module = dist.distributed_c10d
-    join_world, make_group = dist.init_process_group, dist.new_group
+
+def install(traffic: Traffic, *, rank: int, world_size: int) -> None:
+    """Give every call of torch.distributed.init_process_group and new_group a :class:`VirtualProcessGroup`."""
 
     def create(
         _store: Any, group_rank: int, group_size: int, _timeout: datetime.timedelta
     ) -> VirtualProcessGroup:
         return VirtualProcessGroup(group_rank, group_size, traffic)
 
+    def alone() -> dist.Store:
+        return dist.HashStore()  # type: ignore[attr-defined, no-any-return]
+
+    install_groups(create, alone, rank=rank, world_size=world_size)
+
+    def nothing(*_: Any, **__: Any) -> None:
+        return None
+
+    # What would wait for the other ranks.
+    module = dist.distributed_c10d
+    for name in ("monitored_barrier", "broadcast_object_list"):
+        setattr(dist, name, nothing)
+        setattr(module, name, nothing)
+    module._store_based_barrier = nothing
+
+
+def install_groups(
+    create: GroupMaker, meet: Callable[[], dist.Store], *, rank: int, world_size: int
+) -> None:
+    """Make the groups of torch.distributed by `create`, whatever backend is asked for.
+
+    The groups call themselves "nccl", which is what DeepSpeed, accelerate and transformers look for.
+
+    Args:
+        create: makes a group.
+        meet: makes the store of the group of all ranks.
+        rank: of this process.
+        world_size: number of processes.
+    """
+    module = dist.distributed_c10d
+    join_world, make_group = dist.init_process_group, dist.new_group
     dist.Backend.register_backend(BACKEND, create, devices=["cpu", "cuda"])
 
     def init_process_group(backend: Any = None, *_: Any, **given: Any) -> None:
         kept = {name: value for name, value in given.items() if name == "timeout" and value is not None}
-        join_world(backend=BACKEND, rank=rank, world_size=world_size, store=dist.distributed_c10d.HashStore(), **kept)
+        join_world(backend=BACKEND, rank=rank, world_size=world_size, store=meet(), **kept)
 
     def new_group(ranks: Any = None, timeout: Any = None, backend: Any = None, *_: Any, **given: Any) -> Any:
         kept = {
@@ -281,11 +313,7 @@ def install(traffic: Traffic, *, rank: int, world_size: int) -> None:
         "new_group": new_group,
         "get_backend": always("nccl"),
         "is_nccl_available": always(True),
-        "monitored_barrier": always(None),
-        "broadcast_object_list": always(None),
     }
     for name, answer in answers.items():
         setattr(dist, name, answer)
         setattr(module, name, answer)
-    # new_group and init wait for the other ranks at the store.
-    module._store_based_barrier = always(None)

@@ -1,22 +1,25 @@
-"""Answers for `torch.cuda`: the functions that a CUDA build would ask the driver, asked of the virtual device.
+"""Answers for `torch.cuda`: what a CUDA build would ask the driver is asked of the virtual device.
 
-`torch.cuda` itself stays as it is; what is replaced are the C functions beneath it (`torch._C._cuda_*`) and the few
-Python classes that a CPU build leaves as dummies. On a CUDA build the same replacements keep the real GPU out.
+`torch.cuda` itself stays as it is; what is replaced are the C functions beneath it (`torch._C._cuda_*`) and
+the few Python classes that a CPU build leaves as dummies. On a CUDA build the same replacements keep the real
+GPU out.
 """
 
 from __future__ import annotations
 
 import types
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
+from zerokit.rehearsal.errors import RehearsalGap
 from zerokit.rehearsal.library import FIELDS, POOLS, STATS, Backend, Model
 from zerokit.rehearsal.recording import Space
 
 
 @dataclass(frozen=True)
 class VirtualDevice:
-    """The GPU that the rehearsal shows. The default is an H100 SXM (data sheet; `nvidia-smi` and torch's own report)."""
+    """The GPU that the rehearsal shows. The default is an H100 SXM, as torch reports one."""
 
     name: str = "NVIDIA H100 80GB HBM3"
     total_bytes: int = 85_028_896_768
@@ -66,14 +69,16 @@ def install(backend: Backend, device: VirtualDevice, *, visible: int, index: int
     """
     import torch
 
-    for name, answer in _answers(backend, device, visible, index).items():
+    answers = _answers(backend, visible, index)
+    _refuse_the_rest(answers)
+    for name, answer in answers.items():
         setattr(torch._C, name, answer)
     _install_streams(backend, index)
     _install_module(backend, device, visible)
     _install_storage(backend)
 
 
-def _answers(backend: Backend, device: VirtualDevice, visible: int, index: int) -> dict[str, Any]:
+def _answers(backend: Backend, visible: int, index: int) -> dict[str, Any]:
     """The functions of torch._C by name."""
 
     def nothing(*_: Any, **__: Any) -> None:
@@ -82,60 +87,71 @@ def _answers(backend: Backend, device: VirtualDevice, visible: int, index: int) 
     def constant(value: Any) -> Any:
         return lambda *_, **__: value
 
-    def reset_peak(_device: int = 0) -> None:
-        backend.reset_peak(Space.DEVICE)
-
     quiet = (
-        *(
-            "_cuda_init",
-            "_cuda_ipc_collect",
-            "_cuda_setMemoryFraction",
-            "_cuda_set_sync_debug_mode",
-            "_cuda_sleep",
-        ),
-        *(
-            "_cuda_resetAccumulatedMemoryStats",
-            "_cuda_resetPeakHostMemoryStats",
-            "_cuda_clearCublasWorkspaces",
-        ),
-        *(
-            "_cuda_resetAccumulatedHostMemoryStats",
-            "_cuda_record_memory_history",
-            "_cuda_attach_out_of_memory_observer",
-        ),
-        *("_cuda_cudaCachingAllocator_set_allocator_settings", "_cuda_setMemoryMetadata"),
-        *("_cuda_record_memory_history_legacy", "_cuda_cudaCachingAllocator_enable"),
-        *("_cuda_set_cudnn_benchmark_limit", "_cuda_lock_mutex", "_cuda_unlock_mutex"),
+        *("init", "ipc_collect", "setMemoryFraction", "set_sync_debug_mode", "sleep", "setDevice"),
+        *("resetAccumulatedMemoryStats", "resetPeakHostMemoryStats", "resetAccumulatedHostMemoryStats"),
+        *("record_memory_history", "record_memory_history_legacy", "attach_out_of_memory_observer"),
+        *("cudaCachingAllocator_set_allocator_settings", "cudaCachingAllocator_enable", "setMemoryMetadata"),
+        *("set_cudnn_benchmark_limit", "lock_mutex", "unlock_mutex", "clearCublasWorkspaces"),
+        *("setCublasWorkspaceSize", "setCublasLtWorkspaceSize", "resetCublasWorkspaceSize"),
+        "resetCublasLtWorkspaceSize",
     )
-    return {
-        **dict.fromkeys(quiet, nothing),
-        "_cuda_getDeviceCount": constant(visible),
-        "_cuda_getDevice": constant(index),
-        "_cuda_setDevice": nothing,
-        "_cuda_exchangeDevice": constant(index),
-        "_cuda_maybeExchangeDevice": constant(index),
-        "_cuda_synchronize": backend.synchronize,
-        "_cuda_emptyCache": backend.empty_cache,
-        "_cuda_memoryStats": lambda _device=0: memory_stats(backend),
-        "_cuda_hostMemoryStats": constant({}),
-        "_cuda_resetPeakMemoryStats": reset_peak,
-        "_cuda_isInBadFork": constant(False),
-        "_cuda_isHistoryEnabled": constant(False),
-        "_cuda_isCurrentStreamCapturing": constant(False),
-        "_cuda_hasPrimaryContext": constant(True),
-        "_cuda_canDeviceAccessPeer": constant(True),
-        "_cuda_get_sync_debug_mode": constant(0),
-        "_cuda_get_cudnn_benchmark_limit": constant(10),
-        "_cuda_getCompiledVersion": constant(12080),
-        "_cuda_getArchFlags": constant("sm_80 sm_90 sm_100"),
-        "_cuda_getMemoryFraction": constant(1.0),
-        "_cuda_getAllocatorBackend": constant("native"),
-        "_cuda_cudaCachingAllocator_is_enabled": constant(True),
-        "_cuda_getCurrentRawStream": lambda _device=0: backend.current_stream,
-        "_cuda_getCurrentBlasHandle": constant(0),
-        "_cuda_memorySnapshot": constant({"segments": [], "device_traces": []}),
-        "_cuda_tunableop_is_enabled": constant(False),
+    constants = {
+        "getDeviceCount": visible,
+        "getDevice": index,
+        "exchangeDevice": index,
+        "maybeExchangeDevice": index,
+        "hostMemoryStats": {},
+        "isInBadFork": False,
+        "isHistoryEnabled": False,
+        "isCurrentStreamCapturing": False,
+        "hasPrimaryContext": True,
+        "canDeviceAccessPeer": True,
+        "get_sync_debug_mode": 0,
+        "get_cudnn_benchmark_limit": 10,
+        "getCompiledVersion": 12080,
+        "getArchFlags": "sm_80 sm_90 sm_100",
+        "getMemoryFraction": 1.0,
+        "getMemoryMetadata": "",
+        "getAllocatorBackend": "native",
+        "cudaCachingAllocator_is_enabled": True,
+        "getCurrentBlasHandle": 0,
+        "getCurrentSolverHandle": 0,
+        "getCublasWorkspaceSize": 32 * 2**20,
+        "getCublasLtWorkspaceSize": 32 * 2**20,
+        "memorySnapshot": {"segments": [], "device_traces": [], "allocator_settings": {}, "external_annotations": []},
+        "tunableop_is_enabled": False,
     }
+    asked = {
+        "synchronize": backend.synchronize,
+        "emptyCache": backend.empty_cache,
+        "memoryStats": lambda _device=0: memory_stats(backend),
+        "resetPeakMemoryStats": lambda _device=0: backend.reset_peak(Space.DEVICE),
+        "getCurrentRawStream": lambda _device=0: backend.current_stream,
+    }
+    answers = dict.fromkeys(quiet, nothing) | {name: constant(value) for name, value in constants.items()} | asked
+    return {f"_cuda_{name}": answer for name, answer in answers.items()}
+
+
+# Settings and facts of the build among a CUDA build's functions, which never reach the driver.
+_HARMLESS = ("tunableop", "record_untuned", "get_conv_benchmark", "allocationTraceback", "getHipblasltVersion")
+
+
+def _refuse_the_rest(answered: Collection[str]) -> None:
+    """Whatever else a CUDA build would ask the driver stops with the function's name."""
+    import torch
+
+    def refuse(name: str) -> Any:
+        def refused(*_: Any, **__: Any) -> None:
+            raise RehearsalGap(f"torch._C.{name}")
+
+        return refused
+
+    for name in dir(torch._C):
+        function = getattr(torch._C, name)
+        is_cuda = name.startswith("_cuda_") and name not in answered and not any(part in name for part in _HARMLESS)
+        if is_cuda and isinstance(function, types.BuiltinFunctionType):
+            setattr(torch._C, name, refuse(name))
 
 
 def memory_stats(backend: Backend) -> dict[str, Any]:
@@ -245,8 +261,12 @@ def _install_streams(backend: Backend, index: int) -> None:
     streams.Stream, streams.Event = Stream, Event  # type: ignore[assignment, misc]
 
 
-class _Silent(types.ModuleType):
-    """A module whose every function does nothing: nvtx ranges, profiler marks."""
+class _Silent:
+    """A namespace whose every function succeeds and does nothing: nvtx ranges, the CUDA runtime.
+
+    cudaHostRegister, by which DeepSpeed can pin host memory, is among them: the stand-in of DeepSpeed's
+    allocator has counted that memory as pinned already.
+    """
 
     def __getattr__(self, name: str) -> Any:
         return lambda *_, **__: 0
@@ -272,28 +292,39 @@ def _install_module(backend: Backend, device: VirtualDevice, visible: int) -> No
         "get_device_properties": lambda index=None: device.properties,
         "is_current_stream_capturing": lambda: False,
         "mem_get_info": free_and_total,
-        "cudart": lambda: _Silent("cudart"),
+        "check_error": lambda code: None,
+        "cudart": lambda: _Silent(),
         "default_generators": tuple(torch.Generator("cuda") for _ in range(visible)),
     }
     for name, answer in answers.items():
         setattr(cuda, name, answer)
     cuda.memory.mem_get_info = free_and_total
-    cuda.nvtx._nvtx = _Silent("nvtx")
+    cuda.profiler.cudart = cuda.cudart
+    cuda.profiler.check_error = cuda.check_error
+    torch.backends.cudnn.is_acceptable = lambda tensor: False
+    cuda.nvtx._nvtx = _Silent()
     cuda.nccl.version = lambda: (2, 27, 5)  # type: ignore[assignment]
     torch.version.cuda = torch.version.cuda or "12.8"
     torch.backends.cuda.is_built = lambda: True
 
 
 def _install_storage(backend: Backend) -> None:
-    """`UntypedStorage.resize_` of CUDA memory is compiled out of CPU builds."""
+    """Storages made and resized in Python, which go past the allocator (or are compiled out of CPU builds)."""
     import torch
 
-    resize_host = torch.UntypedStorage.resize_
+    storage_class: Any = torch.UntypedStorage
+    resize_host, new_storage = storage_class.resize_, storage_class.__new__
 
-    def resize(storage: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
+    def resize(storage: Any, size: int) -> Any:
         if storage.device.type != "cuda":
             return resize_host(storage, size)
         backend.resize_storage(storage, size)
         return storage
 
-    torch.UntypedStorage.resize_ = resize  # type: ignore[method-assign]
+    def new(cls: Any, *arguments: Any, device: Any = None, **given: Any) -> Any:
+        if device is None or torch.device(device).type != "cuda":
+            return new_storage(cls, *arguments, **given, **({} if device is None else {"device": device}))
+        size = arguments[0] if arguments and isinstance(arguments[0], int) else 0
+        return torch.empty(size, dtype=torch.uint8, device=device).untyped_storage()
+
+    storage_class.resize_, storage_class.__new__ = resize, new

@@ -120,7 +120,9 @@ class Watch:
                 index = self._name(name)
                 for tensor in (parameter.data, getattr(parameter, "ds_tensor", None)):
                     if tensor is not None:
-                        self._backend.label(tensor, Category.PARAMETERS, index)
+                        # A flat buffer holds many parameters and goes by none of their names.
+                        is_own = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
+                        self._backend.label(tensor, Category.PARAMETERS, index if is_own else -1)
                 if parameter.grad is not None:
                     self._backend.label(parameter.grad, Category.GRADIENTS, index)
             for category, tensor in _optimizer_tensors(engine.optimizer):

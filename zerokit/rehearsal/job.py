@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict
+
+
+Values = Literal["none", "real"]
+"""Whether tensors hold values: only in the real runs that rehearsals are checked against."""
 
 
 class Overrides(TypedDict, total=False):
@@ -35,6 +39,7 @@ class RehearsalJob(BaseModel):
     """Optimizer steps after which the script is stopped."""
     gpu_memory_bytes: int = Field(gt=0)
     overrides: Overrides = Field(default_factory=Overrides)
+    values: Values = "none"
     cwd: str
     report_file: str
     """Where the worker writes the report, as JSON; also what there is of one if the script fails."""

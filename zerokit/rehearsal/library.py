@@ -1,7 +1,7 @@
 """The C++ backend, seen from Python.
 
-It has to be in the process before torch is, so that torch finds a CUDA device when it looks for one. Everything
-here is a thin face of `native/api.cpp`; sizes are bytes.
+It has to be in the process before torch is, so that torch finds a CUDA device when it looks for one.
+Everything here is a thin face of `native/api.cpp`; sizes are bytes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zerokit.errors import LaunchError
-from zerokit.rehearsal.build import built_library, torch_folder
+from zerokit.rehearsal.build import NO_DRIVER, built_library, torch_folder
 from zerokit.rehearsal.recording import Space
 
 if TYPE_CHECKING:
@@ -266,8 +266,15 @@ def uncounted() -> contextlib.AbstractContextManager[None]:
 
 
 def _open(library: Path) -> ctypes.CDLL:
+    # NVML would tell DeepSpeed of a GPU that this machine happens to have.
+    sys.modules.setdefault("pynvml", None)  # type: ignore[arg-type]
+    ctypes.CDLL(str(library.with_name(NO_DRIVER)))
+    folder = torch_folder() / "lib"
     # torch itself loads this first, for the libraries of threads and of CUDA that its own depend on.
-    ctypes.CDLL(str(torch_folder() / "lib" / "libtorch_global_deps.so"), mode=ctypes.RTLD_GLOBAL)
+    ctypes.CDLL(str(folder / "libtorch_global_deps.so"), mode=ctypes.RTLD_GLOBAL)
+    # On a CUDA build this brings torch's own CUDA kernels, guard and hooks, which have to be there before the
+    # library puts its own in their place; and both have to be before `import torch`, which keeps the hooks.
+    ctypes.CDLL(str(folder / "libtorch.so"))
     return ctypes.CDLL(str(library))
 
 

@@ -24,6 +24,7 @@ _ALLOCATOR_FIGURES = {
 
 # What a block is for, by the line that made it, where no label says so. First match counts.
 _BY_LINE = (
+    (".copy_grads_in_partition", Category.GRADIENTS),
     ("zero/partition_parameters.py", Category.PARAMETERS),
     ("zero/partitioned_param_coordinator.py", Category.PARAMETERS),
     ("ops/adam", Category.OPTIMIZER_STATES),

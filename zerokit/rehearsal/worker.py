@@ -42,6 +42,7 @@ def rehearse(job: RehearsalJob) -> int:
             steps=job.steps,
             gpu_memory_bytes=job.gpu_memory_bytes,
             overrides=job.overrides,
+            values=job.values,
         ) as cluster:
             return _run(job, cluster)
     except ZerokitError as error:

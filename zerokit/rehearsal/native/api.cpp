@@ -8,12 +8,6 @@
 
 #include "dispatch.h"
 
-namespace zerokit {
-int take_over_host();
-int take_over_device();
-int64_t random_elements_skipped();
-}  // namespace zerokit
-
 using namespace zerokit;
 
 namespace {

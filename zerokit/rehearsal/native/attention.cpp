@@ -259,10 +259,6 @@ void register_attention(torch::Library& library) {
   register_efficient_attention(library);
   register_cudnn_attention(library);
 }
-
-namespace {
-TORCH_LIBRARY_IMPL(aten, CUDA, library) { register_attention(library); }
-}  // namespace
 }  // namespace zerokit
 
 extern "C" void zk_set_cudnn_version(int64_t version) { zerokit::set_cudnn_version(version); }

@@ -42,8 +42,10 @@ void register_cudnn_attention(torch::Library& library);
 
 // Names what this thread allocates while it lives.
 struct AttentionOperator {
-  explicit AttentionOperator(const char* name) { set_current_operator(operator_index(name)); }
-  ~AttentionOperator() { set_current_operator(-1); }
+  explicit AttentionOperator(const char* name) : running_(operator_index(name)) {}
+
+ private:
+  RunningOperator running_;
 };
 
 // Results of attention are sized and never computed.

@@ -95,16 +95,34 @@ void leave(Block& block, uint64_t address) {
   log_change(book, block, -block.counted, address);
 }
 
-void* own_pages(int64_t bytes) {
-  void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+// Host memory has its block's address in front of it, since oneDNN and others ask for "raw" memory, which is released by
+// nothing but its own address. As much room is taken for that as keeps the memory aligned.
+constexpr int64_t kRoomOnHeap = 64;
+constexpr int64_t kRoomBeforePages = 4096;
+
+Block*& block_before(void* memory) { return *(static_cast<Block**>(memory) - 1); }
+
+char* own_pages(int64_t bytes) {
+  void* memory = ::mmap(nullptr, bytes + kRoomBeforePages, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   TORCH_CHECK(memory != MAP_FAILED, "the rehearsal could not map ", bytes, " bytes of host memory");
-  return memory;
+  return static_cast<char*>(memory) + kRoomBeforePages;
 }
 
-void* heap_memory(int64_t bytes) {
+char* heap_memory(int64_t bytes) {
   void* memory = nullptr;
-  TORCH_CHECK(posix_memalign(&memory, 64, bytes) == 0, "out of host memory: ", bytes, " bytes");
-  return memory;
+  TORCH_CHECK(posix_memalign(&memory, 64, bytes + kRoomOnHeap) == 0, "out of host memory: ", bytes, " bytes");
+  return static_cast<char*>(memory) + kRoomOnHeap;
+}
+
+// `size` bytes of host memory for a tensor of `bytes`.
+Block* host_block(Space space, int64_t bytes, int64_t size, int64_t counted) {
+  const bool own = size >= kOwnPagesBytes;
+  char* memory = own ? own_pages(size) : heap_memory(size);
+  const Contents contents = own ? Contents::untouched : Contents::known;
+  auto* block = new Block{-1, memory, bytes, counted, space, contents, own, nullptr, nullptr};
+  block_before(memory) = block;
+  return block;
 }
 
 uint64_t address_of(const Block& block) { return reinterpret_cast<uint64_t>(block.data); }
@@ -130,7 +148,7 @@ void release_device(void* context) {
 Block* new_device_block(int64_t bytes) {
   auto* block = new Block{-1, nullptr, bytes, 0, Space::device, Contents::made_up, false, nullptr, nullptr};
   if (uncounted_depth > 0) {
-    block->data = bytes < kSmallBytes ? std::calloc(1, bytes) : heap_memory(bytes);
+    block->data = std::calloc(1, bytes);
     block->contents = Contents::known;
     return block;
   }
@@ -151,21 +169,20 @@ Block* new_device_block(int64_t bytes) {
 
 // ---- host
 
-void release_pageable(void* context) {
-  auto* block = static_cast<Block*>(context);
+void release_pageable(void* memory) {
+  if (memory == nullptr) return;
+  Block* block = block_before(memory);
   leave(*block, address_of(*block));
   if (block->own_pages) {
-    ::munmap(block->data, block->bytes);
+    ::munmap(static_cast<char*>(memory) - kRoomBeforePages, block->bytes + kRoomBeforePages);
   } else {
-    std::free(block->data);
+    std::free(static_cast<char*>(memory) - kRoomOnHeap);
   }
   delete block;
 }
 
 Block* new_pageable_block(int64_t bytes) {
-  const bool own = bytes >= kOwnPagesBytes;
-  auto* block = new Block{-1, own ? own_pages(bytes) : heap_memory(bytes), bytes, uncounted_depth > 0 ? 0 : bytes,
-                          Space::pageable, own ? Contents::untouched : Contents::known, own, nullptr, nullptr};
+  Block* block = host_block(Space::pageable, bytes, bytes, uncounted_depth > 0 ? 0 : bytes);
   if (block->counted >= kLoggedHostBytes) {
     enter(*block, address_of(*block));
   } else if (block->counted > 0) {
@@ -176,8 +193,9 @@ Block* new_pageable_block(int64_t bytes) {
   return block;
 }
 
-void release_pinned(void* context) {
-  auto* block = static_cast<Block*>(context);
+void release_pinned(void* memory) {
+  if (memory == nullptr) return;
+  Block* block = block_before(memory);
   auto& book = ledger();
   std::lock_guard<std::mutex> guard(book.mutex);
   book.pinned_cache[power_of_two_at_least(block->bytes)].push_back(block);
@@ -202,9 +220,7 @@ Block* cached_pinned_block(int64_t bytes) {
 Block* new_pinned_block(int64_t bytes) {
   if (Block* cached = cached_pinned_block(bytes)) return cached;
   const int64_t size = power_of_two_at_least(bytes);
-  const bool own = size >= kOwnPagesBytes;
-  auto* block = new Block{-1, own ? own_pages(size) : heap_memory(size), bytes, size,
-                          Space::pinned, own ? Contents::untouched : Contents::known, own, nullptr, nullptr};
+  Block* block = host_block(Space::pinned, bytes, size, size);
   enter(*block, address_of(*block));
   auto& book = ledger();
   std::lock_guard<std::mutex> guard(book.mutex);
@@ -224,10 +240,9 @@ class BlockAllocator final : public c10::Allocator {
     const c10::Device device = type_ == c10::kCUDA ? own_device() : c10::Device(type_);
     if (bytes == 0) return {nullptr, nullptr, &c10::detail::deleteNothing, device};
     Block* block = make_(static_cast<int64_t>(bytes));
-    return {block->data, block, release_, device};
+    return {block->data, type_ == c10::kCUDA ? static_cast<void*>(block) : block->data, release_, device};
   }
-  // "Raw" allocation would need the pointer to be its own context, which a block's is not.
-  c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
+  c10::DeleterFnPtr raw_deleter() const override { return type_ == c10::kCUDA ? nullptr : release_; }
   void copy_data(void* target, const void* source, std::size_t bytes) const override {
     if (static_cast<int64_t>(bytes) < kSmallBytes || state.compute_everything) {
       default_copy_data(target, source, bytes);
@@ -240,6 +255,13 @@ class BlockAllocator final : public c10::Allocator {
   c10::DeviceType type_;
 };
 
+Block* block_of(const c10::DataPtr& pointer) {
+  const auto release = pointer.get_deleter();
+  if (release == &release_device) return static_cast<Block*>(pointer.get_context());
+  if (release == &release_pageable || release == &release_pinned) return block_before(pointer.get_context());
+  return nullptr;
+}
+
 BlockAllocator device_memory(&new_device_block, &release_device, c10::kCUDA);
 BlockAllocator pageable_memory(&new_pageable_block, &release_pageable, c10::kCPU);
 BlockAllocator pinned_memory(&new_pinned_block, &release_pinned, c10::kCPU);
@@ -251,10 +273,7 @@ c10::Allocator* pageable_allocator() { return &pageable_memory; }
 c10::Allocator* pinned_allocator() { return &pinned_memory; }
 
 Block* block_of(const c10::StorageImpl& storage) {
-  const auto& pointer = storage.data_ptr();
-  const auto release = pointer.get_deleter();
-  if (release != &release_device && release != &release_pageable && release != &release_pinned) return nullptr;
-  return static_cast<Block*>(pointer.get_context());
+  return block_of(storage.data_ptr());
 }
 
 bool is_pinned_address(const void* address) {
@@ -276,7 +295,7 @@ void resize_storage(c10::StorageImpl& storage, int64_t bytes) {
   const int64_t kept = std::min(bytes, old_bytes);
   if (kept > 0 && (old_block == nullptr || old_block->contents == Contents::known || kept < kSmallBytes)) {
     std::memcpy(fresh.get(), storage.data(), kept);
-    auto* block = static_cast<Block*>(fresh.get_context());
+    Block* block = block_of(fresh);
     if (kept >= kSmallBytes) block->contents = Contents::known;
   }
   storage.set_data_ptr_noswap(std::move(fresh));
@@ -375,7 +394,8 @@ void set_counting(bool on) { uncounted_depth += on ? -1 : 1; }
 int current_stream() { return stream_of_thread; }
 void set_current_stream(int stream) { stream_of_thread = stream; }
 
-void set_current_operator(int32_t index) { operator_of_thread = index; }
+RunningOperator::RunningOperator(int32_t index) : around_(operator_of_thread) { operator_of_thread = index; }
+RunningOperator::~RunningOperator() { operator_of_thread = around_; }
 
 namespace {
 std::vector<std::string> names_of_operators;

@@ -126,8 +126,15 @@ void set_counting(bool on);
 int current_stream();
 void set_current_stream(int stream);
 
-// The operator that is running on this thread, for the records; an index into `operator_names()`.
-void set_current_operator(int32_t index);
+// Names the operator that runs on this thread while it lives, for the records; operators nest. `index` is a place in
+// `operator_names()`.
+struct RunningOperator {
+  explicit RunningOperator(int32_t index);
+  ~RunningOperator();
+
+ private:
+  int32_t around_;
+};
 int32_t operator_index(const std::string& name);
 const std::vector<std::string>& operator_names();
 

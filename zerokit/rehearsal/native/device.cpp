@@ -106,6 +106,8 @@ class Hooks final : public at::CUDAHooksInterface {
   bool hasCUDART() const override { return true; }
   // Nothing may take the road of a real library: convolutions and RNNs go by their own shape rules.
   bool hasCuDNN() const override { return false; }
+  long versionCuDNN() const override { return 0; }
+  long versionRuntimeCuDNN() const override { return 0; }
   bool isBuilt() const override { return true; }
   bool isAvailable() const override { return true; }
   bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }

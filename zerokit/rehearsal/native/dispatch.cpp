@@ -235,8 +235,8 @@ void compute(const c10::OperatorHandle& op, const OperatorFacts& facts, const st
 }
 
 bool can_compute(const OperatorFacts& facts, const std::vector<IValue>& arguments) {
-  if (!facts.has_cpu_kernel) return false;
   if (run_state().compute_everything) return true;
+  if (!facts.has_cpu_kernel) return false;
   if (facts.draws_without_generator) return false;
   // In-place random numbers read nothing.
   const bool overwrites = facts.generator >= 0 && facts.only_writes;
@@ -336,12 +336,6 @@ void leave_values_out(const c10::OperatorHandle& op, const OperatorFacts& facts,
   forget_written(facts, arguments);
 }
 
-// The operator's name for the records, while it runs; operators nest.
-struct RunningOperator {
-  explicit RunningOperator(int32_t index) { set_current_operator(index); }
-  ~RunningOperator() { set_current_operator(-1); }
-};
-
 std::atomic<double> flops_counted{0};
 Capability capability{9, 0};
 
@@ -423,6 +417,7 @@ bool is_known(const at::Tensor& tensor) {
 }
 
 bool is_computable(const at::Tensor& tensor) {
+  if (run_state().compute_everything) return tensor.has_storage();
   if (!is_known(tensor)) return false;
   const auto bytes = static_cast<int64_t>(tensor.storage().nbytes());
   return bytes < kSmallBytes ||
@@ -489,7 +484,8 @@ void run_on_device(const c10::OperatorHandle& op, Stack* stack) {
       compute(op, facts, arguments, on_device, stack);
       return;
     } catch (const c10::NotImplementedError&) {
-      // No CPU kernel for this dtype or layout: sizes will do.
+      // No CPU kernel for this dtype or layout: sizes will do, but not where values are wanted.
+      if (run_state().compute_everything) throw;
     }
   }
   leave_values_out(op, facts, arguments, on_device, stack);
@@ -526,9 +522,9 @@ void use_cublas() {
   if (workspace.get() != nullptr) return;
   const int64_t kib = 1024;
   const int64_t bytes = capability.major == 9 ? 4096 * 8 * kib : (2 * 4096 + 16 * 8) * kib;
-  workspace = device_allocator()->allocate(bytes);
   static const int32_t name = operator_index("cuBLAS workspace");
-  set_current_operator(name);
+  RunningOperator running(name);
+  workspace = device_allocator()->allocate(bytes);
 }
 
 }  // namespace zerokit

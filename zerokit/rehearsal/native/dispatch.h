@@ -5,11 +5,17 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 
+#include <c10/util/Exception.h>
+
 #include <map>
 #include <string>
 #include <utility>
 
 #include "blocks.h"
+
+namespace torch {
+class Library;
+}
 
 namespace zerokit {
 
@@ -39,12 +45,23 @@ void fill_made_up(const at::Tensor& tensor, bool flag = false);
 void note_made_up(const std::string& what);
 const std::map<std::pair<std::string, int32_t>, int64_t>& made_up_notes();
 
+// torch warns when a kernel replaces another, which is the purpose of this library.
+struct Quiet final : c10::WarningHandler {
+  void process(const c10::Warning&) override {}
+};
+// Puts the virtual device, and the kernels for host tensors without values, in the place of torch's own. Both return
+// the number of operators taken, and are to be called once torch is imported, which registers kernels itself.
+int take_over_device();
+int take_over_host();
+// The kernels of kernels.cpp.
+void register_kernels(torch::Library& library);
+
 // ---- operators
 // The boxed kernel of the virtual device.
 void run_on_device(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 // Sizes the results and leaves the values out; for either device.
 void run_made_up(const c10::OperatorHandle& op, torch::jit::Stack* stack);
-// Draws what `op` would have drawn from the host's random numbers, as far as that is affordable.
+// How many random numbers of the host were not drawn that a real run would have drawn to fill parameters.
 int64_t random_elements_skipped();
 
 // ---- the device's properties

@@ -135,11 +135,6 @@ class HostCopy final : public c10::OperatorKernel {
   c10::SafeKernelFunction kernel_;
 };
 
-// torch warns when a kernel replaces another, which is the purpose here.
-class Quiet final : public c10::WarningHandler {
-  void process(const c10::Warning&) override {}
-};
-
 // Operators that look at sizes and strides only, or must see the tensor itself.
 const std::unordered_set<std::string>& left_alone() {
   static const std::unordered_set<std::string> names = {

@@ -307,13 +307,9 @@ Tensor histc(const Tensor& tensor, int64_t bins, const at::Scalar& low, const at
 void assert_async(const Tensor&) {}
 void assert_async_with_message(const Tensor&, std::string_view) {}
 
-void on_device(const c10::OperatorHandle& op, torch::jit::Stack* stack) { run_on_device(op, stack); }
+}  // namespace
 
-TORCH_LIBRARY_IMPL(_, CUDA, library) {
-  library.fallback(torch::CppFunction::makeFromBoxedFunction<&on_device>());
-}
-
-TORCH_LIBRARY_IMPL(aten, CUDA, library) {
+void register_kernels(torch::Library& library) {
   library.impl("empty.memory_format", empty);
   library.impl("empty_strided", empty_strided);
   library.impl("as_strided", at::native::as_strided_tensorimpl);
@@ -337,10 +333,6 @@ TORCH_LIBRARY_IMPL(aten, CUDA, library) {
   library.impl("histc", histc);
   library.impl("_assert_async", assert_async);
   library.impl("_assert_async.msg", assert_async_with_message);
-  // Composite ones that would look for a library of kernels.
-  library.impl("convolution", torch::CppFunction::makeFromBoxedFunction<&on_device>());
-  library.impl("convolution_backward", torch::CppFunction::makeFromBoxedFunction<&on_device>());
 }
 
-}  // namespace
 }  // namespace zerokit

@@ -1,10 +1,10 @@
-"""The packages flash-attn (2.x) and flash-attn-3 where they are not installed: same signatures, same allocations.
+"""The packages flash-attn (2.x) and flash-attn-3 where they are not installed, with the same allocations.
 
-Both need nvcc or a wheel for a CUDA build of torch to install, so a machine without a GPU hardly ever has them. An
-import finds the stand-in, `importlib.metadata` finds its version, and the functions allocate what the CUDA kernels
-would: results by torch's own flash attention operator, working memory of the backward as the packages' C++ code
-(csrc/flash_attn/flash_api.cpp, hopper/flash_api.cpp). Shapes follow flash-attn: q [batch, sequence, heads, head size],
-or [tokens, heads, head size] with cumulative sequence lengths; softmax statistics are float32.
+Both need nvcc, or a wheel for a CUDA build of torch, so a machine without a GPU hardly ever has them. An
+import finds the stand-in, `importlib.metadata` finds its version, and the functions allocate what the CUDA
+kernels would: results by torch's own flash attention operator, working memory of the backward as the
+packages' C++ code (csrc/flash_attn/flash_api.cpp, hopper/flash_api.cpp). Shapes follow flash-attn: q [batch, sequence,
+heads, head size], or [tokens, heads, head size] with cumulative lengths; softmax statistics are float32.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class _Distribution(importlib.metadata.Distribution):
     def read_text(self, filename: str) -> str | None:
         return self._texts.get(str(filename))
 
-    def locate_file(self, path: object) -> Path:  # type: ignore[override]
+    def locate_file(self, path: object) -> Path:
         return Path(__file__).parent / str(path)
 
 

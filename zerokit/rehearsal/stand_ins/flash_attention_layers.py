@@ -1,7 +1,8 @@
-"""What other libraries import from flash_attn beside attention: bert_padding, layers.rotary, ops.triton.cross_entropy.
+"""What libraries import from flash_attn beside attention: bert_padding, layers.rotary and
+ops.triton.cross_entropy.
 
-The gathers and scatters are real operators; the Triton kernels (rotary, cross entropy) only write into tensors that
-are allocated here as the originals do.
+Gathers and scatters are real operators; the Triton kernels (rotary, cross entropy) only write into tensors,
+which are allocated here as the originals do.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class _IndexFirstAxis(torch.autograd.Function):
         return picked.reshape(-1, *values.shape[1:])
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         (indices,) = ctx.saved_tensors
         flat = grad.reshape(grad.size(0), -1)
         gradient = torch.zeros((ctx.rows, flat.size(1)), dtype=grad.dtype, device=grad.device)
@@ -52,7 +53,7 @@ class _IndexPutFirstAxis(torch.autograd.Function):
         return placed
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         (indices,) = ctx.saved_tensors
         return grad[indices], None, None
 
@@ -75,8 +76,8 @@ def unpad_input(
     """The tokens that a mask [batch, sequence] keeps of hidden_states [batch, sequence, ...].
 
     Returns:
-        tokens [kept, ...], their indices, cumulative lengths [batch + 1] in int32, the longest length, and the
-        number of tokens used of each sequence.
+        tokens [kept, ...], their indices, cumulative lengths [batch + 1] in int32, the longest length, and
+        the number of tokens used of each sequence.
     """
     kept = attention_mask + unused_mask if unused_mask is not None else attention_mask
     lengths = kept.sum(dim=-1, dtype=torch.int32)
@@ -105,13 +106,20 @@ class _Rotary(torch.autograd.Function):
         return _without_values(torch.empty_like(x))
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         return grad if ctx.inplace else _without_values(torch.empty_like(grad)), None, None, None
 
 
-def apply_rotary_emb(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False, inplace: bool = False,
-                     seqlen_offsets: int | Tensor = 0, cu_seqlens: Tensor | None = None,
-                     max_seqlen: int | None = None) -> Tensor:  # fmt: skip
+def apply_rotary_emb(
+    x: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    interleaved: bool = False,
+    inplace: bool = False,
+    seqlen_offsets: int | Tensor = 0,
+    cu_seqlens: Tensor | None = None,
+    max_seqlen: int | None = None,
+) -> Tensor:
     """x [batch, sequence, heads, head size] turned by the angles whose cosines and sines are given."""
     turned: Tensor = _Rotary.apply(x, cos, sin, inplace)  # type: ignore[no-untyped-call]
     return turned
@@ -124,21 +132,30 @@ class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, labels: Tensor, inplace_backward: bool) -> tuple[Tensor, Tensor]:
         rows = logits.size(0)
-        losses, log_sums, squares = (torch.ones(rows, dtype=torch.float32, device=logits.device) for _ in range(3))
+        losses, log_sums, squares = (
+            torch.ones(rows, dtype=torch.float32, device=logits.device) for _ in range(3)
+        )
         ctx.save_for_backward(logits, log_sums, labels)
         ctx.inplace = inplace_backward
         ctx.mark_non_differentiable(squares)
         return losses, squares
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor, _squares: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor, _squares: Tensor) -> tuple[Tensor, None, None]:
         logits = ctx.saved_tensors[0]
         return logits if ctx.inplace else _without_values(torch.empty_like(logits)), None, None
 
 
-def cross_entropy_loss(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0, logit_scale: float = 1.0,
-                       lse_square_scale: float = 0.0, ignore_index: int = -100, inplace_backward: bool = False,
-                       process_group: Any = None) -> tuple[Tensor, Tensor]:  # fmt: skip
+def cross_entropy_loss(
+    logits: Tensor,
+    labels: Tensor,
+    label_smoothing: float = 0.0,
+    logit_scale: float = 1.0,
+    lse_square_scale: float = 0.0,
+    ignore_index: int = -100,
+    inplace_backward: bool = False,
+    process_group: Any = None,
+) -> tuple[Tensor, Tensor]:
     """Losses and squared log-sum-exps [rows] in float32, of logits [rows, classes]."""
     result: tuple[Tensor, Tensor] = _CrossEntropy.apply(logits, labels, inplace_backward)  # type: ignore[no-untyped-call]
     return result

@@ -37,11 +37,15 @@ class _AdamScalars:
     bias_correction: bool
 
 
-def cpu_adam(*, compute: bool) -> ModuleType:
-    """`create_adam`, `adam_update`, `adam_rollback`, `destroy_adam` and the ``zenflow_adam_*`` functions."""
-    decoupled: dict[int, bool] = {}
+class _CpuAdam:
+    """The op's functions, and which optimizer decouples its weight decay."""
+
+    def __init__(self, compute: bool) -> None:
+        self._compute = compute
+        self._decoupled: dict[int, bool] = {}
 
     def create_adam(
+        self,
         optimizer_id: int,
         lr: float,
         beta1: float,
@@ -54,14 +58,15 @@ def cpu_adam(*, compute: bool) -> ModuleType:
     ) -> int:
         for scalar in (lr, beta1, beta2, eps, weight_decay):
             float32(scalar)
-        decoupled[optimizer_id] = adamw_mode
+        self._decoupled[optimizer_id] = adamw_mode
         return 0
 
-    def destroy_adam(optimizer_id: int, /) -> int:
-        decoupled.pop(optimizer_id, None)
+    def destroy_adam(self, optimizer_id: int, /) -> int:
+        self._decoupled.pop(optimizer_id, None)
         return 0
 
     def adam_update(
+        self,
         optimizer_id: int,
         step: int,
         lr: float,
@@ -79,13 +84,14 @@ def cpu_adam(*, compute: bool) -> ModuleType:
         scalars = _adam_scalars(step, lr, beta1, beta2, epsilon, weight_decay, bias_correction)
         tensors = [tensor.contiguous() for tensor in (params, grads, exp_avg, exp_avg_sq)]
         _check_types("Adam", params, exp_avg)
-        if compute:
+        if self._compute:
             with kernel():
                 for p, g, m, v in pieces(*tensors):
-                    _adam(p, g, m, v, scalars, decoupled[optimizer_id])
+                    _adam(p, g, m, v, scalars, self._decoupled[optimizer_id])
         return 0
 
     def adam_rollback(
+        self,
         optimizer_id: int,
         step: int,
         lr: float,
@@ -103,19 +109,23 @@ def cpu_adam(*, compute: bool) -> ModuleType:
         scalars = _adam_scalars(step, lr, beta1, beta2, epsilon, weight_decay, bias_correction)
         if any(tensor.dtype != torch.float32 for tensor in (params, grads, exp_avg, exp_avg_sq)):
             return -1
-        if compute:
+        if self._compute:
             with kernel():
                 for p, g, m, v in pieces(params, grads, exp_avg, exp_avg_sq):
                     _adam_rollback(p, g, m, v, scalars)
         return 0
 
+
+def cpu_adam(*, compute: bool) -> ModuleType:
+    """`create_adam`, `adam_update`, `adam_rollback`, `destroy_adam` and the ``zenflow_adam_*`` functions."""
+    op = _CpuAdam(compute)
     return stand_in_module(
         "cpu_adam",
-        create_adam=create_adam,
-        destroy_adam=destroy_adam,
-        adam_update=adam_update,
-        adam_rollback=adam_rollback,
-        **ZenFlowAdam(adam_update).functions(),
+        create_adam=op.create_adam,
+        destroy_adam=op.destroy_adam,
+        adam_update=op.adam_update,
+        adam_rollback=op.adam_rollback,
+        **ZenFlowAdam(op.adam_update).functions(),
     )
 
 

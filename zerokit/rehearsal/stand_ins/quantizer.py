@@ -28,42 +28,42 @@ class QuantizationType(enum.IntEnum):
     Asymmetric = 1
 
 
-def quantizer(*, compute: bool) -> ModuleType:
-    """`quantize`, `dequantize`, `swizzle_quant`, `quantized_reduction` and their kin.
+class _Quantizer:
+    """The op's functions."""
 
-    Raises:
-        RehearsalGap: a function of it is called with `compute`.
-    """
+    def __init__(self, compute: bool) -> None:
+        self._compute = compute
 
     def quantize(
-        input_vals: Tensor, groups: int, num_bits: int, quant_type: QuantizationType, /
+        self, input_vals: Tensor, groups: int, num_bits: int, quant_type: QuantizationType, /
     ) -> list[Tensor]:
-        _allow_only_shapes(compute, "quantizer.quantize")
+        _allow_only_shapes(self._compute, "quantizer.quantize")
         params = _scales(groups, quant_type)
         return [_int8(_last_dimension_divided(input_vals.shape, 1 if num_bits == 8 else 2)), params]
 
-    def _dequantized(data: Tensor, num_bits: int, dtype: torch.dtype) -> Tensor:
-        _allow_only_shapes(compute, "quantizer.dequantize")
+    def _dequantized(self, data: Tensor, num_bits: int, dtype: torch.dtype) -> Tensor:
+        _allow_only_shapes(self._compute, "quantizer.dequantize")
         *outer, last = data.shape
         return torch.empty((*outer, last * (1 if num_bits == 8 else 2)), dtype=dtype, device="cuda")
 
     def dequantize(
-        data: Tensor, params: Tensor, groups: int, num_bits: int, quant_type: QuantizationType, /
+        self, data: Tensor, params: Tensor, groups: int, num_bits: int, quant_type: QuantizationType, /
     ) -> Tensor:
-        return _dequantized(data, num_bits, torch.float16)
+        return self._dequantized(data, num_bits, torch.float16)
 
     def dequantize_fp32(
-        data: Tensor, params: Tensor, groups: int, num_bits: int, quant_type: QuantizationType, /
+        self, data: Tensor, params: Tensor, groups: int, num_bits: int, quant_type: QuantizationType, /
     ) -> Tensor:
-        return _dequantized(data, num_bits, torch.float32)
+        return self._dequantized(data, num_bits, torch.float32)
 
     def dequantize_to_half(
-        data: Tensor, scales: Tensor, minima: Tensor, num_group: int, group_size: int, /
+        self, data: Tensor, scales: Tensor, minima: Tensor, num_group: int, group_size: int, /
     ) -> Tensor:
-        _allow_only_shapes(compute, "quantizer.dequantize_to_half_experimental")
+        _allow_only_shapes(self._compute, "quantizer.dequantize_to_half_experimental")
         return torch.empty((num_group, group_size), dtype=torch.float16, device="cuda")
 
     def swizzle_quant(
+        self,
         input_vals: Tensor,
         groups: int,
         num_bits: int,
@@ -73,11 +73,12 @@ def quantizer(*, compute: bool) -> ModuleType:
         devices_per_node: int,
         /,
     ) -> list[Tensor]:
-        _allow_only_shapes(compute, "quantizer.swizzle_quant")
+        _allow_only_shapes(self._compute, "quantizer.swizzle_quant")
         scales = _scales(groups, quant_type)
         return [_int8((input_vals.numel() // (8 // num_bits),)), scales]
 
     def quantized_reduction(
+        self,
         input_vals: Tensor,
         input_scales: Tensor,
         in_groups: int,
@@ -87,22 +88,30 @@ def quantizer(*, compute: bool) -> ModuleType:
         devices_per_node: int,
         /,
     ) -> list[Tensor]:
-        _allow_only_shapes(compute, "quantizer.quantized_reduction")
+        _allow_only_shapes(self._compute, "quantizer.quantized_reduction")
         scales = _scales(out_groups, quant_type)
         return [_int8(_last_dimension_divided(input_vals.shape, devices_per_node)), scales]
 
+
+def quantizer(*, compute: bool) -> ModuleType:
+    """`quantize`, `dequantize`, `swizzle_quant`, `quantized_reduction` and their kin.
+
+    Raises:
+        RehearsalGap: a function of it is called with `compute`.
+    """
+    op = _Quantizer(compute)
     return stand_in_module(
         "quantizer",
         QuantizationType=QuantizationType,
         Symmetric=QuantizationType.Symmetric,
         Asymmetric=QuantizationType.Asymmetric,
-        quantize=quantize,
-        dequantize=dequantize,
-        dequantize_fp32=dequantize_fp32,
-        dequantize_int4_to_half_experimental=dequantize_to_half,
-        dequantize_int8_to_half_experimental=dequantize_to_half,
-        swizzle_quant=swizzle_quant,
-        quantized_reduction=quantized_reduction,
+        quantize=op.quantize,
+        dequantize=op.dequantize,
+        dequantize_fp32=op.dequantize_fp32,
+        dequantize_int4_to_half_experimental=op.dequantize_to_half,
+        dequantize_int8_to_half_experimental=op.dequantize_to_half,
+        swizzle_quant=op.swizzle_quant,
+        quantized_reduction=op.quantized_reduction,
     )
 
 

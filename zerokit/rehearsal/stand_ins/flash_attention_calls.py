@@ -1,0 +1,201 @@
+"""One call of flash attention, version 2 or 3: what its forward and its backward allocate.
+
+Head sizes that are not a multiple of 8 are padded, as in the packages. Nothing is computed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from zerokit.rehearsal.library import backend
+
+_ROWS = 128
+"""Rows of queries that a thread block may write at once; buffers are padded to it."""
+ANY_WINDOW = (-1, -1)
+"""Queries see all keys, to the left and to the right."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """What a call asks for beyond its tensors."""
+
+    dropout_p: float = 0.0
+    causal: bool = False
+    window: tuple[int, int] = ANY_WINDOW
+    deterministic: bool = False
+    alibi_slopes: Tensor | None = None
+    lengths: tuple[Tensor, Tensor] | None = None
+    """Cumulative lengths of the query and the key sequences, int32, if they are packed."""
+    longest: tuple[int, int] = (0, 0)
+    return_softmax: bool = False
+    generation: int = 2
+    """Which flash attention: 3 has other working memory."""
+
+
+def forward(q: Tensor, k: Tensor, v: Tensor, call: Call) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Output, log-sum-exp, softmax (empty unless asked for) and random state, freshly allocated."""
+    cum_q, cum_k = call.lengths or (None, None)
+    longest_q, longest_k = call.longest if call.lengths else (q.size(1), k.size(1))
+    out, lse, state, _, softmax = torch.ops.aten._flash_attention_forward(
+        *(_contiguous_rows(part) for part in (q, k, v)),
+        cum_q,
+        cum_k,
+        longest_q,
+        longest_k,
+        call.dropout_p,
+        call.causal,
+        call.return_softmax and call.dropout_p > 0,
+        window_size_left=call.window[0],
+        window_size_right=call.window[1],
+        alibi_slopes=call.alibi_slopes,
+    )
+    return out, lse, softmax, state
+
+
+def backward(
+    grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, call: Call
+) -> Tensor:
+    """The working memory of a backward whose gradients are allocated already; returns the row sums."""
+    grad_out, q, k, v, out = (_contiguous_rows(part) for part in (grad_out, q, k, v, out))
+    with backend().uncounted():  # counts the FLOPs; its own gradients are not those of the package
+        empty = torch.empty(0)
+        cum_q, cum_k = call.lengths or (None, None)
+        longest_q, longest_k = call.longest if call.lengths else (q.size(1), k.size(1))
+        torch.ops.aten._flash_attention_backward(
+            grad_out, q, k, v, out, lse, cum_q, cum_k, longest_q, longest_k,
+            call.dropout_p, call.causal, empty, empty,
+        )  # fmt: skip
+    if call.generation == 3:
+        return _workspace_3(q, k, v, call)
+    return _workspace_2(q, k, call)
+
+
+def _workspace_2(q: Tensor, k: Tensor, call: Call) -> Tensor:
+    """csrc/flash_attn/flash_api.cpp, mha_bwd and mha_varlen_bwd."""
+    heads, head_size = q.shape[-2:]
+    rounded = _round_up(head_size, 32 if head_size <= 128 else 64)
+    sequences, rows = _rows(q, call, _ROWS)
+    sums = torch.empty(heads * rows, dtype=torch.float32, device=q.device)
+    copies = 1
+    if call.deterministic:
+        processors = torch.cuda.get_device_properties(q.device).multi_processor_count
+        copies = math.ceil(processors / (sequences * heads))
+    workspace = [torch.empty(copies * rows * heads * rounded, dtype=torch.float32, device=q.device)]
+    if k.size(-2) != heads:  # a key and a value gradient for every query head
+        shape = (*k.shape[:-2], heads, head_size)
+        workspace += [torch.empty(shape, dtype=k.dtype, device=k.device) for _ in ("key", "value")]
+    del workspace
+    return sums
+
+
+def _workspace_3(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor:
+    """hopper/flash_api.cpp, mha_bwd, for compute capability 9.0."""
+    heads, head_size = q.shape[-2:]
+    key_heads = k.size(-2)
+    largest = max(head_size, v.size(-1))
+    rounded = next(size for size in (64, 96, 128, 192, 256) if largest <= size)
+    masked = call.causal or call.window != ANY_WINDOW
+    query_rows = 128 if rounded <= 64 else 80 if rounded == 128 and not masked else 64
+    key_rows = 128 if rounded <= 128 else 96 if rounded <= 192 else 80
+    sequences, rows = _rows(q, call, query_rows)
+    _, key_total = _rows(k, replace(call, lengths=call.lengths and call.lengths[::-1]), key_rows)
+    device = q.device
+
+    def floats(count: int) -> Tensor:
+        return torch.empty(count, dtype=torch.float32, device=device)
+
+    sums = floats(heads * rows)
+    workspace = [floats(heads * rows), floats(heads * rows * rounded)]
+    if key_heads != heads:
+        workspace += [floats(key_heads * key_total * rounded) for _ in ("key", "value")]
+    longest_q = call.longest[0] if call.lengths else q.size(1)
+    blocks = math.ceil(longest_q / query_rows)
+    workspace.append(torch.empty(blocks * sequences * heads, dtype=torch.int32, device=device))
+    del workspace
+    return sums
+
+
+def _rows(part: Tensor, call: Call, multiple: int) -> tuple[int, int]:
+    """Sequences, and rows of their padded or packed buffers."""
+    if call.lengths is not None:
+        sequences = call.lengths[0].numel() - 1
+        return sequences, _round_up(part.size(0) + sequences * multiple, multiple)
+    return part.size(0), part.size(0) * _round_up(part.size(1), multiple)
+
+
+class Attention(torch.autograd.Function):
+    """One call, of (q, k, v), (q, kv) or (qkv,); packed parts lie along the third dimension from the last."""
+
+    @staticmethod
+    def forward(ctx: Any, call: Call, *tensors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        parts = _unpacked(tensors)
+        head_size = parts[0].size(-1)
+        padded = [pad_head(part) for part in parts]
+        out, lse, softmax, state = forward(padded[0], padded[1], padded[2], call)
+        if any(ctx.needs_input_grad):
+            ctx.save_for_backward(*padded, out, lse, state)
+        ctx.call, ctx.packed = call, len(tensors)
+        ctx.set_materialize_grads(False)  # no zeros for the results without gradient
+        ctx.mark_non_differentiable(lse, softmax)
+        return out[..., :head_size], lse, softmax
+
+    @staticmethod
+    def backward(ctx: Any, grad_out: Tensor, *_unused: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, out, lse, _ = ctx.saved_tensors
+        gradients = _empty_gradients(q, k, v, ctx.packed)
+        head_size = grad_out.size(-1)
+        backward(pad_head(grad_out), q, k, v, out, lse, ctx.call)
+        for gradient in gradients:
+            backend().forget_contents(gradient)
+        return None, *(gradient[..., :head_size] for gradient in gradients)
+
+
+def _unpacked(tensors: Sequence[Tensor]) -> list[Tensor]:
+    parts: list[Tensor] = []
+    for tensor in tensors:
+        width = 3 if len(tensors) == 1 else 2 if len(tensors) == 2 and parts else 1
+        parts += [tensor] if width == 1 else [tensor.select(-3, index) for index in range(width)]
+    return parts
+
+
+def _empty_gradients(q: Tensor, k: Tensor, v: Tensor, tensors: int) -> list[Tensor]:
+    """As the packages make them: packed ones in one block."""
+    if tensors == 3:
+        return [torch.empty_like(part) for part in (q, k, v)]
+    if tensors == 2:
+        kv = torch.empty((*k.shape[:-2], 2, *k.shape[-2:]), dtype=k.dtype, device=k.device)
+        return [torch.empty_like(q), kv]
+    return [torch.empty((*q.shape[:-2], 3, *q.shape[-2:]), dtype=q.dtype, device=q.device)]
+
+
+def pad_head(part: Tensor) -> Tensor:
+    return part if part.size(-1) % 8 == 0 else pad(part, [0, 8 - part.size(-1) % 8])
+
+
+def _contiguous_rows(part: Tensor) -> Tensor:
+    return part if part.stride(-1) == 1 else part.contiguous()
+
+
+def _round_up(value: int, multiple: int) -> int:
+    return math.ceil(value / multiple) * multiple
+
+
+def attend(call: Call, *tensors: Tensor) -> Any:
+    """The output, or with `return_softmax` output, log-sum-exp and softmax."""
+    check_devices(tensors)
+    out, lse, softmax = Attention.apply(call, *tensors)  # type: ignore[no-untyped-call]
+    return (out, lse, softmax if call.dropout_p > 0 else None) if call.return_softmax else out
+
+
+def check_devices(tensors: Sequence[Tensor]) -> None:
+    """Raises RuntimeError, as the packages do, if a tensor is not on a GPU."""
+    for tensor in tensors:
+        if not tensor.is_cuda:
+            raise RuntimeError(f"flash attention needs tensors on a CUDA device, got one on {tensor.device}")
