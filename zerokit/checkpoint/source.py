@@ -6,6 +6,7 @@ So whatever can be wrong with a checkpoint is found here, on the host, from file
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -16,6 +17,11 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _HUB_FILES = ["*.json", "model*.safetensors", "*.model", "*.txt", "*.jinja", "*.tiktoken"]
 _HUB_COPIES = ["original/*", "*.fp16*.safetensors"]
 """The same weights again, in other formats."""
+
+
+def weights_are_read() -> bool:
+    """False in a rehearsal, which builds models from their config alone (zerokit/rehearsal/pretrained.py)."""
+    return "ZEROKIT_REHEARSAL" not in os.environ
 
 
 def resolve_checkpoint(
@@ -39,6 +45,8 @@ def resolve_checkpoint(
 def check_checkpoint(folder: Path, *, where: str) -> Document:
     """Check that a folder holds a config and complete, non-empty safetensors weights.
 
+    In a rehearsal the weights may be absent.
+
     Returns:
         its config.json.
 
@@ -46,7 +54,8 @@ def check_checkpoint(folder: Path, *, where: str) -> Document:
         ModelError: a file is missing, malformed, cut short, or holds empty tensors.
     """
     config = read_model_config(folder / "config.json", where=where)
-    check_weights(folder, where=where)
+    if weights_are_read():
+        check_weights(folder, where=where)
     return config
 
 
@@ -142,6 +151,8 @@ def _download(name: str, *, where: str, revision: str | None, remote_code: bool)
     from huggingface_hub import snapshot_download
 
     files = [*_HUB_FILES, "*.py"] if remote_code else _HUB_FILES
+    if not weights_are_read():
+        files = [pattern for pattern in files if not pattern.endswith(".safetensors")]
     try:
         return Path(
             snapshot_download(name, revision=revision, allow_patterns=files, ignore_patterns=_HUB_COPIES)

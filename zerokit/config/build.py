@@ -11,6 +11,9 @@ from zerokit.config.load import load_ds_config
 from zerokit.config.root import DeepSpeedConfig
 from zerokit.errors import ConfigError, did_you_mean
 
+NVME_PARAM_BUFFERS = 12
+"""Buffers for parameters on their way from NVMe: each holds 1e8 of them, pinned on the host of every rank."""
+
 OffloadDevice = Literal["cpu", "nvme"]
 Precision = Literal["bf16", "fp16", "fp32"]
 
@@ -111,6 +114,10 @@ def _zero(
             zero[key] = {"device": device}
             if device == "nvme" and nvme_path is not None:
                 zero[key]["nvme_path"] = nvme_path
+                if key == "offload_param":
+                    # DeepSpeed's 5 do not last for one decoder layer with recomputed activations: "Not enough
+                    # buffers 0 for swapping 1" (DeepSpeed issue 3062), found again by rehearsing this preset.
+                    zero[key]["buffer_count"] = NVME_PARAM_BUFFERS
     if stage == 3:
         # Without it the saved model holds no weights.
         zero["stage3_gather_16bit_weights_on_model_save"] = True

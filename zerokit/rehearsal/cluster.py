@@ -112,7 +112,7 @@ def virtual_cluster(
 
 def _set_environment(num_gpus: int, local_ranks: int, rank: int, *, meets_others: bool) -> None:
     if not meets_others:
-        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29500")
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29500", ZEROKIT_REHEARSAL="1")
     os.environ.update(
         RANK=str(rank),
         WORLD_SIZE=str(num_gpus),
@@ -142,7 +142,7 @@ def _assemble(
 
     import torch  # noqa: F401  after the library, which it must find
 
-    from zerokit.rehearsal import collectives, cuda, engine, pretrained, writes
+    from zerokit.rehearsal import collectives, cuda, engine, generation, pretrained, writes
 
     if device is None:
         device = cuda.VirtualDevice()
@@ -161,18 +161,27 @@ def _assemble(
     else:
         collectives.install(traffic, rank=rank, world_size=num_gpus)
         when_imported("transformers.modeling_utils", pretrained.install)
+        generation.install(backend)
     backend.find_sites_with(sites.find)
     writes.install(suppressed)
     watch.install()
-    when_imported("deepspeed", functools.partial(install_deepspeed, compute=values == "real"))
+    when_imported(
+        "deepspeed", functools.partial(_install_deepspeed, backend=backend, compute=values == "real")
+    )
     return Cluster(num_gpus, gpus_per_node, rank, backend, sites, suppressed, traffic, watch)
 
 
-def install_deepspeed(module: Any, *, compute: bool) -> None:
+def _install_deepspeed(module: Any, *, backend: Backend, compute: bool) -> None:
     """Stand-ins for what DeepSpeed compiles, once it is imported."""
+    import torch
+
     from zerokit.rehearsal import engine, stand_ins
 
-    stand_ins.install(compute=compute)
+    def page_locked(num_bytes: int) -> Any:
+        with backend.page_locking():
+            return torch.empty(num_bytes, dtype=torch.uint8)
+
+    stand_ins.install(compute=compute, page_locked=page_locked)
     engine.patch_bookkeeping(module)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Iterator, Mapping
 from types import ModuleType
@@ -315,6 +316,26 @@ def _tensors_in(value: Any, depth: int = 0) -> Iterator[Any]:
     for item in items:
         if item is not None:
             yield from _tensors_in(item, depth + 1)
+
+
+def agree_with_rank_0(module: ModuleType) -> None:
+    """Let every rank find that it agrees with rank 0, in `deepspeed.runtime.zero.utils`.
+
+    ZeRO-3 compares the order of modules and parameters. All ranks but the first send a placeholder into that
+    broadcast and expect rank 0's numbers back, which nobody is there to send.
+    """
+    send, send_length = module.get_lst_from_rank0, module.assert_lst_len_same_as_other_ranks
+
+    def same_list(numbers: list[int]) -> list[int]:
+        send(numbers)
+        return list(numbers)
+
+    def same_length(numbers: list[int]) -> None:
+        with contextlib.suppress(RuntimeError):
+            send_length(numbers)
+
+    module.get_lst_from_rank0 = same_list  # type: ignore[attr-defined]
+    module.assert_lst_len_same_as_other_ranks = same_length  # type: ignore[attr-defined]
 
 
 def patch_bookkeeping(_module: ModuleType) -> None:

@@ -132,6 +132,15 @@ class Backend:
         finally:
             self._library.zk_set_counting(1)
 
+    @contextlib.contextmanager
+    def page_locking(self) -> Iterator[None]:
+        """Count this thread's host allocations as pinned memory, at exactly their size."""
+        self._library.zk_set_page_locking(1)
+        try:
+            yield
+        finally:
+            self._library.zk_set_page_locking(0)
+
     @property
     def current_stream(self) -> int:
         """This thread's CUDA stream; 0 is the default stream."""
@@ -299,6 +308,7 @@ def _declare(library: ctypes.CDLL) -> None:
         "zk_phase": (integer, []),
         "zk_set_step": (None, [integer]),
         "zk_set_counting": (None, [integer]),
+        "zk_set_page_locking": (None, [integer]),
         "zk_current_stream": (integer, []),
         "zk_set_current_stream": (None, [integer]),
         "zk_forget_contents": (None, [pointer]),

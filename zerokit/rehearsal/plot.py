@@ -84,7 +84,7 @@ def write_plot(
         _label(axes, report)
         metadata = {"Date": None} if path.suffix.lower() == ".svg" else None
         try:
-            figure.savefig(path, dpi=150, metadata=metadata)
+            figure.savefig(path, dpi=150, metadata=metadata, bbox_inches="tight")
         except OSError as error:
             raise unwritable(path, error) from None
 

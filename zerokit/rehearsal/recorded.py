@@ -98,7 +98,7 @@ def _categorize(blocks: np.ndarray[Any, Any], sites: list[str], ops: list[str]) 
     unsorted = blocks["category"] == Category.OTHER
     phases = np.array(
         [
-            *(Category.OTHER, Category.ACTIVATIONS, Category.ACTIVATIONS, Category.ACTIVATIONS),
+            *(Category.PARAMETERS, Category.ACTIVATIONS, Category.ACTIVATIONS, Category.ACTIVATIONS),
             *(Category.BUFFERS, Category.OTHER),
         ],
         dtype=np.uint8,

@@ -11,13 +11,14 @@ import runpy
 import sys
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from zerokit import console
 from zerokit.errors import LaunchError, ZerokitError
 from zerokit.rehearsal.cluster import Cluster, virtual_cluster
 from zerokit.rehearsal.job import RehearsalJob
 
+_leave = os._exit
 _EXPLAINED = 2
 _SCRIPT_FAILED = 3
 _GAP = "zerokit cannot stand in for"
@@ -29,7 +30,7 @@ def main() -> None:
     code = rehearse(job)
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)
+    _leave(code)
 
 
 def rehearse(job: RehearsalJob) -> int:
@@ -78,9 +79,22 @@ def _run(job: RehearsalJob, cluster: Cluster) -> int:
     return _SCRIPT_FAILED
 
 
+def _stay() -> None:
+    """Let a script that ends its process by os._exit, as zerokit's own do, come back here instead."""
+    leave, process = os._exit, os.getpid()
+
+    def come_back(status: int) -> NoReturn:
+        if os.getpid() != process:  # a child of the script's, such as a worker that loads data
+            leave(status)
+        raise SystemExit(status)
+
+    os._exit = come_back
+
+
 def _run_script(job: RehearsalJob) -> None:
     """As `python SCRIPT ARGS` or `python -m MODULE ARGS` would."""
     os.chdir(job.cwd)
+    _stay()
     sys.argv = [job.script, *job.arguments]
     if job.module:
         sys.path.insert(0, job.cwd)

@@ -57,6 +57,7 @@ void zk_set_phase(int phase) { run_state().phase = static_cast<uint8_t>(phase); 
 int zk_phase() { return run_state().phase; }
 void zk_set_step(int step) { run_state().step = step; }
 void zk_set_counting(int on) { set_counting(on != 0); }
+void zk_set_page_locking(int on) { set_page_locking(on != 0); }
 int zk_current_stream() { return current_stream(); }
 void zk_set_current_stream(int stream) { set_current_stream(stream); }
 void zk_forget_contents(void* storage) {

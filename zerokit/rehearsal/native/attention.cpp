@@ -39,7 +39,8 @@ bool has_dtype(const sdp_params& params, std::initializer_list<at::ScalarType> a
 }
 
 bool is_half_precision(const sdp_params& params) {
-  return device_capability().major >= 8 ? has_dtype(params, {at::kHalf, at::kBFloat16}) : has_dtype(params, {at::kHalf});
+  return device_capability().major >= 8 ? has_dtype(params, {at::kHalf, at::kBFloat16})
+                                        : has_dtype(params, {at::kHalf});
 }
 
 // What all three fused backends ask: four dimensions, on the device.
@@ -84,7 +85,8 @@ bool flash_accepts(const sdp_params& params) {
     return false;
   }
   return !sdp::has_only_dense_inputs(params) ||
-      (sdp::check_batch_size_and_num_heads_dense</*supports_gqa=*/true, /*requires_same_num_heads=*/true>(params, false) &&
+      (sdp::check_batch_size_and_num_heads_dense</*supports_gqa=*/true, /*requires_same_num_heads=*/true>(
+           params, false) &&
        sdp::check_nonzero_sequence_lengths_dense(params, false) &&
        sdp::check_last_dim_stride_equals_1_dense</*ignore_singleton_dim=*/true>(params, false));
 }

@@ -18,7 +18,8 @@ namespace zerokit {
 
 // ---- the choice (attention.cpp)
 
-// The cuDNN release that the rehearsed installation would load, as torch.backends.cudnn.version() spells it; 0 for none.
+// The cuDNN release that the rehearsed installation would load, as torch.backends.cudnn.version() spells it; 0 for
+// none.
 int64_t cudnn_version();
 void set_cudnn_version(int64_t version);
 

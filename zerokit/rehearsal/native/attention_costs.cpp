@@ -8,6 +8,9 @@
 #include "attention.h"
 
 namespace zerokit {
+namespace {
+constexpr int64_t kFloatBytes = 4;
+}  // namespace
 
 bool must_be_deterministic() {
   const at::Context& context = at::globalContext();
@@ -105,8 +108,8 @@ int64_t efficient_key_splits(const EfficientBackwardSizes& sizes, const Efficien
 
 }  // namespace
 
-// Source: mem_eff_attention/kernel_backward.h, Params::workspace_size. The query gradient is always accumulated in tiles
-// of fp32 with a header of 16 bytes; key and value gradients only where they do not fit into registers.
+// Source: mem_eff_attention/kernel_backward.h, Params::workspace_size. The query gradient is always accumulated in
+// tiles of fp32 with a header of 16 bytes; key and value gradients only where they do not fit into registers.
 int64_t efficient_backward_workspace_bytes(const EfficientBackwardSizes& sizes) {
   constexpr int64_t kHeaderElements = 4;
   const EfficientTile tile = efficient_tile(sizes.dtype, std::max(sizes.head_dim, sizes.head_dim_value));
@@ -120,7 +123,7 @@ int64_t efficient_backward_workspace_bytes(const EfficientBackwardSizes& sizes) 
   const int64_t query_tiles = round_up(sizes.queries, tile.queries) / tile.queries;
   const int64_t columns = round_up(sizes.head_dim, tile.keys) / tile.keys;
   elements += query_tiles * columns * (kHeaderElements + tile.queries * tile.keys);
-  return sizes.batch * sizes.heads * round_up(elements, 4) * static_cast<int64_t>(sizeof(float));
+  return sizes.batch * sizes.heads * round_up(elements, 4) * kFloatBytes;
 }
 
 // ---- cuDNN
@@ -151,14 +154,14 @@ int64_t cudnn_forward_workspace_bytes(const CudnnSizes& sizes) {
 
 int64_t cudnn_backward_workspace_bytes(const CudnnSizes& sizes) {
   const int64_t heads = sizes.batch * sizes.heads;
-  const int64_t gradient_and_row_sums = heads * sizes.queries * (sizes.head_dim + 1) * static_cast<int64_t>(sizeof(float));
+  const int64_t gradient_and_row_sums = heads * sizes.queries * (sizes.head_dim + 1) * kFloatBytes;
   int64_t more = drawn_bits_bytes(sizes);
   if (sizes.key_heads != sizes.heads) {  // a key and value gradient for every query head
     more += heads * sizes.keys * (sizes.head_dim + sizes.head_dim_value) * kHalfBytes;
   }
   const int major = device_capability().major;
   if (major == 9) return gradient_and_row_sums + more + 256;
-  if (major != 10) more += heads * round_up(sizes.queries, 8) * sizes.head_dim * static_cast<int64_t>(sizeof(float));
+  if (major != 10) more += heads * round_up(sizes.queries, 8) * sizes.head_dim * kFloatBytes;
   return gradient_and_row_sums + (more > 0 ? more + 128 : 0);
 }
 

@@ -47,7 +47,8 @@ CudnnSizes sizes_of(const Tensor& query, const Tensor& key, const Tensor& value,
   if (is_given(cum_seq_q)) {
     return {cum_seq_q->numel() - 1, query.size(1), key.size(1), max_q, max_k, query.size(2), value.size(2), dropout_p};
   }
-  return {query.size(0), query.size(1), key.size(1), query.size(2), key.size(2), query.size(3), value.size(3), dropout_p};
+  return {query.size(0), query.size(1), key.size(1),   query.size(2),
+          key.size(2),   query.size(3), value.size(3), dropout_p};
 }
 
 double pairs_of(const CudnnSizes& sizes) {

@@ -39,6 +39,7 @@ Ledger& ledger() {
 
 RunState state;
 thread_local int uncounted_depth = 0;
+thread_local bool locks_pages = false;
 thread_local int stream_of_thread = 0;
 thread_local int32_t operator_of_thread = -1;
 
@@ -182,7 +183,8 @@ void release_pageable(void* memory) {
 }
 
 Block* new_pageable_block(int64_t bytes) {
-  Block* block = host_block(Space::pageable, bytes, bytes, uncounted_depth > 0 ? 0 : bytes);
+  const Space space = locks_pages ? Space::pinned : Space::pageable;
+  Block* block = host_block(space, bytes, bytes, uncounted_depth > 0 ? 0 : bytes);
   if (block->counted >= kLoggedHostBytes) {
     enter(*block, address_of(*block));
   } else if (block->counted > 0) {
@@ -390,6 +392,8 @@ void set_devices(c10::DeviceIndex own, c10::DeviceIndex visible) {
 Uncounted::Uncounted() { ++uncounted_depth; }
 Uncounted::~Uncounted() { --uncounted_depth; }
 void set_counting(bool on) { uncounted_depth += on ? -1 : 1; }
+
+void set_page_locking(bool on) { locks_pages = on; }
 
 int current_stream() { return stream_of_thread; }
 void set_current_stream(int stream) { stream_of_thread = stream; }

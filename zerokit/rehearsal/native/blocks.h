@@ -123,6 +123,10 @@ struct Uncounted {
 };
 void set_counting(bool on);
 
+// While on, this thread's pageable allocations count as pinned at exactly their size: memory that a library locks
+// itself (mlock), past torch's pinned allocator.
+void set_page_locking(bool on);
+
 int current_stream();
 void set_current_stream(int stream);
 

@@ -479,6 +479,10 @@ void run_on_device(const c10::OperatorHandle& op, Stack* stack) {
     use_cublas();
     count_flops(product_flops(schema.name(), arguments));
   }
+  if (run_state().compute_everything && compute_in_float(op, arguments)) {
+    stack->push_back(arguments.back());
+    return;
+  }
   if (can_compute(facts, arguments)) {
     try {
       compute(op, facts, arguments, on_device, stack);

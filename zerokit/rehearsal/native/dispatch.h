@@ -59,6 +59,8 @@ void register_kernels(torch::Library& library);
 // ---- operators
 // The boxed kernel of the virtual device.
 void run_on_device(const c10::OperatorHandle& op, torch::jit::Stack* stack);
+// With real values: computes what the CPU's kernel of the same operator cannot; false if there is no need.
+bool compute_in_float(const c10::OperatorHandle& op, const std::vector<c10::IValue>& arguments);
 // Sizes the results and leaves the values out; for either device.
 void run_made_up(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 // How many random numbers of the host were not drawn that a real run would have drawn to fill parameters.

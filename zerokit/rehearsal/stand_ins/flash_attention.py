@@ -3,8 +3,9 @@
 Both need nvcc, or a wheel for a CUDA build of torch, so a machine without a GPU hardly ever has them. An
 import finds the stand-in, `importlib.metadata` finds its version, and the functions allocate what the CUDA
 kernels would: results by torch's own flash attention operator, working memory of the backward as the
-packages' C++ code (csrc/flash_attn/flash_api.cpp, hopper/flash_api.cpp). Shapes follow flash-attn: q [batch, sequence,
-heads, head size], or [tokens, heads, head size] with cumulative lengths; softmax statistics are float32.
+packages' C++ code does (csrc/flash_attn/flash_api.cpp, hopper/flash_api.cpp). Shapes follow flash-attn:
+q [batch, sequence, heads, head size], or [tokens, heads, head size] with cumulative lengths; softmax
+statistics are float32.
 """
 
 from __future__ import annotations

@@ -1,0 +1,284 @@
+"""What tests of attention ask a rehearsal, each question answered by a process of its own.
+
+A rehearsal changes its process for good, so :func:`answer` runs this module with the name of one of
+`QUESTIONS`, which prints its answer as JSON.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.rehearsal.attention_cases import CHOICES, Case, choice
+from tests.rehearsal.attention_memory_questions import cudnn_memory, efficient_memory, flash_memory
+from tests.rehearsal.flash_attention_questions import (
+    flash_attn_found,
+    flash_attn_memory,
+    flash_attn_model,
+    flash_attn_refusals,
+    flash_attn_version,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+    from zerokit.rehearsal import Cluster
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@functools.cache
+def answer(question: str, capability: str = "9.0", environment: tuple[tuple[str, str], ...] = ()) -> Any:
+    """The answer of a rehearsal on a GPU of this compute capability, with changes to its environment."""
+    command = [sys.executable, "-m", __name__, question, capability]
+    outcome = subprocess.run(
+        command,
+        cwd=ROOT,
+        env=os.environ | dict(environment),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert outcome.returncode == 0, outcome.stderr[-2000:]
+    return json.loads(outcome.stdout.splitlines()[-1])
+
+
+# ---- what runs inside of the rehearsal
+
+
+def choices(cluster: Cluster) -> dict[str, int]:
+    return {name: choice(case) for name, (case, _) in CHOICES.items()}
+
+
+def choices_by_cudnn(cluster: Cluster) -> dict[str, int]:
+    """One process for each release, because torch settles the order once."""
+    found = {}
+    for version in (0, 91002, 91500, 91501, 92000):
+        child = os.fork()
+        if child == 0:
+            cluster.backend._library.zk_set_cudnn_version(version)
+            os._exit(choice(Case()))
+        found[str(version)] = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return found
+
+
+def refusal(cluster: Cluster) -> str:
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    tensor = torch.empty((2, 8, 256, 64), device="cuda")
+    try:
+        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+            torch.nn.functional.scaled_dot_product_attention(tensor, tensor, tensor)
+    except RuntimeError as error:
+        return str(error)
+    return "accepted"
+
+
+def meta_kernels(cluster: Cluster) -> dict[str, Any]:
+    import torch
+
+    differences: list[str] = []
+    tensors = 0
+    for name, call in _operator_calls():
+        on_device = call(torch.device("cuda"))
+        on_meta = call(torch.device("meta"))
+        for index, (left, right) in enumerate(zip(on_device, on_meta, strict=True)):
+            if not isinstance(left, torch.Tensor) or not isinstance(right, torch.Tensor):
+                if left != right:
+                    differences.append(f"{name} result {index}: {left} and {right}")
+                continue
+            tensors += 1
+            if _layout(left) != _layout(right):
+                differences.append(f"{name} result {index}: {_layout(left)} and {_layout(right)}")
+    return {"differences": differences, "tensors": tensors}
+
+
+def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
+    strides = [stride for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1]
+    return tuple(tensor.shape), strides if tensor.numel() else [], tensor.dtype
+
+
+def _operator_calls() -> list[tuple[str, Callable[[torch.device], tuple[Any, ...]]]]:
+    """Every attention operator with every memory layout, as functions of the device."""
+    import torch
+
+    calls: list[tuple[str, Callable[[torch.device], tuple[Any, ...]]]] = []
+    for batch, heads, key_heads, queries, keys, head, value_head in (
+        (2, 8, 8, 256, 256, 64, 64),
+        (3, 8, 2, 200, 200, 128, 128),
+        (1, 4, 4, 65, 130, 40, 40),
+        (2, 6, 6, 33, 70, 64, 32),
+        (2, 4, 4, 1, 90, 256, 256),
+        (2, 4, 4, 128, 128, 136, 136),
+    ):
+        for layout in ("plain", "transposed", "fused"):
+            sizes = (
+                (batch, heads, queries, head),
+                (batch, key_heads, keys, head),
+                (batch, key_heads, keys, value_head),
+            )
+            same_heads = heads == key_heads
+            same_dims = head == value_head
+            for dtype in (torch.bfloat16, torch.float32):
+                for operator in ("flash", "efficient", "cudnn"):
+                    if operator == "efficient" and not same_heads:
+                        continue
+                    if operator != "efficient" and dtype == torch.float32:
+                        continue
+                    if operator == "flash" and not same_dims:
+                        continue
+                    name = f"{operator} {sizes} {layout} {dtype}"
+                    run = functools.partial(_forward_and_backward, operator, sizes, layout, dtype)
+                    calls.append((name, run))
+    return calls
+
+
+def _forward_and_backward(
+    operator: str, sizes: tuple[tuple[int, ...], ...], layout: str, dtype: torch.dtype, device: torch.device
+) -> tuple[Any, ...]:
+    import torch
+
+    def tensor(shape: tuple[int, ...]) -> torch.Tensor:
+        batch, heads, rows, head = shape
+        if layout == "plain":
+            return torch.empty(shape, dtype=dtype, device=device)
+        if layout == "transposed":
+            return torch.empty((batch, rows, heads, head), dtype=dtype, device=device).transpose(1, 2)
+        return torch.empty((batch, rows, 3, heads, head), dtype=dtype, device=device)[:, :, 1].transpose(1, 2)
+
+    q, k, v = (tensor(shape) for shape in sizes)
+    aten = torch.ops.aten
+    if operator == "flash":
+        out = aten._scaled_dot_product_flash_attention(q, k, v, 0.0, True)
+        grads = aten._scaled_dot_product_flash_attention_backward(
+            torch.empty_like(out[0]), q, k, v, *out[:6], 0.0, True, out[6], out[7]
+        )
+        return (*out, *grads)
+    if operator == "efficient":
+        bias = torch.empty((sizes[0][0], sizes[0][1], sizes[0][2], sizes[1][2]), dtype=dtype, device=device)
+        out = aten._scaled_dot_product_efficient_attention(q, k, v, bias, True)
+        grads = aten._scaled_dot_product_efficient_attention_backward(
+            torch.empty_like(out[0]), q, k, v, bias, *out, 0.0, [True] * 4
+        )
+        return (*out, *grads)
+    out = aten._scaled_dot_product_cudnn_attention(q, k, v, None, True)
+    grads = aten._scaled_dot_product_cudnn_attention_backward(
+        torch.empty_like(out[0]), q, k, v, *out[:2], out[6], out[7], None, None, None, *out[4:6], 0.0, False
+    )
+    return (*out, *grads)
+
+
+def autograd(cluster: Cluster) -> list[str]:
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    wrong = []
+    fused = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION]
+    fused.append(SDPBackend.MATH)
+    attention = torch.nn.functional.scaled_dot_product_attention
+    for head in (64, 66, 80, 100):
+        for dtype in (torch.bfloat16, torch.float16, torch.float32):
+            for what in ("plain", "causal", "mask", "boolean mask", "grouped", "dropout"):
+                for backend in (None, SDPBackend.MATH):
+                    key_heads = 2 if what == "grouped" else 4
+                    q = torch.empty((2, 4, 96, head), dtype=dtype, device="cuda", requires_grad=True)
+                    k, v = (
+                        torch.empty((2, key_heads, 96, head), dtype=dtype, device="cuda", requires_grad=True)
+                        for _ in range(2)
+                    )
+                    mask = None
+                    if "mask" in what:
+                        mask = torch.ones(
+                            (96, 96), dtype=torch.bool if "bool" in what else dtype, device="cuda"
+                        )
+                    with sdpa_kernel(fused if backend is None else backend):
+                        out = attention(
+                            q,
+                            k,
+                            v,
+                            mask,
+                            0.25 if what == "dropout" else 0.0,
+                            what == "causal",
+                            enable_gqa=what == "grouped",
+                        )
+                    torch.autograd.backward(out.sum())
+                    shapes = [
+                        tensor.grad is not None and tensor.grad.shape == tensor.shape for tensor in (q, k, v)
+                    ]
+                    if out.shape != q.shape or not all(shapes):
+                        wrong.append(f"{head} {dtype} {what} {backend}")
+    return wrong
+
+
+def flops(cluster: Cluster) -> dict[str, list[float]]:
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.utils.flop_counter import FlopCounterMode
+
+    counted: dict[str, list[float]] = {"rehearsal": [], "torch": []}
+
+    def both(run: Callable[[], Any]) -> None:
+        before = cluster.backend.flops
+        with FlopCounterMode(display=False) as counter:
+            run()
+        counted["rehearsal"].append(cluster.backend.flops - before)
+        counted["torch"].append(counter.get_total_flops())
+
+    q = torch.empty((2, 8, 300, 64), dtype=torch.bfloat16, device="cuda", requires_grad=True)
+    attention = torch.nn.functional.scaled_dot_product_attention
+    for backend in (SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION):
+        with sdpa_kernel(backend):
+            both(lambda: torch.autograd.backward(attention(q, q, q).sum()))
+    packed = torch.empty((300, 8, 64), dtype=torch.bfloat16, device="cuda")
+    starts = torch.tensor([0, 100, 300], dtype=torch.int32, device="cuda")
+    both(
+        lambda: torch.ops.aten._flash_attention_forward(
+            packed, packed, packed, starts, starts, 200, 200, 0.0, True, False
+        )
+    )
+    return counted
+
+
+QUESTIONS: dict[str, Callable[[Any], Any]] = {
+    question.__name__: question
+    for question in (
+        choices,
+        choices_by_cudnn,
+        refusal,
+        meta_kernels,
+        autograd,
+        flops,
+        flash_memory,
+        efficient_memory,
+        cudnn_memory,
+        flash_attn_found,
+        flash_attn_version,
+        flash_attn_memory,
+        flash_attn_refusals,
+        flash_attn_model,
+    )
+}
+
+
+def main(question: str, capability: str) -> None:
+    from zerokit.rehearsal import virtual_cluster
+    from zerokit.rehearsal.cuda import VirtualDevice
+
+    major, _, minor = capability.partition(".")
+    device = VirtualDevice(capability=(int(major), int(minor)))
+    with virtual_cluster(num_gpus=8, device=device) as cluster:
+        print(json.dumps(QUESTIONS[question](cluster)), flush=True)
+        # Autograd's threads are still waiting for work, and need not be.
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2])

@@ -1,0 +1,121 @@
+"""What tests of the flash-attn stand-in ask a rehearsal; run by attention_questions."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from tests.rehearsal.requested_bytes import peak, requested
+
+if TYPE_CHECKING:
+    from zerokit.rehearsal import Cluster
+
+
+def flash_attn_found(cluster: Cluster) -> dict[str, Any]:
+    import importlib.metadata
+
+    from zerokit.rehearsal.stand_ins import flash_attention
+
+    flash_attention.install()
+    flash_attn = importlib.import_module("flash_attn")
+    from transformers.utils import import_utils
+
+    assert callable(flash_attn.flash_attn_varlen_qkvpacked_func)
+    return {
+        "2": import_utils.is_flash_attn_2_available(),
+        "3": import_utils.is_flash_attn_3_available(),
+        "4": import_utils.is_flash_attn_4_available(),
+        "version": importlib.metadata.version("flash_attn"),
+        "package": flash_attn.__name__,
+    }
+
+
+def flash_attn_version(cluster: Cluster) -> str:
+    from zerokit.rehearsal.stand_ins import flash_attention
+
+    flash_attention.install()
+    return str(importlib.import_module("flash_attn").__version__)
+
+
+def flash_attn_memory(cluster: Cluster) -> dict[str, Any]:
+    import torch
+
+    from zerokit.rehearsal.stand_ins import flash_attention
+
+    flash_attention.install()
+    flash_attn = importlib.import_module("flash_attn")
+    flash_attn_3 = importlib.import_module("flash_attn_interface")
+
+    qkv = torch.empty((2, 500, 3, 4, 60), dtype=torch.bfloat16, device="cuda", requires_grad=True)
+    before = requested()
+    out = flash_attn.flash_attn_qkvpacked_func(qkv, causal=True)
+    kept = requested() - before
+    grad = torch.empty_like(out)
+    backward = peak(lambda: torch.autograd.backward(out, grad), beyond_results=False)
+    assert qkv.grad is not None
+    assert qkv.grad.shape == qkv.shape
+    q, k, v = (
+        torch.empty((2, 500, heads, 128), dtype=torch.bfloat16, device="cuda", requires_grad=True)
+        for heads in (8, 2, 2)
+    )
+    third = flash_attn_3.flash_attn_func(q, k, v, causal=True)
+    third_grad = torch.empty_like(third)
+    version_3 = peak(lambda: torch.autograd.backward(third, third_grad), beyond_results=False)
+    with torch.no_grad():
+        assert flash_attn.flash_attn_func(q, k, v, return_attn_probs=True)[1].shape == (2, 8, 500)
+    return {
+        "kept for backward": kept,
+        "backward": backward,
+        "version 3 backward": version_3,
+    }
+
+
+def flash_attn_refusals(cluster: Cluster) -> dict[str, str]:
+    import torch
+
+    from zerokit.rehearsal.stand_ins import flash_attention
+
+    flash_attention.install()
+    flash_attn = importlib.import_module("flash_attn")
+    refusals = {}
+    for name, tensor in (
+        ("float32", torch.empty((1, 64, 4, 64), device="cuda")),
+        ("head 264", torch.empty((1, 64, 4, 264), device="cuda", dtype=torch.bfloat16)),
+        ("cpu", torch.empty((1, 64, 4, 64), dtype=torch.bfloat16)),
+    ):
+        try:
+            flash_attn.flash_attn_func(tensor, tensor, tensor)
+        except RuntimeError as error:
+            refusals[name] = str(error)
+    return refusals
+
+
+def flash_attn_model(cluster: Cluster) -> dict[str, Any]:
+    import torch
+
+    from zerokit.rehearsal.stand_ins import flash_attention
+
+    flash_attention.install()
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=256,
+        hidden_size=256,
+        intermediate_size=512,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        attn_implementation="flash_attention_2",
+    )
+    model = LlamaForCausalLM(config).to(device="cuda", dtype=torch.bfloat16)
+    tokens = torch.arange(80, device="cuda").view(2, 40)
+    mask = torch.ones_like(tokens)
+    mask[1, 30:] = 0
+    torch.autograd.backward(model(tokens, attention_mask=mask, labels=tokens).loss)
+    positions = torch.cat([torch.arange(30), torch.arange(10)]).to("cuda")[None]
+    torch.autograd.backward(model(tokens[:1], position_ids=positions, labels=tokens[:1]).loss)
+    return {
+        "backend": model.config._attn_implementation,
+        "without gradient": [name for name, parameter in model.named_parameters() if parameter.grad is None],
+        "operators": cluster.backend.operator_names(),
+    }

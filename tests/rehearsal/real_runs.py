@@ -1,0 +1,278 @@
+"""Real runs against their rehearsals: scripts/matrix.py with real tensors on two ranks, and again with none.
+
+Both go through the same worker, watcher and report. `python -m tests.rehearsal.real_runs --write` runs every
+combination and writes docs/measured/real_runs.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tests.tiny import REPOSITORY, free_port
+from zerokit.rehearsal.job import RehearsalJob, Values
+from zerokit.rehearsal.processes import Output, Worker
+from zerokit.rehearsal.report import RehearsalReport
+
+SCRIPT = REPOSITORY / "tests" / "rehearsal" / "scripts" / "matrix.py"
+WRITTEN = REPOSITORY / "docs" / "measured" / "real_runs.json"
+NUM_RANKS = 2
+STEPS = 2
+GPU_MEMORY = 80 * 2**30
+TIMEOUT = 300.0
+
+
+@dataclass(frozen=True)
+class Combination:
+    """One setting of scripts/matrix.py; the fields are its options."""
+
+    stage: int
+    precision: str = "bf16"
+    offload_optimizer: str | None = None
+    offload_param: str | None = None
+    pin_memory: bool = False
+    accumulation: int = 1
+    checkpointing: bool = False
+    lora: bool = False
+    optimizer: str = "fused"
+    overlap_comm: bool = False
+
+    @property
+    def name(self) -> str:
+        """Says what is not as by default, for test ids and the table."""
+        parts = [f"zero{self.stage}", self.precision]
+        for what, device in (("optimizer", self.offload_optimizer), ("param", self.offload_param)):
+            if device:
+                parts.append(f"{what}_on_{device}")
+        parts += [f"accumulation{self.accumulation}"] if self.accumulation > 1 else []
+        parts += ["torch_adamw"] if self.optimizer == "torch" else []
+        flags = ("pin_memory", "checkpointing", "lora", "overlap_comm")
+        return "-".join(parts + [flag for flag in flags if getattr(self, flag)])
+
+    def arguments(self) -> list[str]:
+        """The command line of scripts/matrix.py."""
+        words: list[str] = []
+        for field, value in asdict(self).items():
+            option = "--" + field.replace("_", "-")
+            if value is True:
+                words.append(option)
+            elif value is not None and value is not False:
+                words += [option, str(value)]
+        return words
+
+
+QUICK = (
+    Combination(0, accumulation=4),
+    Combination(1, "fp16", checkpointing=True, overlap_comm=True),
+    Combination(2, "fp32", optimizer="torch"),
+    Combination(2, offload_optimizer="cpu", pin_memory=True, accumulation=4, lora=True, checkpointing=True),
+    Combination(2, "fp16", offload_optimizer="cpu"),
+    Combination(3, overlap_comm=True, accumulation=4),
+    Combination(3, offload_optimizer="cpu", offload_param="cpu", pin_memory=True, checkpointing=True),
+    Combination(3, lora=True, offload_optimizer="nvme", offload_param="nvme", pin_memory=True),
+)
+"""Those that `make test` runs."""
+
+ALL = (
+    *QUICK,
+    Combination(0, "fp32"),
+    Combination(0, "fp16", checkpointing=True),
+    Combination(0, lora=True, optimizer="torch"),
+    Combination(1),
+    Combination(1, "fp32", checkpointing=True),
+    Combination(1, offload_optimizer="cpu", pin_memory=True, accumulation=4),
+    Combination(1, lora=True, optimizer="torch", accumulation=4),
+    Combination(2),
+    Combination(2, accumulation=4, overlap_comm=True, checkpointing=True),
+    Combination(2, "fp16", optimizer="torch"),
+    Combination(2, "fp32", offload_optimizer="cpu", accumulation=4),
+    Combination(2, offload_optimizer="cpu", overlap_comm=True, optimizer="torch"),
+    Combination(2, lora=True, checkpointing=True),
+    Combination(3),
+    Combination(3, "fp32", checkpointing=True, overlap_comm=True),
+    Combination(3, "fp16", checkpointing=True, accumulation=4),
+    Combination(3, optimizer="torch", accumulation=4),
+    Combination(3, offload_optimizer="cpu", overlap_comm=True),
+    Combination(3, "fp16", offload_optimizer="cpu", offload_param="cpu", accumulation=4),
+    Combination(3, "fp32", offload_optimizer="cpu", pin_memory=True),
+    Combination(3, lora=True, checkpointing=True, overlap_comm=True),
+    Combination(3, lora=True, offload_param="cpu", offload_optimizer="cpu", accumulation=4),
+    Combination(3, offload_optimizer="nvme", pin_memory=True),
+    Combination(3, offload_optimizer="nvme", offload_param="nvme", accumulation=4, checkpointing=True),
+)
+
+
+@dataclass(frozen=True)
+class Bytes:
+    """What is compared, of one rank: most bytes held, and bytes held after the last step."""
+
+    device_peak: int
+    device_steady: int
+    host_peak: int
+    host_steady: int
+    pinned_peak: int
+    pinned_steady: int
+
+    @classmethod
+    def of(cls, report: RehearsalReport) -> Bytes:
+        device, host = report.device, report.host
+        return cls(
+            device.peak_bytes,
+            device.steady_bytes,
+            host.peak_bytes,
+            host.steady_bytes,
+            host.pinned_bytes,
+            host.pinned_steady_bytes,
+        )
+
+    def deviations(self, real: Bytes) -> dict[str, float]:
+        """By how much of the real figure each of these is beside it, signed."""
+        found = {}
+        for name, value in asdict(self).items():
+            truth = asdict(real)[name]
+            found[name] = (value - truth) / truth if truth else float("inf") if value else 0.0
+        return found
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A real run and its rehearsal, each by rank."""
+
+    real: list[RehearsalReport]
+    rehearsed: list[RehearsalReport]
+    losses: list[list[float]]
+    """Of each rank's real micro-batches."""
+
+    def deviations(self) -> list[dict[str, float]]:
+        """By rank."""
+        return [
+            Bytes.of(rehearsed).deviations(Bytes.of(real))
+            for real, rehearsed in zip(self.real, self.rehearsed, strict=True)
+        ]
+
+    @property
+    def worst(self) -> float:
+        """The largest deviation, without its sign."""
+        return max(abs(value) for rank in self.deviations() for value in rank.values())
+
+
+def run(
+    arguments: Sequence[str], values: Values, folder: Path, *, steps: int = STEPS
+) -> tuple[list[RehearsalReport], list[list[float]]]:
+    """Run scripts/matrix.py on two ranks, really or rehearsed.
+
+    Args:
+        arguments: options of the script.
+        values: "real" for two ranks that talk to each other.
+        folder: takes the reports, what the script prints, and NVMe files.
+        steps: optimizer steps.
+
+    Returns:
+        Report and losses of each rank.
+
+    Raises:
+        zerokit.errors.ZerokitError: a rank fails, or takes longer than `TIMEOUT` seconds.
+    """
+    files = [folder / f"{values}-losses-{rank}.txt" for rank in range(NUM_RANKS)]
+    jobs = [
+        RehearsalJob(
+            script=str(SCRIPT),
+            arguments=[
+                *arguments,
+                *("--steps", str(steps), "--losses", str(file), "--nvme-path", str(folder / f"nvme-{values}")),
+            ],
+            num_gpus=NUM_RANKS,
+            gpus_per_node=NUM_RANKS,
+            rank=rank,
+            steps=steps,
+            gpu_memory_bytes=GPU_MEMORY,
+            values=values,
+            cwd=str(folder),
+            report_file=str(folder / f"{values}-{rank}.json"),
+        )
+        for rank, file in enumerate(files)
+    ]
+    deadline = time.monotonic() + TIMEOUT
+    with _environment(), ExitStack() as stack:
+        workers = [stack.enter_context(Worker(job, Output.SHOWN_IF_IT_FAILS)) for job in jobs]
+        reports = [worker.result(deadline) for worker in workers]
+    return reports, [[float(line) for line in file.read_text().splitlines()] for file in files]
+
+
+@contextmanager
+def _environment() -> Iterator[None]:
+    """Where the ranks meet, and one thread each; for the processes that are started inside."""
+    before = dict(os.environ)
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), OMP_NUM_THREADS="1")
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def compare(combination: Combination, folder: Path) -> Pair:
+    """Run `combination` really and rehearsed; `folder` as for :func:`run`."""
+    real, losses = run(combination.arguments(), "real", folder)
+    rehearsed, _ = run(combination.arguments(), "none", folder)
+    return Pair(real, rehearsed, losses)
+
+
+def _row(combination: Combination, pair: Pair) -> dict[str, object]:
+    return {
+        "name": combination.name,
+        "settings": asdict(combination),
+        "ranks": [
+            {
+                "rank": real.rank,
+                "real": asdict(Bytes.of(real)),
+                "rehearsed": asdict(Bytes.of(rehearsed)),
+                "same_traffic": real.communication == rehearsed.communication,
+            }
+            for real, rehearsed in zip(pair.real, pair.rehearsed, strict=True)
+        ],
+        "losses_of_rank_0": [round(loss, 5) for loss in pair.losses[0]],
+        "worst_deviation_percent": round(100 * pair.worst, 4),
+    }
+
+
+def main() -> None:
+    """Run combinations and print, or write, the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true", help=f"write {WRITTEN.relative_to(REPOSITORY)}")
+    parser.add_argument("--only", default="", help="combinations whose name contains this")
+    options = parser.parse_args()
+    rows = []
+    for combination in ALL:
+        if options.only not in combination.name:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            pair = compare(combination, Path(folder))
+        row = _row(combination, pair)
+        rows.append(row)
+        print(f"{100 * pair.worst:8.4f} %  {combination.name}", flush=True)
+        if pair.worst:
+            print(json.dumps(row["ranks"], indent=1), flush=True)
+    if options.write:
+        document = {
+            "what": "Bytes held on two ranks: real tensors over gloo, against the rehearsal of the same script",
+            "script": str(SCRIPT.relative_to(REPOSITORY)),
+            "date": datetime.date.today().isoformat(),
+            "versions": {"python": platform.python_version(), **pair.real[0].run.versions},
+            "worst_deviation_percent": max(row["worst_deviation_percent"] for row in rows),  # type: ignore[type-var]
+            "combinations": rows,
+        }
+        WRITTEN.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

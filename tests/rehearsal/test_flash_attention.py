@@ -1,0 +1,58 @@
+"""The stand-in for flash-attn: found where the package would be, with the allocations of its kernels."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tests.rehearsal.attention_questions import answer
+
+
+def test_transformers_finds_both_flash_attn_packages() -> None:
+    assert answer("flash_attn_found") == {
+        "2": True,
+        "3": True,
+        "4": False,
+        "version": "2.8.3",
+        "package": "flash_attn",
+    }
+
+
+def test_a_flash_attn_that_is_installed_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "flash_attn.py").write_text("__version__ = 'of the user'\n")
+    path = os.pathsep.join([str(tmp_path), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]).rstrip(
+        os.pathsep
+    )
+    assert answer("flash_attn_version", environment=(("PYTHONPATH", path),)) == "of the user"
+
+
+def test_flash_attn_allocates_what_its_kernels_do() -> None:
+    measured = answer("flash_attn_memory")
+    tokens, padded_head = 2 * 500 * 4, 64
+    saved = 3 * tokens * padded_head * 2 + tokens * padded_head * 2 + 2 * 4 * 500 * 4
+    random_state = 2 * 8
+    assert measured["kept for backward"] == saved + random_state
+    rows = 2 * 512 * 4
+    gradient, padded_gradient = 3 * tokens * padded_head * 2, tokens * padded_head * 2
+    assert measured["backward"] == gradient + padded_gradient + rows * 4 + rows * padded_head * 4
+
+
+def test_flash_attn_3_accumulates_grouped_gradients_in_float32() -> None:
+    measured = answer("flash_attn_memory")
+    query_rows, key_rows = 2 * 512 * 8, 2 * 512 * 2
+    accumulators = query_rows * 4 * 2 + query_rows * 128 * 4 + 2 * key_rows * 128 * 4 + 8 * 2 * 8 * 4
+    assert measured["version 3 backward"] == 2 * 500 * (8 + 2 + 2) * 128 * 2 + accumulators
+
+
+def test_flash_attn_refuses_what_its_kernels_refuse() -> None:
+    refusals = answer("flash_attn_refusals")
+    assert "fp16 and bf16" in refusals["float32"]
+    assert "at most 256" in refusals["head 264"]
+    assert "CUDA" in refusals["cpu"]
+
+
+def test_a_model_trains_with_flash_attention_2_on_padded_and_packed_batches() -> None:
+    trained = answer("flash_attn_model")
+    assert trained["backend"] == "flash_attention_2"
+    assert trained["without gradient"] == []
+    assert {"aten::_flash_attention_forward", "aten::_flash_attention_backward"} <= set(trained["operators"])
