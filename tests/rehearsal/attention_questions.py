@@ -270,10 +270,13 @@ QUESTIONS: dict[str, Callable[[Any], Any]] = {
 
 def main(question: str, capability: str) -> None:
     from zerokit.rehearsal import virtual_cluster
-    from zerokit.rehearsal.cuda import VirtualDevice
+    from zerokit.rehearsal.devices import VirtualDevice
 
     major, _, minor = capability.partition(".")
-    device = VirtualDevice(capability=(int(major), int(minor)))
+    # As many multiprocessors as an H100 and an A100 have.
+    device = VirtualDevice(
+        capability=(int(major), int(minor)), multiprocessors=132 if int(major) >= 9 else 108
+    )
     with virtual_cluster(num_gpus=8, device=device) as cluster:
         print(json.dumps(QUESTIONS[question](cluster)), flush=True)
         # Autograd's threads are still waiting for work, and need not be.

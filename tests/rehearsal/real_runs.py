@@ -188,7 +188,14 @@ def run(
             script=str(SCRIPT),
             arguments=[
                 *arguments,
-                *("--steps", str(steps), "--losses", str(file), "--nvme-path", str(folder / f"nvme-{values}")),
+                *(
+                    "--steps",
+                    str(steps),
+                    "--losses",
+                    str(file),
+                    "--nvme-path",
+                    str(folder / f"nvme-{values}"),
+                ),
             ],
             num_gpus=NUM_RANKS,
             gpus_per_node=NUM_RANKS,
@@ -255,16 +262,19 @@ def main() -> None:
     for combination in ALL:
         if options.only not in combination.name:
             continue
+        began = time.perf_counter()
         with tempfile.TemporaryDirectory() as folder:
             pair = compare(combination, Path(folder))
         row = _row(combination, pair)
         rows.append(row)
-        print(f"{100 * pair.worst:8.4f} %  {combination.name}", flush=True)
+        print(
+            f"{100 * pair.worst:8.4f} %  {time.perf_counter() - began:5.1f} s  {combination.name}", flush=True
+        )
         if pair.worst:
             print(json.dumps(row["ranks"], indent=1), flush=True)
     if options.write:
         document = {
-            "what": "Bytes held on two ranks: real tensors over gloo, against the rehearsal of the same script",
+            "what": "Bytes held on two ranks: real tensors over gloo, against a rehearsal of the same script",
             "script": str(SCRIPT.relative_to(REPOSITORY)),
             "date": datetime.date.today().isoformat(),
             "versions": {"python": platform.python_version(), **pair.real[0].run.versions},

@@ -13,6 +13,7 @@ from zerokit.cli.output import print_json, to_json, write_file
 from zerokit.errors import ZerokitError
 
 if TYPE_CHECKING:
+    from zerokit.rehearsal.devices import VirtualDevice
     from zerokit.rehearsal.job import RehearsalJob
     from zerokit.rehearsal.report import RehearsalReport
 
@@ -24,11 +25,26 @@ _Arguments = Annotated[
     typer.Argument(metavar="ARGS", help="Its arguments, handed on untouched.", show_default=False),
 ]
 _GpusPerNode = Annotated[int, typer.Option(min=1, help="GPUs of one node.")]
-_GpuMemory = Annotated[str, typer.Option(metavar="SIZE", help="Memory of one GPU.")]
-_Steps = Annotated[int, typer.Option(min=1, help="Stop after so many optimizer steps.")]
+_Gpu = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Card: H100, A100-80, L40S, T4 ...", show_default="H100")
+]
+_GpuMemory = Annotated[
+    str | None, typer.Option(metavar="SIZE", help="Memory of one GPU.", show_default="80GiB, or that of --gpu")
+]
+_Steps = Annotated[
+    int, typer.Option(min=0, help="Stop after so many optimizer steps; 0 runs the script to its end.")
+]
 _Rank = Annotated[
     int | None,
     typer.Option(min=0, help="Rehearse only this rank.", show_default="the first and the last"),
+]
+_Launcher = Annotated[
+    Literal["torchrun", "deepspeed", "accelerate"],
+    typer.Option(help="Give the script the arguments and variables that this launcher gives."),
+]
+_AccelerateConfig = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="As of accelerate launch --config_file; sets --launcher accelerate."),
 ]
 _Module = Annotated[bool, typer.Option("-m", help="SCRIPT is the name of a module.")]
 _DsConfigOverride = Annotated[
@@ -68,9 +84,12 @@ def rehearse(
     script: _Script,
     arguments: _Arguments = None,
     gpus_per_node: _GpusPerNode = 8,
-    gpu_memory: _GpuMemory = "80GiB",
+    gpu: _Gpu = None,
+    gpu_memory: _GpuMemory = None,
     steps: _Steps = 2,
     rank: _Rank = None,
+    launcher: _Launcher = "torchrun",
+    accelerate_config: _AccelerateConfig = None,
     module: _Module = False,
     ds_config_override: _DsConfigOverride = None,
     advise: _Advise = None,
@@ -85,11 +104,14 @@ def rehearse(
 
     The real DeepSpeed runs the real script; no GPU is needed and none is used. Options go before SCRIPT.
     """
+    from zerokit.rehearsal.devices import VirtualDevice, card
     from zerokit.rehearsal.job import Overrides, RehearsalJob
 
     _check_script(script, module)
     _check_ranks(num_gpus, gpus_per_node, rank)
     _check_files(output, trace, plot, memory_snapshot)
+    _check_launcher(launcher, accelerate_config)
+    device = None if gpu is None else card(gpu)
     overrides = Overrides()
     if ds_config_override:
         overrides["ds_config"] = dict(map(_override, ds_config_override))
@@ -97,12 +119,15 @@ def rehearse(
         job = RehearsalJob(
             script=script,
             module=module,
+            launcher="accelerate" if accelerate_config else launcher,
+            accelerate_config=_absolute(accelerate_config),
             arguments=arguments or [],
             num_gpus=num_gpus,
             gpus_per_node=gpus_per_node,
             rank=rank or 0,
             steps=steps,
-            gpu_memory_bytes=_gpu_memory(gpu_memory),
+            gpu_memory_bytes=_gpu_memory(gpu_memory, device),
+            device=device or VirtualDevice(),
             overrides=overrides,
             cwd=str(Path.cwd()),
             report_file=str(Path(folder) / "report.json"),
@@ -179,6 +204,21 @@ def _check_ranks(num_gpus: int, gpus_per_node: int, rank: int | None) -> None:
         )
 
 
+def _check_launcher(launcher: str, accelerate_config: Path | None) -> None:
+    if accelerate_config is None:
+        return
+    if launcher == "deepspeed":
+        raise ZerokitError(
+            "is of another launcher than deepspeed",
+            where="--accelerate-config",
+            hint="Leave one of the two options out",
+        )
+    if not accelerate_config.is_file():
+        raise ZerokitError(
+            "no such file", where=str(accelerate_config), hint="accelerate config writes one"
+        )
+
+
 def _check_files(output: Path | None, trace: Path | None, plot: Path | None, snapshot: Path | None) -> None:
     from zerokit.rehearsal.files import check_writable
     from zerokit.rehearsal.plot import check_plot
@@ -190,9 +230,12 @@ def _check_files(output: Path | None, trace: Path | None, plot: Path | None, sna
             check_writable(file)
 
 
-def _gpu_memory(text: str) -> int:
+def _gpu_memory(text: str | None, device: VirtualDevice | None) -> int:
     from zerokit.units import parse_bytes
 
+    if text is None and device is not None:
+        return device.total_bytes
+    text = text or "80GiB"
     try:
         size = parse_bytes(text)
     except ZerokitError as error:

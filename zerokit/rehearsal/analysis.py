@@ -28,6 +28,7 @@ from zerokit.rehearsal.report import (
     Fit,
     HostMemory,
     MadeUpResult,
+    NvmeMemory,
     RankMemory,
     RehearsalReport,
     RunFacts,
@@ -64,6 +65,7 @@ def analyse(recording: Recording, job: RehearsalJob) -> RehearsalReport:
         elapsed_seconds=float(meta.get("elapsed_seconds", 0.0)),
         device=device,
         host=_host(recording, min(job.gpus_per_node, job.num_gpus)),
+        nvme=_nvme(recording, min(job.gpus_per_node, job.num_gpus)),
         fit=_fit(device, job, sizes),
         per_step=per_step,
         communication=_communication(recording),
@@ -207,6 +209,18 @@ def _host(recording: Recording, ranks_per_node: int) -> HostMemory:
         per_node_peak_bytes=peak * ranks_per_node,
         per_node_steady_bytes=steady * ranks_per_node,
         per_node_pinned_bytes=most_pinned * ranks_per_node,
+    )
+
+
+def _nvme(recording: Recording, ranks_per_node: int) -> NvmeMemory | None:
+    held = recording.meta.get("nvme")
+    if held is None:
+        return None
+    return NvmeMemory(
+        per_rank_bytes=held["bytes"],
+        per_node_bytes=held["bytes"] * ranks_per_node,
+        written_bytes=held["written"],
+        read_bytes=held["read"],
     )
 
 

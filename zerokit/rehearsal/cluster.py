@@ -20,7 +20,7 @@ from zerokit.rehearsal.writes import SuppressedWrites
 
 if TYPE_CHECKING:
     from zerokit.rehearsal.collectives import Traffic
-    from zerokit.rehearsal.cuda import VirtualDevice
+    from zerokit.rehearsal.devices import VirtualDevice
     from zerokit.rehearsal.engine import Watch
     from zerokit.rehearsal.recording import Recording
 
@@ -78,9 +78,9 @@ def virtual_cluster(
         device: the GPU; an H100 with 80 GB if not given.
         gpu_memory_bytes: memory of the GPU, instead of the device's own.
         overrides: changes to the run.
-        values: "real" for a real run under the rehearsal's accounting, to check one against the other: tensors hold
-            what they would, in host memory; every operator is computed on the CPU; and the ranks are `num_gpus`
-            processes that meet over gloo at MASTER_ADDR and MASTER_PORT.
+        values: "real" for a real run under the rehearsal's accounting, to check one against the other: tensors
+            hold what they would, in host memory; every operator is computed on the CPU; and the ranks are
+            `num_gpus` processes that meet over gloo at MASTER_ADDR and MASTER_PORT.
 
     Yields:
         the cluster, which collects the recording.
@@ -103,6 +103,7 @@ def virtual_cluster(
         expandable="expandable_segments:True" in os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
         or "expandable_segments:True" in os.environ.get("PYTORCH_ALLOC_CONF", ""),
         capability=device.capability if device else (9, 0),
+        multiprocessors=device.multiprocessors if device else 132,
         compute=values == "real",
     )
     yield _assemble(
@@ -122,6 +123,8 @@ def _set_environment(num_gpus: int, local_ranks: int, rank: int, *, meets_others
         # Nothing may reach a GPU that this machine happens to have.
         CUDA_VISIBLE_DEVICES=",".join(str(index) for index in range(local_ranks)),
     )
+    # OpenMP threads that wait for work would spin, on the cores that the rehearsal runs on.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     # What a launcher of another run may have left behind, and what asks NVML.
     for name in ("PYTORCH_NVML_BASED_CUDA_CHECK", "ACCELERATE_USE_CPU", "CROSS_RANK", "CROSS_SIZE"):
         os.environ.pop(name, None)
@@ -142,10 +145,21 @@ def _assemble(
 
     import torch  # noqa: F401  after the library, which it must find
 
-    from zerokit.rehearsal import collectives, cuda, engine, generation, pretrained, writes
+    from zerokit.rehearsal import (
+        collectives,
+        compiling,
+        cuda,
+        devices,
+        engine,
+        extensions,
+        generation,
+        pretrained,
+        writes,
+    )
+    from zerokit.rehearsal.stand_ins import flash_attention, many_ranks
 
     if device is None:
-        device = cuda.VirtualDevice()
+        device = devices.VirtualDevice()
     if gpu_memory_bytes is not None:
         device = dataclasses.replace(device, total_bytes=gpu_memory_bytes)
     local_ranks = min(num_gpus, gpus_per_node)
@@ -161,9 +175,16 @@ def _assemble(
     else:
         collectives.install(traffic, rank=rank, world_size=num_gpus)
         when_imported("transformers.modeling_utils", pretrained.install)
+        when_imported("accelerate.big_modeling", pretrained.refuse_several_gpus)
+        when_imported("deepspeed.runtime.zero.utils", engine.agree_with_rank_0)
+        when_imported("deepspeed.runtime.comm.coalesced_collectives", many_ranks.install_reduce_scatter)
+        when_imported("deepspeed.runtime.zero.partition_parameters", many_ranks.install_all_gather)
         generation.install(backend)
+        flash_attention.install()
     backend.find_sites_with(sites.find)
-    writes.install(suppressed)
+    compiling.install()
+    extensions.install()
+    writes.install(suppressed, backend)
     watch.install()
     when_imported(
         "deepspeed", functools.partial(_install_deepspeed, backend=backend, compute=values == "real")

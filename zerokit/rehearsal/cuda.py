@@ -7,55 +7,15 @@ GPU out.
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Any
 
+from zerokit.rehearsal.devices import VirtualDevice
 from zerokit.rehearsal.errors import RehearsalGap
 from zerokit.rehearsal.library import FIELDS, POOLS, STATS, Backend, Model
 from zerokit.rehearsal.recording import Space
-
-
-@dataclass(frozen=True)
-class VirtualDevice:
-    """The GPU that the rehearsal shows. The default is an H100 SXM, as torch reports one."""
-
-    name: str = "NVIDIA H100 80GB HBM3"
-    total_bytes: int = 85_028_896_768
-    capability: tuple[int, int] = (9, 0)
-    multiprocessors: int = 132
-    shared_memory_bytes: int = 232_448
-    l2_cache_bytes: int = 50 * 2**20
-
-    @property
-    def properties(self) -> types.SimpleNamespace:
-        """What torch.cuda.get_device_properties returns."""
-        return types.SimpleNamespace(
-            name=self.name,
-            major=self.capability[0],
-            minor=self.capability[1],
-            total_memory=self.total_bytes,
-            multi_processor_count=self.multiprocessors,
-            is_integrated=0,
-            is_multi_gpu_board=0,
-            warp_size=32,
-            max_threads_per_multi_processor=2048,
-            max_threads_per_block=1024,
-            regs_per_multiprocessor=65536,
-            shared_memory_per_block=49152,
-            shared_memory_per_block_optin=self.shared_memory_bytes - 1024,
-            shared_memory_per_multiprocessor=self.shared_memory_bytes + 1024,
-            L2_cache_size=self.l2_cache_bytes,
-            clock_rate=1980000,
-            memory_clock_rate=2619000,
-            memory_bus_width=5120,
-            pci_bus_id=0,
-            pci_device_id=0,
-            pci_domain_id=0,
-            uuid="00000000-0000-0000-0000-000000000000",
-            gcnArchName="",
-        )
 
 
 def install(backend: Backend, device: VirtualDevice, *, visible: int, index: int) -> None:
@@ -238,6 +198,7 @@ def _install_streams(backend: Backend, index: int) -> None:
         def __exit__(self, *_: Any) -> None:
             backend.current_stream = self._before.pop()
 
+    @functools.cache  # DeepSpeed asks for the current stream at every collective
     def stream_of(number: int) -> Any:
         return Stream(stream_id=number, device_index=index, device_type=1)
 

@@ -35,11 +35,18 @@ class Watch:
         self._steps = steps
         self._overrides = overrides
         self._engines: list[Any] = []
+        self._makes_engine = False
         self.names: list[str] = []
         self.step_marks: list[StepMark] = []
         self.flops: list[float] = []
         self.ds_config: dict[str, Any] | None = None
         self.completed = 0
+        self.stopped = False
+
+    @property
+    def saw_engine(self) -> bool:
+        """Whether the script has made a DeepSpeed engine."""
+        return bool(self._engines)
 
     def install(self) -> None:
         """Watch DeepSpeed, and torch's own loss, backward pass and optimizers."""
@@ -65,7 +72,10 @@ class Watch:
             ):
                 model.gradient_checkpointing_enable()
             self._backend.phase = Phase.INIT
+            # At stage 0, DeepSpeed has its optimizer make its states by a step over zeros.
+            self._makes_engine = True
             initialize(engine, *arguments, **given)
+            self._makes_engine = False
             self._engines.append(engine)
             self._label()
             self._label_gradients(engine.module)
@@ -106,6 +116,7 @@ class Watch:
         self.step_marks.append(StepMark(self._backend.event_count(), self.completed))
         self.flops.append(self._backend.flops - sum(self.flops))
         if self._steps and self.completed >= self._steps:
+            self.stopped = True
             raise RehearsalComplete
 
     # ---- what blocks are for
@@ -183,12 +194,19 @@ class Watch:
 
     def _enter_plain_step(self, *_: Any) -> None:
         """A step of a torch optimizer that no DeepSpeed engine drives."""
-        if not self._engines:
+        if not self._engines and not self._makes_engine:
             self._backend.phase = Phase.STEP
 
-    def _leave_plain_step(self, *_: Any) -> None:
-        if not self._engines:
+    def _leave_plain_step(self, optimizer: Any, *_: Any) -> None:
+        if not self._engines and not self._makes_engine:
             self._backend.phase = Phase.BETWEEN
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    self._backend.label(parameter, Category.PARAMETERS)
+                    if parameter.grad is not None:
+                        self._backend.label(parameter.grad, Category.GRADIENTS)
+            for tensor in _tensors_in(dict(optimizer.state)):
+                self._backend.label(tensor, Category.OPTIMIZER_STATES)
             self._end_step()
 
     # ---- overrides
@@ -341,5 +359,24 @@ def agree_with_rank_0(module: ModuleType) -> None:
 def patch_bookkeeping(_module: ModuleType) -> None:
     """DeepSpeed's own needs that a process without a GPU or peers does not have."""
     import deepspeed.comm.torch as communication
+    import deepspeed.runtime.engine
+    import deepspeed.utils.nvtx
 
     communication.build_shm_op = lambda: None
+    # Ranges for a profiler of the GPU: every hook and collective opens one, and they take a tenth of the run's time.
+    deepspeed.utils.nvtx.enable_nvtx = False
+    _register_compile_passes_where_used(deepspeed.runtime.engine.DeepSpeedEngine)
+
+
+def _register_compile_passes_where_used(engine_class: Any) -> None:
+    """Every engine registers DeepCompile's passes, and imports Inductor for it: most of a second."""
+    register = getattr(engine_class, "register_compile_pass", None)
+    if register is None:
+        return
+
+    @functools.wraps(register)
+    def register_if_used(engine: Any, *arguments: Any, **given: Any) -> None:
+        if engine.is_deepcompile_enabled():
+            register(engine, *arguments, **given)
+
+    engine_class.register_compile_pass = register_if_used

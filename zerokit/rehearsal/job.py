@@ -7,9 +7,13 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict
 
+from zerokit.rehearsal.devices import VirtualDevice
 
 Values = Literal["none", "real"]
 """Whether tensors hold values: only in the real runs that rehearsals are checked against."""
+
+
+Launcher = Literal["torchrun", "deepspeed", "accelerate"]
 
 
 class Overrides(TypedDict, total=False):
@@ -35,9 +39,15 @@ class RehearsalJob(BaseModel):
     num_gpus: int = Field(ge=1)
     gpus_per_node: int = Field(ge=1)
     rank: int = Field(ge=0)
-    steps: int = Field(ge=1)
-    """Optimizer steps after which the script is stopped."""
+    launcher: Launcher = "torchrun"
+    """Whose arguments and variables the script gets."""
+    accelerate_config: str | None = None
+    """The file that `accelerate launch --config_file` is given; the user's default one if None."""
+    steps: int = Field(ge=0)
+    """Optimizer steps after which the script is stopped; 0 lets it run to its end."""
     gpu_memory_bytes: int = Field(gt=0)
+    device: VirtualDevice = Field(default_factory=VirtualDevice)
+    """The GPU that the script sees; it has `gpu_memory_bytes` instead of its own memory."""
     overrides: Overrides = Field(default_factory=Overrides)
     values: Values = "none"
     cwd: str

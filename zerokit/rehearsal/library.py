@@ -75,6 +75,7 @@ class Backend:
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
         self._site_finder: Any = None  # ctypes does not keep callbacks alive
+        self._peaks_before_reset: dict[Model, dict[str, int]] = {}
         _declare(library)
 
     def configure(
@@ -85,6 +86,7 @@ class Backend:
         capacity: int,
         expandable: bool,
         capability: tuple[int, int],
+        multiprocessors: int,
         compute: bool,
     ) -> None:
         """Set the device up; before its first allocation.
@@ -95,9 +97,11 @@ class Backend:
             capacity: bytes that the allocator may reserve, or -1 for no limit.
             expandable: whether torch.cuda answers as with expandable segments.
             capability: CUDA compute capability.
+            multiprocessors: streaming multiprocessors of the device.
             compute: whether values are computed: a real run under the rehearsal's accounting.
         """
         self._library.zk_set_devices(own_device, visible_devices)
+        self._library.zk_set_multiprocessors(multiprocessors)
         self._library.zk_configure(capacity, int(expandable), *capability, int(compute))
 
     def take_over(self) -> None:
@@ -162,6 +166,10 @@ class Backend:
         """The id of the block behind `tensor`, or -1 where the library did not allocate it."""
         return int(self._library.zk_block(tensor.untyped_storage()._cdata))
 
+    def is_made_up(self, storage: torch.UntypedStorage) -> bool:
+        """Whether nobody can say what `storage` holds, because it depends on values that there are none of."""
+        return bool(self._library.zk_is_made_up(storage._cdata))
+
     def resize_storage(self, storage: torch.UntypedStorage, size: int) -> None:
         """What `UntypedStorage.resize_` does on a CUDA build."""
         self._library.zk_resize_storage(storage._cdata, size)
@@ -176,7 +184,17 @@ class Backend:
 
     def reset_peak(self, space: Space) -> None:
         """Start a new peak from what is allocated now."""
+        if space == Space.DEVICE:
+            # Scripts and DeepSpeed reset the peaks of torch.cuda; the report's are of the whole run.
+            self._peaks_before_reset = {
+                model: self.whole_run_peaks(model) for model in (Model.ORDINARY, Model.EXPANDABLE)
+            }
         self._library.zk_reset_peak(space)
+
+    def whole_run_peaks(self, model: Model) -> dict[str, int]:
+        """The peak of each of :data:`STATS` since the start, whatever was reset in between."""
+        before = self._peaks_before_reset.get(model, {})
+        return {stat: max(self.stat(model, stat, "peak"), before.get(stat, 0)) for stat in STATS}
 
     def synchronize(self) -> None:
         """Let all streams catch up, so that blocks waiting for them are free."""
@@ -301,6 +319,7 @@ def _declare(library: ctypes.CDLL) -> None:
     signatures: dict[str, tuple[Any, list[Any]]] = {
         "zk_configure": (None, [long, integer, integer, integer, integer]),
         "zk_set_devices": (None, [integer, integer]),
+        "zk_set_multiprocessors": (None, [integer]),
         "zk_take_over_host": (integer, []),
         "zk_take_over_device": (integer, []),
         "zk_set_site_finder": (None, [ctypes.CFUNCTYPE(ctypes.c_int32)]),
@@ -312,6 +331,7 @@ def _declare(library: ctypes.CDLL) -> None:
         "zk_current_stream": (integer, []),
         "zk_set_current_stream": (None, [integer]),
         "zk_forget_contents": (None, [pointer]),
+        "zk_is_made_up": (integer, [pointer]),
         "zk_label": (None, [pointer, integer, integer]),
         "zk_block": (long, [pointer]),
         "zk_resize_storage": (None, [pointer, long]),

@@ -6,8 +6,12 @@ that the peaks of loading (the whole state dict on rank 0 under ZeRO-3, say) are
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
+
+from zerokit.rehearsal.errors import RehearsalGap
 
 CHECKPOINT = "rehearsed.safetensors"
 """The name that the checkpoint without values goes by; transformers tells formats by the ending."""
@@ -115,3 +119,20 @@ def install(modeling: Any) -> None:
     modeling.safe_open = open_safely
     modeling.load_state_dict = load_dict
     modeling.PreTrainedModel._load_pretrained_model = staticmethod(load)
+
+
+def refuse_several_gpus(module: ModuleType) -> None:
+    """Stop where accelerate would spread a model over GPUs of which the rehearsal follows one."""
+    dispatch = module.dispatch_model
+
+    @functools.wraps(dispatch)
+    def checked(model: Any, device_map: Any, *arguments: Any, **given: Any) -> Any:
+        gpus = {str(device).removeprefix("cuda:") for device in device_map.values()} - {"cpu", "disk", "meta"}
+        if len(gpus) > 1:
+            raise RehearsalGap(
+                f"a model that one process spreads over {len(gpus)} GPUs (device_map)",
+                hint='Give each rank the whole model: device_map={"": local_rank}, or none under DeepSpeed',
+            )
+        return dispatch(model, device_map, *arguments, **given)
+
+    module.dispatch_model = checked  # type: ignore[attr-defined]

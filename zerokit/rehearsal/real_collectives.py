@@ -1,7 +1,8 @@
 """A process group that really talks: the rehearsal's own checks run two ranks with real values over gloo.
 
-What is written down and what is counted are the same as in a rehearsal; only the values are those of all ranks.
-Every collective is built on the broadcast of bytes, which gloo does in place and without memory of torch's.
+What is written down and what is counted are the same as in a rehearsal; only the values are those of all
+ranks. Every collective is built on the broadcast of bytes, which gloo does in place and without memory of
+torch's.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from zerokit.rehearsal.collectives import Traffic, VirtualProcessGroup, done, in
 from zerokit.rehearsal.library import uncounted
 
 _TIMEOUT = datetime.timedelta(minutes=5)
+# Inside deepspeed.zero.Init `torch.empty` makes tensors of the GPU, in the dtype of the model.
+_empty = torch.empty
 
 
 def host_view(tensor: torch.Tensor) -> torch.Tensor:
@@ -33,7 +36,7 @@ def host_view(tensor: torch.Tensor) -> torch.Tensor:
     shared = torch._C._construct_storage_from_data_pointer(
         memory.data_ptr(), torch.device("cpu"), memory.nbytes()
     )
-    view = torch.empty(0, dtype=tensor.dtype)
+    view = _empty(0, dtype=tensor.dtype)
     return view.set_(shared, tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
@@ -58,9 +61,9 @@ class RealProcessGroup(VirtualProcessGroup):
         store: the group's own store, through which its ranks meet.
     """
 
-    def __init__(self, rank: int, size: int, traffic: Traffic, store: dist.Store) -> None:
+    def __init__(self, rank: int, size: int, traffic: Traffic, store: Any) -> None:
         super().__init__(rank, size, traffic)
-        self._gloo = dist.ProcessGroupGloo(store, rank, size, _TIMEOUT)
+        self._gloo: Any = dist.ProcessGroupGloo(store, rank, size, _TIMEOUT)
 
     def _exchange(self, tensor: torch.Tensor) -> list[torch.Tensor]:
         """What each rank holds in `tensor`, by rank; in host memory, contiguous."""
@@ -147,7 +150,6 @@ class RealProcessGroup(VirtualProcessGroup):
 
     # ---- the rest
     def broadcast(self, tensors: list[torch.Tensor], opts: Any = None) -> Any:
-        tensors = [tensors] if isinstance(tensors, torch.Tensor) else tensors
         self._note("broadcast", tensors)
         with _unseen():
             for tensor in tensors:
@@ -159,15 +161,17 @@ class RealProcessGroup(VirtualProcessGroup):
     ) -> Any:
         self._traffic.add("scatter", outputs[0].nbytes * self._size, self._size)
         with _unseen():
-            own = [host_view(part) for part in sources[0]] if sources else [host_view(outputs[0])] * self._size
+            own = (
+                [host_view(part) for part in sources[0]] if sources else [host_view(outputs[0])] * self._size
+            )
             held = self._exchange(torch.stack(own))[getattr(opts, "rootRank", 0)]
             host_view(outputs[0]).copy_(held[self._rank])
         return done(outputs)
 
     def alltoall_base(
         self,
-        output: torch.Tensor,
-        source: torch.Tensor,
+        output: Any,
+        source: Any,
         output_sizes: list[int],
         source_sizes: list[int],
         opts: Any = None,
@@ -188,7 +192,7 @@ class RealProcessGroup(VirtualProcessGroup):
     def _swap(self, targets: Sequence[torch.Tensor], parts: Sequence[torch.Tensor]) -> None:
         """Part i goes to rank i, and what rank i sends arrives in target i."""
         own = torch.cat([_bytes_of(host_view(part).contiguous()) for part in parts])
-        arrived = torch.empty(sum(target.nbytes for target in targets), dtype=torch.uint8)
+        arrived: Any = _empty(sum(target.nbytes for target in targets), dtype=torch.uint8)
         self._gloo.alltoall_base(
             arrived, own, [target.nbytes for target in targets], [part.nbytes for part in parts]
         ).wait()
@@ -206,7 +210,7 @@ class RealProcessGroup(VirtualProcessGroup):
         self._note("recv", tensors)
         with _unseen():
             for tensor in tensors:
-                arrived = torch.empty(tensor.nbytes, dtype=torch.uint8)
+                arrived = _empty(tensor.nbytes, dtype=torch.uint8)
                 self._gloo.recv([arrived], source, tag).wait()
                 host_view(tensor).copy_(arrived.view(tensor.dtype).view(tensor.shape))
         return done(tensors)
@@ -214,7 +218,7 @@ class RealProcessGroup(VirtualProcessGroup):
     def recv_anysource(self, tensors: list[torch.Tensor], tag: int = 0) -> Any:
         self._note("recv", tensors)
         with _unseen():
-            arrived = torch.empty(tensors[0].nbytes, dtype=torch.uint8)
+            arrived = _empty(tensors[0].nbytes, dtype=torch.uint8)
             self._gloo.recv_anysource([arrived], tag).wait()
             host_view(tensors[0]).copy_(arrived.view(tensors[0].dtype).view(tensors[0].shape))
         return done(tensors)
@@ -250,20 +254,22 @@ def _reduced(held: Sequence[torch.Tensor], operation: Any) -> torch.Tensor:
 
 
 def install(traffic: Traffic, *, rank: int, world_size: int) -> None:
-    """As :func:`zerokit.rehearsal.collectives.install`, for processes that meet at MASTER_ADDR and MASTER_PORT."""
+    """As :func:`collectives.install`, for processes that meet at MASTER_ADDR:MASTER_PORT."""
 
     def create(
-        store: dist.Store, group_rank: int, group_size: int, _timeout: datetime.timedelta
+        store: Any, group_rank: int, group_size: int, _timeout: datetime.timedelta
     ) -> VirtualProcessGroup:
         return RealProcessGroup(group_rank, group_size, traffic, store)
 
-    def meet() -> dist.Store:
+    def meet() -> Any:
         address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        return dist.TCPStore(address, port, world_size, is_master=rank == 0, timeout=_TIMEOUT)
+        return dist.TCPStore(  # type: ignore[attr-defined]
+            address, port, world_size, is_master=rank == 0, timeout=_TIMEOUT
+        )
 
     def monitored_barrier(*_: Any, **__: Any) -> None:
         dist.barrier()
 
     install_groups(create, meet, rank=rank, world_size=world_size)
     # torch's own asks for a group that calls itself gloo.
-    dist.monitored_barrier = dist.distributed_c10d.monitored_barrier = monitored_barrier  # type: ignore[assignment]
+    dist.monitored_barrier = dist.distributed_c10d.monitored_barrier = monitored_barrier

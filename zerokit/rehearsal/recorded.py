@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from zerokit.rehearsal.compiling import ran_as_written
 from zerokit.rehearsal.library import Category, Model, Phase
 from zerokit.rehearsal.recording import BLOCK, EVENT, MadeUp, Recording
 
@@ -50,6 +51,16 @@ def collect(cluster: Cluster, meta: dict[str, Any]) -> Recording:
             f"{skipped:,} random numbers that fill weights on the host were not drawn: shuffles that use torch's "
             "default generator afterwards differ from a real run's"
         )
+    warnings += ran_as_written()
+    if not watch.completed:
+        warnings.append(
+            "no optimizer step was seen: the figures are of what ran before the script ended, and a training run "
+            "needs more"
+        )
+    elif not watch.saw_engine:
+        warnings.append(
+            "no DeepSpeed engine was made: the steps are of plain torch optimizers, on each GPU for itself"
+        )
     return Recording(
         events=backend.events(EVENT),
         blocks=blocks,
@@ -73,17 +84,30 @@ def collect(cluster: Cluster, meta: dict[str, Any]) -> Recording:
             "gpus_per_node": cluster.gpus_per_node,
             "rank": cluster.rank,
             "ds_config": watch.ds_config,
-            "stopped_after_steps": watch.completed,
+            "stopped_after_steps": watch.completed if watch.stopped else None,
             "elapsed_seconds": time.perf_counter() - cluster.started,
             "suppressed": cluster.suppressed.lines(),
+            "nvme": _nvme(),
             **meta,
         },
     )
 
 
+def _nvme() -> dict[str, int] | None:
+    from zerokit.rehearsal.stand_ins.async_io import ledger
+
+    held = ledger()
+    if not held.written_bytes:
+        return None
+    return {"bytes": held.total_bytes, "written": held.written_bytes, "read": held.read_bytes}
+
+
 def _allocator_figures(cluster: Cluster, model: Model) -> dict[str, int]:
-    stats = cluster.backend.stats(model)
-    figures = {name: stats[f"{stat}.all.{field}"] for name, (stat, field) in _ALLOCATOR_FIGURES.items()}
+    stats, peaks = cluster.backend.stats(model), cluster.backend.whole_run_peaks(model)
+    figures = {
+        name: peaks[stat] if field == "peak" else stats[f"{stat}.all.{field}"]
+        for name, (stat, field) in _ALLOCATOR_FIGURES.items()
+    }
     return {**figures, "num_alloc_retries": stats["num_alloc_retries"], "num_ooms": stats["num_ooms"]}
 
 

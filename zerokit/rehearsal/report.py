@@ -90,6 +90,16 @@ class HostMemory(_Part):
     per_node_pinned_bytes: int
 
 
+class NvmeMemory(_Part):
+    """Files of DeepSpeed's NVMe offload; each rank has its own."""
+
+    per_rank_bytes: int
+    per_node_bytes: int
+    written_bytes: int
+    """By this rank in the whole run, overwriting included."""
+    read_bytes: int
+
+
 class StepMemory(_Part):
     """One optimizer step, from the end of the one before it to its own."""
 
@@ -190,6 +200,8 @@ class RehearsalReport(_Part):
     elapsed_seconds: float
     device: DeviceMemory
     host: HostMemory
+    nvme: NvmeMemory | None = None
+    """None if nothing is offloaded to NVMe."""
     fit: Fit
     per_step: list[StepMemory]
     communication: list[Communication]

@@ -92,6 +92,9 @@ def _memory(report: RehearsalReport) -> Table:
             quantity(report.gpus_per_node, "rank"),
         ),
     ]
+    if report.nvme is not None:
+        held = format_bytes(report.nvme.per_node_bytes)
+        rows.append(("NVMe, one node", held, held, quantity(report.gpus_per_node, "rank")))
     return table("Memory", ["", "Peak", "After the last step", ""], rows)
 
 

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 from zerokit import console
 from zerokit.errors import LaunchError, ZerokitError
+from zerokit.rehearsal import launchers
 from zerokit.rehearsal.cluster import Cluster, virtual_cluster
 from zerokit.rehearsal.job import RehearsalJob
 
@@ -41,17 +42,19 @@ def rehearse(job: RehearsalJob) -> int:
             gpus_per_node=job.gpus_per_node,
             rank=job.rank,
             steps=job.steps,
+            device=job.device,
             gpu_memory_bytes=job.gpu_memory_bytes,
             overrides=job.overrides,
             values=job.values,
         ) as cluster:
-            return _run(job, cluster)
+            return run_in(cluster, job)
     except ZerokitError as error:
         console.print_error(error)
         return _EXPLAINED
 
 
-def _run(job: RehearsalJob, cluster: Cluster) -> int:
+def run_in(cluster: Cluster, job: RehearsalJob) -> int:
+    """Run the script of `job`, and write its report, in a cluster that is set up already; as :func:`rehearse`."""
     from zerokit.rehearsal.engine import RehearsalComplete
 
     failure: BaseException | None = None
@@ -95,7 +98,8 @@ def _run_script(job: RehearsalJob) -> None:
     """As `python SCRIPT ARGS` or `python -m MODULE ARGS` would."""
     os.chdir(job.cwd)
     _stay()
-    sys.argv = [job.script, *job.arguments]
+    launchers.prepare(job)
+    sys.argv = [job.script, *launchers.script_arguments(job)]
     if job.module:
         sys.path.insert(0, job.cwd)
         runpy.run_module(job.script, run_name="__main__", alter_sys=True)

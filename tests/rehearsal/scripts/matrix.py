@@ -1,6 +1,6 @@
 """A small Llama trained by deepspeed.initialize under every setting that the checks against real runs vary.
 
-Sizes are odd on purpose, so that padding shows, and buckets small, so that there are several of them.
+Buckets are small, so that there are several of them.
 """
 
 from __future__ import annotations
@@ -11,11 +11,8 @@ from typing import Any
 
 import deepspeed
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
-
-MICRO_BATCH = 2
-SEQUENCE = 97
-LEARNING_RATE = 1e-3
+from matrix_model import LEARNING_RATE, MICRO_BATCH, WEIGHT_DECAY, batch, model_config
+from transformers import LlamaForCausalLM
 
 
 def options() -> argparse.Namespace:
@@ -32,30 +29,9 @@ def options() -> argparse.Namespace:
     parser.add_argument("--optimizer", choices=["fused", "torch"], default="fused")
     parser.add_argument("--overlap-comm", action="store_true")
     parser.add_argument("--steps", type=int, default=2)
+    parser.add_argument("--weights", type=Path, help="a state dict to begin with")
     parser.add_argument("--losses", type=Path, help="write the loss of each micro-batch here, one a line")
     return parser.parse_args()
-
-
-def model_config() -> LlamaConfig:
-    """7.6 million parameters."""
-    return LlamaConfig(
-        vocab_size=4099,
-        hidden_size=328,
-        intermediate_size=870,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=82,
-        max_position_embeddings=256,
-        attn_implementation="eager",
-        use_cache=False,
-    )
-
-
-def batch(rank: int, device: str | torch.device) -> torch.Tensor:
-    """Token ids of shape (MICRO_BATCH, SEQUENCE), the same in every step, others on every rank."""
-    generator = torch.Generator().manual_seed(100 + rank)
-    return torch.randint(0, 4099, (MICRO_BATCH, SEQUENCE), generator=generator).to(device)
 
 
 def offload(device: str | None, args: argparse.Namespace) -> dict[str, Any] | None:
@@ -103,8 +79,17 @@ def ds_config(args: argparse.Namespace) -> dict[str, Any]:
         # Low enough that no step overflows: a real run would skip that step, which a rehearsal cannot know.
         config["fp16"] = {"enabled": True, "initial_scale_power": 4}
     if args.optimizer == "fused":
-        config["optimizer"] = {"type": "AdamW", "params": {"lr": LEARNING_RATE, "weight_decay": 0.01}}
+        config["optimizer"] = {"type": "AdamW", "params": {"lr": LEARNING_RATE, "weight_decay": WEIGHT_DECAY}}
     return config
+
+
+def load_weights(model: torch.nn.Module, file: Path) -> None:
+    """Rank 0's copy counts where parameters are in parts."""
+    state = torch.load(file)
+    for name, parameter in model.named_parameters():
+        parts = [parameter] if hasattr(parameter, "ds_id") else []
+        with deepspeed.zero.GatheredParameters(parts, modifier_rank=0), torch.no_grad():
+            parameter.copy_(state[name])
 
 
 def build(args: argparse.Namespace, config: dict[str, Any]) -> Any:
@@ -113,6 +98,8 @@ def build(args: argparse.Namespace, config: dict[str, Any]) -> Any:
     # A stage-3 model is cut into parts as it is built, by whatever process group the config asks for.
     with deepspeed.zero.Init(config_dict_or_path=config, enabled=args.stage == 3):
         model: Any = LlamaForCausalLM(model_config())
+    if args.weights is not None:
+        load_weights(model, args.weights)
     if args.lora:
         from peft import LoraConfig, get_peft_model
 
@@ -125,7 +112,7 @@ def build(args: argparse.Namespace, config: dict[str, Any]) -> Any:
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = None
     if args.optimizer == "torch":
-        optimizer = torch.optim.AdamW(trained, lr=LEARNING_RATE, weight_decay=0.01)
+        optimizer = torch.optim.AdamW(trained, lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
     engine, *_ = deepspeed.initialize(
         model=model, model_parameters=trained, optimizer=optimizer, config=config
     )

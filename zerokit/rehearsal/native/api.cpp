@@ -39,6 +39,8 @@ int64_t stat_of(const AllocatorStats& stats, int which) {
 extern "C" {
 
 // ---- setting up
+void zk_set_multiprocessors(int count) { set_device_multiprocessors(count); }
+
 void zk_configure(int64_t capacity, int expandable, int major, int minor, int compute_everything) {
   configure_models(capacity, AllocatorOptions{});
   answer_from_expandable(expandable != 0);
@@ -63,6 +65,10 @@ void zk_set_current_stream(int stream) { set_current_stream(stream); }
 void zk_forget_contents(void* storage) {
   Block* block = block_of(*storage_at(storage));
   if (block != nullptr && block->bytes >= kSmallBytes) forget_contents(*block);
+}
+int zk_is_made_up(void* storage) {
+  const Block* block = block_of(*storage_at(storage));
+  return block != nullptr && block->contents == Contents::made_up;
 }
 void zk_label(void* storage, int category, int name) {
   if (Block* block = block_of(*storage_at(storage))) label(*block, static_cast<uint8_t>(category), name);

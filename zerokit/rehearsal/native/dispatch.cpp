@@ -65,6 +65,7 @@ struct OperatorFacts {
   bool mixes_devices = false;   // takes host tensors beside device tensors
   bool only_writes = false;     // every result is one of the arguments
   bool small_result_is_true = false;
+  bool is_foreign = false;      // neither torch's nor of a library that has the same operators on CUDA
   int generator = -1;
   std::vector<bool> written;    // by argument
   std::vector<bool> is_out;     // by argument
@@ -84,9 +85,18 @@ bool takes_host_tensors(const std::string& name) {
   return false;
 }
 
+bool is_foreign_operator(const std::string& name) {
+  static const std::unordered_set<std::string> known = {
+      "aten", "prim", "prims", "rngprims", "quantized", "_quantized", "sparse", "mkl", "mkldnn", "mkldnn_prepacked",
+      "c10d", "_c10d_functional", "_c10d_functional_autograd", "symm_mem", "fsdp", "inductor", "profiler",
+      "torchvision", "torchaudio"};
+  return known.count(name.substr(0, name.find("::"))) == 0;
+}
+
 OperatorFacts learn(const c10::OperatorHandle& op) {
   const auto& schema = op.schema();
   OperatorFacts facts;
+  facts.is_foreign = is_foreign_operator(schema.name());
   const auto& overload = schema.overload_name();
   facts.name_index = operator_index(overload.empty() ? schema.name() : schema.name() + "." + overload);
   facts.has_cpu_kernel = op.hasKernelForDispatchKey(c10::DispatchKey::CPU) ||
@@ -279,6 +289,12 @@ bool outputs_are_sized(const OperatorFacts& facts, const std::vector<IValue>& ar
   return sized;
 }
 
+// What the dispatcher of a CUDA build says (aten/src/ATen/core/dispatch/OperatorEntry.cpp, reportError).
+[[noreturn]] void report_no_cuda_kernel(const c10::OperatorHandle& op) {
+  TORCH_CHECK_NOT_IMPLEMENTED(false, "Could not run '", toString(op.operator_name()),
+                              "' with arguments from the 'CUDA' backend. No kernel is registered for it there.");
+}
+
 [[noreturn]] void report_gap(const c10::OperatorHandle& op) {
   // The worker looks for these words and adds the calling line.
   TORCH_CHECK_NOT_IMPLEMENTED(false, "zerokit cannot stand in for the operator ", toString(op.operator_name()),
@@ -336,8 +352,25 @@ void leave_values_out(const c10::OperatorHandle& op, const OperatorFacts& facts,
   forget_written(facts, arguments);
 }
 
+// An operator of the script's or of a package, that no CUDA kernel is registered for. If its package says what the
+// result looks like, this installation may lack the kernel that the cluster's has; a kernel for the CPU is no evidence.
+void run_foreign(const c10::OperatorHandle& op, const OperatorFacts& facts, const std::vector<IValue>& arguments,
+                 Stack* stack) {
+  if (!op.hasKernelForDispatchKey(c10::DispatchKey::Meta)) report_no_cuda_kernel(op);
+  try {
+    size_results(op, facts, arguments, true, stack);
+  } catch (const std::exception&) {
+    // torch.library.custom_op registers a Meta kernel that fails where its author has given none.
+    if (op.hasKernelForDispatchKey(c10::DispatchKey::CPU)) report_no_cuda_kernel(op);
+    throw;
+  }
+  forget_written(facts, arguments);
+  note_made_up("result of " + op.schema().name() + ", sized without a CUDA kernel");
+}
+
 std::atomic<double> flops_counted{0};
 Capability capability{9, 0};
+int multiprocessors = 132;
 
 // ---- FLOPs: two for each multiply-add, as torch.utils.flop_counter counts them
 
@@ -483,6 +516,10 @@ void run_on_device(const c10::OperatorHandle& op, Stack* stack) {
     stack->push_back(arguments.back());
     return;
   }
+  if (facts.is_foreign && !run_state().compute_everything) {
+    run_foreign(op, facts, arguments, stack);
+    return;
+  }
   if (can_compute(facts, arguments)) {
     try {
       compute(op, facts, arguments, on_device, stack);
@@ -509,7 +546,8 @@ void run_made_up(const c10::OperatorHandle& op, Stack* stack) {
 Capability device_capability() { return capability; }
 void set_device_capability(Capability wanted) { capability = wanted; }
 
-int device_multiprocessors() { return capability.major >= 9 ? 132 : 108; }  // H100 and A100, SXM
+int device_multiprocessors() { return multiprocessors; }
+void set_device_multiprocessors(int count) { multiprocessors = count; }
 
 void count_flops(double flops) {
   double counted = flops_counted.load();

@@ -53,8 +53,9 @@ struct Quiet final : c10::WarningHandler {
 // the number of operators taken, and are to be called once torch is imported, which registers kernels itself.
 int take_over_device();
 int take_over_host();
-// The kernels of kernels.cpp.
+// The kernels of kernels.cpp and fast_kernels.cpp.
 void register_kernels(torch::Library& library);
+void register_fast_kernels(torch::Library& library);
 
 // ---- operators
 // The boxed kernel of the virtual device.
@@ -74,6 +75,7 @@ Capability device_capability();
 void set_device_capability(Capability capability);
 // Streaming multiprocessors; flash attention splits its work by them.
 int device_multiprocessors();
+void set_device_multiprocessors(int count);
 
 // ---- FLOPs since the start
 void count_flops(double flops);

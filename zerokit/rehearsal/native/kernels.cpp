@@ -12,6 +12,7 @@
 #include <ATen/ops/view_native.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include "dispatch.h"
@@ -218,7 +219,14 @@ void fill_round_robin(const Tensor& indices, int64_t dim, int64_t choices) {
   Uncounted uncounted;
   const int64_t chosen = indices.size(dim);
   const auto host_options = at::TensorOptions().dtype(at::kLong).device(at::kCPU);
-  auto values = at::arange(indices.numel(), host_options).remainder_(std::max<int64_t>(choices, 1));
+  auto values = at::empty({indices.numel()}, host_options);
+  int64_t choice = 0;
+  auto* const begin = values.mutable_data_ptr<int64_t>();
+  std::generate(begin, begin + values.numel(), [&] {
+    const int64_t current = choice;
+    choice = current + 1 < choices ? current + 1 : 0;
+    return current;
+  });
   auto shape = indices.sizes().vec();
   std::swap(shape[dim], shape.back());
   TORCH_INTERNAL_ASSERT(shape.back() == chosen);
@@ -226,11 +234,64 @@ void fill_round_robin(const Tensor& indices, int64_t dim, int64_t choices) {
   mark_known(indices);
 }
 
+constexpr char kChosenInTurn[] =
+    "topk: choices in turn, each equally often (in a mixture of experts: balanced routing)";
+
+// The `k` largest of each row. Scores that parameters made are alike, and among equals each has its turn: row r begins
+// to look at r * k.
+std::tuple<Tensor, Tensor> choose_in_turn(const Tensor& scores, int64_t k, int64_t axis, bool largest) {
+  const int64_t choices = scores.size(axis);
+  const auto rows = scores.movedim(axis, -1).reshape({-1, choices});
+  const auto host_options = at::TensorOptions().dtype(at::kLong).device(at::kCPU);
+  const auto begins = at::arange(rows.size(0), host_options).mul_(k).unsqueeze(1);
+  const auto turned = begins.add(at::arange(choices, host_options)).remainder_(choices);
+  const auto [best, places] = rows.gather(1, turned).sort(/*stable=*/true, 1, largest);
+  if (k > 0 && k < choices && best.select(1, k - 1).eq(best.select(1, k)).any().item().toBool()) {
+    note_made_up(kChosenInTurn);
+  }
+  auto shape = scores.movedim(axis, -1).sizes().vec();
+  shape.back() = k;
+  const auto indices = turned.gather(1, places.narrow(1, 0, k));
+  return {best.narrow(1, 0, k).reshape(shape).movedim(-1, axis), indices.reshape(shape).movedim(-1, axis)};
+}
+
+bool may_be_alike(const Tensor& tensor) {
+  return !run_state().compute_everything && tensor.is_floating_point() && tensor.numel() > 0 && tensor.dim() > 0;
+}
+
+// As topk with one choice: of an expert, a token or a class.
+Tensor& argmax_out(const Tensor& tensor, std::optional<int64_t> dim, bool keepdim, Tensor& result) {
+  at::native::resize_output(result, meta_view(tensor).argmax(dim, keepdim).sizes());
+  if (result.numel() == 0) return result;
+  Uncounted uncounted;
+  const bool computable = is_computable(tensor);
+  if (computable && !(dim.has_value() && may_be_alike(tensor))) {
+    host_view(result).copy_(host_view(tensor).argmax(dim, keepdim));
+    mark_known(result);
+  } else if (!dim.has_value() || tensor.dim() == 0) {
+    fill_made_up(result);
+  } else {
+    const int64_t axis = at::maybe_wrap_dim(*dim, tensor.dim());
+    const auto kept = keepdim ? result : result.unsqueeze(axis);
+    if (computable) {
+      host_view(kept).copy_(std::get<1>(choose_in_turn(host_view(tensor), 1, axis, true)));
+      mark_known(result);
+    } else {
+      fill_round_robin(kept, axis, tensor.size(axis));
+      note_made_up("argmax: choices in turn, each equally often");
+    }
+  }
+  return result;
+}
+
 std::tuple<Tensor&, Tensor&> topk_out(const Tensor& tensor, int64_t k, int64_t dim, bool largest, bool sorted,
                                       Tensor& values, Tensor& indices) {
   if (is_computable(tensor)) {
     Uncounted uncounted;
-    auto [top, where] = host_view(tensor).topk(k, dim, largest, sorted);
+    auto [top, where] =
+        may_be_alike(tensor)
+            ? choose_in_turn(host_view(tensor), k, at::maybe_wrap_dim(dim, tensor.dim()), largest)
+            : host_view(tensor).topk(k, dim, largest, sorted);
     at::native::resize_output(values, top.sizes());
     at::native::resize_output(indices, where.sizes());
     host_view(values).copy_(top);
@@ -246,7 +307,7 @@ std::tuple<Tensor&, Tensor&> topk_out(const Tensor& tensor, int64_t k, int64_t d
   at::native::resize_output(indices, shape);
   fill_made_up(values);
   if (!shape.empty()) fill_round_robin(indices, axis, tensor.size(axis));
-  note_made_up("topk: choices in turn, each equally often (in a mixture of experts: balanced routing)");
+  note_made_up(kChosenInTurn);
   return {values, indices};
 }
 
@@ -328,6 +389,7 @@ void register_kernels(torch::Library& library) {
   library.impl("masked_select", masked_select);
   library.impl("equal", equal);
   library.impl("topk.values", topk_out);
+  library.impl("argmax.out", argmax_out);
   library.impl("sort.values_stable", sort_out);
   library.impl("multinomial", multinomial);
   library.impl("histc", histc);

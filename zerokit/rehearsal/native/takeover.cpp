@@ -111,6 +111,7 @@ int take_over_device() {
   // The latest registration counts.
   auto& aten = library_of("aten::empty");
   register_kernels(aten);
+  register_fast_kernels(aten);
   register_attention(aten);
   use_attention_choice();
   return taken;

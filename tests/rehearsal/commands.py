@@ -1,0 +1,51 @@
+"""`zerokit rehearse`, run as a person runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.tiny import REPOSITORY
+
+SCRIPTS = REPOSITORY / "tests" / "rehearsal" / "scripts"
+_COMMAND = "from zerokit.cli.main import main; main()"
+
+
+@dataclass(frozen=True)
+class Rehearsed:
+    """What one run of the command left."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """The report of a run with ``--format json``; what was printed on stderr says why there is none."""
+        assert self.code in (0, 1), self.err[-4000:]
+        report: dict[str, Any] = json.loads(self.out)
+        return report
+
+
+def rehearse(*words: object, cwd: Path, timeout: float = 180) -> Rehearsed:
+    """Run ``zerokit rehearse WORDS`` in `cwd`, with neither a Hub nor a warm cache of data sets."""
+    environment = {
+        **{name: value for name, value in os.environ.items() if name != "DS_ACCELERATOR"},
+        "HF_HUB_OFFLINE": "1",
+        "HF_DATASETS_CACHE": str(cwd / "datasets-cache"),
+        "PYTHONPATH": os.pathsep.join((str(REPOSITORY), os.environ.get("PYTHONPATH", ""))),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", _COMMAND, "rehearse", *map(str, words)],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+    return Rehearsed(done.returncode, done.stdout, done.stderr)

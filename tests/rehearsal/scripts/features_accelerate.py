@@ -1,0 +1,48 @@
+"""A script that knows accelerate alone: Accelerator and DeepSpeedPlugin, and the loop that accelerate's docs show."""
+
+from __future__ import annotations
+
+import argparse
+
+import torch
+from accelerate import Accelerator, DeepSpeedPlugin
+from transformers import LlamaConfig, LlamaForCausalLM, get_linear_schedule_with_warmup
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--stage", type=int, default=2)
+    parser.add_argument("--accumulation", type=int, default=1)
+    args = parser.parse_args()
+    plugin = DeepSpeedPlugin(
+        zero_stage=args.stage, gradient_accumulation_steps=args.accumulation, gradient_clipping=1.0
+    )
+    accelerator = Accelerator(mixed_precision="bf16", deepspeed_plugin=plugin)
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=32000,
+            hidden_size=1024,
+            intermediate_size=2816,
+            num_hidden_layers=4,
+            num_attention_heads=16,
+            num_key_value_heads=4,
+        )
+    )
+    rows = [{"input_ids": torch.arange(512) % 32000} for _ in range(64)]
+    loader = torch.utils.data.DataLoader(rows, batch_size=2)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    schedule = get_linear_schedule_with_warmup(optimizer, 2, 10)
+    model, optimizer, loader, schedule = accelerator.prepare(model, optimizer, loader, schedule)
+    model.train()
+    for batch in loader:
+        with accelerator.accumulate(model):
+            loss = model(**batch, labels=batch["input_ids"]).loss
+            accelerator.backward(loss)
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad()
+    accelerator.print("batches", len(loader), "loss", accelerator.gather(loss.detach()).mean().item())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""Prepares data, saves and reads it again, as scripts do that cache what they have tokenised; then saves its model."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import deepspeed
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+FEATURES = 512
+
+
+class Prepared(torch.utils.data.Dataset[Any]):
+    """What DeepSpeed-Chat's scripts save: a data set object with lists of tensors."""
+
+    def __init__(self) -> None:
+        self.rows = [torch.arange(start, start + FEATURES) for start in range(64)]
+        self.lengths = {"train": len(self.rows)}
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return self.rows[index]
+
+
+Path("data.pt").unlink(missing_ok=True)
+torch.save(Prepared(), "data.pt")
+prepared = torch.load("data.pt", weights_only=False)
+save_file({"ids": torch.stack(prepared.rows)}, "data.safetensors")
+print("sum", int(load_file("data.safetensors")["ids"].sum()))
+with open("ids.pt", "wb") as file:
+    torch.save(torch.stack(prepared.rows), file)
+
+model = nn.Sequential(nn.Linear(FEATURES, FEATURES), nn.Linear(FEATURES, FEATURES))
+torch.save(model.state_dict(), "host_weights.pt")
+engine, *_ = deepspeed.initialize(
+    model=model,
+    model_parameters=model.parameters(),
+    config={
+        "train_micro_batch_size_per_gpu": 2,
+        "optimizer": {"type": "Adam", "params": {"lr": 1e-3}},
+        "bf16": {"enabled": True},
+        "zero_optimization": {"stage": 2},
+    },
+)
+for _ in range(2):
+    loss = engine(torch.rand(2, FEATURES, device=engine.device, dtype=torch.bfloat16)).float().mean()
+    engine.backward(loss)
+    engine.step()
+buffer = io.BytesIO()
+torch.save({"note": "kept in memory"}, buffer)
+torch.save({"model": [{"weights": engine.module.state_dict()}], "step": 2}, "weights.pt")
+with open("opened.pt", "wb") as file:
+    torch.save(list(engine.module.parameters()), file)
+save_file(dict(engine.module.state_dict()), "weights.safetensors")
+torch.save({"step": 2, "best": 0.5}, "progress.pt")
+engine.save_checkpoint("checkpoint")
+print("in memory", buffer.tell() > 0)

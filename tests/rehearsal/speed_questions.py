@@ -1,0 +1,319 @@
+"""What tests of the rehearsal's shortcuts ask it, each question answered by a process of its own.
+
+A rehearsal changes its process for good, so :func:`answer` runs this module with the name of one of `QUESTIONS`,
+which prints its answer as JSON.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+    from zerokit.rehearsal import Cluster
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@functools.cache
+def answer(question: str, num_gpus: int = 8) -> Any:
+    """The answer of a rehearsal on that many GPUs."""
+    command = [sys.executable, "-m", __name__, question, str(num_gpus)]
+    outcome = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert outcome.returncode == 0, outcome.stderr[-2000:]
+    return json.loads(outcome.stdout.splitlines()[-1])
+
+
+# ---- kernels of native/fast_kernels.cpp
+
+Call = Callable[["torch.device"], Any]
+
+
+def meta_kernels(cluster: Cluster) -> dict[str, Any]:
+    """Results whose layout is not that of torch's own Meta kernel."""
+    import torch
+
+    differences, tensors = [], 0
+    for name, call in _calls():
+        with torch.no_grad():
+            on_device, on_meta = (_as_list(call(torch.device(device))) for device in ("cuda", "meta"))
+        for left, right in zip(on_device, on_meta, strict=True):
+            tensors += 1
+            if _layout(left) != _layout(right):
+                differences.append(f"{name}: {_layout(left)} and {_layout(right)}")
+    return {"differences": differences, "tensors": tensors}
+
+
+def _as_list(results: Any) -> list[Any]:
+    return list(results) if isinstance(results, tuple | list) else [results]
+
+
+def _layout(tensor: torch.Tensor | None) -> str:
+    if tensor is None:
+        return "nothing"
+    return f"{tuple(tensor.shape)} {tensor.stride()} {tensor.dtype}"
+
+
+def _calls() -> Iterator[tuple[str, Call]]:
+    """Large inputs, for which nothing is computed: plain ones, and those that must go the usual way."""
+    import torch
+
+    shapes = [((4, 128, 1024), (1024,)), ((64, 32, 64), (32, 64)), ((40000,), (40000,)), ((1, 1, 65536), (65536,))]
+    dtypes = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
+    for (shape, normalized), dtype in itertools.product(shapes, dtypes):
+        for has_weight, transposed in itertools.product((True, False), (True, False)):
+            make = functools.partial(_normalized, shape, normalized, dtype, has_weight, transposed)
+            label = f"{shape} {dtype} weight={has_weight} transposed={transposed}"
+            for operator in ("layer_norm", "layer_norm_backward", "rms_norm", "rms_norm_backward"):
+                yield f"{operator} {label}", functools.partial(make, operator)
+        for operator in ("dropout", "no_dropout", "dropout_backward", "relu", "relu_transposed"):
+            yield f"{operator} {shape} {dtype}", functools.partial(_elementwise, shape, dtype, operator)
+
+
+def _normalized(
+    shape: tuple[int, ...],
+    normalized: tuple[int, ...],
+    dtype: torch.dtype,
+    has_weight: bool,
+    transposed: bool,
+    operator: str,
+    device: torch.device,
+) -> Any:
+    import torch
+
+    aten = torch.ops.aten
+    inputs = torch.empty(shape, dtype=dtype, device=device)
+    if transposed and len(shape) == 3:
+        inputs = torch.empty((shape[1], shape[0], shape[2]), dtype=dtype, device=device).transpose(0, 1)
+    weight = torch.empty(normalized, dtype=dtype, device=device) if has_weight else None
+    gradient = torch.empty(shape, dtype=dtype, device=device)
+    if operator == "layer_norm":
+        return aten.native_layer_norm(inputs, normalized, weight, weight, 1e-5)
+    if operator == "rms_norm":
+        return aten._fused_rms_norm(inputs, normalized, weight, 1e-5)
+    if operator == "rms_norm_backward":
+        _, deviation = aten._fused_rms_norm(inputs, normalized, weight, 1e-5)
+        return aten._fused_rms_norm_backward(
+            gradient, inputs, normalized, deviation, weight, [True, has_weight]
+        )
+    _, mean, deviation = aten.native_layer_norm(inputs, normalized, weight, weight, 1e-5)
+    wanted = [True, has_weight, False]
+    return aten.native_layer_norm_backward(
+        gradient, inputs, normalized, mean, deviation, weight, weight, wanted
+    )
+
+
+def _elementwise(shape: tuple[int, ...], dtype: torch.dtype, operator: str, device: torch.device) -> Any:
+    import torch
+
+    inputs = torch.empty(shape, dtype=dtype, device=device)
+    if operator == "relu":
+        return inputs.relu()
+    if operator == "relu_transposed":
+        return inputs.mT.relu() if inputs.dim() > 1 else inputs[::2].relu()
+    if operator == "dropout_backward":
+        mask = torch.empty(shape, dtype=torch.bool, device=device)
+        return torch.ops.aten.native_dropout_backward(inputs, mask, 1.25)
+    return torch.ops.aten.native_dropout(inputs, 0.2, operator == "dropout")
+
+
+def small_values(cluster: Cluster) -> dict[str, bool]:
+    """Whether small tensors hold on the device what they would on the host."""
+    import torch
+    from torch.nn import functional
+
+    inputs = torch.linspace(-3, 5, 512).view(4, 128)
+    weight = torch.linspace(0.5, 2, 128)
+    calls: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+        "layer_norm": lambda tensor, scale: functional.layer_norm(tensor, (128,), scale, scale),
+        "rms_norm": lambda tensor, scale: functional.rms_norm(tensor, (128,), scale),
+        "relu": lambda tensor, _: functional.relu(tensor),
+    }
+    return {
+        name: torch.allclose(call(inputs.cuda(), weight.cuda()).cpu(), call(inputs, weight), atol=1e-5)
+        for name, call in calls.items()
+    }
+
+
+def made_up_statistics(cluster: Cluster) -> list[list[float]]:
+    """Small results of large inputs are made up, as those of all operators are: 1."""
+    import torch
+
+    _, mean, deviation = torch.ops.aten.native_layer_norm(
+        torch.empty((8, 65536), device="cuda"), (65536,), None, None, 1e-5
+    )
+    return [mean.flatten().tolist(), deviation.flatten().tolist()]
+
+
+def operators_on_record(cluster: Cluster) -> list[str]:
+    """Which of the fast kernels' names the recording has for blocks that they made."""
+    import torch
+
+    module = torch.nn.Sequential(torch.nn.LayerNorm(4096), torch.nn.Dropout(0.1), torch.nn.ReLU()).cuda()
+    module(torch.empty((64, 4096), device="cuda")).sum().backward()
+    recording = cluster.recording()
+    return sorted({recording.ops[index] for index in recording.blocks["op"] if index >= 0})
+
+
+# ---- stand_ins/many_ranks.py
+
+
+def reduce_scatter(cluster: Cluster) -> list[str]:
+    """Cases in which the stand-in's results or allocations are not those of DeepSpeed's own function."""
+    import deepspeed
+    import torch
+    from deepspeed.runtime.comm import coalesced_collectives
+
+    deepspeed.init_distributed()
+    stand_in = coalesced_collectives.reduce_scatter_coalesced
+    original = torch.no_grad()(stand_in.__wrapped__)
+    sizes = ([1_000_000], [1_048_576], [999_999, 4096, 7], [5, 70_001, 8], [3, 4096])
+    return [
+        f"{case} of {cluster.num_gpus}"
+        for case in sizes
+        if _scattered(cluster, original, case) != _scattered(cluster, stand_in, case)
+    ]
+
+
+def _scattered(cluster: Cluster, function: Callable[..., list[torch.Tensor]], sizes: list[int]) -> Any:
+    import torch
+
+    bucket = torch.ones(sum(sizes), device="cuda")
+    tensors = list(bucket.split(sizes))
+    before = cluster.backend.event_count()
+    results = function(tensors, None)
+    layouts = [(_layout(result), result.storage_offset()) for result in results]
+    shared = [result.untyped_storage().nbytes() for result in results]
+    del results
+    return layouts, shared, _allocations(cluster, before)
+
+
+def _allocations(cluster: Cluster, since: int) -> list[int]:
+    from zerokit.rehearsal.recording import EVENT
+
+    return [int(size) for size in cluster.backend.events(EVENT)["bytes"][since:]]
+
+
+def all_gather(cluster: Cluster) -> list[str]:
+    """As :func:`reduce_scatter`, for the handle of a coalesced all-gather."""
+    import deepspeed
+    import torch
+    from deepspeed.runtime.zero.partition_parameters import AllGatherCoalescedHandle
+
+    deepspeed.init_distributed()
+    stand_in = AllGatherCoalescedHandle.wait
+    original = torch.no_grad()(stand_in.__wrapped__)
+    cases = ([(1000, 77)], [(4096, 64), (33, 5), (1000, 100)], [(4096,), (17, 3)])
+    return [
+        f"{shapes} keeping {keeps}"
+        for shapes, keeps in itertools.product(cases, (True, False))
+        if _gathered(cluster, original, shapes, keeps) != _gathered(cluster, stand_in, shapes, keeps)
+    ]
+
+
+def _gathered(cluster: Cluster, wait: Any, shapes: list[tuple[int, ...]], keeps: bool) -> Any:
+    import torch
+    from deepspeed.runtime.zero.partition_parameters import AllGatherCoalescedHandle, ZeroParamStatus
+
+    ranks = cluster.num_gpus
+    params: list[Any] = []
+    for shape in shapes:
+        param: Any = torch.nn.Parameter(torch.empty(0, device="cuda", dtype=torch.bfloat16))
+        param.ds_shape, param.ds_numel = torch.Size(shape), torch.Size(shape).numel()
+        param.ds_tensor = torch.empty(-(-param.ds_numel // ranks), device="cuda", dtype=torch.bfloat16)
+        param.ds_tensor.ds_numel = param.ds_tensor.numel()
+        param.ds_status = ZeroParamStatus.INFLIGHT
+        param.ds_summary = lambda: "a parameter"
+        params.append(param)
+    size = sum(param.ds_tensor.ds_numel for param in params)
+    flat = torch.ones(size * ranks, device="cuda", dtype=torch.bfloat16)
+    work: Any = type("Work", (), {"wait": lambda self: None})()
+    handle = AllGatherCoalescedHandle(work, params, list(flat.split(size)), ranks)
+    before = cluster.backend.event_count()
+    with torch.no_grad(), torch.cuda.stream(torch.cuda.Stream()):
+        wait(handle, handle_dependency=keeps)
+    layouts = [_layout(param.data) for param in params]
+    states = [param.ds_status == ZeroParamStatus.AVAILABLE for param in params]
+    del flat, handle, params, param
+    AllGatherCoalescedHandle.free_buffer()
+    return layouts, states, _allocations(cluster, before), _active_bytes(cluster)
+
+
+def _active_bytes(cluster: Cluster) -> int:
+    """Counts a block that another stream holds, though it is released."""
+    from zerokit.rehearsal import Model
+
+    waiting = cluster.backend.stat(Model.ORDINARY, "active_bytes", "current")
+    cluster.backend.synchronize()
+    return waiting - cluster.backend.stat(Model.ORDINARY, "active_bytes", "current")
+
+
+# ---- compiling.py
+
+
+def compiled(cluster: Cluster) -> dict[str, Any]:
+    """What becomes of compiled models and functions."""
+    import torch
+    from torch.nn.attention.flex_attention import flex_attention
+
+    from zerokit.rehearsal.errors import RehearsalGap
+
+    @torch.compile
+    def doubled(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor * 2
+
+    @torch.compile(mode="max-autotune")
+    def never_called(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor
+
+    model = torch.compile(torch.nn.Linear(8, 8).cuda())
+    layer = torch.nn.ReLU().cuda()
+    layer.compile()
+    inputs = torch.ones(4, 8, device="cuda")
+    shapes = [list(call(inputs).shape) for call in (doubled, model, layer)]
+    attention = torch.compile(flex_attention)
+    heads = torch.ones(1, 2, 128, 64, device="cuda")
+    try:
+        attention(heads, heads, heads)
+        refused = ""
+    except RehearsalGap as gap:
+        refused = str(gap)
+    return {
+        "shapes": shapes,
+        "value": doubled(inputs)[0, 0].item(),
+        "warnings": [warning for warning in cluster.recording().warnings if "torch.compile" in warning],
+        "refused": refused,
+    }
+
+
+QUESTIONS: dict[str, Callable[[Cluster], Any]] = {
+    question.__name__: question
+    for question in (
+        *(meta_kernels, small_values, made_up_statistics, operators_on_record),
+        *(reduce_scatter, all_gather, compiled),
+    )
+}
+
+
+def main() -> None:
+    """Answer one question."""
+    from zerokit.rehearsal import virtual_cluster
+
+    with virtual_cluster(int(sys.argv[2])) as cluster:
+        found = json.dumps(QUESTIONS[sys.argv[1]](cluster))
+    sys.stdout.write(found + "\n")
+    sys.stdout.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""Rehearsals against real runs on two gloo ranks, and those real runs against plain PyTorch."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.rehearsal.real_runs import ALL, NUM_RANKS, QUICK, WRITTEN, Bytes, Combination, Pair, compare, run
+
+TOLERANCE = 0.01
+
+_asked_for_all = os.environ.get("ZEROKIT_ALL_COMBINATIONS") == "1"
+_rest = pytest.mark.skipif(not _asked_for_all, reason="set ZEROKIT_ALL_COMBINATIONS=1 for all combinations")
+
+
+def _parameter(combination: Combination) -> object:
+    marks = () if combination in QUICK else (_rest,)
+    return pytest.param(combination, id=combination.name, marks=marks)
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("combination", [_parameter(combination) for combination in ALL])
+def test_a_rehearsal_holds_the_bytes_of_the_real_run(combination: Combination, tmp_path: Path) -> None:
+    pair = compare(combination, tmp_path)
+    assert pair.worst <= TOLERANCE, _told(pair)
+    for real, rehearsed in zip(pair.real, pair.rehearsed, strict=True):
+        assert rehearsed.communication == real.communication
+    for losses in pair.losses:
+        # The batch is the same in every step, so that a loss which did not fall would be no training.
+        assert losses[-1] < losses[0]
+
+
+def _told(pair: Pair) -> str:
+    return "\n".join(
+        f"rank {real.rank}: real {Bytes.of(real)}, rehearsed {Bytes.of(rehearsed)}"
+        for real, rehearsed in zip(pair.real, pair.rehearsed, strict=True)
+    )
+
+
+def test_deviations_are_of_the_real_figure() -> None:
+    real, rehearsed = Bytes(100, 0, 50, 0, 0, 10), Bytes(102, 0, 49, 1, 0, 10)
+    assert rehearsed.deviations(real) == {
+        "device_peak": 0.02,
+        "device_steady": 0.0,
+        "host_peak": -0.02,
+        "host_steady": float("inf"),
+        "pinned_peak": 0.0,
+        "pinned_steady": 0.0,
+    }
+
+
+STEPS = 5
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[list[float]]]:
+    """Weights of the model of scripts/matrix.py, and its losses by rank in a loop of plain PyTorch."""
+    from transformers import LlamaForCausalLM
+
+    from tests.rehearsal.scripts.matrix_model import LEARNING_RATE, WEIGHT_DECAY, batch, model_config
+
+    torch.manual_seed(11)
+    model = LlamaForCausalLM(model_config())
+    weights = tmp_path_factory.mktemp("plain") / "weights.pt"
+    torch.save(model.state_dict(), weights)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
+    batches = [batch(rank, "cpu") for rank in range(NUM_RANKS)]
+    losses: list[list[float]] = [[] for _ in batches]
+    for _ in range(STEPS):
+        for ids, told in zip(batches, losses, strict=True):
+            loss = model(input_ids=ids, labels=ids).loss
+            (loss / NUM_RANKS).backward()
+            told.append(loss.item())
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    return weights, losses
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_a_real_run_trains_as_plain_pytorch_does(
+    stage: int, plain: tuple[Path, list[list[float]]], tmp_path: Path
+) -> None:
+    weights, losses = plain
+    arguments = ["--stage", str(stage), "--precision", "fp32", "--weights", str(weights)]
+    _, real = run(arguments, "real", tmp_path, steps=STEPS)
+    for own, expected in zip(real, losses, strict=True):
+        assert own == pytest.approx(expected, abs=1e-4)
+
+
+def test_what_was_written_down_is_of_every_combination() -> None:
+    """docs/measured/real_runs.json is written by `python -m tests.rehearsal.real_runs --write`."""
+    written = json.loads(WRITTEN.read_text(encoding="utf-8"))
+    assert [row["name"] for row in written["combinations"]] == [combination.name for combination in ALL]
+    assert len(ALL) >= 24
+    assert written["worst_deviation_percent"] <= 100 * TOLERANCE
+    worst = max(
+        abs(value)
+        for row in written["combinations"]
+        for rank in row["ranks"]
+        for value in Bytes(**rank["rehearsed"]).deviations(Bytes(**rank["real"])).values()
+    )
+    assert written["worst_deviation_percent"] == pytest.approx(100 * worst, abs=1e-4)

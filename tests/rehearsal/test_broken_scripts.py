@@ -1,0 +1,72 @@
+"""Mistakes surface in a rehearsal as they would on the cluster, and its own limits under their name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.rehearsal import commands
+from tests.rehearsal.commands import SCRIPTS, Rehearsed
+
+
+def rehearse(script: str, folder: Path, *, steps: int = 2) -> Rehearsed:
+    options = ("--num-gpus", 8, "--no-advise", "--format", "json", "--steps", steps)
+    return commands.rehearse(*options, SCRIPTS / script, cwd=folder)
+
+
+def last_line(outcome: Rehearsed) -> str:
+    return outcome.err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ("broken_auto.py", "TypeError: '>' not supported between instances of 'str' and 'int'"),
+        (
+            "broken_batch_identity.py",
+            "train_batch_size is not equal to micro_batch_per_gpu * gradient_acc_step",
+        ),
+        ("broken_shapes.py", "RuntimeError: mat1 and mat2 shapes cannot be multiplied (2x513 and 512x512)"),
+        ("broken_raises.py", "KeyError: 'best'"),
+        (
+            "broken_undefined_kernel.py",
+            "Could not run 'broken::fused_norm' with arguments from the 'CUDA' backend",
+        ),
+    ],
+)
+def test_a_mistake_surfaces(script: str, message: str, tmp_path: Path) -> None:
+    outcome = rehearse(script, tmp_path)
+    assert outcome.code == 2
+    assert message in outcome.err
+    assert outcome.err.count("Traceback (most recent call last)") == 1
+    assert "zerokit/rehearsal/" not in outcome.err.split("Traceback")[1].splitlines()[1]
+    assert last_line(outcome).startswith("zerokit: error:")
+    assert script in last_line(outcome)
+
+
+def test_says_how_far_a_script_came(tmp_path: Path) -> None:
+    assert "after 1 optimizer step" in last_line(rehearse("broken_raises.py", tmp_path))
+    assert "before its first optimizer step" in last_line(rehearse("broken_shapes.py", tmp_path))
+
+
+def test_an_operator_without_a_stand_in_is_named_with_its_line(tmp_path: Path) -> None:
+    outcome = rehearse("broken_gap.py", tmp_path)
+    assert outcome.code == 2
+    line = last_line(outcome)
+    assert "aten::bincount" in line
+    assert "broken_gap.py:12" in line
+    assert not outcome.out
+
+
+def test_a_mistake_that_comes_later_than_the_rehearsal_ends_is_not_found(tmp_path: Path) -> None:
+    assert rehearse("broken_shapes_late.py", tmp_path, steps=2).code == 0
+    late = rehearse("broken_shapes_late.py", tmp_path, steps=4)
+    assert late.code == 2
+    assert "after 2 optimizer steps" in last_line(late)
+
+
+def test_made_up_losses_are_finite(tmp_path: Path) -> None:
+    outcome = rehearse("stops_on_nan.py", tmp_path)
+    assert outcome.code == 0
+    assert outcome.report["steps"] == 2

@@ -1,0 +1,40 @@
+"""What a script computes from files is the same rehearsed as real, to the last bit."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.rehearsal.commands import SCRIPTS, rehearse
+from tests.rehearsal.local_inputs import write_model_config, write_text_dataset, write_tokenizer
+
+
+def checksums(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.startswith("checksum ")]
+
+
+@pytest.mark.distributed
+def test_a_script_computes_the_same_rehearsed_as_real(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path / "model")
+    write_model_config(tmp_path / "model", architecture="llama-2-7b")
+    write_text_dataset(tmp_path / "data")
+    environment = {**os.environ, "DS_ACCELERATOR": "cpu", "HF_HUB_OFFLINE": "1"}
+    real = subprocess.run(
+        [sys.executable, str(SCRIPTS / "host_truth.py"), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=environment,
+        check=True,
+    )
+    expected = checksums(real.stdout)
+    assert len(expected) > 90
+    for rank in (0, 7):
+        options = ("--num-gpus", 8, "--no-advise", "--steps", 3, "--rank", rank)
+        rehearsed = rehearse(*options, SCRIPTS / "host_truth.py", tmp_path, cwd=tmp_path)
+        assert rehearsed.code == 0, rehearsed.err[-500:]
+        assert checksums(rehearsed.out) == expected

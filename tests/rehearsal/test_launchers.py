@@ -1,0 +1,115 @@
+"""What launchers give a script, and what a script compiles for a GPU or runs without a kernel for one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.rehearsal.commands import SCRIPTS, Rehearsed, rehearse
+
+ACCELERATE_CONFIG = """\
+compute_environment: LOCAL_MACHINE
+distributed_type: DEEPSPEED
+deepspeed_config:
+  zero_stage: 3
+  offload_optimizer_device: cpu
+  offload_param_device: none
+  zero3_init_flag: true
+  gradient_accumulation_steps: 1
+mixed_precision: bf16
+machine_rank: 0
+num_machines: 1
+num_processes: 2
+"""
+
+
+def told(rehearsed: Rehearsed) -> dict[str, Any]:
+    line = next(line for line in rehearsed.err.splitlines() if line.startswith("told "))
+    found: dict[str, Any] = json.loads(line.removeprefix("told "))
+    return found
+
+
+def launched(cwd: Path, *options: object, rank: int = 0, train: bool = False) -> Rehearsed:
+    words = ("--num-gpus", 16, "--rank", rank, "--format", "json", *options, SCRIPTS / "launched.py")
+    return rehearse(*words, *(["--train"] if train else []), cwd=cwd)
+
+
+def test_torchrun_tells_a_rank_by_the_environment_alone(tmp_path: Path) -> None:
+    found = told(launched(tmp_path, rank=9))
+    assert found == {"argv": [], "RANK": "9", "LOCAL_RANK": "1", "WORLD_SIZE": "16"}
+
+
+def test_deepspeed_tells_the_local_rank_before_all_other_arguments(tmp_path: Path) -> None:
+    rehearsed = launched(tmp_path, "--launcher", "deepspeed", rank=15, train=True)
+    assert told(rehearsed)["argv"] == ["--local_rank=7", "--train"]
+
+
+def test_a_script_without_a_step_is_said_to_have_none(tmp_path: Path) -> None:
+    rehearsed = launched(tmp_path)
+    assert rehearsed.code == 0
+    assert rehearsed.report["steps"] == 0
+    assert rehearsed.report["run"]["stopped_after_steps"] is None
+    assert any("no optimizer step was seen" in line for line in rehearsed.report["warnings"])
+
+
+def test_an_accelerate_config_brings_deepspeed_in(tmp_path: Path) -> None:
+    config = tmp_path / "accelerate.yaml"
+    config.write_text(ACCELERATE_CONFIG)
+    rehearsed = launched(tmp_path, "--accelerate-config", config.name, train=True, rank=8)
+    report = rehearsed.report
+    found = told(rehearsed)
+    assert found["ACCELERATE_USE_DEEPSPEED"] == "true"
+    assert found["ACCELERATE_DEEPSPEED_ZERO_STAGE"] == "3"
+    assert found["ACCELERATE_MIXED_PRECISION"] == "bf16"
+    assert (found["RANK"], found["LOCAL_RANK"], found["WORLD_SIZE"]) == ("8", "0", "16")
+    zero = report["run"]["ds_config"]["zero_optimization"]
+    assert (zero["stage"], zero["offload_optimizer"]["device"]) == (3, "cpu")
+    assert report["steps"] == 2
+    assert not any("no DeepSpeed engine" in line for line in report["warnings"])
+
+
+def test_a_script_that_trains_without_deepspeed_is_said_to(tmp_path: Path) -> None:
+    report = launched(tmp_path, train=True).report
+    assert report["steps"] == 2
+    assert report["run"]["ds_config"] is None
+    assert any("no DeepSpeed engine was made" in line for line in report["warnings"])
+
+
+def test_an_accelerate_config_that_is_none_is_one_line(tmp_path: Path) -> None:
+    config = tmp_path / "accelerate.yaml"
+    config.write_text(ACCELERATE_CONFIG.replace("zero_stage: 3", "zero_sage: 3") + "wrong_key: 1\n")
+    rehearsed = launched(tmp_path, "--accelerate-config", config)
+    assert rehearsed.code == 2
+    assert f"zerokit: error: {config}: accelerate launch refuses this" in rehearsed.err
+    assert "wrong_key" in rehearsed.err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("script", "line"),
+    [
+        (
+            "broken_compiler.py",
+            "broken_compiler.py:10: the rehearsal cannot stand in for the CUDA extension 'broken_extension'",
+        ),
+        (
+            "broken_cuda_only_op.py",
+            "broken_cuda_only_op.py:23: the rehearsal cannot stand in for the CUDA kernel 'halve'",
+        ),
+        (
+            "broken_cpu_only_op.py",
+            "NotImplementedError: Could not run 'broken::host_clip' with arguments from the 'CUDA' backend.",
+        ),
+        (
+            "broken_undefined_kernel.py",
+            "NotImplementedError: Could not run 'broken::fused_norm' with arguments from the 'CUDA' backend.",
+        ),
+    ],
+)
+def test_what_no_rehearsal_can_run_is_named(tmp_path: Path, script: str, line: str) -> None:
+    rehearsed = rehearse("--num-gpus", 2, "--rank", 0, SCRIPTS / script, cwd=tmp_path)
+    assert rehearsed.code == 2
+    assert line in rehearsed.err
+    assert "ninja" not in rehearsed.err

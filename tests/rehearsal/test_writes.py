@@ -1,0 +1,50 @@
+"""What a rehearsed script saves: its own data for real, weights not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.rehearsal.commands import SCRIPTS, Rehearsed, rehearse
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("saves")
+
+
+@pytest.fixture(scope="module")
+def rehearsed(folder: Path) -> Rehearsed:
+    (folder / "weights.safetensors").write_text("a person's own")
+    words = ("--num-gpus", 2, "--rank", 0, "--steps", 0, "--format", "json", SCRIPTS / "saves.py")
+    return rehearse(*words, cwd=folder)
+
+
+def test_data_is_written_and_read_again(rehearsed: Rehearsed, folder: Path) -> None:
+    assert rehearsed.code == 0, rehearsed.err
+    rows = torch.stack([torch.arange(start, start + 512) for start in range(64)])
+    assert f"sum {int(rows.sum())}" in rehearsed.err
+    assert torch.equal(torch.load(folder / "ids.pt"), rows)
+    assert torch.load(folder / "progress.pt") == {"step": 2, "best": 0.5}
+    assert "in memory True" in rehearsed.err
+
+
+def test_weights_are_not_written_and_the_report_says_so(rehearsed: Rehearsed, folder: Path) -> None:
+    names = ("host_weights.pt", "weights.pt", "opened.pt")
+    suppressed = rehearsed.report["suppressed"]
+    for name in names:
+        assert f"torch.save to {name}" in suppressed
+    assert "safetensors to weights.safetensors" in suppressed
+    assert "DeepSpeed checkpoints" in suppressed
+    assert not (folder / "weights.pt").exists()
+    assert not (folder / "checkpoint").exists()
+    assert (folder / "opened.pt").stat().st_size == 0  # the script itself has made it
+    assert (folder / "weights.safetensors").read_text() == "a person's own"
+    assert not any("data" in line or "progress" in line for line in suppressed)
+
+
+def test_a_script_that_ends_by_itself_has_no_stop_in_its_report(rehearsed: Rehearsed) -> None:
+    report = rehearsed.report
+    assert (report["steps"], report["run"]["stopped_after_steps"]) == (2, None)

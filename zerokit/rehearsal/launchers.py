@@ -1,0 +1,93 @@
+"""What a launcher would have given the script beyond the ranks: arguments, variables, a path."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Callable
+from pathlib import Path
+
+from zerokit.errors import LaunchError
+from zerokit.rehearsal.job import RehearsalJob
+
+_Environment = dict[str, str]
+
+# Of what accelerate sets, these belong to the rehearsal: which rank this is, where the others are, what it sees.
+_NOT_TAKEN = (
+    *("MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "WORLD_SIZE", "CUDA_VISIBLE_DEVICES"),
+    *("PYTHONPATH", "OMP_NUM_THREADS"),
+)
+
+
+def script_arguments(job: RehearsalJob) -> list[str]:
+    """The script's arguments as the launcher hands them on.
+
+    `deepspeed` puts the local rank before all others (deepspeed/launcher/launch.py); torchrun and accelerate
+    tell it by LOCAL_RANK alone.
+    """
+    if job.launcher != "deepspeed":
+        return job.arguments
+    local_rank = job.rank % min(job.num_gpus, job.gpus_per_node)
+    return [f"--local_rank={local_rank}", *job.arguments]
+
+
+def prepare(job: RehearsalJob) -> None:
+    """Set the variables that `accelerate launch` sets, if it is the launcher; once torch sees its GPUs.
+
+    Raises:
+        LaunchError: accelerate is not installed, its config cannot be read, or is not of a run on GPUs.
+    """
+    if job.launcher != "accelerate":
+        return
+    where = job.accelerate_config or "--launcher accelerate"
+    try:
+        environment = _accelerate_environment(job)
+    except ImportError as error:
+        raise LaunchError(
+            f"accelerate cannot be imported: {error}", where=where, hint="Run pip install accelerate"
+        ) from None
+    except (Exception, SystemExit) as error:
+        raise LaunchError(
+            f"accelerate launch refuses this: {error}", where=where, hint="Mend it by accelerate config"
+        ) from None
+    added = {name: value for name, value in environment.items() if name not in _NOT_TAKEN}
+    os.environ.update(added)
+    for folder in environment.get("PYTHONPATH", "").split(os.pathsep):
+        if folder and folder not in sys.path:
+            sys.path.append(folder)
+
+
+def _accelerate_environment(job: RehearsalJob) -> _Environment:
+    """Let accelerate's own command decide, up to the point where it would start processes."""
+    from accelerate.commands import launch
+    from accelerate.utils import launch as environments
+
+    found: _Environment = {}
+
+    def instead(prepare_environment: Callable[[Namespace], _Environment]) -> Callable[[Namespace], None]:
+        return lambda arguments: found.update(prepare_environment(arguments))
+
+    launch.deepspeed_launcher = instead(lambda given: environments.prepare_deepspeed_cmd_env(given)[1])
+    launch.multi_gpu_launcher = instead(environments.prepare_multi_gpu_env)
+    launch.simple_launcher = instead(lambda given: environments.prepare_simple_launcher_cmd_env(given)[1])
+    launch.launch_command(launch.launch_command_parser().parse_args(_command(job)))
+    if not found:
+        raise ValueError("it would not start the script on GPUs")
+    return found
+
+
+def _command(job: RehearsalJob) -> list[str]:
+    """Arguments of `accelerate launch`: what the rehearsal was told stands before what the file says."""
+    nodes = max(1, job.num_gpus // job.gpus_per_node)
+    config = ["--config_file", str(Path(job.accelerate_config))] if job.accelerate_config else []
+    return [
+        *config,
+        *("--num_processes", f"{job.num_gpus}", "--num_machines", f"{nodes}"),
+        # The port of a single machine, which accelerate tries; 0 lets it choose.
+        *(("--main_process_port", "0") if nodes == 1 else ("--main_process_ip", "127.0.0.1")),
+        *(("--machine_rank", f"{job.rank // job.gpus_per_node}") if nodes > 1 else ()),
+        *(["--module"] if job.module else []),
+        job.script,
+        *job.arguments,
+    ]
