@@ -1,8 +1,8 @@
 """Measured on a real GPU against rehearsed: the same script, with the same arguments, both ways.
 
-`python -m tests.gpu.compare_with_gpu` runs every configuration on the machine's GPU and rehearses it, in at most
-eight minutes, and writes docs/measured/gpu.json. `--measure-only` and `--rehearse-only` do one half and keep the other
-from the file, so that they may be done on two machines; the second needs no GPU.
+`python -m tests.gpu.compare_with_gpu` runs every configuration on the machine's GPU and rehearses it, in at
+most eight minutes, and writes docs/measured/gpu.json. `--measure-only` and `--rehearse-only` do one half
+and keep the other from the file, so that they may be done on two machines; the second needs no GPU.
 """
 
 from __future__ import annotations

@@ -157,7 +157,9 @@ def ds_config(args: argparse.Namespace) -> dict[str, Any]:
 def build(args: argparse.Namespace, config: dict[str, Any]) -> Any:
     """The model, on the GPU from the first tensor on."""
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(args.precision, torch.float32)
-    with torch.device("cuda"), deepspeed.zero.Init(config_dict_or_path=config, enabled=args.stage == 3):
+    # ZeRO-3's own context makes tensors on the GPU, too, and goes with no other.
+    place = torch.device("cuda") if args.stage < 3 else deepspeed.zero.Init(config_dict_or_path=config)
+    with place:
         model = transformers.AutoModelForCausalLM.from_config(model_config(args), dtype=dtype)
     if args.lora:
         from peft import LoraConfig, get_peft_model

@@ -12,7 +12,8 @@ from zerokit.rehearsal.report import RehearsalReport
 _MODULE = """
 import json, pathlib, sys
 job = json.loads(pathlib.Path(sys.argv[1]).read_text())
-exec(pathlib.Path(job["script"]).read_text(), {"job": job, "give": pathlib.Path(job["report_file"]).write_text})
+exec(pathlib.Path(job["script"]).read_text(), {"job": job, "give":
+pathlib.Path(job["report_file"]).write_text})
 """
 
 

@@ -1,7 +1,7 @@
 """Rehearsals that share their imports: one process sets up a virtual cluster, and forks for every run.
 
-`python -m tests.rehearsal.feature_runs` is that process: it reads a run from each line of stdin and answers with
-its exit code. A run that has to start from nothing goes through zerokit.rehearsal.processes instead.
+`python -m tests.rehearsal.feature_runs` is that process: it reads a run from each line of stdin and answers
+with its exit code. A run that has to start from nothing goes through zerokit.rehearsal.processes instead.
 """
 
 from __future__ import annotations

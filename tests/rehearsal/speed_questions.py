@@ -1,7 +1,7 @@
 """What tests of the rehearsal's shortcuts ask it, each question answered by a process of its own.
 
-A rehearsal changes its process for good, so :func:`answer` runs this module with the name of one of `QUESTIONS`,
-which prints its answer as JSON.
+A rehearsal changes its process for good, so :func:`answer` runs this module with the name of one of
+`QUESTIONS`, which prints its answer as JSON.
 """
 
 from __future__ import annotations
@@ -250,7 +250,7 @@ def _gathered(cluster: Cluster, wait: Any, shapes: list[tuple[int, ...]], keeps:
 
 def _active_bytes(cluster: Cluster) -> int:
     """Counts a block that another stream holds, though it is released."""
-    from zerokit.rehearsal import Model
+    from zerokit.rehearsal.library import Model
 
     waiting = cluster.backend.stat(Model.ORDINARY, "active_bytes", "current")
     cluster.backend.synchronize()

@@ -1,4 +1,5 @@
-"""Every feature that changes memory: the rehearsal runs it, and the change is the one that its arithmetic says.
+"""Every feature that changes memory: the rehearsal runs it, and the change is the one that its arithmetic
+says.
 
 The first line of each group is quick; ZEROKIT_ALL_COMBINATIONS=1 runs the rest, too.
 """

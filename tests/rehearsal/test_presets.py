@@ -54,7 +54,12 @@ def rehearsed(inputs: Path) -> Any:
         output = inputs / "out" / preset
         done = rehearse(
             *("--num-gpus", NUM_GPUS, "--no-advise", "--format", "json", SCRIPTS / "trainer_like.py"),
-            *(inputs / "model", inputs / "data" / "text", REPOSITORY / "ds_configs" / f"{preset}.json", output),
+            *(
+                inputs / "model",
+                inputs / "data" / "text",
+                REPOSITORY / "ds_configs" / f"{preset}.json",
+                output,
+            ),
             cwd=inputs,
         )
         found = done.report

@@ -29,7 +29,8 @@ _Gpu = Annotated[
     str | None, typer.Option(metavar="NAME", help="Card: H100, A100-80, L40S, T4 ...", show_default="H100")
 ]
 _GpuMemory = Annotated[
-    str | None, typer.Option(metavar="SIZE", help="Memory of one GPU.", show_default="80GiB, or that of --gpu")
+    str | None,
+    typer.Option(metavar="SIZE", help="Memory of one GPU.", show_default="80GiB, or that of --gpu"),
 ]
 _Steps = Annotated[
     int, typer.Option(min=0, help="Stop after so many optimizer steps; 0 runs the script to its end.")
@@ -214,9 +215,7 @@ def _check_launcher(launcher: str, accelerate_config: Path | None) -> None:
             hint="Leave one of the two options out",
         )
     if not accelerate_config.is_file():
-        raise ZerokitError(
-            "no such file", where=str(accelerate_config), hint="accelerate config writes one"
-        )
+        raise ZerokitError("no such file", where=str(accelerate_config), hint="accelerate config writes one")
 
 
 def _check_files(output: Path | None, trace: Path | None, plot: Path | None, snapshot: Path | None) -> None:

@@ -65,20 +65,22 @@ def virtual_cluster(
 ) -> Iterator[Cluster]:
     """Make this process one rank of a cluster that does not exist.
 
-    From here on `torch.cuda` finds a GPU, torch.distributed finds its peers, and DeepSpeed runs as on the cluster;
-    tensors on the GPU hold nothing, and what is computed from them is made up by stated rules. What the process was
-    before cannot be brought back: rehearse each configuration in a process of its own.
+    From here on `torch.cuda` finds a GPU, torch.distributed finds its peers, and DeepSpeed runs as on the
+    cluster; tensors on the GPU hold nothing, and what is computed from them is made up by stated rules.
+    What the process was before cannot be brought back: rehearse each configuration in a process of its own.
 
     Args:
         num_gpus: world size.
         gpus_per_node: GPUs, and ranks, on each machine.
         rank: the rank that this process plays.
-        steps: optimizer steps after which :class:`~zerokit.rehearsal.engine.RehearsalComplete` ends the run; 0 for
+        steps: optimizer steps after which :class:`~zerokit.rehearsal.engine.RehearsalComplete` ends the
+        run; 0 for
             no end.
         device: the GPU; an H100 with 80 GB if not given.
         gpu_memory_bytes: memory of the GPU, instead of the device's own.
         overrides: changes to the run.
-        values: "real" for a real run under the rehearsal's accounting, to check one against the other: tensors
+        values: "real" for a real run under the rehearsal's accounting, to check one against the other:
+        tensors
             hold what they would, in host memory; every operator is computed on the CPU; and the ranks are
             `num_gpus` processes that meet over gloo at MASTER_ADDR and MASTER_PORT.
 

@@ -40,7 +40,8 @@ class Traffic:
 
         Args:
             name: the collective, as torch.distributed names it.
-            size: bytes of the whole tensor: what is gathered in all, scattered from, reduced or broadcast (the
+            size: bytes of the whole tensor: what is gathered in all, scattered from, reduced or broadcast
+            (the
                 convention of nccl-tests, so that bus bandwidth follows from it).
             group_size: number of ranks that take part.
         """
@@ -70,7 +71,7 @@ def done(result: Any) -> Any:
 
 
 class VirtualProcessGroup(dist.ProcessGroup):
-    """Every collective of torch.distributed for one rank of `size`, by the rule in this module's docstring."""
+    """Every collective of torch.distributed for one rank of `size`, by this module's rule."""
 
     def __init__(self, rank: int, size: int, traffic: Traffic) -> None:
         super().__init__(rank, size)  # type: ignore[call-arg]
@@ -275,7 +276,7 @@ def install(traffic: Traffic, *, rank: int, world_size: int) -> None:
         setattr(module, name, nothing)
     module._store_based_barrier = nothing
     # DistributedDataParallel times its passes with CUDA events, for which a CPU build has no timer.
-    dist.Logger.set_runtime_stats_and_log = nothing  # type: ignore[method-assign]
+    dist.Logger.set_runtime_stats_and_log = nothing  # type: ignore[attr-defined]
 
 
 def install_groups(create: GroupMaker, meet: Callable[[], Any], *, rank: int, world_size: int) -> None:

@@ -1,7 +1,8 @@
 """torch.compile in a rehearsal: the function as it is written.
 
-Inductor writes Triton kernels, and needs Triton and a GPU for it. What it would fuse away is counted here as eager
-code makes it, and the report says so. Other backends, such as "eager" and "aot_eager", are torch's own affair.
+Inductor writes Triton kernels, and needs Triton and a GPU for it. What it would fuse away is counted here
+as eager code makes it, and the report says so. Other backends, such as "eager" and "aot_eager", are torch's
+own affair.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def install() -> None:
             return as_written
         return as_written(model)
 
-    torch.compile = compiled  # type: ignore[assignment]
+    torch.compile = compiled
 
 
 def as_written(model: Any) -> Any:

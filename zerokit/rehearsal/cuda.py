@@ -7,7 +7,6 @@ GPU out.
 
 from __future__ import annotations
 
-import functools
 import types
 from collections.abc import Collection
 from typing import Any
@@ -33,7 +32,7 @@ def install(backend: Backend, device: VirtualDevice, *, visible: int, index: int
     _refuse_the_rest(answers)
     for name, answer in answers.items():
         setattr(torch._C, name, answer)
-    _install_streams(backend, index)
+    _install_streams()
     _install_module(backend, device, visible)
     _install_storage(backend)
 
@@ -79,7 +78,12 @@ def _answers(backend: Backend, visible: int, index: int) -> dict[str, Any]:
         "getCurrentSolverHandle": 0,
         "getCublasWorkspaceSize": 32 * 2**20,
         "getCublasLtWorkspaceSize": 32 * 2**20,
-        "memorySnapshot": {"segments": [], "device_traces": [], "allocator_settings": {}, "external_annotations": []},
+        "memorySnapshot": {
+            "segments": [],
+            "device_traces": [],
+            "allocator_settings": {},
+            "external_annotations": [],
+        },
         "tunableop_is_enabled": False,
     }
     asked = {
@@ -89,12 +93,16 @@ def _answers(backend: Backend, visible: int, index: int) -> dict[str, Any]:
         "resetPeakMemoryStats": lambda _device=0: backend.reset_peak(Space.DEVICE),
         "getCurrentRawStream": lambda _device=0: backend.current_stream,
     }
-    answers = dict.fromkeys(quiet, nothing) | {name: constant(value) for name, value in constants.items()} | asked
+    told = {name: constant(value) for name, value in constants.items()}
+    answers = dict.fromkeys(quiet, nothing) | told | asked
     return {f"_cuda_{name}": answer for name, answer in answers.items()}
 
 
 # Settings and facts of the build among a CUDA build's functions, which never reach the driver.
-_HARMLESS = ("tunableop", "record_untuned", "get_conv_benchmark", "allocationTraceback", "getHipblasltVersion")
+_HARMLESS = (
+    *("tunableop", "record_untuned", "get_conv_benchmark", "allocationTraceback"),
+    "getHipblasltVersion",
+)
 
 
 def _refuse_the_rest(answered: Collection[str]) -> None:
@@ -109,8 +117,8 @@ def _refuse_the_rest(answered: Collection[str]) -> None:
 
     for name in dir(torch._C):
         function = getattr(torch._C, name)
-        is_cuda = name.startswith("_cuda_") and name not in answered and not any(part in name for part in _HARMLESS)
-        if is_cuda and isinstance(function, types.BuiltinFunctionType):
+        is_harmless = name in answered or any(part in name for part in _HARMLESS)
+        if name.startswith("_cuda_") and not is_harmless and isinstance(function, types.BuiltinFunctionType):
             setattr(torch._C, name, refuse(name))
 
 
@@ -135,91 +143,25 @@ def memory_stats(backend: Backend) -> dict[str, Any]:
     }
 
 
-def _install_streams(backend: Backend, index: int) -> None:
-    """Streams and events that order nothing: everything has happened when it is asked for.
-
-    The library's current stream follows, since the allocator keeps free blocks by stream.
-    """
+def _install_streams() -> None:
     import torch
 
-    class Stream(torch.Stream):
-        def __new__(cls, device: Any = None, priority: int = 0, **given: Any) -> Stream:
-            if "stream_id" in given:
-                return super().__new__(cls, **given)
-            return super().__new__(cls, device=torch.device("cuda", index), priority=priority)
-
-        def __init__(self, *_: Any, **__: Any) -> None:
-            pass
-
-        @property
-        def cuda_stream(self) -> int:
-            return int(self.stream_id)
-
-        def wait_event(self, event: Any) -> None: ...
-        def wait_stream(self, stream: Any) -> None: ...
-        def synchronize(self) -> None: ...
-        def query(self) -> bool:
-            return True
-
-        def record_event(self, event: Any = None) -> Any:
-            return event or Event()
-
-        def __enter__(self) -> Any:
-            self._contexts = [*getattr(self, "_contexts", []), StreamContext(self)]
-            self._contexts[-1].__enter__()
-            return self
-
-        def __exit__(self, *_: Any) -> None:
-            self._contexts.pop().__exit__()
-
-    class Event:
-        def __init__(self, *_: Any, **__: Any) -> None:
-            pass
-
-        def record(self, stream: Any = None) -> None: ...
-        def wait(self, stream: Any = None) -> None: ...
-        def synchronize(self) -> None: ...
-        def query(self) -> bool:
-            return True
-
-        def elapsed_time(self, end: Any) -> float:
-            return 1.0
-
-    class StreamContext:
-        def __init__(self, stream: Any) -> None:
-            self.stream = stream
-            self._before: list[int] = []
-
-        def __enter__(self) -> None:
-            self._before.append(backend.current_stream)
-            if self.stream is not None:
-                backend.current_stream = self.stream.stream_id
-
-        def __exit__(self, *_: Any) -> None:
-            backend.current_stream = self._before.pop()
-
-    @functools.cache  # DeepSpeed asks for the current stream at every collective
-    def stream_of(number: int) -> Any:
-        return Stream(stream_id=number, device_index=index, device_type=1)
-
-    def set_stream(stream: Any) -> None:
-        if stream is not None:
-            backend.current_stream = stream.stream_id
+    from zerokit.rehearsal import streams
 
     answers = {
-        "Stream": Stream,
-        "Event": Event,
-        "StreamContext": StreamContext,
-        "stream": StreamContext,
-        "set_stream": set_stream,
-        "current_stream": lambda device=None: stream_of(backend.current_stream),
-        "default_stream": lambda device=None: stream_of(0),
-        "ExternalStream": Stream,
+        "Stream": streams.Stream,
+        "ExternalStream": streams.Stream,
+        "Event": streams.Event,
+        "StreamContext": streams.StreamContext,
+        "stream": streams.StreamContext,
+        "set_stream": streams.set_stream,
+        "current_stream": streams.current_stream,
+        "default_stream": streams.default_stream,
     }
     for name, answer in answers.items():
         setattr(torch.cuda, name, answer)
-    streams = torch.cuda.streams
-    streams.Stream, streams.Event = Stream, Event  # type: ignore[assignment, misc]
+    module: Any = torch.cuda.streams
+    module.Stream, module.Event = streams.Stream, streams.Event
 
 
 class _Silent:
@@ -237,7 +179,7 @@ def _install_module(backend: Backend, device: VirtualDevice, visible: int) -> No
     """What `torch.cuda` decides in Python when it starts up."""
     import torch
 
-    cuda = torch.cuda
+    cuda: Any = torch.cuda
 
     def free_and_total(_device: Any = None) -> tuple[int, int]:
         reserved = backend.stat(Model.ANSWERING, "reserved_bytes", "current")
@@ -264,13 +206,13 @@ def _install_module(backend: Backend, device: VirtualDevice, visible: int) -> No
     cuda.profiler.check_error = cuda.check_error
     torch.backends.cudnn.is_acceptable = lambda tensor: False
     cuda.nvtx._nvtx = _Silent()
-    cuda.nccl.version = lambda: (2, 27, 5)  # type: ignore[assignment]
+    cuda.nccl.version = lambda: (2, 27, 5)
     torch.version.cuda = torch.version.cuda or "12.8"
     torch.backends.cuda.is_built = lambda: True
 
 
 def _install_storage(backend: Backend) -> None:
-    """Storages made and resized in Python, which go past the allocator (or are compiled out of CPU builds)."""
+    """Storages made and resized in Python, which a CPU build cannot do and a CUDA build does by itself."""
     import torch
 
     storage_class: Any = torch.UntypedStorage

@@ -82,10 +82,11 @@ CARDS: dict[str, VirtualDevice] = {
     "V100-16": _card("Tesla V100-SXM2-16GB", 16_160, (7, 0), 80, 6),
     "V100-32": _card("Tesla V100-SXM2-32GB", 32_501, (7, 0), 80, 6),
 }
-"""By the name that people use. Memory, as printed by torch in public logs, is of one driver: others keep up to
-0.3 % more or less. H100, H200, B200, L40S, A10G, RTX 3090, T4 and V100-16: lines `_CudaDeviceProperties(name=...)`
-of torch 2.0 to 2.15 (2.15 for the A10G, 1.8 for the V100); both A100, RTX 4090 and V100-32: the first lines of
-Ultralytics runs ("CUDA:0 (NVIDIA A100-SXM4-80GB, 81153MiB)", torch 2.7 and later; 2.1 for the RTX 4090).
+"""By the name that people use. Memory, as printed by torch in public logs, is of one driver: others keep up
+to 0.3 % more or less. H100, H200, B200, L40S, A10G, RTX 3090, T4 and V100-16: lines
+`_CudaDeviceProperties(name=...)` of torch 2.0 to 2.15 (2.15 for the A10G, 1.8 for the V100); both A100, RTX
+4090 and V100-32: the first lines of Ultralytics runs ("CUDA:0 (NVIDIA A100-SXM4-80GB, 81153MiB)", torch 2.7
+and later; 2.1 for the RTX 4090).
 Multiprocessors and L2 caches that those do not name are of NVIDIA's architecture white papers."""
 
 

@@ -286,8 +286,8 @@ def merged(config: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, A
     return result
 
 
-# Where DeepSpeed 0.19 keeps its tensors: attributes of the wrappers in runtime/zero/stage_1_and_2.py, stage3.py,
-# runtime/bf16_optimizer.py and fp16/*.py. Attributes that a wrapper lacks are passed over.
+# Where DeepSpeed 0.19 keeps its tensors: attributes of the wrappers in runtime/zero/stage_1_and_2.py,
+# stage3.py, runtime/bf16_optimizer.py and fp16/*.py. Attributes that a wrapper lacks are passed over.
 _PLACES = {
     Category.PARAMETERS: ("bit16_groups_flat", "fp16_partitioned_groups_flat", "lp_param_groups_flat"),
     Category.OPTIMIZER_STATES: (
@@ -363,7 +363,8 @@ def patch_bookkeeping(_module: ModuleType) -> None:
     import deepspeed.utils.nvtx
 
     communication.build_shm_op = lambda: None
-    # Ranges for a profiler of the GPU: every hook and collective opens one, and they take a tenth of the run's time.
+    # Ranges for a profiler of the GPU: every hook and collective opens one, and they take a tenth of the
+    # run's time.
     deepspeed.utils.nvtx.enable_nvtx = False
     _register_compile_passes_where_used(deepspeed.runtime.engine.DeepSpeedEngine)
 

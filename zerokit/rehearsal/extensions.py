@@ -17,7 +17,7 @@ def install() -> None:
     """Refuse CUDA sources and DeepCompile. Extensions of C++ alone are compiled, and run on the host."""
     import torch
 
-    torch.cuda._compile_kernel = _refuse_kernel
+    torch.cuda._compile_kernel = _refuse_kernel  # type: ignore[assignment]
     when_imported("torch.utils.cpp_extension", _refuse_cuda_sources)
     when_imported("deepspeed.runtime.engine", _refuse_deepcompile)
 
@@ -56,7 +56,7 @@ def _extension_gap(name: str) -> RehearsalGap:
 
 
 def _refuse_deepcompile(module: ModuleType) -> None:
-    """DeepCompile moves ZeRO's gathers and releases into the compiled graph, of which nothing is seen here."""
+    """DeepCompile moves ZeRO's gathers and releases into the compiled graph, of which nothing shows."""
     engine_class = module.DeepSpeedEngine
     compile_engine = engine_class.compile
 

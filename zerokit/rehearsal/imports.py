@@ -1,4 +1,4 @@
-"""Changes to a module at the moment it is first imported, so that nothing is imported that the script does not use."""
+"""Changes to modules at the moment they are first imported: what a script does not use stays out."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class _Finder(importlib.abc.MetaPathFinder):
                 continue
             spec = finder.find_spec(name, path, target)
             if spec is not None and spec.loader is not None:
-                spec.loader = _ChangingLoader(spec.loader, self.changes[name])  # type: ignore[arg-type]
+                spec.loader = _ChangingLoader(spec.loader, self.changes[name])
                 return spec
         return None
 

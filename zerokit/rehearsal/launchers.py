@@ -13,7 +13,8 @@ from zerokit.rehearsal.job import RehearsalJob
 
 _Environment = dict[str, str]
 
-# Of what accelerate sets, these belong to the rehearsal: which rank this is, where the others are, what it sees.
+# Of what accelerate sets, these belong to the rehearsal: which rank this is, where the others are, what it
+# sees.
 _NOT_TAKEN = (
     *("MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "WORLD_SIZE", "CUDA_VISIBLE_DEVICES"),
     *("PYTHONPATH", "OMP_NUM_THREADS"),

@@ -167,7 +167,7 @@ class Backend:
         return int(self._library.zk_block(tensor.untyped_storage()._cdata))
 
     def is_made_up(self, storage: torch.UntypedStorage) -> bool:
-        """Whether nobody can say what `storage` holds, because it depends on values that there are none of."""
+        """Whether what `storage` holds depends on values that there are none of."""
         return bool(self._library.zk_is_made_up(storage._cdata))
 
     def resize_storage(self, storage: torch.UntypedStorage, size: int) -> None:
@@ -310,8 +310,9 @@ def _copied(address: int | None, count: int, dtype: numpy.dtype[Any]) -> numpy.n
 
     if not count or address is None:
         return numpy.zeros(0, dtype)
-    raw = (ctypes.c_char * (count * dtype.itemsize)).from_address(address)
-    return numpy.frombuffer(raw, dtype=dtype).copy()
+    raw: Any = (ctypes.c_char * (count * dtype.itemsize)).from_address(address)
+    rows: numpy.ndarray[Any, Any] = numpy.frombuffer(raw, dtype=dtype)
+    return rows.copy()
 
 
 def _declare(library: ctypes.CDLL) -> None:

@@ -1,7 +1,8 @@
 """`from_pretrained` from the config alone: no weight is read, downloaded or filled.
 
-transformers' own loading code runs, over a checkpoint that has every tensor of the model and none of its values, so
-that the peaks of loading (the whole state dict on rank 0 under ZeRO-3, say) are those of a real run.
+transformers' own loading code runs, over a checkpoint that has every tensor of the model and none of its
+values, so that the peaks of loading (the whole state dict on rank 0 under ZeRO-3, say) are those of a real
+run.
 """
 
 from __future__ import annotations
@@ -76,7 +77,8 @@ def made_up_tensor(shape: tuple[int, ...], dtype: Any, device: str = "cpu") -> A
 def tensors_of(model: Any) -> Iterator[tuple[str, tuple[tuple[int, ...], Any]]]:
     """Name, shape and dtype of every tensor that a checkpoint of `model` holds.
 
-    Under ZeRO-3 a parameter's full shape is its `ds_shape`. A checkpoint is stored in the dtype of its config.
+    Under ZeRO-3 a parameter's full shape is its `ds_shape`. A checkpoint is stored in the dtype of its
+    config.
     """
     stored = getattr(model.config, "dtype", None) or getattr(model, "dtype", None)
     state = model.state_dict(keep_vars=True)

@@ -48,14 +48,14 @@ def collect(cluster: Cluster, meta: dict[str, Any]) -> Recording:
     warnings = []
     if skipped := backend.random_elements_skipped:
         warnings.append(
-            f"{skipped:,} random numbers that fill weights on the host were not drawn: shuffles that use torch's "
-            "default generator afterwards differ from a real run's"
+            f"{skipped:,} random numbers that fill weights on the host were not drawn: shuffles that use "
+            "torch's default generator afterwards differ from a real run's"
         )
     warnings += ran_as_written()
     if not watch.completed:
         warnings.append(
-            "no optimizer step was seen: the figures are of what ran before the script ended, and a training run "
-            "needs more"
+            "no optimizer step was seen: the figures are of what ran before the script ended, and a training "
+            "run needs more"
         )
     elif not watch.saw_engine:
         warnings.append(

@@ -22,7 +22,8 @@ class Sites:
     def find(self) -> int:
         """Index of the innermost line outside torch and the rehearsal itself, or -1 if there is none.
 
-        DeepSpeed's and transformers' lines count: they say more of a buffer than the line of the script that trains.
+        DeepSpeed's and transformers' lines count: they say more of a buffer than the line of the script
+        that trains.
         """
         frame = sys._getframe().f_back
         while frame is not None:
@@ -31,7 +32,7 @@ class Sites:
                 key = (code, frame.f_lineno)
                 known = self._known.get(key)
                 return self._add(key) if known is None else known
-            frame = frame.f_back  # type: ignore[assignment]
+            frame = frame.f_back
         return -1
 
     def _is_passed_over(self, path: str) -> bool:

@@ -1,7 +1,7 @@
 """Runs one rank of a rehearsal in this process: `python -m zerokit.rehearsal.worker JOB.json`.
 
-Exit codes: 0 the report is written; 2 a mistake in the input or a gap of the rehearsal, told in one line on stderr;
-3 the script raised, and its traceback is on stderr as it would be on the cluster.
+Exit codes: 0 the report is written; 2 a mistake in the input or a gap of the rehearsal, told in one line on
+stderr; 3 the script raised, and its traceback is on stderr as it would be on the cluster.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def rehearse(job: RehearsalJob) -> int:
 
 
 def run_in(cluster: Cluster, job: RehearsalJob) -> int:
-    """Run the script of `job`, and write its report, in a cluster that is set up already; as :func:`rehearse`."""
+    """As :func:`rehearse`, in a cluster that is set up already."""
     from zerokit.rehearsal.engine import RehearsalComplete
 
     failure: BaseException | None = None

@@ -95,7 +95,7 @@ def _install_torch_save(suppressed: SuppressedWrites, backend: Backend) -> None:
         else:
             suppressed.add(f"torch.save to {_file_name(f)}")
 
-    torch.save = save_values
+    torch.save = save_values  # type: ignore[assignment]
 
 
 def _install_save_file(module: ModuleType, suppressed: SuppressedWrites, backend: Backend) -> None:
@@ -159,7 +159,7 @@ class _TensorSearch(pickle.Pickler):
         import torch
 
         if isinstance(item, torch.storage.TypedStorage):
-            item = item.untyped()
+            item = item.untyped()  # type: ignore[no-untyped-call]
         if not isinstance(item, torch.Tensor | torch.UntypedStorage):
             return None
         if item.device.type == "cuda" or (item.device.type == "cpu" and self._is_made_up(item)):

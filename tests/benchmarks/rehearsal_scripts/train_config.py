@@ -1,4 +1,5 @@
-"""A plain DeepSpeed training script: a model of a published size, built from its config alone, on random tokens.
+"""A plain DeepSpeed training script: a model of a published size, built from its config alone, on random
+tokens.
 
 Run it as any training script; the benchmark of the rehearsal's speed runs it on virtual GPUs.
 """

@@ -101,7 +101,8 @@ OperatorFacts learn(const c10::OperatorHandle& op) {
   facts.name_index = operator_index(overload.empty() ? schema.name() : schema.name() + "." + overload);
   facts.has_cpu_kernel = op.hasKernelForDispatchKey(c10::DispatchKey::CPU) ||
                          op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) ||
-                         op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional);
+                         op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional) ||
+                         op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
   facts.mixes_devices = takes_host_tensors(schema.name());
   facts.small_result_is_true = starts_with(schema.name(), "aten::all") || starts_with(schema.name(), "aten::isfinite") ||
                                starts_with(schema.name(), "aten::eq");

@@ -1,9 +1,9 @@
 // Results of operators that every layer of a model calls and whose Meta kernels are written in Python: half a
 // millisecond a call, where the others take microseconds. Only the plain case is here; all others go the usual way.
 
+#include <ATen/TensorUtils.h>
 #include <torch/library.h>
 
-#include <optional>
 #include <vector>
 
 #include "dispatch.h"
@@ -16,7 +16,10 @@ using c10::IValue;
 using c10::ScalarType;
 using torch::jit::Stack;
 
-bool is_plain(const Tensor& tensor) { return tensor.defined() && tensor.is_cuda() && tensor.is_contiguous(); }
+// With the very strides that a new tensor has; a contiguous one may have others along dimensions of one element.
+bool is_plain(const Tensor& tensor) {
+  return tensor.defined() && tensor.is_cuda() && tensor.strides() == at::detail::defaultStrides(tensor.sizes());
+}
 
 // True where only the size of the results matters, and is that of `tensor`.
 bool has_no_values(const Tensor& tensor) {

@@ -9,6 +9,8 @@
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/unfold_native.h>
+#include <ATen/ops/view_as_complex_native.h>
+#include <ATen/ops/view_as_real_native.h>
 #include <ATen/ops/view_native.h>
 #include <torch/library.h>
 
@@ -377,6 +379,8 @@ void register_kernels(torch::Library& library) {
   library.impl("view", at::native::view);
   library.impl("_reshape_alias", at::native::_reshape_alias);
   library.impl("unfold", at::native::unfold);
+  library.impl("view_as_real", at::native::view_as_real);
+  library.impl("view_as_complex", at::native::view_as_complex);
   library.impl("set_.source_Storage_storage_offset", set_storage_and_shape);
   library.impl("set_.source_Storage", set_storage);
   library.impl("set_.source_Tensor", set_tensor);

@@ -1,9 +1,9 @@
 """What DeepSpeed's ZeRO-3 does in a loop over all ranks, done at once.
 
-DeepSpeed cuts a buffer into one tensor for each rank before a reduce-scatter and after an all-gather: at a thousand
-ranks that is most of a rehearsal's time. The two functions here allocate the same blocks in the same order without
-the pieces. They take the place of the originals only where the source is the one they were written for (DeepSpeed
-0.19.8), and leave small buffers, whose values are computed, to them.
+DeepSpeed cuts a buffer into one tensor for each rank before a reduce-scatter and after an all-gather: at a
+thousand ranks that is most of a rehearsal's time. The two functions here allocate the same blocks in the
+same order without the pieces. They take the place of the originals only where the source is the one they
+were written for (DeepSpeed 0.19.8), and leave small buffers, whose values are computed, to them.
 """
 
 from __future__ import annotations
@@ -86,12 +86,13 @@ def install_all_gather(module: ModuleType) -> None:
 
 def _padding(tensors: list[torch.Tensor], parts: list[int], ranks: int) -> list[torch.Tensor]:
     """What fills the parts of the last ranks up, in DeepSpeed's order: by rank, then by tensor."""
+    pairs = list(zip(tensors, parts, strict=True))
+    first = min(_full_parts(tensor, part) for tensor, part in pairs)
     missing = [
-        part - _part_size(tensor, part, rank)
-        for rank in range(min(_full_parts(tensor, part) for tensor, part in zip(tensors, parts, strict=True)), ranks)
-        for tensor, part in zip(tensors, parts, strict=True)
+        part - _part_size(tensor, part, rank) for rank in range(first, ranks) for tensor, part in pairs
     ]
-    return [torch.empty(size, dtype=tensors[0].dtype, device=tensors[0].device) for size in missing if size > 0]
+    like = tensors[0]
+    return [torch.empty(size, dtype=like.dtype, device=like.device) for size in missing if size > 0]
 
 
 def _full_parts(tensor: torch.Tensor, part: int) -> int:
