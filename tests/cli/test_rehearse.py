@@ -35,6 +35,10 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["--num-gpus", 4, "--launcher", "mpirun"], "--launcher"),
         (["--num-gpus", 4, "--gpu-memory", "much"], "--gpu-memory: 'much' is not a size in bytes"),
         (["--num-gpus", 4, "--gpu-memory", "0"], "--gpu-memory: must be more than 0"),
+        (
+            ["--num-gpus", 4, "--gpu", "H1000"],
+            "--gpu: 'H1000' is not a card in the table. Choose one of A100-40",
+        ),
         (["--num-gpus", 4, "--timeout", 0], "--timeout"),
         (
             ["--num-gpus", 4, "--ds-config-override", "stage"],
@@ -140,6 +144,28 @@ def test_the_worker_is_told_everything(zerokit: Run, tmp_path: Path, script: Pat
     assert (first["steps"], first["gpu_memory_bytes"], first["module"]) == (3, 40 * 2**30, False)
     assert (first["trace_file"], last["trace_file"]) == (str(trace), None)
     assert first["cwd"] == str(Path.cwd())
+
+
+@pytest.mark.parametrize(
+    ("options", "name", "total", "memory"),
+    [
+        (["--gpu", "t4"], "Tesla T4", 15095 * 2**20, 15095 * 2**20),
+        (["--gpu", "H200", "--gpu-memory", "100GiB"], "NVIDIA H200", 143156 * 2**20, 100 * 2**30),
+        ([], "NVIDIA H100 80GB HBM3", 85028896768, 80 * 2**30),
+    ],
+)
+def test_the_card_is_told_to_the_worker(
+    zerokit: Run, tmp_path: Path, script: Path, options: list[str], name: str, total: int, memory: int
+) -> None:
+    told = tmp_path / "told.json"
+    fake_worker.script(tmp_path, f"import json; open({str(told)!r}, 'w').write(json.dumps(job))", REPORT)
+    assert zerokit("rehearse", "--num-gpus", 1, *options, script)[0] == 0
+    job = json.loads(told.read_text())
+    assert (job["device"]["name"], job["device"]["total_bytes"], job["gpu_memory_bytes"]) == (
+        name,
+        total,
+        memory,
+    )
 
 
 def test_one_rank_alone(zerokit: Run, tmp_path: Path, script: Path) -> None:

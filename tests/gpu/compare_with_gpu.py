@@ -1,8 +1,8 @@
 """Measured on a real GPU against rehearsed: the same script, with the same arguments, both ways.
 
-`python -m tests.gpu.compare_with_gpu` runs every configuration on the machine's GPU and rehearses it, in at
-most eight minutes, and writes docs/measured/gpu.json. `--measure-only` and `--rehearse-only` do one half
-and keep the other from the file, so that they may be done on two machines; the second needs no GPU.
+`python -m tests.gpu.compare_with_gpu` runs every configuration on the machine's GPU, rehearses it, and writes
+docs/measured/gpu.json, in at most eight minutes. `--measure-only` and `--rehearse-only` do one half and keep
+the other from the file, so that they may be done on two machines; the second needs no GPU.
 """
 
 from __future__ import annotations
@@ -182,7 +182,8 @@ def gpu_of_this_machine() -> VirtualDevice:
     """Asked in a process of its own, so that this one never takes memory of the GPU. Raises RuntimeError."""
     question = (
         "import json, torch; p = torch.cuda.get_device_properties(0); "
-        "print(json.dumps([p.name, p.total_memory, [p.major, p.minor], p.multi_processor_count, p.L2_cache_size]))"
+        "capability, more = [p.major, p.minor], [p.multi_processor_count, p.L2_cache_size]; "
+        "print(json.dumps([p.name, p.total_memory, capability, *more]))"
     )
     outcome = subprocess.run([sys.executable, "-c", question], capture_output=True, text=True, check=False)
     if outcome.returncode != 0:
@@ -195,7 +196,7 @@ def gpu_of_this_machine() -> VirtualDevice:
 
 
 def errors_percent(measured: Figures | None, rehearsed: Figures | None) -> dict[str, float] | None:
-    """By how much each rehearsed figure is beside the measured one, signed; None if one of them is missing."""
+    """By how much each rehearsed figure is beside the measured one, signed; None if one is missing."""
     if not measured or not rehearsed:
         return None
     pairs = {name: (measured[name], rehearsed[name]) for name in LIMITS_PERCENT}

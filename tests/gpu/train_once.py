@@ -9,6 +9,7 @@ import argparse
 import fcntl
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +19,16 @@ import transformers
 
 SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2.5-0.5b": (
-        "Qwen2",
+        "Qwen2ForCausalLM",
         {
             **{"vocab_size": 151936, "hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24},
             **{"num_attention_heads": 14, "num_key_value_heads": 2, "tie_word_embeddings": True},
         },
     ),
-    "gpt2-large": ("GPT2", {"n_embd": 1280, "n_layer": 36, "n_head": 20}),
-    "gpt2-xl": ("GPT2", {"n_embd": 1600, "n_layer": 48, "n_head": 25}),
+    "gpt2-large": ("GPT2LMHeadModel", {"n_embd": 1280, "n_layer": 36, "n_head": 20}),
+    "gpt2-xl": ("GPT2LMHeadModel", {"n_embd": 1600, "n_layer": 48, "n_head": 25}),
     "llama-3.2-1b": (
-        "Llama",
+        "LlamaForCausalLM",
         {
             **{"vocab_size": 128256, "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16},
             **{
@@ -39,21 +40,21 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "qwen2.5-1.5b": (
-        "Qwen2",
+        "Qwen2ForCausalLM",
         {
             **{"vocab_size": 151936, "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28},
             **{"num_attention_heads": 12, "num_key_value_heads": 2, "tie_word_embeddings": True},
         },
     ),
     "llama-3.2-3b": (
-        "Llama",
+        "LlamaForCausalLM",
         {
             **{"vocab_size": 128256, "hidden_size": 3072, "intermediate_size": 8192, "num_hidden_layers": 28},
             **{"num_attention_heads": 24, "num_key_value_heads": 8, "tie_word_embeddings": True},
         },
     ),
     "qwen3-4b": (
-        "Qwen3",
+        "Qwen3ForCausalLM",
         {
             **{"vocab_size": 151936, "hidden_size": 2560, "intermediate_size": 9728, "num_hidden_layers": 36},
             **{
@@ -65,14 +66,14 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "llama-2-7b": (
-        "Llama",
+        "LlamaForCausalLM",
         {
             **{"vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32},
             **{"num_attention_heads": 32, "num_key_value_heads": 32},
         },
     ),
     "llama-3.1-8b": (
-        "Llama",
+        "LlamaForCausalLM",
         {
             **{
                 "vocab_size": 128256,
@@ -84,12 +85,12 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
 }
-"""transformers' name of the architecture, and its config: the models as they were published."""
+"""The class of transformers, and its config: the models as they were published."""
 
 LEARNING_RATE = 1e-5
 
 
-def options() -> argparse.Namespace:
+def options(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     add = parser.add_argument
     add("--model", choices=SHAPES, required=True)
@@ -108,18 +109,14 @@ def options() -> argparse.Namespace:
     add("--sum-in-fp32", action="store_true", help="data_types.grad_accum_dtype")
     add("--steps", type=int, default=3)
     add("--output", type=Path, required=True, help="takes the figures, as JSON")
-    return parser.parse_args()
+    return parser.parse_args(given)
 
 
 def model_config(args: argparse.Namespace) -> Any:
-    architecture, shape = SHAPES[args.model]
-    length = (
-        {"n_positions": args.sequence}
-        if architecture == "GPT2"
-        else {"max_position_embeddings": args.sequence}
-    )
-    return getattr(transformers, f"{architecture}Config")(
-        **shape, **length, attn_implementation=args.attention, use_cache=False
+    name, shape = SHAPES[args.model]
+    lengths = {"n_positions" if name == "GPT2LMHeadModel" else "max_position_embeddings": args.sequence}
+    return getattr(transformers, name).config_class(
+        **shape, **lengths, attn_implementation=args.attention, use_cache=False
     )
 
 
@@ -157,10 +154,12 @@ def ds_config(args: argparse.Namespace) -> dict[str, Any]:
 def build(args: argparse.Namespace, config: dict[str, Any]) -> Any:
     """The model, on the GPU from the first tensor on."""
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(args.precision, torch.float32)
+    # Imports the model's code, too: inside ZeRO-3's context, torch._dynamo objects to Tensor.__new__.
+    shape = model_config(args)
     # ZeRO-3's own context makes tensors on the GPU, too, and goes with no other.
     place = torch.device("cuda") if args.stage < 3 else deepspeed.zero.Init(config_dict_or_path=config)
     with place:
-        model = transformers.AutoModelForCausalLM.from_config(model_config(args), dtype=dtype)
+        model = transformers.AutoModelForCausalLM.from_config(shape, dtype=dtype)
     if args.lora:
         from peft import LoraConfig, get_peft_model
 
@@ -172,7 +171,7 @@ def build(args: argparse.Namespace, config: dict[str, Any]) -> Any:
 
 
 def batch(args: argparse.Namespace, vocabulary: int) -> dict[str, Any]:
-    """Token ids of shape (micro batch, sequence); with padding, row `n` has `n` quarters less than the whole."""
+    """Token ids of shape (micro batch, sequence); with padding, row `n` lacks `n` quarters of them."""
     ids = torch.randint(0, vocabulary, (args.micro_batch, args.sequence), device="cuda")
     if not args.padding:
         return {"input_ids": ids, "labels": ids}
@@ -183,7 +182,7 @@ def batch(args: argparse.Namespace, vocabulary: int) -> dict[str, Any]:
 
 
 def wait_for_turn() -> None:
-    """Hold the file that TRAIN_ONCE_TURN names until this process ends, so that one at a time uses the GPU."""
+    """Hold the file TRAIN_ONCE_TURN until this process ends, so that one at a time uses the GPU."""
     if "TRAIN_ONCE_TURN" in os.environ:
         turn = os.open(os.environ["TRAIN_ONCE_TURN"], os.O_RDWR | os.O_CREAT)
         fcntl.flock(turn, fcntl.LOCK_EX)

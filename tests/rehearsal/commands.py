@@ -32,7 +32,7 @@ class Rehearsed:
         return report
 
 
-def rehearse(*words: object, cwd: Path, timeout: float = 180) -> Rehearsed:
+def rehearse(*words: object, cwd: Path, timeout: float = 600) -> Rehearsed:
     """Run ``zerokit rehearse WORDS`` in `cwd`, with neither a Hub nor a warm cache of data sets."""
     environment = {
         **{name: value for name, value in os.environ.items() if name != "DS_ACCELERATOR"},

@@ -1,4 +1,4 @@
-"""Rehearsals that share their imports: one process sets up a virtual cluster, and forks for every run.
+"""Rehearsals that share their imports: one process sets a virtual cluster up, and forks for each run.
 
 `python -m tests.rehearsal.feature_runs` is that process: it reads a run from each line of stdin and answers
 with its exit code. A run that has to start from nothing goes through zerokit.rehearsal.processes instead.
@@ -13,6 +13,8 @@ import sys
 from pathlib import Path
 from types import TracebackType
 
+import pytest
+
 from tests.tiny import REPOSITORY
 from zerokit.rehearsal.job import RehearsalJob
 from zerokit.rehearsal.report import RehearsalReport
@@ -21,6 +23,10 @@ SCRIPTS = REPOSITORY / "tests" / "rehearsal" / "scripts"
 NUM_GPUS = 8
 GPUS_PER_NODE = 4
 GPU_MEMORY = 80 * 2**30
+ALL = pytest.mark.skipif(
+    "ZEROKIT_ALL_COMBINATIONS" not in os.environ, reason="set ZEROKIT_ALL_COMBINATIONS=1 to run all of them"
+)
+"""Marks what a quick run leaves out."""
 
 
 class FeatureRuns:
@@ -32,7 +38,7 @@ class FeatureRuns:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._count = 0
+        self._results: dict[tuple[str, tuple[str, ...]], tuple[RehearsalReport, str]] = {}
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.rehearsal.feature_runs"],
@@ -54,13 +60,25 @@ class FeatureRuns:
         self._process.wait(30)
 
     def run(self, script: str, *arguments: str) -> RehearsalReport:
-        """The report of `scripts/<script>`, which runs to its own end.
+        """The report of `scripts/<script>`, which runs to its own end; at most once with the same arguments.
 
         Raises:
             AssertionError: the script fails; the message is what it printed.
+            RuntimeError: so did the process of the runs.
         """
-        self._count += 1
-        place = self._folder / f"{self._count}.json"
+        return self._done(script, arguments)[0]
+
+    def printed(self, script: str, *arguments: str) -> str:
+        """What that run printed."""
+        return self._done(script, arguments)[1]
+
+    def _done(self, script: str, arguments: tuple[str, ...]) -> tuple[RehearsalReport, str]:
+        if (script, arguments) not in self._results:
+            self._results[script, arguments] = self._run(script, arguments)
+        return self._results[script, arguments]
+
+    def _run(self, script: str, arguments: tuple[str, ...]) -> tuple[RehearsalReport, str]:
+        place = self._folder / f"{len(list(self._folder.iterdir()))}.json"
         job = job_of(script, arguments, place)
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -69,14 +87,9 @@ class FeatureRuns:
         answer = self._process.stdout.readline()
         if not answer:
             raise RuntimeError("the process of the runs has ended; stderr says why")
-        log = place.with_suffix(".log")
-        printed = log.read_text(errors="replace")
+        printed = place.with_suffix(".log").read_text(errors="replace")
         assert answer.strip() == "0", f"{script} {' '.join(arguments)}: exit code {answer}\n{printed[-6000:]}"
-        return RehearsalReport.model_validate_json(place.read_bytes())
-
-    def printed(self) -> str:
-        """What the last run printed."""
-        return (self._folder / f"{self._count}.log").read_text(errors="replace")
+        return RehearsalReport.model_validate_json(place.read_bytes()), printed
 
 
 def job_of(script: str, arguments: tuple[str, ...], report: Path, steps: int = 100) -> RehearsalJob:

@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tests.tiny import REPOSITORY, free_port
+from zerokit.rehearsal.build import built_library
 from zerokit.rehearsal.job import RehearsalJob, Values
 from zerokit.rehearsal.processes import Output, Worker
 from zerokit.rehearsal.report import RehearsalReport
@@ -111,36 +112,27 @@ ALL = (
 )
 
 
-@dataclass(frozen=True)
-class Bytes:
-    """What is compared, of one rank: most bytes held, and bytes held after the last step."""
+def figures(report: RehearsalReport) -> dict[str, int]:
+    """What is compared, in bytes of one rank: most held, and held after the last step."""
+    device, host = report.device, report.host
+    return {
+        "device_peak": device.peak_bytes,
+        "device_steady": device.steady_bytes,
+        "host_peak": host.peak_bytes,
+        "host_steady": host.steady_bytes,
+        "pinned_peak": host.pinned_bytes,
+        "pinned_steady": host.pinned_steady_bytes,
+        **{f"device_peak_in_{phase}": most for phase, most in device.by_phase.items()},
+    }
 
-    device_peak: int
-    device_steady: int
-    host_peak: int
-    host_steady: int
-    pinned_peak: int
-    pinned_steady: int
 
-    @classmethod
-    def of(cls, report: RehearsalReport) -> Bytes:
-        device, host = report.device, report.host
-        return cls(
-            device.peak_bytes,
-            device.steady_bytes,
-            host.peak_bytes,
-            host.steady_bytes,
-            host.pinned_bytes,
-            host.pinned_steady_bytes,
-        )
-
-    def deviations(self, real: Bytes) -> dict[str, float]:
-        """By how much of the real figure each of these is beside it, signed."""
-        found = {}
-        for name, value in asdict(self).items():
-            truth = asdict(real)[name]
-            found[name] = (value - truth) / truth if truth else float("inf") if value else 0.0
-        return found
+def deviations(rehearsed: dict[str, int], real: dict[str, int]) -> dict[str, float]:
+    """By how much of the real figure each rehearsed one is beside it, signed."""
+    found = {}
+    for name in sorted(real.keys() | rehearsed.keys()):
+        value, truth = rehearsed.get(name, 0), real.get(name, 0)
+        found[name] = (value - truth) / truth if truth else float("inf") if value else 0.0
+    return found
 
 
 @dataclass(frozen=True)
@@ -155,7 +147,7 @@ class Pair:
     def deviations(self) -> list[dict[str, float]]:
         """By rank."""
         return [
-            Bytes.of(rehearsed).deviations(Bytes.of(real))
+            deviations(figures(rehearsed), figures(real))
             for real, rehearsed in zip(self.real, self.rehearsed, strict=True)
         ]
 
@@ -208,6 +200,7 @@ def run(
         )
         for rank, file in enumerate(files)
     ]
+    built_library()  # which may take minutes, and is nobody's fault
     deadline = time.monotonic() + TIMEOUT
     with _environment(), ExitStack() as stack:
         workers = [stack.enter_context(Worker(job, Output.SHOWN_IF_IT_FAILS)) for job in jobs]
@@ -241,8 +234,8 @@ def _row(combination: Combination, pair: Pair) -> dict[str, object]:
         "ranks": [
             {
                 "rank": real.rank,
-                "real": asdict(Bytes.of(real)),
-                "rehearsed": asdict(Bytes.of(rehearsed)),
+                "real": figures(real),
+                "rehearsed": figures(rehearsed),
                 "same_traffic": real.communication == rehearsed.communication,
             }
             for real, rehearsed in zip(pair.real, pair.rehearsed, strict=True)
@@ -276,6 +269,7 @@ def main() -> None:
         document = {
             "what": "Bytes held on two ranks: real tensors over gloo, against a rehearsal of the same script",
             "script": str(SCRIPT.relative_to(REPOSITORY)),
+            "unit": "bytes",
             "date": datetime.date.today().isoformat(),
             "versions": {"python": platform.python_version(), **pair.real[0].run.versions},
             "worst_deviation_percent": max(row["worst_deviation_percent"] for row in rows),  # type: ignore[type-var]

@@ -9,9 +9,22 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.rehearsal.real_runs import ALL, NUM_RANKS, QUICK, WRITTEN, Bytes, Combination, Pair, compare, run
+from tests.rehearsal.real_runs import (
+    ALL,
+    NUM_RANKS,
+    QUICK,
+    STEPS,
+    WRITTEN,
+    Combination,
+    Pair,
+    compare,
+    deviations,
+    figures,
+    run,
+)
 
-TOLERANCE = 0.01
+TOLERANCE = 0.005
+"""Half of what is promised: half of the device bytes are workspaces of cuBLAS, which no setting changes."""
 
 _asked_for_all = os.environ.get("ZEROKIT_ALL_COMBINATIONS") == "1"
 _rest = pytest.mark.skipif(not _asked_for_all, reason="set ZEROKIT_ALL_COMBINATIONS=1 for all combinations")
@@ -30,30 +43,31 @@ def test_a_rehearsal_holds_the_bytes_of_the_real_run(combination: Combination, t
     for real, rehearsed in zip(pair.real, pair.rehearsed, strict=True):
         assert rehearsed.communication == real.communication
     for losses in pair.losses:
+        assert len(losses) == STEPS * combination.accumulation
         # The batch is the same in every step, so that a loss which did not fall would be no training.
         assert losses[-1] < losses[0]
 
 
 def _told(pair: Pair) -> str:
     return "\n".join(
-        f"rank {real.rank}: real {Bytes.of(real)}, rehearsed {Bytes.of(rehearsed)}"
+        f"rank {real.rank}: real {figures(real)}, rehearsed {figures(rehearsed)}"
         for real, rehearsed in zip(pair.real, pair.rehearsed, strict=True)
     )
 
 
 def test_deviations_are_of_the_real_figure() -> None:
-    real, rehearsed = Bytes(100, 0, 50, 0, 0, 10), Bytes(102, 0, 49, 1, 0, 10)
-    assert rehearsed.deviations(real) == {
+    real = {"device_peak": 100, "host_peak": 50, "host_steady": 0, "pinned_peak": 0, "device_peak_in_loss": 7}
+    rehearsed = {"device_peak": 102, "host_peak": 49, "host_steady": 1, "pinned_peak": 0}
+    assert deviations(rehearsed, real) == {
         "device_peak": 0.02,
-        "device_steady": 0.0,
+        "device_peak_in_loss": -1.0,
         "host_peak": -0.02,
         "host_steady": float("inf"),
         "pinned_peak": 0.0,
-        "pinned_steady": 0.0,
     }
 
 
-STEPS = 5
+PLAIN_STEPS = 5
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +84,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[list[flo
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
     batches = [batch(rank, "cpu") for rank in range(NUM_RANKS)]
     losses: list[list[float]] = [[] for _ in batches]
-    for _ in range(STEPS):
+    for _ in range(PLAIN_STEPS):
         for ids, told in zip(batches, losses, strict=True):
             loss = model(input_ids=ids, labels=ids).loss
             (loss / NUM_RANKS).backward()
@@ -88,7 +102,7 @@ def test_a_real_run_trains_as_plain_pytorch_does(
 ) -> None:
     weights, losses = plain
     arguments = ["--stage", str(stage), "--precision", "fp32", "--weights", str(weights)]
-    _, real = run(arguments, "real", tmp_path, steps=STEPS)
+    _, real = run(arguments, "real", tmp_path, steps=PLAIN_STEPS)
     for own, expected in zip(real, losses, strict=True):
         assert own == pytest.approx(expected, abs=1e-4)
 
@@ -98,11 +112,13 @@ def test_what_was_written_down_is_of_every_combination() -> None:
     written = json.loads(WRITTEN.read_text(encoding="utf-8"))
     assert [row["name"] for row in written["combinations"]] == [combination.name for combination in ALL]
     assert len(ALL) >= 24
+    # Settings that changed nothing would show nothing.
+    assert len({json.dumps(row["ranks"]) for row in written["combinations"]}) == len(ALL)
     assert written["worst_deviation_percent"] <= 100 * TOLERANCE
     worst = max(
         abs(value)
         for row in written["combinations"]
         for rank in row["ranks"]
-        for value in Bytes(**rank["rehearsed"]).deviations(Bytes(**rank["real"])).values()
+        for value in deviations(rank["rehearsed"], rank["real"]).values()
     )
     assert written["worst_deviation_percent"] == pytest.approx(100 * worst, abs=1e-4)

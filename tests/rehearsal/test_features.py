@@ -6,21 +6,11 @@ The first line of each group is quick; ZEROKIT_ALL_COMBINATIONS=1 runs the rest,
 
 from __future__ import annotations
 
-import functools
-import os
-import re
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
-from tests.rehearsal.feature_runs import GPUS_PER_NODE, NUM_GPUS, FeatureRuns, job_of
-from zerokit.rehearsal.processes import ExplainedError, Output, Worker
+from tests.rehearsal.feature_runs import ALL, GPUS_PER_NODE, NUM_GPUS, FeatureRuns
 from zerokit.rehearsal.report import RehearsalReport
 
-ALL = pytest.mark.skipif(
-    "ZEROKIT_ALL_COMBINATIONS" not in os.environ, reason="set ZEROKIT_ALL_COMBINATIONS=1 to run all of them"
-)
 LAYERS, HIDDEN, INTERMEDIATE, VOCABULARY, KEYS = 4, 1024, 2816, 32000, 256
 MICRO_BATCH, SEQUENCE = 2, 512
 LAYER_PARAMETERS = 2 * HIDDEN * (HIDDEN + KEYS) + 3 * HIDDEN * INTERMEDIATE + 2 * HIDDEN
@@ -35,13 +25,6 @@ WORKSPACES = 2 * 32 * 2**20
 capability 9.0)."""
 NEAR = 0.02
 """The allocator leaves remainders below 1 MiB unsplit, and they count as allocated."""
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FeatureRuns]:
-    with FeatureRuns(tmp_path_factory.mktemp("features")) as runs:
-        runs.run = functools.cache(runs.run)  # type: ignore[method-assign]
-        yield runs
 
 
 def train(runs: FeatureRuns, options: str = "") -> RehearsalReport:
@@ -345,25 +328,11 @@ def test_muon_has_one_state_less_for_matrices(runs: FeatureRuns, options: str) -
 )
 def test_mixtures_of_experts(runs: FeatureRuns, model: str, stage: int) -> None:
     report = train(runs, f"--stage {stage} --model {model}")
-    parameters = _parameters_of(model)
+    printed = runs.printed("features.py", "--stage", str(stage), "--model", model)
+    parameters = int(printed.rpartition("parameters ")[2].split()[0])
     assert report.device.at_peak["optimizer_states"] == pytest.approx(12 * parameters / NUM_GPUS, rel=NEAR)
     # The choice of experts has no values to go by, and the report says what was chosen instead.
     assert any("balanced routing" in case.what for case in report.made_up)
-
-
-def _parameters_of(model: str) -> int:
-    import argparse
-
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    from tests.rehearsal.scripts.features import model_config
-
-    options = argparse.Namespace(model=model, layers=LAYERS, tied=False, attention="sdpa")
-    with torch.device("meta"):
-        return sum(
-            weight.numel() for weight in AutoModelForCausalLM.from_config(model_config(options)).parameters()
-        )
 
 
 @pytest.mark.parametrize("over", [4, pytest.param(8, marks=ALL)])
@@ -375,69 +344,3 @@ def test_experts_of_deepspeed_lie_on_several_gpus(runs: FeatureRuns, over: int) 
     less = whole.device.at_peak["parameters"] - spread.device.at_peak["parameters"]
     assert less == pytest.approx(2 * layers * experts * expert * (1 - 1 / over), rel=NEAR)
     assert sent(spread, "all_to_all") > 0
-
-
-# ---- other scripts
-
-
-@pytest.mark.parametrize("stage", [2, pytest.param(3, marks=ALL)])
-def test_a_script_of_accelerate_alone(runs: FeatureRuns, stage: int) -> None:
-    report = runs.run("features_accelerate.py", "--stage", str(stage))
-    assert report.steps == 64 // (MICRO_BATCH * NUM_GPUS)
-    assert report.run.ds_config is not None
-    assert report.run.ds_config["zero_optimization"]["stage"] == stage
-    states = report.device.at_peak["optimizer_states"]
-    assert states == pytest.approx(12 * PARAMETERS / NUM_GPUS, rel=NEAR)
-
-
-@pytest.mark.parametrize("how", ["cuda", "first", pytest.param("to", marks=ALL)])
-def test_a_model_is_put_on_its_gpu(runs: FeatureRuns, how: str) -> None:
-    report = runs.run("features_placement.py", how)
-    # Plain torch: parameters, gradients and both states in bfloat16.
-    assert report.device.steady_bytes == pytest.approx(8 * PARAMETERS + WORKSPACES, rel=0.04)
-    assert report.device.at_peak["parameters"] == pytest.approx(2 * PARAMETERS, rel=NEAR)
-    assert any("no DeepSpeed engine" in warning for warning in report.warnings)
-
-
-def test_device_map_auto_on_one_gpu(tmp_path: Path) -> None:
-    job = job_of("features_placement.py", ("auto",), tmp_path / "report.json")
-    job = job.model_copy(update={"num_gpus": 1, "gpus_per_node": 1})
-    with Worker(job, Output.SHOWN_IF_IT_FAILS) as worker:
-        report = worker.result(None)
-    assert report.device.steady_bytes == pytest.approx(8 * PARAMETERS + WORKSPACES, rel=0.04)
-
-
-@ALL
-def test_device_map_auto_on_several_gpus_is_refused(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    job = job_of("features_placement.py", ("auto",), tmp_path / "report.json")
-    with Worker(job, Output.SHOWN) as worker, pytest.raises(ExplainedError):
-        worker.result(None)
-    assert "cannot stand in for a model that one process spreads over" in capfd.readouterr().err
-
-
-def test_the_cache_grows_while_text_is_generated(runs: FeatureRuns) -> None:
-    figures = {}
-    for tokens in (64, 128):
-        report = runs.run("features_generation.py", "--new-tokens", str(tokens))
-        found = re.search(r"tokens \(4, (\d+)\) cache (\d+)", runs.printed())
-        assert found is not None
-        assert int(found[1]) == 128 + tokens
-        # The last token is not in the cache any more.
-        assert int(found[2]) == 4 * (128 + tokens - 1) * LAYERS * 2 * KEYS * 2
-        figures[tokens] = report.device.peak_bytes
-    assert figures[128] - figures[64] == pytest.approx(4 * 64 * LAYERS * 2 * KEYS * 2, rel=0.1)
-
-
-@pytest.mark.parametrize("how", ["--sample", "--no-cache"])
-def test_other_ways_to_generate(runs: FeatureRuns, how: str) -> None:
-    greedy = runs.run("features_generation.py", "--new-tokens", "64")
-    report = runs.run("features_generation.py", "--new-tokens", "64", how)
-    if how == "--no-cache":
-        assert "cache 0 " in runs.printed()
-        assert report.flops_per_step >= greedy.flops_per_step
-        assert report.device.by_phase["between"] < greedy.device.by_phase["between"]
-    else:
-        assert report.device.peak_bytes == pytest.approx(greedy.device.peak_bytes, rel=0.01)
-        assert any("multinomial" in case.what for case in report.made_up)

@@ -30,7 +30,7 @@ def _embedding() -> int:
 
 @cache
 def num_parameters() -> int:
-    """Φ of a Llama: input and output embeddings, q, k, v, o, three MLP matrices and two norms a layer, one norm."""
+    """Φ of a Llama: two embeddings, a norm; in each layer q, k, v, o, three MLP matrices and two norms."""
     hidden, inner = int(_SIZES["hidden_size"]), int(_SIZES["intermediate_size"])
     key_value = hidden // int(_SIZES["num_attention_heads"]) * int(_SIZES["num_key_value_heads"])
     layer = 2 * hidden * hidden + 2 * hidden * key_value + 3 * hidden * inner + 2 * hidden

@@ -83,8 +83,9 @@ def model_config(args: argparse.Namespace) -> Any:
         },
     }
     names = {"llama": "Llama", "mixtral": "Mixtral", "qwen3_moe": "Qwen3Moe", "deepseek_v3": "DeepseekV3"}
-    config = getattr(transformers, f"{names[args.model]}Config")(**{**shape, **experts[args.model]})
-    return config
+    # The model's code is imported with it, which fails inside ZeRO-3's context.
+    model = getattr(transformers, f"{names[args.model]}ForCausalLM")
+    return model.config_class(**{**shape, **experts[args.model]})
 
 
 class ChunkedLoss(torch.nn.Module):
@@ -171,8 +172,9 @@ def build_model(args: argparse.Namespace, config: dict[str, Any]) -> Any:
         return DeepSpeedMoE(args.experts_over)
     from transformers import AutoModelForCausalLM
 
+    shape = model_config(args)
     with deepspeed.zero.Init(config_dict_or_path=config, enabled=args.stage == 3):
-        model = AutoModelForCausalLM.from_config(model_config(args), dtype=torch.float32)
+        model = AutoModelForCausalLM.from_config(shape, dtype=torch.float32)
     if args.lora:
         from peft import LoraConfig, get_peft_model
 
@@ -315,7 +317,8 @@ def main() -> None:
         loss = engine(**given)["loss"]
         engine.backward(loss)
         engine.step()
-    print(f"loss {loss.item()}")
+    sizes = (getattr(parameter, "ds_numel", parameter.numel()) for parameter in engine.module.parameters())
+    print(f"loss {loss.item()} parameters {sum(sizes)}")
 
 
 if __name__ == "__main__":

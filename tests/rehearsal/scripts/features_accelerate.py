@@ -1,4 +1,4 @@
-"""A script that knows accelerate alone: Accelerator and DeepSpeedPlugin, and the loop that accelerate's docs show."""
+"""A script that knows accelerate alone: Accelerator and DeepSpeedPlugin, and the loop of its docs."""
 
 from __future__ import annotations
 

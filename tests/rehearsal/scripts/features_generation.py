@@ -1,4 +1,4 @@
-"""Generation with transformers under ZeRO-3: every rank goes on until the last one is done, and the cache grows."""
+"""Generation with transformers under ZeRO-3: ranks go on until the last is done, and the cache grows."""
 
 from __future__ import annotations
 

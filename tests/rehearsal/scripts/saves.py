@@ -1,4 +1,4 @@
-"""Prepares data, saves and reads it again, as scripts do that cache what they have tokenised; then saves its model."""
+"""Saves and reads data, as scripts do that cache what they tokenise; then trains and saves its model."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ torch.save(Prepared(), "data.pt")
 prepared = torch.load("data.pt", weights_only=False)
 save_file({"ids": torch.stack(prepared.rows)}, "data.safetensors")
 print("sum", int(load_file("data.safetensors")["ids"].sum()))
-with open("ids.pt", "wb") as file:
+with Path("ids.pt").open("wb") as file:
     torch.save(torch.stack(prepared.rows), file)
 
 model = nn.Sequential(nn.Linear(FEATURES, FEATURES), nn.Linear(FEATURES, FEATURES))
@@ -52,7 +52,7 @@ for _ in range(2):
 buffer = io.BytesIO()
 torch.save({"note": "kept in memory"}, buffer)
 torch.save({"model": [{"weights": engine.module.state_dict()}], "step": 2}, "weights.pt")
-with open("opened.pt", "wb") as file:
+with Path("opened.pt").open("wb") as file:
     torch.save(list(engine.module.parameters()), file)
 save_file(dict(engine.module.state_dict()), "weights.safetensors")
 torch.save({"step": 2, "best": 0.5}, "progress.pt")

@@ -1,4 +1,4 @@
-"""How most people fine-tune: transformers' Trainer and datasets, with a ds_config whose "auto" the Trainer fills in."""
+"""How most people fine-tune: transformers' Trainer and datasets, and a ds_config with "auto" in it."""
 
 from __future__ import annotations
 

@@ -1,0 +1,80 @@
+"""Scripts that are not written for DeepSpeed's own API: accelerate, plain torch on a GPU, generation."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.rehearsal.feature_runs import ALL, NUM_GPUS, FeatureRuns, job_of
+from zerokit.rehearsal.processes import ExplainedError, Output, Worker
+
+PARAMETERS, LAYERS, KEYS, MICRO_BATCH = 110_633_984, 4, 256, 2
+"""The same Llama in all of these scripts, and in scripts/features.py."""
+WORKSPACES = 2 * 32 * 2**20
+"""Of cuBLAS, for the threads of the forward and the backward pass."""
+NEAR = 0.02
+
+
+@pytest.mark.parametrize("stage", [2, pytest.param(3, marks=ALL)])
+def test_a_script_of_accelerate_alone(runs: FeatureRuns, stage: int) -> None:
+    report = runs.run("features_accelerate.py", "--stage", str(stage))
+    assert report.steps == 64 // (MICRO_BATCH * NUM_GPUS)
+    assert report.run.ds_config is not None
+    assert report.run.ds_config["zero_optimization"]["stage"] == stage
+    states = report.device.at_peak["optimizer_states"]
+    assert states == pytest.approx(12 * PARAMETERS / NUM_GPUS, rel=NEAR)
+
+
+@pytest.mark.parametrize("how", ["cuda", "first", pytest.param("to", marks=ALL)])
+def test_a_model_is_put_on_its_gpu(runs: FeatureRuns, how: str) -> None:
+    report = runs.run("features_placement.py", how)
+    # Plain torch: parameters, gradients and both states in bfloat16.
+    assert report.device.steady_bytes == pytest.approx(8 * PARAMETERS + WORKSPACES, rel=0.04)
+    assert report.device.at_peak["parameters"] == pytest.approx(2 * PARAMETERS, rel=NEAR)
+    assert any("no DeepSpeed engine" in warning for warning in report.warnings)
+
+
+def test_device_map_auto_on_one_gpu(tmp_path: Path) -> None:
+    job = job_of("features_placement.py", ("auto",), tmp_path / "report.json")
+    job = job.model_copy(update={"num_gpus": 1, "gpus_per_node": 1})
+    with Worker(job, Output.SHOWN_IF_IT_FAILS) as worker:
+        report = worker.result(None)
+    assert report.device.steady_bytes == pytest.approx(8 * PARAMETERS + WORKSPACES, rel=0.04)
+
+
+@ALL
+def test_device_map_auto_on_several_gpus_is_refused(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    job = job_of("features_placement.py", ("auto",), tmp_path / "report.json")
+    with Worker(job, Output.SHOWN) as worker, pytest.raises(ExplainedError):
+        worker.result(None)
+    assert "cannot stand in for a model that one process spreads over" in capfd.readouterr().err
+
+
+def test_the_cache_grows_while_text_is_generated(runs: FeatureRuns) -> None:
+    figures = {}
+    for tokens in (64, 128):
+        words = ("features_generation.py", "--new-tokens", str(tokens))
+        report = runs.run(*words)
+        found = re.search(r"tokens \(4, (\d+)\) cache (\d+)", runs.printed(*words))
+        assert found is not None
+        assert int(found[1]) == 128 + tokens
+        # The last token is not in the cache any more.
+        assert int(found[2]) == 4 * (128 + tokens - 1) * LAYERS * 2 * KEYS * 2
+        figures[tokens] = report.device.peak_bytes
+    assert figures[128] - figures[64] == pytest.approx(4 * 64 * LAYERS * 2 * KEYS * 2, rel=0.1)
+
+
+@pytest.mark.parametrize("how", ["--sample", "--no-cache"])
+def test_other_ways_to_generate(runs: FeatureRuns, how: str) -> None:
+    words = ("features_generation.py", "--new-tokens", "64")
+    greedy, report = runs.run(*words), runs.run(*words, how)
+    if how == "--no-cache":
+        assert "cache 0 " in runs.printed(*words, how)
+        assert report.device.by_phase["between"] < greedy.device.by_phase["between"]
+    else:
+        assert report.device.peak_bytes == pytest.approx(greedy.device.peak_bytes, rel=0.01)
+        assert any("multinomial" in case.what for case in report.made_up)
