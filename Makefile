@@ -6,7 +6,6 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
-# One test process per core would start two ranks each; two-rank tests therefore run one at a time.
 PYTEST := $(BIN)/python -m pytest
 
 .PHONY: quickstart test lint bench clean
@@ -15,7 +14,9 @@ quickstart: $(VENV)/.installed
 	@$(BIN)/zerokit quickstart
 
 test: $(VENV)/.installed-dev
-	$(PYTEST)
+	$(PYTEST) -m "not distributed" -n 2
+	@# A test of two ranks is two processes already, so these run one at a time.
+	$(PYTEST) -m distributed
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check zerokit launch tests

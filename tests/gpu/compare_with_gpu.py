@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +72,7 @@ CONFIGURATIONS = (
     _of("llama-1b-zero3", "llama-3.2-1b", "--stage 3 --sequence 2048"),
     _of("llama-8b-zero3-lora", "llama-3.1-8b", "--stage 3 --lora --checkpointing --sequence 4096"),
     _of("gpt2-large-zero2-fp16-eager", "gpt2-large", "--stage 2 --precision fp16 --attention eager"),
-    _of("llama-3b-zero2", "llama-3.2-3b", "--stage 2 --checkpointing --sequence 2048"),
+    _of("qwen-1.5b-zero2-checkpointing", "qwen2.5-1.5b", "--stage 2 --checkpointing --sequence 8192"),
     _of("qwen-1.5b-zero3-offload-all", "qwen2.5-1.5b", "--stage 3 --offload-optimizer --offload-param"),
     _of("qwen-0.5b-zero2-fp32-eager", "qwen2.5-0.5b", "--stage 2 --precision fp32 --attention eager"),
     _of("llama-1b-zero2-padding", "llama-3.2-1b", "--stage 2 --padding --micro-batch 4"),
@@ -264,13 +264,8 @@ def run_all(
 
 def versions() -> dict[str, str]:
     """Of everything that has a say in the figures."""
-    found = {"python": platform.python_version()}
-    for package in ("torch", "deepspeed", "transformers", "accelerate", "peft", "numpy"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
+    packages = ("torch", "deepspeed", "transformers", "accelerate", "peft", "numpy")
+    return {"python": platform.python_version(), **{name: version(name) for name in packages}}
 
 
 # ---- the command

@@ -8,7 +8,7 @@ from types import CodeType
 
 _OWN_FOLDER = str(Path(__file__).parent)
 _PACKAGES = ("/site-packages/", "/dist-packages/")
-_PASSED_OVER = ("/torch/", "/contextlib.py", "/functools.py", "/threading.py")
+_PASSED_OVER = ("/torch/", "/contextlib.py", "/functools.py", "/threading.py", "/deepspeed/utils/nvtx.py")
 
 
 class Sites:

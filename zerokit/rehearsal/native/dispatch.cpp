@@ -558,13 +558,14 @@ void count_flops(double flops) {
 double flops_so_far() { return flops_counted.load(); }
 
 void use_cublas() {
-  // aten/src/ATen/cuda/CublasHandlePool.cpp, parseChosenWorkspaceSize: 32 MiB on compute capability 9.0 and the
-  // pair 2 x 4 MiB + 16 x 8 KiB before; one for each handle (a thread has its own) and stream, never freed.
+  // aten/src/ATen/cuda/CublasHandlePool.cpp, parseChosenWorkspaceSize: 32 MiB on compute capabilities 9, 10 and 12, else
+  // 2 x 4 MiB + 16 x 8 KiB; one for each handle (a thread has its own) and stream, never freed.
   thread_local std::unordered_map<int, c10::DataPtr> workspaces;
   auto& workspace = workspaces[current_stream()];
   if (workspace.get() != nullptr) return;
   const int64_t kib = 1024;
-  const int64_t bytes = capability.major == 9 ? 4096 * 8 * kib : (2 * 4096 + 16 * 8) * kib;
+  const bool is_large = capability.major == 9 || capability.major == 10 || capability.major == 12;
+  const int64_t bytes = is_large ? 4096 * 8 * kib : (2 * 4096 + 16 * 8) * kib;
   static const int32_t name = operator_index("cuBLAS workspace");
   RunningOperator running(name);
   workspace = device_allocator()->allocate(bytes);
