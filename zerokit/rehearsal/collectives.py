@@ -63,6 +63,16 @@ def _copy(target: torch.Tensor, source: torch.Tensor) -> None:
         target.copy_(source.view(target.shape) if source.numel() == target.numel() else source)
 
 
+def _flatten(parts: list[torch.Tensor]) -> None:
+    """The temporary that NCCL's list forms gather into or scatter from, where the parts are of one size.
+
+    torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, newLikeFlat.
+    """
+    first = parts[0]
+    if first.is_cuda and all(part.shape == first.shape for part in parts):
+        first.new_empty(first.numel() * len(parts))
+
+
 def done(result: Any) -> Any:
     """What a collective returns: work that is over, with `result`."""
     future: Future[Any] = Future()
@@ -140,6 +150,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
     ) -> Any:
         for output, parts in zip(outputs, sources, strict=True):
             self._note("reduce_scatter", parts)
+            _flatten(parts)
             _copy(output, parts[self._rank])
             self._reduce(output, operation_of(opts))
         return done(outputs)
@@ -170,6 +181,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
     ) -> Any:
         for parts, source in zip(outputs, sources, strict=True):
             self._note("all_gather", parts)
+            _flatten(parts)
             if _has_values(source):
                 for part in parts:
                     _copy(part, source)
