@@ -287,8 +287,6 @@ def install(traffic: Traffic, *, rank: int, world_size: int) -> None:
         setattr(dist, name, nothing)
         setattr(module, name, nothing)
     module._store_based_barrier = nothing
-    # DistributedDataParallel times its passes with CUDA events, for which a CPU build has no timer.
-    dist.Logger.set_runtime_stats_and_log = nothing  # type: ignore[attr-defined]
 
 
 def install_groups(create: GroupMaker, meet: Callable[[], Any], *, rank: int, world_size: int) -> None:
