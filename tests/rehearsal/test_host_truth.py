@@ -38,3 +38,9 @@ def test_a_script_computes_the_same_rehearsed_as_real(tmp_path: Path) -> None:
         rehearsed = rehearse(*options, SCRIPTS / "host_truth.py", tmp_path, cwd=tmp_path)
         assert rehearsed.code == 0, rehearsed.err[-500:]
         assert checksums(rehearsed.out) == expected
+
+
+def test_no_data_is_lost_beside_made_up_values(tmp_path: Path) -> None:
+    rehearsed = rehearse("--num-gpus", 8, "--no-advise", "--rank", 0, SCRIPTS / "host_data.py", cwd=tmp_path)
+    assert rehearsed.out.count(": kept") == 8, rehearsed.out
+    assert "LOST" not in rehearsed.out

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zerokit.checkpoint.source import weight_files, weights_are_read
+from zerokit.checkpoint.source import is_rehearsal, weight_files
 from zerokit.errors import ModelError
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def check_shapes(
             hint="Check the model folder",
         ) from error
     expected = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
-    for file in weight_files(folder, where=where) if weights_are_read() else []:
+    for file in weight_files(folder, where=where) if not is_rehearsal() else []:
         with safe_open(file, framework="np") as tensors:
             for name in sorted(expected.keys() & set(tensors.keys())):
                 shape = tensors.get_slice(name).get_shape()

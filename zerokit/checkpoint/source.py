@@ -19,9 +19,9 @@ _HUB_COPIES = ["original/*", "*.fp16*.safetensors"]
 """The same weights again, in other formats."""
 
 
-def weights_are_read() -> bool:
-    """False in a rehearsal, which builds models from their config alone (zerokit/rehearsal/pretrained.py)."""
-    return "ZEROKIT_REHEARSAL" not in os.environ
+def is_rehearsal() -> bool:
+    """Whether models are built from their config alone (zerokit/rehearsal), so that weights may be absent."""
+    return "ZEROKIT_REHEARSAL" in os.environ
 
 
 def resolve_checkpoint(
@@ -54,7 +54,7 @@ def check_checkpoint(folder: Path, *, where: str) -> Document:
         ModelError: a file is missing, malformed, cut short, or holds empty tensors.
     """
     config = read_model_config(folder / "config.json", where=where)
-    if weights_are_read():
+    if not is_rehearsal():
         check_weights(folder, where=where)
     return config
 
@@ -151,7 +151,7 @@ def _download(name: str, *, where: str, revision: str | None, remote_code: bool)
     from huggingface_hub import snapshot_download
 
     files = [*_HUB_FILES, "*.py"] if remote_code else _HUB_FILES
-    if not weights_are_read():
+    if is_rehearsal():
         files = [pattern for pattern in files if not pattern.endswith(".safetensors")]
     try:
         return Path(

@@ -150,6 +150,9 @@ def _rehearse(
     folder = Path(job.report_file).parent
     jobs = [job]
     if first_and_last and job.num_gpus > 1:
+        exchange = folder / "exchange"
+        exchange.mkdir()
+        jobs[0] = job = job.model_copy(update={"exchange_folder": str(exchange)})
         unused = {"trace_file": None, "plot_file": None, "snapshot_file": None}
         last = {"rank": job.num_gpus - 1, "report_file": str(folder / "last.json")}
         jobs.append(job.model_copy(update={**last, **unused}))
@@ -239,8 +242,8 @@ def _gpu_memory(text: str | None, device: VirtualDevice | None) -> int:
         size = parse_bytes(text)
     except ZerokitError as error:
         raise ZerokitError(error.message, where="--gpu-memory", hint=error.hint) from None
-    if size == 0:
-        raise ZerokitError("must be more than 0", where="--gpu-memory", hint="Write it like 80GiB")
+    if size < 2**20:
+        raise ZerokitError(f"'{text}' is no GPU's memory", where="--gpu-memory", hint="Write it like 80GiB")
     return size
 
 

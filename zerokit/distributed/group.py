@@ -70,7 +70,12 @@ class RankGroup:
         """Rank 0's `value` (picklable), on every rank."""
         if self.ranks.world_size == 1:
             return value
-        return self.gather_objects(value if self.ranks.is_main else None)[0]  # type: ignore[return-value]
+        import torch.distributed as dist
+
+        self._open()
+        values = [value if self.ranks.is_main else None]
+        dist.broadcast_object_list(values, src=0, group=self._objects_group)
+        return values[0]  # type: ignore[return-value]
 
     def gather_objects(self, value: T) -> list[T]:
         """The `value` of every rank (picklable), in rank order, on every rank."""

@@ -9,9 +9,11 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zerokit.errors import LaunchError
+from zerokit.rehearsal.exchange import ObjectExchange
 from zerokit.rehearsal.imports import when_imported
 from zerokit.rehearsal.job import Overrides, Values
 from zerokit.rehearsal.library import Backend, Model, load
@@ -37,6 +39,7 @@ class Cluster:
     suppressed: SuppressedWrites
     traffic: Traffic
     watch: Watch
+    exchange: ObjectExchange
     started: float = field(default_factory=time.perf_counter)
 
     @property
@@ -62,6 +65,7 @@ def virtual_cluster(
     gpu_memory_bytes: int | None = None,
     overrides: Overrides | None = None,
     values: Values = "none",
+    exchange_folder: Path | None = None,
 ) -> Iterator[Cluster]:
     """Make this process one rank of a cluster that does not exist.
 
@@ -79,6 +83,7 @@ def virtual_cluster(
         device: the GPU; an H100 with 80 GB if not given.
         gpu_memory_bytes: memory of the GPU, instead of the device's own.
         overrides: changes to the run.
+        exchange_folder: where ranks that are rehearsed at the same time hand each other Python objects.
         values: "real" for a real run under the rehearsal's accounting, to check one against the other:
         tensors
             hold what they would, in host memory; every operator is computed on the CPU; and the ranks are
@@ -94,6 +99,12 @@ def virtual_cluster(
         raise LaunchError(
             f"rank {rank} is not one of {num_gpus}", where="rehearsal", hint="Ranks count from 0"
         )
+    if is_running():
+        raise LaunchError(
+            "this process plays a rank already",
+            where="rehearsal",
+            hint="Rehearse each configuration in a process of its own",
+        )
     local_ranks = min(num_gpus, gpus_per_node)
     _set_environment(num_gpus, local_ranks, rank, meets_others=values == "real")
     backend = load()
@@ -108,9 +119,23 @@ def virtual_cluster(
         multiprocessors=device.multiprocessors if device else 132,
         compute=values == "real",
     )
-    yield _assemble(
-        backend, num_gpus, gpus_per_node, rank, steps, device, gpu_memory_bytes, overrides or {}, values
+    cluster = _assemble(
+        backend,
+        num_gpus,
+        gpus_per_node,
+        rank,
+        steps,
+        device,
+        gpu_memory_bytes,
+        overrides or {},
+        values,
+        exchange_folder,
     )
+    from zerokit.rehearsal.engine import RehearsalComplete
+
+    # The end of the steps that were asked for is the end of the block.
+    with contextlib.suppress(RehearsalComplete):
+        yield cluster
 
 
 def _set_environment(num_gpus: int, local_ranks: int, rank: int, *, meets_others: bool) -> None:
@@ -122,7 +147,7 @@ def _set_environment(num_gpus: int, local_ranks: int, rank: int, *, meets_others
         LOCAL_RANK=str(rank % local_ranks),
         LOCAL_WORLD_SIZE=str(local_ranks),
         DS_ACCELERATOR="cuda",
-        # Nothing may reach a GPU that this machine happens to have.
+        # What a launcher would say. In this process the driver is one without devices (native/no_driver.cpp).
         CUDA_VISIBLE_DEVICES=",".join(str(index) for index in range(local_ranks)),
     )
     # OpenMP threads that wait for work would spin, on the cores that the rehearsal runs on.
@@ -142,6 +167,7 @@ def _assemble(
     gpu_memory_bytes: int | None,
     overrides: Overrides,
     values: Values,
+    exchange_folder: Path | None,
 ) -> Cluster:
     import dataclasses
 
@@ -167,6 +193,7 @@ def _assemble(
     local_ranks = min(num_gpus, gpus_per_node)
     sites, suppressed = Sites(), SuppressedWrites()
     traffic = collectives.Traffic(backend)
+    exchange = ObjectExchange(exchange_folder, rank)
     watch = engine.Watch(backend, traffic, steps=steps, overrides=overrides)
     cuda.install(backend, device, visible=local_ranks, index=rank % local_ranks)
     backend.take_over()
@@ -175,7 +202,7 @@ def _assemble(
 
         real_collectives.install(traffic, rank=rank, world_size=num_gpus)
     else:
-        collectives.install(traffic, rank=rank, world_size=num_gpus)
+        collectives.install(traffic, exchange, rank=rank, world_size=num_gpus)
         when_imported("transformers.modeling_utils", pretrained.install)
         when_imported("accelerate.big_modeling", pretrained.refuse_several_gpus)
         when_imported("deepspeed.runtime.zero.utils", engine.agree_with_rank_0)
@@ -191,7 +218,7 @@ def _assemble(
     when_imported(
         "deepspeed", functools.partial(_install_deepspeed, backend=backend, compute=values == "real")
     )
-    return Cluster(num_gpus, gpus_per_node, rank, backend, sites, suppressed, traffic, watch)
+    return Cluster(num_gpus, gpus_per_node, rank, backend, sites, suppressed, traffic, watch, exchange)
 
 
 def _install_deepspeed(module: Any, *, backend: Backend, compute: bool) -> None:

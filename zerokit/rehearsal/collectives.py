@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[attr-defined]
 from torch.futures import Future
 
+from zerokit.rehearsal.exchange import ObjectExchange
 from zerokit.rehearsal.library import Backend
 from zerokit.rehearsal.recording import Collective
 
@@ -265,7 +266,7 @@ GroupMaker = Callable[[Any, int, int, datetime.timedelta], "VirtualProcessGroup"
 """Makes a group from its store, this process's rank in it, its size and its timeout."""
 
 
-def install(traffic: Traffic, *, rank: int, world_size: int) -> None:
+def install(traffic: Traffic, exchange: ObjectExchange, *, rank: int, world_size: int) -> None:
     """Give all calls of torch.distributed.init_process_group and new_group a :class:`VirtualProcessGroup`."""
 
     def create(
@@ -283,9 +284,9 @@ def install(traffic: Traffic, *, rank: int, world_size: int) -> None:
 
     # What would wait for the other ranks.
     module = dist.distributed_c10d
-    for name in ("monitored_barrier", "broadcast_object_list"):
-        setattr(dist, name, nothing)
-        setattr(module, name, nothing)
+    for name, answer in (("monitored_barrier", nothing), ("broadcast_object_list", exchange.broadcast)):
+        setattr(dist, name, answer)
+        setattr(module, name, answer)
     module._store_based_barrier = nothing
 
 

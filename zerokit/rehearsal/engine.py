@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import tempfile
 from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Any
@@ -35,6 +36,7 @@ class Watch:
         self._steps = steps
         self._overrides = overrides
         self._engines: list[Any] = []
+        self._scratch = tempfile.TemporaryDirectory(prefix="zerokit-rehearsal-")
         self._makes_engine = False
         self.names: list[str] = []
         self.step_marks: list[StepMark] = []
@@ -56,6 +58,10 @@ class Watch:
         when_imported("accelerate.utils.deepspeed", self._override_early)
         when_imported("transformers.training_args", self._override_arguments)
         self._watch_torch()
+
+    def close(self) -> None:
+        """Remove what the script has written into the folder that stands in for its output_dir."""
+        self._scratch.cleanup()
 
     # ---- DeepSpeed
 
@@ -181,7 +187,7 @@ class Watch:
             parameter = new_parameter(cls, data, requires_grad)
             if parameter.device.type == "cpu":
                 # Weights are never filled: what a script computes from files is data, not parameters.
-                backend.forget_contents(parameter)
+                backend.never_fill(parameter)
             if parameter.device.type != "meta":
                 backend.label(parameter, Category.PARAMETERS)
             return parameter
@@ -247,6 +253,8 @@ class Watch:
 
         @functools.wraps(finish)
         def overridden(arguments: Any) -> None:
+            # Losses that are made up must not come to lie beside those of a real run.
+            arguments.output_dir = self._scratch.name
             if divisor > 1:
                 arguments.per_device_train_batch_size = max(
                     arguments.per_device_train_batch_size // divisor, 1

@@ -154,9 +154,9 @@ class Backend:
     def current_stream(self, stream: int) -> None:
         self._library.zk_set_current_stream(stream)
 
-    def forget_contents(self, tensor: torch.Tensor) -> None:
-        """Treat what `tensor` holds as made up, and give its pages back."""
-        self._library.zk_forget_contents(tensor.untyped_storage()._cdata)
+    def never_fill(self, tensor: torch.Tensor) -> None:
+        """Keep the host memory behind `tensor` empty, as a weight's, unless somebody has written into it."""
+        self._library.zk_never_fill(tensor.untyped_storage()._cdata)
 
     def label(self, tensor: torch.Tensor, category: Category, name: int = -1) -> None:
         """Say what the block behind `tensor` is for; `name` is an index into the recording's names."""
@@ -331,7 +331,7 @@ def _declare(library: ctypes.CDLL) -> None:
         "zk_set_page_locking": (None, [integer]),
         "zk_current_stream": (integer, []),
         "zk_set_current_stream": (None, [integer]),
-        "zk_forget_contents": (None, [pointer]),
+        "zk_never_fill": (None, [pointer]),
         "zk_is_made_up": (integer, [pointer]),
         "zk_label": (None, [pointer, integer, integer]),
         "zk_block": (long, [pointer]),

@@ -51,6 +51,11 @@ def collect(cluster: Cluster, meta: dict[str, Any]) -> Recording:
             f"{skipped:,} random numbers that fill weights on the host were not drawn: shuffles that use "
             "torch's default generator afterwards differ from a real run's"
         )
+    if unknown := cluster.exchange.unknown:
+        warnings.append(
+            f"{unknown} broadcasts of Python objects came from a rank that was not rehearsed beside this "
+            "one, which kept its own"
+        )
     warnings += ran_as_written()
     if not watch.completed:
         warnings.append(

@@ -206,7 +206,7 @@ def _communication(report: RehearsalReport) -> Iterator[Table | str]:
     ]
     if rows:
         columns = ["Collective", "Phase", "GPUs", "Calls", "Bytes"]
-        yield table("Communication of one rank in its last step", columns, rows)
+        yield table("Communication of one rank: at the start and in its last step", columns, rows)
     if report.flops_per_step:
         yield f"Floating-point operations of one rank in its last step: {format_count(report.flops_per_step)}"
 

@@ -46,8 +46,13 @@ def rehearse(job: RehearsalJob) -> int:
             gpu_memory_bytes=job.gpu_memory_bytes,
             overrides=job.overrides,
             values=job.values,
+            exchange_folder=Path(job.exchange_folder) if job.exchange_folder else None,
         ) as cluster:
-            return run_in(cluster, job)
+            try:
+                return run_in(cluster, job)
+            finally:
+                cluster.exchange.close()
+                cluster.watch.close()
     except ZerokitError as error:
         console.print_error(error)
         return _EXPLAINED

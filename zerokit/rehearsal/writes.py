@@ -77,6 +77,8 @@ def install(suppressed: SuppressedWrites, backend: Backend) -> None:
     change("transformers.trainer", "Trainer", ("_save_checkpoint", "save_state"), "Trainer checkpoints")
     change("transformers.trainer", None, ("get_reporting_integration_callbacks",), "logs of trackers", [])
     change("accelerate.accelerator", None, ("filter_trackers",), "logs of trackers", [])
+    change("accelerate.accelerator", "Accelerator", ("save_state", "save_model"), "accelerate checkpoints")
+    change("deepspeed.monitor.monitor", "MonitorMaster", ("write_events",), "logs of DeepSpeed's monitors")
     change("peft.peft_model", "PeftModel", ("save_pretrained",), "adapters (save_pretrained)")
     uploads = ("create_repo", "upload_file", "upload_folder", "upload_large_folder", "create_commit")
     change("huggingface_hub.hf_api", "HfApi", uploads, "uploads to the Hub")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zerokit import console
+from zerokit.checkpoint.source import is_rehearsal
 from zerokit.data.sources import BUILTIN, load_examples
 from zerokit.distributed.extensions import compile_extensions
 from zerokit.distributed.group import count_gpus, device_precision
@@ -81,7 +82,8 @@ def prepare(group: RankGroup, loaded: LoadedRecipe, *, force: bool = False) -> P
         )
     )
     resume = group.together(lambda: find_resume(resolved, loaded))
-    group.together(lambda: _check_output_dir(resolved, loaded, overwrite=force or resume is not None))
+    if not is_rehearsal():  # which writes elsewhere
+        group.together(lambda: _check_output_dir(resolved, loaded, overwrite=force or resume is not None))
     group.together(lambda: check_peft_keys(loaded))
     folder = group.node_main_first(lambda: find_checkpoint(recipe.model, loaded.where("model", "path")))
     examples, held_out = group.node_main_first(lambda: _load_data(loaded, _seed(resolved)))

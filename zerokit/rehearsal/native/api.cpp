@@ -62,9 +62,12 @@ void zk_set_counting(int on) { set_counting(on != 0); }
 void zk_set_page_locking(int on) { set_page_locking(on != 0); }
 int zk_current_stream() { return current_stream(); }
 void zk_set_current_stream(int stream) { set_current_stream(stream); }
-void zk_forget_contents(void* storage) {
+// For parameters and weights. What somebody has computed already stays.
+void zk_never_fill(void* storage) {
   Block* block = block_of(*storage_at(storage));
-  if (block != nullptr && block->bytes >= kSmallBytes) forget_contents(*block);
+  if (block == nullptr || run_state().compute_everything || !is_still_untouched(*block)) return;
+  forget_contents(*block);
+  block->never_filled = true;
 }
 int zk_is_made_up(void* storage) {
   const Block* block = block_of(*storage_at(storage));

@@ -160,7 +160,9 @@ Block* new_device_block(int64_t bytes) {
     block->counted = answering_model().allocated_size(expandable_answers ? block->expandable : block->ordinary);
     const uint64_t address = ordinary_model().address(block->ordinary);
     static const uint64_t first_address = address;  // the model's addresses only grow
-    block->data = arena() + (address - first_address);
+    const auto offset = static_cast<int64_t>(address - first_address);
+    TORCH_CHECK(offset + bytes <= kArenaBytes, "the rehearsal has used up the addresses of its virtual device");
+    block->data = arena() + offset;
   }
   if (bytes < kSmallBytes) std::memset(block->data, 0, bytes);
   if (state.compute_everything) block->contents = Contents::known;
@@ -214,7 +216,10 @@ Block* cached_pinned_block(int64_t bytes) {
   if (block->own_pages) {
     ::madvise(block->data, power_of_two_at_least(bytes), MADV_DONTNEED);
     block->contents = Contents::untouched;
+  } else {
+    block->contents = Contents::known;
   }
+  block->never_filled = false;
   block->bytes = bytes;
   return block;
 }
@@ -246,7 +251,7 @@ class BlockAllocator final : public c10::Allocator {
   }
   c10::DeleterFnPtr raw_deleter() const override { return type_ == c10::kCUDA ? nullptr : release_; }
   void copy_data(void* target, const void* source, std::size_t bytes) const override {
-    if (static_cast<int64_t>(bytes) < kSmallBytes || state.compute_everything) {
+    if (type_ != c10::kCUDA || static_cast<int64_t>(bytes) < kSmallBytes || state.compute_everything) {
       default_copy_data(target, source, bytes);
     }
   }
@@ -312,14 +317,24 @@ void record_block_stream(Block& block, int stream) {
 
 void forget_contents(Block& block) {
   if (state.compute_everything || block.contents == Contents::made_up) return;
-  if (block.own_pages) ::madvise(block.data, block.bytes, MADV_DONTNEED);
+  if (block.own_pages) {
+    ::madvise(block.data, block.bytes, MADV_DONTNEED);
+  } else if (block.space != Space::device) {
+    std::memset(block.data, 0, block.bytes);  // what the heap held before is nobody's value
+  }
   block.contents = Contents::made_up;
 }
 
 bool is_still_untouched(Block& block) {
   if (block.contents != Contents::untouched) return false;
   // mincore(2) would call a page that was swapped out untouched; the page map tells both.
-  static const int page_map = ::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+  // A fork's page map is its own.
+  static thread_local int page_map = -1;
+  static thread_local pid_t process = 0;
+  if (process != ::getpid()) {
+    process = ::getpid();
+    page_map = ::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+  }
   constexpr uint64_t kPresentOrSwapped = uint64_t{3} << 62;
   constexpr int64_t kPagesAtOnce = 1 << 13;
   static thread_local std::vector<uint64_t> entries(kPagesAtOnce);

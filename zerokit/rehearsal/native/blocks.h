@@ -45,6 +45,7 @@ struct Block {
   bool own_pages;
   CachingAllocator::Allocation* ordinary;    // in the model of the default allocator; device blocks only
   CachingAllocator::Allocation* expandable;  // in the model with expandable_segments:True
+  bool never_filled = false;  // a parameter, or a weight of a checkpoint: what is copied into it is dropped
 };
 
 // One line of the event log; `bytes` is negative for a release. Layout: recording.EVENT.

@@ -64,6 +64,7 @@ struct OperatorFacts {
   bool draws_without_generator = false;
   bool mixes_devices = false;   // takes host tensors beside device tensors
   bool only_writes = false;     // every result is one of the arguments
+  bool overwrites = false;      // reads nothing of what it writes: fills and random numbers
   bool small_result_is_true = false;
   bool is_foreign = false;      // neither torch's nor of a library that has the same operators on CUDA
   int generator = -1;
@@ -126,6 +127,8 @@ OperatorFacts learn(const c10::OperatorHandle& op) {
     facts.is_view.push_back(source >= 0 && !alias->isWrite());
     if (source < 0 || !alias->isWrite()) facts.only_writes = false;
   }
+  const bool fills = schema.name() == "aten::zero_" || schema.name() == "aten::fill_";
+  facts.overwrites = facts.only_writes && (fills || facts.generator >= 0);
   return facts;
 }
 
@@ -249,8 +252,7 @@ bool can_compute(const OperatorFacts& facts, const std::vector<IValue>& argument
   if (run_state().compute_everything) return true;
   if (!facts.has_cpu_kernel) return false;
   if (facts.draws_without_generator) return false;
-  // In-place random numbers read nothing.
-  const bool overwrites = facts.generator >= 0 && facts.only_writes;
+  const bool overwrites = facts.overwrites;
   bool computable = true;
   for (size_t index = 0; index < arguments.size() && computable; ++index) {
     for_each_tensor(arguments[index], [&](const Tensor& tensor) {
@@ -469,7 +471,12 @@ void mark_known(const at::Tensor& tensor) {
 
 void mark_made_up(const at::Tensor& tensor) {
   if (static_cast<int64_t>(tensor.storage().nbytes()) < kSmallBytes) return;
-  if (Block* block = block_of(tensor.storage())) forget_contents(*block);
+  Block* block = block_of(tensor.storage());
+  if (block == nullptr) return;
+  // A made-up slice of host memory takes nothing from the data around it.
+  const bool is_slice = tensor.is_cpu() && !covers_its_storage(tensor);
+  if (is_slice && block->contents != Contents::made_up && !is_still_untouched(*block)) return;
+  forget_contents(*block);
 }
 
 void fill_made_up(const at::Tensor& tensor, bool flag) {

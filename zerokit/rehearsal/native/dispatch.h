@@ -55,6 +55,9 @@ int take_over_device();
 int take_over_host();
 // The kernels of kernels.cpp and fast_kernels.cpp.
 void register_kernels(torch::Library& library);
+// nonzero and masked_select by the policies of kernels.cpp, for tensors of either device.
+at::Tensor select_nonzero(const at::Tensor& tensor);
+at::Tensor select_masked(const at::Tensor& tensor, const at::Tensor& mask);
 void register_fast_kernels(torch::Library& library);
 
 // ---- operators

@@ -25,6 +25,8 @@ using torch::jit::Stack;
 // host's generator as in a real run; beyond these sizes that would take minutes, and the report says so instead.
 constexpr int64_t kDrawnAtOnce = 4 * 1024 * 1024;
 constexpr int64_t kDrawnInAll = 64 * 1024 * 1024;
+// Made-up host memory up to this size is filled if a script fills it with a number.
+constexpr int64_t kFilledBytes = 64 * 1024 * 1024;
 int64_t drawn = 0;
 int64_t skipped = 0;
 
@@ -90,9 +92,10 @@ class HostZero final : public c10::OperatorKernel {
     Block* block = tensor.has_storage() ? block_of(tensor.storage()) : nullptr;
     const bool writes_zero = count == 1 || ((arguments + 1)->isScalar() && (arguments + 1)->toScalar().equal(0));
     const bool large = block != nullptr && block->bytes >= kSmallBytes && !run_state().compute_everything;
-    const bool needless = large && (block->contents == Contents::made_up || (writes_zero && is_still_untouched(*block)));
-    if (!needless) {
+    const bool made_up = large && block->contents == Contents::made_up;
+    if (!(large && writes_zero && is_still_untouched(*block)) && !(made_up && !becomes_known(tensor, *block, writes_zero))) {
       kernel_.callBoxed(op, keys, stack);
+      if (made_up) mark_known(tensor);
       return;
     }
     const IValue result = *arguments;
@@ -101,6 +104,14 @@ class HostZero final : public c10::OperatorKernel {
   }
 
  private:
+  // Whether a fill gives a made-up block values that are worth their pages. Zeros cost none: the pages of a made-up
+  // block have been given back.
+  static bool becomes_known(const Tensor& tensor, Block& block, bool writes_zero) {
+    if (block.never_filled || !covers_its_storage(tensor)) return false;
+    if (!writes_zero || !block.own_pages) return block.bytes <= kFilledBytes;
+    block.contents = Contents::untouched;
+    return false;
+  }
   c10::SafeKernelFunction kernel_;
 };
 
@@ -113,6 +124,7 @@ class HostCopy final : public c10::OperatorKernel {
     const Tensor source = (arguments + 1)->toTensor();
     if (!target.is_cpu() || !source.is_cpu() || !needless(target, source)) {
       kernel_.callBoxed(op, keys, stack);
+      if (target.is_cpu() && target.numel() > 0 && covers_its_storage(target)) mark_known(target);
       return;
     }
     torch::jit::drop(*stack, op.schema().arguments().size());
@@ -126,7 +138,10 @@ class HostCopy final : public c10::OperatorKernel {
       mark_made_up(target);
       return true;
     }
-    if (!is_known(target)) return true;  // parameters are never filled
+    if (!is_known(target)) {
+      const Block* block = block_of(target.storage());
+      return block == nullptr || block->never_filled || !covers_its_storage(target);
+    }
     if (static_cast<int64_t>(target.storage().nbytes()) < kOwnPagesBytes || run_state().compute_everything) return false;
     Block* from = block_of(source.storage());
     Block* to = block_of(target.storage());
@@ -135,13 +150,34 @@ class HostCopy final : public c10::OperatorKernel {
   c10::SafeKernelFunction kernel_;
 };
 
+// Results whose size depends on values, of tensors that have none.
+class HostSelection final : public c10::OperatorKernel {
+ public:
+  HostSelection(c10::SafeKernelFunction kernel, bool is_nonzero) : kernel_(std::move(kernel)), is_nonzero_(is_nonzero) {}
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+    const size_t count = op.schema().arguments().size();
+    if (!any_made_up(*stack, count)) {
+      kernel_.callBoxed(op, keys, stack);
+      return;
+    }
+    const std::vector<IValue> arguments(stack->end() - static_cast<int64_t>(count), stack->end());
+    torch::jit::drop(*stack, count);
+    const Tensor tensor = arguments[0].toTensor();
+    stack->push_back(is_nonzero_ ? select_nonzero(tensor) : select_masked(tensor, arguments[1].toTensor()));
+  }
+
+ private:
+  c10::SafeKernelFunction kernel_;
+  bool is_nonzero_;
+};
+
 // Operators that look at sizes and strides only, or must see the tensor itself.
 const std::unordered_set<std::string>& left_alone() {
   static const std::unordered_set<std::string> names = {
       "aten::as_strided", "aten::view", "aten::_reshape_alias", "aten::unfold", "aten::empty", "aten::empty_strided",
       "aten::set_", "aten::resize_", "aten::is_pinned", "aten::view_as_real", "aten::view_as_complex", "aten::is_set_to",
       "aten::_has_compatible_shallow_copy_type", "aten::_conj", "aten::_neg_view", "aten::_local_scalar_dense",
-      "aten::equal", "aten::nonzero", "aten::masked_select", "aten::record_stream"};
+      "aten::equal", "aten::record_stream"};
   return names;
 }
 
@@ -172,8 +208,10 @@ int take_over_host() {
     if (!op->hasKernelForDispatchKey(c10::DispatchKey::CPU) && !is_copy) continue;
     c10::SafeKernelFunction kernel = op->getComputedKernelForDispatchKey(c10::DispatchKey::CPU);
     const std::string full = name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
+    const bool is_selection = full == "aten::nonzero" || full == "aten::masked_select";
     const bool is_zero = full == "aten::zero_" || full == "aten::fill_.Scalar";
     torch::CppFunction function = is_copy   ? torch::CppFunction::makeFromBoxedFunctor(std::make_unique<HostCopy>(kernel))
+                                  : is_selection ? torch::CppFunction::makeFromBoxedFunctor(std::make_unique<HostSelection>(kernel, full == "aten::nonzero"))
                                   : is_zero ? torch::CppFunction::makeFromBoxedFunctor(std::make_unique<HostZero>(kernel))
                                             : torch::CppFunction::makeFromBoxedFunctor(std::make_unique<HostKernel>(kernel));
     library->impl(full.c_str(), std::move(function));

@@ -181,15 +181,15 @@ Tensor computed_on_host(const Tensor& tensor, Compute compute) {
   return placed(result, tensor.is_cuda());
 }
 
-Tensor nonzero(const Tensor& tensor) {
-  if (is_computable(tensor) || (is_known(tensor) && tensor.is_cpu())) {
+Tensor nonzero_of(const Tensor& tensor) {
+  if (is_computable(tensor)) {
     return computed_on_host(tensor, [](const Tensor& view) { return view.nonzero(); });
   }
   note_made_up("nonzero: every element was taken to be true");
   return new_like(tensor, {tensor.numel(), tensor.dim()}, at::kLong);
 }
 
-Tensor masked_select(const Tensor& tensor, const Tensor& mask) {
+Tensor masked_selection(const Tensor& tensor, const Tensor& mask) {
   if (run_state().compute_everything || both_computable(tensor, mask)) {
     const Tensor host_mask = host_view(mask);
     return computed_on_host(tensor, [&](const Tensor& view) { return view.masked_select(host_mask); });
@@ -372,6 +372,9 @@ void assert_async_with_message(const Tensor&, std::string_view) {}
 
 }  // namespace
 
+at::Tensor select_nonzero(const at::Tensor& tensor) { return nonzero_of(tensor); }
+at::Tensor select_masked(const at::Tensor& tensor, const at::Tensor& mask) { return masked_selection(tensor, mask); }
+
 void register_kernels(torch::Library& library) {
   library.impl("empty.memory_format", empty);
   library.impl("empty_strided", empty_strided);
@@ -389,8 +392,8 @@ void register_kernels(torch::Library& library) {
   library.impl("copy_", copy);
   library.impl("_local_scalar_dense", item);
   library.impl("record_stream", record_stream);
-  library.impl("nonzero", nonzero);
-  library.impl("masked_select", masked_select);
+  library.impl("nonzero", nonzero_of);
+  library.impl("masked_select", masked_selection);
   library.impl("equal", equal);
   library.impl("topk.values", topk_out);
   library.impl("argmax.out", argmax_out);

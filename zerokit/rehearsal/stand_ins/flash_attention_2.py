@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zerokit.rehearsal.library import backend
 from zerokit.rehearsal.stand_ins.flash_attention_calls import (
     ANY_WINDOW,
     Call,
@@ -182,7 +181,6 @@ def flash_attn_with_kvcache(
         padded = pad_head(q)
         out = torch.empty_like(padded)
         lse = torch.empty((q.size(0), q.size(2), q.size(1)), dtype=torch.float32, device=q.device)
-        backend().forget_contents(out)
     out = out[..., : q.size(-1)]
     return (out, lse) if return_softmax_lse else out
 

@@ -152,8 +152,6 @@ class Attention(torch.autograd.Function):
         gradients = _empty_gradients(q, k, v, ctx.packed)
         head_size = grad_out.size(-1)
         backward(pad_head(grad_out), q, k, v, out, lse, ctx.call)
-        for gradient in gradients:
-            backend().forget_contents(gradient)
         return None, *(gradient[..., :head_size] for gradient in gradients)
 
 

@@ -13,8 +13,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from zerokit.rehearsal.library import backend
-
 __all__ = [
     "apply_rotary_emb",
     "apply_rotary_emb_func",
@@ -103,11 +101,11 @@ class _Rotary(torch.autograd.Function):
         if inplace:
             ctx.mark_dirty(x)
             return x
-        return _without_values(torch.empty_like(x))
+        return torch.empty_like(x)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        return grad if ctx.inplace else _without_values(torch.empty_like(grad)), None, None, None
+        return grad if ctx.inplace else torch.empty_like(grad), None, None, None
 
 
 def apply_rotary_emb(
@@ -143,7 +141,7 @@ class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor, _squares: Tensor) -> tuple[Tensor, None, None]:
         logits = ctx.saved_tensors[0]
-        return logits if ctx.inplace else _without_values(torch.empty_like(logits)), None, None
+        return logits if ctx.inplace else torch.empty_like(logits), None, None
 
 
 def cross_entropy_loss(
@@ -159,8 +157,3 @@ def cross_entropy_loss(
     """Losses and squared log-sum-exps [rows] in float32, of logits [rows, classes]."""
     result: tuple[Tensor, Tensor] = _CrossEntropy.apply(logits, labels, inplace_backward)  # type: ignore[no-untyped-call]
     return result
-
-
-def _without_values(tensor: Tensor) -> Tensor:
-    backend().forget_contents(tensor)
-    return tensor

@@ -1,0 +1,53 @@
+"""Data on the host beside values that a rehearsal does not have: none of it may be lost. Prints what is."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+torch.set_num_threads(1)  # a forked child has none of OpenMP's threads
+COUNT = 1_000_000
+device_values = torch.randn(COUNT, device="cuda")
+
+
+def check(name: str, holds: bool) -> None:
+    print(f"{name}: {'kept' if holds else 'LOST'}", flush=True)
+
+
+child = os.fork()
+if child == 0:
+    written = torch.empty(COUNT)
+    written.numpy()[:] = 7
+    written.zero_()
+    check("a copy in a forked worker", torch.arange(float(COUNT)).clone()[-1].item() == COUNT - 1)
+    check("zeros in a forked worker", written[5].item() == 0)
+    os._exit(0)
+os.waitpid(child, 0)
+
+staging = torch.empty(25_000).pin_memory()
+staging.copy_(device_values[:25_000])
+del staging
+check("a pinned block used again", torch.arange(25_000.0).pin_memory()[-1].item() == 24_999)
+
+beside = torch.arange(float(COUNT))
+beside[:100_000] = device_values[:100_000]
+check("data beside a made-up slice", beside[-1].item() == COUNT - 1)
+
+table = torch.arange(float(COUNT))
+view = torch.nn.Parameter(table[:10], requires_grad=False)
+whole = torch.nn.Parameter(table, requires_grad=False)
+check("data that parameters are made of", table[-1].item() == whole[-1].item() == COUNT - 1)
+
+buffer = device_values.cpu()
+buffer.copy_(torch.arange(float(COUNT)))
+check("data copied over made-up values", buffer[-1].item() == COUNT - 1)
+
+sums = device_values.cpu()
+sums.zero_()
+sums[3] = 5
+check("zeros over made-up values", sums.sum().item() == 5)
+
+mask = torch.zeros(100_000, dtype=torch.bool, device="cuda")
+mask[7] = True
+check("a mask made on the device", mask.nonzero().tolist() == [[7]])
