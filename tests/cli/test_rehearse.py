@@ -34,7 +34,8 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["--num-gpus", 4, "--accelerate-config", "absent.yaml"], "absent.yaml: no such file. accelerate"),
         (["--num-gpus", 4, "--launcher", "mpirun"], "--launcher"),
         (["--num-gpus", 4, "--gpu-memory", "much"], "--gpu-memory: 'much' is not a size in bytes"),
-        (["--num-gpus", 4, "--gpu-memory", "0"], "--gpu-memory: must be more than 0"),
+        (["--num-gpus", 4, "--gpu-memory", "0"], "--gpu-memory: '0' is no GPU's memory. Write it like 80GiB"),
+        (["--num-gpus", 4, "--gpu-memory", "80"], "--gpu-memory: '80' is no GPU's memory"),
         (
             ["--num-gpus", 4, "--gpu", "H1000"],
             "--gpu: 'H1000' is not a card in the table. Choose one of A100-40",
