@@ -244,6 +244,14 @@ def flops(cluster: Cluster) -> dict[str, list[float]]:
             packed, packed, packed, starts, starts, 200, 200, 0.0, True, False
         )
     )
+    images = torch.empty((2, 3, 33, 31), device="cuda", requires_grad=True)
+    for layer in (
+        torch.nn.Conv2d(3, 8, 5, stride=(2, 3), padding=1, dilation=2, device="cuda"),
+        torch.nn.ConvTranspose2d(3, 8, 3, stride=2, device="cuda"),
+    ):
+        both(lambda layer=layer: torch.autograd.backward(layer(images).sum()))  # type: ignore[misc]
+    sequence = torch.empty((3, 50), device="cuda", requires_grad=True)
+    both(lambda: torch.autograd.backward(torch.nn.Conv1d(3, 4, 7, device="cuda")(sequence).sum()))
     return counted
 
 

@@ -102,6 +102,7 @@ def _advice(candidate: Candidate, report: RehearsalReport, changed: RehearsalRep
         peak_bytes=changed.device.peak_bytes,
         verdict=changed.fit.verdict,
         how=candidate.how,
+        ds_config=candidate.ds_config,
     )
 
 
@@ -136,10 +137,10 @@ def _offload(report: RehearsalReport, zero: dict[str, Any], stage: int) -> Itera
     if stage >= 1 and not _offloads(zero, "offload_optimizer"):
         yield Candidate(
             change="optimizer on the host",
-            how='"zero_optimization": {"offload_optimizer": {"device": "cpu"}}',
+            how='"zero_optimization": {"offload_optimizer": {"device": "cpu"}}; and '
+            '"zero_force_ds_cpu_optimizer": false if the script makes its own optimizer',
             ds_config={
                 "zero_optimization.offload_optimizer.device": "cpu",
-                "zero_optimization.offload_optimizer.pin_memory": True,
                 # An optimizer that the script made itself then runs on the host as it is.
                 "zero_force_ds_cpu_optimizer": False,
             },
@@ -148,10 +149,7 @@ def _offload(report: RehearsalReport, zero: dict[str, Any], stage: int) -> Itera
         yield Candidate(
             change="parameters on the host",
             how='"zero_optimization": {"offload_param": {"device": "cpu"}}',
-            ds_config={
-                "zero_optimization.offload_param.device": "cpu",
-                "zero_optimization.offload_param.pin_memory": True,
-            },
+            ds_config={"zero_optimization.offload_param.device": "cpu"},
         )
 
 

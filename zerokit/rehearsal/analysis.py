@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
+from zerokit.rehearsal.allocator_settings import AllocatorSettings
 from zerokit.rehearsal.job import RehearsalJob
 from zerokit.rehearsal.overheads import overheads
 from zerokit.rehearsal.recording import (
@@ -37,6 +37,8 @@ from zerokit.rehearsal.report import (
     Verdict,
 )
 from zerokit.rehearsal.timeline import peak_event
+
+T = TypeVar("T")
 
 LARGEST_BLOCKS = 20
 LARGEST_SITES = 20
@@ -70,6 +72,7 @@ def analyse(recording: Recording, job: RehearsalJob) -> RehearsalReport:
         per_step=per_step,
         communication=_communication(recording),
         flops_per_step=recording.flops[-1] if recording.flops else 0,
+        ranks_rehearsed=[job.rank],
         warnings=list(recording.warnings),
         made_up=[
             MadeUpResult(what=case.what, site=case.site, count=case.times) for case in recording.made_up
@@ -92,7 +95,9 @@ def _device(recording: Recording) -> DeviceMemory:
     allocator = {
         kind: _allocator(recording.allocator[kind]) for kind in _SEGMENTS if kind in recording.allocator
     }
-    segments = _segments_asked_for()
+    segments: Segments = (
+        "expandable" if AllocatorSettings.of_environment().expandable_segments else "ordinary"
+    )
     peak_bytes = max(0, int(running[peak])) if len(running) else 0
     return DeviceMemory(
         peak_bytes=peak_bytes,
@@ -107,13 +112,6 @@ def _device(recording: Recording) -> DeviceMemory:
         allocator=allocator,
         segments=segments,
     )
-
-
-def _segments_asked_for() -> Segments:
-    """PYTORCH_ALLOC_CONF is the newer name of the variable (torch/cuda/memory.py)."""
-    settings = os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or ""
-    asked = "expandable_segments:true" in settings.replace(" ", "").lower()
-    return "expandable" if asked else "ordinary"
 
 
 def _allocator(figures: Any) -> AllocatorMemory:
@@ -229,8 +227,7 @@ def _fit(device: DeviceMemory, job: RehearsalJob, group_sizes: set[int]) -> Fit:
     low = device.peak_bytes + sum(line.low_bytes for line in lines)
     high = device.reserved_peak_bytes + sum(line.high_bytes for line in lines)
     verdict: Verdict = "tight"
-    modelled = device.allocator.get(device.segments)
-    if low > job.gpu_memory_bytes or (modelled is not None and modelled.num_ooms):
+    if low > job.gpu_memory_bytes:
         verdict = "does not fit"
     elif high <= job.gpu_memory_bytes:
         verdict = "fits"
@@ -311,15 +308,30 @@ def combine(first: RehearsalReport, last: RehearsalReport) -> RehearsalReport:
         abs(figures[0][name] - figures[1][name]) > _RANKS_DIFFER * max(figures[0][name], figures[1][name])
         for name in figures[0]
     )
-    warnings = [*first.warnings, *(line for line in last.warnings if line not in first.warnings)]
     return first.model_copy(
         update={
             "host": host,
+            "nvme": _nvme_of_node(first, last),
             "fit": max(first.fit, last.fit, key=_need),
             "ranks": ranks if differ else [],
-            "warnings": warnings,
+            "ranks_rehearsed": [first.rank, last.rank],
+            "warnings": _joined(first.warnings, last.warnings),
+            "made_up": _joined(first.made_up, last.made_up),
+            "suppressed": _joined(first.suppressed, last.suppressed),
         }
     )
+
+
+def _joined(first: list[T], last: list[T]) -> list[T]:
+    """What both ranks say, once; the last one's own after that."""
+    return [*first, *(line for line in last if line not in first)]
+
+
+def _nvme_of_node(first: RehearsalReport, last: RehearsalReport) -> NvmeMemory | None:
+    if first.nvme is None or last.nvme is None:
+        return first.nvme or last.nvme
+    held = first.nvme.per_rank_bytes + (first.gpus_per_node - 1) * last.nvme.per_rank_bytes
+    return first.nvme.model_copy(update={"per_node_bytes": held})
 
 
 def _need(fit: Fit) -> tuple[int, int]:

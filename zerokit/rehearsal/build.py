@@ -11,6 +11,7 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import os
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -50,12 +51,19 @@ def built_library() -> Path:
     library = folder / LIBRARY
     if library.is_file():
         return library
-    folder.mkdir(parents=True, exist_ok=True)
-    # Ranks and runs may come here at the same time; the lock dies with its holder.
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not library.is_file():
-            _build(library)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        # Ranks and runs may come here at the same time; the lock dies with its holder.
+        with (folder / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not library.is_file():
+                _build(library)
+    except OSError as error:
+        raise LaunchError(
+            f"the virtual device cannot be built there: {error.strerror}",
+            where=str(folder),
+            hint="Make room, or name a folder you may write to as XDG_CACHE_HOME",
+        ) from None
     return library
 
 
@@ -70,14 +78,15 @@ def _cache_folder() -> Path:
 
 
 def _compiler_name() -> str:
+    """As in make: CXX may hold options, or a program in front such as ccache."""
     return os.environ.get("CXX") or next(
         (name for name in ("g++", "c++", "clang++") if shutil.which(name)), "g++"
     )
 
 
 def _build(library: Path) -> None:
-    compiler = shutil.which(_compiler_name())
-    if compiler is None:
+    compiler = shlex.split(_compiler_name())
+    if not compiler or shutil.which(compiler[0]) is None:
         raise LaunchError(
             "no C++ compiler, with which zerokit builds the virtual device once",
             where="rehearse",
@@ -95,17 +104,17 @@ def _build(library: Path) -> None:
 
         def compile_one(target: Path) -> None:
             source = SOURCES / f"{target.stem}.cpp"
-            _run([compiler, *COMPILE, *includes, "-c", str(source), "-o", str(target)])
+            _run([*compiler, *COMPILE, *includes, "-c", str(source), "-o", str(target)])
 
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
             list(pool.map(compile_one, objects))
         linked = Path(scratch, LIBRARY)
         libraries = ["-L", str(torch / "lib"), "-lc10", "-ltorch_cpu", f"-Wl,-rpath,{torch / 'lib'}"]
-        _run([compiler, "-shared", "-o", str(linked), *map(str, objects), *libraries])
+        _run([*compiler, "-shared", "-o", str(linked), *map(str, objects), *libraries])
         driver = Path(scratch, NO_DRIVER)
         soname = f"-Wl,-soname,{NO_DRIVER}"
         source = str(SOURCES / "no_driver.cpp")
-        _run([compiler, "-shared", "-fPIC", "-O1", soname, "-o", str(driver), source])
+        _run([*compiler, "-shared", "-fPIC", "-O1", soname, "-o", str(driver), source])
         driver.replace(library.with_name(NO_DRIVER))
         linked.replace(library)  # last: it says that the folder is complete
 

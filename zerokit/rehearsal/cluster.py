@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zerokit.errors import LaunchError
+from zerokit.rehearsal.allocator_settings import AllocatorSettings
 from zerokit.rehearsal.exchange import ObjectExchange
 from zerokit.rehearsal.imports import when_imported
 from zerokit.rehearsal.job import Overrides, Values
@@ -111,10 +112,7 @@ def virtual_cluster(
     backend.configure(
         own_device=rank % gpus_per_node,
         visible_devices=local_ranks,
-        # The models go on beyond the card's memory, so that a run that does not fit shows by how much.
-        capacity=-1,
-        expandable="expandable_segments:True" in os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
-        or "expandable_segments:True" in os.environ.get("PYTORCH_ALLOC_CONF", ""),
+        allocator=AllocatorSettings.of_environment(),
         capability=device.capability if device else (9, 0),
         multiprocessors=device.multiprocessors if device else 132,
         compute=values == "real",

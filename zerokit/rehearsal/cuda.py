@@ -39,6 +39,7 @@ def install(backend: Backend, device: VirtualDevice, *, visible: int, index: int
 
 def _answers(backend: Backend, visible: int, index: int) -> dict[str, Any]:
     """The functions of torch._C by name."""
+    import torch
 
     def nothing(*_: Any, **__: Any) -> None:
         return None
@@ -46,8 +47,23 @@ def _answers(backend: Backend, visible: int, index: int) -> dict[str, Any]:
     def constant(value: Any) -> Any:
         return lambda *_, **__: value
 
+    def check(wanted: int) -> None:
+        if wanted >= visible:
+            raise torch.AcceleratorError(
+                f"CUDA error: invalid device ordinal ({wanted} of {visible} devices, counted from 0)"
+            )
+
+    def select(wanted: int) -> None:
+        check(wanted)
+        backend.use_device(wanted)
+
+    def enter(wanted: int) -> int:
+        # Code that only asks one device after the other comes by here too; tensors made there are noted.
+        check(wanted)
+        return index
+
     quiet = (
-        *("init", "ipc_collect", "setMemoryFraction", "set_sync_debug_mode", "sleep", "setDevice"),
+        *("init", "ipc_collect", "setMemoryFraction", "set_sync_debug_mode", "sleep"),
         *("resetAccumulatedMemoryStats", "resetPeakHostMemoryStats", "resetAccumulatedHostMemoryStats"),
         *("record_memory_history", "record_memory_history_legacy", "attach_out_of_memory_observer"),
         *("cudaCachingAllocator_set_allocator_settings", "cudaCachingAllocator_enable", "setMemoryMetadata"),
@@ -58,8 +74,6 @@ def _answers(backend: Backend, visible: int, index: int) -> dict[str, Any]:
     constants = {
         "getDeviceCount": visible,
         "getDevice": index,
-        "exchangeDevice": index,
-        "maybeExchangeDevice": index,
         "hostMemoryStats": {},
         "isInBadFork": False,
         "isHistoryEnabled": False,
@@ -87,6 +101,9 @@ def _answers(backend: Backend, visible: int, index: int) -> dict[str, Any]:
         "tunableop_is_enabled": False,
     }
     asked = {
+        "setDevice": select,
+        "exchangeDevice": enter,
+        "maybeExchangeDevice": enter,
         "synchronize": backend.synchronize,
         "emptyCache": backend.empty_cache,
         "memoryStats": lambda _device=0: memory_stats(backend),
@@ -192,7 +209,6 @@ def _install_module(backend: Backend, device: VirtualDevice, visible: int) -> No
         "_exchange_device": torch._C._cuda_exchangeDevice,
         "_maybe_exchange_device": torch._C._cuda_maybeExchangeDevice,
         "_get_device_properties": lambda index: device.properties,
-        "get_device_properties": lambda index=None: device.properties,
         "is_current_stream_capturing": lambda: False,
         "mem_get_info": free_and_total,
         "check_error": lambda code: None,

@@ -9,10 +9,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import enum
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zerokit.errors import LaunchError
 from zerokit.rehearsal.build import NO_DRIVER, built_library, torch_folder
@@ -21,6 +22,8 @@ from zerokit.rehearsal.recording import Space
 if TYPE_CHECKING:
     import numpy
     import torch
+
+    from zerokit.rehearsal.allocator_settings import AllocatorSettings
 
 STATS = (
     "allocation",
@@ -69,6 +72,27 @@ class Model(enum.IntEnum):
     """The one of the two that `torch.cuda` answers from, by PYTORCH_CUDA_ALLOC_CONF."""
 
 
+class NoteKind(enum.IntEnum):
+    """Why the library noted something."""
+
+    MADE_UP = 0
+    """A result that depends on values was chosen by a stated policy."""
+    GAP = 1
+    """An operator that the rehearsal cannot stand in for; a library may have caught the error."""
+    OTHER_DEVICE = 2
+    """Something was put on another rank's device, and is counted on this rank's own."""
+
+
+class Note(NamedTuple):
+    """Something that the library noted, and where."""
+
+    kind: NoteKind
+    what: str
+    site: int
+    """Index of the calling line, or -1."""
+    times: int
+
+
 class Backend:
     """The loaded library. There is one for each process: see :func:`load`."""
 
@@ -83,8 +107,7 @@ class Backend:
         *,
         own_device: int,
         visible_devices: int,
-        capacity: int,
-        expandable: bool,
+        allocator: AllocatorSettings,
         capability: tuple[int, int],
         multiprocessors: int,
         compute: bool,
@@ -94,15 +117,22 @@ class Backend:
         Args:
             own_device: index of this rank's device.
             visible_devices: number of devices that the rank sees.
-            capacity: bytes that the allocator may reserve, or -1 for no limit.
-            expandable: whether torch.cuda answers as with expandable segments.
+            allocator: what the models of the allocator follow; torch.cuda answers from the model with or
+                without expandable segments, as it says.
             capability: CUDA compute capability.
             multiprocessors: streaming multiprocessors of the device.
             compute: whether values are computed: a real run under the rehearsal's accounting.
         """
         self._library.zk_set_devices(own_device, visible_devices)
         self._library.zk_set_multiprocessors(multiprocessors)
-        self._library.zk_configure(capacity, int(expandable), *capability, int(compute))
+        self._library.zk_configure_device(*capability, int(compute))
+        self._library.zk_configure_allocator(
+            int(allocator.expandable_segments),
+            allocator.max_split_size_bytes,
+            allocator.large_segment_size_bytes,
+            allocator.max_non_split_rounding_bytes,
+            allocator.roundup_power2_divisions,
+        )
 
     def take_over(self) -> None:
         """Put the virtual device and its host kernels in the place of torch's own."""
@@ -162,10 +192,6 @@ class Backend:
         """Say what the block behind `tensor` is for; `name` is an index into the recording's names."""
         self._library.zk_label(tensor.untyped_storage()._cdata, category, name)
 
-    def block_of(self, tensor: torch.Tensor) -> int:
-        """The id of the block behind `tensor`, or -1 where the library did not allocate it."""
-        return int(self._library.zk_block(tensor.untyped_storage()._cdata))
-
     def is_made_up(self, storage: torch.UntypedStorage) -> bool:
         """Whether what `storage` holds depends on values that there are none of."""
         return bool(self._library.zk_is_made_up(storage._cdata))
@@ -224,11 +250,11 @@ class Backend:
 
     def events(self, dtype: numpy.dtype[Any]) -> numpy.ndarray[Any, Any]:
         """A copy of the event log, as an array of `dtype` (recording.EVENT)."""
-        return _copied(self._library.zk_events(), self._library.zk_event_count(), dtype)
+        return _copied(self._library.zk_copy_events, self._library.zk_event_count(), dtype)
 
     def blocks(self, dtype: numpy.dtype[Any]) -> numpy.ndarray[Any, Any]:
         """A copy of the records of all blocks, as an array of `dtype` (recording.BLOCK)."""
-        return _copied(self._library.zk_blocks(), self._library.zk_block_count(), dtype)
+        return _copied(self._library.zk_copy_blocks, self._library.zk_block_count(), dtype)
 
     def event_count(self) -> int:
         """Length of the event log so far."""
@@ -238,11 +264,14 @@ class Backend:
         """Names that a block's `op` indexes."""
         return [name.decode() for name in self._library.zk_operator_names().splitlines()]
 
-    def made_up_notes(self) -> list[tuple[str, int, int]]:
-        """Results that were chosen by policy: what, index of the calling line, how often."""
-        lines = self._library.zk_made_up_notes().decode().splitlines()
-        notes = [line.split("\t") for line in lines]
-        return [(what, int(site), int(count)) for what, site, count in notes]
+    def notes(self) -> list[Note]:
+        """What is to be said beside the figures."""
+        lines = [line.split("\t") for line in self._library.zk_notes().decode().splitlines()]
+        return [Note(NoteKind(int(kind)), what, int(site), int(count)) for kind, what, site, count in lines]
+
+    def use_device(self, index: int) -> bool:
+        """Note which device the script selects; False if the rank does not see it."""
+        return bool(self._library.zk_use_device(index))
 
     @property
     def random_elements_skipped(self) -> int:
@@ -296,6 +325,9 @@ def _open(library: Path) -> ctypes.CDLL:
     # NVML would tell DeepSpeed of a GPU that this machine happens to have.
     sys.modules.setdefault("pynvml", None)  # type: ignore[arg-type]
     ctypes.CDLL(str(library.with_name(NO_DRIVER)))
+    # What the script starts finds no GPU either; in this process the variable has been read already.
+    searched = [str(library.parent), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
+    os.environ["LD_LIBRARY_PATH"] = os.pathsep.join(searched)
     folder = torch_folder() / "lib"
     # torch itself loads this first, for the libraries of threads and of CUDA that its own depend on.
     ctypes.CDLL(str(folder / "libtorch_global_deps.so"), mode=ctypes.RTLD_GLOBAL)
@@ -305,20 +337,20 @@ def _open(library: Path) -> ctypes.CDLL:
     return ctypes.CDLL(str(library))
 
 
-def _copied(address: int | None, count: int, dtype: numpy.dtype[Any]) -> numpy.ndarray[Any, Any]:
+def _copied(copy: Callable[[int, int], None], count: int, dtype: numpy.dtype[Any]) -> numpy.ndarray[Any, Any]:
     import numpy
 
-    if not count or address is None:
-        return numpy.zeros(0, dtype)
-    raw: Any = (ctypes.c_char * (count * dtype.itemsize)).from_address(address)
-    rows: numpy.ndarray[Any, Any] = numpy.frombuffer(raw, dtype=dtype)
-    return rows.copy()
+    rows: numpy.ndarray[Any, Any] = numpy.zeros(count, dtype)
+    copy(rows.ctypes.data, count)
+    return rows
 
 
 def _declare(library: ctypes.CDLL) -> None:
     pointer, integer, long = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
     signatures: dict[str, tuple[Any, list[Any]]] = {
-        "zk_configure": (None, [long, integer, integer, integer, integer]),
+        "zk_configure_device": (None, [integer, integer, integer]),
+        "zk_configure_allocator": (None, [integer, long, long, long, long]),
+        "zk_use_device": (integer, [integer]),
         "zk_set_devices": (None, [integer, integer]),
         "zk_set_multiprocessors": (None, [integer]),
         "zk_take_over_host": (integer, []),
@@ -334,7 +366,6 @@ def _declare(library: ctypes.CDLL) -> None:
         "zk_never_fill": (None, [pointer]),
         "zk_is_made_up": (integer, [pointer]),
         "zk_label": (None, [pointer, integer, integer]),
-        "zk_block": (long, [pointer]),
         "zk_resize_storage": (None, [pointer, long]),
         "zk_current": (long, [integer]),
         "zk_peak": (long, [integer]),
@@ -343,11 +374,11 @@ def _declare(library: ctypes.CDLL) -> None:
         "zk_empty_cache": (None, []),
         "zk_stat": (long, [integer, integer]),
         "zk_event_count": (long, []),
-        "zk_events": (pointer, []),
+        "zk_copy_events": (None, [pointer, long]),
         "zk_block_count": (long, []),
-        "zk_blocks": (pointer, []),
+        "zk_copy_blocks": (None, [pointer, long]),
         "zk_operator_names": (ctypes.c_char_p, []),
-        "zk_made_up_notes": (ctypes.c_char_p, []),
+        "zk_notes": (ctypes.c_char_p, []),
         "zk_random_elements_skipped": (long, []),
         "zk_flops": (ctypes.c_double, []),
     }

@@ -6,16 +6,17 @@ when the script itself failed and its traceback has been printed.
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from enum import Enum, auto
 from pathlib import Path
 from types import TracebackType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from pydantic import ValidationError
 
@@ -58,12 +59,12 @@ class Worker:
         # -P: what lies in the current folder must not stand in for the worker's own imports.
         command = [sys.executable, "-P", "-m", _WORKER, str(job_file)]
         if output is Output.SHOWN:
-            self._process = subprocess.Popen(command)
+            self._process = _start(command)
         elif output is Output.SHOWN_ON_STDERR:
-            self._process = subprocess.Popen(command, stdout=_STDERR)
+            self._process = _start(command, stdout=_STDERR)
         else:
             with self._log.open("wb") as log:
-                self._process = subprocess.Popen(
+                self._process = _start(
                     command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
                 )
 
@@ -73,9 +74,10 @@ class Worker:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
+        # Also what the script has started and left behind, such as workers that load data.
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
 
     def result(self, deadline: float | None) -> RehearsalReport:
         """Wait for the report.
@@ -103,7 +105,7 @@ class Worker:
         if code == _SCRIPT_FAILED:
             self._fail(
                 f"the script fails {_moment(report)}",
-                "The traceback above is what the cluster would show",
+                "What is printed above is what the cluster would show",
             )
         if code == -signal.SIGKILL:
             self._fail("the rehearsal was killed", "This machine may be out of memory")
@@ -126,6 +128,11 @@ class Worker:
         if self._output is Output.SHOWN_IF_IT_FAILS:
             sys.stderr.write(self._log.read_text(encoding="utf-8", errors="replace")[-_SHOWN_OF_A_LOG:])
             sys.stderr.flush()
+
+
+def _start(command: list[str], **streams: Any) -> subprocess.Popen[bytes]:
+    """In a session of its own, so that it can be ended together with all that it starts."""
+    return subprocess.Popen(command, start_new_session=True, **streams)
 
 
 def _moment(report: RehearsalReport | None) -> str:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from zerokit.rehearsal.allocator_settings import AllocatorSettings
 from zerokit.rehearsal.compiling import ran_as_written
-from zerokit.rehearsal.library import Category, Model, Phase
+from zerokit.rehearsal.library import Category, Model, Note, NoteKind, Phase
 from zerokit.rehearsal.recording import BLOCK, EVENT, MadeUp, Recording
 
 if TYPE_CHECKING:
@@ -45,7 +46,8 @@ def collect(cluster: Cluster, meta: dict[str, Any]) -> Recording:
     sites = cluster.sites.lines
     ops = backend.operator_names()
     _categorize(blocks, sites, ops)
-    warnings = []
+    notes = backend.notes()
+    warnings = _of_notes(notes, sites, cluster)
     if skipped := backend.random_elements_skipped:
         warnings.append(
             f"{skipped:,} random numbers that fill weights on the host were not drawn: shuffles that use "
@@ -81,8 +83,9 @@ def collect(cluster: Cluster, meta: dict[str, Any]) -> Recording:
         },
         warnings=tuple(warnings),
         made_up=tuple(
-            MadeUp(what, sites[site] if site >= 0 else "an unknown line", count)
-            for what, site, count in backend.made_up_notes()
+            MadeUp(note.what, _site(note, sites), note.times)
+            for note in notes
+            if note.kind == NoteKind.MADE_UP
         ),
         meta={
             "num_gpus": cluster.num_gpus,
@@ -96,6 +99,31 @@ def collect(cluster: Cluster, meta: dict[str, Any]) -> Recording:
             **meta,
         },
     )
+
+
+def _of_notes(notes: list[Note], sites: list[str], cluster: Cluster) -> list[str]:
+    """Warnings of what the library met and went on from."""
+    own = f"cuda:{cluster.rank % cluster.gpus_per_node}"
+    warnings = []
+    for note in notes:
+        if note.kind == NoteKind.GAP:
+            warnings.append(
+                f"{_site(note, sites)}: the rehearsal cannot stand in for {note.what}, and the script went "
+                "on without it: what the GPU would do instead is not in the figures"
+            )
+        elif note.kind == NoteKind.OTHER_DEVICE:
+            warnings.append(
+                f"{_site(note, sites)}: rank {cluster.rank} uses {note.what}, the GPU of another rank, "
+                f"{note.times:,} times; it is counted on its own, {own}, but on the cluster it comes on top "
+                "of what that rank holds. Use the device of LOCAL_RANK"
+            )
+    settings = AllocatorSettings.of_environment()
+    warnings += [f"the model of PyTorch's allocator does not follow {name}" for name in settings.passed_over]
+    return warnings
+
+
+def _site(note: Note, sites: list[str]) -> str:
+    return sites[note.site] if note.site >= 0 else "an unknown line"
 
 
 def _nvme() -> dict[str, int] | None:

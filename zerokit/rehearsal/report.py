@@ -168,6 +168,8 @@ class Advice(_Part):
     """The peak with the change."""
     verdict: Verdict
     how: str
+    ds_config: dict[str, Any] = Field(default_factory=dict)
+    """The changed values by dotted key, if it is the ds_config that changes."""
 
 
 class MadeUpResult(_Part):
@@ -209,6 +211,7 @@ class RehearsalReport(_Part):
     ranks: list[RankMemory] = Field(default_factory=list)
     """Empty if one rank was rehearsed, or if they agree."""
     advice: list[Advice] = Field(default_factory=list)
+    ranks_rehearsed: list[int] = Field(default_factory=list)
     warnings: list[str]
     made_up: list[MadeUpResult]
     suppressed: list[str]

@@ -59,9 +59,16 @@ def _heading(report: RehearsalReport) -> str:
     steps = quantity(report.steps, "optimizer step")
     ended = "" if report.run.stopped_after_steps is not None else ", then the script ended by itself"
     return (
-        f"{report.run.script} on {gpus}: rank {report.rank}, {steps} rehearsed in "
+        f"{report.run.script} on {gpus}: {_rehearsed(report)}, {steps} rehearsed in "
         f"{format_seconds(report.elapsed_seconds)}{ended}"
     )
+
+
+def _rehearsed(report: RehearsalReport) -> str:
+    ranks = [str(rank) for rank in report.ranks_rehearsed or [report.rank]]
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    return f"ranks {' and '.join(ranks)}" + ("" if report.ranks else ", which are alike")
 
 
 def _memory(report: RehearsalReport) -> Table:

@@ -84,6 +84,8 @@ def run_in(cluster: Cluster, job: RehearsalJob) -> int:
         return 0
     if not isinstance(failure, SystemExit):
         _print_traceback(failure)
+    elif isinstance(failure.code, str):
+        print(failure.code, file=sys.stderr)  # as Python does
     return _SCRIPT_FAILED
 
 

@@ -14,7 +14,7 @@ namespace {
 
 c10::StorageImpl* storage_at(void* address) { return static_cast<c10::StorageImpl*>(address); }
 
-std::string joined_notes;
+std::string notes;
 std::string joined_operators;
 
 // `which`: index in library.STATS times 12, plus the pool times 4, plus the field.
@@ -41,11 +41,20 @@ extern "C" {
 // ---- setting up
 void zk_set_multiprocessors(int count) { set_device_multiprocessors(count); }
 
-void zk_configure(int64_t capacity, int expandable, int major, int minor, int compute_everything) {
-  configure_models(capacity, AllocatorOptions{});
-  answer_from_expandable(expandable != 0);
+void zk_configure_device(int major, int minor, int compute_everything) {
   set_device_capability({major, minor});
   run_state().compute_everything = compute_everything != 0;
+}
+// The models have no limit: they go on beyond the card's memory, so that a run that does not fit shows by how much.
+void zk_configure_allocator(int expandable, int64_t max_split_size, int64_t large_segment_size,
+                            int64_t max_non_split_rounding_size, int64_t roundup_power2_divisions) {
+  AllocatorOptions options;
+  options.max_split_size = max_split_size;
+  options.large_segment_size = large_segment_size;
+  options.max_non_split_rounding_size = max_non_split_rounding_size;
+  options.roundup_power2_divisions = roundup_power2_divisions;
+  configure_models(options);
+  answer_from_expandable(expandable != 0);
 }
 void zk_set_devices(int own, int visible) {
   set_devices(static_cast<c10::DeviceIndex>(own), static_cast<c10::DeviceIndex>(visible));
@@ -76,10 +85,6 @@ int zk_is_made_up(void* storage) {
 void zk_label(void* storage, int category, int name) {
   if (Block* block = block_of(*storage_at(storage))) label(*block, static_cast<uint8_t>(category), name);
 }
-int64_t zk_block(void* storage) {
-  const Block* block = block_of(*storage_at(storage));
-  return block == nullptr ? -1 : block->id;
-}
 void zk_resize_storage(void* storage, int64_t bytes) { resize_storage(*storage_at(storage), bytes); }
 
 // ---- memory
@@ -87,36 +92,41 @@ int64_t zk_current(int space) { return totals(static_cast<Space>(space)).current
 int64_t zk_peak(int space) { return totals(static_cast<Space>(space)).peak; }
 void zk_reset_peak(int space) { reset_peak(static_cast<Space>(space)); }
 void zk_synchronize() {
+  std::lock_guard<std::mutex> guard(models_mutex());
   ordinary_model().synchronize();
   expandable_model().synchronize();
 }
 void zk_empty_cache() {
+  std::lock_guard<std::mutex> guard(models_mutex());
   ordinary_model().empty_cache();
   expandable_model().empty_cache();
 }
 // model: 0 ordinary, 1 expandable segments, 2 the one that torch.cuda answers from. which: library.STATS.
 int64_t zk_stat(int model, int which) {
+  std::lock_guard<std::mutex> guard(models_mutex());
   CachingAllocator& allocator = model == 0 ? ordinary_model() : model == 1 ? expandable_model() : answering_model();
   return stat_of(allocator.stats(), which);
 }
 
 // ---- the recording
-int64_t zk_event_count() { return static_cast<int64_t>(events().size()); }
-const void* zk_events() { return events().data(); }
-int64_t zk_block_count() { return static_cast<int64_t>(block_records().size()); }
-const void* zk_blocks() { return block_records().data(); }
+int64_t zk_event_count() { return event_count(); }
+void zk_copy_events(void* target, int64_t count) { copy_events(static_cast<Event*>(target), count); }
+int64_t zk_block_count() { return block_count(); }
+void zk_copy_blocks(void* target, int64_t count) { copy_blocks(static_cast<BlockRecord*>(target), count); }
 const char* zk_operator_names() {
   joined_operators.clear();
   for (const auto& name : operator_names()) joined_operators += name + "\n";
   return joined_operators.c_str();
 }
-// Lines of "what<tab>site<tab>count".
-const char* zk_made_up_notes() {
-  joined_notes.clear();
-  for (const auto& [key, count] : made_up_notes()) {
-    joined_notes += key.first + "\t" + std::to_string(key.second) + "\t" + std::to_string(count) + "\n";
-  }
-  return joined_notes.c_str();
+const char* zk_notes() {
+  notes = all_notes();
+  return notes.c_str();
+}
+// 0 for a device that does not exist.
+int zk_use_device(int index) {
+  if (index < 0 || index >= visible_devices()) return 0;
+  check_device(c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(index)));
+  return 1;
 }
 int64_t zk_random_elements_skipped() { return random_elements_skipped(); }
 double zk_flops() { return flops_so_far(); }

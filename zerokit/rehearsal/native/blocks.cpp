@@ -1,7 +1,9 @@
 #include "blocks.h"
 
 #include <ATen/SequenceNumber.h>
+#include <ATen/record_function.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <torch/csrc/autograd/function.h>
 #include <unistd.h>
@@ -32,8 +34,15 @@ struct Ledger {
   std::unordered_map<int64_t, std::vector<Block*>> pinned_cache;
 };
 
+// A process that is forked while another thread is in here would find the locks taken for good.
+void lock_before_fork();
+void unlock_after_fork();
+
 Ledger& ledger() {
-  static auto* instance = new Ledger;  // outlives every tensor
+  static auto* instance = [] {
+    ::pthread_atfork(&lock_before_fork, &unlock_after_fork, &unlock_after_fork);
+    return new Ledger;  // outlives every tensor
+  }();
   return *instance;
 }
 
@@ -107,6 +116,8 @@ char* own_pages(int64_t bytes) {
   void* memory = ::mmap(nullptr, bytes + kRoomBeforePages, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   TORCH_CHECK(memory != MAP_FAILED, "the rehearsal could not map ", bytes, " bytes of host memory");
+  // One byte that is written in weights without values must not bring 2 MiB with it.
+  ::madvise(memory, bytes + kRoomBeforePages, MADV_NOHUGEPAGE);
   return static_cast<char*>(memory) + kRoomBeforePages;
 }
 
@@ -131,6 +142,16 @@ uint64_t address_of(const Block& block) { return reinterpret_cast<uint64_t>(bloc
 // ---- device
 
 std::mutex device_mutex;
+
+void lock_before_fork() {
+  device_mutex.lock();
+  ledger().mutex.lock();
+}
+
+void unlock_after_fork() {
+  ledger().mutex.unlock();
+  device_mutex.unlock();
+}
 
 void release_device(void* context) {
   auto* block = static_cast<Block*>(context);
@@ -377,18 +398,18 @@ RunState& run_state() { return state; }
 int32_t calling_line() {
   if (state.find_site == nullptr) return -1;
   // Autograd gives a forward operation and the node of its backward pass the same number, on each thread.
-  static std::unordered_map<uint64_t, int32_t> line_of_node;
+  static std::map<std::pair<uint64_t, uint64_t>, int32_t> line_of_node;
   static std::mutex mutex;
   const int32_t line = state.find_site();
   std::lock_guard<std::mutex> guard(mutex);
   if (line >= 0) {
     const uint64_t next = at::sequence_number::peek();
-    if (next > 0) line_of_node[next - 1] = line;
+    if (next > 0) line_of_node[{at::RecordFunction::currentThreadId(), next - 1}] = line;
     return line;
   }
   const auto node = torch::autograd::get_current_node();
   if (!node) return -1;
-  const auto found = line_of_node.find(node->sequence_nr());
+  const auto found = line_of_node.find({node->thread_id(), node->sequence_nr()});
   return found == line_of_node.end() ? -1 : found->second;
 }
 
@@ -430,8 +451,24 @@ int32_t operator_index(const std::string& name) {
 }
 const std::vector<std::string>& operator_names() { return names_of_operators; }
 
-const std::vector<Event>& events() { return ledger().events; }
-std::vector<BlockRecord>& block_records() { return ledger().records; }
+namespace {
+template <class Entry>
+int64_t count_of(const std::vector<Entry>& entries) {
+  std::lock_guard<std::mutex> guard(ledger().mutex);
+  return static_cast<int64_t>(entries.size());
+}
+
+template <class Entry>
+void copy_from(const std::vector<Entry>& entries, Entry* target, int64_t count) {
+  std::lock_guard<std::mutex> guard(ledger().mutex);
+  std::copy_n(entries.begin(), std::min<int64_t>(count, static_cast<int64_t>(entries.size())), target);
+}
+}  // namespace
+
+int64_t event_count() { return count_of(ledger().events); }
+void copy_events(Event* target, int64_t count) { copy_from(ledger().events, target, count); }
+int64_t block_count() { return count_of(ledger().records); }
+void copy_blocks(BlockRecord* target, int64_t count) { copy_from(ledger().records, target, count); }
 
 Totals totals(Space space) {
   auto& book = ledger();
@@ -440,31 +477,33 @@ Totals totals(Space space) {
 }
 
 void reset_peak(Space space) {
-  auto& book = ledger();
-  std::lock_guard<std::mutex> guard(book.mutex);
-  auto& total = book.totals[static_cast<int>(space)];
-  total.peak = total.current;
+  {
+    auto& book = ledger();
+    std::lock_guard<std::mutex> guard(book.mutex);
+    auto& total = book.totals[static_cast<int>(space)];
+    total.peak = total.current;
+  }
   if (space == Space::device) {
+    std::lock_guard<std::mutex> guard(device_mutex);
     ordinary_model().reset_peak();
     expandable_model().reset_peak();
   }
 }
 
-void configure_models(int64_t capacity, const AllocatorOptions& options) {
-  AllocatorOptions both[2] = {options, options};
-  for (int index = 0; index < 2; ++index) {
-    both[index].capacity = capacity;
-    both[index].expandable_segments = index == 1;
-    models[index] = std::make_unique<CachingAllocator>(both[index]);
+void configure_models(AllocatorOptions options) {
+  for (const bool expandable : {false, true}) {
+    options.expandable_segments = expandable;
+    models[expandable] = std::make_unique<CachingAllocator>(options);
   }
 }
 
+std::mutex& models_mutex() { return device_mutex; }
 CachingAllocator& ordinary_model() {
-  if (!models[0]) configure_models(-1, {});
+  if (!models[0]) configure_models({});
   return *models[0];
 }
 CachingAllocator& expandable_model() {
-  if (!models[1]) configure_models(-1, {});
+  if (!models[1]) configure_models({});
   return *models[1];
 }
 void answer_from_expandable(bool on) { expandable_answers = on; }

@@ -6,6 +6,7 @@
 #include <c10/util/ArrayRef.h>
 
 #include <cstdint>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -143,8 +144,11 @@ struct RunningOperator {
 int32_t operator_index(const std::string& name);
 const std::vector<std::string>& operator_names();
 
-const std::vector<Event>& events();
-std::vector<BlockRecord>& block_records();
+// Copies at most `count` entries, the oldest first, while other threads go on writing.
+int64_t event_count();
+void copy_events(Event* target, int64_t count);
+int64_t block_count();
+void copy_blocks(BlockRecord* target, int64_t count);
 
 struct Totals {
   int64_t current;
@@ -153,10 +157,12 @@ struct Totals {
 Totals totals(Space space);
 void reset_peak(Space space);
 
+// Whoever calls a model holds this.
+std::mutex& models_mutex();
 CachingAllocator& ordinary_model();
 CachingAllocator& expandable_model();
 // Replaces both models; only before the first allocation.
-void configure_models(int64_t capacity, const AllocatorOptions& options);
+void configure_models(AllocatorOptions options);
 // True if torch.cuda answers from the expandable model (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True).
 void answer_from_expandable(bool on);
 CachingAllocator& answering_model();

@@ -7,7 +7,9 @@
 #include <c10/core/CPUAllocator.h>
 
 #include <atomic>
+#include <map>
 #include <mutex>
+#include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -182,6 +184,7 @@ bool involves_device(const std::vector<IValue>& arguments, bool* host_tensor_too
     if (argument.isDevice()) {
       device_asked = true;
       device_is_ours = argument.toDevice().is_cuda();
+      check_device(argument.toDevice());
     }
   }
   *host_tensor_too = *host_tensor_too && device_tensor;
@@ -299,6 +302,7 @@ bool outputs_are_sized(const OperatorFacts& facts, const std::vector<IValue>& ar
 }
 
 [[noreturn]] void report_gap(const c10::OperatorHandle& op) {
+  note(Note::gap, "the operator " + toString(op.operator_name()));
   // The worker looks for these words and adds the calling line.
   TORCH_CHECK_NOT_IMPLEMENTED(false, "zerokit cannot stand in for the operator ", toString(op.operator_name()),
                               ": it has no rule for the shape of its result (no Meta kernel)");
@@ -377,18 +381,55 @@ int multiprocessors = 132;
 
 // ---- FLOPs: two for each multiply-add, as torch.utils.flop_counter counts them
 
+// Elements of one channel of a convolution's output; `stride` and so on are the arguments from the fourth on.
+double convolved_elements(const Tensor& input, const Tensor& weight, const std::vector<IValue>& arguments, size_t stride) {
+  const auto strides = arguments[stride].toIntVector();
+  const auto paddings = arguments[stride + 1].toIntVector();
+  const auto dilations = arguments[stride + 2].toIntVector();
+  const int64_t spatial = weight.dim() - 2;
+  const auto of = [](const std::vector<int64_t>& values, int64_t index) {
+    return values.size() == 1 ? values[0] : values[index];  // one number stands for all dimensions
+  };
+  double elements = 1;
+  for (int64_t index = 0; index < spatial; ++index) {
+    const int64_t extent = of(dilations, index) * (weight.size(index + 2) - 1) + 1;
+    const int64_t room = input.size(input.dim() - spatial + index) + 2 * of(paddings, index) - extent;
+    elements *= static_cast<double>(room / of(strides, index) + 1);
+  }
+  return elements;
+}
+
+// Every element of the smaller side - the output, or the input of a transposed convolution - meets one filter.
+double convolution_flops(const std::string& name, const std::vector<IValue>& arguments) {
+  if (name == "aten::convolution") {
+    const Tensor &input = arguments[0].toTensor(), &weight = arguments[1].toTensor();
+    const double batch = input.dim() == weight.dim() ? static_cast<double>(input.size(0)) : 1.0;
+    const bool transposed = arguments[6].toBool();
+    return transposed ? 2.0 * input.numel() * weight.numel() / weight.size(0)
+                      : 2.0 * batch * convolved_elements(input, weight, arguments, 3) * weight.numel();
+  }
+  const Tensor &gradient = arguments[0].toTensor(), &input = arguments[1].toTensor(), &weight = arguments[2].toTensor();
+  const bool transposed = arguments[7].toBool();
+  const double once = transposed ? 2.0 * input.numel() * weight.numel() / weight.size(0)
+                                 : 2.0 * gradient.numel() * weight.numel() / weight.size(0);
+  const auto wanted = arguments[10].toBoolList();
+  return once * (wanted[0] + wanted[1]);
+}
+
 double product_flops(const std::string& name, const std::vector<IValue>& arguments) {
   const auto tensor = [&](size_t index) -> const Tensor& { return arguments[index].toTensor(); };
-  if (name == "aten::mm" || name == "aten::bmm") return 2.0 * tensor(0).numel() * tensor(1).size(-1);
+  if (starts_with(name, "aten::convolution")) return convolution_flops(name, arguments);
+  if (name == "aten::mm" || name == "aten::bmm" || name == "aten::_scaled_mm") {
+    return 2.0 * tensor(0).numel() * tensor(1).size(-1);
+  }
   if (name == "aten::addmm" || name == "aten::baddbmm" || name == "aten::_addmm_activation") {
     return 2.0 * tensor(1).numel() * tensor(2).size(-1);
   }
   if (name == "aten::_grouped_mm") {
-    // One of the two is cut into groups along the dimension that `offs` counts; either way every row of the first
-    // meets one matrix of the second.
-    const bool rows_are_grouped = tensor(0).dim() == 2;
-    return rows_are_grouped || tensor(1).dim() == 2 ? 2.0 * tensor(0).numel() * tensor(1).size(-1)
-                                                    : 2.0 * tensor(0).numel() * tensor(1).size(-1);
+    // Rows of the first, columns of the second or what is summed over are cut into groups. Only where the columns are
+    // does a matrix of the first meet no more than its own group's share of them.
+    const bool columns_are_grouped = tensor(0).dim() == 3 && tensor(1).dim() == 2;
+    return 2.0 * tensor(0).numel() * tensor(1).size(-1) / (columns_are_grouped ? tensor(0).size(0) : 1);
   }
   return 0;
 }
@@ -400,7 +441,9 @@ bool is_matrix_product(int32_t name_index, const std::string& name) {
   auto [entry, is_new] = known->try_emplace(name_index, false);
   if (is_new) {
     static const std::unordered_set<std::string> products = {"aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm",
-                                                             "aten::_addmm_activation", "aten::_grouped_mm"};
+                                                             "aten::_addmm_activation", "aten::_grouped_mm",
+                                                             "aten::_scaled_mm", "aten::convolution",
+                                                             "aten::convolution_backward"};
     entry->second = products.count(name) != 0;
   }
   return entry->second;
@@ -495,15 +538,32 @@ void fill_made_up(const at::Tensor& tensor, bool flag) {
 
 namespace {
 std::mutex notes_mutex;
-std::map<std::pair<std::string, int32_t>, int64_t> notes;
+std::map<std::tuple<Note, std::string, int32_t>, int64_t> notes;
 }  // namespace
 
-void note_made_up(const std::string& what) {
+void note(Note kind, const std::string& what) {
   const int32_t site = calling_line();
   std::lock_guard<std::mutex> guard(notes_mutex);
-  ++notes[{what, site}];
+  ++notes[{kind, what, site}];
 }
-const std::map<std::pair<std::string, int32_t>, int64_t>& made_up_notes() { return notes; }
+
+std::string all_notes() {
+  std::lock_guard<std::mutex> guard(notes_mutex);
+  std::string lines;
+  for (const auto& [key, count] : notes) {
+    const auto& [kind, what, site] = key;
+    lines += std::to_string(static_cast<int>(kind)) + "\t" + what + "\t" + std::to_string(site) + "\t" +
+             std::to_string(count) + "\n";
+  }
+  return lines;
+}
+
+void check_device(const c10::Device& device) {
+  if (!device.is_cuda() || !device.has_index() || device == own_device()) return;
+  TORCH_CHECK(device.index() < visible_devices(), "CUDA error: invalid device ordinal (", device, " of ",
+              static_cast<int>(visible_devices()), " devices, counted from 0)");
+  note(Note::other_device, device.str());
+}
 
 // ---- operators
 
@@ -517,7 +577,7 @@ void run_on_device(const c10::OperatorHandle& op, Stack* stack) {
   const bool on_device = involves_device(arguments, &host_tensor_too);
   check_devices(facts, op, host_tensor_too);
   if (is_matrix_product(facts.name_index, schema.name())) {
-    use_cublas();
+    if (!starts_with(schema.name(), "aten::convolution")) use_cublas();
     count_flops(product_flops(schema.name(), arguments));
   }
   if (run_state().compute_everything && compute_in_float(op, arguments)) {

@@ -7,9 +7,7 @@
 
 #include <c10/util/Exception.h>
 
-#include <map>
 #include <string>
-#include <utility>
 
 #include "blocks.h"
 
@@ -41,9 +39,18 @@ void mark_made_up(const at::Tensor& tensor);
 // booleans. Large ones stay without values.
 void fill_made_up(const at::Tensor& tensor, bool flag = false);
 
-// Notes that a result which depends on values was chosen by policy `what`, at the calling line.
-void note_made_up(const std::string& what);
-const std::map<std::pair<std::string, int32_t>, int64_t>& made_up_notes();
+// What the report says beside its figures, with the calling line.
+enum class Note : uint8_t {
+  made_up,       // a result that depends on values was chosen by a stated policy
+  gap,           // an operator that the rehearsal cannot stand in for; its caller may have caught the error
+  other_device,  // a tensor was put on another rank's device, and is counted on this rank's own
+};
+void note(Note kind, const std::string& what);
+inline void note_made_up(const std::string& what) { note(Note::made_up, what); }
+// Lines of "kind<tab>what<tab>site<tab>count".
+std::string all_notes();
+// Raises, as CUDA does, for a device that the rank does not see; notes one that is another rank's.
+void check_device(const c10::Device& device);
 
 // torch warns when a kernel replaces another, which is the purpose of this library.
 struct Quiet final : c10::WarningHandler {

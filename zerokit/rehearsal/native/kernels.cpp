@@ -34,7 +34,8 @@ ScalarType given_or_default(std::optional<ScalarType> dtype) {
 // ---- making tensors
 
 Tensor empty(c10::SymIntArrayRef sizes, std::optional<ScalarType> dtype, std::optional<c10::Layout>,
-             std::optional<Device>, std::optional<bool>, std::optional<MemoryFormat> format) {
+             std::optional<Device> device, std::optional<bool>, std::optional<MemoryFormat> format) {
+  if (device) check_device(*device);
   auto tensor = at::detail::empty_generic(C10_AS_INTARRAYREF_SLOW(sizes), device_allocator(),
                                           c10::DispatchKeySet(c10::DispatchKey::CUDA), given_or_default(dtype), format);
   if (Block* block = block_of(tensor.storage())) {
@@ -44,7 +45,8 @@ Tensor empty(c10::SymIntArrayRef sizes, std::optional<ScalarType> dtype, std::op
 }
 
 Tensor empty_strided(c10::SymIntArrayRef sizes, c10::SymIntArrayRef strides, std::optional<ScalarType> dtype,
-                     std::optional<c10::Layout>, std::optional<Device>, std::optional<bool>) {
+                     std::optional<c10::Layout>, std::optional<Device> device, std::optional<bool>) {
+  if (device) check_device(*device);
   return device_empty_strided(C10_AS_INTARRAYREF_SLOW(sizes), C10_AS_INTARRAYREF_SLOW(strides), given_or_default(dtype));
 }
 
