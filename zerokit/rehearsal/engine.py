@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -67,8 +67,8 @@ class Watch:
 
     def _watch_engine(self, module: ModuleType) -> None:
         engine_class = module.DeepSpeedEngine
-        initialize, forward = engine_class.__init__, engine_class.forward
-        backward, step = engine_class.backward, engine_class.step
+        initialize = engine_class.__init__
+        step = self._in_phase(engine_class.step, Phase.STEP, then=Phase.BETWEEN)
 
         @functools.wraps(initialize)
         def watched_initialize(engine: Any, *arguments: Any, **given: Any) -> None:
@@ -87,32 +87,27 @@ class Watch:
             self._label_gradients(engine.module)
             self._backend.phase = Phase.BETWEEN
 
-        @functools.wraps(forward)
-        def watched_forward(engine: Any, *arguments: Any, **given: Any) -> Any:
-            self._backend.phase = Phase.FORWARD
-            result = forward(engine, *arguments, **given)
-            self._backend.phase = Phase.LOSS
-            return result
-
-        @functools.wraps(backward)
-        def watched_backward(engine: Any, *arguments: Any, **given: Any) -> Any:
-            self._backend.phase = Phase.BACKWARD
-            result = backward(engine, *arguments, **given)
-            self._backend.phase = Phase.BETWEEN
-            return result
-
         @functools.wraps(step)
         def watched_step(engine: Any, *arguments: Any, **given: Any) -> Any:
             before = engine.global_steps
-            self._backend.phase = Phase.STEP
             result = step(engine, *arguments, **given)
-            self._backend.phase = Phase.BETWEEN
             if engine.global_steps > before:
                 self._end_step()
             return result
 
-        engine_class.__init__, engine_class.forward = watched_initialize, watched_forward
-        engine_class.backward, engine_class.step = watched_backward, watched_step
+        engine_class.__init__, engine_class.step = watched_initialize, watched_step
+        engine_class.forward = self._in_phase(engine_class.forward, Phase.FORWARD, then=Phase.LOSS)
+        engine_class.backward = self._in_phase(engine_class.backward, Phase.BACKWARD, then=Phase.BETWEEN)
+
+    def _in_phase(self, method: Callable[..., Any], phase: Phase, *, then: Phase) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def watched(*arguments: Any, **given: Any) -> Any:
+            self._backend.phase = phase
+            result = method(*arguments, **given)
+            self._backend.phase = then
+            return result
+
+        return watched
 
     def _end_step(self) -> None:
         self.completed += 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -234,29 +235,23 @@ def modules(*, compute: bool, allocate: PageLockedAllocator) -> dict[str, Module
     gds_handle: type[GdsHandle] = type("gds_handle", (GdsHandle,), shared)
     pin_handle: type[PinHandle] = type("pin_handle", (PinHandle,), {"_memory": shared["_memory"]})
 
-    def aio_read(
-        buffer: Tensor,
-        filename: str,
-        block_size: int,
-        queue_depth: int,
-        single: bool,
-        overlap: bool,
-        check: bool,
-        /,
-    ) -> int:
-        return aio_handle(block_size, queue_depth, single, overlap).read(buffer, filename, check)
+    def on_its_own(method: Callable[[IoHandle, Tensor, str, bool], int]) -> Callable[..., int]:
+        """`method` of a handle that is made for this one call."""
 
-    def aio_write(
-        buffer: Tensor,
-        filename: str,
-        block_size: int,
-        queue_depth: int,
-        single: bool,
-        overlap: bool,
-        check: bool,
-        /,
-    ) -> int:
-        return aio_handle(block_size, queue_depth, single, overlap).write(buffer, filename, check)
+        def transfer(
+            buffer: Tensor,
+            filename: str,
+            block_size: int,
+            queue_depth: int,
+            single: bool,
+            overlap: bool,
+            check: bool,
+            /,
+        ) -> int:
+            handle = aio_handle(block_size, queue_depth, single, overlap)
+            return method(handle, buffer, filename, check)
+
+        return transfer
 
     def deepspeed_memcpy(dest: Tensor, src: Tensor, /) -> int:
         dest.contiguous().copy_(src.contiguous())
@@ -266,8 +261,8 @@ def modules(*, compute: bool, allocate: PageLockedAllocator) -> dict[str, Module
         "async_io": stand_in_module(
             "async_io",
             aio_handle=aio_handle,
-            aio_read=aio_read,
-            aio_write=aio_write,
+            aio_read=on_its_own(IoHandle.read),
+            aio_write=on_its_own(IoHandle.write),
             deepspeed_memcpy=deepspeed_memcpy,
         ),
         "gds": stand_in_module("gds", gds_handle=gds_handle),
