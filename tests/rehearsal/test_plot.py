@@ -39,6 +39,17 @@ def test_the_same_recording_gives_the_same_svg(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_matplotlib")
+def test_nothing_is_cut_off_at_the_edges(tmp_path: Path) -> None:
+    from matplotlib.image import imread
+
+    recording = training()
+    write_plot(recording, analyse(recording, job()), tmp_path / "memory.png", GIB)
+    pixels = imread(tmp_path / "memory.png")
+    for edge in (pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]):
+        assert (edge == edge[0]).all()  # the white of the margin
+
+
+@pytest.mark.usefixtures("_matplotlib")
 def test_a_long_run_makes_a_png_of_moderate_size(tmp_path: Path) -> None:
     recording = large()
     write_plot(recording, analyse(recording, job()), tmp_path / "memory.png", GIB)

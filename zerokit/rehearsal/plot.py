@@ -17,6 +17,7 @@ from zerokit.units import GIB, format_bytes, quantity
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 SUFFIXES = (".png", ".svg")
 _MOST_POINTS = 4000
@@ -82,9 +83,10 @@ def write_plot(
         _stack(axes, recording)
         _mark_capacity(axes, report.device.peak_bytes, gpu_memory_bytes)
         _label(axes, report)
+        _legends(figure, axes, report)
         metadata = {"Date": None} if path.suffix.lower() == ".svg" else None
         try:
-            figure.savefig(path, dpi=150, metadata=metadata, bbox_inches="tight")
+            figure.savefig(path, dpi=150, metadata=metadata)
         except OSError as error:
             raise unwritable(path, error) from None
 
@@ -146,23 +148,19 @@ def _label(axes: Axes, report: RehearsalReport) -> None:
     )
     axes.set_xlabel("allocations and releases, in order (dotted: end of an optimizer step)")
     axes.set_ylabel("allocated on the GPU, GiB")
+
+
+def _legends(figure: Figure, axes: Axes, report: RehearsalReport) -> None:
+    """Beside the picture; the layout makes room for legends of a figure, not for those of axes."""
+    from matplotlib.patches import Patch
+
     handles, labels = axes.get_legend_handles_labels()
     if handles:
         # The topmost layer first, as in the picture.
-        layers = axes.legend(
-            handles[::-1], labels[::-1], loc="upper left", bbox_to_anchor=(1, 1), frameon=False
-        )
-        axes.add_artist(layers)
-    _phase_legend(axes, report)
-
-
-def _phase_legend(axes: Axes, report: RehearsalReport) -> None:
-    from matplotlib.patches import Patch
+        figure.legend(handles[::-1], labels[::-1], loc="outside right upper", frameon=False)
 
     shades = [
         Patch(facecolor=_PHASE_SHADES[name], edgecolor="black", linewidth=0.5, label=name)
         for name in report.device.by_phase
     ]
-    axes.legend(
-        handles=shades, title="phase", loc="lower left", bbox_to_anchor=(1, 0), frameon=False, fontsize=8
-    )
+    figure.legend(handles=shades, title="phase", loc="outside right lower", frameon=False, fontsize=8)

@@ -174,7 +174,7 @@ def _categories(report: RehearsalReport) -> Table:
 def _sites(report: RehearsalReport) -> Table:
     peak = report.device.peak_bytes
     rows = [
-        (site.site, format_bytes(site.bytes), f"{site.bytes / peak:.1%}", f"{site.blocks:,}")
+        (_line(site.site), format_bytes(site.bytes), f"{site.bytes / peak:.1%}", f"{site.blocks:,}")
         for site in report.device.sites_at_peak[:_MOST_LINES]
     ]
     return table("At the peak, by line of code", ["Line", "Bytes", "Share", "Blocks"], rows)
@@ -186,13 +186,18 @@ def _blocks(report: RehearsalReport) -> Table:
             format_bytes(block.bytes),
             block.category.replace("_", " "),
             _tensor(block),
-            block.name or block.site or block.op or "unknown",
-            _phase(block.phase),
+            block.name or _line(block.site) or block.op or "unknown",
         )
         for block in report.device.largest_blocks_at_peak
     )
     rows = [(f"{count} x {row[0]}" if count > 1 else row[0], *row[1:]) for row, count in alike.items()]
-    return table("Largest blocks at the peak", ["Bytes", "Category", "Tensor", "What", "Born in"], rows)
+    return table("Largest blocks at the peak", ["Bytes", "Category", "Tensor", "What"], rows)
+
+
+def _line(site: str | None) -> str:
+    """``path/file.py:12 in Class.method`` as ``Class.method (file.py:12)``, which fits a terminal."""
+    path, inside, function = (site or "").partition(" in ")
+    return f"{function} ({path.rpartition('/')[2]})" if inside else path
 
 
 def _tensor(block: BlockMemory) -> str:

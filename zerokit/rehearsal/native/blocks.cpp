@@ -409,8 +409,14 @@ int32_t calling_line() {
   }
   const auto node = torch::autograd::get_current_node();
   if (!node) return -1;
-  const auto found = line_of_node.find({node->thread_id(), node->sequence_nr()});
-  return found == line_of_node.end() ? -1 : found->second;
+  // A forward operation without a large result, such as the negative log-likelihood behind a log-softmax, left no line:
+  // the one just before it stands for it.
+  constexpr uint64_t kNearby = 2;
+  const std::pair<uint64_t, uint64_t> key{node->thread_id(), node->sequence_nr()};
+  auto after = line_of_node.upper_bound(key);
+  if (after == line_of_node.begin()) return -1;
+  const auto& [found, nearest] = *std::prev(after);
+  return found.first == key.first && key.second - found.second <= kNearby ? nearest : -1;
 }
 
 namespace {
