@@ -91,7 +91,7 @@ def test_the_report_is_json_on_stdout_and_in_a_file(zerokit: Run, tmp_path: Path
     file = tmp_path / "report.json"
     code, out, _ = zerokit("rehearse", "--num-gpus", 16, "--format", "json", "-o", file, script)
     assert code == 0
-    both = {**REPORT.model_dump(mode="json"), "ranks_rehearsed": [0, 0]}  # the script always says it is rank 0
+    both = {**REPORT.model_dump(mode="json"), "ranks_rehearsed": [0, 0]}  # the fake rank is always 0
     assert json.loads(out) == json.loads(file.read_text()) == both
 
 
