@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import contextlib
+import os
+import select
 from pathlib import Path
 from typing import Any
 
@@ -115,3 +118,14 @@ def test_a_quiet_rehearsal_says_nothing(tmp_path: Path, capfd: pytest.CaptureFix
     bad = fake_worker.script(tmp_path, "print('oh'); raise SystemExit(2)")
     assert rehearse_quietly(_job(tmp_path, bad, rank=1), 60) is None
     assert capfd.readouterr() == ("", "")
+
+
+def test_what_a_script_leaves_running_ends_with_its_worker(tmp_path: Path) -> None:
+    pause = "[sys.executable, '-c', 'import signal; signal.pause()']"
+    left = f"import subprocess, sys; paused = subprocess.Popen({pause})"
+    note = f"open({str(tmp_path / 'pid')!r}, 'w').write(str(paused.pid))"
+    _one(tmp_path, fake_worker.script(tmp_path, f"{left}\n{note}", REPORT))
+    with contextlib.suppress(ProcessLookupError):  # it is gone already
+        ended = os.pidfd_open(int((tmp_path / "pid").read_text()))
+        assert select.select([ended], [], [], 30)[0], "it still runs"
+        os.close(ended)

@@ -67,6 +67,7 @@ def virtual_cluster(
     overrides: Overrides | None = None,
     values: Values = "none",
     exchange_folder: Path | None = None,
+    folder: Path | None = None,
 ) -> Iterator[Cluster]:
     """Make this process one rank of a cluster that does not exist.
 
@@ -79,16 +80,15 @@ def virtual_cluster(
         gpus_per_node: GPUs, and ranks, on each machine.
         rank: the rank that this process plays.
         steps: optimizer steps after which :class:`~zerokit.rehearsal.engine.RehearsalComplete` ends the
-        run; 0 for
-            no end.
+            run; 0 for no end.
         device: the GPU; an H100 with 80 GB if not given.
         gpu_memory_bytes: memory of the GPU, instead of the device's own.
         overrides: changes to the run.
-        exchange_folder: where ranks that are rehearsed at the same time hand each other Python objects.
         values: "real" for a real run under the rehearsal's accounting, to check one against the other:
-        tensors
-            hold what they would, in host memory; every operator is computed on the CPU; and the ranks are
-            `num_gpus` processes that meet over gloo at MASTER_ADDR and MASTER_PORT.
+            tensors hold what they would, in host memory; every operator is computed on the CPU; and the ranks
+            are `num_gpus` processes that meet over gloo at MASTER_ADDR and MASTER_PORT.
+        exchange_folder: where ranks that are rehearsed at the same time hand each other Python objects.
+        folder: for what stands in for the script's `output_dir` until the end; the system's if not given.
 
     Yields:
         the cluster, which collects the recording.
@@ -128,6 +128,7 @@ def virtual_cluster(
         overrides or {},
         values,
         exchange_folder,
+        folder,
     )
     from zerokit.rehearsal.engine import RehearsalComplete
 
@@ -166,6 +167,7 @@ def _assemble(
     overrides: Overrides,
     values: Values,
     exchange_folder: Path | None,
+    folder: Path | None,
 ) -> Cluster:
     import dataclasses
 
@@ -192,7 +194,7 @@ def _assemble(
     sites, suppressed = Sites(), SuppressedWrites()
     traffic = collectives.Traffic(backend)
     exchange = ObjectExchange(exchange_folder, rank)
-    watch = engine.Watch(backend, traffic, steps=steps, overrides=overrides)
+    watch = engine.Watch(backend, traffic, steps=steps, overrides=overrides, folder=folder)
     cuda.install(backend, device, visible=local_ranks, index=rank % local_ranks)
     backend.take_over()
     if values == "real":

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -28,15 +29,24 @@ class Watch:
         traffic: the collectives of this rank.
         steps: optimizer steps after which the run ends; 0 lets the script end by itself.
         overrides: changes to the run (job.Overrides).
+        folder: for the folder that stands in for the script's `output_dir`; the system's if None.
     """
 
-    def __init__(self, backend: Backend, traffic: Traffic, *, steps: int, overrides: Overrides) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        traffic: Traffic,
+        *,
+        steps: int,
+        overrides: Overrides,
+        folder: Path | None = None,
+    ) -> None:
         self._backend = backend
         self._traffic = traffic
         self._steps = steps
         self._overrides = overrides
         self._engines: list[Any] = []
-        self._scratch = tempfile.TemporaryDirectory(prefix="zerokit-rehearsal-")
+        self._scratch = tempfile.TemporaryDirectory(prefix="zerokit-rehearsal-", dir=folder)
         self._makes_engine = False
         self.names: list[str] = []
         self.step_marks: list[StepMark] = []

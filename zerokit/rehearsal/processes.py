@@ -10,9 +10,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from enum import Enum, auto
 from pathlib import Path
 from types import TracebackType
@@ -158,11 +159,29 @@ def rehearse_together(
     deadline = None if timeout is None else time.monotonic() + timeout
     shown = Output.SHOWN_ON_STDERR if on_stderr else Output.SHOWN
     with ExitStack() as stack:
+        stack.enter_context(_terminated_like_interrupted())
         workers = [
             stack.enter_context(Worker(job, Output.SHOWN_IF_IT_FAILS if number else shown))
             for number, job in enumerate(jobs)
         ]
         return [worker.result(deadline) for worker in workers]
+
+
+@contextmanager
+def _terminated_like_interrupted() -> Iterator[None]:
+    """Let SIGTERM, as `timeout` and schedulers send it, unwind the stack, so that no worker stays behind."""
+
+    def leave(number: int, _frame: object) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():  # which alone may set handlers
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def rehearse_quietly(job: RehearsalJob, timeout: float | None) -> RehearsalReport | None:

@@ -6,8 +6,10 @@ stderr; 3 the script raised, and its traceback is on stderr as it would be on th
 
 from __future__ import annotations
 
+import ctypes
 import os
 import runpy
+import signal
 import sys
 import traceback
 from pathlib import Path
@@ -27,11 +29,18 @@ _GAP = "zerokit cannot stand in for"
 
 def main() -> None:
     """Entry point; leaves by :func:`os._exit`, since threads of the script may still run."""
+    _end_with_the_command()
     job = RehearsalJob.model_validate_json(Path(sys.argv[1]).read_text(encoding="utf-8"))
     code = rehearse(job)
     sys.stdout.flush()
     sys.stderr.flush()
     _leave(code)
+
+
+def _end_with_the_command() -> None:
+    """Have the kernel end this process when the one that started it is killed and cannot clean up."""
+    set_signal_at_parents_death = 1  # PR_SET_PDEATHSIG, prctl(2)
+    ctypes.CDLL(None).prctl(set_signal_at_parents_death, signal.SIGKILL)
 
 
 def rehearse(job: RehearsalJob) -> int:
@@ -47,6 +56,7 @@ def rehearse(job: RehearsalJob) -> int:
             overrides=job.overrides,
             values=job.values,
             exchange_folder=Path(job.exchange_folder) if job.exchange_folder else None,
+            folder=Path(job.report_file).parent,
         ) as cluster:
             try:
                 return run_in(cluster, job)
