@@ -1,13 +1,15 @@
 import json
 import math
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zerokit.documents import Document, dotted, parse_json, parse_scalar, parse_yaml, read_document
+from zerokit.documents.json_reader import MAX_DEPTH
 from zerokit.errors import DocumentError
 
 SCALARS = (
@@ -92,26 +94,173 @@ def test_places_fall_back_to_the_nearest_parent() -> None:
     assert Document({}, "x").where(("a",)) == "x (a)"
 
 
-@pytest.mark.parametrize(
-    ("text", "where", "hint"),
-    [
-        ('{"a": 1,}', "f:1:9", "Remove it"),
-        ("{'a': 1}", "f:1:2", "double quotes"),
-        ('{"a": True}', "f:1:7", "true, false"),
-        ('{"a": NaN}', "f:1:7", "finite"),
-        ('{"a": 1 "b": 2}', "f:1:9", "Add it"),
-        ('{\n// no\n"a": 1}', "f:2:1", "_comment"),
-        ('{"a": 1} x', "f:1:10", "Remove it"),
-        ("", "f:1:1", "Complete it"),
-        ('{"a": 1e999}', "f:1:12", "smaller"),
-    ],
-)
-def test_syntax_errors_say_where_and_how_to_mend(text: str, where: str, hint: str) -> None:
+def test_positions_of_the_whole_serve_where_nothing_nearer_is_known() -> None:
+    document = parse_json('\n  {"a": 1}', "f.json")
+    assert document.position(()) == (2, 3)
+    assert document.position(("absent", "b")) == (2, 3)
+    assert document.position(("a", "b")) == (2, 4)
+    assert Document({}, "x").position(("a",)) is None
+
+
+@given(VALUES, st.sampled_from([None, 0, 2]))
+def test_spans_are_where_the_values_stand(value: Any, indent: int | None) -> None:
+    text = json.dumps(value, indent=indent)
+    document = parse_json(text)
+    assert document.text == text
+    for path, span in document.spans.items():
+        part = document.data
+        for key in path:
+            part = part[key]
+        assert json.dumps(json.loads(text[span.value : span.end])) == json.dumps(part)
+        if path and isinstance(path[-1], str):
+            assert text.startswith(json.dumps(path[-1]), span.start)
+
+
+MISTAKES = [
+    # text, place, and what message and hint must name
+    ('{"a": 1,}', "1:8", "a comma after the last entry", "Remove it"),
+    ("[1, 2, ]", "1:6", "a comma after the last entry", "Remove it"),
+    ("{'a': 1}", "1:2", "single quotes", "double quotes"),
+    ('{"a": True}', "1:7", "'True' is not a value of JSON", "Write true"),
+    ('{"a": None}', "1:7", "'None' is not a value of JSON", "Write null"),
+    ('{"a": NaN}', "1:7", "'NaN' is not a value of JSON", "finite"),
+    ('{"a": -Infinity}', "1:7", "'-Infinity' is not a value of JSON", "finite"),
+    ('{"a": 1 "b": 2}', "1:8", "a comma is missing", "Add it"),
+    ('{"a": "x" "b": 2}', "1:10", "a comma is missing", "Add it"),
+    ('{"a": 1\n "b": 2}', "1:8", "a comma is missing", "Add it"),
+    ('{"a": 1,, "b": 2}', "1:9", "two commas", "Remove one"),
+    ('{"a": ,}', "1:7", "expected a value, found ','", "Remove the comma"),
+    ('{"a": }', "1:7", "expected a value, found '}'", "Write the value"),
+    ('{"a" 1}', "1:6", "expected ':' after the key 'a'", "Add it"),
+    ('{"a" = 1}', "1:6", "expected ':' after the key 'a'", "':' for '='"),
+    ('{\n// no\n"a": 1}', "2:1", "a comment", "_comment"),
+    ('{"a": 1} # no', "1:10", "a comment", "_comment"),
+    ('{"a": /* no */ 1}', "1:7", "a comment", "_comment"),
+    ("{/* no", "1:2", "a comment that is never closed", "*/"),
+    ("{a: 1}", "1:2", "a key in double quotes, found a", 'Write "a"'),
+    ("{“a”: 1}", "1:2", "a key in double quotes", "double quotes"),
+    ('{"a": cpu}', "1:7", "'cpu' is not a value", "double quotes"),
+    ('{"a": .5}', "1:7", "'.5' is not a number", "0.5"),
+    ('{"a": 01}', "1:7", "'01' is not a number", "plain digits"),
+    ('{"a": 1_000}', "1:7", "'1_000' is not a number", "plain digits"),
+    ('{"a": STAGE_NUMBER}', "1:7", "'STAGE_NUMBER' is a placeholder", "template"),
+    ('{"a": ${STAGE}}', "1:7", "is a placeholder", "template"),
+    ('{"a": CL_1st_MAX}', "1:7", "'CL_1st_MAX' is a placeholder", "template"),
+    ('{"a": 1', "1:8", "the '{' of line 1, column 1 is not closed", "Add '}'"),
+    ('{"a": {\n"b": [1, 2}', "2:11", "expected ']' for the '[' of line 2, column 6", "Close the '['"),
+    ("[1, {]", "1:6", "expected '}' for the '{' of line 1, column 5", "Close the '{'"),
+    ('{"a": 1}}', "1:9", "one '}' too many", "Remove it"),
+    ('{"a": 1}\n{"b": 2}', "2:1", "a second JSON value", "file of its own"),
+    ('{"a": 1}\n```', "2:1", "text after the end", "Markdown"),
+    ('{"a": 1} x', "1:10", "text after the end", "Remove it"),
+    ('{"a": "x\n}', "1:7", "a string that is not closed on its line", "double quote"),
+    ('{"a": "x\ty"}', "1:9", "a tab", "\\t"),
+    ('{"a": "C:\\x"}', "1:10", "a backslash", "\\\\"),
+    ('{"a": "\\ud800"}', "1:7", "half of a character", "both"),
+    ('{"a": 1e999}', "1:7", "does not fit a float", "smaller"),
+    ("", "1:1", "is empty", "{ ... }"),
+    ("  \n", "2:1", "is empty", "{ ... }"),
+    ("<!DOCTYPE html>\n<html>", "1:1", "a web page", "raw file"),
+    ("version https://git-lfs.github.com/spec/v1\noid sha256:0", "1:1", "Git LFS", "git lfs pull"),
+    ('{\n<<<<<<< HEAD\n"a": 1\n=======\n"a": 2\n>>>>>>> x\n}', "2:1", "a merge conflict", "two sides"),
+]
+
+
+@pytest.mark.parametrize(("text", "place", "message", "hint"), MISTAKES, ids=range(len(MISTAKES)))
+def test_syntax_errors_name_the_usual_cause(text: str, place: str, message: str, hint: str) -> None:
     with pytest.raises(DocumentError) as caught:
         parse_json(text, "f")
-    assert caught.value.where == where
+    assert caught.value.where == f"f:{place}"
+    assert message in caught.value.message
     assert caught.value.hint is not None
     assert hint in caught.value.hint
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "data", "kinds"),
+    [
+        ('{"a": 1}', {"a": 1}, []),
+        ('// top\n{"a": 1, # one\n"b": [2, 3,], /* two */}', {"a": 1, "b": [2, 3]}, None),
+        ('{"a": 1,}', {"a": 1}, ["trailing comma"]),
+        ("{'a': 'it\\'s \"x\"'}", {"a": 'it\'s "x"'}, ["single quotes"] * 2),
+        ('{"a": 1\n"b": 2}', {"a": 1, "b": 2}, ["missing comma"]),
+        ("{a: 1}", {"a": 1}, ["bare key"]),
+        ('{"a": cpu\n}', {"a": "cpu"}, ["bare value"]),
+        ('{"a": True,\n"b": 1}', {"a": "True,", "b": 1}, ["bare value"]),
+        ('{"a": 1.0 off\n}', {"a": "1.0 off"}, ["bare value"]),
+        ('a: 1\nb: "x"\n', {"a": 1, "b": "x"}, None),
+        ('\ufeff{"a": 1}', {"a": 1}, ["byte-order mark"]),
+    ],
+)
+def test_a_lenient_reader_reads_what_deepspeed_reads(text: str, data: Any, kinds: list[str] | None) -> None:
+    hjson = pytest.importorskip("hjson")
+    document = parse_json(text, lenient=True)
+    assert document.data == data == hjson.loads(text)
+    if kinds is not None:
+        assert [departure.kind for departure in document.departures] == kinds
+    for departure in document.departures:
+        assert departure.line == text.count("\n", 0, departure.start) + 1
+
+
+PIECES = st.sampled_from(
+    [
+        *"{}[],:\"'\n #",
+        *(
+            "//",
+            "/*",
+            "*/",
+            "true",
+            "null",
+            "True",
+            "1",
+            "-2.5",
+            "5e8",
+            "0x1",
+            "a",
+            '"b"',
+            "'c'",
+            "\\",
+            "e f",
+        ),
+        *('"k": ', "k: ", "{", "}", '{"a": ', ",\n"),
+    ]
+)
+
+
+@settings(max_examples=1500)
+@given(st.lists(PIECES, max_size=14).map("".join), st.sampled_from(["{}", "[]"]))
+def test_what_a_lenient_reader_reads_is_what_hjson_reads(inner: str, brackets: str) -> None:
+    text = f"{brackets[0]}{inner}{brackets[1]}"
+    hjson = pytest.importorskip("hjson")
+    try:
+        read = parse_json(text, lenient=True).data
+    except DocumentError:
+        return
+    # hjson knows a text in three single quotes, which may begin where another ends.
+    if "'''" not in text:
+        assert read == hjson.loads(text)
+
+
+@given(VALUES, st.sampled_from([None, 2]))
+def test_plain_json_is_read_alike_by_both_readers(value: Any, indent: int | None) -> None:
+    text = json.dumps(value, indent=indent)
+    strict, lenient = parse_json(text), parse_json(text, lenient=True)
+    assert lenient.data == strict.data
+    assert lenient.departures == ()
+    assert lenient.spans == strict.spans
+
+
+@pytest.mark.parametrize("lenient", [False, True])
+@pytest.mark.parametrize(
+    "text", ["[" * 10_000_000, '{"a":' * 2_000_000, "[[],[" * 1_000_000, "{" * 1_000_000]
+)
+def test_millions_of_brackets_are_answered_at_once(text: str, lenient: bool) -> None:
+    before = time.process_time()
+    with pytest.raises(DocumentError, match=r"deeply|double quotes") as caught:
+        parse_json(text, "f.json", lenient=lenient)
+    assert time.process_time() - before < 1
+    assert len(str(caught.value)) < 200
 
 
 def test_files_are_told_apart_by_their_ending(tmp_path: Path) -> None:
@@ -122,21 +271,40 @@ def test_files_are_told_apart_by_their_ending(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "content"), [("a.txt", b"{}"), ("a.json", b"\xff{}"), ("absent.json", None)]
+    ("name", "content", "message"),
+    [
+        ("a.txt", b"{}", "cannot tell the format"),
+        ("a.json", b"{\n\xff}", "a.json:2: is not UTF-8"),
+        ("a.json", "{}".encode("utf-16"), "UTF-16"),
+        ("a.json", b"PK\0\0", "binary"),
+        ("absent.json", None, "no such file"),
+        ("zero\0byte.json", None, "cannot be read"),
+        ("a.json", b"[1, 2, 3]", "is larger than 0 MiB"),
+    ],
 )
-def test_unreadable_files_are_named(tmp_path: Path, name: str, content: bytes | None) -> None:
+def test_unreadable_files_are_named(tmp_path: Path, name: str, content: bytes | None, message: str) -> None:
     if content is not None:
         (tmp_path / name).write_bytes(content)
-    with pytest.raises(DocumentError, match=name):
-        read_document(tmp_path / name)
+    with pytest.raises(DocumentError, match=message) as caught:
+        read_document(tmp_path / name, max_bytes=8)
+    assert caught.value.hint
 
 
 def test_a_folder_and_deep_nesting_are_errors_not_crashes(tmp_path: Path) -> None:
     (tmp_path / "d.json").mkdir()
-    with pytest.raises(DocumentError, match="folder"):
-        read_document(tmp_path / "d.json")
+    for folder in (tmp_path, tmp_path / "d.json"):
+        with pytest.raises(DocumentError, match="folder"):
+            read_document(folder)
     with pytest.raises(DocumentError, match="deeply"):
         parse_json("[" * 100_000)
+    nested = parse_json("[" * MAX_DEPTH + "]" * MAX_DEPTH).data
+    assert nested
+
+
+def test_yaml_errors_say_where() -> None:
+    with pytest.raises(DocumentError, match=r"f\.yaml:2:1") as caught:
+        parse_yaml("a:\n\tb: 1\n", "f.yaml")
+    assert "tabs" in str(caught.value)
 
 
 def test_scalars_and_dotted_paths() -> None:

@@ -1,14 +1,24 @@
+import io
 import json
+import re
 import resource
 import subprocess
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from zerokit import console
+from zerokit.lint import Subject
+from zerokit.lint.rule import RULES, Hit, Rule
+from zerokit.lint.run import all_rules
+
 Run = Callable[..., tuple[int, str, str]]
-ZERO2 = Path(__file__).parents[2] / "ds_configs" / "zero2.json"
-ZERO3 = ZERO2.with_name("zero3.json")
+PRESETS = Path(__file__).parents[2] / "ds_configs"
+ZERO2 = PRESETS / "zero2.json"
+ZERO3 = PRESETS / "zero3.json"
 
 RunProcess = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -30,17 +40,19 @@ def doubtful(tmp_path: Path) -> Path:
 
 
 def test_a_good_file(zerokit: Run) -> None:
-    assert zerokit("check", ZERO2) == (0, f"{ZERO2}: no problems\n", "")
+    code, out, err = zerokit("check", ZERO2, "--severity", "warning")
+    assert (code, err) == (0, "")
+    assert out.splitlines()[0] == f"{ZERO2}: no problems"
 
 
 def test_errors_are_named_with_their_place_and_give_1(zerokit: Run, bad: Path) -> None:
-    code, out, err = zerokit("check", bad)
+    code, out, err = zerokit("check", bad, "--severity", "error")
     assert (code, err) == (1, "")
-    first, summary = out.splitlines()
-    assert first.startswith(
-        f"{bad}:3 (gradient_cliping): error: unknown key 'gradient_cliping'. Did you mean"
+    first, *_, summary = out.splitlines()
+    assert first == (
+        f"{bad}:3:3: error: unknown key 'gradient_cliping'. Did you mean 'gradient_clipping'? [unknown-key]"
     )
-    assert summary == "1 error in 1 file"
+    assert summary == "1 error in 1 file (1 can be mended by --fix)"
 
 
 def test_warnings_alone_give_0(zerokit: Run, doubtful: Path) -> None:
@@ -57,40 +69,64 @@ def test_a_file_that_cannot_be_read_gives_2_and_the_others_are_still_checked(zer
 
 
 def test_a_syntax_error_gives_2_with_its_line(zerokit: Run, tmp_path: Path) -> None:
-    (tmp_path / "a.json").write_text('{\n"stage": 1,\n}')
-    code, _, err = zerokit("check", tmp_path / "a.json")
-    assert code == 2
-    assert "a.json:3:1: a comma after the last entry" in err
+    (tmp_path / "a.json").write_text('{\n"stage": 1\n')
+    code, out, err = zerokit("check", tmp_path / "a.json")
+    assert (code, out) == (2, "")
+    assert "a.json:3:1: the file ends, but the '{' of line 1, column 1 is not closed" in err
+    assert err.count("\n") == 1
+
+
+def test_what_deepspeed_alone_reads_is_checked_nevertheless(zerokit: Run, tmp_path: Path) -> None:
+    file = tmp_path / "a.json"
+    file.write_text('{\n"train_batch_size": 8, // all GPUs\n"stage": 1,\n}')
+    assert zerokit("check", file, "--only", "not-plain-json")[0] == 0
+    code, out, _ = zerokit("check", file, "--only", "not-plain-json", "--target", "trainer")
+    assert code == 1
+    assert f"{file}:2:24: error: " in out
+    assert f"{file}:3:1: error: " in zerokit("check", file)[1]
 
 
 def test_json_is_one_object_of_the_agreed_form(zerokit: Run, bad: Path) -> None:
-    code, out, err = zerokit("check", bad, ZERO3, "--format", "json")
+    code, out, err = zerokit("check", bad, ZERO3, "--format", "json", "--severity", "error")
     assert (code, err) == (1, "")
-    assert json.loads(out) == {
-        "files": [
-            {
-                "file": str(bad),
-                "findings": [
-                    {
-                        "rule": "unknown-key",
-                        "severity": "error",
-                        "path": "gradient_cliping",
-                        "line": 3,
-                        "message": "unknown key 'gradient_cliping'",
-                        "hint": "Did you mean 'gradient_clipping'?",
-                    }
-                ],
-            },
-            {"file": str(ZERO3), "findings": []},
-        ]
-    }
+    data = json.loads(out)
+    assert data["files"] == [
+        {
+            "file": str(bad),
+            "findings": [
+                {
+                    "rule": "unknown-key",
+                    "severity": "error",
+                    "path": "gradient_cliping",
+                    "line": 3,
+                    "column": 3,
+                    "message": "unknown key 'gradient_cliping'",
+                    "hint": "Did you mean 'gradient_clipping'?",
+                    "fixable": True,
+                }
+            ],
+        },
+        {"file": str(ZERO3), "findings": []},
+    ]
+    assert {item["rule"] for item in data["not_run"]} <= RULES.keys()
+
+
+@pytest.mark.parametrize("form", ["json", "github", "sarif"])
+def test_other_forms_are_alone_on_stdout(zerokit: Run, bad: Path, form: str) -> None:
+    code, out, err = zerokit("check", bad, "absent.json", "--format", form)
+    assert code == 2
+    assert "absent.json" in err
+    if form == "github":
+        assert all(line.startswith(("::error ", "::warning ", "::notice ")) for line in out.splitlines())
+    else:
+        assert json.loads(out)
 
 
 def test_the_target_decides_who_fills_auto(zerokit: Run) -> None:
     assert zerokit("check", ZERO2, "--target", "trainer")[0] == 0
     code, out, _ = zerokit("check", ZERO2, "--target", "deepspeed")
     assert code == 1
-    assert "the Trainer would fill it" in out
+    assert "unfilled-auto" in out
 
 
 def test_the_number_of_gpus_decides_whether_batch_sizes_fit(zerokit: Run, doubtful: Path) -> None:
@@ -98,9 +134,241 @@ def test_the_number_of_gpus_decides_whether_batch_sizes_fit(zerokit: Run, doubtf
     assert zerokit("check", doubtful, "--num-gpus", 3)[0] == 1
 
 
+@pytest.fixture
+def subjects(monkeypatch: pytest.MonkeyPatch) -> list[Subject]:
+    """What the rules were given, in place of what they would say."""
+    seen: list[Subject] = []
+
+    def look(subject: Subject) -> Iterator[Hit]:
+        seen.append(subject)
+        yield from ()
+
+    all_rules()
+    monkeypatch.setattr(
+        "zerokit.lint.run.RULES", {"look": Rule("look", "zero", "error", "", "", {}, {}, check=look)}
+    )
+    return seen
+
+
+def test_what_the_options_say_of_the_run_reaches_the_rules(
+    zerokit: Run, subjects: list[Subject], tmp_path: Path
+) -> None:
+    model = tmp_path / "config.json"
+    model.write_text(
+        json.dumps(
+            {
+                "model_type": "llama",
+                "architectures": ["LlamaForCausalLM"],
+                "hidden_size": 64,
+                "intermediate_size": 128,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 4,
+                "vocab_size": 100,
+            }
+        )
+    )
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("model: gpt2\ndata: {train: a.jsonl}\ntraining: {learning_rate: 1e-5}\n")
+    options = ["--num-gpus", 16, "--gpus-per-node", 4, "--model", model, "--recipe", recipe]
+    options += ["--gpu-memory", "80GiB", "--host-memory", "1TiB", "--deepspeed-version", "0.16.4"]
+    assert zerokit("check", ZERO2, *options)[0] == 0
+    (subject,) = subjects
+    assert (subject.num_gpus, subject.gpus_per_node) == (16, 4)
+    assert (subject.gpu_memory_bytes, subject.host_memory_bytes) == (80 * 2**30, 2**40)
+    assert subject.model is not None
+    assert subject.model.hidden_size == 64
+    assert subject.recipe is not None
+    assert subject.recipe.training == {"learning_rate": 1e-5}
+    assert subject.target == "trainer"  # which zerokit's recipes run on
+    assert str(subject.deepspeed_version) == "0.16.4"
+
+
+@pytest.mark.parametrize(("num_gpus", "per_node"), [(None, 8), (4, 4), (64, 8)])
+def test_nodes_have_8_gpus_unless_there_are_fewer(
+    zerokit: Run, subjects: list[Subject], num_gpus: int | None, per_node: int
+) -> None:
+    zerokit("check", ZERO2, *(["--num-gpus", num_gpus] if num_gpus else []))
+    assert subjects[0].gpus_per_node == per_node
+    assert subjects[0].target is None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--gpu-memory", "much"], "--gpu-memory: 'much' is not a size"),
+        (["--host-memory", "80"], "--host-memory: '80' is less than a MiB"),
+        (["--num-gpus", "0"], "--num-gpus"),
+        (["--model", "/no/such/model"], "/no/such/model"),
+        (["--recipe", "absent.yaml"], "absent.yaml: no such file"),
+        (["--deepspeed-version", "zero"], "zero"),
+        (["--only", "unknown-kee"], "--only: there is no rule 'unknown-kee'. Did you mean 'unknown-key'?"),
+        (["--disable", "qqqqqqq"], "--disable: there is no rule 'qqqqqqq'"),
+        (["--dry-run"], "--dry-run: there is nothing to try. Add --fix"),
+        (["--format", "xml"], "xml"),
+        (["--severity", "worst"], "worst"),
+    ],
+)
+def test_options_that_cannot_be_used_give_2_and_one_line(
+    zerokit: Run, options: list[str], message: str
+) -> None:
+    code, out, err = zerokit("check", ZERO2, *options)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_fix_mends_the_file_and_says_what_it_did(zerokit: Run, bad: Path) -> None:
+    bad.chmod(0o640)
+    before = bad.read_text()
+    code, out, _ = zerokit("check", bad, "--fix", "--severity", "warning")
+    assert code == 0
+    assert bad.read_text() == before.replace("cliping", "clipping")
+    assert bad.stat().st_mode & 0o777 == 0o640
+    assert list(bad.parent.iterdir()) == [bad]
+    assert out.splitlines()[0] == f"{bad}:3:3: fixed: unknown key 'gradient_cliping' [unknown-key]"
+    assert out.splitlines()[1] == f"{bad}: no problems"
+    again = zerokit("check", bad, "--fix", "--severity", "warning")
+    assert again[0] == 0
+    assert "fixed" not in again[1]
+
+
+def test_fix_leaves_what_a_person_must_decide(zerokit: Run, tmp_path: Path) -> None:
+    file = tmp_path / "a.json"
+    text = '{"train_batch_size": 8, "zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}}'
+    file.write_text(text)
+    code, out, _ = zerokit("check", file, "--fix")
+    assert code == 1
+    assert "offload-param-stage" in out
+    assert file.read_text() == text
+
+
+def test_fix_keeps_line_ends_and_does_not_touch_a_good_file(zerokit: Run, bad: Path) -> None:
+    bad.write_bytes(bad.read_bytes().replace(b"\n", b"\r\n"))
+    zerokit("check", bad, "--fix")
+    assert bad.read_bytes().count(b"\r\n") == bad.read_bytes().count(b"\n") == 5
+    times = bad.stat().st_mtime_ns, bad.stat().st_ino
+    zerokit("check", bad, "--fix", "--only", "unknown-key")
+    assert (bad.stat().st_mtime_ns, bad.stat().st_ino) == times
+
+
+@pytest.mark.parametrize("option", ["--dry-run", "--diff"])
+def test_a_dry_run_prints_the_change_and_writes_nothing(zerokit: Run, bad: Path, option: str) -> None:
+    before = bad.read_text()
+    code, out, _ = zerokit("check", bad, "--fix", option)
+    assert code == 1
+    assert bad.read_text() == before
+    assert out.splitlines()[:2] == [f"--- a/{bad}", f"+++ b/{bad}"]
+    assert '+  "gradient_clipping": 1.0,' in out.splitlines()
+
+
+def test_a_file_that_cannot_be_written_is_said(
+    zerokit: Run, bad: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: Path, target: Path) -> Path:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "replace", refuse)
+    code, _, err = zerokit("check", bad, "--fix")
+    assert code == 2
+    assert f"{bad}: cannot be written: Permission denied" in err
+    assert list(bad.parent.iterdir()) == [bad]
+
+
+def test_standard_input(zerokit: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def give(text: str) -> None:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+
+    give('{"train_batch_size": 8, "gradient_cliping": 1}')
+    code, out, _ = zerokit("check", "-")
+    assert code == 1
+    assert "<stdin>:1:25: error: unknown key 'gradient_cliping'" in out
+    give('{"train_batch_size": 8, "gradient_cliping": 1}')
+    assert zerokit("check", "-", "--fix")[0] == 2
+    give('{"train_batch_size": 8, "gradient_cliping": 1}')
+    assert '+{"train_batch_size": 8, "gradient_clipping": 1}' in zerokit("check", "-", "--fix", "--diff")[1]
+
+
+def test_folders(zerokit: Run, bad: Path, doubtful: Path) -> None:
+    (bad.parent / "other.json").write_text('{"name": "not a ds_config"}')
+    code, out, _ = zerokit("check", bad.parent, "--severity", "error")
+    assert code == 1
+    assert "bad.json:3:3" in out
+    assert "doubtful.json: no problems" in out
+    assert "other.json" not in out
+    (bad.parent / "empty").mkdir()
+    code, _, err = zerokit("check", bad.parent / "empty")
+    assert code == 2
+    assert "there is no ds_config in this folder" in err
+
+
+def test_presets_have_no_problem_worth_a_warning(zerokit: Run) -> None:
+    code, out, _ = zerokit("check", PRESETS, "--severity", "warning")
+    assert code == 0
+    assert "warning: " not in out
+
+
+def test_a_rule_that_fails_is_reported_as_a_bug_and_the_others_go_on(
+    zerokit: Run, bad: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(subject: Subject) -> Iterator[Hit]:
+        raise IndexError("too far")
+        yield
+
+    broken = Rule("broken", "zero", "error", "", "", {}, {}, check=fail)
+    monkeypatch.setattr("zerokit.lint.run.RULES", {**all_rules(), "broken": broken})
+    code, out, err = zerokit("check", bad, ZERO2)
+    assert code == 2
+    assert "gradient_cliping" in out
+    assert (
+        err.count("the rule broken failed on this file, which is a bug of zerokit: IndexError: too far") == 2
+    )
+    assert "Traceback" not in err
+
+
+def test_colours_are_for_terminals_and_change_no_word(
+    zerokit: Run, bad: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = zerokit("check", bad, ZERO2)[1]
+    assert "\x1b" not in plain
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    console.stdout.cache_clear()
+    coloured = zerokit("check", bad, ZERO2)[1]
+    console.stdout.cache_clear()
+    assert "\x1b[1;31merror\x1b[0m" in coloured
+    assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == plain
+
+
+def cpu_seconds(run: Callable[[], Any]) -> float:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    run()
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
 def test_it_starts_within_350_ms_of_cpu(zerokit_process: RunProcess) -> None:
     zerokit_process("check", ZERO2)  # compiles what is not compiled yet
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert zerokit_process("check", ZERO2).returncode == 0
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.35
+    runs = [cpu_seconds(lambda: zerokit_process("check", ZERO2)) for _ in range(3)]
+    assert min(runs) < 0.35
+
+
+def test_1000_files_take_at_most_6_seconds_of_cpu(
+    zerokit_process: RunProcess, tmp_path: Path, bad: Path
+) -> None:
+    texts = [file.read_text() for file in sorted(PRESETS.glob("*.json"))] + [bad.read_text()]
+    for number in range(1000):
+        (tmp_path / f"{number}.json").write_text(texts[number % len(texts)])
+    assert cpu_seconds(lambda: zerokit_process("check", tmp_path, "--num-gpus", "8")) < 6
+
+
+def test_nothing_heavy_is_imported() -> None:
+    code = (
+        "import sys; from zerokit.cli.main import main\n"
+        f"sys.argv = ['zerokit', 'check', {str(ZERO2)!r}, '--fix', '--diff', '--num-gpus', '8']\n"
+        "try: main()\n"
+        "except SystemExit as stop: assert not stop.code\n"
+        "heavy = {'torch', 'transformers', 'deepspeed', 'accelerate', 'rich', 'yaml'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, stdout=subprocess.DEVNULL)

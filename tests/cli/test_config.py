@@ -1,66 +1,121 @@
+import itertools
 import json
 import re
 import stat
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from zerokit.config import build_ds_config
+from zerokit.models import load_model_shape
 
 Run = Callable[..., tuple[int, str, str]]
 
 FOLDER = Path(__file__).parents[2] / "ds_configs"
-PRESETS = re.findall(
-    r"^\| `(\w+\.json)` \|.*\| `zerokit (config [^`]*)` \|$", (FOLDER / "README.md").read_text(), re.M
-)
+PRESETS = re.findall(r"^\| `(\w+\.json)` \|.*\| `(--[^`]*)` \|$", (FOLDER / "README.md").read_text(), re.M)
 
 
 def test_the_table_names_every_preset() -> None:
-    assert sorted(name for name, _ in PRESETS) == sorted(file.name for file in FOLDER.glob("*.json"))
+    names = sorted(name for name, _ in PRESETS)
+    for folder in (FOLDER, FOLDER / "plain"):
+        assert names == sorted(file.name for file in folder.glob("*.json"))
 
 
-@pytest.mark.parametrize(("name", "command"), PRESETS)
-def test_presets_are_what_their_command_writes(zerokit: Run, name: str, command: str) -> None:
-    assert zerokit(*command.split()) == (0, (FOLDER / name).read_text(), "")
+@pytest.mark.parametrize(("name", "options"), PRESETS)
+def test_presets_are_what_their_command_writes(zerokit: Run, name: str, options: str) -> None:
+    words = options.split()
+    assert zerokit("config", *words) == (0, (FOLDER / name).read_text(), "")
+    plain = (FOLDER / "plain" / name).read_text()
+    assert zerokit("config", *words, "--target", "deepspeed") == (0, plain, "")
 
 
-def test_flags_reach_the_config(zerokit: Run) -> None:
-    code, out, _ = zerokit(
-        *(
-            "config",
-            "--zero-stage",
-            3,
-            "--offload-optimizer",
-            "cpu",
-            "--offload-param",
-            "nvme",
-            "--nvme-path",
-            "/n",
-        ),
-        *(
-            "--precision",
-            "fp16",
-            "--micro-batch-size",
-            4,
-            "--gradient-accumulation-steps",
-            8,
-            "--target",
-            "accelerate",
-        ),
-    )
+@pytest.mark.parametrize(("folder", "target"), [(FOLDER, "trainer"), (FOLDER / "plain", "deepspeed")])
+def test_presets_check_clean(zerokit: Run, folder: Path, target: str) -> None:
+    code, out, _ = zerokit("check", "--format", "json", "--target", target, *sorted(folder.glob("*.json")))
+    findings = [finding for file in json.loads(out)["files"] for finding in file["findings"]]
+    assert code == 0
+    assert [finding for finding in findings if finding["severity"] != "info"] == []
+
+
+EVERY_OPTION: dict[str, Any] = {
+    "zero_stage": 3,
+    "offload_optimizer": "cpu",
+    "offload_param": "nvme",
+    "nvme_path": "/n",
+    "precision": "fp16",
+    "optimizer": "Lion",
+    "scheduler": "WarmupDecayLR",
+    "learning_rate": 1e-4,
+    "warmup_steps": 7,
+    "total_steps": 70,
+    "micro_batch_size": 4,
+    "gradient_accumulation_steps": 8,
+    "gradient_clipping": 0.5,
+    "hpz_size": 4,
+    "activation_checkpointing": "cpu",
+    "num_gpus": 16,
+    "gpus_per_node": 4,
+    "target": "deepspeed",
+}
+
+
+def test_options_reach_the_config(zerokit: Run) -> None:
+    options = [(f"--{name.replace('_', '-')}", value) for name, value in EVERY_OPTION.items()]
+    model = ("--model", "llama-3.1-8b", "--gpu-memory", "1GiB", "--zero-plus-plus")
+    code, out, _ = zerokit("config", *itertools.chain(*options), *model)
     expected = build_ds_config(
-        zero_stage=3,
-        offload_optimizer="cpu",
-        offload_param="nvme",
-        nvme_path="/n",
-        precision="fp16",
-        micro_batch_size=4,
-        gradient_accumulation_steps=8,
-        target="accelerate",
+        **EVERY_OPTION, model=load_model_shape("llama-3.1-8b"), gpu_memory_bytes=2**30, zero_plus_plus=True
     )
     assert code == 0
     assert json.loads(out) == expected.dump()
+    assert zerokit("config", "--zero-stage", 3, "--inference")[1] == (FOLDER / "inference.json").read_text()
+
+
+def test_names_are_taken_in_any_case(zerokit: Run) -> None:
+    _, out, _ = zerokit("config", "--zero-stage", 1, "--optimizer", "adamw", "--scheduler", "onecycle")
+    data = json.loads(out)
+    assert (data["optimizer"]["type"], data["scheduler"]["type"]) == ("AdamW", "OneCycle")
+
+
+def test_reasons_go_where_the_config_does_not(zerokit: Run, tmp_path: Path) -> None:
+    words = ("config", "--zero-stage", 3, "--explain")
+    code, out, err = zerokit(*words)
+    assert (code, json.loads(out)) == (0, json.loads((FOLDER / "zero3.json").read_text()))
+    assert "zero_optimization.stage: 3\n    divides optimizer states" in err
+    assert "optimizer: (left out)" in err
+    file = tmp_path / "ds.json"
+    assert zerokit(*words, "-o", file) == (0, err, "")
+    assert file.read_text() == out
+
+
+def test_reasons_as_json(zerokit: Run) -> None:
+    code, out, err = zerokit("config", "--zero-stage", 2, "--explain", "--format", "json")
+    data = json.loads(out)
+    assert (code, err) == (0, "")
+    assert data["config"] == json.loads((FOLDER / "zero2.json").read_text())
+    stage = next(choice for choice in data["choices"] if choice["path"] == "zero_optimization.stage")
+    assert (stage["value"], stage["written"]) == (2, True)
+    assert all({"path", "written", "value", "why", "source"} == set(choice) for choice in data["choices"])
+
+
+def test_the_launch_config_names_the_ds_config(zerokit: Run, tmp_path: Path) -> None:
+    ds_file, launch_file = tmp_path / "ds.json", tmp_path / "launch.yaml"
+    words = ("config", "--zero-stage", 3, "--num-gpus", 8, "--accelerate-yaml", launch_file)
+    code, _, err = zerokit(*words)
+    assert code == 2
+    assert "Name that file with -o" in err
+    assert zerokit(*words, "-o", ds_file) == (0, "", "")
+    data = yaml.safe_load(launch_file.read_text())
+    assert data["deepspeed_config"] == {"deepspeed_config_file": str(ds_file), "zero3_init_flag": True}
+    assert (data["num_processes"], data["num_machines"]) == (8, 1)
+    launch_file.unlink()
+    code, _, err = zerokit(*words, "-o", ds_file)  # neither file is written where one of them exists
+    assert (code, launch_file.exists()) == (2, False)
+    assert "--force" in err
+    assert zerokit(*words, "-o", ds_file, "--force")[0] == 0
 
 
 def test_deepspeed_alone_gets_bf16_by_default(zerokit: Run) -> None:

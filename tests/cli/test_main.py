@@ -36,7 +36,7 @@ def test_without_a_command_it_helps(zerokit: Run) -> None:
         (["config", "--zero-stage", "2", "--target", "deepspeed", "--precision", "auto"], "precision"),
         (["check"], "FILE"),
         (["check", "absent.json"], "absent.json: no such file"),
-        (["check", "a.txt"], "ending"),
+        (["check", "a.txt"], "no such file"),
         (["schema", "extra"], "extra"),
     ],
 )

@@ -1,146 +1,112 @@
+import copy
+from collections.abc import Iterator
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from zerokit.config import check_ds_config, load_ds_config
-from zerokit.config.removed import REMOVED_KEYS
-from zerokit.documents import Document, parse_json
+from tests.config.strategies import configs
+from zerokit.config import check_ds_config, load_ds_config, load_valid_part
+from zerokit.config.mending import edited
+from zerokit.documents import Document, KeyPath, dotted, parse_json, parse_yaml
 from zerokit.errors import ConfigError, DocumentError
-
-
-def problem_of(data: Any) -> tuple[tuple[str | int, ...], str, str | None]:
-    (problem,) = check_ds_config(Document(data, "ds.json"))
-    return problem.path, problem.message, problem.hint
-
-
-@pytest.mark.parametrize(
-    ("data", "key", "hint"),
-    [
-        ({"gradient_cliping": 1.0}, "gradient_cliping", "Did you mean 'gradient_clipping'?"),
-        ({"zero_optimisation": {"stage": 3}}, "zero_optimisation", "Did you mean 'zero_optimization'?"),
-        ({"stage": 3}, "stage", "It belongs in 'zero_optimization'"),
-        ({"offload_optimizer": {}}, "offload_optimizer", "It belongs in 'zero_optimization'"),
-        (
-            {"zero_optimization": {"gradient_clipping": 1}},
-            "gradient_clipping",
-            "It belongs at the top of the file",
-        ),
-        ({"zero_optimization": {"aio": {}}}, "aio", "It belongs at the top of the file"),
-        ({"bf16": {"loss_scale": 0}}, "loss_scale", "It belongs in 'fp16'"),
-        ({"optimizer": {"type": "AdamW", "lr": 1e-3}}, "lr", "It belongs in 'optimizer.params'"),
-        ({"optimizer": {"type": "AdamW", "param": {}}}, "param", "Did you mean 'params'?"),
-        ({"max_grad_norm": 1.0}, "max_grad_norm", "Did you mean 'gradient_clipping'?"),
-        (
-            {"per_device_train_batch_size": 1},
-            "per_device_train_batch_size",
-            "Did you mean 'train_micro_batch_size_per_gpu'?",
-        ),
-        ({"zero_optimization": {"overlap_com": True}}, "overlap_com", "Did you mean 'overlap_comm'?"),
-        ({"aio": {"blocksize": 1}}, "blocksize", "Did you mean 'block_size'?"),
-        ({"aio": {"thread_count": 1}}, "thread_count", "Did you mean 'aio.intra_op_parallelism'?"),
-    ],
-)
-def test_unknown_keys_are_named_with_what_was_meant(data: dict[str, Any], key: str, hint: str) -> None:
-    path, message, found = problem_of(data)
-    assert path[-1] == key
-    assert message == f"unknown key '{key}'"
-    assert found == hint
-
-
-@pytest.mark.parametrize(
-    ("data", "message", "hint"),
-    [
-        ({"train_batch_size": "8"}, "whole number, not the string", "Remove the quotes"),
-        ({"train_batch_size": 2.5}, "whole number, not 2.5", "Write a whole number"),
-        ({"train_batch_size": True}, "whole number, not true", "Write a whole number"),
-        ({"train_batch_size": 0}, "at least 1, not 0", "at least 1"),
-        ({"train_batch_size": "Auto"}, "not the string", 'Write "auto" in lower case'),
-        ({"gradient_clipping": -1}, "at least 0, not -1", "at least 0"),
-        ({"gradient_clipping": None}, "a number, not null", "remove the key for DeepSpeed's default, 1.0"),
-        ({"gradient_clipping": float("nan")}, "finite number, not nan", "finite"),
-        (
-            {"zero_optimization": {"overlap_comm": "false"}},
-            "true or false, not the string",
-            "Remove the quotes",
-        ),
-        ({"zero_optimization": {"overlap_comm": 1}}, "true or false, not 1", "Write true"),
-        ({"zero_optimization": {"stage": "3"}}, "one of 0, 1, 2, 3", "Remove the quotes"),
-        ({"zero_optimization": {"stage": 4}}, "one of 0, 1, 2, 3", "Write one of them"),
-        ({"zero_optimization": {"stage": True}}, "one of 0, 1, 2, 3", "Write one of them"),
-        ({"zero_optimization": 2}, "a section {...}, not 2", 'Write {"stage": 2}'),
-        ({"zero_optimization": {"offload_param": {"device": "CPU"}}}, 'one of "none", "cpu"', "mean 'cpu'"),
-        ({"zero_optimization": {"sub_group_size": 1e19}}, "whole number, not 1e+19", "whole number"),
-        ({"bf16": True}, "a section {...}, not true", 'Write {"enabled": true}'),
-        ({"fp16": None}, "a section {...}, not null", "remove the key"),
-        ({"optimizer": None}, "a section {...}, not null", "remove the key"),
-        ({"wandb": None}, "a section {...}, not null", "remove the key"),
-        ({"activation_checkpointing": {"cpu_checkpointing": "auto"}}, "nobody fills in", "default, false"),
-        ({"optimizer": {"params": {}}}, "'type' is missing from 'optimizer'", "ignores the whole section"),
-        ({"scheduler": {"type": "WarmupLR"}}, "'params' is missing from 'scheduler'", "fails"),
-        ({"optimizer": {"type": "OneBitAdam"}}, "no optimizer 'OneBitAdam'", "removed; use Adam"),
-        ({"optimizer": {"type": "sgd"}}, "no optimizer 'sgd'", "Did you mean 'SGD'?"),
-        ({"scheduler": {"type": "warmuplr", "params": {}}}, "no scheduler", "Did you mean 'WarmupLR'?"),
-        ({"optimizer": {"type": "Adam", "params": {"lr": "1e-3"}}}, "'lr' is a number", "Remove the quotes"),
-        (
-            {"optimizer": {"type": "Adam", "params": {"max_grad_norm": 1}}},
-            "no parameter",
-            "gradient_clipping",
-        ),
-        ({"bf16": {}, "bfloat16": {}}, "two names of one key", "Remove one of them"),
-        ({3: 1}, "is not a string", "double quotes"),
-        ([], "must be a section {...}", "section"),
-    ],
-)
-def test_values_are_named_in_plain_words(data: Any, message: str, hint: str) -> None:
-    _, found, mend = problem_of(data)
-    assert message in found
-    assert mend is not None
-    assert hint in mend
-    assert "\n" not in found + mend
-
-
-@pytest.mark.parametrize("path", REMOVED_KEYS)
-def test_keys_that_deepspeed_refuses_are_refused_whatever_their_value(path: tuple[str, ...]) -> None:
-    data: Any = False
-    for key in reversed(path):
-        data = {key: data}
-    found, message, hint = problem_of(data)
-    assert found == path
-    assert "refused by DeepSpeed" in message
-    assert hint
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        {
-            "train_batch_size": None,
-            "steps_per_print": None,
-            "bf16": None,
-            "aio": None,
-            "expert_parallel": None,
-        },
-        {"zero_optimization": {"offload_param": None, "leaf_module": None, "reduce_bucket_size": 5e8}},
-        {"optimizer": {"type": "adamw"}},
-        {"optimizer": {"type": "SGD", "params": {"lr": 1e-3, "nesterov": True}}},
-        {"communication_data_type": "FP32"},
-        {"datastates_ckpt": False},
-        {"zero_optimization": {"leaf_module": {"classes": "A"}}},
-    ],
-)
-def test_what_deepspeed_takes_in_earnest_is_taken(data: dict[str, Any]) -> None:
-    assert check_ds_config(Document(data, "ds.json")) == []
 
 
 def test_all_problems_come_at_once_in_the_order_of_the_file() -> None:
     text = (
         '{\n"zero_optimization": {\n"stage": "2",\n"offload_param": {"devise": 1}},\n'
-        '"fp17": {},\n"steps_per_print": 0}'
+        '"fp17": {}, "steps_per_print": 0}'
     )
     problems = check_ds_config(parse_json(text, "ds.json"))
-    assert [problem.line for problem in problems] == [3, 4, 5, 6]
+    assert [(problem.line, problem.column) for problem in problems] == [(3, 1), (4, 19), (5, 1), (5, 13)]
+
+
+def test_mistakes_that_others_hide_are_found_as_well() -> None:
+    problems = check_ds_config(
+        Document({"bf16": True, "fp16": {"enabled": "yes"}, "zero_optimization": 3}, "")
+    )
+    assert [dotted(problem.path) for problem in problems] == ["bf16", "fp16.enabled", "zero_optimization"]
+    nested = {"optimizer": {"type": "sgd", "params": {"lr": "x"}}}
+    assert [problem.path[-1] for problem in check_ds_config(Document(nested, ""))] == ["type", "lr"]
+
+
+def test_the_valid_part_keeps_what_is_right_and_mends_what_is_plain() -> None:
+    data = {
+        "train_batch_size": "8",
+        "gradient_cliping": 1.0,
+        "nonsense": 1,
+        "zero_optimization": {"stage": "3", "sub_group_size": -1, "stage3_max_live_parameters": 5},
+        "optimizer": {"params": {"lr": 1e-3}},
+        "bfloat16": {"enabled": True},
+    }
+    part = load_valid_part(Document(data, "ds.json"))
+    assert part.config is not None
+    assert part.written == {
+        "train_batch_size": 8,
+        "zero_optimization": {"stage": 3, "stage3_max_live_parameters": 5},
+        "bfloat16": {"enabled": True},
+    }
+    assert part.config == load_ds_config(part.written)
+    assert part.doubtful == {()}
+    assert part.misread == {("gradient_clipping",), ("zero_optimization", "sub_group_size"), ("optimizer",)}
+
+
+@pytest.mark.parametrize("data", [[], "text", 3, None, True])
+def test_what_is_no_section_has_no_valid_part(data: Any) -> None:
+    part = load_valid_part(Document(data, "ds.json"))
+    assert part.config is None
+    assert len(part.findings) == 1
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text("auto123e", max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(
+            st.sampled_from(["stage", "enabled", "type", "params", "lr", "x"]), inner, max_size=3
+        )
+    ),
+    max_leaves=4,
+)
+
+
+def _places(data: Any, path: KeyPath = ()) -> Iterator[KeyPath]:
+    items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    for key, value in items:
+        yield (*path, key)
+        yield from _places(value, (*path, key))
+
+
+def _broken(config: Any, path: KeyPath, name: str, value: Any) -> Any:
+    """The config with another value at `path`, or, given a name, with that key beside it."""
+    config = copy.deepcopy(config)
+    section = config
+    for key in path[:-1]:
+        section = section[key]
+    section[name if name and isinstance(section, dict) else path[-1]] = value
+    return config
+
+
+@given(configs(), st.data())
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+def test_whatever_is_wrong_the_rest_loads_and_what_is_mended_is_mended(
+    config: dict[str, Any], data: st.DataObject
+) -> None:
+    broken = config | {"zero_optimization": {"stage": 2}, "optimizer": {"type": "AdamW", "params": {}}}
+    for _ in range(2):
+        path = data.draw(st.sampled_from(list(_places(broken))))
+        name = data.draw(st.sampled_from(["", "", "stag", "lr", "enable", "stage3_x", str(path[-1]) + "s"]))
+        broken = _broken(broken, path, name, data.draw(ANYTHING))
+    part = load_valid_part(Document(broken, "ds.json"))
+    assert part.config is not None
+    assert load_valid_part(Document(part.written, "ds.json")).config == part.config
+    for finding in part.findings:
+        if finding.fix:
+            after = check_ds_config(Document(edited(broken, finding.fix), "ds.json"))
+            assert (finding.path, finding.rule) not in [(left.path, left.rule) for left in after]
 
 
 def test_loading_raises_one_line_with_the_first_problem_and_the_number_of_others(tmp_path: Path) -> None:
@@ -158,5 +124,7 @@ def test_loading_takes_paths_as_text_and_any_mapping(tmp_path: Path) -> None:
     assert from_file == load_ds_config(
         MappingProxyType({"zero_optimization": MappingProxyType({"stage": 2})})
     )
+    document = parse_yaml("zero_optimization:\n  stage: '2'\n")
+    assert load_ds_config(document) == from_file
     with pytest.raises(DocumentError, match="no such file"):
         load_ds_config(tmp_path / "absent.json")

@@ -15,7 +15,7 @@ from tests.tiny import REPOSITORY
 pytestmark = pytest.mark.distributed
 
 # In the order in which a reader meets them: a page may use what an earlier one made.
-PAGES = ["train.md", "generate.md", "ds-configs.md", "rehearse.md"]
+PAGES = ["train.md", "generate.md", "ds-configs.md", "check.md", "rehearse.md"]
 
 BLOCK = re.compile(r"^```bash\n(.*?)^```", re.MULTILINE | re.DOTALL)
 

@@ -115,10 +115,10 @@ def test_wrong_values_are_named_with_file_line_and_key(
     [
         (MINIMAL + "  train: y\n", ":4", "the key 'train' stands twice (first on line 3)"),
         (MINIMAL + "model: y\n", ":4", "the key 'model' stands twice (first on line 1)"),
-        (MINIMAL + "task: [1\n", ":5", "is not YAML"),
+        (MINIMAL + "task: [1\n", ":5:1", "is not YAML"),
         (MINIMAL + "task: '\x1f'\n", "", "is not YAML: unacceptable character"),
-        (MINIMAL + "\ttask: 1\n", ":4", "is not YAML"),
-        ("model: !!python/object:os.system a\n", ":1", "is not YAML"),
+        (MINIMAL + "\ttask: 1\n", ":4:1", "is not YAML"),
+        ("model: !!python/object:os.system a\n", ":1:8", "is not YAML"),
         ("", "", "a recipe is a mapping of sections"),
         ("- a\n", "", "a recipe is a mapping of sections"),
     ],

@@ -122,7 +122,7 @@ def test_an_inline_ds_config_is_named_by_its_line_in_a_contradiction(recipe_file
 
 
 def test_a_mistake_in_an_inline_ds_config_is_named_by_its_place_in_the_recipe(recipe_file: Path) -> None:
-    recipe_file.write_text(MINIMAL + "deepspeed:\n  zero_optimization:\n    stag: 3\n  fp17: {}\n")
+    recipe_file.write_text(MINIMAL + "deepspeed:\n  zero_optimization:\n    stag: 3\n  bfp16: {}\n")
     with pytest.raises(ConfigError) as caught:
         resolve(load_recipe(recipe_file))
     assert caught.value.where == f"{recipe_file}:6 (deepspeed.zero_optimization.stag)"

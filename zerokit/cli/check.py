@@ -1,105 +1,244 @@
-"""``zerokit check``: name every mistake in a ds_config."""
+"""``zerokit check``: name every mistake in ds_config files, and mend them."""
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from zerokit.cli.output import print_json
-from zerokit.errors import DocumentError
+from zerokit.cli.output import print_json, write_file
+from zerokit.errors import DocumentError, ZerokitError
 
 if TYPE_CHECKING:
-    from zerokit.config import Problem
+    from collections.abc import Sequence
+
     from zerokit.documents import Document
+    from zerokit.lint.outputs import CheckedFile
+    from zerokit.lint.rule import Rule
+    from zerokit.lint.run import Report
+    from zerokit.lint.selection import Selection
+
+Files = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="FILE...",
+        help="ds_config files, folders of them, YAML of accelerate launch, or - for standard input.",
+        show_default=False,
+    ),
+]
+Target = Annotated[
+    Literal["trainer", "accelerate", "deepspeed"] | None,
+    typer.Option(help='Who hands the config to DeepSpeed, and so fills "auto".', show_default="any of them"),
+]
+NumGpus = Annotated[int | None, typer.Option(min=1, help="GPUs of the run: its world size.")]
+GpusPerNode = Annotated[
+    int | None, typer.Option(min=1, help="GPUs of one node.", show_default="8, or --num-gpus if that is less")
+]
+Model = Annotated[
+    str | None, typer.Option(metavar="MODEL", help="Hub id, folder, config.json or a well-known name.")
+]
+RecipeFile = Annotated[Path | None, typer.Option(metavar="FILE", help="The recipe that uses the config.")]
+GpuMemory = Annotated[str | None, typer.Option(metavar="SIZE", help="Memory of one GPU, such as 80GiB.")]
+HostMemory = Annotated[str | None, typer.Option(metavar="SIZE", help="Memory of one node, such as 1TiB.")]
+DeepSpeedVersion = Annotated[
+    str | None, typer.Option(metavar="VERSION", help="DeepSpeed of the cluster.", show_default="the newest")
+]
+Only = Annotated[list[str] | None, typer.Option("--only", metavar="RULE", help="Report this rule only.")]
+Disable = Annotated[list[str] | None, typer.Option(metavar="RULE", help="Do not report this rule.")]
+Least = Annotated[
+    Literal["error", "warning", "info"], typer.Option("--severity", help="The least severity to report.")
+]
+Form = Annotated[
+    Literal["text", "json", "github", "sarif"], typer.Option("--format", help="Form of the result.")
+]
+Fix = Annotated[bool, typer.Option("--fix", help="Mend what has one right answer, in the files.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", "--diff", help="With --fix: print the change and write nothing.")
+]
 
 
 def check(
-    files: Annotated[
-        list[Path], typer.Argument(metavar="FILE...", help="ds_config files.", show_default=False)
-    ],
-    target: Annotated[
-        Literal["trainer", "accelerate", "deepspeed"] | None,
-        typer.Option(
-            help='Who hands the config to DeepSpeed, and so fills "auto".', show_default="any of them"
-        ),
-    ] = None,
-    num_gpus: Annotated[
-        int | None, typer.Option(min=1, help="GPUs of the run, to check the batch sizes.")
-    ] = None,
-    output_format: Annotated[
-        Literal["text", "json"], typer.Option("--format", help="Form of the result.")
-    ] = "text",
+    files: Files,
+    target: Target = None,
+    num_gpus: NumGpus = None,
+    gpus_per_node: GpusPerNode = None,
+    model: Model = None,
+    recipe: RecipeFile = None,
+    gpu_memory: GpuMemory = None,
+    host_memory: HostMemory = None,
+    deepspeed_version: DeepSpeedVersion = None,
+    only: Only = None,
+    disable: Disable = None,
+    severity: Least = "info",
+    output_format: Form = "text",
+    fix: Fix = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Name every mistake in ds_config files. Exits with 1 if there are errors."""
-    from zerokit.config import check_document
-    from zerokit.documents import read_document
+    from zerokit.lint.files import files_in
+    from zerokit.lint.selection import Selection
 
-    checked: list[tuple[Document, list[Problem]]] = []
-    unreadable: list[DocumentError] = []
-    for file in files:
+    if dry_run and not fix:
+        raise ZerokitError("there is nothing to try", where="--dry-run", hint="Add --fix")
+    run = _run_facts(target, num_gpus, gpus_per_node, gpu_memory, host_memory)
+    run |= _read_facts(model, recipe, deepspeed_version)
+    if recipe is not None and target is None:
+        run["target"] = "trainer"
+    checker = _Checker(run, Selection(only or (), disable or (), severity), fix, dry_run)
+    checked = [checker.check(file) for file in files_in(files)]
+    _print(checked, output_format, checker.diffs)
+    _exit(checked, checker)
+
+
+def _run_facts(
+    target: str | None,
+    num_gpus: int | None,
+    gpus_per_node: int | None,
+    gpu_memory: str | None,
+    host_memory: str | None,
+) -> dict[str, Any]:
+    """What the options say of the run, by the names of :class:`zerokit.lint.Subject`."""
+    facts: dict[str, Any] = {"target": target, "num_gpus": num_gpus}
+    if gpus_per_node is not None or num_gpus is not None:
+        facts["gpus_per_node"] = gpus_per_node if gpus_per_node is not None else min(8, num_gpus or 8)
+    for name, size, option in (
+        ("gpu_memory_bytes", gpu_memory, "--gpu-memory"),
+        ("host_memory_bytes", host_memory, "--host-memory"),
+    ):
+        if size is not None:
+            facts[name] = _bytes(size, option)
+    return facts
+
+
+def _bytes(size: str, option: str) -> int:
+    from zerokit.units import parse_bytes
+
+    try:
+        number = parse_bytes(size)
+    except ZerokitError as error:
+        raise ZerokitError(error.message, where=option, hint=error.hint) from None
+    if number < 1 << 20:
+        raise ZerokitError(f"'{size}' is less than a MiB", where=option, hint="Write it like 80GiB")
+    return number
+
+
+def _read_facts(model: str | None, recipe: Path | None, deepspeed_version: str | None) -> dict[str, Any]:
+    """The same for options that name something to be looked up; imported only when they are given."""
+    facts: dict[str, Any] = {}
+    if model is not None:
+        from zerokit.models import load_model_shape
+
+        facts["model"] = load_model_shape(model)
+    if recipe is not None:
+        from zerokit.recipe import load_recipe
+
+        facts["recipe"] = load_recipe(recipe).recipe
+    if deepspeed_version is not None:
+        from zerokit.config.versions import parse_version
+
+        facts["deepspeed_version"] = parse_version(deepspeed_version)
+    return facts
+
+
+class _Checker:
+    """Reads, mends and checks one file after the other."""
+
+    def __init__(self, run: dict[str, Any], selection: Selection, fix: bool, dry_run: bool) -> None:
+        self.run = run
+        self.selection = selection
+        self.fix = fix
+        self.dry_run = dry_run
+        self.diffs: list[str] = []
+        self.bugs = 0
+
+    def check(self, file: Path | DocumentError) -> CheckedFile:
+        from zerokit.documents import shown
+        from zerokit.lint import Report
+        from zerokit.lint.files import read_file
+        from zerokit.lint.outputs import CheckedFile
+
+        if isinstance(file, DocumentError):
+            return CheckedFile(file.where or "", Report((), {}), error=file)
         try:
-            document = read_document(file)
+            document = read_file(file)
         except DocumentError as error:
-            unreadable.append(error)
-        else:
-            checked.append((document, check_document(document, target=target, num_gpus=num_gpus)))
+            return CheckedFile(shown(file), Report((), {}), error=error)
+        if not self.fix:
+            return CheckedFile(document.name, self._report(document))
+        return self._mended(file, document)
+
+    def _mended(self, file: Path, document: Document) -> CheckedFile:
+        from zerokit.lint.files import STDIN
+        from zerokit.lint.fix import fix_document, unified_diff
+        from zerokit.lint.outputs import CheckedFile
+
+        if file == STDIN and not self.dry_run:
+            raise ZerokitError("standard input cannot be mended", where="--fix", hint="Add --dry-run")
+        fixed = fix_document(document, self._report)
+        if self.dry_run:
+            self.diffs.append(unified_diff(document, fixed.document))
+            return CheckedFile(document.name, self._report(document))
+        if fixed.done:
+            write_file(file, fixed.document.text or "", force=True)
+        return CheckedFile(document.name, fixed.report, fixed.done)
+
+    def _report(self, document: Document) -> Report:
+        from zerokit.lint.files import check_file
+
+        def on_bug(rule: Rule, error: Exception) -> None:
+            from zerokit.console import note
+
+            self.bugs += 1
+            note(
+                f"zerokit: error: {document.name}: the rule {rule.id} failed on this file, which is a bug of "
+                f"zerokit: {type(error).__name__}: {error}"
+            )
+
+        return self.selection.of(check_file(document, on_bug=on_bug, **self.run))
+
+
+def _print(checked: Sequence[CheckedFile], output_format: str, diffs: Sequence[str]) -> None:
+    from zerokit.lint import outputs
 
     if output_format == "json":
-        print_json(_as_data(checked))
+        print_json(outputs.to_data(checked) | ({"diff": "".join(diffs)} if diffs else {}))
+    elif output_format == "sarif":
+        print_json(outputs.to_sarif(checked))
+    elif output_format == "github":
+        typer.echo(outputs.to_github(checked), nl=False)
+    elif diffs:
+        typer.echo("".join(diffs), nl=False)
     else:
-        _print_text(checked)
-    _exit(unreadable, [problem for _, problems in checked for problem in problems])
+        outputs.print_text(checked, _line_printer())
 
 
-def _exit(unreadable: list[DocumentError], problems: list[Problem]) -> None:
+def _line_printer() -> Any:
+    """Prints the parts of a line: in colours on a terminal, plainly elsewhere, where rich costs time."""
+    import os
+    import sys
+
+    if not sys.stdout.isatty() and not os.environ.get("FORCE_COLOR"):
+        return lambda parts: typer.echo("".join(text for text, _ in parts))
+    from zerokit.console import stdout
+
+    def print_line(parts: Sequence[tuple[str, str]]) -> None:
+        from rich.text import Text
+
+        stdout().print(Text.assemble(*parts), soft_wrap=True)
+
+    return print_line
+
+
+def _exit(checked: Sequence[CheckedFile], checker: _Checker) -> None:
     from zerokit.console import print_error
 
+    unreadable = [file.error for file in checked if file.error is not None]
     if unreadable:
         for error in unreadable[:-1]:
             print_error(error)
         raise unreadable[-1]
-    if any(problem.severity == "error" for problem in problems):
+    if checker.bugs:
+        raise typer.Exit(2)
+    if any(not file.report.ok for file in checked):
         raise typer.Exit(1)
-
-
-def _as_data(checked: list[tuple[Document, list[Problem]]]) -> dict[str, object]:
-    from zerokit.documents import dotted
-
-    return {
-        "files": [
-            {
-                "file": document.name,
-                "findings": [
-                    {
-                        "rule": problem.rule,
-                        "severity": problem.severity,
-                        "path": dotted(problem.path),
-                        "line": problem.line,
-                        "message": problem.message,
-                        "hint": problem.hint,
-                    }
-                    for problem in problems
-                ],
-            }
-            for document, problems in checked
-        ]
-    }
-
-
-def _print_text(checked: list[tuple[Document, list[Problem]]]) -> None:
-    for document, problems in checked:
-        for problem in problems:
-            hint = f". {problem.hint}" if problem.hint else ""
-            where = document.where(problem.path)
-            typer.echo(f"{where}: {problem.severity}: {problem.message}{hint} [{problem.rule}]")
-        if not problems:
-            typer.echo(f"{document.name}: no problems")
-    count = Counter(problem.severity for _, problems in checked for problem in problems)
-    if count:
-        counted = ", ".join(
-            f"{number} {kind}{'s' if number > 1 else ''}" for kind, number in sorted(count.items())
-        )
-        typer.echo(f"{counted} in {len(checked)} file{'s' if len(checked) > 1 else ''}")

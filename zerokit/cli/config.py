@@ -2,67 +2,141 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Any
 
 import typer
 
+from zerokit.cli import config_options as options
 from zerokit.cli.output import print_json, to_json, write_file
+from zerokit.errors import ZerokitError
+
+if TYPE_CHECKING:
+    from zerokit.config.build import Built
+    from zerokit.config.decisions import Decisions
+    from zerokit.config.hyperparameters import Choice
 
 
 def config(
-    zero_stage: Annotated[int, typer.Option(min=0, max=3, help="What ZeRO divides among the GPUs.")],
-    offload_optimizer: Annotated[
-        Literal["cpu", "nvme"] | None,
-        typer.Option(help="Keep optimizer states there. Stages 1 to 3; nvme: 3."),
-    ] = None,
-    offload_param: Annotated[
-        Literal["cpu", "nvme"] | None, typer.Option(help="Keep parameters there. Stage 3.")
-    ] = None,
-    nvme_path: Annotated[str | None, typer.Option(help="Folder on the NVMe device.")] = None,
-    precision: Annotated[
-        Literal["auto", "bf16", "fp16", "fp32"] | None,
-        typer.Option(
-            help="Number format. auto: what the Trainer or accelerate is told.",
-            show_default="auto; bf16 for --target deepspeed",
-        ),
-    ] = None,
-    micro_batch_size: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Samples per forward pass on one GPU.", show_default="auto; 1 for --target deepspeed"
-        ),
-    ] = None,
-    gradient_accumulation_steps: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Forward passes per optimizer step.", show_default="auto; 1 for --target deepspeed"
-        ),
-    ] = None,
-    target: Annotated[
-        Literal["trainer", "accelerate", "deepspeed"], typer.Option(help="Who hands the config to DeepSpeed.")
-    ] = "trainer",
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write there instead of to stdout.")
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+    zero_stage: options.ZeroStage,
+    offload_optimizer: options.OffloadOptimizer = None,
+    offload_param: options.OffloadParam = None,
+    nvme_path: options.NvmePath = None,
+    zero_plus_plus: options.ZeroPlusPlus = False,
+    hpz_size: options.HpzSize = None,
+    inference: options.Inference = False,
+    precision: options.Precision = None,
+    optimizer: options.Optimizer = None,
+    scheduler: options.Scheduler = None,
+    learning_rate: options.LearningRate = None,
+    warmup_steps: options.WarmupSteps = None,
+    total_steps: options.TotalSteps = None,
+    micro_batch_size: options.MicroBatchSize = None,
+    gradient_accumulation_steps: options.GradientAccumulationSteps = None,
+    gradient_clipping: options.GradientClipping = None,
+    activation_checkpointing: options.ActivationCheckpointing = None,
+    target: options.Target = "trainer",
+    model: options.Model = None,
+    num_gpus: options.NumGpus = None,
+    gpus_per_node: options.GpusPerNode = 8,
+    gpu_memory: options.GpuMemory = None,
+    explain: options.Explain = False,
+    output: options.Output = None,
+    accelerate_yaml: options.AccelerateYaml = None,
+    force: options.Force = False,
+    output_format: options.OutputFormat = "text",
 ) -> None:
-    """Write a valid ds_config."""
-    from zerokit.config import build_ds_config
+    """Write a valid ds_config, of which every key is there for a reason.
+
+    Without --model it holds for any model, and without --num-gpus for any number of GPUs.
+    """
+    from zerokit.config.build import build
+    from zerokit.config.decisions import Decisions
+    from zerokit.units import parse_bytes
 
     if precision is None:
         precision = "bf16" if target == "deepspeed" else "auto"
-    data = build_ds_config(
+    decisions = Decisions(
         zero_stage=zero_stage,
+        target=target,
+        precision=None if precision == "auto" else precision,
         offload_optimizer=offload_optimizer,
         offload_param=offload_param,
         nvme_path=nvme_path,
-        precision=None if precision == "auto" else precision,
+        optimizer=optimizer,
+        scheduler=scheduler,
+        learning_rate=learning_rate,
+        warmup_steps=warmup_steps,
+        total_steps=total_steps,
         micro_batch_size=micro_batch_size,
         gradient_accumulation_steps=gradient_accumulation_steps,
-        target=target,
-    ).dump()
+        gradient_clipping=gradient_clipping,
+        zero_plus_plus=zero_plus_plus,
+        hpz_size=hpz_size,
+        inference=inference,
+        activation_checkpointing=activation_checkpointing,
+        num_gpus=num_gpus,
+        gpus_per_node=gpus_per_node,
+        gpu_memory_bytes=None if gpu_memory is None else parse_bytes(gpu_memory),
+        model=_shape(model),
+    )
+    built = build(decisions)
+    if accelerate_yaml is not None:
+        write_file(accelerate_yaml, _launcher(decisions, output, force=force), force=force)
+    _write(built, output, force=force, explain=explain, as_json=output_format == "json")
+
+
+def _shape(model: str | None) -> Any:
+    if model is None:
+        return None
+    from zerokit.models import load_model_shape
+
+    return load_model_shape(model)
+
+
+def _launcher(decisions: Decisions, output: Path | None, *, force: bool) -> str:
+    """The text of the launch config, once it is sure that the ds_config can be written beside it."""
+    from zerokit.config.accelerate_launch import accelerate_yaml
+
+    if output is None:
+        raise ZerokitError(
+            "accelerate reads the ds_config from a file",
+            where="--accelerate-yaml",
+            hint="Name that file with -o",
+        )
+    if output.exists() and not force:
+        raise ZerokitError("the file exists", where=str(output), hint="Add --force to overwrite it")
+    return accelerate_yaml(decisions, str(output))
+
+
+def _write(built: Built, output: Path | None, *, force: bool, explain: bool, as_json: bool) -> None:
+    """The config to its file or stdout, the reasons to the other of stdout and stderr."""
+    data = built.config.dump()
+    if output is not None:
+        write_file(output, to_json(data), force=force)
+    if explain and as_json:
+        print_json({"config": data, "choices": [_as_data(choice) for choice in built.choices]})
+        return
     if output is None:
         print_json(data)
-    else:
-        write_file(output, to_json(data), force=force)
+    if explain:
+        for choice in built.choices:
+            reason = _as_data(choice)
+            value = json.dumps(reason["value"]) if reason["written"] else "(left out)"
+            lines = f"{reason['path']}: {value}\n    {choice.why}\n    [{choice.source}]"
+            typer.echo(lines, err=output is None)
+
+
+def _as_data(choice: Choice) -> dict[str, Any]:
+    from zerokit.config.hyperparameters import LEFT_OUT
+    from zerokit.documents import dotted
+
+    written = choice.value is not LEFT_OUT
+    return {
+        "path": dotted(choice.path),
+        "written": written,
+        "value": choice.value if written else None,
+        "why": choice.why,
+        "source": choice.source,
+    }

@@ -16,8 +16,11 @@ import typer
 from zerokit import __version__
 from zerokit.cli.check import check
 from zerokit.cli.config import config
+from zerokit.cli.diff import diff
+from zerokit.cli.explain import explain
 from zerokit.cli.quickstart import quickstart
 from zerokit.cli.rehearse import rehearse
+from zerokit.cli.resolve import resolve
 from zerokit.cli.schema import schema
 from zerokit.errors import ZerokitError
 
@@ -102,6 +105,6 @@ def _register(*commands: Callable[..., None]) -> None:
         app.command()(command)
 
 
-_register(config, check, schema, quickstart)
+_register(config, check, explain, resolve, diff, schema, quickstart)
 # What follows the script is the script's.
 app.command(context_settings={"allow_interspersed_args": False})(rehearse)

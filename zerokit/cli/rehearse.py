@@ -145,6 +145,7 @@ def _rehearse(
 ) -> RehearsalReport:
     from zerokit.rehearsal.advice import advise as rehearse_changes
     from zerokit.rehearsal.analysis import combine
+    from zerokit.rehearsal.config_findings import config_findings
     from zerokit.rehearsal.processes import ExplainedError, rehearse_quietly, rehearse_together
 
     folder = Path(job.report_file).parent
@@ -161,6 +162,13 @@ def _rehearse(
     except ExplainedError:
         raise typer.Exit(ZerokitError.exit_code) from None
     report = combine(*reports) if len(reports) == 2 else reports[0]
+    found = config_findings(
+        report.run.ds_config,
+        num_gpus=job.num_gpus,
+        gpus_per_node=report.gpus_per_node,
+        gpu_memory_bytes=job.gpu_memory_bytes,
+    )
+    report = report.model_copy(update={"ds_config_findings": found})
     if advise or (advise is None and report.fit.verdict == "does not fit"):
         larger = max(range(len(jobs)), key=lambda number: reports[number].device.peak_bytes)
         advice = rehearse_changes(

@@ -2,11 +2,31 @@
 
 from __future__ import annotations
 
-from zerokit.cli.output import print_json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from zerokit.cli.output import print_json, to_json, write_file
 
 
-def schema() -> None:
-    """Print the JSON Schema of a ds_config, which editors use to complete and to check."""
-    from zerokit.config.schema import json_schema
+def schema(
+    recipe: Annotated[
+        bool, typer.Option("--recipe", help="The schema of a recipe, instead of a ds_config's.")
+    ] = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write there, not to stdout.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+) -> None:
+    """Print the JSON Schema (draft 2020-12) of a ds_config, by which editors complete and check keys."""
+    if recipe:
+        from zerokit.recipe.schema import json_schema
+    else:
+        from zerokit.config.schema import json_schema
 
-    print_json(json_schema())
+    data = json_schema()
+    if output is None:
+        print_json(data)
+    else:
+        write_file(output, to_json(data), force=force)

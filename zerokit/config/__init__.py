@@ -8,15 +8,16 @@ from zerokit.config.aio import Aio
 from zerokit.config.auto import FILLED_BY, TARGETS, Target
 from zerokit.config.base import Auto, Section
 from zerokit.config.build import OffloadDevice, Precision, build_ds_config
-from zerokit.config.check import check_document, cross_check
-from zerokit.config.load import check_ds_config, load_ds_config
+from zerokit.config.data_types import DataTypes
+from zerokit.config.leaf_module import LeafModule
+from zerokit.config.load import ValidPart, check_ds_config, load_ds_config, load_valid_part
 from zerokit.config.offload import OffloadOptimizer, OffloadParam
-from zerokit.config.optimizer import Optimizer, Scheduler
-from zerokit.config.precision import BF16, FP16, DataTypes, TorchAutocast
-from zerokit.config.problem import Problem, Severity
+from zerokit.config.optimizer import Optimizer
+from zerokit.config.precision import BF16, FP16, TorchAutocast
 from zerokit.config.root import DeepSpeedConfig
+from zerokit.config.scheduler import Scheduler
 from zerokit.config.zenflow import ZenFlow
-from zerokit.config.zero import LeafModule, ZeroOptimization
+from zerokit.config.zero import ZeroOptimization
 
 __all__ = [
     "BF16",
@@ -34,17 +35,15 @@ __all__ = [
     "OffloadParam",
     "Optimizer",
     "Precision",
-    "Problem",
     "Scheduler",
     "Section",
-    "Severity",
     "Target",
     "TorchAutocast",
+    "ValidPart",
     "ZenFlow",
     "ZeroOptimization",
     "build_ds_config",
-    "check_document",
     "check_ds_config",
-    "cross_check",
     "load_ds_config",
+    "load_valid_part",
 ]

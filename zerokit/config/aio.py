@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from zerokit.config.base import Positive, Section
+from typing import Annotated
+
+from zerokit.config.base import Acts, Bytes, Positive, Section
 
 
 class Aio(Section):
-    """Asynchronous I/O of NVMe offload. Acts in stage 3, when a device is `nvme`."""
+    """Asynchronous I/O of NVMe offload. Acts when a device is `nvme`."""
 
-    block_size: Positive = 1048576
+    block_size: Bytes = 1048576
     """Bytes of one read or write. Default 1 MiB."""
 
     queue_depth: Positive = 8
     """Requests in flight per thread. Default 8."""
 
-    intra_op_parallelism: Positive = 1
-    """Threads that share one request. Default 1. DeepSpeed's pages call it `thread_count`, which is not
-    read."""
+    intra_op_parallelism: Annotated[Positive, Acts(3, since="0.16.4")] = 1
+    """Threads that share one request. Default 1. Before, and in DeepSpeed's pages still, it is called
+    `thread_count`, which is no longer read."""
 
     single_submit: bool = False
     """Submit requests one by one rather than in a batch. Default false."""
@@ -24,6 +26,6 @@ class Aio(Section):
     overlap_events: bool = True
     """Submit new requests while older ones complete. Default true."""
 
-    use_gds: bool = False
+    use_gds: Annotated[bool, Acts(3, since="0.15.0")] = False
     """Move data between NVMe and GPU without the host's memory (GPUDirect Storage). CUDA only. Default
     false."""

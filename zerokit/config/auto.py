@@ -70,6 +70,32 @@ FILLED_BY: Mapping[Target, frozenset[str]] = {
 """Dotted paths at which "auto" is good, by target. Names are those of the file: `bfloat16.enabled` is not
 filled."""
 
+FREE_TEXT: frozenset[str] = frozenset(
+    {
+        "autotuning.exps_dir",
+        "autotuning.metric_path",
+        "autotuning.model_info_path",
+        "autotuning.results_dir",
+        "data_efficiency.data_routing.random_ltd.model_mask_name",
+        "data_efficiency.data_sampling.curriculum_learning.data_cluster_path",
+        "data_efficiency.data_sampling.dynamic_batching.metrics_path",
+        "expert_parallel.expert_pattern",
+        "expert_parallel.expert_w1",
+        "expert_parallel.expert_w2",
+        "expert_parallel.expert_w3",
+        "expert_parallel.moe_layer_pattern",
+        "expert_parallel.num_experts_attr",
+        "expert_parallel.router_pattern",
+        "expert_parallel.shared_experts_gate_pattern",
+        "expert_parallel.shared_experts_pattern",
+        "expert_parallel.top_k_attr",
+        "flops_profiler.output_file",
+        "pipeline.partition",
+    }
+)
+"""Dotted paths of names, files and patterns, where "auto" is a text like any other as long as neither the
+Trainer nor accelerate reads the config. (In sections that DeepSpeed parses with pydantic it is dropped.)"""
+
 
 def autos(data: Any, path: KeyPath = ()) -> Iterator[KeyPath]:
     """The paths of all values that are exactly "auto", comments left out."""

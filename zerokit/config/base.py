@@ -7,7 +7,8 @@ The models describe what DeepSpeed 0.19.8 reads. They are stricter than DeepSpee
 from __future__ import annotations
 
 import copy
-from typing import Annotated, Any, Literal, Self, TypeVar
+from functools import cache
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import (
     AliasChoices,
@@ -23,14 +24,21 @@ from pydantic import (
     Tag,
     model_validator,
 )
+from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
-from pydantic_core.core_schema import CoreSchema, no_info_before_validator_function
+from pydantic_core.core_schema import (
+    CoreSchema,
+    no_info_before_validator_function,
+    no_info_plain_validator_function,
+)
 
 T = TypeVar("T")
 
 AUTO = "auto"
 Auto = Literal["auto"]
 """A value that transformers or accelerate fills in before DeepSpeed sees it; see ``auto.py`` for which."""
+
+ALL_STAGES = (0, 1, 2, 3)
 
 
 def is_comment(key: object) -> bool:
@@ -49,17 +57,115 @@ def _auto_or_value(value: object) -> str:
     return "(auto)" if value == AUTO else "(value)"
 
 
+class Acts:
+    """Where and since when a key acts: ``Annotated[bool, Acts(3)]``. Its text is made in ``describe.py``.
+
+    Args:
+        stages: the ZeRO stages in which DeepSpeed looks at the key; none given means all.
+        when: what must be so besides, as in "acts in stage 3 with `nvme`".
+        since: the first release of DeepSpeed that knows the key, if that is after 0.14.0.
+    """
+
+    __slots__ = ("since", "stages", "when")
+
+    def __init__(self, *stages: int, when: str | None = None, since: str | None = None) -> None:
+        self.stages = stages or ALL_STAGES
+        self.when = when
+        self.since = since
+
+
+class Unit:
+    """What a number counts, where a person's "1M" would mean one thing or another."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: Literal["bytes"]) -> None:
+        self.name = name
+
+
+BYTES = Unit("bytes")
+
+
+class Tested:
+    """Of a value at which DeepSpeed looks more closely than elsewhere in its section: no text passes.
+
+    Args:
+        numbers: of a switch: whether 0 and 1 pass, because DeepSpeed computes with the value rather than asks
+            for its type.
+    """
+
+    __slots__ = ("numbers",)
+
+    def __init__(self, *, numbers: bool) -> None:
+        self.numbers = numbers
+
+
+DEPRECATED: JsonDict = {"deprecated": True}
+"""As ``json_schema_extra``: a key that DeepSpeed still reads but wants written otherwise."""
+
+
+def any_case(*words: str) -> str:
+    """A regular expression, of the kind that JSON Schema has, for the words in any case."""
+    letters = (
+        "".join(f"[{char.upper()}{char.lower()}]" if char.isalpha() else char for char in word)
+        for word in words
+    )
+    return f"^({'|'.join(letters)})$"
+
+
+class _Lower:
+    """``Annotated[Literal["fp16", "bf16"], LOWER]``: DeepSpeed does not mind the case of a word."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return no_info_before_validator_function(self._lower, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        words = handler(schema)
+        # Editors complete from the list; the pattern lets other cases pass.
+        return {"anyOf": [words, {"type": "string", "pattern": any_case(*words.get("enum", ()))}]}
+
+    @staticmethod
+    def _lower(value: object) -> object:
+        return value.lower() if isinstance(value, str) else value
+
+
+LOWER = _Lower()
+
+
 Int = Annotated[int, BeforeValidator(whole)]
 """A whole number; ``5e8`` is one, ``"5"`` and ``true`` are not."""
 NonNegative = Annotated[int, Field(ge=0), BeforeValidator(whole)]
 Positive = Annotated[int, Field(ge=1), BeforeValidator(whole)]
+Bytes = Annotated[int, Field(ge=1), BeforeValidator(whole), BYTES]
+ExactPositive = Annotated[int, Field(ge=1)]
+"""A whole number that Python code tests with ``isinstance(value, int)``: ``10.0`` and ``1e3`` are refused."""
+ExactInt = Annotated[int, Field()]
+ExactBool = Annotated[bool, Tested(numbers=False)]
+"""A switch that Python code tests with ``isinstance(value, bool)``."""
+NoText = Annotated[bool, Tested(numbers=True)]
+"""A switch that Python code computes with, so that a text is refused."""
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+NonNegativeFloat = Annotated[float, Field(ge=0.0)]
+PositiveFloat = Annotated[float, Field(gt=0.0)]
 
 # The tags stand in parentheses so that they can be told from keys in the location of an error.
 OrAuto = Annotated[
     Annotated[T, Tag("(value)")] | Annotated[Auto, Tag("(auto)")], Discriminator(_auto_or_value)
 ]
 """``OrAuto[X]``: an X, or "auto" where at least one of transformers and accelerate fills it."""
+
+
+def _is_list(value: object) -> str:
+    return "(list)" if isinstance(value, list) else "(one)"
+
+
+OneOrMore = Annotated[
+    Annotated[T, Tag("(one)")] | Annotated[list[T], Tag("(list)")],
+    Discriminator(_is_list),
+]
+"""``OneOrMore[X]``: an X for all groups of parameters, or a list with one for each."""
 
 
 class _NotNull:
@@ -84,25 +190,35 @@ class _NotNull:
 
 NOT_NULL = _NotNull()
 
-Opaque = Annotated[dict[str, Any] | None, NOT_NULL]
-"""A section that DeepSpeed reads and zerokit does not look into yet."""
+
+class _BuiltLater:
+    """The validator of a section is built when a config first has that section: most have few of them."""
+
+    def __get_pydantic_core_schema__(
+        self, source: type[Section], handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        # The JSON Schema of the whole config puts a reference in place of this.
+        reference = {SECTION_NAME: source.__name__}
+        return no_info_plain_validator_function(
+            source.model_validate, metadata={"pydantic_js_functions": [lambda _schema, _handler: reference]}
+        )
 
 
-def _describe_accepted_keys(schema: dict[str, Any], model: type[BaseModel]) -> None:
-    """Let editors accept comment keys and the second names of keys, as the models do."""
-    for part in (schema, *schema.get("properties", {}).values()):
-        if part.get("default", ...) is None:
-            del part["default"]  # "absent", which editors would offer to write as null
-        if "description" in part:
-            part["description"] = " ".join(part["description"].split())
-    schema["patternProperties"] = {"^(_|//)": {"description": "A comment."}}
-    for name, other in second_names(model).items():
-        if name in schema.get("properties", {}):
-            schema["properties"][other] = {
-                **schema["properties"][name],
-                "description": f"Another name of `{name}`.",
-                "deprecated": True,
-            }
+SECTION_NAME = "$section"
+"""Stands in a model's JSON Schema for a section below it; ``schema.py`` replaces it."""
+
+Sub = Annotated[T, _BuiltLater()]
+"""``Sub[X]``: a section of the model X."""
+
+Reader = Literal["model", "lookup", "call"]
+"""How DeepSpeed reads a section.
+
+- ``model``: by a pydantic model of its own, which refuses unknown keys (comments too), and takes ``"8"``
+  for 8, ``"false"`` for false and 1 for true.
+- ``lookup``: key by key (``dict.get``), so that unknown keys are passed over, values are taken as they
+  stand, and ``"false"``, as any text, counts as true.
+- ``call``: as the keyword arguments of a constructor, which refuses unknown ones; values as they stand.
+"""
 
 
 class Section(BaseModel):
@@ -118,10 +234,11 @@ class Section(BaseModel):
         frozen=True,
         strict=True,
         allow_inf_nan=False,
-        use_attribute_docstrings=True,
+        defer_build=True,
         protected_namespaces=(),
-        json_schema_extra=_describe_accepted_keys,
     )
+
+    read_by: ClassVar[Reader] = "lookup"
 
     _comments: dict[str, Any] = PrivateAttr(default_factory=dict)
 
@@ -134,21 +251,48 @@ class Section(BaseModel):
         section._comments.update({key: value for key, value in data.items() if is_comment(key)})
         return section
 
+    @classmethod
+    @cache
+    def defaults(cls) -> Self:
+        """The section as DeepSpeed takes it when it is absent. One and the same object each time."""
+        return cls.model_construct()
+
     def dump(self, *, all: bool = False) -> dict[str, Any]:
         """The section as plain JSON-ready data; loading it again gives an equal model.
 
         Args:
-            all: also every default. A key whose default is to be absent stays absent. Otherwise only
-                what was set is returned, under the prefixed name where DeepSpeed knows two.
+            all: also every default, but of deprecated keys. A key whose default is to be absent stays
+                absent. Otherwise only what was set is returned, under the prefixed name where DeepSpeed
+                knows two.
         """
         result = copy.deepcopy(self._comments)
-        for name in type(self).model_fields:
+        for name, field in type(self).model_fields.items():
             value = getattr(self, name)
-            if name in self.model_fields_set or (all and value is not None):
-                result[name] = value.dump(all=all) if isinstance(value, Section) else copy.deepcopy(value)
+            wanted = all and value is not None and field.json_schema_extra is not DEPRECATED
+            if wanted or name in self.model_fields_set:
+                result[name] = _dumped(value, all=all)
         return result
 
 
+class SwitchedOnByContent(Section):
+    """A section that is as good as absent while it is empty."""
+
+    def dump(self, *, all: bool = False) -> dict[str, Any]:
+        """As for every section, but an empty one stays empty."""
+        return super().dump(all=all and bool(self.model_fields_set))
+
+
+def _dumped(value: Any, *, all: bool) -> Any:
+    if isinstance(value, Section):
+        return value.dump(all=all)
+    if isinstance(value, dict):
+        return {key: _dumped(item, all=all) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_dumped(item, all=all) for item in value]
+    return copy.copy(value)
+
+
+@cache
 def second_names(model: type[BaseModel]) -> dict[str, str]:
     """Field name -> the other name under which DeepSpeed reads the same key."""
     return {
@@ -156,3 +300,8 @@ def second_names(model: type[BaseModel]) -> dict[str, str]:
         for name, field in model.model_fields.items()
         if isinstance(field.validation_alias, AliasChoices)
     }
+
+
+def two_names(first: str, second: str) -> Any:
+    """The alias of a field that DeepSpeed reads under either name; `first` is the field's own."""
+    return AliasChoices(first, second)

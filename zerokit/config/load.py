@@ -1,46 +1,195 @@
-"""Reading a ds_config."""
+"""Reading a ds_config: strictly, or as much of it as is valid."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from zerokit.config.explain import explain
-from zerokit.config.problem import Problem
+from zerokit.config.base import second_names
+from zerokit.config.explain import Mistake, mistakes
+from zerokit.config.meanings import meaning_of
+from zerokit.config.mending import edited
+from zerokit.config.places import canonical, section_at, sections
+from zerokit.config.removed import REMOVED_KEYS
 from zerokit.config.root import DeepSpeedConfig
-from zerokit.documents import Document, read_document
+from zerokit.documents import Document, KeyPath, read_document
 from zerokit.errors import ConfigError
+from zerokit.findings import Finding, Move, SetValue
 
 
-def load_ds_config(source: str | Path | Mapping[str, Any]) -> DeepSpeedConfig:
-    """Read a ds_config from a file or from data.
+class ValidPart(NamedTuple):
+    """A ds_config as far as it is valid."""
 
-    Each section is checked by itself; see :func:`zerokit.config.cross_check` for what spans sections.
+    config: DeepSpeedConfig | None
+    """What is valid, with DeepSpeed's defaults for all the rest; None if the document is no section at
+    all."""
+    findings: list[Finding]
+    """What is not valid, in the order of the lines."""
+    written: dict[str, Any]
+    """What is valid, under the file's names. A value that plainly means another, such as `"8"` for 8, stands
+    here as what it means."""
+    doubtful: frozenset[KeyPath] = frozenset()
+    """Sections, as the models spell them, with a key that was not understood and may be any, so that "absent"
+    may only mean "mistyped"; ``()`` is the top."""
+    misread: frozenset[KeyPath] = frozenset()
+    """Keys, as the models spell them, that the file seems to give, but misspelled, misplaced or with a value
+    that is not valid."""
+
+
+def load_ds_config(source: str | Path | Document | Mapping[str, Any]) -> DeepSpeedConfig:
+    """Read a ds_config from a file, from what was read of one, or from data.
+
+    Each section is checked by itself; see `zerokit.lint` for what spans sections. What is only worth a
+    warning is let through: a value that DeepSpeed reads for what it plainly means is put right, a key that
+    means nothing is left out.
 
     Raises:
         DocumentError: the file cannot be read.
         ConfigError: a key or value is not valid; names the first one and how many more there are.
     """
-    document = Document(_plain(source), "ds_config") if isinstance(source, Mapping) else read_document(source)
-    try:
-        return DeepSpeedConfig.model_validate(document.data)
-    except ValidationError as error:
-        raise _as_error(explain(error, document), document) from None
+    if isinstance(source, Document):
+        document = source
+    else:
+        document = Document(source, "ds_config") if isinstance(source, Mapping) else read_document(source)
+    config, findings, *_ = load_valid_part(document)
+    errors = [finding for finding in findings if finding.severity == "error"]
+    if errors or config is None:
+        raise _as_error(errors or findings, document)
+    return config
 
 
-def check_ds_config(document: Document) -> list[Problem]:
+def check_ds_config(document: Document) -> list[Finding]:
     """Everything that is wrong inside the sections of a ds_config, in the order of its lines."""
-    try:
-        DeepSpeedConfig.model_validate(_plain(document.data))
-    except ValidationError as error:
-        return explain(error, document)
-    return []
+    return load_valid_part(document).findings
 
 
-def _as_error(problems: list[Problem], document: Document) -> ConfigError:
+def load_valid_part(document: Document) -> ValidPart:
+    """Read as much of a ds_config as is valid, and name the rest.
+
+    Every error is found, also in what can only be read once others are out of the way. In YAML, numbers
+    are understood as people write them: "5e8", "1k", "1_000". In JSON they are findings.
+
+    Args:
+        document: as read by :func:`zerokit.documents.read_document`, or around any data.
+    """
+    data = _plain(document.data)
+    findings: list[Finding] = []
+    dropped: set[KeyPath] = set()
+    before: list[Mistake] = []
+    while True:
+        try:
+            config = DeepSpeedConfig.model_validate(data)
+        except ValidationError as error:
+            found = mistakes(error, document, data)
+        else:
+            break
+        # What was dropped can make its section faulty in turn: that is no second mistake.
+        fresh = [mistake for mistake in found if not _follows_from(mistake.finding.path, dropped)]
+        fresh = [mistake for mistake in fresh if not _is_a_list_to_try(mistake, data)]
+        findings += [mistake.finding for mistake in fresh if not _is_understood(mistake, document)]
+        data, doomed = _next(data, found)
+        if () in doomed or found == before:
+            return ValidPart(None, _in_line_order(findings), {}, frozenset({()}))
+        before = found
+        dropped |= doomed
+    findings += _second_names(data, document)
+    doubtful, misread = _not_understood(dropped, document.data)
+    return ValidPart(config, _in_line_order(findings), data, doubtful, misread)
+
+
+def _second_names(data: Any, document: Document) -> Iterator[Finding]:
+    """Keys under a name that only DeepSpeed's own models know, such as `prefetch_bucket_size`.
+
+    `bfloat16` is none of them: DeepSpeed documents it as the older name of `bf16`.
+    """
+    for path in (("zero_optimization",), ("tensor_parallel",)):
+        section = data.get(path[0])
+        for name, other in second_names(sections()[path]).items() if isinstance(section, dict) else ():
+            if other in section:
+                here = (*path, other)
+                message = f"'{other}' is a second name of '{name}', the only one that other programs know"
+                line, column = document.position(here) or (None, None)
+                fix = (Move(here, (*path, name)),)
+                yield Finding(here, message, f"Call it '{name}'", line, column, "info", "deprecated-key", fix)
+
+
+def _next(data: Any, found: list[Mistake]) -> tuple[Any, set[KeyPath]]:
+    """The config with what can be mended mended, and the rest of the faulty keys dropped."""
+    doomed = {_key_to_drop(mistake.finding) for mistake in found if mistake.edit is None}
+    for mistake in found:
+        if mistake.edit is not None:
+            data = edited(data, [mistake.edit])
+    return _without(data, doomed), doomed
+
+
+def _key_to_drop(finding: Finding) -> KeyPath:
+    """The key without which the rest can still be checked: a list or its section is dropped as a whole."""
+    path = finding.path[:-1] if finding.rule == "missing-key" else finding.path
+    end = next((index for index, key in enumerate(path) if isinstance(key, int)), len(path))
+    return path[:end]
+
+
+def _follows_from(path: KeyPath, dropped: set[KeyPath]) -> bool:
+    return any(path[: len(start)] == start for start in dropped)
+
+
+def _is_understood(mistake: Mistake, document: Document) -> bool:
+    """Whether a text is a number in YAML, where people need not mind its quotes or its suffix."""
+    if not document.is_yaml or not isinstance(mistake.edit, SetValue) or mistake.finding.rule != "wrong-type":
+        return False
+    return isinstance(mistake.edit.value, int | float) and not isinstance(mistake.edit.value, bool)
+
+
+def _is_a_list_to_try(mistake: Mistake, data: Any) -> bool:
+    """Whether `deepspeed --autotuning` tries the values of a list one after the other."""
+    autotuning = data.get("autotuning") if isinstance(data, dict) else None
+    if not isinstance(autotuning, dict) or autotuning.get("enabled") is not True:
+        return False
+    value = data
+    for key in mistake.finding.path:
+        if not isinstance(value, dict) or key not in value:
+            return False
+        value = value[key]
+    return isinstance(value, list) and mistake.finding.rule in ("wrong-type", "bad-value")
+
+
+def _not_understood(dropped: set[KeyPath], data: Any) -> tuple[frozenset[KeyPath], frozenset[KeyPath]]:
+    """The fields `doubtful` and `misread` of :class:`ValidPart`."""
+    doubtful: set[KeyPath] = set()
+    misread: set[KeyPath] = set()
+    for path in dropped:
+        first = canonical(path)
+        if first in REMOVED_KEYS:
+            continue  # understood well enough
+        model = section_at(first[:-1], data)
+        known = model is None or first[-1] in model.model_fields
+        meant = first if known else meaning_of(path, data).to
+        if meant is None:
+            doubtful.add(first[:-1])
+        else:
+            misread.add(meant)
+    return frozenset(doubtful), frozenset(misread)
+
+
+def _without(data: Any, doomed: set[KeyPath], path: KeyPath = ()) -> Any:
+    """A copy of `data` without the keys at the paths `doomed`."""
+    if not isinstance(data, dict):
+        return data
+    return {
+        key: _without(value, doomed, (*path, key))
+        for key, value in data.items()
+        if (*path, key) not in doomed
+    }
+
+
+def _in_line_order(findings: list[Finding]) -> list[Finding]:
+    return sorted(findings, key=lambda finding: (finding.line or 0, finding.column or 0))
+
+
+def _as_error(problems: list[Finding], document: Document) -> ConfigError:
     """The first of `problems` as an exception that says how many more there are."""
     first, *others = problems
     more = f" (and {len(others)} more)" if others else ""

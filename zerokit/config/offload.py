@@ -2,66 +2,71 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, ClassVar, Literal
 
-from zerokit.config.base import Fraction, NonNegative, OrAuto, Section
+from zerokit.config.base import Acts, Fraction, NonNegative, OrAuto, Reader, Section
 
 Device = Literal["none", "cpu", "nvme"]
 
 
 class OffloadParam(Section):
-    """Keep the 16-bit parameters outside the GPU. Stage 3 only; DeepSpeed ignores it below."""
+    """Keep the 16-bit parameters outside the GPU. DeepSpeed ignores it below stage 3."""
+
+    read_by: ClassVar[Reader] = "model"
 
     device: OrAuto[Device] = "none"
     """Where the parameters are kept: `none`, `cpu` or `nvme`. Default none (DeepSpeed's pages say cpu)."""
 
-    nvme_path: str | None = None
+    nvme_path: Annotated[str | None, Acts(3, when="`nvme`")] = None
     """Folder on the NVMe device; needed with `nvme`. Default none."""
 
-    buffer_count: NonNegative = 5
-    """Host buffers for reading from and writing to NVMe. Acts with `nvme`. Default 5."""
+    buffer_count: Annotated[NonNegative, Acts(3, when="`nvme`")] = 5
+    """Host buffers for reading from and writing to NVMe. Default 5."""
 
-    buffer_size: NonNegative = 100_000_000
+    buffer_size: Annotated[NonNegative, Acts(3, when="`nvme`")] = 100_000_000
     """Elements of one such buffer; it must hold a rank's share of the largest parameter. Default 1e8."""
 
-    max_in_cpu: NonNegative = 1_000_000_000
+    max_in_cpu: Annotated[NonNegative, Acts(3, when="`nvme`")] = 1_000_000_000
     """Elements kept in the host's memory although the device is `nvme`. Default 1e9."""
 
     pin_memory: bool = True
-    """Use page-locked host memory: faster to copy from, cannot be swapped out. Default true."""
+    """Use page-locked host memory: faster to copy from, cannot be swapped out. Default true since DeepSpeed
+    0.19.5, false before."""
 
 
 class OffloadOptimizer(Section):
-    """Keep optimizer states outside the GPU and run the optimizer on the CPU. Stages 1, 2 and 3."""
+    """Keep optimizer states outside the GPU and run the optimizer on the CPU."""
+
+    read_by: ClassVar[Reader] = "model"
 
     device: OrAuto[Device] = "none"
     """Where the states are kept: `none`, `cpu`, or in stage 3 `nvme`. Default none (DeepSpeed's pages say
     cpu)."""
 
-    nvme_path: str | None = None
+    nvme_path: Annotated[str | None, Acts(3, when="`nvme`")] = None
     """Folder on the NVMe device; needed with `nvme`. Default none."""
 
-    buffer_count: NonNegative = 4
-    """Host buffers for NVMe; at least the optimizer's tensors per parameter, 4 for Adam. Acts with
-    `nvme`. Default 4."""
+    buffer_count: Annotated[NonNegative, Acts(3, when="`nvme`")] = 4
+    """Host buffers for NVMe; at least the optimizer's tensors per parameter, 4 for Adam. Default 4."""
 
     pin_memory: bool = True
-    """Use page-locked host memory: faster to copy from, cannot be swapped out. Default true."""
+    """Use page-locked host memory: faster to copy from, cannot be swapped out. Default true since DeepSpeed
+    0.19.5, false before."""
 
-    pipeline_read: bool = False
-    """Read the next tile from NVMe while this one is computed. Stage 3 with `nvme`. Default false."""
+    pipeline_read: Annotated[bool, Acts(3, when="`nvme`")] = False
+    """Read the next tile from NVMe while this one is computed. Default false."""
 
-    pipeline_write: bool = False
-    """Write the last tile to NVMe while this one is computed. Stage 3 with `nvme`. Default false."""
+    pipeline_write: Annotated[bool, Acts(3, when="`nvme`")] = False
+    """Write the last tile to NVMe while this one is computed. Default false."""
 
-    fast_init: bool = False
-    """Create the states on NVMe by a faster way. Stage 3 with `nvme`. Default false."""
+    fast_init: Annotated[bool, Acts(3, when="`nvme`")] = False
+    """Create the states on NVMe by a faster way. Default false."""
 
-    ratio: Fraction = 1.0
-    """Share of the states that leaves the GPU. Below 1 in stage 3 only. Default 1."""
+    ratio: Annotated[Fraction, Acts(3)] = 1.0
+    """Share of the states that leaves the GPU. Below 1 it is refused under stage 3. Default 1."""
 
-    super_offload: bool = False
-    """Overlap the CPU's optimizer with the GPU, for hosts such as GH200. Stage 3 only. Default false."""
+    super_offload: Annotated[bool, Acts(3, since="0.18.0")] = False
+    """Overlap the CPU's optimizer with the GPU, for hosts such as GH200. Default false."""
 
-    cpuadam_cores_perc: Fraction = 0.8
-    """Share of CPU cores for the optimizer under `super_offload`. Stage 3 only. Default 0.8."""
+    cpuadam_cores_perc: Annotated[Fraction, Acts(3, when="`super_offload`", since="0.18.0")] = 0.8
+    """Share of CPU cores for the optimizer. Default 0.8."""

@@ -1,79 +1,113 @@
-"""Where keys belong: the hints for keys that nobody reads."""
+"""Where keys belong: the sections of a ds_config by their paths, and the two spellings of some keys."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args, get_origin
 
-from zerokit.config.base import Section, second_names
+from zerokit.config.base import Acts, Section, second_names
+from zerokit.config.optimizer import Optimizer, params_of_optimizer
+from zerokit.config.optimizer_params import DEEPSPEED_PARAMS, TorchAdamParams, TorchAdamWParams
 from zerokit.config.root import DeepSpeedConfig
-from zerokit.documents import KeyPath, dotted
-from zerokit.errors import nearest
+from zerokit.config.scheduler import DEEPSPEED_SCHEDULE_PARAMS, Scheduler, params_of_scheduler
+from zerokit.documents import KeyPath
 
-_MEANT: Mapping[str, str] = {
-    "per_device_train_batch_size": "train_micro_batch_size_per_gpu",
-    "micro_batch_size": "train_micro_batch_size_per_gpu",
-    "micro_batch_size_per_gpu": "train_micro_batch_size_per_gpu",
-    "batch_size": "train_batch_size",
-    "global_batch_size": "train_batch_size",
-    "max_grad_norm": "gradient_clipping",
-    "clip_grad": "gradient_clipping",
-    "grad_clip": "gradient_clipping",
-    "mixed_precision": "bf16.enabled",
-    "bfp16": "bf16",
-    "lr_scheduler": "scheduler",
-    "learning_rate": "optimizer.params.lr",
-    "fp32_allreduce": "communication_data_type",
-    "zero": "zero_optimization",
-    "zero_stage": "zero_optimization.stage",
-    "thread_count": "aio.intra_op_parallelism",
-    "check_overflow": "bf16.check_grad_overflow",
-    "use_data_before_expert_parallel": "use_data_before_expert_parallelism",
-}
-"""What the key was most likely meant to be: other tools' words, and DeepSpeed's old or misprinted ones."""
 
-_NOT_OURS: Mapping[str, str] = {
-    "gradient_checkpointing": "Remove it: it is an argument of the Trainer, not of DeepSpeed",
-    "msamp": "Remove it: accelerate writes it by itself",
-}
+class Inner(NamedTuple):
+    """The section that a field holds."""
 
-_OPTIMIZER_PARAMS = (
-    "lr",
-    "betas",
-    "eps",
-    "weight_decay",
-    "adam_w_mode",
-    "torch_adam",
-    "momentum",
-    "bias_correction",
-)
-_SCHEDULER_PARAMS = (
-    "warmup_min_lr",
-    "warmup_max_lr",
-    "warmup_num_steps",
-    "warmup_type",
-    "warmup_min_ratio",
-    "cos_min_ratio",
-    "total_num_steps",
-)
+    model: type[Section]
+    container: type | None
+    """``list`` or ``dict`` if it holds several of them."""
+
+
+@cache
+def inner_sections(model: type[Section]) -> Mapping[str, Inner]:
+    """The fields of a model that hold sections."""
+    found = {name: _inner(field.annotation, None) for name, field in model.model_fields.items()}
+    return {name: inner for name, inner in found.items() if inner is not None}
+
+
+def _inner(annotation: Any, container: type | None) -> Inner | None:
+    if isinstance(annotation, type) and get_origin(annotation) is None:
+        return Inner(annotation, container) if issubclass(annotation, Section) else None
+    if get_origin(annotation) in (list, dict):
+        container = get_origin(annotation)
+    found = (_inner(part, container) for part in get_args(annotation))
+    return next((inner for inner in found if inner is not None), None)
 
 
 @cache
 def sections() -> dict[KeyPath, type[Section]]:
-    """Every modelled section by its path; ``()`` is the whole config."""
+    """Every section that has one place, by its path; ``()`` is the whole config."""
     found: dict[KeyPath, type[Section]] = {}
 
     def walk(path: KeyPath, model: type[Section]) -> None:
         found[path] = model
-        for name, field in model.model_fields.items():
-            inner = _section_in(field.annotation)
-            if inner is not None:
-                walk((*path, name), inner)
+        for name, inner in inner_sections(model).items():
+            if inner.container is None:
+                walk((*path, name), inner.model)
 
     walk((), DeepSpeedConfig)
     return found
+
+
+def section_at(path: KeyPath, data: Any = None) -> type[Section] | None:
+    """The model of the section at `path`, inside lists and mappings too, or None if there is none.
+
+    Args:
+        path: keys under any of their names.
+        data: the whole config, which says of what `type` an optimizer or a scheduler is. Without it their
+            `params` are those that all types have.
+    """
+    model: type[Section] | None = DeepSpeedConfig
+    rest = list(canonical(path))
+    while rest and model is not None:
+        key = rest.pop(0)
+        if key == "params" and model in (Optimizer, Scheduler):
+            model = _params_model(model, data)
+            continue
+        inner = inner_sections(model).get(str(key))
+        if inner is None or (inner.container is not None and not rest):
+            return None
+        if inner.container is not None:
+            rest.pop(0)
+        model = inner.model
+    return model
+
+
+def _params_model(model: type[Section], data: Any) -> type[Section] | None:
+    key = "optimizer" if model is Optimizer else "scheduler"
+    section = data.get(key) if isinstance(data, Mapping) else None
+    if not isinstance(section, Mapping):
+        return sections()[(key, "params")]
+    if model is Optimizer:
+        return params_of_optimizer(section.get("type"), section.get("params"))
+    return params_of_scheduler(section.get("type"))
+
+
+def all_sections() -> Iterator[type[Section]]:
+    """The model of every section, each once; those inside lists and mappings, and of all types, too."""
+    from zerokit.config.torch_optimizers import TORCH_PARAMS
+    from zerokit.config.torch_schedulers import TORCH_SCHEDULE_PARAMS
+
+    seen: dict[type[Section], None] = {}
+
+    def walk(model: type[Section]) -> None:
+        if model not in seen:
+            seen[model] = None
+            for inner in inner_sections(model).values():
+                walk(inner.model)
+
+    walk(DeepSpeedConfig)
+    for table in (DEEPSPEED_PARAMS, TORCH_PARAMS, DEEPSPEED_SCHEDULE_PARAMS, TORCH_SCHEDULE_PARAMS):
+        for model in table.values():
+            walk(model)
+    walk(TorchAdamWParams)
+    walk(TorchAdamParams)
+    yield from seen
 
 
 def canonical(path: KeyPath) -> KeyPath:
@@ -81,9 +115,13 @@ def canonical(path: KeyPath) -> KeyPath:
     result: KeyPath = ()
     for key in path:
         model = sections().get(result)
-        names = {other: name for name, other in second_names(model).items()} if model else {}
-        result = (*result, names.get(key, key) if isinstance(key, str) else key)
+        result = (*result, _first_names(model).get(key, key) if model and isinstance(key, str) else key)
     return result
+
+
+@cache
+def _first_names(model: type[Section]) -> dict[str, str]:
+    return {other: name for name, other in second_names(model).items()}
 
 
 def as_written(path: KeyPath, data: Any) -> KeyPath:
@@ -99,58 +137,87 @@ def as_written(path: KeyPath, data: Any) -> KeyPath:
     return result
 
 
-def hint_for_unknown(path: KeyPath) -> str:
-    """What to do about a key that DeepSpeed does not read at `path`."""
-    *parents, key = path
-    section = canonical(tuple(parents))
-    name = str(key)
-    places = _places_of(name)
-    if places and section not in places and len(places) <= 3:
-        return f"It belongs {_choice(places)}"
-    if name in _NOT_OURS:
-        return _NOT_OURS[name]
-    if name in _MEANT:
-        return f"Did you mean '{_MEANT[name]}'?"
-    close = nearest(name, _keys_of(section))
-    if close is not None:
-        return f"Did you mean '{close}'?"
-    elsewhere = nearest(name, [known for known in _index() if len(known) > 4])
-    if elsewhere is not None and len(name) > 4 and len(_places_of(elsewhere)) == 1:
-        return f"Did you mean '{dotted((*_places_of(elsewhere)[0], elsewhere))}'?"
-    return f"Remove it, or call it '_{name}' to keep it as a comment"
+def keys_of(model: type[Section]) -> tuple[str, ...]:
+    """The keys that a section may have, under all their names."""
+    return (*model.model_fields, *second_names(model).values())
 
 
-def _keys_of(path: KeyPath) -> list[str]:
-    model = sections().get(path)
-    return [*model.model_fields, *second_names(model).values()] if model else []
-
-
-def _places_of(name: str) -> list[KeyPath]:
+def places_of(name: str) -> list[KeyPath]:
+    """The sections in which a key of that name is read."""
     return _index().get(name, [])
+
+
+def all_keys() -> tuple[str, ...]:
+    """The name of every key that has a place of its own."""
+    return tuple(_index())
 
 
 @cache
 def _index() -> dict[str, list[KeyPath]]:
     index: dict[str, list[KeyPath]] = defaultdict(list)
-    for path in sections():
-        for name in _keys_of(path):
+    for path, model in sections().items():
+        for name in keys_of(model):
             index[name].append(path)
-    for name in _OPTIMIZER_PARAMS:
-        index[name].append(("optimizer", "params"))
-    for name in _SCHEDULER_PARAMS:
-        index[name].append(("scheduler", "params"))
+    for path, table in (
+        (("optimizer", "params"), DEEPSPEED_PARAMS),
+        (("scheduler", "params"), DEEPSPEED_SCHEDULE_PARAMS),
+    ):
+        names = {name for params in table.values() for name in params.model_fields}
+        for name in sorted(names):
+            if path not in index[name]:
+                index[name].append(path)
     return dict(index)
 
 
-def _choice(places: list[KeyPath]) -> str:
-    return " or ".join(f"in '{dotted(place)}'" if place else "at the top of the file" for place in places)
+def stages_of(path: KeyPath) -> tuple[int, ...]:
+    """The ZeRO stages in which DeepSpeed looks at the key at `path`, those of the sections above included.
+
+    Raises:
+        KeyError: there is no such key.
+    """
+    stages = {0, 1, 2, 3}
+    for item in _acts_along(path):
+        stages &= set(item.stages)
+    return tuple(sorted(stages))
 
 
-def _section_in(annotation: Any) -> type[Section] | None:
-    if isinstance(annotation, type) and issubclass(annotation, Section):
-        return annotation
-    for part in get_args(annotation):
-        inner = _section_in(part)
-        if inner is not None:
-            return inner
-    return None
+def since(path: KeyPath) -> str | None:
+    """The first release of DeepSpeed that knows the key at `path`, or None if that is 0.14.0 or older.
+
+    Raises:
+        KeyError: there is no such key.
+    """
+    releases = [item.since for item in _acts_along(path) if item.since is not None]
+    return max(releases, key=lambda text: tuple(map(int, text.split("."))), default=None)
+
+
+def model_of(path: KeyPath) -> type[Section] | None:
+    """The model that has the key at `path` as a field, or None if there is no such key.
+
+    Of the parameters of an optimizer or a schedule, the first class that has them.
+    """
+    *above, key = canonical(path)
+    model = _any_params(str(key), tuple(above)) or section_at(tuple(above))
+    return model if model is not None and key in model.model_fields else None
+
+
+def _acts_along(path: KeyPath) -> Iterator[Acts]:
+    path = canonical(path)
+    for end in range(1, len(path) + 1):
+        *above, key = path[:end]
+        model = _any_params(str(key), tuple(above)) or section_at(tuple(above))
+        if model is None and end > 1 and section_at((*above[:-1], above[-1], key)) is not None:
+            continue  # the index of a list, or a name that users choose
+        if model is None or key not in model.model_fields:
+            raise KeyError(path)
+        metadata = model.model_fields[str(key)].metadata
+        yield from (item for item in metadata if isinstance(item, Acts))
+
+
+def _any_params(name: str, section: KeyPath) -> type[Section] | None:
+    """The first class of optimizer or scheduler whose `params` have the key."""
+    tables: Mapping[KeyPath, Mapping[str, type[Section]]] = {
+        ("optimizer", "params"): DEEPSPEED_PARAMS,
+        ("scheduler", "params"): DEEPSPEED_SCHEDULE_PARAMS,
+    }
+    return next((model for model in tables.get(section, {}).values() if name in model.model_fields), None)

@@ -1,54 +1,50 @@
-"""The sections that choose number formats: `bf16`, `fp16`, `torch_autocast` and `data_types`."""
+"""The sections that choose number formats: `bf16`, `fp16` and `torch_autocast`."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar
 
 from pydantic import BeforeValidator, Field
 
-from zerokit.config.base import Int, OrAuto, Positive, Section, whole
-
-DtypeName = Literal[
-    "fp32",
-    "float32",
-    "float",
-    "torch.float32",
-    "fp16",
-    "float16",
-    "half",
-    "torch.float16",
-    "bf16",
-    "bfloat16",
-    "torch.bfloat16",
-    "int8",
-    "torch.int8",
-]
-"""The spellings that DeepSpeed's `DtypeEnum` knows (`deepspeed/runtime/config.py`)."""
+from zerokit.config.base import (
+    NOT_NULL,
+    Acts,
+    Int,
+    NonNegativeFloat,
+    OrAuto,
+    Positive,
+    Reader,
+    Section,
+    whole,
+)
+from zerokit.config.data_types import DtypeName
 
 
 class BF16(Section):
     """Training in bfloat16 with fp32 master weights, in every stage."""
 
+    read_by: ClassVar[Reader] = "model"
+
     enabled: OrAuto[bool] = False
     """Train in bfloat16. Default false. "auto": the Trainer's `bf16`, or accelerate's `mixed_precision`."""
 
-    immediate_grad_update: bool = False
-    """Add each gradient to its fp32 copy as soon as it is made. Read by the stage-1 bf16 optimizer only.
-    Default false."""
+    immediate_grad_update: Annotated[bool, Acts(1)] = False
+    """Add each gradient to its fp32 copy as soon as it is made. Default false."""
 
-    check_grad_overflow: bool = True
+    check_grad_overflow: Annotated[bool, Acts(since="0.17.1")] = True
     """Skip the step if a gradient is infinite or NaN. Default true."""
 
-    bf16_master_weights_and_grads: bool = False
-    """Keep master weights and gradients in bfloat16 rather than fp32. Stages 1, 2 and 3. Default false."""
+    bf16_master_weights_and_grads: Annotated[bool, Acts(1, 2, 3, since="0.18.3")] = False
+    """Keep master weights and gradients in bfloat16 rather than fp32. Default false."""
 
-    bf16_optimizer_states: bool = False
-    """Keep the optimizer's states in bfloat16; needs `bf16_master_weights_and_grads`. Stages 1, 2 and 3.
-    Default false."""
+    bf16_optimizer_states: Annotated[bool, Acts(1, 2, 3, since="0.18.3")] = False
+    """Keep the optimizer's states in bfloat16; needs `bf16_master_weights_and_grads`. Default false."""
 
 
 class FP16(Section):
     """Training in float16 with loss scaling and fp32 master weights, in every stage."""
+
+    read_by: ClassVar[Reader] = "model"
 
     enabled: OrAuto[bool] = False
     """Train in float16. Default false. "auto": the Trainer's `fp16`, or accelerate's `mixed_precision`."""
@@ -56,7 +52,7 @@ class FP16(Section):
     auto_cast: bool = False
     """Cast floating-point inputs of the model to float16. Default false."""
 
-    loss_scale: Annotated[float, Field(ge=0)] = 0
+    loss_scale: NonNegativeFloat = 0
     """Factor on the loss; 0 adapts it as training goes. Default 0."""
 
     initial_scale_power: Annotated[int, Field(ge=0, le=127), BeforeValidator(whole)] = 16
@@ -74,9 +70,8 @@ class FP16(Section):
     min_loss_scale: Int = 1
     """The adaptive scale never falls below this. A whole number: DeepSpeed refuses fractions. Default 1."""
 
-    fp16_master_weights_and_grads: bool = False
-    """Keep master weights and gradients in float16; works with DeepSpeed's CPU Adam only. Stages 1, 2 and
-    3. Default false."""
+    fp16_master_weights_and_grads: Annotated[bool, Acts(1, 2, 3)] = False
+    """Keep master weights and gradients in float16; works with DeepSpeed's CPU Adam only. Default false."""
 
 
 class TorchAutocast(Section):
@@ -85,25 +80,9 @@ class TorchAutocast(Section):
     enabled: bool = False
     """Run the forward pass under autocast. Default false."""
 
-    dtype: DtypeName | None = None
+    dtype: Annotated[DtypeName | None, NOT_NULL] = None
     """Number format of autocast. Default none, which leaves the choice to PyTorch."""
 
-    lower_precision_safe_modules: list[str] | None = None
+    lower_precision_safe_modules: Annotated[list[str] | None, NOT_NULL] = None
     """Full class names of modules whose gradients may be communicated in `dtype`. Default: DeepSpeed's
     own list."""
-
-
-class DataTypes(Section):
-    """Number formats of single tensors, in every stage."""
-
-    grad_accum_dtype: DtypeName | None = None
-    """Format in which gradients are accumulated. Default none: that of the model."""
-
-    param_dtype: DtypeName | None = None
-    """Format of the parameters; must agree with `bf16` or `fp16`. Default none: theirs."""
-
-    buffer_dtype: DtypeName | None = None
-    """Format of the model's buffers. Default none: that in which they were loaded."""
-
-    keep_in_fp32_modules: OrAuto[list[str]] = "auto"
-    """Name patterns of buffers that stay in fp32. Default "auto": DeepSpeed reads the model's own list."""

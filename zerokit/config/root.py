@@ -4,25 +4,47 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, BeforeValidator, ConfigDict, Discriminator, Field, Tag, field_validator
+from pydantic import ConfigDict, Discriminator, Field, Tag, field_validator
 
 from zerokit.config.activation_checkpointing import ActivationCheckpointing
 from zerokit.config.aio import Aio
-from zerokit.config.base import NOT_NULL, Int, Opaque, OrAuto, Positive, Section
-from zerokit.config.optimizer import Optimizer, Scheduler
-from zerokit.config.precision import BF16, FP16, DataTypes, TorchAutocast
+from zerokit.config.autotuning import Autotuning
+from zerokit.config.base import (
+    LOWER,
+    NOT_NULL,
+    Acts,
+    Int,
+    NonNegativeFloat,
+    NoText,
+    OrAuto,
+    Positive,
+    Section,
+    Sub,
+    two_names,
+)
+from zerokit.config.checkpoint import Checkpoint
+from zerokit.config.comms_logger import CommsLogger
+from zerokit.config.compile import Compile
+from zerokit.config.data_efficiency import DataEfficiency
+from zerokit.config.data_types import DataTypes
+from zerokit.config.datastates import DataStates
+from zerokit.config.expert_parallel import ExpertParallel
+from zerokit.config.flops_profiler import FlopsProfiler
+from zerokit.config.hybrid_engine import HybridEngine
+from zerokit.config.monitors import Comet, CsvMonitor, TensorBoard, Wandb
+from zerokit.config.optimizer import Optimizer
+from zerokit.config.pipeline import Pipeline
+from zerokit.config.precision import BF16, FP16, TorchAutocast
+from zerokit.config.scheduler import Scheduler
+from zerokit.config.tensor_parallel import TensorParallel
+from zerokit.config.timers import Timers
+from zerokit.config.weight_quantization import WeightQuantization
 from zerokit.config.zero import ZeroOptimization
 
+CommunicationDtype = Annotated[Literal["fp16", "bf16", "fp32"], LOWER]
 
-def _lower(value: object) -> object:
-    return value.lower() if isinstance(value, str) else value
-
-
-CommunicationDtype = Annotated[Literal["fp16", "bf16", "fp32"], BeforeValidator(_lower)]
-
-
-SectionOrSwitch = Annotated[
-    Annotated[dict[str, Any], Tag("(section)")] | Annotated[bool, Tag("(switch)")],
+DataStatesOrSwitch = Annotated[
+    Annotated[Sub[DataStates], Tag("(section)")] | Annotated[bool, Tag("(switch)")],
     Discriminator(lambda value: "(switch)" if isinstance(value, bool) else "(section)"),
 ]
 
@@ -30,7 +52,7 @@ SectionOrSwitch = Annotated[
 class DeepSpeedConfig(Section):
     """A ds_config as DeepSpeed 0.19.8 reads it, with DeepSpeed's own defaults.
 
-    Only what one section can tell by itself is checked here; what spans sections is in ``check.py``.
+    Only what one section can tell by itself is checked here; `zerokit.lint` has what spans sections.
     """
 
     model_config = ConfigDict(title="DeepSpeed configuration")
@@ -47,66 +69,72 @@ class DeepSpeedConfig(Section):
     """Forward passes per optimizer step. Default none: computed, 1 if only one of the batch sizes is
     given."""
 
-    managed_gradient_accumulation: bool = True
+    managed_gradient_accumulation: Annotated[bool, Acts(since="0.19.4")] = True
     """Let DeepSpeed decide which call of `step()` updates; false leaves it to the script. Default true."""
 
-    gradient_clipping: OrAuto[Annotated[float, Field(ge=0)]] = 1.0
-    """Largest global norm of the gradients; 0 switches clipping off. Default 1.0 since DeepSpeed 0.19.3,
-    0 before."""
+    gradient_clipping: OrAuto[NonNegativeFloat] = 1.0
+    """Largest global norm of the gradients; 0 switches clipping off. Default 1.0 since DeepSpeed 0.19.3, 0
+    before."""
 
-    bf16: BF16 | None = Field(default_factory=BF16, validation_alias=AliasChoices("bf16", "bfloat16"))
+    bf16: Sub[BF16] | None = Field(
+        default_factory=BF16.defaults, validation_alias=two_names("bf16", "bfloat16")
+    )
     """Training in bfloat16."""
 
-    fp16: FP16 = Field(default_factory=FP16)
+    fp16: Sub[FP16] = Field(default_factory=FP16.defaults)
     """Training in float16."""
 
-    torch_autocast: TorchAutocast = Field(default_factory=TorchAutocast)
+    torch_autocast: Annotated[Sub[TorchAutocast], Acts(since="0.17.2")] = Field(
+        default_factory=TorchAutocast.defaults
+    )
     """`torch.autocast` instead of `bf16` or `fp16`."""
 
-    data_types: DataTypes = Field(default_factory=DataTypes)
+    data_types: Sub[DataTypes] = Field(default_factory=DataTypes.defaults)
     """Number formats of single tensors."""
 
-    zero_optimization: ZeroOptimization = Field(default_factory=ZeroOptimization)
+    zero_optimization: Sub[ZeroOptimization] = Field(default_factory=ZeroOptimization.defaults)
     """What ZeRO divides among the ranks and keeps outside the GPU."""
 
-    optimizer: Annotated[Optimizer | None, NOT_NULL] = None
+    optimizer: Annotated[Sub[Optimizer] | None, NOT_NULL] = None
     """The optimizer that DeepSpeed builds. Default none: the script passes one."""
 
-    scheduler: Annotated[Scheduler | None, NOT_NULL] = None
+    scheduler: Annotated[Sub[Scheduler] | None, NOT_NULL] = None
     """The learning-rate schedule that DeepSpeed builds. Default none."""
 
-    zero_allow_untested_optimizer: bool = False
-    """Allow optimizers under ZeRO that DeepSpeed does not vouch for. Stages 1, 2 and 3. Default false."""
+    zero_allow_untested_optimizer: Annotated[bool, Acts(1, 2, 3)] = False
+    """Allow optimizers under ZeRO that DeepSpeed does not vouch for. Default false."""
 
     zero_force_ds_cpu_optimizer: bool = True
-    """Refuse a script's own optimizer under optimizer offload unless it is DeepSpeed's for the CPU.
-    Default true."""
+    """Refuse a script's own optimizer under optimizer offload unless it is DeepSpeed's for the CPU. Default
+    true."""
 
-    activation_checkpointing: ActivationCheckpointing = Field(default_factory=ActivationCheckpointing)
+    activation_checkpointing: Sub[ActivationCheckpointing] = Field(
+        default_factory=ActivationCheckpointing.defaults
+    )
     """Options of `deepspeed.checkpointing`."""
 
-    aio: Aio | None = Field(default_factory=Aio)
+    aio: Annotated[Sub[Aio] | None, Acts(3)] = Field(default_factory=Aio.defaults)
     """Asynchronous I/O of NVMe offload."""
 
     communication_data_type: CommunicationDtype | None = None
     """Number format in which gradients are reduced. Default none: that of the model."""
 
-    seq_parallel_communication_data_type: CommunicationDtype | None = "fp32"
+    seq_parallel_communication_data_type: Annotated[CommunicationDtype | None, Acts(since="0.16.5")] = "fp32"
     """Number format in which gradients are reduced under sequence parallelism. Default fp32."""
 
-    prescale_gradients: bool = False
-    """Divide gradients by the number of ranks before they are summed. Stages 0 and 1. Default false."""
+    prescale_gradients: Annotated[bool, Acts(0, 1)] = False
+    """Divide gradients by the number of ranks before they are summed. Default false."""
 
-    gradient_predivide_factor: float = 1.0
-    """Divide gradients by this before they are summed, and by the rest after. Stages 0 and 1. Default 1."""
+    gradient_predivide_factor: Annotated[float, Acts(0, 1)] = 1.0
+    """Divide gradients by this before they are summed, and by the rest after. Default 1."""
 
-    gradient_allreduce_op: Annotated[Literal["mean", "sum"], BeforeValidator(_lower)] = "mean"
+    gradient_allreduce_op: Annotated[Literal["mean", "sum"], LOWER, Acts(since="0.19.6")] = "mean"
     """How gradients of the ranks are joined. Stages 0, 1 and 2; stage 3 allows mean only. Default mean."""
 
-    sequence_parallel_size: Positive | None = None
+    sequence_parallel_size: Annotated[Positive | None, Acts(since="0.15.0")] = None
     """Ranks that share one sequence (Ulysses); divides the data-parallel ranks. Default none, 1."""
 
-    data_parallel_size: Positive | None = None
+    data_parallel_size: Annotated[Positive | None, Acts(since="0.15.0")] = None
     """Data-parallel ranks, if given together with `sequence_parallel_size`. Default none: computed."""
 
     use_data_before_expert_parallelism: bool = False
@@ -119,7 +147,7 @@ class DeepSpeedConfig(Section):
     """Print progress after this many steps. Default none: never. Overwritten by accelerate and the
     Trainer."""
 
-    wall_clock_breakdown: bool = False
+    wall_clock_breakdown: NoText = False
     """Time forward, backward and step. Synchronises, so it slows training. Default false."""
 
     memory_breakdown: bool = False
@@ -128,10 +156,12 @@ class DeepSpeedConfig(Section):
     dump_state: bool = False
     """Print the engine's state once it is built. Default false."""
 
-    log_level: Literal["debug", "info", "warning", "error", "critical"] | None = None
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error", "critical"] | None, Acts(since="0.19.3")
+    ] = None
     """Level of DeepSpeed's logger. Default none: unchanged."""
 
-    disable_python_gc: bool = False
+    disable_python_gc: Annotated[bool, Acts(since="0.19.8")] = False
     """Switch Python's cyclic garbage collector off while training. Default false."""
 
     disable_allgather: bool = False
@@ -144,55 +174,59 @@ class DeepSpeedConfig(Section):
     """Elements gathered at once, if `zero_optimization` is the oldest form `true`; else not read. Default
     5e8."""
 
-    checkpoint: Opaque = None
-    """How checkpoints are written and read: `tag_validation`, `load_universal`, `parallel_write`, ..."""
+    checkpoint: Sub[Checkpoint] = Field(default_factory=Checkpoint.defaults)
+    """How checkpoints are written and read."""
 
-    datastates_ckpt: SectionOrSwitch | None = None
-    """The asynchronous checkpoint engine DataStates."""
+    datastates_ckpt: Annotated[DataStatesOrSwitch | None, NOT_NULL, Acts(since="0.18.1")] = None
+    """The asynchronous checkpoint engine DataStates. Default none, off."""
 
-    compile: Opaque = None
+    compile: Annotated[Sub[Compile], Acts(since="0.16.6")] = Field(default_factory=Compile.defaults)
     """DeepCompile."""
 
-    tensor_parallel: Opaque = None
+    tensor_parallel: Annotated[Sub[TensorParallel], Acts(since="0.16.4")] = Field(
+        default_factory=TensorParallel.defaults
+    )
     """Automatic tensor parallelism (AutoTP)."""
 
-    expert_parallel: dict[str, Any] | None = None
+    expert_parallel: Annotated[Sub[ExpertParallel] | None, Acts(since="0.19.2")] = Field(
+        default_factory=ExpertParallel.defaults
+    )
     """Automatic expert parallelism (AutoEP)."""
 
-    pipeline: Opaque = None
+    pipeline: Annotated[Sub[Pipeline], Acts(0, 1)] = Field(default_factory=Pipeline.defaults)
     """Pipeline parallelism; acts on models that are a `PipelineModule`."""
 
-    hybrid_engine: Opaque = None
-    """One engine for training and generation, as RLHF needs."""
+    hybrid_engine: Sub[HybridEngine] = Field(default_factory=HybridEngine.defaults)
+    """One engine for training and generation."""
 
-    data_efficiency: Opaque = None
-    """Curriculum learning, dynamic batches and random layerwise token dropping."""
+    data_efficiency: Sub[DataEfficiency] = Field(default_factory=DataEfficiency.defaults)
+    """Curriculum learning, batches by tokens, and random layerwise token dropping."""
 
-    weight_quantization: Opaque = None
-    """Quantised weights for inference."""
+    weight_quantization: Annotated[Sub[WeightQuantization] | None, NOT_NULL] = None
+    """Quantised weights for inference. Default none."""
 
-    flops_profiler: Opaque = None
+    flops_profiler: Sub[FlopsProfiler] = Field(default_factory=FlopsProfiler.defaults)
     """Counts and times operations of each module."""
 
-    comms_logger: Opaque = None
+    comms_logger: Sub[CommsLogger] = Field(default_factory=CommsLogger.defaults)
     """Logs collectives."""
 
-    timers: Opaque = None
+    timers: Annotated[Sub[Timers], Acts(since="0.14.3")] = Field(default_factory=Timers.defaults)
     """The throughput timer."""
 
-    tensorboard: Opaque = None
+    tensorboard: Sub[TensorBoard] = Field(default_factory=TensorBoard.defaults)
     """Writes metrics for TensorBoard."""
 
-    wandb: Opaque = None
+    wandb: Sub[Wandb] = Field(default_factory=Wandb.defaults)
     """Sends metrics to Weights & Biases."""
 
-    comet: Opaque = None
+    comet: Annotated[Sub[Comet], Acts(since="0.14.3")] = Field(default_factory=Comet.defaults)
     """Sends metrics to Comet."""
 
-    csv_monitor: Opaque = None
+    csv_monitor: Sub[CsvMonitor] = Field(default_factory=CsvMonitor.defaults)
     """Writes metrics as CSV."""
 
-    autotuning: Opaque = None
+    autotuning: Sub[Autotuning] = Field(default_factory=Autotuning.defaults)
     """The search of `deepspeed --autotuning`."""
 
     @field_validator("zero_optimization", mode="before")

@@ -10,9 +10,10 @@ from typing import Any
 
 import yaml
 
-from zerokit.config import DeepSpeedConfig, build_ds_config, check_document
+from zerokit.config import DeepSpeedConfig, build_ds_config
 from zerokit.documents import parse_yaml, read_document
 from zerokit.errors import ConfigError
+from zerokit.lint import check_document
 from zerokit.memory.decoder import DecoderShape
 from zerokit.memory.ledger import Ledger, training_ledger
 from zerokit.memory.zero_buffers import ZeroOptions
@@ -150,8 +151,8 @@ def write_plan(plan: Plan) -> None:
     config = quickstart_ds_config()
     plan.ds_config_file.write_text(json.dumps(config.dump(), indent=2) + "\n", encoding="utf-8")
     document = read_document(plan.ds_config_file)
-    problems = check_document(document, target="trainer", num_gpus=plan.devices.num_ranks)
-    for problem in problems:
+    report = check_document(document, target="trainer", num_gpus=plan.devices.num_ranks)
+    for problem in report.findings:
         if problem.severity == "error":
             raise ConfigError(problem.message, where=document.where(problem.path), hint=problem.hint)
     if not plan.own_recipe_file.exists():  # it may have been changed since the last time

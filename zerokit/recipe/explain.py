@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, get_args
 
-from zerokit.config.problem import Problem
 from zerokit.errors import did_you_mean
+from zerokit.findings import Finding
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
@@ -35,7 +35,7 @@ _EXPECTED = {
 _ABSENT = object()
 
 
-def problems(error: ValidationError, model: type[BaseModel], data: Any) -> list[Problem]:
+def problems(error: ValidationError, model: type[BaseModel], data: Any) -> list[Finding]:
     """All that is wrong, unknown keys first, one problem per place.
 
     Args:
@@ -43,7 +43,7 @@ def problems(error: ValidationError, model: type[BaseModel], data: Any) -> list[
         model: the root model.
         data: the document that was validated.
     """
-    found: dict[KeyPath, Problem] = {}
+    found: dict[KeyPath, Finding] = {}
     # A union reports each branch: one that had the right type says more than one that had not.
     for details in sorted(error.errors(include_url=False), key=lambda each: each["type"] in _EXPECTED):
         path = _real_path(details, data)
@@ -53,24 +53,24 @@ def problems(error: ValidationError, model: type[BaseModel], data: Any) -> list[
     return sorted(deepest, key=lambda problem: not problem.message.startswith("unknown key"))
 
 
-def _problem(details: ErrorDetails, path: KeyPath, model: type[BaseModel]) -> Problem:
+def _problem(details: ErrorDetails, path: KeyPath, model: type[BaseModel]) -> Finding:
     kind, value = details["type"], details["input"]
     if kind == "extra_forbidden":
         siblings = _keys_at(model, path[:-1])
-        return Problem(path, f"unknown key '{path[-1]}'", did_you_mean(str(path[-1]), siblings))
+        return Finding(path, f"unknown key '{path[-1]}'", did_you_mean(str(path[-1]), siblings))
     if kind == "invalid_key":
-        return Problem(path, f"the key {_describe(value)} is not text", "Put it in quotes")
+        return Finding(path, f"the key {_describe(value)} is not text", "Put it in quotes")
     if kind == "missing":
-        return Problem(path, f"the key '{path[-1]}' is missing", "Add it")
+        return Finding(path, f"the key '{path[-1]}' is missing", "Add it")
     if kind in ("literal_error", "enum"):
         expected = details.get("ctx", {}).get("expected", "")
-        return Problem(path, f"{value!r} is not a choice here", f"Write {expected}")
+        return Finding(path, f"{value!r} is not a choice here", f"Write {expected}")
     if kind in _EXPECTED:
-        return Problem(path, f"expected {_EXPECTED[kind]}, found {_describe(value)}", "Change the value")
+        return Finding(path, f"expected {_EXPECTED[kind]}, found {_describe(value)}", "Change the value")
     if kind == "value_error":
-        return Problem(path, str(details.get("ctx", {}).get("error", details["msg"])), "Correct it")
+        return Finding(path, str(details.get("ctx", {}).get("error", details["msg"])), "Correct it")
     message = details["msg"].removeprefix("Input ")
-    return Problem(path, f"{_describe(value)} {message}", "Change the value")
+    return Finding(path, f"{_describe(value)} {message}", "Change the value")
 
 
 def _real_path(details: ErrorDetails, data: Any) -> KeyPath:

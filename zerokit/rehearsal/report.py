@@ -180,6 +180,17 @@ class MadeUpResult(_Part):
     count: int
 
 
+class ConfigFinding(_Part):
+    """What zerokit's lint says of the ds_config; `zerokit explain RULE` says more."""
+
+    rule: str
+    severity: Literal["error", "warning"]
+    path: str
+    """Dotted; empty for the whole config."""
+    message: str
+    hint: str | None
+
+
 class RunFacts(_Part):
     """What was rehearsed, and with which versions."""
 
@@ -213,6 +224,8 @@ class RehearsalReport(_Part):
     advice: list[Advice] = Field(default_factory=list)
     ranks_rehearsed: list[int] = Field(default_factory=list)
     warnings: list[str]
+    ds_config_findings: list[ConfigFinding] = Field(default_factory=list)
+    """What DeepSpeed passes over in silence, or will stop at later, in the config that it was given."""
     made_up: list[MadeUpResult]
     suppressed: list[str]
     """Checkpoints, trackers and uploads that were not written."""

@@ -10,11 +10,12 @@ import dataclasses
 import typing
 from typing import TYPE_CHECKING, Any
 
-from zerokit.config import check_document, load_ds_config
+from zerokit.config import load_ds_config
 from zerokit.config.build import build_ds_config
 from zerokit.config.resolve import Resolved, resolve_for_trainer
 from zerokit.documents import Document, KeyPath, read_document
 from zerokit.errors import ConfigError, RecipeError, did_you_mean
+from zerokit.lint import check_document
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
@@ -53,7 +54,7 @@ _AT_LEAST = {
 }
 
 # Findings about keys that are absent from the ds_config and that the recipe fills.
-_ADDED_BY_RECIPE = ("no-batch-size", "lost-argument")
+_ADDED_BY_RECIPE = ("no-batch-size", "lost-argument", "accelerate-without-zero")
 
 _NOT_DATA_PARALLEL = ("tensor_parallel", "pipeline", "expert_parallel", "sequence_parallel_size")
 
@@ -79,7 +80,7 @@ def resolve_arguments(loaded: LoadedRecipe, *, world_size: int, default_precisio
         ds_where = "zerokit's default ds_config"
     else:
         _check_ds_config(document, loaded, world_size)
-        ds_config = load_ds_config(document.data).dump()
+        ds_config = load_ds_config(document).dump()
         ds_where = document.name
     _check_optimizer(ds_config, training, ds_where, loaded)
     return resolve_for_trainer(
@@ -118,8 +119,8 @@ def _check_ds_config(document: Document, loaded: LoadedRecipe, world_size: int) 
     def where(path: KeyPath) -> str:
         return loaded.where("deepspeed", *path) if inline else document.where(path)
 
-    problems = check_document(document, target="trainer", num_gpus=world_size)
-    problems = [problem for problem in problems if problem.rule not in _ADDED_BY_RECIPE]
+    report = check_document(document, target="trainer", num_gpus=world_size)
+    problems = [problem for problem in report.findings if problem.rule not in _ADDED_BY_RECIPE]
     errors = [problem for problem in problems if problem.severity == "error"]
     if errors:
         more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""

@@ -55,9 +55,11 @@ bool is_one_kernel_on_cuda(const std::string& name, const c10::OperatorHandle& o
 constexpr auto kUnusedBackend = c10::DispatchKey::MAIA;
 
 // Structured operators come with a composite kernel that runs the C++ shape function, allocates, and calls the out=
-// variant: the CPU build's own way, and a cheap one.
+// variant: the CPU build's own way, and a cheap one. Where there is a decomposition besides, as of silu_backward, the
+// unused backend would get that, with intermediates that a GPU never makes.
 bool is_structured(const c10::OperatorHandle& op) {
   return op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional) &&
+         !op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
          !op.hasKernelForDispatchKey(kUnusedBackend);
 }
 

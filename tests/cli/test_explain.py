@@ -1,0 +1,21 @@
+from collections.abc import Callable
+
+from zerokit.lint.explaining import explain, overview
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+def test_keys_and_rules_are_explained(zerokit: Run) -> None:
+    for name in ("zero_optimization.stage", "unknown-key", "pin_memory"):
+        assert zerokit("explain", name) == (0, explain(name), "")
+
+
+def test_without_a_name_all_rules_are_listed(zerokit: Run) -> None:
+    assert zerokit("explain") == (0, overview(), "")
+
+
+def test_what_there_is_not_gives_2(zerokit: Run) -> None:
+    code, out, err = zerokit("explain", "overlap_com")
+    assert (code, out) == (2, "")
+    assert "Did you mean 'zero_optimization.overlap_comm'?" in err
+    assert err.count("\n") == 1

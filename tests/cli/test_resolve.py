@@ -1,0 +1,135 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Run = Callable[..., tuple[int, str, str]]
+
+FOLDER = Path(__file__).parents[2] / "ds_configs"
+
+
+def values(out: str) -> dict[str, dict[str, Any]]:
+    return {value["path"]: value for value in json.loads(out)["values"]}
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    config = {
+        **{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 128},
+        **{"intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 100},
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    return tmp_path
+
+
+def test_auto_is_filled_as_the_trainer_does(zerokit: Run, model: Path) -> None:
+    given = ("--argument", "bf16=true", "--argument", "per_device_train_batch_size=2")
+    words = ("resolve", FOLDER / "zero3.json", "--num-gpus", 4, "--model", model, *given)
+    code, out, err = zerokit(*words, "--format", "json")
+    assert (code, err) == (0, "")
+    found = values(out)
+    assert found["zero_optimization.reduce_bucket_size"]["value"] == 128**2
+    assert found["zero_optimization.stage3_param_persistence_threshold"]["value"] == 1280
+    assert found["train_batch_size"] == {
+        **{"path": "train_batch_size", "value": 8, "origin": "computed", "line": None, "known": True},
+        "detail": "micro batch x accumulation steps x ranks",
+    }
+    assert found["bf16.enabled"]["detail"] == "--argument bf16"
+    assert found["zero_optimization.stage"]["line"] == 12
+    data = json.loads(out)
+    assert (data["target"], data["num_gpus"], data["lost"], data["refused"]) == ("trainer", 4, [], [])
+
+
+def test_defaults_are_shown_on_demand(zerokit: Run) -> None:
+    words = ("resolve", FOLDER / "plain" / "zero2.json", "--num-gpus", 2, "--target", "deepspeed")
+    _, out, _ = zerokit(*words, "--format", "json")
+    assert "zero_optimization.reduce_bucket_size" not in values(out)
+    _, out, _ = zerokit(*words, "--format", "json", "--all")
+    assert values(out)["zero_optimization.reduce_bucket_size"]["origin"] == "default"
+    _, text, _ = zerokit(*words)
+    assert "values at DeepSpeed's default: show them with --all" in text
+    lines = [line.split() for line in text.splitlines()]
+    assert lines[0] == ["key", "value", "origin", "from"]
+    assert ["bf16.enabled", "true", "file"] in [line[:3] for line in lines]
+
+
+def test_a_recipe_gives_arguments_ds_config_and_model(zerokit: Run, tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(
+        "model: {from_config: {model_type: llama, hidden_size: 64, intermediate_size: 128, vocab_size: 100,\n"
+        "  num_hidden_layers: 2, num_attention_heads: 4}, tokenizer: x}\n"
+        "data: {train: x.jsonl}\n"
+        "training:\n  per_device_train_batch_size: 4\n  max_grad_norm: 0.5\n"
+        "deepspeed:\n  zero_optimization:\n    stage: 2\n    reduce_bucket_size: auto\n"
+    )
+    code, out, err = zerokit("resolve", "--recipe", recipe, "--num-gpus", 2, "--format", "json")
+    found = values(out)
+    assert (code, err) == (0, "")
+    assert found["train_batch_size"]["value"] == 8
+    assert found["gradient_clipping"]["value"] == 0.5
+    assert f"{recipe}:6" in found["gradient_clipping"]["detail"]
+    assert found["zero_optimization.stage"]["line"] == 9
+    assert found["zero_optimization.reduce_bucket_size"]["value"] == 64**2
+    code, out, _ = zerokit(
+        *("resolve", FOLDER / "zero3.json", "--recipe", recipe, "--num-gpus", 2, "--format", "json")
+    )
+    assert (code, values(out)["zero_optimization.stage"]["value"]) == (0, 3)
+
+
+def test_what_is_lost_and_refused_is_said_and_gives_1(zerokit: Run, tmp_path: Path) -> None:
+    file = tmp_path / "ds.json"
+    file.write_text('{"gradient_clipping": 0.5,\n "zero_optimization": {"stage": 2, "sub_group_size": 5}}')
+    words = ("resolve", file, "--num-gpus", 1, "--argument", "gradient_accumulation_steps=4")
+    code, out, _ = zerokit(*words)
+    assert code == 1
+    lines = out.splitlines()
+    assert "lost: gradient_accumulation_steps: 'gradient_accumulation_steps' is absent, so" in out
+    assert any(
+        line.startswith("lost: zero_optimization.sub_group_size (line 2): it does not act") for line in lines
+    )
+    assert any(
+        line.startswith("refused: gradient_clipping is 0.5, but max_grad_norm says 1.0") for line in lines
+    )
+    code, out, _ = zerokit(*words, "--format", "json")
+    assert code == 1
+    assert {one["name"] for one in json.loads(out)["lost"]} == {
+        "gradient_accumulation_steps",
+        "zero_optimization.sub_group_size",
+    }
+
+
+ZERO2 = FOLDER / "zero2.json"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([ZERO2], "--num-gpus"),
+        (["--num-gpus", 2], "FILE: no ds_config"),
+        ([ZERO2, "--num-gpus", 0], "--num-gpus"),
+        (["absent.json", "--num-gpus", 2], "absent.json: no such file"),
+        ([ZERO2, "--num-gpus", 2, "--argument", "bf16"], "'bf16' is not NAME=VALUE"),
+        ([ZERO2, "--num-gpus", 2, "--argument", "bf17=true"], "Did you mean 'bf16'"),
+        ([ZERO2, "--num-gpus", 2, "--argument", "bf16=1"], "1 is not true or false"),
+        ([ZERO2, "--num-gpus", 2, "--argument", "learning_rate=fast"], "'fast' is not a number"),
+        (
+            [ZERO2, "--num-gpus", 2, "--target", "accelerate", "--argument", "mixed_precision=int8"],
+            "no precision",
+        ),
+        ([ZERO2, "--num-gpus", 2, "--recipe", "absent.yaml"], "absent.yaml: no such file"),
+        ([ZERO2, "--num-gpus", 2, "--recipe", "r.yaml", "--target", "accelerate"], "not by accelerate"),
+    ],
+)
+def test_unusable_input_is_one_line_and_2(zerokit: Run, words: list[object], message: str) -> None:
+    code, out, err = zerokit("resolve", *words)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_mixed_precision_may_be_no(zerokit: Run) -> None:
+    words = ("--target", "accelerate", "--argument", "mixed_precision=no", "--argument", "batch_size=2")
+    code, out, _ = zerokit("resolve", ZERO2, "--num-gpus", 2, *words, "--format", "json", "--model", "gpt2")
+    assert (code, values(out)["bf16.enabled"]["value"]) == (0, False)

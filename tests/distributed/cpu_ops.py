@@ -1,0 +1,34 @@
+"""DeepSpeed's extensions that a CPU machine lacks, or that would take minutes to compile for a test.
+
+What DeepSpeed does with them (partitioning, buffers, swapping, communication) is its own code; only the
+innermost operation is zerokit's.
+"""
+
+from __future__ import annotations
+
+import torch
+
+
+def install() -> str:
+    """Make Adam on the device, NVMe and ZeRO++ work here, and say whose I/O it is: ``deepspeed``'s or a
+    ``stand-in``.
+
+    - `fused_adam`: its CPU version takes over a minute to compile.
+    - `async_io`: is built on libaio, whose headers few machines have. Without them zerokit's stand-in reads
+      and writes the same files with plain system calls.
+    - `quantizer`: is CUDA only.
+    """
+    from deepspeed.ops.op_builder.builder import OpBuilder
+    from deepspeed.ops.op_builder.cpu import AsyncIOBuilder
+
+    from tests.distributed import cpu_quantizer
+    from zerokit.rehearsal.stand_ins import async_io
+    from zerokit.rehearsal.stand_ins.device_optimizers import fused_adam
+
+    OpBuilder._loaded_ops["fused_adam"] = fused_adam(compute=True, device_type="cpu")
+    cpu_quantizer.install()
+    if AsyncIOBuilder().is_compatible(verbose=False):
+        return "deepspeed"
+    modules = async_io.modules(compute=True, allocate=lambda size: torch.empty(size, dtype=torch.uint8))
+    OpBuilder._loaded_ops |= {name: modules[name] for name in ("async_io", "pin_memory")}
+    return "stand-in"

@@ -1,0 +1,398 @@
+"""What the rules say of the YAML of ``accelerate launch``, against the installed accelerate."""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from zerokit.documents import Document, parse_yaml
+from zerokit.findings import Finding, Move, Remove, SetValue
+from zerokit.lint import launch_options
+from zerokit.lint.run import check_launch_document
+
+BASE: dict[str, Any] = {
+    "compute_environment": "LOCAL_MACHINE",
+    "distributed_type": "DEEPSPEED",
+    "num_machines": 1,
+    "num_processes": 4,
+}
+FILE = "deepspeed_config_file"
+
+
+def launch(*, section: Mapping[str, Any] | None = None, **keys: Any) -> dict[str, Any]:
+    """A launch file with the given keys and `deepspeed_config`."""
+    return {**BASE, "deepspeed_config": dict(section or {"zero_stage": 2}), **keys}
+
+
+def findings(data: Mapping[str, Any]) -> list[Finding]:
+    return list(check_launch_document(Document(data, "accelerate.yaml")).findings)
+
+
+def said(data: Mapping[str, Any], *severities: str) -> list[tuple[str, str]]:
+    """Rule and path of each finding of one of these severities; by default of errors and warnings."""
+    wanted = severities or ("error", "warning")
+    return [
+        (finding.rule, ".".join(map(str, finding.path)))
+        for finding in findings(data)
+        if finding.severity in wanted
+    ]
+
+
+@pytest.fixture(scope="module")
+def accelerate() -> Any:
+    return pytest.importorskip("accelerate.commands.launch")
+
+
+def started(text: str, folder: Path, accelerate: Any) -> tuple[Any, dict[str, str], Any]:
+    """What ``accelerate launch`` makes of a file: its command, its variables, and the plugin they give."""
+    from accelerate.utils.dataclasses import DeepSpeedPlugin
+    from accelerate.utils.launch import prepare_deepspeed_cmd_env
+
+    file = folder / "accelerate.yaml"
+    file.write_text(text, encoding="utf-8")
+    arguments = ["--config_file", str(file), "--main_process_port", "0", "train.py"]
+    args, defaults, from_file = accelerate._validate_launch_command(
+        accelerate.launch_command_parser().parse_args(arguments)
+    )
+    if not args.use_deepspeed or args.cpu:
+        return None, {}, None
+    fields = [*defaults.deepspeed_config, *(["mixed_precision"] if from_file else [])]
+    args.deepspeed_fields_from_accelerate_config = ",".join(fields)  # as `launch_command` does
+    command, variables = prepare_deepspeed_cmd_env(args)
+    given = {name: value for name, value in variables.items() if name.startswith("ACCELERATE_")}
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in [name for name in os.environ if name.startswith("ACCELERATE_")]:
+            patch.delenv(name)
+        for name, value in given.items():
+            patch.setenv(name, value)
+        return command or args.nproc_per_node, given, DeepSpeedPlugin()
+
+
+@pytest.fixture(scope="module")
+def ds_config(tmp_path_factory: pytest.TempPathFactory) -> str:
+    file = tmp_path_factory.mktemp("launch") / "ds_config.json"
+    file.write_text(json.dumps({"zero_optimization": {"stage": 2}, "train_micro_batch_size_per_gpu": 1}))
+    return str(file)
+
+
+def test_names_and_values_are_those_of_accelerate(accelerate: Any) -> None:
+    from accelerate.commands.config.config_args import ClusterConfig
+    from accelerate.utils import DistributedType, PrecisionType
+    from accelerate.utils.constants import DEEPSPEED_MULTINODE_LAUNCHERS
+
+    options = {action.dest for action in accelerate.launch_command_parser()._actions} - {"help"}
+    known = launch_options.DEEPSPEED_KEYS | launch_options.OTHER_OPTIONS
+    assert known == options
+    assert set(ClusterConfig.__dataclass_fields__) == launch_options.TOP_KEYS
+    assert tuple(kind.value for kind in DistributedType) == launch_options.DISTRIBUTED_TYPES
+    assert sorted(launch_options.PRECISIONS) == sorted(PrecisionType.list())
+    assert tuple(DEEPSPEED_MULTINODE_LAUNCHERS) == launch_options.MULTINODE_LAUNCHERS
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str, tuple[str, str]]] = {
+    "an unknown key": (launch(zero_stage=3), "unknown keys", ("launch-unknown-key", "zero_stage")),
+    "no type": (
+        {key: value for key, value in launch().items() if key != "distributed_type"},
+        "`distributed_type` must be specified",
+        ("launch-type", ""),
+    ),
+    "a type in lower case": (
+        launch(distributed_type="deepspeed"),
+        "not a valid DistributedType",
+        ("launch-type", "distributed_type"),
+    ),
+    "no, unquoted": (
+        launch(mixed_precision=False),
+        "'bool' object has no attribute 'lower'",
+        ("launch-precision", "mixed_precision"),
+    ),
+    "an unknown precision": (
+        launch(mixed_precision="bfloat16"),
+        "Unknown mixed_precision mode",
+        ("launch-precision", "mixed_precision"),
+    ),
+    "a stage that is no number": (
+        launch(section={"zero_stage": "auto"}),
+        "invalid literal for int",
+        ("launch-value", "deepspeed_config.zero_stage"),
+    ),
+    "clipping that is no number": (
+        launch(section={"gradient_clipping": "off"}),
+        "could not convert string to float",
+        ("launch-value", "deepspeed_config.gradient_clipping"),
+    ),
+    "a switch that is a word": (
+        launch(section={"zero_stage": 3, "zero3_init_flag": "maybe", "zero3_save_16bit_model": True}),
+        "invalid truth value",
+        ("launch-value", "deepspeed_config.zero3_init_flag"),
+    ),
+    "a GPU that is a number": (
+        launch(gpu_ids=0, num_processes=1),
+        "'int' object has no attribute 'split'",
+        ("launch-gpu-ids", "gpu_ids"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_accelerate_refuses(name: str, accelerate: Any, tmp_path: Path) -> None:
+    data, text, expected = REFUSED[name]
+    with pytest.raises((ValueError, AttributeError), match=text):
+        started(yaml.safe_dump(data), tmp_path, accelerate)
+    assert said(data, "error") == [expected]
+
+
+@pytest.mark.parametrize("key", launch_options.REFUSED_WITH_FILE)
+@pytest.mark.parametrize("value", [2, None])
+def test_what_may_not_stand_beside_a_ds_config(
+    key: str, value: Any, accelerate: Any, tmp_path: Path, ds_config: str
+) -> None:
+    if key == "mixed_precision":
+        data = launch(section={FILE: ds_config}, mixed_precision=None if value is None else "no")
+        path: tuple[str, ...] = (key,)
+    else:
+        data = launch(section={FILE: ds_config, key: value})
+        path = ("deepspeed_config", key)
+    harmless = key == "mixed_precision" and value is None
+    if harmless:
+        started(yaml.safe_dump(data), tmp_path, accelerate)
+        assert said(data) == []
+        return
+    with pytest.raises(ValueError, match="accelerate config variables will be ignored"):
+        started(yaml.safe_dump(data), tmp_path, accelerate)
+    (finding,) = [finding for finding in findings(data) if finding.rule == "launch-two-configs"]
+    assert finding.path == path
+    assert finding.fix == (Remove(path),)
+
+
+def test_what_may_stand_beside_a_ds_config(accelerate: Any, tmp_path: Path, ds_config: str) -> None:
+    data = launch(
+        section={FILE: ds_config, "zero3_init_flag": False, "deepspeed_multinode_launcher": "standard"}
+    )
+    *_, plugin = started(yaml.safe_dump(data), tmp_path, accelerate)
+    assert plugin.zero_stage == 2
+    assert said(data) == []
+
+
+def test_a_misspelled_key_is_passed_over(accelerate: Any, tmp_path: Path) -> None:
+    data = launch(section={"zero_stag": 3})
+    *_, plugin = started(yaml.safe_dump(data), tmp_path, accelerate)
+    assert plugin.zero_stage == 2
+    (finding,) = findings(data)
+    assert (finding.rule, finding.severity) == ("launch-unknown-key", "error")
+    assert finding.hint == "Did you mean 'zero_stage'?"
+
+
+def test_a_key_of_the_section_at_the_top_is_moved() -> None:
+    (finding,) = [finding for finding in findings(launch(zero_stage=3)) if finding.severity == "error"]
+    assert finding.fix == (Move(("zero_stage",), ("deepspeed_config", "zero_stage")),)
+
+
+def test_other_options_may_stand_in_the_section(accelerate: Any, tmp_path: Path) -> None:
+    data = launch(section={"num_processes": 3})
+    command, *_ = started(yaml.safe_dump(data), tmp_path, accelerate)
+    assert command == "3"
+    assert said(data) == []
+
+
+def test_the_path_of_nvme_is_lost(accelerate: Any, tmp_path: Path) -> None:
+    section = {
+        "zero_stage": 3,
+        "zero3_save_16bit_model": True,
+        "offload_param_device": "nvme",
+        "offload_param_nvme_path": "/local_nvme",
+    }
+    *_, plugin = started(yaml.safe_dump(launch(section=section)), tmp_path, accelerate)
+    assert plugin.deepspeed_config["zero_optimization"]["offload_param"]["nvme_path"] == "none"
+    assert said(launch(section=section)) == [("launch-nvme", "deepspeed_config.offload_param_device")]
+
+
+@pytest.mark.parametrize("value", [0, 0.0, "0"])
+def test_clipping_of_0_is_dropped(value: Any, accelerate: Any, tmp_path: Path) -> None:
+    data = launch(section={"zero_stage": 2, "gradient_clipping": value})
+    *_, plugin = started(yaml.safe_dump(data), tmp_path, accelerate)
+    assert "gradient_clipping" not in plugin.deepspeed_config
+    assert said(data) == [("launch-clipping-off", "deepspeed_config.gradient_clipping")]
+
+
+def test_clipping_is_kept_otherwise(accelerate: Any, tmp_path: Path) -> None:
+    data = launch(section={"zero_stage": 2, "gradient_clipping": 0.5})
+    *_, plugin = started(yaml.safe_dump(data), tmp_path, accelerate)
+    assert plugin.deepspeed_config["gradient_clipping"] == 0.5
+    assert said(data) == []
+
+
+def test_a_flag_for_stage_3_is_taken_back(accelerate: Any, tmp_path: Path) -> None:
+    data = launch(section={"zero_stage": 2, "zero3_init_flag": True})
+    *_, plugin = started(yaml.safe_dump(data), tmp_path, accelerate)
+    assert plugin.zero3_init_flag is False
+    assert said(data) == [("launch-zero3-keys", "deepspeed_config.zero3_init_flag")]
+
+
+def test_saving_asks_for_a_true_that_is_spelled_so(accelerate: Any, tmp_path: Path) -> None:
+    for value, gathers in ((True, True), ("True", True), ("yes", False)):
+        data = launch(section={"zero_stage": 3, "zero3_save_16bit_model": value})
+        *_, plugin = started(yaml.safe_dump(data), tmp_path, accelerate)
+        assert plugin.zero3_save_16bit_model is gathers
+        assert (said(data) == []) is gathers
+
+
+def test_the_stage_is_2_unless_given(accelerate: Any, tmp_path: Path) -> None:
+    data = launch(section={"offload_param_device": "cpu"})
+    *_, plugin = started(yaml.safe_dump(data), tmp_path, accelerate)
+    assert plugin.zero_stage == 2
+    (finding,) = findings(data)
+    assert finding.rule == "launch-offload-stage"
+    assert "the stage is 2, the default" in finding.message
+
+
+def test_processes_are_divided_among_machines(accelerate: Any, tmp_path: Path) -> None:
+    section = {"zero_stage": 2, "deepspeed_hostfile": "hostfile"}
+    data = launch(section=section, num_machines=2, num_processes=7, main_process_ip="10.0.0.1")
+    command, *_ = started(yaml.safe_dump({**data, "machine_rank": 1}), tmp_path, accelerate)
+    assert command[command.index("--num_gpus") + 1] == "3"
+    assert said(data) == [("launch-processes", "num_processes")]
+    assert said({**data, "num_processes": 8}) == []
+
+
+def test_processes_in_quotes(accelerate: Any, tmp_path: Path) -> None:
+    def severities(**keys: Any) -> list[str]:
+        found = findings(launch(num_processes="2", **keys))
+        return [finding.severity for finding in found if finding.rule == "launch-processes"]
+
+    started(yaml.safe_dump(launch(num_processes="2")), tmp_path, accelerate)
+    assert severities() == ["warning"]
+    several = {"num_machines": 2, "section": {"deepspeed_hostfile": "hosts"}}
+    with pytest.raises(TypeError):
+        started(yaml.safe_dump(launch(num_processes="2", **several)), tmp_path, accelerate)
+    assert severities(**several) == severities(use_cpu=True) == ["error"]
+
+
+def test_no_hostfile_is_a_file_called_none(accelerate: Any, tmp_path: Path) -> None:
+    data = launch(num_machines=2, num_processes=8, machine_rank=1, main_process_ip="10.0.0.1")
+    command, *_ = started(yaml.safe_dump(data), tmp_path, accelerate)
+    assert command[command.index("--hostfile") + 1] == "None"
+    assert said(data) == [("launch-hostfile", "deepspeed_config")]
+    standard = {"deepspeed_multinode_launcher": "standard"}
+    assert said({**data, "deepspeed_config": standard}) == []
+
+
+def test_the_cpu_is_not_passed_on(accelerate: Any, tmp_path: Path) -> None:
+    _, variables, _ = started(yaml.safe_dump(launch(use_cpu=True)), tmp_path, accelerate)
+    assert "ACCELERATE_USE_CPU" not in variables
+    assert said(launch(use_cpu=True)) == [("launch-cpu", "use_cpu")]
+
+
+def test_false_in_quotes_is_true(accelerate: Any, tmp_path: Path) -> None:
+    _, variables, _ = started(yaml.safe_dump(launch(debug="false")), tmp_path, accelerate)
+    assert variables["ACCELERATE_DEBUG_MODE"] == "true"
+    (finding,) = findings(launch(debug="false"))
+    assert (finding.rule, finding.fix) == ("launch-switch", (SetValue(("debug",), False),))
+
+
+def test_a_launcher_matters_on_several_machines_only(accelerate: Any, tmp_path: Path) -> None:
+    data = launch(section={"zero_stage": 2, "deepspeed_multinode_launcher": "ssh"})
+    started(yaml.safe_dump(data), tmp_path, accelerate)
+    assert said(data) == []
+    several = launch(section={**data["deepspeed_config"], "deepspeed_hostfile": "hosts"}, num_machines=2)
+    assert said(several) == [("launch-value", "deepspeed_config.deepspeed_multinode_launcher")]
+
+
+def test_no_distribution_without_quotes(accelerate: Any, tmp_path: Path) -> None:
+    text = "distributed_type: NO\nnum_processes: 1\n"
+    assert started(text, tmp_path, accelerate)[0] is None
+    document = parse_yaml(text)
+    assert document.data["distributed_type"] is False
+    assert check_launch_document(document).findings == ()
+
+
+def test_another_type_does_not_start_deepspeed(accelerate: Any, tmp_path: Path) -> None:
+    data = launch(distributed_type="MULTI_GPU")
+    assert started(yaml.safe_dump(data), tmp_path, accelerate)[0] is None
+    assert said(data) == [("launch-type", "distributed_type")]
+    assert said({**data, "deepspeed_config": {}}) == []
+
+
+def test_the_number_of_processes_may_come_from_the_command_line() -> None:
+    data = {key: value for key, value in launch().items() if key != "num_processes"}
+    assert said(data) == []
+    assert said(data, "info") == [("launch-processes", "")]
+    assert said(launch(num_processes=-1), "info") == [("launch-processes", "")]
+
+
+def test_other_environments_are_left_alone() -> None:
+    assert findings({"compute_environment": "AMAZON_SAGEMAKER", "region": "us-east-1", "debug": "no"}) == []
+
+
+def test_machines_and_devices_that_do_not_exist() -> None:
+    hosts = {"deepspeed_hostfile": "hosts"}
+    two = launch(section=hosts, num_machines=2, machine_rank=2)
+    assert said(two) == [("launch-machine-rank", "machine_rank")]
+    assert said(launch(gpu_ids="0,1")) == [("launch-gpu-ids", "gpu_ids")]
+    assert said(launch(gpu_ids="0,1,2,3")) == said(launch(gpu_ids="all")) == []
+
+
+def test_yaml_reads_no_as_false() -> None:
+    document = parse_yaml("distributed_type: DEEPSPEED\nnum_processes: 1\nmixed_precision: no\n")
+    (finding,) = check_launch_document(document).findings
+    assert (finding.rule, finding.line) == ("launch-precision", 3)
+
+
+SECTIONS = st.fixed_dictionaries(
+    {},
+    optional={
+        "zero_stage": st.sampled_from([0, 1, 2, 3, "2", 2.0, "auto", True, None]),
+        "offload_optimizer_device": st.sampled_from(["none", "cpu", "CPU", None]),
+        "offload_param_device": st.sampled_from(["none", "cpu", None]),
+        "gradient_accumulation_steps": st.sampled_from([1, 8, "4", "auto", None]),
+        "gradient_clipping": st.sampled_from([1, 0.5, "1.0", "auto", "none", None]),
+        "zero3_init_flag": st.sampled_from([True, False, "true", "no", "perhaps", None]),
+        "zero3_save_16bit_model": st.sampled_from([True, False, "false", None]),
+        "deepspeed_multinode_launcher": st.sampled_from(["standard", "pdsh", None]),
+        "zero_stagee": st.just(3),
+    },
+)
+FILES = st.fixed_dictionaries(
+    {"distributed_type": st.sampled_from(["DEEPSPEED", "DEEPSPEED", "DeepSpeed"])},
+    optional={
+        "compute_environment": st.just("LOCAL_MACHINE"),
+        "deepspeed_config": SECTIONS,
+        "mixed_precision": st.sampled_from(["no", "bf16", "FP16", "fp64", False, None]),
+        "num_processes": st.sampled_from([1, 2, "2", -1]),
+        "num_machines": st.just(1),
+        "gpu_ids": st.sampled_from(["all", "0,1", 0]),
+        "use_cpu": st.booleans(),
+        "debug": st.sampled_from([True, False, "false"]),
+        "fp16": st.booleans(),
+        "dynamo_backend": st.just("NO"),
+        "zero_stage": st.just(2),
+        "same_network": st.booleans(),
+    },
+)
+
+
+@given(FILES)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_what_the_rules_accept_accelerate_accepts(
+    accelerate: Any, tmp_path_factory: pytest.TempPathFactory, data: dict[str, Any]
+) -> None:
+    accepted = said(data, "error") == []
+    without_count = data.get("num_processes", -1) == -1
+    runnable = {**data, "num_processes": 1} if without_count else data
+    folder = tmp_path_factory.mktemp("generated")
+    refusal = None
+    try:
+        started(yaml.safe_dump(runnable), folder, accelerate)
+    except Exception as error:
+        refusal = error
+    assert refusal is None or not accepted, refusal

@@ -1,0 +1,234 @@
+"""The word "auto": who fills it in, and what becomes of it otherwise."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.lint.asking import MICRO, found, said, zero
+from zerokit.config.auto import FILLED_BY, TARGETS, Target, autos
+from zerokit.config.places import sections
+from zerokit.documents import KeyPath, dotted
+from zerokit.findings import Move, Remove
+from zerokit.lint import check_config
+from zerokit.lint.examples import llama_8b
+
+BY_ALL: dict[str, Any] = {
+    "train_batch_size": "auto",
+    "train_micro_batch_size_per_gpu": "auto",
+    "gradient_clipping": "auto",
+    "bf16": {"enabled": "auto"},
+    "zero_optimization": {"stage": "auto", "reduce_bucket_size": "auto", "offload_param": {"device": "auto"}},
+}
+
+
+def optimizer(kind: str = "AdamW", **params: Any) -> dict[str, Any]:
+    return {**MICRO, "optimizer": {"type": kind, "params": params}}
+
+
+@pytest.mark.parametrize(
+    ("config", "good_for"),
+    [
+        (BY_ALL, {"trainer", "accelerate", None}),
+        (optimizer(lr="auto"), {"trainer", "accelerate", None}),
+        (optimizer(lr=1e-4, betas="auto"), {"trainer", None}),
+        (optimizer(lr=1e-4, eps="auto"), {"trainer", None}),
+        ({**MICRO, "bfloat16": {"enabled": "auto"}}, set()),
+        (zero(3, prefetch_bucket_size="auto"), set()),
+        (zero(2, allgather_bucket_size="auto"), set()),
+        ({**MICRO, "tensor_parallel": {"autotp_size": "auto"}}, set()),
+        ({**MICRO, "data_types": {"keep_in_fp32_modules": "auto"}}, {"deepspeed", None}),
+        ({**MICRO, "flops_profiler": {"output_file": "auto"}}, {"deepspeed", None}),
+        (zero(1, zenflow={"select_interval": "auto"}), {"deepspeed", None}),
+    ],
+)
+def test_auto_is_good_where_the_target_fills_it(config: dict[str, Any], good_for: set[Target | None]) -> None:
+    targets: tuple[Target | None, ...] = (*TARGETS, None)
+    assert {target for target in targets if not found("unfilled-auto", config, target=target)} == good_for
+
+
+@pytest.mark.parametrize(
+    ("config", "severities"),
+    [
+        (zero(3, stage3_max_live_parameters="auto"), ["warning", "error", "error", "warning"]),
+        (
+            zero(3, offload_param={"device": "cpu", "buffer_size": "auto"}),
+            ["warning", "error", "error", "warning"],
+        ),
+        ({**zero(3, sub_group_size="auto"), "train_micro_batch_size_per_gpu": "auto"}, ["error"] * 4),
+        ({"zero_optimization": {"stage": 3, "sub_group_size": "auto"}}, ["error"] * 4),
+        ({**MICRO, "wall_clock_breakdown": "auto"}, ["error"] * 4),
+    ],
+)
+def test_the_word_is_no_error_where_deepspeed_starts_with_its_default(
+    config: dict[str, Any], severities: list[str]
+) -> None:
+    targets: tuple[Target | None, ...] = (None, "trainer", "accelerate", "deepspeed")
+    found_for = [found("unfilled-auto", config, target=target) for target in targets]
+    assert [[f.severity for f in findings if f.path[-1] != next(iter(MICRO))] for findings in found_for] == [
+        [severity] for severity in severities
+    ]
+
+
+SECTIONS: list[KeyPath] = [
+    ("zero_optimization",),
+    ("zero_optimization", "offload_optimizer"),
+    ("zero_optimization", "offload_param"),
+]
+KEYS = [(*path, name) for path in SECTIONS for name in sections()[path].model_fields]
+
+
+@pytest.mark.parametrize("path", KEYS, ids=dotted)
+def test_deepspeed_starts_with_its_default_where_the_word_is_no_error(path: KeyPath) -> None:
+    ds_config = pytest.importorskip("deepspeed.runtime.config")
+    asked, silent = zero(3), zero(3)
+    _set(asked, path, "auto")
+    if len(path) == 3:
+        _set(silent, path[:-1], {})
+    findings = found("unfilled-auto", asked)
+    assert {finding.path for finding in findings} <= {path}
+    if any(finding.severity == "warning" for finding in findings):
+        theirs, default = (ds_config.DeepSpeedConfig(config).zero_config for config in (asked, silent))
+        assert theirs.model_dump() == default.model_dump()
+
+
+def test_elsewhere_deepspeed_may_well_see_the_word() -> None:
+    config = {**MICRO, "tensor_parallel": {"autotp_size": "auto"}}
+    assert said("unfilled-auto", config) == [("tensor_parallel.autotp_size", "error")]
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (zero("auto"), "drops: the stage is 0, and nothing is divided"),
+        (
+            zero(2, offload_optimizer={"device": "auto"}),
+            "drops: the device is none, and nothing is offloaded",
+        ),
+        ({**MICRO, "bf16": {"enabled": "auto"}}, "drops: bf16 is off, and training runs in fp32"),
+        ({**MICRO, "bf16": {"enabled": "auto"}, "fp16": {"enabled": True}}, "drops: bf16 is off"),
+        (zero(2, reduce_bucket_size="auto"), "drops: its default applies, 500,000,000"),
+        ({**zero(2), "train_batch_size": "auto"}, "compares with a number and fails when it starts"),
+        ({**zero(2), "gradient_clipping": "auto"}, "takes for a value and fails at the first step"),
+        ({**zero(2), **optimizer(lr="auto")}, "takes for a value"),
+    ],
+)
+def test_what_deepspeed_makes_of_the_word(config: dict[str, Any], words: str) -> None:
+    (finding,) = found("unfilled-auto", config, target="deepspeed")
+    assert finding.message.endswith(words)
+
+
+def _set(config: Any, path: KeyPath, value: Any) -> None:
+    *parents, key = path
+    for parent in parents:
+        config = config.setdefault(parent, {})
+    config[key] = value
+
+
+PARSED = sorted(
+    name for name in FILLED_BY["trainer"] if name.split(".")[0] in ("zero_optimization", "bf16", "fp16")
+)
+
+
+@pytest.mark.parametrize("name", PARSED)
+def test_deepspeed_drops_the_word_in_the_sections_that_it_parses(name: str) -> None:
+    ds_config = pytest.importorskip("deepspeed.runtime.config")
+    plain: dict[str, Any] = {**MICRO}
+    path = tuple(name.split("."))
+    _set(plain, path, "auto")
+    asked, silent = ds_config.DeepSpeedConfig(plain), ds_config.DeepSpeedConfig({**MICRO})
+    section = {"zero_optimization": "zero_config", "bf16": "bfloat16_config", "fp16": "float16_config"}[
+        path[0]
+    ]
+    theirs = getattr(asked, section).model_dump()
+    default = getattr(silent, section).model_dump()
+    for offload in ("offload_optimizer", "offload_param"):
+        device = (theirs.pop(offload, None) or {}).get("device", "none")
+        default.pop(offload, None)
+        assert str(getattr(device, "value", device)) == "none"
+    assert theirs == default
+    assert said("unfilled-auto", plain, target="deepspeed") == [(name, "error")]
+
+
+def test_accelerate_refuses_what_is_left() -> None:
+    dataclasses = pytest.importorskip("accelerate.utils.dataclasses")
+    config = {**zero(2, allgather_bucket_size="auto"), "gradient_accumulation_steps": 1}
+    plugin = dataclasses.DeepSpeedPlugin(hf_ds_config=config)
+    with pytest.raises(ValueError, match=r"`zero_optimization\.allgather_bucket_size` not found in kwargs"):
+        plugin.deepspeed_config_process(must_match=False)
+
+
+def test_what_accelerate_fills_without_being_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    dataclasses = pytest.importorskip("accelerate.utils.dataclasses")
+    gather = "stage3_gather_16bit_weights_on_model_save"
+    offload = {"device": "auto", "nvme_path": "auto"}
+    config = zero("auto", offload_optimizer=offload, **{gather: "auto"})
+    section = dataclasses.DeepSpeedPlugin(hf_ds_config=config).deepspeed_config["zero_optimization"]
+    assert section == {
+        "stage": 2,
+        "offload_optimizer": {"device": "none", "nvme_path": "none"},
+        gather: False,
+    }
+    assert said("auto-without-argument", config, target="trainer") == [
+        ("zero_optimization.stage", "warning"),
+        ("zero_optimization.offload_optimizer.device", "warning"),
+    ]
+    assert said("auto-without-argument", config, target="accelerate") == []
+    nvme = zero(3, offload_param={"device": "nvme", "nvme_path": "auto"}, **{gather: "auto"})
+    assert said("auto-without-argument", nvme, target="accelerate") == [
+        ("zero_optimization.offload_param.nvme_path", "warning"),
+    ]
+    assert len(said("auto-without-argument", nvme, target="trainer")) == 2
+
+
+def test_an_old_name_is_mended_by_the_one_that_is_filled() -> None:
+    (finding,) = found("unfilled-auto", zero(3, prefetch_bucket_size="auto"), target="trainer")
+    section = "zero_optimization"
+    new = (section, "stage3_prefetch_bucket_size")
+    assert finding.fix == (Move((section, "prefetch_bucket_size"), new),)
+    (finding,) = found("unfilled-auto", {**zero(2), "bfloat16": {"enabled": "auto"}}, target="trainer")
+    assert finding.fix == (Move(("bfloat16",), ("bf16",)),)
+    (finding,) = found("unfilled-auto", zero(3, prefetch_bucket_size="auto"), target="deepspeed")
+    assert finding.fix == (Remove((section, "prefetch_bucket_size")),)
+    (finding,) = found("unfilled-auto", zero("auto"), target="deepspeed")
+    assert finding.fix == ()  # only a person knows the stage
+
+
+def test_the_batch_of_all_gpus_needs_that_of_one_under_accelerate() -> None:
+    config = {"train_batch_size": "auto", "gradient_accumulation_steps": "auto", "zero_optimization": {}}
+    rule = "auto-train-batch-size"
+    assert said(rule, config, target="accelerate") == [("train_batch_size", "error")]
+    assert said(rule, {**config, **MICRO}, target="accelerate") == []
+    assert said(rule, config, target="trainer") == []
+    assert said(rule, {**config, "train_micro_batch_size_per_gpus": 1}, target="accelerate") == []
+
+
+def test_sizes_of_stage_3_are_left_to_accelerate_in_other_stages() -> None:
+    nested = replace(llama_8b(), hidden_size_for_accelerate=None)
+    rule, key = "auto-left-to-accelerate", "stage3_param_persistence_threshold"
+    path = f"zero_optimization.{key}"
+    assert said(rule, zero(2, **{key: "auto"}), target="trainer", model=nested) == [(path, "error")]
+    assert said(rule, zero(3, **{key: "auto"}), target="trainer", model=nested) == []
+    assert said(rule, zero(2, **{key: "auto"}), target="trainer", model=llama_8b()) == []
+    assert said(rule, zero(2, **{key: "auto"}), target="accelerate", model=nested) == []
+
+
+def test_autos_are_found_at_any_depth_and_not_in_comments() -> None:
+    data = {"a": "auto", "_b": "auto", "c": [{"d": "auto"}, "auto", "Auto"], "//": {"e": "auto"}}
+    assert [dotted(path) for path in autos(data)] == ["a", "c[0].d", "c[1]"]
+
+
+def test_an_auto_beside_numbers_is_named_unless_somebody_fills_it() -> None:
+    data = {"train_micro_batch_size_per_gpu": 2, "bf16": {"enabled": "auto"}}
+    (finding,) = [one for one in check_config(data).findings if one.rule == "auto-beside-numbers"]
+    assert finding.path == ("bf16", "enabled")
+    assert "bf16 is off, and training runs in fp32" in finding.message
+    for quiet in (
+        check_config(data, target="trainer"),
+        check_config(data, target="accelerate"),
+        check_config({**data, "train_micro_batch_size_per_gpu": "auto"}),
+        check_config({**data, "gradient_accumulation_steps": "auto"}),
+    ):
+        assert not [one for one in quiet.findings if one.rule == "auto-beside-numbers"]

@@ -1,0 +1,148 @@
+"""Batch sizes, against what DeepSpeed computes and asserts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.lint.asking import found, said
+from zerokit.findings import SetValue
+from zerokit.lint.examples import recipe
+
+TRAIN, MICRO, STEPS = "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
+STAGE_2 = {"zero_optimization": {"stage": 2}}
+
+
+def batch(train: Any = None, micro: Any = None, steps: Any = None, **keys: Any) -> dict[str, Any]:
+    """A config with those of the three that are not None."""
+    sizes = {TRAIN: train, MICRO: micro, STEPS: steps}
+    return {**{key: value for key, value in sizes.items() if value is not None}, **STAGE_2, **keys}
+
+
+@pytest.mark.parametrize(
+    ("train", "micro", "steps", "num_gpus", "good"),
+    [
+        (16, 2, 2, 4, True),
+        (16, 2, 2, 8, False),
+        (16, 2, None, 8, True),
+        (16, 2, None, 16, False),
+        (16, 3, None, None, False),
+        (16, None, 3, None, False),
+        (16, None, None, 16, True),
+        (16, None, None, 3, False),
+        (16, 2, 2, None, True),
+        (10, 2, 2, None, False),
+        ("auto", 2, 2, 3, True),
+        (None, 2, 2, 3, True),
+    ],
+)
+def test_the_identity(train: Any, micro: Any, steps: Any, num_gpus: int | None, good: bool) -> None:
+    assert (said("batch-size", batch(train, micro, steps), num_gpus=num_gpus) == []) is good
+
+
+sizes = st.one_of(st.none(), st.integers(1, 12))
+
+
+@given(train=st.integers(1, 48), micro=sizes, steps=sizes, ranks=st.integers(1, 8))
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_deepspeed_says_the_same(
+    monkeypatch: pytest.MonkeyPatch, train: int, micro: int | None, steps: int | None, ranks: int
+) -> None:
+    ds_config = pytest.importorskip("deepspeed.runtime.config")
+    monkeypatch.setattr(ds_config.dist, "get_rank", lambda: 0)
+    monkeypatch.setattr(ds_config.dist, "get_world_size", lambda: ranks)
+    config = batch(train, micro, steps)
+    try:
+        theirs = ds_config.DeepSpeedConfig(config)
+    except AssertionError:
+        assert said("batch-size", config, num_gpus=ranks, target="deepspeed") == [(TRAIN, "error")]
+    else:
+        assert said("batch-size", config, num_gpus=ranks, target="deepspeed") == []
+        (finding,) = found("computed-micro-batch", config, num_gpus=ranks) or (None,)
+        assert (finding is None) is (micro is not None)
+        if finding is not None:
+            assert finding.message.endswith(f": {theirs.train_micro_batch_size_per_gpu} on {ranks} GPUs")
+
+
+def test_ranks_that_share_a_sequence_count_once() -> None:
+    assert said("batch-size", batch(8, 2, 1, sequence_parallel_size=2), num_gpus=8) == []
+    assert said("batch-size", batch(8, 2, 1), num_gpus=8) == [(TRAIN, "error")]
+    assert said("batch-size", batch(8, 2, 1, tensor_parallel={"autotp_size": 2}), num_gpus=16) == []
+    assert (
+        said("batch-size", batch(8, 2, 1, pipeline={"activation_checkpoint_interval": 1}), num_gpus=2) == []
+    )
+
+
+def test_accelerate_writes_1_accumulation_step() -> None:
+    config = batch(64, 4)
+    assert said("batch-size", config, num_gpus=8, target="deepspeed") == []
+    assert said("batch-size", config, num_gpus=8, target="trainer") == [(TRAIN, "error")]
+    assert said("batch-size", config, num_gpus=16, target="accelerate") == []
+    # launch/train.py writes "auto".
+    assert said("batch-size", config, num_gpus=8, target="trainer", recipe=recipe()) == []
+    dataclasses = pytest.importorskip("accelerate.utils.dataclasses")
+    assert dataclasses.DeepSpeedPlugin(hf_ds_config=config).deepspeed_config[STEPS] == 1
+
+
+@pytest.mark.parametrize(
+    ("target", "severity", "mended"),
+    [
+        (None, "warning", False),
+        ("trainer", "error", True),
+        ("accelerate", "error", True),
+        ("deepspeed", "error", False),
+    ],
+)
+def test_some_batch_size_is_needed(target: Any, severity: str, mended: bool) -> None:
+    (finding,) = found("no-batch-size", batch(steps=1), target=target)
+    assert finding.severity == severity
+    assert finding.fix == ((SetValue((MICRO,), "auto"),) if mended else ())
+    assert found("no-batch-size", {**batch(steps=1), "train_batchsize": 4}, target=target) == []
+    assert found("no-batch-size", {**batch(), TRAIN: None}, target=target)
+    assert found("no-batch-size", batch(), target=target, recipe=recipe()) == []
+
+
+def test_three_numbers_hold_for_one_number_of_gpus() -> None:
+    rule = "fixed-train-batch-size"
+    (finding,) = found(rule, batch(64, 4, 2))
+    assert "holds for 8 GPUs" in finding.message
+    (finding,) = found(rule, batch(64, 4, 2, sequence_parallel_size=2))
+    assert "holds for 16 GPUs" in finding.message
+    (finding,) = found(rule, batch(8, 4, 2))
+    assert "holds for 1 GPU " in finding.message
+    assert found(rule, batch(64, 4, 2), num_gpus=8) == []
+    assert found(rule, batch(10, 4, 2)) == []  # that is an error of its own
+    assert found(rule, batch(64, 4)) == found(rule, batch(64, 4, "auto")) == []
+
+
+def test_a_batch_that_is_divided_as_floating_point_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    ds_config = pytest.importorskip("deepspeed.runtime.config")
+    monkeypatch.setattr(ds_config.dist, "get_rank", lambda: 0)
+    monkeypatch.setattr(ds_config.dist, "get_world_size", lambda: 4)
+    rule, shared = "fractional-batch-size", {"sequence_parallel_size": 2}
+    for sizes, computed in (
+        ((16, None, 1), "train_micro_batch_size_per_gpu"),
+        ((16, None, None), "train_micro_batch_size_per_gpu"),
+        ((16, 2, None), "gradient_accumulation_steps"),
+    ):
+        config = batch(*sizes, **shared)
+        assert isinstance(getattr(ds_config.DeepSpeedConfig(config), computed), float)
+        (finding,) = found(rule, config)
+        assert f"'{computed}'" in finding.message
+        assert finding.severity == "warning"
+    config = batch(None, 2, 1, **shared)
+    theirs = ds_config.DeepSpeedConfig(config)
+    assert isinstance(theirs.train_micro_batch_size_per_gpu, int)
+    assert isinstance(theirs.gradient_accumulation_steps, int)
+    assert found(rule, config) == []
+    assert found(rule, batch(16, data_parallel_size=2, **shared)) == []
+    assert found(rule, batch(16, 4, 1)) == []
+
+
+def test_unmanaged_accumulation_still_divides_the_loss() -> None:
+    rule, off = "unmanaged-accumulation", {"managed_gradient_accumulation": False}
+    assert said(rule, batch(None, 1, 8, **off)) == [(STEPS, "info")]
+    assert said(rule, batch(None, 1, 1, **off)) == said(rule, batch(None, 1, 8)) == []

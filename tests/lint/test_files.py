@@ -1,0 +1,147 @@
+import io
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zerokit.documents import parse_yaml
+from zerokit.errors import DocumentError
+from zerokit.lint.files import MAX_BYTES, check_file, files_in, read_file
+
+DS: dict[str, Any] = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 2}}
+ACCELERATE = """compute_environment: LOCAL_MACHINE
+distributed_type: DEEPSPEED
+deepspeed_config:
+  zero_stage: 2
+num_processes: 8
+"""
+
+
+def write(folder: Path, name: str, content: Any) -> Path:
+    file = folder / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(content if isinstance(content, str) else json.dumps(content))
+    return file
+
+
+def refusal(file: Path) -> str:
+    with pytest.raises(DocumentError) as caught:
+        read_file(file)
+    assert caught.value.hint
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        ({"model_type": "llama", "architectures": ["LlamaForCausalLM"]}, "the config.json of a model"),
+        ({"tokenizer_class": "LlamaTokenizer", "bos_token": "<s>"}, "the config of a tokenizer"),
+        ({"version": "1.0", "added_tokens": [], "pre_tokenizer": None}, "a tokenizer"),
+        ({"metadata": {}, "weight_map": {"a": "b"}}, "the index of a checkpoint's weights"),
+        ({"peft_type": "LORA", "r": 8}, "a peft adapter"),
+        ({"per_device_train_batch_size": 1, "output_dir": "x"}, "TrainingArguments"),
+        ({"model": "gpt2", "data": {"train": "x"}, "training": {}}, "a recipe"),
+        ({"model": "gpt2", "data": {"train": "x"}, "deepspeed": DS}, "a recipe"),
+        ({"$schema": "x", "properties": {}}, "a JSON Schema"),
+        ({"deepspeed": DS}, "holds a ds_config under the key 'deepspeed'"),
+        ([DS], "is a list"),
+        ('"zero"', "is a text"),
+        ("3", "is a single value"),
+        ("null", "is empty"),
+        ("", "is empty"),
+        (" \n", "is empty"),
+    ],
+)
+def test_files_of_another_kind_are_recognised(tmp_path: Path, content: Any, what: str) -> None:
+    message = refusal(write(tmp_path, "a.json", content))
+    assert what in message
+    assert str(tmp_path) in message
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {**DS, "model_type": "llama"},
+        {"zero_optimisation": {"stage": 3}},
+        {"optimizer": {"type": "AdamW"}},
+        {},
+        {"anything": 1},
+        {"output_dir": "x"},
+    ],
+)
+def test_what_may_be_a_ds_config_is_taken_for_one(tmp_path: Path, content: Any) -> None:
+    assert read_file(write(tmp_path, "a.json", content)).data == content
+
+
+def test_the_yaml_of_accelerate_is_routed_to_its_own_rules(tmp_path: Path) -> None:
+    for name in ("default_config.yaml", "config.yml", "default_config"):
+        document = read_file(write(tmp_path, name, ACCELERATE))
+        assert document.data["num_processes"] == 8
+        assert check_file(document).ok
+    in_json = read_file(write(tmp_path, "a.json", {"distributed_type": "DEEPSPEED", "deepspeed_config": {}}))
+    assert all(finding.rule != "unknown-key" for finding in check_file(in_json).findings)
+
+
+def test_a_ds_config_in_yaml_is_checked_and_told_from_json(tmp_path: Path) -> None:
+    document = read_file(write(tmp_path, "ds.yaml", "zero_optimization:\n  stag: 2\n"))
+    found = {(finding.rule, finding.line) for finding in check_file(document).findings}
+    assert {("not-plain-json", 1), ("unknown-key", 2)} <= found
+    assert refusal(write(tmp_path, "r.yaml", "model: gpt2\ndata:\n  train: x\n"))
+
+
+@pytest.mark.parametrize("name", ["ds_config", "ds.cfg", "ds.hjson", "ds.json.template", "DS.JSON"])
+def test_the_name_of_a_file_does_not_matter_as_it_does_not_to_deepspeed(tmp_path: Path, name: str) -> None:
+    assert read_file(write(tmp_path, name, '{"train_batch_size": 8, // all\n}')).data == {
+        "train_batch_size": 8
+    }
+
+
+def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(content: bytes) -> Any:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+        return read_file(Path("-"))
+
+    assert read(b'{"train_batch_size": 8}').name == "<stdin>"
+    assert read(ACCELERATE.encode()).data == parse_yaml(ACCELERATE).data
+
+
+def test_folders_give_what_looks_like_a_ds_config(tmp_path: Path) -> None:
+    meant = [
+        write(tmp_path, "a.json", DS),
+        write(tmp_path, "b/broken.json", '{"zero_optimization": {'),
+        write(tmp_path, "b/c/comment.JSON", '{"bf16": {"enabled": true}, // on\n}'),
+    ]
+    for name, content in (
+        ("config.json", {"model_type": "llama"}),
+        ("b/list.json", [DS]),
+        ("b/broken_other.json", "{"),
+        ("b/accelerate.json", {"distributed_type": "DEEPSPEED", "deepspeed_config": {}, "bf16": 1}),
+        ("b/mentions.json", {"why": "zero_optimization"}),
+        ("ds.yaml", "zero_optimization:\n  stage: 2\n"),
+        (".git/a.json", DS),
+        ("node_modules/a.json", DS),
+    ):
+        write(tmp_path, name, content)
+    assert list(files_in([tmp_path])) == meant
+    named = tmp_path / "config.json"
+    assert list(files_in([named, tmp_path / "b", Path("-")])) == [named, *meant[1:], Path("-")]
+
+
+def test_a_folder_without_any_is_an_error(tmp_path: Path) -> None:
+    (error,) = files_in([tmp_path])
+    assert isinstance(error, DocumentError)
+    assert str(tmp_path) in str(error)
+
+
+@pytest.mark.parametrize("piece", ["[", '{"a":', '{"a": 1, ', " "])
+def test_50_mb_are_answered_at_once(tmp_path: Path, piece: str) -> None:
+    file = write(tmp_path, "a.json", piece * (50_000_000 // len(piece)))
+    before = time.process_time()
+    message = refusal(file)
+    assert time.process_time() - before < 0.5
+    assert f"larger than {MAX_BYTES >> 20} MiB" in message
+    assert list(files_in([tmp_path])) != [file]

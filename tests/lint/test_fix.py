@@ -1,0 +1,143 @@
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zerokit.documents import Document, parse_json
+from zerokit.findings import Edit, Finding, Move, Remove, SetValue
+from zerokit.lint import Report, check_document
+from zerokit.lint.fix import MOST_FIXES, Fixed, fix_document, unified_diff
+
+_CASES = json.loads((Path(__file__).parents[1] / "data" / "config_faults.json").read_text())
+FAULTS = {
+    case["id"]: case["config"] if isinstance(case["config"], str) else json.dumps(case["config"], indent=2)
+    for case in _CASES
+    if case.get("config") and case["id"] != "F01"  # F01 has one key twice, and cannot be read
+}
+"""The text of configs with one mistake each."""
+
+Find = Callable[[Any], Iterator[tuple[str, tuple[Edit, ...]]]]
+
+
+def checker(find: Find) -> Callable[[Document], Report]:
+    def check(document: Document) -> Report:
+        return Report(tuple(Finding((), m, rule=m, fix=fix) for m, fix in find(document.data)), {})
+
+    return check
+
+
+def mend(text: str, find: Find) -> tuple[str | None, list[str]]:
+    result = fix_document(parse_json(text, lenient=True), checker(find))
+    return result.document.text, [finding.message for finding in result.done]
+
+
+def test_fixes_are_made_one_after_the_other_and_listed() -> None:
+    def find(data: Any) -> Iterator[tuple[str, tuple[Edit, ...]]]:
+        if data["a"] == 1:
+            yield "a", (SetValue(("a",), 2),)
+        if data["b"] == 1:
+            yield "b", (SetValue(("b",), 2),)
+
+    assert mend('{"a": 1, "b": 1}', find) == ('{"a": 2, "b": 2}', ["a", "b"])
+
+
+def test_of_fixes_that_exclude_each_other_the_first_is_made() -> None:
+    def find(data: Any) -> Iterator[tuple[str, tuple[Edit, ...]]]:
+        if "old" in data and "new" in data:
+            yield "remove old", (Remove(("old",)),)
+            yield "remove new", (Remove(("new",)),)
+
+    assert mend('{"old": 1, "new": 2}', find) == ('{"new": 2}', ["remove old"])
+
+
+def test_a_fix_may_bring_out_another() -> None:
+    def find(data: Any) -> Iterator[tuple[str, tuple[Edit, ...]]]:
+        if "zer" in data:
+            yield "rename", (Move(("zer",), ("zero",)),)
+        elif data["zero"] == "2":
+            yield "quotes", (SetValue(("zero",), 2),)
+
+    assert mend('{"zer": "2"}', find) == ('{"zero": 2}', ["rename", "quotes"])
+
+
+def test_fixes_that_undo_each_other_or_do_not_suit_come_to_an_end() -> None:
+    def flip(data: Any) -> Iterator[tuple[str, tuple[Edit, ...]]]:
+        yield f"was {data['a']}", (SetValue(("a",), 1 - data["a"]),)
+
+    assert mend('{"a": 0}', flip) == ('{"a": 0}', ["was 0", "was 1"])
+
+    def absent(data: Any) -> Iterator[tuple[str, tuple[Edit, ...]]]:
+        yield "absent", (Remove(("absent",)),)
+
+    assert mend('{"a": 0}', absent) == ('{"a": 0}', [])
+
+    def count(data: Any) -> Iterator[tuple[str, tuple[Edit, ...]]]:
+        yield f"was {data['a']}", (SetValue(("a",), data["a"] + 1),)
+
+    assert mend('{"a": 0}', count)[0] == f'{{"a": {MOST_FIXES}}}'
+
+
+def test_a_fix_of_several_steps_is_made_whole_or_not_at_all() -> None:
+    def find(data: Any) -> Iterator[tuple[str, tuple[Edit, ...]]]:
+        yield "half", (SetValue(("a",), 1), Remove(("absent",)))
+
+    assert mend('{"a": 0}', find) == ('{"a": 0}', [])
+
+
+def test_the_change_can_be_shown() -> None:
+    before = parse_json('{\n  "a": 1,\n  "b": 2\n}', "x.json")
+    after = parse_json('{\n  "a": 1\n}', "x.json")
+    assert unified_diff(before, after) == (
+        '--- a/x.json\n+++ b/x.json\n@@ -1,4 +1,3 @@\n {\n-  "a": 1,\n-  "b": 2\n+  "a": 1\n }\n'
+        "\\ No newline at end of file\n"
+    )
+    assert unified_diff(before, before) == ""
+
+
+def check(text: str) -> Report:
+    return check_document(parse_json(text, lenient=True))
+
+
+def fixed(text: str) -> Fixed:
+    return fix_document(parse_json(text, lenient=True), lambda document: check_document(document))
+
+
+@pytest.mark.parametrize("text", FAULTS.values(), ids=FAULTS)
+def test_mending_twice_is_mending_once_and_leaves_no_fix(text: str) -> None:
+    once = fixed(text)
+    assert once.document.text is not None
+    again = fixed(once.document.text)
+    assert again.done == ()
+    assert again.document.text == once.document.text
+    assert [finding for finding in once.report.findings if finding.fix] == []
+    # What is left says what a person must decide.
+    assert all(finding.hint for finding in once.report.findings)
+
+
+def test_many_of_the_faults_are_mended_for_good() -> None:
+    faulty = [text for text in FAULTS.values() if not check(text).ok]
+    assert sum(fixed(text).report.ok for text in faulty) >= 40
+
+
+def test_what_is_switched_off_is_not_mended() -> None:
+    data = {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_cliping": 1,
+        "_zerokit": {"disable": ["unknown-key"]},
+    }
+    assert fixed(json.dumps(data)).done == ()
+
+
+def test_only_what_the_check_reports_is_mended() -> None:
+    document = parse_json('{"train_micro_batch_size_per_gpu": "1", "gradient_cliping": 1}')
+
+    def unknown_keys(document: Document) -> Report:
+        report = check_document(document)
+        return replace(report, findings=tuple(f for f in report.findings if f.rule == "unknown-key"))
+
+    assert fix_document(document, unknown_keys).document.text == (
+        '{"train_micro_batch_size_per_gpu": "1", "gradient_clipping": 1}'
+    )

@@ -1,0 +1,42 @@
+"""The models describe the newest DeepSpeed: for an older one, what they refuse may be good."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from zerokit.config.versions import NEWEST, Version
+from zerokit.findings import Finding
+from zerokit.lint import check_config
+
+OLD = Version(0, 16, 9)
+
+
+def about(data: dict[str, Any], path: tuple[str, ...], version: Version | None) -> list[Finding]:
+    report = check_config({"train_micro_batch_size_per_gpu": 1, **data}, deepspeed_version=version)
+    return [finding for finding in report.findings if finding.path == path]
+
+
+@pytest.mark.parametrize(
+    ("data", "path"),
+    [
+        ({"elasticity": {"enabled": False}}, ("elasticity",)),
+        ({"zero_optimization": {"stage": 3, "mics_shard_size": 8}}, ("zero_optimization", "mics_shard_size")),
+        ({"optimizer": {"type": "OneBitAdam", "params": {"lr": 1e-3}}}, ("optimizer", "type")),
+    ],
+)
+def test_what_the_release_takes_is_a_note(data: dict[str, Any], path: tuple[str, ...]) -> None:
+    (note,) = about(data, path, OLD)
+    assert note.severity == "info"
+    assert note.message.endswith("DeepSpeed 0.16.9 still takes it")
+    assert not note.fix
+    for version in (None, NEWEST):
+        (error,) = about(data, path, version)
+        assert error.severity == "error"
+        assert "still takes it" not in error.message
+
+
+def test_what_no_release_takes_stays_an_error() -> None:
+    (error,) = about({"zero_optimization": {"stages": 3}}, ("zero_optimization", "stages"), OLD)
+    assert error.severity == "error"

@@ -1,0 +1,193 @@
+from typing import Any
+
+import pytest
+
+from tests.lint.asking import MICRO, RULES, found, said, zero
+from zerokit.config import ZeroOptimization
+from zerokit.config.base import Acts
+from zerokit.findings import Remove
+from zerokit.lint import check_config
+from zerokit.lint.examples import llama_8b, mixture_of_experts, quantised
+from zerokit.lint.rewrite import edit_data
+
+MODULES = (
+    "zero",
+    "refusals",
+    "zero_models",
+    "offload",
+    "nvme",
+    "host_memory",
+    "zenflow",
+    "buckets",
+    "saving",
+    "parallelism",
+    "zeropp",
+    "expert_parallel",
+    "compiling",
+    "activations_and_data",
+)
+"""The files of the topics zero, offload, buckets, saving and parallelism."""
+
+OURS = [
+    id for id, rule in RULES.items() if rule.check and rule.check.__module__.rsplit(".", 1)[-1] in MODULES
+]
+
+
+@pytest.mark.parametrize("id", OURS)
+def test_examples_show_what_they_are_for(id: str) -> None:
+    rule = RULES[id]
+    assert found(id, rule.bad, **rule.given)
+    mended = check_config(rule.good, **rule.given)
+    assert mended.ok
+    assert id not in {finding.rule for finding in mended.findings}
+
+
+@pytest.mark.parametrize("id", OURS)
+def test_fixes_mend_what_they_are_for(id: str) -> None:
+    rule = RULES[id]
+    config: Any = rule.bad
+    for finding in found(id, config, **rule.given):
+        for edit in finding.fix:
+            config = edit_data(config, edit)
+    if config is not rule.bad:
+        assert found(id, config, **rule.given) == []
+        assert check_config(config, **rule.given).ok
+
+
+@pytest.mark.parametrize("id", OURS)
+def test_pages_say_what_happens_and_where_it_was_read(id: str) -> None:
+    rule = RULES[id]
+    assert rule.title
+    assert "Source:" in rule.text
+    for finding in found(id, rule.bad, **rule.given):
+        assert finding.hint is not None
+        assert not finding.message.endswith(".")
+        assert not finding.hint.endswith(".")
+
+
+@pytest.mark.parametrize("key", ["round_robin_gradients", "elastic_checkpoint", "parameter_alignment"])
+def test_keys_of_other_stages_are_named(key: str) -> None:
+    path = f"zero_optimization.{key}"
+    assert said("stage12-key", zero(3, **{key: True})) == [(path, "warning")]
+    assert said("stage12-key", zero(2, **{key: True})) == []
+    assert said("stage12-key", zero(3, **{key: False})) == []
+
+
+def test_every_key_of_stage_3_is_known_below_it() -> None:
+    fields = ZeroOptimization.model_fields.items()
+    of_stage_3 = {
+        name
+        for name, field in fields
+        if any(isinstance(item, Acts) and item.stages == (3,) for item in field.metadata)
+    }
+    samples = {
+        "leaf_module": {"names": ["mlp"]},
+        "stage3_max_live_parameters": 1,
+        "sub_group_size": 1,
+        "zero_hpz_partition_size": 8,
+        "zero_quantized_weights": True,
+    }
+    assert set(samples) <= of_stage_3
+    expected = [(f"zero_optimization.{key}", "warning") for key in sorted(samples)]
+    assert sorted(said("stage3-key", zero(2, **samples))) == expected
+    assert said("stage3-key", zero(3, **samples)) == []
+
+
+def test_a_divided_model_is_gathered_in_every_stage() -> None:
+    config = zero(1, stage3_gather_16bit_weights_on_model_save=True)
+    assert said("stage3-key", config)
+    assert said("stage3-key", {**config, "tensor_parallel": {"autotp_size": 2}}) == []
+
+
+def test_nothing_is_said_of_a_stage_that_another_fills() -> None:
+    config = zero("auto", stage3_max_live_parameters=1, round_robin_gradients=True, contiguous_gradients=True)
+    rules = {finding.rule for finding in check_config(config).findings}
+    assert not rules & {"stage3-key", "stage12-key", "stage0-keys", "round-robin-gradients"}
+
+
+def test_a_mistyped_stage_is_not_taken_for_stage_0() -> None:
+    config = {**MICRO, "zero_optimization": {"stge": 3, "offload_param": {"device": "cpu"}}}
+    rules = {finding.rule for finding in check_config(config).findings}
+    assert not rules & {"no-stage", "stage0-keys", "offload-without-zero"}
+
+
+def test_an_absent_stage_is_one_finding() -> None:
+    config = {**MICRO, "zero_optimization": {"cpu_offload": True, "reduce_bucket_size": 5e8}}
+    (finding,) = found("no-stage", config)
+    assert finding.path == ("zero_optimization",)
+    assert "'cpu_offload' and 'reduce_bucket_size' do nothing" in finding.message
+    assert found("stage0-keys", config) == []
+    assert found("offload-without-zero", config) == []
+    assert found("no-stage", {**MICRO, "zero_optimization": {"_comment": "off"}}) == []
+
+
+def test_idle_keys_of_stage_0_are_listed_together() -> None:
+    keys = {"reduce_scatter": True, "overlap_comm": True, "reduce_bucket_size": 1e9}
+    (finding,) = found("stage0-keys", zero(0, **keys))
+    assert all(f"'{key}'" in finding.message for key in keys)
+    (finding,) = found("stage0-keys", zero(0, contiguous_gradients=True, sub_group_size=1, **keys))
+    assert "and 1 more do nothing" in finding.message
+    assert found("stage0-keys", zero(0)) == []
+
+
+@pytest.mark.parametrize(
+    ("config", "path", "severity"),
+    [
+        (zero(2, allgather_partitions=True), "zero_optimization.allgather_partitions", "info"),
+        (zero(2, allgather_partitions=False), "zero_optimization.allgather_partitions", "warning"),
+        ({**zero(2), "disable_allgather": True}, "disable_allgather", "warning"),
+        ({**zero(2), "allgather_size": 1e8}, "allgather_size", "warning"),
+        ({**zero(1), "pipeline": {"stages": 4}}, "pipeline.stages", "warning"),
+    ],
+)
+def test_keys_that_nothing_reads(config: dict[str, Any], path: str, severity: str) -> None:
+    (finding,) = found("dead-key", config)
+    assert (".".join(map(str, finding.path)), finding.severity) == (path, severity)
+    assert finding.fix == (Remove(finding.path),)
+
+
+def test_the_oldest_form_of_the_section_reads_allgather_size() -> None:
+    assert found("dead-key", {**MICRO, "zero_optimization": True, "allgather_size": 1e8}) == []
+
+
+@pytest.mark.parametrize("device", ["cpu", "auto"])
+def test_options_of_offload_are_good_where_there_may_be_offload(device: str) -> None:
+    offload = {"offload_optimizer": {"device": device}}
+    assert found("round-robin-gradients", zero(2, round_robin_gradients=True, **offload)) == []
+    assert found("unused-parameters-check", zero(2, ignore_unused_parameters=False, **offload)) == []
+
+
+@pytest.mark.parametrize(("stage", "count"), [(1, 1), (2, 1), (3, 0)])
+def test_contiguous_gradients_cannot_be_off_under_offload(stage: int, count: int) -> None:
+    config = zero(stage, contiguous_gradients=False, cpu_offload=True)
+    assert len(found("contiguous-gradients-offload", config)) == count
+    assert found("contiguous-gradients-offload", zero(stage, contiguous_gradients=False)) == []
+
+
+def test_experts_that_deepspeed_knows_need_no_leaf_module() -> None:
+    from dataclasses import replace
+
+    model = mixture_of_experts()
+    assert said("moe-leaf-module", zero(3), model=model) == [("zero_optimization", "info")]
+    assert said("moe-leaf-module", zero(2), model=model) == []
+    assert said("moe-leaf-module", zero(3), model=replace(model, model_type="qwen3_moe")) == []
+    assert said("moe-leaf-module", zero(3), model=llama_8b()) == []
+
+
+def test_a_quantised_model_is_not_divided_while_it_loads() -> None:
+    assert said("quantised-stage3", zero(3), model=quantised()) == [("zero_optimization.stage", "warning")]
+    assert said("quantised-stage3", zero(2), model=quantised()) == []
+    assert said("quantised-stage3", zero(3), model=llama_8b()) == []
+
+
+@pytest.mark.parametrize(
+    ("threshold", "model_threshold", "count"),
+    [(1e5, 2**62, 0), (4096 * 4096, 2**62, 1), (4096 * 4096, 1e8, 0), ("auto", 2**62, 0)],
+)
+def test_a_threshold_that_keeps_the_model_whole(threshold: Any, model_threshold: Any, count: int) -> None:
+    config = zero(
+        3,
+        stage3_param_persistence_threshold=threshold,
+        stage3_model_persistence_threshold=model_threshold,
+    )
+    assert len(found("nothing-divided", config, model=llama_8b())) == count

@@ -1,0 +1,126 @@
+"""Model types that zerokit does not know."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.models.transformers_models import build
+from zerokit.errors import ModelError
+from zerokit.models import load_model_shape, on_meta, registry
+
+_SMALL = {
+    "hidden_size": 64,
+    "intermediate_size": 100,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 300,
+    "pad_token_id": 0,
+}
+UNKNOWN: dict[str, dict[str, Any]] = {
+    "glm4": {"model_type": "glm4", **_SMALL, "head_dim": 16, "torch_dtype": "bfloat16"},
+    "mamba2": {
+        "model_type": "mamba2",
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "vocab_size": 300,
+        "num_heads": 8,
+        "head_dim": 8,
+        "n_groups": 1,
+        "pad_token_id": 0,
+    },
+    "convnext": {"model_type": "convnext", "hidden_sizes": [8, 16, 32, 24], "depths": [1, 1, 1, 1]},
+    "llava": {
+        "model_type": "llava",
+        "text_config": {"model_type": "llama", **_SMALL},
+        "vision_config": {"model_type": "clip_vision_model", "num_hidden_layers": 1},
+    },
+    "glm4_moe": {
+        "model_type": "glm4_moe",
+        **_SMALL,
+        "n_routed_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 16,
+        "first_k_dense_replace": 1,
+        "quantization_config": {"quant_method": "fp8"},
+    },
+    "gpt2 with cross attention": {"model_type": "gpt2", "add_cross_attention": True, "n_layer": 1},
+}
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_they_are_built_by_transformers(name: str) -> None:
+    config = UNKNOWN[name]
+    shape = load_model_shape(config)
+    plain = {key: value for key, value in config.items() if key != "quantization_config"}
+    model = build(plain, shape.architecture)
+    assert shape.counted_by == "transformers"
+    assert shape.num_parameters == sum(parameter.numel() for parameter in model.parameters())
+    assert shape.num_parameters == sum(shape.parameters_by_kind.values())
+    read = getattr(model.config, "hidden_size", None)
+    assert shape.hidden_size_for_accelerate == (
+        read or max(getattr(model.config, "hidden_sizes", [0])) or None
+    )
+
+
+def test_what_is_read_off_their_configs() -> None:
+    glm4, llava = load_model_shape(UNKNOWN["glm4"]), load_model_shape(UNKNOWN["llava"])
+    assert (glm4.hidden_size, glm4.head_dim, glm4.num_key_value_heads) == (64, 16, 2)
+    assert glm4.dtype == "bfloat16"
+    assert (llava.hidden_size_for_trainer, llava.hidden_size_for_accelerate) == (64, None)
+    assert load_model_shape(UNKNOWN["convnext"]).hidden_size_for_trainer == 32
+    assert load_model_shape(UNKNOWN["gpt2 with cross attention"]).tie_word_embeddings
+
+
+def test_their_experts() -> None:
+    shape = load_model_shape(UNKNOWN["glm4_moe"])
+    assert shape.experts is not None
+    assert (shape.experts.num_experts, shape.experts.num_experts_per_tok, shape.experts.num_layers) == (
+        4,
+        2,
+        1,
+    )
+    assert shape.parameters_by_kind["expert"] == 4 * 3 * 64 * 16
+    assert shape.num_parameters - shape.num_active_parameters == 2 * 3 * 64 * 16
+    assert shape.quantization == "fp8"
+
+
+@pytest.mark.parametrize("model_type", registry.FAMILY_OF)
+def test_kinds_told_by_names_are_those_that_are_known(model_type: str) -> None:
+    """Not for every tensor, but for nine tenths of the parameters of every model type that zerokit knows."""
+    shape = load_model_shape({"model_type": model_type})
+    right = sum(
+        tensor.total_elements for tensor in shape.tensors if on_meta.kind_by_name(tensor.name) == tensor.kind
+    )
+    assert right > 0.9 * shape.num_parameters
+
+
+def refusal(config: dict[str, Any], **options: Any) -> str:
+    with pytest.raises(ModelError) as caught:
+        load_model_shape(config, **options)
+    assert caught.value.where
+    assert caught.value.hint
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_nobody_knows_it() -> None:
+    assert "knows model type 'nonesuch'" in refusal({"model_type": "nonesuch"})
+
+
+def test_without_torch_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "model type 'glm4'" in refusal(UNKNOWN["glm4"], allow_torch=False)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    words = refusal(UNKNOWN["glm4"])
+    assert "where torch and transformers are installed" in words
+    assert "'add_cross_attention'" in refusal(UNKNOWN["gpt2 with cross attention"])
+
+
+def test_transformers_cannot_build_it() -> None:
+    assert "cannot build" in refusal({**UNKNOWN["glm4"], "num_attention_heads": "four"})
+    assert "cannot build" in refusal({**UNKNOWN["glm4"], "hidden_size": -4})
+    assert "cannot build" in refusal(
+        {"model_type": "llama", **_SMALL, "per_layer_config": {"1": {"intermediate_size": 30}}}
+    )

@@ -1,0 +1,85 @@
+"""``zerokit diff``: what two ds_configs do differently."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from zerokit.cli.output import print_json
+
+if TYPE_CHECKING:
+    from zerokit.config.diff import Difference, Side
+
+
+def diff(
+    left: Annotated[Path, typer.Argument(metavar="A", help="A ds_config.", show_default=False)],
+    right: Annotated[Path, typer.Argument(metavar="B", help="Another one.", show_default=False)],
+    num_gpus: Annotated[
+        int | None, typer.Option(min=1, help="GPUs of the run, to compare the batch sizes it leads to.")
+    ] = None,
+    output_format: Annotated[
+        Literal["text", "json"], typer.Option("--format", help="Form of the result.")
+    ] = "text",
+) -> None:
+    """Name what two ds_configs do differently. Exits with 1 if there is anything.
+
+    DeepSpeed's defaults are filled in, old names and forms count as the new ones, and comments, order and
+    spelling (5e8, 500000000) do not count.
+    """
+    from zerokit.config.diff import differences
+    from zerokit.config.load import load_ds_config
+
+    found = differences(load_ds_config(left), load_ds_config(right), num_gpus=num_gpus)
+    if output_format == "json":
+        print_json(_as_data(left, right, found))
+    else:
+        _print_text(left, right, found)
+    if any(difference.without_effect is None for difference in found):
+        raise typer.Exit(1)
+
+
+def _as_data(left: Path, right: Path, found: tuple[Difference, ...]) -> dict[str, Any]:
+    from zerokit.documents import dotted
+
+    def side(of: Side) -> dict[str, Any]:
+        return {"value": of.value, "given": of.given}
+
+    return {
+        "a": str(left),
+        "b": str(right),
+        "equal": all(difference.without_effect is not None for difference in found),
+        "differences": [
+            {
+                "path": dotted(difference.path),
+                "a": side(difference.left),
+                "b": side(difference.right),
+                "without_effect": difference.without_effect,
+            }
+            for difference in found
+        ],
+    }
+
+
+def _print_text(left: Path, right: Path, found: tuple[Difference, ...]) -> None:
+    from zerokit.cli.columns import columns
+    from zerokit.documents import dotted
+
+    acting = [difference for difference in found if difference.without_effect is None]
+    idle = [difference for difference in found if difference.without_effect is not None]
+    if acting:
+        rows = [(dotted(one.path), _show(one.left), _show(one.right)) for one in acting]
+        for line in columns([("key", str(left), str(right)), *rows]):
+            typer.echo(line)
+    else:
+        typer.echo(f"{left} and {right} do the same")
+    for one in idle:
+        typer.echo(f"no difference: {dotted(one.path)}, for {one.without_effect}")
+
+
+def _show(side: Side) -> str:
+    if side.given == "absent":
+        return "-"
+    return json.dumps(side.value) + (" (default)" if side.given == "default" else "")

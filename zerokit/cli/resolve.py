@@ -1,0 +1,224 @@
+"""``zerokit resolve``: every final value of a ds_config, with where it comes from."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from types import UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from zerokit.cli.output import print_json
+from zerokit.errors import ConfigError, ModelError, did_you_mean
+
+if TYPE_CHECKING:
+    from zerokit.config.resolution import Resolution, Value
+    from zerokit.documents import Document
+    from zerokit.models import ModelShape
+    from zerokit.recipe import LoadedRecipe
+
+
+def resolve(
+    num_gpus: Annotated[int, typer.Option(min=1, help="GPUs of the run.")],
+    file: Annotated[
+        Path | None,
+        typer.Argument(metavar="[FILE]", help="A ds_config; by default the recipe's.", show_default=False),
+    ] = None,
+    recipe: Annotated[
+        Path | None, typer.Option(help="The recipe of the run: resolve as launch/train.py does.")
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help='Sizes that are "auto" follow from it: a name, a Hub id, a folder, a config.json.'),
+    ] = None,
+    target: Annotated[
+        Literal["trainer", "accelerate", "deepspeed"],
+        typer.Option(help='Who hands the config to DeepSpeed, and so fills "auto".'),
+    ] = "trainer",
+    argument: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="An argument of the Trainer, or of the script under accelerate; may be repeated.",
+        ),
+    ] = None,
+    show_all: Annotated[bool, typer.Option("--all", help="DeepSpeed's defaults, too.")] = False,
+    output_format: Annotated[
+        Literal["text", "json"], typer.Option("--format", help="Form of the result.")
+    ] = "text",
+) -> None:
+    """Print every value that DeepSpeed will use, and where it comes from.
+
+    Below it stands what is silently lost, and what the run will refuse; then it exits with 1.
+    """
+    loaded, document = _read(file, recipe, target)
+    arguments = _parse_arguments(argument or [], target, loaded is not None)
+    shape = _shape(model, loaded)
+    resolution = _resolve(document, loaded, target, arguments, num_gpus, shape)
+    if output_format == "json":
+        print_json(_as_data(document.name, target, num_gpus, resolution, show_all))
+    else:
+        _print_text(resolution, show_all)
+    if resolution.refused:
+        raise typer.Exit(1)
+
+
+def _read(file: Path | None, recipe: Path | None, target: str) -> tuple[LoadedRecipe | None, Document]:
+    from zerokit.documents import Document, read_document
+
+    if recipe is None:
+        if file is None:
+            raise ConfigError("no ds_config", where="FILE", hint="Name one, or a recipe with --recipe")
+        return None, read_document(file)
+    if target != "trainer":
+        raise ConfigError(
+            f"a recipe is run by the Trainer, not by {target}", where="--recipe", hint="Leave --target out"
+        )
+    from zerokit.recipe import load_recipe
+
+    loaded = load_recipe(recipe)
+    source = loaded.recipe.deepspeed
+    if file is not None or isinstance(source, str):
+        return loaded, read_document(file or str(source))
+    if source is None:
+        from zerokit.config.build import build_ds_config
+
+        return loaded, Document(build_ds_config(zero_stage=2, precision=None).dump(), "zerokit's default")
+    written = loaded.origins.document.positions.items()
+    positions = {path[1:]: place for path, place in written if path[:1] == ("deepspeed",)}
+    return loaded, Document(source, str(recipe), positions)
+
+
+def _parse_arguments(words: list[str], target: str, has_recipe: bool) -> dict[str, Any]:
+    from zerokit.config.arguments import DEFAULTS
+    from zerokit.documents import parse_scalar
+
+    if words and has_recipe:
+        raise ConfigError("the recipe has the arguments", where="--argument", hint="Leave it out")
+    known = DEFAULTS[target]  # type: ignore[index]
+    found: dict[str, Any] = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        if not equals:
+            raise ConfigError(
+                f"'{word}' is not NAME=VALUE", where="--argument", hint="Write it like bf16=true"
+            )
+        if name not in known:
+            message = f"no key of a ds_config follows from '{name}' under the target {target}"
+            raise ConfigError(message, where="--argument", hint=did_you_mean(name, known))
+        # YAML reads a bare `no` as false, and it is one of the words for mixed_precision.
+        found[name] = text if isinstance(known[name], str) else parse_scalar(text)
+        _check_type(name, found[name], known[name])
+    return found
+
+
+def _check_type(name: str, value: Any, default: Any) -> None:
+    if name == "mixed_precision" and value not in ("no", "fp16", "bf16"):
+        raise ConfigError(f"'{value}' is no precision", where=f"--argument {name}", hint="Write bf16 or fp16")
+    if isinstance(default, str):
+        return
+    is_switch = isinstance(default, bool)
+    right: type | UnionType = bool if is_switch else int | float
+    if not isinstance(value, right) or (isinstance(value, bool) and not is_switch):
+        expected = "true or false" if is_switch else "a number"
+        raise ConfigError(f"{value!r} is not {expected}", where=f"--argument {name}", hint=f"Give {expected}")
+
+
+def _shape(model: str | None, loaded: LoadedRecipe | None) -> ModelShape | None:
+    if model is None and loaded is None:
+        return None
+    from zerokit.models import load_model_shape
+
+    if model is not None:
+        return load_model_shape(model)
+    assert loaded is not None
+    section = loaded.recipe.model
+    source = section.path or section.from_config
+    try:
+        # A recipe's model may lie on the machine that trains; then its sizes are not known here.
+        return load_model_shape(source, allow_network=False, allow_torch=False) if source else None
+    except ModelError:
+        return None
+
+
+def _resolve(
+    document: Document,
+    loaded: LoadedRecipe | None,
+    target: Literal["trainer", "accelerate", "deepspeed"],
+    given: dict[str, Any],
+    num_gpus: int,
+    shape: ModelShape | None,
+) -> Resolution:
+    from zerokit.config.arguments import Arguments
+    from zerokit.config.resolution import Run, resolve, resolve_settled
+
+    hidden = shape.hidden_size_for_trainer if shape else None
+    if loaded is not None:
+        return resolve_settled(
+            document,
+            loaded.recipe.training,
+            where=lambda name: loaded.where("training", name),
+            world_size=num_gpus,
+            hidden_size=hidden,
+        )
+    nested = shape is not None and shape.hidden_size_for_accelerate is None
+    arguments = Arguments(target, given, "--argument {}".format)
+    return resolve(document, Run(arguments, num_gpus, hidden, nested))
+
+
+def _as_data(name: str, target: str, num_gpus: int, resolution: Resolution, show_all: bool) -> dict[str, Any]:
+    from zerokit.documents import dotted, finite
+
+    return {
+        "file": name,
+        "target": target,
+        "num_gpus": num_gpus,
+        "values": [
+            {
+                "path": dotted(value.path),
+                "value": finite(value.value),
+                "origin": value.origin,
+                "detail": value.detail,
+                "line": value.line,
+                "known": value.known,
+            }
+            for value in _shown(resolution, show_all)
+        ],
+        "lost": [{"name": one.name, "message": one.message, "line": one.line} for one in resolution.lost],
+        "refused": list(resolution.refused),
+    }
+
+
+def _shown(resolution: Resolution, show_all: bool) -> list[Value]:
+    return [value for value in resolution.values if show_all or value.origin != "default"]
+
+
+def _print_text(resolution: Resolution, show_all: bool) -> None:
+    from zerokit.cli.columns import columns
+    from zerokit.documents import dotted
+    from zerokit.units import quantity
+
+    shown = _shown(resolution, show_all)
+    rows = [(dotted(value.path), _show(value), value.origin, _detail(value)) for value in shown]
+    for line in columns([("key", "value", "origin", "from"), *rows]):
+        typer.echo(line)
+    hidden = len(resolution.values) - len(shown)
+    if hidden:
+        typer.echo(f"{quantity(hidden, 'value')} at DeepSpeed's default: show them with --all")
+    for one in resolution.lost:
+        line = f" (line {one.line})" if one.line else ""
+        typer.echo(f"lost: {one.name}{line}: {one.message}")
+    for reason in resolution.refused:
+        typer.echo(f"refused: {reason}")
+
+
+def _show(value: Value) -> str:
+    if not value.known:
+        return "?"
+    return "inf" if value.value == math.inf else json.dumps(value.value)
+
+
+def _detail(value: Value) -> str:
+    return f"{value.detail}, line {value.line}" if value.origin == "file" and value.line else value.detail

@@ -1,0 +1,64 @@
+"""One form for all ways of writing the same ds_config: defaults filled in, one name for each key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from zerokit.config.base import is_comment
+from zerokit.config.offload import OffloadOptimizer, OffloadParam
+from zerokit.config.root import DeepSpeedConfig
+from zerokit.documents import KeyPath
+
+_ZERO = "zero_optimization"
+
+RENAMED: Mapping[str, str] = {
+    "cpu_offload": "offload_optimizer",
+    "cpu_offload_param": "offload_param",
+    "stage3_gather_fp16_weights_on_model_save": "stage3_gather_16bit_weights_on_model_save",
+}
+"""Deprecated keys of `zero_optimization` -> what DeepSpeed sets in their place (`new_param` in
+`deepspeed/runtime/zero/config.py`)."""
+
+
+def normal_form(config: DeepSpeedConfig) -> dict[str, Any]:
+    """Everything that DeepSpeed reads from `config`, nested, with DeepSpeed's defaults.
+
+    Comments are gone, deprecated keys are replaced, and `overlap_comm` is decided by the stage if it is not
+    given. Batch sizes that DeepSpeed computes stay absent, and so does what is null.
+    """
+    data: dict[str, Any] = _without_null(without_comments(config.dump(all=True)))
+    zero = data[_ZERO]
+    if zero.pop("cpu_offload", None):
+        zero["offload_optimizer"] = OffloadOptimizer(device="cpu").dump(all=True)
+    if zero.pop("cpu_offload_param", None):
+        zero["offload_param"] = OffloadParam(device="cpu").dump(all=True)
+    if zero.pop("stage3_gather_fp16_weights_on_model_save", False):
+        zero["stage3_gather_16bit_weights_on_model_save"] = True
+    zero.pop("cpu_offload_use_pin_memory", None)
+    zero.setdefault("overlap_comm", zero["stage"] == 3)
+    return data
+
+
+def _without_null(data: Any) -> Any:
+    if isinstance(data, Mapping):
+        return {key: _without_null(value) for key, value in data.items() if value is not None}
+    return data
+
+
+def without_comments(data: Any) -> Any:
+    """A copy of `data` without the keys that only talk to people."""
+    if isinstance(data, Mapping):
+        return {key: without_comments(value) for key, value in data.items() if not is_comment(key)}
+    if isinstance(data, list):
+        return [without_comments(item) for item in data]
+    return data
+
+
+def leaves(data: Mapping[str, Any], path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
+    """Every value that is no section, with its path; an empty section is a value, and so is a list."""
+    for key, value in data.items():
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, (*path, key))
+        else:
+            yield (*path, key), value

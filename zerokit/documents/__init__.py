@@ -1,0 +1,28 @@
+"""The one reader of JSON and YAML.
+
+Both formats give plain Python data plus the line and column of every key and value, and both reject
+duplicate keys: DeepSpeed rejects them too, while transformers and accelerate keep the last one in
+silence, so that one file would mean two things.
+"""
+
+from zerokit.documents.document import Departure, Document, Key, KeyPath, Span, dotted, finite
+from zerokit.documents.json_reader import parse_json
+from zerokit.documents.reading import parse_document, read_bytes, read_document, shown
+from zerokit.documents.yaml_reader import parse_scalar, parse_yaml
+
+__all__ = [
+    "Departure",
+    "Document",
+    "Key",
+    "KeyPath",
+    "Span",
+    "dotted",
+    "finite",
+    "parse_document",
+    "parse_json",
+    "parse_scalar",
+    "parse_yaml",
+    "read_bytes",
+    "read_document",
+    "shown",
+]

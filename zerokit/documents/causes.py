@@ -1,0 +1,142 @@
+"""What usually makes a text no JSON, in words."""
+
+from __future__ import annotations
+
+import json
+import re
+
+CLOSER = {"{": "}", "[": "]"}
+DOUBLE_QUOTES = 'JSON takes double quotes (")'
+
+_MERGE_CONFLICT = re.compile(r"^(?:<{7}|={7}|>{7}|\|{7})(?: |\r?$)", re.MULTILINE)
+_MARKUP = re.compile(r"\s*<(?:!doctype|!--|\?xml|html|head|body|[a-z]+[ >])", re.IGNORECASE)
+_SCALAR = re.compile(r"true|false|null|-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+_WORD = re.compile(r"[^\s,\]}:\"']+")
+_PLACEHOLDER = re.compile(r"\$|\{\{|<.*>|[A-Z](?:[A-Z0-9_]|(?<=[0-9])(?:st|nd|rd|th)){2,}$|@.*@|%")
+_QUOTES = "“”„‟«»‘’‚‛`"  # noqa: RUF001 - these are what is looked for
+
+NOT_JSON_WORDS = {
+    "True": "true",
+    "False": "false",
+    "None": "null",
+    "TRUE": "true",
+    "FALSE": "false",
+    "NULL": "null",
+    "yes": "true",
+    "no": "false",
+    "undefined": "null",
+}
+"""Words of other languages, and how JSON spells them."""
+
+
+def departure(kind: str, word: str) -> tuple[str, str]:
+    """Message and hint for a place that is not JSON, though DeepSpeed's reader takes it.
+
+    Args:
+        kind: one of those of :attr:`zerokit.documents.Departure.kind`.
+        word: what stands there.
+    """
+    if kind == "bare value":
+        return _bare_value(word)
+    return {
+        "comment": (
+            "a comment, which JSON does not have",
+            'Write a key "_comment" at the top of the file instead',
+        ),
+        "trailing comma": ("a comma after the last entry", "Remove it: JSON does not allow one"),
+        "missing comma": ("a comma is missing", "Add it"),
+        "bare key": (f"expected a key in double quotes, found {word}", _quoted(word)),
+        "single quotes": ("a string in single quotes", DOUBLE_QUOTES),
+        "byte-order mark": ("a byte-order mark at the start", "Save it as UTF-8 without one"),
+        "no braces": ("no braces around the whole", "Write { ... } around it"),
+    }[kind]
+
+
+def _quoted(word: str) -> str:
+    return DOUBLE_QUOTES if word[:1] in _QUOTES else f'Write "{word}"'
+
+
+def _bare_value(word: str) -> tuple[str, str]:
+    if word in NOT_JSON_WORDS:
+        return (
+            f"'{word}' is not a value of JSON",
+            f"Write {NOT_JSON_WORDS[word]}: JSON has true, false and null",
+        )
+    if word.lstrip("+-").lower() in ("nan", "inf", "infinity"):
+        return f"'{word}' is not a value of JSON", "Write a finite number, or remove the key"
+    if is_scalar(word):
+        return f"a comma is missing after {word}", "Add it, or remove what follows"
+    if _PLACEHOLDER.match(word):
+        return f"'{word}' is a placeholder, not a value", "Fill the template in first"
+    if word[0] in _QUOTES:
+        return f"the quotation mark {word[0]} is not one of JSON's", DOUBLE_QUOTES
+    if word[0].isdigit() or word[0] in "+-.":
+        return f"'{word}' is not a number of JSON", "Write it in plain digits, such as 0.5, 1000 or 5e8"
+    return f"'{word}' is not a value of JSON", "Put a text in double quotes"
+
+
+def is_scalar(word: str) -> bool:
+    """Whether `word` is one of JSON's numbers, or true, false or null."""
+    return _SCALAR.fullmatch(word) is not None
+
+
+def word_at(text: str, start: int) -> str:
+    """The word that begins at `start`, or the one character."""
+    match = _WORD.match(text, start)
+    word = match[0] if match is not None else text[start : start + 1]
+    return word if len(word) <= 40 else f"{word[:36]}..."
+
+
+def hint_for_missing_value(found: str) -> str:
+    """What to do where a value should be and a bracket, comma or colon is."""
+    return "Remove the comma" if found == "," else "Write the value" if found != ":" else "Remove one colon"
+
+
+def hint_for_missing_colon(found: str) -> str:
+    """What to do where a colon should follow a key."""
+    return "Write ':' for '='" if found == "=" else "Add it"
+
+
+def hint_for_missing_key(found: str) -> str:
+    """What to do where a key should be."""
+    if found == ",":
+        return "Remove one of them"
+    if found in _QUOTES:
+        return DOUBLE_QUOTES
+    if found in "{[":
+        return "Write a key in front of it, or remove the bracket"
+    return "Mend the syntax there"
+
+
+def text_after_the_end(text: str, at: int) -> tuple[str, str]:
+    """Message and hint for what follows the JSON value."""
+    char = text[at]
+    if char in "}]":
+        return f"one '{char}' too many", "Remove it"
+    if char in "{[":
+        return "a second JSON value after the first", "Put each into a file of its own"
+    if text.startswith("```", at):
+        return "text after the end of the JSON value", "Remove it: ``` is Markdown, not JSON"
+    return "text after the end of the JSON value", "Remove it"
+
+
+def malformed_string(error: json.JSONDecodeError, text: str, start: int) -> tuple[str, str, int]:
+    """Message, hint and offset of a mistake in the string that begins at `start`."""
+    at = error.pos
+    if error.msg.startswith("Unterminated") or text[at : at + 1] in ("\n", "\r"):
+        return "a string that is not closed on its line", 'Add the double quote (")', start
+    if error.msg.startswith("Invalid control"):
+        return "a tab or another control character in a string", "Write it as an escape, such as \\t", at
+    return "a backslash that begins no escape of JSON", "Write \\\\ for a backslash", at
+
+
+def not_json_at_all(text: str) -> tuple[str, str, int] | None:
+    """Message, hint and offset if the text is something else altogether, or was left unfinished by git."""
+    conflict = _MERGE_CONFLICT.search(text)
+    if conflict is not None:
+        return "a merge conflict that nobody settled", "Keep one of the two sides", conflict.start()
+    if _MARKUP.match(text):
+        return "is a web page, not JSON", "Download the raw file, not the page that shows it", 0
+    if text.startswith("version https://git-lfs.github.com/"):
+        return "is a pointer of Git LFS, not the file", "Fetch the file: git lfs pull", 0
+    return None

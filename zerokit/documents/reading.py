@@ -1,0 +1,94 @@
+"""Files to text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from zerokit.documents.document import Document
+from zerokit.documents.json_reader import parse_json
+from zerokit.documents.yaml_reader import parse_yaml
+from zerokit.errors import DocumentError
+
+_SUFFIXES = (".json", ".yaml", ".yml")
+
+
+def read_document(path: str | Path, *, lenient: bool = False, max_bytes: int | None = None) -> Document:
+    """Read a file: JSON by the ending ``.json``, YAML by ``.yaml`` or ``.yml``.
+
+    Args:
+        path: the file.
+        lenient: of JSON, read what DeepSpeed reads; see :func:`zerokit.documents.parse_json`.
+        max_bytes: refuse larger files unread.
+
+    Raises:
+        DocumentError: no such file, not UTF-8, too large, not JSON or YAML, or a duplicate key.
+    """
+    file = Path(path)
+    name = shown(path)
+    if file.suffix.lower() not in _SUFFIXES and not file.is_dir():
+        raise DocumentError(
+            f"cannot tell the format from the ending '{file.suffix}'",
+            where=name,
+            hint="Name the file .json, .yaml or .yml",
+        )
+    content = read_bytes(file, max_bytes=max_bytes)
+    return parse_document(
+        content, name, yaml=file.suffix.lower() != ".json", lenient=lenient, max_bytes=max_bytes
+    )
+
+
+def read_bytes(path: str | Path, *, max_bytes: int | None = None) -> bytes:
+    """The content of a file, but no more of it than a byte over `max_bytes`.
+
+    Raises:
+        DocumentError: no such file, a folder, or one that may not be read.
+    """
+    name = shown(path)
+    try:
+        with Path(path).open("rb") as opened:
+            return opened.read() if max_bytes is None else opened.read(max_bytes + 1)
+    except FileNotFoundError:
+        raise DocumentError("no such file", where=name, hint="Check the path") from None
+    except IsADirectoryError:
+        raise DocumentError("is a folder, not a file", where=name, hint="Name a file in it") from None
+    except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise DocumentError(f"cannot be read: {reason}", where=name, hint="Check its permissions") from None
+
+
+def shown(path: str | Path) -> str:
+    """A path as it can be printed: bytes of it that are no text are replaced."""
+    return str(path).encode(errors="surrogateescape").decode(errors="replace")
+
+
+def parse_document(
+    content: bytes, name: str, *, yaml: bool = False, lenient: bool = False, max_bytes: int | None = None
+) -> Document:
+    """Parse the bytes of a file.
+
+    Args:
+        content: what the file holds; a byte-order mark is passed over.
+        name: the file, for errors.
+        yaml: read YAML rather than JSON.
+        lenient: of JSON, read what DeepSpeed reads.
+        max_bytes: refuse what is larger.
+
+    Raises:
+        DocumentError: not UTF-8, too large, not JSON or YAML, or a duplicate key.
+    """
+    if max_bytes is not None and len(content) > max_bytes:
+        raise DocumentError(
+            f"is larger than {max_bytes >> 20} MiB", where=name, hint="Name a file of settings, not of data"
+        )
+    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise DocumentError("is UTF-16, not UTF-8", where=name, hint="Save it as UTF-8")
+    if b"\0" in content:
+        raise DocumentError("is a binary file, not text", where=name, hint="Name a text file")
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise DocumentError(
+            f"is not UTF-8 (byte {error.start})", where=f"{name}:{line}", hint="Save it as UTF-8"
+        ) from None
+    return parse_yaml(text.removeprefix("\ufeff"), name) if yaml else parse_json(text, name, lenient=lenient)

@@ -1,0 +1,115 @@
+"""YAML with positions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from zerokit.documents.document import Document, KeyPath
+from zerokit.errors import DocumentError
+
+
+def parse_yaml(text: str, name: str = "<yaml>") -> Document:
+    """Parse YAML with the safe schema, plus ``1e-5`` as a number (YAML 1.1 reads it as a string).
+
+    Raises:
+        DocumentError: a syntax error or a duplicate key, with its line.
+    """
+    import yaml
+
+    loader = None
+    try:
+        loader = _yaml_loader_class()(text)  # refuses control characters
+        node = loader.get_single_node()
+        if node is None:
+            return Document(None, name)
+        positions = dict(_yaml_positions(node, name))
+        return Document(loader.construct_document(node), name, positions)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name
+        raise DocumentError(
+            f"is not YAML: {error.problem or error.context}", where=where, hint=_hint(text, mark)
+        ) from None
+    except (yaml.YAMLError, ValueError, OverflowError) as error:
+        raise DocumentError(f"is not YAML: {error}", where=name, hint="Mend the syntax") from None
+    except RecursionError:
+        raise DocumentError("is nested too deeply", where=name, hint="Flatten it") from None
+    finally:
+        if loader is not None:
+            loader.dispose()
+
+
+def parse_scalar(text: str) -> Any:
+    """A command-line value as YAML reads it: ``1e-5``, ``true``, ``[1, 2]``, ``null``, a string.
+
+    Raises:
+        DocumentError: not a YAML value.
+    """
+    return parse_yaml(text, name=f"value '{text}'").data
+
+
+def _hint(text: str, mark: Any) -> str:
+    line = text.split("\n")[mark.line] if mark is not None and mark.line <= text.count("\n") else ""
+    if "\t" in line[: len(line) - len(line.lstrip())]:
+        return "Indent with spaces: YAML takes no tabs there"
+    return "Mend the syntax there"
+
+
+def _yaml_loader_class() -> type[Any]:
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        pass
+
+    # YAML 1.2's float, under which 1e-5 is a number; people write learning rates this way.
+    Loader.add_implicit_resolver(
+        "tag:yaml.org,2002:float",
+        re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)[eE][-+]?[0-9]+$"),
+        list("-+.0123456789"),
+    )
+    return Loader
+
+
+def _yaml_positions(root: Any, name: str) -> Iterator[tuple[KeyPath, tuple[int, int]]]:
+    """Positions of every key path below `root`; raises on duplicate keys.
+
+    A node reached through an alias is walked only where it is first met, so that nested aliases
+    cannot make the walk exponential.
+    """
+    import yaml
+
+    walked: set[int] = set()
+
+    def walk(node: Any, path: KeyPath) -> Iterator[tuple[KeyPath, tuple[int, int]]]:
+        if id(node) in walked:
+            return
+        walked.add(id(node))
+        if isinstance(node, yaml.MappingNode):
+            seen: dict[str, int] = {}
+            for key_node, value_node in node.value:
+                line = key_node.start_mark.line + 1
+                if not isinstance(key_node, yaml.ScalarNode):
+                    raise DocumentError(
+                        "a key that is itself a list or a mapping",
+                        where=f"{name}:{line}",
+                        hint="Use a plain word as the key",
+                    )
+                key = key_node.value
+                if key in seen and key_node.tag != "tag:yaml.org,2002:merge":
+                    raise DocumentError(
+                        f"the key '{key}' stands twice (first on line {seen[key]})",
+                        where=f"{name}:{line}",
+                        hint="Remove one of them",
+                    )
+                seen[key] = line
+                yield (*path, key), (line, key_node.start_mark.column + 1)
+                yield from walk(value_node, (*path, key))
+        elif isinstance(node, yaml.SequenceNode):
+            for index, item in enumerate(node.value):
+                yield (*path, index), (item.start_mark.line + 1, item.start_mark.column + 1)
+                yield from walk(item, (*path, index))
+
+    yield (), (root.start_mark.line + 1, root.start_mark.column + 1)
+    yield from walk(root, ())

@@ -1,0 +1,84 @@
+"""From the paths that a person names to documents that can be checked."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from zerokit.documents import Document, parse_document, read_bytes, shown
+from zerokit.errors import DocumentError
+from zerokit.lint.accelerate_file import check_accelerate_yaml, is_accelerate_config
+from zerokit.lint.recognise import looks_like_ds_config, mentions_ds_config, refuse_other_files
+from zerokit.lint.run import OnBug, Report, check_document
+
+MAX_BYTES = 4 << 20
+"""The largest file that is read: a hundred times the largest ds_config seen."""
+
+STDIN = Path("-")
+_YAML = (".yaml", ".yml")
+
+
+def files_in(paths: Sequence[Path]) -> Iterator[Path | DocumentError]:
+    """The files that `paths` name: themselves, and of a folder those that look like a ds_config.
+
+    A folder without any gives an error in its place.
+    """
+    for path in paths:
+        if path == STDIN or not path.is_dir():
+            yield path
+            continue
+        found = [file for file in _json_files(path) if _is_meant(file)]
+        if not found:
+            yield DocumentError(
+                "there is no ds_config in this folder", where=shown(path), hint="Name the file itself"
+            )
+        yield from found
+
+
+def read_file(path: Path) -> Document:
+    """Read a file as DeepSpeed would, or the YAML of ``accelerate launch``; ``-`` is standard input.
+
+    Raises:
+        DocumentError: it cannot be read, or is surely something else.
+    """
+    if path == STDIN:
+        content, name = sys.stdin.buffer.read(MAX_BYTES + 1), "<stdin>"
+    else:
+        content, name = read_bytes(path, max_bytes=MAX_BYTES), shown(path)
+    yaml = path.suffix.lower() in _YAML or (
+        path.suffix.lower() != ".json" and content.lstrip()[:1] not in (b"{", b"[", b"")
+    )
+    document = parse_document(content, name, yaml=yaml, lenient=True, max_bytes=MAX_BYTES)
+    if not is_accelerate_config(document.data):
+        refuse_other_files(document)
+    return document
+
+
+def check_file(document: Document, *, on_bug: OnBug | None = None, **run: Any) -> Report:
+    """Everything that is wrong with a ds_config, or with the YAML of ``accelerate launch``."""
+    if is_accelerate_config(document.data):
+        return check_accelerate_yaml(document, on_bug=on_bug)
+    return check_document(document, on_bug=on_bug, **run)
+
+
+def _json_files(folder: Path) -> Iterator[Path]:
+    for parent, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and name != "node_modules")
+        yield from (Path(parent, name) for name in sorted(names) if name.lower().endswith(".json"))
+
+
+def _is_meant(file: Path) -> bool:
+    """Whether a file of a folder is a ds_config, perhaps a broken one."""
+    try:
+        content = read_bytes(file, max_bytes=MAX_BYTES)
+    except DocumentError:
+        return False
+    if len(content) > MAX_BYTES or not mentions_ds_config(content):
+        return False
+    try:
+        return looks_like_ds_config(parse_document(content, str(file), lenient=True).data)
+    except DocumentError:
+        return True

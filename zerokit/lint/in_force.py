@@ -1,0 +1,78 @@
+"""What a rule may take for granted about a config: values in force, and a rank's share of things."""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import Any
+
+from pydantic import BaseModel
+
+from zerokit.config.base import AUTO
+from zerokit.lint.subject import Subject
+
+ZERO = "zero_optimization"
+
+
+def in_force(subject: Subject, *path: str) -> Any:
+    """The value that DeepSpeed reads at `path`: the file's, or else DeepSpeed's default.
+
+    None if a section on the way is absent, if the value is "auto", or if it may stand in a key that was not
+    understood: a rule that gets None has nothing to say.
+    """
+    if subject.unsure(*path):
+        return None
+    node: Any = subject.config
+    for key in path:
+        node = getattr(node, key, None) if isinstance(node, BaseModel) else None
+    return None if node == AUTO else node
+
+
+def is_set_to(subject: Subject, value: object, *path: str) -> bool:
+    """Whether the file itself gives exactly `value` at `path`; ``True`` is not 1."""
+    written = subject.written_at(*path)
+    return written == value and type(written) is type(value)
+
+
+def model_dtype_bytes(subject: Subject) -> int | None:
+    """Bytes of a parameter or gradient while it trains: 2 in bf16 and fp16, 4 in fp32.
+
+    None where it is "auto" or not certain. transformers and accelerate add a section that is absent.
+    Source: `get_data_types` in `deepspeed/runtime/engine.py`.
+    """
+    if subject.target != "deepspeed" and not subject.sets("bf16") and not subject.sets("fp16"):
+        return None
+    flags = []
+    for section in ("bf16", "fp16"):
+        if subject.unsure(section, "enabled"):
+            return None
+        value = getattr(getattr(subject.config, section, None), "enabled", False)
+        if value == AUTO:
+            return None
+        flags.append(value)
+    return 2 if any(flags) else 4
+
+
+def offloads_optimizer(subject: Subject) -> bool | None:
+    """Whether optimizer states leave the GPU; None if the device is "auto" or not certain."""
+    if subject.offload_optimizer is not None:
+        return True
+    section = subject.zero.offload_optimizer
+    certain = not subject.unsure(ZERO, "offload_optimizer", "device")
+    return False if certain and (section is None or section.device != AUTO) else None
+
+
+def share(elements: int, ranks: int) -> int:
+    """One rank's part, in elements, where DeepSpeed pads to a multiple of the number of ranks."""
+    return ceil(elements / ranks)
+
+
+def gpus_on_a_node(subject: Subject) -> int:
+    """GPUs of the run that share a host, which must be known to be of one."""
+    assert subject.num_gpus is not None
+    return min(subject.num_gpus, subject.gpus_per_node)
+
+
+def autotp_size(subject: Subject) -> int:
+    """Tensor-parallel ranks; 1 where `tensor_parallel` is absent or off."""
+    size = subject.written_at("tensor_parallel", "autotp_size")
+    return size if isinstance(size, int) and size > 1 else 1

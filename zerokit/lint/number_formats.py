@@ -1,0 +1,67 @@
+"""Which number formats a config trains in, as far as it can be told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from zerokit.config.base import AUTO
+from zerokit.lint.in_force import in_force
+from zerokit.lint.subject import Subject
+
+Precision = Literal["bf16", "fp16", "fp32"]
+
+FORMATS: Mapping[str, str] = {
+    "fp32": "fp32",
+    "float32": "fp32",
+    "float": "fp32",
+    "torch.float32": "fp32",
+    "fp16": "fp16",
+    "float16": "fp16",
+    "half": "fp16",
+    "torch.float16": "fp16",
+    "bf16": "bf16",
+    "bfloat16": "bf16",
+    "torch.bfloat16": "bf16",
+    "int8": "int8",
+    "torch.int8": "int8",
+}
+"""The spellings that `DtypeEnum` in `deepspeed/runtime/config.py` knows, with the format that each means."""
+
+
+def switch(subject: Subject, section: Literal["bf16", "fp16"]) -> bool | None:
+    """Whether the section is on; None where that is open.
+
+    It is open where it is "auto" (unless the recipe says what fills it), where it may stand in a key that was
+    not understood, and where the section is absent although the Trainer or accelerate may add it
+    (`set_mixed_precision` in accelerate `utils/dataclasses.py`). A section without `enabled` is off.
+    """
+    if subject.unsure(section, "enabled"):
+        return None
+    if not subject.sets(section):
+        return False if subject.target == "deepspeed" else None
+    model = getattr(subject.config, section)
+    value = False if model is None else model.enabled
+    if value != AUTO:
+        return bool(value)
+    filled = subject.recipe.training.get(section) if subject.recipe is not None else None
+    return filled if isinstance(filled, bool) else None
+
+
+def precision(subject: Subject) -> Precision | None:
+    """What the model trains in, or None where that is open or contradictory.
+
+    Source: `get_data_types` in `deepspeed/runtime/engine.py`.
+    """
+    bf16, fp16 = switch(subject, "bf16"), switch(subject, "fp16")
+    if bf16 and fp16:
+        return None
+    if bf16 or fp16:
+        return "bf16" if bf16 else "fp16"
+    return "fp32" if bf16 is False and fp16 is False else None
+
+
+def format_at(subject: Subject, *path: str) -> str | None:
+    """The number format named at `path`, such as ``bf16`` for "torch.bfloat16"; None if none is named."""
+    name = in_force(subject, *path)
+    return FORMATS.get(name) if isinstance(name, str) else None

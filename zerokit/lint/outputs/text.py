@@ -1,0 +1,90 @@
+"""The report for people: one line a finding, which other programs can search too."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+
+from zerokit.documents import dotted
+from zerokit.findings import Finding
+from zerokit.lint.outputs.checked import CheckedFile, counted
+from zerokit.units import quantity
+
+STYLES = {"error": "bold red", "warning": "yellow", "info": "cyan", "fixed": "green"}
+
+_MOST_NAMES = 3
+"""Of rules that were not run; where there are more, JSON and ``zerokit explain`` name them."""
+
+Part = tuple[str, str]
+"""Some text and its style."""
+
+
+def print_text(files: Sequence[CheckedFile], print_line: Callable[[Sequence[Part]], None]) -> None:
+    """Print findings, a line for each file without any, what was not checked, and a summary.
+
+    Args:
+        files: what was checked; those that cannot be read are left out.
+        print_line: prints the parts of one line, one behind the other.
+    """
+    readable = [file for file in files if file.error is None]
+    for file in readable:
+        for finding in file.fixed:
+            print_line(_line(file.name, "fixed", finding))
+        for finding in file.report.findings:
+            print_line(_line(file.name, finding.severity, finding))
+        if not file.report.findings:
+            print_line([(f"{file.name}: ", ""), ("no problems", "green")])
+    for line in (*_not_run(readable), *_summary(readable)):
+        print_line([(line, "dim")])
+
+
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029)}
+"""What a name in a file must not do to a terminal, or to the lines of the report."""
+
+
+def _line(name: str, kind: str, finding: Finding) -> list[Part]:
+    place = "".join(f":{number}" for number in (finding.line, finding.column) if number is not None)
+    hint = f". {finding.hint}" if finding.hint and kind != "fixed" else ""
+    inside = f" ({dotted(finding.path)})" if len(finding.path) > 1 else ""
+    return [
+        (f"{name}{place}: ", "bold"),
+        (kind, STYLES[kind]),
+        (f": {finding.message}{hint}".translate(_CONTROLS), ""),
+        (f"{inside} [{finding.rule}]".translate(_CONTROLS), "dim"),
+    ]
+
+
+def _not_run(files: Sequence[CheckedFile]) -> Iterator[str]:
+    """In one line, which rules had to be left out, and what they would have to be told."""
+    rules: dict[str, tuple[str, ...]] = {}
+    for file in files:
+        rules.update(file.report.not_run)
+    if not rules:
+        return
+    if len(rules) <= _MOST_NAMES:
+        told = ", ".join(
+            f"{rule} (needs {' and '.join(map(_option, needs))})" for rule, needs in rules.items()
+        )
+        yield f"not checked: {told}"
+        return
+    count = Counter(need for needs in rules.values() for need in needs)
+    options = ", ".join(f"{_option(need)} ({number})" for need, number in count.most_common())
+    yield f"not checked: {len(rules)} rules that need {options}; 'zerokit explain' lists them"
+
+
+def _option(need: str) -> str:
+    return f"--{need.replace('_', '-')}"
+
+
+def _summary(files: Sequence[CheckedFile]) -> Iterator[str]:
+    found = counted(files).items()
+    fixed = sum(len(file.fixed) for file in files)
+    suppressed = sum(len(file.report.suppressed) for file in files)
+    if not found and not fixed and not suppressed:
+        return
+    parts = [f"{fixed} fixed"] * bool(fixed)
+    parts += [f"{number} info" if kind == "info" else quantity(number, kind) for kind, number in found]
+    parts += [f"{suppressed} switched off"] * bool(suppressed)
+    fixable = sum(bool(finding.fix) for file in files for finding in file.report.findings)
+    mend = f" ({fixable} can be mended by --fix)" if fixable else ""
+    yield f"{', '.join(parts)} in {quantity(len(files), 'file')}{mend}"

@@ -1,0 +1,118 @@
+"""What is wrong with a file as a text: DeepSpeed reads more than JSON, transformers and accelerate do not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+
+from zerokit.config.auto import Target
+from zerokit.documents import Departure, Document, KeyPath
+from zerokit.findings import Finding, ReplaceText
+from zerokit.lint.rule import RULES
+
+RULE = "not-plain-json"
+
+_PLURAL = {
+    "comment": "comments",
+    "trailing comma": "a comma after the last entry",
+    "missing comma": "missing commas",
+    "bare key": "keys without quotes",
+    "bare value": "texts without quotes",
+    "single quotes": "single quotes",
+    "byte-order mark": "a byte-order mark",
+    "no braces": "no braces around the whole",
+}
+
+
+def check_text(
+    document: Document, found: list[Finding], target: Target | None
+) -> tuple[list[Finding], list[Finding]]:
+    """What the text says about findings of values, and what is wrong with the text itself.
+
+    Args:
+        document: as a lenient reader gave it.
+        found: what the models found in it.
+        target: who reads the file; None: not known.
+
+    Returns:
+        `found`, in which a value without quotes is named as such, and at most one finding of the text, at
+        its first departure from JSON.
+    """
+    if document.is_yaml:
+        message = "this is YAML, and DeepSpeed, the Trainer and accelerate read JSON"
+        hint = "Write it as JSON, or have the script read it and pass the data on"
+        return found, [Finding((), message, hint, 1, 1, "warning", RULE)]
+    if not document.departures:
+        return found, []
+    bare = {departure.start: departure for departure in document.departures if departure.kind == "bare value"}
+    by_path = {path: bare[span.value] for path, span in document.spans.items() if span.value in bare}
+    named = [_named(finding, by_path.get(finding.path), document) for finding in found]
+    said = {finding.path for finding in found}
+    rest = [
+        departure
+        for departure in document.departures
+        if departure.kind != "bare value" or not any(by_path.get(path) == departure for path in said)
+    ]
+    return named, [_of_text(rest, document, target)] if rest else []
+
+
+def _named(finding: Finding, departure: Departure | None, document: Document) -> Finding:
+    """The finding with the words for a value without quotes, if the value is one."""
+    if departure is None:
+        return finding
+    fix: tuple[ReplaceText, ...] = ()
+    taken = (document.text or "")[departure.start : departure.end].rstrip()
+    if departure.meant is not None and " " not in taken:
+        comma = "," if taken.endswith(",") else ""
+        fix = (ReplaceText(departure.start, departure.start + len(taken), departure.meant + comma),)
+    message = f"{departure.message}: DeepSpeed reads it as text"
+    return replace(finding, message=message, hint=departure.hint, rule=RULE, fix=fix)
+
+
+def _of_text(departures: list[Departure], document: Document, target: Target | None) -> Finding:
+    kinds = list(dict.fromkeys(_PLURAL[departure.kind] for departure in departures))
+    listed = " and ".join([", ".join(kinds[:-1]), kinds[-1]] if len(kinds) > 1 else kinds)
+    reader = {"trainer": "the Trainer reads", "accelerate": "accelerate reads"}.get(
+        target or "", "the Trainer and accelerate read"
+    )
+    first = departures[0]
+    others = len(departures) - 1
+    hint = first.hint + (f"; {others} more place{'s' * (others > 1)}" if others else "")
+    return Finding(
+        (),
+        f"not plain JSON ({listed}): DeepSpeed reads the file, but {reader} only JSON",
+        hint,
+        first.line,
+        first.column,
+        "error" if target in ("trainer", "accelerate") else RULES[RULE].severity,
+        RULE,
+        tuple(_plain(departures, document)),
+    )
+
+
+def _plain(departures: list[Departure], document: Document) -> Iterator[ReplaceText]:
+    """Edits that make the text JSON; none if a comment or a text without quotes needs a person."""
+    for departure in reversed(departures):
+        start, end = departure.start, departure.end
+        match departure.kind:
+            case "trailing comma" | "byte-order mark":
+                yield ReplaceText(start, end, "")
+            case "missing comma":
+                yield ReplaceText(start, end, ",")
+            case "bare key" | "single quotes":
+                yield ReplaceText(start, end, json.dumps(_text_at(document, start), ensure_ascii=False))
+
+
+def _text_at(document: Document, offset: int) -> str:
+    """The key or the text that begins at `offset`."""
+    path: KeyPath = next(
+        path for path, span in document.spans.items() if offset in (span.start, span.value) and path
+    )
+    span = document.spans[path]
+    if offset == span.start and isinstance(path[-1], str):
+        return path[-1]
+    value = document.data
+    for key in path:
+        value = value[key]
+    return str(value)

@@ -1,0 +1,132 @@
+"""What a lint rule is, and the list of all of them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from zerokit.documents import KeyPath
+from zerokit.findings import Edit, Severity
+from zerokit.lint.subject import Subject
+
+Need = Literal["num_gpus", "model", "recipe", "gpu_memory", "host_memory"]
+"""What a rule must be told besides the config: the names of the options of ``zerokit check``."""
+NEEDS: tuple[Need, ...] = get_args(Need)
+
+Topic = Literal[
+    "structure",
+    "auto",
+    "batch",
+    "precision",
+    "optimizer",
+    "scheduler",
+    "zero",
+    "offload",
+    "buckets",
+    "saving",
+    "parallelism",
+    "versions",
+    "performance",
+    "trainer",
+    "accelerate",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """What a rule yields; the engine adds rule, line and column."""
+
+    path: KeyPath
+    """As the models spell it (`bf16`, not `bfloat16`); the engine translates it to the file's spelling."""
+    message: str
+    hint: str
+    fix: tuple[Edit, ...] = ()
+    severity: Severity | None = None
+    """None: the rule's."""
+
+
+Check = Callable[[Subject], Iterator[Hit]]
+LaunchCheck = Callable[[Mapping[str, Any]], Iterator[Hit]]
+"""A rule of the YAML of ``accelerate launch``: it looks at the file's data and nothing else."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One kind of mistake, with the text of its page of documentation."""
+
+    id: str
+    """Stable: people write it in files to switch the rule off."""
+    topic: Topic
+    severity: Severity
+    title: str
+    """One line, without a full stop."""
+    text: str
+    """What DeepSpeed does, why that hurts, how to mend it, and the source. Markdown paragraphs."""
+    bad: Mapping[str, Any] | str
+    """A config in which the rule finds something, or the text of one; a test runs it."""
+    good: Mapping[str, Any]
+    """The same config, mended: no finding of any rule that is an error, and none of this rule."""
+    given: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of `Subject` under which both examples are run, such as ``num_gpus``."""
+    needs: tuple[Need, ...] = ()
+    """What must be given for the rule to run. Without it the rule is listed as not run."""
+    check: Check | None = None
+    """None for the rules of topic `structure`, which the models themselves find, and of launch files."""
+    check_launch: LaunchCheck | None = None
+    """For the YAML of ``accelerate launch`` (``default_config.yaml``): then `bad` and `good` are such files,
+    and paths are those of the file."""
+
+
+RULES: dict[str, Rule] = {}
+"""Every rule by its id, in the order in which they are documented and run."""
+
+
+def rule(
+    id: str,
+    topic: Topic,
+    *,
+    severity: Severity = "error",
+    bad: Mapping[str, Any],
+    good: Mapping[str, Any],
+    given: Mapping[str, Any] | None = None,
+    needs: tuple[Need, ...] = (),
+) -> Callable[[Check], Check]:
+    """Register a function as a rule. The docstring's first line is the title, the rest the documentation."""
+
+    def register(check: Check) -> Check:
+        title, _, text = inspect.getdoc(check).partition("\n")  # type: ignore[union-attr]
+        add(Rule(id, topic, severity, title.rstrip("."), text.strip(), bad, good, given or {}, needs, check))
+        return check
+
+    return register
+
+
+def launch_rule(
+    id: str,
+    *,
+    severity: Severity = "error",
+    bad: Mapping[str, Any],
+    good: Mapping[str, Any],
+) -> Callable[[LaunchCheck], LaunchCheck]:
+    """The same for a rule of the YAML of ``accelerate launch``; it is given the data of the file."""
+
+    def register(check: LaunchCheck) -> LaunchCheck:
+        title, _, text = inspect.getdoc(check).partition("\n")  # type: ignore[union-attr]
+        new = Rule(id, "accelerate", severity, title.rstrip("."), text.strip(), bad, good, check_launch=check)
+        add(new)
+        return check
+
+    return register
+
+
+def add(new: Rule) -> None:
+    """Put a rule on the list.
+
+    Raises:
+        ValueError: the id is taken.
+    """
+    if new.id in RULES:
+        raise ValueError(f"two rules have the id '{new.id}'")
+    RULES[new.id] = new

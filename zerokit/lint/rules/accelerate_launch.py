@@ -1,0 +1,379 @@
+"""The YAML of ``accelerate launch``: what of it reaches DeepSpeed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from zerokit.documents import KeyPath
+from zerokit.errors import nearest
+from zerokit.findings import Move, Remove, SetValue
+from zerokit.lint.launch_options import (
+    DEEPSPEED_KEYS,
+    DISTRIBUTED_TYPES,
+    MULTINODE_LAUNCHERS,
+    OLD_TOP_KEYS,
+    OTHER_OPTIONS,
+    PRECISIONS,
+    REFUSED_WITH_FILE,
+    TOP_KEYS,
+)
+from zerokit.lint.rule import Hit, launch_rule
+
+SECTION = "deepspeed_config"
+_FILE = "deepspeed_config_file"
+_DEVICES = ("none", "cpu", "nvme")
+_TRUE = ("y", "yes", "t", "true", "on", "1")
+_FALSE = ("n", "no", "f", "false", "off", "0")
+"""Words that `str_to_bool` in `accelerate/utils/environment.py` knows."""
+
+
+def launch_file(*, section: Mapping[str, Any] | None = None, **keys: Any) -> dict[str, Any]:
+    """A file for an example."""
+    return {
+        "compute_environment": "LOCAL_MACHINE",
+        "distributed_type": "DEEPSPEED",
+        SECTION: dict(section or {}),
+        "num_machines": 1,
+        "num_processes": 8,
+        **keys,
+    }
+
+
+def is_local(data: Mapping[str, Any]) -> bool:
+    """Whether accelerate starts the processes itself, rather than on SageMaker."""
+    return bool(data.get("compute_environment", "LOCAL_MACHINE") == "LOCAL_MACHINE")
+
+
+def runs_deepspeed(data: Mapping[str, Any]) -> bool:
+    """Whether ``accelerate launch`` starts DeepSpeed with this file."""
+    return is_local(data) and data.get("distributed_type") == "DEEPSPEED"
+
+
+def deepspeed_section(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What stands in `deepspeed_config`, if DeepSpeed is started."""
+    section = data.get(SECTION)
+    return section if runs_deepspeed(data) and isinstance(section, Mapping) else {}
+
+
+def _names_file(section: Mapping[str, Any]) -> bool:
+    name = section.get(_FILE)
+    return isinstance(name, str) and name != "none"
+
+
+def _stage(section: Mapping[str, Any]) -> int | None:
+    """The stage that the file leads to, 2 unless given; None if it names a ds_config or is not valid."""
+    stage = section.get("zero_stage")
+    if _names_file(section):
+        return None
+    if stage is None:
+        return 2
+    return int(stage) if str(stage).isdigit() else None
+
+
+def _is_true(value: Any) -> bool:
+    return str(value).lower() in _TRUE
+
+
+@launch_rule(
+    "launch-unknown-key",
+    bad=launch_file(section={"zero_stag": 3}),
+    good=launch_file(section={"zero_stage": 3}),
+)
+def launch_unknown_key(data: Mapping[str, Any]) -> Iterator[Hit]:
+    """A key that accelerate does not know
+
+    At the top of the file accelerate refuses unknown keys. Inside `deepspeed_config` it copies every key over
+    the argument of that name and looks at none of the others again: `zero_stag: 3` trains in stage 2, the
+    default.
+
+    Source: `BaseConfig.from_yaml_file` in `accelerate/commands/config/config_args.py`,
+    `_validate_launch_command` in `accelerate/commands/launch.py` (1.15).
+    """
+    if not is_local(data):
+        return
+    for key in data:
+        if key in TOP_KEYS or key in OLD_TOP_KEYS:
+            continue
+        if key in DEEPSPEED_KEYS:
+            message = f"accelerate refuses '{key}' at the top of the file"
+            yield Hit((key,), message, f"Move it into '{SECTION}'", (Move((key,), (SECTION, key)),))
+        else:
+            hint = _meant(str(key), TOP_KEYS)
+            yield Hit((key,), f"accelerate refuses '{key}', which it does not know", hint)
+    for key in deepspeed_section(data):
+        if key not in DEEPSPEED_KEYS and key not in OTHER_OPTIONS:
+            hint = _meant(str(key), DEEPSPEED_KEYS)
+            yield Hit((SECTION, key), f"accelerate passes over '{key}', which it does not know", hint)
+
+
+def _meant(name: str, known: frozenset[str]) -> str:
+    close = nearest(name, sorted(known))
+    return f"Did you mean '{close}'?" if close else "Remove it"
+
+
+@launch_rule(
+    "launch-two-configs",
+    bad=launch_file(section={_FILE: "ds_config.json", "zero_stage": 3}),
+    good=launch_file(section={_FILE: "ds_config.json"}),
+)
+def launch_two_configs(data: Mapping[str, Any]) -> Iterator[Hit]:
+    """A ds_config, and beside it what a ds_config says
+
+    With `deepspeed_config_file` accelerate refuses nine keys that the file has too, even where they agree, or
+    are null: "the following accelerate config variables will be ignored". `mixed_precision` at the top is one
+    of them, "no" included; only null is let pass. Every script started with this file then stops when it
+    makes its Accelerator or TrainingArguments.
+
+    `zero3_init_flag` and the keys that start processes may stay.
+
+    Source: `DeepSpeedPlugin._deepspeed_config_checks` in `accelerate/utils/dataclasses.py`, `launch_command`
+    in `accelerate/commands/launch.py` (1.15).
+    """
+    section = deepspeed_section(data)
+    if not _names_file(section):
+        return
+    paths: list[KeyPath] = [(SECTION, key) for key in section if key in REFUSED_WITH_FILE]
+    if data.get("mixed_precision") is not None:
+        paths.append(("mixed_precision",))
+    for path in paths:
+        message = f"accelerate refuses '{path[-1]}' beside '{_FILE}'"
+        yield Hit(path, message, "Remove the key; the ds_config says it", (Remove(path),))
+
+
+@launch_rule(
+    "launch-type",
+    bad=launch_file(distributed_type="deepspeed"),
+    good=launch_file(distributed_type="DEEPSPEED"),
+)
+def launch_type(data: Mapping[str, Any]) -> Iterator[Hit]:
+    """A 'distributed_type' with which DeepSpeed is not used
+
+    accelerate needs the key, and its values in capitals. With any but `DEEPSPEED` it does not look at
+    `deepspeed_config`: MULTI_GPU trains with PyTorch's DistributedDataParallel.
+
+    Source: `BaseConfig.process_config` in `accelerate/commands/config/config_args.py`,
+    `_validate_launch_command` in `accelerate/commands/launch.py` (1.15).
+    """
+    path = ("distributed_type",)
+    if not is_local(data):
+        return
+    kind = data.get("distributed_type")
+    kind = "NO" if kind is False else kind  # which is how YAML reads it without quotes
+    if kind is None:
+        hint = 'Add "distributed_type": DEEPSPEED'
+        yield Hit((), "'distributed_type' is absent, and accelerate refuses a file without it", hint)
+    elif kind not in DISTRIBUTED_TYPES:
+        meant = str(kind).upper()
+        fix = (SetValue(path, meant),) if meant in DISTRIBUTED_TYPES else ()
+        hint = f"Write {meant}" if fix else "Write DEEPSPEED"
+        yield Hit(path, f"accelerate has no 'distributed_type' {kind}", hint, fix)
+    elif kind != "DEEPSPEED" and data.get(SECTION):
+        message = f"with 'distributed_type' {kind} accelerate does not look at '{SECTION}'"
+        yield Hit(path, message, f"Write DEEPSPEED, or remove '{SECTION}'", severity="warning")
+
+
+@launch_rule(
+    "launch-precision",
+    bad=launch_file(mixed_precision=False),
+    good=launch_file(mixed_precision="no"),
+)
+def launch_precision(data: Mapping[str, Any]) -> Iterator[Hit]:
+    """A 'mixed_precision' that accelerate does not understand
+
+    The values are the words no, fp8, fp16 and bf16. YAML reads an unquoted no as false, on which accelerate
+    stops with "'bool' object has no attribute 'lower'".
+
+    Source: `prepare_deepspeed_cmd_env` in `accelerate/utils/launch.py` (1.15).
+    """
+    path, value = ("mixed_precision",), data.get("mixed_precision")
+    if not runs_deepspeed(data) or value is None:
+        return
+    if value is False:
+        message = "YAML reads this 'mixed_precision' as false, and accelerate wants a word"
+        yield Hit(path, message, 'Write "no", in quotes', (SetValue(path, "no"),))
+    elif str(value).lower() not in PRECISIONS:
+        close = nearest(str(value).lower(), PRECISIONS) or {"bfloat16": "bf16", "float16": "fp16"}.get(
+            str(value)
+        )
+        hint = f'Write "{close}"' if close else f"Write one of {', '.join(PRECISIONS)}"
+        yield Hit(path, f"accelerate has no 'mixed_precision' {value}", hint)
+
+
+@launch_rule(
+    "launch-value",
+    bad=launch_file(section={"zero_stage": 2, "gradient_accumulation_steps": 2.0}),
+    good=launch_file(section={"zero_stage": 2, "gradient_accumulation_steps": 2}),
+)
+def launch_value(data: Mapping[str, Any]) -> Iterator[Hit]:
+    """A value with which accelerate or DeepSpeed fails
+
+    accelerate passes these on as environment variables, unchecked, and reads them in the training script:
+    a stage that is not 0 to 3, a device other than none, cpu and nvme, a number of steps that is not whole,
+    a word for a switch. Most of them fail only there.
+
+    Source: `prepare_deepspeed_cmd_env` in `accelerate/utils/launch.py`, `DeepSpeedPlugin.__post_init__` in
+    `accelerate/utils/dataclasses.py` (1.15).
+    """
+    section = deepspeed_section(data)
+    for key, value in section.items():
+        if key == "deepspeed_multinode_launcher" and data.get("num_machines", 1) == 1:
+            continue
+        wanted = None if value is None else _wanted(str(key), value)
+        if wanted is not None:
+            yield Hit((SECTION, key), f"'{key}' cannot be {value!r}", f"Write {wanted}")
+
+
+def _wanted(key: str, value: Any) -> str | None:
+    """What the key takes, if not this value."""
+    text = str(value).lower()
+    takes = {
+        "zero_stage": (text in ("0", "1", "2", "3"), "0, 1, 2 or 3"),
+        "offload_optimizer_device": (text in _DEVICES, "none, cpu or nvme"),
+        "offload_param_device": (text in _DEVICES, "none, cpu or nvme"),
+        "gradient_accumulation_steps": (
+            text == "auto" or (text.isdigit() and int(text) > 0),
+            "a whole number",
+        ),
+        "gradient_clipping": (text == "auto" or _is_number(text), "a number, or auto"),
+        "zero3_init_flag": (text in _TRUE + _FALSE, "true or false"),
+        "zero3_save_16bit_model": (text in ("true", "false"), "true or false"),
+        "deepspeed_multinode_launcher": (
+            value in MULTINODE_LAUNCHERS,
+            f"one of {', '.join(MULTINODE_LAUNCHERS)}",
+        ),
+    }
+    suits, wanted = takes.get(key, (True, ""))
+    return None if suits else wanted
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return float(text) >= 0
+    except ValueError:
+        return False
+
+
+@launch_rule(
+    "launch-nvme",
+    bad=launch_file(
+        section={"zero_stage": 3, "offload_param_device": "nvme", "offload_param_nvme_path": "/local_nvme"}
+    ),
+    good=launch_file(section={_FILE: "ds_config.json"}),
+)
+def launch_nvme(data: Mapping[str, Any]) -> Iterator[Hit]:
+    """NVMe by way of the launch file
+
+    accelerate passes the device on and forgets the path: it sets no variable for
+    `offload_param_nvme_path` and `offload_optimizer_nvme_path`, and so hands DeepSpeed the path "none". The
+    tensors go to a folder of that name, wherever the script was started.
+
+    Write a ds_config and name it as `deepspeed_config_file`.
+
+    Source: `prepare_deepspeed_cmd_env` in `accelerate/utils/launch.py`; `DeepSpeedPlugin.__post_init__` in
+    `accelerate/utils/dataclasses.py`, which reads the variables (1.15).
+    """
+    section = deepspeed_section(data)
+    if _names_file(section):
+        return
+    for key in ("offload_optimizer_device", "offload_param_device"):
+        if str(section.get(key)).lower() == "nvme":
+            message = (
+                f"accelerate does not pass on '{key.replace('device', 'nvme_path')}': NVMe gets no folder"
+            )
+            yield Hit((SECTION, key), message, f"Write a ds_config, and name it as '{_FILE}'")
+
+
+@launch_rule(
+    "launch-offload-stage",
+    bad=launch_file(section={"zero_stage": 2, "offload_param_device": "cpu"}),
+    good=launch_file(section={"zero_stage": 3, "offload_param_device": "cpu"}),
+)
+def launch_offload_stage(data: Mapping[str, Any]) -> Iterator[Hit]:
+    """Offload in a stage that does not have it
+
+    Parameters are offloaded in stage 3 only; below, DeepSpeed ignores `offload_param_device` in silence. In
+    stage 0 there is no offload at all. The stage is 2 unless `zero_stage` is given.
+
+    Source: `_configure_zero_optimizer` in `deepspeed/runtime/engine.py`, which hands `offload_param` to stage
+    3 alone.
+    """
+    section = deepspeed_section(data)
+    stage = _stage(section)
+    for key, least in (("offload_param_device", 3), ("offload_optimizer_device", 1)):
+        if stage is not None and stage < least and str(section.get(key)).lower() in ("cpu", "nvme"):
+            default = "" if "zero_stage" in section else ", the default"
+            needed = "stage 3" if least == 3 else "a stage"
+            message = f"'{key}' needs ZeRO {needed}; the stage is {stage}{default}"
+            yield Hit((SECTION, key), message, "Raise 'zero_stage', or write none")
+
+
+@launch_rule(
+    "launch-zero3-keys",
+    severity="warning",
+    bad=launch_file(section={"zero_stage": 2, "zero3_init_flag": True}),
+    good=launch_file(section={"zero_stage": 3, "zero3_init_flag": True, "zero3_save_16bit_model": True}),
+)
+def launch_zero3_keys(data: Mapping[str, Any]) -> Iterator[Hit]:
+    """A key for stage 3, in another stage
+
+    `zero3_init_flag` and `zero3_save_16bit_model` act in stage 3. In others accelerate takes the first back,
+    with a warning, and nobody reads the second.
+
+    Source: `DeepSpeedPlugin.__post_init__` in `accelerate/utils/dataclasses.py` (1.15).
+    """
+    section = deepspeed_section(data)
+    stage = _stage(section)
+    if stage is None or stage == 3:
+        return
+    for key in ("zero3_init_flag", "zero3_save_16bit_model"):
+        if _is_true(section.get(key)):
+            message = f"'{key}' acts in ZeRO stage 3 only; the stage is {stage}"
+            yield Hit((SECTION, key), message, "Use stage 3, or write false")
+
+
+@launch_rule(
+    "launch-unsaved-weights",
+    severity="warning",
+    bad=launch_file(section={"zero_stage": 3}),
+    good=launch_file(section={"zero_stage": 3, "zero3_save_16bit_model": True}),
+)
+def launch_unsaved_weights(data: Mapping[str, Any]) -> Iterator[Hit]:
+    """Stage 3 without gathering the model for saving
+
+    Each GPU has a part of every weight. Unless `zero3_save_16bit_model` is true,
+    `accelerator.get_state_dict` raises a ValueError when the model is to be saved, after the last step.
+
+    Source: `Accelerator.get_state_dict` in `accelerate/accelerator.py` (1.15).
+    """
+    section = deepspeed_section(data)
+    if _stage(section) == 3 and str(section.get("zero3_save_16bit_model")).lower() != "true":
+        key = "zero3_save_16bit_model"
+        path: KeyPath = (SECTION, key) if key in section else (SECTION,)
+        message = f"'{key}' is not true, so accelerate cannot save the model's weights in stage 3"
+        yield Hit(path, message, f'Set "{key}" to true')
+
+
+@launch_rule(
+    "launch-clipping-off",
+    bad=launch_file(section={"zero_stage": 2, "gradient_clipping": 0.0}),
+    good=launch_file(section={"zero_stage": 2, "gradient_clipping": 1.0}),
+)
+def launch_clipping_off(data: Mapping[str, Any]) -> Iterator[Hit]:
+    """Clipping switched off, and on again
+
+    accelerate leaves `gradient_clipping` out of the config that it makes if the value is 0. DeepSpeed then
+    takes its own default, which is 1.0 since 0.19.3.
+
+    To train without clipping, write a ds_config with `"gradient_clipping": 0` and name it as
+    `deepspeed_config_file`.
+
+    Source: `DeepSpeedPlugin.__post_init__` in `accelerate/utils/dataclasses.py` (1.15),
+    `GRADIENT_CLIPPING_DEFAULT` in `deepspeed/runtime/constants.py`.
+    """
+    section = deepspeed_section(data)
+    value = section.get("gradient_clipping")
+    if _names_file(section) or value is None or not _is_number(str(value)) or float(str(value)) != 0:
+        return
+    message = "accelerate drops a 'gradient_clipping' of 0, and DeepSpeed then clips at 1.0"
+    yield Hit((SECTION, "gradient_clipping"), message, f"Set it to 0 in a ds_config named by '{_FILE}'")

@@ -1,0 +1,159 @@
+"""Activation checkpointing and data efficiency: sections that act only where a script takes part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from zerokit.config.base import is_comment
+from zerokit.lint.in_force import ZERO, in_force
+from zerokit.lint.rule import Hit, rule
+from zerokit.lint.subject import Subject
+
+_STAGE_2 = {"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 2}}
+_ACTIVATIONS = ("activation_checkpointing",)
+_DATA = ("data_efficiency",)
+_SAMPLING = (*_DATA, "data_sampling")
+_CURRICULUM = (*_SAMPLING, "curriculum_learning")
+_BATCHING = (*_SAMPLING, "dynamic_batching")
+_RANDOM_LTD = (*_DATA, "data_routing", "random_ltd")
+
+
+@rule(
+    "contiguous-checkpoints",
+    "parallelism",
+    severity="warning",
+    bad={**_STAGE_2, "activation_checkpointing": {"contiguous_memory_optimization": True}},
+    good={
+        **_STAGE_2,
+        "activation_checkpointing": {
+            "partition_activations": True,
+            "contiguous_memory_optimization": True,
+            "number_checkpoints": 32,
+        },
+    },
+)
+def contiguous_checkpoints(subject: Subject) -> Iterator[Hit]:
+    """One buffer for kept activations, without what it needs
+
+    `contiguous_memory_optimization` needs `partition_activations`, and `number_checkpoints` to know the
+    buffer's size. `deepspeed.checkpointing.configure` asserts both; where the script does not call it, the
+    section does nothing at all.
+
+    Source: `configure` in `deepspeed/runtime/activation_checkpointing/checkpointing.py`.
+    """
+    path = (*_ACTIVATIONS, "contiguous_memory_optimization")
+    if in_force(subject, *path) is not True:
+        return
+    missing = []
+    if in_force(subject, *_ACTIVATIONS, "partition_activations") is False:
+        missing.append('"partition_activations": true')
+    if subject.lacks(*_ACTIVATIONS, "number_checkpoints") or (
+        subject.sets(*_ACTIVATIONS, "number_checkpoints")
+        and subject.written_at(*_ACTIVATIONS, "number_checkpoints") is None
+    ):
+        missing.append("'number_checkpoints'")
+    if missing:
+        message = f"'contiguous_memory_optimization' needs {' and '.join(missing)}"
+        yield Hit(path, message, "Add what is missing, or remove the key")
+
+
+@rule(
+    "activation-checkpointing",
+    "parallelism",
+    severity="warning",
+    bad={**_STAGE_2, "activation_checkpointing": {"partition_activations": True}},
+    good=_STAGE_2,
+    given={"target": "trainer"},
+)
+def activation_checkpointing(subject: Subject) -> Iterator[Hit]:
+    """Activation checkpointing that transformers' models do not have
+
+    The section sets options of `deepspeed.checkpointing.checkpoint`. It does not switch checkpointing on, and
+    transformers' models do not call that function: they recompute activations with PyTorch's, which the
+    Trainer's argument `gradient_checkpointing` and `model.gradient_checkpointing_enable()` switch on. Only
+    models with code of their own, such as Megatron's, are concerned.
+
+    Source: `deepspeed/runtime/activation_checkpointing/checkpointing.py`; transformers `modeling_utils.py`
+    (`gradient_checkpointing_enable`).
+    """
+    section = subject.written_at(*_ACTIVATIONS)
+    if subject.target not in ("trainer", "accelerate") or not isinstance(section, Mapping):
+        return
+    on = [key for key, value in section.items() if not is_comment(key) and value is True]
+    if on:
+        how = "'gradient_checkpointing' of the Trainer"
+        if subject.target == "accelerate":
+            how = "model.gradient_checkpointing_enable()"
+        message = f"transformers' models do not look at '{on[0]}' here: it recomputes no activations"
+        yield Hit((*_ACTIVATIONS, on[0]), message, f"Use {how}, and remove the section")
+
+
+@rule(
+    "data-efficiency-switch",
+    "parallelism",
+    bad={
+        **_STAGE_2,
+        "data_efficiency": {
+            "enabled": False,
+            "data_sampling": {"dynamic_batching": {"enabled": True, "max_tokens": 4096}},
+        },
+    },
+    good={
+        **_STAGE_2,
+        "data_efficiency": {
+            "enabled": True,
+            "data_sampling": {"enabled": True, "dynamic_batching": {"enabled": True, "max_tokens": 4096}},
+        },
+    },
+)
+def data_efficiency_switch(subject: Subject) -> Iterator[Hit]:
+    """An outer switch that switches nothing off
+
+    DeepSpeed reads `data_efficiency.enabled`, `data_sampling.enabled` and `data_routing.enabled`, and asks
+    for none of them afterwards. Curriculum learning, dynamic batching and random layerwise token dropping
+    each follow their own `enabled`, whatever stands above it.
+
+    To switch one off, set its own `enabled` to false.
+
+    Source: `curriculum_learning_enabled` and `random_ltd_enabled` in `deepspeed/runtime/engine.py`;
+    `deepspeed/runtime/data_pipeline/config.py`.
+    """
+    for inner in (_CURRICULUM, _BATCHING, _RANDOM_LTD):
+        if in_force(subject, *inner, "enabled") is not True:
+            continue
+        for outer in (inner[:-1], _DATA):
+            path = (*outer, "enabled")
+            if subject.written_at(*path) is False:
+                message = f"'{outer[-1]}.enabled' false does not switch '{inner[-1]}' off"
+                yield Hit(path, message, f"Set 'enabled' of '{inner[-1]}' to false, or this one to true")
+                break
+
+
+@rule(
+    "data-efficiency-unused",
+    "parallelism",
+    severity="warning",
+    bad={
+        **_STAGE_2,
+        "data_efficiency": {"data_sampling": {"dynamic_batching": {"enabled": True, "max_tokens": 4096}}},
+    },
+    good=_STAGE_2,
+    given={"target": "trainer"},
+)
+def data_efficiency_unused(subject: Subject) -> Iterator[Hit]:
+    """Sampling by DeepSpeed, with another library's data loader
+
+    Curriculum learning acts in the data loader that DeepSpeed builds from the `training_data` that
+    `deepspeed.initialize` is given, dynamic batching in a loader that the script asks DeepSpeed for. The
+    Trainer and accelerate do neither: they build their own loader.
+
+    Source: `deepspeed_io` in `deepspeed/runtime/engine.py`;
+    `deepspeed/runtime/data_pipeline/data_sampling/variable_batch_size_and_lr.py`; `_prepare_deepspeed` in
+    accelerate `accelerator.py`.
+    """
+    if subject.target not in ("trainer", "accelerate"):
+        return
+    for section in (_CURRICULUM, _BATCHING):
+        if in_force(subject, *section, "enabled") is True:
+            message = f"'{section[-1]}' acts in DeepSpeed's own data loader, which this target does not use"
+            yield Hit((*section, "enabled"), message, "Remove the section")

@@ -1,0 +1,267 @@
+"""The word "auto" where nobody fills it in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from zerokit.config.auto import FILLED_BY, FREE_TEXT, TARGETS, autos
+from zerokit.config.base import AUTO
+from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
+from zerokit.config.places import canonical, section_at
+from zerokit.documents import KeyPath, dotted
+from zerokit.findings import Edit, Move, Remove, SetValue
+from zerokit.lint.examples import Given, llama_8b
+from zerokit.lint.in_force import ZERO
+from zerokit.lint.rule import Hit, rule
+from zerokit.lint.subject import Subject
+
+if TYPE_CHECKING:
+    from zerokit.models import ModelShape
+
+_ONE = {MICRO: 1}
+
+
+@rule(
+    "unfilled-auto",
+    "auto",
+    bad={**_ONE, "bf16": {"enabled": AUTO}, ZERO: {"stage": AUTO}},
+    good={**_ONE, "bf16": {"enabled": True}, ZERO: {"stage": 2}},
+    given={"target": "deepspeed"},
+)
+def unfilled_auto(subject: Subject) -> Iterator[Hit]:
+    """The word "auto" where nobody fills it in
+
+    "auto" is a word of transformers and accelerate. The Trainer fills the batch sizes, `gradient_clipping`,
+    `lr`, `betas`, `eps`, `weight_decay`, the four parameters of DeepSpeed's warmup schedules, the switches of
+    `bf16` and `fp16`, and three sizes of buckets and thresholds; accelerate the same but for `betas` and
+    `eps`. Both fill the stage, the devices and paths of offload and
+    `stage3_gather_16bit_weights_on_model_save` from accelerate's own settings. Any other "auto" makes
+    accelerate stop in `prepare()`, once the model is loaded.
+
+    DeepSpeed by itself knows the word in a few places only, such as `data_types.keep_in_fp32_modules`. In the
+    sections that it parses with pydantic it drops the key in silence: `"stage": "auto"` trains without ZeRO,
+    an "auto" device offloads nothing, and "auto" in both `bf16` and `fp16` trains in fp32. Elsewhere the word
+    is compared with a number or handed to a constructor, which fails when training starts or at the first
+    step.
+
+    It is a warning where DeepSpeed drops a key of `zero_optimization` that nobody ever fills, such as
+    `stage3_max_live_parameters`, and the batch sizes are numbers, so that DeepSpeed may get the file as it
+    is: the default applies, and no other value was asked for.
+
+    Write a value, or leave the key out for DeepSpeed's default.
+
+    Source: `fill_match` in transformers `integrations/deepspeed.py`; `DeepSpeedPlugin` in accelerate
+    `utils/dataclasses.py` and `_prepare_deepspeed` in `accelerator.py`; `DeepSpeedConfigModel.__init__` in
+    `deepspeed/runtime/config_utils.py`.
+    """
+    targets = TARGETS if subject.target is None else (subject.target,)
+    filled = frozenset[str]().union(*(FILLED_BY[name] for name in targets))
+    if subject.target in (None, "deepspeed"):
+        filled |= FREE_TEXT
+    for path in autos(subject.written):
+        if dotted(path) not in filled:
+            fix = _without_auto(path, subject)
+            yield Hit(path, _what_happens(path, subject), _instead(path, subject), fix)
+
+
+@rule(
+    "auto-beside-numbers",
+    "auto",
+    severity="warning",
+    bad={MICRO: 2, "bf16": {"enabled": AUTO}},
+    good={MICRO: 2, "bf16": {"enabled": True}},
+)
+def auto_beside_numbers(subject: Subject) -> Iterator[Hit]:
+    """The word "auto" in a config with which DeepSpeed alone would start
+
+    A config for the Trainer or accelerate leaves the batch sizes to "auto", at which DeepSpeed by itself
+    stops at once. Where they are numbers, DeepSpeed starts without either of the two, and then "auto" means
+    something else: in most sections the key is dropped in silence, elsewhere the run fails at its first step.
+
+    Write a value if the script calls `deepspeed.initialize` itself. Otherwise say who hands the config over
+    (`--target trainer` or `--target accelerate`), and the rule is silent.
+
+    Source: `DeepSpeedConfigModel.__init__` in `deepspeed/runtime/config_utils.py`.
+    """
+    if subject.target is not None or not subject.may_be_plain:
+        return
+    if subject.lacks(TRAIN) and subject.lacks(MICRO):
+        return
+    alone = replace(subject, target="deepspeed")
+    for path in autos(subject.written):
+        if dotted(path) in FILLED_BY["trainer"] - FILLED_BY["deepspeed"]:
+            hint = "Write a value; or name --target trainer or accelerate, if one of them fills it in"
+            yield Hit(path, f"without the Trainer or accelerate, {_what_happens(path, alone)}", hint)
+
+
+def _what_happens(path: KeyPath, subject: Subject) -> str:
+    says = f"'{path[-1]}' is \"auto\""
+    if subject.target is None:
+        return f"{says}, which nobody fills in here"
+    if subject.target != "deepspeed":
+        who = "the Trainer" if subject.target == "trainer" else "accelerate"
+        return f"{says}, which {who} does not fill in here, and accelerate refuses what is left"
+    first = canonical(path)
+    section = section_at(path[:-1], subject.written)
+    if section is not None and section.read_by == "model":
+        return f"{says}, which DeepSpeed drops: {_dropped(first, subject)}"
+    if first[0] in (TRAIN, MICRO, STEPS):
+        return f"{says}, which DeepSpeed compares with a number and fails when it starts"
+    if first[0] in ("gradient_clipping", "steps_per_print"):
+        return f"{says}, which DeepSpeed takes for a value and fails at the first step"
+    return f"{says}, which DeepSpeed takes for a value"
+
+
+def _dropped(path: KeyPath, subject: Subject) -> str:
+    """What remains without the key at `path`, in words."""
+    if path == (ZERO, "stage"):
+        return "the stage is 0, and nothing is divided"
+    if path[-1] == "device":
+        return "the device is none, and nothing is offloaded"
+    if path in (("bf16", "enabled"), ("fp16", "enabled")):
+        other = "fp16" if path[0] == "bf16" else "bf16"
+        in_fp32 = subject.written_at(other, "enabled") is not True
+        return f"{path[0]} is off" + (", and training runs in fp32" if in_fp32 else "")
+    section = section_at(path[:-1])
+    field = section.model_fields.get(str(path[-1])) if section is not None else None
+    default = field.get_default(call_default_factory=True) if field is not None else None
+    number = isinstance(default, int | float) and not isinstance(default, bool)
+    shown = f"{default:,}" if number else str(default).lower()
+    return f"its default applies, {'no value' if default is None else shown}"
+
+
+def _instead(path: KeyPath, subject: Subject) -> str:
+    first = canonical(path)
+    if first != path and subject.target != "deepspeed" and _fills(first, subject):
+        return f"Call it '{dotted(first)}', which is filled in"
+    hint = "Write a value, or remove the key for DeepSpeed's default"
+    if subject.target != "trainer" and dotted(first) in FILLED_BY["trainer"]:
+        hint += "; the Trainer would fill it in"
+    return hint
+
+
+def _without_auto(path: KeyPath, subject: Subject) -> tuple[Edit, ...]:
+    """The one right answer, if there is one: the name that is filled, or what DeepSpeed does anyway."""
+    first = canonical(path)
+    if first != path and subject.target != "deepspeed" and _fills(first, subject):
+        end = next(index for index, key in enumerate(path) if key != first[index]) + 1
+        return (Move(path[:end], first[:end]),)
+    section = section_at(path[:-1], subject.written)
+    sized = str(first[-1]).endswith(("_bucket_size", "_threshold"))
+    if subject.target == "deepspeed" and section is not None and section.read_by == "model" and sized:
+        return (Remove(path),)
+    return ()
+
+
+def _fills(path: KeyPath, subject: Subject) -> bool:
+    """Whether an "auto" at `path` is filled for the target, or for one of them where it is not known."""
+    targets = TARGETS if subject.target is None else (subject.target,)
+    return any(dotted(path) in FILLED_BY[name] for name in targets)
+
+
+def _only_text_config() -> ModelShape:
+    """A model whose config.json has its dimensions in `text_config`, as models for text and images do."""
+    return replace(llama_8b(), hidden_size_for_accelerate=None)
+
+
+@rule(
+    "auto-left-to-accelerate",
+    "auto",
+    bad={**_ONE, ZERO: {"stage": 2, "stage3_param_persistence_threshold": AUTO}},
+    good={**_ONE, ZERO: {"stage": 2}},
+    given=Given(target="trainer", model=_only_text_config),
+    needs=("model",),
+)
+def auto_left_to_accelerate(subject: Subject) -> Iterator[Hit]:
+    """Sizes of stage 3 left to "auto" in another stage, for a model with a `text_config`
+
+    The Trainer makes `stage3_prefetch_bucket_size` and `stage3_param_persistence_threshold` from the model's
+    hidden size in stage 3 only. In the other stages it leaves the word to accelerate, which stops once the
+    model is loaded: it does not look into the `text_config` in which models for text and images have their
+    hidden size. The keys do nothing in those stages.
+
+    Remove them.
+
+    Source: `trainer_config_finalize` in transformers `integrations/deepspeed.py`; `_prepare_deepspeed` in
+    accelerate `accelerator.py`.
+    """
+    model = subject.model
+    if model is None or subject.target != "trainer" or subject.stage not in (0, 1, 2):
+        return
+    if model.hidden_size_for_trainer is None or model.hidden_size_for_accelerate is not None:
+        return  # no-hidden-size speaks of the former
+    for key in ("stage3_prefetch_bucket_size", "stage3_param_persistence_threshold"):
+        path = (ZERO, key)
+        if subject.written_at(*path) == AUTO:
+            message = f"the Trainer fills '{key}' in stage 3 only, and accelerate finds no hidden size"
+            yield Hit(path, message, "Remove the key: it acts in stage 3 only", (Remove(path),))
+
+
+_FROM_ACCELERATE: Mapping[tuple[str, ...], str] = {
+    (ZERO, "stage"): "the stage becomes 2",
+    (ZERO, "offload_optimizer", "device"): "the device becomes none",
+    (ZERO, "offload_param", "device"): "the device becomes none",
+    (ZERO, "stage3_gather_16bit_weights_on_model_save"): "it becomes false",
+}
+"""What accelerate fills in where it was told nothing (`DeepSpeedPlugin.__post_init__`)."""
+
+
+@rule(
+    "auto-without-argument",
+    "auto",
+    severity="warning",
+    bad={**_ONE, ZERO: {"stage": AUTO}},
+    good={**_ONE, ZERO: {"stage": 3}},
+    given={"target": "trainer"},
+)
+def auto_without_argument(subject: Subject) -> Iterator[Hit]:
+    """The word "auto" where the Trainer has no argument
+
+    The stage, the devices and paths of offload and `stage3_gather_16bit_weights_on_model_save` are filled in
+    from accelerate's plugin and environment, which hold nothing when a config file is given to the Trainer.
+    "auto" then means stage 2, no offload, and no gathering of the model when it is saved. An "auto" path
+    becomes the text "none", so that NVMe offload writes to a folder of that name.
+
+    Write what is meant.
+
+    Source: `DeepSpeedPlugin.__post_init__` in accelerate `utils/dataclasses.py`.
+    """
+    if subject.target == "trainer":
+        for path, outcome in _FROM_ACCELERATE.items():
+            is_auto = subject.written_at(*path) == AUTO
+            if is_auto and (path[-1] != "stage3_gather_16bit_weights_on_model_save" or subject.stage == 3):
+                message = f"no argument of the Trainer fills '{path[-1]}': {outcome}"
+                yield Hit(path, message, "Write a value")
+    if subject.target not in ("trainer", "accelerate"):
+        return
+    for key in ("offload_optimizer", "offload_param"):
+        path = (ZERO, key, "nvme_path")
+        if subject.written_at(*path) == AUTO and subject.written_at(ZERO, key, "device") == "nvme":
+            message = "'nvme_path' is \"auto\", which becomes a folder called none in the working directory"
+            yield Hit(path, message, "Write the folder on the NVMe device")
+
+
+@rule(
+    "auto-train-batch-size",
+    "auto",
+    bad={TRAIN: AUTO, STEPS: AUTO, ZERO: {"stage": 2}},
+    good={TRAIN: AUTO, MICRO: AUTO, STEPS: AUTO, ZERO: {"stage": 2}},
+    given={"target": "accelerate"},
+)
+def auto_train_batch_size(subject: Subject) -> Iterator[Hit]:
+    """The batch of all GPUs left to "auto", without the batch of one
+
+    accelerate computes `train_batch_size` from `train_micro_batch_size_per_gpu`, and stops if that key is
+    absent. The Trainer fills `train_batch_size` from its own arguments, and DeepSpeed divides it again.
+
+    Add `"train_micro_batch_size_per_gpu": "auto"`. `train_batch_size` itself can be left out.
+
+    Source: `_prepare_deepspeed` in accelerate `accelerator.py` (`batch_size_per_device`);
+    `trainer_config_process` in transformers `integrations/deepspeed.py`.
+    """
+    if subject.written_at(TRAIN) == AUTO and subject.lacks(MICRO) and subject.target == "accelerate":
+        message = f"'{TRAIN}' is \"auto\", which accelerate computes from the absent '{MICRO}'"
+        fix = (SetValue((MICRO,), AUTO),)
+        yield Hit((TRAIN,), message, f'Add "{MICRO}": "auto"', fix)

@@ -1,0 +1,163 @@
+"""`torch_autocast`: PyTorch's mixed precision inside DeepSpeed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from zerokit.findings import Remove
+from zerokit.lint.in_force import ZERO, in_force
+from zerokit.lint.number_formats import format_at, switch
+from zerokit.lint.rule import Hit, rule
+from zerokit.lint.subject import Subject
+
+_STAGE_1 = {"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 1}}
+_AUTOCAST = "torch_autocast"
+_IN_BF16 = {_AUTOCAST: {"enabled": True, "dtype": "bfloat16"}}
+_IN_FP16 = {_AUTOCAST: {"enabled": True, "dtype": "float16"}}
+
+
+def _is_on(subject: Subject) -> bool:
+    return in_force(subject, _AUTOCAST, "enabled") is True
+
+
+@rule(
+    "autocast-dtype",
+    "precision",
+    severity="warning",
+    bad={**_STAGE_1, _AUTOCAST: {"enabled": True}},
+    good={**_STAGE_1, **_IN_BF16},
+)
+def autocast_dtype(subject: Subject) -> Iterator[Hit]:
+    """Autocast without a format
+
+    DeepSpeed's pages say that `torch_autocast.dtype` is bfloat16 by default. In the code it is nothing, and
+    PyTorch then takes its own default: float16 on CUDA, and that without the loss scaling which DeepSpeed
+    sets up for a `dtype` of float16.
+
+    Write "bfloat16".
+
+    Source: `get_torch_autocast_dtype` in `deepspeed/runtime/config.py`; `init_autocast_params` in
+    `deepspeed/runtime/torch_autocast.py`; `torch_autocast_gradscaler` in
+    `deepspeed/runtime/zero/stage_1_and_2.py`.
+    """
+    if _is_on(subject) and subject.lacks(_AUTOCAST, "dtype"):
+        message = "'dtype' is absent, and PyTorch's default on CUDA is float16, here without loss scaling"
+        yield Hit((_AUTOCAST,), message, 'Add "dtype": "bfloat16"')
+
+
+@rule(
+    "autocast-and-precision",
+    "precision",
+    severity="warning",
+    bad={**_STAGE_1, "bf16": {"enabled": True}, **_IN_BF16},
+    good={**_STAGE_1, "bf16": {"enabled": False}, **_IN_BF16},
+)
+def autocast_and_precision(subject: Subject) -> Iterator[Hit]:
+    """Autocast on top of a model in 16 bits
+
+    `torch_autocast` keeps the weights in fp32 and casts them as they are used; `bf16` and `fp16` make the
+    weights 16-bit ones. DeepSpeed takes both together, and then there is nothing left for autocast to spare.
+
+    With a `dtype` of float16 it does harm. In stage 0 the first step fails: "No inf checks were recorded for
+    this optimizer". In ZeRO with `fp16` gradients are scaled once and divided twice, by 65,536 each time, so
+    that weights hardly change.
+
+    Keep one of the two: `bf16` for the least memory, `torch_autocast` where fp32 weights are wanted.
+
+    Source: `_take_model_step` in `deepspeed/runtime/engine.py`; `scale_if_loss` in
+    `deepspeed/runtime/base_optimizer.py` and `_optimizer_step` in `deepspeed/runtime/zero/stage_1_and_2.py`.
+    """
+    section = next((name for name in ("bf16", "fp16") if subject.written_at(name, "enabled") is True), None)
+    if section is None or not _is_on(subject):
+        return
+    path = (_AUTOCAST, "enabled")
+    hint = f"Remove 'torch_autocast', or set 'enabled' of '{section}' to false"
+    in_fp16 = format_at(subject, _AUTOCAST, "dtype") == "fp16"
+    if in_fp16 and subject.stage == 0:
+        message = f"autocast in float16 beside '{section}' fails at the first step in stage 0"
+        yield Hit(path, message, hint, severity="error")
+    elif in_fp16 and section == "fp16" and subject.stage in (1, 2, 3):
+        message = "with 'fp16' and autocast in float16 gradients are divided by the loss scale twice"
+        yield Hit(path, message, hint, severity="error")
+    else:
+        message = f"'{section}' makes the weights 16-bit ones, which leaves nothing for autocast to do"
+        yield Hit(path, message, hint)
+
+
+@rule(
+    "autocast-clipping",
+    "precision",
+    bad={**_STAGE_1, **_IN_FP16, "gradient_clipping": 1.0},
+    good={**_STAGE_1, **_IN_FP16, "gradient_clipping": 0.0},
+)
+def autocast_clipping(subject: Subject) -> Iterator[Hit]:
+    """Gradients clipped while they are still scaled
+
+    With a `dtype` of float16 the loss is multiplied by the scale of PyTorch's `GradScaler`, 65,536 at first.
+    ZeRO measures and clips the gradients before that factor is taken out again: a `gradient_clipping` of 1.0
+    cuts them to 1 / 65,536, and the norm that is reported is 65,536 times too large. SGD then hardly moves;
+    Adam hides it in part. `gradient_clipping` is 1.0 where it is absent.
+
+    Use bfloat16, which needs no scaling, or set `gradient_clipping` to 0.
+
+    Source: `unscale_and_clip_grads`, which comes before `torch_autocast_gradscaler.step`, in
+    `deepspeed/runtime/zero/stage_1_and_2.py` and `stage3.py`.
+    """
+    if not _is_on(subject) or format_at(subject, _AUTOCAST, "dtype") != "fp16":
+        return
+    if subject.stage not in (1, 2, 3) or switch(subject, "fp16"):
+        return
+    norm = in_force(subject, "gradient_clipping")
+    if isinstance(norm, int | float) and norm > 0:
+        place = ("gradient_clipping",) if subject.sets("gradient_clipping") else (_AUTOCAST, "dtype")
+        absent = "" if subject.sets("gradient_clipping") else ", its default,"
+        message = f"with autocast in float16 'gradient_clipping' {norm:g}{absent} cuts gradients still scaled"
+        yield Hit(place, message, 'Use the dtype "bfloat16", or set "gradient_clipping" to 0')
+
+
+@rule(
+    "autocast-quantized-weights",
+    "precision",
+    bad={
+        "train_micro_batch_size_per_gpu": 1,
+        **_IN_BF16,
+        ZERO: {"stage": 3, "zero_quantized_weights": True},
+    },
+    good={"train_micro_batch_size_per_gpu": 1, **_IN_BF16, ZERO: {"stage": 3}},
+)
+def autocast_quantized_weights(subject: Subject) -> Iterator[Hit]:
+    """Autocast with weights that are gathered in 8 bits
+
+    DeepSpeed asserts that `torch_autocast` and `zero_quantized_weights` are not both on, in whatever stage.
+
+    Remove one of them.
+
+    Source: `_validate_auto_cast_settings` in `deepspeed/runtime/torch_autocast.py`.
+    """
+    path = (ZERO, "zero_quantized_weights")
+    if _is_on(subject) and in_force(subject, *path) is True:
+        message = "DeepSpeed refuses 'zero_quantized_weights' together with 'torch_autocast'"
+        yield Hit(path, message, "Remove one of the two")
+
+
+@rule(
+    "autocast-in-fp32",
+    "precision",
+    severity="warning",
+    bad={**_STAGE_1, _AUTOCAST: {"enabled": True, "dtype": "float32"}},
+    good={**_STAGE_1, **_IN_BF16},
+)
+def autocast_in_fp32(subject: Subject) -> Iterator[Hit]:
+    """Autocast to fp32
+
+    Weights are in fp32 under `torch_autocast`, so there is nothing to cast; on CUDA PyTorch warns and
+    switches autocast off. Training runs in fp32.
+
+    Write "bfloat16", or remove the section if fp32 is meant.
+
+    Source: `autocast_if_enabled` in `deepspeed/runtime/torch_autocast.py`; `torch/amp/autocast_mode.py`.
+    """
+    if _is_on(subject) and format_at(subject, _AUTOCAST, "dtype") == "fp32":
+        message = "autocast to float32 leaves everything as it is"
+        path = (_AUTOCAST, "dtype")
+        yield Hit(path, message, 'Write "bfloat16", or remove the section', fix=(Remove((_AUTOCAST,)),))

@@ -1,0 +1,292 @@
+"""Sizes of buckets and thresholds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from zerokit.findings import Remove, Severity
+from zerokit.lint.examples import Given, llama_8b, small_decoder
+from zerokit.lint.in_force import ZERO, model_dtype_bytes
+from zerokit.lint.rule import Hit, rule
+from zerokit.lint.subject import Subject
+from zerokit.units import GIB, format_bytes, format_count
+
+_BF16 = {"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": True}}
+_REDUCE = (ZERO, "reduce_bucket_size")
+_LIVE = (ZERO, "stage3_max_live_parameters")
+
+_TINY_BUCKET = 100_000
+"""Elements of a message that takes longer to start than to send: 0.2 MB in 16 bits."""
+
+_SMALL_AUTO_BUCKET = 5_000_000
+"""Elements below which "auto", made from the hidden size, costs speed: 10 MB in 16 bits."""
+
+_USUAL_BUCKET = 50_000_000
+
+_UNBOUNDED = 10**12
+"""Parameters that no model has that is trained in one piece."""
+
+_BUCKET_SHARE = 0.05
+"""Of the GPU's memory that buckets may take."""
+
+_LIVE_SHARE = 0.25
+"""Of the GPU's memory that gathered parameters may take."""
+
+
+def _zero(stage: int, **keys: Any) -> dict[str, Any]:
+    return {**_BF16, ZERO: {"stage": stage, **keys}}
+
+
+def reduce_buffers(subject: Subject) -> tuple[int, int] | None:
+    """Elements of a reduce bucket, and how many there are on a GPU; None if it cannot be told.
+
+    Source: `setup_buckets` in `deepspeed/runtime/zero/stage_1_and_2.py`, `_setup_for_real_optimizer` in
+    `deepspeed/runtime/zero/stage3.py`.
+    """
+    size, stage = subject.zero.reduce_bucket_size, subject.stage
+    if stage not in (1, 2, 3) or not isinstance(size, int) or subject.unsure(*_REDUCE):
+        return None
+    if not subject.zero.contiguous_gradients and not (stage < 3 and subject.offload_optimizer):
+        return None
+    return size, 2 if stage < 3 and subject.zero.overlap_comm else 1
+
+
+def _bucket_place(subject: Subject) -> tuple[str, ...]:
+    return _REDUCE if subject.sets(*_REDUCE) else (ZERO,)
+
+
+@rule(
+    "bucket-exceeds-model",
+    "buckets",
+    severity="warning",
+    bad=_zero(2, reduce_bucket_size=5e8),
+    good=_zero(2, reduce_bucket_size=5e7),
+    given=Given(model=small_decoder),
+    needs=("model",),
+)
+def bucket_exceeds_model(subject: Subject) -> Iterator[Hit]:
+    """A reduce bucket larger than the model
+
+    The buffer for gradients on their way is made with `reduce_bucket_size` elements before the first
+    backward pass, and twice with `overlap_comm` in stages 1 and 2. What goes beyond the number of parameters
+    can never be filled. With one bucket for the whole model nothing overlaps either: the first reduction
+    starts when the last gradient is ready.
+
+    Source: `setup_buckets` in `deepspeed/runtime/zero/stage_1_and_2.py`, `_setup_for_real_optimizer` in
+    `deepspeed/runtime/zero/stage3.py`.
+    """
+    buffers, model = reduce_buffers(subject), subject.model
+    if buffers is None or model is None or (subject.recipe is not None and subject.recipe.peft):
+        return
+    size, count = buffers
+    waste = (size - model.num_parameters) * count * (model_dtype_bytes(subject) or 2)
+    if waste > 0:
+        by_default = "" if subject.sets(*_REDUCE) else ", its default,"
+        message = (
+            f"'reduce_bucket_size' {format_count(size)}{by_default} exceeds the model's "
+            f"{format_count(model.num_parameters)} parameters: {format_bytes(waste)} are never used"
+        )
+        hint = f'Set "reduce_bucket_size" to {min(_USUAL_BUCKET, model.num_parameters // 4)}'
+        severity: Severity | None = None if subject.sets(*_REDUCE) or waste > GIB else "info"
+        yield Hit(_bucket_place(subject), message, hint, (), severity)
+
+
+@rule(
+    "bucket-memory",
+    "buckets",
+    severity="warning",
+    bad=_zero(2, reduce_bucket_size=5e8, overlap_comm=True),
+    good=_zero(2, reduce_bucket_size=5e7, overlap_comm=True),
+    given=Given(gpu_memory_bytes=24 * GIB),
+    needs=("gpu_memory",),
+)
+def bucket_memory(subject: Subject) -> Iterator[Hit]:
+    """Reduce buckets that take much of the GPU
+
+    The buffer for gradients on their way has `reduce_bucket_size` elements, and `overlap_comm` doubles it in
+    stages 1 and 2. DeepSpeed's default of 5e8 is 0.93 GiB in 16 bits, 1.86 GiB with `overlap_comm`, whatever
+    the size of the card. On a small card turning ZeRO on can cost more than it saves.
+
+    A bucket of 5e7 elements is still a message of 100 MB, which any network sends at full speed.
+
+    Source: `setup_buckets` in `deepspeed/runtime/zero/stage_1_and_2.py`, `_setup_for_real_optimizer` in
+    `deepspeed/runtime/zero/stage3.py`; DeepSpeed issues 2992 and 3338. The limit of 5 % is zerokit's.
+    """
+    buffers = reduce_buffers(subject)
+    if buffers is None or subject.gpu_memory_bytes is None:
+        return
+    size, count = buffers
+    taken = size * count * (model_dtype_bytes(subject) or 2)
+    part = taken / subject.gpu_memory_bytes
+    if part > _BUCKET_SHARE:
+        by_default = "" if subject.sets(*_REDUCE) else ", its default,"
+        doubled = "; 'overlap_comm' doubles it" if count == 2 else ""
+        message = (
+            f"'reduce_bucket_size' {format_count(size)}{by_default} takes {format_bytes(taken)} of the GPU, "
+            f"{part:.0%} of it{doubled}"
+        )
+        yield Hit(_bucket_place(subject), message, 'Set "reduce_bucket_size" to 5e7')
+
+
+@rule(
+    "tiny-bucket",
+    "buckets",
+    severity="warning",
+    bad=_zero(2, reduce_bucket_size=1000),
+    good=_zero(2, reduce_bucket_size=5e7),
+)
+def tiny_bucket(subject: Subject) -> Iterator[Hit]:
+    """A reduce bucket of next to nothing
+
+    `reduce_bucket_size` counts elements, not bytes and not millions of either. A gradient that does not fit
+    into the bucket is reduced by itself, so a small number means one message for each parameter, each of
+    which takes longer to start than to send. DeepSpeed accepts 1.
+
+    Source: `reduce_independent_p_g_buckets_and_remove_grads` in
+    `deepspeed/runtime/zero/stage_1_and_2.py`, `__add_grad_to_ipg_bucket` in
+    `deepspeed/runtime/zero/stage3.py`.
+    """
+    size = subject.zero.reduce_bucket_size
+    if subject.stage in (1, 2, 3) and isinstance(size, int) and size < _TINY_BUCKET:
+        message = f"'reduce_bucket_size' counts elements, and {size:,} are fewer than one weight matrix has"
+        yield Hit(_REDUCE, message, 'Set "reduce_bucket_size" to 5e7')
+
+
+@rule(
+    "small-auto-bucket",
+    "buckets",
+    severity="info",
+    bad=_zero(2, reduce_bucket_size="auto"),
+    good=_zero(2, reduce_bucket_size=5e7),
+    given=Given(model=small_decoder, target="trainer"),
+    needs=("model",),
+)
+def small_auto_bucket(subject: Subject) -> Iterator[Hit]:
+    """ "auto" makes a small bucket of a narrow model
+
+    For "auto" the Trainer and accelerate write the hidden size squared. For a hidden size of 768 that is
+    0.6 million elements: the gradients of a layer go out in a dozen messages, and the network waits for each
+    of them to start.
+
+    Write a number, such as 5e7.
+
+    Source: `trainer_config_finalize` in transformers `integrations/deepspeed.py`, `_prepare_deepspeed` in
+    accelerate `accelerator.py`.
+    """
+    model = subject.model
+    if model is None or subject.zero.reduce_bucket_size != "auto" or subject.target == "deepspeed":
+        return
+    accelerate = subject.target == "accelerate"
+    hidden = model.hidden_size_for_accelerate if accelerate else model.hidden_size_for_trainer
+    if hidden is not None and hidden**2 < min(_SMALL_AUTO_BUCKET, model.num_parameters):
+        message = f'"auto" becomes {hidden} x {hidden} = {format_count(hidden**2)} elements, a small bucket'
+        yield Hit(_REDUCE, message, "Write a number, such as 5e7")
+
+
+@rule(
+    "allgather-bucket",
+    "buckets",
+    severity="info",
+    bad=_zero(2, allgather_bucket_size=2e8),
+    good=_zero(2),
+)
+def allgather_bucket(subject: Subject) -> Iterator[Hit]:
+    """A size for a bucket that is not used
+
+    In stages 1 and 2 updated parameters are gathered in one piece, straight into the flat buffer that holds
+    them anyway, wherever PyTorch has `all_gather_into_tensor`, which it has since 1.13. The pieces of
+    `allgather_bucket_size` elements are for older ones; the key neither costs nor saves memory. ZenFlow alone
+    still looks at it.
+
+    Source: `all_gather_dp_groups` in `deepspeed/runtime/utils.py`.
+    """
+    path = (ZERO, "allgather_bucket_size")
+    if subject.stage in (1, 2) and subject.sets(*path) and subject.zero.zenflow is None:
+        size = subject.zero.allgather_bucket_size
+        if size % 2 == 0:  # an odd one is refused, which has a rule of its own
+            message = "'allgather_bucket_size' is not used with PyTorch 1.13 and later"
+            yield Hit(path, message, "Remove the key", (Remove(path),), "warning" if size == 0 else None)
+
+
+@rule(
+    "prefetch-exceeds-live",
+    "buckets",
+    severity="warning",
+    bad=_zero(3, stage3_prefetch_bucket_size=1e9, stage3_max_live_parameters=1e8),
+    good=_zero(3, stage3_prefetch_bucket_size=5e7, stage3_max_live_parameters=1e8),
+)
+def prefetch_exceeds_live(subject: Subject) -> Iterator[Hit]:
+    """More to prefetch than may be live
+
+    Stage 3 prefetches at most as many elements as `stage3_max_live_parameters` leaves free, so that a larger
+    `stage3_prefetch_bucket_size` is never reached: prefetching stops and starts at the limit.
+
+    Source: `max_params_to_prefetch` in `deepspeed/runtime/zero/partitioned_param_coordinator.py`.
+    """
+    prefetch, live = subject.zero.stage3_prefetch_bucket_size, subject.zero.stage3_max_live_parameters
+    path = (ZERO, "stage3_prefetch_bucket_size")
+    if subject.stage != 3 or not isinstance(prefetch, int) or not 0 < live < prefetch:
+        return
+    if not subject.unsure(*path) and not subject.unsure(*_LIVE):
+        message = (
+            f"'stage3_prefetch_bucket_size' {format_count(prefetch)} is more than "
+            f"'stage3_max_live_parameters' {format_count(live)} allows"
+        )
+        place = path if subject.sets(*path) else _LIVE
+        yield Hit(place, message, "Lower the first or raise the second")
+
+
+@rule(
+    "live-unbounded",
+    "buckets",
+    severity="info",
+    bad=_zero(3, stage3_max_live_parameters=1e18),
+    good=_zero(3, stage3_max_live_parameters=1e9),
+)
+def live_unbounded(subject: Subject) -> Iterator[Hit]:
+    """A limit that no model reaches
+
+    `stage3_max_live_parameters` and `stage3_max_reuse_distance` decide when stage 3 lets gathered parameters
+    go, so that they do not pile up on the GPU. Beyond the size of any model they decide nothing: parameters
+    that are used again in the backward pass are kept, and memory fills up.
+
+    Source: `__params_to_release` in `deepspeed/runtime/zero/partitioned_param_coordinator.py`.
+    """
+    if subject.stage != 3:
+        return
+    for key in ("stage3_max_live_parameters", "stage3_max_reuse_distance"):
+        limit = getattr(subject.zero, key)
+        if limit >= _UNBOUNDED and subject.sets(ZERO, key):
+            message = f"'{key}' {limit:.0e} is more than any model has, so it limits nothing"
+            yield Hit((ZERO, key), message, f'Set "{key}" to 1e9, DeepSpeed\'s default')
+
+
+@rule(
+    "live-parameters-memory",
+    "buckets",
+    severity="warning",
+    bad=_zero(3, stage3_max_live_parameters=5e9),
+    good=_zero(3, stage3_max_live_parameters=1e9),
+    given=Given(model=llama_8b, gpu_memory_bytes=24 * GIB),
+    needs=("model", "gpu_memory"),
+)
+def live_parameters_memory(subject: Subject) -> Iterator[Hit]:
+    """Gathered parameters that take much of the GPU
+
+    Up to `stage3_max_live_parameters` elements stay gathered on each GPU between their uses. Raised to the
+    size of the model it turns stage 3 into stage 2 as far as memory goes.
+
+    Source: `_fetch_sub_module_impl` and `__params_to_release` in
+    `deepspeed/runtime/zero/partitioned_param_coordinator.py`. The limit of 25 % is zerokit's.
+    """
+    model = subject.model
+    if subject.stage != 3 or model is None or subject.gpu_memory_bytes is None or subject.unsure(*_LIVE):
+        return
+    live = min(subject.zero.stage3_max_live_parameters, model.num_parameters)
+    taken = live * (model_dtype_bytes(subject) or 2)
+    part = taken / subject.gpu_memory_bytes
+    if part > _LIVE_SHARE:
+        message = f"up to {format_bytes(taken)} of gathered parameters stay on each GPU, {part:.0%} of it"
+        place = _LIVE if subject.sets(*_LIVE) else (ZERO,)
+        yield Hit(place, message, 'Lower "stage3_max_live_parameters"')

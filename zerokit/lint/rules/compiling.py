@@ -1,0 +1,200 @@
+"""DeepCompile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from zerokit.config.base import is_comment
+from zerokit.config.compile import Compile
+from zerokit.lint.in_force import ZERO, autotp_size, in_force, offloads_optimizer
+from zerokit.lint.rule import Hit, rule
+from zerokit.lint.subject import Subject
+
+_SECTION = ("compile",)
+_STAGE_3_ONLY = ("offload_activation", "offload_opt_states", "offload_parameters", "symmetric_memory")
+
+
+def _with(stage: int, **keys: Any) -> dict[str, Any]:
+    return {"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": stage}, "compile": keys}
+
+
+def _section(subject: Subject) -> Compile | None:
+    """The section as far as the file has one."""
+    return subject.config.compile if isinstance(subject.written_at(*_SECTION), Mapping) else None
+
+
+@rule(
+    "compile-off",
+    "parallelism",
+    severity="warning",
+    bad=_with(3, offload_activation=True),
+    good=_with(3, deepcompile=True, offload_activation=True),
+)
+def compile_off(subject: Subject) -> Iterator[Hit]:
+    """Options of DeepCompile, which is off
+
+    Without `"deepcompile": true` the call of `engine.compile()` is PyTorch's own, and nothing looks at the
+    section's other keys. `autoep_non_moe` alone acts without it.
+
+    Source: `DeepSpeedEngine.compile` in `deepspeed/runtime/engine.py`.
+    """
+    section = _section(subject)
+    if section is None or section.deepcompile or subject.unsure(*_SECTION, "deepcompile"):
+        return
+    written = subject.written_at(*_SECTION)
+    keys = [key for key in written if not is_comment(key) and key not in ("deepcompile", "autoep_non_moe")]
+    if keys:
+        message = f"'{keys[0]}' acts with \"deepcompile\": true only"
+        if len(keys) > 1:
+            message = f"'{keys[0]}' and {len(keys) - 1} more act with \"deepcompile\": true only"
+        yield Hit((*_SECTION, keys[0]), message, 'Add "deepcompile": true, or remove what does nothing')
+
+
+@rule(
+    "compile-stage",
+    "parallelism",
+    severity="warning",
+    bad=_with(0, deepcompile=True),
+    good=_with(2, deepcompile=True),
+)
+def compile_stage(subject: Subject) -> Iterator[Hit]:
+    """DeepCompile in a stage that it does not know
+
+    DeepCompile plans the communication of ZeRO. In stage 0 there is none, and DeepSpeed falls back to
+    PyTorch's compiler, which is said in the log and nowhere else. The pass "autosp" does the same in stages
+    2 and 3, and the pass "autotp" without tensor parallelism.
+
+    Source: `get_deepcompile_backend`, `get_autosp_backend` and `get_autotp_backend` in
+    `deepspeed/runtime/engine.py`.
+    """
+    section, stage = _section(subject), subject.stage
+    if section is None or not section.deepcompile or stage is None:
+        return
+    passes = section.passes or []
+    path = (*_SECTION, "passes")
+    if "autosp" in passes:
+        if stage in (2, 3):
+            message = (
+                f'the pass "autosp" works in stages 0 and 1; in stage {stage} PyTorch\'s compiler is used'
+            )
+            yield Hit(path, message, "Use stage 1, or remove the pass")
+    elif "autotp" in passes:
+        if autotp_size(subject) == 1 and not subject.unsure("tensor_parallel", "autotp_size"):
+            message = "the pass \"autotp\" needs 'tensor_parallel.autotp_size' above 1"
+            yield Hit(path, message, "Set it, or remove the pass")
+    elif stage == 0:
+        message = "DeepCompile works in stages 1, 2 and 3; in stage 0 PyTorch's compiler is used"
+        yield Hit((*_SECTION, "deepcompile"), message, "Raise the stage, or remove the key")
+
+
+@rule(
+    "compile-stage3-key",
+    "parallelism",
+    severity="warning",
+    bad=_with(2, deepcompile=True, offload_opt_states=True),
+    good=_with(3, deepcompile=True, offload_opt_states=True),
+)
+def compile_stage_3_key(subject: Subject) -> Iterator[Hit]:
+    """An option of DeepCompile that acts in stage 3 only
+
+    Offload by the compiler and symmetric memory are planned where stage 3 sets DeepCompile up. In stages 1
+    and 2 nothing looks at them.
+
+    Source: `init_z3` in `deepspeed/compile/init_z3.py`, `init_z1_and_2` in
+    `deepspeed/compile/init_z1_and_2.py`.
+    """
+    section = _section(subject)
+    if section is None or not section.deepcompile or subject.stage not in (1, 2):
+        return
+    for key in _STAGE_3_ONLY:
+        if subject.written_at(*_SECTION, key) is True:
+            message = f"'{key}' acts in ZeRO stage 3 only; the stage is {subject.stage}"
+            yield Hit((*_SECTION, key), message, "Use stage 3, or remove the key")
+
+
+@rule(
+    "compile-combination",
+    "parallelism",
+    bad=_with(3, deepcompile=True, offload_activation=True, offload_opt_states=True),
+    good=_with(3, deepcompile=True, offload_activation=True),
+)
+def compile_combination(subject: Subject) -> Iterator[Hit]:
+    """Options of DeepCompile that exclude each other
+
+    DeepSpeed refuses these when the engine is compiled, after the model has been loaded:
+
+    - in stage 3, `offload_activation` with `offload_parameters` or `offload_opt_states`, and these two with
+      each other: each of them plans with the whole of the memory;
+    - in stage 3, `offload_opt_states` with `zero_optimization.offload_optimizer`, which has the states
+      already;
+    - the pass "autotp" with any other;
+    - `autoep_non_moe` with `deepcompile`, with stage 3, with offload, and with tensor parallelism.
+
+    `offload_parameters` switches itself on where both offload sections name the device `cpu`.
+
+    Source: `init_z3` in `deepspeed/compile/init_z3.py`; `get_deepspeed_compile_backend`,
+    `get_deepcompile_backend` and `compile` in `deepspeed/runtime/engine.py`.
+    """
+    section = _section(subject)
+    if section is None:
+        return
+    if section.deepcompile and subject.stage == 3 and not {"autosp", "autotp"} & set(section.passes or []):
+        yield from _two_offloads(subject, section)
+    passes = set(section.passes or [])
+    if section.deepcompile and "autotp" in passes and len(passes) > 1:
+        others = ", ".join(sorted(passes - {"autotp"}))
+        message = f'the pass "autotp" cannot be combined with {others}'
+        yield Hit((*_SECTION, "passes"), message, "Keep one of them")
+    if section.autoep_non_moe:
+        reasons = {
+            "'deepcompile'": section.deepcompile,
+            "ZeRO stage 3": subject.stage == 3,
+            "offload": subject.offload_optimizer is not None or subject.offload_param is not None,
+            "tensor parallelism": autotp_size(subject) > 1,
+        }
+        for reason in [name for name, present in reasons.items() if present]:
+            message = f"'autoep_non_moe' does not go with {reason}"
+            yield Hit((*_SECTION, "autoep_non_moe"), message, "Remove one of the two")
+
+
+def _two_offloads(subject: Subject, section: Compile) -> Iterator[Hit]:
+    optimizer, param = subject.offload_optimizer, subject.offload_param
+    cpu = [side is not None and side.device == "cpu" for side in (optimizer, param)]
+    parameters = section.offload_parameters or all(cpu)
+    named = "'offload_parameters'" if section.offload_parameters else "offload of everything to the CPU"
+    if section.offload_opt_states and offloads_optimizer(subject):
+        path = (*_SECTION, "offload_opt_states")
+        yield Hit(path, "'offload_opt_states' does not go with 'offload_optimizer'", "Remove one of the two")
+    elif section.offload_activation and section.offload_opt_states:
+        path = (*_SECTION, "offload_activation")
+        yield Hit(path, "'offload_activation' does not go with 'offload_opt_states'", "Remove one of the two")
+    elif section.offload_activation and parameters:
+        path = (*_SECTION, "offload_activation")
+        yield Hit(path, f"'offload_activation' does not go with {named}", "Remove one of the two")
+    elif section.offload_opt_states and parameters:
+        path = (*_SECTION, "offload_opt_states")
+        yield Hit(path, f"'offload_opt_states' does not go with {named}", "Remove one of the two")
+
+
+@rule(
+    "compile-activation-threshold",
+    "parallelism",
+    severity="warning",
+    bad=_with(3, deepcompile=True, free_activation_threshold=1_000_000),
+    good=_with(3, deepcompile=True, free_activation=True, free_activation_threshold=1_000_000),
+)
+def compile_activation_threshold(subject: Subject) -> Iterator[Hit]:
+    """A threshold for freeing activations, which is off
+
+    `free_activation_threshold` is asked when an activation is to be freed early, which happens with
+    `"free_activation": true` only.
+
+    Source: `deepspeed/compile/backend.py` and `deepspeed/ops/csrc/compile/deepcompile.cpp`.
+    """
+    section, path = _section(subject), (*_SECTION, "free_activation_threshold")
+    if section is None or not section.deepcompile or not subject.sets(*path):
+        return
+    if in_force(subject, *_SECTION, "free_activation") is False:
+        message = "'free_activation_threshold' acts with \"free_activation\": true only"
+        yield Hit(path, message, "Remove the key, or switch 'free_activation' on")

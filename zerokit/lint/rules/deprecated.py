@@ -1,0 +1,92 @@
+"""Keys that DeepSpeed replaced by others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from zerokit.findings import Edit, Move, Remove, SetValue
+from zerokit.lint.rule import Hit, rule
+from zerokit.lint.subject import Subject
+
+_ZERO = "zero_optimization"
+_ONE = {"train_micro_batch_size_per_gpu": 1}
+
+_REPLACED = {
+    "cpu_offload": "offload_optimizer",
+    "cpu_offload_param": "offload_param",
+    "stage3_gather_fp16_weights_on_model_save": "stage3_gather_16bit_weights_on_model_save",
+}
+
+
+@rule(
+    "old-and-new-key",
+    "structure",
+    bad={**_ONE, _ZERO: {"stage": 2, "cpu_offload": True, "offload_optimizer": {"device": "cpu"}}},
+    good={**_ONE, _ZERO: {"stage": 2, "offload_optimizer": {"device": "cpu"}}},
+)
+def old_and_new_key(subject: Subject) -> Iterator[Hit]:
+    """A deprecated key stands beside the one that took its place.
+
+    DeepSpeed hands the value of the deprecated key on to the new one, and asserts that the new one is not
+    given.
+
+    Remove the deprecated key.
+
+    Source: `DeepSpeedConfigModel._process_deprecated_field` in `deepspeed/runtime/config_utils.py`.
+    """
+    for old, new in _REPLACED.items():
+        if subject.sets(_ZERO, old) and subject.sets(_ZERO, new):
+            message = f"'{old}' is the old form of '{new}', and DeepSpeed refuses both together"
+            yield Hit((_ZERO, old), message, f"Remove '{old}'", (Remove((_ZERO, old)),))
+
+
+@rule(
+    "deprecated-key",
+    "structure",
+    severity="warning",
+    bad={**_ONE, _ZERO: {"stage": 2, "cpu_offload": True}},
+    good={**_ONE, _ZERO: {"stage": 2, "offload_optimizer": {"device": "cpu"}}},
+)
+def deprecated_key(subject: Subject) -> Iterator[Hit]:
+    """A key that DeepSpeed still reads, but will not for ever.
+
+    DeepSpeed translates the key and warns on every rank. The Trainer and accelerate look for the new names
+    only: under `bfloat16` they fill in no "auto", and they do not see an offload that `cpu_offload` asks
+    for.
+
+    Second names, such as `prefetch_bucket_size` for `stage3_prefetch_bucket_size`, are for your information:
+    DeepSpeed reads them without a word, but other programs do not.
+
+    Write the new key; `zerokit check --fix` does so.
+
+    Source: the fields marked `deprecated` in `deepspeed/runtime/zero/config.py`; `get_bfloat16_config` in
+    `deepspeed/runtime/precision_config.py`; `set_stage_and_offload` in `accelerate/utils/deepspeed.py`.
+    """
+    for old, new in _REPLACED.items():
+        if subject.sets(_ZERO, old) and not subject.sets(_ZERO, new):
+            value = subject.written_at(_ZERO, old)
+            yield Hit((_ZERO, old), f"'{old}' is deprecated", *_replacement(old, new, value))
+    if subject.sets(_ZERO, "cpu_offload_use_pin_memory"):
+        message = "'cpu_offload_use_pin_memory' is deprecated, and DeepSpeed does not use its value"
+        hint = "Remove it, and write 'pin_memory' in the offload sections"
+        yield Hit((_ZERO, "cpu_offload_use_pin_memory"), message, hint)
+    switch = subject.written.get(_ZERO)
+    if isinstance(switch, bool):
+        section = {"stage": int(switch)}
+        fix = () if subject.sets("allgather_size") else (SetValue((_ZERO,), section),)
+        hint = f'Write {{"stage": {int(switch)}}}'
+        yield Hit((_ZERO,), f"'{_ZERO}' as true or false is deprecated", hint, fix)
+    if "bfloat16" in subject.written:
+        message = "'bfloat16' is the old name of 'bf16'; the Trainer and accelerate do not read it"
+        yield Hit(("bf16",), message, "Call it 'bf16'", (Move(("bfloat16",), ("bf16",)),))
+
+
+def _replacement(old: str, new: str, value: object) -> tuple[str, tuple[Edit, ...]]:
+    """Hint and fix for a deprecated key of `zero_optimization`."""
+    path = (_ZERO, old)
+    if not old.startswith("cpu_offload"):
+        return f"Write '{new}'", (Move(path, (_ZERO, new)),)
+    if value is not True:
+        return "Remove it", (Remove(path),)
+    fix = (SetValue(path, {"device": "cpu"}), Move(path, (_ZERO, new)))
+    return f'Write "{new}": {{"device": "cpu"}}', fix

@@ -1,0 +1,221 @@
+"""Diagnostics that slow training and are easily left on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from zerokit.lint.in_force import ZERO, in_force, is_set_to
+from zerokit.lint.rule import Hit, rule
+from zerokit.lint.subject import Subject
+
+_BASE: dict[str, Any] = {"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 2}}
+_SWITCH_OFF = "Set it to false once you know what you wanted to know"
+
+
+@rule(
+    "wall-clock-breakdown",
+    "performance",
+    severity="warning",
+    bad={**_BASE, "wall_clock_breakdown": True},
+    good={**_BASE, "wall_clock_breakdown": False},
+)
+def wall_clock_breakdown(subject: Subject) -> Iterator[Hit]:
+    """Timers around every part of a step
+
+    `wall_clock_breakdown` times the forward pass, the backward pass, the reduction and the step of every
+    micro batch, and prints them. To read a timer the host waits for the GPU, so that it can no longer queue
+    work ahead.
+
+    Source: `_update_wall_clock_timers` in `deepspeed/runtime/engine.py`, `CudaEventTimer` in
+    `deepspeed/utils/timer.py`.
+    """
+    path = ("wall_clock_breakdown",)
+    if is_set_to(subject, True, *path):
+        message = "'wall_clock_breakdown' makes the host wait for the GPU in every micro batch"
+        yield Hit(path, message, _SWITCH_OFF)
+
+
+@rule(
+    "flops-profiler",
+    "performance",
+    severity="warning",
+    bad={**_BASE, "flops_profiler": {"enabled": True, "profile_step": 5}},
+    good={**_BASE, "flops_profiler": {"enabled": False, "profile_step": 5}},
+)
+def flops_profiler(subject: Subject) -> Iterator[Hit]:
+    """A profile of one step that slows all of them
+
+    The profiler looks at the step `profile_step` alone. But `flops_profiler.enabled` also switches
+    `wall_clock_breakdown` on, for the whole run: its timers make the host wait for the GPU in every micro
+    batch, before and after.
+
+    Source: `DeepSpeedConfig._initialize_params` in `deepspeed/runtime/config.py`.
+    """
+    path = ("flops_profiler", "enabled")
+    if is_set_to(subject, True, *path):
+        step = in_force(subject, "flops_profiler", "profile_step")
+        message = f"the profile is of step {step}, but 'flops_profiler' times and slows every step"
+        yield Hit(path, message, _SWITCH_OFF)
+
+
+@rule(
+    "memory-breakdown",
+    "performance",
+    severity="warning",
+    bad={**_BASE, "memory_breakdown": True},
+    good={**_BASE, "memory_breakdown": False},
+)
+def memory_breakdown(subject: Subject) -> Iterator[Hit]:
+    """Memory printed around every pass
+
+    `memory_breakdown` prints the GPU's and the host's memory on rank 0 before and after each forward and
+    backward pass and each step. For each of them it runs Python's garbage collector, while the other ranks
+    wait, and resets PyTorch's record of the highest use, so that a script that asks for it gets the peak of
+    the last pass only.
+
+    Source: `see_memory_usage` in `deepspeed/runtime/utils.py`.
+    """
+    path = ("memory_breakdown",)
+    if is_set_to(subject, True, *path):
+        message = "'memory_breakdown' collects garbage around every pass and resets PyTorch's memory peak"
+        yield Hit(path, message, _SWITCH_OFF)
+
+
+@rule(
+    "comms-logger",
+    "performance",
+    severity="warning",
+    bad={**_BASE, "comms_logger": {"enabled": True}},
+    good={**_BASE, "comms_logger": {"enabled": False}},
+)
+def comms_logger(subject: Subject) -> Iterator[Hit]:
+    """Every collective waited for, to be logged
+
+    While `comms_logger` is enabled the host waits for the GPU after *every* collective, also those that
+    `prof_ops` leaves out. Nothing overlaps any more, in stage 3 least of all.
+
+    Source: `timed_op` in `deepspeed/comm/comm.py`.
+    """
+    path = ("comms_logger", "enabled")
+    if is_set_to(subject, True, *path):
+        message = "'comms_logger' makes the host wait after every collective, so that nothing overlaps"
+        yield Hit(path, message, _SWITCH_OFF)
+
+
+@rule(
+    "sanity-checks",
+    "performance",
+    severity="warning",
+    bad={**_BASE, ZERO: {"stage": 3, "enable_sanity_checks": True}},
+    good={**_BASE, ZERO: {"stage": 3}},
+)
+def sanity_checks(subject: Subject) -> Iterator[Hit]:
+    """DeepSpeed's checks of its own bookkeeping
+
+    `enable_sanity_checks` lets all ranks compare, with a collective of its own, which parameters are in each
+    bucket of gradients before it is reduced. It is for those who work on DeepSpeed, or look for a model that
+    takes different ways on different ranks.
+
+    Source: `__reduce_and_partition_ipg_grads` in `deepspeed/runtime/zero/stage3.py`.
+    """
+    path = (ZERO, "enable_sanity_checks")
+    if subject.stage == 3 and is_set_to(subject, True, *path):
+        message = "'enable_sanity_checks' adds a collective to each bucket of gradients"
+        yield Hit(path, message, _SWITCH_OFF)
+
+
+@rule(
+    "checkpoint-profiling",
+    "performance",
+    severity="warning",
+    bad={**_BASE, "activation_checkpointing": {"synchronize_checkpoint_boundary": True}},
+    good={**_BASE, "activation_checkpointing": {"synchronize_checkpoint_boundary": False}},
+)
+def checkpoint_profiling(subject: Subject) -> Iterator[Hit]:
+    """Activation checkpoints that are waited for
+
+    With `synchronize_checkpoint_boundary` the host waits for the GPU at the start and the end of each
+    checkpointed part of the model, and with `profile` it times them, in both passes.
+
+    Source: `CheckpointFunction` in `deepspeed/runtime/activation_checkpointing/checkpointing.py`.
+    """
+    for key, what in (
+        ("synchronize_checkpoint_boundary", "waits for the GPU at each checkpoint of activations"),
+        ("profile", "times each checkpoint of activations"),
+    ):
+        path = ("activation_checkpointing", key)
+        if is_set_to(subject, True, *path):
+            yield Hit(path, f"'{key}' {what}", _SWITCH_OFF)
+
+
+@rule(
+    "hybrid-engine-left-on",
+    "performance",
+    severity="warning",
+    bad={**_BASE, "hybrid_engine": {"enabled": True}},
+    good={**_BASE, "hybrid_engine": {"enabled": False}},
+    given={"target": "trainer"},
+)
+def hybrid_engine_left_on(subject: Subject) -> Iterator[Hit]:
+    """The engine for reinforcement learning, in a plain training
+
+    `hybrid_engine.enabled` builds an engine that switches between training and fast generation, for scripts
+    that call its `generate`. The Trainer never does. It pays with copies of layers in another form and with
+    the time to make them.
+
+    Source: `initialize` in `deepspeed/__init__.py`, `DeepSpeedHybridEngine` in
+    `deepspeed/runtime/hybrid_engine.py`.
+    """
+    path = ("hybrid_engine", "enabled")
+    if subject.target == "trainer" and is_set_to(subject, True, *path):
+        message = "'hybrid_engine' is for generation in reinforcement learning; the Trainer does not use it"
+        yield Hit(path, message, "Set it to false")
+
+
+@rule(
+    "debug-output",
+    "performance",
+    severity="info",
+    bad={**_BASE, "dump_state": True},
+    good={**_BASE, "dump_state": False},
+)
+def debug_output(subject: Subject) -> Iterator[Hit]:
+    """Output for debugging
+
+    `dump_state` prints the whole engine when it is built, and the log level debug prints more than anyone
+    reads. `steps_per_print` 1 prints a line for each step; the Trainer and accelerate overwrite it, so that
+    DeepSpeed prints nothing.
+
+    Source: `DeepSpeedEngine.__init__` and `_report_progress` in `deepspeed/runtime/engine.py`;
+    `DeepSpeedPlugin.__post_init__` in accelerate `utils/dataclasses.py`.
+    """
+    if is_set_to(subject, True, "dump_state"):
+        yield Hit(("dump_state",), "'dump_state' prints the whole engine when it is built", "Set it to false")
+    if is_set_to(subject, "debug", "log_level"):
+        yield Hit(("log_level",), "'log_level' debug prints more than anyone reads", 'Write "info"')
+    if subject.target == "deepspeed" and is_set_to(subject, 1, "steps_per_print"):
+        yield Hit(
+            ("steps_per_print",), "'steps_per_print' 1 prints a line for every step", "Write 10 or more"
+        )
+
+
+@rule(
+    "vocabulary-size",
+    "performance",
+    severity="info",
+    bad={**_BASE, "vocabulary_size": 1001},
+    good={**_BASE, "vocabulary_size": 1008},
+)
+def vocabulary_size(subject: Subject) -> Iterator[Hit]:
+    """A vocabulary that tensor cores do not like
+
+    DeepSpeed reads `vocabulary_size` for one thing: to warn if it is no multiple of 8. Matrices whose sides
+    are multiples of 8 run faster in 16 bits. What counts is the model's embedding, not this number.
+
+    Source: `_do_warning_check` in `deepspeed/runtime/config.py`.
+    """
+    size = in_force(subject, "vocabulary_size")
+    if isinstance(size, int) and size % 8:
+        message = f"'vocabulary_size' {size} is no multiple of 8, which slows matrix products down"
+        yield Hit(("vocabulary_size",), message, f"Pad the model's embedding to {size + -size % 8}")

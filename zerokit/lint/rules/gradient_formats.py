@@ -1,0 +1,232 @@
+"""Number formats of gradients, sums and what is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from zerokit.findings import Remove
+from zerokit.lint.in_force import ZERO, in_force, offloads_optimizer
+from zerokit.lint.learning import wraps_in_bf16_optimizer
+from zerokit.lint.number_formats import format_at, precision, switch
+from zerokit.lint.rule import Hit, rule
+from zerokit.lint.subject import Subject
+
+_MICRO = {"train_micro_batch_size_per_gpu": 1}
+_BF16 = {**_MICRO, "bf16": {"enabled": True}}
+_STAGE_2 = {ZERO: {"stage": 2}}
+_TYPES = "data_types"
+
+
+@rule(
+    "accumulation-dtype",
+    "precision",
+    bad={**_BF16, _TYPES: {"grad_accum_dtype": "fp32"}, ZERO: {"stage": 0}},
+    good={**_BF16, _TYPES: {"grad_accum_dtype": "fp32"}, ZERO: {"stage": 1}},
+)
+def accumulation_dtype(subject: Subject) -> Iterator[Hit]:
+    """A format for summing gradients that the stage does not have, or that loses them
+
+    `data_types.grad_accum_dtype` says in what gradients are summed over micro-batches. In stage 0 DeepSpeed
+    refuses any format but the model's own. In the other stages it takes all, sensible or not: sums in fp16
+    overflow beyond 65,504, for which bf16 and fp32 models have no loss scaling, and sums in 16 bits under an
+    fp32 model round each gradient away from what the model computed.
+
+    Leave the key out, or write "fp32": better sums, for 4 bytes per element of the gradients that a GPU
+    keeps.
+
+    Source: `_do_optimizer_sanity_check` in `deepspeed/runtime/engine.py`; `gradient_accumulation_dtype` in
+    `deepspeed/runtime/zero/stage_1_and_2.py` and `stage3.py`.
+    """
+    path = (_TYPES, "grad_accum_dtype")
+    wanted, model = format_at(subject, *path), precision(subject)
+    if wanted in (None, "int8") or model is None or wanted == model:
+        return
+    if subject.stage == 0:
+        message = f"stage 0 cannot sum the gradients of a model in {model} in {wanted}"
+        yield Hit(path, message, "Remove the key, or raise the stage")
+    elif subject.stage is not None and (model == "fp32" or (model == "bf16" and wanted == "fp16")):
+        why = "overflows beyond 65,504" if wanted == "fp16" else "rounds what fp32 computed"
+        message = f"gradients of a model in {model} are summed in {wanted}, which {why}"
+        yield Hit(path, message, 'Remove the key, or write "fp32"', severity="warning")
+
+
+@rule(
+    "integer-dtype",
+    "precision",
+    bad={**_BF16, _TYPES: {"grad_accum_dtype": "int8"}, **_STAGE_2},
+    good={**_BF16, _TYPES: {"grad_accum_dtype": "fp32"}, **_STAGE_2},
+)
+def integer_dtype(subject: Subject) -> Iterator[Hit]:
+    """Integers as the format of something that is trained
+
+    DeepSpeed's list of formats has `int8` for inference, and the keys for training take it: gradients are
+    then cut to whole numbers, which leaves mostly zeros, or the first step fails. Autocast has no integers
+    either; PyTorch switches it off with a warning.
+
+    Write a floating-point format.
+
+    Source: `DtypeEnum` in `deepspeed/runtime/config.py`.
+    """
+    for path in (
+        (_TYPES, "grad_accum_dtype"),
+        (_TYPES, "param_dtype"),
+        (_TYPES, "buffer_dtype"),
+        ("torch_autocast", "dtype"),
+    ):
+        if format_at(subject, *path) == "int8":
+            message = f"'{path[-1]}' is int8, and nothing is trained in integers"
+            yield Hit(path, message, 'Write "bf16", "fp16" or "fp32"')
+
+
+@rule(
+    "param-dtype",
+    "precision",
+    bad={**_BF16, _TYPES: {"param_dtype": "fp32"}, **_STAGE_2},
+    good={**_BF16, _TYPES: {"param_dtype": "bf16"}, **_STAGE_2},
+)
+def param_dtype(subject: Subject) -> Iterator[Hit]:
+    """A format of parameters that is not the one that is switched on
+
+    Parameters are in the format of `bf16` or `fp16`, or in fp32 if both are off. `data_types.param_dtype`
+    changes nothing: DeepSpeed asserts that it says the same, once the model is loaded.
+
+    Leave it out.
+
+    Source: `_assert_valid_mixed_precision_config` in `deepspeed/runtime/engine.py`.
+    """
+    path = (_TYPES, "param_dtype")
+    wanted, model = format_at(subject, *path), precision(subject)
+    if wanted not in (None, "int8") and model is not None and wanted != model:
+        message = f"'param_dtype' is {wanted}, but the model trains in {model}"
+        yield Hit(path, message, "Remove the key, or switch that format on")
+
+
+@rule(
+    "communication-dtype",
+    "precision",
+    severity="warning",
+    bad={**_BF16, "communication_data_type": "fp16", **_STAGE_2},
+    good={**_BF16, "communication_data_type": "fp32", **_STAGE_2},
+)
+def communication_dtype(subject: Subject) -> Iterator[Hit]:
+    """Gradients sent in a format that does not hold them, or that is not looked at
+
+    Gradients are reduced in the model's format unless `communication_data_type` names another. In fp16, sums
+    over ranks overflow beyond 65,504 and small gradients vanish; only a model that itself trains in fp16 has
+    loss scaling against that.
+
+    The key does nothing under sequence parallelism, where `seq_parallel_communication_data_type` takes its
+    place, nor in ZeRO with `torch_autocast`, which reduces each gradient in the format of its module.
+
+    Leave the key out, or write "fp32".
+
+    Source: `communication_data_type` and `_configure_distributed_model` in `deepspeed/runtime/engine.py`;
+    `comm_dtypes` in `deepspeed/runtime/zero/stage_1_and_2.py` and `stage3.py`.
+    """
+    path = ("communication_data_type",)
+    wanted, model = format_at(subject, *path), precision(subject)
+    if wanted is None:
+        return
+    shared, data = subject.config.sequence_parallel_size, subject.config.data_parallel_size
+    if shared is not None and shared > 1 and data is not None:
+        message = "'seq_parallel_communication_data_type' takes the place of 'communication_data_type' here"
+        yield Hit(path, message, "Write that key, or remove this one")
+    elif in_force(subject, "torch_autocast", "enabled") is True and subject.stage in (1, 2, 3):
+        message = "'communication_data_type' has no effect in ZeRO with 'torch_autocast'"
+        yield Hit(path, message, "Remove the key", (Remove(path),))
+    elif wanted == "fp16" and model in ("bf16", "fp32"):
+        message = f"gradients of a model in {model} are sent in fp16, which ends at 65,504"
+        yield Hit(path, message, 'Remove the key, or write "fp32"')
+
+
+@rule(
+    "immediate-update",
+    "precision",
+    severity="warning",
+    bad={**_MICRO, "bf16": {"enabled": True, "immediate_grad_update": True}, **_STAGE_2},
+    good={
+        **_MICRO,
+        "bf16": {"enabled": True, "immediate_grad_update": True},
+        _TYPES: {"grad_accum_dtype": "fp32"},
+        ZERO: {"stage": 1},
+    },
+)
+def immediate_update(subject: Subject) -> Iterator[Hit]:
+    """'immediate_grad_update' where no optimizer reads it
+
+    It belongs to DeepSpeed's BF16_Optimizer, which is used in stage 1 with bf16,
+    `data_types.grad_accum_dtype` "fp32" and without offload, and for pipelines without ZeRO. Elsewhere
+    nothing looks at it.
+
+    Source: `_do_optimizer_sanity_check` in `deepspeed/runtime/engine.py`;
+    `deepspeed/runtime/bf16_optimizer.py`.
+    """
+    path = ("bf16", "immediate_grad_update")
+    if in_force(subject, *path) is not True or subject.sets("pipeline") or subject.stage is None:
+        return
+    if subject.stage == 1 and (switch(subject, "bf16") is None or offloads_optimizer(subject) is None):
+        return
+    if not wraps_in_bf16_optimizer(subject):
+        message = "'immediate_grad_update' acts in stage 1 with bf16 and fp32 gradients only"
+        yield Hit(path, message, "Remove the key", (Remove(path),))
+
+
+@rule(
+    "overflow-check",
+    "precision",
+    severity="warning",
+    bad={**_MICRO, "bf16": {"enabled": True, "check_grad_overflow": False}, ZERO: {"stage": 3}},
+    good={**_BF16, ZERO: {"stage": 3}},
+)
+def overflow_check(subject: Subject) -> Iterator[Hit]:
+    """A check of gradients that this stage makes anyway
+
+    `"check_grad_overflow": false` lets stages 1 and 2 apply gradients that are infinite or NaN. Stage 0,
+    stage 3 and the optimizer that sums bf16 gradients in fp32 in stage 1 look at the norm in any case, and
+    skip the step.
+
+    Remove the key. In stages 1 and 2 remove it too, unless another part of the run handles such steps: one
+    NaN reaches every weight.
+
+    Source: `step` in `deepspeed/runtime/zero/stage3.py` and `stage_1_and_2.py`, in
+    `deepspeed/runtime/bf16_optimizer.py` and in `deepspeed/runtime/fp16/fused_optimizer.py`.
+    """
+    path = ("bf16", "check_grad_overflow")
+    if subject.written_at(*path) is not False or switch(subject, "bf16") is not True:
+        return
+    if subject.stage in (0, 3) or wraps_in_bf16_optimizer(subject):
+        message = f"'check_grad_overflow' acts in stages 1 and 2 only; the stage is {subject.stage}"
+        if subject.stage == 1:
+            message = "'check_grad_overflow' does not act where bf16 gradients are summed in fp32"
+        yield Hit(path, message, "Remove the key", (Remove(path),))
+    elif subject.stage in (1, 2):
+        message = "gradients that are infinite or NaN are applied to the weights"
+        yield Hit(path, message, "Remove the key, unless something else guards the weights", severity="info")
+
+
+@rule(
+    "bf16-accumulation",
+    "precision",
+    severity="info",
+    bad={**_BF16, "gradient_accumulation_steps": 32, **_STAGE_2},
+    good={**_BF16, "gradient_accumulation_steps": 32, _TYPES: {"grad_accum_dtype": "fp32"}, **_STAGE_2},
+)
+def bf16_accumulation(subject: Subject) -> Iterator[Hit]:
+    """Many gradients summed in bf16
+
+    bfloat16 has 8 significant bits, so each addition rounds away what is below 1/256 of the sum. The more
+    micro-batches are summed, the more of each is lost.
+
+    Set `data_types.grad_accum_dtype` to "fp32". It costs 4 bytes per element of the gradients that a GPU
+    keeps: all of them in stage 1, its share in stages 2 and 3.
+
+    Source: `gradient_accumulation_dtype` in `deepspeed/runtime/zero/stage_1_and_2.py` and `stage3.py`.
+    """
+    steps = in_force(subject, "gradient_accumulation_steps")
+    many = isinstance(steps, int) and steps >= 16
+    if not many or switch(subject, "bf16") is not True or subject.stage not in (1, 2, 3):
+        return
+    if subject.lacks(_TYPES, "grad_accum_dtype") and offloads_optimizer(subject) is False:
+        message = f"the gradients of {steps} micro-batches are summed in bf16, which has 8 significant bits"
+        hint = 'Add "data_types": {"grad_accum_dtype": "fp32"}'
+        yield Hit(("gradient_accumulation_steps",), message, hint)

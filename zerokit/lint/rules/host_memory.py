@@ -1,0 +1,177 @@
+"""What offload takes of the host's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from zerokit.lint.examples import Given, llama_8b, recipe
+from zerokit.lint.in_force import ZERO, gpus_on_a_node, model_dtype_bytes, share
+from zerokit.lint.rule import Hit, rule
+from zerokit.lint.rules.offload import zero
+from zerokit.lint.subject import Subject
+from zerokit.units import GIB, format_bytes
+
+_STATE_BYTES = {"adam": 8, "adamw": 8, "adagrad": 4, "lion": 4}
+"""Bytes of fp32 states per parameter."""
+
+_PINNED_SHARE = 0.8
+"""Of the host's memory, beyond which too little is left that can be swapped out."""
+
+_ADAMW = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-5}}, "bf16": {"enabled": True}}
+
+
+@dataclass(frozen=True)
+class HostBytes:
+    """Bytes on the host for one rank, a lower bound."""
+
+    pinned: int
+    pageable: int
+
+
+def host_bytes_of_a_rank(subject: Subject) -> HostBytes | None:
+    """What DeepSpeed keeps on the host for one rank from the first step on; None if it cannot be told.
+
+    Counted are whole copies of a rank's share, not what passes through. Sources: stages 1 and 2,
+    `DeepSpeedZeroOptimizer.__init__` and `initialize_optimizer_states` in `stage_1_and_2.py`; stage 3,
+    `_setup_for_real_optimizer`, `initialize_optimizer_states` and
+    `_create_param_groups_fp16_flat_cpu_memory` in `stage3.py`, all in `deepspeed/runtime/zero/`; Adam's
+    states, `DeepSpeedCPUAdam.step` in `deepspeed/ops/adam/cpu_adam.py`.
+    """
+    model, stage, peft = subject.model, subject.stage, subject.recipe and subject.recipe.peft
+    if model is None or subject.num_gpus is None or stage not in (1, 2, 3) or peft:
+        return None
+    held = share(model.num_trainable_parameters, subject.num_gpus)
+    pinned = pageable = 0
+    optimizer, param = subject.offload_optimizer, subject.offload_param
+    element = model_dtype_bytes(subject) or 2
+    if optimizer is not None:
+        on_drive = stage == 3 and optimizer.device == "nvme"
+        lasting, passing = _optimizer_bytes(subject, stage, element)
+        if on_drive:
+            tile = min(held, subject.zero.sub_group_size or held)
+            pinned_bytes, pageable_bytes = 4 * tile * optimizer.buffer_count + element * held, 0
+        else:
+            share_here = optimizer.ratio if stage == 3 else 1.0
+            pinned_bytes, pageable_bytes = int(passing * held * share_here), int(lasting * held * share_here)
+        if optimizer.pin_memory or on_drive:
+            pinned += pinned_bytes
+        else:
+            pageable += pinned_bytes
+        pageable += pageable_bytes
+    if param is not None and stage == 3:
+        in_memory = min(held, param.max_in_cpu) if param.device == "nvme" else held
+        pinned += element * in_memory
+        if param.device == "nvme":
+            pinned += element * param.buffer_count * param.buffer_size
+    return HostBytes(pinned, pageable)
+
+
+def _optimizer_bytes(subject: Subject, stage: int, element: int) -> tuple[int, int]:
+    """Bytes per parameter on the host: those never pinned, and those pinned unless `pin_memory` is false."""
+    low = subject.config.fp16.fp16_master_weights_and_grads or (
+        subject.config.bf16 is not None and subject.config.bf16.bf16_master_weights_and_grads
+    )
+    master = 2 if low else 4
+    states = 0 if low else _STATE_BYTES.get(_optimizer_name(subject), 0)
+    if stage == 3:
+        return master + states, master + element
+    return states, 2 * master + element
+
+
+def _optimizer_name(subject: Subject) -> str:
+    """Of the file, or of a recipe for the Trainer, whose AdamW accelerate turns into DeepSpeed's."""
+    if subject.config.optimizer is not None:
+        return subject.config.optimizer.type.lower()
+    if subject.recipe is None or subject.target != "trainer":
+        return ""
+    named = str(subject.recipe.training.get("optim", "adamw_torch"))
+    return "adamw" if named.startswith("adamw_torch") else ""
+
+
+@rule(
+    "host-memory",
+    "offload",
+    bad={**zero(2, offload_optimizer={"device": "cpu"}), **_ADAMW},
+    good={**zero(2), **_ADAMW},
+    given=Given(model=llama_8b, num_gpus=8, host_memory_bytes=64 * GIB, recipe=recipe),
+    needs=("model", "num_gpus", "host_memory"),
+)
+def host_memory(subject: Subject) -> Iterator[Hit]:
+    """More offloaded than the host's memory holds
+
+    Offload to the CPU keeps about 18 bytes per parameter on the hosts for Adam: 4 of fp32 weights, 8 of
+    states, 4 of fp32 gradients and 2 of 16-bit copies; `offload_param` adds 2. ZeRO divides them among the
+    ranks, so more nodes take less each, and more GPUs on one node make no difference. When memory runs out,
+    Linux kills a process, and all that is seen of it is "exit code -9".
+
+    The number in the message is a lower bound: weights being loaded, data and the rest of the program come
+    on top. Where it is not known whether all parameters are trained, because no recipe is given, the finding
+    is a warning: adapters take far less.
+
+    Source: the buffers made in `deepspeed/runtime/zero/stage_1_and_2.py` and
+    `deepspeed/runtime/zero/stage3.py`, and the states of `deepspeed/ops/adam/cpu_adam.py`.
+    """
+    needed = host_bytes_of_a_rank(subject)
+    assert subject.host_memory_bytes is not None
+    if needed is None:
+        return
+    on_a_node = gpus_on_a_node(subject) * (needed.pinned + needed.pageable)
+    if on_a_node > subject.host_memory_bytes:
+        message = (
+            f"offload of all parameters takes at least {format_bytes(on_a_node)} of each host's memory, "
+            f"which is {format_bytes(subject.host_memory_bytes)}"
+        )
+        hint = "Use more nodes, offload less, or use NVMe in stage 3"
+        yield Hit(_place(subject), message, hint, (), "warning" if subject.recipe is None else None)
+
+
+@rule(
+    "pinned-memory",
+    "offload",
+    severity="warning",
+    bad={**zero(3, offload_param={"device": "nvme", "nvme_path": "/nvme", "buffer_size": 2.8e9}), **_ADAMW},
+    good={**zero(3, offload_param={"device": "nvme", "nvme_path": "/nvme", "buffer_count": 12}), **_ADAMW},
+    given=Given(model=llama_8b, num_gpus=8, host_memory_bytes=256 * GIB),
+    needs=("model", "num_gpus", "host_memory"),
+)
+def pinned_memory(subject: Subject) -> Iterator[Hit]:
+    """Most of the host's memory page-locked
+
+    Pinned memory is fast to copy from and can neither be swapped out nor given back. Offload pins gradients
+    and weights on their way (`pin_memory`, true by default since DeepSpeed 0.19.5), and NVMe offload pins
+    `buffer_count` x `buffer_size` elements for every rank. Beyond 80 % of the memory, everything else has
+    to share what is left. In containers and on clusters the limit is often far lower: see `ulimit -l`.
+
+    Set `pin_memory` to false, or make the buffers fewer or smaller.
+
+    Source: the calls of `pin_memory` in `deepspeed/runtime/zero/stage_1_and_2.py` and
+    `deepspeed/runtime/zero/stage3.py`; `_configure_aio` in
+    `deepspeed/runtime/swap_tensor/partitioned_param_swapper.py`. The 80 % are zerokit's.
+    """
+    needed = host_bytes_of_a_rank(subject)
+    assert subject.host_memory_bytes is not None
+    if needed is None:
+        return
+    gpus = gpus_on_a_node(subject)
+    pinned = gpus * needed.pinned
+    if pinned + gpus * needed.pageable > subject.host_memory_bytes:
+        return  # the rule above says so
+    if pinned > _PINNED_SHARE * subject.host_memory_bytes:
+        message = (
+            f"offload pins {format_bytes(pinned)} of each host's memory, "
+            f"{pinned / subject.host_memory_bytes:.0%} of it"
+        )
+        yield Hit(_place(subject), message, 'Set "pin_memory" to false, or make the buffers smaller')
+
+
+def _place(subject: Subject) -> tuple[str, ...]:
+    key = next(
+        (
+            key
+            for key in ("offload_optimizer", "cpu_offload", "offload_param", "cpu_offload_param")
+            if subject.sets(ZERO, key)
+        ),
+        None,
+    )
+    return (ZERO, key) if key is not None else (ZERO,)

@@ -1,0 +1,297 @@
+"""float16 and the factor on its loss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from zerokit.config.base import is_comment
+from zerokit.config.precision import FP16
+from zerokit.config.versions import Version
+from zerokit.findings import Remove, Severity
+from zerokit.lint.in_force import ZERO, in_force
+from zerokit.lint.number_formats import switch
+from zerokit.lint.rule import Hit, rule
+from zerokit.lint.subject import Subject
+
+_MICRO = {"train_micro_batch_size_per_gpu": 1}
+_STAGE_2 = {ZERO: {"stage": 2}}
+_ADAMW = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}}
+_SCALING = (
+    "initial_scale_power",
+    "loss_scale_window",
+    "hysteresis",
+    "consecutive_hysteresis",
+    "min_loss_scale",
+)
+"""Keys of `fp16` that only an adaptive loss scale looks at."""
+
+_LARGEST_INT = 63
+"""2 to this power still becomes a number of PyTorch; from the next one on Python's int is refused."""
+_SKIPPED_FROM = 24
+"""A scale that starts above 2 to this power has several steps skipped before any gradient fits fp16."""
+_FITS = 16
+"""2 to this power is where fp16 ends: a scale of that size leaves gradients up to 1."""
+
+
+def _fp16(*, stage: int = 2, **keys: object) -> dict[str, object]:
+    return {**_MICRO, "fp16": {"enabled": True, **keys}, ZERO: {"stage": stage}}
+
+
+def _may_be_on(subject: Subject) -> bool:
+    """Whether fp16 is on, or "auto" in a config that is made for it."""
+    if switch(subject, "fp16") is None:
+        return subject.sets("fp16", "enabled")
+    return switch(subject, "fp16") is True
+
+
+def _adapts(subject: Subject) -> bool:
+    return bool(in_force(subject, "fp16", "loss_scale") == 0)
+
+
+@rule(
+    "loss-scale-range",
+    "precision",
+    bad=_fp16(min_loss_scale=0),
+    good=_fp16(min_loss_scale=1),
+)
+def loss_scale_range(subject: Subject) -> Iterator[Hit]:
+    """A loss scale that cannot adapt
+
+    With `loss_scale` 0 the scale adapts: it halves after overflows and doubles after `loss_scale_window`
+    steps without one, but never falls below `min_loss_scale`. DeepSpeed refuses a window or a minimum below
+    1 when fp16 is enabled. A start of 2^64 or more, which it does not check, stops ZeRO at the first step
+    with "int too big to convert".
+
+    Leave the keys out.
+
+    Source: `_validate_dynamic_loss_scale_params` in `deepspeed/runtime/precision_config.py`;
+    `scale_loss` in `deepspeed/runtime/fp16/loss_scaler.py`.
+    """
+    if not _may_be_on(subject) or not _adapts(subject):
+        return
+    fp16 = subject.config.fp16
+    severity: Severity | None = None if switch(subject, "fp16") else "warning"
+    for key in ("loss_scale_window", "min_loss_scale"):
+        value = getattr(fp16, key)
+        if value < 1:
+            message = f"'{key}' is {value}, and must be at least 1 where fp16 adapts the loss scale"
+            yield Hit(("fp16", key), message, "Remove the key", (Remove(("fp16", key)),), severity)
+    power = fp16.initial_scale_power
+    if power > _LARGEST_INT and subject.stage in (1, 2, 3):
+        message = f"the loss scale starts at 2^{power}, which stops ZeRO at the first step"
+        path = ("fp16", "initial_scale_power")
+        yield Hit(path, message, "Remove the key: it then starts at 2^16", (Remove(path),), severity)
+
+
+@rule(
+    "loss-scale-start",
+    "precision",
+    severity="info",
+    bad=_fp16(initial_scale_power=32),
+    good=_fp16(initial_scale_power=16),
+)
+def loss_scale_start(subject: Subject) -> Iterator[Hit]:
+    """A loss scale that starts far too high
+
+    fp16 ends at 65,504, nearly 2^16. From a start of 2^32 the scale has to halve some sixteen times before
+    gradients fit, and each time a step is skipped; with `hysteresis` the first overflows do not even halve
+    it. Those samples are lost, and schedules in DeepSpeed wait as long.
+
+    Leave the key out: the scale then starts at 2^16, and doubles by itself where there is room.
+
+    Source: `DynamicLossScaler.update_scale` in `deepspeed/runtime/fp16/loss_scaler.py`.
+    """
+    power = in_force(subject, "fp16", "initial_scale_power")
+    if not isinstance(power, int) or not _SKIPPED_FROM < power <= _LARGEST_INT:
+        return
+    if _may_be_on(subject) and _adapts(subject):
+        skipped = power - _FITS + max(0, subject.config.fp16.hysteresis - 1)
+        message = f"the loss scale starts at 2^{power}, so that about {skipped} steps are skipped at first"
+        yield Hit(("fp16", "initial_scale_power"), message, "Remove the key: it then starts at 2^16")
+
+
+@rule(
+    "loss-scale-floor",
+    "precision",
+    severity="warning",
+    bad=_fp16(initial_scale_power=8, min_loss_scale=1024),
+    good=_fp16(initial_scale_power=16, min_loss_scale=1024),
+)
+def loss_scale_floor(subject: Subject) -> Iterator[Hit]:
+    """A smallest loss scale above the one to start with
+
+    The scale starts at 2^`initial_scale_power`. At an overflow DeepSpeed takes the larger of half the scale
+    and `min_loss_scale`: with a floor above the start, an overflow raises the scale. At the next one ZeRO
+    ends the run with "Current loss scale already at minimum".
+
+    Lower `min_loss_scale`; 1, its default, is right for most models.
+
+    Source: `DynamicLossScaler.update_scale` in `deepspeed/runtime/fp16/loss_scaler.py`.
+    """
+    fp16 = subject.config.fp16
+    start, path = 2**fp16.initial_scale_power, ("fp16", "min_loss_scale")
+    if _may_be_on(subject) and _adapts(subject) and fp16.min_loss_scale > start:
+        message = f"'min_loss_scale' {fp16.min_loss_scale} is above the start, 2^{fp16.initial_scale_power}"
+        yield Hit(path, message, "Remove the key", (Remove(path),))
+
+
+@rule(
+    "static-loss-scale",
+    "precision",
+    severity="warning",
+    bad=_fp16(loss_scale=1024),
+    good=_fp16(loss_scale=0),
+)
+def static_loss_scale(subject: Subject) -> Iterator[Hit]:
+    """A loss scale that does not adapt
+
+    A `loss_scale` above 0 stays what it is. Where gradients overflow under it, DeepSpeed skips the step and
+    tries the same scale on the next, for as long as the run lasts; where they have become small, they vanish.
+    People write such numbers against NaN in models that fp16 does not suit.
+
+    Write 0, which adapts the scale. If it falls to 1 and steps are still skipped, the model needs bf16.
+
+    Source: `dynamic_loss_scale` in `deepspeed/runtime/engine.py`; `LossScaler` in
+    `deepspeed/runtime/fp16/loss_scaler.py`.
+    """
+    scale = in_force(subject, "fp16", "loss_scale")
+    if isinstance(scale, int | float) and scale > 0 and _may_be_on(subject):
+        path = ("fp16", "loss_scale")
+        what = "there is no loss scaling" if scale == 1 else f"the loss scale is always {scale:g}"
+        message = f"{what}, and steps that overflow are skipped without end"
+        yield Hit(path, message, "Write 0, which adapts the scale")
+
+
+@rule(
+    "loss-scale-key",
+    "precision",
+    severity="warning",
+    bad=_fp16(loss_scale=128, loss_scale_window=500),
+    good=_fp16(loss_scale=0, loss_scale_window=500),
+)
+def loss_scale_key(subject: Subject) -> Iterator[Hit]:
+    """An option of loss scaling that nothing looks at
+
+    `initial_scale_power`, `loss_scale_window`, `hysteresis`, `consecutive_hysteresis` and `min_loss_scale`
+    belong to the adaptive scale, which a `loss_scale` other than 0 switches off. `hysteresis` and
+    `consecutive_hysteresis` belong to ZeRO: in stage 0 every overflow halves the scale.
+
+    Values that are DeepSpeed's own defaults are passed over.
+
+    Source: `CreateLossScaler` and `LossScaleConfig` in `deepspeed/runtime/fp16/loss_scaler.py`.
+    """
+    if not _may_be_on(subject):
+        return
+    defaults = FP16.defaults()
+    for key in _SCALING:
+        path = ("fp16", key)
+        value = subject.written_at(*path)
+        if value is None or value == getattr(defaults, key):
+            continue
+        if not _adapts(subject):
+            scale = in_force(subject, "fp16", "loss_scale")
+            message = f"'{key}' has no effect, for 'loss_scale' {scale:g} does not adapt"
+        elif subject.stage == 0 and "hysteresis" in key:
+            message = f"'{key}' has no effect in stage 0, where every overflow halves the loss scale"
+        else:
+            continue
+        yield Hit(path, message, "Remove the key", (Remove(path),))
+
+
+@rule(
+    "fp16-off",
+    "precision",
+    severity="info",
+    bad={**_MICRO, "bf16": {"enabled": True}, "fp16": {"enabled": False, "loss_scale": 128}, **_STAGE_2},
+    good={**_MICRO, "bf16": {"enabled": True}, **_STAGE_2},
+)
+def fp16_off(subject: Subject) -> Iterator[Hit]:
+    """Options of fp16, which is off
+
+    With `enabled` false or absent nothing looks at the loss scaling of the section. (`auto_cast` and
+    `fp16_master_weights_and_grads` do act, and have rules of their own.)
+
+    Values that are DeepSpeed's own defaults are passed over.
+
+    Source: `deepspeed/runtime/precision_config.py`.
+    """
+    section, defaults = subject.written_at("fp16"), FP16.defaults()
+    if not isinstance(section, Mapping) or switch(subject, "fp16") is not False:
+        return
+    if subject.lacks("fp16", "enabled") and switch(subject, "bf16") is not True:
+        return  # precision-off speaks of it
+    idle = [
+        key
+        for key, value in section.items()
+        if not is_comment(key) and key in ("loss_scale", *_SCALING) and value != getattr(defaults, key)
+    ]
+    if idle:
+        message = f"fp16 is off, so {_listed(idle)} {'does' if len(idle) == 1 else 'do'} nothing"
+        yield Hit(("fp16",), message, "Remove the section, or enable it")
+
+
+@rule(
+    "fp16-auto-cast",
+    "precision",
+    severity="warning",
+    bad={**_MICRO, "bf16": {"enabled": True}, "fp16": {"enabled": False, "auto_cast": True}, **_STAGE_2},
+    good={**_MICRO, "bf16": {"enabled": True}, **_STAGE_2},
+)
+def fp16_auto_cast(subject: Subject) -> Iterator[Hit]:
+    """Inputs cast to fp16 although fp16 is off
+
+    `fp16.auto_cast` acts by itself: DeepSpeed casts the floating-point inputs that the model is called with
+    to fp16 whether `fp16.enabled` is true or not. A model in bf16 or fp32 then stops at the first step:
+    "mat1 and mat2 must have the same dtype". Only arguments without a name are cast, so that token ids and
+    the inputs that the Trainer passes by name are not concerned.
+
+    Remove the key.
+
+    Source: `_forward_prologue` and `_cast_inputs_half` in `deepspeed/runtime/engine.py`.
+    """
+    path = ("fp16", "auto_cast")
+    if in_force(subject, *path) is True and switch(subject, "fp16") is False:
+        message = "'auto_cast' casts floating-point inputs to fp16 although fp16 is off"
+        yield Hit(path, message, "Remove the key", (Remove(path),))
+
+
+@rule(
+    "fp16-without-zero",
+    "precision",
+    bad={**_fp16(stage=0), **_ADAMW},
+    good={**_fp16(stage=1), **_ADAMW},
+)
+def fp16_without_zero(subject: Subject) -> Iterator[Hit]:
+    """fp16 without ZeRO, whose gradients are divided by a scale that they never had
+
+    From 0.18.3 to 0.19.8 at least, DeepSpeed's `backward()` multiplies the loss by the loss scale in stages
+    1, 2 and 3 only. In stage 0 the loss stays as it is, and the optimizer divides the gradients by the scale
+    all the same: by 65,536 at first. SGD does not train at all. Adam, whose steps do not depend on the size
+    of the gradients, nearly hides it: `eps` outweighs small gradients, those that underflow in fp16 are lost,
+    and the norm that is reported is wrong.
+
+    Use stage 1, which trains alike and takes less memory, or bf16. If stage 0 it must be, `"loss_scale": 1`
+    divides by 1.
+
+    Source: `backward` in `deepspeed/runtime/engine.py`, which treats `ZeROOptimizer` alone, against
+    `unscale_and_clip_grads` in `deepspeed/runtime/fp16/fused_optimizer.py` and `unfused_optimizer.py`;
+    deepspeedai/DeepSpeed#8393.
+    """
+    version = subject.deepspeed_version
+    if version is not None and version < Version(0, 18, 3):
+        return
+    if subject.stage != 0 or switch(subject, "fp16") is not True:
+        return
+    scale = in_force(subject, "fp16", "loss_scale")
+    if not isinstance(scale, int | float) or scale == 1:
+        return
+    by = f"{scale:g}" if scale else f"2^{subject.config.fp16.initial_scale_power}"
+    trains = subject.sets("optimizer") or subject.target == "trainer" or subject.recipe is not None
+    message = f"in stage 0 DeepSpeed does not scale the loss for fp16, but divides the gradients by {by}"
+    severity: Severity | None = None if trains else "warning"
+    yield Hit(("fp16", "enabled"), message, "Use ZeRO stage 1, or bf16", severity=severity)
+
+
+def _listed(keys: list[str]) -> str:
+    quoted = [f"'{key}'" for key in keys]
+    return quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} and {quoted[-1]}"

@@ -1,0 +1,325 @@
+"""The optimizer, wherever its states are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from zerokit.config.base import AUTO
+from zerokit.config.optimizer import TORCH_OPTIMIZERS
+from zerokit.findings import Edit, Remove, SetValue
+from zerokit.lint.in_force import ZERO, in_force, is_set_to, offloads_optimizer
+from zerokit.lint.learning import (
+    OPTIMIZER,
+    optimizer_name,
+    optimizer_type,
+    torch_adam,
+)
+from zerokit.lint.rule import Hit, rule
+from zerokit.lint.subject import Subject
+
+_MICRO = {"train_micro_batch_size_per_gpu": 1}
+_UNTESTED = "zero_allow_untested_optimizer"
+
+_NEEDS_WHOLE_TENSORS = {
+    "lamb": "computes one trust ratio per layer",
+    "Adafactor": "saves memory by rows and columns of a matrix",
+}
+"""What ZeRO's flat partitions take from an optimizer."""
+
+_STEP_FAILS = {
+    "LBFGS": "its step needs a function that computes the loss again, and DeepSpeed passes none",
+    "SparseAdam": "it refuses dense gradients, and DeepSpeed hands it no other",
+}
+
+
+def with_optimizer(kind: str, stage: int = 0, /, **params: Any) -> dict[str, Any]:
+    """A config for an example."""
+    return {**_MICRO, "optimizer": {"type": kind, "params": params}, ZERO: {"stage": stage}}
+
+
+_LAMB_IN_BF16 = {**with_optimizer("Lamb", lr=1e-3), "bf16": {"enabled": True}}
+
+
+@rule(
+    "adam-is-adamw",
+    "optimizer",
+    severity="info",
+    bad=with_optimizer("Adam", lr=1e-4, weight_decay=0.1),
+    good=with_optimizer("AdamW", lr=1e-4, weight_decay=0.1),
+)
+def adam_is_adamw(subject: Subject) -> Iterator[Hit]:
+    """'Adam' that decays weights as AdamW does
+
+    DeepSpeed's `adam_w_mode` is true by default, and it holds for the type `Adam` too: weight decay is taken
+    off the weights and is not added to the gradient. So `Adam` and `AdamW` are one and the same unless
+    `adam_w_mode` is false, also with `torch_adam`. Results differ from those of `torch.optim.Adam` with the
+    same numbers.
+
+    Write the type that is meant: `AdamW`, or `Adam` with `"adam_w_mode": false`.
+
+    Source: `_configure_basic_optimizer` and `ADAM_W_MODE_DEFAULT` in `deepspeed/runtime/engine.py` and
+    `deepspeed/runtime/config.py`.
+    """
+    decay = subject.written_at(*OPTIMIZER, "weight_decay")
+    silent = subject.lacks(*OPTIMIZER, "adam_w_mode")
+    if optimizer_name(subject) == "adam" and decay and silent:
+        amount = "" if decay == AUTO else f" {decay:g}"
+        message = f"'Adam' applies 'weight_decay'{amount} as AdamW does, for 'adam_w_mode' is true by default"
+        hint = 'Write "AdamW", or add "adam_w_mode": false to "params"'
+        yield Hit(("optimizer", "type"), message, hint)
+
+
+@rule(
+    "adamw-mode",
+    "optimizer",
+    severity="warning",
+    bad=with_optimizer("AdamW", lr=1e-4, adam_w_mode=False),
+    good=with_optimizer("Adam", lr=1e-4, adam_w_mode=False),
+)
+def adamw_mode(subject: Subject) -> Iterator[Hit]:
+    """'AdamW' with 'adam_w_mode' false
+
+    The key is looked at with the type `Adam` alone. With `AdamW` weight decay stays decoupled.
+
+    To get Adam with an L2 penalty, write the type `Adam` and keep the key; to get AdamW, remove the key.
+
+    Source: `_configure_basic_optimizer` in `deepspeed/runtime/engine.py`.
+    """
+    path = (*OPTIMIZER, "adam_w_mode")
+    if optimizer_name(subject) == "adamw" and is_set_to(subject, False, *path):
+        message = "'adam_w_mode' false has no effect with 'AdamW', whose weight decay stays decoupled"
+        yield Hit(path, message, 'Write the type "Adam", or remove the key')
+
+
+@rule(
+    "untested-optimizer",
+    "optimizer",
+    bad=with_optimizer("SGD", 2, lr=0.1),
+    good={**with_optimizer("SGD", 2, lr=0.1), _UNTESTED: True},
+)
+def untested_optimizer(subject: Subject) -> Iterator[Hit]:
+    """An optimizer that ZeRO takes only with permission
+
+    ZeRO knows Adam, AdamW, Adagrad, Lion and Muon. With any other it stops once the model is loaded: "You
+    are using an untested ZeRO Optimizer". Those that treat each number by itself, such as SGD and RMSprop,
+    work well on ZeRO's flat partitions; `zero_allow_untested_optimizer` says that you know.
+
+    The Trainer and accelerate set that key only if the optimizer is *not* in the file.
+
+    Source: `ZERO_SUPPORTED_OPTIMIZERS` in `deepspeed/runtime/zero/utils.py`, `_do_optimizer_sanity_check` in
+    `deepspeed/runtime/engine.py`.
+    """
+    name = optimizer_name(subject)
+    untested = name in ("lamb", "musgd") or name in TORCH_OPTIMIZERS
+    if not untested or name in _STEP_FAILS or subject.stage not in (1, 2, 3):
+        return
+    if subject.config.zero_allow_untested_optimizer or subject.unsure(_UNTESTED):
+        return
+    message = f"ZeRO refuses '{optimizer_type(subject)}' unless '{_UNTESTED}' is true"
+    fix: tuple[Edit, ...] = ()
+    if name in _NEEDS_WHOLE_TENSORS:
+        hint = "Use AdamW, or ZeRO stage 0"
+    else:
+        hint, fix = f'Add "{_UNTESTED}": true', (SetValue((_UNTESTED,), True),)
+    yield Hit(("optimizer", "type"), message, hint, fix)
+
+
+@rule(
+    "whole-tensor-optimizer",
+    "optimizer",
+    severity="warning",
+    bad={**with_optimizer("Lamb", 1, lr=1e-3), _UNTESTED: True},
+    good=with_optimizer("Lamb", 0, lr=1e-3),
+)
+def whole_tensor_optimizer(subject: Subject) -> Iterator[Hit]:
+    """An optimizer that needs whole tensors, under ZeRO
+
+    ZeRO hands the optimizer one flat partition per group of parameters, in which layers have neither a shape
+    nor a beginning. Lamb then computes one trust ratio for all that a rank holds, instead of one per layer,
+    and the result depends on the number of GPUs. Adafactor finds no rows and columns to factor, and its
+    states take as much memory as Adam's second moment.
+
+    Source: `FusedLamb` in `deepspeed/ops/lamb/fused_lamb.py`; `torch.optim.Adafactor`, which factors tensors
+    of two dimensions only; `single_partition_of_fp32_groups` in
+    `deepspeed/runtime/zero/stage_1_and_2.py`.
+    """
+    name = optimizer_name(subject)
+    if name in _NEEDS_WHOLE_TENSORS and subject.stage in (1, 2, 3):
+        reason = _NEEDS_WHOLE_TENSORS[name]
+        message = f"'{optimizer_type(subject)}' {reason}, and ZeRO hands it one flat piece of all layers"
+        yield Hit(("optimizer", "type"), message, "Use AdamW, or ZeRO stage 0")
+
+
+@rule(
+    "optimizer-step",
+    "optimizer",
+    bad=with_optimizer("LBFGS", lr=0.1),
+    good=with_optimizer("AdamW", lr=1e-3),
+)
+def optimizer_step(subject: Subject) -> Iterator[Hit]:
+    """An optimizer whose step DeepSpeed cannot call
+
+    DeepSpeed finds any class of `torch.optim` by its name, and calls `step()` without arguments and with
+    dense gradients. `LBFGS` needs a function to evaluate the loss again; `SparseAdam` takes sparse gradients
+    alone. Both fail at the first step, after the model has been loaded and a batch has gone through it.
+
+    Source: `_take_model_step` in `deepspeed/runtime/engine.py`; the `step` of the two classes in PyTorch.
+    """
+    name = optimizer_name(subject)
+    if name in _STEP_FAILS:
+        message = f"'{name}' fails at the first step: {_STEP_FAILS[name]}"
+        yield Hit(("optimizer", "type"), message, "Use another optimizer, such as AdamW")
+
+
+@rule(
+    "lamb-static-loss-scale",
+    "optimizer",
+    bad={**_LAMB_IN_BF16, "fp16": {"enabled": False, "loss_scale": 128}},
+    good={**_LAMB_IN_BF16, "fp16": {"enabled": False, "loss_scale": 0}},
+)
+def lamb_static_loss_scale(subject: Subject) -> Iterator[Hit]:
+    """Lamb with a fixed loss scale
+
+    DeepSpeed runs Lamb with a loss scale that adapts, and with no other: any `fp16.loss_scale` but 0 stops
+    the run when it starts, even if fp16 is not enabled.
+
+    Source: `_do_sanity_check` in `deepspeed/runtime/engine.py`.
+    """
+    path = ("fp16", "loss_scale")
+    scale = in_force(subject, *path)
+    if optimizer_name(subject) == "lamb" and scale:
+        message = f"'Lamb' needs a loss scale that adapts, and 'loss_scale' is fixed at {scale:g}"
+        yield Hit(path, message, "Set it to 0, or remove it", (SetValue(path, 0),))
+
+
+@rule(
+    "mup-optimizer",
+    "optimizer",
+    severity="info",
+    bad=with_optimizer("MuAdam", lr=1e-3),
+    good=with_optimizer("AdamW", lr=1e-3),
+)
+def mup_optimizer(subject: Subject) -> Iterator[Hit]:
+    """An optimizer of the library mup
+
+    `MuAdam`, `MuAdamW` and `MuSGD` come from the package `mup`, which DeepSpeed does not install, and work
+    on models that were built with it. Where it is missing, DeepSpeed stops with "cannot access local
+    variable", which says nothing of that.
+
+    They are not Muon, whose name is `Muon`.
+
+    Source: `_configure_basic_optimizer` in `deepspeed/runtime/engine.py`.
+    """
+    if optimizer_name(subject) in ("muadam", "muadamw", "musgd"):
+        message = f"'{optimizer_type(subject)}' needs the package 'mup', and a model that was built with it"
+        yield Hit(("optimizer", "type"), message, "Install mup; or write Muon, if that is meant")
+
+
+@rule(
+    "legacy-fusion",
+    "optimizer",
+    severity="warning",
+    bad={**with_optimizer("AdamW", 2), "optimizer": {"type": "AdamW", "legacy_fusion": True}},
+    good={**with_optimizer("AdamW", 2), "optimizer": {"type": "AdamW"}},
+)
+def legacy_fusion(subject: Subject) -> Iterator[Hit]:
+    """'legacy_fusion' where it does nothing
+
+    The key chooses an older step of the optimizer that holds fp32 copies of 16-bit weights without ZeRO. It
+    is read in stage 0, with fp16 or bf16, for DeepSpeed's Adam and AdamW on the GPU.
+
+    Source: `_configure_fp16_optimizer` in `deepspeed/runtime/engine.py`.
+    """
+    section, name = subject.config.optimizer, optimizer_name(subject)
+    if section is None or name is None or not section.legacy_fusion:
+        return
+    precisions = [in_force(subject, key, "enabled") for key in ("fp16", "bf16")]
+    if subject.stage in (1, 2, 3):
+        reason = f"ZeRO stage {subject.stage}"
+    elif name not in ("adam", "adamw") or torch_adam(subject):
+        reason = f"'{section.type}'" + (" of PyTorch" if torch_adam(subject) else "")
+    elif subject.stage == 0 and precisions == [False, False]:
+        reason = "fp32"
+    else:
+        return
+    path = ("optimizer", "legacy_fusion")
+    yield Hit(path, f"'legacy_fusion' has no effect with {reason}", "Remove the key", (Remove(path),))
+
+
+@rule(
+    "script-optimizer",
+    "optimizer",
+    severity="info",
+    bad={**_MICRO, ZERO: {"stage": 2}},
+    good={**with_optimizer("AdamW", 2, lr=1e-4), ZERO: {"stage": 2}},
+)
+def script_optimizer(subject: Subject) -> Iterator[Hit]:
+    """No optimizer in the file
+
+    The script must then pass one to `deepspeed.initialize`; the Trainer and scripts of accelerate do.
+    Without either, stages 1 and 2 stop when training starts, and stage 0 with an assertion that has no text,
+    at the first step. Stage 3 takes it for a run without training.
+
+    Source: `_configure_zero_optimizer` in `deepspeed/runtime/engine.py`, `get_grads_for_norm` in
+    `deepspeed/runtime/bf16_optimizer.py`.
+    """
+    asked = subject.may_be_plain and subject.lacks("optimizer")
+    offloaded = subject.target == "deepspeed" and offloads_optimizer(subject)
+    if asked and not offloaded and subject.stage in (0, 1, 2):
+        message = "no 'optimizer' is given, so the script must pass one to deepspeed.initialize"
+        yield Hit((), message, 'Add "optimizer", unless the script makes one')
+
+
+@rule(
+    "decay-everything",
+    "optimizer",
+    severity="info",
+    bad=with_optimizer("AdamW", 2, lr="auto", weight_decay=0.1),
+    good={**_MICRO, ZERO: {"stage": 2}},
+    given={"target": "trainer"},
+)
+def decay_everything(subject: Subject) -> Iterator[Hit]:
+    """Weight decay on biases and norms too
+
+    Left to itself the Trainer makes two groups of parameters, and spares biases and the weights of norms
+    from weight decay. With an optimizer in the file it hands DeepSpeed one list of all parameters, so that
+    all of them decay.
+
+    Leave `optimizer` out of the file and name it with `optim`, if the difference matters.
+
+    Source: `deepspeed_init` and `deepspeed_optim_sched` in transformers `integrations/deepspeed.py`,
+    `get_decay_parameter_names` in its `trainer.py`.
+    """
+    decay = subject.written_at(*OPTIMIZER, "weight_decay")
+    if subject.target == "trainer" and optimizer_name(subject) is not None and decay:
+        message = "with an optimizer in the file, 'weight_decay' acts on biases and norms too"
+        hint = "Leave 'optimizer' to the Trainer, which spares them"
+        yield Hit((*OPTIMIZER, "weight_decay"), message, hint)
+
+
+@rule(
+    "clipping-default",
+    "optimizer",
+    severity="info",
+    bad={**_MICRO, ZERO: {"stage": 2}},
+    good={**_MICRO, ZERO: {"stage": 2}, "gradient_clipping": 1.0},
+)
+def clipping_default(subject: Subject) -> Iterator[Hit]:
+    """Gradients that are clipped without a word
+
+    Since DeepSpeed 0.19.3 an absent `gradient_clipping` means 1.0; before it meant 0, no clipping. The same
+    file trains differently after an upgrade, and differently from the run that it is to repeat.
+
+    Write the number that is meant; 0 switches clipping off.
+
+    Source: `GRADIENT_CLIPPING_DEFAULT` in `deepspeed/runtime/constants.py`.
+    """
+    if not subject.may_be_plain or subject.deepspeed_version is not None:
+        return
+    if subject.stage == 3 and subject.lacks("optimizer"):
+        return  # perhaps a run without training
+    norm = in_force(subject, ZERO, "compute_grad_norm")
+    if subject.lacks("gradient_clipping") and norm is not False:
+        message = "'gradient_clipping' is absent: DeepSpeed clips at 1.0 since 0.19.3, and did not before"
+        yield Hit((), message, 'Add "gradient_clipping": 1.0, or 0 for none')

@@ -1,0 +1,131 @@
+"""Numbers in the optimizer's `params`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from zerokit.lint.learning import (
+    OPTIMIZER,
+    optimizer_argument,
+    optimizer_name,
+    optimizer_params,
+    optimizer_type,
+    rate_of_schedule,
+)
+from zerokit.lint.rule import Hit, rule
+from zerokit.lint.rules.optimizer import with_optimizer
+from zerokit.lint.subject import Subject
+
+_LARGE_RATE = {"SGD": 10.0, "musgd": 10.0, "ASGD": 10.0, "Adadelta": 10.0, "LBFGS": 10.0, "Rprop": 10.0}
+"""A learning rate that nobody means, by optimizer."""
+_LARGE_ADAPTIVE_RATE = 1.0
+_NO_STEP = ("LBFGS", "SparseAdam")
+
+
+@rule(
+    "learning-rate",
+    "optimizer",
+    severity="warning",
+    bad=with_optimizer("AdamW", lr=1000),
+    good=with_optimizer("AdamW", lr=1e-4),
+)
+def learning_rate(subject: Subject) -> Iterator[Hit]:
+    """A learning rate that cannot be meant
+
+    DeepSpeed takes any number. One above 1 makes optimizers of Adam's kind leap farther than weights are
+    large; with 1000 the loss is 2e14 after three steps. With 0, and no schedule that sets another, nothing
+    is learned.
+
+    Source: DeepSpeed checks no learning rate; measured with DeepSpeed 0.19.8.
+    """
+    name = optimizer_name(subject)
+    if name is None:
+        return
+    for key in ("lr", "muon_lr", "adam_lr"):
+        if not subject.sets(*OPTIMIZER, key):
+            continue
+        rate, path = optimizer_argument(subject, key), (*OPTIMIZER, key)
+        if not isinstance(rate, int | float):
+            continue
+        if rate > _LARGE_RATE.get(name, _LARGE_ADAPTIVE_RATE):
+            message = f"'{key}' is {rate:g}, far beyond what '{optimizer_type(subject)}' can use"
+            yield Hit(path, message, "Write a rate such as 1e-4")
+        elif rate == 0 and rate_of_schedule(subject) is None and not subject.unsure("scheduler"):
+            message = f"'{key}' is 0 and no schedule sets another rate, so that nothing is learned"
+            yield Hit(path, message, "Write a rate such as 1e-4")
+
+
+@rule(
+    "default-learning-rate",
+    "optimizer",
+    severity="warning",
+    bad=with_optimizer("AdamW", weight_decay=0.1),
+    good=with_optimizer("AdamW", lr=2e-5, weight_decay=0.1),
+)
+def default_learning_rate(subject: Subject) -> Iterator[Hit]:
+    """An optimizer without a learning rate
+
+    Without `lr` the class's own default holds, 0.001 for Adam: some fifty times what fine-tuning a large
+    model takes. Under the Trainer, `learning_rate` is not used either: it replaces "auto" and is compared
+    with a number, but nothing happens to a key that is absent.
+
+    Source: the constructors named in `_configure_basic_optimizer` in `deepspeed/runtime/engine.py`;
+    `fill_match` in transformers `integrations/deepspeed.py`.
+    """
+    name, params = optimizer_name(subject), optimizer_params(subject)
+    if name is None or params is None or name in _NO_STEP or subject.unsure("scheduler"):
+        return
+    keys = ("muon_lr", "adam_lr", "lr") if name == "muon" else ("lr",)
+    if not all(subject.lacks(*OPTIMIZER, key) for key in keys) or rate_of_schedule(subject) is not None:
+        return
+    rate = "0.02 for matrices and 0.0003 for the rest" if name == "muon" else f"{params.get('lr'):g}"
+    message = f"'lr' is absent, so '{optimizer_type(subject)}' runs with its default, {rate}"
+    hint = 'Add "lr" to "params"'
+    if subject.target == "trainer":
+        message += ", whatever the Trainer's learning_rate says"
+        hint = 'Add "lr": "auto" to "params"'
+    place = OPTIMIZER if subject.sets(*OPTIMIZER) else ("optimizer",)
+    yield Hit(place, message, hint)
+
+
+@rule(
+    "betas-order",
+    "optimizer",
+    severity="warning",
+    bad=with_optimizer("AdamW", lr=1e-4, betas=[0.999, 0.9]),
+    good=with_optimizer("AdamW", lr=1e-4, betas=[0.9, 0.999]),
+)
+def betas_order(subject: Subject) -> Iterator[Hit]:
+    """Betas the wrong way round
+
+    The first of `betas` is for the average of the gradient, the second for that of its square, which is
+    meant to change more slowly. The other way round Adam need not converge: a large gradient moves the
+    weights for many steps after its square has been forgotten.
+
+    Source: Kingma and Ba, "Adam", whose proof needs the first to be below the root of the second.
+    """
+    betas = optimizer_argument(subject, "betas")
+    if optimizer_name(subject) is not None and isinstance(betas, list) and betas[0] > betas[1]:
+        message = f"'betas' are {betas}: the first, for the gradient, is larger than the second"
+        yield Hit((*OPTIMIZER, "betas"), message, "Swap them")
+
+
+@rule(
+    "zero-eps",
+    "optimizer",
+    severity="warning",
+    bad=with_optimizer("AdamW", lr=1e-4, eps=0.0),
+    good=with_optimizer("AdamW", lr=1e-4, eps=1e-8),
+)
+def zero_eps(subject: Subject) -> Iterator[Hit]:
+    """An 'eps' of 0
+
+    `eps` keeps the optimizer from dividing by zero. A weight whose gradient has always been exactly 0, such
+    as the embedding of a token that has not come up, is otherwise updated by 0 / 0: the first step makes it
+    NaN, and the second the loss.
+
+    Source: the update in `deepspeed/ops/adam/fused_adam.py` and in PyTorch; seen with DeepSpeed 0.19.8.
+    """
+    if optimizer_name(subject) is not None and optimizer_argument(subject, "eps") == 0:
+        message = "'eps' is 0, so a weight that has had no gradient becomes NaN at the first step"
+        yield Hit((*OPTIMIZER, "eps"), message, "Set it to 1e-8")

@@ -1,0 +1,220 @@
+"""The optimizer, when its states are offloaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from zerokit.config.optimizer_params import offload_only
+from zerokit.findings import Edit, Remove
+from zerokit.lint.in_force import ZERO, in_force, is_set_to, offloads_optimizer
+from zerokit.lint.learning import (
+    OPTIMIZER,
+    optimizer_argument,
+    optimizer_name,
+    optimizer_params,
+    optimizer_type,
+    torch_adam,
+)
+from zerokit.lint.rule import Hit, rule
+from zerokit.lint.subject import Subject
+
+_MICRO = {"train_micro_batch_size_per_gpu": 1}
+_CPU: Mapping[str, Any] = {"stage": 2, "offload_optimizer": {"device": "cpu"}}
+_ADAMW: Mapping[str, Any] = {"type": "AdamW", "params": {"lr": 1e-4}}
+_FORCE = "zero_force_ds_cpu_optimizer"
+
+_ON_HOST = ("adam", "adamw", "adagrad", "lion", "muon")
+"""Optimizers for which DeepSpeed has code for the CPU."""
+
+_CHANGES_RESULTS = frozenset({"lr_decay", "initial_accumulator_value", "maximize"})
+_PASSED_OVER = ("adam", "adamw", "muon")
+"""Optimizers for which `fp32_optimizer_states` is taken out before the constructor is called."""
+
+
+@rule(
+    "optimizer-argument",
+    "optimizer",
+    bad={**_MICRO, "optimizer": {"type": "AdamW", "params": {"set_grad_none": True}}, ZERO: _CPU},
+    good={**_MICRO, "optimizer": _ADAMW, ZERO: _CPU},
+)
+def optimizer_argument_place(subject: Subject) -> Iterator[Hit]:
+    """An argument that the optimizer takes only on the GPU, or only on the host
+
+    Under `offload_optimizer` DeepSpeed builds another class than without: DeepSpeedCPUAdam for FusedAdam,
+    DeepSpeedCPULion for FusedLion, DeepSpeedCPUAdagrad for PyTorch's Adagrad. Their arguments are not the
+    same, and an unknown one stops the run when it starts: "unexpected keyword argument".
+
+    Only `fp32_optimizer_states` of Adam and Muon is passed over where it means nothing.
+
+    Source: `_configure_basic_optimizer` and `get_optimizer_configuration` in `deepspeed/runtime/engine.py`;
+    the constructors in `deepspeed/ops/adam/`, `deepspeed/ops/lion/` and `deepspeed/ops/adagrad/`.
+    """
+    params, offloaded, name = optimizer_params(subject), offloads_optimizer(subject), optimizer_name(subject)
+    if params is None or offloaded is None or name is None:
+        return
+    for key in sorted(params.model_fields_set & offload_only(type(params), offloaded=not offloaded)):
+        path = (*OPTIMIZER, key)
+        fix: tuple[Edit, ...] = () if key in _CHANGES_RESULTS else (Remove(path),)
+        where = "offloaded" if offloaded else "not offloaded"
+        if key == "fp32_optimizer_states" and name in _PASSED_OVER:
+            message = f"'{key}' has no effect: the optimizer is {where}"
+            yield Hit(path, message, "Remove the key", fix, "warning")
+        else:
+            message = f"'{optimizer_type(subject)}' does not take '{key}' where it is {where}"
+            hint = "Remove the key" if fix else "Remove the key, or do not offload the optimizer"
+            yield Hit(path, message, hint, fix)
+
+
+@rule(
+    "slow-host-optimizer",
+    "optimizer",
+    severity="warning",
+    bad={**_MICRO, "optimizer": {"type": "AdamW", "params": {"torch_adam": True}}, ZERO: _CPU},
+    good={**_MICRO, "optimizer": _ADAMW, ZERO: _CPU},
+)
+def slow_host_optimizer(subject: Subject) -> Iterator[Hit]:
+    """An offloaded optimizer that runs PyTorch's code on the host
+
+    DeepSpeed has vectorised CPU code for Adam, AdamW, Adagrad and Lion, and uses Adam's for Muon's other
+    half. Every other optimizer, and Adam with `torch_adam`, is stepped by PyTorch on the host, several times
+    slower, while the GPUs wait. DeepSpeed says nothing.
+
+    Source: `_configure_basic_optimizer` in `deepspeed/runtime/engine.py`; the docstring of
+    `DeepSpeedCPUAdam`, which speaks of a factor of 5 to 7.
+    """
+    name = optimizer_name(subject)
+    if name is None or name == "lamb" or not offloads_optimizer(subject) or subject.stage not in (1, 2, 3):
+        return
+    if torch_adam(subject):
+        message = "'torch_adam' steps the offloaded optimizer with PyTorch's code for the host, which is slow"
+        yield Hit((*OPTIMIZER, "torch_adam"), message, "Remove the key, for DeepSpeedCPUAdam")
+    elif name not in _ON_HOST:
+        kind = optimizer_type(subject)
+        message = f"DeepSpeed has no code for '{kind}' on the host, so PyTorch steps it there, slowly"
+        yield Hit(("optimizer", "type"), message, "Use AdamW, or do not offload the optimizer")
+
+
+@rule(
+    "lamb-offload",
+    "optimizer",
+    bad={
+        **_MICRO,
+        "optimizer": {"type": "Lamb", "params": {"lr": 1e-3}},
+        "zero_allow_untested_optimizer": True,
+        ZERO: _CPU,
+    },
+    good={**_MICRO, "optimizer": _ADAMW, ZERO: _CPU},
+)
+def lamb_offload(subject: Subject) -> Iterator[Hit]:
+    """Lamb with its states on the host
+
+    DeepSpeed's Lamb is a CUDA kernel. Offload leaves its weights and states in host memory, where the kernel
+    cannot read them, so that the first step fails.
+
+    Source: `FusedLamb.step` in `deepspeed/ops/lamb/fused_lamb.py`, which calls
+    `csrc/lamb/fused_lamb_cuda.cpp`: "must be a CUDA tensor".
+    """
+    if optimizer_name(subject) == "lamb" and offloads_optimizer(subject) and subject.stage in (1, 2, 3):
+        message = "'Lamb' has no code for the host, to which its states are offloaded"
+        yield Hit(("optimizer", "type"), message, "Use AdamW, or do not offload the optimizer")
+
+
+@rule(
+    "masters-optimizer",
+    "optimizer",
+    bad={
+        **_MICRO,
+        "bf16": {"enabled": True, "bf16_master_weights_and_grads": True},
+        "optimizer": {"type": "Lion", "params": {"lr": 1e-4}},
+        ZERO: _CPU,
+    },
+    good={
+        **_MICRO,
+        "bf16": {"enabled": True, "bf16_master_weights_and_grads": True},
+        "optimizer": _ADAMW,
+        ZERO: _CPU,
+    },
+)
+def masters_optimizer(subject: Subject) -> Iterator[Hit]:
+    """16-bit master weights with an optimizer other than Adam
+
+    Where the optimizer is offloaded, `bf16_master_weights_and_grads` and `fp16_master_weights_and_grads` go
+    with DeepSpeedCPUAdam and nothing else. Every other class, `torch_adam` included, is refused with an
+    assertion once the model is loaded.
+
+    Source: `_enforce_cpu_offload` in `deepspeed/runtime/zero/stage_1_and_2.py` and
+    `deepspeed/runtime/zero/stage3.py`.
+    """
+    name = optimizer_name(subject)
+    suits = name in ("adam", "adamw") and not torch_adam(subject)
+    if name is None or suits or not offloads_optimizer(subject) or subject.stage not in (1, 2, 3):
+        return
+    for section in ("bf16", "fp16"):
+        path = (section, f"{section}_master_weights_and_grads")
+        if in_force(subject, *path) is True:
+            kind = "PyTorch's AdamW" if torch_adam(subject) else f"'{optimizer_type(subject)}'"
+            message = f"'{path[1]}' with offload needs DeepSpeed's Adam or AdamW, not {kind}"
+            yield Hit(path, message, "Use AdamW without 'torch_adam', or remove the key")
+
+
+@rule(
+    "optimizer-states-dtype",
+    "optimizer",
+    severity="warning",
+    bad={
+        **_MICRO,
+        "bf16": {"enabled": True, "bf16_master_weights_and_grads": True, "bf16_optimizer_states": True},
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "fp32_optimizer_states": True}},
+        ZERO: _CPU,
+    },
+    good={
+        **_MICRO,
+        "bf16": {"enabled": True, "bf16_master_weights_and_grads": True, "bf16_optimizer_states": True},
+        "optimizer": _ADAMW,
+        ZERO: _CPU,
+    },
+)
+def optimizer_states_dtype(subject: Subject) -> Iterator[Hit]:
+    """Optimizer states asked for in fp32 and in bf16
+
+    With `bf16.bf16_optimizer_states` an offloaded Adam keeps its averages in bf16, and a
+    `fp32_optimizer_states` of true is overridden with no more than a line in the log.
+
+    Source: `get_optimizer_configuration` in `deepspeed/runtime/engine.py`.
+    """
+    path = (*OPTIMIZER, "fp32_optimizer_states")
+    if in_force(subject, "bf16", "bf16_optimizer_states") is not True or torch_adam(subject):
+        return
+    asked = is_set_to(subject, True, *path) and optimizer_argument(subject, "fp32_optimizer_states") is True
+    if asked and offloads_optimizer(subject):
+        message = "'fp32_optimizer_states' is overridden by 'bf16_optimizer_states'"
+        yield Hit(path, message, "Remove one of the two")
+
+
+@rule(
+    "script-optimizer-offload",
+    "optimizer",
+    severity="warning",
+    bad={**_MICRO, ZERO: _CPU},
+    good={**_MICRO, "optimizer": _ADAMW, ZERO: _CPU},
+    given={"target": "deepspeed"},
+)
+def script_optimizer_offload(subject: Subject) -> Iterator[Hit]:
+    """Offload, with an optimizer that the script makes
+
+    DeepSpeed then takes `DeepSpeedCPUAdam` and `DeepSpeedCPULion` and refuses every other, PyTorch's AdamW
+    too, once the model is loaded. `zero_force_ds_cpu_optimizer` false allows others, which run PyTorch's
+    slower code on the host. (accelerate, and with it the Trainer, puts DeepSpeed's class in place by itself.)
+
+    Put the optimizer into the file, or make a `deepspeed.ops.adam.DeepSpeedCPUAdam` in the script.
+
+    Source: `_configure_optimizer` in `deepspeed/runtime/engine.py`.
+    """
+    if subject.target != "deepspeed" or not subject.lacks("optimizer") or subject.stage not in (1, 2, 3):
+        return
+    if offloads_optimizer(subject) and in_force(subject, _FORCE) is True:
+        message = "offload without 'optimizer' refuses a script's own, unless it is DeepSpeed's for the CPU"
+        place = (ZERO, "offload_optimizer") if subject.sets(ZERO, "offload_optimizer") else (ZERO,)
+        hint = 'Add "optimizer", or use deepspeed.ops.adam.DeepSpeedCPUAdam in the script'
+        yield Hit(place, message, hint)

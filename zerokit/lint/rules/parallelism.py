@@ -1,0 +1,221 @@
+"""Sequence, tensor and pipeline parallelism, and the hybrid engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from zerokit.config.base import is_comment
+from zerokit.findings import Remove
+from zerokit.lint.examples import Given, llama_8b
+from zerokit.lint.in_force import ZERO, in_force
+from zerokit.lint.rule import Hit, rule
+from zerokit.lint.subject import Subject
+from zerokit.units import quantity
+
+_STAGE_1: Mapping[str, Any] = {"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 1}}
+_STAGE_3: Mapping[str, Any] = {"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 3}}
+
+
+@rule(
+    "sequence-parallel-size",
+    "parallelism",
+    bad={**_STAGE_1, "sequence_parallel_size": 3},
+    good={**_STAGE_1, "sequence_parallel_size": 4},
+    given={"num_gpus": 8},
+    needs=("num_gpus",),
+)
+def sequence_parallel_size(subject: Subject) -> Iterator[Hit]:
+    """Ranks that share a sequence and do not divide the GPUs
+
+    Under sequence parallelism as many ranks as `sequence_parallel_size` work on one sequence, and the rest of
+    the GPUs see other samples. DeepSpeed divides one number by the other without looking at the remainder: 8
+    GPUs and a size of 3 make 2.667 data-parallel ranks, and batch sizes that are no whole numbers. With
+    `data_parallel_size` beside it, the product of both has to be the number of GPUs, or DeepSpeed stops when
+    training starts.
+
+    Source: `DeepSpeedConfig.__init__` in `deepspeed/runtime/config.py`; `initialize` in
+    `deepspeed/__init__.py`.
+    """
+    sequence, data = subject.config.sequence_parallel_size, subject.config.data_parallel_size
+    gpus = subject.num_gpus
+    if sequence is None or gpus is None:
+        return
+    path = ("sequence_parallel_size",)
+    if gpus % sequence:
+        hint = f"Choose a divisor of {gpus}, or another number of GPUs"
+        yield Hit(path, f"'sequence_parallel_size' {sequence} does not divide {quantity(gpus, 'GPU')}", hint)
+    elif data is not None and data * sequence != gpus:
+        product = f"'data_parallel_size' {data} x 'sequence_parallel_size' {sequence}"
+        message = f"{product} is not {quantity(gpus, 'GPU')}"
+        yield Hit(("data_parallel_size",), message, f"Write {gpus // sequence}")
+
+
+@rule(
+    "data-parallel-size",
+    "parallelism",
+    severity="warning",
+    bad={**_STAGE_1, "data_parallel_size": 4},
+    good={**_STAGE_1, "data_parallel_size": 4, "sequence_parallel_size": 2},
+)
+def data_parallel_size(subject: Subject) -> Iterator[Hit]:
+    """'data_parallel_size' by itself
+
+    The key is read together with `sequence_parallel_size` only, to lay out the ranks of both. By itself it
+    changes nothing: all GPUs are data-parallel ranks.
+
+    Source: `initialize` in `deepspeed/__init__.py`.
+    """
+    path = ("data_parallel_size",)
+    if subject.sets(*path) and subject.lacks("sequence_parallel_size"):
+        message = "'data_parallel_size' acts together with 'sequence_parallel_size' only"
+        yield Hit(path, message, "Remove the key", fix=(Remove(path),))
+
+
+@rule(
+    "tensor-parallel-size",
+    "parallelism",
+    bad={**_STAGE_1, "tensor_parallel": {"autotp_size": 3}},
+    good={**_STAGE_1, "tensor_parallel": {"autotp_size": 4}},
+    given={"num_gpus": 8},
+    needs=("num_gpus",),
+)
+def tensor_parallel_size(subject: Subject) -> Iterator[Hit]:
+    """Tensor-parallel ranks that do not divide the GPUs
+
+    `tensor_parallel.autotp_size` ranks hold one copy of the model between them, so it has to divide the
+    number of GPUs. Otherwise DeepSpeed cannot lay out the ranks and stops when training starts, in some cases
+    with an assertion that has no text.
+
+    Source: `_init_tp_mesh_device` in `deepspeed/utils/groups.py`.
+    """
+    size, gpus = in_force(subject, "tensor_parallel", "autotp_size"), subject.num_gpus
+    if isinstance(size, int) and size > 1 and gpus is not None and gpus % size:
+        message = f"'autotp_size' {size} does not divide {quantity(gpus, 'GPU')}"
+        hint = f"Choose a divisor of {gpus}, or another number of GPUs"
+        yield Hit(("tensor_parallel", "autotp_size"), message, hint)
+
+
+@rule(
+    "tensor-parallel-sizes",
+    "parallelism",
+    bad={**_STAGE_1, "tensor_parallel": {"autotp_size": 4, "tp": {"tp_size": 2}}},
+    good={**_STAGE_1, "tensor_parallel": {"autotp_size": 4}},
+)
+def tensor_parallel_sizes(subject: Subject) -> Iterator[Hit]:
+    """Two sizes of tensor parallelism that differ
+
+    Training reads `tensor_parallel.autotp_size`, and refuses a `tp.tp_size` that is neither 1 nor the same.
+    Without `autotp_size` the model is not divided at all, whatever `tp.tp_size` says.
+
+    Source: `_apply_autotp_partitioning` in `deepspeed/runtime/engine.py`.
+    """
+    size = in_force(subject, "tensor_parallel", "autotp_size")
+    other = in_force(subject, "tensor_parallel", "tp", "tp_size")
+    path = ("tensor_parallel", "tp", "tp_size")
+    if not isinstance(size, int) or not isinstance(other, int) or other in (1, size):
+        return
+    if size > 1:
+        message = f"'tp.tp_size' {other} differs from 'autotp_size' {size}"
+        yield Hit(path, message, "Remove the key", fix=(Remove(path),))
+    else:
+        message = f"'tp.tp_size' {other} does not divide the model in training: 'autotp_size' does"
+        yield Hit(path, message, f'Write "autotp_size": {other} in its place', (), "warning")
+
+
+@rule(
+    "tensor-parallel-heads",
+    "parallelism",
+    severity="warning",
+    bad={**_STAGE_1, "tensor_parallel": {"autotp_size": 16}},
+    good={**_STAGE_1, "tensor_parallel": {"autotp_size": 8}},
+    given=Given(model=llama_8b),
+    needs=("model",),
+)
+def tensor_parallel_heads(subject: Subject) -> Iterator[Hit]:
+    """More tensor-parallel ranks than key-value heads
+
+    AutoTP divides attention by its key-value heads. Ranks beyond their number hold no part of attention and
+    wait for the others in every layer. The result is correct, and DeepSpeed says so in its log.
+
+    Source: `_apply_autotp_partitioning` in `deepspeed/runtime/engine.py`.
+    """
+    size, model = in_force(subject, "tensor_parallel", "autotp_size"), subject.model
+    heads = model.num_key_value_heads if model is not None else None
+    if isinstance(size, int) and heads is not None and size > heads:
+        message = f"'autotp_size' {size} exceeds the model's {heads} key-value heads: the other ranks wait"
+        yield Hit(("tensor_parallel", "autotp_size"), message, f"Use at most {heads}")
+
+
+@rule(
+    "pipeline-section",
+    "parallelism",
+    severity="warning",
+    bad={**_STAGE_3, "pipeline": {"activation_checkpoint_interval": 1}},
+    good={**_STAGE_1, "pipeline": {"activation_checkpoint_interval": 1}},
+)
+def pipeline_section(subject: Subject) -> Iterator[Hit]:
+    """Options of a pipeline that cannot be
+
+    The section `pipeline` is read by the engine of a model that the script made a `PipelineModule`. That
+    engine refuses ZeRO stages 2 and 3, because they divide gradients while a pipeline still adds to them. In
+    any other engine, which includes the Trainer's and accelerate's, the section does nothing.
+
+    Source: `PipelineEngine.__init__` in `deepspeed/runtime/pipe/engine.py`.
+    """
+    section = subject.written_at("pipeline")
+    if not isinstance(section, Mapping) or not any(not is_comment(key) for key in section):
+        return
+    if subject.stage in (2, 3):
+        message = f"pipeline parallelism does not go with ZeRO stage {subject.stage}"
+        yield Hit(("pipeline",), message, "Use stage 1, or remove the section")
+    elif subject.target in ("trainer", "accelerate"):
+        message = "'pipeline' acts on a PipelineModule only, which this target does not build"
+        yield Hit(("pipeline",), message, "Remove the section")
+
+
+@rule(
+    "hybrid-engine-size",
+    "parallelism",
+    bad={**_STAGE_3, "hybrid_engine": {"enabled": True, "inference_tp_size": 3}},
+    good={**_STAGE_3, "hybrid_engine": {"enabled": True, "inference_tp_size": 4}},
+    given={"num_gpus": 8},
+    needs=("num_gpus",),
+)
+def hybrid_engine_size(subject: Subject) -> Iterator[Hit]:
+    """Ranks of the hybrid engine that do not divide the GPUs
+
+    For generation the hybrid engine puts ranks into groups of `inference_tp_size`. Ranks that are left over
+    are in no group, and generation fails on them while the others wait.
+
+    Source: `create_inference_module` in `deepspeed/runtime/hybrid_engine.py`.
+    """
+    size, gpus = in_force(subject, "hybrid_engine", "inference_tp_size"), subject.num_gpus
+    if in_force(subject, "hybrid_engine", "enabled") is not True or not isinstance(size, int):
+        return
+    if gpus is not None and size > 1 and gpus % size:
+        message = f"'inference_tp_size' {size} does not divide {quantity(gpus, 'GPU')}"
+        yield Hit(("hybrid_engine", "inference_tp_size"), message, f"Choose a divisor of {gpus}")
+
+
+@rule(
+    "hybrid-engine-off",
+    "parallelism",
+    severity="warning",
+    bad={**_STAGE_3, "hybrid_engine": {"max_out_tokens": 1024}},
+    good={**_STAGE_3, "hybrid_engine": {"enabled": True, "max_out_tokens": 1024}},
+)
+def hybrid_engine_off(subject: Subject) -> Iterator[Hit]:
+    """Options of a hybrid engine that is off
+
+    The hybrid engine is off unless `enabled` is true. The section alone does not switch it on, and its other
+    keys do nothing.
+
+    Source: `HybridEngineConfig` in `deepspeed/runtime/config.py`; `initialize` in `deepspeed/__init__.py`.
+    """
+    section = subject.written_at("hybrid_engine")
+    if isinstance(section, Mapping) and subject.lacks("hybrid_engine", "enabled"):
+        keys = [key for key in section if not is_comment(key)]
+        if keys:
+            message = "'hybrid_engine' lacks \"enabled\": true, so it is off"
+            yield Hit(("hybrid_engine",), message, 'Add "enabled": true, or remove the section')

@@ -1,0 +1,205 @@
+"""Number formats of weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Literal
+
+from zerokit.config.base import AUTO, is_comment
+from zerokit.findings import SetValue
+from zerokit.lint.examples import Given, llama_8b
+from zerokit.lint.in_force import ZERO, in_force, offloads_optimizer
+from zerokit.lint.number_formats import switch
+from zerokit.lint.rule import Hit, rule
+from zerokit.lint.subject import Subject
+
+_MICRO = {"train_micro_batch_size_per_gpu": 1}
+_BF16 = {**_MICRO, "bf16": {"enabled": True}}
+_FP16 = {**_MICRO, "fp16": {"enabled": True}}
+_STAGE_2 = {ZERO: {"stage": 2}}
+_CPU = {ZERO: {"stage": 2, "offload_optimizer": {"device": "cpu"}}}
+_SWITCHES: tuple[Literal["bf16", "fp16"], ...] = ("bf16", "fp16")
+
+
+@rule(
+    "bf16-and-fp16",
+    "precision",
+    bad={**_BF16, "fp16": {"enabled": True}, **_STAGE_2},
+    good={**_BF16, "fp16": {"enabled": False}, **_STAGE_2},
+)
+def bf16_and_fp16(subject: Subject) -> Iterator[Hit]:
+    """Both 16-bit formats at once
+
+    A model trains in bfloat16 or in float16; DeepSpeed asserts that one of them is off when it reads the
+    config.
+
+    Keep bf16 where the GPUs have it (Ampere and later): it needs no loss scaling, because its range is that
+    of fp32.
+
+    Source: `_initialize_params` in `deepspeed/runtime/config.py`.
+    """
+    if all(subject.written_at(section, "enabled") is True for section in _SWITCHES):
+        yield Hit(("fp16", "enabled"), "bf16 and fp16 are both enabled", "Disable one of them")
+
+
+@rule(
+    "precision-off",
+    "precision",
+    severity="warning",
+    bad={**_MICRO, "bf16": {"check_grad_overflow": False}, **_STAGE_2},
+    good={**_MICRO, "bf16": {"enabled": True, "check_grad_overflow": False}, **_STAGE_2},
+)
+def precision_off(subject: Subject) -> Iterator[Hit]:
+    """A section for 16 bits that does not switch them on
+
+    `fp16`, `bf16` and `torch_autocast` are off unless `enabled` says otherwise, and their other keys then do
+    nothing. Under the Trainer and accelerate it is worse: they switch on what `--bf16` or `mixed_precision`
+    asks for where the section is absent or `enabled` is "auto". A section without `enabled` keeps the run in
+    fp32, without a word.
+
+    Add `enabled`: "auto" for the Trainer and accelerate, true otherwise.
+
+    Source: `deepspeed/runtime/precision_config.py`; `set_mixed_precision` in accelerate
+    `utils/dataclasses.py`.
+    """
+    others = {"bf16": "fp16", "fp16": "bf16"}
+    for name in (*_SWITCHES, "torch_autocast"):
+        section = subject.written_at(name)
+        if not isinstance(section, Mapping) or not subject.lacks(name, "enabled"):
+            continue
+        if name in others and subject.written_at(others[name], "enabled") is True:
+            continue
+        filled = name in others and subject.target in ("trainer", "accelerate")
+        if any(not is_comment(key) for key in section) or filled:
+            outcome = ", whatever the script asks for" if filled else ", and its keys do nothing"
+            fix = (SetValue((name, "enabled"), AUTO),) if filled else ()
+            value = '"auto"' if filled else "true"
+            hint = f'Add "enabled": {value} to it, or remove the section'
+            yield Hit((name,), f"'{name}' lacks 'enabled', so it is off{outcome}", hint, fix)
+
+
+@rule(
+    "fp32-training",
+    "precision",
+    severity="info",
+    bad={**_MICRO, **_STAGE_2},
+    good={**_BF16, **_STAGE_2},
+    given={"target": "deepspeed"},
+)
+def fp32_training(subject: Subject) -> Iterator[Hit]:
+    """A config that does not speak of precision
+
+    Without `bf16`, `fp16` and `torch_autocast` DeepSpeed leaves the model's weights in the format in which
+    the script made them and takes it for fp32. In fp32 weights and gradients take twice the memory of 16
+    bits, and matrix products run at a fraction of the speed.
+
+    Add `"bf16": {"enabled": true}`, or `"bf16": {"enabled": false}` if fp32 is meant.
+
+    Source: `get_data_types` in `deepspeed/runtime/engine.py`.
+    """
+    if subject.target == "deepspeed" and all(
+        subject.lacks(name) for name in ("bf16", "bfloat16", "fp16", "torch_autocast")
+    ):
+        message = "neither 'bf16' nor 'fp16' is given, so DeepSpeed trains in fp32"
+        yield Hit((), message, 'Add "bf16": {"enabled": true}, or false if fp32 is meant')
+
+
+@rule(
+    "precision-option",
+    "precision",
+    bad={**_MICRO, "bf16": {"enabled": True, "bf16_optimizer_states": True}, ZERO: {"stage": 1}},
+    good={
+        **_MICRO,
+        "bf16": {"enabled": True, "bf16_master_weights_and_grads": True, "bf16_optimizer_states": True},
+        ZERO: {"stage": 1},
+    },
+)
+def precision_option(subject: Subject) -> Iterator[Hit]:
+    """16-bit master weights or states that DeepSpeed refuses
+
+    - `bf16_master_weights_and_grads`, `bf16_optimizer_states` and `fp16_master_weights_and_grads` need ZeRO
+      stage 1, 2 or 3.
+    - `bf16_optimizer_states` needs `bf16_master_weights_and_grads`.
+    - Master weights are in bf16 or in fp16, not in both.
+
+    The keys count even where `enabled` of their section is false.
+
+    Source: `_do_error_check` in `deepspeed/runtime/config.py`; `_configure_master_weights` in
+    `deepspeed/runtime/base_optimizer.py`.
+    """
+    given = [path for path in _MASTERS if in_force(subject, *path) is True]
+    for path in given:
+        if subject.stage == 0:
+            message = f"'{path[-1]}' needs ZeRO stage 1, 2 or 3, not 0"
+            yield Hit(path, message, "Raise the stage or remove the key")
+    states, masters = _MASTERS[1], _MASTERS[0]
+    if states in given and in_force(subject, *masters) is False:
+        yield Hit(states, f"'{states[-1]}' needs '{masters[-1]}'", "Enable both or none")
+    if masters in given and _MASTERS[2] in given and subject.stage != 0:
+        message = "master weights are asked for in bf16 and in fp16"
+        yield Hit(_MASTERS[2], message, "Remove one of the two keys")
+
+
+_MASTERS = (
+    ("bf16", "bf16_master_weights_and_grads"),
+    ("bf16", "bf16_optimizer_states"),
+    ("fp16", "fp16_master_weights_and_grads"),
+)
+
+
+@rule(
+    "masters-without-offload",
+    "precision",
+    bad={**_MICRO, "bf16": {"enabled": True, "bf16_master_weights_and_grads": True}, **_STAGE_2},
+    good={**_MICRO, "bf16": {"enabled": True, "bf16_master_weights_and_grads": True}, **_CPU},
+)
+def masters_without_offload(subject: Subject) -> Iterator[Hit]:
+    """16-bit master weights without offload of the optimizer
+
+    Master weights in bf16 or fp16 go with DeepSpeed's Adam for the CPU, which keeps its averages in fp32, so
+    they need `offload_optimizer`. DeepSpeed asserts it once the model is loaded. bf16 alone has a form
+    without offload: with `bf16_optimizer_states` everything stays on the GPU in bf16.
+
+    Add `offload_optimizer` with device `cpu`, or set `bf16_optimizer_states` too.
+
+    Source: `_configure_master_weights` in `deepspeed/runtime/base_optimizer.py`, and `_enforce_cpu_offload`
+    in `deepspeed/runtime/zero/stage_1_and_2.py`.
+    """
+    if subject.stage not in (1, 2, 3) or offloads_optimizer(subject) is not False:
+        return
+    for section, path in (("bf16", _MASTERS[0]), ("fp16", _MASTERS[2])):
+        if in_force(subject, *path) is not True:
+            continue
+        if section == "bf16" and in_force(subject, *_MASTERS[1]) is not False:
+            continue
+        hint = 'Add "offload_optimizer": {"device": "cpu"}'
+        if section == "bf16":
+            hint += ', or set "bf16_optimizer_states" to true'
+        message = f"'{path[-1]}' needs the optimizer on the CPU, and 'offload_optimizer' is off"
+        yield Hit(path, message, hint)
+
+
+@rule(
+    "fp16-on-bf16-model",
+    "precision",
+    severity="warning",
+    bad={**_FP16, **_STAGE_2},
+    good={**_BF16, **_STAGE_2},
+    given=Given(model=llama_8b),
+    needs=("model",),
+)
+def fp16_on_bf16_model(subject: Subject) -> Iterator[Hit]:
+    """fp16 for a model that was trained in bf16
+
+    float16 ends at 65,504. Models that were trained in bfloat16 have activations beyond that, because nothing
+    kept them below: in fp16 they become infinite, the loss is NaN, or every step is skipped as an overflow
+    until "Current loss scale already at minimum" ends the run.
+
+    Use bf16. On GPUs without it (before Ampere), train in fp32, or take a model that was trained in fp16.
+
+    Source: `dtype` in the model's config.json; threads such as deepspeedai/DeepSpeed#4017.
+    """
+    if subject.model is not None and subject.model.dtype == "bfloat16" and switch(subject, "fp16"):
+        path = ("fp16", "enabled")
+        message = f"{subject.model.name} was trained in bf16, whose range fp16 does not have"
+        yield Hit(path, message, 'Use "bf16": {"enabled": true} in place of fp16')

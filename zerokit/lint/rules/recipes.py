@@ -1,0 +1,229 @@
+"""A config against the recipe that it is run with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from zerokit.config.base import AUTO
+from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
+from zerokit.config.resolve import OVERRIDES, PAIRS
+from zerokit.findings import SetValue
+from zerokit.lint.examples import Given, recipe
+from zerokit.lint.in_force import ZERO
+from zerokit.lint.learning import SCHEDULER, optimizer_params, schedule_params
+from zerokit.lint.rule import Hit, rule
+from zerokit.lint.rules.batch import data_parallel_ranks
+from zerokit.lint.rules.trainer import for_trainer
+from zerokit.lint.subject import Subject
+
+_FILLED = {MICRO: AUTO, STEPS: AUTO, "gradient_clipping": AUTO, ZERO: {"stage": 2}}
+_STAGE_3 = {**_FILLED, ZERO: {"stage": 3, "stage3_gather_16bit_weights_on_model_save": True}}
+
+
+def _given(**training: Any) -> Given:
+    return Given(target="trainer", recipe=lambda: recipe(training=training))
+
+
+def _training(subject: Subject) -> Mapping[str, Any]:
+    """The arguments that the recipe sets; none where something else than the Trainer runs the config."""
+    return subject.recipe.training if subject.recipe is not None and for_trainer(subject) else {}
+
+
+@rule(
+    "recipe-mismatch",
+    "trainer",
+    bad={**_FILLED, "gradient_clipping": 0.5},
+    good=_FILLED,
+    given=_given(max_grad_norm=1.0),
+    needs=("recipe",),
+)
+def recipe_mismatch(subject: Subject) -> Iterator[Hit]:
+    """A value that the recipe contradicts
+
+    What the recipe sets under `training` and the config by a number of its own must be equal. The Trainer
+    stops in `train()`, once the model is loaded; `launch/train.py` stops at once. `total_num_steps` must be
+    `max_steps`, and without that nobody can know the steps before the data are read. `train_batch_size` must
+    be the micro batch size x accumulation steps x data-parallel ranks, which is compared where `--num-gpus`
+    is given.
+
+    Write "auto" in the config, or remove the key from one of the two.
+
+    Source: `fill_match` in transformers `integrations/deepspeed.py`.
+    """
+    training = _training(subject)
+    for pair in PAIRS:
+        written = subject.written_at(*pair.ds_path)
+        values = written if isinstance(written, list) else [written]
+        for name, value in zip(pair.arguments, values, strict=False):
+            if name in training and value not in (None, AUTO) and _differ(name, value, training[name]):
+                message = f"'{pair.ds_name}' is {_shown(value)}, but the recipe's {name} is "
+                message += _shown(training[name])
+                yield Hit(pair.ds_path, message, 'Write "auto", or make them equal')
+    path = (*SCHEDULER, "total_num_steps")
+    total, steps = subject.written_at(*path), training.get("max_steps", -1)
+    if subject.recipe is not None and isinstance(total, int) and total != steps and for_trainer(subject):
+        reason = f"the recipe's max_steps is {steps}"
+        if not isinstance(steps, int) or steps <= 0:
+            reason = "the recipe leaves the number of steps to the data"
+        yield Hit(path, f"'scheduler.params.total_num_steps' is {total}, but {reason}", 'Write "auto"')
+    yield from _train_batch_size(subject, training)
+
+
+def _train_batch_size(subject: Subject, training: Mapping[str, Any]) -> Iterator[Hit]:
+    train, ranks = subject.written_at(TRAIN), data_parallel_ranks(subject)
+    micro = _either(subject, MICRO, training, "per_device_train_batch_size")
+    steps = _either(subject, STEPS, training, "gradient_accumulation_steps")
+    from_recipe = {"per_device_train_batch_size", "gradient_accumulation_steps"} & training.keys()
+    if not isinstance(train, int) or ranks is None or micro is None or steps is None or not from_recipe:
+        return
+    if train != micro * steps * ranks:
+        product = f"{micro} x {steps} x {ranks} ranks = {micro * steps * ranks}"
+        yield Hit((TRAIN,), f"'{TRAIN}' is {train}, but with the recipe it is {product}", "Remove it")
+
+
+def _either(subject: Subject, key: str, training: Mapping[str, Any], argument: str) -> int | None:
+    for value in (training.get(argument), subject.written_at(key)):
+        if isinstance(value, int):
+            return value
+    return None
+
+
+def _differ(name: str, value: Any, argument: Any) -> bool:
+    if name == "warmup_steps" and argument == 0:
+        return bool(value != 1)  # DeepSpeed's schedules take no 0, and the Trainer compares with 1
+    return bool(value != argument)
+
+
+def _shown(value: Any) -> str:
+    return (
+        str(value).lower() if isinstance(value, bool) else f"{value:g}" if _is_number(value) else str(value)
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+@rule(
+    "replaced-recipe-argument",
+    "trainer",
+    bad={**_FILLED, "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": AUTO}}},
+    good=_FILLED,
+    given=_given(lr_scheduler_type="cosine"),
+    needs=("recipe",),
+)
+def replaced_recipe_argument(subject: Subject) -> Iterator[Hit]:
+    """An argument of the recipe that a section of the config replaces
+
+    The section `optimizer` takes the place of `optim`, and `scheduler` that of `lr_scheduler_type`, even
+    where both mean the same. The Trainer says nothing about it; `launch/train.py` refuses it.
+
+    Remove one of the two. Without the section the argument applies.
+
+    Source: `deepspeed_optim_sched` in transformers `integrations/deepspeed.py`.
+    """
+    training = _training(subject)
+    for section, argument in OVERRIDES:
+        if argument in training and subject.sets(section):
+            message = f"'{section}' replaces the recipe's {argument} '{training[argument]}'"
+            hint = f"Remove '{section}', or {argument} from the recipe"
+            yield Hit((section,), message, hint)
+
+
+@rule(
+    "lost-recipe-argument",
+    "trainer",
+    severity="warning",
+    bad={**_FILLED, "optimizer": {"type": "AdamW", "params": {"lr": AUTO}}},
+    good={**_FILLED, "optimizer": {"type": "AdamW", "params": {"lr": AUTO, "weight_decay": AUTO}}},
+    given=_given(weight_decay=0.1),
+    needs=("recipe",),
+)
+def lost_recipe_argument(subject: Subject) -> Iterator[Hit]:
+    """An argument of the recipe that does not reach the optimizer or the schedule
+
+    Where the optimizer or the schedule is in the config, arguments such as `weight_decay` reach it through
+    keys that are "auto". If such a key is absent, the constructor's own value holds, without a word.
+
+    Add the key as "auto".
+
+    Source: `fill_match` in transformers `integrations/deepspeed.py`.
+    """
+    training = _training(subject)
+    params = {"optimizer": optimizer_params(subject), "scheduler": schedule_params(subject)}
+    for pair in PAIRS:
+        section, values = pair.ds_path[0], params.get(pair.ds_path[0])
+        default = values.get(pair.ds_path[-1]) if values is not None else None
+        if default is None or not subject.lacks(*pair.ds_path):
+            continue
+        defaults = default if isinstance(default, list) else [default]
+        for name, value in zip(pair.arguments, defaults, strict=False):
+            if name in training and _differ(name, value, training[name]):
+                message = f"the recipe's {name} {_shown(training[name])} is lost: '{pair.ds_path[-1]}' is "
+                message += f"absent, so it is {_shown(value)}"
+                hint = f'Add "{pair.ds_path[-1]}": "auto" to \'{section}.params\''
+                yield Hit((section,), message, hint)
+
+
+@rule(
+    "recipe-refused",
+    "trainer",
+    bad=_STAGE_3,
+    good=_FILLED,
+    given=_given(auto_find_batch_size=True),
+    needs=("recipe",),
+)
+def recipe_refused(subject: Subject) -> Iterator[Hit]:
+    """Arguments that the Trainer refuses with DeepSpeed
+
+    - `auto_find_batch_size` is refused in stage 3: the model is in pieces by the time that a batch turns out
+      to be too large.
+    - `load_best_model_at_end` is refused together with `save_only_model`, in every stage: under DeepSpeed a
+      model is loaded back through DeepSpeed's own checkpoint, which the latter leaves out.
+    - Evaluating or predicting without training needs stage 3, for the other stages divide nothing that
+      inference has.
+
+    Source: `create_accelerator_and_postprocess` in transformers `trainer.py`; `deepspeed_init` in its
+    `integrations/deepspeed.py`.
+    """
+    training = _training(subject)
+    if training.get("auto_find_batch_size") is True and subject.stage == 3:
+        message = "the Trainer refuses the recipe's auto_find_batch_size in ZeRO stage 3"
+        yield Hit((ZERO, "stage"), message, "Remove it from the recipe, or use stage 1 or 2")
+    if training.get("load_best_model_at_end") is True and training.get("save_only_model") is True:
+        message = "the Trainer refuses the recipe's load_best_model_at_end together with save_only_model here"
+        yield Hit((), message, "Remove one of them from the recipe")
+    wanted = [name for name in ("do_eval", "do_predict") if training.get(name) is True]
+    if wanted and training.get("do_train") is False and subject.stage in (0, 1, 2):
+        message = f"{wanted[0]} without do_train needs ZeRO stage 3; the stage is {subject.stage}"
+        yield Hit((ZERO, "stage"), message, "Use stage 3, or train as well", severity="warning")
+
+
+@rule(
+    "auto-find-batch-size",
+    "trainer",
+    severity="warning",
+    bad={**_FILLED, MICRO: 8},
+    good=_FILLED,
+    given=_given(auto_find_batch_size=True),
+    needs=("recipe",),
+)
+def auto_find_batch_size(subject: Subject) -> Iterator[Hit]:
+    """A batch size that is searched for and fixed at once
+
+    With `auto_find_batch_size` the Trainer halves its batch until it fits, and writes the new size where the
+    config says "auto". A number in the config stays what it is: DeepSpeed counts samples with it, and refuses
+    a `train_batch_size` that no longer is the product.
+
+    Write "auto" for both batch sizes, or leave `train_batch_size` out.
+
+    Source: `_update_auto_batch_size` in transformers `trainer.py`; `trainer_config_process` in its
+    `integrations/deepspeed.py`.
+    """
+    if _training(subject).get("auto_find_batch_size") is not True:
+        return
+    for key in (MICRO, TRAIN):
+        if isinstance(subject.written_at(key), int):
+            message = f"'{key}' is fixed, and the recipe's auto_find_batch_size changes the batch"
+            yield Hit((key,), message, 'Write "auto"', (SetValue((key,), AUTO),))

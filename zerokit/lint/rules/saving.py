@@ -1,0 +1,157 @@
+"""Checkpoints and the saved model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from zerokit.findings import SetValue, Severity
+from zerokit.lint.in_force import ZERO, autotp_size, in_force
+from zerokit.lint.rule import Hit, rule
+from zerokit.lint.subject import Subject
+
+_MICRO = {"train_micro_batch_size_per_gpu": 1}
+_GATHER = "stage3_gather_16bit_weights_on_model_save"
+_GATHERED = {**_MICRO, ZERO: {"stage": 3, _GATHER: True}}
+
+_WITHOUT: Mapping[str | None, str] = {
+    "trainer": "the Trainer saves a ZeRO checkpoint in place of the model's weights",
+    "accelerate": "accelerate refuses to save the model",
+    "deepspeed": "save_16bit_model() saves nothing",
+    None: "the model's weights are not saved",
+}
+
+
+@rule(
+    "unsaved-weights",
+    "saving",
+    severity="warning",
+    bad={**_MICRO, ZERO: {"stage": 3}},
+    good=_GATHERED,
+    given={"target": "trainer"},
+)
+def unsaved_weights(subject: Subject) -> Iterator[Hit]:
+    """A model in pieces that is not gathered when it is saved
+
+    In stage 3 each GPU holds its part of every parameter, and `stage3_gather_16bit_weights_on_model_save` is
+    off unless it is given. Without it
+
+    - the Trainer's `save_model` warns and writes a ZeRO checkpoint, with all optimizer states, where
+      `model.safetensors` should be; `zero_to_fp32.py` makes a model of it afterwards;
+    - accelerate's `save_model` and `get_state_dict` raise ValueError, at the end of training;
+    - DeepSpeed's `save_16bit_model` returns False and writes nothing.
+
+    Set it to true. Gathering takes host memory for the whole model on the first rank, in 16 bits. Adapters of
+    peft do without: the Trainer gathers what was trained. A model that `tensor_parallel` divides needs it in
+    every stage.
+
+    Source: `save_model` in transformers `trainer.py`, `get_state_dict` in accelerate `accelerator.py`,
+    `save_16bit_model` in `deepspeed/runtime/engine.py`.
+    """
+    divided = autotp_size(subject) > 1 and subject.target in ("trainer", "accelerate")
+    if subject.stage != 3 and not (divided and subject.stage is not None):
+        return
+    path = (ZERO, _GATHER)
+    old = subject.zero.stage3_gather_fp16_weights_on_model_save
+    if old or in_force(subject, *path) is not False:
+        return
+    if subject.recipe is not None and subject.recipe.peft and subject.target in ("trainer", None):
+        return
+    message = f"'{_GATHER}' is {'false' if subject.sets(*path) else 'absent'}: {_WITHOUT[subject.target]}"
+    severity: Severity | None = "info" if subject.target in ("deepspeed", None) else None
+    place = path if subject.sets(*path) else (ZERO,)
+    yield Hit(place, message, f'Set "{_GATHER}" to true', (SetValue(path, True),), severity)
+
+
+@rule(
+    "universal-left-on",
+    "saving",
+    severity="warning",
+    bad={**_MICRO, ZERO: {"stage": 2}, "checkpoint": {"load_universal": True}},
+    good={**_MICRO, ZERO: {"stage": 2}},
+)
+def universal_left_on(subject: Subject) -> Iterator[Hit]:
+    """Resuming from universal checkpoints only
+
+    `checkpoint.load_universal` is for the one run that starts from a checkpoint that was converted with
+    `ds_to_universal.py`, for another number of GPUs. The checkpoints which that run saves are ordinary ones,
+    and with the key still in the file it cannot resume from them: "latest_universal does not exist".
+
+    Switch it on for that run, and off once it has saved.
+
+    Source: `load_checkpoint` in `deepspeed/runtime/engine.py`.
+    """
+    path = ("checkpoint", "load_universal")
+    if in_force(subject, *path) is True or subject.written_at(*path) is True:
+        message = "with 'load_universal' no checkpoint that this run saves can be resumed from"
+        yield Hit(path, message, "Keep it for the run that loads a converted checkpoint only")
+
+
+@rule(
+    "parallel-write",
+    "saving",
+    severity="warning",
+    bad={**_MICRO, ZERO: {"stage": 2}, "checkpoint": {"parallel_write": {"pipeline_stage": True}}},
+    good={**_MICRO, ZERO: {"stage": 2}},
+    given={"target": "trainer"},
+)
+def parallel_write(subject: Subject) -> Iterator[Hit]:
+    """Parallel writing of pipeline stages, without a pipeline
+
+    `checkpoint.parallel_write.pipeline_stage` lets the data-parallel ranks of a pipeline stage write its
+    layers together. It is read by the engine of a `PipelineModule`, which neither the Trainer nor accelerate
+    builds.
+
+    Source: `checkpoint_parallel_write_pipeline` in `deepspeed/runtime/pipe/module.py`.
+    """
+    path = ("checkpoint", "parallel_write", "pipeline_stage")
+    if subject.target in ("trainer", "accelerate") and subject.written_at(*path) is True:
+        message = "'pipeline_stage' acts on a PipelineModule only, which this target does not build"
+        yield Hit(path, message, "Remove the key")
+
+
+@rule(
+    "datastates",
+    "saving",
+    severity="warning",
+    bad={
+        **_MICRO,
+        ZERO: {"stage": 2},
+        "datastates_ckpt": {"host_cache_size": 16},
+        "checkpoint": {"writer": {"type": "fast"}},
+    },
+    good={**_MICRO, ZERO: {"stage": 2}, "datastates_ckpt": {"host_cache_size": 16}},
+)
+def datastates(subject: Subject) -> Iterator[Hit]:
+    """Two ways of writing checkpoints
+
+    Beside `checkpoint.writer`, DeepSpeed does not look at `datastates_ckpt`: the writer writes all files.
+
+    Source: `create_checkpoint_engine` in `deepspeed/runtime/checkpoint_engine/utils.py`.
+    """
+    path = ("datastates_ckpt",)
+    writer = subject.written_at("checkpoint", "writer")
+    if subject.written_at(*path) not in (None, False) and isinstance(writer, Mapping):
+        message = "'checkpoint.writer' takes the place of DataStates, so 'datastates_ckpt' has no effect"
+        yield Hit(path, message, "Remove one of the two")
+
+
+@rule(
+    "masters-from-16bit",
+    "saving",
+    severity="info",
+    bad={**_MICRO, ZERO: {"stage": 2, "load_from_fp32_weights": False}},
+    good={**_MICRO, ZERO: {"stage": 2}},
+)
+def masters_from_16_bit(subject: Subject) -> Iterator[Hit]:
+    """Master weights taken from the 16-bit copy
+
+    When training resumes, `"load_from_fp32_weights": false` makes the fp32 master weights of the checkpoint's
+    16-bit weights, although the checkpoint has the fp32 ones: what lies below 16-bit precision is lost at
+    each resume. The key is for checkpoints whose optimizer states are gone.
+
+    Source: `_load_legacy_checkpoint` in `deepspeed/runtime/zero/stage_1_and_2.py`.
+    """
+    path = (ZERO, "load_from_fp32_weights")
+    if subject.stage in (1, 2, 3) and in_force(subject, *path) is False:
+        message = "each resume rounds the fp32 master weights to 16 bits"
+        yield Hit(path, message, "Remove the key, unless the checkpoint has no optimizer states")

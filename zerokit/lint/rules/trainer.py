@@ -1,0 +1,302 @@
+"""A config against the Trainer: what it fills, compares, overwrites and does not look at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from zerokit.config.base import AUTO
+from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
+from zerokit.config.versions import Version
+from zerokit.findings import Move, Remove, SetValue, Severity
+from zerokit.lint.in_force import ZERO, is_set_to
+from zerokit.lint.learning import (
+    OPTIMIZER,
+    SCHEDULER,
+    optimizer_name,
+    optimizer_params,
+    optimizer_type,
+    schedule_name,
+    schedule_params,
+)
+from zerokit.lint.rule import Hit, rule
+from zerokit.lint.subject import Subject
+
+_MICRO = {MICRO: AUTO}
+_FILLED = {MICRO: AUTO, STEPS: AUTO, "gradient_clipping": AUTO, ZERO: {"stage": 2}}
+_ADAMW = {"type": "AdamW", "params": {"lr": AUTO, "weight_decay": AUTO}}
+_WARMUP = {"warmup_max_lr": AUTO, "warmup_num_steps": AUTO}
+
+_CLIPS_BY_DEFAULT = Version(0, 19, 3)
+"""The first release in which an absent `gradient_clipping` means 1.0."""
+
+
+def for_trainer(subject: Subject) -> bool:
+    """Whether the Trainer hands the config over; ``launch/train.py``, which runs recipes, is built on it."""
+    return subject.target == "trainer" or (subject.target is None and subject.recipe is not None)
+
+
+@rule(
+    "lost-argument",
+    "trainer",
+    severity="warning",
+    bad={**_MICRO, STEPS: AUTO, ZERO: {"stage": 2}},
+    good=_FILLED,
+    given={"target": "trainer"},
+)
+def lost_argument(subject: Subject) -> Iterator[Hit]:
+    """An absent key, for which DeepSpeed's value holds and not the Trainer's argument
+
+    The Trainer fills in keys that are "auto" and compares those that have a value. To a key that is absent it
+    does neither, and says nothing:
+
+    - without `gradient_clipping` DeepSpeed clips at 1.0 (before 0.19.3: not at all), whatever `max_grad_norm`
+      is;
+    - without `weight_decay` in the `params` of an `optimizer` its class's own holds, mostly 0;
+    - without `warmup_num_steps` a warmup schedule takes 1000 steps;
+    - without `gradient_accumulation_steps` accelerate writes 1. Since June 2025 it tells DeepSpeed where a
+      step ends, so that only DeepSpeed's own counts are wrong; before, each micro-batch was a step.
+
+    Write "auto". (`launch/train.py` adds what is missing at the top of the file by itself.)
+
+    Source: `fill_match` in transformers `integrations/deepspeed.py`; `DeepSpeedPlugin.__post_init__` and
+    `DeepSpeedEngineWrapper.backward` in accelerate, huggingface/accelerate#3630.
+    """
+    if subject.target != "trainer" or subject.recipe is not None:
+        return
+    if subject.lacks("gradient_clipping"):
+        version = subject.deepspeed_version
+        clips = version is None or version >= _CLIPS_BY_DEFAULT
+        outcome = "clips at 1.0" if clips else "does not clip"
+        message = f"'gradient_clipping' is absent, so DeepSpeed {outcome} whatever max_grad_norm says"
+        yield _absent("gradient_clipping", message)
+    if subject.lacks(STEPS):
+        message = f"'{STEPS}' is absent, so DeepSpeed counts with 1 whatever the Trainer's argument says"
+        yield _absent(STEPS, message, "info")
+    params = optimizer_params(subject)
+    decay = params.get("weight_decay") if params is not None else None
+    if decay is not None and subject.lacks(*OPTIMIZER, "weight_decay"):
+        message = f"'weight_decay' is absent, so it is {decay:g} whatever the Trainer's argument says"
+        yield _absent(("optimizer", "params", "weight_decay"), message, "info")
+    schedule = schedule_params(subject)
+    warmup = schedule.get("warmup_num_steps") if schedule is not None else None
+    if warmup is not None and subject.lacks(*SCHEDULER, "warmup_num_steps"):
+        message = f"'warmup_num_steps' is absent, so it is {warmup} whatever the Trainer's warmup_steps says"
+        yield _absent(("scheduler", "params", "warmup_num_steps"), message)
+
+
+def _absent(key: str | tuple[str, ...], message: str, severity: Severity | None = None) -> Hit:
+    """The finding about a key that should be "auto", at the nearest section that is there."""
+    path = (key,) if isinstance(key, str) else key
+    hint = f'Add "{path[-1]}": "auto"' + (f" to '{'.'.join(path[:-1])}'" if path[:-1] else "")
+    return Hit(path[:1] if path[:-1] else (), message, hint, (SetValue(path, AUTO),), severity)
+
+
+_COMPARED: Mapping[tuple[str, ...], str] = {
+    (MICRO,): "per_device_train_batch_size",
+    (STEPS,): "gradient_accumulation_steps",
+    (TRAIN,): "per_device_train_batch_size x gradient_accumulation_steps x GPUs",
+    ("gradient_clipping",): "max_grad_norm",
+    ("bf16", "enabled"): "bf16",
+    ("fp16", "enabled"): "fp16",
+    (*OPTIMIZER, "lr"): "learning_rate",
+    (*OPTIMIZER, "betas"): "adam_beta1 and adam_beta2",
+    (*OPTIMIZER, "eps"): "adam_epsilon",
+    (*OPTIMIZER, "weight_decay"): "weight_decay",
+    (*SCHEDULER, "warmup_max_lr"): "learning_rate",
+    (*SCHEDULER, "warmup_num_steps"): "warmup_steps, at least 1",
+    (*SCHEDULER, "total_num_steps"): "the number of steps that it computes",
+}
+"""What `fill_match` compares, with the argument or what is made of the arguments."""
+
+
+@rule(
+    "fixed-value",
+    "trainer",
+    severity="info",
+    bad={**_FILLED, "gradient_clipping": 0.5},
+    good=_FILLED,
+    given={"target": "trainer"},
+)
+def fixed_value(subject: Subject) -> Iterator[Hit]:
+    """A value that the Trainer insists on finding in its own arguments
+
+    The Trainer compares what it could fill in, and stops where the file says otherwise: "Please correct the
+    following DeepSpeed config values that mismatch TrainingArguments values". It does so in `train()`, after
+    the model is loaded, and compares with the defaults of arguments that were not given: with `"bf16":
+    {"enabled": true}` the script has to say `bf16=True` as well, and `total_num_steps` must be the number of
+    steps to the digit.
+
+    Write "auto" for all of them, and give numbers in one place. Or give `zerokit check` the recipe, and it
+    compares.
+
+    Source: `fill_match` and `trainer_config_finalize` in transformers `integrations/deepspeed.py`.
+    """
+    if subject.target != "trainer" or subject.recipe is not None:
+        return
+    fixed = [path for path in _COMPARED if subject.written_at(*path) not in (None, AUTO)]
+    fixed = [path for path in fixed if not (path[-1] == "enabled" and subject.written_at(*path) is False)]
+    if len(fixed) == 1:
+        path = fixed[0]
+        message = f"the Trainer insists that '{path[-1]}' equals {_COMPARED[path]}"
+        yield Hit(path, message, 'Write "auto"')
+    elif fixed:
+        names = [".".join(path) for path in fixed]
+        message = f"the Trainer insists that {len(fixed)} values equal its arguments: {', '.join(names)}"
+        yield Hit(fixed[0], message, 'Write "auto" for each')
+
+
+_SHAPES: Mapping[str, str] = {
+    "WarmupLR": "constant_with_warmup",
+    "WarmupDecayLR": "linear",
+    "WarmupCosineLR": "cosine",
+}
+"""DeepSpeed's schedule -> the Trainer's `lr_scheduler_type` of the same shape."""
+
+
+@rule(
+    "replaced-argument",
+    "trainer",
+    severity="warning",
+    bad={**_FILLED, "optimizer": _ADAMW, "scheduler": {"type": "WarmupLR", "params": _WARMUP}},
+    good={**_FILLED, "optimizer": _ADAMW},
+    given={"target": "trainer"},
+)
+def replaced_argument(subject: Subject) -> Iterator[Hit]:
+    """A section that takes the place of an argument, without a word
+
+    With a section `scheduler` the Trainer does not look at `lr_scheduler_type`, with `optimizer` not at
+    `optim`. `WarmupLR`, which stands in many templates, is what the Trainer calls `constant_with_warmup`: the
+    learning rate stays at its highest to the end, although the Trainer's own default is `linear` and people
+    ask for `cosine`. `WarmupDecayLR` is `linear` and `WarmupCosineLR` is `cosine`, both with a warmup that is
+    logarithmic unless `warmup_type` says "linear".
+
+    Remove the section, and the argument applies; or remove the argument.
+
+    Source: `deepspeed_optim_sched` in transformers `integrations/deepspeed.py`;
+    `deepspeed/runtime/lr_schedules.py`.
+    """
+    if not for_trainer(subject) or subject.recipe is not None:
+        return  # replaced-recipe-argument compares
+    name = schedule_name(subject)
+    if name is not None:
+        shape = _SHAPES.get(name)
+        like = f", the Trainer's '{shape}'," if shape else ""
+        level = ": the learning rate stays level after the warmup" if name == "WarmupLR" else ""
+        message = f"'{name}'{like} applies whatever lr_scheduler_type says{level}"
+        hint = "Remove 'scheduler' for the Trainer's own"
+        yield Hit(("scheduler", "type"), message, hint, severity=None if name == "WarmupLR" else "info")
+    kind = optimizer_name(subject)
+    if kind not in (None, "adam", "adamw"):
+        message = f"'{optimizer_type(subject)}' applies whatever the Trainer's optim says"
+        yield Hit(("optimizer", "type"), message, "Remove 'optimizer' for the Trainer's own", severity="info")
+
+
+@rule(
+    "zero-as-switch",
+    "trainer",
+    bad={**_MICRO, ZERO: True},
+    good={**_MICRO, ZERO: {"stage": 1}},
+    given={"target": "trainer"},
+)
+def zero_as_switch(subject: Subject) -> Iterator[Hit]:
+    """'zero_optimization' as true or false
+
+    DeepSpeed still takes this oldest form: true for stage 1, false for 0. transformers and accelerate look
+    for the stage inside and stop: "'bool' object has no attribute 'get'".
+
+    Write the section.
+
+    Source: `set_stage_and_offload` in accelerate `utils/deepspeed.py`.
+    """
+    section = subject.written.get(ZERO)
+    if isinstance(section, bool) and subject.target in ("trainer", "accelerate") and subject.recipe is None:
+        stage = {"stage": int(section)}
+        who = "the Trainer" if subject.target == "trainer" else "accelerate"
+        message = f"{who} cannot read '{ZERO}' {str(section).lower()}"
+        yield Hit((ZERO,), message, f'Write {{"stage": {int(section)}}}', (SetValue((ZERO,), stage),))
+
+
+@rule(
+    "bfloat16-section",
+    "trainer",
+    bad={**_FILLED, "bfloat16": {"enabled": True}},
+    good={**_FILLED, "bf16": {"enabled": True}},
+    given={"target": "trainer"},
+)
+def bfloat16_section(subject: Subject) -> Iterator[Hit]:
+    """bfloat16 under its old name
+
+    accelerate, and the Trainer with it, knows `bf16` only. Where that is absent it adds it, switched on or
+    off as the script asks, and DeepSpeed does not look at `bfloat16` beside `bf16`. So a `bfloat16` that is
+    enabled trains in fp32 unless the script asks for bf16.
+
+    Call it `bf16`.
+
+    Source: `set_mixed_precision` in accelerate `utils/dataclasses.py`; `get_bfloat16_config` in
+    `deepspeed/runtime/precision_config.py`.
+    """
+    if subject.target not in ("trainer", "accelerate") or subject.recipe is not None:
+        return
+    section = subject.written.get("bfloat16")
+    if "bf16" not in subject.written and isinstance(section, Mapping) and section.get("enabled") is True:
+        message = "'bfloat16' does nothing here: accelerate adds a 'bf16', which goes before it"
+        yield Hit(("bf16", "enabled"), message, "Call it 'bf16'", (Move(("bfloat16",), ("bf16",)),))
+
+
+@rule(
+    "overwritten-key",
+    "trainer",
+    severity="info",
+    bad={**_FILLED, "steps_per_print": 100},
+    good=_FILLED,
+    given={"target": "trainer"},
+)
+def overwritten_key(subject: Subject) -> Iterator[Hit]:
+    """A key that accelerate overwrites
+
+    accelerate sets `steps_per_print` to infinity, so that DeepSpeed prints nothing, and
+    `zero_allow_untested_optimizer` to true where the optimizer is not in the file. The Trainer goes through
+    accelerate.
+
+    Leave them out. The Trainer's own `logging_steps` says how often it prints.
+
+    Source: `DeepSpeedPlugin.__post_init__` in accelerate `utils/dataclasses.py`; `_prepare_deepspeed` in its
+    `accelerator.py`; `deepspeed_optim_sched` in transformers `integrations/deepspeed.py`.
+    """
+    if subject.target not in ("trainer", "accelerate"):
+        return
+    path: tuple[str, ...] = ("steps_per_print",)
+    if subject.written_at(*path) not in (None, AUTO):
+        message = "accelerate overwrites 'steps_per_print', and DeepSpeed prints nothing"
+        yield Hit(path, message, "Remove the key", (Remove(path),))
+    path = ("zero_allow_untested_optimizer",)
+    if is_set_to(subject, False, *path) and subject.lacks("optimizer"):
+        message = "accelerate overwrites 'zero_allow_untested_optimizer' with true"
+        yield Hit(path, message, "Remove the key", (Remove(path),), "warning")
+
+
+@rule(
+    "deepspeed-loader",
+    "trainer",
+    severity="warning",
+    bad={**_FILLED, "dataloader_drop_last": True},
+    good=_FILLED,
+    given={"target": "trainer"},
+)
+def deepspeed_loader(subject: Subject) -> Iterator[Hit]:
+    """An option of a data loader that is not there
+
+    `dataloader_drop_last` is for the loader that DeepSpeed makes from the `training_data` that
+    `deepspeed.initialize` is given. The Trainer and accelerate make their own; the Trainer's argument has the
+    same name.
+
+    Source: `deepspeed_io` in `deepspeed/runtime/engine.py`; `_prepare_deepspeed` in accelerate
+    `accelerator.py`.
+    """
+    path = ("dataloader_drop_last",)
+    if is_set_to(subject, True, *path) and subject.target in ("trainer", "accelerate"):
+        message = "'dataloader_drop_last' is for DeepSpeed's own data loader, which is not used here"
+        hint = "Set it for the script's loader"
+        if subject.target == "trainer":
+            hint = "Use the Trainer's argument dataloader_drop_last"
+        yield Hit(path, message, hint)

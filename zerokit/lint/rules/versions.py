@@ -1,0 +1,253 @@
+"""The release of DeepSpeed that a config meets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from zerokit.config.base import is_comment
+from zerokit.config.places import canonical
+from zerokit.config.versions import (
+    NEWEST,
+    NO_DEFAULT,
+    Version,
+    default_at,
+    key_facts,
+    known_at,
+    optimizers_at,
+    refused_at,
+)
+from zerokit.documents import KeyPath, dotted
+from zerokit.findings import Severity
+from zerokit.lint.in_force import ZERO, in_force, offloads_optimizer
+from zerokit.lint.learning import (
+    OPTIMIZER,
+    SCHEDULER,
+    optimizer_argument,
+    optimizer_name,
+    optimizer_type,
+    schedule_name,
+)
+from zerokit.lint.rule import Hit, rule
+from zerokit.lint.subject import Subject
+
+_MICRO = {"train_micro_batch_size_per_gpu": 1}
+
+
+@rule(
+    "key-of-later-version",
+    "versions",
+    bad={**_MICRO, ZERO: {"stage": 2, "compute_grad_norm": True}},
+    good={**_MICRO, ZERO: {"stage": 2}},
+    given={"deepspeed_version": Version(0, 16, 4)},
+)
+def key_of_later_version(subject: Subject) -> Iterator[Hit]:
+    """A key that the given release of DeepSpeed does not know
+
+    Files travel: a config written for today's DeepSpeed is used with last year's on a cluster. Most sections
+    below `zero_optimization` refuse a key that they do not know, when training starts. At the top, and in
+    many other sections, older releases pass over it in silence, and the setting does nothing.
+
+    The rule speaks with `--deepspeed-version` only.
+
+    Source: the sources of the releases from 0.14.0 on, compared key by key.
+    """
+    version = subject.deepspeed_version
+    if version is None:
+        return
+    for path, value in _foreign_keys(subject.written, (), version):
+        if not refused_at(path, version) and _is_default(path, value):
+            continue
+        facts = key_facts(path)
+        since = facts.since if facts is not None else None
+        refuses = "refuses" if refused_at(path, version) else "passes over"
+        message = f"DeepSpeed {version} {refuses} '{path[-1]}'"
+        if since is not None and since > version:
+            yield Hit(path, f"{message}, which came with {since}", f"Use DeepSpeed {since} or later")
+        else:
+            yield Hit(path, message, "Remove the key, or use another release of DeepSpeed")
+
+
+def _foreign_keys(data: Any, path: KeyPath, version: Version) -> Iterator[tuple[KeyPath, Any]]:
+    """The outermost keys that a release does not know, with their values."""
+    if not isinstance(data, Mapping):
+        return
+    for key, value in data.items():
+        here = canonical((*path, key))
+        if is_comment(key):
+            continue
+        if known_at(here, version):
+            yield from _foreign_keys(value, here, version)
+        else:
+            yield here, value
+
+
+def _is_default(path: KeyPath, value: Any) -> bool:
+    """Whether the newest release would do the same without the key, so that an older one loses nothing."""
+    if isinstance(value, Mapping):
+        return all(is_comment(key) or _is_default((*path, key), part) for key, part in value.items())
+    default = default_at(path, NEWEST)
+    return bool(default is not NO_DEFAULT and default == value)
+
+
+@rule(
+    "optimizer-of-later-version",
+    "versions",
+    bad={**_MICRO, "optimizer": {"type": "Muon", "params": {"muon_lr": 0.02, "adam_lr": 3e-4}}},
+    good={**_MICRO, "optimizer": {"type": "AdamW", "params": {"lr": 3e-4}}},
+    given={"deepspeed_version": Version(0, 16, 4)},
+)
+def optimizer_of_later_version(subject: Subject) -> Iterator[Hit]:
+    """An optimizer that the given release of DeepSpeed does not have
+
+    DeepSpeed then looks for a class of that name in `torch.optim` and stops: "not a supported DeepSpeed
+    Optimizer". Muon came with 0.17.6.
+
+    Source: `DEEPSPEED_OPTIMIZERS` in `deepspeed/runtime/config.py` of the releases.
+    """
+    version, name = subject.deepspeed_version, optimizer_name(subject)
+    if version is None or name is None or name not in optimizers_at(NEWEST):
+        return
+    if name not in optimizers_at(version):
+        message = f"DeepSpeed {version} has no optimizer '{optimizer_type(subject)}'"
+        yield Hit(("optimizer", "type"), message, "Use AdamW, or a later release of DeepSpeed")
+
+
+@rule(
+    "default-of-version",
+    "versions",
+    severity="info",
+    bad={**_MICRO, ZERO: {"stage": 2}},
+    good={**_MICRO, ZERO: {"stage": 2}, "gradient_clipping": 1.0},
+    given={"deepspeed_version": Version(0, 18, 0)},
+)
+def default_of_version(subject: Subject) -> Iterator[Hit]:
+    """An absent key that means one thing in this release, and another in the newest
+
+    DeepSpeed changed defaults without saying so: gradients are clipped at 1.0 since 0.19.3, and were not
+    before; offloaded memory is pinned since 0.19.5. A file that leaves such a key out trains differently
+    after an upgrade.
+
+    Write the value that is meant.
+
+    Source: the sources of the releases from 0.14.0 on, compared key by key.
+    """
+    version = subject.deepspeed_version
+    if version is None:
+        return
+    for path in _telling_keys(subject):
+        if not subject.lacks(*path):
+            continue
+        then, now = default_at(path, version), default_at(path, NEWEST)
+        if NO_DEFAULT in (then, now) or then == now:
+            continue
+        message = (
+            f"'{dotted(path)}' is absent: DeepSpeed {version} takes {_shown(then)}, {NEWEST} {_shown(now)}"
+        )
+        place = path[:-1] if len(path) == 1 or subject.sets(*path[:-1]) else ()
+        yield Hit(place, message, f'Add "{path[-1]}" with the value that is meant')
+
+
+def _telling_keys(subject: Subject) -> Iterator[tuple[str, ...]]:
+    """Keys whose defaults change what happens, where they act."""
+    if subject.target != "trainer":  # for which the absence has a rule of its own
+        yield ("gradient_clipping",)
+    if in_force(subject, "bf16", "enabled") is True:
+        yield "bf16", "check_grad_overflow"
+        yield "bf16", "immediate_grad_update"
+    if offloads_optimizer(subject) and subject.sets(ZERO, "offload_optimizer"):
+        yield ZERO, "offload_optimizer", "pin_memory"
+    if subject.offload_param is not None and subject.stage == 3 and subject.sets(ZERO, "offload_param"):
+        yield ZERO, "offload_param", "pin_memory"
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(value)
+
+
+def _in_16_bits(subject: Subject) -> bool:
+    return any(in_force(subject, section, "enabled") is True for section in ("bf16", "fp16"))
+
+
+def _warms_up_to_another_rate(subject: Subject) -> bool:
+    given = subject.sets(*OPTIMIZER, "lr") and optimizer_argument(subject, "lr") not in (None, 0.001)
+    absent = subject.lacks(*SCHEDULER, "warmup_max_lr")
+    return schedule_name(subject) == "WarmupLR" and absent and given
+
+
+MEETINGS_WITH_CHANGES: Mapping[str, tuple[Callable[[Subject], Any], tuple[str, ...], Severity]] = {
+    "communication-bf16": (
+        lambda s: in_force(s, "communication_data_type") == "bf16",
+        ("communication_data_type",),
+        "error",
+    ),
+    "script-scheduler-first": (lambda s: schedule_name(s) is not None, ("scheduler",), "info"),
+    "universal-zero3": (
+        lambda s: s.stage == 3 and in_force(s, "checkpoint", "load_universal") is True,
+        ("checkpoint", "load_universal"),
+        "error",
+    ),
+    "warmup-maximum": (_warms_up_to_another_rate, SCHEDULER, "error"),
+    "bf16-without-zero": (
+        lambda s: s.stage == 0 and in_force(s, "bf16", "enabled") is True,
+        ("bf16", "enabled"),
+        "info",
+    ),
+    "master-weights-stages": (
+        lambda s: s.stage in (1, 3) and in_force(s, "fp16", "fp16_master_weights_and_grads") is True,
+        ("fp16", "fp16_master_weights_and_grads"),
+        "error",
+    ),
+    "muon-zero3": (lambda s: s.stage == 3 and optimizer_name(s) == "muon", ("optimizer", "type"), "error"),
+    "buffers-keep-format": (_in_16_bits, (), "info"),
+}
+"""Change of meaning -> when a config meets it, where, and how bad what older releases do is."""
+
+NO_MATTER = frozenset(
+    {
+        "whole-numbers",
+        "precision-checked",
+        "loss-scale-checked",
+        "dynamic-scale-checked",
+        "warmup-steps-checked",
+        "cycle-steps-checked",
+        "collective-timeout",
+    }
+)
+"""Changes that no config meets which today's DeepSpeed takes."""
+
+
+@rule(
+    "changed-meaning",
+    "versions",
+    severity="info",
+    bad={**_MICRO, "fp16": {"enabled": True, "fp16_master_weights_and_grads": True}, ZERO: {"stage": 1}},
+    good={**_MICRO, "fp16": {"enabled": False}, ZERO: {"stage": 1}},
+    given={"deepspeed_version": Version(0, 18, 0)},
+)
+def changed_meaning(subject: Subject) -> Iterator[Hit]:
+    """A setting that this release of DeepSpeed takes otherwise than the newest
+
+    Some settings are as old as DeepSpeed and have come to mean something else: `WarmupLR` once rose to 0.001
+    whatever the optimizer said, Muon once did without stage 3, and buffers such as the frequencies of rotary
+    embeddings were converted to 16 bits. What an older release refuses, or does quite otherwise, is an error.
+
+    The rule speaks with `--deepspeed-version` only.
+
+    Source: DeepSpeed's pull requests, and the sources of the releases on both sides.
+    """
+    version = subject.deepspeed_version
+    if version is None:
+        return
+    from zerokit.config.versions_changes import CHANGES
+
+    for change in CHANGES:
+        meeting = MEETINGS_WITH_CHANGES.get(change.id)
+        if meeting is None or version >= change.since:
+            continue
+        holds, path, severity = meeting
+        if holds(subject):
+            before = change.before[0].lower() + change.before[1:]
+            message = f"in DeepSpeed {version}, {before} (otherwise since {change.since})"
+            yield Hit(path, message, f"Use DeepSpeed {change.since} or later, or mind it", severity=severity)

@@ -1,0 +1,240 @@
+"""ZenFlow: important gradients at once, the rest later on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from zerokit.config.base import AUTO
+from zerokit.config.zenflow import ZenFlow
+from zerokit.findings import Remove, Severity
+from zerokit.lint.in_force import ZERO, offloads_optimizer
+from zerokit.lint.rule import Hit, rule
+from zerokit.lint.subject import Subject
+
+_MICRO = {"train_micro_batch_size_per_gpu": 1}
+_ZENFLOW = (ZERO, "zenflow")
+_GOOD = {
+    **_MICRO,
+    ZERO: {
+        "stage": 2,
+        "overlap_comm": True,
+        "offload_optimizer": {"device": "cpu"},
+        "zenflow": {"select_strategy": "step", "select_interval": 8, "update_interval": 4},
+    },
+}
+
+
+def _zero_with(**keys: object) -> dict[str, object]:
+    return {**_MICRO, ZERO: {**_GOOD[ZERO], **keys}}  # type: ignore[dict-item]
+
+
+def _section(subject: Subject) -> ZenFlow | None:
+    return subject.zero.zenflow
+
+
+@rule(
+    "zenflow-offload",
+    "offload",
+    bad={**_MICRO, ZERO: {"stage": 2, "zenflow": {"update_interval": 4}}},
+    good=_GOOD,
+)
+def zenflow_offload(subject: Subject) -> Iterator[Hit]:
+    """ZenFlow without an offloaded optimizer
+
+    ZenFlow splits the optimizer's work between GPU and CPU, so the optimizer has to be on the CPU: in stages
+    1 and 2 DeepSpeed refuses it otherwise when training starts. In stage 0 there is no such optimizer, and
+    the first backward pass fails.
+
+    Add `"offload_optimizer": {"device": "cpu"}` and a stage, or remove `zenflow`.
+
+    Source: `ZenFlowZeroOptimizer._configure_zenflow` in
+    `deepspeed/runtime/zenflow/zenflow_stage_1_and_2.py`; `is_zenflow_update_boundary` in
+    `deepspeed/runtime/zenflow/engine.py`.
+    """
+    if _section(subject) is None:
+        return
+    if subject.stage == 0 and subject.sets(ZERO, "stage"):
+        yield Hit(
+            _ZENFLOW, "'zenflow' needs ZeRO stage 1, 2 or 3; the stage is 0", "Use stage 2, or remove it"
+        )
+    elif subject.stage in (1, 2) and offloads_optimizer(subject) is False:
+        message = (
+            f"'zenflow' in stage {subject.stage} needs the optimizer on the CPU, and it is not offloaded"
+        )
+        yield Hit(_ZENFLOW, message, 'Add "offload_optimizer": {"device": "cpu"}')
+
+
+@rule(
+    "zenflow-interval",
+    "offload",
+    bad=_zero_with(zenflow={"select_strategy": "step", "select_interval": 2, "update_interval": 4}),
+    good=_GOOD,
+)
+def zenflow_interval(subject: Subject) -> Iterator[Hit]:
+    """ZenFlow intervals that contradict each other
+
+    DeepSpeed refuses three combinations when training starts: the strategy "auto", which is the default,
+    with a `select_interval` in numbers; the strategies "step" and "epoch" without one; and a
+    `select_interval` shorter than the `update_interval`.
+
+    Source: `configure_zenflow` in `deepspeed/runtime/zenflow/engine.py`.
+    """
+    section = _section(subject)
+    if section is None or subject.stage == 0 or (*_ZENFLOW,) in subject.doubtful:
+        return
+    strategy, select, update = section.select_strategy, section.select_interval, section.update_interval
+    path = (*_ZENFLOW, "select_interval")
+    if strategy == AUTO and select != AUTO:
+        hint = 'Set "select_strategy" to "step" or "epoch", or remove the key'
+        yield Hit(path, f"'select_interval' {select} needs a 'select_strategy' other than \"auto\"", hint)
+    elif strategy != AUTO and select == AUTO:
+        message = f"'select_strategy' \"{strategy}\" needs a 'select_interval' in numbers"
+        yield Hit((*_ZENFLOW, "select_strategy"), message, 'Add "select_interval"')
+    elif strategy == "step" and isinstance(select, int) and isinstance(update, int) and select < update:
+        message = f"'select_interval' {select} is shorter than 'update_interval' {update}"
+        yield Hit(path, message, f"Make it at least {update}")
+
+
+@rule(
+    "zenflow-auto-update",
+    "offload",
+    bad=_zero_with(zenflow={"select_strategy": "step", "select_interval": 8}),
+    good=_GOOD,
+    given={"target": "deepspeed"},
+)
+def zenflow_auto_update(subject: Subject) -> Iterator[Hit]:
+    """ZenFlow with its default 'update_interval' divides the loss by zero
+
+    With `update_interval` "auto", its default, DeepSpeed 0.19.8 counts 0 accumulation steps, and `backward()`
+    divides the loss by them: all gradients are infinite, and the model is NaN after the first step. The
+    Trainer scales the loss by itself and asks DeepSpeed not to, so it is spared; a script's own loop and
+    accelerate are not.
+
+    Write a number, such as 4.
+
+    Source: `configure_zenflow` in `deepspeed/runtime/zenflow/engine.py` (`gradient_accumulation_steps =
+    update_interval`) and `DeepSpeedEngine.backward` in `deepspeed/runtime/engine.py`; seen in a run.
+    """
+    section = _section(subject)
+    path = (*_ZENFLOW, "update_interval")
+    if section is None or subject.stage == 0 or subject.target == "trainer" or subject.unsure(*path):
+        return
+    if section.update_interval == AUTO:
+        message = "without a number for 'update_interval', DeepSpeed divides the loss by 0 accumulation steps"
+        severity: Severity = "warning" if subject.target is None else "error"
+        yield Hit(
+            path if subject.sets(*path) else _ZENFLOW, message, 'Set "update_interval" to 4', (), severity
+        )
+
+
+@rule(
+    "zenflow-accumulation",
+    "offload",
+    severity="warning",
+    bad={**_GOOD, "gradient_accumulation_steps": 8},
+    good=_GOOD,
+)
+def zenflow_accumulation(subject: Subject) -> Iterator[Hit]:
+    """Accumulation steps that ZenFlow replaces
+
+    ZenFlow applies the accumulated gradients every `update_interval` micro-batches and writes that number
+    over `gradient_accumulation_steps` when training starts. The batch sizes have been computed by then, so
+    `train_batch_size` no longer says how many samples go into an update.
+
+    Source: the last line of `configure_zenflow` in `deepspeed/runtime/zenflow/engine.py`.
+    """
+    section, steps = _section(subject), subject.config.gradient_accumulation_steps
+    if section is None or subject.stage == 0 or not isinstance(steps, int):
+        return
+    if isinstance(section.update_interval, int) and steps != section.update_interval and steps > 1:
+        message = (
+            f"ZenFlow's 'update_interval' {section.update_interval} takes the place of these {steps} steps"
+        )
+        hint = "Make the two equal, or remove 'gradient_accumulation_steps'"
+        yield Hit(("gradient_accumulation_steps",), message, hint)
+
+
+@rule(
+    "zenflow-overlap",
+    "offload",
+    bad=_zero_with(
+        overlap_comm=False,
+        zenflow={"select_strategy": "step", "select_interval": 8, "update_interval": 4, "offload": True},
+    ),
+    good=_zero_with(
+        zenflow={"select_strategy": "step", "select_interval": 8, "update_interval": 4, "offload": True}
+    ),
+)
+def zenflow_overlap(subject: Subject) -> Iterator[Hit]:
+    """ZenFlow's own offload without overlapped communication
+
+    `zenflow.offload` keeps the states of the important columns on the CPU as well, and copies them while
+    gradients are reduced. It asserts `overlap_comm`, which is on by default in stage 3 only.
+
+    Source: `ZenFlowZeroOptimizer.__init__` in `deepspeed/runtime/zenflow/zenflow_stage_1_and_2.py` and
+    `_initialize_zenflow_stage3_epilogue` in `deepspeed/runtime/zenflow/engine_stage3.py`.
+    """
+    section, stage = _section(subject), subject.stage
+    if (
+        section is None
+        or not section.offload
+        or stage not in (1, 2, 3)
+        or subject.unsure(ZERO, "overlap_comm")
+    ):
+        return
+    overlap = subject.zero.overlap_comm
+    if overlap is False or (overlap is None and stage != 3):
+        message = f"'zenflow.offload' in stage {stage} needs 'overlap_comm', which is off"
+        yield Hit((*_ZENFLOW, "offload"), message, 'Set "overlap_comm" to true, or remove the key')
+
+
+@rule(
+    "zenflow-optimizer",
+    "offload",
+    bad={**_GOOD, "optimizer": {"type": "Lion", "params": {"lr": 1e-4}}},
+    good={**_GOOD, "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}},
+)
+def zenflow_optimizer(subject: Subject) -> Iterator[Hit]:
+    """ZenFlow with an optimizer other than Adam
+
+    ZenFlow calls the optimizer on the CPU with arguments of its own, which only DeepSpeed's Adam for ZenFlow
+    takes; that is what "Adam" and "AdamW" become. Any other optimizer fails in the first step with a
+    TypeError.
+
+    Source: `zenflow_cpu_optimizer_step` in `deepspeed/runtime/zenflow/zenflow_stage_1_and_2.py`.
+    """
+    optimizer = subject.config.optimizer
+    if _section(subject) is None or optimizer is None or subject.stage not in (1, 2, 3):
+        return
+    if optimizer.type.lower() not in ("adam", "adamw"):
+        message = f"ZenFlow works with Adam and AdamW only, not with '{optimizer.type}'"
+        yield Hit(("optimizer", "type"), message, "Use \"AdamW\", or remove 'zenflow'")
+
+
+@rule(
+    "zenflow-steps-per-epoch",
+    "offload",
+    severity="warning",
+    bad=_zero_with(
+        zenflow={
+            "select_strategy": "step",
+            "select_interval": 8,
+            "update_interval": 4,
+            "steps_per_epoch": 100,
+        }
+    ),
+    good=_GOOD,
+)
+def zenflow_steps_per_epoch(subject: Subject) -> Iterator[Hit]:
+    """'steps_per_epoch' of ZenFlow in the file
+
+    DeepSpeed writes this value itself, from the length of the data loader that it builds. A value in the
+    file is used only where it builds none, and then only with the strategy "epoch".
+
+    Source: `ZenFlowConfig.steps_per_epoch` in `deepspeed/runtime/zenflow/zenflow_config.py` and
+    `configure_zenflow` in `deepspeed/runtime/zenflow/engine.py`.
+    """
+    section, path = _section(subject), (*_ZENFLOW, "steps_per_epoch")
+    if section is not None and section.steps_per_epoch is not None and section.select_strategy == "step":
+        message = "'steps_per_epoch' has no effect with the strategy \"step\""
+        yield Hit(path, message, "Remove the key", fix=(Remove(path),))

@@ -1,0 +1,286 @@
+"""ZeRO stages and the keys that act in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from zerokit.config.base import Acts, is_comment
+from zerokit.config.zero import ZeroOptimization
+from zerokit.findings import Remove
+from zerokit.lint.in_force import ZERO, autotp_size, in_force, offloads_optimizer
+from zerokit.lint.rule import Hit, rule
+from zerokit.lint.subject import Subject
+
+_HAVE_RULES_OF_THEIR_OWN = frozenset(
+    {
+        "stage",
+        "allgather_partitions",
+        "compute_grad_norm",
+        "cpu_offload",
+        "cpu_offload_param",
+        "cpu_offload_use_pin_memory",
+        "legacy_stage1",
+        "offload_optimizer",
+        "offload_param",
+        "pipeline_loading_checkpoint",
+        "zenflow",
+    }
+)
+
+_SAVED_BY = "stage3_gather_16bit_weights_on_model_save"
+
+
+def _idle_keys(subject: Subject) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Keys of the file that DeepSpeed does not look at in this stage, with the stages in which it does."""
+    stage, zero = subject.stage, subject.zero
+    if stage is None or not subject.sets(ZERO, "stage"):
+        return
+    for key, field in ZeroOptimization.model_fields.items():
+        acts = next((item for item in field.metadata if isinstance(item, Acts)), None)
+        if key in _HAVE_RULES_OF_THEIR_OWN or key not in zero.model_fields_set or acts is None:
+            continue
+        if stage in acts.stages or (getattr(zero, key) is False and field.default is False):
+            continue
+        if key == _SAVED_BY and autotp_size(subject) > 1:
+            continue  # accelerate asks for it in every stage when the model is divided
+        yield key, acts.stages
+
+
+@rule(
+    "no-stage",
+    "zero",
+    bad={"train_micro_batch_size_per_gpu": 1, ZERO: {"offload_optimizer": {"device": "cpu"}}},
+    good={"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 2, "offload_optimizer": {"device": "cpu"}}},
+)
+def no_stage(subject: Subject) -> Iterator[Hit]:
+    """A section 'zero_optimization' without a stage
+
+    The stage is 0 unless it is given, and 0 means that ZeRO is off: nothing is divided among the GPUs, each
+    of them holds the whole of the optimizer's states, and the other keys of the section do nothing.
+    DeepSpeed says nothing about it.
+
+    Write the stage. Stage 1 divides the optimizer's states, 2 the gradients as well, 3 the parameters too.
+
+    Source: `DeepSpeedZeroConfig.stage` in `deepspeed/runtime/zero/config.py`, and `zero_enabled` in
+    `deepspeed/runtime/config.py`.
+    """
+    section = subject.written_at(ZERO)
+    if not isinstance(section, Mapping) or not subject.lacks(ZERO, "stage"):
+        return
+    keys = [key for key in section if not is_comment(key)]
+    if keys:
+        message = f"no 'stage' is given, so ZeRO is off and {_listed(keys)} {_do(keys)} nothing"
+        yield Hit((ZERO,), message, 'Add "stage": 1, 2 or 3')
+
+
+@rule(
+    "stage3-key",
+    "zero",
+    severity="warning",
+    bad={"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 2, "stage3_max_live_parameters": 1e8}},
+    good={"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 3, "stage3_max_live_parameters": 1e8}},
+)
+def stage_3_key(subject: Subject) -> Iterator[Hit]:
+    """A key that acts in stage 3 only
+
+    In stages 1 and 2 every GPU holds all parameters, so there is nothing to gather, to prefetch or to
+    release, and DeepSpeed does not hand these keys to the optimizer of those stages. It accepts them
+    without a word. Most often the stage was lowered and the keys stayed, or the stage is not the one that
+    was meant.
+
+    One of them is read elsewhere: with `tensor_parallel.autotp_size` above 1, accelerate looks at
+    `stage3_gather_16bit_weights_on_model_save` in every stage.
+
+    Source: the arguments of both optimizers in `_configure_zero_optimizer`,
+    `deepspeed/runtime/engine.py`.
+    """
+    if subject.stage not in (1, 2):
+        return
+    for key, stages in _idle_keys(subject):
+        if stages == (3,):
+            message = f"'{key}' acts in ZeRO stage 3 only; the stage is {subject.stage}"
+            yield Hit((ZERO, key), message, "Use stage 3, or remove the key")
+
+
+@rule(
+    "stage12-key",
+    "zero",
+    severity="warning",
+    bad={"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 3, "round_robin_gradients": True}},
+    good={"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 3}},
+)
+def stage_12_key(subject: Subject) -> Iterator[Hit]:
+    """A key that acts in stages 1 and 2 only
+
+    Stage 3 has an optimizer of its own, which is not given these keys: it gathers parameters as they are
+    used rather than after each step, and it always spreads gradients over all ranks. DeepSpeed accepts the
+    keys without a word; `elastic_checkpoint` alone makes it say that it is no longer supported.
+
+    Remove them: nothing changes but that the file says what happens.
+
+    Source: the arguments of both optimizers in `_configure_zero_optimizer`,
+    `deepspeed/runtime/engine.py`.
+    """
+    if subject.stage != 3:
+        return
+    for key, stages in _idle_keys(subject):
+        acting = "stage 1" if stages == (1,) else "stages 1 and 2"
+        message = f"'{key}' acts in ZeRO {acting} only; the stage is 3"
+        yield Hit((ZERO, key), message, "Remove the key", fix=(Remove((ZERO, key)),))
+
+
+@rule(
+    "stage0-keys",
+    "zero",
+    severity="warning",
+    bad={"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 0, "reduce_bucket_size": 2e8}},
+    good={"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 0}},
+)
+def stage_0_keys(subject: Subject) -> Iterator[Hit]:
+    """Options of ZeRO although ZeRO is off
+
+    Stage 0 is plain data parallelism. None of the keys of `zero_optimization` is looked at: gradients are
+    reduced in pieces of 5e8 elements, which no key changes.
+
+    Raise the stage, or keep `"stage": 0` alone.
+
+    Source: `_do_optimizer_sanity_check` and `MEMORY_OPT_ALLREDUCE_SIZE` in `deepspeed/runtime/engine.py`.
+    """
+    if subject.stage != 0:
+        return
+    keys = [key for key, _ in _idle_keys(subject)]
+    if keys:
+        message = f"the stage is 0, so ZeRO is off and {_listed(keys)} {_do(keys)} nothing"
+        yield Hit((ZERO,), message, "Use stage 1, 2 or 3, or remove what does nothing")
+
+
+@rule(
+    "dead-key",
+    "zero",
+    severity="warning",
+    bad={"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 2, "allgather_partitions": False}},
+    good={"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 2}},
+)
+def dead_key(subject: Subject) -> Iterator[Hit]:
+    """A key that DeepSpeed accepts and no longer reads
+
+    Nothing in DeepSpeed 0.19.8 asks for these values, in any stage:
+
+    - `zero_optimization.allgather_partitions`: updated parameters are always gathered by all-gather;
+    - `disable_allgather`;
+    - `pipeline.stages`, `pipeline.partition` and `pipeline.seed_layers`: the script's `PipelineModule` takes
+      them as arguments;
+    - `allgather_size`, unless `zero_optimization` has its oldest form `true`.
+
+    Remove them: nothing changes but that the file says what happens.
+
+    Source: `zero_allgather_partitions` in `deepspeed/runtime/engine.py`, which nobody calls;
+    `get_disable_allgather` and `get_pipeline_config` in `deepspeed/runtime/config.py`.
+    """
+    paths: list[tuple[str, ...]] = [
+        ("disable_allgather",),
+        ("pipeline", "stages"),
+        ("pipeline", "partition"),
+        ("pipeline", "seed_layers"),
+        (ZERO, "allgather_partitions"),
+    ]
+    if subject.written_at(ZERO) is not True:
+        paths.append(("allgather_size",))
+    for path in paths:
+        if subject.sets(*path):
+            # What the dead key says is nonetheless what happens.
+            agrees = path[-1] == "allgather_partitions" and subject.zero.allgather_partitions
+            message = f"DeepSpeed no longer reads '{path[-1]}', in any stage"
+            yield Hit(path, message, "Remove the key", (Remove(path),), "info" if agrees else None)
+
+
+@rule(
+    "contiguous-gradients-offload",
+    "zero",
+    severity="warning",
+    bad={
+        "train_micro_batch_size_per_gpu": 1,
+        ZERO: {"stage": 2, "contiguous_gradients": False, "offload_optimizer": {"device": "cpu"}},
+    },
+    good={"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 2, "offload_optimizer": {"device": "cpu"}}},
+)
+def contiguous_gradients_offload(subject: Subject) -> Iterator[Hit]:
+    """'contiguous_gradients' switched off where offload needs it
+
+    With the optimizer offloaded, stages 1 and 2 copy gradients to the host from one contiguous buffer, so
+    DeepSpeed switches `contiguous_gradients` on again without saying so. The buffer of
+    `reduce_bucket_size` elements is there in any case (two of them with `overlap_comm`); to save memory,
+    make it smaller.
+
+    Source: `self.contiguous_gradients = contiguous_gradients or self.cpu_offload` in
+    `deepspeed/runtime/zero/stage_1_and_2.py`.
+    """
+    path = (ZERO, "contiguous_gradients")
+    if subject.stage in (1, 2) and subject.offload_optimizer and in_force(subject, *path) is False:
+        message = f"offload in stage {subject.stage} switches 'contiguous_gradients' on in spite of this"
+        hint = "Remove the key; a smaller 'reduce_bucket_size' saves memory"
+        yield Hit(path, message, hint, fix=(Remove(path),))
+
+
+@rule(
+    "unused-parameters-check",
+    "zero",
+    severity="warning",
+    bad={"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 2, "ignore_unused_parameters": False}},
+    good={
+        "train_micro_batch_size_per_gpu": 1,
+        ZERO: {"stage": 2, "ignore_unused_parameters": False, "offload_optimizer": {"device": "cpu"}},
+    },
+)
+def unused_parameters_check(subject: Subject) -> Iterator[Hit]:
+    """A check for unused parameters that never runs
+
+    `"ignore_unused_parameters": false` is meant to stop training when a parameter took no part in the loss.
+    The only place that asks for it is the gradient norm under optimizer offload in stages 1 and 2; without
+    offload unused parameters are passed over whatever the key says.
+
+    Source: `complete_grad_norm_calculation_for_cpu_offload` in
+    `deepspeed/runtime/zero/stage_1_and_2.py`.
+    """
+    path = (ZERO, "ignore_unused_parameters")
+    idle = subject.stage in (1, 2) and offloads_optimizer(subject) is False
+    if idle and in_force(subject, *path) is False:
+        message = "'ignore_unused_parameters' is asked for under optimizer offload only, and there is none"
+        yield Hit(path, message, "Remove the key", fix=(Remove(path),))
+
+
+@rule(
+    "round-robin-gradients",
+    "zero",
+    severity="info",
+    bad={"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 2, "round_robin_gradients": True}},
+    good={
+        "train_micro_batch_size_per_gpu": 1,
+        ZERO: {"stage": 2, "round_robin_gradients": True, "offload_optimizer": {"device": "cpu"}},
+    },
+)
+def round_robin_gradients(subject: Subject) -> Iterator[Hit]:
+    """'round_robin_gradients' without offload
+
+    The option orders parameters so that gradients which become ready one after another belong to different
+    ranks, and all ranks copy to their hosts at once. Without optimizer offload nothing is copied; all that is
+    left is another order of the parameters.
+
+    Source: `_round_robin_reorder` in `deepspeed/runtime/zero/stage_1_and_2.py`.
+    """
+    path = (ZERO, "round_robin_gradients")
+    idle = subject.stage in (1, 2) and offloads_optimizer(subject) is False
+    if idle and in_force(subject, *path):
+        message = "'round_robin_gradients' speeds up copies to the host, and nothing is offloaded"
+        yield Hit(path, message, "Remove the key, or offload the optimizer")
+
+
+def _listed(keys: list[str]) -> str:
+    shown = [f"'{key}'" for key in keys[:4]]
+    if len(keys) > 4:
+        return f"{', '.join(shown)} and {len(keys) - 4} more"
+    return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
+
+
+def _do(keys: list[str]) -> str:
+    return "does" if len(keys) == 1 else "do"

@@ -1,0 +1,119 @@
+"""Stage 3 against the model that it divides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from zerokit.lint.examples import Given, llama_8b, mixture_of_experts, quantised
+from zerokit.lint.in_force import ZERO
+from zerokit.lint.rule import Hit, rule
+from zerokit.lint.subject import Subject
+
+_STAGE_3 = {"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 3}}
+
+_LEAVES = frozenset({"mixtral", "qwen2_moe", "qwen3_moe"})
+"""The `model_type` of those whose blocks DeepSpeed takes for leaves by itself."""
+
+
+@rule(
+    "moe-leaf-module",
+    "zero",
+    severity="info",
+    bad=_STAGE_3,
+    good={
+        "train_micro_batch_size_per_gpu": 1,
+        ZERO: {"stage": 3, "leaf_module": {"name_suffixes": ["mlp"]}},
+    },
+    given=Given(model=mixture_of_experts),
+    needs=("model",),
+)
+def moe_leaf_module(subject: Subject) -> Iterator[Hit]:
+    """A mixture of experts that stage 3 does not know as such
+
+    Stage 3 gathers parameters module by module, all ranks together. If the experts are modules of their own,
+    a rank whose tokens meet other experts than its neighbours' gathers other parameters, and training hangs.
+    DeepSpeed avoids this by gathering a block of experts as one ("leaf module"), and knows the blocks of
+    Mixtral, Qwen2-MoE and Qwen3-MoE.
+
+    Transformers 5 keeps the experts of most models in one tensor, which every rank gathers anyway, so that a
+    hang is unlikely there. Name the block in `leaf_module` for older releases and for models with code of
+    their own; accelerate does the same with `deepspeed_moe_layer_cls_names`.
+
+    Source: `deepspeed/runtime/zero/leaf_module_config.py`; DeepSpeed pull requests 4966 and 5008.
+    """
+    model = subject.model
+    if subject.stage != 3 or model is None or not model.is_moe or model.model_type in _LEAVES:
+        return
+    if subject.lacks(ZERO, "leaf_module"):
+        message = f"DeepSpeed has no leaf module for the experts of '{model.model_type}'"
+        hint = "Name the class of its expert block in 'leaf_module.classes' if training hangs"
+        yield Hit((ZERO,), message, hint)
+
+
+@rule(
+    "quantised-stage3",
+    "zero",
+    severity="warning",
+    bad=_STAGE_3,
+    good={"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 2}},
+    given=Given(model=quantised),
+    needs=("model",),
+)
+def quantised_stage_3(subject: Subject) -> Iterator[Hit]:
+    """A quantised model in stage 3
+
+    Transformers does not divide a quantised model while it loads it: every process first holds a whole
+    quantised copy on its GPU. A model that needs stage 3 to fit does not fit while it is being loaded.
+
+    If the quantised copy fits on one GPU, stage 2 does the same with less communication. Otherwise load the
+    model unquantised.
+
+    Source: `needs_zero3_init = is_deepspeed_zero3_enabled() and not _is_quantized` in transformers
+    `modeling_utils.py`.
+    """
+    model = subject.model
+    if subject.stage == 3 and model is not None and model.quantization is not None:
+        message = f"the model is quantised ({model.quantization}), so every GPU loads a whole copy of it"
+        yield Hit((ZERO, "stage"), message, "Use stage 2 if that fits, or load the model unquantised")
+
+
+@rule(
+    "nothing-divided",
+    "zero",
+    severity="warning",
+    bad={
+        "train_micro_batch_size_per_gpu": 1,
+        ZERO: {"stage": 3, "stage3_param_persistence_threshold": 1e9},
+    },
+    good={
+        "train_micro_batch_size_per_gpu": 1,
+        ZERO: {"stage": 3, "stage3_param_persistence_threshold": 1e5},
+    },
+    given=Given(model=llama_8b),
+    needs=("model",),
+)
+def nothing_divided(subject: Subject) -> Iterator[Hit]:
+    """A persistence threshold that keeps most of the model on every GPU
+
+    Parameters of up to `stage3_param_persistence_threshold` elements stay whole on every GPU, to spare many
+    small messages. The threshold is meant for norms and biases. Above the size of a weight matrix, stage 3
+    divides hardly anything any more and takes the memory of stage 2, with more communication.
+
+    "auto" sets it to 10 times the hidden size.
+
+    Source: `mark_persistent_parameters` in `deepspeed/runtime/zero/parameter_offload.py`.
+    """
+    model, key = subject.model, "stage3_param_persistence_threshold"
+    threshold = subject.zero.stage3_param_persistence_threshold
+    if subject.stage != 3 or model is None or not isinstance(threshold, int) or subject.unsure(ZERO, key):
+        return
+    kept = sum(tensor.total_elements for tensor in model.tensors if tensor.elements <= threshold)
+    kept = min(kept, subject.zero.stage3_model_persistence_threshold)
+    if kept > model.num_parameters / 10:
+        message = (
+            f"parameters of up to {threshold:,} elements stay whole on every GPU: "
+            f"{kept / model.num_parameters:.0%} of the model"
+        )
+        place = (ZERO, key) if subject.sets(ZERO, key) else (ZERO,)
+        wanted = 10 * model.hidden_size if model.hidden_size else 100_000
+        yield Hit(place, message, f'Set "{key}" to {wanted}')

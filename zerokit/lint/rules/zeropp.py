@@ -1,0 +1,166 @@
+"""ZeRO++: a second copy on each node, and quantised communication."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from zerokit.findings import Remove
+from zerokit.lint.examples import Given, recipe
+from zerokit.lint.in_force import ZERO, in_force
+from zerokit.lint.rule import Hit, rule
+from zerokit.lint.subject import Subject
+from zerokit.units import quantity
+
+_HPZ = (ZERO, "zero_hpz_partition_size")
+_QGZ = (ZERO, "zero_quantized_gradients")
+_QNW = (ZERO, "zero_quantized_nontrainable_weights")
+
+
+def _stage_3(**keys: Any) -> dict[str, Any]:
+    return {"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 3, **keys}}
+
+
+@rule(
+    "hpz-divides",
+    "parallelism",
+    bad=_stage_3(zero_hpz_partition_size=3),
+    good=_stage_3(zero_hpz_partition_size=8),
+    given={"num_gpus": 16},
+    needs=("num_gpus",),
+)
+def hpz_divides(subject: Subject) -> Iterator[Hit]:
+    """A second copy for groups of GPUs that do not come out even
+
+    `zero_hpz_partition_size` GPUs share a second copy of the parameters. DeepSpeed asserts that it divides
+    the number of GPUs, when training starts. A size above that number becomes that number.
+
+    Source: `_create_zero_param_parallel_group` in `deepspeed/utils/groups.py`.
+    """
+    size, gpus = subject.zero.zero_hpz_partition_size, subject.num_gpus
+    if subject.stage != 3 or gpus is None or size <= 1:
+        return
+    if size > gpus:
+        message = (
+            f"'zero_hpz_partition_size' {size} is more than {quantity(gpus, 'GPU')}, so it becomes {gpus}"
+        )
+        yield Hit(_HPZ, message, "Use the number of GPUs of a node", (), "warning")
+    elif gpus % size:
+        message = f"'zero_hpz_partition_size' {size} does not divide {quantity(gpus, 'GPU')}"
+        yield Hit(_HPZ, message, "Use the number of GPUs of a node")
+
+
+@rule(
+    "hpz-node",
+    "parallelism",
+    severity="warning",
+    bad=_stage_3(zero_hpz_partition_size=16),
+    good=_stage_3(zero_hpz_partition_size=8),
+    given={"num_gpus": 32, "gpus_per_node": 8},
+    needs=("num_gpus",),
+)
+def hpz_node(subject: Subject) -> Iterator[Hit]:
+    """A second copy that gains nothing
+
+    The second copy of the parameters is there so that the backward pass gathers them inside a node, over
+    NVLink rather than over the network. Groups larger than a node gather over the network again, and on a
+    single node the second copy saves no network and costs memory: a second share of the model on each GPU.
+
+    Set it to the number of GPUs of a node, and leave it out on a single node.
+
+    Source: `_partition_param_sec` in `deepspeed/runtime/zero/partition_parameters.py`; the ZeRO++ paper,
+    section 3.2.
+    """
+    size, gpus, node = subject.zero.zero_hpz_partition_size, subject.num_gpus, subject.gpus_per_node
+    if subject.stage != 3 or gpus is None or not 1 < size <= gpus or gpus % size:
+        return
+    if size == gpus:
+        message = f"a second copy divided among all {gpus} GPUs, as the first is, spares nothing"
+        yield Hit(_HPZ, message, "Remove the key", fix=(Remove(_HPZ),))
+    elif gpus <= node:
+        message = f"a second copy of the parameters spares nothing on one node of {gpus} GPUs"
+        yield Hit(_HPZ, message, f"Remove the key; if nodes have {size} GPUs, say --gpus-per-node {size}")
+    elif size > node:
+        message = f"groups of {size} GPUs span nodes of {node}, so parameters still cross the network"
+        yield Hit(_HPZ, message, f'Set "zero_hpz_partition_size" to {node}')
+
+
+@rule(
+    "quantized-gradients-scatter",
+    "parallelism",
+    bad=_stage_3(zero_quantized_gradients=True, reduce_scatter=False),
+    good=_stage_3(zero_quantized_gradients=True),
+)
+def quantized_gradients_scatter(subject: Subject) -> Iterator[Hit]:
+    """Quantised gradients without 'reduce_scatter'
+
+    `zero_quantized_gradients` replaces the reduce-scatter of stage 3, and DeepSpeed asserts when training
+    starts that `reduce_scatter` is on, as it is by default. The optimizer Muon needs it off, so the two
+    exclude each other.
+
+    Source: `DeepSpeedZeroOptimizer_Stage3.__init__` in `deepspeed/runtime/zero/stage3.py`.
+    """
+    if subject.stage != 3 or not subject.zero.zero_quantized_gradients:
+        return
+    optimizer = subject.config.optimizer
+    if optimizer is not None and optimizer.type.lower() == "muon":
+        yield Hit(_QGZ, "Muon does not go with 'zero_quantized_gradients'", "Remove the key")
+    elif in_force(subject, ZERO, "reduce_scatter") is False:
+        message = "'zero_quantized_gradients' needs 'reduce_scatter', which is off"
+        yield Hit(
+            (ZERO, "reduce_scatter"), message, "Remove the key", fix=(Remove((ZERO, "reduce_scatter")),)
+        )
+
+
+@rule(
+    "quantized-gradients-node",
+    "parallelism",
+    severity="warning",
+    bad=_stage_3(zero_quantized_gradients=True),
+    good=_stage_3(),
+    given={"num_gpus": 8, "gpus_per_node": 8},
+    needs=("num_gpus",),
+)
+def quantized_gradients_node(subject: Subject) -> Iterator[Hit]:
+    """Quantised gradients that never leave a node
+
+    DeepSpeed reduces gradients in 4 bits only if the run has more than one node. On one node it uses the
+    ordinary reduce-scatter and says nothing. On several it counts as many GPUs for each as this process sees,
+    and fails if they do not come out even.
+
+    Source: `__avg_scatter_grads` in `deepspeed/runtime/zero/stage3.py`; `_get_local_all_to_all_group` in
+    `deepspeed/utils/groups.py`.
+    """
+    gpus, node = subject.num_gpus, subject.gpus_per_node
+    if subject.stage != 3 or not subject.zero.zero_quantized_gradients or gpus is None:
+        return
+    if gpus <= node:
+        message = f"on one node of {quantity(gpus, 'GPU')} gradients are not quantised"
+        yield Hit(_QGZ, message, "Remove the key; if nodes have fewer GPUs, say --gpus-per-node")
+    elif gpus % node:
+        message = f"quantised gradients need full nodes: {gpus} GPUs are no multiple of {node} per node"
+        yield Hit(_QGZ, message, f"Use a multiple of {node} GPUs, or remove the key")
+
+
+@rule(
+    "quantized-frozen-weights",
+    "parallelism",
+    severity="warning",
+    bad=_stage_3(zero_quantized_nontrainable_weights=True),
+    good=_stage_3(),
+    given=Given(recipe=recipe),
+    needs=("recipe",),
+)
+def quantized_frozen_weights(subject: Subject) -> Iterator[Hit]:
+    """Frozen weights to be quantised, and none is frozen
+
+    `zero_quantized_nontrainable_weights` stores parameters in 8 bits that training does not change, as there
+    are under LoRA. Where all parameters are trained it finds none.
+
+    Source: `_partition_param` in `deepspeed/runtime/zero/partition_parameters.py`.
+    """
+    quantised = subject.stage == 3 and subject.zero.zero_quantized_nontrainable_weights
+    if quantised and subject.recipe is not None and not subject.recipe.peft:
+        message = "the recipe trains all parameters, so there are no frozen weights to quantise"
+        hint = "Remove the key, or give the recipe a section 'peft'"
+        yield Hit(_QNW, message, hint, fix=(Remove(_QNW),))

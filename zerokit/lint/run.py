@@ -1,0 +1,157 @@
+"""Running the rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from zerokit.config.auto import Target
+from zerokit.config.load import load_valid_part
+from zerokit.config.places import as_written
+from zerokit.config.root import DeepSpeedConfig
+from zerokit.documents import Document
+from zerokit.findings import Edit, Finding, Move, Remove, ReplaceText, SetValue
+from zerokit.lint.disabling import apply_disables, read_disables
+from zerokit.lint.plain_json import check_text
+from zerokit.lint.releases import for_release
+from zerokit.lint.rule import RULES, Hit, Need, Rule
+from zerokit.lint.subject import Subject
+
+FIELD_OF_NEED: Mapping[Need, str] = {
+    "num_gpus": "num_gpus",
+    "model": "model",
+    "recipe": "recipe",
+    "gpu_memory": "gpu_memory_bytes",
+    "host_memory": "host_memory_bytes",
+}
+"""Option of ``zerokit check`` -> field of :class:`Subject`."""
+
+OnBug = Callable[[Rule, Exception], None]
+"""What is done when a rule itself fails, which is a mistake of zerokit's and not of the file's."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the rules say of one config."""
+
+    findings: tuple[Finding, ...]
+    """In the order of the file's lines."""
+    not_run: Mapping[str, tuple[str, ...]]
+    """Rule -> what it would have had to be told."""
+    suppressed: tuple[Finding, ...] = ()
+    """Findings of rules that the file switches off."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is no finding of severity error."""
+        return all(finding.severity != "error" for finding in self.findings)
+
+
+def check_document(document: Document, *, on_bug: OnBug | None = None, **run: Any) -> Report:
+    """Everything that is wrong with a ds_config read from a file.
+
+    Args:
+        document: as read by :func:`zerokit.documents.read_document`.
+        on_bug: told of a rule that fails, and the others go on; None lets its exception through.
+        run: what is known of the run: the fields of :class:`Subject` from `target` on.
+    """
+    rules = all_rules()
+    valid = load_valid_part(document)
+    found = [_for_target(finding, run.get("target")) for finding in valid.findings]
+    findings, of_text = check_text(document, found, run.get("target"))
+    release = run.get("deepspeed_version")
+    findings = [_placed(for_release(finding, document, release), document) for finding in findings] + of_text
+    disables, of_disables = read_disables(document)
+    not_run: dict[str, tuple[str, ...]] = {}
+    if valid.config is not None:
+        subject = Subject(valid.config, valid.written, valid.doubtful, valid.misread, **run)
+        for rule in rules.values():
+            missing = tuple(need for need in rule.needs if getattr(subject, FIELD_OF_NEED[need]) is None)
+            if missing:
+                not_run[rule.id] = missing
+            elif rule.check is not None:
+                findings += _run(rule, rule.check, subject, valid.written, document, on_bug)
+    kept, suppressed = apply_disables(findings, disables, not_run)
+    kept = [_placed(finding, document) if finding.line is None else finding for finding in kept + of_disables]
+    return Report(_sorted(kept, document), not_run, _sorted(suppressed, document))
+
+
+def check_config(
+    config: DeepSpeedConfig | Mapping[str, Any], *, on_bug: OnBug | None = None, **run: Any
+) -> Report:
+    """The same for a config that is no file; findings have no lines."""
+    data = config.dump() if isinstance(config, DeepSpeedConfig) else config
+    return check_document(Document(data, "ds_config"), on_bug=on_bug, **run)
+
+
+def check_launch_document(document: Document, *, on_bug: OnBug | None = None) -> Report:
+    """All rules of the YAML of ``accelerate launch`` on one; see `accelerate_file.py`."""
+    findings: list[Finding] = []
+    if isinstance(document.data, Mapping):
+        for rule in all_rules().values():
+            if rule.check_launch is not None:
+                findings += _run(rule, rule.check_launch, document.data, {}, document, on_bug)
+    return Report(_sorted(findings, document), {})
+
+
+def all_rules() -> dict[str, Rule]:
+    """Every rule by its id, in the order in which they are documented and run."""
+    import zerokit.lint.rules  # noqa: F401 - registers them; they import this package's frame in turn
+
+    return RULES
+
+
+def _for_target(finding: Finding, target: Target | None) -> Finding:
+    """accelerate, to which the Trainer hands on, stops at an "auto" that is left over; DeepSpeed need not."""
+    if finding.rule == "unfilled-auto" and target in ("trainer", "accelerate"):
+        return replace(finding, severity="error")
+    return finding
+
+
+def _run(
+    rule: Rule,
+    check: Callable[[Any], Iterator[Hit]],
+    subject: Any,
+    written: Mapping[str, Any],
+    document: Document,
+    on_bug: OnBug | None,
+) -> list[Finding]:
+    try:
+        return [_finding(rule, hit, written, document) for hit in check(subject)]
+    except Exception as error:
+        if on_bug is None:
+            raise
+        on_bug(rule, error)
+        return []
+
+
+def _finding(rule: Rule, hit: Hit, written: Mapping[str, Any], document: Document) -> Finding:
+    path = as_written(hit.path, written)
+    fix = tuple(_edit_as_written(edit, written) for edit in hit.fix)
+    severity = hit.severity or rule.severity
+    return _placed(Finding(path, hit.message, hit.hint, severity=severity, rule=rule.id, fix=fix), document)
+
+
+def _edit_as_written(edit: Edit, written: Mapping[str, Any]) -> Edit:
+    match edit:
+        case SetValue(path) | Remove(path):
+            return replace(edit, path=as_written(path, written))
+        case Move(path, to):
+            # The last key stays as given: a move may well be from a second name to the first.
+            to = (*as_written(to[:-1], written), to[-1])
+            return replace(edit, path=as_written(path, written), to=to)
+        case ReplaceText():
+            return edit
+
+
+def _placed(finding: Finding, document: Document) -> Finding:
+    place = document.position(finding.path)
+    return finding if place is None else replace(finding, line=place[0], column=place[1])
+
+
+def _sorted(findings: Iterable[Finding], document: Document) -> tuple[Finding, ...]:
+    """By line; within a line by column, and then in the order of the rules. YAML cannot be mended."""
+    if document.is_yaml:
+        findings = [replace(finding, fix=()) for finding in findings]
+    return tuple(sorted(findings, key=lambda finding: (finding.line or 0, finding.column or 0)))

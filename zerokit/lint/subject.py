@@ -1,0 +1,125 @@
+"""What the rules look at: a config together with all that is known of the run it is meant for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from zerokit.config.auto import Target
+from zerokit.config.base import AUTO
+from zerokit.config.offload import OffloadOptimizer, OffloadParam
+from zerokit.config.root import DeepSpeedConfig
+from zerokit.config.zero import ZeroOptimization
+from zerokit.documents import KeyPath
+
+if TYPE_CHECKING:
+    from zerokit.config.versions import Version
+    from zerokit.models import ModelShape
+    from zerokit.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A config and its run. A rule is a pure function of it: no files, network, environment or devices."""
+
+    config: DeepSpeedConfig
+    """The part of the file that is valid, with DeepSpeed's defaults for all that it does not say."""
+    written: Mapping[str, Any]
+    """That same part as the file has it."""
+    doubtful: frozenset[KeyPath] = frozenset()
+    """Sections in which a key was not understood that may be any, so that "absent" may only mean "mistyped";
+    ``()`` is the top."""
+    misread: frozenset[KeyPath] = frozenset()
+    """Keys that the file seems to give, but misspelled, misplaced or with a value that is not valid."""
+    target: Target | None = None
+    """Who hands the config to DeepSpeed. None: not known; then only what holds for all of them is said."""
+    num_gpus: int | None = None
+    """World size."""
+    gpus_per_node: int = 8
+    model: ModelShape | None = None
+    recipe: Recipe | None = None
+    """The run's recipe (its `training` holds TrainingArguments that were set)."""
+    gpu_memory_bytes: int | None = None
+    host_memory_bytes: int | None = None
+    """Memory of one node."""
+    deepspeed_version: Version | None = None
+    """None: the newest that zerokit supports, which the models describe."""
+
+    @property
+    def may_be_plain(self) -> bool:
+        """Whether DeepSpeed may get the config as it is, with nobody to fill in an "auto".
+
+        Without a target the batch sizes tell: at "auto" there, DeepSpeed by itself stops at once.
+        """
+        if self.target is not None or self.recipe is not None:
+            return self.target == "deepspeed"
+        return AUTO not in (
+            self.config.train_batch_size,
+            self.config.train_micro_batch_size_per_gpu,
+            self.config.gradient_accumulation_steps,
+        )
+
+    @property
+    def zero(self) -> ZeroOptimization:
+        """The section `zero_optimization`, defaults filled in."""
+        return self.config.zero_optimization
+
+    @property
+    def stage(self) -> int | None:
+        """The ZeRO stage, or None where it is "auto" or may stand in a key that was not understood."""
+        if self.unsure("zero_optimization", "stage"):
+            return None
+        stage = self.zero.stage
+        return stage if isinstance(stage, int) else None
+
+    @property
+    def offload_optimizer(self) -> OffloadOptimizer | None:
+        """The section if its device is `cpu` or `nvme`; the deprecated `cpu_offload` counts as cpu."""
+        section = self.zero.offload_optimizer
+        if section is not None and section.device in ("cpu", "nvme"):
+            return section
+        return OffloadOptimizer(device="cpu") if self.zero.cpu_offload else None
+
+    @property
+    def offload_param(self) -> OffloadParam | None:
+        """The section if its device is `cpu` or `nvme`; the deprecated `cpu_offload_param` counts as cpu."""
+        section = self.zero.offload_param
+        if section is not None and section.device in ("cpu", "nvme"):
+            return section
+        return OffloadParam(device="cpu") if self.zero.cpu_offload_param else None
+
+    def written_at(self, *path: str) -> Any:
+        """The value that the file gives at `path` (either spelling of a key), or None if it gives none."""
+        from zerokit.config.places import as_written
+
+        node: Any = self.written
+        for key in as_written(path, self.written):
+            if not isinstance(node, Mapping) or key not in node:
+                return None
+            node = node[key]
+        return node
+
+    def sets(self, *path: str) -> bool:
+        """Whether the file gives a value at `path`, in either spelling of a key with two names."""
+        from zerokit.config.places import as_written
+
+        node: Any = self.written
+        for key in as_written(path, self.written):
+            if not isinstance(node, Mapping) or key not in node:
+                return False
+            node = node[key]
+        return True
+
+    def unsure(self, *path: str) -> bool:
+        """Whether `path` is absent but may hide behind a key that was not understood."""
+        present = next((end for end in range(len(path)) if not self.sets(*path[: end + 1])), None)
+        if present is None:
+            return False
+        if path[:present] in self.doubtful:
+            return True
+        return any(key[: len(path)] == path or path[: len(key)] == key for key in self.misread)
+
+    def lacks(self, *path: str) -> bool:
+        """Whether the file surely gives no value at `path`."""
+        return not self.sets(*path) and not self.unsure(*path)

@@ -1,0 +1,133 @@
+"""From the keys of a config.json to a ModelShape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from zerokit.errors import ModelError, did_you_mean
+from zerokit.models import registry
+from zerokit.models.keys import Keys, NotCountedError
+from zerokit.models.parts import ModelType, Parts
+from zerokit.models.shape import ModelShape
+
+Where = Callable[[tuple[str, ...]], str]
+"""Names the place of a key of the config.json, for errors."""
+
+
+def count(
+    config: Mapping[str, Any], where: Where, *, name: str, architecture: str | None = None
+) -> ModelShape:
+    """Count the parameters of a model whose type zerokit knows.
+
+    Args:
+        config: the keys of its config.json.
+        where: names the place of a key.
+        name: of the model.
+        architecture: transformers' class; by default the one that the config names, or else the one that is
+            usually trained.
+
+    Raises:
+        NotCountedError: zerokit does not know the model type, or something that the config asks for.
+        ModelError: the config is not valid.
+    """
+    keys = Keys(config, where)
+    model_type = model_type_of(keys)
+    known = registry.model_type(model_type)
+    if known is None:
+        raise NotCountedError(f"model type '{model_type}'")
+    keys.not_counted("per_layer_config")
+    chosen = _architecture(known, keys, architecture)
+    parts = known.classes[chosen](Keys(config, where, defaults=known.defaults, aliases=known.aliases))
+    sizes = parts.sizes
+    return ModelShape(
+        name=name,
+        model_type=model_type,
+        architecture=chosen,
+        tensors=tuple(parts.tensors),
+        hidden_size=sizes.hidden_size,
+        intermediate_size=sizes.intermediate_size,
+        num_hidden_layers=sizes.num_hidden_layers,
+        num_attention_heads=sizes.num_attention_heads,
+        num_key_value_heads=sizes.num_key_value_heads,
+        head_dim=sizes.head_dim,
+        vocab_size=sizes.vocab_size,
+        max_position_embeddings=sizes.max_position_embeddings,
+        tie_word_embeddings=parts.tied,
+        experts=parts.experts,
+        dtype=birth_dtype(keys),
+        quantization=quantization_method(keys),
+        hidden_size_for_trainer=_hidden_size_for_auto(keys, parts, look_into_text_section=True),
+        hidden_size_for_accelerate=_hidden_size_for_auto(keys, parts, look_into_text_section=False),
+        notes=parts.notes,
+        config=config,
+    )
+
+
+def model_type_of(keys: Keys) -> str:
+    """The `model_type` of a config.json.
+
+    Raises:
+        ModelError: it has none, or is another kind of file.
+    """
+    model_type = keys.text("model_type")
+    if model_type:
+        return model_type
+    if any(key in keys.data for key in ("zero_optimization", "train_micro_batch_size_per_gpu")):
+        keys.fail("model_type", "is missing: this looks like a ds_config", "Name the model's config.json")
+    if "peft_type" in keys.data:
+        keys.fail("model_type", "is missing: this is a peft adapter", "Name the model that it adapts")
+    keys.fail("model_type", "is missing", "Add it, such as 'llama', or name a model's config.json")
+
+
+def birth_dtype(keys: Keys) -> str | None:
+    """The type that the weights were saved in: `dtype`, or `torch_dtype` in older files.
+
+    A config without either may have it in its `text_config`.
+
+    Raises:
+        ModelError: it is not a string.
+    """
+    for name in ("dtype", "torch_dtype"):
+        if keys.data.get(name) is not None:
+            return keys.text(name).removeprefix("torch.")
+    if isinstance(keys.data.get("text_config"), Mapping):
+        return birth_dtype(keys.section("text_config", defaults={}))
+    return None
+
+
+def quantization_method(keys: Keys) -> str | None:
+    """The method of the `quantization_config`; "unknown" if it does not name it, None if there is none.
+
+    Raises:
+        ModelError: it is not a section.
+    """
+    if not keys.data.get("quantization_config"):
+        return None
+    return keys.section("quantization_config", defaults={}).text("quant_method") or "unknown"
+
+
+def _architecture(known: ModelType, keys: Keys, asked: str | None) -> str:
+    """The class asked for, else the first of the config's that zerokit counts, else the usual one."""
+    if asked is not None:
+        if asked not in known.classes:
+            raise ModelError(
+                f"zerokit does not count '{asked}' of model type '{known.name}'",
+                where="architecture",
+                hint=did_you_mean(asked, known.classes),
+            )
+        return asked
+    named = keys.data.get("architectures")
+    if named is not None and not isinstance(named, list):
+        keys.fail("architectures", "is not a list", "Write it like ['LlamaForCausalLM']")
+    usual = next(iter(known.classes))
+    return next((name for name in named or () if isinstance(name, str) and name in known.classes), usual)
+
+
+def _hidden_size_for_auto(keys: Keys, parts: Parts, *, look_into_text_section: bool) -> int | None:
+    """What transformers and accelerate find as `hidden_size`; all types here have it under some name."""
+    if not parts.text_section:
+        return parts.sizes.hidden_size
+    if "hidden_size" in keys.data:
+        return keys.optional_size("hidden_size")
+    return parts.sizes.hidden_size if look_into_text_section else None

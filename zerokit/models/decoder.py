@@ -1,0 +1,177 @@
+"""The vocabulary that most decoders share: grouped-query attention, gated MLP, experts, heads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from zerokit.models.keys import Keys
+from zerokit.models.parts import Experts, Parts, Sizes
+from zerokit.models.tensors import Tensor, embedding, linear, repeated, under
+
+Build = Callable[[Keys], Parts]
+
+
+def decoder_sizes(keys: Keys, *, heads_divide_hidden: bool = False) -> Sizes:
+    """The sizes of a decoder whose config is spelled as Llama's.
+
+    Absent key-value heads are as many as the heads, and an absent head size is the hidden size divided by
+    the heads; `heads_divide_hidden` insists on that division, as some models do.
+
+    Raises:
+        ModelError: a size is missing or not positive, or heads do not divide evenly.
+    """
+    heads = keys.size("num_attention_heads")
+    head_dim = keys.optional_size("head_dim")
+    if head_dim is None or heads_divide_hidden:
+        quotient = keys.divide("hidden_size", "num_attention_heads")
+        head_dim = quotient if head_dim is None else head_dim
+    key_value_heads = keys.optional_size("num_key_value_heads")
+    if key_value_heads is not None:
+        keys.divide("num_attention_heads", "num_key_value_heads")
+    return Sizes(
+        vocab_size=keys.size("vocab_size"),
+        hidden_size=keys.size("hidden_size"),
+        intermediate_size=keys.size("intermediate_size"),
+        num_hidden_layers=keys.size("num_hidden_layers"),
+        num_attention_heads=heads,
+        num_key_value_heads=heads if key_value_heads is None else key_value_heads,
+        head_dim=head_dim,
+        max_position_embeddings=keys.optional_size("max_position_embeddings"),
+    )
+
+
+def attention(
+    sizes: Sizes, *, bias: bool = False, output_bias: bool | None = None, output: str = "o_proj"
+) -> list[Tensor]:
+    """Separate projections of queries, keys, values and the output, in the module `self_attn`."""
+    hidden = sizes.hidden_size
+    return under(
+        "self_attn",
+        [
+            *linear("q_proj", hidden, sizes.query_size, bias=bias, kind="attention"),
+            *linear("k_proj", hidden, sizes.key_value_size, bias=bias, kind="attention"),
+            *linear("v_proj", hidden, sizes.key_value_size, bias=bias, kind="attention"),
+            *linear(
+                output,
+                sizes.query_size,
+                hidden,
+                bias=bias if output_bias is None else output_bias,
+                kind="attention",
+            ),
+        ],
+    )
+
+
+def gated_mlp(
+    hidden_size: int, intermediate_size: int, *, bias: bool = False, name: str = "mlp"
+) -> list[Tensor]:
+    """Gate, up and down projections."""
+    return under(
+        name,
+        [
+            *linear("gate_proj", hidden_size, intermediate_size, bias=bias, kind="mlp"),
+            *linear("up_proj", hidden_size, intermediate_size, bias=bias, kind="mlp"),
+            *linear("down_proj", intermediate_size, hidden_size, bias=bias, kind="mlp"),
+        ],
+    )
+
+
+def routed_experts(
+    sizes: Sizes, *, num_experts: int, intermediate_size: int, name: str = "mlp", router: str = "gate"
+) -> list[Tensor]:
+    """A router and its gated experts, stacked into two tensors of three dimensions."""
+    hidden = sizes.hidden_size
+    return under(
+        name,
+        [
+            Tensor(f"{router}.weight", (num_experts, hidden), "router"),
+            Tensor("experts.gate_up_proj", (num_experts, 2 * intermediate_size, hidden), "expert"),
+            Tensor("experts.down_proj", (num_experts, hidden, intermediate_size), "expert"),
+        ],
+    )
+
+
+def experts(keys: Keys, num_experts: str, *, num_layers: int) -> Experts:
+    """The experts of a model whose config names their number under the key `num_experts`.
+
+    Raises:
+        ModelError: a number is missing, or a token meets more experts than there are.
+    """
+    there, met = keys.size(num_experts), keys.optional_size("num_experts_per_tok")
+    if met is None:
+        met = there  # only DeepSeek V2's default, which is none
+    if met > there:
+        keys.fail("num_experts_per_tok", f"is {met}, of only {there} experts", f"Give at most {num_experts}")
+    return Experts(num_experts=there, num_experts_per_tok=met, num_layers=num_layers)
+
+
+def decoder(
+    sizes: Sizes,
+    layer: Sequence[Tensor],
+    *,
+    final_norm: Sequence[Tensor],
+    embeddings: Sequence[Tensor] | None = None,
+    layers: str = "layers",
+) -> list[Tensor]:
+    """A decoder without its head, of equal layers: embeddings, layers, and the norm after them."""
+    return [
+        *(token_embedding(sizes) if embeddings is None else embeddings),
+        *repeated(layers, sizes.num_hidden_layers, layer),
+        *final_norm,
+    ]
+
+
+def token_embedding(sizes: Sizes, name: str = "embed_tokens") -> list[Tensor]:
+    """One row for each token of the vocabulary."""
+    assert sizes.vocab_size is not None
+    return embedding(name, sizes.vocab_size, sizes.hidden_size)
+
+
+def output_matrix(name: str, hidden_size: int, vocab_size: int | None, *, bias: bool = False) -> list[Tensor]:
+    """The projection to logits where it is not tied to the token embedding."""
+    assert vocab_size is not None
+    return linear(name, hidden_size, vocab_size, bias=bias, kind="embedding")
+
+
+def decoder_classes(
+    stem: str,
+    backbone: Build,
+    *,
+    prefix: str = "model",
+    causal_lm: str | None = "ForCausalLM",
+    model: str = "Model",
+    head_bias: Callable[[Keys], bool] = lambda keys: False,
+    labels: Sequence[str] = ("sequence", "token"),
+) -> Mapping[str, Build]:
+    """The classes of a decoder: with a language-model head, alone, and with a classification head.
+
+    Args:
+        stem: of transformers' class names, such as ``Llama``.
+        backbone: counts the decoder without a head.
+        prefix: the module that the decoder is in.
+        causal_lm: how the class with a language-model head is named; None if there is none.
+        model: how the class without a head is named.
+        head_bias: whether that head has a bias.
+        labels: what can be classified with transformers' generic heads: sequences, tokens.
+    """
+
+    def language_model(keys: Keys) -> Parts:
+        parts = backbone(keys)
+        tied = keys.flag("tie_word_embeddings")
+        head = output_matrix("lm_head", parts.sizes.hidden_size, parts.sizes.vocab_size, bias=head_bias(keys))
+        tensors = under(prefix, parts.tensors) + (head[1:] if tied else head)
+        return replace(parts, tensors=tensors, tied=tied)
+
+    def classifier(keys: Keys, *, bias: bool) -> Parts:
+        parts = backbone(keys)
+        score = linear("score", parts.sizes.hidden_size, keys.num_labels(), bias=bias, kind="other")
+        return replace(parts, tensors=under(prefix, parts.tensors) + score)
+
+    classes: dict[str, Build] = {f"{stem}{causal_lm}": language_model} if causal_lm else {}
+    classes[f"{stem}{model}"] = backbone
+    if "sequence" in labels:
+        classes[f"{stem}ForSequenceClassification"] = lambda keys: classifier(keys, bias=False)
+    if "token" in labels:
+        classes[f"{stem}ForTokenClassification"] = lambda keys: classifier(keys, bias=True)
+    return classes

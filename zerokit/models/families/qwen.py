@@ -1,0 +1,172 @@
+"""Qwen 2, 2.5 and 3, dense and mixture of experts.
+
+Source: transformers' `modeling_*.py` and `configuration_*.py` of qwen2, qwen2_moe, qwen3 and qwen3_moe.
+Qwen 2.5 is model type `qwen2`.
+"""
+
+from __future__ import annotations
+
+from zerokit.models.decoder import (
+    attention,
+    decoder,
+    decoder_classes,
+    decoder_sizes,
+    experts,
+    gated_mlp,
+    routed_experts,
+    token_embedding,
+)
+from zerokit.models.keys import Keys
+from zerokit.models.parts import ModelType, Parts, Sizes
+from zerokit.models.tensors import Tensor, linear, repeated, rms_norm
+
+
+def _qwen2(keys: Keys) -> Parts:
+    """Biases on queries, keys and values, none on the output."""
+    sizes = decoder_sizes(keys)
+    layer = [
+        *attention(sizes, bias=True, output_bias=False),
+        *gated_mlp(sizes.hidden_size, sizes.intermediate_size),
+        *_norms(sizes),
+    ]
+    return Parts(sizes, decoder(sizes, layer, final_norm=rms_norm("norm", sizes.hidden_size)))
+
+
+def _qwen3(keys: Keys) -> Parts:
+    sizes = decoder_sizes(keys)
+    layer = [
+        *_qwen3_attention(keys, sizes),
+        *gated_mlp(sizes.hidden_size, sizes.intermediate_size),
+        *_norms(sizes),
+    ]
+    return Parts(sizes, decoder(sizes, layer, final_norm=rms_norm("norm", sizes.hidden_size)))
+
+
+def _qwen2_moe(keys: Keys) -> Parts:
+    """Routed experts beside one expert for every token, which has a gate of its own."""
+    sizes = decoder_sizes(keys)
+    hidden = sizes.hidden_size
+    sparse = [
+        *routed_experts(
+            sizes,
+            num_experts=keys.count("num_experts"),
+            intermediate_size=keys.size("moe_intermediate_size"),
+        ),
+        *gated_mlp(hidden, keys.size("shared_expert_intermediate_size"), name="mlp.shared_expert"),
+        *linear("mlp.shared_expert_gate", hidden, 1, kind="router"),
+    ]
+    return _mixed_layers(
+        keys, sizes, attention(sizes, bias=keys.flag("qkv_bias"), output_bias=False), sparse, "num_experts"
+    )
+
+
+def _qwen3_moe(keys: Keys) -> Parts:
+    sizes = decoder_sizes(keys)
+    sparse = routed_experts(
+        sizes,
+        num_experts=keys.count("num_experts"),
+        intermediate_size=keys.size("moe_intermediate_size"),
+    )
+    return _mixed_layers(keys, sizes, _qwen3_attention(keys, sizes), sparse, "num_experts")
+
+
+def _qwen3_attention(keys: Keys, sizes: Sizes) -> list[Tensor]:
+    """Queries and keys are normalised per head."""
+    return [
+        *attention(sizes, bias=keys.flag("attention_bias")),
+        *rms_norm("self_attn.q_norm", sizes.head_dim),
+        *rms_norm("self_attn.k_norm", sizes.head_dim),
+    ]
+
+
+def _norms(sizes: Sizes) -> list[Tensor]:
+    return [
+        *rms_norm("input_layernorm", sizes.hidden_size),
+        *rms_norm("post_attention_layernorm", sizes.hidden_size),
+    ]
+
+
+def _mixed_layers(
+    keys: Keys, sizes: Sizes, attention_of_layer: list[Tensor], sparse: list[Tensor], num_experts: str
+) -> Parts:
+    """Layers with attention and norms alike; every so many have experts, the others a dense MLP."""
+    sparse_layers = _sparse_layers(keys, sizes.num_hidden_layers)
+    dense_layers = sizes.num_hidden_layers - sparse_layers
+    tensors = [
+        *token_embedding(sizes),
+        *repeated("layers", sizes.num_hidden_layers, attention_of_layer),
+        *repeated("layers", sparse_layers, sparse),
+        *repeated("layers", dense_layers, gated_mlp(sizes.hidden_size, sizes.intermediate_size)),
+        *repeated("layers", sizes.num_hidden_layers, _norms(sizes)),
+        *rms_norm("norm", sizes.hidden_size),
+    ]
+    found = experts(keys, num_experts, num_layers=sparse_layers) if sparse_layers else None
+    return Parts(sizes, tensors, experts=found)
+
+
+def _sparse_layers(keys: Keys, num_hidden_layers: int) -> int:
+    """Layers number step, 2 step, 3 step, ..., without those in `mlp_only_layers` (counted from 0)."""
+    if keys.count("num_experts") == 0:
+        return 0
+    step = keys.size("decoder_sparse_step")
+    dense = {
+        index
+        for index in keys.layers("mlp_only_layers")
+        if 0 <= index < num_hidden_layers and (index + 1) % step == 0
+    }
+    return num_hidden_layers // step - len(dense)
+
+
+_QWEN_DENSE = {
+    "vocab_size": 151936,
+    "hidden_size": 4096,
+    "intermediate_size": 22016,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 32,
+    "max_position_embeddings": 32768,
+    "tie_word_embeddings": False,
+}
+
+_QWEN_MOE = {
+    "vocab_size": 151936,
+    "hidden_size": 2048,
+    "num_hidden_layers": 24,
+    "max_position_embeddings": 32768,
+    "decoder_sparse_step": 1,
+    "tie_word_embeddings": False,
+}
+
+MODEL_TYPES = (
+    ModelType("qwen2", decoder_classes("Qwen2", _qwen2), defaults=_QWEN_DENSE),
+    ModelType("qwen3", decoder_classes("Qwen3", _qwen3), defaults={**_QWEN_DENSE, "head_dim": 128}),
+    ModelType(
+        "qwen2_moe",
+        decoder_classes("Qwen2Moe", _qwen2_moe),
+        defaults={
+            **_QWEN_MOE,
+            "intermediate_size": 5632,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 16,
+            "moe_intermediate_size": 1408,
+            "shared_expert_intermediate_size": 5632,
+            "num_experts_per_tok": 4,
+            "num_experts": 60,
+            "qkv_bias": True,
+        },
+    ),
+    ModelType(
+        "qwen3_moe",
+        decoder_classes("Qwen3Moe", _qwen3_moe),
+        defaults={
+            **_QWEN_MOE,
+            "intermediate_size": 6144,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 4,
+            "moe_intermediate_size": 768,
+            "num_experts_per_tok": 8,
+            "num_experts": 128,
+        },
+        aliases={"num_local_experts": "num_experts"},
+    ),
+)

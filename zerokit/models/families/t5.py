@@ -1,0 +1,175 @@
+"""T5 (also v1.1, Flan-T5), mT5 and uMT5.
+
+Source: transformers' `modeling_*.py` and `configuration_*.py` of t5, mt5 and umt5.
+
+Their configs say `"tie_word_embeddings": false` where the output matrix is one of its own (v1.1, Flan-T5,
+mT5). transformers 5 ties it all the same when it builds such a model, and unties it when it loads a
+checkpoint that holds both. What is counted here is the model as built; the note says what a checkpoint adds.
+"""
+
+from __future__ import annotations
+
+from zerokit.models.keys import Keys
+from zerokit.models.parts import ModelType, Parts, Sizes
+from zerokit.models.tensors import Tensor, embedding, linear, repeated, rms_norm, under
+
+
+def _sizes(keys: Keys) -> Sizes:
+    heads = keys.size("num_heads")
+    return Sizes(
+        vocab_size=keys.size("vocab_size"),
+        hidden_size=keys.size("d_model"),
+        intermediate_size=keys.size("d_ff"),
+        num_hidden_layers=keys.size("num_layers"),
+        num_attention_heads=heads,
+        num_key_value_heads=heads,
+        head_dim=keys.size("d_kv"),
+        max_position_embeddings=None,
+    )
+
+
+def _attention(sizes: Sizes, name: str) -> list[Tensor]:
+    hidden, inner = sizes.hidden_size, sizes.query_size
+    return [
+        *(
+            tensor
+            for projection in ("q", "k", "v")
+            for tensor in linear(f"{name}.{projection}", hidden, inner, kind="attention")
+        ),
+        *linear(f"{name}.o", inner, hidden, kind="attention"),
+    ]
+
+
+def _feed_forward(keys: Keys, sizes: Sizes) -> list[Tensor]:
+    """A gated activation (`gated-gelu`) takes two projections in."""
+    hidden, inner = sizes.hidden_size, sizes.intermediate_size
+    words = keys.text("feed_forward_proj").split("-")
+    if len(words) > 2 or (len(words) == 2 and words[0] != "gated"):
+        keys.fail("feed_forward_proj", f'is "{"-".join(words)}"', 'Write it like "relu" or "gated-gelu"')
+    into = ("wi_0", "wi_1") if words[0] == "gated" else ("wi",)
+    return [
+        *(tensor for name in into for tensor in linear(f"DenseReluDense.{name}", hidden, inner, kind="mlp")),
+        *linear("DenseReluDense.wo", inner, hidden, kind="mlp"),
+    ]
+
+
+def _stack(
+    keys: Keys, sizes: Sizes, *, num_layers: int, cross_attention: bool, table_per_layer: bool
+) -> list[Tensor]:
+    """Encoder or decoder. T5 and mT5 have a table of relative positions in the first layer, uMT5 in each."""
+    parts = [_attention(sizes, "SelfAttention")]
+    if cross_attention:
+        parts.append(_attention(sizes, "EncDecAttention"))
+    parts.append(_feed_forward(keys, sizes))
+    block = [
+        tensor
+        for index, part in enumerate(parts)
+        for tensor in under(f"layer.{index}", part + rms_norm("layer_norm", sizes.hidden_size))
+    ]
+    rows = keys.size("relative_attention_num_buckets")
+    table = Tensor("relative_attention_bias.weight", (rows, sizes.num_attention_heads), "attention")
+    in_first = under("layer.0.SelfAttention", [table])
+    return [
+        *repeated("block", num_layers, block),
+        *(repeated("block", num_layers, in_first) if table_per_layer else under("block.0", in_first)),
+        *rms_norm("final_layer_norm", sizes.hidden_size),
+    ]
+
+
+def _encoder(keys: Keys, *, table_per_layer: bool = False) -> Parts:
+    sizes = _sizes(keys)
+    stack = _stack(
+        keys,
+        sizes,
+        num_layers=sizes.num_hidden_layers,
+        cross_attention=False,
+        table_per_layer=table_per_layer,
+    )
+    shared = embedding("shared", keys.size("vocab_size"), sizes.hidden_size)
+    return Parts(sizes, shared + under("encoder", stack))
+
+
+def _encoder_decoder(keys: Keys, *, table_per_layer: bool = False) -> Parts:
+    parts = _encoder(keys, table_per_layer=table_per_layer)
+    decoder = _stack(
+        keys,
+        parts.sizes,
+        # Not as many as the encoder if that is spelt `num_hidden_layers`, which transformers applies later.
+        num_layers=keys.optional_size("num_decoder_layers") or keys.own_size("num_layers"),
+        cross_attention=True,
+        table_per_layer=table_per_layer,
+    )
+    return Parts(parts.sizes, parts.tensors + under("decoder", decoder))
+
+
+def _language_model(keys: Keys, *, table_per_layer: bool = False) -> Parts:
+    parts = _encoder_decoder(keys, table_per_layer=table_per_layer)
+    notes: tuple[str, ...] = ()
+    if keys.value("tie_word_embeddings") is False:
+        elements = keys.size("vocab_size") * parts.sizes.hidden_size
+        notes = (
+            f"its checkpoints may hold an output matrix of their own (lm_head.weight, {elements:,} "
+            "parameters more), which transformers 5 builds tied to the embedding and loads untied",
+        )
+    return Parts(parts.sizes, parts.tensors, tied=True, notes=notes)
+
+
+_MT5_SMALL = {
+    "vocab_size": 250112,
+    "d_model": 512,
+    "d_kv": 64,
+    "d_ff": 1024,
+    "num_layers": 8,
+    "num_heads": 6,
+    "relative_attention_num_buckets": 32,
+    "feed_forward_proj": "gated-gelu",
+}
+
+_ALIASES = {
+    "hidden_size": "d_model",
+    "num_attention_heads": "num_heads",
+    "num_hidden_layers": "num_layers",
+    "head_dim": "d_kv",
+}
+
+MODEL_TYPES = (
+    ModelType(
+        "t5",
+        {
+            "T5ForConditionalGeneration": _language_model,
+            "T5Model": _encoder_decoder,
+            "T5EncoderModel": _encoder,
+        },
+        defaults={
+            "vocab_size": 32128,
+            "d_model": 512,
+            "d_kv": 64,
+            "d_ff": 2048,
+            "num_layers": 6,
+            "num_heads": 8,
+            "relative_attention_num_buckets": 32,
+            "feed_forward_proj": "relu",
+        },
+        aliases=_ALIASES,
+    ),
+    ModelType(
+        "mt5",
+        {
+            "MT5ForConditionalGeneration": _language_model,
+            "MT5Model": _encoder_decoder,
+            "MT5EncoderModel": _encoder,
+        },
+        defaults=_MT5_SMALL,
+        aliases=_ALIASES,
+    ),
+    ModelType(
+        "umt5",
+        {
+            "UMT5ForConditionalGeneration": lambda keys: _language_model(keys, table_per_layer=True),
+            "UMT5Model": lambda keys: _encoder_decoder(keys, table_per_layer=True),
+            "UMT5EncoderModel": lambda keys: _encoder(keys, table_per_layer=True),
+        },
+        defaults=_MT5_SMALL,
+        aliases=_ALIASES,
+    ),
+)

@@ -1,0 +1,240 @@
+"""Reading a config.json key by key, each with its type, its default and a place to point at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+from zerokit.documents import dotted
+from zerokit.errors import ModelError
+
+LARGEST_SIZE = 2**40
+"""No model has a dimension near this; beyond it, a slip of the hand."""
+
+
+class NotCountedError(Exception):
+    """A config asks for something whose parameters zerokit does not count by itself."""
+
+
+class Keys:
+    """The keys of one config.json, or of a section of one.
+
+    Args:
+        data: the parsed keys.
+        where: names the place of a key (file, line and key), for errors.
+        defaults: of absent keys, as transformers has them for this model type.
+        aliases: other spellings that transformers maps to a key (its `attribute_map`), by spelling.
+    """
+
+    def __init__(
+        self,
+        data: Mapping[str, Any],
+        where: Callable[[tuple[str, ...]], str],
+        *,
+        defaults: Mapping[str, Any] | None = None,
+        aliases: Mapping[str, str] | None = None,
+        path: tuple[str, ...] = (),
+    ) -> None:
+        self.data = data
+        self._where = where
+        self._defaults = defaults or {}
+        self._spellings: dict[str, list[str]] = {}
+        for alias, name in (aliases or {}).items():
+            self._spellings.setdefault(name, []).append(alias)
+        self._path = path
+
+    def value(self, name: str) -> Any:
+        """The value of `name`, or of another spelling of it, or its default; None if there is none."""
+        spelling = self._spelling(name)
+        return self._defaults.get(name) if spelling is None else self.data[spelling]
+
+    def size(self, name: str) -> int:
+        """A whole number of at least 1.
+
+        Raises:
+            ModelError: it is missing, or something else.
+        """
+        size = self.optional_size(name)
+        if size is None:
+            given = self._spelling(name) is not None
+            self.fail(
+                name, "is null" if given else "is missing", "Give its size, a whole number of at least 1"
+            )
+        return size
+
+    def optional_size(self, name: str) -> int | None:
+        """A whole number of at least 1, or None where it is absent or null.
+
+        Raises:
+            ModelError: it is something else.
+        """
+        value = self.value(name)
+        if value is not None and (not _is_whole(value) or not 1 <= value <= LARGEST_SIZE):
+            self.fail(name, f"is {_shown(value)}", "Give its size, a whole number of at least 1")
+        assert value is None or isinstance(value, int)
+        return value
+
+    def own_size(self, name: str) -> int:
+        """The same under this spelling alone, or its default.
+
+        Raises:
+            ModelError: it is missing, or something else.
+        """
+        return Keys(self.data, self._where, defaults=self._defaults, path=self._path).size(name)
+
+    def count(self, name: str) -> int:
+        """A whole number of at least 0, which is also what null stands for.
+
+        Raises:
+            ModelError: it is something else.
+        """
+        value = self.value(name)
+        if value is None:
+            return 0
+        if not _is_whole(value) or not 0 <= value <= LARGEST_SIZE:
+            self.fail(name, f"is {_shown(value)}", "Give a whole number of at least 0")
+        assert isinstance(value, int)
+        return value
+
+    def whole(self, name: str) -> int | None:
+        """A whole number of either sign, or None.
+
+        Raises:
+            ModelError: it is something else.
+        """
+        value = self.value(name)
+        if value is not None and (not _is_whole(value) or abs(value) > LARGEST_SIZE):
+            self.fail(name, f"is {_shown(value)}", "Give a whole number")
+        assert value is None or isinstance(value, int)
+        return value
+
+    def flag(self, name: str) -> bool:
+        """true or false; null counts as false.
+
+        Raises:
+            ModelError: it is something else.
+        """
+        value = self.value(name)
+        if value is None:
+            return False
+        if not isinstance(value, bool):
+            self.fail(name, f"is {_shown(value)}", "Write true or false")
+        return value
+
+    def text(self, name: str) -> str:
+        """A string; empty if there is none.
+
+        Raises:
+            ModelError: it is something else.
+        """
+        value = self.value(name)
+        if value is None:
+            return ""
+        if not isinstance(value, str):
+            self.fail(name, f"is {_shown(value)}", "Give a string")
+        return value
+
+    def layers(self, name: str) -> frozenset[int]:
+        """A list of layer indices; empty if there is none.
+
+        Raises:
+            ModelError: it is something else.
+        """
+        value = self.value(name)
+        if value is None:
+            return frozenset()
+        if not isinstance(value, list) or not all(_is_whole(item) for item in value):
+            self.fail(name, f"is {_shown(value)}", "Give a list of layer numbers")
+        return frozenset(value)
+
+    def area(self, name: str) -> tuple[int, int]:
+        """Height and width, given as one number or as a list of two.
+
+        Raises:
+            ModelError: it is something else.
+        """
+        value = self.value(name)
+        sides = list(value) if isinstance(value, list | tuple) else [value, value]
+        if len(sides) != 2 or not all(_is_whole(side) and 1 <= side <= LARGEST_SIZE for side in sides):
+            self.fail(name, f"is {_shown(value)}", "Give a whole number, or a list of two")
+        return sides[0], sides[1]
+
+    def num_labels(self, default: int = 2) -> int:
+        """Classes of a classification head: those of `id2label`, else `num_labels`, else the default.
+
+        Raises:
+            ModelError: neither is what it should be.
+        """
+        labels = self.data.get("id2label")
+        if labels is not None:
+            if not isinstance(labels, Mapping):
+                self.fail("id2label", f"is {_shown(labels)}", "Give a section of numbers and names")
+            return len(labels)
+        return self.size("num_labels") if self.data.get("num_labels") is not None else default
+
+    def section(
+        self, name: str, *, defaults: Mapping[str, Any], aliases: Mapping[str, str] | None = None
+    ) -> Keys:
+        """The keys of a section, empty if it is absent.
+
+        Raises:
+            ModelError: it is not a section.
+        """
+        value = self.value(name)
+        if value is None:
+            value = {}
+        if not isinstance(value, Mapping):
+            self.fail(name, f"is {_shown(value)}", "Give a section {...}")
+        return Keys(value, self._where, defaults=defaults, aliases=aliases, path=(*self._path, name))
+
+    def divide(self, whole: str, part: str) -> int:
+        """`whole` divided by `part`.
+
+        Raises:
+            ModelError: it does not divide evenly.
+        """
+        numerator, denominator = self.size(whole), self.size(part)
+        if numerator % denominator:
+            self.fail(
+                whole,
+                f"is {numerator}, not a multiple of {part} {denominator}",
+                f"Change {whole} or {part}",
+            )
+        return numerator // denominator
+
+    def not_counted(self, *names: str) -> None:
+        """Leave the config to transformers if one of the keys `names` is set.
+
+        Raises:
+            NotCountedError: one is.
+        """
+        for name in names:
+            if self.value(name):
+                raise NotCountedError(f"'{name}'")
+
+    def fail(self, name: str, message: str, hint: str) -> NoReturn:
+        """Refuse the config because of the key `name`.
+
+        Raises:
+            ModelError: always.
+        """
+        path = (*self._path, self._spelling(name) or name)
+        raise ModelError(f"'{dotted(path)}' {message}", where=self._where(path), hint=hint)
+
+    def _spelling(self, name: str) -> str | None:
+        """How the file spells `name`, or None if it does not have it."""
+        return next((key for key in (*self._spellings.get(name, ()), name) if key in self.data), None)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _shown(value: Any) -> str:
+    """A value as JSON writes it, cut where it is long."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, int) and abs(value) > LARGEST_SIZE:
+        return "a number too large to be a size"
+    text = f'"{value}"' if isinstance(value, str) else repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."

@@ -1,0 +1,161 @@
+"""Find a model's config.json, wherever it is, and count what it describes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zerokit.documents import dotted, read_document
+from zerokit.errors import DocumentError, ModelError
+from zerokit.models import catalogue, hub
+from zerokit.models.count import count
+from zerokit.models.keys import NotCountedError
+from zerokit.models.shape import ModelShape
+
+
+@dataclass(frozen=True)
+class _Config:
+    """A config.json that was found."""
+
+    data: Mapping[str, Any]
+    where: Callable[[tuple[str, ...]], str]
+    name: str
+
+
+def load_model_shape(
+    model: str | Path | Mapping[str, Any],
+    *,
+    revision: str | None = None,
+    architecture: str | None = None,
+    allow_network: bool = True,
+    allow_torch: bool = True,
+) -> ModelShape:
+    """The shape of a model, without its weights and, for the model types that zerokit knows, without torch.
+
+    Args:
+        model: a folder with a config.json, such a file, its parsed keys, a name or Hub id from the catalogue,
+            or any other Hub id, which is looked for in the local cache first.
+        revision: branch, tag or commit of a Hub model; the catalogue holds none and is passed by.
+        architecture: transformers' class to count, such as ``LlamaForSequenceClassification``; by default the
+            one that the config names.
+        allow_network: download the config.json of a Hub model that is nowhere on this machine.
+        allow_torch: build a model of a type that zerokit does not know on torch's meta device, with
+            transformers, which takes seconds.
+
+    Raises:
+        ModelError: nothing of that name, a file that is no config.json, a size that cannot be, or a model
+            type that nobody here knows.
+    """
+    if isinstance(model, Mapping):
+        config = _Config(model, dotted_place, "config")
+    else:
+        config = _find(str(model), revision=revision, allow_network=allow_network)
+    try:
+        return count(config.data, config.where, name=config.name, architecture=architecture)
+    except NotCountedError as unknown:
+        from zerokit.models.on_meta import count_on_meta, meta_is_possible
+
+        if allow_torch and meta_is_possible():
+            return count_on_meta(config.data, config.where, name=config.name, architecture=architecture)
+        raise ModelError(
+            f"zerokit does not count {unknown} by itself",
+            where=config.where(()),
+            hint="It builds such a model on torch's meta device where torch and transformers are installed"
+            if allow_torch
+            else "Commands that may import torch build it on torch's meta device",
+        ) from None
+
+
+def dotted_place(path: tuple[str, ...]) -> str:
+    """The place of a key in parsed keys, which have no file."""
+    return f"config.json ({dotted(path)})" if path else "config.json"
+
+
+def _find(name: str, *, revision: str | None, allow_network: bool) -> _Config:
+    path = _path(name)
+    if path is not None and path.is_dir():
+        return _in_folder(path, name)
+    if path is not None and path.suffix.lower() in (".json", ".yaml", ".yml"):
+        return _read(path, name)
+    known = catalogue.find(name) if revision is None else None
+    if known is not None:
+        return _Config(known.config, _place_in_catalogue(known.id), known.id)
+    if path is not None and path.is_file():
+        return _read(path, name)
+    if not hub.is_hub_id(name):
+        raise ModelError(
+            f"no such folder or config.json: '{name}'" if name.strip() else "no model is named",
+            where="model",
+            hint="Name a folder, a config.json, a Hub id or a model of the catalogue",
+        )
+    file = hub.cached_config(name, revision)
+    if file is None and allow_network and not _is_misspelt(name):
+        file = hub.download_config(name, revision)
+    if file is None:
+        raise _not_found(name)
+    return _read(file, name)
+
+
+def _path(name: str) -> Path | None:
+    """`name` as a path, or None if it cannot be one."""
+    try:
+        path = Path(name).expanduser()
+        path.exists()  # refuses names that no file system takes
+    except (OSError, ValueError, RuntimeError):
+        return None
+    return path if name.strip() else None
+
+
+def _is_misspelt(name: str) -> bool:
+    """A name without an owner that is nearly one of the catalogue: not worth a question to the Hub."""
+    return "/" not in name and catalogue.closest(name) is not None
+
+
+def _not_found(name: str) -> ModelError:
+    close = catalogue.closest(name)
+    return ModelError(
+        f"'{name}' is neither a folder here, nor in the catalogue, nor in the local Hugging Face cache",
+        where="model",
+        hint=f"Did you mean '{close}'?" if close else "Name a folder with its config.json",
+    )
+
+
+def _in_folder(folder: Path, name: str) -> _Config:
+    file = folder / "config.json"
+    if file.is_file():
+        return _read(file, name)
+    if (folder / "adapter_config.json").is_file():
+        raise ModelError(
+            f"'{name}' is a peft adapter, without a config.json",
+            where=name,
+            hint="Name the model that it adapts",
+        )
+    raise ModelError(f"'{name}' has no config.json", where=name, hint="Name a model's folder")
+
+
+def _read(file: Path, name: str) -> _Config:
+    try:
+        document = read_document(file)
+    except DocumentError as error:
+        data = _read_as_transformers_does(file)
+        if not isinstance(data, dict):
+            raise ModelError(error.message, where=error.where, hint=error.hint) from None
+        return _Config(data, lambda path: f"{file} ({dotted(path)})" if path else str(file), name)
+    if not isinstance(document.data, dict):
+        raise ModelError("is not a model's config.json", where=str(file), hint="It holds no section {...}")
+    return _Config(document.data, document.where, name)
+
+
+def _read_as_transformers_does(file: Path) -> Any:
+    """transformers takes what Python's json takes: NaN, Infinity and the last of duplicate keys, too."""
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def _place_in_catalogue(hub_id: str) -> Callable[[tuple[str, ...]], str]:
+    return lambda path: f"{hub_id} ({dotted(path)})" if path else hub_id

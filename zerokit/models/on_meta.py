@@ -1,0 +1,205 @@
+"""Models that zerokit does not know: built by transformers on torch's meta device, which holds no data."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from zerokit.errors import ModelError
+from zerokit.models.count import Where, birth_dtype, model_type_of, quantization_method
+from zerokit.models.keys import Keys
+from zerokit.models.parts import Experts
+from zerokit.models.shape import ModelShape
+from zerokit.models.tensors import Kind, Tensor
+
+_AUTO_CLASSES = (
+    "AutoModelForCausalLM",
+    "AutoModelForSeq2SeqLM",
+    "AutoModelForMaskedLM",
+    "AutoModelForImageTextToText",
+    "AutoModelForImageClassification",
+    "AutoModel",
+)
+"""Tried in turn where the config names no class that transformers has."""
+
+_KINDS: tuple[tuple[Kind, str], ...] = (
+    ("router", r"router|shared_expert_gate|(moe|mlp|feed_forward|block)\.gate\."),
+    ("mlp", r"shared_expert"),
+    ("expert", r"experts?\b"),
+    ("norm", r"norm|\bln_"),
+    ("bias", r"\bbias$"),
+    ("embedding", r"embed|\bw[tp]e\b|lm_head|shared\.weight"),
+    ("attention", r"att(ention|n)|[qkv]_proj|[qk]v?_[ab]_proj|sinks"),
+    ("mlp", r"mlp|ffn|feed_forward|dense|\bfc\d|\bw[io]|(gate|up|down)_proj"),
+)
+"""What the name of a parameter tells of its kind; the first that fits."""
+
+
+def meta_is_possible() -> bool:
+    """Whether torch and transformers are installed; neither is imported."""
+    return all(importlib.util.find_spec(name) is not None for name in ("torch", "transformers"))
+
+
+def count_on_meta(
+    config: Mapping[str, Any], where: Where, *, name: str, architecture: str | None = None
+) -> ModelShape:
+    """Build the model without data and read its parameters off; imports torch and transformers.
+
+    The counts are exact; the kinds of the tensors are told by their names.
+
+    Raises:
+        ModelError: transformers does not know the model type either, or cannot build it.
+    """
+    keys = Keys(config, where)
+    model_type = model_type_of(keys)
+    settings, model = _build(config, where, model_type, architecture)
+    tensors = _tensors(model)
+    text = _text_config(settings)
+    hidden = _hidden_size(settings)
+    text_hidden = _hidden_size(getattr(settings, "text_config", None))
+    return ModelShape(
+        name=name,
+        model_type=model_type,
+        architecture=type(model).__name__,
+        tensors=tensors,
+        hidden_size=_whole(text, "hidden_size") or hidden or text_hidden,
+        intermediate_size=_whole(text, "intermediate_size"),
+        num_hidden_layers=_whole(text, "num_hidden_layers"),
+        num_attention_heads=_whole(text, "num_attention_heads"),
+        num_key_value_heads=_whole(text, "num_key_value_heads") or _whole(text, "num_attention_heads"),
+        head_dim=_head_dim(text),
+        vocab_size=_whole(text, "vocab_size"),
+        max_position_embeddings=_whole(text, "max_position_embeddings"),
+        tie_word_embeddings=_is_tied(model),
+        experts=_experts(text, tensors),
+        dtype=birth_dtype(keys),
+        quantization=quantization_method(keys),
+        hidden_size_for_trainer=hidden if _names_hidden_size(settings) else text_hidden,
+        hidden_size_for_accelerate=hidden,
+        counted_by="transformers",
+        config=config,
+    )
+
+
+def _build(
+    config: Mapping[str, Any], where: Where, model_type: str, architecture: str | None
+) -> tuple[Any, Any]:
+    """transformers' config and model."""
+    import torch
+    import transformers
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    if model_type not in CONFIG_MAPPING:
+        raise ModelError(
+            f"neither zerokit nor transformers {transformers.__version__} knows model type '{model_type}'",
+            where=where(("model_type",)),
+            hint="Check its spelling, or install a transformers that has it",
+        )
+    verbosity = transformers.logging.get_verbosity()
+    transformers.logging.set_verbosity_error()
+    try:
+        # A quantized layer needs kernels to be built; the parameters counted are the unquantized ones.
+        plain = {key: value for key, value in config.items() if key != "quantization_config"}
+        settings = CONFIG_MAPPING[model_type].from_dict(plain)
+        named = [architecture] if architecture else list(config.get("architectures") or ())
+        with torch.device("meta"):
+            for name in named:
+                found = getattr(transformers, str(name), None)
+                if found is not None:
+                    return settings, found._from_config(settings)
+            for name in _AUTO_CLASSES:
+                auto = getattr(transformers, name, None)
+                if auto is not None and type(settings) in auto._model_mapping:
+                    return settings, auto.from_config(settings)
+    except Exception as error:
+        # Whatever a model's constructor raises for sizes that it cannot have.
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise ModelError(
+            f"transformers cannot build this model: {reason}", where=where(()), hint="Check the config.json"
+        ) from error
+    finally:
+        transformers.logging.set_verbosity(verbosity)
+    raise ModelError(
+        f"transformers has no model of type '{model_type}'", where=where(()), hint="Name another"
+    )
+
+
+def _tensors(model: Any) -> tuple[Tensor, ...]:
+    """The parameters, with the indices of layers folded into ``*``."""
+    found: Counter[tuple[str, tuple[int, ...], bool]] = Counter()
+    for name, parameter in model.named_parameters():
+        found[re.sub(r"\.\d+(?=\.|$)", ".*", name), tuple(parameter.shape), parameter.requires_grad] += 1
+    return tuple(
+        Tensor(name, shape, kind_by_name(name), times, trainable)
+        for (name, shape, trainable), times in found.items()
+    )
+
+
+def kind_by_name(name: str) -> Kind:
+    """What a parameter probably does, by the name of its module."""
+    return next((kind for kind, pattern in _KINDS if re.search(pattern, name, re.IGNORECASE)), "other")
+
+
+def _experts(config: Any, tensors: tuple[Tensor, ...]) -> Experts | None:
+    number = next(
+        (
+            value
+            for key in ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+            if (value := _whole(config, key)) is not None
+        ),
+        None,
+    )
+    met = _whole(config, "num_experts_per_tok") or _whole(config, "moe_k") or _whole(config, "moe_topk")
+    routed = [tensor for tensor in tensors if tensor.kind == "expert"]
+    if number is None or met is None or met > number or not routed:
+        return None
+    layers = max(tensor.count for tensor in routed)
+    stacked = any(tensor.shape[0] == number for tensor in routed)
+    return Experts(number, met, num_layers=layers if stacked else layers // number)
+
+
+def _text_config(config: Any) -> Any:
+    """The part of a config that is about text; the whole of it where there are several such parts."""
+    try:
+        return config.get_text_config()
+    except ValueError:
+        return config
+
+
+def _hidden_size(config: Any) -> int | None:
+    """As accelerate looks it up for "auto", and transformers first of all."""
+    if hasattr(config, "hidden_size"):
+        return _whole(config, "hidden_size")
+    sizes = getattr(config, "hidden_sizes", None)
+    return max(sizes) if sizes else None
+
+
+def _names_hidden_size(config: Any) -> bool:
+    """Whether transformers does not go on to `text_config`."""
+    return hasattr(config, "hidden_size") or hasattr(config, "hidden_sizes")
+
+
+def _head_dim(config: Any) -> int | None:
+    given, hidden, heads = (_whole(config, key) for key in ("head_dim", "hidden_size", "num_attention_heads"))
+    return given if given is not None else hidden // heads if hidden and heads else None
+
+
+def _is_tied(model: Any) -> bool:
+    try:
+        read, written = model.get_input_embeddings(), model.get_output_embeddings()
+    except NotImplementedError:  # a model without embeddings
+        return False
+    matrix = getattr(written, "weight", None)
+    return matrix is not None and getattr(read, "weight", None) is matrix
+
+
+def _whole(config: Any, key: str) -> int | None:
+    try:
+        value = getattr(config, key, None)
+    except Exception:
+        # Some configs refuse to name a size that differs from layer to layer, each with an error of its own.
+        return None
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
