@@ -25,6 +25,7 @@ lint: $(VENV)/.installed-dev
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python tests/benchmarks/start_time.py
+	$(BIN)/python tests/benchmarks/estimate.py
 	$(BIN)/python tests/benchmarks/rehearsal_speed.py
 
 $(VENV)/.installed: pyproject.toml constraints.txt

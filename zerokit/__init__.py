@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from zerokit.ds_config import DSConfig as DSConfig
+    from zerokit.estimation import estimate as estimate
 
 __version__ = "0.1.0"
 
-__all__ = ["DSConfig", "__version__"]
+__all__ = ["DSConfig", "__version__", "estimate"]
 
 
 def __getattr__(name: str) -> Any:
@@ -22,4 +23,8 @@ def __getattr__(name: str) -> Any:
         from zerokit.ds_config import DSConfig
 
         return DSConfig
+    if name == "estimate":
+        from zerokit.estimation import estimate
+
+        return estimate
     raise AttributeError(f"module 'zerokit' has no attribute '{name}'")

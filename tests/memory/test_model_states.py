@@ -101,3 +101,30 @@ def test_other_precisions_and_optimizers() -> None:
 def test_impossible_sizes_are_named(wrong: dict[str, Any]) -> None:
     with pytest.raises(ZerokitError, match=next(iter(wrong))):
         model_states(**({"num_parameters": 100, "zero_stage": 1, "world_size": 2} | wrong))
+
+
+# ZeRO paper, Table 2: the largest model that fits on GPUs of 32 GB, in billions, with 64 data-parallel ranks
+# and a model-parallel degree. The paper multiplies what it prints for a degree of 1.
+TABLE_2 = {
+    1: ("2", "7.6", "14.4", "128"),
+    2: ("4", "15.2", "28.8", "256"),
+    4: ("8", "30.4", "57.6", "512"),
+    8: ("16", "60.8", "115.2", "1024"),
+    16: ("32", "121.6", "230.4", "2048"),
+}
+
+
+def _largest(zero_stage: int) -> float:
+    """Billions of parameters whose states take 32e9 bytes, cut to one digit as printed."""
+    low, high = 1, 10**12
+    while low < high:
+        middle = (low + high + 1) // 2
+        fits = model_states(middle, zero_stage=zero_stage, world_size=64).total_bytes <= 32 * 10**9
+        low, high = (middle, high) if fits else (low, middle - 1)
+    return math.floor(low / 1e8 + 1e-6) / 10
+
+
+@pytest.mark.parametrize("degree", TABLE_2)
+@pytest.mark.parametrize("zero_stage", [0, 1, 2, 3])
+def test_table_2_of_the_zero_paper_in_theory(degree: int, zero_stage: int) -> None:
+    assert _largest(zero_stage) * degree == pytest.approx(float(TABLE_2[degree][zero_stage]))

@@ -17,6 +17,7 @@ from zerokit import __version__
 from zerokit.cli.check import check
 from zerokit.cli.config import config
 from zerokit.cli.diff import diff
+from zerokit.cli.estimate import estimate
 from zerokit.cli.explain import explain
 from zerokit.cli.quickstart import quickstart
 from zerokit.cli.rehearse import rehearse
@@ -105,6 +106,6 @@ def _register(*commands: Callable[..., None]) -> None:
         app.command()(command)
 
 
-_register(config, check, explain, resolve, diff, schema, quickstart)
+_register(config, check, explain, resolve, diff, schema, estimate, quickstart)
 # What follows the script is the script's.
 app.command(context_settings={"allow_interspersed_args": False})(rehearse)

@@ -1,1 +1,27 @@
 """What training holds in memory, in closed form: model states, buffers, activations, and when."""
+
+from zerokit.memory.estimate import Estimate, HostMemory, Memory, NvmeMemory, estimate
+from zerokit.memory.model_states import ModelStates, model_states
+from zerokit.memory.run import Attention, Generation, Lora, OptimizerKind, TrainingRun
+from zerokit.memory.term import PHASES, Certainty, Device, Phase, Term, total_bytes
+
+__all__ = [
+    "PHASES",
+    "Attention",
+    "Certainty",
+    "Device",
+    "Estimate",
+    "Generation",
+    "HostMemory",
+    "Lora",
+    "Memory",
+    "ModelStates",
+    "NvmeMemory",
+    "OptimizerKind",
+    "Phase",
+    "Term",
+    "TrainingRun",
+    "estimate",
+    "model_states",
+    "total_bytes",
+]

@@ -14,9 +14,8 @@ from zerokit.config import DeepSpeedConfig, build_ds_config
 from zerokit.documents import parse_yaml, read_document
 from zerokit.errors import ConfigError
 from zerokit.lint import check_document
-from zerokit.memory.decoder import DecoderShape
-from zerokit.memory.ledger import Ledger, training_ledger
-from zerokit.memory.zero_buffers import ZeroOptions
+from zerokit.memory import Estimate, TrainingRun, estimate
+from zerokit.models import ModelShape, load_model_shape
 from zerokit.recipe import PYTHON_QUESTIONS
 from zerokit.recipe.load import embedded_text
 
@@ -88,30 +87,28 @@ class Plan:
         """What the model generates."""
         return self.folder / "answers.jsonl"
 
-    def shape(self) -> DecoderShape:
+    def shape(self) -> ModelShape:
         """The sizes of the model."""
-        keys = self.stages[0].recipe["model"]["from_config"]
-        return DecoderShape(
-            hidden_size=keys["hidden_size"],
-            intermediate_size=keys["intermediate_size"],
-            num_hidden_layers=keys["num_hidden_layers"],
-            num_attention_heads=keys["num_attention_heads"],
-            num_key_value_heads=keys["num_key_value_heads"],
-            vocab_size=self.stages[0].recipe["model"]["tokenizer"]["train_bpe"]["vocab_size"],
-        )
+        model = self.stages[0].recipe["model"]
+        vocabulary = model["tokenizer"]["train_bpe"]["vocab_size"]
+        return load_model_shape({**model["from_config"], "vocab_size": vocabulary})
 
-    def ledger(self, stage: Stage) -> Ledger:
+    def estimate(self, stage: Stage) -> Estimate:
         """The memory that one training run needs per rank, before it runs."""
-        shape = self.shape()
-        return training_ledger(
-            shape,
-            zero_stage=ZERO_STAGE,
-            world_size=self.devices.num_ranks,
-            micro_batch_size=stage.recipe["training"]["per_device_train_batch_size"],
-            seq_len=stage.recipe["task"]["seq_len"],
-            precision=self.devices.precision,
-            tie_word_embeddings=True,
-            options=ZeroOptions(reduce_bucket_size=REDUCE_BUCKET_SIZE),
+        data: dict[str, Any] = {
+            "zero_optimization": {"stage": ZERO_STAGE, "reduce_bucket_size": REDUCE_BUCKET_SIZE},
+            "optimizer": {"type": "AdamW", "params": {"lr": 1.0e-3}},
+        }
+        if self.devices.precision != "fp32":
+            data[self.devices.precision] = {"enabled": True}
+        return estimate(
+            TrainingRun(
+                model=self.shape(),
+                ds_config=DeepSpeedConfig.model_validate(data),
+                world_size=self.devices.num_ranks,
+                micro_batch_size=stage.recipe["training"]["per_device_train_batch_size"],
+                seq_len=stage.recipe["task"]["seq_len"],
+            )
         )
 
 

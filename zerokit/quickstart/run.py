@@ -90,10 +90,10 @@ def _state_memory(plan: Plan) -> None:
     from zerokit.memory.precision import state_bytes
 
     stage = plan.stages[0]
-    ledger = plan.ledger(stage)
+    device = plan.estimate(stage).device
     sizes = state_bytes(plan.devices.precision, ZERO_STAGE)
     total = sizes.parameter + sizes.gradient + sizes.optimizer
-    count = plan.shape().num_parameters(tie_word_embeddings=True)
+    count = plan.shape().num_parameters
     ranks = plan.devices.num_ranks
     console.note(
         f"      model states of {format_count(count)} parameters: {total}Φ = {sizes.parameter}Φ parameters + "
@@ -101,7 +101,7 @@ def _state_memory(plan: Plan) -> None:
     )
     console.note(
         f"      ZeRO-{ZERO_STAGE} divides gradients and optimizer by {ranks}; with activations the peak is "
-        f"{format_bytes(ledger.peak_bytes)} (in the phase '{ledger.peak_phase}')"
+        f"{format_bytes(device.peak_bytes)} (in the phase '{device.peak_phase}')"
     )
 
 
@@ -164,7 +164,7 @@ def _summarize(plan: Plan, reports: list[dict[str, Any]], seconds: float) -> Non
             stage.name,
             f"{report['loss_before']:.2f} -> {report['loss_after']:.2f}",
             f"{report['tokens_per_second']:,.0f}",
-            format_bytes(plan.ledger(stage).peak_bytes),
+            format_bytes(plan.estimate(stage).device.peak_bytes),
             format_bytes(report["peak_memory_bytes"]),
         )
         for stage, report in zip(plan.stages, reports, strict=True)

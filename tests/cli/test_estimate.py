@@ -1,0 +1,231 @@
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tiny import REPOSITORY
+
+Run = Callable[..., tuple[int, str, str]]
+
+MODEL = "qwen2.5-0.5b"
+ONE = ["estimate", MODEL, "--num-gpus", 8, "--zero-stage", 2, "--micro-batch-size", 1, "--seq-len", 512]
+
+
+def data_of(zerokit: Run, *arguments: object) -> dict[str, Any]:
+    code, out, err = zerokit(*arguments, "--format", "json")
+    assert (code, err) == (0, "")
+    data: dict[str, Any] = json.loads(out)
+    return data
+
+
+def test_the_json_has_the_keys_of_the_contract(zerokit: Run) -> None:
+    data = data_of(zerokit, *ONE)
+    contract = {
+        "": {"model", "world_size", "zero_stage", "model_states", "device", "host", "nvme"},
+        "model": {"name", "num_parameters", "num_trainable_parameters"},
+        "model_states": {"parameters_bytes", "gradients_bytes", "optimizer_states_bytes"},
+        "device": {"steady_bytes", "peak_bytes", "peak_phase", "components"},
+        "host": {"per_rank_bytes", "per_node_bytes", "pinned_bytes"},
+        "nvme": {"per_node_bytes"},
+    }
+    for section, keys in contract.items():
+        assert keys <= (data[section] if section else data).keys()
+    for component in data["device"]["components"]:
+        assert {"name", "bytes", "phase", "formula", "source"} <= component.keys()
+    assert data["model"]["num_parameters"] == 494_032_768
+    assert (data["world_size"], data["zero_stage"]) == (8, 2)
+    assert data["model_states"] == {
+        "parameters_bytes": 2 * 494_032_768,
+        "gradients_bytes": 2 * 494_032_768 // 8,
+        "optimizer_states_bytes": 12 * 494_032_768 // 8,
+    }
+    assert data["activations_counted"] is True
+
+
+def test_a_sweep_is_a_list_of_the_single_answers(zerokit: Run) -> None:
+    several = [0, 1, 2, 3]
+    command = ["estimate", MODEL, "--num-gpus", "2,8", "--seq-len", 256, "--micro-batch-size", 2]
+    swept = data_of(zerokit, *command, "--zero-stage", "0,1,2,3")["sweep"]
+    singles = [
+        data_of(
+            zerokit, "estimate", MODEL, "--num-gpus", gpus, "--seq-len", 256, "--micro-batch-size", 2,
+            "--zero-stage", stage,
+        )
+        for stage in several
+        for gpus in (2, 8)
+    ]  # fmt: skip
+    assert swept == singles
+
+
+def test_a_sweep_is_one_table(zerokit: Run) -> None:
+    command = ["estimate", MODEL, "--num-gpus", 8, "--zero-stage", "0,1,2,3", "--seq-len", "256,512"]
+    code, out, _ = zerokit(*command, "--gpu", "A100-40")
+    assert code == 0
+    rows = re.findall(r"^ +([0-3]) +(256|512) ", out, re.MULTILINE)
+    assert len(rows) == 8
+    assert "8 of 8 surely fit a GPU of 39.49 GiB" in out
+
+
+def test_the_text_names_states_phase_and_doubt(zerokit: Run) -> None:
+    code, out, _ = zerokit(*ONE)
+    assert code == 0
+    data = data_of(zerokit, *ONE)
+    assert "Model states, 2Φ + 2Φ/N + 12Φ/N bytes" in out
+    assert f"{data['device']['peak_bytes'] / 2**30:.2f} GiB" in out
+    assert "What makes the peak, in " in out
+    assert "exact" in out
+    assert "modelled" in out
+    assert "Beside it, a guess: CUDA context" in out
+    for line in ("Host, one rank", "of it pinned", "Host, one node"):
+        assert line in out
+
+
+def test_explain_fills_numbers_in(zerokit: Run) -> None:
+    code, out, _ = zerokit(*ONE, "--explain")
+    assert code == 0
+    assert "Φ = 494,032,768 parameters, N = 8 GPUs" in out
+    assert "12Φ/N = 12 · 494M / 8" in out
+    for component in data_of(zerokit, *ONE)["device"]["components"]:
+        assert component["formula"] in out
+        assert component["source"] in out
+
+
+def test_a_bare_count_counts_no_activations(zerokit: Run) -> None:
+    data = data_of(zerokit, "estimate", "7.5B", "--num-gpus", 64, "--zero-stage", 3)
+    assert data["activations_counted"] is False
+    assert data["model_states"]["optimizer_states_bytes"] == 12 * 7_500_000_000 // 64
+    assert any("activations are not counted" in warning for warning in data["warnings"])
+    assert not any(part["category"] == "activations" for part in data["device"]["components"])
+    code, out, _ = zerokit("estimate", "7.5B", "--num-gpus", 64, "--zero-stage", 3)
+    assert code == 0
+    assert "activations are not counted" in out
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "words"),
+    [
+        (["--gpu", "A100-40"], 0, "Fits: needs"),
+        (["--gpu-memory", "1GiB"], 1, "Does not fit: needs"),
+        (["--fit", "1GiB"], 1, "Does not fit: needs"),
+        (["--fit", "80GiB"], 0, "Largest micro batch at 512 tokens on 8 GPUs of 80.00 GiB: "),
+        (["--fit", "80GiB"], 0, "Longest sequences at micro batch 1 on 8 GPUs of 80.00 GiB: "),
+        (["--fit", "80GiB"], 0, "Fewest GPUs of 80.00 GiB: 1"),
+    ],
+)
+def test_whether_it_fits_is_the_exit_code(zerokit: Run, options: list[str], code: int, words: str) -> None:
+    answered, out, _ = zerokit(*ONE, *options)
+    assert answered == code
+    assert words in out
+
+
+def test_what_fits_is_in_the_json(zerokit: Run) -> None:
+    data = data_of(zerokit, *ONE, "--fit", "24GiB")
+    assert data["fit"]["verdict"] == "fits"
+    assert data["largest"]["fewest_gpus"] == 1
+    larger = data["largest"]["micro_batch_size"]
+    assert data_of(zerokit, *ONE[:-3], larger, *ONE[-2:], "--gpu-memory", "24GiB")["fit"]["verdict"] == "fits"
+
+
+def test_a_ds_config_with_auto(zerokit: Run) -> None:
+    file = REPOSITORY / "ds_configs" / "zero3_offload.json"
+    command = ["estimate", MODEL, "--num-gpus", 8, "--ds-config", file, "--seq-len", 512]
+    data = data_of(zerokit, *command, "--micro-batch-size", 2)
+    assert (data["zero_stage"], data["run"]["micro_batch_size"]) == (3, 2)
+    assert data["run"]["offload_optimizer"] == data["run"]["offload_param"] == "cpu"
+    assert data["host"]["pinned_bytes"] > 0
+    code, _, err = zerokit(*command, "--target", "deepspeed")
+    assert code == 2
+    assert "which DeepSpeed takes for a value" in err
+
+
+def test_the_answer_is_written_to_files(zerokit: Run, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    code, out, _ = zerokit(*ONE, "-o", tmp_path / "a.json", "--plot", tmp_path / "a.svg", "--format", "json")
+    assert code == 0
+    assert json.loads(out) == json.loads((tmp_path / "a.json").read_text())
+    assert "<svg" in (tmp_path / "a.svg").read_text()
+
+
+CONFIG = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 100}
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "message"),
+    [
+        ("absent/config.json", ["--zero-stage", 2], "absent/config.json"),
+        ("0", ["--zero-stage", 2], "model: 0 is no number of parameters"),
+        (MODEL, ["--zero-stage", 4], "there is no ZeRO stage 4"),
+        (MODEL, ["--zero-stage", "two"], "--zero-stage: 'two' is not a whole number"),
+        (MODEL, ["--zero-stage", "1,,2"], "--zero-stage: '' is not a whole number"),
+        (MODEL, [], "--zero-stage: nothing says how ZeRO works"),
+        (MODEL, ["--zero-stage", 2, "--num-gpus", 0], "--num-gpus: is 0. Give 1 or more"),
+        (MODEL, ["--zero-stage", 2, "--num-gpus", -4], "--num-gpus"),
+        (MODEL, ["--zero-stage", 2, "--num-gpus", 12], "12 GPUs do not fill nodes of 8"),
+        (MODEL, ["--zero-stage", 2, "--seq-len", 0], "--seq-len: is 0"),
+        (MODEL, ["--zero-stage", 2, "--micro-batch-size", "1,0"], "--micro-batch-size: is 0"),
+        (MODEL, ["--zero-stage", 2, "--gradient-accumulation-steps", 0], "--gradient-accumulation-steps"),
+        (MODEL, ["--zero-stage", 1, "--offload-param", "cpu"], "offload of parameters needs ZeRO stage 3"),
+        (MODEL, ["--zero-stage", 2, "--fit", "much"], "--fit: 'much' is not a size in bytes"),
+        (MODEL, ["--zero-stage", 2, "--gpu-memory", "80"], "--gpu-memory: '80' is no GPU's memory"),
+        (MODEL, ["--zero-stage", 2, "--gpu", "H1000"], "--gpu: 'H1000' is not a card in the table"),
+        (MODEL, ["--zero-stage", 2, "--gpu", "H100", "--fit", "80GiB"], "--gpu and --fit: more than one"),
+        (MODEL, ["--zero-stage", "1,2", "--fit", "80GiB"], "--fit: is for one run"),
+        (MODEL, ["--zero-stage", "1,2", "--explain"], "--explain: is for one run"),
+        (MODEL, ["--zero-stage", 2, "--lora-targets", "q_proj"], "--lora-targets: there is no adapter"),
+        (MODEL, ["--zero-stage", 2, "--lora-rank", 8, "--lora-targets", "query"], "no module 'query'"),
+        (MODEL, ["--zero-stage", 2, "--plot", "a.pdf"], "a.pdf: a plot is written as PNG, SVG or HTML"),
+        (MODEL, ["--zero-stage", 2, "-o", "absent/a.json"], "absent/a.json: its folder does not exist"),
+        (MODEL, ["--ds-config", "absent.json"], "absent.json: no such file"),
+        (MODEL, ["--ds-config", "ds.json"], "ds.json"),
+        (MODEL, ["--zero-stage", 2, "--ds-config", "ds.json"], "--ds-config: the ds_config says how"),
+        ("config.json", ["--zero-stage", 2], "config.json"),
+        ("7B", ["--zero-stage", 2, "--lora-rank", 8], "LoRA and frozen modules need a model"),
+        ("7B", ["--zero-stage", 2, "--trainable-parameters", "8B"], "num_trainable_parameters is 8000000000"),
+    ],
+)
+def test_bad_input_is_one_line_and_2(
+    zerokit: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    model: str,
+    options: list[object],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("ds.json").write_text('{"zero_optimization": {"stage": 9}}')
+    Path("config.json").write_text(json.dumps({"model_type": "llama", **CONFIG, "hidden_size": -64}))
+    given = {"--num-gpus": 4, "--seq-len": 128}
+    rest = [word for name, value in given.items() if name not in options for word in (name, value)]
+    code, out, err = zerokit("estimate", model, *rest, *options)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_activations_need_a_length(zerokit: Run) -> None:
+    code, _, err = zerokit("estimate", MODEL, "--num-gpus", 4, "--zero-stage", 2)
+    assert code == 2
+    assert "--seq-len: activations depend on the length of sequences" in err
+
+
+def test_an_estimate_imports_no_torch() -> None:
+    words = [
+        *("zerokit", "estimate", "llama-3.1-70b", "--num-gpus", "64", "--zero-stage", "3"),
+        *("--micro-batch-size", "1", "--seq-len", "4096", "--format", "json"),
+    ]
+    code = (
+        "import sys; from zerokit.cli.main import main\n"
+        f"sys.argv = {words!r}\n"
+        "try: main()\n"
+        "except SystemExit as stop: assert not stop.code, stop.code\n"
+        "heavy = {'torch', 'transformers', 'deepspeed', 'accelerate', 'matplotlib', 'numpy', 'rich.table'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, stdout=subprocess.DEVNULL)

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.docs.outputs import FILES, PAGES, PAIR, output_of
+from tests.tiny import REPOSITORY
+
+DOCS = REPOSITORY / "docs"
+BLOCK = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+FIGURE = re.compile(r"\b\d[\d,]*(?:\.\d+)? (?:GiB|MiB)|\b\d{1,3}(?:,\d{3})+\b")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("docs")
+
+
+def pairs(page: str) -> list[tuple[str, str]]:
+    return [(pair["command"], pair["output"]) for pair in PAIR.finditer((DOCS / page).read_text())]
+
+
+@pytest.mark.parametrize(("command", "output"), [pair for page in PAGES for pair in pairs(page)])
+def test_a_page_shows_what_its_command_prints(command: str, output: str, folder: Path) -> None:
+    if "--plot" in command:
+        pytest.importorskip("matplotlib")
+    assert output_of(command, folder) == output
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_command_has_its_output(page: str) -> None:
+    assert (DOCS / page).read_text().count("```bash\n") == len(pairs(page)) > 0
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_figure_in_the_text_was_printed(page: str) -> None:
+    text = (DOCS / page).read_text()
+    prose, printed = BLOCK.sub("", text), "\n".join(output for _, output in pairs(page))
+    figures = FIGURE.findall(prose)
+    assert figures
+    assert [figure for figure in figures if figure not in printed] == []
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_picture_is_today_s(name: str, folder: Path) -> None:
+    pytest.importorskip("matplotlib")
+    command = next(command for page in PAGES for command, _ in pairs(page) if name in command)
+    output_of(command, folder)
+    # matplotlib writes each text as a comment beside its outlines, which depend on its version.
+    words = [re.findall(r"<!-- (.*?) -->", (place / name).read_text()) for place in (folder, DOCS)]
+    assert words[0] == words[1]
+    assert "ZeRO-3" in words[0]

@@ -1,0 +1,144 @@
+"""Points of the grid: one training run each, rehearsed and estimated from the same description."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from tests.tiny import REPOSITORY
+from zerokit.config import DeepSpeedConfig
+from zerokit.memory import Lora, TrainingRun
+from zerokit.models import catalogue, load_model_shape
+
+SCRIPT = REPOSITORY / "tests" / "memory" / "scripts" / "train_one.py"
+_COMMAND = "from zerokit.cli.main import main; main()"
+STEPS = 3
+"""ZeRO-3 records the order of modules in the first two steps, and prefetches from the third on."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One training run."""
+
+    name: str
+    model: str
+    """In the catalogue."""
+    zero: dict[str, Any]
+    """The section zero_optimization."""
+    num_gpus: int = 8
+    micro_batch_size: int = 1
+    seq_len: int = 2048
+    precision: str = "bf16"
+    accumulation: int = 1
+    checkpointing: bool = False
+    attention: str = "sdpa"
+    optimizer: str | None = None
+    """What the script makes; None: AdamW in the ds_config."""
+    ds_optimizer: str = "AdamW"
+    lora: dict[str, Any] | None = None
+    changes: dict[str, Any] = field(default_factory=dict)
+    """To the model's config."""
+    extra: dict[str, Any] = field(default_factory=dict)
+    """Further sections of the ds_config."""
+    gpus_per_node: int = 8
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The model's config.json."""
+        known = catalogue.find(self.model)
+        assert known is not None, self.model
+        return {**known.config, **self.changes}
+
+    @property
+    def ds_config(self) -> dict[str, Any]:
+        """What DeepSpeed is given."""
+        config: dict[str, Any] = {
+            "train_micro_batch_size_per_gpu": self.micro_batch_size,
+            "gradient_accumulation_steps": self.accumulation,
+            "gradient_clipping": 1.0,
+            "zero_optimization": self.zero,
+            "zero_force_ds_cpu_optimizer": False,
+            "zero_allow_untested_optimizer": True,
+        }
+        if self.precision == "bf16":
+            config["bf16"] = {"enabled": True}
+        elif self.precision == "fp16":
+            config["fp16"] = {"enabled": True, "initial_scale_power": 4}
+        if self.optimizer is None:
+            config["optimizer"] = {"type": self.ds_optimizer, "params": {"lr": 1e-5}}
+        return {**config, **self.extra}
+
+    def training_run(self) -> TrainingRun:
+        """As the estimate is told of it."""
+        return TrainingRun(
+            model=load_model_shape(self.config),
+            ds_config=DeepSpeedConfig.model_validate(self.ds_config),
+            world_size=self.num_gpus,
+            gpus_per_node=self.gpus_per_node,
+            micro_batch_size=self.micro_batch_size,
+            seq_len=self.seq_len,
+            gradient_checkpointing=self.checkpointing,
+            attention=self.attention,  # type: ignore[arg-type]
+            optimizer=self.optimizer,  # type: ignore[arg-type]
+            lora=Lora(self.lora["rank"], tuple(self.lora["target_modules"])) if self.lora else None,
+        )
+
+    def description(self) -> dict[str, Any]:
+        """What the script reads."""
+        return {
+            **{
+                name: value
+                for name, value in asdict(self).items()
+                if name not in ("name", "changes", "extra")
+            },
+            "config": self.config,
+            "ds_config": self.ds_config,
+            "steps": STEPS,
+        }
+
+
+def key_of(point: Point) -> str:
+    """Of the rehearsal in a cache: what was run, by what, with which versions."""
+    versions = [f"{name} {version(name)}" for name in ("torch", "deepspeed", "transformers", "peft")]
+    parts = [json.dumps(point.description(), sort_keys=True), SCRIPT.read_text(encoding="utf-8"), *versions]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:24]
+
+
+def rehearse(point: Point, cache: Path | None = None) -> dict[str, Any]:
+    """The report of a rehearsal of `point`, from `cache` if it is there."""
+    file = cache / f"{key_of(point)}.json" if cache else None
+    if file is not None and file.is_file():
+        known: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        return known
+    with tempfile.TemporaryDirectory() as folder:
+        description = Path(folder) / "point.json"
+        description.write_text(json.dumps(point.description()), encoding="utf-8")
+        words = ["rehearse", "--num-gpus", point.num_gpus, "--gpus-per-node", point.gpus_per_node]
+        words += ["--gpu-memory", "2000GiB", "--format", "json", "--steps", STEPS, SCRIPT, description]
+        environment = {name: value for name, value in os.environ.items() if name != "DS_ACCELERATOR"}
+        environment |= {
+            "HF_HUB_OFFLINE": "1",
+            "PYTHONPATH": os.pathsep.join((str(REPOSITORY), os.environ.get("PYTHONPATH", ""))),
+        }
+        done = subprocess.run(
+            [sys.executable, "-c", _COMMAND, *map(str, words)],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+    if done.returncode not in (0, 1):
+        raise RuntimeError(f"{point.name}: {done.stderr[-3000:]}")
+    report: dict[str, Any] = json.loads(done.stdout)
+    if file is not None:
+        file.write_text(done.stdout, encoding="utf-8")
+    return report

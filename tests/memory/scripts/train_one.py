@@ -1,0 +1,88 @@
+"""Trains a model of a given config by deepspeed.initialize, as the file given as the only argument says."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import deepspeed
+import torch
+import torch._dynamo  # its import fails within zero.Init, which replaces Tensor.__new__
+from transformers import AutoConfig, AutoModelForCausalLM
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+
+
+def with_lora(model: Any, lora: dict[str, Any]) -> Any:
+    """Adapters of the base model's own dtype."""
+    from peft import LoraConfig, get_peft_model
+
+    config = LoraConfig(
+        r=lora["rank"], target_modules=lora["target_modules"], lora_dropout=0.0, task_type="CAUSAL_LM"
+    )
+    return get_peft_model(model, config, autocast_adapter_dtype=False)
+
+
+def optimizer_of(kind: str | None, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer | None:
+    """What a script makes; None leaves it to the ds_config."""
+    if kind == "adamw":
+        return torch.optim.AdamW(parameters, lr=1e-5)
+    if kind == "adamw_fused":
+        return torch.optim.AdamW(parameters, lr=1e-5, fused=True)
+    if kind == "sgd":
+        return torch.optim.SGD(parameters, lr=1e-5)
+    if kind == "sgd_momentum":
+        return torch.optim.SGD(parameters, lr=1e-5, momentum=0.9)
+    if kind == "adagrad":
+        return torch.optim.Adagrad(parameters, lr=1e-5)
+    if kind == "adafactor":
+        return torch.optim.Adafactor(parameters, lr=1e-5)
+    assert kind is None, kind
+    return None
+
+
+def build(point: dict[str, Any]) -> Any:
+    """The engine."""
+    keys = dict(point["config"])
+    config = AutoConfig.for_model(keys.pop("model_type"), **keys)
+    config.use_cache = False
+    ds_config = point["ds_config"]
+    stage_3 = ds_config["zero_optimization"]["stage"] == 3
+    with deepspeed.zero.Init(config_dict_or_path=ds_config, enabled=stage_3):
+        model: Any = AutoModelForCausalLM.from_config(
+            config, dtype=DTYPES[point["precision"]], attn_implementation=point["attention"]
+        )
+    if point["checkpointing"]:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    if point["lora"]:
+        model = with_lora(model, point["lora"])
+        if point["checkpointing"]:
+            model.enable_input_require_grads()
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    engine, *_ = deepspeed.initialize(
+        model=model,
+        model_parameters=trained,
+        optimizer=optimizer_of(point["optimizer"], trained),
+        config=ds_config,
+    )
+    return engine
+
+
+def main() -> None:
+    point = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    deepspeed.init_distributed()
+    engine = build(point)
+    shape = (point["micro_batch_size"], point["seq_len"])
+    ids = torch.randint(0, point["config"]["vocab_size"], shape, device=engine.device)
+    engine.train()
+    for _ in range(point["steps"] * point["accumulation"]):
+        loss = engine(input_ids=ids, labels=ids).loss
+        engine.backward(loss)
+        del loss
+        engine.step()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.memory.runs import ds_config, run, shape
+from zerokit.errors import ConfigError, ZerokitError
+from zerokit.memory import (
+    PHASES,
+    Estimate,
+    Generation,
+    Lora,
+    TrainingRun,
+    estimate,
+    model_states,
+    total_bytes,
+)
+from zerokit.models import load_model_shape
+
+
+def held(estimated: Estimate, phase: Any) -> int:
+    own = estimated.terms_of("gpu", phase)
+    always = () if phase in ("always", "init") else estimated.terms_of("gpu", "always")
+    return total_bytes(own) + total_bytes(always)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    stage=st.integers(0, 3),
+    world_size=st.sampled_from([1, 2, 3, 64]),
+    precision=st.sampled_from(["bf16", "fp16", "fp32"]),
+    checkpointing=st.booleans(),
+    accumulation=st.integers(1, 5),
+    attention=st.sampled_from(["sdpa", "eager", "flash_attention_2"]),
+    offload=st.sampled_from([None, "cpu"]),
+)
+def test_the_peak_is_the_largest_phase_and_its_terms_add_up(
+    stage: int,
+    world_size: int,
+    precision: str,
+    checkpointing: bool,
+    accumulation: int,
+    attention: Any,
+    offload: str | None,
+) -> None:
+    zero = {"offload_optimizer": {"device": offload}} if offload and stage else None
+    estimated = estimate(
+        run(
+            stage,
+            world_size=world_size,
+            precision=precision,
+            zero=zero,
+            gradient_checkpointing=checkpointing,
+            gradient_accumulation_steps=accumulation,
+            attention=attention,
+        )
+    )
+    device = estimated.device
+    assert device.peak_bytes == max(device.by_phase.values()) == total_bytes(device.terms_at_peak)
+    assert device.steady_bytes == total_bytes(estimated.terms_of("gpu", "always")) <= device.peak_bytes
+    assert all(device.by_phase[phase] == held(estimated, phase) for phase in device.by_phase)
+    assert all(term.bytes > 0 and term.phase in PHASES for term in estimated.terms)
+    assert device.peak_bytes < estimated.device_low_bytes < estimated.device_high_bytes
+    assert estimated.host.pinned_bytes <= estimated.host.peak_bytes
+    assert estimated.host.per_node_bytes == min(8, world_size) * estimated.host.peak_bytes
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_model_states_are_the_zero_papers(stage: int) -> None:
+    estimated = estimate(run(stage, world_size=8))
+    paper = model_states(shape().num_parameters, zero_stage=stage, world_size=8)
+    assert estimated.model_states == paper
+    assert estimated.num_parameters == estimated.num_trainable_parameters == shape().num_parameters
+
+
+def test_stage_3_can_take_more_than_stage_2() -> None:
+    # With few GPUs, a model below stage3_max_live_parameters is gathered whole on top of everything else.
+    model = load_model_shape("meta-llama/Llama-3.2-1B")
+    peaks = [estimate(run(stage, model=model, world_size=8)).device.peak_bytes for stage in (2, 3)]
+    assert peaks[1] > peaks[0]
+    gathered = [term.name for term in estimate(run(3, model=model, world_size=8)).device.terms_at_peak]
+    assert "gathered parameters" in gathered
+
+
+def test_stage_2_holds_16_bytes_divided_as_the_paper_says() -> None:
+    estimated = estimate(run(2, world_size=4))
+    count = shape().num_parameters
+    terms = {term.name: term.bytes for term in estimated.terms_of("gpu", "always")}
+    assert terms["parameters"] == pytest.approx(2 * count, abs=64)
+    assert terms["optimizer states"] == pytest.approx(12 * count / 4, abs=64)
+
+
+def test_a_number_of_parameters_has_states_and_buffers_but_no_activations() -> None:
+    estimated = estimate(run(3, model=7_500_000_000, world_size=64))
+    assert estimated.model_states.total_bytes == 16 * 7_500_000_000 // 64
+    assert not estimated.activations_counted
+    assert "activations" not in {term.name for term in estimated.terms}
+    assert any("activations are not counted" in warning for warning in estimated.warnings)
+
+
+def test_lora_trains_little_and_saves_less() -> None:
+    full, lora = (estimate(run(2, lora=one)) for one in (None, Lora(8, ("q_proj", "v_proj"))))
+    assert lora.num_trainable_parameters == 4 * (8 * (512 + 512) + 8 * (512 + 256))
+    assert lora.num_parameters == full.num_parameters + lora.num_trainable_parameters
+    activations = [
+        next(term.bytes for term in one.terms_of("gpu", "forward") if term.name == "activations")
+        for one in (full, lora)
+    ]
+    assert activations[1] < activations[0]
+
+
+def test_checkpointing_and_a_chunked_loss_save_memory() -> None:
+    plain = estimate(run(2)).device.peak_bytes
+    checkpointed = estimate(run(2, gradient_checkpointing=True)).device.peak_bytes
+    chunked = estimate(run(2, gradient_checkpointing=True, chunked_loss=True)).device.peak_bytes
+    assert chunked < checkpointed < plain
+
+
+def test_accumulation_keeps_a_second_set_of_gradients_under_stage_2() -> None:
+    model = load_model_shape("meta-llama/Llama-3.2-1B")
+    once, often = (
+        estimate(run(2, model=model, seq_len=128, gradient_accumulation_steps=steps)).device.by_phase[
+            "backward"
+        ]
+        for steps in (1, 4)
+    )
+    assert often > once
+
+
+def test_generation_counts_the_cache() -> None:
+    estimated = estimate(run(2, generation=Generation(batch_size=4, seq_len=2048)))
+    cache = next(term for term in estimated.terms if term.name == "cache of keys and values")
+    assert cache.bytes == 2 * 2 * 4 * (4 * 2048) * 256
+    assert "generation" in estimated.device.by_phase
+
+
+def test_the_fullest_rank_is_taken_unless_one_is_named() -> None:
+    peaks = [estimate(run(2, world_size=4, rank=rank)).device.peak_bytes for rank in range(4)]
+    assert estimate(run(2, world_size=4)).device.peak_bytes == max(peaks)
+
+
+def test_unknown_shapes_are_warned_of() -> None:
+    assert estimate(run(2)).warnings == ()
+    other = load_model_shape({**shape().config, "model_type": "granite"})
+    assert any("granite" in warning for warning in estimate(run(2, model=other)).warnings)
+    quantized = estimate(run(3, zero={"zero_quantized_weights": True}))
+    assert any("zero_quantized_weights" in warning for warning in quantized.warnings)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"world_size": 0}, "world_size is 0"),
+        ({"micro_batch_size": -1}, "micro_batch_size is -1"),
+        ({"seq_len": 0}, "seq_len is 0"),
+        ({"model": 0}, "model is 0"),
+        ({"rank": 4}, "rank is 4"),
+        ({"lora": Lora(8, ("nothing",))}, "no module 'nothing'"),
+        ({"model": 10, "lora": Lora(8)}, "LoRA and frozen modules need a model"),
+        ({"model": 10, "num_trainable_parameters": 11}, "num_trainable_parameters is 11"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ZerokitError, match=message):
+        estimate(run(2, **{"world_size": 4, **changes}))
+
+
+def test_auto_is_refused_with_its_place() -> None:
+    config = ds_config(2, zero={"reduce_bucket_size": "auto"})
+    with pytest.raises(ConfigError, match=r"zero_optimization\.reduce_bucket_size"):
+        estimate(run(config=config))
+
+
+def test_a_70b_model_takes_a_tenth_of_a_second() -> None:
+    model = load_model_shape("meta-llama/Llama-3.1-70B")
+    asked = run(3, model=model, world_size=64, seq_len=4096, gradient_checkpointing=True)
+    assert isinstance(asked, TrainingRun)
+    spent = []
+    for _ in range(3):
+        begin = time.process_time()
+        estimate(asked)
+        spent.append(time.process_time() - begin)
+    assert min(spent) < 0.1
+
+
+def test_nothing_heavy_is_imported() -> None:
+    code = "import zerokit.memory, sys, json; print(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60
+    )
+    assert not {"torch", "transformers", "deepspeed", "accelerate", "numpy"} & set(json.loads(done.stdout))

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from tests.memory.runs import LLAMA, run
+from zerokit.memory import Lora
+from zerokit.memory.layout import layout_of
+from zerokit.models import load_model_shape
+
+MOE: dict[str, Any] = {
+    "model_type": "qwen3_moe",
+    "vocab_size": 100,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "moe_intermediate_size": 16,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "tie_word_embeddings": True,
+}
+GPT2: dict[str, Any] = {"model_type": "gpt2", "vocab_size": 100, "n_embd": 32, "n_head": 4, "n_layer": 3}
+
+
+def _model(config: dict[str, Any]) -> Any:
+    keys = dict(config)
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(AutoConfig.for_model(keys.pop("model_type"), **keys))
+
+
+@pytest.mark.parametrize("config", [LLAMA, GPT2], ids=lambda config: config["model_type"])
+def test_parameters_come_in_the_models_own_order(config: dict[str, Any]) -> None:
+    layout = layout_of(run(model=load_model_shape(config)))
+    assert [one.elements for one in layout.parameters] == [one.numel() for one in _model(config).parameters()]
+
+
+def test_modules_of_a_mixture_own_what_they_own_in_the_model() -> None:
+    # In some mixtures the router comes before the experts where the model has it after them.
+    layout = layout_of(run(model=load_model_shape(MOE)))
+    theirs = [(name.removesuffix(".weight"), one.numel()) for name, one in _model(MOE).named_parameters()]
+    theirs = [(name.rpartition(".")[0] if ".experts." in name else name, size) for name, size in theirs]
+    assert sorted((one.module, one.elements) for one in layout.parameters) == sorted(theirs)
+
+
+@pytest.mark.parametrize(
+    ("config", "targets"),
+    [(LLAMA, ("q_proj", "down_proj")), (LLAMA, ("all-linear",)), (GPT2, ("c_attn", "c_fc"))],
+    ids=["some", "all", "conv1d"],
+)
+def test_adapters_are_pefts(config: dict[str, Any], targets: tuple[str, ...]) -> None:
+    wanted: Any = targets[0] if targets == ("all-linear",) else list(targets)
+    adapted = get_peft_model(_model(config), LoraConfig(r=4, target_modules=wanted))
+    layout = layout_of(run(model=load_model_shape(config), lora=Lora(4, targets)))
+    theirs = [(one.numel(), one.requires_grad) for one in adapted.parameters()]
+    assert [(one.elements, one.trainable) for one in layout.parameters] == theirs
+
+
+def test_frozen_modules_are_not_trained() -> None:
+    layout = layout_of(run(frozen_modules=("model.embed_tokens", "model.layers.0.")))
+    frozen = {one.module.split(".self_attn")[0] for one in layout.parameters if not one.trainable}
+    assert "model.embed_tokens" in frozen
+    assert all(name.startswith(("model.embed_tokens", "model.layers.0")) for name in frozen)
+    assert layout.num_frozen + layout.num_trainable == layout.num_parameters

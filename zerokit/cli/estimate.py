@@ -1,0 +1,229 @@
+"""``zerokit estimate``: where the bytes of a training run go, without running it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from zerokit.cli import estimate_options as options
+from zerokit.cli.output import print_json, to_json, write_file
+from zerokit.errors import ConfigError, ZerokitError
+
+if TYPE_CHECKING:
+    from zerokit.estimation import Axes, Fit, Limits, Question
+    from zerokit.memory import Estimate
+    from zerokit.models import ModelShape
+
+
+def estimate(
+    model: options.Model,
+    num_gpus: options.NumGpus,
+    gpus_per_node: options.GpusPerNode = 8,
+    micro_batch_size: options.MicroBatchSize = None,
+    seq_len: options.SeqLen = None,
+    gradient_accumulation_steps: options.GradientAccumulationSteps = None,
+    ds_config: options.DsConfig = None,
+    target: options.Target = "trainer",
+    zero_stage: options.ZeroStage = None,
+    offload_optimizer: options.OffloadOptimizer = None,
+    offload_param: options.OffloadParam = None,
+    precision: options.Precision = None,
+    gradient_checkpointing: options.GradientCheckpointing = False,
+    attention: options.Attention = "sdpa",
+    optimizer: options.Optimizer = None,
+    lora_rank: options.LoraRank = None,
+    lora_targets: options.LoraTargets = None,
+    trainable_parameters: options.TrainableParameters = None,
+    freeze: options.Freeze = None,
+    chunked_loss: options.ChunkedLoss = False,
+    packing: options.Packing = False,
+    gpu: options.Gpu = None,
+    gpu_memory: options.GpuMemory = None,
+    fit: options.FitInto = None,
+    explain: options.Explain = False,
+    plot: options.Plot = None,
+    output_format: options.OutputFormat = "text",
+    output: options.Output = None,
+) -> None:
+    """Print what a training run holds in memory, term by term. Exits with 1 if it does not fit.
+
+    Sizes may be lists, such as --zero-stage 0,1,2,3: then there is one line for each combination.
+    """
+    from zerokit.estimation import Question
+
+    _check_files(plot, output)
+    axes = _axes(zero_stage, num_gpus, micro_batch_size, seq_len)
+    memory = _gpu_memory(gpu, gpu_memory, fit)
+    question = Question(
+        model=_model(model, seq_len),
+        num_gpus=axes.num_gpus[0],
+        gpus_per_node=gpus_per_node,
+        ds_config=ds_config,
+        target=target,
+        offload_optimizer=offload_optimizer,
+        offload_param=offload_param,
+        precision=precision,
+        gradient_accumulation_steps=gradient_accumulation_steps,
+        gradient_checkpointing=gradient_checkpointing,
+        attention=attention,
+        optimizer=optimizer,
+        lora=_lora(lora_rank, lora_targets),
+        num_trainable_parameters=_count(trainable_parameters),
+        frozen_modules=tuple(freeze or ()),
+        chunked_loss=chunked_loss,
+        packing=packing,
+    )
+    _answer(question, axes, memory, fit is not None, explain, plot, output_format, output)
+
+
+def _axes(zero_stage: str | None, num_gpus: str, micro_batch_size: str | None, seq_len: str | None) -> Axes:
+    from zerokit.estimation import Axes
+
+    return Axes(
+        zero_stage=_sizes(zero_stage, "--zero-stage", least=0),
+        num_gpus=_sizes(num_gpus, "--num-gpus"),
+        micro_batch_size=_sizes(micro_batch_size, "--micro-batch-size"),
+        seq_len=_sizes(seq_len, "--seq-len"),
+    )
+
+
+def _model(model: str, seq_len: str | None) -> ModelShape | int:
+    from zerokit.estimation.ask import as_model
+
+    found = as_model(model)
+    if seq_len is None and not isinstance(found, int):
+        raise ConfigError(
+            "activations depend on the length of sequences, which is not given",
+            where="--seq-len",
+            hint="Give it, or a bare number of parameters such as 7.5B in place of the model",
+        )
+    return found
+
+
+def _count(text: str | None) -> int | None:
+    from zerokit.units import parse_count
+
+    try:
+        return None if text is None else parse_count(text)
+    except ZerokitError as error:
+        raise ConfigError(error.message, where="--trainable-parameters", hint=error.hint) from None
+
+
+def _answer(
+    question: Question,
+    axes: Axes,
+    memory: int | None,
+    find: bool,
+    explain: bool,
+    plot: Path | None,
+    output_format: str,
+    output: Path | None,
+) -> None:
+    from zerokit.estimation import Runs, find_limits, sweep, verdict
+    from zerokit.estimation.data import as_data, sweep_data
+
+    if axes.varied and (find or explain):
+        raise ConfigError(
+            "is for one run, and lists are given",
+            where="--fit" if find else "--explain",
+            hint=f"Give one value for {' and '.join(axes.varied)}",
+        )
+    runs = Runs()
+    estimates = sweep(question, axes, runs)
+    answers = [(one, None if memory is None else verdict(one, memory)) for one in estimates]
+    limits = None
+    if find and memory is not None:
+        limits = find_limits(next(axes.questions(question)), memory, runs)
+    data = sweep_data(answers) if axes.varied else as_data(*answers[0], limits)
+    if plot is not None:
+        from zerokit.estimation.plot import write_plot
+
+        write_plot(estimates, plot, memory)
+    if output is not None:
+        write_file(output, to_json(data), force=True)
+    if output_format == "json":
+        print_json(data)
+    else:
+        _print_text(answers, axes, limits, explain)
+    if memory is not None and all(one is not None and one.verdict == "does not fit" for _, one in answers):
+        raise typer.Exit(1)
+
+
+def _print_text(
+    answers: list[tuple[Estimate, Fit | None]], axes: Axes, limits: Limits | None, explain: bool
+) -> None:
+    from zerokit.estimation.explain import print_explanation
+    from zerokit.estimation.table import print_estimate, print_sweep
+
+    if explain:
+        print_explanation(answers[0][0])
+    elif axes.varied:
+        print_sweep(answers, axes.varied)
+    else:
+        print_estimate(*answers[0], limits)
+
+
+def _sizes(text: str | None, option: str, least: int = 1) -> tuple[int, ...]:
+    """``"1,2,4"`` as numbers, each once."""
+    found = []
+    for word in () if text is None else text.split(","):
+        try:
+            size = int(word)
+        except ValueError:
+            raise ConfigError(
+                f"'{word}' is not a whole number", where=option, hint="Write it like 4, or 1,2,4"
+            ) from None
+        if size < least:
+            raise ConfigError(f"is {size}", where=option, hint=f"Give {least} or more")
+        found.append(size)
+    return tuple(dict.fromkeys(found))
+
+
+def _lora(rank: int | None, targets: str | None) -> Any:
+    from zerokit.memory import Lora
+
+    if rank is None:
+        if targets is not None:
+            raise ConfigError("there is no adapter", where="--lora-targets", hint="Give its --lora-rank")
+        return None
+    if targets is None:
+        return Lora(rank)
+    return Lora(rank, tuple(name.strip() for name in targets.split(",") if name.strip()))
+
+
+def _gpu_memory(gpu: str | None, gpu_memory: str | None, fit: str | None) -> int | None:
+    given = {"--gpu": gpu, "--gpu-memory": gpu_memory, "--fit": fit}
+    named = [(option, text) for option, text in given.items() if text is not None]
+    if len(named) > 1:
+        both = " and ".join(option for option, _ in named)
+        raise ConfigError("more than one says how much memory there is", where=both, hint="Give one of them")
+    if gpu is not None:
+        from zerokit.rehearsal.devices import card
+
+        return card(gpu).total_bytes
+    return _bytes(*named[0]) if named else None
+
+
+def _bytes(option: str, text: str) -> int:
+    from zerokit.units import parse_bytes
+
+    try:
+        size = parse_bytes(text)
+    except ZerokitError as error:
+        raise ConfigError(error.message, where=option, hint=error.hint) from None
+    if size < 2**20:
+        raise ConfigError(f"'{text}' is no GPU's memory", where=option, hint="Write it like 80GiB")
+    return size
+
+
+def _check_files(plot: Path | None, output: Path | None) -> None:
+    if plot is not None:
+        from zerokit.estimation.plot import check_plot
+
+        check_plot(plot)
+    for file in (plot, output):
+        if file is not None and not file.resolve().parent.is_dir():
+            folder = file.resolve().parent
+            raise ConfigError("its folder does not exist", where=str(file), hint=f"Make {folder} first")

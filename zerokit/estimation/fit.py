@@ -1,0 +1,134 @@
+"""Does it fit, and what would: the estimate turned round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from zerokit.errors import ConfigError
+from zerokit.estimation.question import Question, Runs
+from zerokit.memory import Estimate, estimate
+from zerokit.models import ModelShape
+
+Verdict = Literal["fits", "tight", "does not fit"]
+
+_SEQ_STEP = 64
+"""Lengths are tried in multiples of this."""
+_LONGEST = 2**24
+_MOST_SEQUENCES = 2**16
+_MOST_NODES = 2**13
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A run against the memory of one GPU."""
+
+    verdict: Verdict
+    """``tight``: it depends on what is only known as an interval."""
+    needed_low_bytes: int
+    needed_high_bytes: int
+    gpu_memory_bytes: int
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How far one size can go while the others stay; None: nothing fits, or nothing can vary."""
+
+    micro_batch_size: int | None
+    """The largest that surely fits."""
+    seq_len: int | None
+    """The longest multiple of 64 tokens that surely fits; the model's own longest if that fits."""
+    num_gpus: int | None
+    """The fewest on which it surely fits."""
+
+
+def verdict(answer: Estimate, gpu_memory_bytes: int) -> Fit:
+    """Compare the peak, with all that is guessed at its least and at its most, with a GPU's memory."""
+    low, high = answer.device_low_bytes, answer.device_high_bytes
+    if high <= gpu_memory_bytes:
+        word: Verdict = "fits"
+    else:
+        word = "tight" if low <= gpu_memory_bytes else "does not fit"
+    return Fit(word, low, high, gpu_memory_bytes)
+
+
+def find_limits(question: Question, gpu_memory_bytes: int, runs: Runs | None = None) -> Limits:
+    """The largest micro batch, the longest sequence and the fewest GPUs, each with the other two as asked.
+
+    Raises:
+        ZerokitError: the question itself cannot be.
+    """
+    runs = runs or Runs()
+
+    def fits(**sizes: int) -> bool:
+        answer = estimate(runs.training_run(replace(question, **sizes)))  # type: ignore[arg-type]
+        return verdict(answer, gpu_memory_bytes).verdict == "fits"
+
+    counted = isinstance(question.model, ModelShape)
+    batch = seq_len = None
+    if counted and question.seq_len is not None:
+        batch = _largest(lambda size: fits(micro_batch_size=size), _MOST_SEQUENCES)
+        seq_len = _longest(question, fits)
+    return Limits(batch, seq_len, _fewest(question, fits))
+
+
+def _longest(question: Question, fits: Callable[..., bool]) -> int | None:
+    assert isinstance(question.model, ModelShape)
+    longest = question.model.max_position_embeddings or _LONGEST
+    if fits(seq_len=longest):
+        return longest
+    steps = _largest(lambda number: fits(seq_len=number * _SEQ_STEP), max(1, longest // _SEQ_STEP))
+    return None if steps is None else steps * _SEQ_STEP
+
+
+def _largest(fits: Callable[[int], bool], most: int) -> int | None:
+    """The largest number from 1 to `most` that fits, where more never fits better."""
+    if not fits(1):
+        return None
+    good, bad = 1, 2
+    while bad <= most and fits(bad):
+        good, bad = bad, 2 * bad
+    bad = min(bad, most + 1)
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        if fits(middle):
+            good = middle
+        else:
+            bad = middle
+    return good
+
+
+def _fewest(question: Question, fits: Callable[..., bool]) -> int | None:
+    """GPUs within one node are tried one by one, then whole nodes."""
+
+    def possible(num_gpus: int) -> bool:
+        try:
+            return fits(num_gpus=num_gpus)
+        except ConfigError:
+            return False  # a batch or a sharding that does not divide among so many
+
+    per_node = question.gpus_per_node
+    for num_gpus in range(1, per_node + 1):
+        if possible(num_gpus):
+            return num_gpus
+    if question.zero_stage == 0:
+        return None
+    bad, good = 1, next(filter(lambda nodes: possible(nodes * per_node), _doubled()), None)
+    if good is None:
+        return None
+    bad = good // 2
+    while good - bad > 1:
+        middle = (good + bad) // 2
+        if possible(middle * per_node):
+            good = middle
+        else:
+            bad = middle
+    return good * per_node
+
+
+def _doubled() -> Iterator[int]:
+    nodes = 2
+    while nodes <= _MOST_NODES:
+        yield nodes
+        nodes *= 2

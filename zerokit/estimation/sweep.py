@@ -1,0 +1,42 @@
+"""Many runs that differ in a few sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from itertools import product
+
+from zerokit.estimation.question import Question, Runs
+from zerokit.memory import Estimate, estimate
+
+
+@dataclass(frozen=True, kw_only=True)
+class Axes:
+    """The values that each size takes; an empty tuple leaves the question's own."""
+
+    zero_stage: tuple[int, ...] = ()
+    num_gpus: tuple[int, ...] = ()
+    micro_batch_size: tuple[int, ...] = ()
+    seq_len: tuple[int, ...] = ()
+
+    @property
+    def varied(self) -> tuple[str, ...]:
+        """Names of those with more than one value."""
+        return tuple(field.name for field in fields(self) if len(getattr(self, field.name)) > 1)
+
+    def questions(self, question: Question) -> Iterator[Question]:
+        """Every combination, the last axis changing fastest."""
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        given = {name: values for name, values in given.items() if values}
+        for values in product(*given.values()):
+            yield replace(question, **dict(zip(given, values, strict=True)))
+
+
+def sweep(question: Question, axes: Axes, runs: Runs | None = None) -> list[Estimate]:
+    """One estimate for each combination.
+
+    Raises:
+        ZerokitError: one of them cannot be.
+    """
+    runs = runs or Runs()
+    return [estimate(runs.training_run(one)) for one in axes.questions(question)]

@@ -1,0 +1,276 @@
+"""An estimate for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from zerokit.console import stdout, table
+from zerokit.estimation.fit import Fit, Limits
+from zerokit.estimation.states import host_at_peak, states_lines
+from zerokit.memory import Estimate, Term
+from zerokit.memory.settings import settings_of
+from zerokit.units import GIB, format_bytes, format_count, quantity
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_MOST_LINES = 14
+_VERDICTS = {
+    "fits": "Fits",
+    "tight": "Tight: it fits or not by what is only known as an interval",
+    "does not fit": "Does not fit",
+}
+_PHASE_NAMES = {"step": "optimizer step", "always": "between steps"}
+_LONGEST_FORMULA = 40
+"""Longer ones are for --explain."""
+REHEARSE = "zerokit rehearse runs the real script where an estimate is not enough"
+
+
+def print_estimate(answer: Estimate, fit: Fit | None = None, limits: Limits | None = None) -> None:
+    """Print one estimate on stdout."""
+    _print(_parts(answer, fit, limits))
+
+
+def print_sweep(answers: list[tuple[Estimate, Fit | None]], varied: tuple[str, ...]) -> None:
+    """Print several on stdout: one line each, the sizes that differ first."""
+    _print(_sweep_parts(answers, varied))
+
+
+def _print(parts: Iterable[Table | str]) -> None:
+    console = stdout()
+    for part in parts:
+        if isinstance(part, str):
+            console.print(part, markup=False, highlight=False, soft_wrap=True)
+        else:
+            console.print(part)
+
+
+def _parts(answer: Estimate, fit: Fit | None, limits: Limits | None) -> Iterator[Table | str]:
+    yield heading(answer)
+    yield ""
+    yield _states(answer)
+    yield _memory(answer)
+    yield _phases(answer)
+    yield _terms(
+        f"What makes the peak, in {phase_name(answer.device.peak_phase)}", answer.device.terms_at_peak
+    )
+    host = host_at_peak(answer)
+    if host:
+        yield _terms(f"On the host, one rank, in {phase_name(answer.host.peak_phase)}", host)
+    if answer.nvme.per_rank_bytes:
+        yield _terms("On NVMe, one rank", answer.terms_of("nvme"))
+    yield from _overheads(answer)
+    yield from _fit_lines(fit)
+    yield from _limit_lines(answer, fit, limits)
+    yield from _notes(answer)
+
+
+def heading(answer: Estimate, without: tuple[str, ...] = ()) -> str:
+    """The run in one line, but for the sizes named in `without`."""
+    run, settings = answer.run, settings_of(answer.run)
+    trained = answer.num_trainable_parameters
+    model = f"Φ = {format_count(answer.num_parameters)}"
+    if not isinstance(run.model, int):
+        model = f"{run.model.name} (Φ = {answer.num_parameters:,})"
+    if trained != answer.num_parameters:
+        model += f", Φₜ = {trained:,} trained"
+    gpus = "" if "num_gpus" in without else f" on {quantity(run.world_size, 'GPU')}"
+    if run.world_size > run.gpus_per_node:
+        gpus += f", {run.gpus_per_node} per node"
+    words = [] if "zero_stage" in without else [f"ZeRO-{run.zero_stage}"]
+    words += [settings.precision, settings.optimizer.name]
+    for what, device in (("optimizer", settings.offload_optimizer), ("parameters", settings.offload_param)):
+        if device != "none":
+            words.append(f"{what} on {'the host' if device == 'cpu' else 'NVMe'}")
+    if run.lora is not None:
+        words.append(f"LoRA of rank {run.lora.rank}")
+    if answer.activations_counted:
+        if "micro_batch_size" not in without:
+            words.append(f"micro batch {run.micro_batch_size}")
+        if "seq_len" not in without:
+            words.append(f"{run.seq_len:,} tokens")
+        words.append(f"{run.attention} attention")
+        if run.gradient_checkpointing:
+            words.append("gradient checkpointing")
+    if settings.accumulation_steps > 1:
+        words.append(f"accumulation over {settings.accumulation_steps}")
+    return f"{model}{gpus}: {', '.join(words)}"
+
+
+def _states(answer: Estimate) -> Table:
+    lines = states_lines(answer)
+    rows = [(line.name, line.symbols, line.numbers, format_bytes(line.bytes), line.where) for line in lines]
+    formula = " + ".join(line.symbols for line in lines)
+    rows.append(("on the GPU", "", "", format_bytes(sum(line.bytes for line in lines)), ""))
+    return table(f"Model states, {formula} bytes", ["", "Formula", "Numbers", "One GPU", "Where"], rows)
+
+
+def _memory(answer: Estimate) -> Table:
+    device, host = answer.device, answer.host
+    rows = [
+        (
+            "GPU, allocated",
+            format_bytes(device.peak_bytes),
+            format_bytes(device.steady_bytes),
+            f"in {phase_name(device.peak_phase)}",
+        ),
+        ("  and outside it", _span(answer.device_low_bytes, answer.device_high_bytes), "", "guess"),
+        (
+            "Host, one rank",
+            format_bytes(host.peak_bytes),
+            format_bytes(host.steady_bytes),
+            f"in {phase_name(host.peak_phase)}",
+        ),
+        ("  of it pinned", format_bytes(host.pinned_bytes), "", ""),
+        ("Host, one node", format_bytes(host.per_node_bytes), "", _ranks(answer)),
+        ("  of it pinned", format_bytes(host.per_node_pinned_bytes), "", ""),
+    ]
+    if answer.nvme.per_node_bytes:
+        held = format_bytes(answer.nvme.per_node_bytes)
+        rows.append(("NVMe, one node", held, held, _ranks(answer)))
+    return table("Memory", ["", "Peak", "Between steps", ""], rows)
+
+
+def _ranks(answer: Estimate) -> str:
+    return quantity(min(answer.run.world_size, answer.run.gpus_per_node), "rank")
+
+
+def _phases(answer: Estimate) -> Table:
+    device = answer.device
+    rows = [
+        (phase_name(phase), format_bytes(held), "peak" if phase == device.peak_phase else "")
+        for phase, held in device.by_phase.items()
+    ]
+    return table("GPU by phase", ["Phase", "Allocated", ""], rows)
+
+
+def _terms(title: str, terms: Iterable[Term]) -> Table:
+    held = sorted((term for term in terms if term.bytes), key=lambda term: -term.bytes)
+    total = sum(term.bytes for term in held)
+    shown, rest = held[:_MOST_LINES], held[_MOST_LINES:]
+    rows: list[tuple[str, ...]] = [
+        (
+            term.name,
+            format_bytes(term.bytes),
+            f"{term.bytes / total:.1%}",
+            term.certainty,
+            _short(term.symbols),
+        )
+        for term in shown
+    ]
+    if rest:
+        size = sum(term.bytes for term in rest)
+        rows.append((f"{len(rest)} more", format_bytes(size), f"{size / total:.1%}", "", ""))
+    return table(title, ["Term", "Bytes", "Share", "How sure", "Formula"], rows)
+
+
+def _short(symbols: str) -> str:
+    return symbols if len(symbols) <= _LONGEST_FORMULA else "see --explain"
+
+
+def _overheads(answer: Estimate) -> Iterator[str]:
+    for term in answer.overheads:
+        yield f"Beside it, a guess: {term.name}, {_span(term.low, term.high)}; {term.source}"
+
+
+def _fit_lines(fit: Fit | None) -> Iterator[str]:
+    if fit is not None:
+        needed = _span(fit.needed_low_bytes, fit.needed_high_bytes)
+        yield f"{_VERDICTS[fit.verdict]}: needs {needed} of {format_bytes(fit.gpu_memory_bytes)}"
+
+
+def _limit_lines(answer: Estimate, fit: Fit | None, limits: Limits | None) -> Iterator[str]:
+    if limits is None or fit is None:
+        return
+    run = answer.run
+    size = format_bytes(fit.gpu_memory_bytes)
+    gpus = quantity(run.world_size, "GPU")
+    if answer.activations_counted:
+        batch = limits.micro_batch_size
+        yield (
+            f"Largest micro batch at {run.seq_len:,} tokens on {gpus} of {size}: "
+            f"{'none' if batch is None else format(batch, ',')}"
+        )
+        longest = limits.seq_len
+        yield (
+            f"Longest sequences at micro batch {run.micro_batch_size} on {gpus} of {size}: "
+            f"{'none' if longest is None else f'{longest:,} tokens'}"
+        )
+    fewest = limits.num_gpus
+    yield f"Fewest GPUs of {size}: {'no number of them' if fewest is None else format(fewest, ',')}"
+
+
+def _notes(answer: Estimate) -> Iterator[str]:
+    for warning in answer.warnings:
+        yield f"Note: {warning}"
+    if answer.warnings:
+        yield f"Hint: {REHEARSE}"
+
+
+def _sweep_parts(
+    answers: list[tuple[Estimate, Fit | None]], varied: tuple[str, ...]
+) -> Iterator[Table | str]:
+    first, fit = answers[0]
+    yield heading(first, without=varied)
+    yield ""
+    columns = [_COLUMNS[name] for name in varied]
+    columns += ["States", "Peak", "in", "Up to", "Steady", "Host", "Node"]
+    has_nvme = any(answer.nvme.per_node_bytes for answer, _ in answers)
+    columns += ["NVMe"] * has_nvme + ["Fits"] * (fit is not None)
+    yield table("GiB", columns, [_sweep_row(*one, varied, has_nvme) for one in answers])
+    yield "States: on one GPU, as the ZeRO paper counts. Peak and Steady: on one GPU, as torch allocates"
+    yield "Up to: the peak with what is only guessed. Host: one rank. Node: all ranks of one node"
+    yield from _verdicts(answers)
+    for warning in dict.fromkeys(warning for answer, _ in answers for warning in answer.warnings):
+        yield f"Note: {warning}"
+
+
+_COLUMNS = {"zero_stage": "ZeRO", "num_gpus": "GPUs", "micro_batch_size": "Batch", "seq_len": "Tokens"}
+
+
+def _sweep_row(answer: Estimate, fit: Fit | None, varied: tuple[str, ...], has_nvme: bool) -> tuple[str, ...]:
+    run = answer.run
+    sizes = {
+        "zero_stage": run.zero_stage,
+        "num_gpus": run.world_size,
+        "micro_batch_size": run.micro_batch_size,
+        "seq_len": run.seq_len,
+    }
+    row = ["-" if sizes[name] is None else f"{sizes[name]:,}" for name in varied]
+    row += [
+        _gib(answer.model_states.total_bytes),
+        _gib(answer.device.peak_bytes),
+        answer.device.peak_phase,
+        _gib(answer.device_high_bytes),
+        _gib(answer.device.steady_bytes),
+        _gib(answer.host.peak_bytes),
+        _gib(answer.host.per_node_bytes),
+    ]
+    row += [_gib(answer.nvme.per_node_bytes)] * has_nvme
+    if fit is not None:
+        row.append({"fits": "yes", "tight": "tight", "does not fit": "no"}[fit.verdict])
+    return tuple(row)
+
+
+def _verdicts(answers: list[tuple[Estimate, Fit | None]]) -> Iterator[str]:
+    fits = [fit for _, fit in answers if fit is not None]
+    if fits:
+        number = sum(fit.verdict == "fits" for fit in fits)
+        yield f"{number} of {len(fits)} surely fit a GPU of {format_bytes(fits[0].gpu_memory_bytes)}"
+
+
+def _gib(num_bytes: int) -> str:
+    return f"{num_bytes / GIB:,.{1 if num_bytes >= 10 * GIB else 2}f}"
+
+
+def _span(low: int, high: int) -> str:
+    first, second = format_bytes(low), format_bytes(high)
+    if first.split()[1] == second.split()[1]:
+        first = first.split()[0]
+    return f"{first} to {second}"
+
+
+def phase_name(phase: str) -> str:
+    """As people say it."""
+    return _PHASE_NAMES.get(phase, phase)

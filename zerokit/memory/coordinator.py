@@ -1,0 +1,204 @@
+"""Stage 3's gathering of parameters, replayed: fetch, prefetch and release in the order of modules' calls.
+
+Source: deepspeed/runtime/zero/partitioned_param_coordinator.py, with a complete trace, as from the third
+forward pass on; sizes of buffers: partition_parameters.py all_gather_coalesced.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from zerokit.memory.layout import Parameter
+from zerokit.memory.model_states import ceil_div
+from zerokit.memory.settings import Settings
+from zerokit.memory.timeline import Timeline
+
+GATHERED = "gathered parameters"
+KEPT_BY_AUTOGRAD = "gathered parameters that autograd keeps"
+GATHER_BUFFERS = "buffers of parameters being gathered"
+COPIES_TO_GPU = "shards copied to the GPU"
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a module, forward or backward."""
+
+    module: str
+    parameters: tuple[Parameter, ...]
+
+
+class Gather:
+    """Parameters that are gathered together, until all of them have been used once."""
+
+    def __init__(self, parameters: Sequence[Parameter], buffer: int) -> None:
+        self.parameters = parameters
+        self.buffer = buffer
+        self.waiting = len(parameters)
+        self.arrived = False
+
+
+class Coordinator:
+    """Which parameters are whole at each moment."""
+
+    def __init__(self, timeline: Timeline, settings: Settings, calls: Sequence[Call]) -> None:
+        self._timeline, self._settings, self._e = timeline, settings, settings.parameter_bytes
+        self._calls = calls
+        self._before = [0]
+        self._uses: dict[int, list[int]] = {}
+        self._trace: list[tuple[Parameter, int]] = []
+        for place, call in enumerate(calls):
+            self._before.append(self._before[-1] + sum(one.elements for one in call.parameters))
+            for one in call.parameters:
+                self._uses.setdefault(id(one), []).append(place)
+                self._trace.append((one, place))
+        self._whole: set[int] = set()
+        self._flying: dict[int, Gather] = {}
+        self._active: dict[int, int] = {}
+        self._saved: set[int] = set()
+        self._outlived: dict[int, int] = {}
+        self._begin()
+
+    def persists(self, parameter: Parameter) -> bool:
+        """Small parameters stay whole: parameter_offload.py mark_persistent_parameters."""
+        return parameter.elements <= self._settings.persistence_threshold
+
+    def _begin(self) -> None:
+        self._queue = deque(self._trace)
+        self._latest: dict[int, int] = {}
+        self._place = 0
+        self._available = 0
+
+    def reset(self) -> None:
+        """`reset_step`, at the beginning of a forward pass."""
+        for gather in {id(gather): gather for gather in self._flying.values()}.values():
+            self._arrive(gather)
+            self._timeline.free(GATHER_BUFFERS, gather.buffer)
+        for one in [one for gather in self._flying.values() for one in gather.parameters]:
+            self._let_go(one)
+        self._flying.clear()
+        self._active.clear()
+        self._begin()
+
+    def fetch(self, call: Call) -> None:
+        """`fetch_sub_module`."""
+        missing = [one for one in call.parameters if self._is_missing(one)]
+        if missing:
+            self._gather(missing)
+        for one in call.parameters:
+            self._active[id(one)] = self._active.get(id(one), 0) + 1
+            gather = self._flying.pop(id(one), None)
+            if gather is not None:
+                self._arrive(gather)
+                gather.waiting -= 1
+                if gather.waiting == 0:
+                    self._timeline.free(GATHER_BUFFERS, gather.buffer)
+        self._prefetch(call)
+        self._place += 1
+
+    def _is_missing(self, one: Parameter) -> bool:
+        return not self.persists(one) and id(one) not in self._whole and id(one) not in self._flying
+
+    def _gather(self, parameters: Sequence[Parameter]) -> None:
+        """One parameter is gathered into its own buffer; several into one, and copied out of it."""
+        world, e = self._settings.world_size, self._e
+        self._available += sum(one.elements for one in parameters)
+        shards = sum(ceil_div(one.elements, world) for one in parameters)
+        offloaded = self._settings.offload_param != "none"
+        if world == 1:
+            if offloaded:
+                self._timeline.hold(GATHERED, e * shards)
+            gather = Gather(parameters, 0)
+            gather.arrived = True
+            self._whole.update(map(id, parameters))
+        elif len(parameters) == 1:
+            self._timeline.hold(GATHERED, e * parameters[0].elements)
+            gather = Gather(parameters, 0)
+            gather.arrived = True
+            self._whole.add(id(parameters[0]))
+        else:
+            gather = Gather(parameters, e * shards * world)
+            self._timeline.hold(GATHER_BUFFERS, gather.buffer)
+        if offloaded and world > 1:
+            self._timeline.spike(COPIES_TO_GPU, e * shards)
+        for one in parameters:
+            self._flying[id(one)] = gather
+
+    def _arrive(self, gather: Gather) -> None:
+        """All parameters of a gather are copied out when the first is waited for."""
+        if not gather.arrived:
+            gather.arrived = True
+            self._whole.update(map(id, gather.parameters))
+            self._timeline.hold(GATHERED, self._e * sum(one.elements for one in gather.parameters))
+
+    def _prefetch(self, call: Call) -> None:
+        here, latest, queue = self._place, self._latest, self._queue
+        wanted = {id(one) for one in call.parameters if latest.get(id(one), -1) < here}
+        found: set[int] = set()
+        while queue and len(found) < len(wanted):
+            one, place = queue.popleft()
+            latest[id(one)] = place
+            found.add(id(one))
+        most = min(self._settings.max_live - self._available, self._settings.prefetch_bucket)
+        ahead: dict[int, Parameter] = {}
+        elements = 0
+        while queue and elements < most:
+            one, place = queue.popleft()
+            latest[id(one)] = max(latest.get(id(one), -1), place)
+            if id(one) not in ahead and self._is_missing(one):
+                ahead[id(one)] = one
+                elements += one.elements
+        if ahead:
+            self._gather(list(ahead.values()))
+
+    def release(self, call: Call) -> None:
+        """`release_sub_module`: unless a use comes soon, or the prefetcher counts on it."""
+        for one in call.parameters:
+            left = self._active.get(id(one), 0) - 1
+            self._active[id(one)] = max(0, left)
+            if left <= 0 and not self.persists(one) and not self._is_needed_soon(one):
+                self._let_go(one)
+
+    def _is_needed_soon(self, one: Parameter) -> bool:
+        here = self._place
+        if self._latest.get(id(one), -1) > here:
+            return True
+        uses = self._uses[id(one)]
+        following = bisect_left(uses, here)
+        if following == len(uses):
+            return False
+        distance = self._before[uses[following]] - self._before[min(here, len(self._calls))]
+        return distance < self._settings.max_reuse_distance
+
+    def _let_go(self, one: Parameter) -> None:
+        if id(one) in self._whole and id(one) not in self._flying:
+            self._whole.discard(id(one))
+            self._available -= one.elements
+            if self._settings.world_size > 1 or self._settings.offload_param != "none":
+                number = self._e * one.elements
+                self._timeline.free(GATHERED, number)
+                if id(one) in self._saved and id(one) not in self._outlived:
+                    self._outlived[id(one)] = number
+                    self._timeline.hold(KEPT_BY_AUTOGRAD, number)
+
+    def save(self, call: Call) -> None:
+        """Autograd holds on to the gathered tensors: releasing them frees nothing until the backward pass."""
+        self._saved.update(map(id, call.parameters))
+
+    def unsave(self, call: Call) -> None:
+        """Their backward has run."""
+        for one in call.parameters:
+            self._saved.discard(id(one))
+            self._timeline.free(KEPT_BY_AUTOGRAD, self._outlived.pop(id(one), 0))
+
+    def release_all(self) -> None:
+        """`release_and_reset_all`, before the optimizer's step."""
+        self._flying.clear()
+        self._whole.clear()
+        self._timeline.free_all(GATHERED)
+        self._timeline.free_all(KEPT_BY_AUTOGRAD)
+        self._saved.clear()
+        self._outlived.clear()
+        self._timeline.free_all(GATHER_BUFFERS)

@@ -1,0 +1,243 @@
+"""The estimate of a training run: every term of its memory, and what they make on each device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from zerokit.memory.doubts import doubts
+from zerokit.memory.explain import Explainer
+from zerokit.memory.generation import generation_terms
+from zerokit.memory.gpu import GpuReplay, replay_fullest
+from zerokit.memory.host import HostReplay, replay_host
+from zerokit.memory.layout import Layout, layout_of
+from zerokit.memory.model_states import ModelStates, model_states
+from zerokit.memory.overheads import overhead_terms
+from zerokit.memory.run import TrainingRun
+from zerokit.memory.settings import Settings, settings_of
+from zerokit.memory.term import PHASES, Device, Phase, Term, total_bytes
+
+_HOST_DEVICES: tuple[Device, ...] = ("pinned", "pageable")
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes on one kind of device, for one rank."""
+
+    steady_bytes: int
+    """Between two optimizer steps, from the end of the first on."""
+    peak_bytes: int
+    """The most held at once: that of the largest phase, not a sum."""
+    peak_phase: Phase
+    terms_at_peak: tuple[Term, ...]
+    """What makes the peak: the terms of that phase and those that live always, the largest first."""
+    by_phase: dict[Phase, int]
+    """The most held in each phase that has terms, what lives always included."""
+
+
+@dataclass(frozen=True)
+class HostMemory:
+    """Host memory of tensors: pinned and pageable together; Python and libraries are not in it."""
+
+    steady_bytes: int
+    """Of one rank, between two steps."""
+    peak_bytes: int
+    """Of one rank."""
+    peak_phase: Phase
+    pinned_bytes: int
+    """Of one rank, at its most."""
+    per_node_bytes: int
+    """As if all ranks of a node reached their peak together."""
+    per_node_pinned_bytes: int
+
+
+@dataclass(frozen=True)
+class NvmeMemory:
+    """Files of NVMe offload."""
+
+    per_rank_bytes: int
+    per_node_bytes: int
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The ledger of one rank and its sums."""
+
+    run: TrainingRun
+    rank: int
+    """Whose memory it is."""
+    terms: tuple[Term, ...]
+    """All of it, but for what no allocator sees."""
+    num_parameters: int
+    """Φ, adapters included."""
+    num_trainable_parameters: int
+    model_states: ModelStates
+    """Per GPU, by the ZeRO paper's count; what is offloaded is not in it."""
+    activations_counted: bool
+    """False for a bare number of parameters, or without a sequence length."""
+    warnings: tuple[str, ...] = ()
+    """Where the estimate leaves what has been checked, and what is not counted."""
+
+    def terms_of(self, device: Device, phase: Phase | None = None) -> tuple[Term, ...]:
+        """The terms of one device, of one phase if that is named."""
+        return tuple(term for term in self.terms if term.device == device and phase in (None, term.phase))
+
+    @cached_property
+    def device(self) -> Memory:
+        """The GPU of one rank: what torch's allocator hands out."""
+        return self._memory(("gpu",))
+
+    @cached_property
+    def overheads(self) -> tuple[Term, ...]:
+        """Guesses of what the GPU holds beyond: fragmentation, CUDA's context, NCCL; `bytes` is the least."""
+        return overhead_terms(self.device.peak_bytes, self.run.world_size)
+
+    @property
+    def device_low_bytes(self) -> int:
+        """Peak on the GPU with all guesses at their least."""
+        return self.device.peak_bytes + sum(term.low for term in self.overheads)
+
+    @property
+    def device_high_bytes(self) -> int:
+        """Peak on the GPU with all guesses at their most."""
+        return self.device.peak_bytes + sum(term.high for term in self.overheads)
+
+    @cached_property
+    def host(self) -> HostMemory:
+        """The host."""
+        both, pinned = self._memory(_HOST_DEVICES), self._memory(("pinned",))
+        local = min(self.run.gpus_per_node, self.run.world_size)
+        return HostMemory(
+            steady_bytes=both.steady_bytes,
+            peak_bytes=both.peak_bytes,
+            peak_phase=both.peak_phase,
+            pinned_bytes=pinned.peak_bytes,
+            per_node_bytes=local * both.peak_bytes,
+            per_node_pinned_bytes=local * pinned.peak_bytes,
+        )
+
+    @cached_property
+    def nvme(self) -> NvmeMemory:
+        """The NVMe device of a node."""
+        number = total_bytes(self.terms_of("nvme"))
+        return NvmeMemory(number, min(self.run.gpus_per_node, self.run.world_size) * number)
+
+    def _memory(self, devices: tuple[Device, ...]) -> Memory:
+        terms = [term for term in self.terms if term.device in devices]
+        by_phase: dict[Phase, int] = {}
+        for phase in PHASES:
+            held = self._held(terms, phase)
+            if held:
+                by_phase[phase] = total_bytes(held)
+        peak: Phase = max(by_phase, key=lambda phase: by_phase[phase]) if by_phase else "always"
+        at_peak = sorted(self._held(terms, peak), key=lambda term: -term.bytes)
+        return Memory(
+            steady_bytes=by_phase.get("always", 0),
+            peak_bytes=by_phase.get(peak, 0),
+            peak_phase=peak,
+            terms_at_peak=tuple(at_peak),
+            by_phase=by_phase,
+        )
+
+    @staticmethod
+    def _held(terms: list[Term], phase: Phase) -> list[Term]:
+        """What is held at a phase's fullest moment; nothing if the phase has no terms of its own."""
+        own = [term for term in terms if term.phase == phase]
+        if not own or phase in ("always", "init"):
+            return own
+        return own + [term for term in terms if term.phase == "always"]
+
+
+def estimate(run: TrainingRun) -> Estimate:
+    """The memory of `run`, term by term, in DeepSpeed 0.19.8.
+
+    Raises:
+        ZerokitError: a setting that DeepSpeed or this ledger cannot take.
+    """
+    settings = settings_of(run)
+    layout = layout_of(run)
+    found = replay_fullest(run, layout, settings)
+    full_copy = _builds_full_copy(run)
+    host = replay_host(
+        layout,
+        settings,
+        rank=found.rank,
+        builds_full_copy=full_copy,
+        untied_bytes=_untied(run, settings),
+        made_first=full_copy and settings.optimizer.at_construction and run.optimizer is not None,
+    )
+    explainer = Explainer(layout, settings, found)
+    terms = [*_gpu_terms(explainer, found), *_host_terms(explainer, host)]
+    if run.generation is not None and not isinstance(run.model, int):
+        terms += generation_terms(run.model, layout, settings, run.generation)
+    return Estimate(
+        run=run,
+        rank=found.rank,
+        terms=tuple(terms),
+        num_parameters=layout.num_parameters,
+        num_trainable_parameters=layout.num_trainable,
+        model_states=_model_states(layout, settings),
+        activations_counted=found.anatomy is not None,
+        warnings=tuple(doubts(run, settings, found)),
+    )
+
+
+def _gpu_terms(explainer: Explainer, found: GpuReplay) -> list[Term]:
+    terms = [explainer.gpu_term(name, number, "always") for name, number in found.steady.items()]
+    for phase, held in found.fullest.items():
+        for name, number in held.items():
+            own = number if phase == "init" else number - found.steady.get(name, 0)
+            if own > 0:
+                terms.append(explainer.gpu_term(name, own, phase))
+    return terms
+
+
+def _host_terms(explainer: Explainer, host: HostReplay) -> list[Term]:
+    terms = []
+
+    def add(key: str, number: int, phase: Phase) -> None:
+        device, _, name = key.partition(":")
+        where: Device = "pinned" if device == "pinned" else "pageable"
+        terms.append(explainer.host_term(name, number, phase, where))
+
+    for key, number in host.steady.items():
+        add(key, number, "always")
+    for phase, held in host.fullest.items():
+        for key, number in held.items():
+            own = number if phase == "init" else number - host.steady.get(key, 0)
+            if own > 0:
+                add(key, own, phase)
+    terms += [explainer.host_term(name, number, "always", "nvme") for name, number in host.nvme.items()]
+    return terms
+
+
+def _builds_full_copy(run: TrainingRun) -> bool:
+    if run.loads_full_copy_per_rank is not None:
+        return run.loads_full_copy_per_rank
+    return run.zero_stage < 3
+
+
+def _untied(run: TrainingRun, settings: Settings) -> int:
+    """A model with tied embeddings is made with an output matrix of its own first."""
+    model = run.model
+    if isinstance(model, int) or not model.tie_word_embeddings:
+        return 0
+    return settings.parameter_bytes * (model.vocab_size or 0) * (model.hidden_size or 0)
+
+
+def _model_states(layout: Layout, settings: Settings) -> ModelStates:
+    states = model_states(
+        layout.num_parameters,
+        zero_stage=settings.stage,
+        world_size=settings.world_size,
+        num_trainable_parameters=layout.num_trainable,
+        bytes_per_parameter=settings.parameter_bytes,
+        bytes_per_gradient=settings.accumulation_bytes,
+        optimizer_bytes_per_parameter=settings.optimizer_bytes,
+    )
+    offloads = settings.offload_optimizer != "none"
+    return ModelStates(
+        parameters_bytes=0 if settings.offload_param != "none" else states.parameters_bytes,
+        gradients_bytes=0 if offloads and settings.stage >= 2 else states.gradients_bytes,
+        optimizer_states_bytes=0 if offloads else states.optimizer_states_bytes,
+    )

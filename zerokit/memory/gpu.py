@@ -1,0 +1,126 @@
+"""The GPU's side of an estimate: build a stage, replay a step, keep the fullest moment of each phase."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from zerokit.memory.anatomy import Anatomy, anatomy_of
+from zerokit.memory.engine import Engine, Unpartitioned
+from zerokit.memory.layout import Layout
+from zerokit.memory.replay import Replay
+from zerokit.memory.run import TrainingRun
+from zerokit.memory.settings import Settings
+from zerokit.memory.sizes import Sizes, sizes_of
+from zerokit.memory.stage_1_2 import FlatPartitions, ranks_that_differ
+from zerokit.memory.stage_1_bf16 import WholeGradients
+from zerokit.memory.stage_3 import Partitioned, calls_of
+from zerokit.memory.term import Phase
+from zerokit.memory.timeline import Timeline
+
+WORKSPACE = "cuBLAS workspaces"
+WORKSPACE_BYTES = 2 * 33_554_432
+"""One for the thread of the forward pass, one for that of the backward pass; 32 MiB on Hopper
+(aten/src/ATen/cuda/CUDABlas.cpp getChosenWorkspaceSize, rounded by the allocator)."""
+
+
+@dataclass(frozen=True)
+class GpuReplay:
+    """What the replay found."""
+
+    steady: dict[str, int]
+    """Held between two steps, by name."""
+    fullest: dict[Phase, dict[str, int]]
+    """Held at the fullest moment of each phase, by name."""
+    anatomy: Anatomy | None
+    sizes: Sizes | None
+    partition: int
+    """Elements of the optimizer's states on one rank."""
+    rank: int
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most that is held at once."""
+        return max(sum(held.values()) for held in self.fullest.values())
+
+
+def replay_fullest(run: TrainingRun, layout: Layout, settings: Settings) -> GpuReplay:
+    """Replay a step of the run's rank, or of that among several whose GPU is the fullest."""
+    if run.rank is not None:
+        return replay_gpu(run, layout, settings, run.rank)
+    if settings.wrapper != "zero_1_2" or run.world_size == 1:
+        return replay_gpu(run, layout, settings, 0)
+    ranks = ranks_that_differ(layout, run.world_size)
+    return max(
+        (replay_gpu(run, layout, settings, rank) for rank in ranks), key=lambda found: found.peak_bytes
+    )
+
+
+def replay_gpu(run: TrainingRun, layout: Layout, settings: Settings, rank: int) -> GpuReplay:
+    """Replay a step of `rank`."""
+    sizes = _sizes(run, settings)
+    anatomy = None
+    if sizes is not None and not isinstance(run.model, int):
+        anatomy = anatomy_of(run.model, layout, sizes)
+    timeline = Timeline()
+    engine: Engine
+    checkpointing, chunked = run.gradient_checkpointing, run.chunked_loss
+    if settings.stage == 0:
+        engine, partition = Unpartitioned(timeline, layout, settings), layout.num_trainable
+    elif settings.wrapper == "bf16":
+        whole = WholeGradients(timeline, layout, settings)
+        engine, partition = whole, whole.partition
+    elif settings.stage < 3:
+        flat = FlatPartitions(timeline, layout, settings, rank, engine_makes_optimizer=run.optimizer is None)
+        engine, partition = flat, flat.partition
+    else:
+        planned = Replay(
+            timeline,
+            _NO_ENGINE,
+            anatomy,
+            sizes,
+            e=settings.parameter_bytes,
+            parameters=layout.parameters,
+            checkpointing=checkpointing,
+            chunked_loss=chunked,
+        )
+        steps = list(planned.steps()) if anatomy is not None else []
+        shards = Partitioned(timeline, layout, settings, [call for step in steps for call in calls_of(step)])
+        engine, partition = shards, shards.partition
+    engine.start()
+    if sizes is not None:
+        timeline.hold(WORKSPACE, WORKSPACE_BYTES)
+    Replay(
+        timeline,
+        engine,
+        anatomy,
+        sizes,
+        e=settings.parameter_bytes,
+        parameters=layout.parameters,
+        checkpointing=checkpointing,
+        chunked_loss=chunked,
+    ).train(settings.accumulation_steps)
+    steady = {name: size for name, size in timeline.held.items() if size}
+    return GpuReplay(steady, timeline.fullest, anatomy, sizes, partition, rank)
+
+
+class _NoEngine(Unpartitioned):
+    def __init__(self) -> None: ...
+
+
+_NO_ENGINE = _NoEngine()
+
+
+def _sizes(run: TrainingRun, settings: Settings) -> Sizes | None:
+    if isinstance(run.model, int) or run.seq_len is None:
+        return None
+    batch = run.micro_batch_size
+    if batch is None:
+        given = run.ds_config.train_micro_batch_size_per_gpu
+        batch = given if isinstance(given, int) else 1
+    return sizes_of(
+        run.model,
+        bytes_per_element=settings.parameter_bytes,
+        batch=batch,
+        seq=run.seq_len,
+        attention=run.attention,
+    )

@@ -1,0 +1,173 @@
+"""All parameters of a run one by one, in the order of `Module.parameters()`, adapters included."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from zerokit.errors import ZerokitError
+from zerokit.memory.run import Lora, TrainingRun
+from zerokit.models.tensors import Kind, Tensor
+
+_STAR = ".*."
+_MOST_PIECES = 1000
+_LEAST_PIECE = 10**7
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter tensor."""
+
+    module: str
+    """The module that owns it, with the layer's number: ``model.layers.0.mlp.up_proj``."""
+    elements: int
+    trainable: bool
+    kind: Kind
+    adapter: bool = False
+    """A matrix of LoRA."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The parameters of a run."""
+
+    parameters: tuple[Parameter, ...]
+
+    @property
+    def trainable(self) -> tuple[Parameter, ...]:
+        """Those with gradients and optimizer states."""
+        return tuple(parameter for parameter in self.parameters if parameter.trainable)
+
+    @property
+    def num_parameters(self) -> int:
+        """Φ, adapters included."""
+        return sum(parameter.elements for parameter in self.parameters)
+
+    @property
+    def num_trainable(self) -> int:
+        """Elements of `trainable`."""
+        return sum(parameter.elements for parameter in self.parameters if parameter.trainable)
+
+    @property
+    def num_frozen(self) -> int:
+        """Elements of the others."""
+        return self.num_parameters - self.num_trainable
+
+
+def layout_of(run: TrainingRun) -> Layout:
+    """The parameters of `run`; of a bare number, equal tensors.
+
+    Raises:
+        ZerokitError: LoRA or frozen modules of a bare number, or targets that the model does not have.
+    """
+    if isinstance(run.model, int):
+        return Layout(tuple(_bare(run)))
+    layered = list(_one_by_one(run.model.tensors))
+    if run.lora is not None:
+        parameters = list(_with_lora(layered, run.lora))
+        if not any(parameter.adapter for parameter in parameters):
+            raise ZerokitError(
+                f"the model has no module {' or '.join(map(repr, run.lora.target_modules))}",
+                where="lora",
+                hint="Name modules as the model does, or use 'all-linear'",
+            )
+        return Layout(tuple(parameters))
+    return Layout(
+        tuple(
+            Parameter(
+                _module(name),
+                tensor.elements,
+                tensor.trainable and not name.startswith(run.frozen_modules or ("\0",)),
+                tensor.kind,
+            )
+            for name, tensor in layered
+        )
+    )
+
+
+def _bare(run: TrainingRun) -> Iterator[Parameter]:
+    assert isinstance(run.model, int)
+    if run.lora is not None or run.frozen_modules:
+        raise ZerokitError(
+            "LoRA and frozen modules need a model, not a number of parameters",
+            where="model",
+            hint="Name a model, or give the number of trainable parameters",
+        )
+    trainable = run.model if run.num_trainable_parameters is None else run.num_trainable_parameters
+    if trainable > run.model:
+        raise ZerokitError(
+            f"num_trainable_parameters is {trainable}, the model has {run.model}", hint="Give at most as many"
+        )
+    yield from _pieces("model", trainable, trainable=True)
+    if run.model > trainable:
+        yield from _pieces("frozen", run.model - trainable, trainable=False)
+
+
+def _pieces(module: str, number: int, *, trainable: bool) -> Iterator[Parameter]:
+    """Tensors of 10 million elements or more: in one piece they would all be gathered and reduced at once."""
+    count = max(1, min(_MOST_PIECES, number // _LEAST_PIECE))
+    share, rest = divmod(number, count)
+    for piece in range(count):
+        yield Parameter(module, share + (piece < rest), trainable, "other")
+
+
+def _one_by_one(tensors: Sequence[Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """Names and tensors, layer after layer where the shape lists a whole stack by one name."""
+    for prefix, group in groupby(tensors, key=_prefix):
+        members = list(group)
+        if prefix is None:
+            yield from ((tensor.name, tensor) for tensor in members)
+            continue
+        layers = max(tensor.count for tensor in members)
+        for layer in range(layers):
+            for tensor in members:
+                if _occurs(tensor, layer, layers):
+                    yield tensor.name.replace("*", str(layer), 1), tensor
+
+
+def _occurs(tensor: Tensor, layer: int, layers: int) -> bool:
+    """Layers of two sorts: those of experts come last, dense ones first, as in DeepSeek and Qwen."""
+    if tensor.kind in ("expert", "router") or "shared_expert" in tensor.name:
+        return layer >= layers - tensor.count
+    return layer < tensor.count
+
+
+def _prefix(tensor: Tensor) -> str | None:
+    return tensor.name.partition(_STAR)[0] if _STAR in tensor.name else None
+
+
+def _module(name: str) -> str:
+    """The module of a parameter; what ends neither in weight nor in bias belongs to the module above."""
+    return name.rpartition(".")[0]
+
+
+def _with_lora(layered: Sequence[tuple[str, Tensor]], lora: Lora) -> Iterator[Parameter]:
+    """Everything frozen, and beside each target's weight A and B.
+
+    Source: peft tuners/lora/layer.py update_layer; ``all-linear`` leaves out the output matrix
+    (peft tuners/tuners_utils.py _maybe_include_all_linear_layers).
+    """
+    for module, group in groupby(layered, key=lambda named: _module(named[0])):
+        members = list(group)
+        for _, tensor in members:
+            yield Parameter(module, tensor.elements, False, tensor.kind)
+        for name, tensor in members:
+            if name.endswith(".weight") and _is_target(module, tensor, lora):
+                yield from _adapters(module, tensor, lora.rank)
+
+
+def _adapters(module: str, tensor: Tensor, rank: int) -> Iterator[Parameter]:
+    outputs, inputs = tensor.shape
+    if tensor.name.startswith("transformer.h.") and "c_" in tensor.name:
+        inputs, outputs = tensor.shape  # GPT-2's Conv1D is stored the other way round
+    for part, elements in (("lora_A", rank * inputs), ("lora_B", rank * outputs)):
+        yield Parameter(f"{module}.{part}", elements, True, tensor.kind, adapter=True)
+
+
+def _is_target(module: str, tensor: Tensor, lora: Lora) -> bool:
+    if len(tensor.shape) != 2 or tensor.kind not in ("attention", "mlp"):
+        return False
+    return "all-linear" in lora.target_modules or any(
+        module == target or module.endswith(f".{target}") for target in lora.target_modules
+    )

@@ -1,0 +1,119 @@
+"""What an optimizer keeps per parameter, and what its step allocates beside that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from zerokit.config import DeepSpeedConfig
+from zerokit.errors import ZerokitError
+from zerokit.memory.run import OptimizerKind
+from zerokit.memory.term import Certainty
+
+
+@dataclass(frozen=True)
+class OptimizerFacts:
+    """Numbers per element of the parameters that one rank updates."""
+
+    kind: OptimizerKind
+    name: str
+    """The class that is run."""
+    states: float
+    """Tensors as large as the parameters that live from the first step on, in units of one such tensor."""
+    step: float = 0
+    """Such tensors that only the step makes."""
+    state_bytes: int | None = None
+    """Bytes of an element of a state where that is not the master weights' type."""
+    at_construction: bool = False
+    """Its states are there before the first step."""
+    source: str = ""
+    certainty: Certainty = "exact"
+
+
+_TORCH = "torch/optim"
+_FACTS: dict[OptimizerKind, OptimizerFacts] = {
+    facts.kind: facts
+    for facts in (
+        OptimizerFacts("fused_adam", "FusedAdam", 2, source="deepspeed/ops/adam/fused_adam.py step"),
+        OptimizerFacts("cpu_adam", "DeepSpeedCPUAdam", 2, source="deepspeed/ops/adam/cpu_adam.py step"),
+        OptimizerFacts("adamw", "torch AdamW", 2, step=1, source=f"{_TORCH}/adam.py _multi_tensor_adam"),
+        OptimizerFacts("adamw_fused", "torch AdamW (fused)", 2, source=f"{_TORCH}/adam.py _fused_adam"),
+        OptimizerFacts(
+            "adamw_8bit",
+            "bitsandbytes AdamW8bit",
+            2,
+            state_bytes=1,
+            source="bitsandbytes optim/optimizer.py init_state (and 4 bytes for each block of 256)",
+            certainty="modelled",
+        ),
+        OptimizerFacts("lion", "Lion", 1, source="deepspeed/ops/lion"),
+        OptimizerFacts("sgd", "torch SGD", 0, source=f"{_TORCH}/sgd.py _multi_tensor_sgd"),
+        OptimizerFacts("sgd_momentum", "torch SGD with momentum", 1, source=f"{_TORCH}/sgd.py"),
+        OptimizerFacts(
+            "adagrad",
+            "torch Adagrad",
+            1,
+            step=2,
+            at_construction=True,
+            source=f"{_TORCH}/adagrad.py _multi_tensor_adagrad",
+        ),
+        OptimizerFacts(
+            "adafactor",
+            "torch Adafactor",
+            1,
+            step=1,
+            source=f"{_TORCH}/_adafactor.py: a flat partition has one dimension and is not factored",
+            certainty="modelled",
+        ),
+        OptimizerFacts(
+            "lamb", "FusedLamb", 2, source="deepspeed/ops/lamb/fused_lamb.py", certainty="modelled"
+        ),
+        OptimizerFacts(
+            "muon",
+            "Muon",
+            1,
+            step=1,
+            source="deepspeed/runtime/zero/muon; its Adam for what is no matrix is in the states of Adam",
+            certainty="guess",
+        ),
+    )
+}
+
+
+def optimizer_facts(kind: OptimizerKind) -> OptimizerFacts:
+    """The facts of an optimizer."""
+    return _FACTS[kind]
+
+
+def optimizer_kind(config: DeepSpeedConfig) -> OptimizerKind:
+    """What DeepSpeed builds from a ds_config's `optimizer`; ``adamw`` if there is none.
+
+    Source: `DeepSpeedEngine._configure_basic_optimizer` and `get_optimizer_configuration`, runtime/engine.py.
+
+    Raises:
+        ZerokitError: an optimizer whose memory is not known here.
+    """
+    if config.optimizer is None:
+        return "adamw"
+    offloaded = _is_offloaded(config)
+    params = config.optimizer.params
+    settings = {} if params is None else params.model_dump(exclude_unset=True)
+    name = config.optimizer.type.lower()
+    if name in ("adam", "adamw"):
+        if settings.get("torch_adam"):
+            return "adamw_fused" if settings.get("fused") else "adamw"
+        return "cpu_adam" if offloaded else "fused_adam"
+    if name == "sgd":
+        return "sgd_momentum" if settings.get("momentum") else "sgd"
+    for kind in ("adagrad", "adafactor", "lamb", "lion", "muon"):
+        if name == kind:
+            return kind
+    raise ZerokitError(
+        f"the memory of the optimizer '{config.optimizer.type}' is not known",
+        where="optimizer.type",
+        hint="Rehearse the run, or estimate with a known optimizer such as AdamW",
+    )
+
+
+def _is_offloaded(config: DeepSpeedConfig) -> bool:
+    section = config.zero_optimization.offload_optimizer
+    return section is not None and section.device != "none"

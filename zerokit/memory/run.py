@@ -1,0 +1,128 @@
+"""A training run, as far as its memory depends on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+from zerokit.config import DeepSpeedConfig
+from zerokit.errors import ZerokitError
+from zerokit.memory.model_states import check_positive
+from zerokit.models import ModelShape
+
+Attention = Literal["sdpa", "flash_attention_2", "eager"]
+
+OptimizerKind = Literal[
+    "adamw",  # torch's, foreach
+    "adamw_fused",  # torch's, fused=True
+    "fused_adam",  # DeepSpeed's FusedAdam, what "AdamW" in a ds_config is without offload
+    "cpu_adam",  # DeepSpeed's DeepSpeedCPUAdam, what "AdamW" in a ds_config is with offload
+    "adamw_8bit",  # bitsandbytes
+    "lion",
+    "sgd",
+    "sgd_momentum",
+    "adagrad",
+    "adafactor",
+    "lamb",
+    "muon",
+]
+
+
+@dataclass(frozen=True)
+class Lora:
+    """LoRA adapters of peft: two matrices A (rank x inputs) and B (outputs x rank) beside each target."""
+
+    rank: int
+    target_modules: tuple[str, ...] = ("q_proj", "v_proj")
+    """Last parts of module names, or ``all-linear``."""
+    bytes_per_parameter: int | None = None
+    """Of the adapters; None: as the ds_config makes all parameters."""
+
+    def __post_init__(self) -> None:
+        check_positive(rank=self.rank)
+        if not self.target_modules:
+            raise ZerokitError("LoRA without target modules", where="lora", hint="Name at least one")
+
+
+@dataclass(frozen=True)
+class Generation:
+    """Generation with a KV cache, as an evaluation within training does."""
+
+    batch_size: int
+    seq_len: int
+    """Tokens of prompt and answer together."""
+
+    def __post_init__(self) -> None:
+        check_positive(batch_size=self.batch_size, seq_len=self.seq_len)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingRun:
+    """What is trained, by what settings, on how many GPUs.
+
+    Raises:
+        ZerokitError: a size that is not positive, "auto" left in the ds_config, or a setting that cannot be.
+    """
+
+    model: ModelShape | int
+    """A shape, or a bare number of parameters: then model states and buffers only."""
+    ds_config: DeepSpeedConfig
+    """With no "auto" left in it."""
+    world_size: int
+    """Data-parallel ranks, one GPU each."""
+    gpus_per_node: int = 8
+    micro_batch_size: int | None = None
+    """Sequences per GPU and forward pass; None: the ds_config's, else 1."""
+    seq_len: int | None = None
+    """Tokens per sequence; None: activations are not counted."""
+    gradient_accumulation_steps: int | None = None
+    """None: the ds_config's, else 1."""
+    gradient_checkpointing: bool = False
+    attention: Attention = "sdpa"
+    optimizer: OptimizerKind | None = None
+    """What the script makes; None: the ds_config's `optimizer`, else ``adamw``."""
+    lora: Lora | None = None
+    num_trainable_parameters: int | None = None
+    """For frozen models without LoRA; None: all that the model trains."""
+    chunked_loss: bool = False
+    """The loss is made of logits in chunks (Liger, cut cross entropy), never of all at once."""
+    packing: bool = False
+    """Sequences are packed, so that attention reads no mask."""
+    generation: Generation | None = None
+    loads_full_copy_per_rank: bool | None = None
+    """Every rank makes or reads the whole model on the host before ZeRO divides it. None: below stage 3,
+    where nothing divides a model while it is built."""
+    frozen_modules: tuple[str, ...] = field(default=())
+    """Prefixes of parameter names that are not trained."""
+    rank: int | None = None
+    """Whose memory; None: the rank whose GPU is the fullest. They differ under stages 1 and 2 only."""
+
+    def __post_init__(self) -> None:
+        sizes = {
+            "world_size": self.world_size,
+            "gpus_per_node": self.gpus_per_node,
+            "micro_batch_size": self.micro_batch_size,
+            "seq_len": self.seq_len,
+            "gradient_accumulation_steps": self.gradient_accumulation_steps,
+            "num_trainable_parameters": self.num_trainable_parameters,
+        }
+        check_positive(**{name: size for name, size in sizes.items() if size is not None})
+        if isinstance(self.model, int):
+            check_positive(model=self.model)
+        if self.rank is not None and not 0 <= self.rank < self.world_size:
+            raise ZerokitError(
+                f"rank is {self.rank}, of {self.world_size} ranks", hint=f"Give 0 to {self.world_size - 1}"
+            )
+
+    @property
+    def zero_stage(self) -> int:
+        """0 to 3."""
+        stage = self.ds_config.zero_optimization.stage
+        assert isinstance(stage, int)
+        return stage
+
+    @cached_property
+    def num_parameters(self) -> int:
+        """Φ, without adapters."""
+        return self.model if isinstance(self.model, int) else self.model.num_parameters

@@ -1,0 +1,189 @@
+"""What a ds_config makes of a run, as far as memory depends on it: stages, types, buckets, offload."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from zerokit.config import DeepSpeedConfig
+from zerokit.errors import ConfigError
+from zerokit.memory.optimizers import OptimizerFacts, optimizer_facts, optimizer_kind
+from zerokit.memory.run import TrainingRun
+
+Where = Literal["none", "cpu", "nvme"]
+Wrapper = Literal["none", "fp16", "fp16_unfused", "bf16", "zero_1_2", "zero_3"]
+"""What DeepSpeed wraps the optimizer in: nothing, FP16_Optimizer, FP16_UnfusedOptimizer, BF16_Optimizer,
+DeepSpeedZeroOptimizer, DeepSpeedZeroOptimizer_Stage3."""
+
+_TYPE_BYTES = {"fp32": 4, "float32": 4, "float": 4, "torch.float32": 4}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All that the ledger reads of a run besides the model."""
+
+    stage: int
+    world_size: int
+    precision: Literal["bf16", "fp16", "fp32"]
+    parameter_bytes: int
+    """e."""
+    accumulation_bytes: int
+    """Of a gradient while it is accumulated (`grad_accum_dtype`)."""
+    communication_bytes: int
+    """Of a gradient while it is reduced."""
+    master_bytes: int
+    """Of the optimizer's own copy of a parameter."""
+    wrapper: Wrapper
+    optimizer: OptimizerFacts
+    accumulation_steps: int
+    offload_optimizer: Where
+    pin_optimizer: bool
+    optimizer_buffers: int
+    offload_param: Where
+    pin_param: bool
+    param_buffers: int
+    param_buffer_elements: int
+    max_in_cpu: int
+    reduce_bucket: int
+    overlap_comm: bool
+    contiguous_gradients: bool
+    sub_group: int
+    prefetch_bucket: int
+    persistence_threshold: int
+    max_live: int
+    max_reuse_distance: int
+
+    @property
+    def moment_bytes(self) -> int:
+        """Of an element of the optimizer's states."""
+        if self.optimizer.state_bytes is not None:
+            return self.optimizer.state_bytes
+        return self.master_bytes or self.parameter_bytes
+
+    @property
+    def state_bytes(self) -> int:
+        """Of all states of one parameter, the master copy not counted."""
+        return round(self.optimizer.states * self.moment_bytes)
+
+    @property
+    def has_master(self) -> bool:
+        """The optimizer keeps a copy of its own; without ZeRO and in fp32 it does not."""
+        return self.wrapper != "none"
+
+    @property
+    def optimizer_bytes(self) -> int:
+        """K of the ZeRO paper."""
+        return self.state_bytes + (self.master_bytes if self.has_master else 0)
+
+
+def settings_of(run: TrainingRun) -> Settings:
+    """Read a run's ds_config as DeepSpeed 0.19.8 does.
+
+    Raises:
+        ConfigError: a value that is still "auto".
+    """
+    config, zero = run.ds_config, run.ds_config.zero_optimization
+    _refuse_auto(config)
+    stage = run.zero_stage
+    precision = _precision(config)
+    e = 4 if precision == "fp32" else 2
+    accumulation = config.data_types.grad_accum_dtype
+    accumulation_bytes = e if accumulation is None else _TYPE_BYTES.get(accumulation, 2)
+    optimizer = optimizer_facts(run.optimizer or optimizer_kind(config))
+    optimizer_section, param_section = zero.offload_optimizer, zero.offload_param
+    low_precision = (config.bf16 is not None and config.bf16.bf16_master_weights_and_grads is True) or (
+        config.fp16.fp16_master_weights_and_grads is True
+    )
+    return Settings(
+        stage=stage,
+        world_size=run.world_size,
+        precision=precision,
+        parameter_bytes=e,
+        accumulation_bytes=accumulation_bytes,
+        communication_bytes=4 if config.communication_data_type == "fp32" else e,
+        master_bytes=2 if low_precision else 4,
+        wrapper=_wrapper(stage, precision, accumulation_bytes, optimizer, _where(optimizer_section)),
+        optimizer=optimizer,
+        accumulation_steps=run.gradient_accumulation_steps
+        or _number(config.gradient_accumulation_steps)
+        or 1,
+        offload_optimizer=_where(optimizer_section) if stage > 0 else "none",
+        pin_optimizer=optimizer_section is not None and optimizer_section.pin_memory,
+        optimizer_buffers=optimizer_section.buffer_count if optimizer_section is not None else 0,
+        offload_param=_where(param_section) if stage == 3 else "none",
+        pin_param=param_section is not None and param_section.pin_memory,
+        param_buffers=param_section.buffer_count if param_section is not None else 0,
+        param_buffer_elements=param_section.buffer_size if param_section is not None else 0,
+        max_in_cpu=param_section.max_in_cpu if param_section is not None else 0,
+        reduce_bucket=_known(zero.reduce_bucket_size),
+        overlap_comm=stage == 3 if zero.overlap_comm is None else zero.overlap_comm,
+        contiguous_gradients=zero.contiguous_gradients,
+        sub_group=_known(zero.sub_group_size),
+        prefetch_bucket=_known(zero.stage3_prefetch_bucket_size),
+        persistence_threshold=_known(zero.stage3_param_persistence_threshold),
+        max_live=_known(zero.stage3_max_live_parameters),
+        max_reuse_distance=_known(zero.stage3_max_reuse_distance),
+    )
+
+
+def _precision(config: DeepSpeedConfig) -> Literal["bf16", "fp16", "fp32"]:
+    if config.bf16 is not None and config.bf16.enabled is True:
+        return "bf16"
+    return "fp16" if config.fp16.enabled is True else "fp32"
+
+
+def _wrapper(
+    stage: int, precision: str, accumulation_bytes: int, optimizer: OptimizerFacts, offload: Where
+) -> Wrapper:
+    """Source: `DeepSpeedEngine._do_optimizer_sanity_check` and `_configure_fp16_optimizer`."""
+    if stage == 3:
+        return "zero_3"
+    if stage in (1, 2):
+        unlike = precision == "bf16" and accumulation_bytes == 4 and stage == 1 and offload == "none"
+        return "bf16" if unlike else "zero_1_2"
+    if precision == "fp32":
+        return "none"
+    return "fp16" if optimizer.kind == "fused_adam" else "fp16_unfused"
+
+
+def _where(section: Any) -> Where:
+    if section is None or section.device == "none":
+        return "none"
+    return "nvme" if section.device == "nvme" else "cpu"
+
+
+def _number(value: object) -> int | None:
+    return value if isinstance(value, int) else None
+
+
+def _known(value: object) -> int:
+    assert isinstance(value, int), value  # _refuse_auto has looked
+    return value
+
+
+def _refuse_auto(config: DeepSpeedConfig) -> None:
+    """Raises ConfigError that names the first value that is still "auto" and bears on memory."""
+    zero = config.zero_optimization
+    places: list[tuple[str, object]] = [
+        ("zero_optimization.stage", zero.stage),
+        ("zero_optimization.reduce_bucket_size", zero.reduce_bucket_size),
+        ("zero_optimization.stage3_prefetch_bucket_size", zero.stage3_prefetch_bucket_size),
+        ("zero_optimization.stage3_param_persistence_threshold", zero.stage3_param_persistence_threshold),
+        ("bf16.enabled", config.bf16.enabled if config.bf16 is not None else False),
+        ("fp16.enabled", config.fp16.enabled),
+        (
+            "zero_optimization.offload_optimizer.device",
+            zero.offload_optimizer.device if zero.offload_optimizer is not None else "none",
+        ),
+        (
+            "zero_optimization.offload_param.device",
+            zero.offload_param.device if zero.offload_param is not None else "none",
+        ),
+    ]
+    for place, value in places:
+        if value == "auto":
+            raise ConfigError(
+                'is still "auto", whose value depends on the Trainer or accelerate',
+                where=place,
+                hint="Resolve the config first, or give a number",
+            )

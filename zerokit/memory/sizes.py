@@ -1,0 +1,57 @@
+"""The sizes that activations are made of, with the letters that formulas use for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from zerokit.memory.run import Attention
+from zerokit.models import ModelShape
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Of one model and one micro batch. Formulas give bytes per token; b·s tokens are in a micro batch."""
+
+    e: int
+    """Bytes of an activation's element."""
+    h: int
+    """Hidden size."""
+    f: int
+    """Width of the feed-forward layer; of one expert's in a mixture."""
+    q: int
+    """Width of all queries."""
+    kv: int
+    """Width of all keys, and of all values."""
+    a: int
+    """Attention heads."""
+    vocabulary: int
+    batch: int
+    seq: int
+    attention: Attention
+
+    @property
+    def tokens(self) -> int:
+        """b·s."""
+        return self.batch * self.seq
+
+
+def sizes_of(
+    model: ModelShape, *, bytes_per_element: int, batch: int, seq: int, attention: Attention
+) -> Sizes | None:
+    """The sizes of a transformer over text, or None where the shape lacks one of them."""
+    heads, hidden = model.num_attention_heads, model.hidden_size
+    if heads is None or hidden is None or model.intermediate_size is None or model.vocab_size is None:
+        return None
+    head = model.head_dim or hidden // heads
+    return Sizes(
+        e=bytes_per_element,
+        h=hidden,
+        f=model.intermediate_size,
+        q=heads * head,
+        kv=(model.num_key_value_heads or heads) * head,
+        a=heads,
+        vocabulary=model.vocab_size,
+        batch=batch,
+        seq=seq,
+        attention=attention,
+    )
