@@ -311,3 +311,18 @@ def test_scalars_and_dotted_paths() -> None:
     assert math.isclose(parse_scalar("1e-5"), 1e-5)
     assert parse_scalar("[1, 2]") == [1, 2]
     assert dotted(("a", 0, "b")) == "a[0].b"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: &a {x: *a}\n", "an alias that refers to itself"),
+        (
+            "a0: &a0 [1, 2]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]\n" for i in range(1, 31)),
+            "too large",
+        ),
+    ],
+)
+def test_aliases_that_would_never_end_are_one_line(text: str, message: str) -> None:
+    with pytest.raises(DocumentError, match=message):
+        parse_yaml(text, "a.yaml")

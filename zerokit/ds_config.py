@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from pydantic import PrivateAttr, ValidationError
 
 from zerokit.config.auto import Target
-from zerokit.config.load import check_ds_config, load_ds_config
+from zerokit.config.load import check_ds_config, load_ds_config, plain
 from zerokit.config.root import DeepSpeedConfig
 from zerokit.documents import Document, dotted, read_document
 from zerokit.errors import ConfigError
@@ -40,7 +40,7 @@ class DSConfig(DeepSpeedConfig):
 
     def __init__(self, **keys: Any) -> None:
         try:
-            super().__init__(**keys)
+            super().__init__(**plain(keys))
         except ValidationError:
             first, *others = check_ds_config(Document(keys, "DSConfig"))
             more = f" (and {len(others)} more)" if others else ""
@@ -50,7 +50,7 @@ class DSConfig(DeepSpeedConfig):
         """Whether both set the same, wherever they were read from."""
         return isinstance(other, DSConfig) and self.to_dict() == other.to_dict()
 
-    __hash__ = DeepSpeedConfig.__hash__
+    __hash__ = None  # type: ignore[assignment]  # equal by what they set, some of it in lists
 
     @classmethod
     def load(cls, path: str | Path) -> Self:

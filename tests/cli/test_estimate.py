@@ -142,7 +142,7 @@ def test_a_ds_config_with_auto(zerokit: Run) -> None:
     assert data["host"]["pinned_bytes"] > 0
     code, _, err = zerokit(*command, "--target", "deepspeed")
     assert code == 2
-    assert "which DeepSpeed takes for a value" in err
+    assert "which DeepSpeed compares with a number" in err
 
 
 def test_the_answer_is_written_to_files(zerokit: Run, tmp_path: Path) -> None:

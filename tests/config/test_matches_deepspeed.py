@@ -252,8 +252,7 @@ def test_parameters_are_those_of_torchs_optimizers(name: str) -> None:
     ours = params_of_optimizer(name, {})
     assert ours is not None
     theirs = parameters(getattr(torch.optim, name).__init__)
-    alone = {"decoupled_wd"} if name == "SGD" else set()
-    same(ours, theirs, ours_alone=alone - set(theirs))
+    same(ours, theirs)
 
 
 @pytest.mark.parametrize("name", DEEPSPEED_SCHEDULERS)

@@ -55,7 +55,7 @@ def test_it_is_a_valid_schema() -> None:
 def test_every_key_is_described_and_no_other_is_allowed() -> None:
     for part in objects(SCHEMA):
         assert part["additionalProperties"] is False
-        assert "^(_|//)" in part["patternProperties"]
+        assert r"^(_|//|\$schema$)" in part["patternProperties"]
         assert part["description"]
         for name, key in part["properties"].items():
             assert key["description"], name

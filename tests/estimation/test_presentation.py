@@ -19,7 +19,7 @@ from zerokit.units import GIB
 
 RUNS: list[dict[str, Any]] = [
     {"zero_stage": 0},
-    {"zero_stage": 0, "precision": "fp16", "optimizer": "fused_adam"},
+    {"zero_stage": 1, "precision": "fp16", "optimizer": "fused_adam"},
     {"zero_stage": 1, "gradient_checkpointing": True, "optimizer": "adamw"},
     {"zero_stage": 2, "gradient_accumulation_steps": 4},
     {"zero_stage": 2, "offload_optimizer": "cpu", "gradient_accumulation_steps": 4},

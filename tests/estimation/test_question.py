@@ -9,7 +9,7 @@ import pytest
 from tests.estimation.questions import answer, question, shape
 from tests.tiny import REPOSITORY
 from zerokit.config import build_ds_config
-from zerokit.errors import ZerokitError
+from zerokit.errors import ConfigError, ZerokitError
 from zerokit.estimation import Runs
 from zerokit.estimation.ask import as_model
 from zerokit.estimation.ask import estimate as ask
@@ -63,8 +63,9 @@ def test_sizes_asked_for_replace_those_of_the_file() -> None:
 
 def test_accumulation_follows_from_the_total_batch() -> None:
     config = {"train_batch_size": 64, "train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 2}}
-    for target in ("trainer", "deepspeed"):
-        assert run(ds_config=config, target=target, micro_batch_size=None).gradient_accumulation_steps == 4
+    assert run(ds_config=config, target="deepspeed", micro_batch_size=None).gradient_accumulation_steps == 4
+    with pytest.raises(ConfigError, match="accelerate writes"):
+        run(ds_config=config, target="trainer", micro_batch_size=None)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from zerokit.distributed.extensions import choose_extensions_folder
+
 
 def one_step(config: dict[str, Any]) -> dict[str, Any]:
     """What a step of SGD with a learning rate of 1 does to a model whose gradients are small."""
@@ -58,6 +60,7 @@ def main() -> None:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+    choose_extensions_folder()
     from deepspeed.accelerator import get_accelerator
 
     type(get_accelerator()).is_fp16_supported = lambda self: True

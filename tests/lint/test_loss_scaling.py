@@ -8,6 +8,7 @@ import pytest
 
 from tests.lint.asking import found, said, zero
 from zerokit.config.versions import parse_version
+from zerokit.lint import check_config
 from zerokit.lint.examples import recipe
 
 
@@ -165,3 +166,8 @@ def test_fp16_without_zero_where_the_stage_is_open() -> None:
     assert said(rule, fp16(stage="auto")) == said(rule, fp16(stage=0, enabled="auto")) == []
     assert said(rule, fp16(stage=0, loss_scale=1)) == []
     assert said(rule, fp16(stage=0), target="trainer") == [("fp16.enabled", "error")]
+
+
+def test_a_scale_that_is_no_number_is_the_models_finding_alone() -> None:
+    report = check_config({"train_micro_batch_size_per_gpu": 1, "fp16": {"enabled": True, "loss_scale": "x"}})
+    assert [finding.rule for finding in report.findings if finding.path[:1] == ("fp16",)] == ["wrong-type"]

@@ -87,7 +87,8 @@ def check(
         run["target"] = "trainer"
     checker = _Checker(run, Selection(only or (), disable or (), severity), fix, dry_run)
     checked = [checker.check(file) for file in files_in(files)]
-    _print(checked, output_format, checker.diffs)
+    narrowed = bool(only or disable or severity != "info")
+    _print(checked, output_format, checker.diffs, narrowed=narrowed)
     _exit(checked, checker)
 
 
@@ -198,7 +199,9 @@ class _Checker:
         return self.selection.of(check_file(document, on_bug=on_bug, **self.run))
 
 
-def _print(checked: Sequence[CheckedFile], output_format: str, diffs: Sequence[str]) -> None:
+def _print(
+    checked: Sequence[CheckedFile], output_format: str, diffs: Sequence[str], *, narrowed: bool
+) -> None:
     from zerokit.lint import outputs
 
     if output_format == "json":
@@ -207,10 +210,10 @@ def _print(checked: Sequence[CheckedFile], output_format: str, diffs: Sequence[s
         print_json(outputs.to_sarif(checked))
     elif output_format == "github":
         typer.echo(outputs.to_github(checked), nl=False)
-    elif diffs:
+    elif any(diffs):
         typer.echo("".join(diffs), nl=False)
     else:
-        outputs.print_text(checked, _line_printer())
+        outputs.print_text(checked, _line_printer(), narrowed=narrowed)
 
 
 def _line_printer() -> Any:

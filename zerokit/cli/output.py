@@ -29,11 +29,16 @@ def write_file(path: Path, text: str, *, force: bool) -> None:
     Raises:
         ZerokitError: the file exists and `force` is false, or it cannot be written.
     """
-    if path.exists() and not force:
-        raise ZerokitError("the file exists", where=str(path), hint="Add --force to overwrite it")
-    target = path.resolve()  # a link stays a link
     temporary = None
     try:
+        if path.is_dir():
+            raise ZerokitError("is a folder", where=str(path), hint="Name a file in it")
+        if path.exists() and not path.is_file():  # a device or a pipe must not be replaced by a file
+            path.write_text(text, encoding="utf-8")
+            return
+        if path.exists() and not force:
+            raise ZerokitError("the file exists", where=str(path), hint="Add --force to overwrite it")
+        target = path.resolve()  # a link stays a link
         with tempfile.NamedTemporaryFile(
             "w", encoding="utf-8", dir=target.parent, prefix=f".{target.name}.", delete=False
         ) as file:

@@ -42,8 +42,8 @@ ALL_STAGES = (0, 1, 2, 3)
 
 
 def is_comment(key: object) -> bool:
-    """Whether a key only talks to people: it begins with ``_`` or ``//``."""
-    return isinstance(key, str) and key.startswith(("_", "//"))
+    """Whether a key only talks to people or editors: it begins with ``_`` or ``//``, or is ``$schema``."""
+    return isinstance(key, str) and (key.startswith(("_", "//")) or key == "$schema")
 
 
 def whole(value: object) -> object:

@@ -75,7 +75,7 @@ def load_valid_part(document: Document) -> ValidPart:
     Args:
         document: as read by :func:`zerokit.documents.read_document`, or around any data.
     """
-    data = _plain(document.data)
+    data = plain(document.data)
     findings: list[Finding] = []
     dropped: set[KeyPath] = set()
     before: list[Mistake] = []
@@ -196,10 +196,10 @@ def _as_error(problems: list[Finding], document: Document) -> ConfigError:
     return ConfigError(first.message + more, where=document.where(first.path), hint=first.hint)
 
 
-def _plain(data: Any) -> Any:
+def plain(data: Any) -> Any:
     """`data` with any kind of mapping or tuple made a dict or list, as a JSON reader would give it."""
     if isinstance(data, Mapping):
-        return {key: _plain(value) for key, value in data.items()}
+        return {key: plain(value) for key, value in data.items()}
     if isinstance(data, list | tuple):
-        return [_plain(item) for item in data]
+        return [plain(item) for item in data]
     return data

@@ -35,6 +35,14 @@ _MEANT: Mapping[str, str] = {
     "use_data_before_expert_parallel": "use_data_before_expert_parallelism",
     "load_universal_checkpoint": "checkpoint.load_universal",
     "adamw_mode": "optimizer.params.adam_w_mode",
+    # accelerate's own words for the same things
+    "zero3_save_16bit_model": "zero_optimization.stage3_gather_16bit_weights_on_model_save",
+    "offload_optimizer_device": "zero_optimization.offload_optimizer.device",
+    "offload_param_device": "zero_optimization.offload_param.device",
+    "offload_optimizer_nvme_path": "zero_optimization.offload_optimizer.nvme_path",
+    "offload_param_nvme_path": "zero_optimization.offload_param.nvme_path",
+    "bf16_enabled": "bf16.enabled",
+    "fp16_enabled": "fp16.enabled",
 }
 """Other words for a key that takes the same value: other tools', and DeepSpeed's old or misprinted ones."""
 
@@ -50,6 +58,8 @@ _LIKE: Mapping[str, str] = {
 
 _NOT_DEEPSPEEDS: Mapping[str, str] = {
     "gradient_checkpointing": "Remove it: it is an argument of the Trainer, not of DeepSpeed",
+    "warmup_ratio": "Remove it: it is an argument of the Trainer, not of DeepSpeed",
+    "zero3_init_flag": "Remove it: it belongs in the file of accelerate launch",
     "msamp": "Remove it: accelerate writes it by itself",
     "grad_hooks": "Remove it: DeepSpeed's pages describe it, but no release of the last years reads it",
 }

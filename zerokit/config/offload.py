@@ -63,7 +63,7 @@ class OffloadOptimizer(Section):
     """Create the states on NVMe by a faster way. Default false."""
 
     ratio: Annotated[Fraction, Acts(3)] = 1.0
-    """Share of the states that leaves the GPU. Below 1 it is refused under stage 3. Default 1."""
+    """Share of the states that leaves the GPU. Below 1 it needs stage 3. Default 1."""
 
     super_offload: Annotated[bool, Acts(3, since="0.18.0")] = False
     """Overlap the CPU's optimizer with the GPU, for hosts such as GH200. Default false."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field, SerializeAsAny, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 from zerokit.config.base import Acts, Section
@@ -96,7 +96,7 @@ class Optimizer(Section):
     """One of DeepSpeed's optimizers, or the exact name of a class in `torch.optim`. Needed: without it
     DeepSpeed ignores the section."""
 
-    params: OptimizerParams | None = None
+    params: SerializeAsAny[OptimizerParams | None] = None
     """Arguments of its constructor, such as `lr`, `betas`, `eps` and `weight_decay`. Default none: the
     class's defaults."""
 

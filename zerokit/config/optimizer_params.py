@@ -254,12 +254,8 @@ class MuAdamParams(PyTorchAdam):
     """Do not scale weight decay with the width. Of mup 1.0.0."""
 
 
-class MuSgdParams(Decayed):
-    """`MuSGD` of the library mup, over PyTorch's SGD."""
-
-    lr: OrAuto[NonNegativeFloat]
-    decoupled_wd: bool = False
-    """Do not scale weight decay with the width. Of mup 1.0.0."""
+class PyTorchSgd(Decayed):
+    """What PyTorch's SGD and mup's have in common."""
 
     momentum: NonNegativeFloat = 0.0
     """Share of the past steps that is kept."""
@@ -281,6 +277,14 @@ class MuSgdParams(Decayed):
 
     fused: bool | None = None
     """Update all parameters in one kernel. Default none: as PyTorch sees fit."""
+
+
+class MuSgdParams(PyTorchSgd):
+    """`MuSGD` of the library mup, over PyTorch's SGD."""
+
+    lr: OrAuto[NonNegativeFloat]
+    decoupled_wd: bool = False
+    """Do not scale weight decay with the width. Of mup 1.0.0."""
 
 
 DEEPSPEED_PARAMS: Mapping[str, type[OptimizerParams]] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field, SerializeAsAny, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 from zerokit.config.base import (
@@ -214,7 +214,7 @@ class Scheduler(Section):
     """One of DeepSpeed's schedules, or the exact name of a class in `torch.optim.lr_scheduler`. Needed:
     without it DeepSpeed ignores the section."""
 
-    params: SchedulerParams
+    params: SerializeAsAny[SchedulerParams]
     """Arguments of its constructor, such as `warmup_num_steps` and `total_num_steps`. Needed: DeepSpeed fails
     without it."""
 

@@ -14,7 +14,7 @@ from zerokit.config.places import all_sections
 from zerokit.config.scheduler import DEEPSPEED_SCHEDULERS, TORCH_SCHEDULERS, params_of_scheduler
 
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
-_COMMENTS = {"^(_|//)": {"description": "A comment."}}
+_COMMENTS = {r"^(_|//|\$schema$)": {"description": "A comment."}}
 
 
 def json_schema() -> dict[str, Any]:

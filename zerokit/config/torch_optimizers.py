@@ -17,8 +17,8 @@ from zerokit.config.optimizer_params import (
     Betas,
     Decayed,
     LearningRate,
-    MuSgdParams,
     OptimizerParams,
+    PyTorchSgd,
 )
 
 
@@ -42,7 +42,7 @@ class MoreSwitches(Switches):
     """Let gradients flow through the step."""
 
 
-class SGDParams(MuSgdParams):
+class SGDParams(PyTorchSgd):
     """`torch.optim.SGD`."""
 
     lr: OrAuto[NonNegativeFloat] = 1e-3

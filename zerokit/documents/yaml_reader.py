@@ -24,6 +24,7 @@ def parse_yaml(text: str, name: str = "<yaml>") -> Document:
         node = loader.get_single_node()
         if node is None:
             return Document(None, name)
+        _check_size(node, name)
         positions = dict(_yaml_positions(node, name))
         return Document(loader.construct_document(node), name, positions)
     except yaml.MarkedYAMLError as error:
@@ -70,6 +71,41 @@ def _yaml_loader_class() -> type[Any]:
         list("-+.0123456789"),
     )
     return Loader
+
+
+_MOST_NODES = 1_000_000
+"""Of a document with its aliases written out; more than any config has."""
+
+
+def _check_size(root: Any, name: str) -> None:
+    """Refuse aliases that refer to themselves, or that make a small file a huge document.
+
+    Raises:
+        DocumentError: there are such aliases.
+    """
+    import yaml
+
+    sizes: dict[int, int] = {}
+    open_nodes: set[int] = set()
+
+    def size(node: Any) -> int:
+        if id(node) in open_nodes:
+            raise DocumentError(
+                "an alias that refers to itself",
+                where=f"{name}:{node.start_mark.line + 1}",
+                hint="Write the value out",
+            )
+        if id(node) not in sizes:
+            open_nodes.add(id(node))
+            inner = node.value if isinstance(node, yaml.CollectionNode) else ()
+            parts = (part for entry in inner for part in (entry if isinstance(entry, tuple) else (entry,)))
+            sizes[id(node)] = 1 + sum(map(size, parts))
+            open_nodes.discard(id(node))
+        if sizes[id(node)] > _MOST_NODES:
+            raise DocumentError("its aliases make it too large", where=name, hint="Write fewer of them")
+        return sizes[id(node)]
+
+    size(root)
 
 
 def _yaml_positions(root: Any, name: str) -> Iterator[tuple[KeyPath, tuple[int, int]]]:

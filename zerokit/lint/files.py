@@ -67,7 +67,10 @@ def check_file(document: Document, *, on_bug: OnBug | None = None, **run: Any) -
 def _json_files(folder: Path) -> Iterator[Path]:
     for parent, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name != "node_modules")
-        yield from (Path(parent, name) for name in sorted(names) if name.lower().endswith(".json"))
+        for name in sorted(names):
+            file = Path(parent, name)
+            if name.lower().endswith(".json") and file.is_file():  # a pipe would be waited for
+                yield file
 
 
 def _is_meant(file: Path) -> bool:

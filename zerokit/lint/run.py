@@ -12,9 +12,9 @@ from zerokit.config.places import as_written
 from zerokit.config.root import DeepSpeedConfig
 from zerokit.documents import Document
 from zerokit.findings import Edit, Finding, Move, Remove, ReplaceText, SetValue
+from zerokit.lint.circumstances import for_release, for_target
 from zerokit.lint.disabling import apply_disables, read_disables
 from zerokit.lint.plain_json import check_text
-from zerokit.lint.releases import for_release
 from zerokit.lint.rule import RULES, Hit, Need, Rule
 from zerokit.lint.subject import Subject
 
@@ -60,8 +60,13 @@ def check_document(document: Document, *, on_bug: OnBug | None = None, **run: An
     valid = load_valid_part(document)
     found = [_for_target(finding, run.get("target")) for finding in valid.findings]
     findings, of_text = check_text(document, found, run.get("target"))
-    release = run.get("deepspeed_version")
-    findings = [_placed(for_release(finding, document, release), document) for finding in findings] + of_text
+    findings = [
+        _placed(
+            for_target(for_release(finding, document, run.get("deepspeed_version")), run.get("target")),
+            document,
+        )
+        for finding in findings
+    ] + of_text
     disables, of_disables = read_disables(document)
     not_run: dict[str, tuple[str, ...]] = {}
     if valid.config is not None:

@@ -19,12 +19,15 @@ Part = tuple[str, str]
 """Some text and its style."""
 
 
-def print_text(files: Sequence[CheckedFile], print_line: Callable[[Sequence[Part]], None]) -> None:
+def print_text(
+    files: Sequence[CheckedFile], print_line: Callable[[Sequence[Part]], None], *, narrowed: bool = False
+) -> None:
     """Print findings, a line for each file without any, what was not checked, and a summary.
 
     Args:
         files: what was checked; those that cannot be read are left out.
         print_line: prints the parts of one line, one behind the other.
+        narrowed: whether only some rules or severities were asked for, which leaves more to be wrong.
     """
     readable = [file for file in files if file.error is None]
     for file in readable:
@@ -33,7 +36,7 @@ def print_text(files: Sequence[CheckedFile], print_line: Callable[[Sequence[Part
         for finding in file.report.findings:
             print_line(_line(file.name, finding.severity, finding))
         if not file.report.findings:
-            print_line([(f"{file.name}: ", ""), ("no problems", "green")])
+            print_line([(f"{file.name}: ", ""), ("nothing found" if narrowed else "no problems", "green")])
     for line in (*_not_run(readable), *_summary(readable)):
         print_line([(line, "dim")])
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from zerokit.findings import Remove
 from zerokit.lint.in_force import ZERO, in_force
+from zerokit.lint.learning import default_clipping
 from zerokit.lint.number_formats import format_at, switch
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
@@ -107,8 +108,9 @@ def autocast_clipping(subject: Subject) -> Iterator[Hit]:
         return
     if subject.stage not in (1, 2, 3) or switch(subject, "fp16"):
         return
-    norm = in_force(subject, "gradient_clipping")
-    if isinstance(norm, int | float) and norm > 0:
+    given = subject.sets("gradient_clipping")
+    norm = in_force(subject, "gradient_clipping") if given else default_clipping(subject)
+    if isinstance(norm, int | float) and norm > 0 and not subject.unsure("gradient_clipping"):
         place = ("gradient_clipping",) if subject.sets("gradient_clipping") else (_AUTOCAST, "dtype")
         absent = "" if subject.sets("gradient_clipping") else ", its default,"
         message = f"with autocast in float16 'gradient_clipping' {norm:g}{absent} cuts gradients still scaled"

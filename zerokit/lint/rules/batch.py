@@ -61,6 +61,8 @@ def batch_size(subject: Subject) -> Iterator[Hit]:
     hint = f"Remove '{TRAIN}', or make it a multiple of {divisor}"
     if MICRO in factors:
         hint = f"Remove '{TRAIN}' and DeepSpeed computes it, or change the numbers"
+    if _RANKS in factors and subject.target in (None, "deepspeed") and divisor % train == 0:
+        hint += "; or does the script split the model over several GPUs?"
     yield Hit((TRAIN,), f"'{TRAIN}' {train} {relation} {product}", hint)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from zerokit.config.versions import Version, known_at
 from zerokit.findings import Remove
 from zerokit.lint.in_force import ZERO, in_force, offloads_optimizer
 from zerokit.lint.learning import wraps_in_bf16_optimizer
@@ -41,6 +42,9 @@ def accumulation_dtype(subject: Subject) -> Iterator[Hit]:
     wanted, model = format_at(subject, *path), precision(subject)
     if wanted in (None, "int8") or model is None or wanted == model:
         return
+    release = subject.deepspeed_version
+    if subject.stage == 0 and model == "bf16" and release is not None and release < Version(0, 17, 6):
+        return  # it had an optimizer of its own for this
     if subject.stage == 0:
         message = f"stage 0 cannot sum the gradients of a model in {model} in {wanted}"
         yield Hit(path, message, "Remove the key, or raise the stage")
@@ -95,6 +99,8 @@ def param_dtype(subject: Subject) -> Iterator[Hit]:
     Source: `_assert_valid_mixed_precision_config` in `deepspeed/runtime/engine.py`.
     """
     path = (_TYPES, "param_dtype")
+    if subject.deepspeed_version is not None and not known_at(path, subject.deepspeed_version):
+        return
     wanted, model = format_at(subject, *path), precision(subject)
     if wanted not in (None, "int8") and model is not None and wanted != model:
         message = f"'param_dtype' is {wanted}, but the model trains in {model}"

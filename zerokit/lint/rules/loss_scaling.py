@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from zerokit.config.base import is_comment
 from zerokit.config.precision import FP16
-from zerokit.config.versions import Version
+from zerokit.config.versions import NEWEST, Version
 from zerokit.findings import Remove, Severity
 from zerokit.lint.in_force import ZERO, in_force
 from zerokit.lint.number_formats import switch
@@ -70,7 +70,9 @@ def loss_scale_range(subject: Subject) -> Iterator[Hit]:
     if not _may_be_on(subject) or not _adapts(subject):
         return
     fp16 = subject.config.fp16
-    severity: Severity | None = None if switch(subject, "fp16") else "warning"
+    # Older releases take them, and adapt as they can.
+    is_refused = switch(subject, "fp16") and subject.deepspeed_version in (None, NEWEST)
+    severity: Severity | None = None if is_refused else "warning"
     for key in ("loss_scale_window", "min_loss_scale"):
         value = getattr(fp16, key)
         if value < 1:
@@ -180,7 +182,7 @@ def loss_scale_key(subject: Subject) -> Iterator[Hit]:
 
     Source: `CreateLossScaler` and `LossScaleConfig` in `deepspeed/runtime/fp16/loss_scaler.py`.
     """
-    if not _may_be_on(subject):
+    if not _may_be_on(subject) or in_force(subject, "fp16", "loss_scale") is None:
         return
     defaults = FP16.defaults()
     for key in _SCALING:

@@ -17,7 +17,7 @@ _WITHOUT: Mapping[str | None, str] = {
     "trainer": "the Trainer saves a ZeRO checkpoint in place of the model's weights",
     "accelerate": "accelerate refuses to save the model",
     "deepspeed": "save_16bit_model() saves nothing",
-    None: "the model's weights are not saved",
+    None: "nothing gathers the model's weights when it is saved",
 }
 
 

@@ -1,4 +1,4 @@
-"""The models describe the newest DeepSpeed: for an older one, what they refuse may be good."""
+"""What the models find depends on the release of DeepSpeed, and on who reads the file besides."""
 
 from __future__ import annotations
 
@@ -40,3 +40,14 @@ def test_what_the_release_takes_is_a_note(data: dict[str, Any], path: tuple[str,
 def test_what_no_release_takes_stays_an_error() -> None:
     (error,) = about({"zero_optimization": {"stages": 3}}, ("zero_optimization", "stages"), OLD)
     assert error.severity == "error"
+
+
+@pytest.mark.parametrize("target", ["trainer", "accelerate"])
+def test_a_stage_in_quotes_is_an_error_where_it_empties_what_is_saved(target: str) -> None:
+    data = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": "3"}}
+    path = ("zero_optimization", "stage")
+    (error,) = [one for one in check_config(data, target=target).findings if one.path == path]
+    assert error.severity == "error"
+    assert "saves empty weights" in error.message
+    (warning,) = [one for one in check_config(data, target="deepspeed").findings if one.path == path]
+    assert warning.severity == "warning"

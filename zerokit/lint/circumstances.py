@@ -1,4 +1,4 @@
-"""What the models find, for an older release of DeepSpeed: they describe the newest."""
+"""What the models find, in the circumstances of the run: they describe the newest DeepSpeed by itself."""
 
 from __future__ import annotations
 
@@ -9,9 +9,25 @@ from zerokit.documents import Document
 from zerokit.findings import Finding
 
 if TYPE_CHECKING:
+    from zerokit.config.auto import Target
     from zerokit.config.versions import Version
 
 _ABOUT_KEYS = ("removed-key", "unknown-key", "misplaced-key")
+
+
+def for_target(finding: Finding, target: Target | None) -> Finding:
+    """The finding as it is, or as an error where transformers and accelerate read less well than DeepSpeed.
+
+    Both compare the stage with a number: with ``"3"`` the model is built without ZeRO-3 in mind, and what is
+    saved are empty tensors (`is_zero3` in transformers `integrations/deepspeed.py` and accelerate
+    `utils/deepspeed.py`).
+    """
+    is_stage = finding.path == ("zero_optimization", "stage") and finding.rule == "wrong-type"
+    if not is_stage or '"3"' not in finding.message or target not in ("trainer", "accelerate"):
+        return finding
+    who = "the Trainer" if target == "trainer" else "accelerate"
+    message = f"{finding.message}: {who} takes it for no ZeRO-3, and saves empty weights"
+    return replace(finding, message=message, severity="error")
 
 
 def for_release(finding: Finding, document: Document, version: Version | None) -> Finding:
@@ -28,6 +44,8 @@ def _is_taken(finding: Finding, document: Document, version: Version) -> bool:
     path = finding.path
     if finding.rule in _ABOUT_KEYS:
         return known_at(path, version) and not refused_at(path, version)
+    if finding.rule == "out-of-range" and path == ("scheduler", "params", "warmup_num_steps"):
+        return tuple(version) < (0, 19, 3)
     if finding.rule == "bad-value" and path in (("optimizer", "type"), ("scheduler", "type")):
         name = str(_value(document.data, path))
         known = optimizers_at(version) if path[0] == "optimizer" else schedulers_at(version)
