@@ -90,7 +90,7 @@ def test_what_deepspeeds_models_refuse_is_an_error(path: tuple[str, ...], data: 
 
 
 @given(data=st.data())
-@settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=2000, deadline=None, suppress_health_check=list(HealthCheck))
 def test_what_deepspeed_refuses_anywhere_is_an_error(data: st.DataObject) -> None:
     path = data.draw(st.sampled_from(OUR_KEYS))
     wrong: Any = data.draw(WRONG)
