@@ -15,23 +15,35 @@ if TYPE_CHECKING:
 _ABOUT_KEYS = ("removed-key", "unknown-key", "misplaced-key")
 
 
-def for_target(finding: Finding, target: Target | None) -> Finding:
-    """The finding as it is, or as an error where transformers and accelerate read less well than DeepSpeed.
+def for_this_run(
+    finding: Finding, document: Document, target: Target | None, version: Version | None
+) -> Finding:
+    """The finding as it is, or as what it comes to for this target and this release of DeepSpeed."""
+    return _for_target(_for_release(finding, document, version), target)
 
-    Both compare the stage with a number: with ``"3"`` the model is built without ZeRO-3 in mind, and what is
-    saved are empty tensors (`is_zero3` in transformers `integrations/deepspeed.py` and accelerate
-    `utils/deepspeed.py`).
+
+def _for_target(finding: Finding, target: Target | None) -> Finding:
+    """As an error where transformers and accelerate read less well than DeepSpeed.
+
+    - accelerate, to which the Trainer hands on, stops at an "auto" that is left over; DeepSpeed need not.
+    - Both compare the stage with a number: with ``"3"`` the model is built without ZeRO-3 in mind, and what
+      is saved are empty tensors (`is_zero3` in transformers `integrations/deepspeed.py` and accelerate
+      `utils/deepspeed.py`).
     """
+    if target not in ("trainer", "accelerate"):
+        return finding
+    if finding.rule == "unfilled-auto":
+        return replace(finding, severity="error")
     is_stage = finding.path == ("zero_optimization", "stage") and finding.rule == "wrong-type"
-    if not is_stage or '"3"' not in finding.message or target not in ("trainer", "accelerate"):
+    if not is_stage or '"3"' not in finding.message:
         return finding
     who = "the Trainer" if target == "trainer" else "accelerate"
     message = f"{finding.message}: {who} takes it for no ZeRO-3, and saves empty weights"
     return replace(finding, message=message, severity="error")
 
 
-def for_release(finding: Finding, document: Document, version: Version | None) -> Finding:
-    """The finding as it is, or as a note where the given release still takes what the newest does not."""
+def _for_release(finding: Finding, document: Document, version: Version | None) -> Finding:
+    """As a note where the given release still takes what the newest does not."""
     if version is None or not _is_taken(finding, document, version):
         return finding
     message = f"{finding.message}; DeepSpeed {version} still takes it"

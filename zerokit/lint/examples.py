@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -33,6 +34,11 @@ class Given(Mapping[str, Any]):
 def llama_8b() -> ModelShape:
     """A dense decoder with a large embedding: the shape of Llama 3.1 8B."""
     return _decoder("llama", vocab_size=128_256, hidden=4096, intermediate=14_336, layers=32, heads=(32, 8))
+
+
+def model_with_text_config() -> ModelShape:
+    """A model whose config.json has its dimensions in `text_config`, as models for text and images do."""
+    return replace(llama_8b(), hidden_size_for_accelerate=None)
 
 
 def small_decoder() -> ModelShape:

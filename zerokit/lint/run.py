@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from zerokit.config.auto import Target
 from zerokit.config.load import load_valid_part
 from zerokit.config.places import as_written
 from zerokit.config.root import DeepSpeedConfig
 from zerokit.documents import Document
 from zerokit.findings import Edit, Finding, Move, Remove, ReplaceText, SetValue
-from zerokit.lint.circumstances import for_release, for_target
+from zerokit.lint.circumstances import for_this_run
 from zerokit.lint.disabling import apply_disables, read_disables
 from zerokit.lint.plain_json import check_text
 from zerokit.lint.rule import RULES, Hit, Need, Rule
@@ -58,15 +57,12 @@ def check_document(document: Document, *, on_bug: OnBug | None = None, **run: An
     """
     rules = all_rules()
     valid = load_valid_part(document)
-    found = [_for_target(finding, run.get("target")) for finding in valid.findings]
-    findings, of_text = check_text(document, found, run.get("target"))
-    findings = [
-        _placed(
-            for_target(for_release(finding, document, run.get("deepspeed_version")), run.get("target")),
-            document,
-        )
-        for finding in findings
-    ] + of_text
+    target = run.get("target")
+    found = [
+        for_this_run(finding, document, target, run.get("deepspeed_version")) for finding in valid.findings
+    ]
+    findings, of_text = check_text(document, found, target)
+    findings = [_placed(finding, document) for finding in findings] + of_text
     disables, of_disables = read_disables(document)
     not_run: dict[str, tuple[str, ...]] = {}
     if valid.config is not None:
@@ -105,13 +101,6 @@ def all_rules() -> dict[str, Rule]:
     import zerokit.lint.rules  # noqa: F401 - registers them; they import this package's frame in turn
 
     return RULES
-
-
-def _for_target(finding: Finding, target: Target | None) -> Finding:
-    """accelerate, to which the Trainer hands on, stops at an "auto" that is left over; DeepSpeed need not."""
-    if finding.rule == "unfilled-auto" and target in ("trainer", "accelerate"):
-        return replace(finding, severity="error")
-    return finding
 
 
 def _run(

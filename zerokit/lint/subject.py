@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from zerokit.config.auto import Target
 from zerokit.config.base import AUTO
 from zerokit.config.offload import OffloadOptimizer, OffloadParam
+from zerokit.config.places import as_written
 from zerokit.config.root import DeepSpeedConfig
 from zerokit.config.zero import ZeroOptimization
 from zerokit.documents import KeyPath
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from zerokit.config.versions import Version
     from zerokit.models import ModelShape
     from zerokit.recipe import Recipe
+
+
+_ABSENT = object()
 
 
 @dataclass(frozen=True)
@@ -91,25 +95,20 @@ class Subject:
 
     def written_at(self, *path: str) -> Any:
         """The value that the file gives at `path` (either spelling of a key), or None if it gives none."""
-        from zerokit.config.places import as_written
-
-        node: Any = self.written
-        for key in as_written(path, self.written):
-            if not isinstance(node, Mapping) or key not in node:
-                return None
-            node = node[key]
-        return node
+        value = self._at(path)
+        return None if value is _ABSENT else value
 
     def sets(self, *path: str) -> bool:
         """Whether the file gives a value at `path`, in either spelling of a key with two names."""
-        from zerokit.config.places import as_written
+        return self._at(path) is not _ABSENT
 
+    def _at(self, path: tuple[str, ...]) -> Any:
         node: Any = self.written
         for key in as_written(path, self.written):
             if not isinstance(node, Mapping) or key not in node:
-                return False
+                return _ABSENT
             node = node[key]
-        return True
+        return node
 
     def unsure(self, *path: str) -> bool:
         """Whether `path` is absent but may hide behind a key that was not understood."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from zerokit.config.base import AUTO
 from zerokit.findings import Remove
-from zerokit.lint.examples import Given, llama_8b, recipe
+from zerokit.lint.examples import Given, model_with_text_config, recipe
 from zerokit.lint.in_force import ZERO, in_force, is_set_to, offloads_optimizer
 from zerokit.lint.learning import default_clipping, optimizer_name
 from zerokit.lint.rule import Hit, rule
@@ -203,19 +203,12 @@ def accelerate_optimizer_swap(subject: Subject) -> Iterator[Hit]:
         yield Hit(place, message, hint, severity="info")
 
 
-def _no_hidden_size() -> Any:
-    """A model whose config has no hidden size at its top, as those with a text part have."""
-    from dataclasses import replace
-
-    return replace(llama_8b(), hidden_size_for_accelerate=None)
-
-
 @rule(
     "no-hidden-size",
     "accelerate",
     bad=_zero(2, reduce_bucket_size="auto"),
     good=_zero(2, reduce_bucket_size=5e7),
-    given=Given(target="accelerate", model=_no_hidden_size),
+    given=Given(target="accelerate", model=model_with_text_config),
     needs=("model",),
 )
 def no_hidden_size(subject: Subject) -> Iterator[Hit]:

@@ -12,13 +12,13 @@ from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
 from zerokit.config.places import canonical, section_at
 from zerokit.documents import KeyPath, dotted
 from zerokit.findings import Edit, Move, Remove, SetValue
-from zerokit.lint.examples import Given, llama_8b
+from zerokit.lint.examples import Given, model_with_text_config
 from zerokit.lint.in_force import ZERO
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
 
 if TYPE_CHECKING:
-    from zerokit.models import ModelShape
+    pass
 
 _ONE = {MICRO: 1}
 
@@ -161,17 +161,12 @@ def _fills(path: KeyPath, subject: Subject) -> bool:
     return any(dotted(path) in FILLED_BY[name] for name in targets)
 
 
-def _only_text_config() -> ModelShape:
-    """A model whose config.json has its dimensions in `text_config`, as models for text and images do."""
-    return replace(llama_8b(), hidden_size_for_accelerate=None)
-
-
 @rule(
     "auto-left-to-accelerate",
     "auto",
     bad={**_ONE, ZERO: {"stage": 2, "stage3_param_persistence_threshold": AUTO}},
     good={**_ONE, ZERO: {"stage": 2}},
-    given=Given(target="trainer", model=_only_text_config),
+    given=Given(target="trainer", model=model_with_text_config),
     needs=("model",),
 )
 def auto_left_to_accelerate(subject: Subject) -> Iterator[Hit]:
