@@ -23,7 +23,8 @@ ALLOWED = {
     "config": BASE,
     "recipe": BASE | {"config"},
     "models": BASE,
-    "memory": BASE | {"config", "models"},
+    "hardware": BASE,
+    "memory": BASE | {"config", "models", "hardware"},
     "lint": BASE | {"config", "recipe", "models"},
     # The face of the Python API: a config that can check and resolve itself.
     "ds_config": BASE | {"config", "recipe", "models", "lint"},
@@ -34,7 +35,7 @@ ALLOWED = {
     "generation": BASE | {"config", "recipe", "data", "distributed", "checkpoint"},
     "training": BASE
     | {"config", "recipe", "memory", "lint", "data", "distributed", "checkpoint", "generation"},
-    "rehearsal": BASE | {"config", "lint"},
+    "rehearsal": BASE | {"config", "lint", "hardware"},
     "quickstart": BASE | {"config", "recipe", "models", "memory", "lint", "distributed", "checkpoint"},
     "cli": BASE | {"config", "lint"},
 }

@@ -1,24 +1,32 @@
 """GPU memory that the replay does not count: fragmentation, the CUDA context and NCCL. All of it is a guess.
 
-The figures are those of `zerokit rehearse` (zerokit/rehearsal/overheads.py, where each is explained).
+`zerokit rehearse`, which knows the process groups, adds the same in more detail
+(zerokit/rehearsal/overheads.py).
 """
 
 from __future__ import annotations
 
+from zerokit.hardware.outside_allocator import (
+    CUDA_CONTEXT,
+    NCCL_CONNECTION,
+    NCCL_FEW_CHANNELS,
+    NCCL_FIRST_COMMUNICATOR_HIGH,
+    NCCL_ONE_GPU_HIGH,
+)
 from zerokit.memory.term import Term
-from zerokit.units import GIB, MIB
 
-_CONTEXT = (round(0.47 * GIB), round(0.92 * GIB))
-_CONNECTION = 4 * MIB + 120 * 640 * 8 * 8 + 8 * 512 * 8 * 16
-_LOW_CHANNELS, _FIRST_COMMUNICATOR, _ONE_GPU = 8, round(1.45 * GIB), 256 * MIB
 FRAGMENTATION = 0.12
-"""Of the peak, that the allocator may hold beyond what it has handed out. In the rehearsals of the grid it is
-nearly always less; a full GPU makes it give back what it caches."""
+"""Of the peak, that the allocator may hold beyond what it has handed out. A guess that has not been compared
+with rehearsals; a full GPU makes it give back what it caches."""
 
 
 def overhead_terms(peak_bytes: int, world_size: int) -> tuple[Term, ...]:
     """What to add to the peak of what the allocator hands out; `bytes` is the low end."""
-    nccl = (0, _ONE_GPU) if world_size == 1 else (_LOW_CHANNELS * _CONNECTION, _FIRST_COMMUNICATOR)
+    nccl = (
+        (0, NCCL_ONE_GPU_HIGH)
+        if world_size == 1
+        else (NCCL_FEW_CHANNELS * NCCL_CONNECTION, NCCL_FIRST_COMMUNICATOR_HIGH)
+    )
     high = round(FRAGMENTATION * peak_bytes)
     return (
         _guess(
@@ -28,7 +36,10 @@ def overhead_terms(peak_bytes: int, world_size: int) -> tuple[Term, ...]:
             "torch's allocator, rehearsed",
         ),
         _guess(
-            "CUDA context", _CONTEXT, "by card and driver", "measured (ml-engineering, training/performance)"
+            "CUDA context",
+            CUDA_CONTEXT,
+            "by card and driver",
+            "measured (ml-engineering, training/performance)",
         ),
         _guess(
             "communication (NCCL)",

@@ -6,27 +6,21 @@ are therefore given as a low and a high figure and called estimates.
 
 from __future__ import annotations
 
+from zerokit.hardware.outside_allocator import (
+    CUDA_CONTEXT,
+    NCCL_CONNECTION,
+    NCCL_FEW_CHANNELS,
+    NCCL_FIRST_COMMUNICATOR_HIGH,
+    NCCL_MANY_CHANNELS,
+    NCCL_ONE_GPU_HIGH,
+)
 from zerokit.rehearsal.report import Overhead
 from zerokit.units import GIB, MIB
 
-_CONTEXT_LOW = round(0.47 * GIB)
-_CONTEXT_HIGH = round(0.92 * GIB)
 _CONTEXT_SOURCE = "measured, by card and driver (ml-engineering, training/performance)"
-
-# One connection holds a buffer per protocol: Simple, LL128 and LL (NCCL src/init.cc: DEFAULT_BUFFSIZE,
-# DEFAULT_LL128_BUFFSIZE = 120 elements * 640 threads * 8 steps * 8 bytes, DEFAULT_LL_BUFFSIZE = 8 lines *
-# 512 threads * 8 steps * 16 bytes).
-_CONNECTION = 4 * MIB + 120 * 640 * 8 * 8 + 8 * 512 * 8 * 16
-_FEW_CHANNELS = 8
-_MANY_CHANNELS = 24
 _RING = 1
 _RING_AND_TREE = 4
 """A rank receives from one neighbour in a ring and from up to three in a tree (NCCL_MAX_TREE_ARITY)."""
-
-_FIRST_COMMUNICATOR_HIGH = round(1.45 * GIB)
-"""Added by the first barrier between two GPUs, the kernels of NCCL included (ml-engineering,
-training/performance/distributed/torch-dist-mem-usage.py)."""
-_ONE_GPU_HIGH = 256 * MIB
 
 
 def overheads(num_gpus: int, gpus_per_node: int, group_sizes: set[int]) -> list[Overhead]:
@@ -38,9 +32,8 @@ def overheads(num_gpus: int, gpus_per_node: int, group_sizes: set[int]) -> list[
         group_sizes: sizes of the process groups that collectives were called on. Each size above 1 is
             taken for one communicator of NCCL, which holds buffers of its own.
     """
-    context = Overhead(
-        name="CUDA context", low_bytes=_CONTEXT_LOW, high_bytes=_CONTEXT_HIGH, source=_CONTEXT_SOURCE
-    )
+    low, high = CUDA_CONTEXT
+    context = Overhead(name="CUDA context", low_bytes=low, high_bytes=high, source=_CONTEXT_SOURCE)
     return [context, _communication(num_gpus, gpus_per_node, group_sizes)]
 
 
@@ -48,16 +41,16 @@ def _communication(num_gpus: int, gpus_per_node: int, group_sizes: set[int]) -> 
     name = "communication (NCCL)"
     if num_gpus == 1:
         source = "a single GPU has no connections; NCCL's kernels may be loaded"
-        return Overhead(name=name, low_bytes=0, high_bytes=_ONE_GPU_HIGH, source=source)
+        return Overhead(name=name, low_bytes=0, high_bytes=NCCL_ONE_GPU_HIGH, source=source)
     communicators = max(1, len({size for size in group_sizes if size > 1}))
     within_a_node = num_gpus <= gpus_per_node
-    low = _FEW_CHANNELS * _RING * _CONNECTION
-    each_further = _MANY_CHANNELS * (_RING if within_a_node else _RING_AND_TREE) * _CONNECTION
-    first = max(_FIRST_COMMUNICATOR_HIGH, each_further)
+    low = NCCL_FEW_CHANNELS * _RING * NCCL_CONNECTION
+    each_further = NCCL_MANY_CHANNELS * (_RING if within_a_node else _RING_AND_TREE) * NCCL_CONNECTION
+    first = max(NCCL_FIRST_COMMUNICATOR_HIGH, each_further)
     where = "within one node" if within_a_node else "across nodes"
     counted = f"{communicators} communicator{'s' if communicators > 1 else ''}"
     source = (
-        f"{counted} {where}: low, {_FEW_CHANNELS} channels of {_CONNECTION / MIB:.1f} MiB (NCCL "
+        f"{counted} {where}: low, {NCCL_FEW_CHANNELS} channels of {NCCL_CONNECTION / MIB:.1f} MiB (NCCL "
         "src/init.cc); high, 1.45 GiB measured at the first barrier (ml-engineering)"
     )
     if communicators > 1:

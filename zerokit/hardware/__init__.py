@@ -1,0 +1,1 @@
+"""Figures about GPUs and their software, as data."""
