@@ -19,8 +19,8 @@ test: $(VENV)/.installed-dev
 	$(PYTEST) -m distributed
 
 lint: $(VENV)/.installed-dev
-	$(BIN)/ruff check zerokit launch tests
-	$(BIN)/ruff format --check zerokit launch tests
+	$(BIN)/ruff check zerokit launch tests tools
+	$(BIN)/ruff format --check zerokit launch tests tools
 	$(BIN)/mypy
 
 bench: $(VENV)/.installed-dev

@@ -21,23 +21,28 @@ ALLOWED = {
     "findings": {"documents"},
     "console": {"errors"},
     "config": BASE,
+    "resolving": BASE | {"config"},
+    "writing": BASE | {"config", "resolving"},
+    "releases": BASE,
     "recipe": BASE | {"config"},
     "models": BASE,
     "hardware": BASE,
     "memory": BASE | {"config", "models", "hardware"},
-    "lint": BASE | {"config", "recipe", "models"},
+    "lint": BASE | {"config", "resolving", "releases", "recipe", "models"},
     # The face of the Python API: a config that can check and resolve itself.
-    "ds_config": BASE | {"config", "recipe", "models", "lint"},
-    "estimation": BASE | {"config", "models", "memory"},
+    "ds_config": BASE | {"config", "resolving", "recipe", "models", "lint"},
+    "estimation": BASE | {"config", "resolving", "writing", "models", "memory"},
     "data": BASE,
     "distributed": BASE,
     "checkpoint": BASE,
-    "generation": BASE | {"config", "recipe", "data", "distributed", "checkpoint"},
+    "generation": BASE | {"config", "resolving", "recipe", "data", "distributed", "checkpoint"},
     "training": BASE
-    | {"config", "recipe", "memory", "lint", "data", "distributed", "checkpoint", "generation"},
+    | {"config", "resolving", "writing", "recipe", "memory", "lint"}
+    | {"data", "distributed", "checkpoint", "generation"},
     "rehearsal": BASE | {"config", "lint", "hardware"},
-    "quickstart": BASE | {"config", "recipe", "models", "memory", "lint", "distributed", "checkpoint"},
-    "cli": BASE | {"config", "lint"},
+    "quickstart": BASE
+    | {"config", "writing", "recipe", "models", "memory", "lint", "distributed", "checkpoint"},
+    "cli": BASE | {"config", "resolving", "lint"},
 }
 
 

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import PrivateAttr, ValidationError
 
-from zerokit.config.auto import Target
 from zerokit.config.load import check_ds_config, load_ds_config, plain
 from zerokit.config.root import DeepSpeedConfig
 from zerokit.documents import Document, dotted, read_document
 from zerokit.errors import ConfigError
+from zerokit.resolving.auto import Target
 
 if TYPE_CHECKING:
-    from zerokit.config.resolution import Resolution
     from zerokit.lint import Report
     from zerokit.models import ModelShape
+    from zerokit.resolving.trace import Resolution
 
 
 class DSConfig(DeepSpeedConfig):
@@ -108,13 +108,13 @@ class DSConfig(DeepSpeedConfig):
             target: who hands the config to DeepSpeed, and so fills "auto".
             model: a shape, or what :func:`zerokit.models.load_model_shape` takes; sizes follow from it.
             arguments: of the Trainer, or of the script under accelerate (see
-                :mod:`zerokit.config.arguments`); the others have their defaults.
+                :mod:`zerokit.resolving.arguments`); the others have their defaults.
 
         Raises:
             ModelError: there is no such model.
         """
-        from zerokit.config.arguments import Arguments
-        from zerokit.config.resolution import Run, resolve
+        from zerokit.resolving.arguments import Arguments
+        from zerokit.resolving.trace import Run, resolve
 
         shape = _shape(model)
         run = Run(

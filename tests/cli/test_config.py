@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from zerokit.config import build_ds_config
 from zerokit.models import load_model_shape
+from zerokit.writing.build import build_ds_config
 
 Run = Callable[..., tuple[int, str, str]]
 

@@ -1,6 +1,6 @@
 from collections.abc import Callable
 
-from zerokit.lint.explaining import explain, overview
+from zerokit.lint.explain import explain, overview
 
 Run = Callable[..., tuple[int, str, str]]
 

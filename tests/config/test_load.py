@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.config.strategies import configs
 from zerokit.config import check_ds_config, load_ds_config, load_valid_part
-from zerokit.config.mending import edited
+from zerokit.config.repairs import edited
 from zerokit.documents import Document, KeyPath, dotted, parse_json, parse_yaml
 from zerokit.errors import ConfigError, DocumentError
 

@@ -13,15 +13,15 @@ from typing import Any, Literal, get_args, get_origin
 import pytest
 from pydantic import BaseModel
 
-from tests.config.surface.interpreter import UNKNOWN
-from tests.config.surface.surface import Surface, read_surface
+from tools.deepspeed_surface.interpreter import UNKNOWN
+from tools.deepspeed_surface.surface import Surface, read_surface
 from zerokit.config import Section, check_ds_config
 from zerokit.config.base import second_names
-from zerokit.config.mending import choices_at
+from zerokit.config.key_index import section_at
+from zerokit.config.key_index import sections as all_places
 from zerokit.config.optimizer import DEEPSPEED_OPTIMIZERS, TORCH_OPTIMIZERS, params_of_optimizer
-from zerokit.config.places import section_at
-from zerokit.config.places import sections as all_places
-from zerokit.config.removed import REMOVED_KEYS
+from zerokit.config.removed_keys import REMOVED_KEYS
+from zerokit.config.repairs import choices_at
 from zerokit.config.scheduler import DEEPSPEED_SCHEDULERS, TORCH_SCHEDULERS, params_of_scheduler
 from zerokit.config.torch_schedulers import FunctionParams
 from zerokit.documents import Document

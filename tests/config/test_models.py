@@ -11,15 +11,15 @@ from pydantic import ValidationError
 from tests.config.strategies import configs
 from zerokit.config import DeepSpeedConfig, load_ds_config
 from zerokit.config.base import Acts, second_names
-from zerokit.config.describe import docstring
+from zerokit.config.descriptions import docstring
+from zerokit.config.key_index import all_sections, canonical, section_at, sections, since, stages_of
 from zerokit.config.load import load_valid_part
 from zerokit.config.optimizer import params_of_optimizer
 from zerokit.config.optimizer_params import offload_only
-from zerokit.config.places import all_sections, canonical, section_at, sections, since, stages_of
-from zerokit.config.versions import key_facts
 from zerokit.config.zero import STAGE_3_KEYS, ZeroOptimization
 from zerokit.documents import Document, read_document
 from zerokit.errors import DocumentError
+from zerokit.releases.versions import key_facts
 
 slow_to_draw = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 

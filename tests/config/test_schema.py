@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 
 from tests.config.strategies import configs
 from zerokit.config import check_ds_config
-from zerokit.config.places import all_sections
+from zerokit.config.key_index import all_sections
 from zerokit.config.root import DeepSpeedConfig
 from zerokit.config.schema import json_schema
 from zerokit.documents import Document

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.config.surface.extract import condense, spans
-from tests.config.surface.surface import Surface, read_surface
-from tests.config.surface.values import UNKNOWN
+from tools.deepspeed_surface.extract import condense, spans
+from tools.deepspeed_surface.surface import Surface, read_surface
+from tools.deepspeed_surface.values import UNKNOWN
 
 SOURCE = {
     "deepspeed/__init__.py": "",

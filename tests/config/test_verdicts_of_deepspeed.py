@@ -14,8 +14,8 @@ from pydantic import ValidationError
 
 from tests.config.strategies import configs, sections
 from zerokit.config import DeepSpeedConfig, check_ds_config, load_ds_config
-from zerokit.config.mending import deepspeed_reads_as
-from zerokit.config.places import sections as all_places
+from zerokit.config.key_index import sections as all_places
+from zerokit.config.repairs import deepspeed_reads_as
 from zerokit.documents import Document
 
 pytest.importorskip("deepspeed")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.estimation.questions import answer, question
+from tests.estimation.requests import answer, question
 from zerokit.estimation import find_limits, verdict
 from zerokit.units import GIB
 
@@ -38,7 +38,7 @@ def test_limits_fit_and_the_next_size_does_not(stage: int) -> None:
 
 
 def test_whole_nodes_are_found() -> None:
-    from tests.estimation.questions import shape
+    from tests.estimation.requests import shape
 
     memory, model = 24 * GIB, shape("llama-3.1-8b")
     asked = {"model": model, "zero_stage": 3, "gradient_checkpointing": True}

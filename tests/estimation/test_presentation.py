@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.estimation.questions import answer, shape
+from tests.estimation.requests import answer, shape
 from zerokit.errors import ZerokitError
 from zerokit.estimation import verdict
 from zerokit.estimation.categories import CATEGORIES, by_category, category_of

@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.estimation.questions import answer, question
+from tests.estimation.requests import answer, question
 from zerokit.estimation import Axes, Runs, sweep
 from zerokit.memory import estimate
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.lint.asking import MICRO, found, said, zero
-from zerokit.config.versions import Version
 from zerokit.lint.examples import llama_8b, recipe
+from zerokit.releases.versions import Version
 
 CPU = {"offload_optimizer": {"device": "cpu"}}
 ADAMW = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}}

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from tests.lint.asking import MICRO, found, said, zero
-from zerokit.config.auto import FILLED_BY, TARGETS, Target, autos
-from zerokit.config.places import sections
+from zerokit.config.key_index import sections
 from zerokit.documents import KeyPath, dotted
 from zerokit.findings import Move, Remove
 from zerokit.lint import check_config
 from zerokit.lint.examples import llama_8b
+from zerokit.resolving.auto import FILLED_BY, TARGETS, Target, autos
 
 BY_ALL: dict[str, Any] = {
     "train_batch_size": "auto",

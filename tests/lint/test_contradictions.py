@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from zerokit.config import Target
 from zerokit.documents import parse_json
 from zerokit.lint import check_config, check_document
+from zerokit.resolving.auto import Target
 
 
 def findings(

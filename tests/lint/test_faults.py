@@ -14,7 +14,7 @@ from zerokit.errors import DocumentError
 from zerokit.findings import Finding
 from zerokit.lint import Report, check_document
 from zerokit.lint.fix import fix_document
-from zerokit.lint.recognise import refuse_other_files
+from zerokit.lint.recognition import refuse_other_files
 
 Case = dict[str, Any]
 

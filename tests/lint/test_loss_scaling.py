@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tests.lint.asking import found, said, zero
-from zerokit.config.versions import parse_version
 from zerokit.lint import check_config
 from zerokit.lint.examples import recipe
+from zerokit.releases.versions import parse_version
 
 
 def fp16(stage: Any = 2, enabled: Any = True, **keys: Any) -> dict[str, Any]:

@@ -10,8 +10,8 @@ import pytest
 
 from tests.lint.asking import MICRO, found, said, zero
 from zerokit.config.optimizer import TORCH_OPTIMIZERS
-from zerokit.config.versions import Version
 from zerokit.findings import Remove, SetValue
+from zerokit.releases.versions import Version
 
 CPU = {"offload_optimizer": {"device": "cpu"}}
 TYPE = "optimizer.type"

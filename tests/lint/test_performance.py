@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.lint.asking import MICRO, found, said, zero
-from zerokit.config.versions import Version
+from zerokit.releases.versions import Version
 
 ZERO = "zero_optimization"
 NVME = {"offload_param": {"device": "nvme", "nvme_path": "/local_nvme"}}

@@ -3,11 +3,11 @@ from typing import Any
 
 import pytest
 
-from zerokit.config import Target
 from zerokit.documents import parse_json
 from zerokit.findings import Finding
 from zerokit.lint import check_document
 from zerokit.lint.fix import fix_document
+from zerokit.resolving.auto import Target
 
 RULE = "not-plain-json"
 

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from zerokit.config.places import sections
+from zerokit.config.key_index import sections
 from zerokit.documents import Document, KeyPath, parse_json
 from zerokit.findings import SetValue
 from zerokit.lint import Report, check_document

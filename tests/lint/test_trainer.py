@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from tests.lint.asking import MICRO, found, said, zero
-from zerokit.config.auto import FILLED_BY
-from zerokit.config.versions import parse_version
 from zerokit.findings import Move, SetValue
 from zerokit.lint.examples import recipe
 from zerokit.lint.rules.trainer import _COMPARED
+from zerokit.releases.versions import parse_version
+from zerokit.resolving.auto import FILLED_BY
 
 TRAINER = {"target": "trainer"}
 AUTO: dict[str, Any] = {

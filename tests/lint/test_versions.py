@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from tests.lint.asking import MICRO, found, said, zero
-from zerokit.config.versions import NEWEST, SUPPORTED, Version, parse_version
-from zerokit.config.versions_bugs import KNOWN_BUGS
-from zerokit.config.versions_changes import CHANGES
 from zerokit.lint import check_config
+from zerokit.lint.defects import IN_RULES_OF_THEIR_OWN, MEETINGS, NOT_SEEN_IN_CONFIG
 from zerokit.lint.examples import llama_8b, mixture_of_experts, recipe
-from zerokit.lint.meetings import IN_RULES_OF_THEIR_OWN, MEETINGS, NOT_SEEN_IN_CONFIG
 from zerokit.lint.rules.versions import MEETINGS_WITH_CHANGES, NO_MATTER
+from zerokit.releases.bugs import KNOWN_BUGS
+from zerokit.releases.changes import CHANGES
+from zerokit.releases.versions import NEWEST, SUPPORTED, Version, parse_version
 
 CPU = {"offload_optimizer": {"device": "cpu"}}
 BF16 = {"bf16": {"enabled": True}}

@@ -93,7 +93,7 @@ def test_a_layer_saves_what_the_formula_says(
         seq_len=SEQ,
         attention=attention,  # type: ignore[arg-type]
     )
-    anatomy = replay_gpu(run, layout_of(run), settings_of(run), 0).anatomy
-    assert anatomy is not None
-    layer = next(block for block in anatomy.blocks if block.is_layer)
+    model_calls = replay_gpu(run, layout_of(run), settings_of(run), 0).model_calls
+    assert model_calls is not None
+    layer = next(block for block in model_calls.blocks if block.is_layer)
     assert layer.saved_bytes * BATCH * SEQ == pytest.approx(two - one, rel=0.01)

@@ -153,7 +153,7 @@ def _without_deepspeed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def build(loaded: LoadedRecipe, *, evaluate: bool = True) -> TrainingArguments:
     # Resolved by hand: what it resolves to is tested elsewhere.
-    from zerokit.config.resolve import Resolved
+    from zerokit.resolving.settle import Resolved
 
     return build_arguments(
         Resolved({}, dict(loaded.recipe.training)), loaded, use_cpu=True, evaluate=evaluate

@@ -136,7 +136,7 @@ def _read_facts(model: str | None, recipe: Path | None, deepspeed_version: str |
 
         facts["recipe"] = load_recipe(recipe).recipe
     if deepspeed_version is not None:
-        from zerokit.config.versions import parse_version
+        from zerokit.releases.versions import parse_version
 
         facts["deepspeed_version"] = parse_version(deepspeed_version)
     return facts

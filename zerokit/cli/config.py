@@ -13,9 +13,9 @@ from zerokit.cli.output import print_json, to_json, write_file
 from zerokit.errors import ZerokitError
 
 if TYPE_CHECKING:
-    from zerokit.config.build import Built
-    from zerokit.config.decisions import Decisions
-    from zerokit.config.hyperparameters import Choice
+    from zerokit.writing.build import Built
+    from zerokit.writing.hyperparameters import Choice
+    from zerokit.writing.request import Decisions
 
 
 def config(
@@ -51,9 +51,9 @@ def config(
 
     Without --model it holds for any model, and without --num-gpus for any number of GPUs.
     """
-    from zerokit.config.build import build
-    from zerokit.config.decisions import Decisions
     from zerokit.units import parse_bytes
+    from zerokit.writing.build import build
+    from zerokit.writing.request import Decisions
 
     if precision is None:
         precision = "bf16" if target == "deepspeed" else "auto"
@@ -97,7 +97,7 @@ def _shape(model: str | None) -> Any:
 
 def _launcher(decisions: Decisions, output: Path | None, *, force: bool) -> str:
     """The text of the launch config, once it is sure that the ds_config can be written beside it."""
-    from zerokit.config.accelerate_launch import accelerate_yaml
+    from zerokit.writing.accelerate_launch import accelerate_yaml
 
     if output is None:
         raise ZerokitError(
@@ -129,8 +129,8 @@ def _write(built: Built, output: Path | None, *, force: bool, explain: bool, as_
 
 
 def _as_data(choice: Choice) -> dict[str, Any]:
-    from zerokit.config.hyperparameters import LEFT_OUT
     from zerokit.documents import dotted
+    from zerokit.writing.hyperparameters import LEFT_OUT
 
     written = choice.value is not LEFT_OUT
     return {

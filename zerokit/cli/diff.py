@@ -11,7 +11,7 @@ import typer
 from zerokit.cli.output import print_json
 
 if TYPE_CHECKING:
-    from zerokit.config.diff import Difference, Side
+    from zerokit.resolving.diff import Difference, Side
 
 
 def diff(
@@ -29,8 +29,8 @@ def diff(
     DeepSpeed's defaults are filled in, old names and forms count as the new ones, and comments, order and
     spelling (5e8, 500000000) do not count.
     """
-    from zerokit.config.diff import differences
     from zerokit.config.load import load_ds_config
+    from zerokit.resolving.diff import differences
 
     found = differences(load_ds_config(left), load_ds_config(right), num_gpus=num_gpus)
     if output_format == "json":

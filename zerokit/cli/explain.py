@@ -19,7 +19,7 @@ def explain(
     ] = None,
 ) -> None:
     """Say what a key of a ds_config does, or what a rule of zerokit check finds and why."""
-    from zerokit.lint import explaining
+    from zerokit.lint import explain as explaining
 
     if name is None:
         typer.echo(explaining.overview(), nl=False)

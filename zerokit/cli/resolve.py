@@ -14,10 +14,10 @@ from zerokit.cli.output import print_json
 from zerokit.errors import ConfigError, ModelError, did_you_mean
 
 if TYPE_CHECKING:
-    from zerokit.config.resolution import Resolution, Value
     from zerokit.documents import Document
     from zerokit.models import ModelShape
     from zerokit.recipe import LoadedRecipe
+    from zerokit.resolving.trace import Resolution, Value
 
 
 def resolve(
@@ -83,7 +83,7 @@ def _read(file: Path | None, recipe: Path | None, target: str) -> tuple[LoadedRe
     if file is not None or isinstance(source, str):
         return loaded, read_document(file or str(source))
     if source is None:
-        from zerokit.config.build import build_ds_config
+        from zerokit.writing.build import build_ds_config
 
         return loaded, Document(build_ds_config(zero_stage=2, precision=None).dump(), "zerokit's default")
     written = loaded.origins.document.positions.items()
@@ -92,8 +92,8 @@ def _read(file: Path | None, recipe: Path | None, target: str) -> tuple[LoadedRe
 
 
 def _parse_arguments(words: list[str], target: str, has_recipe: bool) -> dict[str, Any]:
-    from zerokit.config.arguments import DEFAULTS
     from zerokit.documents import parse_scalar
+    from zerokit.resolving.arguments import DEFAULTS
 
     if words and has_recipe:
         raise ConfigError("the recipe has the arguments", where="--argument", hint="Leave it out")
@@ -151,8 +151,8 @@ def _resolve(
     num_gpus: int,
     shape: ModelShape | None,
 ) -> Resolution:
-    from zerokit.config.arguments import Arguments
-    from zerokit.config.resolution import Run, resolve, resolve_settled
+    from zerokit.resolving.arguments import Arguments
+    from zerokit.resolving.trace import Run, resolve, resolve_settled
 
     hidden = shape.hidden_size_for_trainer if shape else None
     if loaded is not None:

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from zerokit.config.base import second_names
-from zerokit.config.explain import Mistake, mistakes
-from zerokit.config.meanings import meaning_of
-from zerokit.config.mending import edited
-from zerokit.config.places import canonical, section_at, sections
-from zerokit.config.removed import REMOVED_KEYS
+from zerokit.config.key_index import canonical, section_at, sections
+from zerokit.config.removed_keys import REMOVED_KEYS
+from zerokit.config.repairs import edited
 from zerokit.config.root import DeepSpeedConfig
+from zerokit.config.unknown_keys import meaning_of
+from zerokit.config.validation_errors import Mistake, mistakes
 from zerokit.documents import Document, KeyPath, read_document
 from zerokit.errors import ConfigError
 from zerokit.findings import Finding, Move, SetValue

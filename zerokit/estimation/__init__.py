@@ -6,7 +6,7 @@ package is light: neither torch nor transformers nor deepspeed.
 
 from zerokit.estimation.ask import estimate
 from zerokit.estimation.fit import Fit, Limits, find_limits, verdict
-from zerokit.estimation.question import Question, Runs
+from zerokit.estimation.request import Question, Runs
 from zerokit.estimation.sweep import Axes, sweep
 
 __all__ = ["Axes", "Fit", "Limits", "Question", "Runs", "estimate", "find_limits", "sweep", "verdict"]

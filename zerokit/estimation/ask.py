@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from zerokit.errors import ZerokitError
-from zerokit.estimation.question import Question, Runs
+from zerokit.estimation.request import Question, Runs
 from zerokit.memory import Estimate
 from zerokit.memory import estimate as estimate_run
 from zerokit.models import ModelShape, load_model_shape

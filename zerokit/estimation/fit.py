@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from zerokit.errors import ConfigError
-from zerokit.estimation.question import Question, Runs
+from zerokit.estimation.request import Question, Runs
 from zerokit.memory import Estimate, estimate
 from zerokit.models import ModelShape
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from itertools import product
 
-from zerokit.estimation.question import Question, Runs
+from zerokit.estimation.request import Question, Runs
 from zerokit.memory import Estimate, estimate
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zerokit.config import load_ds_config
-from zerokit.config.auto import autos
 from zerokit.documents import Document, read_document
 from zerokit.errors import ConfigError
+from zerokit.resolving.auto import autos
 
 if TYPE_CHECKING:
     from zerokit.generation.model import ModelFiles

@@ -11,7 +11,7 @@ from typing import Any
 from zerokit.documents import Document, parse_document, read_bytes, shown
 from zerokit.errors import DocumentError
 from zerokit.lint.accelerate_file import check_accelerate_yaml, is_accelerate_config
-from zerokit.lint.recognise import looks_like_ds_config, mentions_ds_config, refuse_other_files
+from zerokit.lint.recognition import looks_like_ds_config, mentions_ds_config, refuse_other_files
 from zerokit.lint.run import OnBug, Report, check_document
 
 MAX_BYTES = 4 << 20

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Literal
 
 from zerokit.config.base import AUTO
-from zerokit.lint.in_force import in_force
 from zerokit.lint.subject import Subject
+from zerokit.lint.values_in_force import in_force
 
 Precision = Literal["bf16", "fp16", "fp32"]
 

@@ -6,10 +6,10 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 
-from zerokit.config.auto import Target
 from zerokit.documents import Departure, Document, KeyPath
 from zerokit.findings import Finding, ReplaceText
 from zerokit.lint.rule import RULES
+from zerokit.resolving.auto import Target
 
 RULE = "not-plain-json"
 

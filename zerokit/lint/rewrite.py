@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from zerokit.config.mending import edited
+from zerokit.config.repairs import edited
 from zerokit.documents import Document, KeyPath, dotted, parse_json
 from zerokit.errors import DocumentError
 from zerokit.findings import Edit, Move, Remove, ReplaceText, SetValue

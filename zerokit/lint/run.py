@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from zerokit.config.key_index import as_written
 from zerokit.config.load import load_valid_part
-from zerokit.config.places import as_written
 from zerokit.config.root import DeepSpeedConfig
 from zerokit.documents import Document
 from zerokit.findings import Edit, Finding, Move, Remove, ReplaceText, SetValue
-from zerokit.lint.circumstances import for_this_run
+from zerokit.lint.adjust import for_this_run
 from zerokit.lint.disabling import apply_disables, read_disables
 from zerokit.lint.plain_json import check_text
 from zerokit.lint.rule import RULES, Hit, Need, Rule

@@ -6,18 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from zerokit.config.auto import Target
 from zerokit.config.base import AUTO
+from zerokit.config.key_index import as_written
 from zerokit.config.offload import OffloadOptimizer, OffloadParam
-from zerokit.config.places import as_written
 from zerokit.config.root import DeepSpeedConfig
 from zerokit.config.zero import ZeroOptimization
 from zerokit.documents import KeyPath
+from zerokit.resolving.auto import Target
 
 if TYPE_CHECKING:
-    from zerokit.config.versions import Version
     from zerokit.models import ModelShape
     from zerokit.recipe import Recipe
+    from zerokit.releases.versions import Version
 
 
 _ABSENT = object()

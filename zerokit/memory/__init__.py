@@ -2,8 +2,8 @@
 
 from zerokit.memory.estimate import Estimate, HostMemory, Memory, NvmeMemory, estimate
 from zerokit.memory.model_states import ModelStates, model_states
-from zerokit.memory.run import Attention, Generation, Lora, OptimizerKind, TrainingRun
 from zerokit.memory.term import PHASES, Certainty, Device, Phase, Term, total_bytes
+from zerokit.memory.training_run import Attention, Generation, Lora, OptimizerKind, TrainingRun
 
 __all__ = [
     "PHASES",

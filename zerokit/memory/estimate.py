@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from zerokit.memory.doubts import doubts
+from zerokit.memory.caveats import caveats
 from zerokit.memory.explain import Explainer
 from zerokit.memory.generation import generation_terms
 from zerokit.memory.gpu import GpuReplay, replay_fullest
@@ -13,9 +13,9 @@ from zerokit.memory.host import HostReplay, replay_host
 from zerokit.memory.layout import Layout, layout_of
 from zerokit.memory.model_states import ModelStates, model_states
 from zerokit.memory.overheads import overhead_terms
-from zerokit.memory.run import TrainingRun
 from zerokit.memory.settings import Settings, settings_of
 from zerokit.memory.term import PHASES, Device, Phase, Term, total_bytes
+from zerokit.memory.training_run import TrainingRun
 
 _HOST_DEVICES: tuple[Device, ...] = ("pinned", "pageable")
 
@@ -177,8 +177,8 @@ def estimate(run: TrainingRun) -> Estimate:
         num_parameters=layout.num_parameters,
         num_trainable_parameters=layout.num_trainable,
         model_states=_model_states(layout, settings),
-        activations_counted=found.anatomy is not None,
-        warnings=tuple(doubts(run, settings, found)),
+        activations_counted=found.model_calls is not None,
+        warnings=tuple(caveats(run, settings, found)),
     )
 
 

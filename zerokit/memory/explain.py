@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from zerokit.memory import coordinator, engine, gpu, host, replay, stage_1_2, stage_1_bf16, stage_3
+from zerokit.memory import coordinator, gpu, host, replay, stage, stage_1_2, stage_1_bf16, stage_3
 from zerokit.memory.gpu import GpuReplay
 from zerokit.memory.layout import Layout
 from zerokit.memory.settings import Settings
@@ -53,11 +53,11 @@ class Explainer:
         maker = _GPU.get(name)
         if maker is not None:
             return maker(self._settings)
-        if name == engine.PARAMETERS:
+        if name == stage.PARAMETERS:
             return self._parameters()
-        if name == engine.OPTIMIZER_STATES:
+        if name == stage.OPTIMIZER_STATES:
             return self._states()
-        if name == engine.GRADIENTS:
+        if name == stage.GRADIENTS:
             return self._gradients()
         if name == replay.ACTIVATIONS:
             return self._activations(phase)
@@ -99,17 +99,17 @@ class Explainer:
         return Formula("e·Σ sizes that touch the partition", e, f"{_STAGE_1_2} copy_grads_in_partition")
 
     def _activations(self, phase: Phase) -> Formula:
-        anatomy, sizes = self._found.anatomy, self._found.sizes
-        assert anatomy is not None
+        model_calls, sizes = self._found.model_calls, self._found.sizes
+        assert model_calls is not None
         assert sizes is not None
-        layers = [block for block in anatomy.blocks if block.is_layer]
+        layers = [block for block in model_calls.blocks if block.is_layer]
         parts = [part.symbols for step in layers[0].steps for part in step.saved] if layers else []
         symbols = f"b·s·(L·({' + '.join(parts)}) + final norm)"
         per_layer = int(layers[0].saved_bytes) if layers else 0
         numbers = f"{sizes.batch}·{sizes.seq:,}·({len(layers)}·{per_layer:,} + final norm)"
         if phase == "backward":
             numbers += ", as far as it is still held"
-        certainty: Certainty = "modelled" if anatomy.known else "guess"
+        certainty: Certainty = "modelled" if model_calls.known else "guess"
         return Formula(symbols, 1, _MODELS, certainty, numbers)
 
     def _logits(self, phase: Phase) -> Formula:
@@ -221,8 +221,8 @@ def _term(name: str, number: int, phase: Phase, device: Device, formula: Formula
 
 
 _GPU: dict[str, Callable[[Settings], Formula]] = {
-    engine.NEW_GRADIENT: lambda s: Formula("e·size", s.parameter_bytes, "autograd"),
-    engine.STEP_GRADIENTS: lambda s: Formula(
+    stage.NEW_GRADIENT: lambda s: Formula("e·size", s.parameter_bytes, "autograd"),
+    stage.STEP_GRADIENTS: lambda s: Formula(
         {0: "(4 + 4)·Φ", 1: "(e + cast)·Φ/N", 2: "(e + cast)·Φ/N", 3: "(e + cast)·min(sub_group_size, Φ/N)"}[
             s.stage
         ],
@@ -231,10 +231,10 @@ _GPU: dict[str, Callable[[Settings], Formula]] = {
             s.stage, f"{_STAGE_3} _prepare_fp32_grad_for_sub_group"
         ),
     ),
-    engine.OPTIMIZER_STEP: lambda s: Formula(
+    stage.OPTIMIZER_STEP: lambda s: Formula(
         "temporary copies of states", 4, s.optimizer.source, s.optimizer.certainty
     ),
-    engine.FLAT_COPY: lambda s: Formula(
+    stage.FLAT_COPY: lambda s: Formula(
         {0: "e·min(Φ, 5e8)"}.get(s.stage, "e·elements in the bucket"),
         s.parameter_bytes,
         {

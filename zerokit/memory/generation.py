@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from zerokit.memory.layout import Layout
-from zerokit.memory.run import Generation
 from zerokit.memory.settings import Settings
 from zerokit.memory.term import Term
+from zerokit.memory.training_run import Generation
 from zerokit.models import ModelShape
 
 KV_CACHE = "cache of keys and values"

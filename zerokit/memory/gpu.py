@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from zerokit.memory.anatomy import Anatomy, anatomy_of
-from zerokit.memory.engine import Engine, Unpartitioned
 from zerokit.memory.layout import Layout
+from zerokit.memory.model_calls import ModelCalls, model_calls_of
 from zerokit.memory.replay import Replay
-from zerokit.memory.run import TrainingRun
 from zerokit.memory.settings import Settings
 from zerokit.memory.sizes import Sizes, sizes_of
+from zerokit.memory.stage import Stage, Unpartitioned
 from zerokit.memory.stage_1_2 import FlatPartitions, ranks_that_differ
 from zerokit.memory.stage_1_bf16 import WholeGradients
 from zerokit.memory.stage_3 import Partitioned, calls_of
 from zerokit.memory.term import Phase
 from zerokit.memory.timeline import Timeline
+from zerokit.memory.training_run import TrainingRun
 
 WORKSPACE = "cuBLAS workspaces"
 WORKSPACE_BYTES = 2 * 33_554_432
@@ -31,7 +31,7 @@ class GpuReplay:
     """Held between two steps, by name."""
     fullest: dict[Phase, dict[str, int]]
     """Held at the fullest moment of each phase, by name."""
-    anatomy: Anatomy | None
+    model_calls: ModelCalls | None
     sizes: Sizes | None
     partition: int
     """Elements of the optimizer's states on one rank."""
@@ -58,41 +58,41 @@ def replay_fullest(run: TrainingRun, layout: Layout, settings: Settings) -> GpuR
 def replay_gpu(run: TrainingRun, layout: Layout, settings: Settings, rank: int) -> GpuReplay:
     """Replay a step of `rank`."""
     sizes = _sizes(run, settings)
-    anatomy = None
+    model_calls = None
     if sizes is not None and not isinstance(run.model, int):
-        anatomy = anatomy_of(run.model, layout, sizes)
+        model_calls = model_calls_of(run.model, layout, sizes)
     timeline = Timeline()
-    engine: Engine
+    stage: Stage
     checkpointing, chunked = run.gradient_checkpointing, run.chunked_loss
     if settings.stage == 0:
-        engine, partition = Unpartitioned(timeline, layout, settings), layout.num_trainable
+        stage, partition = Unpartitioned(timeline, layout, settings), layout.num_trainable
     elif settings.wrapper == "bf16":
         whole = WholeGradients(timeline, layout, settings)
-        engine, partition = whole, whole.partition
+        stage, partition = whole, whole.partition
     elif settings.stage < 3:
         flat = FlatPartitions(timeline, layout, settings, rank, engine_makes_optimizer=run.optimizer is None)
-        engine, partition = flat, flat.partition
+        stage, partition = flat, flat.partition
     else:
         planned = Replay(
             timeline,
-            _NO_ENGINE,
-            anatomy,
+            _NO_STAGE,
+            model_calls,
             sizes,
             e=settings.parameter_bytes,
             parameters=layout.parameters,
             checkpointing=checkpointing,
             chunked_loss=chunked,
         )
-        steps = list(planned.steps()) if anatomy is not None else []
+        steps = list(planned.steps()) if model_calls is not None else []
         shards = Partitioned(timeline, layout, settings, [call for step in steps for call in calls_of(step)])
-        engine, partition = shards, shards.partition
-    engine.start()
+        stage, partition = shards, shards.partition
+    stage.start()
     if sizes is not None:
         timeline.hold(WORKSPACE, WORKSPACE_BYTES)
     Replay(
         timeline,
-        engine,
-        anatomy,
+        stage,
+        model_calls,
         sizes,
         e=settings.parameter_bytes,
         parameters=layout.parameters,
@@ -100,14 +100,14 @@ def replay_gpu(run: TrainingRun, layout: Layout, settings: Settings, rank: int) 
         chunked_loss=chunked,
     ).train(settings.accumulation_steps)
     steady = {name: size for name, size in timeline.held.items() if size}
-    return GpuReplay(steady, timeline.fullest, anatomy, sizes, partition, rank)
+    return GpuReplay(steady, timeline.fullest, model_calls, sizes, partition, rank)
 
 
-class _NoEngine(Unpartitioned):
+class _NoStage(Unpartitioned):
     def __init__(self) -> None: ...
 
 
-_NO_ENGINE = _NoEngine()
+_NO_STAGE = _NoStage()
 
 
 def _sizes(run: TrainingRun, settings: Settings) -> Sizes | None:

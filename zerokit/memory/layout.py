@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from zerokit.errors import ZerokitError
-from zerokit.memory.run import Lora, TrainingRun
+from zerokit.memory.training_run import Lora, TrainingRun
 from zerokit.models.tensors import Kind, Tensor
 
 _STAR = ".*."

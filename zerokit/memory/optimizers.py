@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from zerokit.config import DeepSpeedConfig
 from zerokit.errors import ZerokitError
-from zerokit.memory.run import OptimizerKind
 from zerokit.memory.term import Certainty
+from zerokit.memory.training_run import OptimizerKind
 
 
 @dataclass(frozen=True)

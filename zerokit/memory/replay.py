@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from zerokit.memory.anatomy import Anatomy
-from zerokit.memory.engine import NEW_GRADIENT, Engine
 from zerokit.memory.layout import Parameter
+from zerokit.memory.model_calls import ModelCalls
+from zerokit.memory.module_calls import Block, ModuleCall
 from zerokit.memory.sizes import Sizes
-from zerokit.memory.steps import Block, Step
+from zerokit.memory.stage import NEW_GRADIENT, Stage
 from zerokit.memory.timeline import Timeline
 
 ACTIVATIONS = "activations"
@@ -29,8 +29,8 @@ class Replay:
     def __init__(
         self,
         timeline: Timeline,
-        engine: Engine,
-        anatomy: Anatomy | None,
+        stage: Stage,
+        model_calls: ModelCalls | None,
         sizes: Sizes | None,
         *,
         e: int,
@@ -38,8 +38,8 @@ class Replay:
         checkpointing: bool,
         chunked_loss: bool,
     ) -> None:
-        self._timeline, self._engine = timeline, engine
-        self._anatomy, self._sizes, self._e = anatomy, sizes, e
+        self._timeline, self._stage = timeline, stage
+        self._model_calls, self._sizes, self._e = model_calls, sizes, e
         self._parameters = parameters
         self._checkpointing, self._chunked = checkpointing, chunked_loss
         self._tokens = sizes.tokens if sizes is not None else 0
@@ -47,35 +47,35 @@ class Replay:
     def train(self, micro_batches: int) -> None:
         """One optimizer step of `micro_batches`; beyond three, all but the first and last are alike."""
         self._timeline.enter("forward")
-        self._engine.make_states()
+        self._stage.make_states()
         count = min(micro_batches, 3)
         for number in range(count):
             self._micro_batch(boundary=number == count - 1)
         self._timeline.enter("step")
-        self._engine.step()
+        self._stage.step()
 
     def _micro_batch(self, *, boundary: bool) -> None:
         timeline = self._timeline
         timeline.enter("forward")
-        self._engine.begin_pass(boundary=boundary)
-        if self._anatomy is None:
+        self._stage.begin_pass(boundary=boundary)
+        if self._model_calls is None:
             timeline.enter("backward")
             for parameter in reversed(self._parameters):
                 if parameter.trainable:
                     self._gradient(parameter)
-            self._engine.end_backward(boundary=boundary)
+            self._stage.end_backward(boundary=boundary)
             return
-        for block in self._anatomy.blocks:
+        for block in self._model_calls.blocks:
             self._forward(block, saves=not (block.is_layer and self._checkpointing))
         self._head_and_loss()
-        for block in reversed(self._anatomy.blocks):
+        for block in reversed(self._model_calls.blocks):
             self._backward(block)
-        self._engine.end_backward(boundary=boundary)
+        self._stage.end_backward(boundary=boundary)
 
-    def steps(self) -> Iterator[Step]:
+    def steps(self) -> Iterator[ModuleCall]:
         """The steps of one micro-batch in the order of their calls, forward, again, and backward."""
-        assert self._anatomy is not None
-        blocks, head = self._anatomy.blocks, self._anatomy.head
+        assert self._model_calls is not None
+        blocks, head = self._model_calls.blocks, self._model_calls.head
         for block in blocks:
             yield from block.steps
         yield head
@@ -90,21 +90,21 @@ class Replay:
         return int(per_token * self._tokens)
 
     def _forward(self, block: Block, *, saves: bool) -> None:
-        timeline, engine = self._timeline, self._engine
+        timeline, stage = self._timeline, self._stage
         assert self._sizes is not None
         if not saves:
             timeline.hold(CHECKPOINTS, self._bytes(self._e * self._sizes.h))
         for step in block.steps:
-            engine.fetch(step, forward=True)
+            stage.fetch(step, forward=True)
             saved = self._bytes(step.saved_bytes)
             if saves:
                 timeline.hold(ACTIVATIONS, saved)
                 timeline.spike(WORK, self._bytes(step.work))
                 if step.keeps_weight:
-                    engine.save(step)
+                    stage.save(step)
             else:
                 timeline.spike(WORK, self._bytes(step.work) + saved)
-            engine.release(step, forward=True)
+            stage.release(step, forward=True)
 
     def _backward(self, block: Block) -> None:
         recomputed = block.is_layer and self._checkpointing
@@ -118,31 +118,31 @@ class Replay:
 
     def _forward_again(self, block: Block) -> None:
         for step in block.steps:
-            self._engine.fetch(step, forward=True)
+            self._stage.fetch(step, forward=True)
             self._timeline.hold(ACTIVATIONS, self._bytes(step.saved_bytes))
             self._timeline.spike(WORK, self._bytes(step.work))
             if step.keeps_weight:
-                self._engine.save(step)
-            self._engine.release(step, forward=True)
+                self._stage.save(step)
+            self._stage.release(step, forward=True)
 
-    def _step_back(self, step: Step) -> None:
+    def _step_back(self, step: ModuleCall) -> None:
         timeline = self._timeline
-        self._engine.fetch(step, forward=False)
+        self._stage.fetch(step, forward=False)
         gradients = step.gradients
         for parameter in gradients:
             timeline.hold(NEW_GRADIENT, self._e * parameter.elements)
         timeline.spike(ACTIVATION_GRADIENTS, self._bytes(step.back))
         timeline.free_all(TIED_GRADIENT if gradients else "nothing")
         for parameter in gradients:
-            self._engine.ready(parameter)
+            self._stage.ready(parameter)
         timeline.free(ACTIVATIONS, self._bytes(step.saved_bytes))
         if step.keeps_weight:
-            self._engine.unsave(step)
-        self._engine.release(step, forward=False)
+            self._stage.unsave(step)
+        self._stage.release(step, forward=False)
 
     def _gradient(self, parameter: Parameter) -> None:
         self._timeline.hold(NEW_GRADIENT, self._e * parameter.elements)
-        self._engine.ready(parameter)
+        self._stage.ready(parameter)
 
     def _head_and_loss(self) -> None:
         """The output matrix, the cross entropy forward and backward, and the matrix backward.
@@ -150,18 +150,18 @@ class Replay:
         ForCausalLMLoss casts the logits to fp32, log_softmax keeps its result; backward, the gradients of
         both are fp32 and are cast before they reach the matrix (transformers loss/loss_utils.py).
         """
-        assert self._anatomy is not None
+        assert self._model_calls is not None
         assert self._sizes is not None
-        timeline, head, e = self._timeline, self._anatomy.head, self._e
+        timeline, head, e = self._timeline, self._model_calls.head, self._e
         logits = self._bytes(self._sizes.vocabulary)
         if self._chunked:
             self._chunked_head(head)
             return
-        self._engine.fetch(head, forward=True)
+        self._stage.fetch(head, forward=True)
         timeline.hold(ACTIVATIONS, self._bytes(head.saved_bytes))
-        capped = e * logits if self._anatomy.capped else 0
+        capped = e * logits if self._model_calls.capped else 0
         timeline.hold(LOGITS, e * logits + capped)
-        self._engine.release(head, forward=True)
+        self._stage.release(head, forward=True)
         cast = 4 * logits if e != 4 else 0
         timeline.hold(LOGITS, cast)
         timeline.enter("loss")
@@ -175,25 +175,25 @@ class Replay:
         self._head_back(head)
         timeline.free_all(LOGITS)
 
-    def _head_back(self, head: Step) -> None:
+    def _head_back(self, head: ModuleCall) -> None:
         """A tied matrix's gradient waits for that of the embedding."""
         timeline = self._timeline
-        self._engine.fetch(head, forward=False)
+        self._stage.fetch(head, forward=False)
         tied = self._is_tied(head)
         for parameter in head.gradients:
             timeline.hold(TIED_GRADIENT if tied else NEW_GRADIENT, self._e * parameter.elements)
         timeline.spike(ACTIVATION_GRADIENTS, self._bytes(head.back))
         if not tied:
             for parameter in head.gradients:
-                self._engine.ready(parameter)
+                self._stage.ready(parameter)
         timeline.free(ACTIVATIONS, self._bytes(head.saved_bytes))
-        self._engine.release(head, forward=False)
+        self._stage.release(head, forward=False)
 
-    def _chunked_head(self, head: Step) -> None:
+    def _chunked_head(self, head: ModuleCall) -> None:
         """Liger's fused loss: chunk by chunk, gradients made in the forward pass already."""
         assert self._sizes is not None
         timeline = self._timeline
-        self._engine.fetch(head, forward=True)
+        self._stage.fetch(head, forward=True)
         timeline.enter("loss")
         gradient = sum(self._e * parameter.elements for parameter in head.gradients)
         chunks = max(1, -(-self._sizes.vocabulary // self._sizes.h))
@@ -205,10 +205,10 @@ class Replay:
         for parameter in head.gradients:
             timeline.hold(TIED_GRADIENT if tied else NEW_GRADIENT, self._e * parameter.elements)
             if not tied:
-                self._engine.ready(parameter)
+                self._stage.ready(parameter)
         timeline.free_all(LOGITS)
-        self._engine.release(head, forward=True)
+        self._stage.release(head, forward=True)
 
-    def _is_tied(self, head: Step) -> bool:
-        assert self._anatomy is not None
-        return any(step.module == head.module for step in self._anatomy.blocks[0].steps)
+    def _is_tied(self, head: ModuleCall) -> bool:
+        assert self._model_calls is not None
+        return any(step.module == head.module for step in self._model_calls.blocks[0].steps)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from zerokit.config import DeepSpeedConfig
 from zerokit.errors import ConfigError
 from zerokit.memory.optimizers import OptimizerFacts, optimizer_facts, optimizer_kind
-from zerokit.memory.run import TrainingRun
+from zerokit.memory.training_run import TrainingRun
 
 Where = Literal["none", "cpu", "nvme"]
 Wrapper = Literal["none", "fp16", "fp16_unfused", "bf16", "zero_1_2", "zero_3"]

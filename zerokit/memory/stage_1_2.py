@@ -7,8 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from zerokit.memory.blocks import block_bytes
-from zerokit.memory.engine import (
+from zerokit.memory.allocator_blocks import block_bytes
+from zerokit.memory.layout import Layout, Parameter
+from zerokit.memory.model_states import ceil_div
+from zerokit.memory.module_calls import ModuleCall
+from zerokit.memory.settings import Settings
+from zerokit.memory.stage import (
     FLAT_COPY,
     GRADIENTS,
     NEW_GRADIENT,
@@ -17,10 +21,6 @@ from zerokit.memory.engine import (
     PARAMETERS,
     STEP_GRADIENTS,
 )
-from zerokit.memory.layout import Layout, Parameter
-from zerokit.memory.model_states import ceil_div
-from zerokit.memory.settings import Settings
-from zerokit.memory.steps import Step
 from zerokit.memory.timeline import Timeline
 
 REDUCE_BUCKET = "reduce bucket"
@@ -155,13 +155,13 @@ class FlatPartitions:
         """Stage 1 reduces at the boundary only: `reduce_ready_partitions_and_remove_grads`."""
         self._boundary = boundary
 
-    def fetch(self, step: Step, *, forward: bool) -> None: ...
+    def fetch(self, step: ModuleCall, *, forward: bool) -> None: ...
 
-    def release(self, step: Step, *, forward: bool) -> None: ...
+    def release(self, step: ModuleCall, *, forward: bool) -> None: ...
 
-    def save(self, step: Step) -> None: ...
+    def save(self, step: ModuleCall) -> None: ...
 
-    def unsave(self, step: Step) -> None: ...
+    def unsave(self, step: ModuleCall) -> None: ...
 
     def ready(self, parameter: Parameter) -> None:
         """`process_gradients`, called by a hook."""

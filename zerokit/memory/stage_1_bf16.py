@@ -5,17 +5,17 @@ Source: deepspeed/runtime/bf16_optimizer.py, chosen by `DeepSpeedEngine._do_opti
 
 from __future__ import annotations
 
-from zerokit.memory.engine import (
+from zerokit.memory.layout import Layout, Parameter
+from zerokit.memory.module_calls import ModuleCall
+from zerokit.memory.settings import Settings
+from zerokit.memory.stage import (
     GRADIENTS,
     NEW_GRADIENT,
     OPTIMIZER_STATES,
     OPTIMIZER_STEP,
     PARAMETERS,
 )
-from zerokit.memory.layout import Layout, Parameter
-from zerokit.memory.settings import Settings
 from zerokit.memory.stage_1_2 import FLAT, NORM, slices_of
-from zerokit.memory.steps import Step
 from zerokit.memory.timeline import Timeline
 
 WHOLE_GRADIENTS = "fp32 gradients of the whole model"
@@ -46,13 +46,13 @@ class WholeGradients:
 
     def begin_pass(self, *, boundary: bool) -> None: ...
 
-    def fetch(self, step: Step, *, forward: bool) -> None: ...
+    def fetch(self, step: ModuleCall, *, forward: bool) -> None: ...
 
-    def release(self, step: Step, *, forward: bool) -> None: ...
+    def release(self, step: ModuleCall, *, forward: bool) -> None: ...
 
-    def save(self, step: Step) -> None: ...
+    def save(self, step: ModuleCall) -> None: ...
 
-    def unsave(self, step: Step) -> None: ...
+    def unsave(self, step: ModuleCall) -> None: ...
 
     def ready(self, parameter: Parameter) -> None:
         """Of the second micro-batch on, added to the one that is kept and set to zero in between."""

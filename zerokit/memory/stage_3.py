@@ -8,7 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from zerokit.memory.coordinator import Call, Coordinator
-from zerokit.memory.engine import (
+from zerokit.memory.layout import Layout, Parameter
+from zerokit.memory.model_states import ceil_div
+from zerokit.memory.module_calls import ModuleCall
+from zerokit.memory.settings import Settings
+from zerokit.memory.stage import (
     FLAT_COPY,
     GRADIENTS,
     NEW_GRADIENT,
@@ -17,11 +21,7 @@ from zerokit.memory.engine import (
     PARAMETERS,
     STEP_GRADIENTS,
 )
-from zerokit.memory.layout import Layout, Parameter
-from zerokit.memory.model_states import ceil_div
-from zerokit.memory.settings import Settings
 from zerokit.memory.stage_1_2 import NORM, REDUCE_BUCKET
-from zerokit.memory.steps import Step
 from zerokit.memory.timeline import Timeline
 
 PERSISTENT = "persistent parameters"
@@ -97,24 +97,24 @@ class Partitioned:
     def begin_pass(self, *, boundary: bool) -> None:
         self._coordinator.reset()
 
-    def fetch(self, step: Step, *, forward: bool) -> None:
+    def fetch(self, step: ModuleCall, *, forward: bool) -> None:
         for call in self._calls_of(step):
             self._coordinator.fetch(call)
 
-    def release(self, step: Step, *, forward: bool) -> None:
+    def release(self, step: ModuleCall, *, forward: bool) -> None:
         for call in self._calls_of(step):
             self._coordinator.release(call)
 
-    def save(self, step: Step) -> None:
+    def save(self, step: ModuleCall) -> None:
         """torch.nn.Linear alone is replaced by one that keeps no weight: runtime/zero/linear.py."""
         for call in self._calls_of(step):
             self._coordinator.save(call)
 
-    def unsave(self, step: Step) -> None:
+    def unsave(self, step: ModuleCall) -> None:
         for call in self._calls_of(step):
             self._coordinator.unsave(call)
 
-    def _calls_of(self, step: Step) -> list[Call]:
+    def _calls_of(self, step: ModuleCall) -> list[Call]:
         key = (id(step.parameters), step.module)
         if key not in self._calls:
             self._calls[key] = calls_of(step)
@@ -179,7 +179,7 @@ class Partitioned:
             timeline.free_all(STEP_GRADIENTS)
 
 
-def calls_of(step: Step) -> list[Call]:
+def calls_of(step: ModuleCall) -> list[Call]:
     """A step's modules: each adapter is one of its own, and what has no parameters still counts as a call."""
     base = tuple(one for one in step.parameters if not one.adapter)
     adapters = [one for one in step.parameters if one.adapter]

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from zerokit.config import DeepSpeedConfig, build_ds_config
+from zerokit.config import DeepSpeedConfig
 from zerokit.documents import parse_yaml, read_document
 from zerokit.errors import ConfigError
 from zerokit.lint import check_document
@@ -18,6 +18,7 @@ from zerokit.memory import Estimate, TrainingRun, estimate
 from zerokit.models import ModelShape, load_model_shape
 from zerokit.recipe import PYTHON_QUESTIONS
 from zerokit.recipe.load import embedded_text
+from zerokit.writing.build import build_ds_config
 
 ZERO_STAGE = 2
 

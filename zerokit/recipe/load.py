@@ -13,8 +13,8 @@ from pydantic import ValidationError
 
 from zerokit.documents import Document, KeyPath, dotted, parse_scalar, parse_yaml, read_document
 from zerokit.errors import DocumentError, RecipeError, did_you_mean
-from zerokit.recipe.explain import problems
 from zerokit.recipe.model import Recipe
+from zerokit.recipe.validation_errors import problems
 
 EMBEDDED = {"default.yaml": "embedded default recipe", "finetune.yaml": "embedded fine-tuning recipe"}
 """Recipes that come with zerokit, and what errors call them."""

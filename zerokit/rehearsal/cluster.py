@@ -19,7 +19,7 @@ from zerokit.rehearsal.imports import when_imported
 from zerokit.rehearsal.job import Overrides, Values
 from zerokit.rehearsal.library import Backend, Model, load
 from zerokit.rehearsal.sites import Sites
-from zerokit.rehearsal.writes import SuppressedWrites
+from zerokit.rehearsal.suppressed_writes import SuppressedWrites
 
 if TYPE_CHECKING:
     from zerokit.rehearsal.collectives import Traffic
@@ -182,7 +182,7 @@ def _assemble(
         extensions,
         generation,
         pretrained,
-        writes,
+        suppressed_writes,
     )
     from zerokit.rehearsal.stand_ins import flash_attention, many_ranks
 
@@ -213,7 +213,7 @@ def _assemble(
     backend.find_sites_with(sites.find)
     compiling.install()
     extensions.install()
-    writes.install(suppressed, backend)
+    suppressed_writes.install(suppressed, backend)
     watch.install()
     when_imported(
         "deepspeed", functools.partial(_install_deepspeed, backend=backend, compute=values == "real")

@@ -11,11 +11,11 @@ import typing
 from typing import TYPE_CHECKING, Any
 
 from zerokit.config import load_ds_config
-from zerokit.config.build import build_ds_config
-from zerokit.config.resolve import Resolved, resolve_for_trainer
 from zerokit.documents import Document, KeyPath, read_document
 from zerokit.errors import ConfigError, RecipeError, did_you_mean
 from zerokit.lint import check_document
+from zerokit.resolving.settle import Resolved, resolve_for_trainer
+from zerokit.writing.build import build_ds_config
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments

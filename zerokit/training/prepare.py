@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from datasets import Dataset
     from transformers import GenerationConfig, PreTrainedTokenizerBase, TrainingArguments
 
-    from zerokit.config.resolve import Resolved
     from zerokit.distributed.group import RankGroup
     from zerokit.recipe import LoadedRecipe
+    from zerokit.resolving.settle import Resolved
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from zerokit.errors import RecipeError
 
 if TYPE_CHECKING:
-    from zerokit.config.resolve import Resolved
     from zerokit.recipe import LoadedRecipe
+    from zerokit.resolving.settle import Resolved
 
 
 def find_resume(resolved: Resolved, loaded: LoadedRecipe) -> str | None:

@@ -8,10 +8,10 @@ from typing import Any
 from zerokit.config.base import AUTO
 from zerokit.findings import Remove
 from zerokit.lint.examples import Given, model_with_text_config, recipe
-from zerokit.lint.in_force import ZERO, in_force, is_set_to, offloads_optimizer
-from zerokit.lint.learning import default_clipping, optimizer_name
+from zerokit.lint.optimizer_facts import default_clipping, optimizer_name
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
+from zerokit.lint.values_in_force import ZERO, in_force, is_set_to, offloads_optimizer
 
 _AUTO_BATCH = {
     "train_micro_batch_size_per_gpu": "auto",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from zerokit.config.base import is_comment
-from zerokit.lint.in_force import ZERO, in_force
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
+from zerokit.lint.values_in_force import ZERO, in_force
 
 _STAGE_2 = {"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 2}}
 _ACTIVATIONS = ("activation_checkpointing",)

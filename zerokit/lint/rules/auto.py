@@ -6,16 +6,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from zerokit.config.auto import FILLED_BY, FREE_TEXT, TARGETS, autos
 from zerokit.config.base import AUTO
 from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
-from zerokit.config.places import canonical, section_at
+from zerokit.config.key_index import canonical, section_at
 from zerokit.documents import KeyPath, dotted
 from zerokit.findings import Edit, Move, Remove, SetValue
 from zerokit.lint.examples import Given, model_with_text_config
-from zerokit.lint.in_force import ZERO
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
+from zerokit.lint.values_in_force import ZERO
+from zerokit.resolving.auto import FILLED_BY, FREE_TEXT, TARGETS, autos
 
 if TYPE_CHECKING:
     pass

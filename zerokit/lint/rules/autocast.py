@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from zerokit.findings import Remove
-from zerokit.lint.in_force import ZERO, in_force
-from zerokit.lint.learning import default_clipping
 from zerokit.lint.number_formats import format_at, switch
+from zerokit.lint.optimizer_facts import default_clipping
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
+from zerokit.lint.values_in_force import ZERO, in_force
 
 _STAGE_1 = {"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 1}}
 _AUTOCAST = "torch_autocast"

@@ -8,9 +8,9 @@ from math import prod
 from zerokit.config.base import AUTO
 from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
 from zerokit.findings import SetValue, Severity
-from zerokit.lint.in_force import ZERO, autotp_size, in_force
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
+from zerokit.lint.values_in_force import ZERO, autotp_size, in_force
 
 _RANKS = "data-parallel ranks"
 _STAGE_2 = {ZERO: {"stage": 2}}

@@ -7,9 +7,9 @@ from typing import Any
 
 from zerokit.findings import Remove, Severity
 from zerokit.lint.examples import Given, llama_8b, small_decoder
-from zerokit.lint.in_force import ZERO, model_dtype_bytes
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
+from zerokit.lint.values_in_force import ZERO, model_dtype_bytes
 from zerokit.units import GIB, format_bytes, format_count
 
 _BF16 = {"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": True}}

@@ -7,9 +7,9 @@ from typing import Any
 
 from zerokit.config.base import is_comment
 from zerokit.config.compile import Compile
-from zerokit.lint.in_force import ZERO, autotp_size, in_force, offloads_optimizer
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
+from zerokit.lint.values_in_force import ZERO, autotp_size, in_force, offloads_optimizer
 
 _SECTION = ("compile",)
 _STAGE_3_ONLY = ("offload_activation", "offload_opt_states", "offload_parameters", "symmetric_memory")

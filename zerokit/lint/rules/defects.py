@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from zerokit.config.versions import Version
 from zerokit.findings import Severity
-from zerokit.lint.in_force import ZERO
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
+from zerokit.lint.values_in_force import ZERO
+from zerokit.releases.versions import Version
 
 if TYPE_CHECKING:
-    from zerokit.config.versions_bugs import KnownBug
-    from zerokit.lint.meetings import Meeting
+    from zerokit.lint.defects import Meeting
+    from zerokit.releases.bugs import KnownBug
 
 _MICRO = {"train_micro_batch_size_per_gpu": 1}
 _ON_SEVERAL_RANKS = ("bf16-optimizer-accumulation", "muon-reduce-scatter", "all-reduce-fetch-call")
@@ -42,8 +42,8 @@ def known_defect(subject: Subject) -> Iterator[Hit]:
     version = subject.deepspeed_version
     if version is None:
         return
-    from zerokit.config.versions_bugs import KNOWN_BUGS
-    from zerokit.lint.meetings import MEETINGS
+    from zerokit.lint.defects import MEETINGS
+    from zerokit.releases.bugs import KNOWN_BUGS
 
     for bug in KNOWN_BUGS:
         meeting = MEETINGS.get(bug.id)

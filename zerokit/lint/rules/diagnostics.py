@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from zerokit.lint.in_force import ZERO, in_force, is_set_to
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
+from zerokit.lint.values_in_force import ZERO, in_force, is_set_to
 
 _BASE: dict[str, Any] = {"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 2}}
 _SWITCH_OFF = "Set it to false once you know what you wanted to know"

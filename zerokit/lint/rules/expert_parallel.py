@@ -7,9 +7,9 @@ from typing import Any
 
 from zerokit.config.expert_parallel import ExpertParallel
 from zerokit.lint.examples import Given, mixture_of_experts
-from zerokit.lint.in_force import ZERO, autotp_size, in_force
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
+from zerokit.lint.values_in_force import ZERO, autotp_size, in_force
 from zerokit.units import quantity
 
 _SECTION = ("expert_parallel",)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from zerokit.config.versions import Version, known_at
 from zerokit.findings import Remove
-from zerokit.lint.in_force import ZERO, in_force, offloads_optimizer
-from zerokit.lint.learning import wraps_in_bf16_optimizer
 from zerokit.lint.number_formats import format_at, precision, switch
+from zerokit.lint.optimizer_facts import wraps_in_bf16_optimizer
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
+from zerokit.lint.values_in_force import ZERO, in_force, offloads_optimizer
+from zerokit.releases.versions import Version, known_at
 
 _MICRO = {"train_micro_batch_size_per_gpu": 1}
 _BF16 = {**_MICRO, "bf16": {"enabled": True}}

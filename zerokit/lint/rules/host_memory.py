@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from zerokit.lint.examples import Given, llama_8b, recipe
-from zerokit.lint.in_force import ZERO, gpus_on_a_node, model_dtype_bytes, share
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.rules.offload import zero
 from zerokit.lint.subject import Subject
+from zerokit.lint.values_in_force import ZERO, gpus_on_a_node, model_dtype_bytes, share
 from zerokit.units import GIB, format_bytes
 
 _STATE_BYTES = {"adam": 8, "adamw": 8, "adagrad": 4, "lion": 4}

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 
 from zerokit.config.base import is_comment
 from zerokit.config.precision import FP16
-from zerokit.config.versions import NEWEST, Version
 from zerokit.findings import Remove, Severity
-from zerokit.lint.in_force import ZERO, in_force
 from zerokit.lint.number_formats import switch
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
+from zerokit.lint.values_in_force import ZERO, in_force
+from zerokit.releases.versions import NEWEST, Version
 
 _MICRO = {"train_micro_batch_size_per_gpu": 1}
 _STAGE_2 = {ZERO: {"stage": 2}}

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from zerokit.findings import Remove, SetValue
-from zerokit.lint.in_force import ZERO, in_force, is_set_to
-from zerokit.lint.learning import (
+from zerokit.lint.optimizer_facts import (
     OPTIMIZER,
     default_clipping,
     optimizer_argument,
@@ -17,6 +16,7 @@ from zerokit.lint.learning import (
 )
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
+from zerokit.lint.values_in_force import ZERO, in_force, is_set_to
 
 _LARGE_FOR_ADAM = 5e-3
 """A learning rate at which Adam is unlikely to train embeddings and norms."""

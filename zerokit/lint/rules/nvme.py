@@ -7,10 +7,10 @@ from math import ceil
 
 from zerokit.findings import SetValue
 from zerokit.lint.examples import Given, llama_8b
-from zerokit.lint.in_force import ZERO, in_force, model_dtype_bytes, share
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.rules.offload import zero
 from zerokit.lint.subject import Subject
+from zerokit.lint.values_in_force import ZERO, in_force, model_dtype_bytes, share
 from zerokit.units import format_count
 
 _NVME = {"device": "nvme", "nvme_path": "/local_nvme"}

@@ -8,9 +8,9 @@ from typing import Any
 from zerokit.config.base import is_comment
 from zerokit.config.offload import OffloadOptimizer, OffloadParam
 from zerokit.findings import Remove, Severity
-from zerokit.lint.in_force import ZERO, in_force
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
+from zerokit.lint.values_in_force import ZERO, in_force
 
 _MICRO = {"train_micro_batch_size_per_gpu": 1}
 _SECTIONS = ("offload_optimizer", "offload_param")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from zerokit.findings import SetValue
-from zerokit.lint.learning import (
+from zerokit.lint.optimizer_facts import (
     OPTIMIZER,
     SCHEDULER,
     optimizer_argument,

@@ -8,8 +8,7 @@ from typing import Any
 from zerokit.config.base import AUTO
 from zerokit.config.optimizer import TORCH_OPTIMIZERS
 from zerokit.findings import Edit, Remove, SetValue
-from zerokit.lint.in_force import ZERO, in_force, is_set_to, offloads_optimizer
-from zerokit.lint.learning import (
+from zerokit.lint.optimizer_facts import (
     OPTIMIZER,
     optimizer_name,
     optimizer_type,
@@ -17,6 +16,7 @@ from zerokit.lint.learning import (
 )
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
+from zerokit.lint.values_in_force import ZERO, in_force, is_set_to, offloads_optimizer
 
 _MICRO = {"train_micro_batch_size_per_gpu": 1}
 _UNTESTED = "zero_allow_untested_optimizer"

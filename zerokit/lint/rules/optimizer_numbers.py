@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from zerokit.lint.learning import (
+from zerokit.lint.optimizer_facts import (
     OPTIMIZER,
     optimizer_argument,
     optimizer_name,

@@ -7,8 +7,7 @@ from typing import Any
 
 from zerokit.config.optimizer_params import offload_only
 from zerokit.findings import Edit, Remove
-from zerokit.lint.in_force import ZERO, in_force, is_set_to, offloads_optimizer
-from zerokit.lint.learning import (
+from zerokit.lint.optimizer_facts import (
     OPTIMIZER,
     optimizer_argument,
     optimizer_name,
@@ -18,6 +17,7 @@ from zerokit.lint.learning import (
 )
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
+from zerokit.lint.values_in_force import ZERO, in_force, is_set_to, offloads_optimizer
 
 _MICRO = {"train_micro_batch_size_per_gpu": 1}
 _CPU: Mapping[str, Any] = {"stage": 2, "offload_optimizer": {"device": "cpu"}}

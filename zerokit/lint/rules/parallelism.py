@@ -8,9 +8,9 @@ from typing import Any
 from zerokit.config.base import is_comment
 from zerokit.findings import Remove
 from zerokit.lint.examples import Given, llama_8b
-from zerokit.lint.in_force import ZERO, in_force
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
+from zerokit.lint.values_in_force import ZERO, in_force
 from zerokit.units import quantity
 
 _STAGE_1: Mapping[str, Any] = {"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 1}}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from zerokit.lint.in_force import ZERO, in_force, is_set_to, offloads_optimizer
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
+from zerokit.lint.values_in_force import ZERO, in_force, is_set_to, offloads_optimizer
 from zerokit.units import format_count
 
 _MICRO = {"train_micro_batch_size_per_gpu": 1}

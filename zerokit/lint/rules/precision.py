@@ -8,10 +8,10 @@ from typing import Literal
 from zerokit.config.base import AUTO, is_comment
 from zerokit.findings import SetValue
 from zerokit.lint.examples import Given, llama_8b
-from zerokit.lint.in_force import ZERO, in_force, offloads_optimizer
 from zerokit.lint.number_formats import switch
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
+from zerokit.lint.values_in_force import ZERO, in_force, offloads_optimizer
 
 _MICRO = {"train_micro_batch_size_per_gpu": 1}
 _BF16 = {**_MICRO, "bf16": {"enabled": True}}

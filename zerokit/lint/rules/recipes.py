@@ -7,15 +7,15 @@ from typing import Any
 
 from zerokit.config.base import AUTO
 from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
-from zerokit.config.resolve import OVERRIDES, PAIRS
 from zerokit.findings import SetValue
 from zerokit.lint.examples import Given, recipe
-from zerokit.lint.in_force import ZERO
-from zerokit.lint.learning import SCHEDULER, optimizer_params, schedule_params
+from zerokit.lint.optimizer_facts import SCHEDULER, optimizer_params, schedule_params
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.rules.batch import data_parallel_ranks
 from zerokit.lint.rules.trainer import for_trainer
 from zerokit.lint.subject import Subject
+from zerokit.lint.values_in_force import ZERO
+from zerokit.resolving.settle import OVERRIDES, PAIRS
 
 _FILLED = {MICRO: AUTO, STEPS: AUTO, "gradient_clipping": AUTO, ZERO: {"stage": 2}}
 _STAGE_3 = {**_FILLED, ZERO: {"stage": 3, "stage3_gather_16bit_weights_on_model_save": True}}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from zerokit.findings import Remove
-from zerokit.lint.in_force import ZERO, in_force, offloads_optimizer
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
+from zerokit.lint.values_in_force import ZERO, in_force, offloads_optimizer
 
 _MICRO = {"train_micro_batch_size_per_gpu": 1}
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from zerokit.findings import SetValue, Severity
-from zerokit.lint.in_force import ZERO, autotp_size, in_force
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
+from zerokit.lint.values_in_force import ZERO, autotp_size, in_force
 
 _MICRO = {"train_micro_batch_size_per_gpu": 1}
 _GATHER = "stage3_gather_16bit_weights_on_model_save"

@@ -8,8 +8,7 @@ from typing import Any
 from zerokit.config.base import AUTO
 from zerokit.config.scheduler import TORCH_SCHEDULERS
 from zerokit.findings import SetValue
-from zerokit.lint.in_force import ZERO, in_force, is_set_to
-from zerokit.lint.learning import (
+from zerokit.lint.optimizer_facts import (
     OPTIMIZER,
     SCHEDULER,
     optimizer_argument,
@@ -20,6 +19,7 @@ from zerokit.lint.learning import (
 )
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
+from zerokit.lint.values_in_force import ZERO, in_force, is_set_to
 
 _WARMUPS = ("WarmupLR", "WarmupDecayLR", "WarmupCosineLR")
 _DECAYS = ("WarmupDecayLR", "WarmupCosineLR")

@@ -6,10 +6,8 @@ from collections.abc import Iterator, Mapping
 
 from zerokit.config.base import AUTO
 from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
-from zerokit.config.versions import Version
 from zerokit.findings import Move, Remove, SetValue, Severity
-from zerokit.lint.in_force import ZERO, is_set_to
-from zerokit.lint.learning import (
+from zerokit.lint.optimizer_facts import (
     OPTIMIZER,
     SCHEDULER,
     optimizer_name,
@@ -20,6 +18,8 @@ from zerokit.lint.learning import (
 )
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
+from zerokit.lint.values_in_force import ZERO, is_set_to
+from zerokit.releases.versions import Version
 
 _MICRO = {MICRO: AUTO}
 _FILLED = {MICRO: AUTO, STEPS: AUTO, "gradient_clipping": AUTO, ZERO: {"stage": 2}}

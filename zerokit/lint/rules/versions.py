@@ -7,21 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from zerokit.config.base import is_comment
-from zerokit.config.places import canonical
-from zerokit.config.versions import (
-    NEWEST,
-    NO_DEFAULT,
-    Version,
-    default_at,
-    key_facts,
-    known_at,
-    optimizers_at,
-    refused_at,
-)
+from zerokit.config.key_index import canonical
 from zerokit.documents import KeyPath, dotted
 from zerokit.findings import Severity
-from zerokit.lint.in_force import ZERO, in_force, offloads_optimizer
-from zerokit.lint.learning import (
+from zerokit.lint.optimizer_facts import (
     OPTIMIZER,
     SCHEDULER,
     optimizer_argument,
@@ -31,6 +20,17 @@ from zerokit.lint.learning import (
 )
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
+from zerokit.lint.values_in_force import ZERO, in_force, offloads_optimizer
+from zerokit.releases.versions import (
+    NEWEST,
+    NO_DEFAULT,
+    Version,
+    default_at,
+    key_facts,
+    known_at,
+    optimizers_at,
+    refused_at,
+)
 
 _MICRO = {"train_micro_batch_size_per_gpu": 1}
 
@@ -240,7 +240,7 @@ def changed_meaning(subject: Subject) -> Iterator[Hit]:
     version = subject.deepspeed_version
     if version is None:
         return
-    from zerokit.config.versions_changes import CHANGES
+    from zerokit.releases.changes import CHANGES
 
     for change in CHANGES:
         meeting = MEETINGS_WITH_CHANGES.get(change.id)

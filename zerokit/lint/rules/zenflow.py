@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from zerokit.config.base import AUTO
 from zerokit.config.zenflow import ZenFlow
 from zerokit.findings import Remove, Severity
-from zerokit.lint.in_force import ZERO, offloads_optimizer
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
+from zerokit.lint.values_in_force import ZERO, offloads_optimizer
 
 _MICRO = {"train_micro_batch_size_per_gpu": 1}
 _ZENFLOW = (ZERO, "zenflow")

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from zerokit.config.base import Acts, is_comment
 from zerokit.config.zero import ZeroOptimization
 from zerokit.findings import Remove
-from zerokit.lint.in_force import ZERO, autotp_size, in_force, offloads_optimizer
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
+from zerokit.lint.values_in_force import ZERO, autotp_size, in_force, offloads_optimizer
 
 _HAVE_RULES_OF_THEIR_OWN = frozenset(
     {

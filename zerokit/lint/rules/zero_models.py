@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from zerokit.lint.examples import Given, llama_8b, mixture_of_experts, quantised
-from zerokit.lint.in_force import ZERO
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
+from zerokit.lint.values_in_force import ZERO
 
 _STAGE_3 = {"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 3}}
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from zerokit.findings import Remove
 from zerokit.lint.examples import Given, recipe
-from zerokit.lint.in_force import ZERO, in_force
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
+from zerokit.lint.values_in_force import ZERO, in_force
 from zerokit.units import quantity
 
 _HPZ = (ZERO, "zero_hpz_partition_size")

@@ -1,0 +1,210 @@
+from typing import Any
+
+import pytest
+
+from zerokit.config import check_ds_config, load_ds_config
+from zerokit.config.removed_keys import REMOVED_KEYS
+from zerokit.config.repairs import edited
+from zerokit.config.unknown_keys import distance
+from zerokit.documents import Document, dotted
+from zerokit.findings import Edit, Finding, Move, Remove
+
+
+def only(data: Any) -> Finding:
+    (finding,) = check_ds_config(Document(data, "ds.json"))
+    return finding
+
+
+@pytest.mark.parametrize(
+    ("data", "key", "hint"),
+    [
+        ({"gradient_cliping": 1.0}, "gradient_cliping", "Did you mean 'gradient_clipping'?"),
+        ({"zero_optimisation": {"stage": 3}}, "zero_optimisation", "Did you mean 'zero_optimization'?"),
+        ({"optimizer": {"type": "AdamW", "param": {}}}, "param", "Did you mean 'params'?"),
+        ({"max_grad_norm": 1.0}, "max_grad_norm", "Did you mean 'gradient_clipping'?"),
+        (
+            {"per_device_train_batch_size": 1},
+            "per_device_train_batch_size",
+            "Did you mean 'train_micro_batch_size_per_gpu'?",
+        ),
+        ({"zero_optimization": {"overlap_com": True}}, "overlap_com", "Did you mean 'overlap_comm'?"),
+        ({"aio": {"blocksize": 1}}, "blocksize", "Did you mean 'block_size'?"),
+        ({"aio": {"thread_count": 1}}, "thread_count", "Did you mean 'intra_op_parallelism'?"),
+        ({"timers": {"thruput": {}}}, "thruput", "Did you mean 'throughput'?"),
+        ({"mixed_precision": "bf16"}, "mixed_precision", "Did you mean 'bf16.enabled'?"),
+        (
+            {"offload_optimiser": {}},
+            "offload_optimiser",
+            "Did you mean 'zero_optimization.offload_optimizer'?",
+        ),
+        ({"zero_optimization": {"verbose": True}}, "verbose", "Remove it, or call it '_verbose'"),
+    ],
+)
+def test_unknown_keys_are_named_with_what_was_meant(data: dict[str, Any], key: str, hint: str) -> None:
+    finding = only(data)
+    assert finding.path[-1] == key
+    assert finding.hint is not None
+    assert finding.hint.startswith(hint)
+    assert finding.severity == "error"
+    assert finding.rule == ("misplaced-key" if "zero_optimization." in hint else "unknown-key")
+
+
+@pytest.mark.parametrize(
+    ("data", "key", "hint", "to"),
+    [
+        ({"stage": 3}, "stage", "It belongs in 'zero_optimization'", "zero_optimization.stage"),
+        (
+            {"offload_optimizer": {"device": "cpu"}},
+            "offload_optimizer",
+            "It belongs in 'zero_optimization'",
+            "zero_optimization.offload_optimizer",
+        ),
+        (
+            {"zero_optimization": {"gradient_clipping": 1}},
+            "gradient_clipping",
+            "It belongs at the top of the file",
+            "gradient_clipping",
+        ),
+        ({"zero_optimization": {"aio": {}}}, "aio", "It belongs at the top of the file", "aio"),
+        (
+            {"optimizer": {"type": "AdamW", "lr": 3e-4}},
+            "lr",
+            "It belongs in 'optimizer.params'",
+            "optimizer.params.lr",
+        ),
+        (
+            {"optimizer": {"type": "AdamW"}, "lr": 3e-4},
+            "lr",
+            "It belongs in 'optimizer.params'",
+            None,  # there are no parameters yet, and the key stands far from them
+        ),
+        ({"lr": 1e-3}, "lr", "It belongs in 'optimizer.params'", None),  # an optimizer needs a type
+        ({"zero_optimization": {"device": "cpu"}}, "device", "It belongs in 'zero_optimization.off", None),
+    ],
+)
+def test_misplaced_keys_are_moved_to_their_one_place(
+    data: dict[str, Any], key: str, hint: str, to: str | None
+) -> None:
+    finding = only(data)
+    assert (finding.rule, finding.severity) == ("misplaced-key", "error")
+    assert finding.path[-1] == key
+    assert finding.hint is not None
+    assert finding.hint.startswith(hint)
+    assert finding.message.startswith(f"DeepSpeed does not read '{key}'")
+    moves = [dotted(edit.to) for edit in finding.fix if isinstance(edit, Move)]
+    assert moves == ([to] if to else [])
+
+
+@pytest.mark.parametrize(
+    ("data", "severity"),
+    [
+        ({"optimizer": {"type": "Adam", "adam_w_mode": True, "params": {}}}, "warning"),
+        ({"optimizer": {"type": "Adam", "adam_w_mode": False, "params": {}}}, "error"),
+        ({"optimizer": {"type": "Adam", "eps": 1e-8, "params": {"eps": 1e-6}}}, "error"),
+        ({"stage": 0}, "warning"),
+        ({"stage": 1}, "error"),
+        ({"zero_optimization": {"gradient_clipping": 1.0}}, "error"),  # refused
+    ],
+)
+def test_a_misplaced_key_that_says_what_deepspeed_does_anyway_is_no_error(
+    data: dict[str, Any], severity: str
+) -> None:
+    finding = only(data)
+    assert (finding.rule, finding.severity) == ("misplaced-key", severity)
+
+
+@pytest.mark.parametrize(
+    ("data", "fix"),
+    [
+        ({"gradient_cliping": 1.0}, Move(("gradient_cliping",), ("gradient_clipping",))),
+        ({"gradient_cliping": "a lot"}, None),  # the value would be wrong there
+        ({"gradient_cliping": 1.0, "gradient_clipping": 2.0}, None),  # taken
+        ({"gradient_acc": 8}, None),  # not near enough
+        ({"bf17": {"enabled": True}}, None),  # a short name, near to several
+        ({"zero_optimisation": {"stag": 3}}, Move(("zero_optimisation",), ("zero_optimization",))),
+        (
+            {"per_device_train_batch_size": 4},
+            Move(("per_device_train_batch_size",), ("train_micro_batch_size_per_gpu",)),
+        ),
+        ({"bf16": {"loss_scale": 0}}, Remove(("bf16", "loss_scale"))),
+        ({"bf16": {}, "bfloat16": {}}, Remove(("bfloat16",))),
+        ({"bf16": {"enabled": True}, "bfloat16": {}}, None),
+        ({"amp": {"enabled": False}}, Remove(("amp",))),
+        ({"amp": {"enabled": True}}, None),
+        ({"fp32_allreduce": False}, Remove(("fp32_allreduce",))),
+    ],
+)
+def test_keys_are_mended_where_there_is_one_right_answer(data: dict[str, Any], fix: Edit | None) -> None:
+    findings = check_ds_config(Document(data, "ds.json"))
+    assert [edit for finding in findings[:1] for edit in finding.fix] == ([fix] if fix else [])
+
+
+def test_the_oldest_name_of_the_communication_format_is_rewritten() -> None:
+    finding = only({"fp32_allreduce": True})
+    assert edited({"fp32_allreduce": True}, finding.fix) == {"communication_data_type": "fp32"}
+
+
+def test_second_names_are_worth_a_note() -> None:
+    data = {"zero_optimization": {"stage": 3, "prefetch_bucket_size": 5e7}}
+    finding = only(data)
+    assert (finding.rule, finding.severity) == ("deprecated-key", "info")
+    assert finding.fix == (
+        Move(
+            ("zero_optimization", "prefetch_bucket_size"),
+            ("zero_optimization", "stage3_prefetch_bucket_size"),
+        ),
+    )
+    assert load_ds_config(data).zero_optimization.stage3_prefetch_bucket_size == 50_000_000
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"cuda_visible_devices": 0},
+        {"inference_batch_size": 1},
+        {"flops_profiler": {"warm_up": 10}},
+        {"logging": {"enabled": True}},
+        {"gradient_checkpointing": True},
+        {"checkpoint": {"parallel_write": {"enabled": False}}},
+        {"optimizer": {"type": "Muon", "params": {"nonsense": 1}}},
+    ],
+)
+def test_keys_that_mean_nothing_to_deepspeed_are_warnings_where_it_passes_over_them(
+    data: dict[str, Any],
+) -> None:
+    finding = only(data)
+    assert (finding.rule, finding.severity) == ("unknown-key", "warning")
+    assert load_ds_config(data).dump() != data  # and are left out
+
+
+def test_keys_that_mean_nothing_are_errors_where_deepspeed_refuses_them() -> None:
+    for section in ("zero_optimization", "fp16", "wandb", "compile"):
+        assert only({section: {"cuda_visible_devices": 0}}).severity == "error"
+
+
+@pytest.mark.parametrize("path", REMOVED_KEYS)
+def test_keys_that_deepspeed_refuses_are_refused_whatever_their_value(path: tuple[str, ...]) -> None:
+    data: Any = False
+    for key in reversed(path):
+        data = {key: data}
+    finding = only(data)
+    assert (finding.path, finding.rule) == (path, "removed-key")
+    assert "refused by DeepSpeed" in finding.message
+    assert finding.hint
+    assert finding.fix == (Remove(path),)
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "slips"),
+    [
+        ("", "", 0),
+        ("stage", "stage", 0),
+        ("stag", "stage", 1),
+        ("satge", "stage", 1),
+        ("stige", "stage", 1),
+        ("", "ab", 2),
+        ("ca", "abc", 3),
+    ],
+)
+def test_slips_of_the_pen_are_counted(left: str, right: str, slips: int) -> None:
+    assert distance(left, right) == distance(right, left) == slips

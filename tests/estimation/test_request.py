@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.estimation.requests import answer, question, shape
+from tests.tiny import REPOSITORY
+from zerokit.errors import ConfigError, ZerokitError
+from zerokit.estimation import Runs
+from zerokit.estimation.ask import as_model
+from zerokit.estimation.ask import estimate as ask
+from zerokit.memory import estimate
+from zerokit.writing.build import build_ds_config
+
+HIDDEN = 896
+BOTH = {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1}
+
+
+def run(**options: Any) -> Any:
+    return Runs().training_run(question(**options))
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_flags_are_the_config_that_zerokit_config_writes(stage: int) -> None:
+    written = build_ds_config(zero_stage=stage, target="trainer", precision="bf16").dump()
+    assert run(zero_stage=stage).ds_config == run(ds_config=written).ds_config
+
+
+def test_auto_is_resolved_as_the_trainer_would() -> None:
+    zero = run(zero_stage=3).ds_config.zero_optimization
+    assert zero.reduce_bucket_size == HIDDEN**2
+    assert zero.stage3_prefetch_bucket_size == int(0.9 * HIDDEN**2)
+    assert zero.stage3_param_persistence_threshold == 10 * HIDDEN
+
+
+def test_a_bare_number_has_deepspeeds_buckets() -> None:
+    assert run(model=7 * 10**9).ds_config.zero_optimization.reduce_bucket_size == 5 * 10**8
+
+
+@pytest.mark.parametrize("target", ["trainer", "accelerate"])
+def test_precision_left_to_the_target_is_bf16_unless_asked_for(target: str) -> None:
+    open_config = {**BOTH, "zero_optimization": {"stage": 1}, "bf16": {"enabled": "auto"}}
+    assert run(ds_config=open_config, target=target).ds_config.bf16.enabled is True
+    fp32 = run(ds_config=open_config, target=target, precision="fp32")
+    assert fp32.ds_config.bf16.enabled is False
+
+
+def test_sizes_asked_for_replace_those_of_the_file() -> None:
+    config = {
+        "train_batch_size": 64,
+        **BOTH,
+        "gradient_accumulation_steps": 8,
+        "zero_optimization": {"stage": 2},
+    }
+    config["bf16"] = {"enabled": True}
+    assert run(ds_config=config, micro_batch_size=None).micro_batch_size == 1
+    asked = run(ds_config=config, micro_batch_size=4)
+    assert (asked.micro_batch_size, asked.gradient_accumulation_steps) == (4, 8)
+
+
+def test_accumulation_follows_from_the_total_batch() -> None:
+    config = {"train_batch_size": 64, "train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 2}}
+    assert run(ds_config=config, target="deepspeed", micro_batch_size=None).gradient_accumulation_steps == 4
+    with pytest.raises(ConfigError, match="accelerate writes"):
+        run(ds_config=config, target="trainer", micro_batch_size=None)
+
+
+@pytest.mark.parametrize(
+    ("options", "kind"),
+    [
+        ({}, "adamw_fused"),
+        ({"target": "accelerate"}, "adamw"),
+        ({"target": "deepspeed"}, None),
+        ({"offload_optimizer": "cpu"}, "cpu_adam"),
+        ({"offload_optimizer": "cpu", "target": "accelerate"}, "cpu_adam"),
+        ({"offload_optimizer": "cpu", "optimizer": "lion"}, "lion"),
+    ],
+)
+def test_the_optimizer_is_what_the_target_makes(options: dict[str, Any], kind: str | None) -> None:
+    assert run(**options).optimizer == kind
+
+
+@pytest.mark.parametrize(
+    "preset", sorted((REPOSITORY / "ds_configs").glob("zero*.json")), ids=lambda p: p.stem
+)
+def test_every_preset_can_be_estimated(preset: Path) -> None:
+    answer = estimate(run(ds_config=preset))
+    assert answer.device.peak_bytes >= answer.device.steady_bytes > 0
+
+
+def test_the_file_is_read_once(tmp_path: Path) -> None:
+    file = tmp_path / "ds.json"
+    file.write_text(json.dumps({**BOTH, "zero_optimization": {"stage": 2}, "bf16": {"enabled": True}}))
+    runs = Runs()
+    first = runs.training_run(question(ds_config=file))
+    file.unlink()
+    assert runs.training_run(question(ds_config=file)).ds_config == first.ds_config
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_gpus": 0}, "--num-gpus: 0 is no number of GPUs"),
+        ({"num_gpus": 12}, "12 GPUs do not fill nodes of 8"),
+        ({"zero_stage": 4}, "there is no ZeRO stage 4"),
+        ({"zero_stage": None}, "nothing says how ZeRO works"),
+        ({"offload_param": "cpu"}, "offload of parameters needs ZeRO stage 3"),
+        ({"micro_batch_size": -1}, "micro_batch_size"),
+        ({"seq_len": 0}, "seq_len is 0"),
+        ({"ds_config": {}, "zero_stage": 2}, "says how ZeRO works already"),
+        ({"ds_config": {**BOTH, "zero_optimization": {"stage": 7}}}, "stage"),
+        ({"ds_config": {**BOTH, "zero_optimisation": {"stage": 2}}}, "zero_optimi"),
+        (
+            {
+                "ds_config": {"train_batch_size": 30, **BOTH, "zero_optimization": {}},
+                "micro_batch_size": None,
+            },
+            "train_batch_size",
+        ),
+        ({"ds_config": "absent.json"}, "absent.json: no such file"),
+    ],
+)
+def test_what_cannot_be_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ZerokitError, match=message) as caught:
+        estimate(run(**options))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_sharding_that_does_not_divide_the_gpus_is_refused() -> None:
+    config = {
+        **BOTH,
+        "zero_optimization": {"stage": 3, "zero_hpz_partition_size": 3},
+        "bf16": {"enabled": True},
+    }
+    with pytest.raises(ZerokitError, match="zero_hpz_partition_size"):
+        run(ds_config=config)
+
+
+@pytest.mark.parametrize(("text", "count"), [("7.5B", 7_500_000_000), ("125M", 125_000_000), ("1e9", 10**9)])
+def test_bare_numbers(text: str, count: int) -> None:
+    assert as_model(text) == count
+
+
+def test_a_folder_named_like_a_number_is_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "7B").mkdir()
+    with pytest.raises(ZerokitError, match=r"has no config\.json"):
+        as_model("7B")
+
+
+def test_the_python_api_gives_what_the_question_gives() -> None:
+    import zerokit
+
+    there = zerokit.estimate(shape(), num_gpus=8, zero_stage=2, micro_batch_size=1, seq_len=512)
+    assert there == answer()
+    assert zerokit.estimate is ask
+    with pytest.raises(TypeError, match="zero_stag"):
+        zerokit.estimate("7B", num_gpus=1, zero_stag=2)
+
+
+def test_how_a_model_is_saved_is_no_reason_to_refuse() -> None:
+    config = {**BOTH, "zero_optimization": {"stage": 3, "stage3_gather_16bit_weights_on_model_save": False}}
+    assert estimate(run(ds_config=config)) == estimate(
+        run(ds_config={**BOTH, "zero_optimization": {"stage": 3}})
+    )

@@ -1,0 +1,81 @@
+import re
+
+import pytest
+
+from zerokit.config.key_index import sections
+from zerokit.documents import dotted
+from zerokit.errors import ConfigError
+from zerokit.lint.documentation import page
+from zerokit.lint.explain import explain, overview
+from zerokit.lint.run import all_rules
+
+
+def test_a_rule_is_explained_by_its_page() -> None:
+    rule = all_rules()["deprecated-key"]
+    assert explain("deprecated-key") == page(rule)
+
+
+def test_every_rule_is_in_the_overview() -> None:
+    listed = [line.split()[0] for line in overview().splitlines() if "  " in line]
+    assert listed == list(all_rules())
+
+
+@pytest.mark.parametrize(
+    ("name", "facts"),
+    [
+        (
+            "zero_optimization.overlap_comm",
+            ["# zero_optimization.overlap_comm", "Reduce gradients", "true or false", "stages 1, 2 and 3"],
+        ),
+        (
+            "zero_optimization.stage",
+            ["Value: 0, 1, 2, 3", "good for: trainer, accelerate", "- offload-param-stage: "],
+        ),
+        (
+            "max_live_parameters",
+            ["# zero_optimization.stage3_max_live_parameters", "Also read as:", "Acts in stage 3"],
+        ),
+        ("bfloat16", ["# bf16\n", "Also read as: `bfloat16`", "- `enabled`: "]),
+        ("optimizer.params.lr", ["# optimizer.params.lr", "a number"]),
+        ("optimizer.type", ["# optimizer.type", "It must be given"]),
+        ("zero_optimization.offload_param.device", ['"none", "cpu", "nvme"', "ZeRO stages: 3"]),
+        ("amp", ["# amp", "DeepSpeed refuses it"]),
+        ("zero_optimization.mics_shard_size", ["MiCS"]),
+        ("compute_grad_norm", ["Since DeepSpeed 0.19.7"]),
+    ],
+)
+def test_a_key_is_explained_with_what_it_takes_and_where_it_acts(name: str, facts: list[str]) -> None:
+    text = explain(name)
+    for fact in facts:
+        assert fact in text
+    assert text.endswith("\n")
+
+
+def test_a_name_that_several_sections_have_is_explained_in_each() -> None:
+    titles = re.findall(r"^# (.*)$", explain("pin_memory"), re.MULTILINE)
+    assert {f"zero_optimization.{key}.pin_memory" for key in ("offload_optimizer", "offload_param")} <= set(
+        titles
+    )
+
+
+def test_every_key_of_every_section_can_be_explained() -> None:
+    for path, model in sections().items():
+        for name in model.model_fields:
+            assert explain(dotted((*path, name))).startswith(f"# {dotted((*path, name))}\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("overlap_com", "zero_optimization.overlap_comm"),
+        ("zero_optimization.stag", "stage"),
+        ("deprecated-kee", "deprecated-key"),
+        ("qqqqqqqqqq", "lists all rules"),
+        ("", "lists all rules"),
+    ],
+)
+def test_what_there_is_not_is_refused_with_the_nearest(name: str, hint: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        explain(name)
+    assert caught.value.hint is not None
+    assert hint in caught.value.hint

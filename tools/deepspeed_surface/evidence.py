@@ -1,0 +1,278 @@
+"""Where DeepSpeed's sources show the defects and changes of ``bugs.py`` and ``changes.py``.
+
+``extract.py`` compares every line of it with the sources of all releases before it writes anything; a test
+compares it with the installed release.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from zerokit.releases.versions import Span, Version, parse_version
+
+
+class Evidence(NamedTuple):
+    """A text that stands in a file in one run of releases, and in no other supported release."""
+
+    file: str
+    text: str
+    span: Span
+
+    def stands_in(self, root: Path) -> bool:
+        """Whether the text stands in the release below `root`."""
+        file = root / self.file
+        return file.is_file() and self.text in file.read_text(encoding="utf-8")
+
+
+def _seen(file: str, text: str, releases: str) -> Evidence:
+    first, _, last = (part.strip() for part in releases.partition(".."))
+    return Evidence(file, text, Span(_release(first), _release(last)))
+
+
+def _release(text: str) -> Version | None:
+    return parse_version(text) if text else None
+
+
+_CONFIG = "deepspeed/runtime/config.py"
+_ENGINE = "deepspeed/runtime/engine.py"
+_PIPELINE = "deepspeed/runtime/pipe/engine.py"
+_PRECISION = "deepspeed/runtime/precision_config.py"
+_SCHEDULES = "deepspeed/runtime/lr_schedules.py"
+_ZERO12 = "deepspeed/runtime/zero/stage_1_and_2.py"
+_ZERO3 = "deepspeed/runtime/zero/stage3.py"
+_PARAMETERS = "deepspeed/runtime/zero/partition_parameters.py"
+_COORDINATOR = "deepspeed/runtime/zero/partitioned_param_coordinator.py"
+_HOOKS = "deepspeed/runtime/zero/parameter_offload.py"
+_UTILITIES = "deepspeed/runtime/zero/utils.py"
+
+_WITHOUT_ZERO = _seen(_ENGINE, "DDP_BFLOAT16", "0.17.6 ..")
+_TORCH_BACKWARD = _seen(_ENGINE, "loss = self.optimizer.scale_if_loss(loss)", "0.18.3 ..")
+_MUON = _seen(_ENGINE, "elif self.optimizer_name() == MUON_OPTIMIZER:", "0.17.6 ..")
+_SUPER_OFFLOAD = _seen(
+    "deepspeed/runtime/superoffload/superoffload_stage3.py", "class SuperOffloadOptimizer_Stage3", "0.18.0 .."
+)
+_COSINE = _seen(_SCHEDULES, "cosine_progress", "0.19.3 ..")
+_UNIVERSAL_ZERO3 = _seen(_ZERO3, "def _load_universal_checkpoint(", "0.14.5 ..")
+
+EVIDENCE: dict[str, tuple[Evidence, ...]] = {
+    # Defects
+    "overlap-wait": (_seen(_ZERO12, "get_accelerator().current_stream().wait_stream(stream)", "0.14.3 .."),),
+    "overlap-buffer-index": (
+        _seen(_ZERO12, "        self.index = 0\n        self.has_moe_params = False", "0.17.2 .. 0.18.5"),
+        _seen(
+            _ZERO12,
+            "get_accelerator().current_stream().wait_stream(self.reduction_stream)",
+            "0.17.5 .. 0.18.5",
+        ),
+    ),
+    "overlap-does-not-overlap": (
+        _seen(
+            _ZERO12,
+            "get_accelerator().current_stream().wait_stream(self.reduction_stream)",
+            "0.17.5 .. 0.18.5",
+        ),
+    ),
+    "overlap-buffer-lifetime": (_seen(_ZERO12, "buf.record_stream(", "0.19.0 .."),),
+    "overlap-producer-streams": (_seen(_ZERO12, "copy_streams", "0.19.3 .."),),
+    "zero3-gradient-stream": (
+        _seen(
+            _ZERO3,
+            "reduce_and_partition_stream.wait_stream(get_accelerator().default_stream())",
+            ".. 0.18.8",
+        ),
+    ),
+    "gloo-stage12-step": (_seen(_ZERO12, "flatten_on_gpu", "0.18.7 .. 0.19.0"),),
+    "gloo-gather": (_seen(_PARAMETERS, "launch_handles[-1].wait()", ".. 0.19.8"),),
+    "zero2-accumulation": (
+        _seen(
+            _ZERO12,
+            "if not i in self.averaged_gradients or self.averaged_gradients[i] is None:\n"
+            "                    self.all_grad_tensors[i] =",
+            "0.17.6 .. 0.18.3",
+        ),
+    ),
+    "zero2-offload-accumulation": (
+        _seen(
+            _ZERO12,
+            "            accumulate_gradients()\n        else:\n            copy_gradients_to_cpu()",
+            "0.15.2 .. 0.19.0",
+        ),
+    ),
+    "zero2-accumulation-format": (_seen(_ZERO12, "def _use_compact_grad_partition_buffer(", "0.19.8 .."),),
+    "zero1-not-divided": (
+        _WITHOUT_ZERO,
+        _seen("deepspeed/runtime/constants.py", 'DDP_BFLOAT16 = "bf16"', "0.17.6 .. 0.18.5"),
+    ),
+    "bf16-optimizer-accumulation": (
+        _seen("deepspeed/runtime/constants.py", 'DDP_BFLOAT16 = "bf16"', "0.17.6 .. 0.18.5"),
+        _seen(_ENGINE, "bf16_optimizer = isinstance(self.optimizer, BF16_Optimizer)", "0.19.0 .."),
+    ),
+    "stage0-fp16-no-step": (
+        _seen(
+            "deepspeed/runtime/fp16/fused_optimizer.py",
+            "                        p.grad = None\n\n            if self.timers:\n"
+            "                self.timers.log(OVERFLOW_TIMERS)\n            return self.overflow",
+            "0.17.6 .. 0.18.2",
+        ),
+    ),
+    "stage0-fp16-unscaled": (_TORCH_BACKWARD,),
+    "stage0-bf16-accumulates": (
+        _WITHOUT_ZERO,
+        _seen(
+            _ENGINE,
+            'if self.zero_optimization() and hasattr(self.optimizer, "zero_grad"):',
+            ".. 0.18.6",
+        ),
+    ),
+    "stage0-bf16-checkpoint": (
+        _WITHOUT_ZERO,
+        _seen(
+            _ENGINE,
+            "zero_optimizer_state = self.zero_optimization() or self.bfloat16_enabled()",
+            ".. 0.18.5",
+        ),
+    ),
+    "stage0-frozen-memory": (
+        _WITHOUT_ZERO,
+        _seen(
+            "deepspeed/runtime/fp16/fused_optimizer.py",
+            "trainable = [p for p in param_group['params'] if",
+            "0.19.1 ..",
+        ),
+    ),
+    "zero1-fp16-overflow": (
+        _seen(
+            _ZERO12,
+            "        if partition_gradients:\n            '''This will capture overflow",
+            "0.17.1 .. 0.18.0",
+        ),
+    ),
+    "zero12-infinite-norm": (_seen(_ZERO12, "inf_or_nan.logical_not() * total_norm", ".. 0.16.6"),),
+    "zero3-mixed-dtypes": (
+        _seen(_ENGINE, "buffer_dtype", "0.19.2 .."),
+        _seen(_PARAMETERS, "dtype=param_list[0].ds_tensor.dtype", ".. 0.19.3"),
+    ),
+    "zero3-quantized-bf16": (
+        _seen(_PARAMETERS, "def dequantize(self, quantized_param, scale, dtype=None)", "0.19.6 .."),
+    ),
+    "hpz-stale-copy": (
+        _seen(
+            _PARAMETERS,
+            "if param.ds_secondary_tensor is not None and not has_been_updated:",
+            "0.14.3 ..",
+        ),
+        _seen(_PARAMETERS, "self._partition_param_sec(param)\n", ".. 0.18.3"),
+    ),
+    "hpz-small-parameters": (_seen(_PARAMETERS, "if sec_numel > 0:", "0.19.5 .."),),
+    "all-reduce-fetch-call": (
+        _seen(_COORDINATOR, "wait(handle_dependency=not fast_fetch)", "0.16.3 .."),
+        _seen(
+            _PARAMETERS,
+            "    def wait(self, **kwargs) -> None:\n        if self.complete:\n            return\n\n"
+            "        instrument_w_nvtx(self.handle.wait)()\n\n        for param in self.params:\n"
+            "            assert param.ds_status == ZeroParamStatus.INFLIGHT, "
+            'f"expected param {param.ds_summary()} to be inflight"\n            param.ds_status',
+            "0.17.3 ..",
+        ),
+    ),
+    "all-reduce-fetch-padding": (
+        _seen(_PARAMETERS, "class AllReduceCoalescedHandle", "0.14.3 .."),
+        _seen(_PARAMETERS, "start_param += param.ds_numel_aligned", "0.19.4 .."),
+    ),
+    "leaf-module-race": (_seen(_COORDINATOR, "import threading", "0.18.6 .."),),
+    "zero3-frozen-checkpointing": (_seen(_COORDINATOR, "in_checkpoint_recompute", "0.19.3 .."),),
+    "zero3-wrapper-hooks": (_seen(_HOOKS, "not in module.__dict__", "0.19.3 .."),),
+    "zero3-reduce-one-by-one": (
+        _seen(_ZERO3, "class IPGBucketZ3", "0.17.2 .."),
+        _seen(_ZERO3, "bucket.elements = 0", "0.17.3 .."),
+    ),
+    "slow-backward-hooks": (
+        _seen("deepspeed/runtime/base_optimizer.py", "class BackwardHookStateManager", "0.18.5 .."),
+        _seen("deepspeed/runtime/base_optimizer.py", "def should_refresh_expected_hook_count(", "0.18.7 .."),
+    ),
+    "pin-memory-ignored": (
+        _seen(
+            _ZERO12,
+            "            if self.cpu_offload:\n"
+            "                weights_partition = get_accelerator().pin_memory(weights_partition)",
+            "0.14.1 .. 0.18.3",
+        ),
+    ),
+    "cpu-lion-refused": (_seen(_ENGINE, "deepspeed.ops.lion.DeepSpeedCPULion", "0.17.6 .."),),
+    "super-offload-start": (
+        _SUPER_OFFLOAD,
+        _seen("deepspeed/runtime/superoffload/superoffload_stage3.py", "param_names", "0.18.4 .."),
+    ),
+    "super-offload-groups": (
+        _seen(
+            "deepspeed/runtime/superoffload/superoffload_stage3.py",
+            '"lr": self.optimizer.param_groups[0]["lr"]',
+            "0.18.0 .. 0.18.9",
+        ),
+    ),
+    "nvme-open-files": (
+        _seen("csrc/aio/py_lib/deepspeed_py_io_handle.cpp", "{ (completed_op->_fd); }", "0.17.1 .. 0.19.3"),
+    ),
+    "nvme-hang": (_seen("csrc/aio/py_lib/py_ds_aio.cpp", "py::gil_scoped_release", "0.18.4 .."),),
+    "zenflow-backward": (
+        _TORCH_BACKWARD,
+        _seen("deepspeed/runtime/zenflow/zenflow_stage_1_and_2.py", "def backward_prologue(", "0.19.2 .."),
+    ),
+    "fused-adam-large": (_seen("csrc/adam/multi_tensor_apply.cuh", "    int sizes[", ".. 0.18.1"),),
+    "muon-untested": (
+        _seen(_UTILITIES, "from deepspeed.runtime.muon_optimizer import MuonWithAuxAdam", "0.17.6 .. 0.18.5"),
+    ),
+    "muon-reduce-scatter": (_MUON, _seen(_ZERO12, "MuonWithAuxAdam", "0.19.3 ..")),
+    "muon-offload": (_MUON, _seen(_ZERO12, "def _apply_muon_updates_cpu_offload(", "0.19.8 ..")),
+    "muon-parameter-groups": (_MUON, _seen(_ENGINE, "def _muon_param_groups(", "0.19.7 ..")),
+    "warmup-first-step": (_seen(_SCHEDULES, "# Initialize lr in optimizer", "0.15.3 .."),),
+    "warmup-groups": (
+        _seen(_SCHEDULES, "[group['lr'] for group in self.optimizer.param_groups][0]", "0.17.2 .. 0.19.4"),
+    ),
+    "cosine-first-step-groups": (_seen(_SCHEDULES, "return [0.0 for _ in self.org_lrs]", "0.19.0 .."),),
+    "cosine-rises-again": (_COSINE,),
+    "cosine-no-decay": (_COSINE,),
+    "one-cycle-stairs": (_seen(_SCHEDULES, "if stair_count > 0:", "0.19.4 .."),),
+    "one-cycle-lists": (
+        _seen(_SCHEDULES, "_format_param(optimizer, cycle_min_lr, 'cycle_min_lr')", "0.19.6 .."),
+    ),
+    "universal-zero3-nodes": (
+        _UNIVERSAL_ZERO3,
+        _seen(_ENGINE, "from deepspeed.checkpoint.ds_to_universal import dp_index_to_str", "0.18.0 .."),
+    ),
+    "nvme-save-race": (_seen(_ENGINE, '"offloaded_tensors", rank_dir)', "0.18.0 .."),),
+    "pipeline-backward": (
+        _TORCH_BACKWARD,
+        _seen(_PIPELINE, "_running_engine_backward", "0.18.5 .."),
+    ),
+    "pipeline-repeated-scaling": (
+        _TORCH_BACKWARD,
+        _seen(_PIPELINE, "def _backward_prologue_per_tensor(", "0.19.3 .."),
+    ),
+    # Changes
+    "communication-bf16": (_seen(_CONFIG, 'val == "bf16"', "0.14.1 .."),),
+    "script-scheduler-first": (
+        _seen(_ENGINE, "# First check for scheduler in json configuration", ".. 0.14.5"),
+    ),
+    "universal-zero3": (_UNIVERSAL_ZERO3,),
+    "whole-numbers": (_seen("deepspeed/pydantic_v1.py", "pydantic.v1", ".. 0.15.0"),),
+    "precision-checked": (_seen(_PRECISION, "class DeepSpeedFP16Config", "0.17.1 .."),),
+    "warmup-maximum": (_seen(_SCHEDULES, "warmup_max_lr: float = None", "0.17.2 .."),),
+    "bf16-without-zero": (
+        _seen(_ENGINE, "if model_dtype == torch.bfloat16 and not self.zero_optimization():", ".. 0.17.6"),
+    ),
+    "master-weights-stages": (
+        _seen(_CONFIG, "Fp16_master_weights_and_grads is only supported with ZeRO Stage 2", ".. 0.18.3"),
+    ),
+    "loss-scale-checked": (_seen(_PRECISION, 'field_validator("loss_scale"', "0.18.8 .."),),
+    "muon-zero3": (
+        _seen(_ENGINE, "Muon optimizer is not yet compatible with ZeRO Stage 3", "0.17.6 .. 0.18.9"),
+    ),
+    "buffers-keep-format": (_seen(_ENGINE, "self.module.bfloat16()", ".. 0.19.2"),),
+    "dynamic-scale-checked": (_seen(_PRECISION, "loss_scale_window must be > 0", "0.19.3 .."),),
+    "warmup-steps-checked": (_seen(_SCHEDULES, "warmup_num_steps must be a positive integer", "0.19.3 .."),),
+    "cycle-steps-checked": (_seen(_SCHEDULES, "cycle_first_step_size must be positive", "0.19.4 .."),),
+    "collective-timeout": (_seen("deepspeed/constants.py", "default=30", ".. 0.19.6"),),
+}
+"""By the id of a defect or change."""

@@ -1,0 +1,267 @@
+"""What a key that DeepSpeed does not read was meant to be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from typing import Any, Literal
+
+from zerokit.config.base import Section
+from zerokit.config.key_index import all_keys, as_written, canonical, keys_of, places_of, section_at
+from zerokit.config.optimizer import DEEPSPEED_OPTIMIZERS, params_of_optimizer
+from zerokit.config.scheduler import DEEPSPEED_SCHEDULERS, params_of_scheduler
+from zerokit.documents import KeyPath, dotted
+
+_MEANT: Mapping[str, str] = {
+    "per_device_train_batch_size": "train_micro_batch_size_per_gpu",
+    "micro_batch_size": "train_micro_batch_size_per_gpu",
+    "micro_batch_size_per_gpu": "train_micro_batch_size_per_gpu",
+    "train_micro_batch_size": "train_micro_batch_size_per_gpu",
+    "global_batch_size": "train_batch_size",
+    "max_grad_norm": "gradient_clipping",
+    "clip_grad": "gradient_clipping",
+    "clip_grad_norm": "gradient_clipping",
+    "grad_clip": "gradient_clipping",
+    "grad_clipping": "gradient_clipping",
+    "bfp16": "bf16",
+    "lr_scheduler": "scheduler",
+    "learning_rate": "optimizer.params.lr",
+    "zero": "zero_optimization",
+    "zero_config": "zero_optimization",
+    "zero_stage": "zero_optimization.stage",
+    "thread_count": "aio.intra_op_parallelism",
+    "check_overflow": "bf16.check_grad_overflow",
+    "use_data_before_expert_parallel": "use_data_before_expert_parallelism",
+    "load_universal_checkpoint": "checkpoint.load_universal",
+    "adamw_mode": "optimizer.params.adam_w_mode",
+    # accelerate's own words for the same things
+    "zero3_save_16bit_model": "zero_optimization.stage3_gather_16bit_weights_on_model_save",
+    "offload_optimizer_device": "zero_optimization.offload_optimizer.device",
+    "offload_param_device": "zero_optimization.offload_param.device",
+    "offload_optimizer_nvme_path": "zero_optimization.offload_optimizer.nvme_path",
+    "offload_param_nvme_path": "zero_optimization.offload_param.nvme_path",
+    "bf16_enabled": "bf16.enabled",
+    "fp16_enabled": "fp16.enabled",
+}
+"""Other words for a key that takes the same value: other tools', and DeepSpeed's old or misprinted ones."""
+
+_LIKE: Mapping[str, str] = {
+    "batch_size": "train_batch_size",
+    "mixed_precision": "bf16.enabled",
+    "fp32_allreduce": "communication_data_type",
+    "comms_config": "comms_logger",
+    "monitor_config": "tensorboard",
+    "activation_checkpoint": "activation_checkpointing",
+}
+"""Words for something near: what to write instead takes another value."""
+
+_NOT_DEEPSPEEDS: Mapping[str, str] = {
+    "gradient_checkpointing": "Remove it: it is an argument of the Trainer, not of DeepSpeed",
+    "warmup_ratio": "Remove it: it is an argument of the Trainer, not of DeepSpeed",
+    "zero3_init_flag": "Remove it: it belongs in the file of accelerate launch",
+    "msamp": "Remove it: accelerate writes it by itself",
+    "grad_hooks": "Remove it: DeepSpeed's pages describe it, but no release of the last years reads it",
+}
+
+_FP16_SCALING = ("loss_scale", "loss_scale_window", "initial_scale_power", "hysteresis", "min_loss_scale")
+
+_NEAR = 0.7
+"""Likeness of two names, by `difflib`, from which on one may be the other misspelled."""
+_VERY_NEAR = 0.8
+"""And from which on it very probably is: the likeness of `thruput` and `throughput`."""
+
+_COMMON = ("enabled", "type", "params")
+"""Names of so many keys that they tell nothing."""
+
+_WELL_KNOWN: tuple[KeyPath, ...] = (
+    (),
+    ("zero_optimization",),
+    ("zero_optimization", "offload_optimizer"),
+    ("zero_optimization", "offload_param"),
+    ("bf16",),
+    ("fp16",),
+    ("optimizer",),
+    ("optimizer", "params"),
+    ("scheduler",),
+    ("scheduler", "params"),
+    ("activation_checkpointing",),
+    ("aio",),
+)
+"""Sections whose keys people know; of others only a name with an underscore is telling."""
+
+_TYPES: Mapping[KeyPath, tuple[tuple[str, ...], Callable[[str], type[Section] | None]]] = {
+    ("optimizer", "params"): (DEEPSPEED_OPTIMIZERS, lambda name: params_of_optimizer(name, {})),
+    ("scheduler", "params"): (DEEPSPEED_SCHEDULERS, params_of_scheduler),
+}
+
+Kind = Literal["misplaced", "misspelled", "other-word", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """What an unknown key was meant to be."""
+
+    kind: Kind
+    hint: str
+    to: KeyPath | None = None
+    """The key that was meant, in its own section; None if that cannot be told."""
+    sure: bool = False
+    """Whether the value can be moved there as it is, as far as the names tell."""
+    plain: bool = True
+    """Whether the file plainly says something that DeepSpeed does not do; otherwise the key may as well be
+    a note, or another program's."""
+
+
+def meaning_of(path: KeyPath, data: Any = None) -> Meaning:
+    """What the unknown key at `path` was meant to be.
+
+    Args:
+        path: as the file spells it.
+        data: the whole config, for the types of the optimizer and the scheduler, and for what is there.
+    """
+    *parents, last = path
+    section, name = canonical(tuple(parents)), str(last)
+    if section == ("bf16",) and name in _FP16_SCALING:
+        return Meaning("misplaced", "Remove it: bf16 needs no loss scale. Under fp16 it belongs in 'fp16'")
+    if name in _NOT_DEEPSPEEDS:
+        return Meaning("unknown", _NOT_DEEPSPEEDS[name], plain=False)
+    return (
+        _misplaced(section, name, data)
+        or _other_word(section, name)
+        or _of_another_type(section, name)
+        or _misspelled(section, name, path, data)
+        or _misspelled_and_misplaced(section, name, path, data)
+        or Meaning("unknown", f"Remove it, or call it '_{name}' to keep it as a comment", plain=False)
+    )
+
+
+def _misplaced(section: KeyPath, name: str, data: Any) -> Meaning | None:
+    places = [
+        place
+        for place in places_of(name)
+        if place != section and (place in _WELL_KNOWN or "_" in name) and _is_read(place, name, data)
+    ]
+    if not places or name in _COMMON or len({place[:-1] for place in places}) > 1:
+        return None
+    hint = f"It belongs {' or '.join(_in_words(place) for place in places)}"
+    if len(places) > 1:
+        return Meaning("misplaced", hint)
+    (place,) = places
+    # Elsewhere the key would be the only one of a section that nobody asked for.
+    sure = place in ((), ("zero_optimization",)) or place[:-1] == section or _has(data, place)
+    return Meaning("misplaced", hint, canonical((*place, name)), sure)
+
+
+def _other_word(section: KeyPath, name: str) -> Meaning | None:
+    meant = _MEANT.get(name) or _LIKE.get(name)
+    if meant is None:
+        return None
+    to: KeyPath = tuple(meant.split("."))
+    shown = to[-1] if to[:-1] == section else dotted(to)
+    return Meaning("other-word", f"Did you mean '{shown}'?", to, sure=name in _MEANT)
+
+
+def _of_another_type(section: KeyPath, name: str) -> Meaning | None:
+    """A parameter that other optimizers or schedules have."""
+    if section not in _TYPES or section not in places_of(name):
+        return None
+    known, params_of = _TYPES[section]
+    types = [kind for kind in known if name in keys_of(params_of(kind) or Section)]
+    listed = ", ".join(types[:3]) + (" and others" if len(types) > 3 else "")
+    return Meaning("unknown", f"Remove it: it is one of {listed}")
+
+
+def _misspelled(section: KeyPath, name: str, path: KeyPath, data: Any) -> Meaning | None:
+    model = section_at(section, data)
+    if model is None:
+        return None
+    keys = [key for key in keys_of(model) if _may_be(path, (*section, key), data)]
+    least = _VERY_NEAR if model.read_by == "lookup" else _NEAR
+    close, likeness = _nearest(name, keys)
+    if close is None or likeness < least:
+        return None
+    to = canonical((*section, close))
+    slip = _is_misspelled(name, close, keys)
+    if _has(data, as_written(to, data)):  # What the file says well it need not mean a second time.
+        return Meaning("misspelled", f"Remove it: '{close}' is there as well", to) if slip else None
+    return Meaning("misspelled", f"Did you mean '{close}'?", to, sure=slip)
+
+
+def _misspelled_and_misplaced(section: KeyPath, name: str, path: KeyPath, data: Any) -> Meaning | None:
+    known = [key for key in all_keys() if len(key) > 4 and len(places_of(key)) == 1]
+    known = [key for key in known if places_of(key)[0] in _WELL_KNOWN and places_of(key)[0] != section]
+    known = [key for key in known if _may_be(path, (*places_of(key)[0], key), data)]
+    close, likeness = _nearest(name, known)
+    if close is None or len(name) < 5 or likeness < _VERY_NEAR:
+        return None
+    to = canonical((*places_of(close)[0], close))
+    return Meaning("misplaced", f"Did you mean '{dotted(to)}'?", to)
+
+
+def _may_be(path: KeyPath, other: KeyPath, data: Any) -> bool:
+    """Whether the value at `path` is a section if one belongs at `other`, and a plain value if not."""
+    if not _has(data, path):
+        return True
+    for key in path:
+        data = data[key]
+    return isinstance(data, Mapping | bool | None) if section_at(other) else not isinstance(data, Mapping)
+
+
+def _is_read(place: KeyPath, name: str, data: Any) -> bool:
+    """Whether the key is read there, given the type of the optimizer or the scheduler."""
+    if place not in (("optimizer", "params"), ("scheduler", "params")):
+        return True
+    if not _has(data, place[:1]):
+        return True
+    model = section_at(place, data)
+    return model is None or name in keys_of(model)
+
+
+def _has(data: Any, path: KeyPath) -> bool:
+    for key in path:
+        if not isinstance(data, Mapping) or key not in data:
+            return False
+        data = data[key]
+    return True
+
+
+def _in_words(place: KeyPath) -> str:
+    return f"in '{dotted(place)}'" if place else "at the top of the file"
+
+
+def _folded(name: str) -> str:
+    return name.lower().replace("-", "_").replace(" ", "_")
+
+
+def _nearest(name: str, choices: Iterable[str]) -> tuple[str | None, float]:
+    """The choice that is most like the name, with the likeness, if it is like enough."""
+    matcher = SequenceMatcher(b=_folded(name), autojunk=False)
+    best, most = None, 0.0
+    for choice in choices:
+        matcher.set_seq1(_folded(choice))
+        if matcher.real_quick_ratio() > most and matcher.quick_ratio() > most and matcher.ratio() > most:
+            best, most = choice, matcher.ratio()
+    return (best, most) if most >= _NEAR else (None, 0.0)
+
+
+def _is_misspelled(name: str, choice: str, choices: Iterable[str]) -> bool:
+    """Whether the name can only be that choice with one or two slips of the pen."""
+    slips = distance(_folded(name), _folded(choice))
+    if slips > (2 if len(name) >= 8 else 1) or len(name) < 5:
+        return slips == 0
+    return all(distance(_folded(name), other) > slips for other in choices if other != choice)
+
+
+def distance(left: str, right: str) -> int:
+    """Letters to insert, delete, change, or swap with their neighbour to make one of the other."""
+    before: list[int] = []
+    last = list(range(len(right) + 1))
+    for row, letter in enumerate(left, 1):
+        now = [row]
+        for column, other in enumerate(right, 1):
+            cost = min(last[column] + 1, now[-1] + 1, last[column - 1] + (letter != other))
+            swapped = row > 1 and column > 1 and (letter, left[row - 2]) == (right[column - 2], other)
+            now.append(min(cost, before[column - 2] + 1) if swapped else cost)
+        before, last = last, now
+    return last[-1]

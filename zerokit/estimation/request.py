@@ -1,0 +1,267 @@
+"""From what a person says of a run to a `TrainingRun`: flags or a ds_config, "auto" resolved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from zerokit.config import DeepSpeedConfig, load_ds_config
+from zerokit.documents import Document, read_document
+from zerokit.errors import ConfigError
+from zerokit.memory import Attention, Generation, Lora, OptimizerKind, TrainingRun
+from zerokit.models import ModelShape
+from zerokit.resolving.arguments import Arguments
+from zerokit.resolving.auto import Target
+from zerokit.resolving.trace import Resolution, Run, resolve, resolve_settled
+from zerokit.writing.build import OffloadDevice, Precision, build_ds_config
+
+_MICRO = "train_micro_batch_size_per_gpu"
+_STEPS = "gradient_accumulation_steps"
+_TOTAL = "train_batch_size"
+_NOT_FOR_MEMORY = ("scheduler", "steps_per_print")
+"""Keys that cost no memory, and of which the first asks for numbers that only the data decide."""
+_SAVING = ("stage3_gather_16bit_weights_on_model_save", "stage3_gather_fp16_weights_on_model_save")
+_SOME_FOLDER = "/local_nvme"
+"""What a path is does not change how much is written there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """One run, in the words of the command line. Sizes as those of :class:`zerokit.memory.TrainingRun`."""
+
+    model: ModelShape | int
+    """A shape, or a bare number of parameters."""
+    num_gpus: int
+    gpus_per_node: int = 8
+    ds_config: str | Path | Mapping[str, Any] | DeepSpeedConfig | None = None
+    """None: what `zerokit config` writes for the four settings that follow."""
+    zero_stage: int | None = None
+    offload_optimizer: OffloadDevice | None = None
+    offload_param: OffloadDevice | None = None
+    precision: Precision | None = None
+    """None: the ds_config's; bf16 where it says nothing, or "auto"."""
+    target: Target = "trainer"
+    """Who hands the config to DeepSpeed, and so fills "auto"."""
+    micro_batch_size: int | None = None
+    """In place of the ds_config's."""
+    seq_len: int | None = None
+    gradient_accumulation_steps: int | None = None
+    """In place of the ds_config's."""
+    gradient_checkpointing: bool = False
+    attention: Attention = "sdpa"
+    optimizer: OptimizerKind | None = None
+    """None: the ds_config's, else what the target makes by itself."""
+    lora: Lora | None = None
+    num_trainable_parameters: int | None = None
+    frozen_modules: tuple[str, ...] = ()
+    chunked_loss: bool = False
+    packing: bool = False
+    generation: Generation | None = None
+    loads_full_copy_per_rank: bool | None = None
+
+
+@dataclass
+class Runs:
+    """Makes the runs of one question and of those that differ from it in sizes, and reads its file once."""
+
+    _documents: dict[int, Document] = field(default_factory=dict)
+    _checked: set[tuple[object, ...]] = field(default_factory=set)
+
+    def training_run(self, question: Question) -> TrainingRun:
+        """The run that is asked about.
+
+        Raises:
+            ZerokitError: a size that cannot be, settings that do not go together, a ds_config with errors, or
+                more than one place that says how ZeRO works.
+        """
+        _check_nodes(question)
+        document = self._document(question)
+        resolution = _resolve(document, question)
+        if resolution.refused:
+            raise ConfigError(
+                resolution.refused[0],
+                where=document.name,
+                hint="Mend the ds_config, or name another --target",
+            )
+        config = load_ds_config({k: v for k, v in resolution.config.items() if k not in _NOT_FOR_MEMORY})
+        sizes = {str(value.path[0]): value for value in resolution.values if len(value.path) == 1}
+        counted = isinstance(question.model, ModelShape)
+        return TrainingRun(
+            model=question.model,
+            ds_config=config,
+            world_size=question.num_gpus,
+            gpus_per_node=question.gpus_per_node,
+            micro_batch_size=_size(sizes[_MICRO].value, "micro_batch_size"),
+            seq_len=question.seq_len if counted else None,
+            gradient_accumulation_steps=_size(sizes[_STEPS].value, "gradient_accumulation_steps"),
+            gradient_checkpointing=question.gradient_checkpointing,
+            attention=question.attention,
+            optimizer=question.optimizer or _own_optimizer(question.target, config),
+            lora=question.lora,
+            num_trainable_parameters=question.num_trainable_parameters,
+            frozen_modules=question.frozen_modules,
+            chunked_loss=question.chunked_loss,
+            packing=question.packing,
+            generation=question.generation,
+            loads_full_copy_per_rank=question.loads_full_copy_per_rank,
+        )
+
+    def _document(self, question: Question) -> Document:
+        source = question.ds_config
+        if source is None:
+            return _written(question)
+        if any((question.zero_stage is not None, question.offload_optimizer, question.offload_param)):
+            raise ConfigError(
+                "the ds_config says how ZeRO works already",
+                where="--ds-config",
+                hint="Leave out --zero-stage and the options of offload, or the file",
+            )
+        if id(source) not in self._documents:
+            self._documents[id(source)] = _read(source)
+        document = _with_sizes(self._documents[id(source)], question)
+        self._check(document, question)
+        return document
+
+    def _check(self, document: Document, question: Question) -> None:
+        """Raises ConfigError with the first finding of severity error."""
+        from zerokit.lint import check_document
+
+        given = (question.num_gpus, question.micro_batch_size, question.gradient_accumulation_steps)
+        if given in self._checked:
+            return
+        options: dict[str, Any] = {"target": question.target, "num_gpus": question.num_gpus}
+        for finding in check_document(document, **options).findings:
+            if finding.severity == "error":
+                raise ConfigError(finding.message, where=document.where(finding.path), hint=finding.hint)
+        self._checked.add(given)
+
+
+def _check_nodes(question: Question) -> None:
+    num_gpus, per_node = question.num_gpus, question.gpus_per_node
+    for option, size in (("--num-gpus", num_gpus), ("--gpus-per-node", per_node)):
+        if size < 1:
+            raise ConfigError(f"{size} is no number of GPUs", where=option, hint="Give 1 or more")
+    if num_gpus > per_node and num_gpus % per_node:
+        raise ConfigError(
+            f"{num_gpus} GPUs do not fill nodes of {per_node}",
+            where="--num-gpus",
+            hint="Say with --gpus-per-node how many each node has",
+        )
+
+
+def _read(source: str | Path | Mapping[str, Any] | DeepSpeedConfig) -> Document:
+    if isinstance(source, DeepSpeedConfig):
+        return Document(source.dump(), "ds_config")
+    if isinstance(source, Mapping):
+        return Document(dict(source), "ds_config")
+    document = read_document(source)
+    if not isinstance(document.data, dict):
+        raise ConfigError("is not a ds_config", where=document.name, hint="It holds no section {...}")
+    return document
+
+
+def _written(question: Question) -> Document:
+    """What `zerokit config` writes for the flags; without a hidden size, with DeepSpeed's buckets."""
+    if question.zero_stage is None:
+        raise ConfigError(
+            "nothing says how ZeRO works",
+            where="--zero-stage",
+            hint="Choose a stage with --zero-stage, or name a file with --ds-config",
+        )
+    nvme = "nvme" in (question.offload_optimizer, question.offload_param)
+    config = build_ds_config(
+        zero_stage=question.zero_stage,
+        target=question.target,
+        precision=question.precision or "bf16",
+        offload_optimizer=question.offload_optimizer,
+        offload_param=question.offload_param,
+        nvme_path=_SOME_FOLDER if nvme else None,
+        num_gpus=question.num_gpus,
+        gpus_per_node=question.gpus_per_node,
+        micro_batch_size=question.micro_batch_size or 1,
+        gradient_accumulation_steps=question.gradient_accumulation_steps or 1,
+    ).dump()
+    if _hidden_size(question) is None:
+        zero = config["zero_optimization"]
+        config["zero_optimization"] = {key: value for key, value in zero.items() if value != "auto"}
+    return Document(config, "ds_config")
+
+
+def _with_sizes(document: Document, question: Question) -> Document:
+    """The file with the sizes of the question in place of its own."""
+    data = {key: value for key, value in document.data.items() if key not in _NOT_FOR_MEMORY}
+    zero = data.get("zero_optimization")
+    if isinstance(zero, dict):
+        data["zero_optimization"] = {key: value for key, value in zero.items() if key not in _SAVING}
+    for key, size in ((_MICRO, question.micro_batch_size), (_STEPS, question.gradient_accumulation_steps)):
+        if size is not None:
+            data[key] = size
+    asked = question.micro_batch_size is not None or question.gradient_accumulation_steps is not None
+    if asked and all(isinstance(data.get(key), int) for key in (_MICRO, _STEPS)):
+        data.pop(_TOTAL, None)
+    return Document(data, document.name, document.positions)
+
+
+def _hidden_size(question: Question) -> int | None:
+    if isinstance(question.model, int):
+        return None
+    if question.target == "accelerate":
+        return question.model.hidden_size_for_accelerate
+    return question.model.hidden_size_for_trainer
+
+
+def _resolve(document: Document, question: Question) -> Resolution:
+    if question.target == "trainer":
+        training: dict[str, Any] = {}
+        if question.precision is not None:
+            training = {name: name == question.precision for name in ("bf16", "fp16")}
+        return resolve_settled(
+            document, training, world_size=question.num_gpus, hidden_size=_hidden_size(question)
+        )
+    given: dict[str, Any] = {}
+    if question.target == "accelerate":
+        precision = question.precision or _precision_in(document.data) or "bf16"
+        given["mixed_precision"] = "no" if precision == "fp32" else precision
+        for name, size in (
+            ("batch_size", question.micro_batch_size),
+            ("gradient_accumulation_steps", question.gradient_accumulation_steps),
+        ):
+            if size is not None:
+                given[name] = size
+    nested = isinstance(question.model, ModelShape) and _hidden_size(question) is None
+    run = Run(Arguments(question.target, given), question.num_gpus, _hidden_size(question), nested)
+    return resolve(document, run)
+
+
+def _precision_in(data: Mapping[str, Any]) -> Precision | None:
+    """What a ds_config plainly says, or None where it leaves it open."""
+    said = {name: data[name].get("enabled") for name in ("bf16", "fp16") if isinstance(data.get(name), dict)}
+    if said.get("bf16") is True:
+        return "bf16"
+    if said.get("fp16") is True:
+        return "fp16"
+    return "fp32" if said and "auto" not in said.values() else None
+
+
+def _size(value: Any, name: str) -> int:
+    if isinstance(value, int):
+        return value
+    option = f"--{name.replace('_', '-')}"
+    raise ConfigError(f"the {name} is not known", where="ds_config", hint=f"Give it with {option}")
+
+
+def _own_optimizer(target: Target, config: DeepSpeedConfig) -> OptimizerKind | None:
+    """What is trained with where the ds_config has no optimizer.
+
+    Under offload accelerate, which the Trainer goes through, makes it a DeepSpeedCPUAdam (accelerator.py
+    _prepare_deepspeed, utils/deepspeed.py map_pytorch_optim_to_deepspeed); else the Trainer's default is
+    torch's fused AdamW (transformers training_args.py `optim`), and a script's is taken to be torch's AdamW.
+    """
+    if config.optimizer is not None or target == "deepspeed":
+        return None
+    section = config.zero_optimization.offload_optimizer
+    if section is not None and section.device != "none":
+        return "cpu_adam"
+    return "adamw_fused" if target == "trainer" else "adamw"

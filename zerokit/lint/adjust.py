@@ -1,0 +1,71 @@
+"""What the models find, in the circumstances of the run: they describe the newest DeepSpeed by itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from zerokit.documents import Document
+from zerokit.findings import Finding
+
+if TYPE_CHECKING:
+    from zerokit.releases.versions import Version
+    from zerokit.resolving.auto import Target
+
+_ABOUT_KEYS = ("removed-key", "unknown-key", "misplaced-key")
+
+
+def for_this_run(
+    finding: Finding, document: Document, target: Target | None, version: Version | None
+) -> Finding:
+    """The finding as it is, or as what it comes to for this target and this release of DeepSpeed."""
+    return _for_target(_for_release(finding, document, version), target)
+
+
+def _for_target(finding: Finding, target: Target | None) -> Finding:
+    """As an error where transformers and accelerate read less well than DeepSpeed.
+
+    - accelerate, to which the Trainer hands on, stops at an "auto" that is left over; DeepSpeed need not.
+    - Both compare the stage with a number: with ``"3"`` the model is built without ZeRO-3 in mind, and what
+      is saved are empty tensors (`is_zero3` in transformers `integrations/deepspeed.py` and accelerate
+      `utils/deepspeed.py`).
+    """
+    if target not in ("trainer", "accelerate"):
+        return finding
+    if finding.rule == "unfilled-auto":
+        return replace(finding, severity="error")
+    is_stage = finding.path == ("zero_optimization", "stage") and finding.rule == "wrong-type"
+    if not is_stage or '"3"' not in finding.message:
+        return finding
+    who = "the Trainer" if target == "trainer" else "accelerate"
+    message = f"{finding.message}: {who} takes it for no ZeRO-3, and saves empty weights"
+    return replace(finding, message=message, severity="error")
+
+
+def _for_release(finding: Finding, document: Document, version: Version | None) -> Finding:
+    """As a note where the given release still takes what the newest does not."""
+    if version is None or not _is_taken(finding, document, version):
+        return finding
+    message = f"{finding.message}; DeepSpeed {version} still takes it"
+    return replace(finding, message=message, severity="info", fix=())
+
+
+def _is_taken(finding: Finding, document: Document, version: Version) -> bool:
+    from zerokit.releases.versions import known_at, optimizers_at, refused_at, schedulers_at
+
+    path = finding.path
+    if finding.rule in _ABOUT_KEYS:
+        return known_at(path, version) and not refused_at(path, version)
+    if finding.rule == "out-of-range" and path == ("scheduler", "params", "warmup_num_steps"):
+        return tuple(version) < (0, 19, 3)
+    if finding.rule == "bad-value" and path in (("optimizer", "type"), ("scheduler", "type")):
+        name = str(_value(document.data, path))
+        known = optimizers_at(version) if path[0] == "optimizer" else schedulers_at(version)
+        return name in known or (path[0] == "optimizer" and name.lower() in known)
+    return False
+
+
+def _value(data: Any, path: tuple[Any, ...]) -> Any:
+    for key in path:
+        data = data[key]
+    return data

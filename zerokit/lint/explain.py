@@ -1,0 +1,158 @@
+"""What ``zerokit explain`` says of a rule or of a key."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from zerokit.config.base import ALL_STAGES, AUTO, Section, second_names
+from zerokit.config.descriptions import description, section_description, shown
+from zerokit.config.key_index import canonical, model_of, places_of, section_at, since, stages_of
+from zerokit.config.removed_keys import REMOVED_KEYS
+from zerokit.config.repairs import choices_at
+from zerokit.config.unknown_keys import meaning_of
+from zerokit.documents import KeyPath, dotted
+from zerokit.errors import ConfigError, nearest
+from zerokit.lint.documentation import page
+from zerokit.lint.rule import Rule
+from zerokit.lint.run import all_rules
+from zerokit.resolving.auto import FILLED_BY
+
+_TYPES = {"bool": "true or false", "int": "a whole number", "float": "a number", "str": "a text"}
+
+
+def explain(name: str) -> str:
+    """The text, in Markdown, of a rule's page, of a key, or of all keys of that name.
+
+    Args:
+        name: the id of a rule, or a key: dotted (`zero_optimization.stage`) or by itself (`stage`).
+
+    Raises:
+        ConfigError: there is no such rule or key.
+    """
+    rules = all_rules()
+    if name in rules:
+        return page(rules[name])
+    paths = list(_paths(name))
+    if not paths:
+        raise _unknown(name)
+    return "\n".join(_of_key(path) for path in paths)
+
+
+def overview() -> str:
+    """All rules, a line each, and how to ask for more."""
+    rules = all_rules().values()
+    width = max(len(rule.id) for rule in rules)
+    lines = [f"{rule.id:{width}}  {rule.severity:7}  {rule.title}{_needs(rule)}" for rule in rules]
+    return "\n".join([*lines, "", "zerokit explain RULE or KEY says more of one", ""])
+
+
+def _needs(rule: Rule) -> str:
+    options = (f"--{need.replace('_', '-')}" for need in rule.needs)
+    return f" (needs {' and '.join(options)})" if rule.needs else ""
+
+
+def _paths(name: str) -> Iterator[KeyPath]:
+    path: KeyPath = tuple(name.split("."))
+    if len(path) == 1:
+        # The section of that name first, then keys inside others.
+        for place in sorted(places_of(name), key=len):
+            yield canonical((*place, name))
+        yield from (removed for removed in REMOVED_KEYS if removed[-1] == name)
+    elif model_of(path) is not None:
+        yield canonical(path)
+    elif path in REMOVED_KEYS:
+        yield path
+
+
+def _unknown(name: str) -> ConfigError:
+    path: KeyPath = tuple(name.split("."))
+    close = nearest(name, all_rules())
+    if len(path) > 1 or close is None or "_" in name:
+        meaning = meaning_of(path)
+        if meaning.to is not None:
+            hint = meaning.hint if meaning.kind != "misplaced" else f"Did you mean '{dotted(meaning.to)}'?"
+            return ConfigError(f"there is no key '{name}'", hint=hint)
+    hint = (
+        f"Did you mean '{close}'?"
+        if close
+        else "'zerokit explain' lists all rules, 'zerokit schema' all keys"
+    )
+    return ConfigError(f"there is no rule and no key '{name}'", hint=hint)
+
+
+def _of_key(path: KeyPath) -> str:
+    removed = REMOVED_KEYS.get(path)
+    if removed is not None:
+        feature, hint = removed
+        return f"# {dotted(path)}\n\nDeepSpeed refuses it: {feature} was removed. {hint}.\n"
+    model = model_of(path)
+    assert model is not None  # `_paths` names keys only
+    said = description(model, str(path[-1]))
+    parts = [f"# {dotted(path)}", said]
+    facts = list(_facts(path, model, said))
+    if facts:
+        parts.append("\n".join(f"- {fact}" for fact in facts))
+    section = section_at(path)
+    if section is not None:
+        parts += [section_description(section), _keys(section)]
+    rules = [rule for rule in all_rules().values() if _speaks_of(rule, path)]
+    if rules:
+        listed = "\n".join(f"- {rule.id}: {rule.title}" for rule in rules)
+        parts.append(f"Rules that speak of it:\n\n{listed}")
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _facts(path: KeyPath, model: type[Section], said: str) -> Iterator[str]:
+    """What is to be said besides the description."""
+    name = str(path[-1])
+    field = model.model_fields[name]
+    if section_at(path) is None:
+        values = ", ".join(shown(choice) for choice in choices_at(path) if choice != AUTO)
+        annotation = str(field.annotation)
+        kinds = [words for kind, words in _TYPES.items() if re.search(rf"\b{kind}\b", annotation)]
+        if values or kinds:
+            yield f"Value: {values or kinds[0]}"
+        if field.is_required():
+            yield "It must be given"
+    other = second_names(model).get(name)
+    if other is not None:
+        yield f"Also read as: `{other}`"
+    filled = [target for target, keys in FILLED_BY.items() if dotted(path) in keys]
+    if filled:
+        yield f'"auto" is good for: {", ".join(filled)}'
+    stages = stages_of(path)
+    if len(stages) < len(ALL_STAGES) and "Acts in" not in said:
+        yield f"ZeRO stages: {', '.join(map(str, stages))}"
+    release = since(path)
+    if release is not None and "Since DeepSpeed" not in said:
+        yield f"Since DeepSpeed {release}"
+
+
+def _keys(section: type[Section]) -> str:
+    lines = [f"- `{name}`: {description(section, name)}" for name in section.model_fields]
+    return "Keys:\n\n" + "\n".join(lines)
+
+
+def _speaks_of(rule: Rule, path: KeyPath) -> bool:
+    """Whether a rule's text names the key, or only its bad example has it, so that it must be what is bad."""
+    if rule.check is None and rule.check_launch is None:
+        return False  # they are about any key
+    if re.search(rf"[`'.]{re.escape(str(path[-1]))}[`'=:]", f"{rule.title} {rule.text}"):
+        return True
+    if not isinstance(rule.bad, Mapping) or rule.check_launch is not None:
+        return False
+    return _value(rule.bad, path) != _value(rule.good, path) and _is_leaf(rule.bad, path)
+
+
+def _value(data: Any, path: KeyPath) -> Any:
+    for key in path:
+        if not isinstance(data, Mapping) or key not in data:
+            return ...
+        data = data[key]
+    return data
+
+
+def _is_leaf(data: Any, path: KeyPath) -> bool:
+    return not isinstance(_value(data, path), Mapping)

@@ -1,0 +1,128 @@
+"""What a rule may take for granted about a config's optimizer and schedule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from zerokit.config.base import AUTO, Section
+from zerokit.config.optimizer import is_deepspeed_optimizer, params_of_optimizer
+from zerokit.config.optimizer_params import OptimizerParams
+from zerokit.config.scheduler import SchedulerParams
+from zerokit.lint.subject import Subject
+from zerokit.lint.values_in_force import in_force, offloads_optimizer
+
+OPTIMIZER = ("optimizer", "params")
+SCHEDULER = ("scheduler", "params")
+
+TORCH_FP32 = ("fp32", "float32", "float", "torch.float32")
+"""Names that `DtypeEnum` in `deepspeed/runtime/config.py` has for it."""
+
+
+def optimizer_name(subject: Subject) -> str | None:
+    """The optimizer's `type`, in lower case if it is one of DeepSpeed's own; None if there is none for sure.
+
+    Source: `DeepSpeedConfig._initialize_params` in `deepspeed/runtime/config.py`.
+    """
+    section = subject.config.optimizer
+    if section is None or subject.unsure("optimizer", "type"):
+        return None
+    return section.type.lower() if is_deepspeed_optimizer(section.type) else section.type
+
+
+def optimizer_type(subject: Subject) -> str:
+    """The optimizer's `type` as the file has it."""
+    section = subject.config.optimizer
+    return "" if section is None else section.type
+
+
+def optimizer_params(subject: Subject) -> OptimizerParams | None:
+    """The constructor's arguments, with its defaults for those that are not set."""
+    section = subject.config.optimizer
+    if section is None:
+        return None
+    model = params_of_optimizer(section.type, None)
+    return section.params or (model.defaults() if model is not None else None)
+
+
+def optimizer_argument(subject: Subject, name: str) -> Any:
+    """The value that the optimizer's constructor gets; None if it is "auto", not certain, or not known."""
+    params = optimizer_params(subject)
+    if params is None or subject.unsure(*OPTIMIZER, name):
+        return None
+    value = params.get(name)
+    return None if value == AUTO else value
+
+
+def torch_adam(subject: Subject) -> bool:
+    """Whether PyTorch's Adam or AdamW takes the place of DeepSpeed's."""
+    return optimizer_name(subject) in ("adam", "adamw") and optimizer_argument(subject, "torch_adam") is True
+
+
+def schedule_name(subject: Subject) -> str | None:
+    """The schedule's `type`; None if there is none for sure."""
+    section = subject.config.scheduler
+    return None if section is None or subject.unsure("scheduler", "type") else section.type
+
+
+def schedule_params(subject: Subject) -> SchedulerParams | None:
+    """The arguments of the schedule's constructor, with its defaults for those that are not set."""
+    section = subject.config.scheduler
+    return None if section is None else section.params
+
+
+def schedule_argument(subject: Subject, name: str) -> Any:
+    """The value that the schedule's constructor gets; None if it is "auto", not certain, or not known."""
+    params = schedule_params(subject)
+    if params is None or subject.unsure(*SCHEDULER, name):
+        return None
+    value = params.get(name)
+    return None if value == AUTO else value
+
+
+_RATE_OF_SCHEDULE = {
+    "WarmupLR": "warmup_max_lr",
+    "WarmupDecayLR": "warmup_max_lr",
+    "OneCycle": "cycle_max_lr",
+    "LRRangeTest": "lr_range_test_min_lr",
+    "CyclicLR": "max_lr",
+    "OneCycleLR": "max_lr",
+}
+
+
+def rate_of_schedule(subject: Subject) -> str | None:
+    """The argument by which the schedule sets the learning rate itself; None if it uses the optimizer's.
+
+    `WarmupLR` uses the optimizer's where `warmup_max_lr` is absent, `WarmupCosineLR` always.
+    Source: the constructors in `deepspeed/runtime/lr_schedules.py` (0.19.8).
+    """
+    name = schedule_name(subject)
+    argument = _RATE_OF_SCHEDULE.get(name or "")
+    params: Section | None = schedule_params(subject)
+    if argument is None or params is None or getattr(params, argument, None) is None:
+        return None
+    return argument
+
+
+def wraps_in_bf16_optimizer(subject: Subject) -> bool:
+    """Whether DeepSpeed takes its BF16_Optimizer in place of ZeRO stage 1's.
+
+    Source: `_do_optimizer_sanity_check` in `deepspeed/runtime/engine.py`.
+    """
+    return (
+        subject.stage == 1
+        and in_force(subject, "bf16", "enabled") is True
+        and in_force(subject, "data_types", "grad_accum_dtype") in TORCH_FP32
+        and not offloads_optimizer(subject)
+    )
+
+
+def default_clipping(subject: Subject) -> float:
+    """The norm at which gradients are clipped if the file does not say; 0 for none.
+
+    Source: `GRADIENT_CLIPPING_DEFAULT` in `deepspeed/runtime/constants.py`: 1.0 since 0.19.3, 0 before.
+    """
+    if subject.deepspeed_version is None:
+        return 1.0
+    from zerokit.releases.versions import default_at
+
+    return float(default_at(("gradient_clipping",), subject.deepspeed_version))

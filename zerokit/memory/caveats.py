@@ -1,0 +1,49 @@
+"""Where an estimate leaves what has been compared with rehearsals, said in one line each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from zerokit.memory.gpu import GpuReplay
+from zerokit.memory.settings import Settings
+from zerokit.memory.training_run import TrainingRun
+
+
+def caveats(run: TrainingRun, settings: Settings, found: GpuReplay) -> Iterator[str]:
+    """What a reader of the numbers should know."""
+    model = run.model
+    if isinstance(model, int):
+        yield "activations are not counted: a number of parameters has no layers"
+    elif run.seq_len is None:
+        yield "activations are not counted: no sequence length is given"
+    elif found.model_calls is None:
+        yield f"activations are not counted: {model.model_type} is no model of text; rehearse the run"
+    elif not found.model_calls.known:
+        yield f"activations of {model.model_type} have not been compared with rehearsals; rehearse the run"
+    if not isinstance(model, int) and model.quantization is not None:
+        yield f"the model is counted as if it were not quantized ({model.quantization})"
+    if not isinstance(model, int) and model.is_moe:
+        yield "tokens are taken to be routed evenly; a crowded expert takes more"
+    if settings.optimizer.certainty != "exact":
+        yield f"the states of {settings.optimizer.name} are {settings.optimizer.certainty}; rehearse the run"
+    if run.chunked_loss:
+        yield "the chunked loss is modelled after Liger's; rehearse the run"
+    if settings.stage == 3 and settings.offload_param == "nvme" and settings.max_in_cpu:
+        yield "which parameters stay in the host's memory depends on max_in_cpu; rehearse the run"
+    zero = run.ds_config.zero_optimization
+    unchecked = {
+        "zero_hpz_partition_size": zero.zero_hpz_partition_size > 1,
+        "zero_quantized_weights": zero.zero_quantized_weights,
+        "zero_quantized_gradients": zero.zero_quantized_gradients,
+        "zenflow": zero.zenflow is not None,
+        "round_robin_gradients": zero.round_robin_gradients,
+        "contiguous_gradients": not zero.contiguous_gradients,
+        "stage3_module_granularity_threshold": zero.stage3_module_granularity_threshold > 0,
+    }
+    for key, differs in unchecked.items():
+        if differs:
+            yield f"zero_optimization.{key} is not taken into account; rehearse the run"
+    if run.ds_config.tensor_parallel.autotp_size > 1 or (run.ds_config.sequence_parallel_size or 1) > 1:
+        yield "tensor and sequence parallelism are not taken into account; rehearse the run"
+    if run.ds_config.torch_autocast.enabled:
+        yield "torch_autocast is not taken into account; rehearse the run"

@@ -1,0 +1,55 @@
+"""A model as the sequence of its modules' calls, and what each call holds for the backward pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from zerokit.memory.layout import Parameter
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What autograd keeps of a call, in bytes per token and as a formula."""
+
+    symbols: str
+    bytes: float
+
+
+@dataclass(frozen=True)
+class ModuleCall:
+    """One call of a module, or of the attention between its modules. Bytes are per token."""
+
+    module: str
+    """Its full name with the layer's number; empty for what is no module."""
+    parameters: tuple[Parameter, ...] = ()
+    saved: tuple[Saved, ...] = ()
+    work: float = 0
+    """Beside what it saves, while it runs forward."""
+    back: float = 0
+    """Beside what is saved, while it runs backward; gradients of weights not counted."""
+    keeps_weight: bool = False
+    """Autograd keeps the whole weight, as of everything but torch.nn.Linear, which stage 3 replaces."""
+
+    @property
+    def saved_bytes(self) -> float:
+        """All of `saved`."""
+        return sum(part.bytes for part in self.saved)
+
+    @property
+    def gradients(self) -> tuple[Parameter, ...]:
+        """The parameters that get a gradient when this runs backward."""
+        return tuple(parameter for parameter in self.parameters if parameter.trainable)
+
+
+@dataclass(frozen=True)
+class Block:
+    """Steps that belong together: the embedding, one layer, the head."""
+
+    steps: tuple[ModuleCall, ...]
+    is_layer: bool = False
+    """Gradient checkpointing runs it again in the backward pass."""
+
+    @property
+    def saved_bytes(self) -> float:
+        """Of all steps, per token."""
+        return sum(step.saved_bytes for step in self.steps)

@@ -1,0 +1,91 @@
+"""What the Trainer and accelerate bring to a ds_config: their arguments, as far as it has a key for them.
+
+Defaults are those of transformers 5.23 (`TrainingArguments`) and accelerate 1.15 (`Accelerator`,
+`DummyOptim`, `DummyScheduler`); a test compares them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from zerokit.resolving.auto import Target
+
+TRAINER_DEFAULTS: Mapping[str, Any] = {
+    "per_device_train_batch_size": 8,
+    "gradient_accumulation_steps": 1,
+    "max_grad_norm": 1.0,
+    "learning_rate": 5e-5,
+    "adam_beta1": 0.9,
+    "adam_beta2": 0.999,
+    "adam_epsilon": 1e-8,
+    "weight_decay": 0.0,
+    "warmup_steps": 0,
+    "max_steps": -1,
+    "bf16": False,
+    "fp16": False,
+    "bf16_full_eval": False,
+    "fp16_full_eval": False,
+    "optim": "adamw_torch_fused",
+    "lr_scheduler_type": "linear",
+}
+
+ACCELERATE_DEFAULTS: Mapping[str, Any] = {
+    "batch_size": None,
+    "gradient_accumulation_steps": 1,
+    "mixed_precision": "no",
+    "lr": 1e-3,
+    "weight_decay": 0,
+    "warmup_num_steps": 0,
+    "total_num_steps": None,
+}
+"""Of the data loader, `Accelerator`, `DummyOptim` and `DummyScheduler`, in this order."""
+
+DEFAULTS: Mapping[Target, Mapping[str, Any]] = {
+    "trainer": TRAINER_DEFAULTS,
+    "accelerate": ACCELERATE_DEFAULTS,
+    "deepspeed": {},
+}
+"""Arguments of each target that a ds_config has a key for, with their defaults."""
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """The arguments of a run, with their defaults and where they were set."""
+
+    target: Target
+    given: Mapping[str, Any] = field(default_factory=dict)
+    where: Callable[[str], str] = "{}".format
+    """Names the place of an argument that was given."""
+
+    def __getitem__(self, name: str) -> Any:
+        return self.given.get(name, DEFAULTS[self.target][name])
+
+    def origin(self, *names: str) -> str:
+        """Where the values of `names` come from, in words."""
+        return " and ".join(
+            self.where(name) if name in self.given else f"the default of {name}" for name in names
+        )
+
+    @property
+    def mixed_precision(self) -> str:
+        """What accelerate is told: ``no``, ``fp16`` or ``bf16`` (`TrainingArguments.__post_init__`)."""
+        if self.target == "accelerate":
+            return str(self["mixed_precision"])
+        return "fp16" if self["fp16"] else "bf16" if self["bf16"] else "no"
+
+    def num_training_steps(self) -> int | None:
+        """Optimizer steps of a Trainer's run, or None where the data decide."""
+        steps: int = self["max_steps"]
+        return steps if steps > 0 else None
+
+    def warmup_steps(self) -> int | None:
+        """As `TrainingArguments.get_warmup_steps`, at least 1, or None where the data decide."""
+        warmup, total = self["warmup_steps"], self.num_training_steps()
+        if warmup >= 1:
+            return int(warmup)
+        if warmup == 0:
+            return 1
+        return None if total is None else max(1, math.ceil(total * warmup))

@@ -1,0 +1,160 @@
+"""What two ds_configs do differently."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN, computed_batch_sizes
+from zerokit.config.no_effect import without_effect
+from zerokit.config.normal_form import RENAMED, leaves, normal_form, without_comments
+from zerokit.config.optimizer import DEEPSPEED_OPTIMIZERS
+from zerokit.config.root import DeepSpeedConfig
+from zerokit.documents import KeyPath
+
+_ZERO = "zero_optimization"
+
+Given = Literal["set", "default", "absent"]
+"""How a config comes to a value: it says so, DeepSpeed's default applies, or there is none."""
+
+_DTYPES = {
+    "float32": "fp32",
+    "float": "fp32",
+    "torch.float32": "fp32",
+    "float16": "fp16",
+    "half": "fp16",
+    "torch.float16": "fp16",
+    "bfloat16": "bf16",
+    "torch.bfloat16": "bf16",
+    "torch.int8": "int8",
+}
+"""Spellings that DeepSpeed's `DtypeEnum` takes for the same (`deepspeed/runtime/config.py`)."""
+
+_DTYPE_PATHS = (
+    ("torch_autocast", "dtype"),
+    ("data_types", "grad_accum_dtype"),
+    ("data_types", "param_dtype"),
+    ("data_types", "buffer_dtype"),
+)
+
+
+@dataclass(frozen=True)
+class Side:
+    """One config's value at a path."""
+
+    value: Any
+    """None where it is absent."""
+    given: Given
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A key whose values differ."""
+
+    path: KeyPath
+    """As DeepSpeed's models spell it, deprecated keys by their new names."""
+    left: Side
+    right: Side
+    without_effect: str | None = None
+    """Why the difference changes nothing, or None if it does."""
+
+
+def differences(
+    left: DeepSpeedConfig, right: DeepSpeedConfig, *, num_gpus: int | None = None
+) -> tuple[Difference, ...]:
+    """Every key whose values differ, defaults filled in, in the order of DeepSpeed's sections.
+
+    Args:
+        left: one config.
+        right: the other.
+        num_gpus: with it, batch sizes that DeepSpeed computes are compared too.
+    """
+    both = [_Compared(config, num_gpus) for config in (left, right)]
+    paths = list(dict.fromkeys(path for one in both for path in one.values))
+    return tuple(
+        Difference(path, both[0].side(path), both[1].side(path), _reason(path, both))
+        for path in _in_order(paths)
+        if not _same(both[0].values.get(path), both[1].values.get(path))
+    )
+
+
+def _in_order(paths: list[KeyPath]) -> list[KeyPath]:
+    order = list(DeepSpeedConfig.model_fields)
+    return sorted(paths, key=lambda path: order.index(str(path[0])) if path[0] in order else len(order))
+
+
+class _Compared:
+    """A config in the form in which it is compared."""
+
+    def __init__(self, config: DeepSpeedConfig, num_gpus: int | None) -> None:
+        self.values = dict(leaves(_comparable(normal_form(config), num_gpus)))
+        self.set = {_new_name(path) for path, _ in leaves(without_comments(config.dump()))}
+        self.idle = {_new_name(path): reason for path, reason in without_effect(config)}
+
+    def side(self, path: KeyPath) -> Side:
+        if path not in self.values:
+            return Side(None, "absent")
+        return Side(self.values[path], "set" if self.is_set(path) else "default")
+
+    def is_set(self, path: KeyPath) -> bool:
+        return any(path[:end] in self.set for end in range(1, len(path) + 1))
+
+    def idle_reason(self, path: KeyPath) -> str | None:
+        return next(
+            (self.idle[path[:end]] for end in range(1, len(path) + 1) if path[:end] in self.idle), None
+        )
+
+
+def _reason(path: KeyPath, both: list[_Compared]) -> str | None:
+    """Why a difference changes nothing: wherever the key is set, it is without effect."""
+    reasons = {one: one.idle_reason(path) for one in both}
+    if any(reason is None and one.is_set(path) for one, reason in reasons.items()):
+        return None
+    return next((reason for reason in reasons.values() if reason is not None), None)
+
+
+def _new_name(path: KeyPath) -> KeyPath:
+    if path[:1] == (_ZERO,) and len(path) == 2:
+        return (_ZERO, RENAMED.get(str(path[1]), path[1]))
+    return path
+
+
+def _comparable(data: dict[str, Any], num_gpus: int | None) -> dict[str, Any]:
+    zero = data[_ZERO]
+    for key in ("offload_optimizer", "offload_param"):
+        if zero.get(key, {}).get("device") == "none":
+            del zero[key]
+    for section, key in _DTYPE_PATHS:
+        spelled = data.get(section, {}).get(key)
+        if spelled in _DTYPES:
+            data[section][key] = _DTYPES[spelled]
+    if "optimizer" in data:
+        data["optimizer"] = _optimizer(data["optimizer"])
+    given = {key: data[key] for key in (TRAIN, MICRO, STEPS) if isinstance(data.get(key), int)}
+    if len(given) == len({TRAIN, MICRO, STEPS} & set(data)):  # no "auto" among them
+        if num_gpus is not None:
+            data |= computed_batch_sizes(given, num_gpus)[0]
+        elif set(given) in ({TRAIN}, {MICRO}):
+            data[STEPS] = 1  # whatever the number of GPUs
+    return data
+
+
+def _optimizer(section: Mapping[str, Any]) -> dict[str, Any]:
+    """DeepSpeed's names without regard to case, and its Adam, which is AdamW unless told otherwise."""
+    name = {known.lower(): known for known in DEEPSPEED_OPTIMIZERS}.get(
+        str(section["type"]).lower(), section["type"]
+    )
+    params = dict(section.get("params") or {})
+    if name == "AdamW" or (name == "Adam" and params.get("adam_w_mode", True) is True):
+        name = "AdamW"
+        params.pop("adam_w_mode", None)
+    return {**section, "type": name, "params": params}
+
+
+def _same(left: Any, right: Any) -> bool:
+    if isinstance(left, bool) or isinstance(right, bool):
+        return left is right
+    if isinstance(left, list) and isinstance(right, list):
+        return len(left) == len(right) and all(map(_same, left, right))
+    return bool(left == right)

@@ -1,0 +1,118 @@
+"""A ds_config on its way to DeepSpeed, and the notes that are made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from zerokit.config.base import AUTO
+from zerokit.config.load import load_valid_part
+from zerokit.config.normal_form import leaves, without_comments
+from zerokit.documents import Document, KeyPath, dotted
+from zerokit.resolving.arguments import Arguments
+from zerokit.resolving.auto import autos
+
+Origin = Literal["file", "auto", "added", "computed", "default"]
+"""file: the ds_config itself. auto: filled in where the file says "auto". added: written by the target, which
+was not asked. computed: by DeepSpeed, from other values. default: DeepSpeed's."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is known of the run that a config is resolved for."""
+
+    arguments: Arguments
+    """With the target."""
+    world_size: int
+    """Number of GPUs."""
+    hidden_size: int | None = None
+    """Of the model; None: not known."""
+    hidden_size_is_nested: bool = False
+    """Whether the model's config has it in `text_config` only, where accelerate does not look."""
+
+
+@dataclass(frozen=True)
+class Lost:
+    """Something that was set and changes nothing."""
+
+    name: str
+    """A dotted key of the ds_config, or an argument."""
+    message: str
+    line: int | None = None
+
+
+class Filling:
+    """A config on its way to DeepSpeed, and the notes that are made of it."""
+
+    def __init__(self, document: Document, run: Run, added: Mapping[str, str]) -> None:
+        self.document = document
+        self.run = run
+        self.config: dict[str, Any] = without_comments(load_valid_part(document).written)
+        self.added = added
+        self.origins: dict[str, tuple[Origin, str, bool]] = {
+            name: ("added", who, True) for name, who in added.items()
+        }
+        self.lost: list[Lost] = []
+        self.refused: list[str] = []
+        self.own_autos = {dotted(path) for path in autos(self.config)}
+
+    @property
+    def arguments(self) -> Arguments:
+        return self.run.arguments
+
+    def node(self, name: str) -> tuple[dict[str, Any] | None, str]:
+        """The section that a dotted path is in, None if there is none, and the key."""
+        *parents, key = name.split(".")
+        section: Any = self.config
+        for parent in parents:
+            section = section.get(parent) if isinstance(section, dict) else None
+        return (section if isinstance(section, dict) else None), key
+
+    def get(self, name: str) -> Any:
+        section, key = self.node(name)
+        return None if section is None else section.get(key)
+
+    def write(self, name: str, value: Any, why: str) -> None:
+        """Write a value that the file does not have, or has otherwise."""
+        section, key = self.node(name)
+        assert section is not None
+        section[key] = value
+        self.origins[name] = ("added", why, True)
+
+    def fill(self, name: str, value: Any, why: str) -> bool:
+        """Write `value` where the config says "auto"; None where it is not known."""
+        if self.get(name) != AUTO or self.is_unknown(name):
+            return False
+        section, key = self.node(name)
+        assert section is not None
+        if name in self.added:
+            why += "; the key is absent, and launch/train.py adds it"
+        if value is None:
+            self.origins[name] = ("auto", why, False)
+        else:
+            section[key] = value
+            self.origins[name] = ("auto", why, True)
+        return True
+
+    def is_unknown(self, name: str) -> bool:
+        return name in self.origins and not self.origins[name][2]
+
+    def match(self, name: str, value: Any, *arguments: str) -> None:
+        """`fill_match` of transformers: fill in, or insist that the file says the same."""
+        why = self.arguments.origin(*arguments) if arguments else "computed from the arguments"
+        if self.fill(name, value, why):
+            return
+        written = self.get(name)
+        if written is not None and value is not None and written != value:
+            self.refused.append(
+                f"{name} is {written}, but {' and '.join(arguments) or 'the arguments'} "
+                f"say{'s' * (len(arguments) == 1)} {value}, and the Trainer insists that they agree"
+            )
+
+    def lose(self, name: str, message: str) -> None:
+        path = tuple(name.split("."))
+        self.lost.append(Lost(name, message, self.document.line(path) if path in self._paths() else None))
+
+    def _paths(self) -> set[KeyPath]:
+        return {path[:end] for path, _ in leaves(self.document.data) for end in range(1, len(path) + 1)}

@@ -1,0 +1,209 @@
+"""Settle a ds_config with transformers' TrainingArguments, before anything is loaded.
+
+Both files can set the same thing, and nothing in the field keeps them together: a key that is absent
+from the ds_config loses the Trainer's argument in silence (DeepSpeed then clips at 1.0 and accumulates
+over 1 step), and one that is present and different stops the run only after the model is loaded.
+zerokit lets either of them speak for both, and refuses two different answers. What every "auto" then
+becomes is in `trace.py`, which reads the same :data:`PAIRS`.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from zerokit.errors import ConfigError
+
+_ABSENT = object()
+_GATHER = "stage3_gather_16bit_weights_on_model_save"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A ds_config key and the TrainingArguments that mean the same."""
+
+    ds_path: tuple[str, ...]
+    arguments: tuple[str, ...]
+    add: bool = False
+    """Whether an absent ds_config key is added as "auto", so that the argument is not lost."""
+
+    @property
+    def ds_name(self) -> str:
+        """The ds_config key, dotted."""
+        return ".".join(self.ds_path)
+
+
+# transformers/integrations/deepspeed.py, HfTrainerDeepSpeedConfig.trainer_config_process and _finalize.
+PAIRS = (
+    Pair(("train_micro_batch_size_per_gpu",), ("per_device_train_batch_size",), add=True),
+    Pair(("gradient_accumulation_steps",), ("gradient_accumulation_steps",), add=True),
+    Pair(("gradient_clipping",), ("max_grad_norm",), add=True),
+    Pair(("bf16", "enabled"), ("bf16",)),
+    Pair(("fp16", "enabled"), ("fp16",)),
+    Pair(("optimizer", "params", "lr"), ("learning_rate",)),
+    Pair(("optimizer", "params", "betas"), ("adam_beta1", "adam_beta2")),
+    Pair(("optimizer", "params", "eps"), ("adam_epsilon",)),
+    Pair(("optimizer", "params", "weight_decay"), ("weight_decay",)),
+    Pair(("scheduler", "params", "warmup_max_lr"), ("learning_rate",)),
+    Pair(("scheduler", "params", "warmup_num_steps"), ("warmup_steps",)),
+)
+
+# A section of the ds_config that replaces an argument of the Trainer without a word.
+OVERRIDES = (("optimizer", "optim"), ("scheduler", "lr_scheduler_type"))
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A ds_config and TrainingArguments that agree. Left-over "auto"s are ones that the Trainer fills."""
+
+    ds_config: dict[str, Any]
+    training: dict[str, Any]
+
+
+def resolve_for_trainer(
+    ds_config: Mapping[str, Any],
+    training: Mapping[str, Any],
+    *,
+    default_precision: str,
+    world_size: int,
+    ds_where: str = "ds_config",
+    where: Callable[[str], str] = "training.{}".format,
+) -> Resolved:
+    """Make a ds_config and the keys of TrainingArguments that a person set say the same.
+
+    Args:
+        ds_config: a valid ds_config.
+        training: the arguments that were set; an absent one takes the ds_config's value.
+        default_precision: ``bf16``, ``fp16`` or ``fp32``, used when neither side names one.
+        world_size: number of ranks, for the batch identity.
+        ds_where: the name of the ds_config, for errors.
+        where: gives the place of a training argument, for errors.
+
+    Raises:
+        ConfigError: both sides set something, differently.
+    """
+    config = copy.deepcopy(dict(ds_config))
+    arguments = dict(training)
+    for pair in PAIRS:
+        _settle(pair, config, arguments, ds_where, where)
+    _check_overrides(config, arguments, ds_where, where)
+    _check_total_steps(config, arguments, ds_where, where)
+    _settle_precision(config, arguments, default_precision, ds_where, where)
+    _settle_train_batch_size(config, arguments, world_size, ds_where)
+    zero = config.setdefault("zero_optimization", {})
+    if zero.get("stage") == 3 and zero.setdefault(_GATHER, True) is not True:
+        raise ConfigError(
+            "the trained model would not be saved, only DeepSpeed's own checkpoint of it",
+            where=f"{ds_where} (zero_optimization.{_GATHER})",
+            hint="Set it to true, or remove it",
+        )
+    return Resolved(config, arguments)
+
+
+def _settle(
+    pair: Pair,
+    config: dict[str, Any],
+    arguments: dict[str, Any],
+    ds_where: str,
+    where: Callable[[str], str],
+) -> None:
+    ds_value = _get(config, pair.ds_path)
+    if ds_value == "auto":
+        return
+    if ds_value is _ABSENT:
+        if pair.add:
+            config[pair.ds_path[0]] = "auto"
+        return
+    ds_values = ds_value if isinstance(ds_value, list) else [ds_value]
+    for name, value in zip(pair.arguments, ds_values, strict=False):
+        if arguments.setdefault(name, value) != value:
+            raise ConfigError(
+                f"{name} is {arguments[name]}, but {pair.ds_name} in {ds_where} is {value}",
+                where=where(name),
+                hint=f'Make them equal, or write "auto" for {pair.ds_name}',
+            )
+
+
+def _check_overrides(
+    config: dict[str, Any], arguments: dict[str, Any], ds_where: str, where: Callable[[str], str]
+) -> None:
+    for section, argument in OVERRIDES:
+        if section in config and argument in arguments:
+            raise ConfigError(
+                f"{argument} would have no effect: {ds_where} has a section '{section}', which replaces it",
+                where=where(argument),
+                hint=f"Remove one of the two; without '{section}' in the ds_config the argument applies",
+            )
+
+
+def _check_total_steps(
+    config: dict[str, Any], arguments: dict[str, Any], ds_where: str, where: Callable[[str], str]
+) -> None:
+    """The Trainer compares it with its own number of steps, which the data decide unless max_steps does."""
+    total = _get(config, ("scheduler", "params", "total_num_steps"))
+    steps = arguments.get("max_steps", -1)
+    if total in (_ABSENT, "auto", steps):
+        return
+    raise ConfigError(
+        f"scheduler.params.total_num_steps in {ds_where} is {total}, but "
+        + (f"max_steps is {steps}" if steps > 0 else "the number of examples and epochs decides the steps"),
+        where=where("max_steps"),
+        hint='Write "auto" for scheduler.params.total_num_steps',
+    )
+
+
+def _settle_precision(
+    config: dict[str, Any],
+    arguments: dict[str, Any],
+    default: str,
+    ds_where: str,
+    where: Callable[[str], str],
+) -> None:
+    """Make exactly one of bf16, fp16 and fp32 explicit on both sides."""
+    chosen = [name for name in ("bf16", "fp16") if arguments.get(name)]
+    if len(chosen) == 2:
+        from_config = [name for name in chosen if _get(config, (name, "enabled")) is True]
+        raise ConfigError(
+            "both bf16 and fp16 are on"
+            + (f" ({' and '.join(from_config)} in {ds_where})" * bool(from_config)),
+            where=where(next((name for name in chosen if name not in from_config), chosen[0])),
+            hint="Choose one: bf16 where the GPUs have it",
+        )
+    if not chosen and not {"bf16", "fp16"} & arguments.keys():
+        chosen = [name for name in ("bf16", "fp16") if name == default]
+    for name in ("bf16", "fp16"):
+        arguments[name] = name in chosen
+        if name in chosen:
+            config[name] = {**config.get(name, {}), "enabled": True}
+        elif name in config:
+            config[name] = {**config[name], "enabled": False}
+
+
+def _settle_train_batch_size(
+    config: dict[str, Any], arguments: dict[str, Any], world_size: int, ds_where: str
+) -> None:
+    total = config.get("train_batch_size", "auto")
+    if total == "auto":
+        return
+    micro = arguments.get("per_device_train_batch_size", 8)  # TrainingArguments' default
+    if "gradient_accumulation_steps" not in arguments and total % (micro * world_size) == 0:
+        arguments["gradient_accumulation_steps"] = total // (micro * world_size)
+    steps = arguments.get("gradient_accumulation_steps", 1)
+    if total != micro * steps * world_size:
+        raise ConfigError(
+            f"train_batch_size is {total}, but {micro} per GPU x {steps} accumulation steps x "
+            f"{world_size} ranks is {micro * steps * world_size}",
+            where=ds_where,
+            hint="Remove train_batch_size: the other three decide it",
+        )
+
+
+def _get(config: Mapping[str, Any], path: tuple[str, ...]) -> Any:
+    node: Any = config
+    for key in path:
+        if not isinstance(node, Mapping) or key not in node:
+            return _ABSENT
+        node = node[key]
+    return node

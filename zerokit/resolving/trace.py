@@ -1,0 +1,229 @@
+"""Every final value of a ds_config, and where it comes from.
+
+The steps are those that a run takes before `DeepSpeedConfig` is made, one function each:
+
+- Trainer: `trainer_config_process`, `DeepSpeedPlugin.__post_init__`, `set_mixed_precision`,
+  `trainer_config_finalize`, `deepspeed_optim_sched`, `_prepare_deepspeed`
+  (transformers `integrations/deepspeed.py`, accelerate `utils/dataclasses.py` and `accelerator.py`)
+- accelerate: `__post_init__`, `set_mixed_precision`, `_prepare_deepspeed`
+- DeepSpeed alone: none; an "auto" is dropped, or taken for a value
+
+and then DeepSpeed's defaults and the batch sizes that it computes. A test runs the real functions beside
+these.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from zerokit.config.base import AUTO
+from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN, computed_batch_sizes
+from zerokit.config.key_index import canonical
+from zerokit.config.load import load_ds_config
+from zerokit.config.no_effect import without_effect
+from zerokit.config.normal_form import RENAMED, leaves, normal_form, without_comments
+from zerokit.config.root import DeepSpeedConfig
+from zerokit.documents import Document, KeyPath, dotted
+from zerokit.errors import ConfigError
+from zerokit.resolving.arguments import Arguments
+from zerokit.resolving.filling import Filling, Lost, Origin, Run
+from zerokit.resolving.frontends import as_accelerate, as_deepspeed, as_the_trainer
+from zerokit.resolving.settle import resolve_for_trainer
+
+__all__ = ["Lost", "Origin", "Resolution", "Run", "Value", "resolve", "resolve_settled"]
+
+_ZERO = "zero_optimization"
+_NOT_ONLY_DATA_PARALLEL = ("tensor_parallel", "pipeline", "expert_parallel", "data_parallel_size")
+
+
+@dataclass(frozen=True)
+class Value:
+    """One value that DeepSpeed reads."""
+
+    path: KeyPath
+    value: Any
+    origin: Origin
+    detail: str
+    """Where the value comes from, in words."""
+    line: int | None = None
+    """In the file, for `file` and `auto`."""
+    known: bool = True
+    """False where the value depends on what was not given; it is "auto" then."""
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """A ds_config as DeepSpeed gets it."""
+
+    values: tuple[Value, ...]
+    """In the order of DeepSpeed's sections; defaults included."""
+    lost: tuple[Lost, ...]
+    """What is ignored without a word."""
+    refused: tuple[str, ...]
+    """Why the target or DeepSpeed will not start with it; empty if it will."""
+    config: dict[str, Any]
+    """What the target hands to DeepSpeed. An "auto" in it depends on what was not given."""
+
+    def __getitem__(self, name: str) -> Any:
+        """The value at a dotted path.
+
+        Raises:
+            KeyError: there is no such value.
+        """
+        for value in self.values:
+            if dotted(value.path) == name:
+                return value.value
+        raise KeyError(name)
+
+
+def resolve(document: Document, run: Run, *, added: Mapping[str, str] | None = None) -> Resolution:
+    """Resolve a valid ds_config.
+
+    Args:
+        document: the config; it must load.
+        run: what it is resolved for.
+        added: dotted paths whose values were written by somebody before, with who that was.
+
+    Raises:
+        ConfigError: the config is not valid by itself.
+    """
+    load_ds_config(document)
+    filling = Filling(document, run, added or {})
+    target = run.arguments.target
+    if target == "trainer":
+        as_the_trainer(filling)
+    elif target == "accelerate":
+        as_accelerate(filling)
+    else:
+        as_deepspeed(filling)
+    return _finish(filling)
+
+
+def resolve_settled(
+    document: Document,
+    training: Mapping[str, Any],
+    *,
+    world_size: int,
+    hidden_size: int | None = None,
+    default_precision: str = "bf16",
+    where: Callable[[str], str] = "training.{}".format,
+) -> Resolution:
+    """Resolve a ds_config as ``launch/train.py`` runs it: settled with the recipe first.
+
+    Args:
+        document: the config; it must load.
+        training: the arguments of the Trainer that the recipe sets.
+        world_size: number of GPUs.
+        hidden_size: of the model; None: not known.
+        default_precision: what the GPUs have, where neither side names a precision.
+        where: names the place of a training argument.
+
+    Raises:
+        ConfigError: the config is not valid by itself, or says otherwise than the recipe.
+    """
+    before = load_ds_config(document).dump()
+    settled = resolve_for_trainer(
+        before,
+        training,
+        default_precision=default_precision,
+        world_size=world_size,
+        ds_where=document.name,
+        where=where,
+    )
+    written = dict(leaves(before))
+    added = {
+        dotted(path): "launch/train.py, as the recipe or the GPUs say"
+        for path, value in leaves(settled.ds_config)
+        if written.get(path) != value
+    }
+
+    def place(name: str) -> str:
+        return where(name) if name in training else f"{name}, settled by launch/train.py"
+
+    arguments = Arguments("trainer", settled.training, place)
+    positions = Document(settled.ds_config, document.name, document.positions)
+    return resolve(positions, Run(arguments, world_size, hidden_size), added=added)
+
+
+def _finish(filling: Filling) -> Resolution:
+    """DeepSpeed's own part: batch sizes, defaults, and what does nothing."""
+    config = filling.config
+    passed = {key: value for key, value in config.items() if key != "steps_per_print"}
+    if {"bf16", "bfloat16"} <= passed.keys():
+        filling.lose("bfloat16", "DeepSpeed reads the section bf16, which accelerate adds")
+        del passed["bfloat16"]
+    if config.get("steps_per_print") not in (None, math.inf):
+        passed["steps_per_print"] = config["steps_per_print"]
+    computed = _batch_sizes(filling)
+    try:
+        loaded = load_ds_config(passed)
+    except ConfigError as error:
+        filling.refused.append(f"{error.where}: {error.message}" if error.where else error.message)
+        return Resolution(
+            tuple(_values(filling, config, {})), tuple(filling.lost), tuple(filling.refused), config
+        )
+    filling.refused += _refused_together(loaded)
+    for path, reason in without_effect(loaded):
+        name = dotted(path)
+        if name not in {lost.name for lost in filling.lost}:
+            filling.lose(name, reason)
+    normal = normal_form(loaded)
+    if config.get("steps_per_print") == math.inf:
+        normal["steps_per_print"] = math.inf
+    values = tuple(_values(filling, normal, computed))
+    return Resolution(values, tuple(filling.lost), tuple(dict.fromkeys(filling.refused)), config)
+
+
+def _refused_together(config: DeepSpeedConfig) -> Iterator[str]:
+    """What two values lead to that came from different sides. Lint looks at whole configs."""
+    if config.fp16.enabled is True and config.bf16 is not None and config.bf16.enabled is True:
+        yield "bf16 and fp16 are both enabled, and DeepSpeed refuses that"
+    zero = config.zero_optimization
+    for old in sorted(zero.model_fields_set & set(RENAMED)):
+        if RENAMED[old] in zero.model_fields_set:
+            yield f"{old} is the old form of {RENAMED[old]}, and DeepSpeed refuses both together"
+
+
+def _batch_sizes(filling: Filling) -> dict[str, int]:
+    config = filling.config
+    if any(config.get(key) for key in _NOT_ONLY_DATA_PARALLEL):
+        return {}
+    if any(config.get(key) == AUTO for key in (TRAIN, MICRO, STEPS)):
+        return {}
+    shared = config.get("sequence_parallel_size") or 1
+    if filling.run.world_size % shared:
+        filling.refused.append(f"{filling.run.world_size} ranks do not divide into sequences of {shared}")
+        return {}
+    computed, problem = computed_batch_sizes(config, filling.run.world_size // shared)
+    if problem is not None:
+        filling.refused.append(problem)
+    return computed
+
+
+def _values(filling: Filling, normal: Mapping[str, Any], computed: Mapping[str, int]) -> Iterator[Value]:
+    written = {canonical(path): path for path, _ in leaves(without_comments(filling.document.data))}
+    for path in list(written):
+        if path[:1] == (_ZERO,) and len(path) == 2 and path[1] in RENAMED:
+            written[(_ZERO, RENAMED[str(path[1])])] = written[path]
+    everything: dict[KeyPath, Any] = {(name,): value for name, value in computed.items()}
+    everything |= dict(leaves(normal))
+    for path, value in everything.items():
+        name = dotted(path)
+        source = written.get(path) or written.get(path[:2])
+        line = None if source is None else filling.document.line(source)
+        if name in filling.origins:
+            origin, why, known = filling.origins[name]
+            yield Value(path, value, origin, why, line if origin == "auto" else None, known)
+        elif path[0] in computed:
+            yield Value(path, value, "computed", "micro batch x accumulation steps x ranks")
+        elif source is not None and source != path and path not in written:
+            yield Value(path, value, "file", f"the old key {dotted(source)}", line)
+        elif source is not None:
+            yield Value(path, value, "file", filling.document.name, line)
+        elif name == f"{_ZERO}.overlap_comm":
+            yield Value(path, value, "default", "true in stage 3 only")
+        else:
+            yield Value(path, value, "default", "DeepSpeed's default")

@@ -1,0 +1,263 @@
+"""A ds_config from a few decisions, with the reason for each key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from zerokit.config.base import AUTO
+from zerokit.config.load import load_ds_config
+from zerokit.config.root import DeepSpeedConfig
+from zerokit.writing.hyperparameters import (
+    ASKED,
+    LEFT_OUT,
+    Choice,
+    optimizer_choices,
+    scheduler_choices,
+)
+from zerokit.writing.request import Decisions, OffloadDevice, Precision
+from zerokit.writing.sizing import bucket_choices, nvme_buffer_choices
+
+__all__ = ["Built", "OffloadDevice", "Precision", "build", "build_ds_config"]
+
+_ZERO = "zero_optimization"
+_TRAINER = "transformers integrations/deepspeed.py, trainer_config_process"
+_ACCELERATE = "accelerate accelerator.py, _prepare_deepspeed"
+_MIXED_PRECISION = "accelerate utils/dataclasses.py, set_mixed_precision"
+
+
+@dataclass(frozen=True)
+class Built:
+    """A generated config and what led to it."""
+
+    config: DeepSpeedConfig
+    choices: tuple[Choice, ...]
+    """In the order of the config's keys, as far as they have one."""
+
+
+def build_ds_config(**decisions: Any) -> DeepSpeedConfig:
+    """The config of :func:`build`; keywords are the fields of :class:`Decisions`.
+
+    Raises:
+        ConfigError: the decisions do not go together.
+    """
+    return build(Decisions(**decisions)).config
+
+
+def build(decisions: Decisions) -> Built:
+    """A valid ds_config that holds only what differs from DeepSpeed's defaults or must not be absent.
+
+    - For `trainer`, whatever the Trainer has an argument for is "auto", for it ignores its argument in
+      silence when the key is absent. Buckets are sized by the model's hidden size.
+    - For `accelerate`, the same without the buckets: it knows the hidden size of fewer models, and fails
+      where it does not.
+    - For both there is no `optimizer` and no `scheduler` unless asked for: they would override the script's
+      in silence.
+    - For `deepspeed` nothing is "auto": batch sizes default to 1, clipping to 1.0, and an AdamW is
+      written out, which DeepSpeed needs under offload and ignores if the script passes its own.
+    - `train_batch_size` is left out: it is computed, and the config holds for any number of GPUs.
+    - With a model, buckets, prefetch and persistence are numbers (see :mod:`zerokit.writing.sizing`).
+
+    Raises:
+        ConfigError: the decisions do not go together.
+    """
+    decisions.check()
+    choices = [
+        *_batch(decisions),
+        *_clipping(decisions),
+        *_precision(decisions),
+        *_zero(decisions),
+        *optimizer_choices(decisions),
+        *scheduler_choices(decisions),
+        *_activation_checkpointing(decisions),
+    ]
+    return Built(load_ds_config(_as_data(choices)), tuple(choices))
+
+
+def _as_data(choices: Iterable[Choice]) -> dict[str, Any]:
+    data: dict[str, Any] = {}
+    for choice in choices:
+        if choice.value is LEFT_OUT:
+            continue
+        section = data
+        for key in choice.path[:-1]:
+            section = section.setdefault(str(key), {})
+        section[str(choice.path[-1])] = choice.value
+    return data
+
+
+def _batch(decisions: Decisions) -> Iterator[Choice]:
+    target = decisions.target
+    source = _ACCELERATE if target == "accelerate" else _TRAINER
+    for key, value, filled_from in (
+        (
+            "train_micro_batch_size_per_gpu",
+            decisions.micro_batch_size,
+            {"trainer": "per_device_train_batch_size", "accelerate": "the batch size of the data loader"},
+        ),
+        (
+            "gradient_accumulation_steps",
+            decisions.gradient_accumulation_steps,
+            {"trainer": "gradient_accumulation_steps", "accelerate": "Accelerator's argument"},
+        ),
+    ):
+        if decisions.inference and target == "deepspeed" and key == "gradient_accumulation_steps":
+            continue
+        if value is not None:
+            why = "fixed here" + ("; the Trainer's argument must say the same" if target == "trainer" else "")
+            yield Choice((key,), value, why, ASKED)
+        elif target == "deepspeed":
+            why = (
+                "DeepSpeed insists on it, though nothing is trained"
+                if decisions.inference
+                else "a start; raise it as memory allows"
+            )
+            yield Choice((key,), 1, why, "deepspeed/runtime/config.py, _set_batch_related_parameters")
+        else:
+            yield Choice((key,), AUTO, f"filled from {filled_from[target]}", source)
+    why = "computed: micro batch x accumulation steps x ranks, so that the file holds for any number of GPUs"
+    source = "deepspeed/runtime/config.py, _set_batch_related_parameters"
+    yield Choice(("train_batch_size",), LEFT_OUT, why, source)
+
+
+def _clipping(decisions: Decisions) -> Iterator[Choice]:
+    path = ("gradient_clipping",)
+    if decisions.inference and decisions.target == "deepspeed":
+        return
+    if decisions.gradient_clipping is not None:
+        why = "largest norm of all gradients"
+        if decisions.target == "trainer":
+            why += "; the Trainer's max_grad_norm must say the same"
+        yield Choice(path, decisions.gradient_clipping, why, ASKED)
+    elif decisions.optimizer == "Muon" and decisions.zero_stage > 0 and decisions.target != "trainer":
+        why = "under ZeRO the norm is taken of Muon's updates, which clipping would shrink a hundredfold"
+        yield Choice(path, 0.0, why, "deepspeed/runtime/zero/stage_1_and_2.py, get_flat_partition")
+    elif decisions.target == "deepspeed":
+        why = "DeepSpeed's default since 0.19.3, written because it was 0 before"
+        yield Choice(path, 1.0, why, "deepspeed/runtime/constants.py, GRADIENT_CLIPPING_DEFAULT")
+    elif decisions.target == "trainer":
+        why = "filled from max_grad_norm, which would be lost if the key were absent"
+        if decisions.optimizer == "Muon" and decisions.zero_stage > 0:
+            why += "; make that 0, for under ZeRO it would cut Muon's updates"
+        yield Choice(path, AUTO, why, _TRAINER)
+    else:
+        why = "filled by accelerate: 1.0, or what its plugin or environment says"
+        yield Choice(path, AUTO, why, _ACCELERATE)
+
+
+def _precision(decisions: Decisions) -> Iterator[Choice]:
+    precision = decisions.precision
+    if precision is None:
+        who = "the Trainer's bf16 and fp16"
+        source = _TRAINER
+        if decisions.target == "accelerate":
+            who, source = (
+                "accelerate's mixed_precision",
+                "accelerate utils/dataclasses.py, set_mixed_precision",
+            )
+        for name in ("bf16", "fp16"):
+            yield Choice((name, "enabled"), AUTO, f"filled from {who}", source)
+    elif precision != "fp32":
+        why = f"trains in {precision} with fp32 master weights"
+        if decisions.inference:
+            why = f"holds the weights in {precision}"
+        yield Choice((precision, "enabled"), True, why, ASKED)
+    else:
+        why = "says that fp32 is meant"
+        if decisions.target != "deepspeed":
+            why = "accelerate would add a section when it is told of mixed precision"
+        for name in ("bf16", "fp16"):
+            yield Choice((name, "enabled"), False, why, _MIXED_PRECISION)
+
+
+def _zero(decisions: Decisions) -> Iterator[Choice]:
+    divided = {
+        0: "nothing is divided: every rank holds all",
+        1: "divides optimizer states among the ranks",
+        2: "divides optimizer states and gradients among the ranks",
+        3: "divides optimizer states, gradients and parameters among the ranks",
+    }
+    yield Choice((_ZERO, "stage"), decisions.zero_stage, divided[decisions.zero_stage], ASKED)
+    yield from _offload(decisions)
+    yield from _buckets(decisions)
+    if decisions.zero_stage == 3:
+        yield Choice(
+            (_ZERO, "stage3_gather_16bit_weights_on_model_save"),
+            True,
+            "without it the saved model holds no weights",
+            "deepspeed/runtime/engine.py, save_16bit_model",
+        )
+    yield from _zero_plus_plus(decisions)
+
+
+def _offload(decisions: Decisions) -> Iterator[Choice]:
+    for key, device in (
+        ("offload_optimizer", decisions.offload_optimizer),
+        ("offload_param", decisions.offload_param),
+    ):
+        if device is None:
+            continue
+        what = "optimizer states, and its step," if key == "offload_optimizer" else "parameters"
+        where = "the host's memory" if device == "cpu" else "NVMe"
+        yield Choice((_ZERO, key, "device"), device, f"{what} in {where}", ASKED)
+        if device == "nvme":
+            why = "a folder on each node's own NVMe"
+            yield Choice((_ZERO, key, "nvme_path"), decisions.nvme_path, why, ASKED)
+            if key == "offload_param":
+                yield from nvme_buffer_choices(decisions)
+
+
+def _buckets(decisions: Decisions) -> Iterator[Choice]:
+    if decisions.zero_stage == 0:
+        return
+    if decisions.model is not None:
+        yield from bucket_choices(decisions, decisions.model)
+        return
+    keys = ["reduce_bucket_size"]
+    if decisions.zero_stage == 3:
+        keys += ["stage3_prefetch_bucket_size", "stage3_param_persistence_threshold"]
+    rules = {
+        "reduce_bucket_size": "hidden²",
+        "stage3_prefetch_bucket_size": "0.9 hidden²",
+        "stage3_param_persistence_threshold": "10 hidden",
+    }
+    for key in keys:
+        if decisions.target == "trainer":
+            why = f"filled with {rules[key]} of the model"
+            source = "transformers integrations/deepspeed.py, trainer_config_finalize"
+            yield Choice((_ZERO, key), AUTO, why, source)
+        else:
+            why = "DeepSpeed's default; give --model for a size that suits it"
+            if decisions.target == "accelerate":
+                why += ". accelerate knows the hidden size of fewer models than the Trainer, and fails"
+            yield Choice((_ZERO, key), LEFT_OUT, why, "deepspeed/runtime/zero/config.py")
+
+
+def _zero_plus_plus(decisions: Decisions) -> Iterator[Choice]:
+    size = decisions.hpz_partition_size
+    if size is None:
+        return
+    why = "a second copy of the parameters is divided among these ranks, to gather inside a node"
+    source = ASKED if decisions.hpz_size else "--gpus-per-node"
+    yield Choice((_ZERO, "zero_hpz_partition_size"), size, why, source)
+    if not decisions.zero_plus_plus:
+        return
+    yield Choice((_ZERO, "zero_quantized_weights"), True, "parameters are gathered in 8 bits", ASKED)
+    if not decisions.inference:
+        why = "gradients are reduced in 4 bits"
+        yield Choice((_ZERO, "zero_quantized_gradients"), True, why, ASKED)
+
+
+def _activation_checkpointing(decisions: Decisions) -> Iterator[Choice]:
+    way = decisions.activation_checkpointing
+    if way is None:
+        return
+    key, why = {
+        "partition": (
+            "partition_activations",
+            "tensor-parallel ranks share kept activations; without tensor parallelism it changes nothing",
+        ),
+        "cpu": ("cpu_checkpointing", "kept activations wait in the host's memory"),
+    }[way]
+    yield Choice(("activation_checkpointing", key), True, why, ASKED)

@@ -1,0 +1,147 @@
+"""Sizes of buckets and buffers for a given model, and why each.
+
+The Trainer and accelerate fill "auto" by the hidden size alone (`HfTrainerDeepSpeedConfig.
+trainer_config_finalize`): reduce bucket hidden², prefetch 0.9 hidden², persistence 10 hidden. The rules here
+start from the same numbers and keep them within bounds: a collective of less than :data:`BANDWIDTH_FLOOR`
+elements is ruled by its latency, and a bucket larger than the model is memory for nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from zerokit.units import format_bytes, format_count
+from zerokit.writing.hyperparameters import LEFT_OUT, Choice
+from zerokit.writing.request import Decisions, ModelSizes
+
+BANDWIDTH_FLOOR = 2**24
+"""Elements of the smallest bucket for a model that has as many: 32 MiB in 16 bits. PyTorch's
+DistributedDataParallel, which weighs the same two things, takes 25 MiB (`bucket_cap_mb`)."""
+
+LARGEST_BUCKET = 500_000_000
+"""DeepSpeed's own default, which fits any card that is used."""
+
+GPU_SHARE = 0.02
+"""Of the GPU's memory, that one bucket may take when the memory is given."""
+
+SUB_GROUP = 100_000_000
+"""Elements that the optimizer updates at once: 0.4 GB in fp32, where DeepSpeed's default is 4 GB."""
+
+NVME_PARAM_BUFFERS = 12
+"""Buffers for parameters on their way from NVMe, pinned on the host of every rank. DeepSpeed's 5 do not last
+for one decoder layer with recomputed activations: "Not enough buffers 0 for swapping 1" (DeepSpeed issue
+3062)."""
+
+_BUFFERS_BESIDES = 5
+"""Beside those of one layer: for the embeddings, the head and what is prefetched; DeepSpeed's own number."""
+
+_SMALLEST_ON_NVME = 2**20
+"""Bytes of a rank's share below which a parameter stays in memory (`MIN_AIO_BYTES` in
+`deepspeed/runtime/swap_tensor/utils.py`)."""
+
+_STAYS_IN_MEMORY = 1_000_000_000
+"""DeepSpeed's default of `offload_param.max_in_cpu`. Not lowered here: with 0 the swapper of DeepSpeed 0.19.8
+can read one parameter twice at once, and fails an assertion ("already assigned swap buffer")."""
+
+_BYTES = 2
+"""Of an element in 16 bits."""
+
+_ZERO = "zero_optimization"
+
+_FILLING = "transformers integrations/deepspeed.py, trainer_config_finalize; bounded by zerokit"
+
+
+def bucket_choices(decisions: Decisions, model: ModelSizes) -> Iterator[Choice]:
+    """Sizes in `zero_optimization` for stages 1, 2 and 3."""
+    hidden = model.hidden_size_for_trainer
+    if hidden is None:
+        why = "the model's config has no hidden size to go by; DeepSpeed's default"
+        yield Choice((_ZERO, "reduce_bucket_size"), LEFT_OUT, why, "deepspeed/runtime/zero/config.py")
+    else:
+        yield from _by_hidden_size(hidden, decisions, model)
+    if decisions.zero_stage == 3:
+        yield from _sub_group(decisions, model)
+
+
+def _by_hidden_size(hidden: int, decisions: Decisions, model: ModelSizes) -> Iterator[Choice]:
+    size, why = _bucket(hidden**2, "hidden²", BANDWIDTH_FLOOR, decisions, model)
+    yield _choice("reduce_bucket_size", size, why)
+    if decisions.zero_stage == 3:
+        size, why = _bucket(int(0.9 * hidden**2), "0.9 hidden²", int(0.9 * BANDWIDTH_FLOOR), decisions, model)
+        yield _choice("stage3_prefetch_bucket_size", size, why)
+        why = f"10 hidden = {format_count(10 * hidden)}: norms and biases stay whole on every GPU"
+        yield _choice("stage3_param_persistence_threshold", 10 * hidden, why)
+
+
+def _bucket(size: int, rule: str, floor: int, decisions: Decisions, model: ModelSizes) -> tuple[int, str]:
+    why = f"{rule} = {format_count(size)}"
+    if size < floor:
+        size = floor
+        why += f", raised to {format_bytes(_BYTES * size)} in 16 bits, below which latency rules"
+    bounds = [(LARGEST_BUCKET, "DeepSpeed's default"), (model.num_parameters, "all of the model")]
+    if decisions.gpu_memory_bytes is not None:
+        share = max(1, int(GPU_SHARE * decisions.gpu_memory_bytes / _BYTES))
+        bounds.append((share, f"{GPU_SHARE:.0%} of the GPU's memory"))
+    bound, name = min(bounds)
+    if size > bound:
+        size = bound
+        why += f", cut to {name}"
+    return size, why
+
+
+def _sub_group(decisions: Decisions, model: ModelSizes) -> Iterator[Choice]:
+    share = math.ceil(model.num_parameters / (decisions.num_gpus or 1))
+    if decisions.inference or decisions.offload_optimizer == "cpu" or share <= SUB_GROUP:
+        return
+    if decisions.offload_optimizer == "nvme":
+        why = f"4 pinned buffers of a sub-group in fp32 on each rank: {format_bytes(16 * SUB_GROUP)}"
+        source = "deepspeed/runtime/zero/stage3.py, _configure_tensor_swapping"
+    else:
+        why = f"each step makes fp32 gradients of one sub-group: {format_bytes(4 * SUB_GROUP)}, not "
+        why += format_bytes(4 * min(share, 1_000_000_000))
+        source = "deepspeed/runtime/zero/stage3.py, _prepare_fp32_grad_for_sub_group"
+    yield _choice("sub_group_size", SUB_GROUP, why, source)
+
+
+def nvme_buffer_choices(decisions: Decisions) -> Iterator[Choice]:
+    """Keys of `offload_param` for NVMe: how many buffers, and how large."""
+
+    def choice(key: str, value: int, why: str) -> Choice:
+        source = "deepspeed/runtime/swap_tensor/partitioned_param_swapper.py, swap_in and get_buffer"
+        return Choice((_ZERO, "offload_param", key), value, why, source)
+
+    model, ranks = decisions.model, decisions.num_gpus or 1
+    count, why = (
+        NVME_PARAM_BUFFERS,
+        "DeepSpeed's 5 do not last for one layer whose activations are recomputed",
+    )
+    if model is not None:
+        swapped = [
+            tensor
+            for tensor in model.tensors
+            if "*" in tensor.name and _BYTES * tensor.elements / ranks >= _SMALLEST_ON_NVME
+        ]
+        count = max(count, len(swapped) + _BUFFERS_BESIDES)
+        why += f"; one has {len(swapped)} parameters that go to NVMe"
+    yield choice("buffer_count", count, why)
+    if model is None:
+        return
+    largest = model.largest_tensor
+    size = math.ceil(largest.elements / ranks)
+    why = f"holds a rank's share of {largest.name}, {format_count(largest.elements)} elements"
+    if decisions.num_gpus is None:
+        why += ", on one GPU (less with --num-gpus)"
+    why += f"; {count} buffers pin {format_bytes(count * _BYTES * size)} on the host of each rank"
+    yield choice("buffer_size", size, why)
+    share = math.ceil(model.num_parameters / ranks)
+    if share <= _STAYS_IN_MEMORY:
+        why = f"a rank's {format_count(share)} elements are fewer than the 1e9 that stay in the host's memory"
+        why += " by default, so that the device cpu would do the same"
+        path = (_ZERO, "offload_param", "max_in_cpu")
+        yield Choice(path, LEFT_OUT, why, "deepspeed/runtime/zero/stage3.py, _move_to_flat_buffer")
+
+
+def _choice(key: str, value: Any, why: str, source: str = _FILLING) -> Choice:
+    return Choice((_ZERO, key), value, why, source)
