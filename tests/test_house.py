@@ -27,11 +27,12 @@ ALLOWED = {
     "recipe": BASE | {"config"},
     "models": BASE,
     "hardware": BASE,
-    "memory": BASE | {"config", "models", "hardware"},
+    "reporting": BASE,
+    "memory": BASE | {"config", "models", "hardware", "reporting"},
     "lint": BASE | {"config", "resolving", "releases", "recipe", "models"},
     # The face of the Python API: a config that can check and resolve itself.
     "ds_config": BASE | {"config", "resolving", "recipe", "models", "lint"},
-    "estimation": BASE | {"config", "resolving", "writing", "models", "memory"},
+    "estimation": BASE | {"config", "resolving", "writing", "models", "memory", "reporting"},
     "data": BASE,
     "distributed": BASE,
     "checkpoint": BASE,
@@ -39,10 +40,10 @@ ALLOWED = {
     "training": BASE
     | {"config", "resolving", "writing", "recipe", "memory", "lint"}
     | {"data", "distributed", "checkpoint", "generation"},
-    "rehearsal": BASE | {"config", "lint", "hardware"},
+    "rehearsal": BASE | {"config", "lint", "hardware", "reporting"},
     "quickstart": BASE
-    | {"config", "writing", "recipe", "models", "memory", "lint", "distributed", "checkpoint"},
-    "cli": BASE | {"config", "resolving", "lint"},
+    | {"config", "writing", "recipe", "models", "memory", "lint", "reporting", "distributed", "checkpoint"},
+    "cli": BASE | {"config", "resolving", "lint", "reporting"},
 }
 
 

@@ -9,12 +9,13 @@ import pytest
 from tests.estimation.requests import answer, shape
 from zerokit.errors import ZerokitError
 from zerokit.estimation import verdict
-from zerokit.estimation.categories import CATEGORIES, by_category, category_of
+from zerokit.estimation.categories import by_category, category_of
 from zerokit.estimation.data import as_data
 from zerokit.estimation.explain import explanation
 from zerokit.estimation.plot import check_plot, write_plot
 from zerokit.estimation.states import host_at_peak, states_lines
 from zerokit.memory import Estimate, Lora
+from zerokit.reporting.categories import CATEGORIES, category_words
 from zerokit.units import GIB
 
 RUNS: list[dict[str, Any]] = [
@@ -123,7 +124,7 @@ def test_html_needs_no_other_file(tmp_path: Path) -> None:
     assert not re.search(r"<(script|link|img)\b|\bsrc=", page)
     assert "One GPU has 80.00 GiB" in page
     assert "meta-llama/Llama-3.1-8B" in page
-    assert all(category.replace("_", " ") in page for category in CATEGORIES)
+    assert all(category_words(category) in page for category in CATEGORIES)
 
 
 @pytest.mark.usefixtures("_matplotlib")

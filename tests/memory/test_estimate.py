@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from tests.memory.runs import ds_config, run, shape
 from zerokit.errors import ConfigError, ZerokitError
 from zerokit.memory import (
-    PHASES,
     Estimate,
     Generation,
     Lora,
@@ -23,6 +22,7 @@ from zerokit.memory import (
     total_bytes,
 )
 from zerokit.models import load_model_shape
+from zerokit.reporting.phases import PHASES
 
 
 def held(estimated: Estimate, phase: Any) -> int:

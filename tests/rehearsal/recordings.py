@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from zerokit.rehearsal.job import RehearsalJob
-from zerokit.rehearsal.recording import BLOCK, CATEGORIES, DTYPES, EVENT, PHASES, Recording, Space
+from zerokit.rehearsal.recording import BLOCK, CATEGORY_CODES, DTYPES, EVENT, Recording, Space
+from zerokit.reporting.phases import RUN_PHASES
 
 MIB = 2**20
 BFLOAT16 = DTYPES.index("bfloat16")
@@ -73,10 +74,10 @@ class Recorder:
                 _place(self.sites, site),
                 _place(self.ops, op),
                 _place(self.names, name),
-                CATEGORIES.index(category),
+                CATEGORY_CODES.index(category),
                 dtype,
                 len(shape),
-                PHASES.index(self.phase),
+                RUN_PHASES.index(self.phase),
                 (*shape, *[0] * (6 - len(shape))),
             )
         )
@@ -94,7 +95,7 @@ class Recorder:
     def communicate(self, name: str, size: int, group_size: int = 16) -> None:
         """Call a collective."""
         self.collectives.append(
-            (name, PHASES.index(self.phase), self.step, size, group_size, len(self.events))
+            (name, RUN_PHASES.index(self.phase), self.step, size, group_size, len(self.events))
         )
 
     def end_step(self, flops: int) -> None:
@@ -123,7 +124,7 @@ class Recorder:
     def _write(self, block: int, size: int, address: int, stream: int, space: int) -> None:
         time_ns = 1000 * len(self.events) + 5_000_000_000
         self.events.append(
-            (time_ns, block, size, address, self.step, stream, int(space), PHASES.index(self.phase))
+            (time_ns, block, size, address, self.step, stream, int(space), RUN_PHASES.index(self.phase))
         )
 
 
@@ -222,10 +223,10 @@ def large(events: int = 400_000) -> Recording:
     table["bytes"] = np.concatenate([sizes, -sizes])[order]
     table["address"] = (0x7F0000000000 + np.concatenate([np.cumsum(sizes) - sizes] * 2))[order]
     table["time_ns"] = np.arange(2 * pairs) * 700
-    table["phase"] = np.arange(2 * pairs) // (events // 40) % len(PHASES)
+    table["phase"] = np.arange(2 * pairs) // (events // 40) % len(RUN_PHASES)
     blocks = np.zeros(pairs, dtype=BLOCK)
     blocks["bytes"] = sizes
-    blocks["category"] = random.integers(0, len(CATEGORIES), pairs)
+    blocks["category"] = random.integers(0, len(CATEGORY_CODES), pairs)
     blocks["site"] = random.integers(0, 50, pairs)
     blocks["dtype"] = BFLOAT16
     blocks["ndim"] = 1

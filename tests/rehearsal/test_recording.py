@@ -8,7 +8,7 @@ import pytest
 
 from tests.rehearsal.recordings import MIB, Recorder, training
 from zerokit.errors import DocumentError
-from zerokit.rehearsal.recording import BLOCK, CATEGORIES, DTYPES, EVENT, HOST, Recording, Space
+from zerokit.rehearsal.recording import BLOCK, CATEGORY_CODES, DTYPES, EVENT, HOST, Recording, Space
 
 
 def test_running_bytes_follow_allocations_and_releases() -> None:
@@ -21,7 +21,7 @@ def test_running_bytes_follow_allocations_and_releases() -> None:
     recording = run.recording()
     assert recording.running_bytes(Space.DEVICE).tolist() == [100, 100, 120, 20, 0]
     assert recording.running_bytes(*HOST).tolist() == [0, 7, 7, 7, 7]
-    activations = CATEGORIES.index("activations")
+    activations = CATEGORY_CODES.index("activations")
     assert recording.running_bytes(Space.DEVICE, category=activations).tolist() == [0, 0, 20, 20, 0]
 
 

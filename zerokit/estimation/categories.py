@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal, get_args
 
 from zerokit.memory import Term
-
-Category = Literal["parameters", "optimizer_states", "gradients", "buffers", "activations", "other"]
-
-CATEGORIES: tuple[Category, ...] = get_args(Category)
+from zerokit.reporting.categories import CATEGORIES, Category
 
 _NAMES: dict[Category, tuple[str, ...]] = {
     "parameters": (

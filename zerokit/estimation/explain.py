@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from zerokit.console import stdout
 from zerokit.estimation.states import states_lines
-from zerokit.estimation.table import heading, phase_name
-from zerokit.memory import PHASES, Device, Estimate, Term
+from zerokit.estimation.table import heading
+from zerokit.memory import Device, Estimate, Term
+from zerokit.reporting.phases import PHASES, phase_words
 from zerokit.units import format_bytes
 
 _DEVICES: tuple[tuple[str, tuple[Device, ...]], ...] = (
@@ -58,7 +59,7 @@ def _by_phase(terms: list[Term]) -> Iterator[str]:
     for phase in PHASES:
         held = [term for term in terms if term.phase == phase]
         if held:
-            yield f"  {'always' if phase == 'always' else f'in {phase_name(phase)}'}"
+            yield f"  {'always' if phase == 'always' else f'in {phase_words(phase)}'}"
         for term in sorted(held, key=lambda term: -term.bytes):
             yield from _lines(term, "    ")
 
@@ -75,7 +76,8 @@ def _lines(term: Term, indent: str) -> Iterator[str]:
 
 def _sum(answer: Estimate) -> Iterator[str]:
     device = answer.device
-    yield f"The peak is the largest phase, {phase_name(device.peak_phase)}: {format_bytes(device.peak_bytes)}"
+    phase = phase_words(device.peak_phase)
+    yield f"The peak is the largest phase, {phase}: {format_bytes(device.peak_bytes)}"
     for term in sorted(device.terms_at_peak, key=lambda term: -term.bytes):
         if term.bytes:
             yield f"  {term.bytes:>20,}  {term.name}"

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zerokit.errors import ConfigError, ZerokitError
-from zerokit.estimation.categories import CATEGORIES, Category, by_category
+from zerokit.estimation.categories import by_category
 from zerokit.estimation.states import host_at_peak
-from zerokit.estimation.table import heading, phase_name
+from zerokit.estimation.table import heading
 from zerokit.memory import Estimate, Term
+from zerokit.reporting.categories import CATEGORIES, LOOKS, category_words
+from zerokit.reporting.phases import phase_words
 from zerokit.units import GIB, format_bytes, quantity
 
 if TYPE_CHECKING:
@@ -25,17 +27,6 @@ _MOST_RUNS = 40
 _CAPACITY_SHOWN = 2.5
 """The card's capacity is drawn up to so many times the largest peak; beyond, it would flatten all else."""
 _WIDTH = 0.36
-
-# As in the picture of a rehearsal: colours that most colour-blind people tell apart (Okabe and Ito), and
-# hatching for black and white.
-_STYLES: dict[Category, tuple[str, str]] = {
-    "parameters": ("#0072B2", ""),
-    "optimizer_states": ("#009E73", "///"),
-    "gradients": ("#D55E00", "\\\\\\"),
-    "buffers": ("#F0E442", "..."),
-    "activations": ("#56B4E9", "xxx"),
-    "other": ("#BBBBBB", "---"),
-}
 
 
 def check_plot(path: Path) -> None:
@@ -130,7 +121,7 @@ def _bar(axes: Axes, place: float, terms: Sequence[Term], name: str) -> None:
     for category, held in by_category(terms).items():
         if not held:
             continue
-        colour, hatch = _STYLES[category]
+        colour, hatch = LOOKS[category]
         axes.bar(
             place,
             held / GIB,
@@ -184,11 +175,11 @@ def _label(axes: Axes, answers: Sequence[Estimate]) -> None:
     ]
     patches = [
         Patch(
-            facecolor=_STYLES[category][0],
-            hatch=_STYLES[category][1],
+            facecolor=LOOKS[category][0],
+            hatch=LOOKS[category][1],
             edgecolor="black",
             linewidth=0.4,
-            label=category.replace("_", " "),
+            label=category_words(category),
         )
         for category in reversed(shown)
     ]
@@ -240,7 +231,7 @@ def _page(answers: Sequence[Estimate], picture: str, gpu_memory_bytes: int | Non
     """One HTML file: the picture, and its numbers as a table."""
     varied = varied_sizes(answers)
     title = html.escape(heading(answers[0], without=varied))
-    columns = ["", *(category.replace("_", " ") for category in CATEGORIES), "peak", "in"]
+    columns = ["", *(category_words(category) for category in CATEGORIES), "peak", "in"]
     rows = []
     for answer in answers:
         name = ", ".join(point_name(answer, varied).split("\n"))
@@ -249,7 +240,7 @@ def _page(answers: Sequence[Estimate], picture: str, gpu_memory_bytes: int | Non
             ("host, one rank", host_at_peak(answer), answer.host.peak_bytes, answer.host.peak_phase),
         ):
             held = [format_bytes(size) if size else "" for size in by_category(terms).values()]
-            rows.append([f"{name}, {where}", *held, format_bytes(peak), phase_name(phase)])
+            rows.append([f"{name}, {where}", *held, format_bytes(peak), phase_words(phase)])
     head = "".join(f"<th>{html.escape(column)}</th>" for column in columns)
     body = "\n".join(
         "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows

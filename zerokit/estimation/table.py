@@ -10,6 +10,7 @@ from zerokit.estimation.fit import Fit, Limits
 from zerokit.estimation.states import host_at_peak, states_lines
 from zerokit.memory import Estimate, Term
 from zerokit.memory.settings import settings_of
+from zerokit.reporting.phases import phase_words
 from zerokit.units import GIB, format_bytes, format_count, quantity
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ _VERDICTS = {
     "tight": "Tight: it fits or not by what is only known as an interval",
     "does not fit": "Does not fit",
 }
-_PHASE_NAMES = {"step": "optimizer step", "always": "between steps"}
 _LONGEST_FORMULA = 40
 """Longer ones are for --explain."""
 REHEARSE = "zerokit rehearse runs the real script where an estimate is not enough"
@@ -53,11 +53,11 @@ def _parts(answer: Estimate, fit: Fit | None, limits: Limits | None) -> Iterator
     yield _memory(answer)
     yield _phases(answer)
     yield _terms(
-        f"What makes the peak, in {phase_name(answer.device.peak_phase)}", answer.device.terms_at_peak
+        f"What makes the peak, in {phase_words(answer.device.peak_phase)}", answer.device.terms_at_peak
     )
     host = host_at_peak(answer)
     if host:
-        yield _terms(f"On the host, one rank, in {phase_name(answer.host.peak_phase)}", host)
+        yield _terms(f"On the host, one rank, in {phase_words(answer.host.peak_phase)}", host)
     if answer.nvme.per_rank_bytes:
         yield _terms("On NVMe, one rank", answer.terms_of("nvme"))
     yield from _overheads(answer)
@@ -113,14 +113,14 @@ def _memory(answer: Estimate) -> Table:
             "GPU, allocated",
             format_bytes(device.peak_bytes),
             format_bytes(device.steady_bytes),
-            f"in {phase_name(device.peak_phase)}",
+            f"in {phase_words(device.peak_phase)}",
         ),
         ("  and outside it", _span(answer.device_low_bytes, answer.device_high_bytes), "", "guess"),
         (
             "Host, one rank",
             format_bytes(host.peak_bytes),
             format_bytes(host.steady_bytes),
-            f"in {phase_name(host.peak_phase)}",
+            f"in {phase_words(host.peak_phase)}",
         ),
         ("  of it pinned", format_bytes(host.pinned_bytes), "", ""),
         ("Host, one node", format_bytes(host.per_node_bytes), "", _ranks(answer)),
@@ -139,7 +139,7 @@ def _ranks(answer: Estimate) -> str:
 def _phases(answer: Estimate) -> Table:
     device = answer.device
     rows = [
-        (phase_name(phase), format_bytes(held), "peak" if phase == device.peak_phase else "")
+        (phase_words(phase), format_bytes(held), "peak" if phase == device.peak_phase else "")
         for phase, held in device.by_phase.items()
     ]
     return table("GPU by phase", ["Phase", "Allocated", ""], rows)
@@ -269,8 +269,3 @@ def _span(low: int, high: int) -> str:
     if first.split()[1] == second.split()[1]:
         first = first.split()[0]
     return f"{first} to {second}"
-
-
-def phase_name(phase: str) -> str:
-    """As people say it."""
-    return _PHASE_NAMES.get(phase, phase)

@@ -2,11 +2,10 @@
 
 from zerokit.memory.estimate import Estimate, HostMemory, Memory, NvmeMemory, estimate
 from zerokit.memory.model_states import ModelStates, model_states
-from zerokit.memory.term import PHASES, Certainty, Device, Phase, Term, total_bytes
+from zerokit.memory.term import Certainty, Device, Term, total_bytes
 from zerokit.memory.training_run import Attention, Generation, Lora, OptimizerKind, TrainingRun
 
 __all__ = [
-    "PHASES",
     "Attention",
     "Certainty",
     "Device",
@@ -18,7 +17,6 @@ __all__ = [
     "ModelStates",
     "NvmeMemory",
     "OptimizerKind",
-    "Phase",
     "Term",
     "TrainingRun",
     "estimate",

@@ -14,8 +14,9 @@ from zerokit.memory.layout import Layout, layout_of
 from zerokit.memory.model_states import ModelStates, model_states
 from zerokit.memory.overheads import overhead_terms
 from zerokit.memory.settings import Settings, settings_of
-from zerokit.memory.term import PHASES, Device, Phase, Term, total_bytes
+from zerokit.memory.term import Device, Term, total_bytes
 from zerokit.memory.training_run import TrainingRun
+from zerokit.reporting.phases import PHASES, Phase
 
 _HOST_DEVICES: tuple[Device, ...] = ("pinned", "pageable")
 

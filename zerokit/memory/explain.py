@@ -9,7 +9,8 @@ from zerokit.memory import coordinator, gpu, host, replay, stage, stage_1_2, sta
 from zerokit.memory.gpu import GpuReplay
 from zerokit.memory.layout import Layout
 from zerokit.memory.settings import Settings
-from zerokit.memory.term import Certainty, Device, Phase, Term
+from zerokit.memory.term import Certainty, Device, Term
+from zerokit.reporting.phases import Phase
 
 _ENGINE = "deepspeed/runtime/engine.py"
 _STAGE_1_2 = "deepspeed/runtime/zero/stage_1_and_2.py"

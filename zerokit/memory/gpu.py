@@ -13,9 +13,9 @@ from zerokit.memory.stage import Stage, Unpartitioned
 from zerokit.memory.stage_1_2 import FlatPartitions, ranks_that_differ
 from zerokit.memory.stage_1_bf16 import WholeGradients
 from zerokit.memory.stage_3 import Partitioned, calls_of
-from zerokit.memory.term import Phase
 from zerokit.memory.timeline import Timeline
 from zerokit.memory.training_run import TrainingRun
+from zerokit.reporting.phases import Phase
 
 WORKSPACE = "cuBLAS workspaces"
 WORKSPACE_BYTES = 2 * 33_554_432

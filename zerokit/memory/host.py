@@ -14,8 +14,8 @@ from zerokit.memory.layout import Layout, Parameter
 from zerokit.memory.settings import Settings
 from zerokit.memory.stage_1_2 import slices_of
 from zerokit.memory.stage_3 import shard, sub_groups
-from zerokit.memory.term import Phase
 from zerokit.memory.timeline import Timeline
+from zerokit.reporting.phases import Phase
 
 MODEL_COPY = "the model as it is built or loaded"
 UNTIED = "output matrix before it is tied"

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
-Phase = Literal["always", "init", "forward", "loss", "backward", "step", "generation"]
-"""When a term is held. ``init`` is from the model's construction to the first forward pass, and what is held
-then is listed whole, because what lives always is not all there yet."""
-
-PHASES: tuple[Phase, ...] = get_args(Phase)
+from zerokit.reporting.phases import Phase
 
 Device = Literal["gpu", "pinned", "pageable", "nvme"]
 """Where a term is held: on one GPU, in one rank's pinned or pageable host memory, in one rank's files."""

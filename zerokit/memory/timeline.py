@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from zerokit.memory.term import Phase
+from zerokit.reporting.phases import Phase
 
 
 class Timeline:

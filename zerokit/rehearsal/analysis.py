@@ -11,10 +11,9 @@ from zerokit.rehearsal.allocator_settings import AllocatorSettings
 from zerokit.rehearsal.job import RehearsalJob
 from zerokit.rehearsal.overheads import overheads
 from zerokit.rehearsal.recording import (
-    CATEGORIES,
+    CATEGORY_CODES,
     DTYPES,
     HOST,
-    PHASES,
     Array,
     Collective,
     Recording,
@@ -37,6 +36,7 @@ from zerokit.rehearsal.report import (
     Verdict,
 )
 from zerokit.rehearsal.timeline import peak_event
+from zerokit.reporting.phases import RUN_PHASES
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ LARGEST_BLOCKS = 20
 LARGEST_SITES = 20
 _RANKS_DIFFER = 0.001
 """Of a figure; padding to the number of ranks makes less than this."""
-_INIT = PHASES.index("init")
+_INIT = RUN_PHASES.index("init")
 Segments = Literal["ordinary", "expandable"]
 _SEGMENTS: tuple[Segments, ...] = ("ordinary", "expandable")
 
@@ -103,7 +103,7 @@ def _device(recording: Recording) -> DeviceMemory:
         peak_bytes=peak_bytes,
         steady_bytes=_at_steady(recording, running),
         reserved_peak_bytes=allocator[segments].reserved_peak_bytes if segments in allocator else peak_bytes,
-        peak_phase=PHASES[recording.events["phase"][peak]] if len(running) else PHASES[_INIT],
+        peak_phase=RUN_PHASES[recording.events["phase"][peak]] if len(running) else RUN_PHASES[_INIT],
         peak_step=int(recording.events["step"][peak]) if len(running) else 0,
         by_phase=_by_phase(recording, running),
         at_peak=_by_category(recording, alive),
@@ -143,13 +143,15 @@ def _by_phase(recording: Recording, running: Array) -> dict[str, int]:
     highest = np.maximum(running, before)
     phases = recording.events["phase"]
     return {
-        name: int(highest[phases == code].max()) for code, name in enumerate(PHASES) if (phases == code).any()
+        name: int(highest[phases == code].max())
+        for code, name in enumerate(RUN_PHASES)
+        if (phases == code).any()
     }
 
 
 def _by_category(recording: Recording, alive: Array) -> dict[str, int]:
     categories = recording.blocks["category"][alive["block"]]
-    return {name: int(alive["bytes"][categories == code].sum()) for code, name in enumerate(CATEGORIES)}
+    return {name: int(alive["bytes"][categories == code].sum()) for code, name in enumerate(CATEGORY_CODES)}
 
 
 def _by_site(recording: Recording, alive: Array) -> list[SiteMemory]:
@@ -182,8 +184,8 @@ def _largest(recording: Recording, alive: Array) -> list[BlockMemory]:
                 name=_text(recording.names, int(block["name"])),
                 site=_text(recording.sites, int(block["site"])),
                 op=_text(recording.ops, int(block["op"])),
-                category=CATEGORIES[block["category"]],
-                phase=PHASES[block["phase"]],
+                category=CATEGORY_CODES[block["category"]],
+                phase=RUN_PHASES[block["phase"]],
             )
         )
     return found
@@ -256,7 +258,7 @@ def _per_step(recording: Recording) -> list[StepMemory]:
             StepMemory(
                 step=mark.step,
                 peak_bytes=steady if peak is None else int(running[peak]),
-                peak_phase=PHASES[phases[peak]] if peak is not None else "step",
+                peak_phase=RUN_PHASES[phases[peak]] if peak is not None else "step",
                 steady_bytes=steady,
                 flops=recording.flops[number] if number < len(recording.flops) else 0,
                 communication_bytes=sum(
@@ -280,7 +282,7 @@ def _communication(recording: Recording) -> list[Communication]:
     return [
         Communication(
             collective=name,
-            phase=PHASES[phase],
+            phase=RUN_PHASES[phase],
             group_size=group_size,
             count=len(calls),
             bytes=sum(call.bytes for call in calls),

@@ -10,9 +10,10 @@ import numpy as np
 
 from zerokit.errors import ZerokitError
 from zerokit.rehearsal.files import unwritable
-from zerokit.rehearsal.recording import CATEGORIES, Recording, Space
+from zerokit.rehearsal.recording import CATEGORY_CODES, Recording, Space
 from zerokit.rehearsal.report import RehearsalReport
 from zerokit.rehearsal.timeline import phase_runs, thinned
+from zerokit.reporting.categories import LOOKS, category_words
 from zerokit.units import GIB, format_bytes, quantity
 
 if TYPE_CHECKING:
@@ -24,16 +25,6 @@ _MOST_POINTS = 4000
 _CAPACITY_SHOWN = 2.5
 """The card's capacity is drawn up to so many times the peak; beyond, the line would flatten all else."""
 
-# Bottom to top: what stays longest lies lowest. The hatching tells them apart without colours
-# (colours: Okabe and Ito, told apart by most colour-blind people).
-_STYLES = {
-    "parameters": ("#0072B2", ""),
-    "optimizer_states": ("#009E73", "///"),
-    "gradients": ("#D55E00", "\\\\\\"),
-    "buffers": ("#F0E442", "..."),
-    "activations": ("#56B4E9", "xxx"),
-    "other": ("#BBBBBB", "---"),
-}
 _PHASE_SHADES = {
     "init": "0.97",
     "forward": "0.93",
@@ -97,8 +88,8 @@ def _stack(axes: Axes, recording: Recording) -> None:
     # The last level lasts until the right edge.
     edges = np.append(places, len(total))
     bottom = np.zeros(len(edges))
-    for category, (colour, hatch) in _STYLES.items():
-        held = recording.running_bytes(Space.DEVICE, category=CATEGORIES.index(category))[places] / GIB
+    for category, (colour, hatch) in LOOKS.items():
+        held = recording.running_bytes(Space.DEVICE, category=CATEGORY_CODES.index(category))[places] / GIB
         if not held.any():
             continue
         top = bottom + np.append(held, held[-1])
@@ -111,7 +102,7 @@ def _stack(axes: Axes, recording: Recording) -> None:
             hatch=hatch,
             edgecolor="black",
             linewidth=0.3,
-            label=category.replace("_", " "),
+            label=category_words(category),
         )
         bottom = top
 

@@ -18,6 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from zerokit.errors import DocumentError
+from zerokit.reporting.categories import Category
+from zerokit.reporting.phases import RUN_PHASES
 
 EVENT = np.dtype(
     [
@@ -50,8 +52,10 @@ BLOCK = np.dtype(
 """What an allocation was for. ``site``, ``op`` and ``name`` are places in the tables of the recording,
 -1 where unknown."""
 
-PHASES = ("init", "forward", "loss", "backward", "step", "between")
-CATEGORIES = ("other", "parameters", "gradients", "optimizer_states", "activations", "buffers")
+CATEGORY_CODES: tuple[Category, ...] = (
+    *("other", "parameters", "gradients", "optimizer_states", "activations", "buffers"),
+)
+"""The code of a category is its place here, that of a phase its place in :data:`RUN_PHASES`."""
 
 DTYPES = (
     *("uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"),
@@ -147,7 +151,7 @@ class Recording:
 
         Args:
             spaces: the memories to add up.
-            category: count only blocks of this place in :data:`CATEGORIES`.
+            category: count only blocks of this place in :data:`CATEGORY_CODES`.
         """
         changes = np.where(np.isin(self.events["space"], spaces), self.events["bytes"], 0)
         if category is not None:
@@ -202,7 +206,8 @@ class Recording:
         blocks = self.events["block"]
         if len(blocks) and not 0 <= blocks.min() <= blocks.max() < len(self.blocks):
             raise ValueError("an event names a block that was not recorded")
-        if (self.events["phase"] >= len(PHASES)).any() or (self.blocks["category"] >= len(CATEGORIES)).any():
+        too_high = self.blocks["category"] >= len(CATEGORY_CODES)
+        if (self.events["phase"] >= len(RUN_PHASES)).any() or too_high.any():
             raise ValueError("a phase or a category has no name")
         for space in Space:
             if (self.running_bytes(space) < 0).any():

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from zerokit.rehearsal.files import unwritable
-from zerokit.rehearsal.recording import CATEGORIES, DTYPES, PHASES, Array, Recording, Space
+from zerokit.rehearsal.recording import CATEGORY_CODES, DTYPES, Array, Recording, Space
+from zerokit.reporting.phases import RUN_PHASES
 
 _PROTOCOL = 4
 """MemoryViz.js has an unpickler of its own, which knows the protocols 2 to 4."""
@@ -62,7 +63,7 @@ class _Blocks:
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
         self.frames = cache(self._frames)
-        self.category = [_UNKNOWN, *CATEGORIES[1:]]
+        self.category = [_UNKNOWN, *CATEGORY_CODES[1:]]
         self.categories = recording.blocks["category"].tolist()
         self.sites = recording.blocks["site"].tolist()
         self.requested = recording.blocks["bytes"].tolist()
@@ -83,7 +84,7 @@ class _Blocks:
         block = self._recording.blocks[number]
         dtype = int(block["dtype"])
         shape = "x".join(str(size) for size in block["shape"][: min(int(block["ndim"]), 6)])
-        parts = [CATEGORIES[block["category"]]]
+        parts = [CATEGORY_CODES[block["category"]]]
         if 0 <= dtype < len(DTYPES):
             parts.append(f"{DTYPES[dtype]} {shape}".strip())
         for table, place in (
@@ -92,7 +93,7 @@ class _Blocks:
         ):
             if 0 <= place < len(table):
                 parts.append(table[place])
-        return ", ".join([*parts, f"from {PHASES[block['phase']]}"])
+        return ", ".join([*parts, f"from {RUN_PHASES[block['phase']]}"])
 
 
 def _trace(events: Array, blocks: _Blocks) -> list[Entry]:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from zerokit.console import stdout, table
 from zerokit.rehearsal.report import BlockMemory, Fit, RehearsalReport
+from zerokit.reporting.categories import category_words
+from zerokit.reporting.phases import phase_words
 from zerokit.units import format_bytes, format_count, format_seconds, quantity
 
 if TYPE_CHECKING:
@@ -21,7 +23,6 @@ _VERDICTS = {
     "tight": "Tight: it fits or not by what the estimates below leave open",
     "does not fit": "Does not fit",
 }
-_PHASE_NAMES = {"step": "optimizer step"}
 
 
 def print_report(report: RehearsalReport) -> None:
@@ -73,7 +74,7 @@ def _rehearsed(report: RehearsalReport) -> str:
 
 def _memory(report: RehearsalReport) -> Table:
     device, host = report.device, report.host
-    where = f"in {_phase(device.peak_phase)} {device.peak_step + 1}"
+    where = f"in {phase_words(device.peak_phase)} {device.peak_step + 1}"
     if device.peak_phase == "init":
         where = "in init"
     rows = [
@@ -138,7 +139,7 @@ def _span(low: int, high: int) -> str:
 
 
 def _phases(report: RehearsalReport) -> Table:
-    rows = [(_phase(name), format_bytes(held)) for name, held in report.device.by_phase.items()]
+    rows = [(phase_words(name), format_bytes(held)) for name, held in report.device.by_phase.items()]
     return table("Peak by phase", ["Phase", "GPU, allocated"], rows)
 
 
@@ -156,7 +157,7 @@ def _steps(report: RehearsalReport) -> Iterator[Table]:
                 (
                     str(step.step),
                     format_bytes(step.peak_bytes),
-                    _phase(step.peak_phase),
+                    phase_words(step.peak_phase),
                     format_bytes(step.steady_bytes),
                 )
                 for step in report.per_step[:_MOST_LINES]
@@ -167,7 +168,7 @@ def _steps(report: RehearsalReport) -> Iterator[Table]:
 def _categories(report: RehearsalReport) -> Table:
     peak = report.device.peak_bytes
     held = sorted(report.device.at_peak.items(), key=lambda entry: -entry[1])
-    rows = [(name.replace("_", " "), format_bytes(size), f"{size / peak:.1%}") for name, size in held if size]
+    rows = [(category_words(name), format_bytes(size), f"{size / peak:.1%}") for name, size in held if size]
     return table("At the peak, by category", ["Category", "Bytes", "Share"], rows)
 
 
@@ -184,7 +185,7 @@ def _blocks(report: RehearsalReport) -> Table:
     alike = Counter(
         (
             format_bytes(block.bytes),
-            block.category.replace("_", " "),
+            category_words(block.category),
             _tensor(block),
             block.name or _line(block.site) or block.op or "unknown",
         )
@@ -209,7 +210,7 @@ def _communication(report: RehearsalReport) -> Iterator[Table | str]:
     rows = [
         (
             call.collective,
-            _phase(call.phase),
+            phase_words(call.phase),
             str(call.group_size),
             f"{call.count:,}",
             format_bytes(call.bytes),
@@ -255,7 +256,3 @@ def _notes(report: RehearsalReport) -> Iterator[str]:
         yield f"Made up, as there are no values: {case.what}, {case.count:,} times at {case.site}"
     for what in report.suppressed:
         yield f"Not written: {what}"
-
-
-def _phase(name: str) -> str:
-    return _PHASE_NAMES.get(name, name)

@@ -6,7 +6,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from zerokit.rehearsal.recording import PHASES, Array, Recording
+from zerokit.rehearsal.recording import Array, Recording
+from zerokit.reporting.phases import RUN_PHASES
 
 
 def peak_event(running: Array) -> int:
@@ -20,7 +21,7 @@ def phase_runs(recording: Recording) -> list[tuple[int, int, str]]:
     if not len(phases):
         return []
     edges = [0, *(np.flatnonzero(np.diff(phases)) + 1).tolist(), len(phases)]
-    return [(begin, end, PHASES[phases[begin]]) for begin, end in pairwise(edges)]
+    return [(begin, end, RUN_PHASES[phases[begin]]) for begin, end in pairwise(edges)]
 
 
 def thinned(total: Array, most: int) -> Array:

@@ -17,8 +17,9 @@ from typing import Any, TextIO
 import numpy as np
 
 from zerokit.rehearsal.files import unwritable
-from zerokit.rehearsal.recording import CATEGORIES, PHASES, Array, Collective, Recording, Space
+from zerokit.rehearsal.recording import CATEGORY_CODES, Array, Collective, Recording, Space
 from zerokit.rehearsal.timeline import phase_runs, thinned
+from zerokit.reporting.phases import RUN_PHASES
 
 _MOST_SAMPLES = 40_000
 """Of each memory. A sample takes some 230 bytes, so that all stay below about 25 MB."""
@@ -130,16 +131,16 @@ def _facts(call: Collective) -> Entry:
     return {
         "bytes": call.bytes,
         "group_size": call.group_size,
-        "phase": PHASES[call.phase],
+        "phase": RUN_PHASES[call.phase],
         "step": call.step,
     }
 
 
 def _starts_of_phases(recording: Recording) -> dict[tuple[int, int], int]:
     """The first event of each phase in each step."""
-    keys = recording.events["step"].astype(np.int64) * len(PHASES) + recording.events["phase"]
+    keys = recording.events["step"].astype(np.int64) * len(RUN_PHASES) + recording.events["phase"]
     found, first = np.unique(keys, return_index=True)
-    return {divmod(int(key), len(PHASES)): int(event) for key, event in zip(found, first, strict=True)}
+    return {divmod(int(key), len(RUN_PHASES)): int(event) for key, event in zip(found, first, strict=True)}
 
 
 def _counter(recording: Recording, times: Array, space: Space, name: str) -> Iterator[Entry]:
@@ -150,7 +151,7 @@ def _counter(recording: Recording, times: Array, space: Space, name: str) -> Ite
     places = changes[thinned(total[changes], _MOST_SAMPLES)]
     held = {
         category: running[places].tolist()
-        for code, category in enumerate(CATEGORIES)
+        for code, category in enumerate(CATEGORY_CODES)
         if (running := recording.running_bytes(space, category=code)).any()
     }
     for number, place in enumerate(places):

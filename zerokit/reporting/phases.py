@@ -1,0 +1,25 @@
+"""The phases of a run: their names, their order and the words they are printed as."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+RunPhase = Literal["init", "forward", "loss", "backward", "step", "between"]
+"""What a moment of a run belongs to. ``init`` ends where the first forward pass begins; ``between`` is what
+lies outside the engine's calls after that."""
+
+RUN_PHASES: tuple[RunPhase, ...] = get_args(RunPhase)
+"""In the order of a run, which is that of the codes in a recording."""
+
+Phase = Literal["always", "init", "forward", "loss", "backward", "step", "generation"]
+"""When a term of the ledger is held. ``init`` is from the model's construction to the first forward pass, and
+what is held then is listed whole, because what lives always is not all there yet."""
+
+PHASES: tuple[Phase, ...] = get_args(Phase)
+
+_WORDS = {"step": "optimizer step", "always": "between steps"}
+
+
+def phase_words(phase: str) -> str:
+    """The phase as people say it: ``"optimizer step"``."""
+    return _WORDS.get(phase, phase)
