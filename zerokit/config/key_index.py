@@ -11,7 +11,10 @@ from zerokit.config.base import Acts, Section, second_names
 from zerokit.config.optimizer import Optimizer, params_of_optimizer
 from zerokit.config.optimizer_params import DEEPSPEED_PARAMS, TorchAdamParams, TorchAdamWParams
 from zerokit.config.root import DeepSpeedConfig
-from zerokit.config.scheduler import DEEPSPEED_SCHEDULE_PARAMS, Scheduler, params_of_scheduler
+from zerokit.config.scheduler import Scheduler, params_of_scheduler
+from zerokit.config.scheduler_params import DEEPSPEED_SCHEDULE_PARAMS
+from zerokit.config.torch_optimizers import TORCH_PARAMS
+from zerokit.config.torch_schedulers import TORCH_SCHEDULE_PARAMS
 from zerokit.documents import KeyPath
 
 
@@ -90,9 +93,6 @@ def _params_model(model: type[Section], data: Any) -> type[Section] | None:
 
 def all_sections() -> Iterator[type[Section]]:
     """The model of every section, each once; those inside lists and mappings, and of all types, too."""
-    from zerokit.config.torch_optimizers import TORCH_PARAMS
-    from zerokit.config.torch_schedulers import TORCH_SCHEDULE_PARAMS
-
     seen: dict[type[Section], None] = {}
 
     def walk(model: type[Section]) -> None:

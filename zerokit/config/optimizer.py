@@ -14,24 +14,13 @@ from zerokit.config.optimizer_params import (
     TorchAdamParams,
     TorchAdamWParams,
 )
+from zerokit.config.torch_optimizers import TORCH_PARAMS
 from zerokit.errors import did_you_mean, nearest
 
 DEEPSPEED_OPTIMIZERS = ("Adam", "AdamW", "Adagrad", "Lamb", "Lion", "Muon", "MuAdam", "MuAdamW", "MuSGD")
 """DeepSpeed's own; it compares their names without regard to case (`deepspeed/runtime/config.py`)."""
 
-TORCH_OPTIMIZERS = (
-    "ASGD",
-    "Adadelta",
-    "Adafactor",
-    "Adamax",
-    "LBFGS",
-    "NAdam",
-    "RAdam",
-    "RMSprop",
-    "Rprop",
-    "SGD",
-    "SparseAdam",
-)
+TORCH_OPTIMIZERS = tuple(TORCH_PARAMS)
 """Classes of `torch.optim` beyond those, as of PyTorch 2.13; DeepSpeed finds them by their exact name."""
 
 REMOVED_OPTIMIZERS = {"onebitadam": "Adam", "zerooneadam": "Adam", "onebitlamb": "Lamb"}
@@ -74,11 +63,7 @@ def params_of_optimizer(name: object, params: object) -> type[OptimizerParams] |
         return TorchAdamWParams if as_adamw else TorchAdamParams
     if is_deepspeed_optimizer(name):
         return DEEPSPEED_PARAMS[name.lower()]
-    if name not in TORCH_OPTIMIZERS:
-        return None
-    from zerokit.config.torch_optimizers import TORCH_PARAMS
-
-    return TORCH_PARAMS[name]
+    return TORCH_PARAMS.get(name)
 
 
 class Optimizer(Section):

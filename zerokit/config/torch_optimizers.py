@@ -1,6 +1,6 @@
 """`optimizer.params` of the classes of `torch.optim` that DeepSpeed finds by their exact name.
 
-Ranges are those that the constructors of PyTorch 2.13 check. Imported only when a config names one.
+Ranges are those that the constructors of PyTorch 2.13 check.
 """
 
 from __future__ import annotations

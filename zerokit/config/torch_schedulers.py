@@ -1,6 +1,6 @@
 """`scheduler.params` of the classes of `torch.optim.lr_scheduler`.
 
-Ranges are those that the constructors of PyTorch 2.13 check. Imported only when a config names one.
+Ranges are those that the constructors of PyTorch 2.13 check.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from zerokit.config.base import ExactPositive, Fraction, Int, OneOrMore, Positive, PositiveFloat
-from zerokit.config.scheduler import SchedulerParams
+from zerokit.config.scheduler_params import SchedulerParams
 
 
 class TorchScheduleParams(SchedulerParams):

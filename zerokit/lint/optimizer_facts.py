@@ -7,7 +7,7 @@ from typing import Any
 from zerokit.config.base import AUTO, Section
 from zerokit.config.optimizer import is_deepspeed_optimizer, params_of_optimizer
 from zerokit.config.optimizer_params import OptimizerParams
-from zerokit.config.scheduler import SchedulerParams
+from zerokit.config.scheduler_params import SchedulerParams
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import in_force, offloads_optimizer
 
