@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -13,8 +12,6 @@ from zerokit.cli.output import print_json, to_json, write_file
 from zerokit.errors import ZerokitError
 
 if TYPE_CHECKING:
-    from zerokit.rehearsal.devices import VirtualDevice
-    from zerokit.rehearsal.job import RehearsalJob
     from zerokit.rehearsal.report import RehearsalReport
 
 
@@ -105,77 +102,36 @@ def rehearse(
 
     The real DeepSpeed runs the real script; no GPU is needed and none is used. Options go before SCRIPT.
     """
-    from zerokit.rehearsal.devices import VirtualDevice, card
-    from zerokit.rehearsal.job import Overrides, RehearsalJob
+    from zerokit.rehearsal.files import check_writable
+    from zerokit.rehearsal.processes import ExplainedError
+    from zerokit.rehearsal.rehearse import rehearse as rehearse_script
 
-    _check_script(script, module)
-    _check_ranks(num_gpus, gpus_per_node, rank)
-    _check_files(output, trace, plot, memory_snapshot)
-    _check_launcher(launcher, accelerate_config)
-    device = None if gpu is None else card(gpu)
-    overrides = Overrides()
-    if ds_config_override:
-        overrides["ds_config"] = dict(map(_override, ds_config_override))
-    with tempfile.TemporaryDirectory(prefix="zerokit-rehearsal-") as folder:
-        job = RehearsalJob(
-            script=script,
-            module=module,
-            launcher="accelerate" if accelerate_config else launcher,
-            accelerate_config=_absolute(accelerate_config),
-            arguments=arguments or [],
+    if output is not None:
+        check_writable(output)
+    try:
+        report = rehearse_script(
+            script,
+            arguments or [],
             num_gpus=num_gpus,
             gpus_per_node=gpus_per_node,
-            rank=rank or 0,
+            gpu=gpu,
+            gpu_memory_bytes=None if gpu_memory is None else _gpu_memory(gpu_memory),
             steps=steps,
-            gpu_memory_bytes=_gpu_memory(gpu_memory, device),
-            device=device or VirtualDevice(),
-            overrides=overrides,
-            cwd=str(Path.cwd()),
-            report_file=str(Path(folder) / "report.json"),
-            trace_file=_absolute(trace),
-            plot_file=_absolute(plot),
-            snapshot_file=_absolute(memory_snapshot),
+            rank=rank,
+            launcher=launcher,
+            accelerate_config=accelerate_config,
+            module=module,
+            ds_config_overrides=dict(map(_override, ds_config_override or [])),
+            advise=advise,
+            timeout=timeout,
+            trace=trace,
+            plot=plot,
+            memory_snapshot=memory_snapshot,
+            script_prints_on="stderr" if output_format == "json" else "stdout",
         )
-        report = _rehearse(job, rank is None, advise, timeout, output_format == "json")
-    _give(report, output_format, output)
-
-
-def _rehearse(
-    job: RehearsalJob, first_and_last: bool, advise: bool | None, timeout: int | None, on_stderr: bool
-) -> RehearsalReport:
-    from zerokit.rehearsal.advice import advise as rehearse_changes
-    from zerokit.rehearsal.analysis import combine
-    from zerokit.rehearsal.config_findings import config_findings
-    from zerokit.rehearsal.processes import ExplainedError, rehearse_quietly, rehearse_together
-
-    folder = Path(job.report_file).parent
-    jobs = [job]
-    if first_and_last and job.num_gpus > 1:
-        exchange = folder / "exchange"
-        exchange.mkdir()
-        jobs[0] = job = job.model_copy(update={"exchange_folder": str(exchange)})
-        unused = {"trace_file": None, "plot_file": None, "snapshot_file": None}
-        last = {"rank": job.num_gpus - 1, "report_file": str(folder / "last.json")}
-        jobs.append(job.model_copy(update={**last, **unused}))
-    try:
-        reports = rehearse_together(jobs, on_stderr=on_stderr, timeout=timeout)
     except ExplainedError:
         raise typer.Exit(ZerokitError.exit_code) from None
-    report = combine(*reports) if len(reports) == 2 else reports[0]
-    found = config_findings(
-        report.run.ds_config,
-        num_gpus=job.num_gpus,
-        gpus_per_node=report.gpus_per_node,
-        gpu_memory_bytes=job.gpu_memory_bytes,
-    )
-    report = report.model_copy(update={"ds_config_findings": found})
-    if advise or (advise is None and report.fit.verdict == "does not fit"):
-        larger = max(range(len(jobs)), key=lambda number: reports[number].device.peak_bytes)
-        advice = rehearse_changes(
-            reports[larger], jobs[larger], folder, lambda changed: rehearse_quietly(changed, timeout)
-        )
-        report = report.model_copy(update={"advice": advice})
-    return report
+    _give(report, output_format, output)
 
 
 def _give(report: RehearsalReport, output_format: str, output: Path | None) -> None:
@@ -192,60 +148,9 @@ def _give(report: RehearsalReport, output_format: str, output: Path | None) -> N
         raise typer.Exit(1)
 
 
-def _check_script(script: str, module: bool) -> None:
-    if module:
-        if not all(part.isidentifier() for part in script.split(".")):
-            raise ZerokitError(
-                "is not the name of a module", where=script, hint="Write it like package.train"
-            )
-    elif not Path(script).is_file():
-        hint = "Name a Python file, after all options of zerokit rehearse"
-        raise ZerokitError("no such script", where=script, hint=hint)
-
-
-def _check_ranks(num_gpus: int, gpus_per_node: int, rank: int | None) -> None:
-    if rank is not None and rank >= num_gpus:
-        raise ZerokitError(
-            f"there is no rank {rank} among {num_gpus}", where="--rank", hint=f"Choose 0 to {num_gpus - 1}"
-        )
-    if num_gpus > gpus_per_node and num_gpus % gpus_per_node:
-        raise ZerokitError(
-            f"{num_gpus} GPUs do not fill nodes of {gpus_per_node}",
-            where="--num-gpus",
-            hint="Say with --gpus-per-node how many each node has",
-        )
-
-
-def _check_launcher(launcher: str, accelerate_config: Path | None) -> None:
-    if accelerate_config is None:
-        return
-    if launcher == "deepspeed":
-        raise ZerokitError(
-            "is of another launcher than deepspeed",
-            where="--accelerate-config",
-            hint="Leave one of the two options out",
-        )
-    if not accelerate_config.is_file():
-        raise ZerokitError("no such file", where=str(accelerate_config), hint="accelerate config writes one")
-
-
-def _check_files(output: Path | None, trace: Path | None, plot: Path | None, snapshot: Path | None) -> None:
-    from zerokit.rehearsal.files import check_writable
-    from zerokit.rehearsal.plot import check_plot
-
-    if plot is not None:
-        check_plot(plot)
-    for file in (output, trace, plot, snapshot):
-        if file is not None:
-            check_writable(file)
-
-
-def _gpu_memory(text: str | None, device: VirtualDevice | None) -> int:
+def _gpu_memory(text: str) -> int:
     from zerokit.units import parse_bytes
 
-    if text is None and device is not None:
-        return device.total_bytes
-    text = text or "80GiB"
     try:
         size = parse_bytes(text)
     except ZerokitError as error:
@@ -268,7 +173,3 @@ def _override(text: str) -> tuple[str, Any]:
         return key, json.loads(value)
     except ValueError:
         return key, value
-
-
-def _absolute(path: Path | None) -> str | None:
-    return None if path is None else str(path.absolute())

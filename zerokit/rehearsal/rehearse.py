@@ -1,0 +1,190 @@
+"""`zerokit.rehearse`: rehearse a script on GPUs that are not there, from Python."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from zerokit.errors import ZerokitError
+from zerokit.rehearsal.advice import advise as rehearse_changes
+from zerokit.rehearsal.analysis import combine
+from zerokit.rehearsal.config_findings import config_findings
+from zerokit.rehearsal.devices import VirtualDevice, card
+from zerokit.rehearsal.files import check_writable
+from zerokit.rehearsal.job import Overrides, RehearsalJob
+from zerokit.rehearsal.plot import check_plot
+from zerokit.rehearsal.processes import rehearse_quietly, rehearse_together
+from zerokit.rehearsal.report import RehearsalReport
+from zerokit.units import GIB
+
+Launcher = Literal["torchrun", "deepspeed", "accelerate"]
+
+
+def rehearse(
+    script: str | Path,
+    arguments: Sequence[str] = (),
+    *,
+    num_gpus: int,
+    gpus_per_node: int = 8,
+    gpu: str | None = None,
+    gpu_memory_bytes: int | None = None,
+    steps: int = 2,
+    rank: int | None = None,
+    launcher: Launcher = "torchrun",
+    accelerate_config: str | Path | None = None,
+    module: bool = False,
+    ds_config_overrides: Mapping[str, Any] | None = None,
+    advise: bool | None = None,
+    timeout: float | None = None,
+    trace: str | Path | None = None,
+    plot: str | Path | None = None,
+    memory_snapshot: str | Path | None = None,
+    script_prints_on: Literal["stdout", "stderr"] = "stdout",
+) -> RehearsalReport:
+    """Run a training script on virtual GPUs, in processes of its own, and report its memory.
+
+    ::
+
+        report = zerokit.rehearse("train.py", ["--deepspeed", "zero3.json"], num_gpus=64, gpu="H100")
+        report.device.peak_bytes, report.fit.verdict
+
+    Args:
+        script: a Python file, or with `module` the name of a module.
+        arguments: of the script, handed on untouched.
+        num_gpus: GPUs of the run.
+        gpus_per_node: GPUs of one node.
+        gpu: a card by its name; H100 if neither it nor `gpu_memory_bytes` is given.
+        gpu_memory_bytes: memory of one GPU, in place of the card's.
+        steps: optimizer steps after which the script is ended; 0 lets it run to its end.
+        rank: the one rank to rehearse; None: the first and the last.
+        launcher: whose arguments and variables the script is given.
+        accelerate_config: as of ``accelerate launch --config_file``; then the launcher is accelerate.
+        module: whether `script` is the name of a module.
+        ds_config_overrides: dotted keys of the ds_config and the values to put there.
+        advise: rehearse changes that would help; None: only if the run does not fit.
+        timeout: seconds after which to give up.
+        trace: write a trace for ui.perfetto.dev there.
+        plot: draw the memory over time there, .png or .svg.
+        memory_snapshot: write a snapshot for pytorch.org/memory_viz there.
+        script_prints_on: where what the script prints goes.
+
+    Raises:
+        ZerokitError: a size, name or file that cannot be, or the script failed (its traceback is printed).
+        ExplainedError: the rehearsal cannot stand in for something; what it is has been printed on stderr.
+    """
+    _check_script(script, module)
+    _check_ranks(num_gpus, gpus_per_node, rank)
+    _check_launcher(launcher, accelerate_config)
+    if plot is not None:
+        check_plot(Path(plot))
+    for file in (trace, plot, memory_snapshot):
+        if file is not None:
+            check_writable(Path(file))
+    device = VirtualDevice() if gpu is None else card(gpu)
+    if gpu_memory_bytes is None:
+        gpu_memory_bytes = 80 * GIB if gpu is None else device.total_bytes
+    overrides = Overrides(ds_config=dict(ds_config_overrides)) if ds_config_overrides else Overrides()
+    with tempfile.TemporaryDirectory(prefix="zerokit-rehearsal-") as folder:
+        job = RehearsalJob(
+            script=str(script),
+            module=module,
+            launcher="accelerate" if accelerate_config else launcher,
+            accelerate_config=_absolute(accelerate_config),
+            arguments=list(arguments),
+            num_gpus=num_gpus,
+            gpus_per_node=gpus_per_node,
+            rank=rank or 0,
+            steps=steps,
+            gpu_memory_bytes=gpu_memory_bytes,
+            device=device,
+            overrides=overrides,
+            cwd=str(Path.cwd()),
+            report_file=str(Path(folder) / "report.json"),
+            trace_file=_absolute(trace),
+            plot_file=_absolute(plot),
+            snapshot_file=_absolute(memory_snapshot),
+        )
+        jobs = _with_the_last_rank(job) if rank is None and num_gpus > 1 else [job]
+        return _rehearse(jobs, advise, timeout, on_stderr=script_prints_on == "stderr")
+
+
+def _with_the_last_rank(job: RehearsalJob) -> list[RehearsalJob]:
+    folder = Path(job.report_file).parent
+    exchange = folder / "exchange"
+    exchange.mkdir()
+    first = job.model_copy(update={"exchange_folder": str(exchange)})
+    files = {"trace_file": None, "plot_file": None, "snapshot_file": None}
+    return [
+        first,
+        first.model_copy(
+            update={"rank": job.num_gpus - 1, "report_file": str(folder / "last.json"), **files}
+        ),
+    ]
+
+
+def _rehearse(
+    jobs: list[RehearsalJob], advise: bool | None, timeout: float | None, *, on_stderr: bool
+) -> RehearsalReport:
+    job = jobs[0]
+    reports = rehearse_together(jobs, on_stderr=on_stderr, timeout=timeout)
+    report = combine(*reports) if len(reports) == 2 else reports[0]
+    found = config_findings(
+        report.run.ds_config,
+        num_gpus=job.num_gpus,
+        gpus_per_node=report.gpus_per_node,
+        gpu_memory_bytes=job.gpu_memory_bytes,
+    )
+    report = report.model_copy(update={"ds_config_findings": found})
+    if advise or (advise is None and report.fit.verdict == "does not fit"):
+        larger = max(range(len(jobs)), key=lambda number: reports[number].device.peak_bytes)
+        advice = rehearse_changes(
+            reports[larger],
+            jobs[larger],
+            Path(job.report_file).parent,
+            lambda changed: rehearse_quietly(changed, timeout),
+        )
+        report = report.model_copy(update={"advice": advice})
+    return report
+
+
+def _check_script(script: str | Path, module: bool) -> None:
+    if module:
+        if not all(part.isidentifier() for part in str(script).split(".")):
+            raise ZerokitError(
+                "is not the name of a module", where=str(script), hint="Write it like package.train"
+            )
+    elif not Path(script).is_file():
+        hint = "Name a Python file, after all options of zerokit rehearse"
+        raise ZerokitError("no such script", where=str(script), hint=hint)
+
+
+def _check_ranks(num_gpus: int, gpus_per_node: int, rank: int | None) -> None:
+    if rank is not None and rank >= num_gpus:
+        raise ZerokitError(
+            f"there is no rank {rank} among {num_gpus}", where="--rank", hint=f"Choose 0 to {num_gpus - 1}"
+        )
+    if num_gpus > gpus_per_node and num_gpus % gpus_per_node:
+        raise ZerokitError(
+            f"{num_gpus} GPUs do not fill nodes of {gpus_per_node}",
+            where="--num-gpus",
+            hint="Say with --gpus-per-node how many each node has",
+        )
+
+
+def _check_launcher(launcher: str, accelerate_config: str | Path | None) -> None:
+    if accelerate_config is None:
+        return
+    if launcher == "deepspeed":
+        raise ZerokitError(
+            "is of another launcher than deepspeed",
+            where="--accelerate-config",
+            hint="Leave one of the two options out",
+        )
+    if not Path(accelerate_config).is_file():
+        raise ZerokitError("no such file", where=str(accelerate_config), hint="accelerate config writes one")
+
+
+def _absolute(path: str | Path | None) -> str | None:
+    return None if path is None else str(Path(path).absolute())
