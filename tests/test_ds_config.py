@@ -78,13 +78,13 @@ def test_check_is_lint_with_the_lines_of_the_file(tmp_path: Path) -> None:
         '{\n  "train_batch_size": 10,\n  "zero_optimization": {"stage": 2,\n'
         '    "offload_param": {"device": "cpu"}}\n}'
     )
-    report = DSConfig.load(file).check(target="deepspeed", world_size=4)
+    report = DSConfig.load(file).check(target="deepspeed", num_gpus=4)
     assert not report.ok
     assert {finding.line for finding in report.findings if finding.severity == "error"} >= {2, 4}
     data = json.loads(file.read_text())
-    assert {
-        finding.rule for finding in DSConfig(**data).check(target="deepspeed", world_size=4).findings
-    } == {finding.rule for finding in report.findings}
+    assert {finding.rule for finding in DSConfig(**data).check(target="deepspeed", num_gpus=4).findings} == {
+        finding.rule for finding in report.findings
+    }
     assert DSConfig(train_micro_batch_size_per_gpu=1, zero_optimization={"stage": 2}).check().ok
 
 
@@ -96,7 +96,7 @@ def test_resolve_fills_auto_by_arguments_and_model() -> None:
         **{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 128},
         **{"intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 100},
     }
-    resolution = config.resolve(world_size=4, model=model, arguments={"per_device_train_batch_size": 3})
+    resolution = config.resolve(num_gpus=4, model=model, arguments={"per_device_train_batch_size": 3})
     assert resolution["zero_optimization.reduce_bucket_size"] == 128**2
     assert resolution["train_batch_size"] == 12
     assert resolution.refused == ()
@@ -148,7 +148,7 @@ def test_deepspeed_initialize_takes_it(tmp_path: Path) -> None:
         "    train_micro_batch_size_per_gpu=2, gradient_clipping=0.5, zero_optimization={'stage': 2},\n"
         "    optimizer={'type': 'AdamW', 'params': {'lr': 0.1, 'torch_adam': True}},\n"
         ")\n"
-        "assert config.check(target='deepspeed', world_size=1).ok\n"
+        "assert config.check(target='deepspeed', num_gpus=1).ok\n"
         "model = torch.nn.Linear(4, 1)\n"
         "engine = deepspeed.initialize(model=model, model_parameters=model.parameters(),\n"
         "                              config=config.to_dict())[0]\n"

@@ -1,30 +1,41 @@
 """zerokit: plan, check and run DeepSpeed ZeRO training.
 
-Importing this package is cheap: torch, transformers and deepspeed are imported only by the
-subpackages that need them (``training``, ``generation``, ``checkpoint``, ``distributed``).
+Importing this package is cheap: torch, transformers and deepspeed are imported only by the subpackages that
+need them (``training``, ``generation``, ``checkpoint``, ``distributed``, ``rehearsal``), and what stands
+below only when it is asked for.
 """
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from zerokit.ds_config import DSConfig as DSConfig
-    from zerokit.estimation import estimate as estimate
+    from zerokit.ds_config import check as check
+    from zerokit.estimation.ask import estimate as estimate
+    from zerokit.rehearsal.rehearse import rehearse as rehearse
 
 __version__ = "0.1.0"
 
-__all__ = ["DSConfig", "__version__", "estimate"]
+__all__ = ["DSConfig", "__version__", "check", "estimate", "rehearse"]
+
+_HOMES = {
+    "DSConfig": "zerokit.ds_config",
+    "check": "zerokit.ds_config",
+    "estimate": "zerokit.estimation.ask",
+    "rehearse": "zerokit.rehearsal.rehearse",
+}
 
 
-def __getattr__(name: str) -> Any:
-    # pydantic and the models take a tenth of a second, which no other use of the package should pay.
-    if name == "DSConfig":
-        from zerokit.ds_config import DSConfig
+if not TYPE_CHECKING:  # a type checker would take any name for one of these
 
-        return DSConfig
-    if name == "estimate":
-        from zerokit.estimation import estimate
+    def __getattr__(name: str) -> Any:
+        # pydantic and the models take a tenth of a second, which no other use of the package should pay.
+        if name in _HOMES:
+            return getattr(importlib.import_module(_HOMES[name]), name)
+        raise AttributeError(f"module 'zerokit' has no attribute '{name}'")
 
-        return estimate
-    raise AttributeError(f"module 'zerokit' has no attribute '{name}'")
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

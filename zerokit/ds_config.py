@@ -1,4 +1,4 @@
-"""The face of zerokit's Python API for ds_configs: a config that can check and resolve itself."""
+"""ds_configs from Python: a config that can check and resolve itself, and `zerokit.check` of any other."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from zerokit.resolving.auto import Target
 if TYPE_CHECKING:
     from zerokit.lint import Report
     from zerokit.models import ModelShape
+    from zerokit.recipe import Recipe
+    from zerokit.releases.versions import Version
     from zerokit.resolving.trace import Resolution
 
 
@@ -72,31 +74,31 @@ class DSConfig(DeepSpeedConfig):
         self,
         *,
         target: Target | None = None,
-        world_size: int | None = None,
+        num_gpus: int | None = None,
+        gpus_per_node: int | None = None,
         model: str | Path | Mapping[str, Any] | ModelShape | None = None,
-        **run: Any,
+        recipe: str | Path | Recipe | None = None,
+        gpu_memory_bytes: int | None = None,
+        host_memory_bytes: int | None = None,
+        deepspeed_version: str | Version | None = None,
     ) -> Report:
-        """What ``zerokit check`` says.
-
-        Args:
-            target: who hands the config to DeepSpeed: ``trainer``, ``accelerate`` or ``deepspeed``.
-            world_size: number of GPUs.
-            model: a shape, or what :func:`zerokit.models.load_model_shape` takes.
-            run: more of what is known of the run: fields of :class:`zerokit.lint.Subject`.
-
-        Raises:
-            ModelError: there is no such model.
-        """
-        from zerokit.lint import check_document
-
-        return check_document(
-            self._as_document(), target=target, num_gpus=world_size, model=_shape(model), **run
+        """What ``zerokit check`` says: :func:`check` of this config."""
+        return check(
+            self,
+            target=target,
+            num_gpus=num_gpus,
+            gpus_per_node=gpus_per_node,
+            model=model,
+            recipe=recipe,
+            gpu_memory_bytes=gpu_memory_bytes,
+            host_memory_bytes=host_memory_bytes,
+            deepspeed_version=deepspeed_version,
         )
 
     def resolve(
         self,
         *,
-        world_size: int,
+        num_gpus: int,
         target: Target = "trainer",
         model: str | Path | Mapping[str, Any] | ModelShape | None = None,
         arguments: Mapping[str, Any] | None = None,
@@ -104,7 +106,7 @@ class DSConfig(DeepSpeedConfig):
         """Every value that DeepSpeed will use, with where it comes from, as ``zerokit resolve`` prints it.
 
         Args:
-            world_size: number of GPUs.
+            num_gpus: GPUs of the run.
             target: who hands the config to DeepSpeed, and so fills "auto".
             model: a shape, or what :func:`zerokit.models.load_model_shape` takes; sizes follow from it.
             arguments: of the Trainer, or of the script under accelerate (see
@@ -119,7 +121,7 @@ class DSConfig(DeepSpeedConfig):
         shape = _shape(model)
         run = Run(
             Arguments(target, dict(arguments or {})),
-            world_size,
+            num_gpus,
             hidden_size=shape.hidden_size_for_trainer if shape else None,
             hidden_size_is_nested=shape is not None and shape.hidden_size_for_accelerate is None,
         )
@@ -135,6 +137,68 @@ class DSConfig(DeepSpeedConfig):
 
     def _as_document(self) -> Document:
         return self._document or Document(self.to_dict(), "ds_config")
+
+
+def check(
+    config: str | Path | Mapping[str, Any] | DeepSpeedConfig,
+    *,
+    target: Target | None = None,
+    num_gpus: int | None = None,
+    gpus_per_node: int | None = None,
+    model: str | Path | Mapping[str, Any] | ModelShape | None = None,
+    recipe: str | Path | Recipe | None = None,
+    gpu_memory_bytes: int | None = None,
+    host_memory_bytes: int | None = None,
+    deepspeed_version: str | Version | None = None,
+) -> Report:
+    """Everything that is wrong with a ds_config, as ``zerokit check`` says it.
+
+    Args:
+        config: a file, or the config itself.
+        target: who hands the config to DeepSpeed; None: not known, or the Trainer if there is a recipe.
+        num_gpus: GPUs of the run.
+        gpus_per_node: GPUs of one node; None: 8, or `num_gpus` if that is less.
+        model: a shape, or what :func:`zerokit.models.load_model_shape` takes.
+        recipe: the recipe that uses the config, or its file.
+        gpu_memory_bytes: of one GPU.
+        host_memory_bytes: of one node.
+        deepspeed_version: of the cluster, such as ``"0.16.4"``; None: the newest that zerokit knows.
+
+    Raises:
+        DocumentError: a file cannot be read.
+        ModelError: there is no such model.
+        RecipeError: the recipe is not valid.
+        ConfigError: there is no such release of DeepSpeed.
+    """
+    from zerokit.lint import check_document
+    from zerokit.recipe import load_recipe
+    from zerokit.releases.versions import parse_version
+
+    if isinstance(recipe, str | Path):
+        recipe = load_recipe(recipe).recipe
+    if isinstance(deepspeed_version, str):
+        deepspeed_version = parse_version(deepspeed_version)
+    return check_document(
+        _document(config),
+        target=target or ("trainer" if recipe is not None else None),
+        num_gpus=num_gpus,
+        gpus_per_node=gpus_per_node or min(8, num_gpus or 8),
+        model=_shape(model),
+        recipe=recipe,
+        gpu_memory_bytes=gpu_memory_bytes,
+        host_memory_bytes=host_memory_bytes,
+        deepspeed_version=deepspeed_version,
+    )
+
+
+def _document(config: str | Path | Mapping[str, Any] | DeepSpeedConfig) -> Document:
+    if isinstance(config, DSConfig):
+        return config._as_document()
+    if isinstance(config, DeepSpeedConfig):
+        return Document(config.dump(), "ds_config")
+    if isinstance(config, Mapping):
+        return Document(dict(config), "ds_config")
+    return read_document(config)
 
 
 def _shape(model: str | Path | Mapping[str, Any] | ModelShape | None) -> ModelShape | None:

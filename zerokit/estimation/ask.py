@@ -6,16 +6,41 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from zerokit.config import DeepSpeedConfig
 from zerokit.errors import ZerokitError
 from zerokit.estimation.request import Question, Runs
-from zerokit.memory import Estimate
+from zerokit.memory import Attention, Estimate, Generation, Lora, OptimizerKind
 from zerokit.memory import estimate as estimate_run
 from zerokit.models import ModelShape, load_model_shape
+from zerokit.resolving.auto import Target
 from zerokit.units import parse_count
+from zerokit.writing.build import OffloadDevice, Precision
 
 
 def estimate(
-    model: str | Path | Mapping[str, Any] | ModelShape | int, *, num_gpus: int, **options: Any
+    model: str | Path | Mapping[str, Any] | ModelShape | int,
+    *,
+    num_gpus: int,
+    gpus_per_node: int = 8,
+    ds_config: str | Path | Mapping[str, Any] | DeepSpeedConfig | None = None,
+    zero_stage: int | None = None,
+    offload_optimizer: OffloadDevice | None = None,
+    offload_param: OffloadDevice | None = None,
+    precision: Precision | None = None,
+    target: Target = "trainer",
+    micro_batch_size: int | None = None,
+    seq_len: int | None = None,
+    gradient_accumulation_steps: int | None = None,
+    gradient_checkpointing: bool = False,
+    attention: Attention = "sdpa",
+    optimizer: OptimizerKind | None = None,
+    lora: Lora | None = None,
+    num_trainable_parameters: int | None = None,
+    frozen_modules: tuple[str, ...] = (),
+    chunked_loss: bool = False,
+    packing: bool = False,
+    generation: Generation | None = None,
+    loads_full_copy_per_rank: bool | None = None,
 ) -> Estimate:
     """What a training run holds in memory, without running it and without torch.
 
@@ -28,15 +53,55 @@ def estimate(
         model: a shape, or what :func:`zerokit.models.load_model_shape` takes, or a bare number of parameters
             such as ``"7.5B"``: then only model states and buffers are counted.
         num_gpus: data-parallel ranks, one GPU each.
-        options: the fields of :class:`zerokit.estimation.Question`: either `ds_config` (a path, a dict or a
-            `DSConfig`) or `zero_stage` and its companions, and the sizes of the run.
+        gpus_per_node: GPUs of one node.
+        ds_config: a file, a dict or a config; or leave it out and say `zero_stage` and its companions.
+        zero_stage: 0, 1, 2 or 3.
+        offload_optimizer: where optimizer states are kept instead of the GPU, ``"cpu"`` or ``"nvme"``.
+        offload_param: the same of parameters, in stage 3.
+        precision: ``"bf16"``, ``"fp16"`` or ``"fp32"``; None: the ds_config's, else bf16.
+        target: who hands the config to DeepSpeed, and so fills "auto".
+        micro_batch_size: sequences per GPU and forward pass; None: the ds_config's, else 1.
+        seq_len: tokens per sequence; None: activations are not counted.
+        gradient_accumulation_steps: forward passes per optimizer step; None: the ds_config's, else 1.
+        gradient_checkpointing: whether activations are computed again in the backward pass.
+        attention: transformers' `attn_implementation`.
+        optimizer: what the script makes; None: the ds_config's, else what the target makes by itself.
+        lora: adapters that are trained in place of all parameters.
+        num_trainable_parameters: of a bare number of parameters, how many are trained; None: all.
+        frozen_modules: prefixes of the names of parameters that are not trained.
+        chunked_loss: the loss never makes all logits at once.
+        packing: sequences are packed, so that attention reads no mask.
+        generation: what an evaluation within training generates.
+        loads_full_copy_per_rank: every rank makes the whole model on the host first; None: below stage 3.
 
     Raises:
         ZerokitError: no such model, a ds_config with errors, sizes that cannot be, or settings that do not go
             together.
-        TypeError: an option that there is not.
     """
-    question = Question(model=as_model(model), num_gpus=num_gpus, **options)
+    question = Question(
+        model=as_model(model),
+        num_gpus=num_gpus,
+        gpus_per_node=gpus_per_node,
+        ds_config=ds_config,
+        zero_stage=zero_stage,
+        offload_optimizer=offload_optimizer,
+        offload_param=offload_param,
+        precision=precision,
+        target=target,
+        micro_batch_size=micro_batch_size,
+        seq_len=seq_len,
+        gradient_accumulation_steps=gradient_accumulation_steps,
+        gradient_checkpointing=gradient_checkpointing,
+        attention=attention,
+        optimizer=optimizer,
+        lora=lora,
+        num_trainable_parameters=num_trainable_parameters,
+        frozen_modules=frozen_modules,
+        chunked_loss=chunked_loss,
+        packing=packing,
+        generation=generation,
+        loads_full_copy_per_rank=loads_full_copy_per_rank,
+    )
     return estimate_run(Runs().training_run(question))
 
 
