@@ -274,6 +274,20 @@ def test_a_file_that_cannot_be_written_is_said(
     assert list(bad.parent.iterdir()) == [bad]
 
 
+def test_a_read_only_file_is_left_alone_and_the_others_are_mended(
+    zerokit: Run, bad: Path, tmp_path: Path
+) -> None:
+    kept = tmp_path / "kept.json"
+    kept.write_bytes(bad.read_bytes())
+    kept.chmod(0o444)
+    code, out, err = zerokit("check", kept, bad, "--fix", "--severity", "warning")
+    assert code == 2
+    assert f"{kept}: cannot be written: the file is read-only" in err
+    assert kept.read_text().count("gradient_cliping") == 1
+    assert f"{bad}:3:3: fixed: unknown key 'gradient_cliping'" in out
+    assert "gradient_cliping" not in bad.read_text()
+
+
 def test_standard_input(zerokit: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def give(text: str) -> None:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))

@@ -47,9 +47,15 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
         (["--num-gpus", 4, "--ds-config-override", "a..b=1"], "is not KEY=VALUE"),
         (["--num-gpus", 4, "--plot", "memory.pdf"], "memory.pdf: a plot is written as PNG or SVG"),
-        (["--num-gpus", 4, "--trace", "absent/t.json"], "absent/t.json: its folder does not exist"),
-        (["--num-gpus", 4, "--memory-snapshot", "absent/s.pickle"], "absent/s.pickle: its folder"),
-        (["--num-gpus", 4, "-o", "/"], "/: cannot be written"),
+        (
+            ["--num-gpus", 4, "--trace", "absent/t.json"],
+            "absent/t.json: cannot be written: its folder does not exist",
+        ),
+        (
+            ["--num-gpus", 4, "--memory-snapshot", "absent/s.pickle"],
+            "absent/s.pickle: cannot be written: its folder",
+        ),
+        (["--num-gpus", 4, "-o", "/"], "/: is a folder"),
         (["--num-gpus", 4, "--format", "xml"], "--format"),
         (["--num-gpus", 4, "--absent"], "--absent"),
     ],
@@ -193,9 +199,7 @@ def test_a_module_gets_its_arguments(
 
 
 def test_reporting_needs_no_torch() -> None:
-    names = (
-        "recording report analysis table plot trace snapshot overheads job timeline files processes advice"
-    )
+    names = "recording report analysis table plot trace snapshot overheads job timeline processes advice"
     imports = ", ".join(f"zerokit.rehearsal.{name}" for name in names.split())
     check = f"import zerokit.cli.rehearse, {imports}, sys; "
     check += "assert not {'torch', 'transformers', 'deepspeed', 'matplotlib'} & set(sys.modules)"

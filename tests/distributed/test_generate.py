@@ -233,8 +233,8 @@ def test_all_ranks_raise_the_same(model: Path, tmp_path: Path) -> None:
     remove_weight(model, tmp_path / "torn", "model.norm.weight")
     good = ["--model", str(model), "--prompt", "a"]
     mistakes = {
-        "--output: 'old.jsonl' exists already": [*good, "-o", "old.jsonl"],
-        "--output: no such folder: 'none'": [*good, "-o", "none/out.jsonl"],
+        "old.jsonl: the file exists. Add --force to overwrite it": [*good, "-o", "old.jsonl"],
+        "none/out.jsonl: cannot be written: its folder does not exist": [*good, "-o", "none/out.jsonl"],
         "--prompts: 'column.jsonl' has no column": ["--model", str(model), "--prompts", "column.jsonl"],
         "broken.jsonl:1": ["--model", str(model), "--prompts", "broken.jsonl"],
         "--model: no such model folder: './none'": ["--model", "./none", "--prompt", "a"],

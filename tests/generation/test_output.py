@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from zerokit.errors import ConfigError
+from zerokit.errors import ZerokitError
 from zerokit.generation.completions import Completion
 from zerokit.generation.output import Results, check_output, partial_path, record
 from zerokit.generation.prompts import Prompt
@@ -69,13 +69,13 @@ def test_results_are_not_replaced_unasked(tmp_path: Path) -> None:
     check_output(out, force=False)
     check_output(None, force=False)
     partial_path(out).touch()
-    with pytest.raises(ConfigError, match=r"out\.jsonl\.partial' exists already"):
+    with pytest.raises(ZerokitError, match=r"out\.jsonl\.partial: the file exists\. Add --force"):
         check_output(out, force=False)
     check_output(out, force=True)
 
 
 def test_a_place_that_cannot_be_written_to(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="is a folder"):
+    with pytest.raises(ZerokitError, match="is a folder"):
         check_output(tmp_path, force=True)
-    with pytest.raises(ConfigError, match="no such folder"):
+    with pytest.raises(ZerokitError, match="its folder does not exist"):
         check_output(tmp_path / "none" / "out.jsonl", force=True)

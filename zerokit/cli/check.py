@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from zerokit.cli.output import print_json, write_file
+from zerokit.cli.output import print_json
 from zerokit.errors import DocumentError, ZerokitError
+from zerokit.files import write_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -170,6 +171,7 @@ class _Checker:
         return self._mended(file, document)
 
     def _mended(self, file: Path, document: Document) -> CheckedFile:
+        from zerokit.lint import Report
         from zerokit.lint.files import STDIN
         from zerokit.lint.fix import fix_document, unified_diff
         from zerokit.lint.outputs import CheckedFile
@@ -180,8 +182,11 @@ class _Checker:
         if self.dry_run:
             self.diffs.append(unified_diff(document, fixed.document))
             return CheckedFile(document.name, self._report(document))
-        if fixed.done:
-            write_file(file, fixed.document.text or "", force=True)
+        try:
+            if fixed.done:
+                write_file(file, fixed.document.text or "")
+        except ZerokitError as error:
+            return CheckedFile(document.name, Report((), {}), error=error)
         return CheckedFile(document.name, fixed.report, fixed.done)
 
     def _report(self, document: Document) -> Report:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from zerokit.cli import config_options as options
-from zerokit.cli.output import print_json, to_json, write_file
+from zerokit.cli.output import print_json, to_json
 from zerokit.errors import ZerokitError
+from zerokit.files import check_writable, write_file
 
 if TYPE_CHECKING:
     from zerokit.writing.build import Built
@@ -105,8 +106,7 @@ def _launcher(decisions: Decisions, output: Path | None, *, force: bool) -> str:
             where="--accelerate-yaml",
             hint="Name that file with -o",
         )
-    if output.exists() and not force:
-        raise ZerokitError("the file exists", where=str(output), hint="Add --force to overwrite it")
+    check_writable(output, force=force)
     return accelerate_yaml(decisions, str(output))
 
 

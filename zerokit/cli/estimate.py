@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from zerokit.cli import estimate_options as options
-from zerokit.cli.output import print_json, to_json, write_file
+from zerokit.cli.output import print_json, to_json
 from zerokit.errors import ConfigError, ZerokitError
+from zerokit.files import write_file
 
 if TYPE_CHECKING:
     from zerokit.estimation import Axes, Fit, Limits, Question
@@ -142,7 +143,7 @@ def _answer(
 
         write_plot(estimates, plot, memory)
     if output is not None:
-        write_file(output, to_json(data), force=True)
+        write_file(output, to_json(data))
     if output_format == "json":
         print_json(data)
     else:

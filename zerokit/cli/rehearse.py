@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from zerokit.cli.output import print_json, to_json, write_file
+from zerokit.cli.output import print_json, to_json
 from zerokit.errors import ZerokitError
+from zerokit.files import check_writable, write_file
 
 if TYPE_CHECKING:
     from zerokit.rehearsal.report import RehearsalReport
@@ -102,7 +103,6 @@ def rehearse(
 
     The real DeepSpeed runs the real script; no GPU is needed and none is used. Options go before SCRIPT.
     """
-    from zerokit.rehearsal.files import check_writable
     from zerokit.rehearsal.processes import ExplainedError
     from zerokit.rehearsal.rehearse import rehearse as rehearse_script
 
@@ -139,7 +139,7 @@ def _give(report: RehearsalReport, output_format: str, output: Path | None) -> N
 
     data = report.model_dump()
     if output is not None:
-        write_file(output, to_json(data), force=True)
+        write_file(output, to_json(data))
     if output_format == "json":
         print_json(data)
     else:

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from zerokit.cli.output import print_json, to_json, write_file
+from zerokit.cli.output import print_json, to_json
+from zerokit.files import write_file
 
 
 def schema(

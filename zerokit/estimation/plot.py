@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zerokit.errors import ConfigError, ZerokitError
+from zerokit.errors import ConfigError
 from zerokit.estimation.categories import by_category
 from zerokit.estimation.states import host_at_peak
 from zerokit.estimation.table import heading
+from zerokit.files import write_file
 from zerokit.memory import Estimate, Term
 from zerokit.reporting.categories import CATEGORIES, LOOKS, category_words
 from zerokit.reporting.phases import phase_words
@@ -83,14 +84,7 @@ def write_plot(answers: Sequence[Estimate], path: str | Path, gpu_memory_bytes: 
         data = _page(answers, data.decode(), gpu_memory_bytes).encode()
     elif kind == "svg":
         data = b"\n".join(line.rstrip() for line in data.splitlines()) + b"\n"
-    try:
-        path.write_bytes(data)
-    except OSError as error:
-        raise ZerokitError(
-            f"cannot be written: {error.strerror}",
-            where=str(path),
-            hint="Name a file in a folder you may write to",
-        ) from None
+    write_file(path, data)
 
 
 def _draw(answers: Sequence[Estimate], gpu_memory_bytes: int | None) -> Figure:

@@ -63,8 +63,8 @@ def generate(group: RankGroup, words: Sequence[str], stream: IO[str]) -> None:
     loaded = time.monotonic()
     results = Results(options.output, stream)
     num_tokens = run_rounds(group, job, generator, results)
+    group.together(lambda: results.finish() if group.ranks.is_main else None)
     if group.ranks.is_main:
-        results.finish()
         seconds = time.monotonic() - loaded
         console.note(
             f"zerokit: {quantity(len(job.prompts), 'prompt')}, {quantity(num_tokens, 'token')}, "
@@ -99,10 +99,7 @@ def prepare(group: RankGroup, options: Options) -> Job:
     from zerokit.generation.sampling import parse_sampling, settle_sampling, try_sampling
 
     given = group.together(lambda: parse_sampling(options.sampling_words))
-    if group.ranks.is_main:
-        group.together(lambda: check_output(options.output, force=options.force))
-    else:
-        group.together(lambda: None)
+    group.together(lambda: check_output(options.output, force=options.force) if group.ranks.is_main else None)
     folder = group.node_main_first(lambda: find_model(options))
     model = group.together(lambda: read_model(folder, options))
     engine = group.together(

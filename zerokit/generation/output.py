@@ -13,32 +13,21 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from zerokit.errors import ConfigError
+from zerokit.files import check_writable, new_file
 from zerokit.generation.completions import Completion
 from zerokit.generation.prompts import Prompt
-
-_WHERE = "--output"
 
 
 def check_output(path: Path | None, *, force: bool) -> None:
     """Check that results can be written, before they are computed.
 
     Raises:
-        ConfigError: the folder is missing or read-only, or results of an earlier run are there.
+        ZerokitError: they cannot, or results of an earlier run are there and `force` is false.
     """
     if path is None:
         return
-    if path.is_dir():
-        raise ConfigError(f"'{path}' is a folder", where=_WHERE, hint="Name a file in it")
-    if not path.parent.is_dir():
-        raise ConfigError(f"no such folder: '{path.parent}'", where=_WHERE, hint="Make it first")
-    if not os.access(path.parent, os.W_OK):
-        raise ConfigError(f"the folder '{path.parent}' is read-only", where=_WHERE, hint="Choose another one")
-    for old in (path, partial_path(path)):
-        if old.exists() and not force:
-            raise ConfigError(
-                f"'{old}' exists already", where=_WHERE, hint="Move it away, or replace it with --force"
-            )
+    for file in (path, partial_path(path)):
+        check_writable(file, force=force)
 
 
 def partial_path(path: Path) -> Path:
@@ -104,15 +93,8 @@ class Results:
             self.stream.writelines(lines)
             self.stream.flush()
             return
-        temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
-        try:
-            with temporary.open("w", encoding="utf-8") as file:
-                file.writelines(lines)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(self.path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        with new_file(self.path) as file:
+            file.writelines(map(str.encode, lines))
         if self._partial is not None:
             self._partial.close()
             partial_path(self.path).unlink(missing_ok=True)

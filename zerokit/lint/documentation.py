@@ -14,6 +14,7 @@ from typing import Any
 
 from zerokit.documents import Document, dotted, parse_json
 from zerokit.errors import DocumentError
+from zerokit.files import write_file
 from zerokit.findings import Finding
 from zerokit.lint.accelerate_file import check_accelerate_yaml
 from zerokit.lint.rule import Rule
@@ -178,7 +179,7 @@ def main() -> None:
         if file.name not in written:
             file.unlink()
     for name, text in written.items():
-        (folder / name).write_text(text, encoding="utf-8")
+        write_file(folder / name, text)
 
 
 if __name__ == "__main__":

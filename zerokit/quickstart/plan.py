@@ -13,6 +13,7 @@ import yaml
 from zerokit.config import DeepSpeedConfig
 from zerokit.documents import parse_yaml, read_document
 from zerokit.errors import ConfigError
+from zerokit.files import write_file
 from zerokit.lint import check_document
 from zerokit.memory import Estimate, TrainingRun, estimate
 from zerokit.models import ModelShape, load_model_shape
@@ -147,17 +148,16 @@ def write_plan(plan: Plan) -> None:
     """
     plan.folder.mkdir(parents=True, exist_ok=True)
     config = quickstart_ds_config()
-    plan.ds_config_file.write_text(json.dumps(config.dump(), indent=2) + "\n", encoding="utf-8")
+    write_file(plan.ds_config_file, json.dumps(config.dump(), indent=2) + "\n")
     document = read_document(plan.ds_config_file)
     report = check_document(document, target="trainer", num_gpus=plan.devices.num_ranks)
     for problem in report.findings:
         if problem.severity == "error":
             raise ConfigError(problem.message, where=document.where(problem.path), hint=problem.hint)
     if not plan.own_recipe_file.exists():  # it may have been changed since the last time
-        plan.own_recipe_file.write_text(embedded_text("finetune.yaml"), encoding="utf-8")
+        write_file(plan.own_recipe_file, embedded_text("finetune.yaml"))
     for stage in plan.stages:
-        text = yaml.safe_dump(stage.recipe, sort_keys=False)
-        stage.recipe_file.write_text(text, encoding="utf-8")
+        write_file(stage.recipe_file, yaml.safe_dump(stage.recipe, sort_keys=False))
 
 
 def quickstart_ds_config() -> DeepSpeedConfig:

@@ -12,6 +12,7 @@ from zerokit.checkpoint.source import check_checkpoint
 from zerokit.distributed.extensions import check_compiler
 from zerokit.distributed.group import count_gpus, device_precision
 from zerokit.errors import ZerokitError
+from zerokit.files import write_file
 from zerokit.quickstart.launch import deepspeed_command, repository, run
 from zerokit.quickstart.plan import (
     GENERATION_BATCH_SIZE,
@@ -144,7 +145,7 @@ def _read_report(stage: Stage) -> dict[str, Any]:
 
 def _generate(plan: Plan) -> list[dict[str, Any]]:
     prompts = plan.folder / "questions.jsonl"
-    prompts.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in QUESTIONS), encoding="utf-8")
+    write_file(prompts, "".join(json.dumps({"prompt": text}) + "\n" for text in QUESTIONS))
     command = deepspeed_command(
         plan.devices,
         "launch/generate.py",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
+
+from zerokit.files import write_file
 
 _CLOSED = "closed"
 _SECONDS_BETWEEN_LOOKS = 0.01
@@ -59,9 +60,7 @@ class ObjectExchange:
     def _give(self, objects: list[Any], name: str) -> None:
         if self._folder is None:
             return
-        partial = self._folder / f"{name}.{os.getpid()}"
-        partial.write_bytes(pickle.dumps(objects))
-        partial.replace(self._folder / name)
+        write_file(self._folder / name, pickle.dumps(objects))
 
     def _take(self, objects: list[Any], name: str) -> bool:
         if self._folder is None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from zerokit.errors import ZerokitError
-from zerokit.rehearsal.files import unwritable
+from zerokit.files import new_file
 from zerokit.rehearsal.recording import CATEGORY_CODES, Recording, Space
 from zerokit.rehearsal.report import RehearsalReport
 from zerokit.rehearsal.timeline import phase_runs, thinned
@@ -75,11 +75,9 @@ def write_plot(
         _mark_capacity(axes, report.device.peak_bytes, gpu_memory_bytes)
         _label(axes, report)
         _legends(figure, axes, report)
-        metadata = {"Date": None} if path.suffix.lower() == ".svg" else None
-        try:
-            figure.savefig(path, dpi=150, metadata=metadata)
-        except OSError as error:
-            raise unwritable(path, error) from None
+        kind = path.suffix.lower()[1:]
+        with new_file(path) as file:
+            figure.savefig(file, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
 
 
 def _stack(axes: Axes, recording: Recording) -> None:

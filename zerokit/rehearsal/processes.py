@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 from pydantic import ValidationError
 
 from zerokit.errors import ZerokitError
+from zerokit.files import write_file
 from zerokit.rehearsal.job import RehearsalJob
 from zerokit.rehearsal.report import RehearsalReport
 from zerokit.units import quantity
@@ -56,7 +57,7 @@ class Worker:
         self._output = output
         self._log = Path(job.report_file).with_suffix(".log")
         job_file = Path(job.report_file).with_suffix(".job")
-        job_file.write_text(job.model_dump_json(), encoding="utf-8")
+        write_file(job_file, job.model_dump_json())
         # -P: what lies in the current folder must not stand in for the worker's own imports.
         command = [sys.executable, "-P", "-m", _WORKER, str(job_file)]
         if output is Output.SHOWN:

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zerokit.errors import DocumentError
+from zerokit.files import new_file
 from zerokit.reporting.categories import Category
 from zerokit.reporting.phases import RUN_PHASES
 
@@ -179,7 +180,7 @@ class Recording:
             for name in ("sites", "ops", "names", "step_marks", "collectives", "flops", "warnings", "made_up")
         }
         text = json.dumps({**rest, "allocator": dict(self.allocator), "meta": dict(self.meta)}, default=str)
-        with Path(path).open("wb") as file:
+        with new_file(path) as file:
             np.savez_compressed(file, events=self.events, blocks=self.blocks, rest=np.array(text))
 
     @classmethod

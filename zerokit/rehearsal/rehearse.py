@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from zerokit.errors import ZerokitError
+from zerokit.files import check_writable
 from zerokit.rehearsal.advice import advise as rehearse_changes
 from zerokit.rehearsal.analysis import combine
 from zerokit.rehearsal.config_findings import config_findings
 from zerokit.rehearsal.devices import VirtualDevice, card
-from zerokit.rehearsal.files import check_writable
 from zerokit.rehearsal.job import Overrides, RehearsalJob
 from zerokit.rehearsal.plot import check_plot
 from zerokit.rehearsal.processes import rehearse_quietly, rehearse_together

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from zerokit.rehearsal.files import unwritable
+from zerokit.files import new_file
 from zerokit.rehearsal.recording import CATEGORY_CODES, DTYPES, Array, Recording, Space
 from zerokit.reporting.phases import RUN_PHASES
 
@@ -38,11 +38,8 @@ def write_snapshot(recording: Recording, path: str | Path) -> None:
     Raises:
         ZerokitError: the file cannot be written.
     """
-    try:
-        with Path(path).open("wb") as file:
-            pickle.dump(snapshot(recording), file, protocol=_PROTOCOL)
-    except OSError as error:
-        raise unwritable(path, error) from None
+    with new_file(path) as file:
+        pickle.dump(snapshot(recording), file, protocol=_PROTOCOL)
 
 
 def snapshot(recording: Recording) -> Entry:

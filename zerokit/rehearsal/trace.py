@@ -10,13 +10,13 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 
-from zerokit.rehearsal.files import unwritable
+from zerokit.files import new_file
 from zerokit.rehearsal.recording import CATEGORY_CODES, Array, Collective, Recording, Space
 from zerokit.rehearsal.timeline import phase_runs, thinned
 from zerokit.reporting.phases import RUN_PHASES
@@ -42,20 +42,12 @@ def write_trace(recording: Recording, path: str | Path) -> None:
     Raises:
         ZerokitError: the file cannot be written.
     """
-    try:
-        with _open(Path(path)) as file:
-            file.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
-            for number, entry in enumerate(_entries(recording)):
-                file.write((",\n" if number else "") + json.dumps(entry, separators=(",", ":")))
-            file.write("\n]}\n")
-    except OSError as error:
-        raise unwritable(path, error) from None
-
-
-def _open(path: Path) -> AbstractContextManager[TextIO]:
-    if path.suffix == ".gz":
-        return gzip.open(path, "wt", encoding="utf-8")
-    return path.open("w", encoding="utf-8")
+    packed = Path(path).suffix == ".gz"
+    with new_file(path) as raw, gzip.GzipFile("", "wb", fileobj=raw) if packed else nullcontext(raw) as file:
+        file.write(b'{"displayTimeUnit": "ms", "traceEvents": [\n')
+        for number, entry in enumerate(_entries(recording)):
+            file.write(((",\n" if number else "") + json.dumps(entry, separators=(",", ":"))).encode())
+        file.write(b"\n]}\n")
 
 
 def _entries(recording: Recording) -> Iterator[Entry]:

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 from zerokit import console
 from zerokit.errors import LaunchError, ZerokitError
+from zerokit.files import write_file
 from zerokit.rehearsal import launchers
 from zerokit.rehearsal.cluster import Cluster, virtual_cluster
 from zerokit.rehearsal.job import RehearsalJob
@@ -136,7 +137,7 @@ def _write_results(job: RehearsalJob, cluster: Cluster) -> None:
         report = analysis.analyse(recording, job)
         if gaps:
             report = report.model_copy(update={"warnings": [*report.warnings, *gaps]})
-        Path(job.report_file).write_text(report.model_dump_json(indent=2), encoding="utf-8")
+        write_file(job.report_file, report.model_dump_json(indent=2))
         if job.recording_file:
             recording.save(job.recording_file)
         if job.trace_file:

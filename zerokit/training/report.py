@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from zerokit.documents import finite
+from zerokit.files import write_file
 
 REPORT_FILE = "run.json"
 
@@ -45,7 +46,6 @@ class RunReport:
     def write(self, output_dir: Path) -> Path:
         """Write ``run.json`` into `output_dir`, whole or not at all."""
         file = output_dir / REPORT_FILE
-        staging = file.with_suffix(".json.part")
         text = json.dumps(finite(asdict(self)), indent=2, default=str, allow_nan=False)
-        staging.write_text(text + "\n", encoding="utf-8")
-        return staging.replace(file)
+        write_file(file, text + "\n")
+        return file

@@ -68,8 +68,8 @@ def run(group: RankGroup, prepared: Prepared) -> RunReport:
         recipe=prepared.loaded.recipe.model_dump(exclude_unset=True),
         ds_config=prepared.resolved.ds_config,
     )
+    group.together(lambda: report.write(prepared.output_dir) if group.ranks.is_main else None)
     if group.ranks.is_main:
-        report.write(prepared.output_dir)
         _print_summary(report, prepared, len(files))
     return report
 

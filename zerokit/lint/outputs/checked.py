@@ -21,11 +21,11 @@ class CheckedFile:
     name: str
     """As the person gave it."""
     report: Report
-    """What is (still) wrong with it; empty for a file that cannot be read."""
+    """What is (still) wrong with it; empty for a file with an error."""
     fixed: tuple[Finding, ...] = ()
     """What was mended."""
     error: ZerokitError | None = None
-    """Why it cannot be read."""
+    """Why it cannot be read, or written."""
 
     @property
     def error_place(self) -> tuple[int | None, int | None]:

@@ -25,7 +25,7 @@ def print_text(
     """Print findings, a line for each file without any, what was not checked, and a summary.
 
     Args:
-        files: what was checked; those that cannot be read are left out.
+        files: what was checked; those with an error are left out.
         print_line: prints the parts of one line, one behind the other.
         narrowed: whether only some rules or severities were asked for, which leaves more to be wrong.
     """

@@ -1,0 +1,201 @@
+"""Files are written whole or not at all, and stay what they were: their permissions, their links."""
+
+from __future__ import annotations
+
+import ast
+import errno
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import zerokit
+from zerokit.errors import ZerokitError
+from zerokit.files import check_writable, new_file, write_file
+
+PACKAGE = Path(zerokit.__file__).parent
+
+KILLED = """
+import os, signal, sys
+from zerokit.files import write_file
+os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+write_file(sys.argv[1], "new")
+"""
+
+
+def test_a_process_that_is_killed_before_the_last_step_leaves_the_old_file(tmp_path: Path) -> None:
+    file = tmp_path / "ds.json"
+    file.write_text("old")
+    ended = subprocess.run([sys.executable, "-c", KILLED, file], timeout=60, check=False)
+    assert ended.returncode == -signal.SIGKILL
+    assert file.read_text() == "old"
+    write_file(file, "new")  # what the killed one left is in nobody's way
+    assert file.read_text() == "new"
+
+
+FULL = """
+import resource, signal, sys
+from zerokit.errors import ZerokitError
+from zerokit.files import write_file
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+try:
+    write_file(sys.argv[1], "x" * 100_000)
+except ZerokitError as error:
+    print(error)
+"""
+
+
+def test_what_does_not_fit_on_the_disk_leaves_the_old_file_and_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "ds.json"
+    file.write_text("old")
+    command = [sys.executable, "-c", FULL, file]
+    ended = subprocess.run(command, timeout=60, capture_output=True, text=True, check=True)
+    assert ended.stdout.startswith(f"{file}: cannot be written: {os.strerror(errno.EFBIG)}. ")
+    assert ended.stdout.count("\n") == 1
+    assert file.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
+def test_a_full_disk_asks_for_room() -> None:
+    with pytest.raises(ZerokitError, match=r"^/dev/full: cannot be written: No space left.* Make room"):
+        write_file("/dev/full", "x" * 100_000)
+
+
+def test_a_block_that_fails_leaves_the_old_file_and_its_own_error(tmp_path: Path) -> None:
+    file = tmp_path / "ds.json"
+    file.write_text("old")
+    with pytest.raises(ZeroDivisionError), new_file(file) as opened:
+        opened.writelines([b"half", b"%d" % (1 // 0)])
+    assert file.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_the_old_file_stands_until_the_block_ends(tmp_path: Path) -> None:
+    file = tmp_path / "ds.json"
+    file.write_text("old")
+    with new_file(file) as opened:
+        opened.write(b"new")
+        opened.flush()
+        assert file.read_text() == "old"
+    assert file.read_text() == "new"
+
+
+@settings(deadline=None)
+@given(st.sampled_from([0o600, 0o640, 0o644, 0o664, 0o755]), st.sampled_from([0o002, 0o022, 0o077]))
+def test_an_existing_file_keeps_its_mode_and_a_new_one_follows_the_umask(
+    tmp_path_factory: pytest.TempPathFactory, mode: int, umask: int
+) -> None:
+    folder = tmp_path_factory.mktemp("modes")
+    old, new = folder / "old", folder / "new"
+    old.touch()
+    old.chmod(mode)
+    before = os.umask(umask)
+    try:
+        write_file(old, "a")
+        write_file(new, "b")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(old.stat().st_mode) == mode
+    assert stat.S_IMODE(new.stat().st_mode) == 0o666 & ~umask
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["link to a file", "link to no file yet"])
+def test_a_link_stays_a_link(tmp_path: Path, there: bool) -> None:
+    real, link = tmp_path / "folder" / "real.json", tmp_path / "link.json"
+    real.parent.mkdir()
+    if there:
+        real.touch()
+    link.symlink_to("folder/real.json")
+    write_file(link, "new")
+    assert link.is_symlink()
+    assert real.read_text() == "new"
+    assert list(real.parent.iterdir()) == [real]
+
+
+def test_a_pipe_is_written_not_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_file(pipe, "through")
+    assert os.read(reader, 100) == b"through"
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    os.close(reader)
+
+
+def test_a_name_of_the_greatest_length(tmp_path: Path) -> None:
+    write_file(tmp_path / ("ü" * 127), "x")
+    assert [file.name for file in tmp_path.iterdir()] == ["ü" * 127]
+
+
+def is_there(folder: Path) -> Path:
+    (folder / "file").touch()
+    return folder / "file"
+
+
+def is_read_only(folder: Path) -> Path:
+    is_there(folder).chmod(0o444)
+    return folder / "file"
+
+
+@pytest.mark.parametrize(
+    ("make", "force", "message"),
+    [
+        (lambda folder: folder, True, "is a folder. Name a file in it"),
+        (lambda folder: folder / "no" / "x", True, "cannot be written: its folder does not exist. Make "),
+        (lambda folder: is_there(folder) / "x", True, "cannot be written: its folder does not exist. Make "),
+        (is_there, False, "the file exists. Add --force to overwrite it"),
+        (is_read_only, True, "cannot be written: the file is read-only. Name another, or allow it"),
+    ],
+)
+def test_what_cannot_be_written_is_one_line_and_left_alone(
+    make: Callable[[Path], Path], force: bool, message: str, tmp_path: Path
+) -> None:
+    path = make(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    for attempt in (check_writable, lambda path, force: write_file(path, "x", force=force)):
+        with pytest.raises(ZerokitError) as caught:
+            attempt(path, force=force)
+        assert str(caught.value).startswith(f"{path}: {message}")
+    assert sorted(tmp_path.rglob("*")) == before
+    assert not path.is_file() or path.read_bytes() == b""
+
+
+def writes_by_itself(node: ast.AST) -> bool:
+    """Whether a call writes a file past :mod:`zerokit.files`: `write_text`, `open(..., "w")`."""
+    if not isinstance(node, ast.Call):
+        return False
+    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    if name in ("write_text", "write_bytes", "NamedTemporaryFile", "savez", "savez_compressed"):
+        return not (node.args and isinstance(node.args[0], ast.Name) and node.args[0].id == "file")
+    modes = [word.value for word in node.args if isinstance(word, ast.Constant) and name == "open"]
+    return any(isinstance(mode, str) and mode[:1] in "wax" for mode in modes)
+
+
+ALLOWED = {
+    "files.py": "the writer itself",
+    "distributed/extensions.py": "a lock",
+    "generation/output.py": "results as they come, which a broken run leaves behind",
+    "quickstart/launch.py": "the log of a process",
+    "rehearsal/build.py": "a lock",
+    "rehearsal/processes.py": "the log of a process",
+    "training/measure.py": "a switch of the kernel's",
+    "training/progress.py": "lines added as they come",
+}
+
+
+def test_nothing_else_writes_files() -> None:
+    found = {
+        file.relative_to(PACKAGE).as_posix()
+        for file in PACKAGE.rglob("*.py")
+        if any(map(writes_by_itself, ast.walk(ast.parse(file.read_text(encoding="utf-8")))))
+    }
+    assert found == set(ALLOWED)
