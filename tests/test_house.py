@@ -30,7 +30,7 @@ ALLOWED = {
     "hardware": BASE,
     "reporting": BASE,
     "memory": BASE | {"config", "models", "hardware", "reporting"},
-    "lint": BASE | {"config", "resolving", "releases", "recipe", "models"},
+    "lint": BASE | {"config", "resolving", "releases", "recipe", "models", "reporting"},
     # The face of the Python API: a config that can check and resolve itself.
     "ds_config": BASE | {"config", "resolving", "recipe", "models", "lint"},
     "estimation": BASE | {"config", "resolving", "writing", "models", "memory", "reporting"},

@@ -1,4 +1,4 @@
-"""Where zerokit writes for people: the consoles, the table style and the progress bar.
+"""Where zerokit writes for people: the consoles and the progress bar.
 
 Results go to stdout; progress, notes and errors to stderr, so that stdout can be piped. Colours and
 live bars switch themselves off when the stream is not a terminal, or when ``NO_COLOR`` is set.
@@ -7,7 +7,6 @@ live bars switch themselves off when the stream is not a terminal, or when ``NO_
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,6 @@ from zerokit.errors import ZerokitError
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
-    from rich.table import Table
 
 
 @cache
@@ -42,20 +40,6 @@ def print_error(error: ZerokitError) -> None:
     console.print("zerokit: error:", style="bold red", end=" ", highlight=False)
     console.print(str(error), markup=False, highlight=False, soft_wrap=True)
     sys.stderr.flush()
-
-
-def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """A table in zerokit's one style; cells are plain text, the first column is the row's name."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    result = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
-    for index, column in enumerate(columns):
-        result.add_column(column, style="bold" if index == 0 else "", overflow="fold")
-    for row in rows:
-        result.add_row(*(Text(cell) for cell in row))
-    return result
 
 
 def progress(*, transient: bool = False) -> Progress:

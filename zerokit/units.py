@@ -63,6 +63,13 @@ def format_bytes(num_bytes: int | float) -> str:
     return f"{num_bytes:.0f} B"
 
 
+def format_span(low_bytes: int, high_bytes: int) -> str:
+    """Print an interval of sizes, the unit once if it is the same: ``"53.06 to 61.19 GiB"``."""
+    low, high = format_bytes(low_bytes), format_bytes(high_bytes)
+    number, unit = low.split()
+    return f"{number if high.endswith(f' {unit}') else low} to {high}"
+
+
 def format_count(count: int | float) -> str:
     """Print a count in short scale with three significant digits: ``"7.50B"``, ``"4.72M"``."""
     magnitude = abs(count)

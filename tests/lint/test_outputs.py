@@ -9,7 +9,7 @@ from zerokit.documents import parse_json
 from zerokit.errors import DocumentError
 from zerokit.findings import Finding
 from zerokit.lint import Report, check_document
-from zerokit.lint.outputs import CheckedFile, counted, print_text, to_data, to_github, to_sarif
+from zerokit.lint.outputs import CheckedFile, counted, text_lines, to_data, to_github, to_sarif
 from zerokit.lint.outputs.sarif import SCHEMA
 from zerokit.lint.selection import Selection
 
@@ -33,9 +33,7 @@ BROKEN = CheckedFile(
 
 
 def lines(*files: CheckedFile) -> list[str]:
-    printed: list[str] = []
-    print_text(files, lambda parts: printed.append("".join(text for text, _ in parts)))
-    return printed
+    return ["".join(text for text, _ in line) for line in text_lines(files)]
 
 
 def test_the_example_has_what_the_tests_speak_of() -> None:

@@ -14,7 +14,7 @@ from zerokit.lint import Report, check_document
 from zerokit.lint.accelerate_file import check_accelerate_yaml
 from zerokit.lint.examples import llama_8b, mixture_of_experts
 from zerokit.lint.fix import fix_document
-from zerokit.lint.outputs import CheckedFile, print_text, to_data, to_github, to_sarif
+from zerokit.lint.outputs import CheckedFile, text_lines, to_data, to_github, to_sarif
 from zerokit.lint.rewrite import EditError, edit_data
 from zerokit.lint.run import all_rules
 
@@ -86,7 +86,7 @@ def has_good_form(report: Report) -> None:
         assert finding.hint
         assert finding.message
     checked = [CheckedFile("x.json", report)]
-    print_text(checked, lambda parts: None)
+    assert list(text_lines(checked))
     assert to_data(checked)
     assert to_sarif(checked)
     assert to_github(checked).count("\n") == len(report.findings)

@@ -44,9 +44,9 @@ def test_the_figures_are_printed(printed: Any) -> None:
         "Not written: checkpoint in runs/a",
     ):
         assert line in text
-    assert "Fits: needs 1.39 GiB to 3.30 GiB of 80.00 GiB" in text
-    assert "allocated to reserved: 864.00 MiB to 950.40 MiB" in text
-    assert "CUDA context, an estimate: 481.28 MiB to 942.08 MiB" in text
+    assert "Fits: needs 1.39 to 3.30 GiB of 80.00 GiB" in text
+    assert "allocated to reserved: 864.00 to 950.40 MiB" in text
+    assert "CUDA context, an estimate: 481.28 to 942.08 MiB" in text
 
 
 def test_findings_about_the_ds_config_are_one_line_each(printed: Any) -> None:

@@ -208,6 +208,7 @@ def _print(
     checked: Sequence[CheckedFile], output_format: str, diffs: Sequence[str], *, narrowed: bool
 ) -> None:
     from zerokit.lint import outputs
+    from zerokit.reporting.terminal import show_lines
 
     if output_format == "json":
         print_json(outputs.to_data(checked) | ({"diff": "".join(diffs)} if diffs else {}))
@@ -218,24 +219,7 @@ def _print(
     elif any(diffs):
         typer.echo("".join(diffs), nl=False)
     else:
-        outputs.print_text(checked, _line_printer(), narrowed=narrowed)
-
-
-def _line_printer() -> Any:
-    """Prints the parts of a line: in colours on a terminal, plainly elsewhere, where rich costs time."""
-    import os
-    import sys
-
-    if not sys.stdout.isatty() and not os.environ.get("FORCE_COLOR"):
-        return lambda parts: typer.echo("".join(text for text, _ in parts))
-    from zerokit.console import stdout
-
-    def print_line(parts: Sequence[tuple[str, str]]) -> None:
-        from rich.text import Text
-
-        stdout().print(Text.assemble(*parts), soft_wrap=True)
-
-    return print_line
+        show_lines(outputs.text_lines(checked, narrowed=narrowed))
 
 
 def _exit(checked: Sequence[CheckedFile], checker: _Checker) -> None:

@@ -64,14 +64,14 @@ def _as_data(left: Path, right: Path, found: tuple[Difference, ...]) -> dict[str
 
 
 def _print_text(left: Path, right: Path, found: tuple[Difference, ...]) -> None:
-    from zerokit.cli.columns import columns
     from zerokit.documents import dotted
+    from zerokit.reporting.tables import aligned
 
     acting = [difference for difference in found if difference.without_effect is None]
     idle = [difference for difference in found if difference.without_effect is not None]
     if acting:
         rows = [(dotted(one.path), _show(one.left), _show(one.right)) for one in acting]
-        for line in columns([("key", str(left), str(right)), *rows]):
+        for line in aligned([("key", str(left), str(right)), *rows]):
             typer.echo(line)
     else:
         typer.echo(f"{left} and {right} do the same")

@@ -124,6 +124,7 @@ def _answer(
 ) -> None:
     from zerokit.estimation import Runs, find_limits, sweep, verdict
     from zerokit.estimation.data import as_data, sweep_data
+    from zerokit.reporting.verdicts import exit_code
 
     if axes.varied and (find or explain):
         raise ConfigError(
@@ -148,8 +149,7 @@ def _answer(
         print_json(data)
     else:
         _print_text(answers, axes, limits, explain)
-    if memory is not None and all(one is not None and one.verdict == "does not fit" for _, one in answers):
-        raise typer.Exit(1)
+    raise typer.Exit(exit_code(fit.verdict for _, fit in answers if fit is not None))
 
 
 def _print_text(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
@@ -20,16 +19,9 @@ def explain(
 ) -> None:
     """Say what a key of a ds_config does, or what a rule of zerokit check finds and why."""
     from zerokit.lint import explain as explaining
+    from zerokit.reporting.terminal import show_markdown
 
     if name is None:
         typer.echo(explaining.overview(), nl=False)
         return
-    text = explaining.explain(name)
-    if not sys.stdout.isatty():
-        typer.echo(text, nl=False)
-        return
-    from rich.markdown import Markdown
-
-    from zerokit.console import stdout
-
-    stdout().print(Markdown(text))
+    show_markdown(explaining.explain(name))

@@ -136,6 +136,7 @@ def rehearse(
 
 def _give(report: RehearsalReport, output_format: str, output: Path | None) -> None:
     from zerokit.rehearsal.table import print_report
+    from zerokit.reporting.verdicts import exit_code
 
     data = report.model_dump()
     if output is not None:
@@ -144,8 +145,7 @@ def _give(report: RehearsalReport, output_format: str, output: Path | None) -> N
         print_json(data)
     else:
         print_report(report)
-    if report.fit.verdict == "does not fit":
-        raise typer.Exit(1)
+    raise typer.Exit(exit_code([report.fit.verdict]))
 
 
 def _gpu_memory(text: str) -> int:

@@ -196,13 +196,13 @@ def _shown(resolution: Resolution, show_all: bool) -> list[Value]:
 
 
 def _print_text(resolution: Resolution, show_all: bool) -> None:
-    from zerokit.cli.columns import columns
     from zerokit.documents import dotted
+    from zerokit.reporting.tables import aligned
     from zerokit.units import quantity
 
     shown = _shown(resolution, show_all)
     rows = [(dotted(value.path), _show(value), value.origin, _detail(value)) for value in shown]
-    for line in columns([("key", "value", "origin", "from"), *rows]):
+    for line in aligned([("key", "value", "origin", "from"), *rows]):
         typer.echo(line)
     hidden = len(resolution.values) - len(shown)
     if hidden:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from zerokit.console import stdout
 from zerokit.estimation.states import states_lines
 from zerokit.estimation.table import heading
 from zerokit.memory import Device, Estimate, Term
 from zerokit.reporting.phases import PHASES, phase_words
-from zerokit.units import format_bytes
+from zerokit.reporting.terminal import show
+from zerokit.units import format_bytes, format_span
 
 _DEVICES: tuple[tuple[str, tuple[Device, ...]], ...] = (
     ("On one GPU", ("gpu",)),
@@ -25,9 +25,7 @@ _CERTAINTIES = {
 
 def print_explanation(answer: Estimate) -> None:
     """Print the arithmetic on stdout, line by line."""
-    console = stdout()
-    for line in explanation(answer):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    show(explanation(answer))
 
 
 def explanation(answer: Estimate) -> Iterator[str]:
@@ -66,9 +64,7 @@ def _by_phase(terms: list[Term]) -> Iterator[str]:
 
 def _lines(term: Term, indent: str) -> Iterator[str]:
     where = f", {term.device}" if term.device in ("pinned", "pageable") else ""
-    size = format_bytes(term.bytes)
-    if term.low != term.high:
-        size = f"{format_bytes(term.low)} to {format_bytes(term.high)}"
+    size = format_bytes(term.bytes) if term.low == term.high else format_span(term.low, term.high)
     yield f"{indent}{term.name}{where}: {size}"
     yield f"{indent}  {term.formula}"
     yield f"{indent}  {_CERTAINTIES[term.certainty]}; {term.source}; DeepSpeed {term.versions}"

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from zerokit.errors import ConfigError
 from zerokit.estimation.request import Question, Runs
 from zerokit.memory import Estimate, estimate
 from zerokit.models import ModelShape
-
-Verdict = Literal["fits", "tight", "does not fit"]
+from zerokit.reporting.verdicts import Verdict, judge
 
 _SEQ_STEP = 64
 """Lengths are tried in multiples of this."""
@@ -25,7 +23,6 @@ class Fit:
     """A run against the memory of one GPU."""
 
     verdict: Verdict
-    """``tight``: it depends on what is only known as an interval."""
     needed_low_bytes: int
     needed_high_bytes: int
     gpu_memory_bytes: int
@@ -46,11 +43,7 @@ class Limits:
 def verdict(answer: Estimate, gpu_memory_bytes: int) -> Fit:
     """Compare the peak, with all that is guessed at its least and at its most, with a GPU's memory."""
     low, high = answer.device_low_bytes, answer.device_high_bytes
-    if high <= gpu_memory_bytes:
-        word: Verdict = "fits"
-    else:
-        word = "tight" if low <= gpu_memory_bytes else "does not fit"
-    return Fit(word, low, high, gpu_memory_bytes)
+    return Fit(judge(low, high, gpu_memory_bytes), low, high, gpu_memory_bytes)
 
 
 def find_limits(question: Question, gpu_memory_bytes: int, runs: Runs | None = None) -> Limits:

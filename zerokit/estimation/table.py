@@ -5,23 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from zerokit.console import stdout, table
 from zerokit.estimation.fit import Fit, Limits
 from zerokit.estimation.states import host_at_peak, states_lines
 from zerokit.memory import Estimate, Term
 from zerokit.memory.settings import settings_of
 from zerokit.reporting.phases import phase_words
-from zerokit.units import GIB, format_bytes, format_count, quantity
+from zerokit.reporting.tables import table
+from zerokit.reporting.terminal import show
+from zerokit.reporting.verdicts import SHORT, verdict_line
+from zerokit.units import GIB, format_bytes, format_count, format_span, quantity
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from zerokit.reporting.terminal import Part
+
 _MOST_LINES = 14
-_VERDICTS = {
-    "fits": "Fits",
-    "tight": "Tight: it fits or not by what is only known as an interval",
-    "does not fit": "Does not fit",
-}
 _LONGEST_FORMULA = 40
 """Longer ones are for --explain."""
 REHEARSE = "zerokit rehearse runs the real script where an estimate is not enough"
@@ -29,24 +28,15 @@ REHEARSE = "zerokit rehearse runs the real script where an estimate is not enoug
 
 def print_estimate(answer: Estimate, fit: Fit | None = None, limits: Limits | None = None) -> None:
     """Print one estimate on stdout."""
-    _print(_parts(answer, fit, limits))
+    show(_parts(answer, fit, limits))
 
 
 def print_sweep(answers: list[tuple[Estimate, Fit | None]], varied: tuple[str, ...]) -> None:
     """Print several on stdout: one line each, the sizes that differ first."""
-    _print(_sweep_parts(answers, varied))
+    show(_sweep_parts(answers, varied))
 
 
-def _print(parts: Iterable[Table | str]) -> None:
-    console = stdout()
-    for part in parts:
-        if isinstance(part, str):
-            console.print(part, markup=False, highlight=False, soft_wrap=True)
-        else:
-            console.print(part)
-
-
-def _parts(answer: Estimate, fit: Fit | None, limits: Limits | None) -> Iterator[Table | str]:
+def _parts(answer: Estimate, fit: Fit | None, limits: Limits | None) -> Iterator[Part]:
     yield heading(answer)
     yield ""
     yield _states(answer)
@@ -61,7 +51,8 @@ def _parts(answer: Estimate, fit: Fit | None, limits: Limits | None) -> Iterator
     if answer.nvme.per_rank_bytes:
         yield _terms("On NVMe, one rank", answer.terms_of("nvme"))
     yield from _overheads(answer)
-    yield from _fit_lines(fit)
+    if fit is not None:
+        yield verdict_line(fit.verdict, fit.needed_low_bytes, fit.needed_high_bytes, fit.gpu_memory_bytes)
     yield from _limit_lines(answer, fit, limits)
     yield from _notes(answer)
 
@@ -115,7 +106,7 @@ def _memory(answer: Estimate) -> Table:
             format_bytes(device.steady_bytes),
             f"in {phase_words(device.peak_phase)}",
         ),
-        ("  and outside it", _span(answer.device_low_bytes, answer.device_high_bytes), "", "guess"),
+        ("  and outside it", format_span(answer.device_low_bytes, answer.device_high_bytes), "", "guess"),
         (
             "Host, one rank",
             format_bytes(host.peak_bytes),
@@ -171,13 +162,7 @@ def _short(symbols: str) -> str:
 
 def _overheads(answer: Estimate) -> Iterator[str]:
     for term in answer.overheads:
-        yield f"Beside it, a guess: {term.name}, {_span(term.low, term.high)}; {term.source}"
-
-
-def _fit_lines(fit: Fit | None) -> Iterator[str]:
-    if fit is not None:
-        needed = _span(fit.needed_low_bytes, fit.needed_high_bytes)
-        yield f"{_VERDICTS[fit.verdict]}: needs {needed} of {format_bytes(fit.gpu_memory_bytes)}"
+        yield f"Beside it, a guess: {term.name}, {format_span(term.low, term.high)}; {term.source}"
 
 
 def _limit_lines(answer: Estimate, fit: Fit | None, limits: Limits | None) -> Iterator[str]:
@@ -208,9 +193,7 @@ def _notes(answer: Estimate) -> Iterator[str]:
         yield f"Hint: {REHEARSE}"
 
 
-def _sweep_parts(
-    answers: list[tuple[Estimate, Fit | None]], varied: tuple[str, ...]
-) -> Iterator[Table | str]:
+def _sweep_parts(answers: list[tuple[Estimate, Fit | None]], varied: tuple[str, ...]) -> Iterator[Part]:
     first, fit = answers[0]
     yield heading(first, without=varied)
     yield ""
@@ -249,7 +232,7 @@ def _sweep_row(answer: Estimate, fit: Fit | None, varied: tuple[str, ...], has_n
     ]
     row += [_gib(answer.nvme.per_node_bytes)] * has_nvme
     if fit is not None:
-        row.append({"fits": "yes", "tight": "tight", "does not fit": "no"}[fit.verdict])
+        row.append(SHORT[fit.verdict])
     return tuple(row)
 
 
@@ -262,10 +245,3 @@ def _verdicts(answers: list[tuple[Estimate, Fit | None]]) -> Iterator[str]:
 
 def _gib(num_bytes: int) -> str:
     return f"{num_bytes / GIB:,.{1 if num_bytes >= 10 * GIB else 2}f}"
-
-
-def _span(low: int, high: int) -> str:
-    first, second = format_bytes(low), format_bytes(high)
-    if first.split()[1] == second.split()[1]:
-        first = first.split()[0]
-    return f"{first} to {second}"

@@ -17,6 +17,7 @@ from zerokit.errors import ConfigError, nearest
 from zerokit.lint.documentation import page
 from zerokit.lint.rule import Rule
 from zerokit.lint.run import all_rules
+from zerokit.reporting.tables import aligned
 from zerokit.resolving.auto import FILLED_BY
 
 _TYPES = {"bool": "true or false", "int": "a whole number", "float": "a number", "str": "a text"}
@@ -43,9 +44,8 @@ def explain(name: str) -> str:
 def overview() -> str:
     """All rules, a line each, and how to ask for more."""
     rules = all_rules().values()
-    width = max(len(rule.id) for rule in rules)
-    lines = [f"{rule.id:{width}}  {rule.severity:7}  {rule.title}{_needs(rule)}" for rule in rules]
-    return "\n".join([*lines, "", "zerokit explain RULE or KEY says more of one", ""])
+    rows = [(rule.id, rule.severity, f"{rule.title}{_needs(rule)}") for rule in rules]
+    return "\n".join([*aligned(rows), "", "zerokit explain RULE or KEY says more of one", ""])
 
 
 def _needs(rule: Rule) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zerokit import __version__, console
 from zerokit.checkpoint.source import check_checkpoint
@@ -25,7 +26,12 @@ from zerokit.quickstart.plan import (
     make_plan,
     write_plan,
 )
+from zerokit.reporting.tables import table
+from zerokit.reporting.terminal import show
 from zerokit.units import format_bytes, format_count, format_seconds, quantity
+
+if TYPE_CHECKING:
+    from zerokit.reporting.terminal import Part
 
 _CPU_RANKS = 2
 
@@ -71,7 +77,7 @@ def quickstart(folder: Path, *, fresh: bool = False, max_steps: int | None = Non
         say(f"\n      {answer['prompt'].splitlines()[0]}\n      Answer:{answer['completion'].rstrip()}")
 
     say("\n[7/7] Summary")
-    _summarize(plan, reports, time.monotonic() - start)
+    show(_summary(plan, reports, time.monotonic() - start))
 
 
 def find_devices() -> Devices:
@@ -159,7 +165,9 @@ def _generate(plan: Plan) -> list[dict[str, Any]]:
     return [json.loads(line) for line in plan.answers_file.read_text(encoding="utf-8").splitlines()]
 
 
-def _summarize(plan: Plan, reports: list[dict[str, Any]], seconds: float) -> None:
+def _summary(plan: Plan, reports: list[dict[str, Any]], seconds: float) -> Iterator[Part]:
+    from rich.text import Text
+
     rows = [
         (
             stage.name,
@@ -170,25 +178,20 @@ def _summarize(plan: Plan, reports: list[dict[str, Any]], seconds: float) -> Non
         )
         for stage, report in zip(plan.stages, reports, strict=True)
     ]
-    columns = ("run", "held-out loss", "tokens/s", "peak expected", "measured")
-    out = console.stdout()
-    out.print(console.table("", columns, rows))
+    yield table("", ("run", "held-out loss", "tokens/s", "peak expected", "measured"), rows)
     if plan.devices.kind == "CPU":
-        out.print("Expected: tensors. Measured, on CPU: the growth of a process and its libraries.")
+        yield "Expected: tensors. Measured, on CPU: the growth of a process and its libraries."
     for stage in plan.stages:
-        out.print(f"{stage.name}: {_shown(stage.folder)}", highlight=False, soft_wrap=True)
-    out.print(f"answers: {_shown(plan.answers_file)}", highlight=False, soft_wrap=True)
-    out.print(f"Everything took {format_seconds(seconds)}.\n")
+        yield f"{stage.name}: {_shown(stage.folder)}"
+    yield f"answers: {_shown(plan.answers_file)}"
+    yield f"Everything took {format_seconds(seconds)}.\n"
     own = _shown(plan.own_recipe_file)
-    out.print("Next, on your own model and data, after 'source .venv/bin/activate':", style="bold")
-    out.print(f"  (name them in {own})", markup=False, highlight=False, soft_wrap=True)
+    yield Text("Next, on your own model and data, after 'source .venv/bin/activate':", style="bold")
+    yield f"  (name them in {own})"
     deepspeed = f"deepspeed --num_gpus {plan.devices.num_ranks}"
-    for command in (
-        "zerokit config --zero-stage 3 --offload-optimizer cpu -o my_ds_config.json",
-        f"{deepspeed} launch/train.py --recipe {own} --deepspeed my_ds_config.json",
-        f"{deepspeed} launch/generate.py --model runs/mine --prompt 'Hello' -o answers.jsonl",
-    ):
-        out.print(f"  {command}", markup=False, highlight=False, soft_wrap=True)
+    yield "  zerokit config --zero-stage 3 --offload-optimizer cpu -o my_ds_config.json"
+    yield f"  {deepspeed} launch/train.py --recipe {own} --deepspeed my_ds_config.json"
+    yield f"  {deepspeed} launch/generate.py --model runs/mine --prompt 'Hello' -o answers.jsonl"
 
 
 def _shown(path: Path) -> str:

@@ -33,10 +33,10 @@ from zerokit.rehearsal.report import (
     RunFacts,
     SiteMemory,
     StepMemory,
-    Verdict,
 )
 from zerokit.rehearsal.timeline import peak_event
 from zerokit.reporting.phases import RUN_PHASES
+from zerokit.reporting.verdicts import VERDICTS, judge
 
 T = TypeVar("T")
 
@@ -228,17 +228,12 @@ def _fit(device: DeviceMemory, job: RehearsalJob, group_sizes: set[int]) -> Fit:
     lines = overheads(job.num_gpus, job.gpus_per_node, group_sizes)
     low = device.peak_bytes + sum(line.low_bytes for line in lines)
     high = device.reserved_peak_bytes + sum(line.high_bytes for line in lines)
-    verdict: Verdict = "tight"
-    if low > job.gpu_memory_bytes:
-        verdict = "does not fit"
-    elif high <= job.gpu_memory_bytes:
-        verdict = "fits"
     return Fit(
         gpu_memory_bytes=job.gpu_memory_bytes,
         overheads=lines,
         low_bytes=low,
         high_bytes=high,
-        verdict=verdict,
+        verdict=judge(low, high, job.gpu_memory_bytes),
     )
 
 
@@ -337,7 +332,7 @@ def _nvme_of_node(first: RehearsalReport, last: RehearsalReport) -> NvmeMemory |
 
 
 def _need(fit: Fit) -> tuple[int, int]:
-    return ("fits", "tight", "does not fit").index(fit.verdict), fit.high_bytes
+    return VERDICTS.index(fit.verdict), fit.high_bytes
 
 
 def _rank(report: RehearsalReport) -> RankMemory:

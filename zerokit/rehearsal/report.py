@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-Verdict = Literal["fits", "tight", "does not fit"]
+from zerokit.reporting.verdicts import Verdict
 
 
 class _Part(BaseModel):

@@ -6,36 +6,30 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from zerokit.console import stdout, table
 from zerokit.rehearsal.report import BlockMemory, Fit, RehearsalReport
 from zerokit.reporting.categories import category_words
 from zerokit.reporting.phases import phase_words
-from zerokit.units import format_bytes, format_count, format_seconds, quantity
+from zerokit.reporting.tables import table
+from zerokit.reporting.terminal import show
+from zerokit.reporting.verdicts import verdict_line
+from zerokit.units import format_bytes, format_count, format_seconds, format_span, quantity
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from zerokit.reporting.terminal import Part
+
 _STEPS_DIFFER = 0.01
 """Of the peak; less is noise from caches and small buffers."""
 _MOST_LINES = 10
-_VERDICTS = {
-    "fits": "Fits",
-    "tight": "Tight: it fits or not by what the estimates below leave open",
-    "does not fit": "Does not fit",
-}
 
 
 def print_report(report: RehearsalReport) -> None:
     """Print `report` on stdout."""
-    console = stdout()
-    for part in _parts(report):
-        if isinstance(part, str):
-            console.print(part, markup=False, highlight=False, soft_wrap=True)
-        else:
-            console.print(part)
+    show(_parts(report))
 
 
-def _parts(report: RehearsalReport) -> Iterator[Table | str]:
+def _parts(report: RehearsalReport) -> Iterator[Part]:
     yield _heading(report)
     yield ""
     yield _memory(report)
@@ -124,18 +118,13 @@ def _ranks(report: RehearsalReport) -> Iterator[Table]:
         )
 
 
-def _fit_lines(fit: Fit) -> Iterator[str]:
+def _fit_lines(fit: Fit) -> Iterator[Part]:
     allocated = fit.low_bytes - sum(line.low_bytes for line in fit.overheads)
     reserved = fit.high_bytes - sum(line.high_bytes for line in fit.overheads)
-    needed = f"needs {_span(fit.low_bytes, fit.high_bytes)}"
-    yield f"{_VERDICTS[fit.verdict]}: {needed} of {format_bytes(fit.gpu_memory_bytes)}"
-    yield f"  allocated to reserved: {_span(allocated, reserved)}"
+    yield verdict_line(fit.verdict, fit.low_bytes, fit.high_bytes, fit.gpu_memory_bytes)
+    yield f"  allocated to reserved: {format_span(allocated, reserved)}"
     for line in fit.overheads:
-        yield f"  {line.name}, an estimate: {_span(line.low_bytes, line.high_bytes)}; {line.source}"
-
-
-def _span(low: int, high: int) -> str:
-    return f"{format_bytes(low)} to {format_bytes(high)}"
+        yield f"  {line.name}, an estimate: {format_span(line.low_bytes, line.high_bytes)}; {line.source}"
 
 
 def _phases(report: RehearsalReport) -> Table:
@@ -206,7 +195,7 @@ def _tensor(block: BlockMemory) -> str:
     return f"{block.dtype} {shape}".strip() if block.shape or block.dtype != "unknown" else ""
 
 
-def _communication(report: RehearsalReport) -> Iterator[Table | str]:
+def _communication(report: RehearsalReport) -> Iterator[Part]:
     rows = [
         (
             call.collective,
@@ -224,7 +213,7 @@ def _communication(report: RehearsalReport) -> Iterator[Table | str]:
         yield f"Floating-point operations of one rank in its last step: {format_count(report.flops_per_step)}"
 
 
-def _advice(report: RehearsalReport) -> Iterator[Table | str]:
+def _advice(report: RehearsalReport) -> Iterator[Part]:
     if report.advice:
         yield ""
         yield table(

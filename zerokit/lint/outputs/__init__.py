@@ -7,6 +7,6 @@ from zerokit.lint.outputs.checked import CheckedFile, counted
 from zerokit.lint.outputs.github import to_github
 from zerokit.lint.outputs.machine import to_data
 from zerokit.lint.outputs.sarif import to_sarif
-from zerokit.lint.outputs.text import print_text
+from zerokit.lint.outputs.text import text_lines
 
-__all__ = ["CheckedFile", "counted", "print_text", "to_data", "to_github", "to_sarif"]
+__all__ = ["CheckedFile", "counted", "text_lines", "to_data", "to_github", "to_sarif"]

@@ -3,55 +3,50 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from zerokit.documents import dotted
 from zerokit.findings import Finding
 from zerokit.lint.outputs.checked import CheckedFile, counted
+from zerokit.reporting.terminal import BAD, DOUBTFUL, GOOD, REMARK, StyledLine
 from zerokit.units import quantity
 
-STYLES = {"error": "bold red", "warning": "yellow", "info": "cyan", "fixed": "green"}
+_STYLES = {"error": BAD, "warning": DOUBTFUL, "info": REMARK, "fixed": GOOD}
 
 _MOST_NAMES = 3
 """Of rules that were not run; where there are more, JSON and ``zerokit explain`` name them."""
 
-Part = tuple[str, str]
-"""Some text and its style."""
 
-
-def print_text(
-    files: Sequence[CheckedFile], print_line: Callable[[Sequence[Part]], None], *, narrowed: bool = False
-) -> None:
-    """Print findings, a line for each file without any, what was not checked, and a summary.
+def text_lines(files: Sequence[CheckedFile], *, narrowed: bool = False) -> Iterator[StyledLine]:
+    """Findings, a line for each file without any, what was not checked, and a summary.
 
     Args:
         files: what was checked; those with an error are left out.
-        print_line: prints the parts of one line, one behind the other.
         narrowed: whether only some rules or severities were asked for, which leaves more to be wrong.
     """
     readable = [file for file in files if file.error is None]
     for file in readable:
         for finding in file.fixed:
-            print_line(_line(file.name, "fixed", finding))
+            yield _line(file.name, "fixed", finding)
         for finding in file.report.findings:
-            print_line(_line(file.name, finding.severity, finding))
+            yield _line(file.name, finding.severity, finding)
         if not file.report.findings:
-            print_line([(f"{file.name}: ", ""), ("nothing found" if narrowed else "no problems", "green")])
+            yield [(f"{file.name}: ", ""), ("nothing found" if narrowed else "no problems", GOOD)]
     for line in (*_not_run(readable), *_summary(readable)):
-        print_line([(line, "dim")])
+        yield [(line, "dim")]
 
 
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029)}
 """What a name in a file must not do to a terminal, or to the lines of the report."""
 
 
-def _line(name: str, kind: str, finding: Finding) -> list[Part]:
+def _line(name: str, kind: str, finding: Finding) -> StyledLine:
     place = "".join(f":{number}" for number in (finding.line, finding.column) if number is not None)
     hint = f". {finding.hint}" if finding.hint and kind != "fixed" else ""
     inside = f" ({dotted(finding.path)})" if len(finding.path) > 1 else ""
     return [
         (f"{name}{place}: ", "bold"),
-        (kind, STYLES[kind]),
+        (kind, _STYLES[kind]),
         (f": {finding.message}{hint}".translate(_CONTROLS), ""),
         (f"{inside} [{finding.rule}]".translate(_CONTROLS), "dim"),
     ]

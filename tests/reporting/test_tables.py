@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from zerokit import console
+from zerokit.reporting.tables import aligned, table
+from zerokit.reporting.terminal import BAD, GOOD, show, show_lines
+
+Printed = Callable[[], list[str]]
+
+ROWS = st.lists(st.tuples(*[st.text(st.characters(codec="ascii", exclude_categories=["Cc"]))] * 4))
+
+
+@pytest.fixture
+def printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Printed]:
+    """The lines printed on a terminal of 80 columns."""
+    monkeypatch.setenv("COLUMNS", "80")
+    console.stdout.cache_clear()
+    yield lambda: [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    console.stdout.cache_clear()
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=50)
+@given(ROWS)
+def test_a_table_is_never_wider_than_the_terminal(printed: Printed, rows: list[tuple[str, ...]]) -> None:
+    show([table("Memory", ["", "Bytes", "Phase", "How sure"], rows)])
+    assert max(map(len, printed())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("length", "row"),
+    [
+        (40, f"  parameters   14.96 GiB   {'x' * 40}   modelled"),
+        (43, f"  parameters  14.96 GiB  {'x' * 43}  modelled"),
+        (50, f"  parameters  14.96 GiB  {'x' * 43}  modelled"),
+    ],
+)
+def test_a_table_that_is_too_wide_is_set_closer_before_it_is_folded(
+    length: int, row: str, printed: Printed
+) -> None:
+    cells = ("parameters", "14.96 GiB", "x" * length, "modelled")
+    show([table("Terms", ["", "Bytes", "Where", "How sure"], [cells])])
+    assert row in printed()
+
+
+def test_lines_are_not_folded_and_nothing_in_them_is_markup(printed: Printed) -> None:
+    line = "[bold]a/b.json[/bold]: " + "word " * 30 + "end"
+    show([line])
+    assert printed() == [line]
+
+
+def test_aligned_rows_are_one_line_each_and_long_cells_push_only_their_own() -> None:
+    rows = [("key", "value", "from"), ("a" * 70, "1", "x"), ("stage", "3", "file, line 12")]
+    assert list(aligned(rows)) == [
+        "key    value  from",
+        f"{'a' * 70}  1      x",
+        "stage  3      file, line 12",
+    ]
+    assert list(aligned([])) == []
+
+
+def test_styled_lines_are_plain_where_stdout_is_no_terminal(
+    printed: Printed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = [("ds.json: ", "bold"), ("error", BAD), (": wrong", "")]
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    show_lines([line, [("no problems", GOOD)]])
+    assert printed() == ["ds.json: error: wrong", "no problems"]
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    console.stdout.cache_clear()
+    show_lines([line])
+    assert printed() == ["\x1b[1mds.json: \x1b[0m\x1b[1;31merror\x1b[0m: wrong"]

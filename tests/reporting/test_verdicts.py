@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import pytest
+
+from zerokit.reporting.verdicts import SHORT, VERDICTS, Verdict, exit_code, judge, verdict_line
+from zerokit.units import GIB, MIB, format_span
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"),
+    [(1, 24, "fits"), (24, 25, "tight"), (25, 25, "does not fit"), (24, 24, "fits")],
+)
+def test_the_judge(low: int, high: int, verdict: Verdict) -> None:
+    assert judge(low, high, 24) == verdict
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "code"),
+    [([], 0), (["fits"], 0), (["tight"], 0), (["does not fit"], 1), (["does not fit", "tight"], 0)],
+)
+def test_no_is_1_only_where_no_run_may_fit(verdicts: list[Verdict], code: int) -> None:
+    assert exit_code(verdicts) == code
+
+
+def test_every_verdict_has_words_and_a_style() -> None:
+    lines = [verdict_line(verdict, GIB, 2 * GIB, 24 * GIB) for verdict in VERDICTS]
+    assert [line.plain for line in lines] == [
+        "Fits: needs 1.00 to 2.00 GiB of 24.00 GiB",
+        "Tight: it fits or not by what is only known as an interval: needs 1.00 to 2.00 GiB of 24.00 GiB",
+        "Does not fit: needs 1.00 to 2.00 GiB of 24.00 GiB",
+    ]
+    assert len({str(line.spans[0].style) for line in lines}) == 3
+    assert set(SHORT) == set(VERDICTS)
+
+
+def test_a_span_names_the_unit_once_if_it_is_the_same() -> None:
+    assert format_span(MIB, GIB) == "1.00 MiB to 1.00 GiB"
+    assert format_span(GIB, 3 * GIB) == "1.00 to 3.00 GiB"
+    assert format_span(0, 5) == "0 to 5 B"
+    assert format_span(0, GIB) == "0 B to 1.00 GiB"
