@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 
 def config(
-    zero_stage: options.ZeroStage,
+    preset: options.Preset = None,
+    zero_stage: options.ZeroStage = None,
     offload_optimizer: options.OffloadOptimizer = None,
     offload_param: options.OffloadParam = None,
     nvme_path: options.NvmePath = None,
@@ -54,33 +55,36 @@ def config(
     """
     from zerokit.units import parse_bytes
     from zerokit.writing.build import build
+    from zerokit.writing.presets import with_preset
     from zerokit.writing.request import Decisions
 
     if precision is None:
         precision = "bf16" if target == "deepspeed" else "auto"
+    sizes = {} if gpu_memory is None else {"gpu_memory_bytes": parse_bytes(gpu_memory)}
+    given = {
+        "zero_stage": zero_stage,
+        "offload_optimizer": offload_optimizer,
+        "offload_param": offload_param,
+        "nvme_path": nvme_path,
+        "optimizer": optimizer,
+        "scheduler": scheduler,
+        "learning_rate": learning_rate,
+        "warmup_steps": warmup_steps,
+        "total_steps": total_steps,
+        "micro_batch_size": micro_batch_size,
+        "gradient_accumulation_steps": gradient_accumulation_steps,
+        "gradient_clipping": gradient_clipping,
+        "zero_plus_plus": zero_plus_plus,
+        "hpz_size": hpz_size,
+        "inference": inference,
+        "activation_checkpointing": activation_checkpointing,
+        "num_gpus": num_gpus,
+        "gpus_per_node": gpus_per_node,
+        "model": _shape(model),
+        **sizes,
+    }
     decisions = Decisions(
-        zero_stage=zero_stage,
-        target=target,
-        precision=None if precision == "auto" else precision,
-        offload_optimizer=offload_optimizer,
-        offload_param=offload_param,
-        nvme_path=nvme_path,
-        optimizer=optimizer,
-        scheduler=scheduler,
-        learning_rate=learning_rate,
-        warmup_steps=warmup_steps,
-        total_steps=total_steps,
-        micro_batch_size=micro_batch_size,
-        gradient_accumulation_steps=gradient_accumulation_steps,
-        gradient_clipping=gradient_clipping,
-        zero_plus_plus=zero_plus_plus,
-        hpz_size=hpz_size,
-        inference=inference,
-        activation_checkpointing=activation_checkpointing,
-        num_gpus=num_gpus,
-        gpus_per_node=gpus_per_node,
-        gpu_memory_bytes=None if gpu_memory is None else parse_bytes(gpu_memory),
-        model=_shape(model),
+        target=target, precision=None if precision == "auto" else precision, **with_preset(preset, given)
     )
     built = build(decisions)
     if accelerate_yaml is not None:

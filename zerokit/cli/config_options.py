@@ -12,8 +12,22 @@ _TRAINING = "Training"
 _RUN = "The run it is for"
 _OUTPUT = "Output"
 
+Preset = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Start from a usual set of these options: zero1, zero2, zero2_offload, zero3, "
+        "zero3_offload_optimizer, zero3_offload, zero3_nvme, zeropp, inference.",
+        show_default=False,
+        rich_help_panel=_ZERO,
+    ),
+]
+
 ZeroStage = Annotated[
-    int, typer.Option(min=0, max=3, help="What ZeRO divides among the GPUs.", rich_help_panel=_ZERO)
+    int | None,
+    typer.Option(
+        min=0, max=3, help="What ZeRO divides among the GPUs.", show_default=False, rich_help_panel=_ZERO
+    ),
 ]
 
 OffloadOptimizer = Annotated[
