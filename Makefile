@@ -22,6 +22,9 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check zerokit launch tests tools
 	$(BIN)/ruff format --check zerokit launch tests tools
 	$(BIN)/mypy
+	$(BIN)/mypy --python-version 3.12
+	$(BIN)/mypy --python-version 3.13
+	$(BIN)/vermin --target=3.11- --no-tips --violations --quiet zerokit launch
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python tests/benchmarks/start_time.py
@@ -34,7 +37,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@# torch alone first: DeepSpeed's setup looks for it.
 	@$(PIP) torch
-	@$(PIP) --editable .
+	@$(PIP) --editable '.[all]'
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
