@@ -26,7 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.tiny import REPOSITORY, free_port
-from zerokit.rehearsal.devices import VirtualDevice, card
+from zerokit.hardware.gpus import find_gpu
+from zerokit.rehearsal.devices import VirtualDevice, virtual_device
 from zerokit.rehearsal.job import RehearsalJob
 
 SCRIPT = REPOSITORY / "tests" / "gpu" / "train_once.py"
@@ -302,7 +303,7 @@ def compare(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     before = {row["name"]: row for row in document.get("configurations", [])}
     chosen = [configuration for configuration in CONFIGURATIONS if args.only in configuration.name]
     if args.rehearse_only:
-        device = device_of(document) or card(args.gpu)
+        device = device_of(document) or virtual_device(find_gpu(args.gpu))
         nvcc = bool(document.get("nvcc", True))
     else:
         device = gpu_of_this_machine()

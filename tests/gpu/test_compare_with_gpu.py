@@ -12,10 +12,11 @@ import torch
 
 from tests.gpu import compare_with_gpu
 from tests.gpu.compare_with_gpu import CONFIGURATIONS, Configuration, Figures
-from zerokit.rehearsal.devices import card
+from zerokit.hardware.gpus import find_gpu
+from zerokit.rehearsal.devices import virtual_device
 
 TWO = tuple(Configuration(name, f"--model {name} --optimizer fused_adam") for name in ("small", "large"))
-H200 = card("H200")
+H200 = virtual_device(find_gpu("H200"))
 
 
 def figures(allocated: int, reserved: int) -> Figures:

@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -277,13 +278,16 @@ QUESTIONS: dict[str, Callable[[Any], Any]] = {
 
 
 def main(question: str, capability: str) -> None:
+    from zerokit.hardware.gpus import find_gpu
     from zerokit.rehearsal import virtual_cluster
-    from zerokit.rehearsal.devices import VirtualDevice
+    from zerokit.rehearsal.devices import virtual_device
 
     major, _, minor = capability.partition(".")
     # As many multiprocessors as an H100 and an A100 have.
-    device = VirtualDevice(
-        capability=(int(major), int(minor)), multiprocessors=132 if int(major) >= 9 else 108
+    device = replace(
+        virtual_device(find_gpu("H100")),
+        capability=(int(major), int(minor)),
+        multiprocessors=132 if int(major) >= 9 else 108,
     )
     with virtual_cluster(num_gpus=8, device=device) as cluster:
         print(json.dumps(QUESTIONS[question](cluster)), flush=True)

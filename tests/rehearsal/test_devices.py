@@ -3,62 +3,57 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.rehearsal.feature_runs import job_of
 from zerokit.errors import ZerokitError
-from zerokit.rehearsal.devices import CARDS, VirtualDevice, card
+from zerokit.hardware.gpus import Gpu, find_gpu, gpus
+from zerokit.rehearsal.devices import caveats, virtual_device
 from zerokit.rehearsal.job import RehearsalJob
 from zerokit.rehearsal.processes import Output, Worker
 
-NOMINAL_GB = {
-    **{"A100-40": 40, "A100-80": 80, "H100": 80, "H200": 141, "B200": 180, "RTX 4090": 24, "RTX 3090": 24},
-    **{"L40S": 48, "A10G": 24, "T4": 16, "V100-16": 16, "V100-32": 32},
-}
+
+@pytest.mark.parametrize("gpu", gpus(), ids=lambda gpu: gpu.name)
+def test_every_card_is_shown_with_its_memory_or_refused(gpu: Gpu) -> None:
+    if gpu.platform == "hpu":
+        with pytest.raises(ZerokitError, match=f"{gpu.name} is no card of torch.cuda"):
+            virtual_device(gpu)
+        return
+    device = virtual_device(gpu)
+    assert device.total_bytes == gpu.memory_bytes
+    assert (device.name == gpu.torch_name) == (gpu.platform == "cuda")
 
 
-@pytest.mark.parametrize(
-    ("name", "found"),
-    [
-        ("H100", "H100"),
-        ("rtx4090", "RTX 4090"),
-        ("A100-80GB", "A100-80"),
-        ("Tesla T4", "T4"),
-        ("a10g", "A10G"),
-    ],
-)
-def test_cards_go_by_several_names(name: str, found: str) -> None:
-    assert card(name) is CARDS[found]
+def test_a_card_of_amd_is_an_h100_with_its_memory_and_the_report_says_so() -> None:
+    gpu = find_gpu("mi300x")
+    device = virtual_device(gpu)
+    assert device == replace(virtual_device(find_gpu("H100")), total_bytes=196_592 * 2**20)
+    (caveat,) = caveats(gpu)
+    assert caveat.startswith("MI300X is rehearsed as an H100 with the memory of MI300X")
 
 
-def test_a_card_that_is_not_known() -> None:
-    with pytest.raises(ZerokitError, match="'H1000' is not a card in the table") as caught:
-        card("H1000")
-    assert caught.value.hint is not None
-    assert "H100, H200" in caught.value.hint
-
-
-def test_memory_is_what_is_printed_on_the_card_or_less() -> None:
-    assert set(CARDS) == set(NOMINAL_GB)
-    for name, device in CARDS.items():
-        # GB are GiB on most boxes; the driver keeps some.
-        assert 0.89 < device.total_bytes / (NOMINAL_GB[name] * 2**30) < 1.0, name
+def test_what_is_uncertain_of_a_card_is_a_caveat() -> None:
+    assert caveats(find_gpu("H100")) == []
+    assert caveats(find_gpu("GH200")) == [find_gpu("GH200").memory_caveat]
+    assert len(caveats(find_gpu("MI325X"))) == 2
 
 
 def test_the_default_is_an_h100() -> None:
-    assert card("H100") == VirtualDevice()
+    assert job_of("says_its_gpu.py", (), Path("report.json")).device == virtual_device(find_gpu("H100"))
 
 
 def test_a_job_keeps_its_device() -> None:
-    job = job_of("says_its_gpu.py", (), Path("report.json")).model_copy(update={"device": card("L40S")})
-    assert RehearsalJob.model_validate_json(job.model_dump_json()).device == CARDS["L40S"]
+    device = virtual_device(find_gpu("L40S"))
+    job = job_of("says_its_gpu.py", (), Path("report.json")).model_copy(update={"device": device})
+    assert RehearsalJob.model_validate_json(job.model_dump_json()).device == device
 
 
-@pytest.mark.parametrize("name", ["T4", "B200"])
+@pytest.mark.parametrize("name", ["T4", "B200", "RTX 5090"])
 def test_torch_reports_the_card(tmp_path: Path, capfd: pytest.CaptureFixture[str], name: str) -> None:
-    device = CARDS[name]
+    device = virtual_device(find_gpu(name))
     job = job_of("says_its_gpu.py", (), tmp_path / "report.json")
     job = job.model_copy(update={"device": device, "gpu_memory_bytes": device.total_bytes, "num_gpus": 1})
     with Worker(job, Output.SHOWN) as worker:
@@ -71,6 +66,6 @@ def test_torch_reports_the_card(tmp_path: Path, capfd: pytest.CaptureFixture[str
         "free": device.total_bytes,
         "multiprocessors": device.multiprocessors,
         "l2": device.l2_cache_bytes,
-        "shared": {"T4": 65536, "B200": 232448}[name],
-        "bf16": name == "B200",
+        "shared": {"T4": 65536, "B200": 232448, "RTX 5090": 101376}[name],
+        "bf16": name != "T4",
     }

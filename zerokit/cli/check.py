@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from zerokit.cli.gpu_options import chosen_gpu, gpu_memory_option, gpu_option, memory_size, note_caveat
 from zerokit.cli.output import print_json
 from zerokit.errors import DocumentError, ZerokitError
 from zerokit.files import write_file
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zerokit.documents import Document
+    from zerokit.hardware.gpus import Gpu
     from zerokit.lint.outputs import CheckedFile
     from zerokit.lint.rule import Rule
     from zerokit.lint.run import Report
@@ -40,7 +42,8 @@ Model = Annotated[
     str | None, typer.Option(metavar="MODEL", help="Hub id, folder, config.json or a well-known name.")
 ]
 RecipeFile = Annotated[Path | None, typer.Option(metavar="FILE", help="The recipe that uses the config.")]
-GpuMemory = Annotated[str | None, typer.Option(metavar="SIZE", help="Memory of one GPU, such as 80GiB.")]
+GpuName = Annotated[str | None, gpu_option()]
+GpuMemory = Annotated[str | None, gpu_memory_option()]
 HostMemory = Annotated[str | None, typer.Option(metavar="SIZE", help="Memory of one node, such as 1TiB.")]
 DeepSpeedVersion = Annotated[
     str | None, typer.Option(metavar="VERSION", help="DeepSpeed of the cluster.", show_default="the newest")
@@ -66,6 +69,7 @@ def check(
     gpus_per_node: GpusPerNode = None,
     model: Model = None,
     recipe: RecipeFile = None,
+    gpu: GpuName = None,
     gpu_memory: GpuMemory = None,
     host_memory: HostMemory = None,
     deepspeed_version: DeepSpeedVersion = None,
@@ -82,7 +86,7 @@ def check(
 
     if dry_run and not fix:
         raise ZerokitError("there is nothing to try", where="--dry-run", hint="Add --fix")
-    run = _run_facts(target, num_gpus, gpus_per_node, gpu_memory, host_memory)
+    run = _run_facts(target, num_gpus, gpus_per_node, chosen_gpu(gpu, gpu_memory), host_memory)
     run |= _read_facts(model, recipe, deepspeed_version)
     if recipe is not None and target is None:
         run["target"] = "trainer"
@@ -97,32 +101,21 @@ def _run_facts(
     target: str | None,
     num_gpus: int | None,
     gpus_per_node: int | None,
-    gpu_memory: str | None,
+    gpu: Gpu | None,
     host_memory: str | None,
 ) -> dict[str, Any]:
     """What the options say of the run, by the names of :class:`zerokit.lint.Subject`."""
     facts: dict[str, Any] = {"target": target, "num_gpus": num_gpus}
     if gpus_per_node is not None or num_gpus is not None:
         facts["gpus_per_node"] = gpus_per_node if gpus_per_node is not None else min(8, num_gpus or 8)
-    for name, size, option in (
-        ("gpu_memory_bytes", gpu_memory, "--gpu-memory"),
-        ("host_memory_bytes", host_memory, "--host-memory"),
-    ):
-        if size is not None:
-            facts[name] = _bytes(size, option)
+    note_caveat(gpu)
+    if gpu is not None:
+        facts["gpu_memory_bytes"] = gpu.memory_bytes
+    if host_memory is not None:
+        size = facts["host_memory_bytes"] = memory_size(host_memory, "--host-memory")
+        if size < 2**20:
+            raise ZerokitError(f"'{host_memory}' is less than a MiB", where="--host-memory")
     return facts
-
-
-def _bytes(size: str, option: str) -> int:
-    from zerokit.units import parse_bytes
-
-    try:
-        number = parse_bytes(size)
-    except ZerokitError as error:
-        raise ZerokitError(error.message, where=option, hint=error.hint) from None
-    if number < 1 << 20:
-        raise ZerokitError(f"'{size}' is less than a MiB", where=option, hint="Write it like 80GiB")
-    return number
 
 
 def _read_facts(model: str | None, recipe: Path | None, deepspeed_version: str | None) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from zerokit.cli import config_options as options
+from zerokit.cli.gpu_options import chosen_gpu, note_caveat
 from zerokit.cli.output import print_json, to_json
 from zerokit.errors import ZerokitError
 from zerokit.files import check_writable, write_file
@@ -42,6 +43,7 @@ def config(
     model: options.Model = None,
     num_gpus: options.NumGpus = None,
     gpus_per_node: options.GpusPerNode = 8,
+    gpu: options.Gpu = None,
     gpu_memory: options.GpuMemory = None,
     explain: options.Explain = False,
     output: options.Output = None,
@@ -53,14 +55,14 @@ def config(
 
     Without --model it holds for any model, and without --num-gpus for any number of GPUs.
     """
-    from zerokit.units import parse_bytes
     from zerokit.writing.build import build
     from zerokit.writing.presets import with_preset
     from zerokit.writing.request import Decisions
 
+    card = chosen_gpu(gpu, gpu_memory)
+    note_caveat(card)
     if precision is None:
         precision = "bf16" if target == "deepspeed" else "auto"
-    sizes = {} if gpu_memory is None else {"gpu_memory_bytes": parse_bytes(gpu_memory)}
     given = {
         "zero_stage": zero_stage,
         "offload_optimizer": offload_optimizer,
@@ -81,7 +83,7 @@ def config(
         "num_gpus": num_gpus,
         "gpus_per_node": gpus_per_node,
         "model": _shape(model),
-        **sizes,
+        "gpu_memory_bytes": None if card is None else card.memory_bytes,
     }
     decisions = Decisions(
         target=target, precision=None if precision == "auto" else precision, **with_preset(preset, given)

@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from zerokit.cli.gpu_options import gpu_memory_option, gpu_option
+
 _ZERO = "What ZeRO does"
 _TRAINING = "Training"
 _RUN = "The run it is for"
@@ -184,10 +186,9 @@ NumGpus = Annotated[int | None, typer.Option(min=1, help="GPUs in all.", rich_he
 
 GpusPerNode = Annotated[int, typer.Option(min=1, help="GPUs of a node.", rich_help_panel=_RUN)]
 
-GpuMemory = Annotated[
-    str | None,
-    typer.Option(help="Of one GPU, such as 80GiB; bounds the buckets.", rich_help_panel=_RUN),
-]
+Gpu = Annotated[str | None, gpu_option(_RUN)]
+
+GpuMemory = Annotated[str | None, gpu_memory_option(_RUN)]
 
 Explain = Annotated[bool, typer.Option("--explain", help="Say why for each key.", rich_help_panel=_OUTPUT)]
 

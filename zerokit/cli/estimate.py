@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from zerokit.cli import estimate_options as options
+from zerokit.cli.gpu_options import chosen_gpu, gpu_of_size, note_caveat
 from zerokit.cli.output import print_json, to_json
 from zerokit.errors import ConfigError, ZerokitError
 from zerokit.files import write_file
@@ -195,28 +196,14 @@ def _lora(rank: int | None, targets: str | None) -> Any:
 
 
 def _gpu_memory(gpu: str | None, gpu_memory: str | None, fit: str | None) -> int | None:
-    given = {"--gpu": gpu, "--gpu-memory": gpu_memory, "--fit": fit}
-    named = [(option, text) for option, text in given.items() if text is not None]
-    if len(named) > 1:
-        both = " and ".join(option for option, _ in named)
+    card = chosen_gpu(gpu, gpu_memory)
+    if card is not None and fit is not None:
+        both = ("--gpu" if gpu is not None else "--gpu-memory") + " and --fit"
         raise ConfigError("more than one says how much memory there is", where=both, hint="Give one of them")
-    if gpu is not None:
-        from zerokit.rehearsal.devices import card
-
-        return card(gpu).total_bytes
-    return _bytes(*named[0]) if named else None
-
-
-def _bytes(option: str, text: str) -> int:
-    from zerokit.units import parse_bytes
-
-    try:
-        size = parse_bytes(text)
-    except ZerokitError as error:
-        raise ConfigError(error.message, where=option, hint=error.hint) from None
-    if size < 2**20:
-        raise ConfigError(f"'{text}' is no GPU's memory", where=option, hint="Write it like 80GiB")
-    return size
+    note_caveat(card)
+    if fit is not None:
+        return gpu_of_size(fit, "--fit").memory_bytes
+    return None if card is None else card.memory_bytes
 
 
 def _check_files(plot: Path | None, output: Path | None) -> None:

@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from zerokit.cli.gpu_options import gpu_memory_option, gpu_option
+
 _RUN = "The run"
 _ZERO = "ZeRO"
 _MODEL = "What is trained"
@@ -155,14 +157,9 @@ Packing = Annotated[
     bool, typer.Option("--packing", help="Sequences are packed, without a mask.", rich_help_panel=_MODEL)
 ]
 
-Gpu = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="Does it fit this card? H100, A100-80, ...", rich_help_panel=_ANSWER),
-]
+Gpu = Annotated[str | None, gpu_option(_ANSWER)]
 
-GpuMemory = Annotated[
-    str | None, typer.Option(metavar="SIZE", help="Does it fit so much memory?", rich_help_panel=_ANSWER)
-]
+GpuMemory = Annotated[str | None, gpu_memory_option(_ANSWER)]
 
 FitInto = Annotated[
     str | None,

@@ -19,6 +19,8 @@ from zerokit.cli.config import config
 from zerokit.cli.diff import diff
 from zerokit.cli.estimate import estimate
 from zerokit.cli.explain import explain
+from zerokit.cli.gpus import gpus
+from zerokit.cli.models import models
 from zerokit.cli.quickstart import quickstart
 from zerokit.cli.rehearse import rehearse
 from zerokit.cli.resolve import resolve
@@ -106,6 +108,6 @@ def _register(*commands: Callable[..., None]) -> None:
         app.command()(command)
 
 
-_register(config, check, explain, resolve, diff, schema, estimate, quickstart)
+_register(config, check, explain, resolve, diff, schema, estimate, gpus, models, quickstart)
 # What follows the script is the script's.
 app.command(context_settings={"allow_interspersed_args": False})(rehearse)

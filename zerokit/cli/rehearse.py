@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from zerokit.cli.gpu_options import gpu_memory_option, gpu_option, memory_size
 from zerokit.cli.output import print_json, to_json
 from zerokit.errors import ZerokitError
 from zerokit.files import check_writable, write_file
@@ -23,13 +24,8 @@ _Arguments = Annotated[
     typer.Argument(metavar="ARGS", help="Its arguments, handed on untouched.", show_default=False),
 ]
 _GpusPerNode = Annotated[int, typer.Option(min=1, help="GPUs of one node.")]
-_Gpu = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Card: H100, A100-80, L40S, T4 ...", show_default="H100")
-]
-_GpuMemory = Annotated[
-    str | None,
-    typer.Option(metavar="SIZE", help="Memory of one GPU.", show_default="80GiB, or that of --gpu"),
-]
+_Gpu = Annotated[str | None, gpu_option(default="H100")]
+_GpuMemory = Annotated[str | None, gpu_memory_option(default="80GiB, or that of --gpu")]
 _Steps = Annotated[
     int, typer.Option(min=0, help="Stop after so many optimizer steps; 0 runs the script to its end.")
 ]
@@ -115,7 +111,7 @@ def rehearse(
             num_gpus=num_gpus,
             gpus_per_node=gpus_per_node,
             gpu=gpu,
-            gpu_memory_bytes=None if gpu_memory is None else _gpu_memory(gpu_memory),
+            gpu_memory_bytes=None if gpu_memory is None else memory_size(gpu_memory, "--gpu-memory"),
             steps=steps,
             rank=rank,
             launcher=launcher,
@@ -146,18 +142,6 @@ def _give(report: RehearsalReport, output_format: str, output: Path | None) -> N
     else:
         print_report(report)
     raise typer.Exit(exit_code([report.fit.verdict]))
-
-
-def _gpu_memory(text: str) -> int:
-    from zerokit.units import parse_bytes
-
-    try:
-        size = parse_bytes(text)
-    except ZerokitError as error:
-        raise ZerokitError(error.message, where="--gpu-memory", hint=error.hint) from None
-    if size < 2**20:
-        raise ZerokitError(f"'{text}' is no GPU's memory", where="--gpu-memory", hint="Write it like 80GiB")
-    return size
 
 
 def _override(text: str) -> tuple[str, Any]:

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zerokit.errors import LaunchError
+from zerokit.hardware.gpus import find_gpu
 from zerokit.rehearsal.allocator_settings import AllocatorSettings
+from zerokit.rehearsal.devices import DEFAULT, VirtualDevice, virtual_device
 from zerokit.rehearsal.exchange import ObjectExchange
 from zerokit.rehearsal.imports import when_imported
 from zerokit.rehearsal.job import Overrides, Values
@@ -23,7 +25,6 @@ from zerokit.rehearsal.suppressed_writes import SuppressedWrites
 
 if TYPE_CHECKING:
     from zerokit.rehearsal.collectives import Traffic
-    from zerokit.rehearsal.devices import VirtualDevice
     from zerokit.rehearsal.engine import Watch
     from zerokit.rehearsal.recording import Recording
 
@@ -106,6 +107,7 @@ def virtual_cluster(
             where="rehearsal",
             hint="Rehearse each configuration in a process of its own",
         )
+    device = device or virtual_device(find_gpu(DEFAULT))
     local_ranks = min(num_gpus, gpus_per_node)
     _set_environment(num_gpus, local_ranks, rank, meets_others=values == "real")
     backend = load()
@@ -113,8 +115,8 @@ def virtual_cluster(
         own_device=rank % gpus_per_node,
         visible_devices=local_ranks,
         allocator=AllocatorSettings.of_environment(),
-        capability=device.capability if device else (9, 0),
-        multiprocessors=device.multiprocessors if device else 132,
+        capability=device.capability,
+        multiprocessors=device.multiprocessors,
         compute=values == "real",
     )
     cluster = _assemble(
@@ -162,7 +164,7 @@ def _assemble(
     gpus_per_node: int,
     rank: int,
     steps: int,
-    device: VirtualDevice | None,
+    device: VirtualDevice,
     gpu_memory_bytes: int | None,
     overrides: Overrides,
     values: Values,
@@ -177,7 +179,6 @@ def _assemble(
         collectives,
         compiling,
         cuda,
-        devices,
         engine,
         extensions,
         generation,
@@ -186,8 +187,6 @@ def _assemble(
     )
     from zerokit.rehearsal.stand_ins import flash_attention, many_ranks
 
-    if device is None:
-        device = devices.VirtualDevice()
     if gpu_memory_bytes is not None:
         device = dataclasses.replace(device, total_bytes=gpu_memory_bytes)
     local_ranks = min(num_gpus, gpus_per_node)

@@ -7,7 +7,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict
 
-from zerokit.rehearsal.devices import VirtualDevice
+from zerokit.hardware.gpus import find_gpu
+from zerokit.rehearsal.devices import DEFAULT, VirtualDevice, virtual_device
 
 Values = Literal["none", "real"]
 """Whether tensors hold values: only in the real runs that rehearsals are checked against."""
@@ -46,7 +47,7 @@ class RehearsalJob(BaseModel):
     steps: int = Field(ge=0)
     """Optimizer steps after which the script is stopped; 0 lets it run to its end."""
     gpu_memory_bytes: int = Field(gt=0)
-    device: VirtualDevice = Field(default_factory=VirtualDevice)
+    device: VirtualDevice = Field(default_factory=lambda: virtual_device(find_gpu(DEFAULT)))
     """The GPU that the script sees; it has `gpu_memory_bytes` instead of its own memory."""
     overrides: Overrides = Field(default_factory=Overrides)
     values: Values = "none"

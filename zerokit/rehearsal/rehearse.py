@@ -9,10 +9,11 @@ from typing import Any, Literal
 
 from zerokit.errors import ZerokitError
 from zerokit.files import check_writable
+from zerokit.hardware.gpus import find_gpu
 from zerokit.rehearsal.advice import advise as rehearse_changes
 from zerokit.rehearsal.analysis import combine
 from zerokit.rehearsal.config_findings import config_findings
-from zerokit.rehearsal.devices import VirtualDevice, card
+from zerokit.rehearsal.devices import DEFAULT, caveats, virtual_device
 from zerokit.rehearsal.job import Overrides, RehearsalJob
 from zerokit.rehearsal.plot import check_plot
 from zerokit.rehearsal.processes import rehearse_quietly, rehearse_together
@@ -55,7 +56,7 @@ def rehearse(
         arguments: of the script, handed on untouched.
         num_gpus: GPUs of the run.
         gpus_per_node: GPUs of one node.
-        gpu: a card by its name; H100 if neither it nor `gpu_memory_bytes` is given.
+        gpu: a card by its name (:func:`zerokit.hardware.gpus.find_gpu`); None: an H100 with 80 GiB.
         gpu_memory_bytes: memory of one GPU, in place of the card's.
         steps: optimizer steps after which the script is ended; 0 lets it run to its end.
         rank: the one rank to rehearse; None: the first and the last.
@@ -82,9 +83,10 @@ def rehearse(
     for file in (trace, plot, memory_snapshot):
         if file is not None:
             check_writable(Path(file))
-    device = VirtualDevice() if gpu is None else card(gpu)
-    if gpu_memory_bytes is None:
-        gpu_memory_bytes = 80 * GIB if gpu is None else device.total_bytes
+    card = find_gpu(gpu or DEFAULT)
+    if gpu_memory_bytes is not None or gpu is None:
+        card = card.with_memory(80 * GIB if gpu_memory_bytes is None else gpu_memory_bytes)
+    device = virtual_device(card)
     overrides = Overrides(ds_config=dict(ds_config_overrides)) if ds_config_overrides else Overrides()
     with tempfile.TemporaryDirectory(prefix="zerokit-rehearsal-") as folder:
         job = RehearsalJob(
@@ -97,7 +99,7 @@ def rehearse(
             gpus_per_node=gpus_per_node,
             rank=rank or 0,
             steps=steps,
-            gpu_memory_bytes=gpu_memory_bytes,
+            gpu_memory_bytes=device.total_bytes,
             device=device,
             overrides=overrides,
             cwd=str(Path.cwd()),
@@ -107,7 +109,8 @@ def rehearse(
             snapshot_file=_absolute(memory_snapshot),
         )
         jobs = _with_the_last_rank(job) if rank is None and num_gpus > 1 else [job]
-        return _rehearse(jobs, advise, timeout, on_stderr=script_prints_on == "stderr")
+        report = _rehearse(jobs, advise, timeout, on_stderr=script_prints_on == "stderr")
+    return report.model_copy(update={"warnings": [*report.warnings, *caveats(card)]})
 
 
 def _with_the_last_rank(job: RehearsalJob) -> list[RehearsalJob]:

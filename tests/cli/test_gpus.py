@@ -1,0 +1,103 @@
+"""``zerokit gpus``, and the options that every command has for a GPU."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+import typer
+
+from zerokit.cli.main import app
+from zerokit.hardware.gpus import gpus
+
+Run = Callable[..., tuple[int, str, str]]
+COMMANDS = dict(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+ASKING = ("check", "config", "estimate", "rehearse")
+
+
+def test_every_card_has_a_line(zerokit: Run) -> None:
+    code, out, err = zerokit("gpus")
+    assert (code, err) == (0, "")
+    for gpu in gpus():
+        (line,) = (line for line in out.splitlines() if line.startswith(f"{gpu.name} "))
+        assert f"{gpu.memory_bytes / 2**30:.2f} GiB" in line
+        assert ("~" in line) == (gpu.memory_caveat is not None)
+
+
+def test_a_part_of_a_name_filters(zerokit: Run) -> None:
+    code, out, _ = zerokit("gpus", "a100", "--format", "json")
+    data = json.loads(out)
+    assert code == 0
+    assert [gpu["name"] for gpu in data["gpus"]] == [
+        *("A100-40GB-SXM", "A100-40GB-PCIe", "A100-80GB-SXM", "A100-80GB-PCIe")
+    ]
+    assert data["gpus"][0]["memory_bytes"] == 40_441 * 2**20
+    assert data["sources"][data["gpus"][0]["sources"]["memory"]].startswith("torch's own report")
+
+
+def test_a_part_of_no_name_gives_2(zerokit: Run) -> None:
+    assert zerokit("gpus", "voodoo") == (
+        *(2, ""),
+        "zerokit: error: NAME: no GPU has 'voodoo' in its name. Leave it out for all of them\n",
+    )
+
+
+def test_commands_that_ask_for_a_gpu_have_the_same_two_options() -> None:
+    options = {
+        name: {option.name: (option.opts, option.metavar) for option in command.params}
+        for name, command in COMMANDS.items()
+    }
+    assert {name for name, found in options.items() if {"gpu", "gpu_memory"} & found.keys()} == set(ASKING)
+    for name in ASKING:
+        assert options[name]["gpu"] == (["--gpu"], "NAME")
+        assert options[name]["gpu_memory"] == (["--gpu-memory"], "SIZE")
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "message"),
+    [
+        ("--gpu", "H1000", "--gpu: there is no GPU 'H1000'. Did you mean 'H100'?"),
+        ("--gpu", "a100", "--gpu: 'a100' may be several GPUs. Choose one of"),
+        ("--gpu-memory", "much", "--gpu-memory: 'much' is not a size in bytes"),
+        ("--gpu-memory", "80", "--gpu-memory: 80 B is no GPU's memory. Write it like 80GiB"),
+    ],
+)
+@pytest.mark.parametrize("command", ASKING)
+def test_they_refuse_the_same(
+    zerokit: Run, tmp_path: object, command: str, option: str, text: str, message: str
+) -> None:
+    words = {
+        "check": ["ds_configs/zero2.json"],
+        "config": ["--zero-stage", 2],
+        "estimate": ["7B", "--num-gpus", 4, "--zero-stage", 2],
+        "rehearse": ["--num-gpus", 4, __file__],
+    }[command]
+    code, out, err = zerokit(command, option, text, *words)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert message in err
+
+
+def test_a_card_bounds_the_buckets_as_its_memory_does(zerokit: Run) -> None:
+    words = ("config", "--zero-stage", 2, "--target", "deepspeed", "--model", "llama-3.1-405b")
+    of_card = zerokit(*words, "--gpu", "4090")
+    assert of_card == zerokit(*words, "--gpu-memory", f"{24_217 * 2**20}")
+    assert of_card != zerokit(*words)
+
+
+def test_an_estimated_memory_is_noted_on_stderr(zerokit: Run) -> None:
+    code, out, err = zerokit(
+        "estimate", "7B", "--num-gpus", 8, "--zero-stage", 2, "--gpu", "gh200", "--format", "json"
+    )
+    assert code == 0
+    assert json.loads(out)["fit"]["gpu_memory_bytes"] == round(0.98 * 96 * 2**30)
+    assert err == (
+        "zerokit: note: what torch reports of GH200 is not published: 94.08 GiB is the nominal 96 GB "
+        "less 2% that drivers keep\n"
+    )
+
+
+def test_a_card_may_have_another_memory(zerokit: Run) -> None:
+    words = ("estimate", "7B", "--num-gpus", 8, "--zero-stage", 2, "--format", "json")
+    _, out, err = zerokit(*words, "--gpu", "gh200", "--gpu-memory", "40GiB")
+    assert (json.loads(out)["fit"]["gpu_memory_bytes"], err) == (40 * 2**30, "")

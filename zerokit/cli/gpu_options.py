@@ -1,0 +1,90 @@
+"""The options that name a GPU, or its memory alone, as every command has them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from zerokit.errors import ZerokitError
+
+if TYPE_CHECKING:
+    from zerokit.hardware.gpus import Gpu
+
+
+def gpu_option(panel: str | None = None, default: str | None = None) -> Any:
+    """``--gpu NAME``."""
+    return typer.Option(
+        "--gpu",
+        metavar="NAME",
+        help="Card: H100, A100-80GB, 4090, mi300x ... 'zerokit gpus' lists them.",
+        show_default=default or False,
+        autocompletion=_complete,
+        rich_help_panel=panel,
+    )
+
+
+def gpu_memory_option(panel: str | None = None, default: str | None = None) -> Any:
+    """``--gpu-memory SIZE``."""
+    return typer.Option(
+        "--gpu-memory",
+        metavar="SIZE",
+        help="Memory of one GPU, such as 80GiB.",
+        show_default=default or "that of --gpu",
+        rich_help_panel=panel,
+    )
+
+
+def chosen_gpu(gpu: str | None, gpu_memory: str | None) -> Gpu | None:
+    """The card that the two options name: one of the catalogue, with another memory if both are given.
+
+    Raises:
+        ZerokitError: there is no such card, or the size is that of none.
+    """
+    from zerokit.hardware.gpus import find_gpu
+
+    card = None if gpu is None else find_gpu(gpu)
+    return card if gpu_memory is None else gpu_of_size(gpu_memory, "--gpu-memory", card)
+
+
+def gpu_of_size(text: str, option: str, card: Gpu | None = None) -> Gpu:
+    """A card with the memory that an option says.
+
+    Raises:
+        ZerokitError: not a size, or that of no card.
+    """
+    from zerokit.hardware.gpus import unnamed_gpu
+
+    size = memory_size(text, option)
+    try:
+        return unnamed_gpu(size) if card is None else card.with_memory(size)
+    except ZerokitError as error:
+        raise ZerokitError(error.message, where=option, hint=error.hint) from None
+
+
+def note_caveat(gpu: Gpu | None) -> None:
+    """Say on stderr what is uncertain about the memory of a card."""
+    if gpu is not None and gpu.memory_caveat is not None:
+        from zerokit.console import note
+
+        note(f"zerokit: note: {gpu.memory_caveat}")
+
+
+def memory_size(text: str, option: str) -> int:
+    """The bytes that an option says.
+
+    Raises:
+        ZerokitError: not a size.
+    """
+    from zerokit.units import parse_bytes
+
+    try:
+        return parse_bytes(text)
+    except ZerokitError as error:
+        raise ZerokitError(error.message, where=option, hint=error.hint) from None
+
+
+def _complete(begun: str) -> list[str]:
+    from zerokit.hardware.gpus import gpus
+
+    return [gpu.name for gpu in gpus() if gpu.name.lower().startswith(begun.lower())]

@@ -1,0 +1,62 @@
+"""``zerokit gpus``: the cards that zerokit knows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from zerokit.cli.output import print_json
+
+if TYPE_CHECKING:
+    from zerokit.hardware.gpus import Gpu
+
+
+def gpus(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="Only those whose name has this in it.")
+    ] = None,
+    output_format: Annotated[
+        Literal["text", "json"], typer.Option("--format", help="Form of the list; json has every source.")
+    ] = "text",
+) -> None:
+    """List the GPUs that --gpu takes, with their memory, speed, links, machines and prices."""
+    from dataclasses import asdict
+
+    from zerokit.hardware.gpus import matching_gpus, sources
+
+    found = matching_gpus(name or "")
+    if output_format == "text":
+        _print_lines(found)
+        return
+    data: list[dict[str, Any]] = []
+    for gpu in found:
+        data.append(asdict(gpu) | {"memory_bytes": gpu.memory_bytes, "memory_caveat": gpu.memory_caveat})
+        del data[-1]["memory_mib"]
+    print_json({"gpus": data, "sources": sources()})
+
+
+def _print_lines(found: tuple[Gpu, ...]) -> None:
+    from zerokit.cli.columns import columns
+
+    titles = ("GPU", "memory", "GB/s", "bf16 TFLOPS", "link GB/s", "host GB/s", "node", "USD per hour")
+    for line in columns([titles, *map(_row, found)]):
+        typer.echo(line)
+    if any(gpu.memory_caveat for gpu in found):
+        typer.echo("~: an estimate, since what torch reports is not published; --format json says of what")
+    for gpu in found:
+        if gpu.note is not None:
+            typer.echo(f"{gpu.name}: {gpu.note}")
+
+
+def _row(gpu: Gpu) -> tuple[str, ...]:
+    from zerokit.units import format_bytes, quantity
+
+    memory = "~" * (gpu.memory_caveat is not None) + format_bytes(gpu.memory_bytes)
+    node = "-" if gpu.node is None else quantity(gpu.node.gpus, "GPU")
+    if gpu.node is not None and gpu.node.ram_gib is not None:
+        node += f", {gpu.node.ram_gib} GiB"
+    price = "-" if gpu.price is None else f"{gpu.price.low:.2f} to {gpu.price.high:.2f}"
+    links = (None if link is None else link.gb_s for link in (gpu.link, gpu.host_link))
+    speeds = (gpu.bandwidth_gb_s, gpu.tflops.get("bf16"), *links)
+    return (gpu.name, memory, *("-" if speed is None else f"{speed:g}" for speed in speeds), node, price)

@@ -1,0 +1,194 @@
+"""GPUs as data: `gpus.json` holds each card once, with the source of every figure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from zerokit.errors import ZerokitError, nearest
+from zerokit.units import GIB, MIB, format_bytes
+
+_FILE = Path(__file__).with_name("gpus.json")
+
+_KEPT_BY_DRIVERS = 0.02
+"""Share of the nominal memory, its GB read as GiB, that torch does not report: the most of NVIDIA's cards
+whose report is known (0.8 % of a V100-32GB to 2.0 % of an RTX 5090), but for those that hold ECC in it."""
+
+_MAKERS = ("nvidia", "geforce", "tesla", "amd", "instinct", "intel", "rtx")
+
+
+@dataclass(frozen=True)
+class Link:
+    """What joins a GPU to the others of its node, or to its host."""
+
+    name: str
+    gb_s: float
+    """10^9 bytes per second in one direction, as the vendor states."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """A machine that clouds rent with such GPUs."""
+
+    gpus: int
+    ram_gib: int | None = None
+    network_gbit_s: int | None = None
+    """Of all its network cards together."""
+
+
+@dataclass(frozen=True)
+class Price:
+    """US dollars for one GPU and hour, on demand: the lowest and the highest seen."""
+
+    low: float
+    high: float
+    of: str
+    """When."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpu:
+    """One card, or one die where a rank sees no more. None: not known."""
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    name: str
+    also: tuple[str, ...] = ()
+    """Further names, beside those that :func:`find_gpu` sees through by itself."""
+    torch_name: str | None = None
+    """As `torch.cuda.get_device_name` has it."""
+    platform: Literal["cuda", "rocm", "hpu"] = "cuda"
+    nominal_gb: int = 0
+    """As vendors print it."""
+    memory_mib: float | None = None
+    """`torch.cuda.get_device_properties().total_memory`, less than nominal by what the driver keeps."""
+    capability: tuple[int, int] | None = None
+    """CUDA's compute capability."""
+    multiprocessors: int | None = None
+    l2_mib: int | None = None
+    bandwidth_gb_s: float | None = None
+    """Of its memory, 10^9 bytes per second."""
+    tflops: Mapping[str, float] = field(default_factory=dict)
+    """Dense matrix products by dtype, accumulated in fp32 where training does; fp32: without tensor cores."""
+    link: Link | None = None
+    host_link: Link | None = None
+    node: Node | None = None
+    price: Price | None = None
+    note: str | None = None
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """Figure -> key of :func:`sources`."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """As torch reports it; an estimate where :attr:`memory_caveat` says so."""
+        if self.memory_mib is not None:
+            return round(self.memory_mib * MIB)
+        return round(self.nominal_gb * (1 - _KEPT_BY_DRIVERS) * GIB)
+
+    @property
+    def memory_caveat(self) -> str | None:
+        """What is uncertain about :attr:`memory_bytes`; None for torch's own figure, and for a given one."""
+        source = self.sources.get("memory")
+        if source == "torch" or (source is None and self.memory_mib is not None):
+            return None
+        why = f"the nominal {self.nominal_gb} GB less {_KEPT_BY_DRIVERS:.0%} that drivers keep"
+        if source is not None:
+            why = sources()[source]
+        return (
+            f"what torch reports of {self.name} is not published: {format_bytes(self.memory_bytes)} is {why}"
+        )
+
+    def with_memory(self, num_bytes: int) -> Gpu:
+        """The same card with another memory, which is then as it was given.
+
+        Raises:
+            ZerokitError: less than any GPU has.
+        """
+        if num_bytes < MIB:
+            message = f"{format_bytes(num_bytes)} is no GPU's memory"
+            raise ZerokitError(message, where="--gpu-memory", hint="Write it like 80GiB")
+        kept = {figure: source for figure, source in self.sources.items() if figure != "memory"}
+        return replace(self, memory_mib=num_bytes / MIB, sources=kept)
+
+
+def unnamed_gpu(memory_bytes: int) -> Gpu:
+    """A card of which only the memory is known."""
+    return Gpu(name=f"a GPU with {format_bytes(memory_bytes)}").with_memory(memory_bytes)
+
+
+def gpus() -> tuple[Gpu, ...]:
+    """All cards, in the order of the file: by maker, then by age and size."""
+    return _read()[0]
+
+
+def sources() -> Mapping[str, str]:
+    """What the keys in :attr:`Gpu.sources` stand for."""
+    return _read()[1]
+
+
+def find_gpu(name: str) -> Gpu:
+    """The card called `name`: "H100", "rtx4090", "4090", "A100-80GB", "NVIDIA A100-SXM4-80GB".
+
+    Case, blanks and hyphens do not count, nor do the maker's name, "RTX" and a "GB" at the end.
+
+    Raises:
+        ZerokitError: there is no such card, or several.
+    """
+    folded = _folded(name)
+    found = _by_folded_name().get(folded)
+    if found is not None:
+        return found
+    several = [gpu.name for gpu in gpus() if folded and _folded(gpu.name).startswith(folded)]
+    if len(several) > 1:
+        raise ZerokitError(
+            f"'{name}' may be several GPUs", where="--gpu", hint=f"Choose one of {', '.join(several)}"
+        )
+    known = [one for gpu in gpus() for one in (gpu.name, *gpu.also)]
+    close = several[0] if several else nearest(name, known)
+    hint = f"Did you mean '{close}'?" if close else "'zerokit gpus' lists those that there are"
+    raise ZerokitError(f"there is no GPU '{name}'", where="--gpu", hint=hint)
+
+
+def matching_gpus(part: str) -> tuple[Gpu, ...]:
+    """The cards with `part` in one of their names, as :func:`find_gpu` reads names.
+
+    Raises:
+        ZerokitError: none has it.
+    """
+    folded = _folded(part)
+    found = tuple(gpu for gpu in gpus() if any(folded in _folded(name) for name in gpu_names(gpu)))
+    if not found:
+        raise ZerokitError(
+            f"no GPU has '{part}' in its name", where="NAME", hint="Leave it out for all of them"
+        )
+    return found
+
+
+def gpu_names(gpu: Gpu) -> tuple[str, ...]:
+    """Every name of a card that is written down."""
+    return (gpu.name, *gpu.also, *([gpu.torch_name] if gpu.torch_name else []))
+
+
+@cache
+def _read() -> tuple[tuple[Gpu, ...], Mapping[str, str]]:
+    import json
+
+    from pydantic import TypeAdapter
+
+    data = json.loads(_FILE.read_text(encoding="utf-8"))
+    return TypeAdapter(tuple[Gpu, ...]).validate_python(data["gpus"]), data["sources"]
+
+
+@cache
+def _by_folded_name() -> dict[str, Gpu]:
+    return {_folded(name): gpu for gpu in gpus() for name in gpu_names(gpu)}
+
+
+def _folded(name: str) -> str:
+    folded = "".join(filter(str.isalnum, name.lower()))
+    while (rest := next((folded.removeprefix(m) for m in _MAKERS if folded.startswith(m)), None)) is not None:
+        folded = rest
+    return folded.removesuffix("gb")
