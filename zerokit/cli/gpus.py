@@ -37,10 +37,10 @@ def gpus(
 
 
 def _print_lines(found: tuple[Gpu, ...]) -> None:
-    from zerokit.cli.columns import columns
+    from zerokit.reporting.tables import aligned
 
     titles = ("GPU", "memory", "GB/s", "bf16 TFLOPS", "link GB/s", "host GB/s", "node", "USD per hour")
-    for line in columns([titles, *map(_row, found)]):
+    for line in aligned([titles, *map(_row, found)]):
         typer.echo(line)
     if any(gpu.memory_caveat for gpu in found):
         typer.echo("~: an estimate, since what torch reports is not published; --format json says of what")

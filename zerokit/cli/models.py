@@ -58,7 +58,7 @@ def _as_data(entry: Entry, shape: ModelShape) -> dict[str, Any]:
 
 
 def _print_lines(found: list[tuple[Entry, ModelShape]]) -> None:
-    from zerokit.cli.columns import columns
+    from zerokit.reporting.tables import aligned
 
     rows: list[tuple[str, ...]] = [("name", "type", "parameters", "layers", "hidden", "longest", "Hub id")]
     for entry, shape in found:
@@ -69,7 +69,7 @@ def _print_lines(found: list[tuple[Entry, ModelShape]]) -> None:
             shape.max_position_embeddings,
         )
         rows.append((entry.short_names[0], shape.model_type, *map(_size, sizes), entry.id))
-    for line in columns(rows):
+    for line in aligned(rows):
         typer.echo(line)
 
 
