@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from zerokit.config.base import is_comment
 from zerokit.config.offload import OffloadOptimizer, OffloadParam
 from zerokit.config.root import DeepSpeedConfig
-from zerokit.documents import KeyPath
 
 _ZERO = "zero_optimization"
 
@@ -53,12 +52,3 @@ def without_comments(data: Any) -> Any:
     if isinstance(data, list):
         return [without_comments(item) for item in data]
     return data
-
-
-def leaves(data: Mapping[str, Any], path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
-    """Every value that is no section, with its path; an empty section is a value, and so is a list."""
-    for key, value in data.items():
-        if isinstance(value, Mapping) and value:
-            yield from leaves(value, (*path, key))
-        else:
-            yield (*path, key), value

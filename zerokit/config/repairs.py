@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from zerokit.config.base import AUTO, Unit, whole
 from zerokit.config.key_index import canonical, section_at
 from zerokit.config.root import DeepSpeedConfig
-from zerokit.documents import KeyPath
+from zerokit.documents import KeyPath, has_value, value_at, with_value, without
 from zerokit.errors import ZerokitError
 from zerokit.findings import Edit, Move, Remove, SetValue
 from zerokit.units import parse_bytes, parse_count
@@ -94,9 +94,9 @@ def edited(data: Any, edits: Iterable[Edit]) -> Any:
     for edit in edits:
         match edit:
             case SetValue(path, value):
-                data = _with(data, path, value)
+                data = with_value(data, path, value)
             case Remove(path):
-                data = _without(data, path)
+                data = without(data, path)
             case Move(path, to):
                 data = _moved(data, path, to)
             case _:
@@ -105,56 +105,15 @@ def edited(data: Any, edits: Iterable[Edit]) -> Any:
 
 
 def _moved(data: Any, path: KeyPath, to: KeyPath) -> Any:
-    value, section = _at(data, path), _at(data, path[:-1])
-    if not path or not isinstance(section, dict):
+    value, section = value_at(data, path), value_at(data, path[:-1])
+    if not path or not has_value(data, path) or not isinstance(section, dict):
         raise KeyError(path)
-    if not to or _is_there(data, to) or to[: len(path)] == path:
+    if not to or has_value(data, to) or to[: len(path)] == path:
         raise KeyError(to)
     if path[:-1] != to[:-1]:
-        return _with(_without(data, path), to, value)
+        return with_value(without(data, path), to, value)
     # A new name, and the same place among the others.
-    return _with(data, path[:-1], {to[-1] if key == path[-1] else key: section[key] for key in section})
-
-
-def _with(data: Any, path: KeyPath, value: Any) -> Any:
-    if not path:
-        return value
-    key, rest = path[0], path[1:]
-    if isinstance(data, list) and isinstance(key, int) and key < len(data):
-        return [*data[:key], _with(data[key], rest, value), *data[key + 1 :]]
-    if not isinstance(data, dict):
-        raise KeyError(key)
-    return {**data, key: _with(data.get(key, {}), rest, value)}
-
-
-def _without(data: Any, path: KeyPath) -> Any:
-    if not path:
-        raise KeyError(path)
-    key, rest = path[0], path[1:]
-    if isinstance(data, list) and isinstance(key, int) and 0 <= key < len(data):
-        return [*data[:key], *([_without(data[key], rest)] if rest else []), *data[key + 1 :]]
-    if not isinstance(data, dict) or key not in data:
-        raise KeyError(key)
-    if rest:
-        return {**data, key: _without(data[key], rest)}
-    return {name: value for name, value in data.items() if name != key}
-
-
-def _at(data: Any, path: KeyPath) -> Any:
-    for key in path:
-        inside = isinstance(data, list) and isinstance(key, int) and key < len(data)
-        if not inside and not (isinstance(data, dict) and key in data):
-            raise KeyError(key)
-        data = data[key]
-    return data
-
-
-def _is_there(data: Any, path: KeyPath) -> bool:
-    try:
-        _at(data, path)
-    except KeyError:
-        return False
-    return True
+    return with_value(data, path[:-1], {to[-1] if key == path[-1] else key: section[key] for key in section})
 
 
 def choices_at(path: KeyPath, data: Any = None) -> list[Any]:

@@ -11,7 +11,7 @@ from zerokit.config.base import Section
 from zerokit.config.key_index import all_keys, as_written, canonical, keys_of, places_of, section_at
 from zerokit.config.optimizer import DEEPSPEED_OPTIMIZERS, params_of_optimizer
 from zerokit.config.scheduler import DEEPSPEED_SCHEDULERS, params_of_scheduler
-from zerokit.documents import KeyPath, dotted
+from zerokit.documents import ABSENT, KeyPath, dotted, from_dotted, has_value, value_at
 
 _MEANT: Mapping[str, str] = {
     "per_device_train_batch_size": "train_micro_batch_size_per_gpu",
@@ -149,7 +149,7 @@ def _misplaced(section: KeyPath, name: str, data: Any) -> Meaning | None:
         return Meaning("misplaced", hint)
     (place,) = places
     # Elsewhere the key would be the only one of a section that nobody asked for.
-    sure = place in ((), ("zero_optimization",)) or place[:-1] == section or _has(data, place)
+    sure = place in ((), ("zero_optimization",)) or place[:-1] == section or has_value(data, place)
     return Meaning("misplaced", hint, canonical((*place, name)), sure)
 
 
@@ -157,7 +157,7 @@ def _other_word(section: KeyPath, name: str) -> Meaning | None:
     meant = _MEANT.get(name) or _LIKE.get(name)
     if meant is None:
         return None
-    to: KeyPath = tuple(meant.split("."))
+    to: KeyPath = from_dotted(meant)
     shown = to[-1] if to[:-1] == section else dotted(to)
     return Meaning("other-word", f"Did you mean '{shown}'?", to, sure=name in _MEANT)
 
@@ -183,7 +183,7 @@ def _misspelled(section: KeyPath, name: str, path: KeyPath, data: Any) -> Meanin
         return None
     to = canonical((*section, close))
     slip = _is_misspelled(name, close, keys)
-    if _has(data, as_written(to, data)):  # What the file says well it need not mean a second time.
+    if has_value(data, as_written(to, data)):  # What the file says well it need not mean a second time.
         return Meaning("misspelled", f"Remove it: '{close}' is there as well", to) if slip else None
     return Meaning("misspelled", f"Did you mean '{close}'?", to, sure=slip)
 
@@ -201,29 +201,20 @@ def _misspelled_and_misplaced(section: KeyPath, name: str, path: KeyPath, data: 
 
 def _may_be(path: KeyPath, other: KeyPath, data: Any) -> bool:
     """Whether the value at `path` is a section if one belongs at `other`, and a plain value if not."""
-    if not _has(data, path):
+    value = value_at(data, path, ABSENT)
+    if value is ABSENT:
         return True
-    for key in path:
-        data = data[key]
-    return isinstance(data, Mapping | bool | None) if section_at(other) else not isinstance(data, Mapping)
+    return isinstance(value, Mapping | bool | None) if section_at(other) else not isinstance(value, Mapping)
 
 
 def _is_read(place: KeyPath, name: str, data: Any) -> bool:
     """Whether the key is read there, given the type of the optimizer or the scheduler."""
     if place not in (("optimizer", "params"), ("scheduler", "params")):
         return True
-    if not _has(data, place[:1]):
+    if not has_value(data, place[:1]):
         return True
     model = section_at(place, data)
     return model is None or name in keys_of(model)
-
-
-def _has(data: Any, path: KeyPath) -> bool:
-    for key in path:
-        if not isinstance(data, Mapping) or key not in data:
-            return False
-        data = data[key]
-    return True
 
 
 def _in_words(place: KeyPath) -> str:

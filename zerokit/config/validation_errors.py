@@ -21,7 +21,7 @@ from zerokit.config.repairs import (
     key_path,
 )
 from zerokit.config.unknown_keys import Meaning, meaning_of
-from zerokit.documents import Document, KeyPath, dotted
+from zerokit.documents import Document, KeyPath, dotted, value_at
 from zerokit.errors import nearest
 from zerokit.findings import Edit, Finding, Move, Remove, SetValue, Severity
 
@@ -199,10 +199,7 @@ class _Explainer:
         return bool(field.default == self.value) and not given
 
     def _other_value(self, path: KeyPath) -> Any:
-        node = self.data
-        for key in path:
-            node = node[key]
-        return node
+        return value_at(self.data, path)
 
     def _reader(self) -> Reader:
         model = section_at(self.path[:-1], self.data)

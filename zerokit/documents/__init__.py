@@ -5,12 +5,25 @@ duplicate keys: DeepSpeed rejects them too, while transformers and accelerate ke
 silence, so that one file would mean two things.
 """
 
-from zerokit.documents.document import Departure, Document, Key, KeyPath, Span, dotted, finite
+from zerokit.documents.document import Departure, Document, Span, finite
 from zerokit.documents.json_reader import parse_json
+from zerokit.documents.paths import (
+    ABSENT,
+    Key,
+    KeyPath,
+    dotted,
+    from_dotted,
+    has_value,
+    leaves,
+    value_at,
+    with_value,
+    without,
+)
 from zerokit.documents.reading import parse_document, read_bytes, read_document, shown
 from zerokit.documents.yaml_reader import parse_scalar, parse_yaml
 
 __all__ = [
+    "ABSENT",
     "Departure",
     "Document",
     "Key",
@@ -18,6 +31,9 @@ __all__ = [
     "Span",
     "dotted",
     "finite",
+    "from_dotted",
+    "has_value",
+    "leaves",
     "parse_document",
     "parse_json",
     "parse_scalar",
@@ -25,4 +41,7 @@ __all__ = [
     "read_bytes",
     "read_document",
     "shown",
+    "value_at",
+    "with_value",
+    "without",
 ]

@@ -6,10 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-Key = str | int
-"""One step into a document: a mapping's key or a sequence's index."""
-
-KeyPath = tuple[Key, ...]
+from zerokit.documents.paths import KeyPath, dotted
 
 
 class Span(NamedTuple):
@@ -87,14 +84,6 @@ class Document:
             if path[:end] in self.positions:
                 return self.positions[path[:end]][0]
         return None
-
-
-def dotted(path: KeyPath) -> str:
-    """``("a", 0, "b")`` as ``"a[0].b"``."""
-    text = ""
-    for key in path:
-        text += f"[{key}]" if isinstance(key, int) else f".{key}" if text else key
-    return text
 
 
 def finite(data: Any) -> Any:

@@ -8,7 +8,8 @@ from bisect import bisect_right
 from typing import Any, NoReturn
 
 from zerokit.documents import causes
-from zerokit.documents.document import Departure, Document, KeyPath, Span
+from zerokit.documents.document import Departure, Document, Span
+from zerokit.documents.paths import KeyPath
 from zerokit.errors import DocumentError
 
 MAX_DEPTH = 200

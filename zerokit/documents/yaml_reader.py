@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from zerokit.documents.document import Document, KeyPath
+from zerokit.documents.document import Document
+from zerokit.documents.paths import KeyPath
 from zerokit.errors import DocumentError
 
 

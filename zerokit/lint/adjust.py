@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from zerokit.documents import Document
+from zerokit.documents import Document, value_at
 from zerokit.findings import Finding
 
 if TYPE_CHECKING:
@@ -59,13 +59,7 @@ def _is_taken(finding: Finding, document: Document, version: Version) -> bool:
     if finding.rule == "out-of-range" and path == ("scheduler", "params", "warmup_num_steps"):
         return tuple(version) < (0, 19, 3)
     if finding.rule == "bad-value" and path in (("optimizer", "type"), ("scheduler", "type")):
-        name = str(_value(document.data, path))
+        name = str(value_at(document.data, path))
         known = optimizers_at(version) if path[0] == "optimizer" else schedulers_at(version)
         return name in known or (path[0] == "optimizer" and name.lower() in known)
     return False
-
-
-def _value(data: Any, path: tuple[Any, ...]) -> Any:
-    for key in path:
-        data = data[key]
-    return data

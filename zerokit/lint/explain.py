@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from zerokit.config.base import ALL_STAGES, AUTO, Section, second_names
 from zerokit.config.descriptions import description, section_description, shown
@@ -12,7 +11,7 @@ from zerokit.config.key_index import canonical, model_of, places_of, section_at,
 from zerokit.config.removed_keys import REMOVED_KEYS
 from zerokit.config.repairs import choices_at
 from zerokit.config.unknown_keys import meaning_of
-from zerokit.documents import KeyPath, dotted
+from zerokit.documents import ABSENT, KeyPath, dotted, from_dotted, value_at
 from zerokit.errors import ConfigError, nearest
 from zerokit.lint.documentation import page
 from zerokit.lint.rule import Rule
@@ -54,7 +53,7 @@ def _needs(rule: Rule) -> str:
 
 
 def _paths(name: str) -> Iterator[KeyPath]:
-    path: KeyPath = tuple(name.split("."))
+    path: KeyPath = from_dotted(name)
     if len(path) == 1:
         # The section of that name first, then keys inside others.
         for place in sorted(places_of(name), key=len):
@@ -67,7 +66,7 @@ def _paths(name: str) -> Iterator[KeyPath]:
 
 
 def _unknown(name: str) -> ConfigError:
-    path: KeyPath = tuple(name.split("."))
+    path: KeyPath = from_dotted(name)
     close = nearest(name, all_rules())
     if len(path) > 1 or close is None or "_" in name:
         meaning = meaning_of(path)
@@ -143,16 +142,5 @@ def _speaks_of(rule: Rule, path: KeyPath) -> bool:
         return True
     if not isinstance(rule.bad, Mapping) or rule.check_launch is not None:
         return False
-    return _value(rule.bad, path) != _value(rule.good, path) and _is_leaf(rule.bad, path)
-
-
-def _value(data: Any, path: KeyPath) -> Any:
-    for key in path:
-        if not isinstance(data, Mapping) or key not in data:
-            return ...
-        data = data[key]
-    return data
-
-
-def _is_leaf(data: Any, path: KeyPath) -> bool:
-    return not isinstance(_value(data, path), Mapping)
+    bad, good = (value_at(config, path, ABSENT) for config in (rule.bad, rule.good))
+    return bad != good and not isinstance(bad, Mapping)

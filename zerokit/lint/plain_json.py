@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 
-from zerokit.documents import Departure, Document, KeyPath
+from zerokit.documents import Departure, Document, KeyPath, value_at
 from zerokit.findings import Finding, ReplaceText
 from zerokit.lint.rule import RULES
 from zerokit.resolving.auto import Target
@@ -112,7 +112,4 @@ def _text_at(document: Document, offset: int) -> str:
     span = document.spans[path]
     if offset == span.start and isinstance(path[-1], str):
         return path[-1]
-    value = document.data
-    for key in path:
-        value = value[key]
-    return str(value)
+    return str(value_at(document.data, path))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -11,7 +10,16 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from zerokit.documents import Document, KeyPath, dotted, parse_scalar, parse_yaml, read_document
+from zerokit.documents import (
+    Document,
+    KeyPath,
+    dotted,
+    parse_scalar,
+    parse_yaml,
+    read_document,
+    value_at,
+    with_value,
+)
 from zerokit.errors import DocumentError, RecipeError, did_you_mean
 from zerokit.recipe.model import Recipe
 from zerokit.recipe.validation_errors import problems
@@ -73,10 +81,10 @@ def load_recipe(path: str | Path | None = None, overrides: Sequence[str] = ()) -
         raise RecipeError(
             "a recipe is a mapping of sections", where=document.name, hint="Start with 'model:' and 'data:'"
         )
-    data = copy.deepcopy(document.data)
+    data = document.data
     overridden = set()
     for key_path, value in pairs:
-        _set(data, key_path, value)
+        data = _overridden(data, key_path, value)
         overridden.add(key_path)
     origins = Origins(document, frozenset(overridden))
     try:
@@ -143,20 +151,15 @@ def _section_hint(keys: tuple[str, ...], sections: list[str]) -> str:
     return did_you_mean(keys[0], sections)
 
 
-def _set(data: dict[str, Any], path: KeyPath, value: Any) -> None:
-    node = data
-    for depth, key in enumerate(path[:-1]):
-        child = node.get(str(key))
-        if child is None:
-            child = {}
-        if isinstance(child, str) and depth == 0 and key == "model":
-            child = {"path": child}  # `model: org/name` is short for `model: {path: org/name}`
-        if not isinstance(child, dict):
+def _overridden(data: dict[str, Any], path: KeyPath, value: Any) -> Any:
+    if len(path) > 1 and path[0] == "model" and isinstance(data.get("model"), str):
+        data = {**data, "model": {"path": data["model"]}}  # what `model: org/name` is short for
+    for end in range(1, len(path)):
+        above = value_at(data, path[:end])
+        if above is not None and not isinstance(above, dict):
             raise RecipeError(
-                f"'{dotted(path[: depth + 1])}' is {child!r} in the recipe, which has no keys to override",
+                f"'{dotted(path[:end])}' is {above!r} in the recipe, which has no keys to override",
                 where=f"--{dotted(path)}",
                 hint="Edit that file, or write the section inline in the recipe",
             )
-        node[str(key)] = child
-        node = child
-    node[str(path[-1])] = value
+    return with_value(data, path, value, replace=True)

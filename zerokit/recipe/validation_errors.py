@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, get_args
 
+from zerokit.documents import has_value
 from zerokit.errors import did_you_mean
 from zerokit.findings import Finding
 
@@ -30,9 +31,6 @@ _EXPECTED = {
     "list_type": "a list",
     "tuple_type": "a list",
 }
-
-
-_ABSENT = object()
 
 
 def problems(error: ValidationError, model: type[BaseModel], data: Any) -> list[Finding]:
@@ -80,21 +78,12 @@ def _real_path(details: ErrorDetails, data: Any) -> KeyPath:
     path: list[str | int] = []
     node = data
     for at, key in enumerate(details["loc"]):
-        child = _child(node, key)
-        if child is not _ABSENT:
+        if has_value(node, (key,)):
             path.append(key)
-            node = child
+            node = node[key]
         elif details["type"] == "missing" and at == len(details["loc"]) - 1:
             path.append(key)
     return tuple(path)
-
-
-def _child(node: Any, key: str | int) -> Any:
-    if isinstance(node, Mapping):
-        return node.get(key, _ABSENT)
-    if isinstance(node, list) and isinstance(key, int) and key < len(node):
-        return node[key]
-    return _ABSENT
 
 
 def _keys_at(model: type[BaseModel], path: KeyPath) -> list[str]:

@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN, computed_batch_sizes
 from zerokit.config.no_effect import without_effect
-from zerokit.config.normal_form import RENAMED, leaves, normal_form, without_comments
+from zerokit.config.normal_form import RENAMED, normal_form, without_comments
 from zerokit.config.optimizer import DEEPSPEED_OPTIMIZERS
 from zerokit.config.root import DeepSpeedConfig
-from zerokit.documents import KeyPath
+from zerokit.documents import KeyPath, leaves
 
 _ZERO = "zero_optimization"
 

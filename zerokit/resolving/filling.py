@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from zerokit.config.base import AUTO
 from zerokit.config.load import load_valid_part
-from zerokit.config.normal_form import leaves, without_comments
-from zerokit.documents import Document, KeyPath, dotted
+from zerokit.config.normal_form import without_comments
+from zerokit.documents import Document, KeyPath, dotted, leaves
 from zerokit.resolving.arguments import Arguments
 from zerokit.resolving.auto import autos
 

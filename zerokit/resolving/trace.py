@@ -24,9 +24,9 @@ from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN, computed_batch_sizes
 from zerokit.config.key_index import canonical
 from zerokit.config.load import load_ds_config
 from zerokit.config.no_effect import without_effect
-from zerokit.config.normal_form import RENAMED, leaves, normal_form, without_comments
+from zerokit.config.normal_form import RENAMED, normal_form, without_comments
 from zerokit.config.root import DeepSpeedConfig
-from zerokit.documents import Document, KeyPath, dotted
+from zerokit.documents import Document, KeyPath, dotted, leaves
 from zerokit.errors import ConfigError
 from zerokit.resolving.arguments import Arguments
 from zerokit.resolving.filling import Filling, Lost, Origin, Run

@@ -9,6 +9,7 @@ from typing import Any
 from zerokit.config.base import AUTO
 from zerokit.config.load import load_ds_config
 from zerokit.config.root import DeepSpeedConfig
+from zerokit.documents import with_value
 from zerokit.writing.hyperparameters import (
     ASKED,
     LEFT_OUT,
@@ -80,10 +81,7 @@ def _as_data(choices: Iterable[Choice]) -> dict[str, Any]:
     for choice in choices:
         if choice.value is LEFT_OUT:
             continue
-        section = data
-        for key in choice.path[:-1]:
-            section = section.setdefault(str(key), {})
-        section[str(choice.path[-1])] = choice.value
+        data = with_value(data, choice.path, choice.value)
     return data
 
 

@@ -1,0 +1,95 @@
+"""Paths into nested data, and what is done along them: read, set, remove, walk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+Key = str | int
+"""One step into a document: a mapping's key or a sequence's index."""
+
+KeyPath = tuple[Key, ...]
+
+ABSENT: Final[Any] = object()
+"""What :func:`value_at` can be told to return where there is nothing, for null is a value."""
+
+
+def dotted(path: KeyPath) -> str:
+    """``("a", 0, "b")`` as ``"a[0].b"``."""
+    text = ""
+    for key in path:
+        text += f"[{key}]" if isinstance(key, int) else f".{key}" if text else key
+    return text
+
+
+def from_dotted(name: str) -> KeyPath:
+    """``"a.b"`` as ``("a", "b")``; a path into a list has no such name."""
+    return tuple(name.split("."))
+
+
+def value_at(data: Any, path: KeyPath, default: Any = None) -> Any:
+    """The value at `path`, or `default` where the way ends before."""
+    for key in path:
+        if isinstance(data, Mapping):
+            is_there = key in data
+        else:
+            is_there = isinstance(data, list) and isinstance(key, int) and 0 <= key < len(data)
+        if not is_there:
+            return default
+        data = data[key]
+    return data
+
+
+def has_value(data: Any, path: KeyPath) -> bool:
+    """Whether there is a value at `path`, be it null."""
+    return value_at(data, path, ABSENT) is not ABSENT
+
+
+def with_value(data: Any, path: KeyPath, value: Any, *, replace: bool = False) -> Any:
+    """A copy of `data` with `value` at `path`; sections that are absent on the way are made.
+
+    Args:
+        data: nested dicts and lists; what is not on the way is shared with the copy.
+        path: where; an index must be of an item that is there.
+        value: what to put there.
+        replace: let a section take the place of what is none, such as null, on the way.
+
+    Raises:
+        KeyError: what is there on the way is no section, and `replace` is false.
+    """
+    if not path:
+        return value
+    key, rest = path[0], path[1:]
+    if isinstance(data, list) and isinstance(key, int) and 0 <= key < len(data):
+        return [*data[:key], with_value(data[key], rest, value, replace=replace), *data[key + 1 :]]
+    if not isinstance(data, dict):
+        if not replace:
+            raise KeyError(key)
+        data = {}
+    return {**data, key: with_value(data.get(key, {}), rest, value, replace=replace)}
+
+
+def without(data: Any, path: KeyPath) -> Any:
+    """A copy of `data` without the entry at `path`; what is not on the way is shared with it.
+
+    Raises:
+        KeyError: there is none.
+    """
+    if not path or not has_value(data, path):
+        raise KeyError(path)
+    key, rest = path[0], path[1:]
+    inner = without(data[key], rest) if rest else ABSENT
+    if isinstance(data, list) and isinstance(key, int):
+        return [*data[:key], *([] if inner is ABSENT else [inner]), *data[key + 1 :]]
+    if rest:
+        return {**data, key: inner}
+    return {name: value for name, value in data.items() if name != key}
+
+
+def leaves(data: Mapping[str, Any], path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
+    """Every value that is no section, with its path; an empty section is a value, and so is a list."""
+    for key, value in data.items():
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, (*path, key))
+        else:
+            yield (*path, key), value
