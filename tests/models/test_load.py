@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from zerokit.errors import ModelError
-from zerokit.models import hub, load_model_shape
+from zerokit.models import hub_config, load_model_shape
 
 LLAMA = {
     "model_type": "llama",
@@ -110,7 +110,7 @@ def test_the_cache_is_where_huggingface_hub_has_it(
     )
     cache = Path(answer.stdout.strip())
     put_into_cache(cache, "someone/model", LLAMA)
-    assert hub.cached_config("someone/model") == (
+    assert hub_config.cached_config("someone/model") == (
         cache / "models--someone--model" / "snapshots" / "abc" / "config.json"
     )
 

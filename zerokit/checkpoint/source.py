@@ -7,13 +7,12 @@ So whatever can be wrong with a checkpoint is found here, on the host, from file
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 
 from zerokit.documents import Document, read_document
 from zerokit.errors import DocumentError, ModelError
+from zerokit.hub import is_hub_id, reason
 
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _HUB_FILES = ["*.json", "model*.safetensors", "*.model", "*.txt", "*.jinja", "*.tiktoken"]
 _HUB_COPIES = ["original/*", "*.fp16*.safetensors"]
 """The same weights again, in other formats."""
@@ -37,7 +36,7 @@ def resolve_checkpoint(
         return folder
     if folder.exists():
         raise ModelError(f"'{name}' is a file, not a folder", where=where, hint="Name the folder it is in")
-    if not _HUB_ID.fullmatch(name):
+    if not is_hub_id(name):
         raise ModelError(f"no such model folder: '{name}'", where=where, hint="Check the path")
     return _download(name, where=where, revision=revision, remote_code=remote_code)
 
@@ -158,10 +157,8 @@ def _download(name: str, *, where: str, revision: str | None, remote_code: bool)
             snapshot_download(name, revision=revision, allow_patterns=files, ignore_patterns=_HUB_COPIES)
         )
     except Exception as error:
-        # No network, no such repository, gated: the library's own words say which.
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ModelError(
-            f"'{name}' is no folder here, and the Hub did not give it: {reason}",
+            f"'{name}' is no folder here, and the Hub did not give it: {reason(error)}",
             where=where,
             hint="Check the name, the network, and `hf auth login` for a gated model",
         ) from error

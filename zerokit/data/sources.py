@@ -6,19 +6,18 @@ may be larger than memory.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zerokit.documents import parse_json
 from zerokit.errors import DataError, DocumentError, did_you_mean
+from zerokit.hub import is_hub_id, reason
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
 _BUILDERS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet", ".txt": "text"}
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 BUILTIN = "builtin:"
 
@@ -96,7 +95,7 @@ def _local_files(name: str, where: str) -> list[Path]:
         return files
     if path.suffix.lower() in _BUILDERS or name.startswith(("/", "./", "../", "~")):
         raise DataError(f"no such file: '{name}'", where=where, hint="Check the path")
-    if not _HUB_ID.fullmatch(name):
+    if not is_hub_id(name):
         raise DataError(
             f"'{name}' is neither a file nor a Hub data set", where=where, hint="Check the spelling"
         )
@@ -176,10 +175,8 @@ def _load_hub(name: str, subset: str | None, split: str, where: str) -> Dataset:
     try:
         return datasets.load_dataset(name, subset, split=split)
     except Exception as error:
-        # No network, no such repository, no such split: the library's own words say which.
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DataError(
-            f"'{name}' is no file here, and the Hub did not give it: {reason}",
+            f"'{name}' is no file here, and the Hub did not give it: {reason(error)}",
             where=where,
             hint="Check the name, the split and the network",
         ) from error

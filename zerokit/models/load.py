@@ -10,7 +10,8 @@ from typing import Any
 
 from zerokit.documents import dotted, read_document
 from zerokit.errors import DocumentError, ModelError
-from zerokit.models import catalogue, hub
+from zerokit.hub import is_hub_id
+from zerokit.models import catalogue, hub_config
 from zerokit.models.count import count
 from zerokit.models.keys import NotCountedError
 from zerokit.models.shape import ModelShape
@@ -85,15 +86,15 @@ def _find(name: str, *, revision: str | None, allow_network: bool) -> _Config:
         return _Config(known.config, _place_in_catalogue(known.id), known.id)
     if path is not None and path.is_file():
         return _read(path, name)
-    if not hub.is_hub_id(name):
+    if not is_hub_id(name):
         raise ModelError(
             f"no such folder or config.json: '{name}'" if name.strip() else "no model is named",
             where="model",
             hint="Name a folder, a config.json, a Hub id or a model of the catalogue",
         )
-    file = hub.cached_config(name, revision)
+    file = hub_config.cached_config(name, revision)
     if file is None and allow_network and not _is_misspelt(name):
-        file = hub.download_config(name, revision)
+        file = hub_config.download_config(name, revision)
     if file is None:
         raise _not_found(name)
     return _read(file, name)

@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 
 from zerokit.errors import ModelError
-
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
-
-
-def is_hub_id(name: str) -> bool:
-    """Whether `name` can be a Hub id: ``owner/name``, or ``name`` for the oldest models."""
-    return _HUB_ID.fullmatch(name) is not None
+from zerokit.hub import reason
 
 
 def cached_config(name: str, revision: str | None = None) -> Path | None:
@@ -50,10 +43,8 @@ def download_config(name: str, revision: str | None = None) -> Path:
     try:
         return Path(hf_hub_download(name, "config.json", revision=revision))
     except Exception as error:
-        # No network, no such repository, gated: the library's own words say which.
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ModelError(
-            f"'{name}' is not on this machine, and the Hub did not give its config.json: {reason}",
+            f"'{name}' is not on this machine, and the Hub did not give its config.json: {reason(error)}",
             where="model",
             hint="Check the name, the network, and `hf auth login` for a gated model",
         ) from error
