@@ -1,5 +1,7 @@
 # make quickstart   train, fine-tune and generate on this machine
+# make check        format, lint, types and the tests that need no torch, before each commit
 # make test         all tests
+# make bench        how fast, next to other programs: ratios of one run
 # Both make their own environment in .venv and install into it; PYTHON=python3.12 chooses the Python.
 
 PYTHON ?= python3
@@ -8,10 +10,13 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: quickstart test lint bench clean
+.PHONY: quickstart check test lint bench clean
 
 quickstart: $(VENV)/.installed
 	@$(BIN)/zerokit quickstart
+
+check: lint
+	$(PYTEST) -q -m "not torch and not rehearsal and not distributed and not gpu" --hypothesis-profile=quick -n 2
 
 test: $(VENV)/.installed-dev
 	$(PYTEST) -m "not distributed" -n 2

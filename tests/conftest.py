@@ -1,16 +1,41 @@
-"""Settings for all tests: nothing from a hub, nothing in the user's caches."""
+"""Settings for all tests: nothing from a hub or the user's caches, no limit in seconds; their markers."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-# CI judges a change, so it tries the same examples each time; a person's machine looks for new ones.
-settings.register_profile("ci", derandomize=True)
-if os.environ.get("CI"):
-    settings.load_profile("ci")
+# How long an example takes depends on what else the machine does. CI judges a change, so it tries the same
+# examples each time, as `make check` does; a person's `make test` looks for new ones.
+# `--hypothesis-profile=quick` tries a tenth (see tests/examples.py).
+settings.register_profile(
+    "full",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize="CI" in os.environ,
+)
+settings.register_profile("quick", settings.get_profile("full"), max_examples=10, derandomize=True)
+settings.load_profile("full")
+
+FOLDERS = {
+    "checkpoint": ("torch",),
+    "distributed": ("torch", "distributed"),
+    "generation": ("torch",),
+    "gpu": ("torch",),
+    "rehearsal": ("torch", "rehearsal"),
+    "training": ("torch",),
+}
+"""Markers of all tests in a folder. Elsewhere a file has a ``pytestmark``, or a test its own marker."""
+
+_HERE = Path(__file__).parent
+_FILE_NEEDS_TORCH = re.compile(r"^pytestmark = .*\bmark\.torch\b", re.MULTILINE)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -20,6 +45,40 @@ def _offline_and_isolated(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
 
 
+def _folder_of(file: Path) -> str:
+    return file.relative_to(_HERE).parts[0] if file.is_relative_to(_HERE) else ""
+
+
+def _without_torch(config: pytest.Config) -> bool:
+    """Whether no test that needs torch can run: nobody asks for one, or torch is not installed."""
+    expression = config.option.markexpr
+    asked = not re.search(r"\bnot torch\b", expression) or re.search(r"\bor\b", expression)
+    return not asked or importlib.util.find_spec("torch") is None
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out unread what would import torch, transformers and DeepSpeed only to be deselected."""
+    if not _without_torch(config):
+        return None
+    if "torch" in FOLDERS.get(_folder_of(collection_path), ()):
+        return True
+    is_test = collection_path.suffix == ".py" and collection_path.is_file()
+    return True if is_test and _FILE_NEEDS_TORCH.search(collection_path.read_text(encoding="utf-8")) else None
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m chooses by them
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Quick tests first: a mistake in a unit shows before minutes of two-rank runs."""
+    """Apply the folders' markers. Quick tests first: a mistake in a unit shows before minutes of runs."""
+    for item in items:
+        for marker in FOLDERS.get(_folder_of(item.path), ()):
+            item.add_marker(marker)
     items.sort(key=lambda item: item.get_closest_marker("distributed") is not None)
+
+
+@pytest.fixture(autouse=True)
+def _light_tests_import_no_torch(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Where only light tests run, the one that imports torch fails: it lacks the marker."""
+    before = "torch" in sys.modules
+    yield
+    if _without_torch(request.config) and not before:
+        assert "torch" not in sys.modules, "this test imports torch: mark it with pytest.mark.torch"

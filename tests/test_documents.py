@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from zerokit.documents import Document, dotted, parse_json, parse_scalar, parse_yaml, read_document
 from zerokit.documents.json_reader import MAX_DEPTH
 from zerokit.errors import DocumentError
@@ -228,7 +229,7 @@ PIECES = st.sampled_from(
 )
 
 
-@settings(max_examples=1500)
+@examples(1500)
 @given(st.lists(PIECES, max_size=14).map("".join), st.sampled_from(["{}", "[]"]))
 def test_what_a_lenient_reader_reads_is_what_hjson_reads(inner: str, brackets: str) -> None:
     text = f"{brackets[0]}{inner}{brackets[1]}"

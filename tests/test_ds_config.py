@@ -120,6 +120,7 @@ def test_there_is_nothing_else_in_the_package() -> None:
         zerokit.Config  # noqa: B018
 
 
+@pytest.mark.torch
 def test_training_arguments_take_it(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     from transformers.integrations.deepspeed import unset_hf_deepspeed_config
@@ -135,6 +136,7 @@ def test_training_arguments_take_it(tmp_path: Path) -> None:
         unset_hf_deepspeed_config()
 
 
+@pytest.mark.torch
 def test_deepspeed_initialize_takes_it(tmp_path: Path) -> None:
     """In a process of its own: DeepSpeed opens a process group and keeps it."""
     pytest.importorskip("deepspeed")

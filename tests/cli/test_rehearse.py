@@ -10,6 +10,8 @@ from tests.rehearsal import fake_worker
 from tests.rehearsal.recordings import job, training
 from zerokit.rehearsal.analysis import analyse
 
+pytestmark = pytest.mark.torch
+
 Run = Callable[..., tuple[int, str, str]]
 
 REPORT = analyse(training(), job())

@@ -5,10 +5,11 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from tests.config.strategies import configs
+from tests.examples import examples
 from zerokit.config import check_ds_config, load_ds_config, load_valid_part
 from zerokit.config.repairs import edited
 from zerokit.documents import Document, KeyPath, dotted, parse_json, parse_yaml
@@ -91,7 +92,7 @@ def _broken(config: Any, path: KeyPath, name: str, value: Any) -> Any:
 
 
 @given(configs(), st.data())
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(150, suppress_health_check=list(HealthCheck))
 def test_whatever_is_wrong_the_rest_loads_and_what_is_mended_is_mended(
     config: dict[str, Any], data: st.DataObject
 ) -> None:

@@ -34,6 +34,8 @@ from deepspeed.runtime import lr_schedules  # noqa: E402
 
 from tests.config.deepspeed_models import MODELS, SOURCE, ZERO  # noqa: E402
 
+pytestmark = pytest.mark.torch
+
 OBJECTS = {
     ("tensor_parallel", "dtype"),
     ("tensor_parallel", "tp", "mpu"),

@@ -4,11 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from tests.config.strategies import configs
+from tests.examples import examples
 from zerokit.config import DeepSpeedConfig, load_ds_config
 from zerokit.config.base import Acts, second_names
 from zerokit.config.descriptions import docstring
@@ -21,7 +22,7 @@ from zerokit.documents import Document, read_document
 from zerokit.errors import DocumentError
 from zerokit.releases.versions import key_facts
 
-slow_to_draw = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+slow_to_draw = examples(60, suppress_health_check=list(HealthCheck))
 
 
 @given(configs())

@@ -4,9 +4,10 @@ from typing import Any
 
 import jsonschema
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 
 from tests.config.strategies import configs
+from tests.examples import examples
 from zerokit.config import check_ds_config
 from zerokit.config.key_index import all_sections
 from zerokit.config.root import DeepSpeedConfig
@@ -101,7 +102,7 @@ def test_second_names_are_completed_as_deprecated() -> None:
 
 
 @given(configs())
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(60, suppress_health_check=list(HealthCheck))
 def test_it_takes_what_the_models_take(data: dict[str, Any]) -> None:
     assert check_ds_config(Document(data, "")) == []
     assert places(json.loads(json.dumps(data))) == set()

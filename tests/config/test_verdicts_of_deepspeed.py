@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from tests.config.strategies import configs, sections
+from tests.examples import examples
 from zerokit.config import DeepSpeedConfig, check_ds_config, load_ds_config
 from zerokit.config.key_index import sections as all_places
 from zerokit.config.repairs import deepspeed_reads_as
@@ -24,6 +25,8 @@ from deepspeed.runtime import config as ds_config
 from deepspeed.runtime.zero import config as zero_config
 
 from tests.config.deepspeed_models import MODELS
+
+pytestmark = pytest.mark.torch
 
 BETWEEN_KEYS = ("compute_grad_norm", "ratio", "cpu_offload", "cpu_offload_param", "loss_scale_window")
 BETWEEN_KEYS += ("fp16_master_weights_and_grads", "bf16_master_weights_and_grads", "bf16_optimizer_states")
@@ -53,7 +56,7 @@ def _without_combinations(data: Any) -> Any:
 
 @pytest.mark.parametrize("path", [path for path in MODELS if len(path) == 1], ids=".".join)
 @given(data=st.data())
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(25, suppress_health_check=list(HealthCheck))
 def test_deepspeed_takes_every_section_that_the_models_take(
     path: tuple[str, ...], data: st.DataObject
 ) -> None:
@@ -77,7 +80,7 @@ WRONG = st.one_of(
 
 @pytest.mark.parametrize("path", [path for path in MODELS if len(path) == 1], ids=".".join)
 @given(data=st.data())
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(60, suppress_health_check=list(HealthCheck))
 def test_what_deepspeeds_models_refuse_is_an_error(path: tuple[str, ...], data: st.DataObject) -> None:
     key = data.draw(st.sampled_from(sorted(MODELS[path].model_fields)))
     section = {key: data.draw(WRONG)}
@@ -90,7 +93,7 @@ def test_what_deepspeeds_models_refuse_is_an_error(path: tuple[str, ...], data: 
 
 
 @given(data=st.data())
-@settings(max_examples=2000, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(2000, suppress_health_check=list(HealthCheck))
 def test_what_deepspeed_refuses_anywhere_is_an_error(data: st.DataObject) -> None:
     path = data.draw(st.sampled_from(OUR_KEYS))
     wrong: Any = data.draw(WRONG)
@@ -104,7 +107,7 @@ def test_what_deepspeed_refuses_anywhere_is_an_error(data: st.DataObject) -> Non
 
 
 @given(configs())
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(40, suppress_health_check=list(HealthCheck))
 def test_writing_the_defaults_out_changes_nothing_for_deepspeed(data: dict[str, Any]) -> None:
     data = _without_combinations({key: value for key, value in data.items() if "batch" not in key})
     for switched_on_together in ("fp16", "autotuning", "data_efficiency", "gradient_accumulation_steps"):
@@ -118,7 +121,7 @@ def test_writing_the_defaults_out_changes_nothing_for_deepspeed(data: dict[str, 
 
 
 @given(sections("PartitionConfig"))
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(30, suppress_health_check=list(HealthCheck))
 def test_writing_out_how_layers_are_divided_changes_nothing(data: dict[str, Any]) -> None:
     from deepspeed.module_inject.autotp_config import AutoTPConfig
 

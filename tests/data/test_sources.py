@@ -12,6 +12,8 @@ import pytest
 from zerokit.data.sources import load_examples
 from zerokit.errors import DataError
 
+pytestmark = pytest.mark.torch
+
 ROWS = [{"text": "a\u2028b"}, {"text": "c"}]
 JSONL = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in ROWS)
 

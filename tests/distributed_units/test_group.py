@@ -104,6 +104,7 @@ def test_errors_survive_the_way_to_another_rank(kind: type[ZerokitError]) -> Non
     assert str(other) == str(error) == "here: what. Mend it"
 
 
+@pytest.mark.torch
 def test_more_ranks_than_this_machine_has_devices_are_refused() -> None:
     check_launch(Ranks())
     with pytest.raises(LaunchError, match="ranks on this node"):

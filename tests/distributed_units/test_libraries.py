@@ -40,6 +40,7 @@ def test_nothing_to_remove_is_no_error(shared_memory: dict[str, Path]) -> None:
     release_shared_memory(Ranks(0, 2, 0, 2))
 
 
+@pytest.mark.torch
 def test_the_name_is_the_one_that_deepspeed_gives() -> None:
     import deepspeed
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.tiny import REPOSITORY
 
-pytestmark = pytest.mark.distributed
+pytestmark = [pytest.mark.torch, pytest.mark.distributed]
 
 # In the order in which a reader meets them: a page may use what an earlier one made.
 PAGES = ["train.md", "generate.md", "ds-configs.md", "check.md", "rehearse.md"]

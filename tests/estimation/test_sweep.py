@@ -2,10 +2,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.estimation.requests import answer, question
+from tests.examples import examples
 from zerokit.estimation import Axes, Runs, sweep
 from zerokit.memory import estimate
 
@@ -34,7 +35,7 @@ STAGES = st.integers(0, 3)
 SIZES = st.integers(1, 8)
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(
     stage=STAGES, batch=SIZES, more=SIZES, seq=st.sampled_from([64, 200, 1024]), checkpointing=st.booleans()
 )
@@ -50,7 +51,7 @@ def test_more_sequences_never_take_less(
     assert large.model_states == small.model_states
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(stage=STAGES, nodes=st.integers(1, 16), more=st.integers(1, 16))
 def test_more_gpus_never_keep_more(stage: int, nodes: int, more: int) -> None:
     few = answer(zero_stage=stage, num_gpus=8 * nodes)
@@ -61,7 +62,7 @@ def test_more_gpus_never_keep_more(stage: int, nodes: int, more: int) -> None:
         assert many.device.peak_bytes == few.device.peak_bytes
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(gpus=st.sampled_from([2, 4, 8, 64]), batch=SIZES)
 def test_each_stage_keeps_no_more_than_the_one_before(gpus: int, batch: int) -> None:
     totals = [

@@ -1,4 +1,4 @@
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from zerokit.generation.batches import deal, left_pad
@@ -39,7 +39,6 @@ def test_few_prompts_are_shared_out() -> None:
     assert deal([1], batch_size=8, world_size=3) == [[(0,), (), ()]]
 
 
-@settings(deadline=None)  # the first example imports torch
 @given(st.lists(st.lists(st.integers(0, 99), min_size=1, max_size=7), min_size=1, max_size=5))
 def test_padding_stands_in_front(sequences: list[list[int]]) -> None:
     ids, mask = left_pad(sequences, pad_token_id=3)

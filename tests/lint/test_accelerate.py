@@ -27,6 +27,7 @@ def plugin(monkeypatch: pytest.MonkeyPatch) -> Any:
     return dataclasses.DeepSpeedPlugin
 
 
+@pytest.mark.torch
 def test_a_config_without_zero_is_refused(plugin: Any) -> None:
     with pytest.raises(ValueError, match="specify the ZeRO optimization config"):
         plugin(hf_ds_config=dict(MICRO))
@@ -39,6 +40,7 @@ def test_a_config_without_zero_is_refused(plugin: Any) -> None:
     assert said(rule, MICRO, target="deepspeed") == said(rule, MICRO) == []
 
 
+@pytest.mark.torch
 def test_bf16_null_is_left_alone(plugin: Any) -> None:
     asked = {**zero(2), "bf16": None}
     config = plugin(hf_ds_config=copy.deepcopy(asked))
@@ -58,6 +60,7 @@ def test_offload_null() -> None:
     assert said("null-section", zero(3, offload_param=None), target="accelerate") == []
 
 
+@pytest.mark.torch
 def test_accumulation_steps_are_written_by_accelerate(plugin: Any) -> None:
     config = plugin(hf_ds_config=zero(2), gradient_accumulation_steps=8)
     assert config.deepspeed_config["gradient_accumulation_steps"] == 1
@@ -75,6 +78,7 @@ def test_what_an_older_deepspeed_makes_of_no_clipping() -> None:
     assert "does not clip" in messages[1]
 
 
+@pytest.mark.torch
 def test_clipping_auto_stays_auto_until_accelerate_writes_1(plugin: Any) -> None:
     config = plugin(hf_ds_config={**zero(2), "gradient_clipping": "auto"})
     assert config.deepspeed_config["gradient_clipping"] == "auto"
@@ -84,6 +88,7 @@ def test_clipping_auto_stays_auto_until_accelerate_writes_1(plugin: Any) -> None
     assert said(rule, asked, target="trainer") == []
 
 
+@pytest.mark.torch
 def test_which_optimizers_accelerate_replaces(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
     adam = pytest.importorskip("deepspeed.ops.adam")

@@ -11,13 +11,16 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from zerokit.documents import Document, parse_yaml
 from zerokit.findings import Finding, Move, Remove, SetValue
 from zerokit.lint import launch_options
 from zerokit.lint.run import check_launch_document
+
+pytestmark = pytest.mark.torch
 
 BASE: dict[str, Any] = {
     "compute_environment": "LOCAL_MACHINE",
@@ -382,7 +385,7 @@ FILES = st.fixed_dictionaries(
 
 
 @given(FILES)
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_what_the_rules_accept_accelerate_accepts(
     accelerate: Any, tmp_path_factory: pytest.TempPathFactory, data: dict[str, Any]
 ) -> None:

@@ -73,6 +73,7 @@ def test_switches_that_switch_nothing(config: dict[str, Any], path: str | None) 
     assert said("data-efficiency-switch", config) == ([] if path is None else [(path, "error")])
 
 
+@pytest.mark.torch
 def test_deepspeed_follows_the_inner_switch() -> None:
     ds_config = pytest.importorskip("deepspeed.runtime.config")
     from deepspeed.runtime.engine import DeepSpeedEngine

@@ -12,6 +12,8 @@ from tests.lint.asking import MICRO, RULES, found, zero
 from tests.tiny import launch
 from zerokit.lint import check_config
 
+pytestmark = pytest.mark.torch
+
 CPU = {"offload_optimizer": {"device": "cpu"}}
 SGD = {
     "optimizer": {"type": "SGD", "params": {"lr": 1e-3}},

@@ -80,6 +80,7 @@ SECTIONS: list[KeyPath] = [
 KEYS = [(*path, name) for path in SECTIONS for name in sections()[path].model_fields]
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("path", KEYS, ids=dotted)
 def test_deepspeed_starts_with_its_default_where_the_word_is_no_error(path: KeyPath) -> None:
     ds_config = pytest.importorskip("deepspeed.runtime.config")
@@ -132,6 +133,7 @@ PARSED = sorted(
 )
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("name", PARSED)
 def test_deepspeed_drops_the_word_in_the_sections_that_it_parses(name: str) -> None:
     ds_config = pytest.importorskip("deepspeed.runtime.config")
@@ -152,6 +154,7 @@ def test_deepspeed_drops_the_word_in_the_sections_that_it_parses(name: str) -> N
     assert said("unfilled-auto", plain, target="deepspeed") == [(name, "error")]
 
 
+@pytest.mark.torch
 def test_accelerate_refuses_what_is_left() -> None:
     dataclasses = pytest.importorskip("accelerate.utils.dataclasses")
     config = {**zero(2, allgather_bucket_size="auto"), "gradient_accumulation_steps": 1}
@@ -160,6 +163,7 @@ def test_accelerate_refuses_what_is_left() -> None:
         plugin.deepspeed_config_process(must_match=False)
 
 
+@pytest.mark.torch
 def test_what_accelerate_fills_without_being_told(monkeypatch: pytest.MonkeyPatch) -> None:
     dataclasses = pytest.importorskip("accelerate.utils.dataclasses")
     gather = "stage3_gather_16bit_weights_on_model_save"

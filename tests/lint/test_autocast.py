@@ -13,6 +13,7 @@ def autocast(stage: Any = 1, **keys: Any) -> dict[str, Any]:
     return {**zero(stage), "torch_autocast": {"enabled": True, **keys}}
 
 
+@pytest.mark.torch
 def test_the_format_has_no_default() -> None:
     ds_config = pytest.importorskip("deepspeed.runtime.config")
     assert ds_config.DeepSpeedConfig(autocast()).torch_autocast_dtype is None

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.lint.asking import found, said
 from zerokit.findings import SetValue
 from zerokit.lint.examples import recipe
@@ -46,8 +47,9 @@ def test_the_identity(train: Any, micro: Any, steps: Any, num_gpus: int | None, 
 sizes = st.one_of(st.none(), st.integers(1, 12))
 
 
+@pytest.mark.torch
 @given(train=st.integers(1, 48), micro=sizes, steps=sizes, ranks=st.integers(1, 8))
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_deepspeed_says_the_same(
     monkeypatch: pytest.MonkeyPatch, train: int, micro: int | None, steps: int | None, ranks: int
 ) -> None:
@@ -76,6 +78,7 @@ def test_ranks_that_share_a_sequence_count_once() -> None:
     )
 
 
+@pytest.mark.torch
 def test_accelerate_writes_1_accumulation_step() -> None:
     config = batch(64, 4)
     assert said("batch-size", config, num_gpus=8, target="deepspeed") == []
@@ -118,6 +121,7 @@ def test_three_numbers_hold_for_one_number_of_gpus() -> None:
     assert found(rule, batch(64, 4)) == found(rule, batch(64, 4, "auto")) == []
 
 
+@pytest.mark.torch
 def test_a_batch_that_is_divided_as_floating_point_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     ds_config = pytest.importorskip("deepspeed.runtime.config")
     monkeypatch.setattr(ds_config.dist, "get_rank", lambda: 0)

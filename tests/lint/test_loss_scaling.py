@@ -11,6 +11,8 @@ from zerokit.lint import check_config
 from zerokit.lint.examples import recipe
 from zerokit.releases.versions import parse_version
 
+pytestmark = pytest.mark.torch
+
 
 def fp16(stage: Any = 2, enabled: Any = True, **keys: Any) -> dict[str, Any]:
     return {**zero(stage), "fp16": {"enabled": enabled, **keys}}

@@ -223,6 +223,7 @@ def test_what_is_mended() -> None:
     assert decay.fix == ()
 
 
+@pytest.mark.torch
 def test_the_optimizers_that_zero_takes_are_those_of_deepspeed() -> None:
     pytest.importorskip("deepspeed")
     from deepspeed.runtime.zero.utils import ZERO_SUPPORTED_OPTIMIZERS
@@ -235,6 +236,7 @@ def test_the_optimizers_that_zero_takes_are_those_of_deepspeed() -> None:
         assert asked is not taken
 
 
+@pytest.mark.torch
 def test_where_arguments_are_taken_is_as_in_deepspeed() -> None:
     ops = pytest.importorskip("deepspeed.ops")
     torch = pytest.importorskip("torch")

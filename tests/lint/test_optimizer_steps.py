@@ -11,6 +11,8 @@ import pytest
 from tests.lint.asking import MICRO, found, said, zero
 from tests.tiny import launch
 
+pytestmark = pytest.mark.torch
+
 CPU = {"offload_optimizer": {"device": "cpu"}}
 UNCLIPPED = {"gradient_clipping": 0.0}
 

@@ -129,6 +129,7 @@ def test_what_becomes_of_the_prefetch_is_said() -> None:
     assert finding.message.endswith("and 'stage3_prefetch_bucket_size' 50M becomes 1")
 
 
+@pytest.mark.torch
 def test_the_profiler_switches_the_timers_on() -> None:
     config = pytest.importorskip("deepspeed.runtime.config")
     profiled = {**zero(0), "flops_profiler": {"enabled": True, "profile_step": 7}}
@@ -137,6 +138,7 @@ def test_the_profiler_switches_the_timers_on() -> None:
     assert "step 7" in finding.message
 
 
+@pytest.mark.torch
 def test_stage_3_overlaps_by_default() -> None:
     config = pytest.importorskip("deepspeed.runtime.zero.config")
     assert config.DeepSpeedZeroConfig(stage=3).overlap_comm is True

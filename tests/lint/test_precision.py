@@ -50,6 +50,7 @@ def test_a_switch_that_may_be_misspelled_is_open() -> None:
     assert switch(Subject(plain, {"bf16": {}}, frozenset({("bf16",)}), misread), "bf16") is None
 
 
+@pytest.mark.torch
 def test_the_names_of_formats_are_deepspeeds() -> None:
     ds_config = pytest.importorskip("deepspeed.runtime.config")
     torch = pytest.importorskip("torch")
@@ -77,6 +78,7 @@ def test_a_section_without_its_switch() -> None:
     assert finding.fix == (SetValue(("bf16", "enabled"), "auto"),)
 
 
+@pytest.mark.torch
 def test_accelerate_leaves_a_section_without_its_switch_off() -> None:
     dataclasses = pytest.importorskip("accelerate.utils.dataclasses")
     on, off = zero(2), {**zero(2), "bf16": {}}
@@ -115,6 +117,7 @@ def test_master_weights_that_are_refused(config: dict[str, Any], paths: list[str
     assert [path.split(".")[1] for path, _ in said("precision-option", config)] == paths
 
 
+@pytest.mark.torch
 def test_deepspeed_refuses_two_kinds_of_master_weights() -> None:
     base_optimizer = pytest.importorskip("deepspeed.runtime.base_optimizer")
     with pytest.raises(AssertionError, match="mutually exclusive"):

@@ -11,6 +11,8 @@ import pytest
 from tests.lint.asking import MICRO, said, zero
 from tests.tiny import launch
 
+pytestmark = pytest.mark.torch
+
 FP16: dict[str, Any] = {"fp16": {"enabled": True}}
 BF16: dict[str, Any] = {"bf16": {"enabled": True}}
 IN_FP16: dict[str, Any] = {"torch_autocast": {"enabled": True, "dtype": "fp16"}}

@@ -2,9 +2,10 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from zerokit.documents import Document, KeyPath, parse_json
 from zerokit.findings import Edit, Move, Remove, ReplaceText, SetValue
 from zerokit.lint.rewrite import EditError, apply_edits, edit_data
@@ -59,7 +60,7 @@ def ordered(data: Any) -> str:
     return json.dumps(data)
 
 
-@settings(max_examples=400)
+@examples(400)
 @given(texts_and_edits())
 def test_the_edited_text_holds_the_edited_data(drawn: tuple[str, Edit]) -> None:
     text, edit = drawn
@@ -76,7 +77,7 @@ def test_the_edited_text_holds_the_edited_data(drawn: tuple[str, Edit]) -> None:
     assert ordered(edited.data) == ordered(expected)
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(DATA, st.sampled_from([None, 2, 4, "\t"]), st.sampled_from(["\n", "\r\n"]), st.data())
 def test_what_the_edit_does_not_speak_of_keeps_its_bytes(
     data: Any, indent: Any, newline: str, drawn: Any
@@ -121,7 +122,7 @@ def commented(draw: st.DrawFn, data: Any, indent: str = "") -> str:
     return "\n".join([*lines, indent + "}"])
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(DATA.flatmap(lambda data: st.tuples(commented(data), edits_of(data))))
 def test_text_with_comments_is_edited_too(drawn: tuple[str, Edit]) -> None:
     text, edit = drawn

@@ -4,9 +4,10 @@ import json
 from contextlib import suppress
 from typing import Any
 
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from zerokit.config.key_index import sections
 from zerokit.documents import Document, KeyPath, parse_json
 from zerokit.findings import SetValue
@@ -92,13 +93,13 @@ def has_good_form(report: Report) -> None:
     assert to_github(checked).count("\n") == len(report.findings)
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@examples(300)
 @given(configs(), RUNS)
 def test_any_config_is_checked(data: dict[str, Any], run: dict[str, Any]) -> None:
     has_good_form(check_document(Document(data, "x"), **run))
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@examples(100)
 @given(configs(), RUNS)
 def test_any_config_is_mended_once_and_for_all(data: dict[str, Any], run: dict[str, Any]) -> None:
     assume(_is_json(data))
@@ -132,7 +133,7 @@ LAUNCH_KEYS = st.sampled_from(
 )
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(st.dictionaries(LAUNCH_KEYS, VALUES | st.dictionaries(LAUNCH_KEYS, VALUES, max_size=4), max_size=6))
 def test_any_launch_file_is_checked(data: dict[str, Any]) -> None:
     has_good_form(check_accelerate_yaml(Document({"distributed_type": "DEEPSPEED", **data}, "x.yaml")))

@@ -103,6 +103,7 @@ def _with(config: dict[str, Any], path: tuple[str, ...], value: Any) -> dict[str
     return result
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("path", _COMPARED, ids=".".join)
 def test_the_trainer_insists_on_what_is_listed(path: tuple[str, ...]) -> None:
     value: Any = [0.5, 0.6] if path[-1] == "betas" else True if path == ("fp16", "enabled") else 3
@@ -115,6 +116,7 @@ def test_the_trainer_insists_on_what_is_listed(path: tuple[str, ...]) -> None:
     assert said("fixed-value", config, **TRAINER) == expected
 
 
+@pytest.mark.torch
 def test_the_trainer_fills_the_rest() -> None:
     filled, mismatches = through_transformers(FULL)
     assert mismatches == []
@@ -157,6 +159,7 @@ def test_absent_parameters_lose_arguments() -> None:
     assert found(rule, {**AUTO, "scheduler": {"type": "StepLR", "params": {"step_size": 1}}}, **TRAINER) == []
 
 
+@pytest.mark.torch
 def test_the_defaults_that_are_named_are_deepspeeds() -> None:
     lr_schedules = pytest.importorskip("deepspeed.runtime.lr_schedules")
     adam = pytest.importorskip("deepspeed.ops.adam")
@@ -184,6 +187,7 @@ def test_what_a_schedule_replaces() -> None:
     assert said(rule, FULL | {"scheduler": None}, **TRAINER) == []
 
 
+@pytest.mark.torch
 def test_zero_as_a_switch_cannot_be_read() -> None:
     accelerate = pytest.importorskip("accelerate.utils.deepspeed")
     config = {**MICRO, "zero_optimization": True}
@@ -196,6 +200,7 @@ def test_zero_as_a_switch_cannot_be_read() -> None:
     assert found(rule, config, **TRAINER)[0].fix == (SetValue(("zero_optimization",), {"stage": 1}),)
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("mixed_precision", ["no", "bf16"])
 def test_bfloat16_is_passed_over(mixed_precision: str) -> None:
     dataclasses = pytest.importorskip("accelerate.utils.dataclasses")
@@ -212,6 +217,7 @@ def test_bfloat16_is_passed_over(mixed_precision: str) -> None:
     assert said(rule, {**config, "bfloat16": {"enabled": False}}, **TRAINER) == []
 
 
+@pytest.mark.torch
 def test_what_accelerate_overwrites() -> None:
     dataclasses = pytest.importorskip("accelerate.utils.dataclasses")
     config = {**AUTO, "steps_per_print": 100}

@@ -9,6 +9,8 @@ import pytest
 from tests.memory.against_rehearsal import RECORD, compare
 from tests.memory.grid import points
 
+pytestmark = [pytest.mark.torch, pytest.mark.rehearsal]
+
 FAST = [
     "llama-1b stage 0",
     "llama-1b stage 2, checkpointing, accumulation 4, 4 GPUs",

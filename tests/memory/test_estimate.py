@@ -7,9 +7,10 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.memory.runs import ds_config, run, shape
 from zerokit.errors import ConfigError, ZerokitError
 from zerokit.memory import (
@@ -31,7 +32,7 @@ def held(estimated: Estimate, phase: Any) -> int:
     return total_bytes(own) + total_bytes(always)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     stage=st.integers(0, 3),
     world_size=st.sampled_from([1, 2, 3, 64]),

@@ -12,6 +12,8 @@ from zerokit.memory import Lora
 from zerokit.memory.layout import layout_of
 from zerokit.models import load_model_shape
 
+pytestmark = pytest.mark.torch
+
 MOE: dict[str, Any] = {
     "model_type": "qwen3_moe",
     "vocab_size": 100,

@@ -15,6 +15,8 @@ from zerokit.memory.layout import layout_of
 from zerokit.memory.settings import settings_of
 from zerokit.models import load_model_shape
 
+pytestmark = pytest.mark.torch
+
 SIZES = {
     "vocab_size": 500,
     "hidden_size": 96,

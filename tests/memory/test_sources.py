@@ -15,6 +15,8 @@ from zerokit.memory import Generation, Lora, OptimizerKind, estimate
 from zerokit.memory.optimizers import optimizer_facts
 from zerokit.models import load_model_shape
 
+pytestmark = pytest.mark.torch
+
 CPU, NVME = {"device": "cpu"}, {"device": "nvme", "nvme_path": "/tmp"}
 FP32_GRADIENTS: dict[str, Any] = {"data_types": {"grad_accum_dtype": "fp32"}}
 

@@ -18,6 +18,8 @@ from tests.models.configurations import odd_configurations
 from tests.models.transformers_models import build, parameters_of_model, parameters_of_shape
 from zerokit.models import load_model_shape, registry
 
+pytestmark = pytest.mark.torch
+
 MODEL_TYPES = {name: found for name in registry.FAMILY_OF if (found := registry.model_type(name))}
 ODD = odd_configurations()
 _ONE_LAYER = (

@@ -9,6 +9,8 @@ import pytest
 from tests.models.transformers_models import build, parameters_of_model, parameters_of_shape
 from zerokit.models import catalogue, load_model_shape
 
+pytestmark = pytest.mark.torch
+
 PUBLISHED = {
     "huggyllama/llama-7b": 6_738_415_616,
     "huggyllama/llama-13b": 13_015_864_320,

@@ -93,6 +93,7 @@ def test_a_revision_is_looked_for_by_branch_and_by_commit(cache: Path) -> None:
     complaint("openai-community/gpt2", revision="main")
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("variable", ["HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME"])
 def test_the_cache_is_where_huggingface_hub_has_it(
     variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -115,6 +116,7 @@ def test_the_cache_is_where_huggingface_hub_has_it(
     )
 
 
+@pytest.mark.torch
 def test_a_download_takes_the_config_alone(
     cache: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,6 +131,7 @@ def test_a_download_takes_the_config_alone(
     assert asked == [("someone/model", "config.json", "v1")]
 
 
+@pytest.mark.torch
 def test_without_network_one_line_says_so(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def download(*_: Any, **__: Any) -> str:
         raise OSError("no route to the Hub\nsecond line")
@@ -139,6 +142,7 @@ def test_without_network_one_line_says_so(cache: Path, monkeypatch: pytest.Monke
     assert "second line" not in str(error)
 
 
+@pytest.mark.torch
 def test_a_misspelt_name_is_not_asked_of_the_hub(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def download(*_: Any, **__: Any) -> str:
         raise AssertionError("asked")

@@ -10,6 +10,8 @@ from tests.models.transformers_models import build
 from zerokit.errors import ModelError
 from zerokit.models import load_model_shape, on_meta, registry
 
+pytestmark = pytest.mark.torch
+
 _SMALL = {
     "hidden_size": 64,
     "intermediate_size": 100,

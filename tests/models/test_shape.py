@@ -10,6 +10,8 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from zerokit.models import KINDS, Tensor, load_model_shape, registry
 
+pytestmark = pytest.mark.torch
+
 MODEL_TYPES = list(registry.FAMILY_OF)
 
 

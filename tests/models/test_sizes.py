@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.models.configurations import odd_configurations
 from tests.models.transformers_models import build, parameters_of_model, parameters_of_shape
 from zerokit.errors import ModelError
 from zerokit.models import load_model_shape, registry
+
+pytestmark = pytest.mark.torch
 
 ODD = odd_configurations()
 BASES = {
@@ -134,7 +137,7 @@ def decoders(draw: st.DrawFn) -> dict[str, Any]:
     return config
 
 
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(decoders())
 def test_any_decoder_that_can_be_is_counted_as_transformers_does(config: dict[str, Any]) -> None:
     shape = load_model_shape(config, allow_torch=False)
@@ -149,7 +152,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.data())
 def test_any_value_anywhere_is_counted_or_refused_in_one_line(data: st.DataObject) -> None:
     config = dict(data.draw(st.sampled_from(list(ODD.values()))))

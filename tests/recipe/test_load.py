@@ -39,6 +39,7 @@ def test_default_recipe_as_a_file_is_the_same_recipe(tmp_path: Path) -> None:
     assert load_recipe(file).recipe == load_recipe().recipe
 
 
+@pytest.mark.torch
 def test_default_recipe_passes_every_check_of_its_keys() -> None:
     from zerokit.training.arguments import resolve_arguments
 

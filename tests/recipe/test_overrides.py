@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from zerokit.errors import ZerokitError
@@ -37,7 +37,6 @@ def as_text(value: Any) -> str:
     )
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(PATHS, VALUES, st.booleans()), max_size=4))
 def test_pairs_written_as_words_are_read_back(pairs: list[tuple[tuple[str, ...], Any, bool]]) -> None:
     words: list[str] = []
@@ -55,7 +54,6 @@ def error_of(words: list[str]) -> ZerokitError | None:
     return None
 
 
-@settings(deadline=None)
 @given(st.lists(st.text(max_size=12), min_size=1, max_size=3))
 def test_whatever_the_words_an_error_is_one_line_that_names_where(words: list[str]) -> None:
     error = error_of(words)
@@ -64,7 +62,6 @@ def test_whatever_the_words_an_error_is_one_line_that_names_where(words: list[st
     assert error.where
 
 
-@settings(deadline=None)
 @given(st.sampled_from(["--task.seq_len", "--data.columns.text", "--training.seed", "--model"]), st.text())
 def test_whatever_the_value_an_error_is_one_line_that_names_the_option(option: str, value: str) -> None:
     error = error_of([option, value])

@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+
+from tests.examples import examples
 
 from .caching_allocator import GB, KB, MB, Allocator, Segment, build, trace
 
@@ -201,7 +203,7 @@ option_sets = st.fixed_dictionaries(
 
 
 @given(operations=operations, options=option_sets)
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_invariants(
     library: ctypes.CDLL, operations: list[tuple[str, int, int]], options: dict[str, float]
 ) -> None:
@@ -230,7 +232,7 @@ def test_invariants(
 
 
 @given(operations=operations)
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_all_merges_when_all_is_released(
     library: ctypes.CDLL, operations: list[tuple[str, int, int]]
 ) -> None:

@@ -50,6 +50,8 @@ from deepspeed.runtime.tensor_parallel.config import TPTrainingConfig  # noqa: E
 from deepspeed.runtime.zero.config import DeepSpeedZeroConfig  # noqa: E402
 from deepspeed.utils.config import DeepSpeedThroughputTimerConfig  # noqa: E402
 
+pytestmark = pytest.mark.torch
+
 ROOT = Path(deepspeed.__file__).parents[1]
 INSTALLED = deepspeed.__version__.split("+")[0]
 ALL = [parse_version(text) for text in SUPPORTED]

@@ -3,10 +3,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from tests.config.strategies import configs
+from tests.examples import examples
 from zerokit.config import load_ds_config
 from zerokit.documents import dotted
 from zerokit.resolving.diff import Difference, differences
@@ -123,7 +124,7 @@ def test_batch_sizes_are_compared_by_what_they_lead_to() -> None:
 
 
 @given(configs(), st.randoms(use_true_random=False))
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(60, suppress_health_check=list(HealthCheck))
 def test_a_config_is_equal_to_itself_in_any_order_and_with_its_defaults(
     config: dict[str, Any], random: Any
 ) -> None:

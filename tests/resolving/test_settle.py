@@ -246,6 +246,7 @@ def _forget_the_ds_config() -> Iterator[None]:
     unset_hf_deepspeed_config()
 
 
+@pytest.mark.torch
 @pytest.mark.usefixtures("_forget_the_ds_config")
 def test_what_is_resolved_is_what_transformers_finds_consistent(tmp_path: Any) -> None:
     from transformers import TrainingArguments

@@ -10,9 +10,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from zerokit.documents import Document, dotted, parse_json
 from zerokit.errors import ConfigError
 from zerokit.resolving.arguments import ACCELERATE_DEFAULTS, TRAINER_DEFAULTS, Arguments
@@ -26,6 +27,8 @@ from accelerate import Accelerator  # noqa: E402
 from accelerate.utils import DeepSpeedPlugin, DummyOptim, DummyScheduler  # noqa: E402
 from deepspeed.runtime import config as ds_config  # noqa: E402
 from transformers.integrations import deepspeed as integration  # noqa: E402
+
+pytestmark = pytest.mark.torch
 
 HIDDEN = 64
 
@@ -205,7 +208,7 @@ SCRIPT = _section(
     total_num_steps=st.sampled_from([None, 100]),
 ).map(lambda given: {"batch_size": 2, **given})
 
-MANY = settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+MANY = examples(300, suppress_health_check=list(HealthCheck))
 
 
 def compare(

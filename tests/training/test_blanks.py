@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from datasets import Dataset
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from zerokit.training.blanks import BlanksLast, FilledUp
@@ -23,7 +23,6 @@ def filled_up(size: int, multiple: int) -> FilledUp:
     return FilledUp(Dataset.from_list(rows), multiple)
 
 
-@settings(deadline=None)
 @given(SIZES, st.integers(min_value=1, max_value=20))
 def test_the_length_is_the_next_multiple(size: int, multiple: int) -> None:
     dataset = filled_up(size, multiple)
@@ -31,7 +30,6 @@ def test_the_length_is_the_next_multiple(size: int, multiple: int) -> None:
     assert 0 <= len(dataset) - size < multiple
 
 
-@settings(deadline=None)
 @given(SIZES, st.integers(min_value=1, max_value=20), st.booleans(), st.integers(0, 9), st.integers(0, 9))
 def test_every_example_comes_once_and_the_blanks_come_last(
     size: int, multiple: int, shuffle: bool, seed: int, epoch: int
@@ -50,7 +48,6 @@ def test_every_example_comes_once_and_the_blanks_come_last(
         assert blank == {"input_ids": [0], "labels": [IGNORED]}
 
 
-@settings(deadline=None)
 @given(SIZES, st.integers(0, 9), st.integers(0, 9))
 def test_the_order_depends_on_seed_and_epoch_alone(size: int, seed: int, epoch: int) -> None:
     few, many = filled_up(size, 1), filled_up(size, 16)

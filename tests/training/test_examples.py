@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from datasets import Dataset
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.tiny import CHAT_TEMPLATE
 from zerokit.errors import DataError
 from zerokit.recipe.model import Columns, DataSection, TaskSection
@@ -67,7 +68,7 @@ def trained_text(example: dict[str, list[int]], tokenizer: PreTrainedTokenizerBa
     return text.replace("\0", "_")
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.lists(st.tuples(st.text(max_size=30), st.text(max_size=30)), min_size=1, max_size=4))
 def test_only_the_completion_and_its_end_are_trained_on(
     tokenizer: PreTrainedTokenizerBase, pairs: list[tuple[str, str]]
@@ -158,7 +159,7 @@ ASCII = st.text(st.characters(min_codepoint=32, max_codepoint=126, exclude_chara
 TURNS = st.lists(st.tuples(st.sampled_from(["user", "assistant", "system"]), ASCII), max_size=5)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.lists(TURNS, min_size=1, max_size=4))
 def test_masks_are_those_of_a_template_that_marks_generations(
     tokenizer: PreTrainedTokenizerBase, conversations: list[list[tuple[str, str]]]
@@ -325,7 +326,7 @@ def test_columns_of_no_known_format_are_listed() -> None:
         detect_format(["prompt", "answer"], DataSection(train="x"), where="w")
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     st.lists(st.text(max_size=40), min_size=1, max_size=8),
     st.integers(min_value=8, max_value=40),

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tiny import tiny_tokenizer
@@ -24,13 +24,11 @@ def trained() -> PreTrainedTokenizerBase:
     return train_tokenizer(TEXTS, 300)
 
 
-@settings(deadline=None)
 @given(st.text())
 def test_any_text_comes_back_exactly(trained: PreTrainedTokenizerBase, text: str) -> None:
     assert trained.decode(trained(text)["input_ids"]) == text
 
 
-@settings(deadline=None)
 @given(st.text())
 def test_token_ids_stay_within_the_vocabulary(trained: PreTrainedTokenizerBase, text: str) -> None:
     assert all(0 <= token < len(trained) for token in trained(text)["input_ids"])
