@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: quickstart check test lint bench clean
+.PHONY: quickstart check test lint bench docs clean
 
 quickstart: $(VENV)/.installed
 	@$(BIN)/zerokit quickstart
@@ -49,5 +49,8 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	@$(PIP) --editable '.[dev]'
 	@touch $@
 
+docs: $(VENV)/.installed-dev
+	PYTHONPATH=. NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
+
 clean:
-	rm -rf $(VENV) runs build dist
+	rm -rf $(VENV) runs build dist site

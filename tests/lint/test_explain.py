@@ -5,8 +5,8 @@ import pytest
 from zerokit.config.key_index import sections
 from zerokit.documents import dotted
 from zerokit.errors import ConfigError
-from zerokit.lint.documentation import page
 from zerokit.lint.explain import explain, overview
+from zerokit.lint.rule_pages import page
 from zerokit.lint.run import all_rules
 
 

@@ -290,7 +290,7 @@ def _permalink(row: Row) -> str:
 
 
 def _link(rule: str) -> str:
-    return f"[{rule}](lint/{rule}.md)"
+    return f"[{rule}](rules.md#{rule})"
 
 
 def _lower(title: str) -> str:

@@ -13,8 +13,8 @@ from zerokit.config.repairs import choices_at
 from zerokit.config.unknown_keys import meaning_of
 from zerokit.documents import ABSENT, KeyPath, dotted, from_dotted, value_at
 from zerokit.errors import ConfigError, nearest
-from zerokit.lint.documentation import page
 from zerokit.lint.rule import Rule
+from zerokit.lint.rule_pages import page
 from zerokit.lint.run import all_rules
 from zerokit.reporting.tables import aligned
 from zerokit.resolving.auto import FILLED_BY

@@ -1,0 +1,70 @@
+import re
+from pathlib import Path
+
+import pytest
+
+from zerokit.lint.rule import NEEDS, Rule
+from zerokit.lint.rule_pages import check_example, index, page
+from zerokit.lint.run import FIELD_OF_NEED, all_rules
+
+INDEX = Path(__file__).parents[2] / "docs" / "rules.md"
+RULES = list(all_rules().values())
+
+each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+
+
+def test_there_are_at_least_60_rules() -> None:
+    assert len(RULES) >= 60
+
+
+def test_the_index_is_that_which_the_rules_make() -> None:
+    assert INDEX.read_text() == index(with_pages=False), "run python -m tools.site"
+
+
+@each_rule
+def test_the_bad_example_has_the_mistake(rule: Rule) -> None:
+    found = [finding for finding in check_example(rule, rule.bad).findings if finding.rule == rule.id]
+    assert found
+    for finding in found:
+        assert finding.hint
+        for text in (finding.message, finding.hint):
+            assert "\n" not in text
+            assert not text.endswith((".", "!"))
+            assert text.strip() == text
+
+
+@each_rule
+def test_the_good_example_has_no_error_and_not_the_mistake(rule: Rule) -> None:
+    report = check_example(rule, rule.good)
+    assert [finding for finding in report.findings if finding.severity == "error"] == []
+    assert rule.id not in {finding.rule for finding in report.findings}
+
+
+@each_rule
+def test_a_rule_says_what_happens_why_and_where_that_is_from(rule: Rule) -> None:
+    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", rule.id)
+    assert "\n" not in rule.title
+    assert not rule.title.endswith(".")
+    assert len(rule.text) > 80
+    assert "\n" in rule.text
+
+
+@each_rule
+def test_the_examples_give_what_the_rule_needs(rule: Rule) -> None:
+    assert set(rule.needs) <= set(NEEDS)
+    if rule.needs:
+        assert {FIELD_OF_NEED[need] for need in rule.needs} <= set(rule.given)
+
+
+@each_rule
+def test_a_page_shows_both_examples_and_what_is_said_of_the_bad_one(rule: Rule) -> None:
+    text = page(rule)
+    assert text.startswith(f"# {rule.id}\n")
+    assert text.count("```") == 6
+    assert f": {rule.severity}: " in text or "(here: " in text
+
+
+def test_the_index_has_every_rule_once() -> None:
+    linked = re.findall(r"^\| \[([a-z0-9-]+)\]\(rules/\1\.md\)", index(with_pages=True), re.MULTILINE)
+    named = re.findall(r'^\| <a id="([a-z0-9-]+)"></a>\1 ', index(with_pages=False), re.MULTILINE)
+    assert sorted(linked) == sorted(named) == sorted(all_rules())

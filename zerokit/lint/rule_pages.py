@@ -1,0 +1,165 @@
+"""The documentation of the rules: a page each, and an index of all.
+
+The pages are made when the site is built (`tools/site.py`) and when ``zerokit explain`` is asked for one; the
+index is ``docs/rules.md``, which ``python -m tools.site`` writes and a test compares.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from zerokit.documents import Document, dotted, parse_json
+from zerokit.errors import DocumentError
+from zerokit.findings import Finding
+from zerokit.lint.accelerate_file import check_accelerate_yaml
+from zerokit.lint.rule import Rule
+from zerokit.lint.run import Report, all_rules, check_document
+from zerokit.units import format_bytes, quantity
+
+_TOPICS = {
+    "structure": "The file and its keys",
+    "auto": 'The word "auto"',
+    "batch": "Batch sizes",
+    "precision": "Precision",
+    "optimizer": "Optimizer",
+    "scheduler": "Learning-rate schedule",
+    "zero": "ZeRO stages",
+    "offload": "Offload",
+    "buckets": "Buckets and memory",
+    "saving": "Saving",
+    "parallelism": "Parallelism",
+    "versions": "Versions of DeepSpeed",
+    "performance": "Speed",
+    "trainer": "Under the Trainer",
+    "accelerate": "Under accelerate",
+}
+
+
+def page(rule: Rule) -> str:
+    """The page of one rule, in Markdown."""
+    return "\n\n".join(_parts(rule)) + "\n"
+
+
+def example_document(rule: Rule, example: Mapping[str, Any] | str) -> Document:
+    """One of the two examples of a rule as a file, such as it is printed on the rule's page."""
+    name = "default_config.yaml" if rule.check_launch else "ds_config.json"
+    text = _example_text(rule, example)
+    try:
+        read = parse_json(text, name, lenient=True)
+    except DocumentError:
+        return Document(example, name)
+    # Where a file cannot hold what the example is about, such as a key that is no string, the data can.
+    return read if isinstance(example, str) or read.data == example else Document(example, name)
+
+
+def check_example(rule: Rule, example: Mapping[str, Any] | str) -> Report:
+    """What is found in one of the two examples of a rule."""
+    document = example_document(rule, example)
+    if rule.check_launch is not None:
+        return check_accelerate_yaml(document)
+    return check_document(document, **dict(rule.given))
+
+
+def _parts(rule: Rule) -> Iterator[str]:
+    report = check_example(rule, rule.bad)
+    found = [finding for finding in report.findings if finding.rule == rule.id]
+    yield f"# {rule.id}"
+    yield f"{rule.title}."
+    yield _facts(rule, found)
+    yield rule.text
+    language = "yaml" if rule.check_launch else "json"
+    yield f"## What it finds\n\n```{language}\n{_example_text(rule, rule.bad)}```"
+    yield f"`{_command(rule)}` says:\n\n```text\n{_lines(found)}```"
+    yield f"## Mended\n\n```{language}\n{_example_text(rule, rule.good)}```"
+
+
+def _facts(rule: Rule, found: list[Finding]) -> str:
+    facts = [f"Severity: {rule.severity}"]
+    others = sorted({finding.severity for finding in found} - {rule.severity})
+    if others:
+        facts[0] += f" (here: {', '.join(others)})"
+    facts.append(f"topic: {_TOPICS[rule.topic].lower() if rule.topic != 'auto' else _TOPICS['auto']}")
+    if rule.needs:
+        facts.append(f"needs {' and '.join(map(_in_code, rule.needs))}")
+    if any(finding.fix for finding in found):
+        facts.append("`--fix` mends it where there is one right answer")
+    return "; ".join(facts) + "."
+
+
+def _in_code(need: str) -> str:
+    return f"`--{need.replace('_', '-')}`"
+
+
+def _lines(found: list[Finding]) -> str:
+    lines = []
+    for finding in found:
+        place = "".join(f":{number}" for number in (finding.line, finding.column) if number is not None)
+        inside = f" ({dotted(finding.path)})" if len(finding.path) > 1 else ""
+        lines.append(f"ds_config.json{place}: {finding.severity}: {finding.message}{inside}\n")
+        lines.append(f"    {finding.hint}\n")
+    return "".join(lines)
+
+
+def _command(rule: Rule) -> str:
+    file = "default_config.yaml" if rule.check_launch else "ds_config.json"
+    return " ".join(["zerokit check", *(_option(name, value) for name, value in rule.given.items()), file])
+
+
+def _option(name: str, value: Any) -> str:
+    option = f"--{name.removesuffix('_bytes').replace('_', '-')}"
+    if name == "recipe":
+        return f"{option} recipe.yaml"
+    if name == "model":
+        return f"{option} MODEL"
+    if name.endswith("_bytes"):
+        return f"{option} {format_bytes(value).replace('.00 ', '')}"
+    return f"{option} {value}"
+
+
+def _example_text(rule: Rule, example: Mapping[str, Any] | str) -> str:
+    if isinstance(example, str):
+        return example
+    if rule.check_launch is not None:
+        import yaml
+
+        text: str = yaml.safe_dump(dict(example), sort_keys=False)
+        return text
+    return json.dumps(example, indent=2, ensure_ascii=False) + "\n"
+
+
+def index(*, with_pages: bool) -> str:
+    """All rules by topic, in Markdown.
+
+    Args:
+        with_pages: whether each name leads to the rule's page, ``rules/ID.md``; else it is a place of its own
+            to link to, ``#ID``.
+    """
+    rules = list(all_rules().values())
+    parts = [
+        "# Rules of `zerokit check`",
+        f"{quantity(len(rules), 'rule')}. An error: DeepSpeed, or the Trainer or accelerate if they are the "
+        "target, refuses the config, crashes later, or does something else than the file plainly says. A "
+        "warning: the setting has no effect, or is probably not meant. Info: it could be better.",
+        "`zerokit explain RULE` says why, from which source, and shows what the rule finds and how that is "
+        "mended.",
+        "A file switches a rule off for itself by a key at its top that DeepSpeed ignores:",
+        '```json\n"_zerokit": {"disable": ["RULE", {"rule": "RULE", "path": "zero_optimization.stage", '
+        '"reason": "..."}]}\n```',
+    ]
+    for topic, title in _TOPICS.items():
+        of_topic = [rule for rule in rules if rule.topic == topic]
+        if of_topic:
+            parts += [f"## {title}", _table(of_topic, with_pages=with_pages)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(rules: list[Rule], *, with_pages: bool) -> str:
+    rows = ["| rule | severity | what it finds | needs |", "|---|---|---|---|"]
+    for rule in rules:
+        needs = ", ".join(map(_in_code, rule.needs))
+        title = rule.title.replace("|", "\\|")
+        name = f"[{rule.id}](rules/{rule.id}.md)" if with_pages else f'<a id="{rule.id}"></a>{rule.id}'
+        rows.append(f"| {name} | {rule.severity} | {title} | {needs} |")
+    return "\n".join(rows)
