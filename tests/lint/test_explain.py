@@ -29,14 +29,26 @@ def test_every_rule_is_in_the_overview() -> None:
         ),
         (
             "zero_optimization.stage",
-            ["Value: 0, 1, 2, 3", "good for: trainer, accelerate", "- offload-param-stage: "],
+            [
+                "Value: 0, 1, 2, 3",
+                '"auto" under the Trainer and accelerate: 2 (accelerate, which was told nothing else)',
+                "- offload-param-stage: ",
+            ],
         ),
         (
             "max_live_parameters",
             ["# zero_optimization.stage3_max_live_parameters", "Also read as:", "Acts in stage 3"],
         ),
         ("bfloat16", ["# bf16\n", "Also read as: `bfloat16`", "- `enabled`: "]),
-        ("optimizer.params.lr", ["# optimizer.params.lr", "a number"]),
+        (
+            "optimizer.params.lr",
+            [
+                "# optimizer.params.lr",
+                "a number",
+                '"auto" under the Trainer: learning_rate; another value must say the same',
+                '"auto" under accelerate: lr of DummyOptim',
+            ],
+        ),
         ("optimizer.type", ["# optimizer.type", "It must be given"]),
         ("zero_optimization.offload_param.device", ['"none", "cpu", "nvme"', "ZeRO stages: 3"]),
         ("amp", ["# amp", "DeepSpeed refuses it"]),

@@ -11,10 +11,10 @@ import pytest
 from tests.lint.asking import MICRO, found, said, zero
 from zerokit.findings import Move, SetValue
 from zerokit.lint.examples import recipe
-from zerokit.lint.rules.trainer import _COMPARED
 from zerokit.releases.versions import parse_version
-from zerokit.resolving.auto import FILLED_BY
+from zerokit.resolving.arguments_to_keys import FILLED, FILLED_BY
 
+COMPARED = [filled.path for filled in FILLED.values() if filled.other == "refused"]
 TRAINER = {"target": "trainer"}
 AUTO: dict[str, Any] = {
     "train_micro_batch_size_per_gpu": "auto",
@@ -78,7 +78,7 @@ def through_transformers(config: dict[str, Any]) -> tuple[dict[str, Any], list[s
 
 
 def _has_values(config: dict[str, Any]) -> bool:
-    return any(_at(config, path) not in (None, "auto") for path in _COMPARED)
+    return any(_at(config, path) not in (None, "auto") for path in COMPARED)
 
 
 def _nothing() -> Any:
@@ -104,7 +104,7 @@ def _with(config: dict[str, Any], path: tuple[str, ...], value: Any) -> dict[str
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("path", _COMPARED, ids=".".join)
+@pytest.mark.parametrize("path", COMPARED, ids=".".join)
 def test_the_trainer_insists_on_what_is_listed(path: tuple[str, ...]) -> None:
     value: Any = [0.5, 0.6] if path[-1] == "betas" else True if path == ("fp16", "enabled") else 3
     if path == ("bf16", "enabled"):
@@ -122,7 +122,7 @@ def test_the_trainer_fills_the_rest() -> None:
     assert mismatches == []
     assert "auto" not in str(filled)
     assert said("fixed-value", FULL, **TRAINER) == []
-    assert {".".join(path) for path in _COMPARED} <= FILLED_BY["trainer"]
+    assert {".".join(path) for path in COMPARED} <= FILLED_BY["trainer"]
 
 
 def test_values_that_are_fixed_are_named_together() -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from zerokit.config import load_ds_config
 from zerokit.documents import Document, read_document
 from zerokit.errors import ConfigError
+from zerokit.resolving.arguments_to_keys import SIZE_RULES
 from zerokit.resolving.auto import autos
 
 if TYPE_CHECKING:
@@ -104,17 +105,10 @@ def _zero_section(zero: Mapping[str, Any], given: Document, model: ModelFiles) -
         return {"stage": 0}
     # Offload of optimizer states would make DeepSpeed look for an optimizer.
     section = {key: value for key, value in zero.items() if key not in ("offload_optimizer", "zenflow")}
-    # transformers/integrations/deepspeed.py, HfTrainerDeepSpeedConfig.trainer_config_finalize: the
-    # prefetch bucket holds nine tenths of a square weight; norms and biases stay whole on every rank.
     hidden = _hidden_size(model)
-    sizes = {
-        "reduce_bucket_size": hidden * hidden,
-        "stage3_prefetch_bucket_size": int(0.9 * hidden * hidden),
-        "stage3_param_persistence_threshold": 10 * hidden,
-    }
-    for key, size in sizes.items():
+    for key, rule in SIZE_RULES.items():
         if section.get(key, "auto") == "auto":
-            section[key] = size
+            section[key] = rule.elements(hidden)
     for key in ("stage3_gather_16bit_weights_on_model_save", "overlap_comm", "contiguous_gradients"):
         if section.get(key) == "auto":
             del section[key]

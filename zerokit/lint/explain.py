@@ -17,7 +17,7 @@ from zerokit.lint.rule import Rule
 from zerokit.lint.rule_pages import page
 from zerokit.lint.run import all_rules
 from zerokit.reporting.tables import aligned
-from zerokit.resolving.auto import FILLED_BY
+from zerokit.resolving.arguments_to_keys import filled_in_words
 
 _TYPES = {"bool": "true or false", "int": "a whole number", "float": "a number", "str": "a text"}
 
@@ -118,9 +118,7 @@ def _facts(path: KeyPath, model: type[Section], said: str) -> Iterator[str]:
     other = second_names(model).get(name)
     if other is not None:
         yield f"Also read as: `{other}`"
-    filled = [target for target, keys in FILLED_BY.items() if dotted(path) in keys]
-    if filled:
-        yield f'"auto" is good for: {", ".join(filled)}'
+    yield from filled_in_words(path)
     stages = stages_of(path)
     if len(stages) < len(ALL_STAGES) and "Acts in" not in said:
         yield f"ZeRO stages: {', '.join(map(str, stages))}"

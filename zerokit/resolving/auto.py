@@ -1,10 +1,7 @@
-"""Who fills in "auto", and where.
+"""The word "auto": where it stands in a config, and where it needs nobody to fill it.
 
-Read from `HfTrainerDeepSpeedConfig` (transformers 5.23, `integrations/deepspeed.py`) and from
-`DeepSpeedPlugin` and `Accelerator._prepare_deepspeed` (accelerate 1.15). The Trainer goes through
-accelerate, so whatever accelerate fills, it fills too; and accelerate raises ValueError for every "auto"
-that is left.
-DeepSpeed alone drops or misreads "auto": `bf16.enabled: "auto"` trains in fp32.
+Who fills it elsewhere is in `arguments_to_keys.py`. DeepSpeed alone drops or misreads it:
+`bf16.enabled: "auto"` trains in fp32.
 """
 
 from __future__ import annotations
@@ -20,55 +17,22 @@ Target = Literal["trainer", "accelerate", "deepspeed"]
 
 TARGETS: tuple[Target, ...] = get_args(Target)
 
-_BY_ACCELERATE = frozenset(
+DEEPSPEEDS_OWN_WORD: frozenset[str] = frozenset(
     {
-        "train_batch_size",
-        "train_micro_batch_size_per_gpu",
-        "gradient_accumulation_steps",
-        "gradient_clipping",
-        "steps_per_print",
-        "bf16.enabled",
-        "fp16.enabled",
-        "optimizer.params.lr",
-        "optimizer.params.weight_decay",
-        "scheduler.params.warmup_min_lr",
-        "scheduler.params.warmup_max_lr",
-        "scheduler.params.warmup_num_steps",
-        "scheduler.params.total_num_steps",
-        "zero_optimization.stage",
-        "zero_optimization.offload_optimizer.device",
-        "zero_optimization.offload_optimizer.nvme_path",
-        "zero_optimization.offload_param.device",
-        "zero_optimization.offload_param.nvme_path",
-        "zero_optimization.reduce_bucket_size",
-        "zero_optimization.stage3_prefetch_bucket_size",
-        "zero_optimization.stage3_param_persistence_threshold",
-        "zero_optimization.stage3_gather_16bit_weights_on_model_save",
+        "data_types.keep_in_fp32_modules",
+        "pipeline.stages",
+        "zero_optimization.zenflow.select_interval",
+        "zero_optimization.zenflow.select_strategy",
+        "zero_optimization.zenflow.update_interval",
+        "expert_parallel.combine_impl",
+        "expert_parallel.routed_scaling_factor",
+        "expert_parallel.row_weighting_impl",
+        "expert_parallel.score_apply",
+        "expert_parallel.score_func",
+        "expert_parallel.top_k",
     }
 )
-
-FILLED_BY: Mapping[Target, frozenset[str]] = {
-    "trainer": _BY_ACCELERATE | {"optimizer.params.betas", "optimizer.params.eps"},
-    "accelerate": _BY_ACCELERATE,
-    "deepspeed": frozenset(
-        {
-            # DeepSpeed's own word, not a gap to be filled.
-            "data_types.keep_in_fp32_modules",
-            "pipeline.stages",
-            "zero_optimization.zenflow.select_interval",
-            "zero_optimization.zenflow.select_strategy",
-            "zero_optimization.zenflow.update_interval",
-            "expert_parallel.combine_impl",
-            "expert_parallel.routed_scaling_factor",
-            "expert_parallel.row_weighting_impl",
-            "expert_parallel.score_apply",
-            "expert_parallel.score_func",
-            "expert_parallel.top_k",
-        }
-    ),
-}
-"""Dotted paths at which "auto" is good, by target. Names are those of the file: `bfloat16.enabled` is not
-filled."""
+"""Dotted paths at which DeepSpeed itself knows the word: no gap to be filled."""
 
 FREE_TEXT: frozenset[str] = frozenset(
     {

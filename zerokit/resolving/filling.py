@@ -80,10 +80,14 @@ class Filling:
         section[key] = value
         self.origins[name] = ("added", why, True)
 
-    def fill(self, name: str, value: Any, why: str) -> bool:
+    def wants(self, name: str) -> bool:
+        """Whether there is an "auto" that nobody has filled yet."""
+        return bool(self.get(name) == AUTO) and not self.is_unknown(name)
+
+    def fill(self, name: str, value: Any, why: str) -> None:
         """Write `value` where the config says "auto"; None where it is not known."""
-        if self.get(name) != AUTO or self.is_unknown(name):
-            return False
+        if not self.wants(name):
+            return
         section, key = self.node(name)
         assert section is not None
         if name in self.added:
@@ -93,22 +97,9 @@ class Filling:
         else:
             section[key] = value
             self.origins[name] = ("auto", why, True)
-        return True
 
     def is_unknown(self, name: str) -> bool:
         return name in self.origins and not self.origins[name][2]
-
-    def match(self, name: str, value: Any, *arguments: str) -> None:
-        """`fill_match` of transformers: fill in, or insist that the file says the same."""
-        why = self.arguments.origin(*arguments) if arguments else "computed from the arguments"
-        if self.fill(name, value, why):
-            return
-        written = self.get(name)
-        if written is not None and value is not None and written != value:
-            self.refused.append(
-                f"{name} is {written}, but {' and '.join(arguments) or 'the arguments'} "
-                f"say{'s' * (len(arguments) == 1)} {value}, and the Trainer insists that they agree"
-            )
 
     def lose(self, name: str, message: str) -> None:
         path = tuple(name.split("."))

@@ -5,54 +5,77 @@ One function for each of theirs, in their order; `trace.py` names the files.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
 from typing import Any
 
 from zerokit.config.base import AUTO
 from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
 from zerokit.config.key_index import canonical, sections
 from zerokit.documents import dotted
-from zerokit.resolving.auto import FILLED_BY, FREE_TEXT, autos
+from zerokit.resolving.arguments_to_keys import (
+    FILLED,
+    FINALIZE,
+    PLUGIN,
+    PREPARE,
+    PROCESS,
+    REPLACED_ARGUMENTS,
+    SIZE_RULES,
+    Source,
+)
+from zerokit.resolving.auto import DEEPSPEEDS_OWN_WORD, FREE_TEXT, autos
 from zerokit.resolving.filling import Filling
-from zerokit.resolving.settle import OVERRIDES, PAIRS
 
 _ZERO = "zero_optimization"
-_GATHER = f"{_ZERO}.stage3_gather_16bit_weights_on_model_save"
+_STAGE = f"{_ZERO}.stage"
 
 
 def as_the_trainer(filling: Filling) -> None:
     _notice_lost_arguments(filling)
-    _trainer_process(filling)
+    _fill(filling, PROCESS)
     if not _plugin(filling):
         return
     _mixed_precision(filling)
-    _trainer_finalize(filling)
+    _fill(filling, FINALIZE)
     if "optimizer" not in filling.config:
         _allow_untested(filling, "the Trainer builds the optimizer")
-    _prepare(filling, {})
+    _prepare(filling)
 
 
-def _trainer_process(filling: Filling) -> None:
-    arguments, match = filling.arguments, filling.match
-    micro, accumulation = arguments["per_device_train_batch_size"], arguments["gradient_accumulation_steps"]
-    match(MICRO, micro, "per_device_train_batch_size")
-    match(STEPS, accumulation, "gradient_accumulation_steps")
-    match(
-        TRAIN,
-        filling.run.world_size * micro * accumulation,
-        *("per_device_train_batch_size", "gradient_accumulation_steps"),
-    )
-    match("gradient_clipping", arguments["max_grad_norm"], "max_grad_norm")
-    match("optimizer.params.lr", arguments["learning_rate"], "learning_rate")
-    betas = [arguments["adam_beta1"], arguments["adam_beta2"]]
-    match("optimizer.params.betas", betas, "adam_beta1", "adam_beta2")
-    match("optimizer.params.eps", arguments["adam_epsilon"], "adam_epsilon")
-    match("optimizer.params.weight_decay", arguments["weight_decay"], "weight_decay")
-    filling.fill("scheduler.params.warmup_min_lr", 0, "the Trainer writes 0")
-    match("scheduler.params.warmup_max_lr", arguments["learning_rate"], "learning_rate")
-    for name in ("fp16", "bf16"):
-        match(f"{name}.enabled", arguments[name] or arguments[f"{name}_full_eval"], name)
+def _fill(filling: Filling, step: str) -> None:
+    """What one of their functions fills, in the order of the table."""
+    for name, filled in FILLED.items():
+        source = filled.accelerate if step in (PLUGIN, PREPARE) else filled.trainer
+        if source is None or source.step != step or filled.other == "replaced":
+            continue
+        if step == FINALIZE and source.size and source.size.stage_3_only and filling.get(_STAGE) != 3:
+            continue  # accelerate fills it later, by the same rule
+        written, wanted = filling.get(name), filling.wants(name)
+        if step == PREPARE and source.size and filling.run.hidden_size_is_nested:
+            continue
+        if wanted and step == PREPARE and name == TRAIN:
+            filling.fill(name, _batch_of_all(filling), source.words)
+        elif wanted:
+            filling.fill(name, source.value(filling.run), source.why(filling.run))
+        elif written is not None and filled.trainer is source and filled.other == "refused":
+            _insist(filling, name, source)
+
+
+def _insist(filling: Filling, name: str, source: Source) -> None:
+    """`fill_match` of transformers, where the file has a value."""
+    written, value = filling.get(name), source.value(filling.run)
+    if value is not None and written != value:
+        arguments = source.arguments
+        filling.refused.append(
+            f"{name} is {written}, but {' and '.join(arguments)} say{'s' * (len(arguments) == 1)} {value}, "
+            "and the Trainer insists that they agree"
+        )
+
+
+def _batch_of_all(filling: Filling) -> Any:
+    """accelerate multiplies what the config says by then; an "auto" stays where there is no micro batch."""
+    micro, accumulation = filling.get(MICRO), filling.get(STEPS)
+    if isinstance(micro, int) and isinstance(accumulation, int):
+        return micro * accumulation * filling.run.world_size
+    return None if filling.is_unknown(MICRO) else AUTO
 
 
 def _plugin(filling: Filling) -> bool:
@@ -62,15 +85,12 @@ def _plugin(filling: Filling) -> bool:
     if not isinstance(filling.config.get(_ZERO), dict):
         filling.refused.append(f"accelerate insists on a section {_ZERO}")
         return False
-    told = "accelerate, which was told nothing else"
-    filling.fill(f"{_ZERO}.stage", 2, told)
-    for key in ("offload_optimizer", "offload_param"):
-        filling.fill(f"{_ZERO}.{key}.device", "none", told)
-        filling.fill(f"{_ZERO}.{key}.nvme_path", "none", told)
-    filling.fill(_GATHER, False, told)
-    if filling.config.get("steps_per_print") is not None:
-        filling.lose("steps_per_print", "accelerate overwrites it, so that DeepSpeed prints nothing")
-    filling.write("steps_per_print", math.inf, "accelerate writes infinity, so that DeepSpeed prints nothing")
+    _fill(filling, PLUGIN)
+    for name, filled in FILLED.items():
+        if filled.other == "replaced" and filled.accelerate is not None:
+            if filling.get(name) is not None:
+                filling.lose(name, "accelerate overwrites it, so that DeepSpeed prints nothing")
+            filling.write(name, filled.accelerate.value(filling.run), filled.accelerate.words)
     return True
 
 
@@ -100,92 +120,17 @@ def _mixed_precision(filling: Filling) -> None:
             )
 
 
-def _trainer_finalize(filling: Filling) -> None:
-    hidden, arguments = filling.run.hidden_size, filling.arguments
-    sizes = _sizes(filling)
-    filling.fill(f"{_ZERO}.reduce_bucket_size", *sizes["reduce_bucket_size"])
-    if filling.get(f"{_ZERO}.stage") == 3:
-        for key in ("stage3_prefetch_bucket_size", "stage3_param_persistence_threshold"):
-            filling.fill(f"{_ZERO}.{key}", *sizes[key])
-    elif hidden is None:
-        # accelerate fills them later, by the same rule.
-        pass
-    total = arguments.num_training_steps()
-    if filling.get("scheduler.params.total_num_steps") is not None:
-        if total is None:
-            filling.fill(
-                "scheduler.params.total_num_steps", None, "the steps of the run, which the data decide"
-            )
-        filling.match("scheduler.params.total_num_steps", total, "max_steps")
-    warmup = arguments.warmup_steps()
-    if warmup is None:
-        why = f"{arguments.origin('warmup_steps')}, a share of steps that the data decide"
-        filling.fill("scheduler.params.warmup_num_steps", None, why)
-    else:
-        filling.match("scheduler.params.warmup_num_steps", warmup, "warmup_steps")
-
-
-def _sizes(filling: Filling) -> dict[str, tuple[int | None, str]]:
-    hidden = filling.run.hidden_size
-    rules: dict[str, tuple[str, Callable[[int], int]]] = {
-        "reduce_bucket_size": ("hidden size squared", lambda size: size * size),
-        "stage3_prefetch_bucket_size": ("0.9 x hidden size squared", lambda size: int(0.9 * size * size)),
-        "stage3_param_persistence_threshold": ("10 x hidden size", lambda size: 10 * size),
-    }
-    if hidden is None:
-        return {
-            key: (None, f"{rule} of the model, which is not given (--model)")
-            for key, (rule, _) in rules.items()
-        }
-    return {key: (size(hidden), f"{rule}, of {hidden}") for key, (rule, size) in rules.items()}
-
-
 def as_accelerate(filling: Filling) -> None:
     if not _plugin(filling):
         return
     _mixed_precision(filling)
-    arguments = filling.arguments
-    accumulation = arguments["gradient_accumulation_steps"]
-    filling.fill(STEPS, accumulation, arguments.origin("gradient_accumulation_steps"))
-    if filling.get(STEPS) != accumulation and "gradient_accumulation_steps" in arguments.given:
-        filling.lose(
-            "gradient_accumulation_steps",
-            f"Accelerator was told {accumulation}, but the config's {filling.get(STEPS)} is used",
-        )
     if "optimizer" not in filling.config:
         _allow_untested(filling, "the script builds the optimizer")
-    _prepare(filling, _of_the_script(filling))
-
-
-def _of_the_script(filling: Filling) -> Mapping[str, tuple[Any, str]]:
-    """What `_prepare_deepspeed` reads off the data loader, `DummyOptim` and `DummyScheduler`."""
-    arguments = filling.arguments
-    found: dict[str, tuple[Any, str]] = {}
-    batch = arguments["batch_size"]
-    found[MICRO] = (batch, arguments.origin("batch_size") if batch else "the batch size of the data loader")
-    micro, accumulation = batch if filling.get(MICRO) == AUTO else filling.get(MICRO), filling.get(STEPS)
-    if isinstance(micro, int) and isinstance(accumulation, int):
-        found[TRAIN] = (micro * accumulation * filling.run.world_size, "micro batch x accumulation x ranks")
-    elif TRAIN in filling.own_autos and MICRO in filling.own_autos:
-        found[TRAIN] = (None, "micro batch x accumulation x ranks, of which the first is not known")
-    if "optimizer" in filling.config:
-        for name in ("lr", "weight_decay"):
-            found[f"optimizer.params.{name}"] = (arguments[name], f"DummyOptim: {arguments.origin(name)}")
-    if "scheduler" in filling.config:
-        found |= {
-            "scheduler.params.warmup_min_lr": (0, "accelerate writes 0"),
-            "scheduler.params.warmup_max_lr": (arguments["lr"], f"the optimizer: {arguments.origin('lr')}"),
-            "scheduler.params.warmup_num_steps": (
-                max(1, arguments["warmup_num_steps"]),
-                f"DummyScheduler: {arguments.origin('warmup_num_steps')}",
-            ),
-        }
-        total = arguments["total_num_steps"]
-        if total is not None:
-            each = math.ceil(total / filling.run.world_size)
-            why = f"DummyScheduler: {arguments.origin('total_num_steps')}, divided by the ranks"
-            found["scheduler.params.total_num_steps"] = (each, why)
-    return found
+    _prepare(filling)
+    told = filling.arguments.given.get(STEPS)
+    if told is not None and filling.get(STEPS) != told:
+        used = f"Accelerator was told {told}, but the config's {filling.get(STEPS)} is used"
+        filling.lose(STEPS, used)
 
 
 def _allow_untested(filling: Filling, why: str) -> None:
@@ -194,36 +139,26 @@ def _allow_untested(filling: Filling, why: str) -> None:
     filling.write("zero_allow_untested_optimizer", True, why)
 
 
-def _prepare(filling: Filling, of_the_script: Mapping[str, tuple[Any, str]]) -> None:
+def _prepare(filling: Filling) -> None:
     """`Accelerator._prepare_deepspeed`: the last to fill, and the one to refuse what is left."""
-    filled = {
-        "gradient_clipping": (1.0, "accelerate's own default"),
-        _GATHER: (False, "accelerate, which was told nothing else"),
-        **of_the_script,
-    }
-    sizes = {f"{_ZERO}.{key}": size for key, size in _sizes(filling).items()}
-    wanted = [name for name in sizes if filling.get(name) == AUTO and not filling.is_unknown(name)]
+    wanted = [f"{_ZERO}.{key}" for key in SIZE_RULES if filling.wants(f"{_ZERO}.{key}")]
     if wanted and filling.run.hidden_size_is_nested:
         filling.refused.append(
             f'accelerate finds no hidden size in the model, by which "auto" is filled in {", ".join(wanted)}'
         )
-    else:
-        filled |= sizes
-    for name, (value, why) in filled.items():
-        filling.fill(name, value, why)
+    _fill(filling, PREPARE)
     if filling.config.get(STEPS, 1) is None and filling.get(MICRO) is not None:
         filling.refused.append(f"{STEPS} is null, by which accelerate multiplies {MICRO}")
     for path in autos(filling.config):
-        if not filling.is_unknown(dotted(path)) and not any(isinstance(key, int) for key in path):
-            if dotted(path) in wanted:
-                continue
+        known = not filling.is_unknown(dotted(path)) and dotted(path) not in wanted
+        if known and not any(isinstance(key, int) for key in path):
             filling.refused.append(f'{dotted(path)} is "auto", which nobody fills, and accelerate refuses it')
 
 
 def as_deepspeed(filling: Filling) -> None:
     for path in list(autos(filling.config)):
         name = dotted(path)
-        if name in FILLED_BY["deepspeed"] | FREE_TEXT:
+        if name in DEEPSPEEDS_OWN_WORD | FREE_TEXT:
             continue
         model = sections().get(canonical(path[:-1]))
         if model is not None and model.read_by == "model":  # deepspeed/runtime/config_utils.py
@@ -238,26 +173,17 @@ def as_deepspeed(filling: Filling) -> None:
 def _notice_lost_arguments(filling: Filling) -> None:
     """Arguments of the Trainer that were set and that the config has no key for."""
     given, config = filling.arguments.given, filling.config
-    for section, argument in OVERRIDES:
+    for section, argument in REPLACED_ARGUMENTS.items():
         if section in config and argument in given:
             filling.lose(argument, f"the section '{section}' of the ds_config replaces it")
-    for pair in PAIRS:
-        first, *below = pair.ds_path
-        if first in ("bf16", "fp16") or (below and first not in config):
-            continue
-        if filling.get(pair.ds_name) is not None or (pair.ds_name == MICRO and TRAIN not in config):
-            continue
-        if _does_without(pair.ds_name, config):
-            continue
-        for argument in pair.arguments:
-            if argument in given:
-                filling.lose(argument, f"'{pair.ds_name}' is absent, so DeepSpeed's own applies")
-
-
-def _does_without(name: str, config: Mapping[str, Any]) -> bool:
-    """Whether the schedule that `config` names has no such parameter."""
     kind = (config.get("scheduler") or {}).get("type")
-    if name == "scheduler.params.warmup_max_lr":
-        # Absent, WarmupLR takes the optimizer's rate; only WarmupDecayLR has a number of its own.
-        return kind != "WarmupDecayLR"
-    return name.startswith("scheduler.") and kind not in ("WarmupLR", "WarmupDecayLR", "WarmupCosineLR")
+    for name, filled in FILLED.items():
+        section, *below = filled.path
+        if not filled.lost or (below and section not in config) or filling.get(name) is not None:
+            continue
+        if (filled.schedules and kind not in filled.schedules) or (name == MICRO and TRAIN not in config):
+            continue
+        assert filled.trainer is not None
+        for argument in filled.trainer.arguments:
+            if argument in given:
+                filling.lose(argument, f"'{name}' is absent, so DeepSpeed's own applies")

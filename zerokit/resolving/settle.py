@@ -4,7 +4,7 @@ Both files can set the same thing, and nothing in the field keeps them together:
 from the ds_config loses the Trainer's argument in silence (DeepSpeed then clips at 1.0 and accumulates
 over 1 step), and one that is present and different stops the run only after the model is loaded.
 zerokit lets either of them speak for both, and refuses two different answers. What every "auto" then
-becomes is in `trace.py`, which reads the same :data:`PAIRS`.
+becomes is in `trace.py`; which keys and arguments mean the same, in `arguments_to_keys.py`.
 """
 
 from __future__ import annotations
@@ -15,43 +15,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from zerokit.errors import ConfigError
+from zerokit.resolving.arguments import TRAINER_DEFAULTS
+from zerokit.resolving.arguments_to_keys import FILLED, REPLACED_ARGUMENTS, FilledKey
 
 _ABSENT = object()
+_MICRO = "per_device_train_batch_size"
 _GATHER = "stage3_gather_16bit_weights_on_model_save"
-
-
-@dataclass(frozen=True)
-class Pair:
-    """A ds_config key and the TrainingArguments that mean the same."""
-
-    ds_path: tuple[str, ...]
-    arguments: tuple[str, ...]
-    add: bool = False
-    """Whether an absent ds_config key is added as "auto", so that the argument is not lost."""
-
-    @property
-    def ds_name(self) -> str:
-        """The ds_config key, dotted."""
-        return ".".join(self.ds_path)
-
-
-# transformers/integrations/deepspeed.py, HfTrainerDeepSpeedConfig.trainer_config_process and _finalize.
-PAIRS = (
-    Pair(("train_micro_batch_size_per_gpu",), ("per_device_train_batch_size",), add=True),
-    Pair(("gradient_accumulation_steps",), ("gradient_accumulation_steps",), add=True),
-    Pair(("gradient_clipping",), ("max_grad_norm",), add=True),
-    Pair(("bf16", "enabled"), ("bf16",)),
-    Pair(("fp16", "enabled"), ("fp16",)),
-    Pair(("optimizer", "params", "lr"), ("learning_rate",)),
-    Pair(("optimizer", "params", "betas"), ("adam_beta1", "adam_beta2")),
-    Pair(("optimizer", "params", "eps"), ("adam_epsilon",)),
-    Pair(("optimizer", "params", "weight_decay"), ("weight_decay",)),
-    Pair(("scheduler", "params", "warmup_max_lr"), ("learning_rate",)),
-    Pair(("scheduler", "params", "warmup_num_steps"), ("warmup_steps",)),
-)
-
-# A section of the ds_config that replaces an argument of the Trainer without a word.
-OVERRIDES = (("optimizer", "optim"), ("scheduler", "lr_scheduler_type"))
 
 
 @dataclass(frozen=True)
@@ -86,8 +55,9 @@ def resolve_for_trainer(
     """
     config = copy.deepcopy(dict(ds_config))
     arguments = dict(training)
-    for pair in PAIRS:
-        _settle(pair, config, arguments, ds_where, where)
+    for filled in FILLED.values():
+        if filled.adopted:
+            _settle(filled, config, arguments, ds_where, where)
     _check_overrides(config, arguments, ds_where, where)
     _check_total_steps(config, arguments, ds_where, where)
     _settle_precision(config, arguments, default_precision, ds_where, where)
@@ -103,33 +73,33 @@ def resolve_for_trainer(
 
 
 def _settle(
-    pair: Pair,
+    filled: FilledKey,
     config: dict[str, Any],
     arguments: dict[str, Any],
     ds_where: str,
     where: Callable[[str], str],
 ) -> None:
-    ds_value = _get(config, pair.ds_path)
+    ds_value = _get(config, filled.path)
     if ds_value == "auto":
         return
     if ds_value is _ABSENT:
-        if pair.add:
-            config[pair.ds_path[0]] = "auto"
+        if filled.added:
+            config[filled.name] = "auto"
         return
-    ds_values = ds_value if isinstance(ds_value, list) else [ds_value]
-    for name, value in zip(pair.arguments, ds_values, strict=False):
-        if arguments.setdefault(name, value) != value:
-            raise ConfigError(
-                f"{name} is {arguments[name]}, but {pair.ds_name} in {ds_where} is {value}",
-                where=where(name),
-                hint=f'Make them equal, or write "auto" for {pair.ds_name}',
-            )
+    for name, value in filled.contradicted(ds_value, arguments):
+        raise ConfigError(
+            f"{name} is {arguments[name]}, but {filled.name} in {ds_where} is {value}",
+            where=where(name),
+            hint=f'Make them equal, or write "auto" for {filled.name}',
+        )
+    for name, value in filled.said(ds_value).items():
+        arguments.setdefault(name, value)
 
 
 def _check_overrides(
     config: dict[str, Any], arguments: dict[str, Any], ds_where: str, where: Callable[[str], str]
 ) -> None:
-    for section, argument in OVERRIDES:
+    for section, argument in REPLACED_ARGUMENTS.items():
         if section in config and argument in arguments:
             raise ConfigError(
                 f"{argument} would have no effect: {ds_where} has a section '{section}', which replaces it",
@@ -187,7 +157,7 @@ def _settle_train_batch_size(
     total = config.get("train_batch_size", "auto")
     if total == "auto":
         return
-    micro = arguments.get("per_device_train_batch_size", 8)  # TrainingArguments' default
+    micro = arguments.get(_MICRO, TRAINER_DEFAULTS[_MICRO])
     if "gradient_accumulation_steps" not in arguments and total % (micro * world_size) == 0:
         arguments["gradient_accumulation_steps"] = total // (micro * world_size)
     steps = arguments.get("gradient_accumulation_steps", 1)

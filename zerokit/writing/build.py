@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from zerokit.config.base import AUTO
+from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
 from zerokit.config.load import load_ds_config
 from zerokit.config.root import DeepSpeedConfig
 from zerokit.documents import with_value
+from zerokit.resolving.arguments_to_keys import FILLED, FINALIZE, PRECISION, PREPARE, PROCESS, SIZE_RULES
 from zerokit.writing.hyperparameters import (
     ASKED,
     LEFT_OUT,
@@ -23,9 +25,6 @@ from zerokit.writing.sizing import bucket_choices, nvme_buffer_choices
 __all__ = ["Built", "OffloadDevice", "Precision", "build", "build_ds_config"]
 
 _ZERO = "zero_optimization"
-_TRAINER = "transformers integrations/deepspeed.py, trainer_config_process"
-_ACCELERATE = "accelerate accelerator.py, _prepare_deepspeed"
-_MIXED_PRECISION = "accelerate utils/dataclasses.py, set_mixed_precision"
 
 
 @dataclass(frozen=True)
@@ -87,25 +86,17 @@ def _as_data(choices: Iterable[Choice]) -> dict[str, Any]:
 
 def _batch(decisions: Decisions) -> Iterator[Choice]:
     target = decisions.target
-    source = _ACCELERATE if target == "accelerate" else _TRAINER
-    for key, value, filled_from in (
-        (
-            "train_micro_batch_size_per_gpu",
-            decisions.micro_batch_size,
-            {"trainer": "per_device_train_batch_size", "accelerate": "the batch size of the data loader"},
-        ),
-        (
-            "gradient_accumulation_steps",
-            decisions.gradient_accumulation_steps,
-            {"trainer": "gradient_accumulation_steps", "accelerate": "Accelerator's argument"},
-        ),
+    for key, value in (
+        (MICRO, decisions.micro_batch_size),
+        (STEPS, decisions.gradient_accumulation_steps),
     ):
-        if decisions.inference and target == "deepspeed" and key == "gradient_accumulation_steps":
+        source = FILLED[key].source(target)
+        if decisions.inference and target == "deepspeed" and key == STEPS:
             continue
         if value is not None:
             why = "fixed here" + ("; the Trainer's argument must say the same" if target == "trainer" else "")
             yield Choice((key,), value, why, ASKED)
-        elif target == "deepspeed":
+        elif source is None:
             why = (
                 "DeepSpeed insists on it, though nothing is trained"
                 if decisions.inference
@@ -113,10 +104,9 @@ def _batch(decisions: Decisions) -> Iterator[Choice]:
             )
             yield Choice((key,), 1, why, "deepspeed/runtime/config.py, _set_batch_related_parameters")
         else:
-            yield Choice((key,), AUTO, f"filled from {filled_from[target]}", source)
+            yield Choice((key,), AUTO, f"filled from {source.words}", source.step)
     why = "computed: micro batch x accumulation steps x ranks, so that the file holds for any number of GPUs"
-    source = "deepspeed/runtime/config.py, _set_batch_related_parameters"
-    yield Choice(("train_batch_size",), LEFT_OUT, why, source)
+    yield Choice((TRAIN,), LEFT_OUT, why, "deepspeed/runtime/config.py, _set_batch_related_parameters")
 
 
 def _clipping(decisions: Decisions) -> Iterator[Choice]:
@@ -138,24 +128,19 @@ def _clipping(decisions: Decisions) -> Iterator[Choice]:
         why = "filled from max_grad_norm, which would be lost if the key were absent"
         if decisions.optimizer == "Muon" and decisions.zero_stage > 0:
             why += "; make that 0, for under ZeRO it would cut Muon's updates"
-        yield Choice(path, AUTO, why, _TRAINER)
+        yield Choice(path, AUTO, why, PROCESS)
     else:
         why = "filled by accelerate: 1.0, or what its plugin or environment says"
-        yield Choice(path, AUTO, why, _ACCELERATE)
+        yield Choice(path, AUTO, why, PREPARE)
 
 
 def _precision(decisions: Decisions) -> Iterator[Choice]:
     precision = decisions.precision
     if precision is None:
-        who = "the Trainer's bf16 and fp16"
-        source = _TRAINER
-        if decisions.target == "accelerate":
-            who, source = (
-                "accelerate's mixed_precision",
-                "accelerate utils/dataclasses.py, set_mixed_precision",
-            )
         for name in ("bf16", "fp16"):
-            yield Choice((name, "enabled"), AUTO, f"filled from {who}", source)
+            source = FILLED[f"{name}.enabled"].source(decisions.target)
+            assert source is not None  # a target that fills: `Decisions.check`
+            yield Choice((name, "enabled"), AUTO, f"filled from {source.words}", source.step)
     elif precision != "fp32":
         why = f"trains in {precision} with fp32 master weights"
         if decisions.inference:
@@ -166,7 +151,7 @@ def _precision(decisions: Decisions) -> Iterator[Choice]:
         if decisions.target != "deepspeed":
             why = "accelerate would add a section when it is told of mixed precision"
         for name in ("bf16", "fp16"):
-            yield Choice((name, "enabled"), False, why, _MIXED_PRECISION)
+            yield Choice((name, "enabled"), False, why, PRECISION)
 
 
 def _zero(decisions: Decisions) -> Iterator[Choice]:
@@ -212,19 +197,11 @@ def _buckets(decisions: Decisions) -> Iterator[Choice]:
     if decisions.model is not None:
         yield from bucket_choices(decisions, decisions.model)
         return
-    keys = ["reduce_bucket_size"]
-    if decisions.zero_stage == 3:
-        keys += ["stage3_prefetch_bucket_size", "stage3_param_persistence_threshold"]
-    rules = {
-        "reduce_bucket_size": "hidden²",
-        "stage3_prefetch_bucket_size": "0.9 hidden²",
-        "stage3_param_persistence_threshold": "10 hidden",
-    }
-    for key in keys:
+    for key, rule in SIZE_RULES.items():
+        if rule.stage_3_only and decisions.zero_stage != 3:
+            continue
         if decisions.target == "trainer":
-            why = f"filled with {rules[key]} of the model"
-            source = "transformers integrations/deepspeed.py, trainer_config_finalize"
-            yield Choice((_ZERO, key), AUTO, why, source)
+            yield Choice((_ZERO, key), AUTO, f"filled with {rule.formula} of the model", FINALIZE)
         else:
             why = "DeepSpeed's default; give --model for a size that suits it"
             if decisions.target == "accelerate":

@@ -13,7 +13,7 @@ from typing import Any
 
 from zerokit.config.base import AUTO
 from zerokit.documents import KeyPath
-from zerokit.resolving.auto import Target
+from zerokit.resolving.arguments_to_keys import FILLED
 from zerokit.writing.request import NEEDS_TOTAL_STEPS, Decisions, OptimizerName
 
 
@@ -40,8 +40,6 @@ class _LeftOut:
 LEFT_OUT = _LeftOut()
 
 ASKED = "as asked"
-_TRAINER = "transformers integrations/deepspeed.py, trainer_config_process"
-_ACCELERATE = "accelerate accelerator.py, _prepare_deepspeed"
 _ENGINE = "deepspeed/runtime/engine.py, _configure_basic_optimizer"
 _SCHEDULES = "deepspeed/runtime/lr_schedules.py"
 
@@ -58,13 +56,6 @@ STARTING_POINTS: dict[OptimizerName, dict[str, Any]] = {
     "Muon": {"lr": 2e-5, "muon_lr": 2e-4, "momentum": 0.95, "weight_decay": 0.01},
 }
 """Numbers to fine-tune a language model with, by optimizer; a person tunes them."""
-
-_FILLED: dict[Target, tuple[str, ...]] = {
-    "trainer": ("lr", "betas", "eps", "weight_decay"),
-    "accelerate": ("lr", "weight_decay"),
-    "deepspeed": (),
-}
-"""Parameters that a target fills in wherever they are "auto", whatever the optimizer takes."""
 
 _OF_ADAM = ("Adam", "AdamW", "Lamb")
 """Optimizers for which the Trainer's adam_epsilon is meant."""
@@ -103,6 +94,8 @@ def optimizer_choices(decisions: Decisions) -> Iterator[Choice]:
 def _parameter(decisions: Decisions, name: OptimizerName, key: str, value: Any) -> Iterator[Choice]:
     path = ("optimizer", "params", key)
     target = decisions.target
+    filled = FILLED.get(f"optimizer.params.{key}")
+    source = filled.source(target) if filled is not None else None
     if key == "lr" and decisions.learning_rate is not None:
         why = "the learning rate"
         if target == "trainer":
@@ -113,15 +106,14 @@ def _parameter(decisions: Decisions, name: OptimizerName, key: str, value: Any) 
     ):
         why = "one rate for both of Muon's halves"
         yield Choice(path, LEFT_OUT, why, "deepspeed/runtime/engine.py, _muon_half_defaults")
-    elif key in _FILLED[target] and (key != "eps" or name in _OF_ADAM):
-        who = "the Trainer's arguments" if target == "trainer" else "accelerate's DummyOptim"
-        why = f"filled from {who}"
+    elif source is not None and (key != "eps" or name in _OF_ADAM):
+        why = f"filled from {source.words}"
         if (name, key) == ("Lion", "betas"):
-            why = "filled from adam_beta1 and adam_beta2; Lion's paper takes 0.9 and 0.99"
-        yield Choice(path, AUTO, why, _TRAINER if target == "trainer" else _ACCELERATE)
-    elif key in _FILLED[target]:
+            why += "; Lion's paper takes 0.9 and 0.99"
+        yield Choice(path, AUTO, why, source.step)
+    elif source is not None:
         why = f"the Trainer would insist on its Adam arguments; {name}'s own default applies"
-        yield Choice(path, LEFT_OUT, why, _TRAINER)
+        yield Choice(path, LEFT_OUT, why, source.step)
     else:
         yield Choice(path, value, "a starting point for fine-tuning", _ENGINE)
 
@@ -170,8 +162,12 @@ def _warmup(decisions: Decisions) -> Iterator[Choice]:
     def choice(key: str, value: Any, why: str, source: str = _SCHEDULES) -> Choice:
         return Choice(("scheduler", "params", key), value, why, source)
 
+    def auto(key: str, else_: str = "") -> Choice:
+        source = FILLED[f"scheduler.params.{key}"].source(target)
+        assert source is not None  # a target that fills
+        return choice(key, AUTO, f"filled from {source.words}{else_}", source.step)
+
     name, target = decisions.scheduler, decisions.target
-    source = _ACCELERATE if target == "accelerate" else _TRAINER
     if name != "WarmupCosineLR":  # which scales the optimizer's own rate instead
         if target == "deepspeed":
             rate = decisions.learning_rate or STARTING_POINTS[decisions.optimizer_type or "AdamW"]["lr"]
@@ -179,7 +175,7 @@ def _warmup(decisions: Decisions) -> Iterator[Choice]:
         elif decisions.learning_rate is not None:
             yield choice("warmup_max_lr", decisions.learning_rate, "the learning rate", ASKED)
         else:
-            yield choice("warmup_max_lr", AUTO, "filled with the learning rate", source)
+            yield auto("warmup_max_lr")
     if decisions.warmup_steps is not None:
         yield choice("warmup_num_steps", decisions.warmup_steps, "steps of warmup", ASKED)
     elif target == "deepspeed":
@@ -189,14 +185,14 @@ def _warmup(decisions: Decisions) -> Iterator[Choice]:
             why = f"{WARMUP_SHARE:.0%} of all steps; absent, it would be 1000"
         yield choice("warmup_num_steps", steps, why)
     else:
-        yield choice("warmup_num_steps", AUTO, "filled from the script; absent, it would be 1000", source)
+        yield auto("warmup_num_steps", "; absent, it would be 1000")
     why = "the shape that transformers' schedules have; absent, it would be logarithmic"
     yield choice("warmup_type", "linear", why)
     if name in NEEDS_TOTAL_STEPS:
         if decisions.total_steps is not None:
             yield choice("total_num_steps", decisions.total_steps, "where the schedule ends", ASKED)
         else:
-            yield choice("total_num_steps", AUTO, "filled with the steps of the run", source)
+            yield auto("total_num_steps")
 
 
 def _one_cycle(decisions: Decisions) -> Iterator[Choice]:

@@ -1,9 +1,9 @@
 """Sizes of buckets and buffers for a given model, and why each.
 
-The Trainer and accelerate fill "auto" by the hidden size alone (`HfTrainerDeepSpeedConfig.
-trainer_config_finalize`): reduce bucket hidden², prefetch 0.9 hidden², persistence 10 hidden. The rules here
-start from the same numbers and keep them within bounds: a collective of less than :data:`BANDWIDTH_FLOOR`
-elements is ruled by its latency, and a bucket larger than the model is memory for nothing.
+The Trainer and accelerate fill "auto" by the hidden size alone
+(:data:`~zerokit.resolving.arguments_to_keys.SIZE_RULES`). The rules here start from the same numbers and keep
+them within bounds: a collective of less than :data:`BANDWIDTH_FLOOR` elements is ruled by its latency, and a
+bucket larger than the model is memory for nothing.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from zerokit.resolving.arguments_to_keys import FINALIZE, SIZE_RULES
 from zerokit.units import format_bytes, format_count
 from zerokit.writing.hyperparameters import LEFT_OUT, Choice
 from zerokit.writing.request import Decisions, ModelSizes
@@ -50,7 +51,7 @@ _BYTES = 2
 
 _ZERO = "zero_optimization"
 
-_FILLING = "transformers integrations/deepspeed.py, trainer_config_finalize; bounded by zerokit"
+_FILLING = f"{FINALIZE}; bounded by zerokit"
 
 
 def bucket_choices(decisions: Decisions, model: ModelSizes) -> Iterator[Choice]:
@@ -66,17 +67,20 @@ def bucket_choices(decisions: Decisions, model: ModelSizes) -> Iterator[Choice]:
 
 
 def _by_hidden_size(hidden: int, decisions: Decisions, model: ModelSizes) -> Iterator[Choice]:
-    size, why = _bucket(hidden**2, "hidden²", BANDWIDTH_FLOOR, decisions, model)
-    yield _choice("reduce_bucket_size", size, why)
-    if decisions.zero_stage == 3:
-        size, why = _bucket(int(0.9 * hidden**2), "0.9 hidden²", int(0.9 * BANDWIDTH_FLOOR), decisions, model)
-        yield _choice("stage3_prefetch_bucket_size", size, why)
-        why = f"10 hidden = {format_count(10 * hidden)}: norms and biases stay whole on every GPU"
-        yield _choice("stage3_param_persistence_threshold", 10 * hidden, why)
+    for key, rule in SIZE_RULES.items():
+        size = rule.elements(hidden)
+        why = f"{rule.formula} = {format_count(size)}"
+        if key == "stage3_param_persistence_threshold":
+            why += ": norms and biases stay whole on every GPU"
+        else:
+            # By the same rule, of the square weight that is as large as the floor.
+            floor = rule.elements(math.isqrt(BANDWIDTH_FLOOR))
+            size, why = _bucket(size, why, floor, decisions, model)
+        if decisions.zero_stage == 3 or not rule.stage_3_only:
+            yield _choice(key, size, why)
 
 
-def _bucket(size: int, rule: str, floor: int, decisions: Decisions, model: ModelSizes) -> tuple[int, str]:
-    why = f"{rule} = {format_count(size)}"
+def _bucket(size: int, why: str, floor: int, decisions: Decisions, model: ModelSizes) -> tuple[int, str]:
     if size < floor:
         size = floor
         why += f", raised to {format_bytes(_BYTES * size)} in 16 bits, below which latency rules"

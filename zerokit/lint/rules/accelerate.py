@@ -12,6 +12,7 @@ from zerokit.lint.optimizer_facts import default_clipping, optimizer_name
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO, in_force, is_set_to, offloads_optimizer
+from zerokit.resolving.arguments_to_keys import SIZE_RULES
 
 _AUTO_BATCH = {
     "train_micro_batch_size_per_gpu": "auto",
@@ -19,11 +20,6 @@ _AUTO_BATCH = {
     "gradient_clipping": 1.0,
 }
 _OPTIMIZER = {"type": "AdamW", "params": {"lr": "auto"}}
-_HIDDEN_SIZE_KEYS = (
-    "reduce_bucket_size",
-    "stage3_prefetch_bucket_size",
-    "stage3_param_persistence_threshold",
-)
 
 
 def _zero(stage: int, /, **keys: Any) -> dict[str, Any]:
@@ -228,7 +224,7 @@ def no_hidden_size(subject: Subject) -> Iterator[Hit]:
     hidden = model.hidden_size_for_trainer if by_trainer else model.hidden_size_for_accelerate
     if hidden is not None:
         return
-    for key in _HIDDEN_SIZE_KEYS:
+    for key in SIZE_RULES:
         if is_set_to(subject, AUTO, ZERO, key):
             who = "the Trainer" if by_trainer else "accelerate"
             message = f"{who} finds no hidden size in '{model.name}', from which it fills in '{key}'"

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from zerokit.config.base import AUTO
 from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
@@ -15,10 +14,8 @@ from zerokit.lint.examples import Given, model_with_text_config
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO
-from zerokit.resolving.auto import FILLED_BY, FREE_TEXT, TARGETS, autos
-
-if TYPE_CHECKING:
-    pass
+from zerokit.resolving.arguments_to_keys import FILLED, FILLED_BY, SIZE_RULES
+from zerokit.resolving.auto import FREE_TEXT, TARGETS, autos
 
 _ONE = {MICRO: 1}
 
@@ -187,20 +184,11 @@ def auto_left_to_accelerate(subject: Subject) -> Iterator[Hit]:
         return
     if model.hidden_size_for_trainer is None or model.hidden_size_for_accelerate is not None:
         return  # no-hidden-size speaks of the former
-    for key in ("stage3_prefetch_bucket_size", "stage3_param_persistence_threshold"):
+    for key, size in SIZE_RULES.items():
         path = (ZERO, key)
-        if subject.written_at(*path) == AUTO:
+        if size.stage_3_only and subject.written_at(*path) == AUTO:
             message = f"the Trainer fills '{key}' in stage 3 only, and accelerate finds no hidden size"
             yield Hit(path, message, "Remove the key: it acts in stage 3 only", (Remove(path),))
-
-
-_FROM_ACCELERATE: Mapping[tuple[str, ...], str] = {
-    (ZERO, "stage"): "the stage becomes 2",
-    (ZERO, "offload_optimizer", "device"): "the device becomes none",
-    (ZERO, "offload_param", "device"): "the device becomes none",
-    (ZERO, "stage3_gather_16bit_weights_on_model_save"): "it becomes false",
-}
-"""What accelerate fills in where it was told nothing (`DeepSpeedPlugin.__post_init__`)."""
 
 
 @rule(
@@ -224,11 +212,14 @@ def auto_without_argument(subject: Subject) -> Iterator[Hit]:
     Source: `DeepSpeedPlugin.__post_init__` in accelerate `utils/dataclasses.py`.
     """
     if subject.target == "trainer":
-        for path, outcome in _FROM_ACCELERATE.items():
-            is_auto = subject.written_at(*path) == AUTO
-            if is_auto and (path[-1] != "stage3_gather_16bit_weights_on_model_save" or subject.stage == 3):
-                message = f"no argument of the Trainer fills '{path[-1]}': {outcome}"
-                yield Hit(path, message, "Write a value")
+        for filled in FILLED.values():
+            path, source = filled.path, filled.accelerate
+            if filled.trainer is not None or source is None or path[-1] in ("nvme_path", "steps_per_print"):
+                continue
+            acts = not path[-1].startswith("stage3_") or subject.stage == 3
+            if subject.written_at(*path) == AUTO and acts:
+                outcome = f"it becomes {str(source.makes).lower()}"
+                yield Hit(path, f"no argument of the Trainer fills '{path[-1]}': {outcome}", "Write a value")
     if subject.target not in ("trainer", "accelerate"):
         return
     for key in ("offload_optimizer", "offload_param"):

@@ -10,6 +10,7 @@ from zerokit.lint.examples import Given, llama_8b, small_decoder
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO, model_dtype_bytes
+from zerokit.resolving.arguments_to_keys import SIZE_RULES
 from zerokit.units import GIB, format_bytes, format_count
 
 _BF16 = {"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": True}}
@@ -179,8 +180,10 @@ def small_auto_bucket(subject: Subject) -> Iterator[Hit]:
         return
     accelerate = subject.target == "accelerate"
     hidden = model.hidden_size_for_accelerate if accelerate else model.hidden_size_for_trainer
-    if hidden is not None and hidden**2 < min(_SMALL_AUTO_BUCKET, model.num_parameters):
-        message = f'"auto" becomes {hidden} x {hidden} = {format_count(hidden**2)} elements, a small bucket'
+    rule = SIZE_RULES["reduce_bucket_size"]
+    if hidden is not None and rule.elements(hidden) < min(_SMALL_AUTO_BUCKET, model.num_parameters):
+        size = format_count(rule.elements(hidden))
+        message = f'"auto" becomes {rule.formula}, {size} elements for a hidden size of {hidden}'
         yield Hit(_REDUCE, message, "Write a number, such as 5e7")
 
 

@@ -15,7 +15,7 @@ from zerokit.lint.rules.batch import data_parallel_ranks
 from zerokit.lint.rules.trainer import for_trainer
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO
-from zerokit.resolving.settle import OVERRIDES, PAIRS
+from zerokit.resolving.arguments_to_keys import FILLED, REPLACED_ARGUMENTS
 
 _FILLED = {MICRO: AUTO, STEPS: AUTO, "gradient_clipping": AUTO, ZERO: {"stage": 2}}
 _STAGE_3 = {**_FILLED, ZERO: {"stage": 3, "stage3_gather_16bit_weights_on_model_save": True}}
@@ -52,14 +52,13 @@ def recipe_mismatch(subject: Subject) -> Iterator[Hit]:
     Source: `fill_match` in transformers `integrations/deepspeed.py`.
     """
     training = _training(subject)
-    for pair in PAIRS:
-        written = subject.written_at(*pair.ds_path)
-        values = written if isinstance(written, list) else [written]
-        for name, value in zip(pair.arguments, values, strict=False):
-            if name in training and value not in (None, AUTO) and _differ(name, value, training[name]):
-                message = f"'{pair.ds_name}' is {_shown(value)}, but the recipe's {name} is "
-                message += _shown(training[name])
-                yield Hit(pair.ds_path, message, 'Write "auto", or make them equal')
+    for filled in FILLED.values():
+        written = subject.written_at(*filled.path)
+        if not filled.adopted or written in (None, AUTO):
+            continue
+        for name, value in filled.contradicted(written, training):
+            message = f"'{filled.name}' is {_shown(value)}, but the recipe's {name} is "
+            yield Hit(filled.path, message + _shown(training[name]), 'Write "auto", or make them equal')
     path = (*SCHEDULER, "total_num_steps")
     total, steps = subject.written_at(*path), training.get("max_steps", -1)
     if subject.recipe is not None and isinstance(total, int) and total != steps and for_trainer(subject):
@@ -87,12 +86,6 @@ def _either(subject: Subject, key: str, training: Mapping[str, Any], argument: s
         if isinstance(value, int):
             return value
     return None
-
-
-def _differ(name: str, value: Any, argument: Any) -> bool:
-    if name == "warmup_steps" and argument == 0:
-        return bool(value != 1)  # DeepSpeed's schedules take no 0, and the Trainer compares with 1
-    return bool(value != argument)
 
 
 def _shown(value: Any) -> str:
@@ -124,7 +117,7 @@ def replaced_recipe_argument(subject: Subject) -> Iterator[Hit]:
     Source: `deepspeed_optim_sched` in transformers `integrations/deepspeed.py`.
     """
     training = _training(subject)
-    for section, argument in OVERRIDES:
+    for section, argument in REPLACED_ARGUMENTS.items():
         if argument in training and subject.sets(section):
             message = f"'{section}' replaces the recipe's {argument} '{training[argument]}'"
             hint = f"Remove '{section}', or {argument} from the recipe"
@@ -152,18 +145,16 @@ def lost_recipe_argument(subject: Subject) -> Iterator[Hit]:
     """
     training = _training(subject)
     params = {"optimizer": optimizer_params(subject), "scheduler": schedule_params(subject)}
-    for pair in PAIRS:
-        section, values = pair.ds_path[0], params.get(pair.ds_path[0])
-        default = values.get(pair.ds_path[-1]) if values is not None else None
-        if default is None or not subject.lacks(*pair.ds_path):
+    for filled in FILLED.values():
+        section, key = filled.path[0], filled.path[-1]
+        values = params.get(section)
+        default = values.get(key) if values is not None else None
+        if not filled.adopted or default is None or not subject.lacks(*filled.path):
             continue
-        defaults = default if isinstance(default, list) else [default]
-        for name, value in zip(pair.arguments, defaults, strict=False):
-            if name in training and _differ(name, value, training[name]):
-                message = f"the recipe's {name} {_shown(training[name])} is lost: '{pair.ds_path[-1]}' is "
-                message += f"absent, so it is {_shown(value)}"
-                hint = f'Add "{pair.ds_path[-1]}": "auto" to \'{section}.params\''
-                yield Hit((section,), message, hint)
+        for name, value in filled.contradicted(default, training):
+            message = f"the recipe's {name} {_shown(training[name])} is lost: '{key}' is absent, so it is "
+            hint = f'Add "{key}": "auto" to \'{section}.params\''
+            yield Hit((section,), message + _shown(value), hint)
 
 
 @rule(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from zerokit.config.base import AUTO
-from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
+from zerokit.config.batch_sizes import MICRO, STEPS
 from zerokit.findings import Move, Remove, SetValue, Severity
 from zerokit.lint.optimizer_facts import (
     OPTIMIZER,
@@ -20,6 +20,7 @@ from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO, is_set_to
 from zerokit.releases.versions import Version
+from zerokit.resolving.arguments_to_keys import FILLED
 
 _MICRO = {MICRO: AUTO}
 _FILLED = {MICRO: AUTO, STEPS: AUTO, "gradient_clipping": AUTO, ZERO: {"stage": 2}}
@@ -91,24 +92,6 @@ def _absent(key: str | tuple[str, ...], message: str, severity: Severity | None 
     return Hit(path[:1] if path[:-1] else (), message, hint, (SetValue(path, AUTO),), severity)
 
 
-_COMPARED: Mapping[tuple[str, ...], str] = {
-    (MICRO,): "per_device_train_batch_size",
-    (STEPS,): "gradient_accumulation_steps",
-    (TRAIN,): "per_device_train_batch_size x gradient_accumulation_steps x GPUs",
-    ("gradient_clipping",): "max_grad_norm",
-    ("bf16", "enabled"): "bf16",
-    ("fp16", "enabled"): "fp16",
-    (*OPTIMIZER, "lr"): "learning_rate",
-    (*OPTIMIZER, "betas"): "adam_beta1 and adam_beta2",
-    (*OPTIMIZER, "eps"): "adam_epsilon",
-    (*OPTIMIZER, "weight_decay"): "weight_decay",
-    (*SCHEDULER, "warmup_max_lr"): "learning_rate",
-    (*SCHEDULER, "warmup_num_steps"): "warmup_steps, at least 1",
-    (*SCHEDULER, "total_num_steps"): "the number of steps that it computes",
-}
-"""What `fill_match` compares, with the argument or what is made of the arguments."""
-
-
 @rule(
     "fixed-value",
     "trainer",
@@ -133,16 +116,19 @@ def fixed_value(subject: Subject) -> Iterator[Hit]:
     """
     if subject.target != "trainer" or subject.recipe is not None:
         return
-    fixed = [path for path in _COMPARED if subject.written_at(*path) not in (None, AUTO)]
-    fixed = [path for path in fixed if not (path[-1] == "enabled" and subject.written_at(*path) is False)]
-    if len(fixed) == 1:
-        path = fixed[0]
-        message = f"the Trainer insists that '{path[-1]}' equals {_COMPARED[path]}"
-        yield Hit(path, message, 'Write "auto"')
+    fixed = [
+        filled
+        for filled in FILLED.values()
+        if filled.other == "refused" and subject.written_at(*filled.path) not in (None, AUTO)
+    ]
+    fixed = [one for one in fixed if one.path[-1] != "enabled" or subject.written_at(*one.path) is not False]
+    if len(fixed) == 1 and fixed[0].trainer is not None:
+        path, words = fixed[0].path, fixed[0].trainer.words
+        yield Hit(path, f"the Trainer insists that '{path[-1]}' equals {words}", 'Write "auto"')
     elif fixed:
-        names = [".".join(path) for path in fixed]
-        message = f"the Trainer insists that {len(fixed)} values equal its arguments: {', '.join(names)}"
-        yield Hit(fixed[0], message, 'Write "auto" for each')
+        names = ", ".join(one.name for one in fixed)
+        message = f"the Trainer insists that {len(fixed)} values equal its arguments: {names}"
+        yield Hit(fixed[0].path, message, 'Write "auto" for each')
 
 
 _SHAPES: Mapping[str, str] = {

@@ -8,6 +8,7 @@ from zerokit.lint.examples import Given, llama_8b, mixture_of_experts, quantised
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO
+from zerokit.resolving.arguments_to_keys import SIZE_RULES
 
 _STAGE_3 = {"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 3}}
 
@@ -115,5 +116,5 @@ def nothing_divided(subject: Subject) -> Iterator[Hit]:
             f"{kept / model.num_parameters:.0%} of the model"
         )
         place = (ZERO, key) if subject.sets(ZERO, key) else (ZERO,)
-        wanted = 10 * model.hidden_size if model.hidden_size else 100_000
+        wanted = SIZE_RULES[key].elements(model.hidden_size) if model.hidden_size else 100_000
         yield Hit(place, message, f'Set "{key}" to {wanted}')
