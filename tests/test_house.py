@@ -95,6 +95,30 @@ def test_no_circle_of_rooms() -> None:
     assert circles(ALLOWED) == set()
 
 
+SHOWING = {"rich", "matplotlib"}
+
+
+def imported_when_run(node: ast.AST) -> set[str]:
+    """The packages that `node` imports, but for those that only types need."""
+    if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+        return set()
+    names = {alias.name for alias in node.names} if isinstance(node, ast.Import) else set()
+    if isinstance(node, ast.ImportFrom) and node.module:
+        names.add(node.module)
+    return names.union(*map(imported_when_run, ast.iter_child_nodes(node)))
+
+
+def test_tables_and_plots_are_made_in_reporting_alone() -> None:
+    users = {
+        (room(module), name.split(".")[0])
+        for module, file in FILES.items()
+        for name in imported_when_run(ast.parse(file.read_text(encoding="utf-8")))
+        if module != "zerokit" and name.split(".")[0] in SHOWING
+    }
+    # The console is rich's, and so is its progress bar.
+    assert users == {("reporting", "rich"), ("reporting", "matplotlib"), ("console", "rich")}
+
+
 @pytest.mark.parametrize(
     "code",
     [

@@ -180,7 +180,11 @@ CONFIG = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "
         (MODEL, ["--zero-stage", 2, "--lora-targets", "q_proj"], "--lora-targets: there is no adapter"),
         (MODEL, ["--zero-stage", 2, "--lora-rank", 8, "--lora-targets", "query"], "no module 'query'"),
         (MODEL, ["--zero-stage", 2, "--plot", "a.pdf"], "a.pdf: a plot is written as PNG, SVG or HTML"),
-        (MODEL, ["--zero-stage", 2, "-o", "absent/a.json"], "absent/a.json: its folder does not exist"),
+        (
+            MODEL,
+            ["--zero-stage", 2, "-o", "absent/a.json"],
+            "absent/a.json: cannot be written: its folder",
+        ),
         (MODEL, ["--ds-config", "absent.json"], "absent.json: no such file"),
         (MODEL, ["--ds-config", "ds.json"], "ds.json"),
         (MODEL, ["--zero-stage", 2, "--ds-config", "ds.json"], "--ds-config: the ds_config says how"),

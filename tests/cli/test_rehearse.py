@@ -43,7 +43,7 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "--ds-config-override: 'stage' is not KEY=VALUE",
         ),
         (["--num-gpus", 4, "--ds-config-override", "a..b=1"], "is not KEY=VALUE"),
-        (["--num-gpus", 4, "--plot", "memory.pdf"], "memory.pdf: a plot is written as PNG or SVG"),
+        (["--num-gpus", 4, "--plot", "memory.pdf"], "memory.pdf: a plot is written as PNG, SVG or HTML"),
         (
             ["--num-gpus", 4, "--trace", "absent/t.json"],
             "absent/t.json: cannot be written: its folder does not exist",

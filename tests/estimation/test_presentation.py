@@ -12,7 +12,7 @@ from zerokit.estimation import verdict
 from zerokit.estimation.categories import by_category, category_of
 from zerokit.estimation.data import as_data
 from zerokit.estimation.explain import explanation
-from zerokit.estimation.plot import check_plot, write_plot
+from zerokit.estimation.plot import write_plot
 from zerokit.estimation.states import host_at_peak, states_lines
 from zerokit.memory import Estimate, Lora
 from zerokit.reporting.categories import CATEGORIES, category_words
@@ -137,14 +137,6 @@ def test_png(tmp_path: Path) -> None:
 def test_too_many_bars_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ZerokitError, match="41 runs are more than a picture can show"):
         write_plot([answer()] * 41, tmp_path / "bytes.png")
-
-
-def test_other_formats_and_no_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ZerokitError, match=r"a\.pdf: a plot is written as PNG, SVG or HTML"):
-        check_plot(Path("a.pdf"))
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ZerokitError, match=r"pip install 'zerokit\[plot\]'"):
-        check_plot(Path("a.png"))
 
 
 def test_the_fit_is_in_the_json() -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +8,7 @@ import pytest
 from tests.rehearsal.recordings import job, large, training
 from zerokit.errors import ZerokitError
 from zerokit.rehearsal.analysis import analyse
-from zerokit.rehearsal.plot import check_plot, write_plot
+from zerokit.rehearsal.plot import write_plot
 from zerokit.rehearsal.timeline import phase_runs, thinned
 
 GIB = 2**30
@@ -65,16 +64,13 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
         write_plot(recording, analyse(recording, job()), tmp_path / "absent" / "memory.png", GIB)
 
 
-def test_other_formats_are_refused() -> None:
-    with pytest.raises(ZerokitError, match=r"memory\.pdf.*PNG or SVG"):
-        check_plot(Path("memory.pdf"))
-
-
-def test_without_matplotlib_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "matplotlib", raising=False)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ZerokitError, match=r"pip install 'zerokit\[plot\]'"):
-        check_plot(Path("memory.png"))
+@pytest.mark.usefixtures("_matplotlib")
+def test_html_has_the_picture_and_the_categories_at_the_peak(tmp_path: Path) -> None:
+    recording = training()
+    write_plot(recording, analyse(recording, job()), tmp_path / "memory.html", GIB)
+    page = (tmp_path / "memory.html").read_text()
+    for text in ("<svg", "One GPU has 1.00 GiB", "<td>activations</td><td>384.00 MiB</td><td>44.4%</td>"):
+        assert text in page
 
 
 def test_thinning_keeps_the_peak_and_the_ends() -> None:

@@ -11,7 +11,7 @@ from zerokit.cli import estimate_options as options
 from zerokit.cli.gpu_options import chosen_gpu, gpu_of_size, note_caveat
 from zerokit.cli.output import print_json, to_json
 from zerokit.errors import ConfigError, ZerokitError
-from zerokit.files import write_file
+from zerokit.files import check_writable, write_file
 
 if TYPE_CHECKING:
     from zerokit.estimation import Axes, Fit, Limits, Question
@@ -208,10 +208,9 @@ def _gpu_memory(gpu: str | None, gpu_memory: str | None, fit: str | None) -> int
 
 def _check_files(plot: Path | None, output: Path | None) -> None:
     if plot is not None:
-        from zerokit.estimation.plot import check_plot
+        from zerokit.reporting.plots import check_plot
 
         check_plot(plot)
     for file in (plot, output):
-        if file is not None and not file.resolve().parent.is_dir():
-            folder = file.resolve().parent
-            raise ConfigError("its folder does not exist", where=str(file), hint=f"Make {folder} first")
+        if file is not None:
+            check_writable(file)

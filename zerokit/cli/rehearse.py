@@ -68,7 +68,9 @@ _Trace = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Write a trace for ui.perfetto.dev; .gz compresses it."),
 ]
-_Plot = Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the memory over time: .png or .svg.")]
+_Plot = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Draw memory over time: .png, .svg or .html.")
+]
 _MemorySnapshot = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Write a snapshot for pytorch.org/memory_viz.")
 ]

@@ -16,8 +16,6 @@ from zerokit.reporting.verdicts import SHORT, verdict_line
 from zerokit.units import GIB, format_bytes, format_count, format_span, quantity
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from zerokit.reporting.terminal import Part
 
 _MOST_LINES = 14
@@ -89,7 +87,7 @@ def heading(answer: Estimate, without: tuple[str, ...] = ()) -> str:
     return f"{model}{gpus}: {', '.join(words)}"
 
 
-def _states(answer: Estimate) -> Table:
+def _states(answer: Estimate) -> Part:
     lines = states_lines(answer)
     rows = [(line.name, line.symbols, line.numbers, format_bytes(line.bytes), line.where) for line in lines]
     formula = " + ".join(line.symbols for line in lines)
@@ -97,7 +95,7 @@ def _states(answer: Estimate) -> Table:
     return table(f"Model states, {formula} bytes", ["", "Formula", "Numbers", "One GPU", "Where"], rows)
 
 
-def _memory(answer: Estimate) -> Table:
+def _memory(answer: Estimate) -> Part:
     device, host = answer.device, answer.host
     rows = [
         (
@@ -127,7 +125,7 @@ def _ranks(answer: Estimate) -> str:
     return quantity(min(answer.run.world_size, answer.run.gpus_per_node), "rank")
 
 
-def _phases(answer: Estimate) -> Table:
+def _phases(answer: Estimate) -> Part:
     device = answer.device
     rows = [
         (phase_words(phase), format_bytes(held), "peak" if phase == device.peak_phase else "")
@@ -136,7 +134,7 @@ def _phases(answer: Estimate) -> Table:
     return table("GPU by phase", ["Phase", "Allocated", ""], rows)
 
 
-def _terms(title: str, terms: Iterable[Term]) -> Table:
+def _terms(title: str, terms: Iterable[Term]) -> Part:
     held = sorted((term for term in terms if term.bytes), key=lambda term: -term.bytes)
     total = sum(term.bytes for term in held)
     shown, rest = held[:_MOST_LINES], held[_MOST_LINES:]

@@ -27,7 +27,7 @@ from zerokit.quickstart.plan import (
     write_plan,
 )
 from zerokit.reporting.tables import table
-from zerokit.reporting.terminal import show
+from zerokit.reporting.terminal import heading, show
 from zerokit.units import format_bytes, format_count, format_seconds, quantity
 
 if TYPE_CHECKING:
@@ -166,8 +166,6 @@ def _generate(plan: Plan) -> list[dict[str, Any]]:
 
 
 def _summary(plan: Plan, reports: list[dict[str, Any]], seconds: float) -> Iterator[Part]:
-    from rich.text import Text
-
     rows = [
         (
             stage.name,
@@ -186,7 +184,7 @@ def _summary(plan: Plan, reports: list[dict[str, Any]], seconds: float) -> Itera
     yield f"answers: {_shown(plan.answers_file)}"
     yield f"Everything took {format_seconds(seconds)}.\n"
     own = _shown(plan.own_recipe_file)
-    yield Text("Next, on your own model and data, after 'source .venv/bin/activate':", style="bold")
+    yield heading("Next, on your own model and data, after 'source .venv/bin/activate':")
     yield f"  (name them in {own})"
     deepspeed = f"deepspeed --num_gpus {plan.devices.num_ranks}"
     yield "  zerokit config --zero-stage 3 --offload-optimizer cpu -o my_ds_config.json"

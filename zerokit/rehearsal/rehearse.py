@@ -15,9 +15,9 @@ from zerokit.rehearsal.analysis import combine
 from zerokit.rehearsal.config_findings import config_findings
 from zerokit.rehearsal.devices import DEFAULT, caveats, virtual_device
 from zerokit.rehearsal.job import Overrides, RehearsalJob
-from zerokit.rehearsal.plot import check_plot
 from zerokit.rehearsal.processes import rehearse_quietly, rehearse_together
 from zerokit.rehearsal.report import RehearsalReport
+from zerokit.reporting.plots import check_plot
 from zerokit.units import GIB
 
 Launcher = Literal["torchrun", "deepspeed", "accelerate"]
@@ -67,7 +67,7 @@ def rehearse(
         advise: rehearse changes that would help; None: only if the run does not fit.
         timeout: seconds after which to give up.
         trace: write a trace for ui.perfetto.dev there.
-        plot: draw the memory over time there, .png or .svg.
+        plot: draw the memory over time there, .png, .svg or .html.
         memory_snapshot: write a snapshot for pytorch.org/memory_viz there.
         script_prints_on: where what the script prints goes.
 

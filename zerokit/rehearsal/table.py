@@ -15,8 +15,6 @@ from zerokit.reporting.verdicts import verdict_line
 from zerokit.units import format_bytes, format_count, format_seconds, format_span, quantity
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from zerokit.reporting.terminal import Part
 
 _STEPS_DIFFER = 0.01
@@ -39,7 +37,7 @@ def _parts(report: RehearsalReport) -> Iterator[Part]:
     yield _phases(report)
     yield from _steps(report)
     if report.device.peak_bytes:
-        yield _categories(report)
+        yield table("At the peak, by category", ["Category", "Bytes", "Share"], category_rows(report))
         yield _sites(report)
         yield _blocks(report)
     yield from _communication(report)
@@ -66,7 +64,7 @@ def _rehearsed(report: RehearsalReport) -> str:
     return f"ranks {' and '.join(ranks)}" + ("" if report.ranks else ", which are alike")
 
 
-def _memory(report: RehearsalReport) -> Table:
+def _memory(report: RehearsalReport) -> Part:
     device, host = report.device, report.host
     where = f"in {phase_words(device.peak_phase)} {device.peak_step + 1}"
     if device.peak_phase == "init":
@@ -100,7 +98,7 @@ def _memory(report: RehearsalReport) -> Table:
     return table("Memory", ["", "Peak", "After the last step", ""], rows)
 
 
-def _ranks(report: RehearsalReport) -> Iterator[Table]:
+def _ranks(report: RehearsalReport) -> Iterator[Part]:
     if report.ranks:
         yield table(
             "Ranks differ",
@@ -127,12 +125,12 @@ def _fit_lines(fit: Fit) -> Iterator[Part]:
         yield f"  {line.name}, an estimate: {format_span(line.low_bytes, line.high_bytes)}; {line.source}"
 
 
-def _phases(report: RehearsalReport) -> Table:
+def _phases(report: RehearsalReport) -> Part:
     rows = [(phase_words(name), format_bytes(held)) for name, held in report.device.by_phase.items()]
     return table("Peak by phase", ["Phase", "GPU, allocated"], rows)
 
 
-def _steps(report: RehearsalReport) -> Iterator[Table]:
+def _steps(report: RehearsalReport) -> Iterator[Part]:
     peaks = [step.peak_bytes for step in report.per_step]
     steadies = [step.steady_bytes for step in report.per_step]
     if len(peaks) < 2:
@@ -154,14 +152,14 @@ def _steps(report: RehearsalReport) -> Iterator[Table]:
         )
 
 
-def _categories(report: RehearsalReport) -> Table:
+def category_rows(report: RehearsalReport) -> list[tuple[str, ...]]:
+    """Name, bytes and share of each category at the peak, the largest first."""
     peak = report.device.peak_bytes
     held = sorted(report.device.at_peak.items(), key=lambda entry: -entry[1])
-    rows = [(category_words(name), format_bytes(size), f"{size / peak:.1%}") for name, size in held if size]
-    return table("At the peak, by category", ["Category", "Bytes", "Share"], rows)
+    return [(category_words(name), format_bytes(size), f"{size / peak:.1%}") for name, size in held if size]
 
 
-def _sites(report: RehearsalReport) -> Table:
+def _sites(report: RehearsalReport) -> Part:
     peak = report.device.peak_bytes
     rows = [
         (_line(site.site), format_bytes(site.bytes), f"{site.bytes / peak:.1%}", f"{site.blocks:,}")
@@ -170,7 +168,7 @@ def _sites(report: RehearsalReport) -> Table:
     return table("At the peak, by line of code", ["Line", "Bytes", "Share", "Blocks"], rows)
 
 
-def _blocks(report: RehearsalReport) -> Table:
+def _blocks(report: RehearsalReport) -> Part:
     alike = Counter(
         (
             format_bytes(block.bytes),

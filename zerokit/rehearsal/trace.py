@@ -1,25 +1,21 @@
-"""The trace of a rehearsal in Chrome's trace format, which https://ui.perfetto.dev opens.
+"""The trace of a rehearsal.
 
-Counters show bytes by category and memory, slices show steps and phases, instants the collectives. Time is
-the CPU time of the rehearsal: the order is the run's, the lengths are not a GPU's. Format: "Trace Event
-Format" (Google).
+Counters show bytes by category and memory, bars show steps and phases, marks the collectives. Time is the CPU
+time of the rehearsal: the order is the run's, the lengths are not a GPU's.
 """
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections.abc import Iterator
-from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from zerokit.files import new_file
 from zerokit.rehearsal.recording import CATEGORY_CODES, Array, Collective, Recording, Space
 from zerokit.rehearsal.timeline import phase_runs, thinned
+from zerokit.reporting import traces
 from zerokit.reporting.phases import RUN_PHASES
+from zerokit.reporting.traces import Entry
 
 _MOST_SAMPLES = 40_000
 """Of each memory. A sample takes some 230 bytes, so that all stay below about 25 MB."""
@@ -29,11 +25,8 @@ _COUNTERS = {
     Space.PAGEABLE_HOST: "pageable host memory (bytes)",
     Space.PINNED_HOST: "pinned host memory (bytes)",
 }
-_PROCESS = 0
 _STEPS, _PHASES, _COLLECTIVES = 1, 2, 3
 _THREADS = {_STEPS: "optimizer steps", _PHASES: "phases", _COLLECTIVES: "collectives"}
-
-Entry = dict[str, Any]
 
 
 def write_trace(recording: Recording, path: str | Path) -> None:
@@ -42,31 +35,22 @@ def write_trace(recording: Recording, path: str | Path) -> None:
     Raises:
         ZerokitError: the file cannot be written.
     """
-    packed = Path(path).suffix == ".gz"
-    with new_file(path) as raw, gzip.GzipFile("", "wb", fileobj=raw) if packed else nullcontext(raw) as file:
-        file.write(b'{"displayTimeUnit": "ms", "traceEvents": [\n')
-        for number, entry in enumerate(_entries(recording)):
-            file.write(((",\n" if number else "") + json.dumps(entry, separators=(",", ":"))).encode())
-        file.write(b"\n]}\n")
+    traces.write_trace(path, _entries(recording))
 
 
 def _entries(recording: Recording) -> Iterator[Entry]:
     rank = recording.meta.get("rank", 0)
-    yield _name("process_name", 0, f"rank {rank}, rehearsed: CPU time, not GPU time")
+    yield traces.process_name(f"rank {rank}, rehearsed: CPU time, not GPU time")
     for thread, name in _THREADS.items():
-        yield _name("thread_name", thread, name)
+        yield traces.thread_name(thread, name)
     times = _microseconds(recording)
     if not len(times):
         return
-    yield from _phase_slices(recording, times)
-    yield from _step_slices(recording, times)
+    yield from _phase_bars(recording, times)
+    yield from _step_bars(recording, times)
     yield from _collectives(recording, times)
     for space, name in _COUNTERS.items():
         yield from _counter(recording, times, space, name)
-
-
-def _name(kind: str, thread: int, name: str) -> Entry:
-    return {"ph": "M", "name": kind, "pid": _PROCESS, "tid": thread, "args": {"name": name}}
 
 
 def _microseconds(recording: Recording) -> Array:
@@ -75,29 +59,18 @@ def _microseconds(recording: Recording) -> Array:
     return np.maximum.accumulate(times - times[0]) / 1000 if len(times) else times
 
 
-def _phase_slices(recording: Recording, times: Array) -> Iterator[Entry]:
+def _phase_bars(recording: Recording, times: Array) -> Iterator[Entry]:
     for begin, end, name in phase_runs(recording):
-        yield _slice(_PHASES, name, times[begin], times[min(end, len(times) - 1)])
+        yield traces.stretch(_PHASES, name, times[begin], times[min(end, len(times) - 1)])
 
 
-def _step_slices(recording: Recording, times: Array) -> Iterator[Entry]:
+def _step_bars(recording: Recording, times: Array) -> Iterator[Entry]:
     begin = 0
     for mark in recording.step_marks:
         end = min(mark.event, len(times) - 1)
         name = f"step {mark.step}" if mark.step > 1 else "start and step 1"
-        yield _slice(_STEPS, name, times[begin], times[end])
+        yield traces.stretch(_STEPS, name, times[begin], times[end])
         begin = end
-
-
-def _slice(thread: int, name: str, begin: float, end: float) -> Entry:
-    return {
-        "ph": "X",
-        "name": name,
-        "pid": _PROCESS,
-        "tid": thread,
-        "ts": round(float(begin), 3),
-        "dur": round(float(end - begin), 3),
-    }
 
 
 def _collectives(recording: Recording, times: Array) -> Iterator[Entry]:
@@ -105,18 +78,10 @@ def _collectives(recording: Recording, times: Array) -> Iterator[Entry]:
     starts = _starts_of_phases(recording)
     for call in calls:
         place = call.event if call.event >= 0 else starts.get((call.step, call.phase), 0)
-        yield {
-            "ph": "i",
-            "s": "t",
-            "name": call.name,
-            "pid": _PROCESS,
-            "tid": _COLLECTIVES,
-            "ts": round(float(times[min(place, len(times) - 1)]), 3),
-            "args": _facts(call),
-        }
+        yield traces.instant(_COLLECTIVES, call.name, times[min(place, len(times) - 1)], _facts(call))
     if len(calls) < len(recording.collectives):
         left_out = len(recording.collectives) - len(calls)
-        yield _name("thread_name", _COLLECTIVES, f"collectives (the last {left_out:,} are left out)")
+        yield traces.thread_name(_COLLECTIVES, f"collectives (the last {left_out:,} are left out)")
 
 
 def _facts(call: Collective) -> Entry:
@@ -141,16 +106,11 @@ def _counter(recording: Recording, times: Array, space: Space, name: str) -> Ite
     if not len(changes):
         return
     places = changes[thinned(total[changes], _MOST_SAMPLES)]
-    held = {
+    held: dict[str, list[int]] = {
         category: running[places].tolist()
         for code, category in enumerate(CATEGORY_CODES)
         if (running := recording.running_bytes(space, category=code)).any()
     }
     for number, place in enumerate(places):
-        yield {
-            "ph": "C",
-            "name": name,
-            "pid": _PROCESS,
-            "ts": round(float(times[place]), 3),
-            "args": {category: values[number] for category, values in held.items()},
-        }
+        values = {category: values[number] for category, values in held.items()}
+        yield traces.counter(name, times[place], values)

@@ -11,6 +11,16 @@ lies outside the engine's calls after that."""
 RUN_PHASES: tuple[RunPhase, ...] = get_args(RunPhase)
 """In the order of a run, which is that of the codes in a recording."""
 
+SHADES: dict[str, str] = {
+    "init": "0.97",
+    "forward": "0.93",
+    "loss": "0.80",
+    "backward": "0.88",
+    "step": "0.76",
+    "between": "1.0",
+}
+"""Grey behind what is drawn of a phase, from 0 (black) to 1 (white)."""
+
 Phase = Literal["always", "init", "forward", "loss", "backward", "step", "generation"]
 """When a term of the ledger is held. ``init`` is from the model's construction to the first forward pass, and
 what is held then is listed whole, because what lives always is not all there yet."""

@@ -43,6 +43,13 @@ def show(parts: Iterable[Part]) -> None:
             console.print(part, markup=False, highlight=False, soft_wrap=True)
 
 
+def heading(text: str) -> Text:
+    """A line of a report that stands above others."""
+    from rich.text import Text
+
+    return Text(text, style="bold")
+
+
 def show_lines(lines: Iterable[StyledLine]) -> None:
     """Print lines, each when it comes."""
     if not sys.stdout.isatty() and not os.environ.get("FORCE_COLOR"):

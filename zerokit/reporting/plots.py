@@ -1,0 +1,196 @@
+"""The one style of pictures of memory, and the one writer of them: PNG, SVG, or a page of HTML."""
+
+from __future__ import annotations
+
+import html
+import importlib.util
+import io
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from zerokit.errors import ZerokitError
+from zerokit.files import write_file
+from zerokit.reporting.categories import CATEGORIES, LOOKS, Category, category_words
+from zerokit.reporting.phases import SHADES
+from zerokit.reporting.tables import Row
+from zerokit.units import GIB, format_bytes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.patches import Patch
+
+SUFFIXES = (".png", ".svg", ".html")
+SMALL = 8
+"""Points, of what is written in and beside a picture."""
+_CAPACITY_SHOWN = 2.5
+"""A GPU's capacity is drawn up to so many times the highest point; beyond, it would flatten all else."""
+
+
+class Page(NamedTuple):
+    """What an HTML file has around the picture."""
+
+    heading: str
+    about: str
+    """One line above the picture."""
+    note: str
+    """One line below it, or nothing."""
+    columns: Row
+    rows: Sequence[Row]
+    """The numbers of the picture."""
+
+
+def check_plot(path: str | Path) -> None:
+    """See that a plot can be drawn, before anything long begins.
+
+    Raises:
+        ZerokitError: matplotlib is not installed, or the name does not end in .png, .svg or .html.
+    """
+    if Path(path).suffix.lower() not in SUFFIXES:
+        raise ZerokitError(
+            "a plot is written as PNG, SVG or HTML",
+            where=str(path),
+            hint="Name a file that ends in .png, .svg or .html",
+        )
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ZerokitError(
+            "matplotlib is not installed", where="--plot", hint="Run pip install 'zerokit[plot]'"
+        )
+
+
+def write_plot(
+    path: str | Path, size: tuple[float, float], draw: Callable[[Axes], None], page: Callable[[], Page]
+) -> None:
+    """Draw one picture and write it.
+
+    Args:
+        path: ends in .png, .svg or .html.
+        size: width and height in inches.
+        draw: draws on the axes that it is given.
+        page: what stands around the picture in HTML.
+
+    Raises:
+        ZerokitError: as :func:`check_plot`, or the file cannot be written.
+    """
+    check_plot(path)
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    kind = Path(path).suffix.lower()[1:]
+    picture = io.BytesIO()
+    # Fixed, so that the same figures give the same file.
+    with matplotlib.rc_context({"hatch.linewidth": 0.5, "svg.hashsalt": "zerokit"}):
+        figure = Figure(figsize=size, layout="constrained")
+        draw(figure.add_subplot())
+        is_png = kind == "png"
+        figure.savefig(
+            picture,
+            format="png" if is_png else "svg",
+            dpi=150,
+            metadata=None if is_png else {"Date": None},
+            bbox_inches="tight",
+        )
+    data = picture.getvalue()
+    if kind == "html":
+        data = _html(page(), data.decode()).encode()
+    elif kind == "svg":
+        data = b"\n".join(line.rstrip() for line in data.splitlines()) + b"\n"
+    write_file(path, data)
+
+
+def look(category: Category) -> dict[str, Any]:
+    """How an area of a category is drawn, as arguments of matplotlib's patches."""
+    colour, hatch = LOOKS[category]
+    return {"facecolor": colour, "hatch": hatch, "edgecolor": "black", "linewidth": 0.4}
+
+
+def mark_capacity(axes: Axes, highest_bytes: int, gpu_memory_bytes: int | None) -> None:
+    """Scale the axis of GiB to `highest_bytes`, and draw what one GPU has if that is near enough."""
+    highest = max(highest_bytes, 1) / GIB
+    axes.set_ylim(0, highest * 1.06)
+    if gpu_memory_bytes is None or gpu_memory_bytes / GIB > _CAPACITY_SHOWN * highest:
+        return
+    capacity = gpu_memory_bytes / GIB
+    axes.axhline(capacity, color="black", linewidth=1.6, linestyle="--")
+    axes.annotate(
+        f"one GPU, {format_bytes(gpu_memory_bytes)}", (1, capacity), xycoords=("axes fraction", "data"),
+        xytext=(-4, 3), textcoords="offset points", ha="right", fontsize=SMALL,
+    )  # fmt: skip
+    axes.set_ylim(0, max(highest, capacity) * 1.06)
+
+
+def category_legend(axes: Axes, shown: Iterable[Category], title: str | None = None) -> None:
+    """Name the categories at the right, above; the topmost layer first, as in the picture."""
+    from matplotlib.patches import Patch
+
+    present = set(shown)
+    stacked = [category for category in reversed(CATEGORIES) if category in present]
+    _legend(axes, [Patch(**look(name), label=category_words(name)) for name in stacked], "upper", title)
+
+
+def phase_legend(axes: Axes, shown: Iterable[str]) -> None:
+    """Name the shades of phases at the right, below."""
+    from matplotlib.patches import Patch
+
+    shades = [Patch(facecolor=SHADES[name], edgecolor="black", linewidth=0.5, label=name) for name in shown]
+    _legend(axes, shades, "lower", "phase")
+
+
+def _legend(axes: Axes, patches: Sequence[Patch], place: str, title: str | None) -> None:
+    from matplotlib.legend import Legend
+
+    beside = Legend(
+        axes,
+        patches,
+        [str(patch.get_label()) for patch in patches],
+        title=title,
+        title_fontsize=SMALL,
+        loc=f"{place} left",
+        bbox_to_anchor=(1, 1 if place == "upper" else 0),
+        frameon=False,
+        fontsize=SMALL,
+    )
+    axes.add_artist(beside)
+    beside.set_clip_on(False)  # which lets the layout make room for it
+
+
+def _html(page: Page, picture: str) -> str:
+    head = "".join(f"<th>{html.escape(column)}</th>" for column in page.columns)
+    body = "\n".join(
+        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in page.rows
+    )
+    return _HTML.format(
+        heading=html.escape(page.heading),
+        about=html.escape(page.about),
+        picture=picture[picture.index("<svg") :],
+        note=f"<p>{html.escape(page.note)}</p>" if page.note else "",
+        head=head,
+        body=body,
+    )
+
+
+_HTML = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<title>zerokit: {about}</title>
+<style>
+body {{ font-family: sans-serif; margin: 2em; }}
+svg {{ max-width: 100%; height: auto; }}
+table {{ border-collapse: collapse; font-size: 0.9em; }}
+th, td {{ border-bottom: 1px solid #ccc; padding: 0.3em 0.8em; text-align: right; }}
+th:first-child, td:first-child {{ text-align: left; }}
+</style>
+</head>
+<body>
+<h1>{heading}</h1>
+<p>{about}</p>
+{picture}
+{note}
+<table>
+<tr>{head}</tr>
+{body}
+</table>
+</body>
+</html>
+"""
