@@ -47,6 +47,11 @@ def test_a_table_that_is_too_wide_is_set_closer_before_it_is_folded(
     assert row in printed()
 
 
+def test_a_number_in_a_table_is_a_size_in_bytes(printed: Printed) -> None:
+    show([table("", ["", "Bytes", "Calls"], [("all_gather", 3 * 2**30, "3"), ("none", 0, "0")])])
+    assert printed()[-3:-1] == ["  all_gather   3.00 GiB   3", "  none         0 B        0"]
+
+
 def test_lines_are_not_folded_and_nothing_in_them_is_markup(printed: Printed) -> None:
     line = "[bold]a/b.json[/bold]: " + "word " * 30 + "end"
     show([line])

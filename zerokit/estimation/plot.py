@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from zerokit.errors import ConfigError
 from zerokit.estimation.categories import by_category
 from zerokit.estimation.states import host_at_peak
-from zerokit.estimation.table import heading
+from zerokit.estimation.table import SIZES, heading, sizes
 from zerokit.memory import Estimate, Term
 from zerokit.reporting import plots
 from zerokit.reporting.categories import CATEGORIES, category_words
@@ -99,18 +99,8 @@ def _label(axes: Axes, answers: Sequence[Estimate]) -> None:
 
 
 def varied_sizes(answers: Sequence[Estimate]) -> tuple[str, ...]:
-    """Names of the sizes that are not the same in all runs; the stage if all are."""
-    sizes = {name: {_size(answer, name) for answer in answers} for name in _NAMES}
-    return tuple(name for name, values in sizes.items() if len(values) > 1)
-
-
-_NAMES = ("zero_stage", "num_gpus", "micro_batch_size", "seq_len")
-
-
-def _size(answer: Estimate, name: str) -> int | None:
-    run = answer.run
-    value = run.world_size if name == "num_gpus" else getattr(run, name)
-    return value if isinstance(value, int) else None
+    """Names of the sizes that are not the same in all runs."""
+    return tuple(name for name in SIZES if len({sizes(answer)[name] for answer in answers}) > 1)
 
 
 def point_name(answer: Estimate, varied: Sequence[str]) -> str:

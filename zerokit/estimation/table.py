@@ -16,6 +16,7 @@ from zerokit.reporting.verdicts import SHORT, verdict_line
 from zerokit.units import GIB, format_bytes, format_count, format_span, quantity
 
 if TYPE_CHECKING:
+    from zerokit.reporting.tables import Cells
     from zerokit.reporting.terminal import Part
 
 _MOST_LINES = 14
@@ -89,35 +90,27 @@ def heading(answer: Estimate, without: tuple[str, ...] = ()) -> str:
 
 def _states(answer: Estimate) -> Part:
     lines = states_lines(answer)
-    rows = [(line.name, line.symbols, line.numbers, format_bytes(line.bytes), line.where) for line in lines]
+    rows: list[Cells] = [(line.name, line.symbols, line.numbers, line.bytes, line.where) for line in lines]
     formula = " + ".join(line.symbols for line in lines)
-    rows.append(("on the GPU", "", "", format_bytes(sum(line.bytes for line in lines)), ""))
+    rows.append(("on the GPU", "", "", sum(line.bytes for line in lines), ""))
     return table(f"Model states, {formula} bytes", ["", "Formula", "Numbers", "One GPU", "Where"], rows)
 
 
 def _memory(answer: Estimate) -> Part:
     device, host = answer.device, answer.host
-    rows = [
-        (
-            "GPU, allocated",
-            format_bytes(device.peak_bytes),
-            format_bytes(device.steady_bytes),
-            f"in {phase_words(device.peak_phase)}",
-        ),
-        ("  and outside it", format_span(answer.device_low_bytes, answer.device_high_bytes), "", "guess"),
-        (
-            "Host, one rank",
-            format_bytes(host.peak_bytes),
-            format_bytes(host.steady_bytes),
-            f"in {phase_words(host.peak_phase)}",
-        ),
-        ("  of it pinned", format_bytes(host.pinned_bytes), "", ""),
-        ("Host, one node", format_bytes(host.per_node_bytes), "", _ranks(answer)),
-        ("  of it pinned", format_bytes(host.per_node_pinned_bytes), "", ""),
+    outside = format_span(answer.device_low_bytes, answer.device_high_bytes)
+    rows: list[Cells] = [
+        ("GPU, allocated", device.peak_bytes, device.steady_bytes, f"in {phase_words(device.peak_phase)}"),
+        ("  and outside it", outside, "", "guess"),
+        ("Host, one rank", host.peak_bytes, host.steady_bytes, f"in {phase_words(host.peak_phase)}"),
+        ("  of it pinned", host.pinned_bytes, "", ""),
+        ("Host, one node", host.per_node_bytes, "", _ranks(answer)),
+        ("  of it pinned", host.per_node_pinned_bytes, "", ""),
     ]
     if answer.nvme.per_node_bytes:
-        held = format_bytes(answer.nvme.per_node_bytes)
-        rows.append(("NVMe, one node", held, held, _ranks(answer)))
+        rows.append(
+            ("NVMe, one node", answer.nvme.per_node_bytes, answer.nvme.per_node_bytes, _ranks(answer))
+        )
     return table("Memory", ["", "Peak", "Between steps", ""], rows)
 
 
@@ -128,7 +121,7 @@ def _ranks(answer: Estimate) -> str:
 def _phases(answer: Estimate) -> Part:
     device = answer.device
     rows = [
-        (phase_words(phase), format_bytes(held), "peak" if phase == device.peak_phase else "")
+        (phase_words(phase), held, "peak" if phase == device.peak_phase else "")
         for phase, held in device.by_phase.items()
     ]
     return table("GPU by phase", ["Phase", "Allocated", ""], rows)
@@ -138,19 +131,13 @@ def _terms(title: str, terms: Iterable[Term]) -> Part:
     held = sorted((term for term in terms if term.bytes), key=lambda term: -term.bytes)
     total = sum(term.bytes for term in held)
     shown, rest = held[:_MOST_LINES], held[_MOST_LINES:]
-    rows: list[tuple[str, ...]] = [
-        (
-            term.name,
-            format_bytes(term.bytes),
-            f"{term.bytes / total:.1%}",
-            term.certainty,
-            _short(term.symbols),
-        )
+    rows: list[Cells] = [
+        (term.name, term.bytes, f"{term.bytes / total:.1%}", term.certainty, _short(term.symbols))
         for term in shown
     ]
     if rest:
         size = sum(term.bytes for term in rest)
-        rows.append((f"{len(rest)} more", format_bytes(size), f"{size / total:.1%}", "", ""))
+        rows.append((f"{len(rest)} more", size, f"{size / total:.1%}", "", ""))
     return table(title, ["Term", "Bytes", "Share", "How sure", "Formula"], rows)
 
 
@@ -195,7 +182,7 @@ def _sweep_parts(answers: list[tuple[Estimate, Fit | None]], varied: tuple[str, 
     first, fit = answers[0]
     yield heading(first, without=varied)
     yield ""
-    columns = [_COLUMNS[name] for name in varied]
+    columns = [SIZES[name] for name in varied]
     columns += ["States", "Peak", "in", "Up to", "Steady", "Host", "Node"]
     has_nvme = any(answer.nvme.per_node_bytes for answer, _ in answers)
     columns += ["NVMe"] * has_nvme + ["Fits"] * (fit is not None)
@@ -207,18 +194,19 @@ def _sweep_parts(answers: list[tuple[Estimate, Fit | None]], varied: tuple[str, 
         yield f"Note: {warning}"
 
 
-_COLUMNS = {"zero_stage": "ZeRO", "num_gpus": "GPUs", "micro_batch_size": "Batch", "seq_len": "Tokens"}
+SIZES = {"zero_stage": "ZeRO", "num_gpus": "GPUs", "micro_batch_size": "Batch", "seq_len": "Tokens"}
+"""What runs can differ in, and the heads of their columns."""
+
+
+def sizes(answer: Estimate) -> dict[str, int | None]:
+    """Those of one run."""
+    run = answer.run
+    return dict(zip(SIZES, (run.zero_stage, run.world_size, run.micro_batch_size, run.seq_len), strict=True))
 
 
 def _sweep_row(answer: Estimate, fit: Fit | None, varied: tuple[str, ...], has_nvme: bool) -> tuple[str, ...]:
-    run = answer.run
-    sizes = {
-        "zero_stage": run.zero_stage,
-        "num_gpus": run.world_size,
-        "micro_batch_size": run.micro_batch_size,
-        "seq_len": run.seq_len,
-    }
-    row = ["-" if sizes[name] is None else f"{sizes[name]:,}" for name in varied]
+    given = sizes(answer)
+    row = ["-" if given[name] is None else f"{given[name]:,}" for name in varied]
     row += [
         _gib(answer.model_states.total_bytes),
         _gib(answer.device.peak_bytes),

@@ -171,8 +171,8 @@ def _summary(plan: Plan, reports: list[dict[str, Any]], seconds: float) -> Itera
             stage.name,
             f"{report['loss_before']:.2f} -> {report['loss_after']:.2f}",
             f"{report['tokens_per_second']:,.0f}",
-            format_bytes(plan.estimate(stage).device.peak_bytes),
-            format_bytes(report["peak_memory_bytes"]),
+            plan.estimate(stage).device.peak_bytes,
+            int(report["peak_memory_bytes"]),
         )
         for stage, report in zip(plan.stages, reports, strict=True)
     ]

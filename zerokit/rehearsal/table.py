@@ -15,6 +15,7 @@ from zerokit.reporting.verdicts import verdict_line
 from zerokit.units import format_bytes, format_count, format_seconds, format_span, quantity
 
 if TYPE_CHECKING:
+    from zerokit.reporting.tables import Cells
     from zerokit.reporting.terminal import Part
 
 _STEPS_DIFFER = 0.01
@@ -69,32 +70,19 @@ def _memory(report: RehearsalReport) -> Part:
     where = f"in {phase_words(device.peak_phase)} {device.peak_step + 1}"
     if device.peak_phase == "init":
         where = "in init"
-    rows = [
-        ("GPU, allocated", format_bytes(device.peak_bytes), format_bytes(device.steady_bytes), where),
-    ]
+    ranks = quantity(report.gpus_per_node, "rank")
+    rows: list[Cells] = [("GPU, allocated", device.peak_bytes, device.steady_bytes, where)]
     for segments, figures in device.allocator.items():
         lost = f"{format_bytes(figures.fragmentation_bytes)} unused"
-        rows.append(
-            (
-                f"GPU, reserved, {segments}",
-                format_bytes(figures.reserved_peak_bytes),
-                format_bytes(figures.reserved_bytes),
-                lost,
-            )
-        )
+        name = f"GPU, reserved, {segments}"
+        rows.append((name, figures.reserved_peak_bytes, figures.reserved_bytes, lost))
     rows += [
-        ("Host, one rank", format_bytes(host.peak_bytes), format_bytes(host.steady_bytes), "tensors only"),
-        ("  of it pinned", format_bytes(host.pinned_bytes), format_bytes(host.pinned_steady_bytes), ""),
-        (
-            "Host, one node",
-            format_bytes(host.per_node_peak_bytes),
-            format_bytes(host.per_node_steady_bytes),
-            quantity(report.gpus_per_node, "rank"),
-        ),
+        ("Host, one rank", host.peak_bytes, host.steady_bytes, "tensors only"),
+        ("  of it pinned", host.pinned_bytes, host.pinned_steady_bytes, ""),
+        ("Host, one node", host.per_node_peak_bytes, host.per_node_steady_bytes, ranks),
     ]
     if report.nvme is not None:
-        held = format_bytes(report.nvme.per_node_bytes)
-        rows.append(("NVMe, one node", held, held, quantity(report.gpus_per_node, "rank")))
+        rows.append(("NVMe, one node", report.nvme.per_node_bytes, report.nvme.per_node_bytes, ranks))
     return table("Memory", ["", "Peak", "After the last step", ""], rows)
 
 
@@ -106,10 +94,10 @@ def _ranks(report: RehearsalReport) -> Iterator[Part]:
             [
                 (
                     str(rank.rank),
-                    format_bytes(rank.device_peak_bytes),
-                    format_bytes(rank.device_steady_bytes),
-                    format_bytes(rank.host_peak_bytes),
-                    format_bytes(rank.pinned_bytes),
+                    rank.device_peak_bytes,
+                    rank.device_steady_bytes,
+                    rank.host_peak_bytes,
+                    rank.pinned_bytes,
                 )
                 for rank in report.ranks
             ],
@@ -126,7 +114,7 @@ def _fit_lines(fit: Fit) -> Iterator[Part]:
 
 
 def _phases(report: RehearsalReport) -> Part:
-    rows = [(phase_words(name), format_bytes(held)) for name, held in report.device.by_phase.items()]
+    rows = [(phase_words(name), held) for name, held in report.device.by_phase.items()]
     return table("Peak by phase", ["Phase", "GPU, allocated"], rows)
 
 
@@ -141,12 +129,7 @@ def _steps(report: RehearsalReport) -> Iterator[Part]:
             "Steps differ",
             ["Step", "GPU peak", "in", "At its end"],
             [
-                (
-                    str(step.step),
-                    format_bytes(step.peak_bytes),
-                    phase_words(step.peak_phase),
-                    format_bytes(step.steady_bytes),
-                )
+                (str(step.step), step.peak_bytes, phase_words(step.peak_phase), step.steady_bytes)
                 for step in report.per_step[:_MOST_LINES]
             ],
         )
@@ -162,7 +145,7 @@ def category_rows(report: RehearsalReport) -> list[tuple[str, ...]]:
 def _sites(report: RehearsalReport) -> Part:
     peak = report.device.peak_bytes
     rows = [
-        (_line(site.site), format_bytes(site.bytes), f"{site.bytes / peak:.1%}", f"{site.blocks:,}")
+        (_line(site.site), site.bytes, f"{site.bytes / peak:.1%}", f"{site.blocks:,}")
         for site in report.device.sites_at_peak[:_MOST_LINES]
     ]
     return table("At the peak, by line of code", ["Line", "Bytes", "Share", "Blocks"], rows)
@@ -195,13 +178,7 @@ def _tensor(block: BlockMemory) -> str:
 
 def _communication(report: RehearsalReport) -> Iterator[Part]:
     rows = [
-        (
-            call.collective,
-            phase_words(call.phase),
-            str(call.group_size),
-            f"{call.count:,}",
-            format_bytes(call.bytes),
-        )
+        (call.collective, phase_words(call.phase), str(call.group_size), f"{call.count:,}", call.bytes)
         for call in report.communication
     ]
     if rows:
@@ -218,13 +195,7 @@ def _advice(report: RehearsalReport) -> Iterator[Part]:
             "What would help, each rehearsed",
             ["Change", "Saves", "Peak", "", "How"],
             [
-                (
-                    advice.change,
-                    format_bytes(advice.saves_bytes),
-                    format_bytes(advice.peak_bytes),
-                    advice.verdict,
-                    advice.how,
-                )
+                (advice.change, advice.saves_bytes, advice.peak_bytes, advice.verdict, advice.how)
                 for advice in report.advice
             ],
         )

@@ -5,17 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from zerokit.units import format_bytes
+
 if TYPE_CHECKING:
     from rich.table import Table
 
 Row = Sequence[str]
+Cells = Sequence[str | int]
+"""Of one row: texts, and sizes in bytes."""
 
 _WIDEST = 60
 """Cells that are longer push the rest of their own line to the right, not that of all lines."""
 
 
-def table(title: str, columns: Row, rows: Iterable[Row]) -> Table:
-    """A table for a terminal, folded to its width; the first column is the row's name."""
+def table(title: str, columns: Row, rows: Iterable[Cells]) -> Table:
+    """A table for a terminal, folded to its width; the first column is the row's name.
+
+    A cell that is an int is a size in bytes, and is written as one.
+    """
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -24,7 +31,7 @@ def table(title: str, columns: Row, rows: Iterable[Row]) -> Table:
     for index, column in enumerate(columns):
         result.add_column(column, style="bold" if index == 0 else "", overflow="fold")
     for row in rows:
-        result.add_row(*(Text(cell) for cell in row))
+        result.add_row(*(Text(cell if isinstance(cell, str) else format_bytes(cell)) for cell in row))
     return result
 
 
