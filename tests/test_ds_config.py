@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests import processes
 from zerokit import DSConfig
 from zerokit.errors import ConfigError, DocumentError
 
@@ -110,7 +110,7 @@ def test_importing_it_is_light() -> None:
         "DSConfig(zero_optimization={'stage': 2}).check()\n"
         "assert not {'torch', 'transformers', 'deepspeed', 'accelerate'} & set(sys.modules)\n"
     )
-    subprocess.run([sys.executable, "-c", check], check=True, timeout=60)
+    processes.checked([sys.executable, "-c", check])
 
 
 def test_there_is_nothing_else_in_the_package() -> None:
@@ -167,7 +167,6 @@ def test_deepspeed_initialize_takes_it(tmp_path: Path) -> None:
         [script],
         ranks=1,
         launcher="torchrun",
-        timeout=240,
         env={"PYTHONPATH": str(Path(__file__).parents[1])},
     )
     assert done.returncode == 0, done.stderr[-3000:]

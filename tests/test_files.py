@@ -7,16 +7,16 @@ import errno
 import os
 import signal
 import stat
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import zerokit
+from tests import processes
 from zerokit.errors import ZerokitError
 from zerokit.files import check_writable, new_file, write_file
 
@@ -33,7 +33,7 @@ write_file(sys.argv[1], "new")
 def test_a_process_that_is_killed_before_the_last_step_leaves_the_old_file(tmp_path: Path) -> None:
     file = tmp_path / "ds.json"
     file.write_text("old")
-    ended = subprocess.run([sys.executable, "-c", KILLED, file], timeout=60, check=False)
+    ended = processes.run([sys.executable, "-c", KILLED, file])
     assert ended.returncode == -signal.SIGKILL
     assert file.read_text() == "old"
     write_file(file, "new")  # what the killed one left is in nobody's way
@@ -56,10 +56,9 @@ except ZerokitError as error:
 def test_what_does_not_fit_on_the_disk_leaves_the_old_file_and_one_line(tmp_path: Path) -> None:
     file = tmp_path / "ds.json"
     file.write_text("old")
-    command = [sys.executable, "-c", FULL, file]
-    ended = subprocess.run(command, timeout=60, capture_output=True, text=True, check=True)
-    assert ended.stdout.startswith(f"{file}: cannot be written: {os.strerror(errno.EFBIG)}. ")
-    assert ended.stdout.count("\n") == 1
+    printed = processes.checked([sys.executable, "-c", FULL, file])
+    assert printed.startswith(f"{file}: cannot be written: {os.strerror(errno.EFBIG)}. ")
+    assert printed.count("\n") == 1
     assert file.read_text() == "old"
     assert list(tmp_path.iterdir()) == [file]
 
@@ -89,7 +88,6 @@ def test_the_old_file_stands_until_the_block_ends(tmp_path: Path) -> None:
     assert file.read_text() == "new"
 
 
-@settings(deadline=None)
 @given(st.sampled_from([0o600, 0o640, 0o644, 0o664, 0o755]), st.sampled_from([0o002, 0o022, 0o077]))
 def test_an_existing_file_keeps_its_mode_and_a_new_one_follows_the_umask(
     tmp_path_factory: pytest.TempPathFactory, mode: int, umask: int

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
-import subprocess
 import sys
 from collections.abc import Mapping, Set
 from pathlib import Path
 
 import pytest
+
+from tests import processes
 
 PACKAGE = Path(__file__).resolve().parent.parent / "zerokit"
 
@@ -130,7 +131,7 @@ def test_tables_and_plots_are_made_in_reporting_alone() -> None:
 )
 def test_importing_does_not_load_torch(code: str) -> None:
     check = f"{code}; import sys; assert not {{'torch', 'transformers', 'deepspeed'}} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", check], check=True, timeout=60)
+    processes.checked([sys.executable, "-c", check])
 
 
 @pytest.mark.parametrize(
@@ -150,4 +151,4 @@ def test_light_commands_do_not_load_torch(command: list[str]) -> None:
         "except SystemExit as stop: assert not stop.code, stop.code\n"
         "assert 'torch' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, stdout=subprocess.DEVNULL)
+    processes.checked([sys.executable, "-c", code])

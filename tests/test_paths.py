@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from zerokit.documents import (
@@ -42,7 +42,6 @@ def plainly(data: Any, path: KeyPath) -> Any:
     return data
 
 
-@settings(deadline=None)
 @given(DATA, PATHS)
 def test_a_value_is_what_the_steps_lead_to(data: Any, path: KeyPath) -> None:
     assert value_at(data, path, ABSENT) is plainly(data, path)
@@ -50,7 +49,6 @@ def test_a_value_is_what_the_steps_lead_to(data: Any, path: KeyPath) -> None:
     assert value_at(data, path) is (None if plainly(data, path) is ABSENT else plainly(data, path))
 
 
-@settings(deadline=None)
 @given(DATA, PATHS, DATA)
 def test_what_is_set_is_read_and_the_rest_stays(data: Any, path: KeyPath, value: Any) -> None:
     before = copy.deepcopy(data)
@@ -72,7 +70,6 @@ def test_what_is_set_is_read_and_the_rest_stays(data: Any, path: KeyPath, value:
         assert list(changed)[: len(data)] == list(data)
 
 
-@settings(deadline=None)
 @given(DATA, PATHS)
 def test_what_is_removed_is_gone_and_the_rest_stays(data: Any, path: KeyPath) -> None:
     before = copy.deepcopy(data)
@@ -86,7 +83,6 @@ def test_what_is_removed_is_gone_and_the_rest_stays(data: Any, path: KeyPath) ->
     assert data == before
 
 
-@settings(deadline=None)
 @given(st.dictionaries(NAMES, DATA))
 def test_leaves_build_the_data_again(data: dict[str, Any]) -> None:
     built: Any = {}

@@ -7,13 +7,14 @@ compiles once per machine.
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from tests import processes
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -94,7 +95,6 @@ def launch(
     ranks: int,
     launcher: str = "deepspeed",
     cwd: Path | None = None,
-    timeout: float = 180,
     env: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Run a script on `ranks` CPU ranks and return its exit code, stdout and stderr.
@@ -104,11 +104,10 @@ def launch(
         ranks: how many processes.
         launcher: ``deepspeed``, ``torchrun``, ``accelerate`` or ``python`` (then `ranks` is 1).
         cwd: the folder to run in; the repository's root by default.
-        timeout: seconds after which every process of the run is killed: the watchdog for hangs.
         env: variables to set on top of this process's.
 
     Raises:
-        subprocess.TimeoutExpired: the run was killed; the exception carries the output so far.
+        tests.processes.HangsError: the run hung and was ended; the exception carries the output so far.
     """
     command = [*_launcher_words(launcher, ranks), *(str(arg) for arg in args)]
     environment = {
@@ -120,22 +119,7 @@ def launch(
         "PATH": f"{_BIN}{os.pathsep}{os.environ.get('PATH', '')}",  # DeepSpeed looks for ninja there
         **(env or {}),
     }
-    process = subprocess.Popen(
-        command,
-        cwd=cwd or REPOSITORY,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,  # a group of its own, so that the ranks can be ended with the launcher
-    )
-    try:
-        stdout, stderr = process.communicate(timeout=timeout)
-    except subprocess.TimeoutExpired as expired:
-        os.killpg(process.pid, signal.SIGKILL)
-        stdout, stderr = process.communicate()
-        raise subprocess.TimeoutExpired(command, expired.timeout, stdout, stderr) from None
-    return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
+    return processes.run(command, cwd=cwd or REPOSITORY, env=environment)
 
 
 _BIN = Path(sys.executable).parent

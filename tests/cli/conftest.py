@@ -4,6 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
+from tests import processes
+
 
 @pytest.fixture
 def zerokit(
@@ -29,6 +31,6 @@ def zerokit_process() -> Callable[..., subprocess.CompletedProcess[str]]:
 
     def run(*arguments: object) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-c", "from zerokit.cli.main import main; main()", *map(str, arguments)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        return processes.run(command)
 
     return run

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests import processes
 from tests.tiny import REPOSITORY
 
 Run = Callable[..., tuple[int, str, str]]
@@ -231,4 +231,4 @@ def test_an_estimate_imports_no_torch() -> None:
         "heavy = {'torch', 'transformers', 'deepspeed', 'accelerate', 'matplotlib', 'numpy', 'rich.table'}\n"
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, stdout=subprocess.DEVNULL)
+    processes.checked([sys.executable, "-c", code])

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests import processes
+
 MANIFEST = Path(__file__).parents[2] / ".pre-commit-hooks.yaml"
 HOOKS = yaml.safe_load(MANIFEST.read_text())
 
@@ -23,9 +25,7 @@ def pre_commit(*arguments: object, folder: Path, home: Path) -> subprocess.Compl
     command = [sys.executable, "-m", "pre_commit", *map(str, arguments)]
     environment = {**os.environ, "PRE_COMMIT_HOME": str(home), "PATH": f"{home}:{os.environ['PATH']}"}
     environment |= {"PYTHONPATH": str(MANIFEST.parent), "GIT_CONFIG_GLOBAL": os.devnull}
-    return subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
-    )
+    return processes.run(command, cwd=folder, env=environment)
 
 
 @pytest.fixture

@@ -1,11 +1,11 @@
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests import processes
 from tests.rehearsal import fake_worker
 from tests.rehearsal.recordings import job, training
 from zerokit.rehearsal.analysis import analyse
@@ -206,4 +206,4 @@ def test_reporting_needs_no_torch() -> None:
     imports = ", ".join(f"zerokit.rehearsal.{name}" for name in names.split())
     check = f"import zerokit.cli.rehearse, {imports}, sys; "
     check += "assert not {'torch', 'transformers', 'deepspeed', 'matplotlib'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", check], check=True, timeout=60)
+    processes.checked([sys.executable, "-c", check])

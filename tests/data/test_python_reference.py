@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 
 import pytest
 
+from tests import processes
 from zerokit.data.definitions import Definition, definitions, grammar_symbols
 from zerokit.data.prose import answer_from, is_clean, paragraphs, plain, sentences, stands_alone
 from zerokit.data.python_reference import Pair, corpus, questions
@@ -103,13 +103,7 @@ def test_every_process_makes_the_same_lists() -> None:
         "print(hashlib.sha256(repr((corpus(), questions())).encode()).hexdigest())"
     )
     digests = {
-        subprocess.run(
-            [sys.executable, "-c", code],
-            env=os.environ | {"PYTHONHASHSEED": seed},
-            capture_output=True,
-            check=True,
-            text=True,
-        ).stdout
+        processes.checked([sys.executable, "-c", code], env=os.environ | {"PYTHONHASHSEED": seed})
         for seed in ("1", "2")
     }
     assert len(digests) == 1

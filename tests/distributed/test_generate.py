@@ -1,4 +1,4 @@
-"""``launch/generate.py`` on two ranks, through real launchers. A hang ends in ``TimeoutExpired``."""
+"""``launch/generate.py`` on two ranks, through real launchers. A hang ends in ``HangsError``."""
 
 from __future__ import annotations
 

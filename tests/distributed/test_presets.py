@@ -34,7 +34,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Any:
             ["tests/distributed/train_presets.py", folder / "model", here / "out.json", form, *words],
             ranks=2,
             launcher="torchrun",
-            timeout=240,
             # Each rank is a node of its own: within one, ZeRO++ does not quantise gradients.
             env={"LOCAL_SIZE": "1", "PYTHONPATH": str(REPOSITORY)},
         )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from transformers import AutoModelForCausalLM
+
+from tests import processes
 
 pytestmark = pytest.mark.distributed
 
@@ -16,12 +17,7 @@ ZEROKIT = Path(sys.executable).with_name("zerokit")
 
 
 def quickstart(folder: Path) -> str:
-    run = subprocess.run(
-        [ZEROKIT, "quickstart", "--output-dir", folder, "--max-steps", "6"],
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    run = processes.run([ZEROKIT, "quickstart", "--output-dir", folder, "--max-steps", "6"])
     assert run.returncode == 0, run.stderr
     return run.stdout + run.stderr
 

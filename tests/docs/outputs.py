@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
+from tests import processes
 from tests.tiny import REPOSITORY
 
 PAGES = ["where-the-bytes-go.md"]
@@ -29,9 +29,8 @@ def output_of(command: str, folder: Path) -> str:
     Raises:
         AssertionError: it writes to stderr, or ends with another code than 0 or 1.
     """
-    run = subprocess.run(
+    run = processes.run(
         command,
-        shell=True,
         cwd=folder,
         env={
             **os.environ,
@@ -40,10 +39,6 @@ def output_of(command: str, folder: Path) -> str:
             "COLUMNS": str(WIDTH),
             "HF_HUB_OFFLINE": "1",
         },
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
     )
     assert run.returncode in (0, 1), run.stderr
     assert not run.stderr, run.stderr

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests import processes
 from tests.tiny import REPOSITORY
 
 pytestmark = [pytest.mark.torch, pytest.mark.distributed]
@@ -41,15 +41,7 @@ def test_commands_run(page: str, clone: Path) -> None:
             "CUDA_VISIBLE_DEVICES": "",
             "OMP_NUM_THREADS": "1",
         }
-        run = subprocess.run(
-            words or command,
-            shell=words is None,
-            cwd=clone,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
+        run = processes.run(words or command, cwd=clone, env=environment)
         assert run.returncode == 0, f"{command}\n{run.stdout[-2000:]}\n{run.stderr[-2000:]}"
 
 

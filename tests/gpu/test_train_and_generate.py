@@ -35,7 +35,6 @@ def test_train_and_generate(stage: int, tmp_path: Path) -> None:
         ],
         ranks=NUM_GPUS,
         env=ON_GPU,
-        timeout=300,
     )
     assert trained.returncode == 0, trained.stderr[-3000:]
     report = json.loads((tmp_path / "out" / "run.json").read_text())
@@ -46,7 +45,6 @@ def test_train_and_generate(stage: int, tmp_path: Path) -> None:
         ["launch/generate.py", "--model", tmp_path / "out", "--prompt", "for", "-o", tmp_path / "out.jsonl"],
         ranks=NUM_GPUS,
         env=ON_GPU,
-        timeout=300,
     )
     assert generated.returncode == 0, generated.stderr[-3000:]
     assert json.loads((tmp_path / "out.jsonl").read_text())["completion"].startswith(" each")

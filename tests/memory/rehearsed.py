@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from dataclasses import asdict, dataclass, field
@@ -13,6 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from tests import processes
 from tests.tiny import REPOSITORY
 from zerokit.config import DeepSpeedConfig
 from zerokit.memory import Lora, TrainingRun
@@ -128,14 +128,8 @@ def rehearse(point: Point, cache: Path | None = None) -> dict[str, Any]:
             "HF_HUB_OFFLINE": "1",
             "PYTHONPATH": os.pathsep.join((str(REPOSITORY), os.environ.get("PYTHONPATH", ""))),
         }
-        done = subprocess.run(
-            [sys.executable, "-c", _COMMAND, *map(str, words)],
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=600,
-        )
+        command = [sys.executable, "-c", _COMMAND, *map(str, words)]
+        done = processes.run(command, cwd=folder, env=environment)
     if done.returncode not in (0, 1):
         raise RuntimeError(f"{point.name}: {done.stderr[-3000:]}")
     report: dict[str, Any] = json.loads(done.stdout)

@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from tests import processes
+
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
@@ -27,7 +29,7 @@ POSIX_ONLY = ("fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "syslo
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    subprocess.run(command, check=True, cwd=ROOT, capture_output=True, timeout=600)
+    processes.checked(command, cwd=ROOT)
     return next(folder.glob("*.whl"))
 
 
@@ -65,14 +67,7 @@ def run_light(folder: Path, code: str, cwd: Path) -> subprocess.CompletedProcess
     """Run code with no site-packages but `folder`, and without the modules that only POSIX has."""
     hide = f"import sys; sys.modules.update(dict.fromkeys({POSIX_ONLY!r}))\n"
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(folder), "HOME": str(cwd)}
-    return subprocess.run(
-        [sys.executable, "-S", "-c", hide + code],
-        env=environment,
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
+    return processes.run([sys.executable, "-S", "-c", hide + code], env=environment, cwd=cwd)
 
 
 def command(*words: str) -> str:

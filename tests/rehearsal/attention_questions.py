@@ -9,13 +9,13 @@ from __future__ import annotations
 import functools
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tests import processes
 from tests.rehearsal.attention_cases import CHOICES, Case, choice
 from tests.rehearsal.attention_memory_questions import cudnn_memory, efficient_memory, flash_memory
 from tests.rehearsal.flash_attention_questions import (
@@ -38,17 +38,8 @@ ROOT = Path(__file__).resolve().parents[2]
 def answer(question: str, capability: str = "9.0", environment: tuple[tuple[str, str], ...] = ()) -> Any:
     """The answer of a rehearsal on a GPU of this compute capability, with changes to its environment."""
     command = [sys.executable, "-m", __name__, question, capability]
-    outcome = subprocess.run(
-        command,
-        cwd=ROOT,
-        env=os.environ | dict(environment),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert outcome.returncode == 0, outcome.stderr[-2000:]
-    return json.loads(outcome.stdout.splitlines()[-1])
+    printed = processes.checked(command, cwd=ROOT, env=os.environ | dict(environment))
+    return json.loads(printed.splitlines()[-1])
 
 
 # ---- what runs inside of the rehearsal

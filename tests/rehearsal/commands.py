@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests import processes
 from tests.tiny import REPOSITORY
 
 SCRIPTS = REPOSITORY / "tests" / "rehearsal" / "scripts"
@@ -32,7 +32,7 @@ class Rehearsed:
         return report
 
 
-def rehearse(*words: object, cwd: Path, timeout: float = 600) -> Rehearsed:
+def rehearse(*words: object, cwd: Path) -> Rehearsed:
     """Run ``zerokit rehearse WORDS`` in `cwd`, with neither a Hub nor a warm cache of data sets."""
     environment = {
         **{name: value for name, value in os.environ.items() if name != "DS_ACCELERATOR"},
@@ -40,12 +40,6 @@ def rehearse(*words: object, cwd: Path, timeout: float = 600) -> Rehearsed:
         "HF_DATASETS_CACHE": str(cwd / "datasets-cache"),
         "PYTHONPATH": os.pathsep.join((str(REPOSITORY), os.environ.get("PYTHONPATH", ""))),
     }
-    done = subprocess.run(
-        [sys.executable, "-c", _COMMAND, "rehearse", *map(str, words)],
-        cwd=cwd,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-    )
+    command = [sys.executable, "-c", _COMMAND, "rehearse", *map(str, words)]
+    done = processes.run(command, cwd=cwd, env=environment)
     return Rehearsed(done.returncode, done.stdout, done.stderr)

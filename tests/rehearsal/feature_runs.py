@@ -57,7 +57,7 @@ class FeatureRuns:
     ) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
-        self._process.wait(30)
+        self._process.wait()
 
     def run(self, script: str, *arguments: str) -> RehearsalReport:
         """The report of `scripts/<script>`, which runs to its own end; at most once with the same arguments.

@@ -23,18 +23,17 @@ import json
 import os
 import re
 import shlex
-import subprocess
 import sys
 from functools import reduce
 from pathlib import Path
 from typing import Any
 
+from tests import processes
 from tests.rehearsal.commands import SCRIPTS
 from tests.tiny import REPOSITORY
 
 WRITTEN = REPOSITORY / "docs" / "measured" / "published.json"
 BYTES = {"GiB": 2**30, "MiB": 2**20, "GB": 10**9, "MB": 10**6}
-TIMEOUT = 900.0
 _COMMAND = "from zerokit.cli.main import main; main()"
 
 Row = dict[str, Any]
@@ -80,14 +79,11 @@ def rerun(row: Row, run: Row, folder: Path) -> Row:
     report_file = folder / f"{row['name']}.report.json"
     cwd = folder / run.get("cwd", ".")
     paths = [str(REPOSITORY), *(str(folder / path) for path in run.get("pythonpath", []))]
-    done = subprocess.run(
+    done = processes.run(
         command_of(row, run, folder, report_file),
         cwd=cwd,
         env={**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": os.pathsep.join(paths)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=TIMEOUT,
+        together=True,
     )
     # 1 says that it does not fit, which is a result.
     if done.returncode not in (0, 1):

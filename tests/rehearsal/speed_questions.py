@@ -10,11 +10,12 @@ import functools
 import itertools
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from tests import processes
 
 if TYPE_CHECKING:
     import torch
@@ -28,9 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def answer(question: str, num_gpus: int = 8) -> Any:
     """The answer of a rehearsal on that many GPUs."""
     command = [sys.executable, "-m", __name__, question, str(num_gpus)]
-    outcome = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
-    assert outcome.returncode == 0, outcome.stderr[-2000:]
-    return json.loads(outcome.stdout.splitlines()[-1])
+    return json.loads(processes.checked(command, cwd=ROOT).splitlines()[-1])
 
 
 # ---- kernels of native/fast_kernels.cpp

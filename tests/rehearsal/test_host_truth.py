@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests import processes
 from tests.rehearsal.commands import SCRIPTS, rehearse
 from tests.rehearsal.local_inputs import write_model_config, write_text_dataset, write_tokenizer
 
@@ -23,15 +23,8 @@ def test_a_script_computes_the_same_rehearsed_as_real(tmp_path: Path) -> None:
     write_model_config(tmp_path / "model", architecture="llama-2-7b")
     write_text_dataset(tmp_path / "data")
     environment = {**os.environ, "DS_ACCELERATOR": "cpu", "HF_HUB_OFFLINE": "1"}
-    real = subprocess.run(
-        [sys.executable, str(SCRIPTS / "host_truth.py"), str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env=environment,
-        check=True,
-    )
-    expected = checksums(real.stdout)
+    real = processes.checked([sys.executable, SCRIPTS / "host_truth.py", tmp_path], env=environment)
+    expected = checksums(real)
     assert len(expected) > 90
     for rank in (0, 7):
         options = ("--num-gpus", 8, "--no-advise", "--steps", 3, "--rank", rank)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests import processes
 from tests.rehearsal import fake_worker
 from tests.rehearsal.recordings import job, training
 from zerokit.errors import ZerokitError
@@ -29,7 +30,7 @@ def _job(tmp_path: Path, script: Path, **changes: Any) -> RehearsalJob:
     return job(script=str(script), report_file=str(tmp_path / f"rank{rank}.json"), **changes)
 
 
-def _one(tmp_path: Path, script: Path, timeout: float | None = 60) -> RehearsalReport:
+def _one(tmp_path: Path, script: Path, timeout: float | None = None) -> RehearsalReport:
     return rehearse_together([_job(tmp_path, script)], on_stderr=False, timeout=timeout)[0]
 
 
@@ -40,9 +41,9 @@ def test_a_report_comes_back(tmp_path: Path) -> None:
 def test_only_the_first_rank_is_heard(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     script = fake_worker.script(tmp_path, "print('rank', job['rank'])", REPORT)
     jobs = [_job(tmp_path, script), _job(tmp_path, script, rank=15)]
-    assert rehearse_together(jobs, on_stderr=False, timeout=60) == [REPORT, REPORT]
+    assert rehearse_together(jobs, on_stderr=False, timeout=None) == [REPORT, REPORT]
     assert capfd.readouterr() == ("rank 0\n", "")
-    rehearse_together(jobs, on_stderr=True, timeout=60)
+    rehearse_together(jobs, on_stderr=True, timeout=None)
     assert capfd.readouterr() == ("", "rank 0\n")
 
 
@@ -53,7 +54,7 @@ def test_a_rank_that_fails_unheard_is_heard_after_all(
     script = fake_worker.script(tmp_path, code, REPORT)
     with pytest.raises(ExplainedError):
         rehearse_together(
-            [_job(tmp_path, script), _job(tmp_path, script, rank=15)], on_stderr=False, timeout=60
+            [_job(tmp_path, script), _job(tmp_path, script, rank=15)], on_stderr=False, timeout=None
         )
     assert capfd.readouterr().err == "no such op\n"
 
@@ -127,5 +128,5 @@ def test_what_a_script_leaves_running_ends_with_its_worker(tmp_path: Path) -> No
     _one(tmp_path, fake_worker.script(tmp_path, f"{left}\n{note}", REPORT))
     with contextlib.suppress(ProcessLookupError):  # it is gone already
         ended = os.pidfd_open(int((tmp_path / "pid").read_text()))
-        assert select.select([ended], [], [], 30)[0], "it still runs"
+        assert select.select([ended], [], [], processes.PATIENCE)[0], "it still runs"
         os.close(ended)

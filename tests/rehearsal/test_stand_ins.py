@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 from textwrap import dedent
@@ -11,6 +10,7 @@ from textwrap import dedent
 import pytest
 import torch
 
+from tests import processes
 from zerokit.rehearsal.errors import RehearsalGap, met_gaps
 from zerokit.rehearsal.stand_ins.optimizer_process import LockStep
 from zerokit.rehearsal.stand_ins.quantizer import fp_quantizer, quantizer
@@ -45,16 +45,8 @@ def test_kernel_names_are_found_under_their_decorators() -> None:
 def _run(code: str, tmp_path: Path, **environment: str) -> str:
     script = tmp_path / "script.py"
     script.write_text(dedent(code))
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        env=os.environ | {"DS_ACCELERATOR": "cpu", "PYTHONPATH": str(Path.cwd())} | environment,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    environment = {"DS_ACCELERATOR": "cpu", "PYTHONPATH": str(Path.cwd())} | environment
+    return processes.checked([sys.executable, script], env=os.environ | environment)
 
 
 def test_deepspeed_uses_the_stand_ins_and_starts_no_compiler(tmp_path: Path) -> None:

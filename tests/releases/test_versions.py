@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Iterator
 from enum import Enum
@@ -14,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests import processes
 from tools.deepspeed_surface.evidence import EVIDENCE
 from tools.deepspeed_surface.extract import read_names, read_release
 from zerokit.documents import KeyPath
@@ -89,7 +89,7 @@ def test_the_table_is_read_only_when_a_fact_is_asked_for() -> None:
         "assert versions.known_at(('zero_optimization',), version)\n"
         "assert versions._table.cache_info().currsize == 1"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    processes.checked([sys.executable, "-c", code])
 
 
 @pytest.mark.parametrize("name", [*TABLE["keys"], *TABLE["refused"]])

@@ -3,9 +3,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from zerokit import console
 from zerokit.reporting.tables import aligned, table
 from zerokit.reporting.terminal import BAD, GOOD, show, show_lines
@@ -24,7 +25,7 @@ def printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     console.stdout.cache_clear()
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=50)
+@examples(50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(ROWS)
 def test_a_table_is_never_wider_than_the_terminal(printed: Printed, rows: list[tuple[str, ...]]) -> None:
     show([table("Memory", ["", "Bytes", "Phase", "How sure"], rows)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,13 +38,17 @@ def drive(
     callback.on_train_end(unused, state(4, main=main), unused)
 
 
-def test_each_log_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_log_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = itertools.count(1000, 0.25)
+    monkeypatch.setattr("zerokit.training.progress.time", SimpleNamespace(monotonic=lambda: next(clock)))
     drive(RunProgress(tmp_path / "new"), {1: {"loss": 2.5, "learning_rate": 1e-3}, 2: {"eval_loss": 2.25}})
     first, second, third = lines(tmp_path / "new")
     assert (first["max_steps"], first["step"]) == (4, 0)
     assert (second["step"], second["loss"], second["learning_rate"]) == (1, 2.5, 1e-3)
     assert (third["step"], third["eval_loss"]) == (2, 2.25)
-    assert 0 <= first["elapsed_seconds"] <= second["elapsed_seconds"] <= third["elapsed_seconds"] < 10
+    assert [line["elapsed_seconds"] for line in (first, second, third)] == [0.25, 0.5, 0.75]
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err.splitlines() == ["step 1/4  loss 2.5000", "step 2/4  eval_loss 2.2500"]

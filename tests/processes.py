@@ -1,0 +1,110 @@
+"""Processes that tests start: run to their end, or ended if they hang.
+
+How many seconds a run takes depends on what else the machine does, so no test has a limit of its own. A
+process hangs if it does no work, or never stops working, whatever the time: both are told by its CPU time.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+PATIENCE = 600.0
+"""Seconds in which a process must do some work: long enough for one that waits while another compiles."""
+LEAST_SHARE = 0.01
+"""Of one CPU, while it works, however busy the machine; polling for what never comes takes less."""
+MOST_CPU_SECONDS = 2400.0
+"""Ten times what the longest of them uses."""
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class HangsError(AssertionError):
+    """A process was ended because it did nothing for long, or worked without end."""
+
+
+def run(
+    command: Sequence[str | Path] | str,
+    *,
+    cwd: str | Path | None = None,
+    env: Mapping[str, str] | None = None,
+    together: bool = False,
+    patience: float = PATIENCE,
+    most_cpu_seconds: float = MOST_CPU_SECONDS,
+) -> subprocess.CompletedProcess[str]:
+    """Run `command` and return its exit code, stdout and stderr.
+
+    Args:
+        command: words, or a line for a shell.
+        cwd: the folder to run in.
+        env: the whole environment; this process's by default.
+        together: stderr comes with stdout, in the order of writing.
+        patience: seconds in which it must use `LEAST_SHARE` of one CPU.
+        most_cpu_seconds: CPU that it may use, with all its children.
+
+    Raises:
+        HangsError: it was ended, with all processes that it started; says what it printed so far.
+    """
+    process = subprocess.Popen(
+        command,
+        shell=isinstance(command, str),
+        cwd=cwd,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT if together else subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # a group of its own, so that all of it can be ended
+    )
+    used = 0.0
+    while True:
+        try:
+            stdout, stderr = process.communicate(timeout=patience)
+        except subprocess.TimeoutExpired:
+            before, used = used, sum(_family(process.pid).values())
+            works = used - before >= LEAST_SHARE * patience or used < before  # less: a child has ended
+            if works and used <= most_cpu_seconds:
+                continue
+            _end(process.pid)
+            stdout, stderr = process.communicate()
+            said = "\n".join(text[-4000:] for text in (stdout, stderr) if text)
+            raise HangsError(f"ended after {used:.1f} s of CPU: {command}\n{said}") from None
+        except BaseException:
+            _end(process.pid)
+            raise
+        return subprocess.CompletedProcess(command, process.returncode, stdout, stderr or "")
+
+
+def checked(command: Sequence[str | Path], **options: Any) -> str:
+    """The stdout of a `command` that must succeed; `options` as for :func:`run`."""
+    done = run(command, **options)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    return done.stdout
+
+
+def _stat(file: Path) -> tuple[int, float]:
+    """The parent of a process, and its CPU seconds with those of the children that it has waited for."""
+    words = file.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    return int(words[1]), sum(map(int, words[11:15])) / _TICKS
+
+
+def _family(pid: int) -> dict[int, float]:
+    """CPU seconds of a process and its descendants that run, in order of birth."""
+    stats: dict[int, tuple[int, float]] = {}
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has just ended
+            stats[int(file.parent.name)] = _stat(file)
+    found = [pid]
+    for parent in found:
+        found += [child for child, (its_parent, _) in stats.items() if its_parent == parent]
+    return {one: stats[one][1] for one in found if one in stats}
+
+
+def _end(pid: int) -> None:
+    for one in _family(pid):
+        with suppress(ProcessLookupError):
+            os.kill(one, signal.SIGKILL)

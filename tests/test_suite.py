@@ -1,0 +1,82 @@
+"""The tests themselves: none of them depends on how busy the machine is, or says so by its marker."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests import processes
+from tests.conftest import FOLDERS
+from tests.tiny import REPOSITORY
+
+TESTS = REPOSITORY / "tests"
+LIGHT = "not torch and not rehearsal and not distributed and not gpu"
+CLOCKS = {"perf_counter", "perf_counter_ns", "process_time", "process_time_ns", "thread_time", "getrusage"}
+WAITING = {"run", "wait", "communicate", "check_call", "check_output"}
+LENT_BY_THE_MINUTE = TESTS / "gpu" / "compare_with_gpu.py"
+"""Measures on a machine that is there for so many seconds, which it is told."""
+FILES = sorted(
+    file
+    for file in TESTS.rglob("*.py")
+    if not {"benchmarks", "scripts"} & set(file.parts)
+    and file not in (TESTS / "processes.py", TESTS / "examples.py", LENT_BY_THE_MINUTE)
+)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(TESTS)))
+def test_no_test_measures_or_limits_seconds(file: Path) -> None:
+    found = []
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Attribute) and node.attr in CLOCKS and file.name.startswith("test_"):
+            found.append(f"{node.lineno}: {node.attr}; tests.work counts calls, tests/benchmarks measure")
+        if not isinstance(node, ast.Call):
+            continue
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        keywords = {keyword.arg for keyword in node.keywords}
+        if name in WAITING and "timeout" in keywords:
+            found.append(f"{node.lineno}: a limit in seconds; tests.processes ends what hangs")
+        if name == "settings" and keywords & {"deadline", "max_examples"}:
+            found.append(f"{node.lineno}: settings of hypothesis; tests.examples and conftest.py have them")
+    assert not found, found
+
+
+def test_folders_that_bear_markers_exist() -> None:
+    assert all((TESTS / folder).is_dir() for folder in FOLDERS)
+
+
+@contextmanager
+def busy_loops(count: int) -> Iterator[None]:
+    """So many processes that never wait, at the priority of everything else."""
+    # They also end with this process, however it ends: the pipe that they look at closes.
+    code = "import select, sys\nwhile not select.select([sys.stdin], [], [], 0)[0]: pass"
+    loops = [subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) for _ in range(count)]
+    try:
+        yield
+        assert all(loop.poll() is None for loop in loops)
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+
+
+@pytest.mark.distributed
+def test_the_quick_part_passes_on_a_busy_machine_without_torch(tmp_path: Path) -> None:
+    """`make check`'s tests beside four busy loops, and without torch: all that need it bear the marker."""
+    words = ["-m", LIGHT, "--hypothesis-profile=quick", "-q", "-n", "2", "-p", "no:cacheprovider"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    environment["PYTHONPATH"] = str(TESTS / "without_torch")
+    with busy_loops(4):
+        done = processes.run(
+            [sys.executable, "-m", "pytest", *words, f"--basetemp={tmp_path / 'light'}"],
+            cwd=REPOSITORY,
+            env=environment,
+        )
+    assert done.returncode == 0, done.stdout[-6000:]
+    assert "torch'" not in done.stdout, "skipped for want of torch, in place of bearing the marker"
