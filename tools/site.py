@@ -1,6 +1,7 @@
 """What the documentation site has beside the files in ``docs/``, for mkdocs (`hooks` in mkdocs.yml).
 
 - the front page: the README
+- a page of the known defects of DeepSpeed
 - a page for each rule of ``zerokit check``, and the index of rules with links to them
 - the Python API, from docstrings
 - the presets: the README of ``ds_configs/``
@@ -14,6 +15,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from zerokit.lint.defects import KNOWN_DEFECTS
 from zerokit.lint.rule_pages import index, page
 from zerokit.lint.run import all_rules
 
@@ -44,6 +46,9 @@ def generated_pages() -> dict[str, str]:
     }
     for rule in all_rules().values():
         found[f"rules/{rule.id}.md"] = page(rule)
+    found["defects.md"] = "# Known defects of DeepSpeed\n\n" + "\n".join(
+        f"#{defect.page}" for defect in KNOWN_DEFECTS.values()
+    )
     for name, (title, modules) in API.items():
         found[f"api/{name}.md"] = "\n\n".join([f"# {title}", *(f"::: {module}" for module in modules)]) + "\n"
     return found

@@ -18,8 +18,8 @@ from tools.deepspeed_surface.evidence import EVIDENCE
 from tools.deepspeed_surface.extract import read_names, read_release
 from zerokit.documents import KeyPath
 from zerokit.errors import ConfigError
+from zerokit.lint.defects import KNOWN_DEFECTS
 from zerokit.releases import versions
-from zerokit.releases.bugs import KNOWN_BUGS
 from zerokit.releases.changes import CHANGES
 from zerokit.releases.versions import (
     NEWEST,
@@ -244,15 +244,16 @@ def test_every_key_that_the_installed_version_looks_up_is_in_the_table() -> None
 
 
 def test_defects_and_changes_have_evidence_that_gives_their_versions() -> None:
-    ids = [bug.id for bug in KNOWN_BUGS] + [change.id for change in CHANGES]
+    ids = [*KNOWN_DEFECTS, *(change.id for change in CHANGES)]
     assert len(ids) == len(set(ids))
     assert set(ids) == set(EVIDENCE)
-    for bug in KNOWN_BUGS:
-        edges = {edge for e in EVIDENCE[bug.id] for edge in (e.span.since, e.span.until)}
-        assert {bug.introduced_in, bug.fixed_in} <= edges | {None}, bug.id
-        assert not (bug.introduced_in and bug.fixed_in) or bug.introduced_in < bug.fixed_in
-        assert bug.affects(bug.introduced_in or OLDEST)
-        assert not bug.fixed_in or not bug.affects(bug.fixed_in)
+    for name, defect in KNOWN_DEFECTS.items():
+        edges = {edge for e in EVIDENCE[name] for edge in (e.span.since, e.span.until)}
+        since, until = defect.span.since, defect.span.until
+        assert {since, until} <= edges | {None}, name
+        assert not (since and until) or since < until
+        assert defect.affects(since or OLDEST)
+        assert not until or not defect.affects(until)
     for change in CHANGES:
         assert change.since in {edge for e in EVIDENCE[change.id] for edge in (e.span.since, e.span.until)}
         for path in change.paths:
@@ -376,7 +377,7 @@ def test_facts_beyond_keys_and_defaults() -> None:
     ],
 )
 def test_known_bug(id: str, affected: list[str], sound: list[str]) -> None:
-    bug = next(bug for bug in KNOWN_BUGS if bug.id == id)
+    bug = KNOWN_DEFECTS[id]
     assert all(bug.affects(parse_version(version)) for version in affected)
     assert not any(bug.affects(parse_version(version)) for version in sound)
 

@@ -1,4 +1,4 @@
-"""Where DeepSpeed's sources show the defects and changes of ``bugs.py`` and ``changes.py``.
+"""Where DeepSpeed's sources show the defects of ``zerokit/lint/defects`` and ``zerokit/releases/changes.py``.
 
 ``extract.py`` compares every line of it with the sources of all releases before it writes anything; a test
 compares it with the installed release.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from zerokit.releases.versions import Span, Version, parse_version
+from zerokit.releases.versions import Span, parse_span
 
 
 class Evidence(NamedTuple):
@@ -26,12 +26,7 @@ class Evidence(NamedTuple):
 
 
 def _seen(file: str, text: str, releases: str) -> Evidence:
-    first, _, last = (part.strip() for part in releases.partition(".."))
-    return Evidence(file, text, Span(_release(first), _release(last)))
-
-
-def _release(text: str) -> Version | None:
-    return parse_version(text) if text else None
+    return Evidence(file, text, parse_span(releases))
 
 
 _CONFIG = "deepspeed/runtime/config.py"
@@ -223,7 +218,7 @@ EVIDENCE: dict[str, tuple[Evidence, ...]] = {
     "muon-untested": (
         _seen(_UTILITIES, "from deepspeed.runtime.muon_optimizer import MuonWithAuxAdam", "0.17.6 .. 0.18.5"),
     ),
-    "muon-reduce-scatter": (_MUON, _seen(_ZERO12, "MuonWithAuxAdam", "0.19.3 ..")),
+    "zero12-muon-reduce-scatter": (_MUON, _seen(_ZERO12, "MuonWithAuxAdam", "0.19.3 ..")),
     "muon-offload": (_MUON, _seen(_ZERO12, "def _apply_muon_updates_cpu_offload(", "0.19.8 ..")),
     "muon-parameter-groups": (_MUON, _seen(_ENGINE, "def _muon_param_groups(", "0.19.7 ..")),
     "warmup-first-step": (_seen(_SCHEDULES, "# Initialize lr in optimizer", "0.15.3 .."),),

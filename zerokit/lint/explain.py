@@ -13,6 +13,7 @@ from zerokit.config.repairs import choices_at
 from zerokit.config.unknown_keys import meaning_of
 from zerokit.documents import ABSENT, KeyPath, dotted, from_dotted, value_at
 from zerokit.errors import ConfigError, nearest
+from zerokit.lint.defects import KNOWN_DEFECTS
 from zerokit.lint.rule import Rule
 from zerokit.lint.rule_pages import page
 from zerokit.lint.run import all_rules
@@ -23,17 +24,20 @@ _TYPES = {"bool": "true or false", "int": "a whole number", "float": "a number",
 
 
 def explain(name: str) -> str:
-    """The text, in Markdown, of a rule's page, of a key, or of all keys of that name.
+    """The text, in Markdown, of a rule's page, of a defect, of a key, or of all keys of that name.
 
     Args:
-        name: the id of a rule, or a key: dotted (`zero_optimization.stage`) or by itself (`stage`).
+        name: the id of a rule or of a defect of DeepSpeed, or a key: dotted (`zero_optimization.stage`) or by
+            itself (`stage`).
 
     Raises:
-        ConfigError: there is no such rule or key.
+        ConfigError: there is no such rule, defect or key.
     """
     rules = all_rules()
     if name in rules:
         return page(rules[name])
+    if name in KNOWN_DEFECTS:
+        return KNOWN_DEFECTS[name].page
     paths = list(_paths(name))
     if not paths:
         raise _unknown(name)
@@ -67,7 +71,7 @@ def _paths(name: str) -> Iterator[KeyPath]:
 
 def _unknown(name: str) -> ConfigError:
     path: KeyPath = from_dotted(name)
-    close = nearest(name, all_rules())
+    close = nearest(name, [*all_rules(), *KNOWN_DEFECTS])
     if len(path) > 1 or close is None or "_" in name:
         meaning = meaning_of(path)
         if meaning.to is not None:

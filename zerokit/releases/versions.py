@@ -3,8 +3,8 @@
 So that a config can be checked for the DeepSpeed of a cluster from a machine that has another one, or none.
 The facts about keys stand in ``keys.json``; they are read from the sources of the releases by
 ``tools/deepspeed_surface/extract.py``, which says how to add a release. The file is opened when a fact is
-first asked for and read in a few milliseconds. What no key shows, defects and changes of meaning, stands in
-``bugs.py`` and ``changes.py``.
+first asked for and read in a few milliseconds. What no key shows, changes of meaning and defects, stands in
+``changes.py`` and ``zerokit/lint/defects``.
 
 Keys are named by their path, such as ``("zero_optimization", "stage")``, under either name where DeepSpeed
 knows two.
@@ -97,6 +97,12 @@ class Span:
         if not isinstance(version, Version):
             return False
         return (self.since is None or self.since <= version) and (self.until is None or version < self.until)
+
+
+def parse_span(text: str) -> Span:
+    """``0.17.2 .. 0.17.5``: from the first to before the second; either may be left out."""
+    since, _, until = (part.strip() for part in text.partition(".."))
+    return Span(parse_version(since) if since else None, parse_version(until) if until else None)
 
 
 class NoDefault(Enum):

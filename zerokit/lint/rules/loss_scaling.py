@@ -7,11 +7,12 @@ from collections.abc import Iterator, Mapping
 from zerokit.config.base import is_comment
 from zerokit.config.precision import FP16
 from zerokit.findings import Remove, Severity
+from zerokit.lint.defects.without_zero import FP16_UNSCALED
 from zerokit.lint.number_formats import switch
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO, in_force
-from zerokit.releases.versions import NEWEST, Version
+from zerokit.releases.versions import NEWEST
 
 _MICRO = {"train_micro_batch_size_per_gpu": 1}
 _STAGE_2 = {ZERO: {"stage": 2}}
@@ -280,7 +281,7 @@ def fp16_without_zero(subject: Subject) -> Iterator[Hit]:
     deepspeedai/DeepSpeed#8393.
     """
     version = subject.deepspeed_version
-    if version is not None and version < Version(0, 18, 3):
+    if version is not None and not FP16_UNSCALED.affects(version):
         return
     if subject.stage != 0 or switch(subject, "fp16") is not True:
         return

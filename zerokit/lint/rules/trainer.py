@@ -10,6 +10,7 @@ from zerokit.findings import Move, Remove, SetValue, Severity
 from zerokit.lint.optimizer_facts import (
     OPTIMIZER,
     SCHEDULER,
+    default_clipping,
     optimizer_name,
     optimizer_params,
     optimizer_type,
@@ -19,16 +20,12 @@ from zerokit.lint.optimizer_facts import (
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO, is_set_to
-from zerokit.releases.versions import Version
 from zerokit.resolving.arguments_to_keys import FILLED
 
 _MICRO = {MICRO: AUTO}
 _FILLED = {MICRO: AUTO, STEPS: AUTO, "gradient_clipping": AUTO, ZERO: {"stage": 2}}
 _ADAMW = {"type": "AdamW", "params": {"lr": AUTO, "weight_decay": AUTO}}
 _WARMUP = {"warmup_max_lr": AUTO, "warmup_num_steps": AUTO}
-
-_CLIPS_BY_DEFAULT = Version(0, 19, 3)
-"""The first release in which an absent `gradient_clipping` means 1.0."""
 
 
 def for_trainer(subject: Subject) -> bool:
@@ -65,9 +62,7 @@ def lost_argument(subject: Subject) -> Iterator[Hit]:
     if subject.target != "trainer" or subject.recipe is not None:
         return
     if subject.lacks("gradient_clipping"):
-        version = subject.deepspeed_version
-        clips = version is None or version >= _CLIPS_BY_DEFAULT
-        outcome = "clips at 1.0" if clips else "does not clip"
+        outcome = "clips at 1.0" if default_clipping(subject) else "does not clip"
         message = f"'gradient_clipping' is absent, so DeepSpeed {outcome} whatever max_grad_norm says"
         yield _absent("gradient_clipping", message)
     if subject.lacks(STEPS):

@@ -1,0 +1,102 @@
+"""What is known of one defect of DeepSpeed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from zerokit.documents import KeyPath, from_dotted
+from zerokit.findings import Severity
+from zerokit.lint.defects.conditions import Condition
+from zerokit.lint.subject import Subject
+from zerokit.releases.versions import Span, Version, parse_span
+
+Harm = Literal["wrong results", "crash", "hang", "memory", "speed"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Defect:
+    """One defect: what it is, which releases have it, what meets it, what to do."""
+
+    id: str
+    """A short stable name."""
+    releases: str
+    """The first that has it .. the first without it. Left out: older than all supported, or the newest has
+    it still."""
+    harm: Harm
+    summary: str
+    """What goes wrong, without a full stop."""
+    source: str
+    """DeepSpeed's issues and pull requests or the place in its sources, and whether it was measured."""
+    when: Condition | None = None
+    """What in a config brings it about; None where no config shows it."""
+    beyond: str = ""
+    """What must be so besides, which no config shows."""
+    at: str = ""
+    """The key to name, dotted."""
+    always: bool = False
+    """Whether it happens whenever all that holds; else it is a race, or depends on more."""
+    instead: str = ""
+    """What helps other than another release."""
+    severity: Severity | None = None
+    """None: error if it always shows and does harm, else warning."""
+    rule: str = ""
+    """The rule that finds it: a defect of the newest release needs no version to be named."""
+
+    @cached_property
+    def span(self) -> Span:
+        """The releases that have it."""
+        return parse_span(self.releases)
+
+    def affects(self, version: Version) -> bool:
+        """Whether a release has it."""
+        return version in self.span
+
+    def met_at(self, subject: Subject) -> KeyPath | None:
+        """Where a config meets it: the key, or the nearest section that the file has; None if it does not."""
+        if self.when is None or not self.when.holds(subject):
+            return None
+        path = tuple(map(str, from_dotted(self.at)))
+        return next(path[:end] for end in range(len(path), -1, -1) if not end or subject.sets(*path[:end]))
+
+    def severity_in(self, subject: Subject) -> Severity:
+        """How bad it is for a config that meets it."""
+        if self.when is not None and self.when.counts_gpus and subject.num_gpus is None:
+            return "warning"
+        if self.severity is not None:
+            return self.severity
+        return "error" if self.always and self.harm in ("wrong results", "crash", "hang") else "warning"
+
+    @property
+    def advice(self) -> str:
+        """What to do, without a full stop."""
+        ways = [f"use DeepSpeed {self.span.until} or later"] if self.span.until is not None else []
+        ways += [self.instead] if self.instead else []
+        text = ", or ".join(ways) or "leave this setting out"
+        return text[0].upper() + text[1:]
+
+    @property
+    def page(self) -> str:
+        """All of it, in Markdown."""
+        return f"# {self.id}\n\n{self.summary}.\n\n" + "".join(f"- {line}\n" for line in self._facts())
+
+    def _facts(self) -> Iterator[str]:
+        since, until = self.span.since, self.span.until
+        if until is None:
+            yield f"Releases: from {since} on, the newest too"
+        else:
+            yield f"Releases: {f'from {since} on, and ' if since else ''}before {until}, which mends it"
+        if self.when is not None:
+            yield f"When: {self.when.words}"
+        if self.beyond:
+            yield f"{'And' if self.when is not None else 'When'}: {self.beyond}"
+        shows = "always" if self.always else "not always"
+        yield f"Harm: {self.harm}, {shows}"
+        if self.rule:
+            yield f"The rule {self.rule} finds it, whatever the release"
+        elif self.when is None:
+            yield "No config shows it"
+        yield f"What helps: {self.advice}"
+        yield f"Source: {self.source}"

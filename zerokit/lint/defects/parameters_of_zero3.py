@@ -1,0 +1,115 @@
+"""Defects of gathering and dividing parameters in stage 3, and of the hooks that do it."""
+
+from zerokit.lint.defects.conditions import (
+    ADAPTERS,
+    EXPERTS,
+    SAVES_MODULES,
+    SECOND_COPIES,
+    SEVERAL_GPUS,
+    on,
+    recipe_trains_with,
+    stage,
+)
+from zerokit.lint.defects.defect import Defect
+
+_STAGE = "zero_optimization.stage"
+_SECOND = "zero_optimization.zero_hpz_partition_size"
+_ALL_REDUCE = "zero_optimization.stage3_use_all_reduce_for_fetch_params"
+
+DEFECTS = (
+    Defect(
+        id="hpz-stale-copy",
+        releases="0.14.3 .. 0.18.3",
+        harm="wrong results",
+        summary="The copy of the parameters on each node keeps the old weights, and the next backward pass "
+        "uses it",
+        when=stage(3) & SECOND_COPIES,
+        beyond="weights or a checkpoint are loaded",
+        at=_SECOND,
+        instead="remove the key",
+        source="#5692, #7707, introduced by #5613",
+    ),
+    Defect(
+        id="hpz-small-parameters",
+        releases=".. 0.19.5",
+        harm="crash",
+        summary="Dividing a small parameter fails with an IndexError",
+        when=stage(3) & SECOND_COPIES,
+        beyond="parameters smaller than the ranks' shards",
+        at=_SECOND,
+        instead="remove the key",
+        source="#6659, #8210",
+    ),
+    Defect(
+        id="all-reduce-fetch-call",
+        releases="0.16.3 .. 0.17.3",
+        harm="crash",
+        summary="Waiting for parameters fails with a TypeError for 'handle_dependency'",
+        when=stage(3) & SEVERAL_GPUS & on(_ALL_REDUCE),
+        at=_ALL_REDUCE,
+        always=True,
+        instead="remove the key",
+        source="#7414, introduced by #6694; measured",
+    ),
+    Defect(
+        id="all-reduce-fetch-padding",
+        releases="0.14.3 .. 0.19.4",
+        harm="wrong results",
+        summary="Uninitialised padding is added to the parameters that follow",
+        when=stage(3) & on(_ALL_REDUCE),
+        beyond="parameters whose size is no multiple of the ranks",
+        at=_ALL_REDUCE,
+        instead="remove the key",
+        source="#8158, introduced by #5420; measured",
+    ),
+    Defect(
+        id="leaf-module-race",
+        releases=".. 0.18.6",
+        harm="crash",
+        summary="Threads of the backward pass change the state of the same parameters at once",
+        when=stage(3) & EXPERTS,
+        beyond="leaf modules that return several tensors",
+        at=_STAGE,
+        source="#7824, #7825",
+    ),
+    Defect(
+        id="zero3-frozen-checkpointing",
+        releases=".. 0.19.3",
+        harm="crash",
+        summary="Recomputing finds frozen parameters of shape [0]: CheckpointError in the backward pass",
+        when=stage(3) & ADAPTERS & recipe_trains_with("gradient_checkpointing"),
+        beyond="the checkpointing is not reentrant",
+        at=_STAGE,
+        instead="use reentrant checkpointing",
+        source="#8130, #8148",
+    ),
+    Defect(
+        id="zero3-wrapper-hooks",
+        releases=".. 0.19.3",
+        harm="crash",
+        summary="The backward pass ends with an AttributeError for 'ds_grads_remaining'",
+        when=stage(3) & SAVES_MODULES,
+        at=_STAGE,
+        source="#8144",
+    ),
+    Defect(
+        id="zero3-reduce-one-by-one",
+        releases="0.17.2 .. 0.17.3",
+        harm="speed",
+        summary="Once a bucket of gradients was full, every parameter is reduced by itself",
+        when=stage(3),
+        at=_STAGE,
+        always=True,
+        source="#7415, #7418, introduced by #6993",
+    ),
+    Defect(
+        id="slow-backward-hooks",
+        releases="0.18.5 .. 0.18.7",
+        harm="speed",
+        summary="Every gradient counts all parameters anew: the backward pass takes twice as long or more",
+        when=stage(1, 2, 3),
+        at=_STAGE,
+        always=True,
+        source="#7882, #7885, #7886, introduced by #7780",
+    ),
+)
