@@ -115,6 +115,7 @@ class DSConfig(DeepSpeedConfig):
         Raises:
             ModelError: there is no such model.
         """
+        from zerokit.lint.refusals import with_refusals
         from zerokit.resolving.arguments import Arguments
         from zerokit.resolving.trace import Run, resolve
 
@@ -125,7 +126,9 @@ class DSConfig(DeepSpeedConfig):
             hidden_size=shape.hidden_size_for_trainer if shape else None,
             hidden_size_is_nested=shape is not None and shape.hidden_size_for_accelerate is None,
         )
-        return resolve(self._as_document(), run)
+        document = self._as_document()
+        resolution = resolve(document, run)
+        return with_refusals(resolution, document, target=target, num_gpus=world_size, model=shape)
 
     def to_dict(self) -> dict[str, Any]:
         """What was set, as plain data that DeepSpeed, transformers and accelerate take. A copy each time."""

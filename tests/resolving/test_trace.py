@@ -426,7 +426,7 @@ def test_a_model_whose_hidden_size_accelerate_does_not_find_is_refused() -> None
     }
     run = Run(Arguments("accelerate"), 1, hidden_size=HIDDEN, hidden_size_is_nested=True)
     (reason,) = resolve(Document(config, "ds.json"), run).refused
-    assert "finds no hidden size" in reason
+    assert "finds no hidden size" in reason.message
 
 
 @pytest.mark.parametrize(
@@ -437,7 +437,7 @@ def test_a_model_whose_hidden_size_accelerate_does_not_find_is_refused() -> None
     ],
 )
 def test_batch_sizes_that_cannot_be_are_refused(config: dict[str, Any], ranks: int, message: str) -> None:
-    assert any(message in reason for reason in resolved(config, "deepspeed", world_size=ranks).refused)
+    assert any(message in one.message for one in resolved(config, "deepspeed", world_size=ranks).refused)
 
 
 def test_a_recipe_settles_what_the_trainer_would_lose() -> None:

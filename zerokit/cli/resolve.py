@@ -53,10 +53,19 @@ def resolve(
 
     Below it stands what is silently lost, and what the run will refuse; then it exits with 1.
     """
+    from zerokit.lint.refusals import with_refusals
+
     loaded, document = _read(file, recipe, target)
     arguments = _parse_arguments(argument or [], target, loaded is not None)
     shape = _shape(model, loaded)
-    resolution = _resolve(document, loaded, target, arguments, num_gpus, shape)
+    resolution = with_refusals(
+        _resolve(document, loaded, target, arguments, num_gpus, shape),
+        document,
+        target=target,
+        num_gpus=num_gpus,
+        model=shape,
+        recipe=loaded.recipe if loaded else None,
+    )
     if output_format == "json":
         print_json(_as_data(document.name, target, num_gpus, resolution, show_all))
     else:
@@ -187,7 +196,7 @@ def _as_data(name: str, target: str, num_gpus: int, resolution: Resolution, show
             for value in _shown(resolution, show_all)
         ],
         "lost": [{"name": one.name, "message": one.message, "line": one.line} for one in resolution.lost],
-        "refused": list(resolution.refused),
+        "refused": [one.message for one in resolution.refused],
     }
 
 
@@ -210,8 +219,8 @@ def _print_text(resolution: Resolution, show_all: bool) -> None:
     for one in resolution.lost:
         line = f" (line {one.line})" if one.line else ""
         typer.echo(f"lost: {one.name}{line}: {one.message}")
-    for reason in resolution.refused:
-        typer.echo(f"refused: {reason}")
+    for refused in resolution.refused:
+        typer.echo(f"refused: {refused.message}")
 
 
 def _show(value: Value) -> str:

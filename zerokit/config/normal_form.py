@@ -20,6 +20,17 @@ RENAMED: Mapping[str, str] = {
 `deepspeed/runtime/zero/config.py`)."""
 
 
+def refused_together(config: DeepSpeedConfig) -> Iterator[tuple[KeyPath, str]]:
+    """Keys of one meaning of which DeepSpeed takes one or the other, with what it says of both."""
+    if config.fp16.enabled is True and config.bf16 is not None and config.bf16.enabled is True:
+        yield ("fp16", "enabled"), "bf16 and fp16 are both enabled, and DeepSpeed refuses that"
+    given = config.zero_optimization.model_fields_set
+    for old, new in RENAMED.items():
+        if {old, new} <= given:
+            message = f"'{old}' is the old form of '{new}', and DeepSpeed refuses both together"
+            yield (_ZERO, old), message
+
+
 def normal_form(config: DeepSpeedConfig) -> dict[str, Any]:
     """Everything that DeepSpeed reads from `config`, nested, with DeepSpeed's defaults.
 

@@ -28,7 +28,7 @@ class OptimizerParams(Section):
 
     def get(self, name: str) -> Any:
         """The argument of that name, the constructor's default if it is not set; None if there is none."""
-        return getattr(self, name) if name in type(self).model_fields else None
+        return getattr(self, name, None) if name in type(self).model_fields else None
 
     def dump(self, *, all: bool = False) -> dict[str, Any]:
         """As for every section, without the defaults of what one of the two classes behind a type refuses."""

@@ -29,7 +29,7 @@ class SchedulerParams(Section):
 
     def get(self, name: str) -> Any:
         """The argument of that name, the constructor's default if it is not set; None if there is none."""
-        return getattr(self, name) if name in type(self).model_fields else None
+        return getattr(self, name, None) if name in type(self).model_fields else None
 
 
 class DeepSpeedScheduleParams(SchedulerParams):

@@ -81,7 +81,7 @@ class Runs:
         resolution = _resolve(document, question)
         if resolution.refused:
             raise ConfigError(
-                resolution.refused[0],
+                resolution.refused[0].message,
                 where=document.name,
                 hint="Mend the ds_config, or name another --target",
             )

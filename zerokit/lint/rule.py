@@ -45,6 +45,8 @@ class Hit:
     fix: tuple[Edit, ...] = ()
     severity: Severity | None = None
     """None: the rule's."""
+    stops: bool = True
+    """False: though an error, it stops no run, unlike others of a rule that does."""
 
 
 Check = Callable[[Subject], Iterator[Hit]]
@@ -74,6 +76,9 @@ class Rule:
     """What must be given for the rule to run. Without it the rule is listed as not run."""
     check: Check | None = None
     """None for the rules of topic `structure`, which the models themselves find, and of launch files."""
+    stops: bool = False
+    """Whether its errors are refusals: the target or DeepSpeed stops when training starts, or at the first
+    step."""
     check_launch: LaunchCheck | None = None
     """For the YAML of ``accelerate launch`` (``default_config.yaml``): then `bad` and `good` are such files,
     and paths are those of the file."""
@@ -92,12 +97,14 @@ def rule(
     good: Mapping[str, Any],
     given: Mapping[str, Any] | None = None,
     needs: tuple[Need, ...] = (),
+    stops: bool = False,
 ) -> Callable[[Check], Check]:
     """Register a function as a rule. The docstring's first line is the title, the rest the documentation."""
 
     def register(check: Check) -> Check:
         title, _, text = inspect.getdoc(check).partition("\n")  # type: ignore[union-attr]
-        add(Rule(id, topic, severity, title.rstrip("."), text.strip(), bad, good, given or {}, needs, check))
+        about = (id, topic, severity, title.rstrip("."), text.strip())
+        add(Rule(*about, bad, good, given or {}, needs, check, stops))
         return check
 
     return register

@@ -68,7 +68,7 @@ def check_document(document: Document, *, on_bug: OnBug | None = None, **run: An
     if valid.config is not None:
         subject = Subject(valid.config, valid.written, valid.doubtful, valid.misread, **run)
         for rule in rules.values():
-            missing = tuple(need for need in rule.needs if getattr(subject, FIELD_OF_NEED[need]) is None)
+            missing = lacking(rule, subject)
             if missing:
                 not_run[rule.id] = missing
             elif rule.check is not None:
@@ -94,6 +94,11 @@ def check_launch_document(document: Document, *, on_bug: OnBug | None = None) ->
             if rule.check_launch is not None:
                 findings += _run(rule, rule.check_launch, document.data, {}, document, on_bug)
     return Report(_sorted(findings, document), {})
+
+
+def lacking(rule: Rule, subject: Subject) -> tuple[Need, ...]:
+    """What the rule needs and was not told."""
+    return tuple(need for need in rule.needs if getattr(subject, FIELD_OF_NEED[need]) is None)
 
 
 def all_rules() -> dict[str, Rule]:

@@ -42,6 +42,15 @@ class Lost:
     line: int | None = None
 
 
+@dataclass(frozen=True)
+class Refused:
+    """Why a run does not train: whoever gets the config stops when it starts, or at its first step."""
+
+    name: str
+    """A dotted key of the ds_config; "" for the whole of it."""
+    message: str
+
+
 class Filling:
     """A config on its way to DeepSpeed, and the notes that are made of it."""
 
@@ -54,7 +63,7 @@ class Filling:
             name: ("added", who, True) for name, who in added.items()
         }
         self.lost: list[Lost] = []
-        self.refused: list[str] = []
+        self.refused: list[Refused] = []
         self.own_autos = {dotted(path) for path in autos(self.config)}
 
     @property
@@ -100,6 +109,9 @@ class Filling:
 
     def is_unknown(self, name: str) -> bool:
         return name in self.origins and not self.origins[name][2]
+
+    def refuse(self, name: str, message: str) -> None:
+        self.refused.append(Refused(name, message))
 
     def lose(self, name: str, message: str) -> None:
         path = tuple(name.split("."))

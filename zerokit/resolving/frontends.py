@@ -64,10 +64,9 @@ def _insist(filling: Filling, name: str, source: Source) -> None:
     written, value = filling.get(name), source.value(filling.run)
     if value is not None and written != value:
         arguments = source.arguments
-        filling.refused.append(
-            f"{name} is {written}, but {' and '.join(arguments)} say{'s' * (len(arguments) == 1)} {value}, "
-            "and the Trainer insists that they agree"
-        )
+        who = f"{' and '.join(arguments)} say{'s' * (len(arguments) == 1)} {value}"
+        message = f"{name} is {written}, but {who}, and the Trainer insists that they agree"
+        filling.refuse(name, message)
 
 
 def _batch_of_all(filling: Filling) -> Any:
@@ -83,7 +82,7 @@ def _plugin(filling: Filling) -> bool:
     if STEPS not in filling.config:
         filling.write(STEPS, 1, "accelerate writes 1 where the key is absent")
     if not isinstance(filling.config.get(_ZERO), dict):
-        filling.refused.append(f"accelerate insists on a section {_ZERO}")
+        filling.refuse("", f"accelerate insists on a section {_ZERO}")
         return False
     _fill(filling, PLUGIN)
     for name, filled in FILLED.items():
@@ -106,7 +105,7 @@ def _mixed_precision(filling: Filling) -> None:
         if chosen == "fp16":
             filling.write("fp16.auto_cast", True, "accelerate, where the section is absent")
     if other is not None and str(filling.get(f"{other}.enabled")).lower() == "true":
-        filling.refused.append(f"{other}.enabled is true, but {where} asks for {chosen}")
+        filling.refuse(f"{other}.enabled", f"{other}.enabled is true, but {where} asks for {chosen}")
     for section in ("fp16", "bf16"):
         if section not in filling.config:
             filling.config[section] = {}
@@ -143,16 +142,16 @@ def _prepare(filling: Filling) -> None:
     """`Accelerator._prepare_deepspeed`: the last to fill, and the one to refuse what is left."""
     wanted = [f"{_ZERO}.{key}" for key in SIZE_RULES if filling.wants(f"{_ZERO}.{key}")]
     if wanted and filling.run.hidden_size_is_nested:
-        filling.refused.append(
-            f'accelerate finds no hidden size in the model, by which "auto" is filled in {", ".join(wanted)}'
-        )
+        for name in wanted:
+            filling.refuse(name, f'accelerate finds no hidden size in the model for {name}, which is "auto"')
     _fill(filling, PREPARE)
     if filling.config.get(STEPS, 1) is None and filling.get(MICRO) is not None:
-        filling.refused.append(f"{STEPS} is null, by which accelerate multiplies {MICRO}")
+        filling.refuse(STEPS, f"{STEPS} is null, by which accelerate multiplies {MICRO}")
     for path in autos(filling.config):
-        known = not filling.is_unknown(dotted(path)) and dotted(path) not in wanted
+        name = dotted(path)
+        known = not filling.is_unknown(name) and name not in wanted
         if known and not any(isinstance(key, int) for key in path):
-            filling.refused.append(f'{dotted(path)} is "auto", which nobody fills, and accelerate refuses it')
+            filling.refuse(name, f'{name} is "auto", which nobody fills, and accelerate refuses it')
 
 
 def as_deepspeed(filling: Filling) -> None:
@@ -167,7 +166,7 @@ def as_deepspeed(filling: Filling) -> None:
                 del section[key]
             filling.lose(name, '"auto" is dropped, and DeepSpeed\'s default applies')
         else:
-            filling.refused.append(f'{name} is "auto", which DeepSpeed takes for a value')
+            filling.refuse(name, f'{name} is "auto", which DeepSpeed takes for a value')
 
 
 def _notice_lost_arguments(filling: Filling) -> None:

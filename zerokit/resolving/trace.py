@@ -24,16 +24,16 @@ from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN, computed_batch_sizes
 from zerokit.config.key_index import canonical
 from zerokit.config.load import load_ds_config
 from zerokit.config.no_effect import without_effect
-from zerokit.config.normal_form import RENAMED, normal_form, without_comments
+from zerokit.config.normal_form import RENAMED, normal_form, refused_together, without_comments
 from zerokit.config.root import DeepSpeedConfig
 from zerokit.documents import Document, KeyPath, dotted, leaves
 from zerokit.errors import ConfigError
 from zerokit.resolving.arguments import Arguments
-from zerokit.resolving.filling import Filling, Lost, Origin, Run
+from zerokit.resolving.filling import Filling, Lost, Origin, Refused, Run
 from zerokit.resolving.frontends import as_accelerate, as_deepspeed, as_the_trainer
 from zerokit.resolving.settle import resolve_for_trainer
 
-__all__ = ["Lost", "Origin", "Resolution", "Run", "Value", "resolve", "resolve_settled"]
+__all__ = ["Lost", "Origin", "Refused", "Resolution", "Run", "Value", "resolve", "resolve_settled"]
 
 _ZERO = "zero_optimization"
 _NOT_ONLY_DATA_PARALLEL = ("tensor_parallel", "pipeline", "expert_parallel", "data_parallel_size")
@@ -62,10 +62,13 @@ class Resolution:
     """In the order of DeepSpeed's sections; defaults included."""
     lost: tuple[Lost, ...]
     """What is ignored without a word."""
-    refused: tuple[str, ...]
-    """Why the target or DeepSpeed will not start with it; empty if it will."""
+    refused: tuple[Refused, ...]
+    """Why the target will not hand it on, or DeepSpeed cannot read it. What DeepSpeed refuses by rules of its
+    own is known to :func:`zerokit.lint.refusals.with_refusals`."""
     config: dict[str, Any]
     """What the target hands to DeepSpeed. An "auto" in it depends on what was not given."""
+    loaded: DeepSpeedConfig | None
+    """The same as DeepSpeed reads it; None if it cannot."""
 
     def __getitem__(self, name: str) -> Any:
         """The value at a dotted path.
@@ -161,11 +164,12 @@ def _finish(filling: Filling) -> Resolution:
     try:
         loaded = load_ds_config(passed)
     except ConfigError as error:
-        filling.refused.append(f"{error.where}: {error.message}" if error.where else error.message)
-        return Resolution(
-            tuple(_values(filling, config, {})), tuple(filling.lost), tuple(filling.refused), config
-        )
-    filling.refused += _refused_together(loaded)
+        where = error.where or ""
+        filling.refuse(where, f"{where}: {error.message}" if where else error.message)
+        values = tuple(_values(filling, config, {}))
+        return Resolution(values, tuple(filling.lost), tuple(filling.refused), config, None)
+    for path, message in refused_together(loaded):
+        filling.refuse(dotted(path), message)
     for path, reason in without_effect(loaded):
         name = dotted(path)
         if name not in {lost.name for lost in filling.lost}:
@@ -174,17 +178,7 @@ def _finish(filling: Filling) -> Resolution:
     if config.get("steps_per_print") == math.inf:
         normal["steps_per_print"] = math.inf
     values = tuple(_values(filling, normal, computed))
-    return Resolution(values, tuple(filling.lost), tuple(dict.fromkeys(filling.refused)), config)
-
-
-def _refused_together(config: DeepSpeedConfig) -> Iterator[str]:
-    """What two values lead to that came from different sides. Lint looks at whole configs."""
-    if config.fp16.enabled is True and config.bf16 is not None and config.bf16.enabled is True:
-        yield "bf16 and fp16 are both enabled, and DeepSpeed refuses that"
-    zero = config.zero_optimization
-    for old in sorted(zero.model_fields_set & set(RENAMED)):
-        if RENAMED[old] in zero.model_fields_set:
-            yield f"{old} is the old form of {RENAMED[old]}, and DeepSpeed refuses both together"
+    return Resolution(values, tuple(filling.lost), tuple(dict.fromkeys(filling.refused)), config, loaded)
 
 
 def _batch_sizes(filling: Filling) -> dict[str, int]:
@@ -195,11 +189,12 @@ def _batch_sizes(filling: Filling) -> dict[str, int]:
         return {}
     shared = config.get("sequence_parallel_size") or 1
     if filling.run.world_size % shared:
-        filling.refused.append(f"{filling.run.world_size} ranks do not divide into sequences of {shared}")
+        why = f"{filling.run.world_size} ranks do not divide into sequences of {shared}"
+        filling.refuse("sequence_parallel_size", why)
         return {}
     computed, problem = computed_batch_sizes(config, filling.run.world_size // shared)
     if problem is not None:
-        filling.refused.append(problem)
+        filling.refuse(TRAIN if config.get(TRAIN) is not None else "", problem)
     return computed
 
 

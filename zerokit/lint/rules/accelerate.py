@@ -34,6 +34,7 @@ def _through_accelerate(subject: Subject) -> bool:
 @rule(
     "accelerate-without-zero",
     "accelerate",
+    stops=True,
     bad=dict(_AUTO_BATCH),
     good=_zero(0),
     given={"target": "accelerate"},
@@ -56,6 +57,7 @@ def accelerate_without_zero(subject: Subject) -> Iterator[Hit]:
 @rule(
     "null-section",
     "accelerate",
+    stops=True,
     bad=_zero(2, offload_optimizer=None),
     good=_zero(2),
     given={"target": "accelerate"},
@@ -202,6 +204,7 @@ def accelerate_optimizer_swap(subject: Subject) -> Iterator[Hit]:
 @rule(
     "no-hidden-size",
     "accelerate",
+    stops=True,
     bad=_zero(2, reduce_bucket_size="auto"),
     good=_zero(2, reduce_bucket_size=5e7),
     given=Given(target="accelerate", model=model_with_text_config),

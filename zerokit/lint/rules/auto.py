@@ -161,6 +161,7 @@ def _fills(path: KeyPath, subject: Subject) -> bool:
 @rule(
     "auto-left-to-accelerate",
     "auto",
+    stops=True,
     bad={**_ONE, ZERO: {"stage": 2, "stage3_param_persistence_threshold": AUTO}},
     good={**_ONE, ZERO: {"stage": 2}},
     given=Given(target="trainer", model=model_with_text_config),
@@ -232,6 +233,7 @@ def auto_without_argument(subject: Subject) -> Iterator[Hit]:
 @rule(
     "auto-train-batch-size",
     "auto",
+    stops=True,
     bad={TRAIN: AUTO, STEPS: AUTO, ZERO: {"stage": 2}},
     good={TRAIN: AUTO, MICRO: AUTO, STEPS: AUTO, ZERO: {"stage": 2}},
     given={"target": "accelerate"},

@@ -49,6 +49,7 @@ def autocast_dtype(subject: Subject) -> Iterator[Hit]:
 @rule(
     "autocast-and-precision",
     "precision",
+    stops=True,
     severity="warning",
     bad={**_STAGE_1, "bf16": {"enabled": True}, **_IN_BF16},
     good={**_STAGE_1, "bf16": {"enabled": False}, **_IN_BF16},
@@ -79,7 +80,7 @@ def autocast_and_precision(subject: Subject) -> Iterator[Hit]:
         yield Hit(path, message, hint, severity="error")
     elif in_fp16 and section == "fp16" and subject.stage in (1, 2, 3):
         message = "with 'fp16' and autocast in float16 gradients are divided by the loss scale twice"
-        yield Hit(path, message, hint, severity="error")
+        yield Hit(path, message, hint, severity="error", stops=False)
     else:
         message = f"'{section}' makes the weights 16-bit ones, which leaves nothing for autocast to do"
         yield Hit(path, message, hint)
@@ -120,6 +121,7 @@ def autocast_clipping(subject: Subject) -> Iterator[Hit]:
 @rule(
     "autocast-quantized-weights",
     "precision",
+    stops=True,
     bad={
         "train_micro_batch_size_per_gpu": 1,
         **_IN_BF16,

@@ -19,6 +19,7 @@ _STAGE_2 = {ZERO: {"stage": 2}}
 @rule(
     "batch-size",
     "batch",
+    stops=True,
     bad={TRAIN: 64, MICRO: 4, STEPS: 4, **_STAGE_2},
     good={MICRO: 4, STEPS: 4, **_STAGE_2},
     given={"num_gpus": 8},
@@ -69,6 +70,7 @@ def batch_size(subject: Subject) -> Iterator[Hit]:
 @rule(
     "no-batch-size",
     "batch",
+    stops=True,
     bad=_STAGE_2,
     good={MICRO: AUTO, **_STAGE_2},
     given={"target": "trainer"},

@@ -116,6 +116,7 @@ def compile_stage_3_key(subject: Subject) -> Iterator[Hit]:
 @rule(
     "compile-combination",
     "parallelism",
+    stops=True,
     bad=_with(3, deepcompile=True, offload_activation=True, offload_opt_states=True),
     good=_with(3, deepcompile=True, offload_activation=True),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from zerokit.config.normal_form import RENAMED, refused_together
 from zerokit.findings import Edit, Move, Remove, SetValue
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
@@ -11,16 +12,11 @@ from zerokit.lint.subject import Subject
 _ZERO = "zero_optimization"
 _ONE = {"train_micro_batch_size_per_gpu": 1}
 
-_REPLACED = {
-    "cpu_offload": "offload_optimizer",
-    "cpu_offload_param": "offload_param",
-    "stage3_gather_fp16_weights_on_model_save": "stage3_gather_16bit_weights_on_model_save",
-}
-
 
 @rule(
     "old-and-new-key",
     "structure",
+    stops=True,
     bad={**_ONE, _ZERO: {"stage": 2, "cpu_offload": True, "offload_optimizer": {"device": "cpu"}}},
     good={**_ONE, _ZERO: {"stage": 2, "offload_optimizer": {"device": "cpu"}}},
 )
@@ -34,10 +30,9 @@ def old_and_new_key(subject: Subject) -> Iterator[Hit]:
 
     Source: `DeepSpeedConfigModel._process_deprecated_field` in `deepspeed/runtime/config_utils.py`.
     """
-    for old, new in _REPLACED.items():
-        if subject.sets(_ZERO, old) and subject.sets(_ZERO, new):
-            message = f"'{old}' is the old form of '{new}', and DeepSpeed refuses both together"
-            yield Hit((_ZERO, old), message, f"Remove '{old}'", (Remove((_ZERO, old)),))
+    for path, message in refused_together(subject.config):
+        if path[0] == _ZERO:
+            yield Hit(path, message, f"Remove '{path[-1]}'", (Remove(path),))
 
 
 @rule(
@@ -62,7 +57,7 @@ def deprecated_key(subject: Subject) -> Iterator[Hit]:
     Source: the fields marked `deprecated` in `deepspeed/runtime/zero/config.py`; `get_bfloat16_config` in
     `deepspeed/runtime/precision_config.py`; `set_stage_and_offload` in `accelerate/utils/deepspeed.py`.
     """
-    for old, new in _REPLACED.items():
+    for old, new in RENAMED.items():
         if subject.sets(_ZERO, old) and not subject.sets(_ZERO, new):
             value = subject.written_at(_ZERO, old)
             yield Hit((_ZERO, old), f"'{old}' is deprecated", *_replacement(old, new, value))

@@ -31,6 +31,7 @@ def _enabled(subject: Subject) -> ExpertParallel | None:
 @rule(
     "expert-parallel-size",
     "parallelism",
+    stops=True,
     bad=_with(autoep_size=3),
     good=_with(autoep_size=4),
     given={"num_gpus": 8},
@@ -53,6 +54,7 @@ def expert_parallel_size(subject: Subject) -> Iterator[Hit]:
 @rule(
     "expert-parallel-experts",
     "parallelism",
+    stops=True,
     bad=_with(autoep_size=3),
     good=_with(autoep_size=8),
     given=Given(model=mixture_of_experts),
@@ -82,6 +84,7 @@ def expert_parallel_experts(subject: Subject) -> Iterator[Hit]:
 @rule(
     "expert-parallel-combination",
     "parallelism",
+    stops=True,
     bad=_with(autoep_size=2, expert_tensor_parallel_size=2),
     good=_with(autoep_size=2),
 )
@@ -150,6 +153,7 @@ def _beside_tensor_parallelism(subject: Subject, section: ExpertParallel) -> Ite
 @rule(
     "expert-parallel-backend",
     "parallelism",
+    stops=True,
     bad=_with(comm_backend="deepep"),
     good=_with(comm_backend="deepep", comm_max_tokens_per_rank=8192),
 )

@@ -21,6 +21,7 @@ _TYPES = "data_types"
 @rule(
     "accumulation-dtype",
     "precision",
+    stops=True,
     bad={**_BF16, _TYPES: {"grad_accum_dtype": "fp32"}, ZERO: {"stage": 0}},
     good={**_BF16, _TYPES: {"grad_accum_dtype": "fp32"}, ZERO: {"stage": 1}},
 )
@@ -85,6 +86,7 @@ def integer_dtype(subject: Subject) -> Iterator[Hit]:
 @rule(
     "param-dtype",
     "precision",
+    stops=True,
     bad={**_BF16, _TYPES: {"param_dtype": "fp32"}, **_STAGE_2},
     good={**_BF16, _TYPES: {"param_dtype": "bf16"}, **_STAGE_2},
 )

@@ -52,6 +52,7 @@ def _adapts(subject: Subject) -> bool:
 @rule(
     "loss-scale-range",
     "precision",
+    stops=True,
     bad=_fp16(min_loss_scale=0),
     good=_fp16(min_loss_scale=1),
 )

@@ -37,6 +37,7 @@ def _muon(stage: int, /, *, zero: dict[str, Any] | None = None, **keys: Any) -> 
 @rule(
     "muon-reduce-scatter",
     "optimizer",
+    stops=True,
     bad=_muon(3),
     good=_muon(3, zero={"reduce_scatter": False}),
 )

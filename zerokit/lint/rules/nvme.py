@@ -36,6 +36,7 @@ def _goes_to_nvme(subject: Subject, elements: int) -> bool:
 @rule(
     "nvme-buffer-size",
     "offload",
+    stops=True,
     bad=zero(3, offload_param={**_NVME, "buffer_count": 12, "buffer_size": 5e7, "max_in_cpu": 0}),
     good=zero(3, offload_param={**_NVME, "buffer_count": 12, "buffer_size": 7e7, "max_in_cpu": 0}),
     given=_LLAMA,
@@ -114,6 +115,7 @@ def nvme_buffer_count(subject: Subject) -> Iterator[Hit]:
 @rule(
     "nvme-optimizer-buffers",
     "offload",
+    stops=True,
     bad={
         **zero(3, offload_optimizer={**_NVME, "buffer_count": 3}),
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},

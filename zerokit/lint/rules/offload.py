@@ -43,6 +43,7 @@ def in_use(subject: Subject) -> Iterator[tuple[str, OffloadOptimizer | OffloadPa
 @rule(
     "offload-without-zero",
     "offload",
+    stops=True,
     bad=zero(0, offload_optimizer={"device": "cpu"}),
     good=zero(2, offload_optimizer={"device": "cpu"}),
 )
@@ -63,7 +64,7 @@ def offload_without_zero(subject: Subject) -> Iterator[Hit]:
     for key, _ in in_use(subject):
         message = f"'{key}' has no ZeRO stage to act in: the stage is 0"
         stages = "3" if "param" in key else "1, 2 or 3"
-        yield Hit((ZERO, key), message, f"Use stage {stages}, or remove '{key}'")
+        yield Hit((ZERO, key), message, f"Use stage {stages}, or remove '{key}'", stops="param" not in key)
 
 
 @rule(
@@ -117,6 +118,7 @@ def nvme_stage(subject: Subject) -> Iterator[Hit]:
 @rule(
     "nvme-path",
     "offload",
+    stops=True,
     bad=zero(3, offload_optimizer={"device": "nvme"}),
     good=zero(3, offload_optimizer=_NVME),
 )
@@ -221,6 +223,7 @@ def offload_empty(subject: Subject) -> Iterator[Hit]:
 @rule(
     "super-offload",
     "offload",
+    stops=True,
     severity="warning",
     bad=zero(2, offload_optimizer={"device": "cpu", "super_offload": True}),
     good=zero(3, offload_optimizer={"device": "cpu", "super_offload": True}),
@@ -256,6 +259,7 @@ def super_offload(subject: Subject) -> Iterator[Hit]:
 @rule(
     "partial-offload-optimizer",
     "offload",
+    stops=True,
     bad={
         **zero(3, offload_optimizer={"device": "cpu", "ratio": 0.5}),
         "optimizer": {"type": "Lion", "params": {"lr": 1e-4}},

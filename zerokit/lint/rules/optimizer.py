@@ -95,6 +95,7 @@ def adamw_mode(subject: Subject) -> Iterator[Hit]:
 @rule(
     "untested-optimizer",
     "optimizer",
+    stops=True,
     bad=with_optimizer("SGD", 2, lr=0.1),
     good={**with_optimizer("SGD", 2, lr=0.1), _UNTESTED: True},
 )
@@ -154,6 +155,7 @@ def whole_tensor_optimizer(subject: Subject) -> Iterator[Hit]:
 @rule(
     "optimizer-step",
     "optimizer",
+    stops=True,
     bad=with_optimizer("LBFGS", lr=0.1),
     good=with_optimizer("AdamW", lr=1e-3),
 )
@@ -175,6 +177,7 @@ def optimizer_step(subject: Subject) -> Iterator[Hit]:
 @rule(
     "lamb-static-loss-scale",
     "optimizer",
+    stops=True,
     bad={**_LAMB_IN_BF16, "fp16": {"enabled": False, "loss_scale": 128}},
     good={**_LAMB_IN_BF16, "fp16": {"enabled": False, "loss_scale": 0}},
 )

@@ -78,7 +78,10 @@ def default_learning_rate(subject: Subject) -> Iterator[Hit]:
     keys = ("muon_lr", "adam_lr", "lr") if name == "muon" else ("lr",)
     if not all(subject.lacks(*OPTIMIZER, key) for key in keys) or rate_of_schedule(subject) is not None:
         return
-    rate = "0.02 for matrices and 0.0003 for the rest" if name == "muon" else f"{params.get('lr'):g}"
+    default = params.get("lr")
+    if default is None:
+        return  # the constructors of the library mup have none
+    rate = "0.02 for matrices and 0.0003 for the rest" if name == "muon" else f"{default:g}"
     message = f"'lr' is absent, so '{optimizer_type(subject)}' runs with its default, {rate}"
     hint = 'Add "lr" to "params"'
     if subject.target == "trainer":

@@ -35,6 +35,7 @@ _PASSED_OVER = ("adam", "adamw", "muon")
 @rule(
     "optimizer-argument",
     "optimizer",
+    stops=True,
     bad={**_MICRO, "optimizer": {"type": "AdamW", "params": {"set_grad_none": True}}, ZERO: _CPU},
     good={**_MICRO, "optimizer": _ADAMW, ZERO: _CPU},
 )
@@ -98,6 +99,7 @@ def slow_host_optimizer(subject: Subject) -> Iterator[Hit]:
 @rule(
     "lamb-offload",
     "optimizer",
+    stops=True,
     bad={
         **_MICRO,
         "optimizer": {"type": "Lamb", "params": {"lr": 1e-3}},
@@ -123,6 +125,7 @@ def lamb_offload(subject: Subject) -> Iterator[Hit]:
 @rule(
     "masters-optimizer",
     "optimizer",
+    stops=True,
     bad={
         **_MICRO,
         "bf16": {"enabled": True, "bf16_master_weights_and_grads": True},

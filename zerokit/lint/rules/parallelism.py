@@ -20,6 +20,7 @@ _STAGE_3: Mapping[str, Any] = {"train_micro_batch_size_per_gpu": 1, ZERO: {"stag
 @rule(
     "sequence-parallel-size",
     "parallelism",
+    stops=True,
     bad={**_STAGE_1, "sequence_parallel_size": 3},
     good={**_STAGE_1, "sequence_parallel_size": 4},
     given={"num_gpus": 8},
@@ -75,6 +76,7 @@ def data_parallel_size(subject: Subject) -> Iterator[Hit]:
 @rule(
     "tensor-parallel-size",
     "parallelism",
+    stops=True,
     bad={**_STAGE_1, "tensor_parallel": {"autotp_size": 3}},
     good={**_STAGE_1, "tensor_parallel": {"autotp_size": 4}},
     given={"num_gpus": 8},
@@ -99,6 +101,7 @@ def tensor_parallel_size(subject: Subject) -> Iterator[Hit]:
 @rule(
     "tensor-parallel-sizes",
     "parallelism",
+    stops=True,
     bad={**_STAGE_1, "tensor_parallel": {"autotp_size": 4, "tp": {"tp_size": 2}}},
     good={**_STAGE_1, "tensor_parallel": {"autotp_size": 4}},
 )

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Literal
 
 from zerokit.config.base import AUTO, is_comment
+from zerokit.config.normal_form import refused_together
 from zerokit.findings import SetValue
 from zerokit.lint.examples import Given, llama_8b
 from zerokit.lint.number_formats import switch
@@ -24,6 +25,7 @@ _SWITCHES: tuple[Literal["bf16", "fp16"], ...] = ("bf16", "fp16")
 @rule(
     "bf16-and-fp16",
     "precision",
+    stops=True,
     bad={**_BF16, "fp16": {"enabled": True}, **_STAGE_2},
     good={**_BF16, "fp16": {"enabled": False}, **_STAGE_2},
 )
@@ -38,8 +40,9 @@ def bf16_and_fp16(subject: Subject) -> Iterator[Hit]:
 
     Source: `_initialize_params` in `deepspeed/runtime/config.py`.
     """
-    if all(subject.written_at(section, "enabled") is True for section in _SWITCHES):
-        yield Hit(("fp16", "enabled"), "bf16 and fp16 are both enabled", "Disable one of them")
+    for path, message in refused_together(subject.config):
+        if path[0] != ZERO:
+            yield Hit(path, message, "Disable one of them")
 
 
 @rule(
@@ -107,6 +110,7 @@ def fp32_training(subject: Subject) -> Iterator[Hit]:
 @rule(
     "precision-option",
     "precision",
+    stops=True,
     bad={**_MICRO, "bf16": {"enabled": True, "bf16_optimizer_states": True}, ZERO: {"stage": 1}},
     good={
         **_MICRO,
@@ -150,6 +154,7 @@ _MASTERS = (
 @rule(
     "masters-without-offload",
     "precision",
+    stops=True,
     bad={**_MICRO, "bf16": {"enabled": True, "bf16_master_weights_and_grads": True}, **_STAGE_2},
     good={**_MICRO, "bf16": {"enabled": True, "bf16_master_weights_and_grads": True}, **_CPU},
 )

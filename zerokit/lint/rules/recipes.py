@@ -33,6 +33,7 @@ def _training(subject: Subject) -> Mapping[str, Any]:
 @rule(
     "recipe-mismatch",
     "trainer",
+    stops=True,
     bad={**_FILLED, "gradient_clipping": 0.5},
     good=_FILLED,
     given=_given(max_grad_norm=1.0),
@@ -101,6 +102,7 @@ def _is_number(value: Any) -> bool:
 @rule(
     "replaced-recipe-argument",
     "trainer",
+    stops=True,
     bad={**_FILLED, "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": AUTO}}},
     good=_FILLED,
     given=_given(lr_scheduler_type="cosine"),
@@ -160,6 +162,7 @@ def lost_recipe_argument(subject: Subject) -> Iterator[Hit]:
 @rule(
     "recipe-refused",
     "trainer",
+    stops=True,
     bad=_STAGE_3,
     good=_FILLED,
     given=_given(auto_find_batch_size=True),

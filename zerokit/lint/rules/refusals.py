@@ -18,6 +18,7 @@ _FP32 = ("fp32", "float32", "float", "torch.float32")
 @rule(
     "zero-option",
     "zero",
+    stops=True,
     bad={**_MICRO, ZERO: {"stage": 3}, "gradient_allreduce_op": "sum"},
     good={**_MICRO, ZERO: {"stage": 2}, "gradient_allreduce_op": "sum"},
 )
@@ -57,6 +58,7 @@ def zero_option(subject: Subject) -> Iterator[Hit]:
 @rule(
     "grad-norm-off",
     "zero",
+    stops=True,
     bad={**_MICRO, ZERO: {"stage": 2, "compute_grad_norm": False}},
     good={**_MICRO, "gradient_clipping": 0.0, ZERO: {"stage": 2, "compute_grad_norm": False}},
 )
@@ -97,6 +99,7 @@ def grad_norm_off(subject: Subject) -> Iterator[Hit]:
 @rule(
     "prescaled-gradients",
     "zero",
+    stops=True,
     bad={**_MICRO, ZERO: {"stage": 2}, "prescale_gradients": True},
     good={**_MICRO, ZERO: {"stage": 2}},
 )
@@ -134,6 +137,7 @@ def prescaled_gradients(subject: Subject) -> Iterator[Hit]:
 @rule(
     "legacy-stage1",
     "zero",
+    stops=True,
     bad={**_MICRO, ZERO: {"stage": 1, "legacy_stage1": True}},
     good={**_MICRO, ZERO: {"stage": 1}},
 )
@@ -155,6 +159,7 @@ def legacy_stage_1(subject: Subject) -> Iterator[Hit]:
 @rule(
     "accumulation-overlap",
     "zero",
+    stops=True,
     bad={**_MICRO, "managed_gradient_accumulation": False, ZERO: {"stage": 1, "overlap_comm": True}},
     good={**_MICRO, "managed_gradient_accumulation": False, ZERO: {"stage": 1}},
 )
@@ -201,6 +206,7 @@ def pipeline_loading_stage(subject: Subject) -> Iterator[Hit]:
 @rule(
     "odd-allgather-bucket",
     "buckets",
+    stops=True,
     bad={**_MICRO, ZERO: {"stage": 2, "allgather_bucket_size": 200_000_001}},
     good={**_MICRO, ZERO: {"stage": 2, "allgather_bucket_size": 200_000_000}},
 )

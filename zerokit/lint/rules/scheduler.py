@@ -39,6 +39,7 @@ def with_schedule(kind: str, /, *, lr: Any = 1e-4, stage: int = 2, **params: Any
 @rule(
     "torch-scheduler",
     "scheduler",
+    stops=True,
     bad=with_schedule("CosineAnnealingLR", T_max=1000),
     good=with_schedule("WarmupCosineLR", total_num_steps=1000, **_LINEAR),
 )

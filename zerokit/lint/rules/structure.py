@@ -290,6 +290,7 @@ _STRICT_SECTIONS = frozenset(
 @rule(
     "refused-comment",
     "structure",
+    stops=True,
     bad={**_ONE, _ZERO: {"_comment": "the usual", "stage": 2}},
     good={**_STAGE_2, "_comment": "the usual"},
 )

@@ -175,6 +175,7 @@ def replaced_argument(subject: Subject) -> Iterator[Hit]:
 @rule(
     "zero-as-switch",
     "trainer",
+    stops=True,
     bad={**_MICRO, ZERO: True},
     good={**_MICRO, ZERO: {"stage": 1}},
     given={"target": "trainer"},

@@ -35,6 +35,7 @@ def _section(subject: Subject) -> ZenFlow | None:
 @rule(
     "zenflow-offload",
     "offload",
+    stops=True,
     bad={**_MICRO, ZERO: {"stage": 2, "zenflow": {"update_interval": 4}}},
     good=_GOOD,
 )
@@ -67,6 +68,7 @@ def zenflow_offload(subject: Subject) -> Iterator[Hit]:
 @rule(
     "zenflow-interval",
     "offload",
+    stops=True,
     bad=_zero_with(zenflow={"select_strategy": "step", "select_interval": 2, "update_interval": 4}),
     good=_GOOD,
 )
@@ -157,6 +159,7 @@ def zenflow_accumulation(subject: Subject) -> Iterator[Hit]:
 @rule(
     "zenflow-overlap",
     "offload",
+    stops=True,
     bad=_zero_with(
         overlap_comm=False,
         zenflow={"select_strategy": "step", "select_interval": 8, "update_interval": 4, "offload": True},
@@ -191,6 +194,7 @@ def zenflow_overlap(subject: Subject) -> Iterator[Hit]:
 @rule(
     "zenflow-optimizer",
     "offload",
+    stops=True,
     bad={**_GOOD, "optimizer": {"type": "Lion", "params": {"lr": 1e-4}}},
     good={**_GOOD, "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}},
 )

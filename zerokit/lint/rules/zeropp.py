@@ -24,6 +24,7 @@ def _stage_3(**keys: Any) -> dict[str, Any]:
 @rule(
     "hpz-divides",
     "parallelism",
+    stops=True,
     bad=_stage_3(zero_hpz_partition_size=3),
     good=_stage_3(zero_hpz_partition_size=8),
     given={"num_gpus": 16},
@@ -88,6 +89,7 @@ def hpz_node(subject: Subject) -> Iterator[Hit]:
 @rule(
     "quantized-gradients-scatter",
     "parallelism",
+    stops=True,
     bad=_stage_3(zero_quantized_gradients=True, reduce_scatter=False),
     good=_stage_3(zero_quantized_gradients=True),
 )

@@ -1,0 +1,135 @@
+"""What `check` calls an error because the run stops, `resolve` refuses, and the other way round."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+
+from tests.config.strategies import configs
+from tests.lint.asking import RULES
+from zerokit.documents import Document, dotted
+from zerokit.errors import ConfigError
+from zerokit.lint import check_document
+from zerokit.lint.refusals import with_refusals
+from zerokit.resolving.arguments import Arguments
+from zerokit.resolving.trace import Resolution, Run, resolve
+
+FAULTS = json.loads((Path(__file__).parents[1] / "data" / "config_faults.json").read_text())
+
+REFUSED = ("rejected at parse", "rejected at initialize", "fails only at first step")
+"""Verdicts that begin so: DeepSpeed 0.19.8 stopped."""
+
+NOT_BY_THE_CONFIG = {
+    "C09": "the folder of NVMe is looked for on the machine that trains",
+    "H04": "a kernel that the CPU lacks, on which it was tried",
+    "O21": "the script's optimizer",
+    "O24": "the script's optimizer",
+    "O25": "the script gave no optimizer",
+    "O26": "the script gave no optimizer",
+    "O30": "a library that was not installed",
+}
+"""Faults that stopped DeepSpeed, though not by what stands in the config."""
+
+STOPS_ELSEWHERE = {
+    "R81": "one rank made a third of a data-parallel rank, and the batch of one was given",
+    "C04": "on the CPU, on which it was tried, nothing is in the wrong place",
+}
+"""Configs that are refused, and with which DeepSpeed trained."""
+
+NOT_ALWAYS = {"autocast-and-precision", "offload-without-zero"}
+"""Rules of which not every error stops the run."""
+SOMETIMES = {"zero_optimization.offload_optimizer", "zero_optimization.cpu_offload", "torch_autocast.enabled"}
+"""Where they find it."""
+
+
+def resolved(config: Mapping[str, Any], target: Any = "deepspeed", num_gpus: int = 1) -> Resolution | None:
+    """As `zerokit resolve` does; None where the config cannot be read at all, which is a refusal too."""
+    document = Document(config, "ds.json")
+    try:
+        resolution = resolve(document, Run(Arguments(target), num_gpus))
+    except ConfigError:
+        return None
+    return with_refusals(resolution, document, target=target, num_gpus=num_gpus)
+
+
+def stopping(config: Mapping[str, Any], target: Any = "deepspeed", num_gpus: int = 1) -> set[str]:
+    """The keys of the findings that say that the run stops."""
+    findings = check_document(Document(config, "ds.json"), target=target, num_gpus=num_gpus).findings
+    return {
+        dotted(finding.path)
+        for finding in findings
+        if finding.severity == "error" and RULES[finding.rule or ""].stops and finding.rule not in NOT_ALWAYS
+    }
+
+
+def names(resolution: Resolution) -> set[str]:
+    return {one.name for one in resolution.refused}
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        rule
+        for rule in RULES.values()
+        if rule.stops and rule.severity == "error" and not {"model", "recipe"} & set(rule.needs)
+    ],
+    ids=lambda rule: rule.id,
+)
+def test_every_rule_that_stops_a_run_is_known_to_resolve(rule: Any) -> None:
+    run = {"target": rule.given.get("target", "deepspeed"), "num_gpus": rule.given.get("num_gpus", 1)}
+    bad = resolved(rule.bad, **run)
+    assert bad is not None
+    assert bad.refused or rule.id == "autocast-and-precision"  # its example trains, though to no purpose
+    assert stopping(rule.bad, **run) <= names(bad)
+
+
+def test_what_no_rule_refuses_is_not_refused() -> None:
+    for rule in RULES.values():
+        if rule.check is None or rule.needs or rule.given:
+            continue
+        resolution = resolved(rule.good, num_gpus=8)
+        assert resolution is not None
+        assert resolution.refused == (), rule.id
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in FAULTS if isinstance(case.get("config"), dict)], ids=lambda c: c["id"]
+)
+def test_a_fault_at_which_deepspeed_stopped_is_refused(case: dict[str, Any]) -> None:
+    ranks = case.get("opts", {}).get("world", 1)
+    resolution = resolved(case["config"], num_gpus=ranks)
+    if resolution is None:
+        return
+    assert stopping(case["config"], num_gpus=ranks) <= names(resolution)
+    stopped = case["verdict"].startswith(REFUSED) and case["id"] not in NOT_BY_THE_CONFIG
+    assert bool(resolution.refused) == (stopped or case["id"] in STOPS_ELSEWHERE)
+
+
+def has_auto(data: Any) -> bool:
+    parts = data.values() if isinstance(data, dict) else data if isinstance(data, list) else ()
+    return data == "auto" or any(map(has_auto, parts))
+
+
+@given(configs().filter(lambda config: not has_auto(config)))
+@settings(
+    max_examples=120,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    phases=[Phase.explicit, Phase.generate],
+)
+def test_check_and_resolve_refuse_the_same(config: dict[str, Any]) -> None:
+    resolution = resolved(config)
+    if resolution is not None:
+        says = stopping(config)
+        assert says <= names(resolution)
+        sometimes = {
+            "zero_optimization.offload_optimizer",
+            "zero_optimization.cpu_offload",
+            "torch_autocast.enabled",
+        }
+        assert names(resolution) - sometimes <= says

@@ -1,0 +1,55 @@
+"""Every refusal that the rules know, for a config that has been resolved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from zerokit.config.load import load_valid_part
+from zerokit.documents import Document, dotted
+from zerokit.lint.rule import Topic
+from zerokit.lint.run import all_rules, lacking
+from zerokit.lint.subject import Subject
+from zerokit.resolving.trace import Refused, Resolution
+
+_OF_THE_FILE: tuple[Topic, ...] = ("structure", "auto", "trainer", "accelerate")
+"""Topics of rules about what is written, and what the target does with it. The others are about what
+DeepSpeed gets, which the file does not show before it is resolved."""
+
+
+def refusals(subject: Subject) -> Iterator[tuple[Topic, Refused]]:
+    """What stops the run when it starts or at its first step, with the topic of the rule that says so."""
+    for rule in all_rules().values():
+        if rule.check is None or not rule.stops or lacking(rule, subject):
+            continue
+        for hit in rule.check(subject):
+            if hit.stops and (hit.severity or rule.severity) == "error":
+                yield rule.topic, Refused(dotted(hit.path), hit.message)
+
+
+def with_refusals(resolution: Resolution, document: Document, **run: Any) -> Resolution:
+    """`resolution` with everything that the target and DeepSpeed refuse, each key once; what is refused is
+    not lost.
+
+    Args:
+        resolution: as :func:`zerokit.resolving.trace.resolve` makes it, which knows the target's refusals.
+        document: the config that was resolved.
+        run: what is known of the run: the fields of :class:`Subject` from `target` on.
+    """
+    valid = load_valid_part(document)
+    found: list[Refused] = []
+    if valid.config is not None:
+        written = Subject(valid.config, valid.written, valid.doubtful, valid.misread, **run)
+        found += [one for topic, one in refusals(written) if topic in _OF_THE_FILE]
+    if resolution.loaded is not None:
+        given = {**run, "target": "deepspeed", "recipe": None}
+        final = Subject(resolution.loaded, resolution.loaded.dump(), **given)
+        found += [one for topic, one in refusals(final) if topic not in _OF_THE_FILE]
+    by_name = {one.name: one for one in reversed((*resolution.refused, *found))}
+    refused = tuple(reversed(by_name.values()))
+    return replace(
+        resolution,
+        refused=refused,
+        lost=tuple(one for one in resolution.lost if one.name not in by_name),
+    )
