@@ -128,7 +128,7 @@ class DSConfig(DeepSpeedConfig):
         )
         document = self._as_document()
         resolution = resolve(document, run)
-        return with_refusals(resolution, document, target=target, num_gpus=world_size, model=shape)
+        return with_refusals(resolution, document, target=target, num_gpus=num_gpus, model=shape)
 
     def to_dict(self) -> dict[str, Any]:
         """What was set, as plain data that DeepSpeed, transformers and accelerate take. A copy each time."""
