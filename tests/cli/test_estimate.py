@@ -90,7 +90,7 @@ def test_the_text_names_states_phase_and_doubt(zerokit: Run) -> None:
 def test_explain_fills_numbers_in(zerokit: Run) -> None:
     code, out, _ = zerokit(*ONE, "--explain")
     assert code == 0
-    assert "Φ = 494,032,768 parameters, N = 8 GPUs" in out
+    assert "\nΦ = 494,032,768: parameters\nN = 8: GPUs\n" in out
     assert "12Φ/N = 12 · 494M / 8" in out
     for component in data_of(zerokit, *ONE)["device"]["components"]:
         assert component["formula"] in out

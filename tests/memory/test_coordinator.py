@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.memory.runs import ds_config, run
-from zerokit.memory.coordinator import GATHER_BUFFERS, GATHERED, KEPT_BY_AUTOGRAD, Call, Coordinator
+from zerokit.memory.coordinator import GATHER_BUFFERS, GATHERED, KEPT_BY_AUTOGRAD, Coordinator, Submodule
 from zerokit.memory.layout import Parameter
 from zerokit.memory.settings import Settings, settings_of
 from zerokit.memory.timeline import Timeline
@@ -21,20 +21,20 @@ def _settings(world_size: int, **keys: Any) -> Settings:
     return replace(told, **keys)
 
 
-def _pass(coordinator: Coordinator, timeline: Timeline, calls: list[Call]) -> int:
+def _pass(coordinator: Coordinator, timeline: Timeline, calls: list[Submodule]) -> int:
     """One forward and backward pass; the most that was gathered."""
     coordinator.reset()
     most = 0
     for call in calls:
         coordinator.fetch(call)
-        most = max(most, timeline.held.get(GATHERED, 0))
+        most = max(most, timeline.bytes_of(GATHERED))
         coordinator.release(call)
     return most
 
 
-def _there_and_back(sizes: list[int]) -> list[Call]:
+def _there_and_back(sizes: list[int]) -> list[Submodule]:
     calls = [
-        Call(f"layer.{number}", (Parameter(f"layer.{number}", size, True, "mlp"),))
+        Submodule(f"layer.{number}", (Parameter(f"layer.{number}", size, True, "mlp"),))
         for number, size in enumerate(sizes)
     ]
     return [*calls, *reversed(calls)]
@@ -50,7 +50,7 @@ def test_everything_is_given_back(sizes: list[int], world: int, live: int, ahead
     for _ in range(2):
         most = _pass(coordinator, timeline, calls)
         assert most <= 2 * sum(sizes)
-        assert min(timeline.held.get(name, 0) for name in (GATHERED, GATHER_BUFFERS)) >= 0
+        assert min(timeline.bytes_of(kind) for kind in (GATHERED, GATHER_BUFFERS)) >= 0
     coordinator.release_all()
     assert timeline.total == 0
 
@@ -72,12 +72,13 @@ def test_within_the_reuse_distance_nothing_is_released_before_its_backward(sizes
 
 def test_several_parameters_are_gathered_into_a_buffer_and_copied_out_of_it() -> None:
     pair = tuple(Parameter("layer", size, True, "mlp") for size in (1000, 500))
-    calls, timeline = [Call("layer", pair)], Timeline()
+    calls, timeline = [Submodule("layer", pair)], Timeline()
     timeline.enter("forward")
     Coordinator(timeline, _settings(4), calls).fetch(calls[0])
-    assert timeline.held[GATHERED] == 3000
-    assert timeline.held[GATHER_BUFFERS] == 0
-    assert sum(timeline.fullest["forward"].values()) == 6000
+    assert timeline.bytes_of(GATHERED) == 3000
+    assert timeline.bytes_of(GATHER_BUFFERS) == 0
+    assert timeline.peak_bytes == 6000
+    assert timeline.fullest["forward"] == {GATHER_BUFFERS: {2: 1500}, GATHERED: {2: 1500}}
 
 
 def test_what_autograd_keeps_outlives_its_release() -> None:
@@ -87,7 +88,7 @@ def test_what_autograd_keeps_outlives_its_release() -> None:
     coordinator.fetch(calls[0])
     coordinator.save(calls[0])
     coordinator.release(calls[0])
-    assert timeline.held[KEPT_BY_AUTOGRAD] == timeline.total == 2000
+    assert timeline.bytes_of(KEPT_BY_AUTOGRAD) == timeline.total == 2000
     coordinator.fetch(calls[1])
     assert timeline.total == 4000
     coordinator.unsave(calls[1])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from zerokit.estimation.categories import category_of
 from zerokit.estimation.fit import Fit, Limits
 from zerokit.memory import Estimate, Term
 from zerokit.memory.settings import settings_of
@@ -112,6 +111,6 @@ def _term(term: Term) -> dict[str, Any]:
         "certainty": term.certainty,
         "low_bytes": term.low,
         "high_bytes": term.high,
-        "category": category_of(term),
+        "category": term.category,
         "versions": term.versions,
     }

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from zerokit.estimation.states import states_lines
 from zerokit.estimation.table import heading
 from zerokit.memory import Device, Estimate, Term
+from zerokit.memory.letters import letters_of
 from zerokit.reporting.phases import PHASES, phase_words
 from zerokit.reporting.terminal import show
 from zerokit.units import format_bytes, format_span
@@ -30,10 +31,11 @@ def print_explanation(answer: Estimate) -> None:
 
 def explanation(answer: Estimate) -> Iterator[str]:
     """The lines: model states first, then each device phase by phase, then the sums."""
-    run = answer.run
     yield heading(answer)
     yield ""
-    yield f"Φ = {answer.num_parameters:,} parameters, N = {run.world_size:,} GPUs"
+    for name, letter in letters_of(answer).items():
+        if name != "Φₜ" or letter.number != answer.num_parameters:
+            yield f"{name} = {letter.number:,}: {letter.meaning}"
     yield ""
     yield "Model states of one GPU (ZeRO paper, arXiv 1910.02054, section 5)"
     for line in states_lines(answer):

@@ -11,7 +11,7 @@ from zerokit.memory import Estimate, estimate
 from zerokit.models import ModelShape
 from zerokit.reporting.verdicts import Verdict, judge
 
-_SEQ_STEP = 64
+_SEQ_MULTIPLE = 64
 """Lengths are tried in multiples of this."""
 _LONGEST = 2**24
 _MOST_SEQUENCES = 2**16
@@ -71,8 +71,10 @@ def _longest(question: Question, fits: Callable[..., bool]) -> int | None:
     longest = question.model.max_position_embeddings or _LONGEST
     if fits(seq_len=longest):
         return longest
-    steps = _largest(lambda number: fits(seq_len=number * _SEQ_STEP), max(1, longest // _SEQ_STEP))
-    return None if steps is None else steps * _SEQ_STEP
+    multiples = _largest(
+        lambda number: fits(seq_len=number * _SEQ_MULTIPLE), max(1, longest // _SEQ_MULTIPLE)
+    )
+    return None if multiples is None else multiples * _SEQ_MULTIPLE
 
 
 def _largest(fits: Callable[[int], bool], most: int) -> int | None:

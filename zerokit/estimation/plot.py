@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zerokit.errors import ConfigError
-from zerokit.estimation.categories import by_category
 from zerokit.estimation.states import host_at_peak
 from zerokit.estimation.table import SIZES, heading, sizes
-from zerokit.memory import Estimate, Term
+from zerokit.memory import Estimate, Term, by_category
 from zerokit.reporting import plots
 from zerokit.reporting.categories import CATEGORIES, category_words
 from zerokit.reporting.phases import phase_words

@@ -2,7 +2,7 @@
 
 from zerokit.memory.estimate import Estimate, HostMemory, Memory, NvmeMemory, estimate
 from zerokit.memory.model_states import ModelStates, model_states
-from zerokit.memory.term import Certainty, Device, Term, total_bytes
+from zerokit.memory.term import Certainty, Device, Term, TermKind, by_category, total_bytes
 from zerokit.memory.training_run import Attention, Generation, Lora, OptimizerKind, TrainingRun
 
 __all__ = [
@@ -18,7 +18,9 @@ __all__ = [
     "NvmeMemory",
     "OptimizerKind",
     "Term",
+    "TermKind",
     "TrainingRun",
+    "by_category",
     "estimate",
     "model_states",
     "total_bytes",

@@ -9,22 +9,47 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from zerokit.memory.layout import Parameter
 from zerokit.memory.model_states import ceil_div
 from zerokit.memory.settings import Settings
+from zerokit.memory.term import TermKind
 from zerokit.memory.timeline import Timeline
 
-GATHERED = "gathered parameters"
-KEPT_BY_AUTOGRAD = "gathered parameters that autograd keeps"
-GATHER_BUFFERS = "buffers of parameters being gathered"
-COPIES_TO_GPU = "shards copied to the GPU"
+COORDINATOR = "deepspeed/runtime/zero/partitioned_param_coordinator.py"
+PARTITION = "deepspeed/runtime/zero/partition_parameters.py"
+
+GATHERED = TermKind(
+    "gathered parameters",
+    "buffers",
+    unit="e",
+    count="Σ sizes gathered at that moment",
+    source=f"{COORDINATOR} fetch_sub_module, release_sub_module",
+    certainty="modelled",
+)
+KEPT_BY_AUTOGRAD = TermKind(
+    "gathered parameters that autograd keeps",
+    "buffers",
+    unit="e",
+    count="Σ sizes of experts and other weights outside torch.nn.Linear",
+    source="autograd; deepspeed/runtime/zero/linear.py LinearFunctionForZeroStage3 saves others from it",
+    certainty="modelled",
+)
+GATHER_BUFFERS = TermKind(
+    "buffers of parameters being gathered",
+    "buffers",
+    unit="e",
+    count="Σ sizes in flight",
+    source=f"{PARTITION} all_gather_coalesced",
+    certainty="modelled",
+)
+COPIES_TO_GPU = replace(GATHER_BUFFERS, name="shards copied to the GPU", count="Σ⌈size/N⌉ in flight")
 
 
 @dataclass(frozen=True)
-class Call:
-    """One call of a module, forward or backward."""
+class Submodule:
+    """One call of what DeepSpeed fetches at once, forward or backward."""
 
     module: str
     parameters: tuple[Parameter, ...]
@@ -36,6 +61,7 @@ class Gather:
     def __init__(self, parameters: Sequence[Parameter], buffer: int) -> None:
         self.parameters = parameters
         self.buffer = buffer
+        """Elements that they arrive in together."""
         self.waiting = len(parameters)
         self.arrived = False
 
@@ -43,7 +69,7 @@ class Gather:
 class Coordinator:
     """Which parameters are whole at each moment."""
 
-    def __init__(self, timeline: Timeline, settings: Settings, calls: Sequence[Call]) -> None:
+    def __init__(self, timeline: Timeline, settings: Settings, calls: Sequence[Submodule]) -> None:
         self._timeline, self._settings, self._e = timeline, settings, settings.parameter_bytes
         self._calls = calls
         self._before = [0]
@@ -75,14 +101,14 @@ class Coordinator:
         """`reset_step`, at the beginning of a forward pass."""
         for gather in {id(gather): gather for gather in self._flying.values()}.values():
             self._arrive(gather)
-            self._timeline.free(GATHER_BUFFERS, gather.buffer)
+            self._timeline.free(GATHER_BUFFERS, self._e, gather.buffer)
         for one in [one for gather in self._flying.values() for one in gather.parameters]:
             self._let_go(one)
         self._flying.clear()
         self._active.clear()
         self._begin()
 
-    def fetch(self, call: Call) -> None:
+    def fetch(self, call: Submodule) -> None:
         """`fetch_sub_module`."""
         missing = [one for one in call.parameters if self._is_missing(one)]
         if missing:
@@ -94,7 +120,7 @@ class Coordinator:
                 self._arrive(gather)
                 gather.waiting -= 1
                 if gather.waiting == 0:
-                    self._timeline.free(GATHER_BUFFERS, gather.buffer)
+                    self._timeline.free(GATHER_BUFFERS, self._e, gather.buffer)
         self._prefetch(call)
         self._place += 1
 
@@ -109,20 +135,20 @@ class Coordinator:
         offloaded = self._settings.offload_param != "none"
         if world == 1:
             if offloaded:
-                self._timeline.hold(GATHERED, e * shards)
+                self._timeline.hold(GATHERED, e, shards)
             gather = Gather(parameters, 0)
             gather.arrived = True
             self._whole.update(map(id, parameters))
         elif len(parameters) == 1:
-            self._timeline.hold(GATHERED, e * parameters[0].elements)
+            self._timeline.hold(GATHERED, e, parameters[0].elements)
             gather = Gather(parameters, 0)
             gather.arrived = True
             self._whole.add(id(parameters[0]))
         else:
-            gather = Gather(parameters, e * shards * world)
-            self._timeline.hold(GATHER_BUFFERS, gather.buffer)
+            gather = Gather(parameters, shards * world)
+            self._timeline.hold(GATHER_BUFFERS, e, gather.buffer)
         if offloaded and world > 1:
-            self._timeline.spike(COPIES_TO_GPU, e * shards)
+            self._timeline.spike(COPIES_TO_GPU, e, shards)
         for one in parameters:
             self._flying[id(one)] = gather
 
@@ -131,9 +157,9 @@ class Coordinator:
         if not gather.arrived:
             gather.arrived = True
             self._whole.update(map(id, gather.parameters))
-            self._timeline.hold(GATHERED, self._e * sum(one.elements for one in gather.parameters))
+            self._timeline.hold(GATHERED, self._e, sum(one.elements for one in gather.parameters))
 
-    def _prefetch(self, call: Call) -> None:
+    def _prefetch(self, call: Submodule) -> None:
         here, latest, queue = self._place, self._latest, self._queue
         wanted = {id(one) for one in call.parameters if latest.get(id(one), -1) < here}
         found: set[int] = set()
@@ -153,7 +179,7 @@ class Coordinator:
         if ahead:
             self._gather(list(ahead.values()))
 
-    def release(self, call: Call) -> None:
+    def release(self, call: Submodule) -> None:
         """`release_sub_module`: unless a use comes soon, or the prefetcher counts on it."""
         for one in call.parameters:
             left = self._active.get(id(one), 0) - 1
@@ -177,21 +203,20 @@ class Coordinator:
             self._whole.discard(id(one))
             self._available -= one.elements
             if self._settings.world_size > 1 or self._settings.offload_param != "none":
-                number = self._e * one.elements
-                self._timeline.free(GATHERED, number)
+                self._timeline.free(GATHERED, self._e, one.elements)
                 if id(one) in self._saved and id(one) not in self._outlived:
-                    self._outlived[id(one)] = number
-                    self._timeline.hold(KEPT_BY_AUTOGRAD, number)
+                    self._outlived[id(one)] = one.elements
+                    self._timeline.hold(KEPT_BY_AUTOGRAD, self._e, one.elements)
 
-    def save(self, call: Call) -> None:
+    def save(self, call: Submodule) -> None:
         """Autograd holds on to the gathered tensors: releasing them frees nothing until the backward pass."""
         self._saved.update(map(id, call.parameters))
 
-    def unsave(self, call: Call) -> None:
+    def unsave(self, call: Submodule) -> None:
         """Their backward has run."""
         for one in call.parameters:
             self._saved.discard(id(one))
-            self._timeline.free(KEPT_BY_AUTOGRAD, self._outlived.pop(id(one), 0))
+            self._timeline.free(KEPT_BY_AUTOGRAD, self._e, self._outlived.pop(id(one), 0))
 
     def release_all(self) -> None:
         """`release_and_reset_all`, before the optimizer's step."""

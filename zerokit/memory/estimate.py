@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from zerokit.memory.caveats import caveats
-from zerokit.memory.explain import Explainer
 from zerokit.memory.generation import generation_terms
-from zerokit.memory.gpu import GpuReplay, replay_fullest
-from zerokit.memory.host import HostReplay, replay_host
+from zerokit.memory.gpu import replay_fullest
+from zerokit.memory.host import replay_host
 from zerokit.memory.layout import Layout, layout_of
 from zerokit.memory.model_states import ModelStates, model_states
 from zerokit.memory.overheads import overhead_terms
 from zerokit.memory.settings import Settings, settings_of
 from zerokit.memory.term import Device, Term, total_bytes
+from zerokit.memory.timeline import Held
 from zerokit.memory.training_run import TrainingRun
 from zerokit.reporting.phases import PHASES, Phase
 
@@ -164,17 +165,16 @@ def estimate(run: TrainingRun) -> Estimate:
         settings,
         rank=found.rank,
         builds_full_copy=full_copy,
-        untied_bytes=_untied(run, settings),
+        untied=_untied(run),
         made_first=full_copy and settings.optimizer.at_construction and run.optimizer is not None,
     )
-    explainer = Explainer(layout, settings, found)
-    terms = [*_gpu_terms(explainer, found), *_host_terms(explainer, host)]
+    terms = [*_terms(found.steady, found.fullest), *_terms(host.steady, host.fullest), *_terms(host.nvme, {})]
     if run.generation is not None and not isinstance(run.model, int):
         terms += generation_terms(run.model, layout, settings, run.generation)
     return Estimate(
         run=run,
         rank=found.rank,
-        terms=tuple(terms),
+        terms=tuple(_in_letters(terms, layout)),
         num_parameters=layout.num_parameters,
         num_trainable_parameters=layout.num_trainable,
         model_states=_model_states(layout, settings),
@@ -183,33 +183,23 @@ def estimate(run: TrainingRun) -> Estimate:
     )
 
 
-def _gpu_terms(explainer: Explainer, found: GpuReplay) -> list[Term]:
-    terms = [explainer.gpu_term(name, number, "always") for name, number in found.steady.items()]
-    for phase, held in found.fullest.items():
-        for name, number in held.items():
-            own = number if phase == "init" else number - found.steady.get(name, 0)
-            if own > 0:
-                terms.append(explainer.gpu_term(name, own, phase))
-    return terms
+def _terms(steady: Held, fullest: dict[Phase, Held]) -> Iterator[Term]:
+    """What is always held, and what each phase holds beside it."""
+    for kind, amounts in steady.items():
+        yield kind.term("always", amounts)
+    for phase, held in fullest.items():
+        for kind, amounts in held.items():
+            beside = {} if phase == "init" else steady.get(kind, {})
+            own = {unit: count - beside.get(unit, 0) for unit, count in amounts.items()}
+            own = {unit: count for unit, count in own.items() if count > 0}
+            if own:
+                yield kind.term(phase, own)
 
 
-def _host_terms(explainer: Explainer, host: HostReplay) -> list[Term]:
-    terms = []
-
-    def add(key: str, number: int, phase: Phase) -> None:
-        device, _, name = key.partition(":")
-        where: Device = "pinned" if device == "pinned" else "pageable"
-        terms.append(explainer.host_term(name, number, phase, where))
-
-    for key, number in host.steady.items():
-        add(key, number, "always")
-    for phase, held in host.fullest.items():
-        for key, number in held.items():
-            own = number if phase == "init" else number - host.steady.get(key, 0)
-            if own > 0:
-                add(key, own, phase)
-    terms += [explainer.host_term(name, number, "always", "nvme") for name, number in host.nvme.items()]
-    return terms
+def _in_letters(terms: list[Term], layout: Layout) -> Iterator[Term]:
+    """Φₜ is Φ where everything is trained."""
+    for term in terms:
+        yield replace(term, count=term.count.replace("Φₜ", "Φ")) if not layout.num_frozen else term
 
 
 def _builds_full_copy(run: TrainingRun) -> bool:
@@ -218,12 +208,12 @@ def _builds_full_copy(run: TrainingRun) -> bool:
     return run.zero_stage < 3
 
 
-def _untied(run: TrainingRun, settings: Settings) -> int:
-    """A model with tied embeddings is made with an output matrix of its own first."""
+def _untied(run: TrainingRun) -> int:
+    """Elements of the output matrix that a model with tied embeddings is made with first."""
     model = run.model
     if isinstance(model, int) or not model.tie_word_embeddings:
         return 0
-    return settings.parameter_bytes * (model.vocab_size or 0) * (model.hidden_size or 0)
+    return (model.vocab_size or 0) * (model.hidden_size or 0)
 
 
 def _model_states(layout: Layout, settings: Settings) -> ModelStates:

@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from zerokit.memory.coordinator import COORDINATOR, GATHERED
 from zerokit.memory.layout import Layout
 from zerokit.memory.settings import Settings
-from zerokit.memory.term import Term
+from zerokit.memory.term import Term, TermKind
 from zerokit.memory.training_run import Generation
 from zerokit.models import ModelShape
 
-KV_CACHE = "cache of keys and values"
+KV_CACHE = TermKind(
+    "cache of keys and values",
+    "activations",
+    unit="e",
+    count="2·L·kv·tokens",
+    source="transformers cache_utils.py DynamicLayer.update",
+    certainty="modelled",
+)
+ONE_TOKEN = TermKind(
+    "logits of one token",
+    "activations",
+    unit="e + 4",
+    count="V·sequences",
+    source="transformers generation/utils.py GenerationMixin._sample",
+    certainty="modelled",
+)
+GATHERED_AHEAD = replace(GATHERED, count="min(Φ, stage3_max_live_parameters)", source=COORDINATOR)
 
 
 def generation_terms(
@@ -29,37 +48,10 @@ def generation_terms(
         width = heads * (model.head_dim or hidden // heads)
     tokens = generation.batch_size * generation.seq_len
     layers = model.num_hidden_layers
-    terms = [
-        Term(
-            KV_CACHE,
-            2 * e * layers * tokens * width,
-            "generation",
-            "2·e·L·b·s·kv",
-            f"2·{e}·{layers}·{generation.batch_size}·{generation.seq_len:,}·{width:,}",
-            "transformers cache_utils.py DynamicLayer.update",
-            certainty="modelled",
-        ),
-        Term(
-            "logits of one token",
-            (e + 4) * generation.batch_size * model.vocab_size,
-            "generation",
-            "(e + 4)·b·V",
-            f"{e + 4}·{generation.batch_size}·{model.vocab_size:,}",
-            "transformers generation/utils.py GenerationMixin._sample",
-            certainty="modelled",
-        ),
+    held = [
+        (KV_CACHE, e, 2 * layers * tokens * width),
+        (ONE_TOKEN, e + 4, generation.batch_size * model.vocab_size),
     ]
     if settings.stage == 3 and settings.world_size > 1:
-        live = min(layout.num_parameters, settings.max_live)
-        terms.append(
-            Term(
-                "gathered parameters",
-                e * live,
-                "generation",
-                "e·min(Φ, stage3_max_live_parameters)",
-                f"{e}·{live:,}",
-                "deepspeed/runtime/zero/partitioned_param_coordinator.py",
-                certainty="modelled",
-            )
-        )
-    return terms
+        held.append((GATHERED_AHEAD, e, min(layout.num_parameters, settings.max_live)))
+    return [kind.term("generation", {unit: count}) for kind, unit, count in held]

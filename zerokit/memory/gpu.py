@@ -12,35 +12,39 @@ from zerokit.memory.sizes import Sizes, sizes_of
 from zerokit.memory.stage import Stage, Unpartitioned
 from zerokit.memory.stage_1_2 import FlatPartitions, ranks_that_differ
 from zerokit.memory.stage_1_bf16 import WholeGradients
-from zerokit.memory.stage_3 import Partitioned, calls_of
-from zerokit.memory.timeline import Timeline
+from zerokit.memory.stage_3 import Partitioned, submodules_of
+from zerokit.memory.term import TermKind
+from zerokit.memory.timeline import Held, Timeline
 from zerokit.memory.training_run import TrainingRun
 from zerokit.reporting.phases import Phase
 
-WORKSPACE = "cuBLAS workspaces"
-WORKSPACE_BYTES = 2 * 33_554_432
-"""One for the thread of the forward pass, one for that of the backward pass; 32 MiB on Hopper
-(aten/src/ATen/cuda/CUDABlas.cpp getChosenWorkspaceSize, rounded by the allocator)."""
+WORKSPACE_BYTES = 33_554_432
+"""32 MiB on Hopper (aten/src/ATen/cuda/CUDABlas.cpp getChosenWorkspaceSize, rounded by the allocator)."""
+WORKSPACE = TermKind(
+    "cuBLAS workspaces",
+    "other",
+    unit="32 MiB",
+    count="2",
+    source="torch aten/src/ATen/cuda/CUDABlas.cpp (Hopper): threads of the forward and of the backward pass",
+    certainty="modelled",
+)
 
 
 @dataclass(frozen=True)
 class GpuReplay:
     """What the replay found."""
 
-    steady: dict[str, int]
-    """Held between two steps, by name."""
-    fullest: dict[Phase, dict[str, int]]
-    """Held at the fullest moment of each phase, by name."""
+    steady: Held
+    """Held between two steps."""
+    fullest: dict[Phase, Held]
+    """Held at the fullest moment of each phase."""
     model_calls: ModelCalls | None
     sizes: Sizes | None
     partition: int
     """Elements of the optimizer's states on one rank."""
     rank: int
-
-    @property
-    def peak_bytes(self) -> int:
-        """The most that is held at once."""
-        return max(sum(held.values()) for held in self.fullest.values())
+    peak_bytes: int
+    """The most that is held at once."""
 
 
 def replay_fullest(run: TrainingRun, layout: Layout, settings: Settings) -> GpuReplay:
@@ -57,7 +61,7 @@ def replay_fullest(run: TrainingRun, layout: Layout, settings: Settings) -> GpuR
 
 def replay_gpu(run: TrainingRun, layout: Layout, settings: Settings, rank: int) -> GpuReplay:
     """Replay a step of `rank`."""
-    sizes = _sizes(run, settings)
+    sizes = sizes_of_run(run, settings)
     model_calls = None
     if sizes is not None and not isinstance(run.model, int):
         model_calls = model_calls_of(run.model, layout, sizes)
@@ -83,12 +87,13 @@ def replay_gpu(run: TrainingRun, layout: Layout, settings: Settings, rank: int) 
             checkpointing=checkpointing,
             chunked_loss=chunked,
         )
-        steps = list(planned.steps()) if model_calls is not None else []
-        shards = Partitioned(timeline, layout, settings, [call for step in steps for call in calls_of(step)])
+        calls = list(planned.calls()) if model_calls is not None else []
+        submodules = [submodule for call in calls for submodule in submodules_of(call)]
+        shards = Partitioned(timeline, layout, settings, submodules)
         stage, partition = shards, shards.partition
     stage.start()
     if sizes is not None:
-        timeline.hold(WORKSPACE, WORKSPACE_BYTES)
+        timeline.hold(WORKSPACE, WORKSPACE_BYTES, 2)
     Replay(
         timeline,
         stage,
@@ -99,8 +104,9 @@ def replay_gpu(run: TrainingRun, layout: Layout, settings: Settings, rank: int) 
         checkpointing=checkpointing,
         chunked_loss=chunked,
     ).train(settings.accumulation_steps)
-    steady = {name: size for name, size in timeline.held.items() if size}
-    return GpuReplay(steady, timeline.fullest, model_calls, sizes, partition, rank)
+    return GpuReplay(
+        timeline.held, timeline.fullest, model_calls, sizes, partition, rank, timeline.peak_bytes
+    )
 
 
 class _NoStage(Unpartitioned):
@@ -110,7 +116,8 @@ class _NoStage(Unpartitioned):
 _NO_STAGE = _NoStage()
 
 
-def _sizes(run: TrainingRun, settings: Settings) -> Sizes | None:
+def sizes_of_run(run: TrainingRun, settings: Settings) -> Sizes | None:
+    """The sizes of a micro-batch; None where activations are not counted."""
     if isinstance(run.model, int) or run.seq_len is None:
         return None
     batch = run.micro_batch_size

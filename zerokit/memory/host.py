@@ -8,37 +8,162 @@ that size; buffers that DeepSpeed locks by itself for NVMe are exact
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from zerokit.memory import stage, stage_3
+from zerokit.memory.coordinator import PARTITION
 from zerokit.memory.layout import Layout, Parameter
+from zerokit.memory.model_states import ceil_div
 from zerokit.memory.settings import Settings
-from zerokit.memory.stage_1_2 import slices_of
-from zerokit.memory.stage_3 import shard, sub_groups
-from zerokit.memory.timeline import Timeline
+from zerokit.memory.stage_1_2 import STAGE_1_2, slices_of
+from zerokit.memory.stage_3 import STAGE_3, shard, sub_groups
+from zerokit.memory.term import TermKind
+from zerokit.memory.timeline import Held, Timeline
 from zerokit.reporting.phases import Phase
 
-MODEL_COPY = "the model as it is built or loaded"
-UNTIED = "output matrix before it is tied"
-MASTER = "fp32 copy of the parameters"
-BIT16 = "16-bit copy on its way to the GPU"
-MOMENTS = "optimizer states"
-FP32_GRADIENTS = "fp32 gradients"
-GRADIENT_SHARDS = "gradient shards"
-EARLY_STATES = "states of the script's own optimizer"
-ONE_GRADIENT = "buffer for one gradient"
-ACCUMULATED = "accumulated gradients"
-PARAMETER_SHARDS = "parameter shards"
-SINGLE_SHARDS = "shards of single parameters"
-CACHED = "pinned memory that torch keeps"
-STEP = "temporary tensors of the optimizer"
-OVERFLOW = "test for overflow"
-STAGING = "copies in the making"
-SWAP_BUFFERS = "buffers for optimizer states on NVMe"
-PARAMETER_BUFFERS = "buffers for parameters on NVMe"
-WRITE_BUFFER = "buffer for writing parameters to NVMe"
+_SWAPPER = "deepspeed/runtime/swap_tensor/partitioned_param_swapper.py"
+_FILES = "deepspeed/runtime/swap_tensor/optimizer_utils.py"
 
-PINNED = "pinned:"
-PAGEABLE = "pageable:"
+MODEL_COPY = TermKind(
+    "the model as it is built or loaded",
+    "parameters",
+    unit="e",
+    count="Φ",
+    source="the script: a model is made on the host before it is moved",
+    certainty="modelled",
+    device="pageable",
+)
+UNTIED = TermKind(
+    "output matrix before it is tied",
+    "parameters",
+    unit="e",
+    count="V·h",
+    source="transformers modeling_utils.py tie_weights",
+    certainty="modelled",
+    device="pageable",
+)
+MASTER = replace(stage.MASTER, count="Φₜ/N", source=f"{STAGE_1_2} __init__", device="pageable")
+MASTER_3 = replace(stage_3.MASTER, device="pageable")
+BIT16 = TermKind(
+    "16-bit copy on its way to the GPU",
+    "buffers",
+    unit="e",
+    count="Φₜ/N",
+    source=f"{STAGE_1_2} __init__",
+    certainty="exact",
+    device="pageable",
+)
+FP32_GRADIENTS = TermKind(
+    "fp32 gradients",
+    "gradients",
+    unit="m",
+    count="Φₜ/N",
+    source=f"{STAGE_1_2} initialize_optimizer_states",
+    certainty="exact",
+    device="pageable",
+)
+FP32_GRADIENTS_3 = replace(FP32_GRADIENTS, count="Σ⌈size/N⌉", source=f"{STAGE_3} initialize_optimizer_states")
+ZEROS = replace(FP32_GRADIENTS_3, name="gradients of zeros", count="largest sub-group")
+GRADIENT_SHARDS = replace(stage_3.GRADIENTS, name="gradient shards", device="pageable")
+ONE_GRADIENT = TermKind(
+    "buffer for one gradient",
+    "buffers",
+    unit="e",
+    count="largest parameter",
+    source=f"{STAGE_1_2} __init__",
+    certainty="exact",
+    device="pageable",
+)
+ACCUMULATED = TermKind(
+    "accumulated gradients",
+    "gradients",
+    unit="e",
+    count="Σ sizes that touch the partition",
+    source=f"{STAGE_1_2} async_accumulate_grad_in_cpu_via_gpu",
+    certainty="exact",
+    device="pageable",
+)
+PARAMETER_SHARDS = TermKind(
+    "parameter shards",
+    "parameters",
+    unit="e",
+    count="Σ⌈size/N⌉",
+    source=f"{STAGE_3} _create_param_groups_fp16_flat_cpu_memory",
+    certainty="exact",
+    device="pageable",
+)
+SINGLE_SHARDS = replace(
+    PARAMETER_SHARDS, name="shards of single parameters", source=f"{PARTITION} Init._partition_param"
+)
+OVERFLOW = replace(stage_3.OVERFLOW, device="pageable")
+CACHED = TermKind(
+    "pinned memory that torch keeps",
+    "buffers",
+    count="what was pinned and freed",
+    source="torch CachingHostAllocator",
+    certainty="modelled",
+    device="pinned",
+)
+STAGING = TermKind(
+    "copies in the making",
+    "buffers",
+    count="what is copied before it is pinned or moved",
+    source=f"{STAGE_1_2} __init__; {STAGE_3} __init__",
+    certainty="modelled",
+    device="pageable",
+)
+SWAP_BUFFERS = TermKind(
+    "buffers for optimizer states on NVMe",
+    "buffers",
+    unit="1 KiB",
+    count="buffer_count·⌈m·largest sub-group⌉",
+    source="deepspeed/runtime/swap_tensor/utils.py SwapBufferManager",
+    certainty="exact",
+    device="pinned",
+)
+PARAMETER_BUFFERS = TermKind(
+    "buffers for parameters on NVMe",
+    "buffers",
+    unit="1 KiB",
+    count="buffer_count·⌈e·buffer_size⌉",
+    source=_SWAPPER,
+    certainty="exact",
+    device="pinned",
+)
+WRITE_BUFFER = TermKind(
+    "buffer for writing parameters to NVMe",
+    "buffers",
+    unit="1 KiB",
+    count="Σ⌈e·whole sizes⌉ of the largest sub-group",
+    source=f"{_SWAPPER} reserve_partitioned_swap_space",
+    certainty="exact",
+    device="pinned",
+)
+PARAMETER_FILES = replace(
+    PARAMETER_SHARDS,
+    name="parameters",
+    unit="1 KiB",
+    count="Σ⌈e·size/N⌉ of shards from 1 MiB",
+    source=_SWAPPER,
+    device="nvme",
+)
+STATE_FILES = TermKind(
+    "optimizer states",
+    "optimizer_states",
+    unit="1 KiB",
+    count="Σ⌈(m + k)·sub-group⌉",
+    source=_FILES,
+    certainty="exact",
+    device="nvme",
+)
+GRADIENT_FILES = replace(
+    GRADIENT_SHARDS,
+    name="gradients",
+    unit="m",
+    count="Σ⌈size/N⌉ of shards from 1 MiB",
+    source=_FILES,
+    device="nvme",
+)
 
 _SWAPPABLE = 1024**2
 """Bytes from which a tensor goes to NVMe: MIN_AIO_BYTES, runtime/swap_tensor/utils.py."""
@@ -48,11 +173,11 @@ _ALIGNED = 1024
 
 @dataclass(frozen=True)
 class HostReplay:
-    """What the host and NVMe hold of one rank, by device and name."""
+    """What the host and NVMe hold of one rank."""
 
-    steady: dict[str, int]
-    fullest: dict[Phase, dict[str, int]]
-    nvme: dict[str, int]
+    steady: Held
+    fullest: dict[Phase, Held]
+    nvme: Held
 
 
 def power_of_two(number: int) -> int:
@@ -61,8 +186,8 @@ def power_of_two(number: int) -> int:
 
 
 def aligned(elements: int, size: int) -> int:
-    """Bytes of a tensor on NVMe."""
-    return -(-elements * size // _ALIGNED) * _ALIGNED
+    """KiB of a tensor on NVMe."""
+    return ceil_div(elements * size, _ALIGNED)
 
 
 def replay_host(
@@ -71,7 +196,7 @@ def replay_host(
     *,
     rank: int,
     builds_full_copy: bool,
-    untied_bytes: int,
+    untied: int,
     made_first: bool = False,
 ) -> HostReplay:
     """Build the model and its optimizer, then run the first step, which makes the optimizer's states.
@@ -81,25 +206,24 @@ def replay_host(
         settings: of the run.
         rank: whose host memory.
         builds_full_copy: the rank makes or reads the whole model on the host first.
-        untied_bytes: of the output matrix that a tied model is built with before it is tied.
+        untied: elements of the output matrix that a tied model is built with before it is tied.
         made_first: the script makes an optimizer whose states exist at once, while the model is on the host.
     """
-    host = _Host(layout, settings, rank)
+    host, e = _Host(layout, settings, rank), settings.parameter_bytes
+    timeline = host.timeline
     if builds_full_copy:
         adapters = sum(parameter.elements for parameter in layout.parameters if parameter.adapter)
-        host.pageable(MODEL_COPY, settings.parameter_bytes * (layout.num_parameters - adapters))
-        host.timeline.spike(PAGEABLE + UNTIED, untied_bytes)
-        host.pageable(MODEL_COPY, settings.parameter_bytes * adapters)
+        timeline.hold(MODEL_COPY, e, layout.num_parameters - adapters)
+        timeline.spike(UNTIED, e, untied)
+        timeline.hold(MODEL_COPY, e, adapters)
         if made_first:
-            host.pageable(EARLY_STATES, settings.parameter_bytes * layout.num_trainable)
-        host.free(MODEL_COPY)
+            timeline.hold(host.early_states, e, layout.num_trainable)
+        timeline.free_all(MODEL_COPY)
     if settings.stage in (1, 2) and settings.offload_optimizer != "none":
         host.flat_partition()
     elif settings.stage == 3:
-        host.shards(untied_bytes)
-    return HostReplay(
-        {name: size for name, size in host.timeline.held.items() if size}, host.timeline.fullest, host.nvme
-    )
+        host.shards(untied)
+    return HostReplay(timeline.held, timeline.fullest, host.files.held)
 
 
 class _Host:
@@ -107,42 +231,47 @@ class _Host:
 
     def __init__(self, layout: Layout, settings: Settings, rank: int) -> None:
         self.timeline = Timeline()
-        self.nvme: dict[str, int] = Counter()
+        self.files = Timeline()
         self._layout, self._settings, self._rank = layout, settings, rank
         self._cache: Counter[int] = Counter()
+        self._pinned: dict[TermKind, TermKind] = {}
+        divided = "Σ⌈size/N⌉" if settings.stage == 3 else "Φₜ/N"
+        self._moments = replace(settings.optimizer.moments(divided), device="pageable")
+        self._temporary = replace(settings.optimizer.temporary(divided), unit="2·m", device="pageable")
+        self.early_states = replace(
+            self._moments, name="states of the script's own optimizer", unit="e", count="Φₜ"
+        )
 
-    def pageable(self, name: str, number: int) -> None:
-        self.timeline.hold(PAGEABLE + name, number)
+    def _in_blocks(self, kind: TermKind) -> TermKind:
+        """Of that kind in pinned memory, where each tensor is a block."""
+        if kind not in self._pinned:
+            count = f"{kind.count}, in blocks of a power of two"
+            self._pinned[kind] = replace(kind, count=count, device="pinned")
+        return self._pinned[kind]
 
-    def free(self, name: str) -> None:
-        """Give back all pageable memory of that name."""
-        self.timeline.free_all(PAGEABLE + name)
-
-    def pin(self, name: str, number: int, *, copied: bool = True) -> None:
-        """Pinned by torch; the tensor that is pinned is there as well until then, if `copied`."""
-        if copied:
-            self.pageable(STAGING, number)
-        size = power_of_two(number)
+    def pin(self, kind: TermKind, unit: int, count: int) -> None:
+        """Pinned by torch; the tensor that is pinned is there as well until then."""
+        self.timeline.hold(STAGING, unit, count)
+        size = power_of_two(unit * count)
         if self._cache[size]:
             self._cache[size] -= 1
-            self.timeline.free(PINNED + CACHED, size)
-        self.timeline.hold(PINNED + name, size)
-        if copied:
-            self.timeline.free(PAGEABLE + STAGING, number)
+            self.timeline.free(CACHED, size, 1)
+        self.timeline.hold(self._in_blocks(kind), size, 1)
+        self.timeline.free(STAGING, unit, count)
 
-    def unpin(self, name: str, number: int) -> None:
+    def unpin(self, kind: TermKind, unit: int, count: int) -> None:
         """Freed, and kept by torch."""
-        size = power_of_two(number)
-        self.timeline.free(PINNED + name, size)
+        size = power_of_two(unit * count)
+        self.timeline.free(self._in_blocks(kind), size, 1)
         self._cache[size] += 1
-        self.timeline.hold(PINNED + CACHED, size)
+        self.timeline.hold(CACHED, size, 1)
 
-    def keep(self, name: str, number: int, *, pinned: bool) -> None:
+    def keep(self, kind: TermKind, unit: int, count: int, *, pinned: bool) -> None:
         """In pinned memory if `pinned`."""
         if pinned:
-            self.pin(name, number)
+            self.pin(kind, unit, count)
         else:
-            self.pageable(name, number)
+            self.timeline.hold(kind, unit, count)
 
     def flat_partition(self) -> None:
         """Stages 1 and 2: `DeepSpeedZeroOptimizer.__init__`, stage_1_and_2.py."""
@@ -153,72 +282,72 @@ class _Host:
             slices.partition,
             settings.pin_optimizer,
         )
-        self.keep(MASTER, master * part, pinned=pinned)
-        self.keep(BIT16, e * part, pinned=pinned)
-        self.pageable(STAGING, e * part if pinned else 0)  # a local name holds on to it
-        self.keep(ONE_GRADIENT, e * max(one.elements for one in self._layout.trainable), pinned=pinned)
-        self.keep(FP32_GRADIENTS, master * part, pinned=pinned)
-        self.free(STAGING)
+        self.keep(MASTER, master, part, pinned=pinned)
+        self.keep(BIT16, e, part, pinned=pinned)
+        self.timeline.hold(STAGING, e, part if pinned else 0)  # a local name holds on to it
+        self.keep(ONE_GRADIENT, e, max(one.elements for one in self._layout.trainable), pinned=pinned)
+        self.keep(FP32_GRADIENTS, master, part, pinned=pinned)
+        self.timeline.free_all(STAGING)
         if settings.stage == 2 and settings.accumulation_steps > 1 and settings.accumulation_bytes == e:
             # In the first micro-batch, before the optimizer has any states.
             for one in reversed(self._layout.trainable):
                 if self._rank in slices.ranks(one):
-                    self.keep(ACCUMULATED, e * one.elements, pinned=pinned)
+                    self.keep(ACCUMULATED, e, one.elements, pinned=pinned)
         self.timeline.enter("step")
-        self._moments(part)
+        self._hold_moments(part)
 
-    def _moments(self, elements: int) -> None:
+    def _hold_moments(self, elements: int) -> None:
         settings = self._settings
-        self.pageable(MOMENTS, round(settings.optimizer.states * _cpu_state_bytes(settings) * elements))
+        self.timeline.hold(self._moments, settings.state_bytes, elements)
         if settings.optimizer.kind not in ("cpu_adam", "lion"):
             # torch's loop over single tensors: two temporaries of each at most.
-            self.timeline.spike(PAGEABLE + STEP, 2 * settings.master_bytes * elements)
+            self.timeline.spike(self._temporary, 2 * settings.master_bytes, elements)
 
-    def shards(self, untied_bytes: int) -> None:
+    def shards(self, untied: int) -> None:
         """Stage 3: zero.Init, then `DeepSpeedZeroOptimizer_Stage3.__init__`, stage3.py."""
         settings, world = self._settings, self._settings.world_size
         groups = sub_groups(self._layout, settings)
         total = sum(map(sum, groups))
         single = self._single_shards() if settings.offload_param != "none" else []
-        number = untied_bytes // world
+        e, number = settings.parameter_bytes, ceil_div(untied, world)
         if settings.offload_param == "cpu" and settings.pin_param and number:
-            self.pin(SINGLE_SHARDS, number)
-            self.unpin(SINGLE_SHARDS, number)
-        elif settings.offload_param == "nvme" and number >= _SWAPPABLE:
-            self.nvme["parameters"] += number  # its file stays
+            self.pin(SINGLE_SHARDS, e, number)
+            self.unpin(SINGLE_SHARDS, e, number)
+        elif settings.offload_param == "nvme" and e * number >= _SWAPPABLE:
+            self.files.hold(PARAMETER_FILES, _ALIGNED, aligned(number, e))  # its file stays
         in_flat = self._flat_parameters(total, single)
         if settings.offload_optimizer != "none":
             if settings.offload_optimizer == "nvme":
                 largest = aligned(max(map(sum, groups)), settings.master_bytes)
-                self.timeline.hold(PINNED + SWAP_BUFFERS, settings.optimizer_buffers * largest)
+                self.timeline.hold(SWAP_BUFFERS, _ALIGNED, settings.optimizer_buffers * largest)
             self._masters(groups, in_flat)
-            self.keep(GRADIENT_SHARDS, settings.accumulation_bytes * total, pinned=settings.pin_optimizer)
+            self.keep(GRADIENT_SHARDS, settings.accumulation_bytes, total, pinned=settings.pin_optimizer)
             self.timeline.enter("step")
             for group in groups:
-                self._moments(sum(group))
+                self._hold_moments(sum(group))
                 if self._swaps(group):
                     self._to_nvme(group)
             if settings.precision == "fp16":
                 # isinf over all gradients at once: `has_overflow`.
-                self.timeline.spike(PAGEABLE + OVERFLOW, (settings.accumulation_bytes + 1) * total)
+                self.timeline.spike(OVERFLOW, settings.accumulation_bytes + 1, total)
 
     def _single_shards(self) -> list[Parameter]:
         """Parameters that are cut into host memory one by one: `Init._partition_param`."""
         settings, world, e = self._settings, self._settings.world_size, self._settings.parameter_bytes
         if settings.offload_param == "nvme":
             buffers = settings.param_buffers * aligned(settings.param_buffer_elements, e)
-            self.pageable(STAGING, buffers)  # made in pageable memory first
-            self.timeline.hold(PINNED + PARAMETER_BUFFERS, buffers)
-            self.free(STAGING)
+            self.timeline.hold(STAGING, _ALIGNED, buffers)  # made in pageable memory first
+            self.timeline.hold(PARAMETER_BUFFERS, _ALIGNED, buffers)
+            self.timeline.free_all(STAGING)
         kept = []
         for one in self._layout.parameters:
             if one.elements <= settings.persistence_threshold:
                 continue  # its shard stays on the GPU
-            number = e * shard(one, world)
-            if settings.offload_param == "nvme" and number >= _SWAPPABLE:
-                self.nvme["parameters"] += aligned(shard(one, world), e)
+            number = shard(one, world)
+            if settings.offload_param == "nvme" and e * number >= _SWAPPABLE:
+                self.files.hold(PARAMETER_FILES, _ALIGNED, aligned(number, e))
             else:
-                self.keep(SINGLE_SHARDS, number, pinned=settings.pin_param)
+                self.keep(SINGLE_SHARDS, e, number, pinned=settings.pin_param)
                 kept.append(one)
         return kept
 
@@ -230,24 +359,22 @@ class _Host:
         """
         settings, e, world = self._settings, self._settings.parameter_bytes, self._settings.world_size
         if settings.offload_param == "none":
-            self.timeline.spike(PAGEABLE + STAGING, e * total)  # defragment, runtime/zero/utils.py
+            self.timeline.spike(STAGING, e, total)  # defragment, runtime/zero/utils.py
             return True
         flat = min(total, settings.max_in_cpu) if settings.offload_param == "nvme" else total
-        self.pin(PARAMETER_SHARDS, e * flat)
+        self.pin(PARAMETER_SHARDS, e, flat)
         groups = sub_groups(self._layout, settings)
         fits = flat == total or sum(groups[0]) <= flat
         if flat == total:
             for one in single:
                 if one.trainable:
-                    number = e * shard(one, world)
                     if settings.pin_param:
-                        self.unpin(SINGLE_SHARDS, number)
+                        self.unpin(SINGLE_SHARDS, e, shard(one, world))
                     else:
-                        self.timeline.free(PAGEABLE + SINGLE_SHARDS, number)
+                        self.timeline.free(SINGLE_SHARDS, e, shard(one, world))
             return True
         # Sized by whole parameters, not by shards: `reserve_partitioned_swap_space`.
-        largest = max(self._whole_sizes(groups))
-        self.timeline.hold(PINNED + WRITE_BUFFER, largest)
+        self.timeline.hold(WRITE_BUFFER, _ALIGNED, max(self._whole_sizes(groups)))
         return fits and flat == total
 
     def _whole_sizes(self, groups: list[list[int]]) -> list[int]:
@@ -263,22 +390,22 @@ class _Host:
         settings, master = self._settings, self._settings.master_bytes
         previous = 0
         for group in groups:
-            number = master * sum(group)
+            elements = sum(group)
             if self._swaps(group):
-                self.nvme["optimizer states"] += aligned(sum(group), master)
+                self.files.hold(STATE_FILES, _ALIGNED, aligned(elements, master))
                 if not in_flat:
-                    self.timeline.spike(PAGEABLE + STAGING, number)
+                    self.timeline.spike(STAGING, master, elements)
                 continue
-            self.pageable(STAGING, number)
-            self.timeline.free(PAGEABLE + STAGING, previous)
-            self.pageable(MASTER, number)
-            previous = number
-        self.free(STAGING)
-        self.pageable("gradients of zeros", master * max(map(sum, groups)))
+            self.timeline.hold(STAGING, master, elements)
+            self.timeline.free(STAGING, master, previous)
+            self.timeline.hold(MASTER_3, master, elements)
+            previous = elements
+        self.timeline.free_all(STAGING)
+        self.timeline.hold(ZEROS, master, max(map(sum, groups)))
         for group in groups:
             if not self._swaps(group):
-                self.keep(FP32_GRADIENTS, master * sum(group), pinned=settings.pin_optimizer)
-        self.free("gradients of zeros")
+                self.keep(FP32_GRADIENTS_3, master, sum(group), pinned=settings.pin_optimizer)
+        self.timeline.free_all(ZEROS)
 
     def _swaps(self, group: list[int]) -> bool:
         settings = self._settings
@@ -286,14 +413,10 @@ class _Host:
 
     def _to_nvme(self, group: list[int]) -> None:
         """The states leave the memory after each sub-group; its gradients are in files too."""
-        settings = self._settings
-        self.free(MOMENTS)
-        states = round(settings.optimizer.states)
-        self.nvme["optimizer states"] += states * aligned(sum(group), settings.master_bytes)
+        settings, files = self._settings, self.files
+        self.timeline.free_all(self._moments)
+        files.hold(
+            STATE_FILES, _ALIGNED, settings.optimizer.states * aligned(sum(group), settings.moment_bytes)
+        )
         large = [one for one in group if settings.master_bytes * one >= _SWAPPABLE]
-        self.nvme["gradients"] += settings.master_bytes * sum(large)
-
-
-def _cpu_state_bytes(settings: Settings) -> int:
-    """DeepSpeedCPUAdam keeps its states in fp32 unless it is told otherwise (ops/adam/cpu_adam.py)."""
-    return 4 if settings.optimizer.kind == "cpu_adam" else settings.moment_bytes
+        files.hold(GRADIENT_FILES, settings.master_bytes, sum(large))

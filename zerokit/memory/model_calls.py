@@ -13,11 +13,11 @@ from zerokit.memory.saved_tensors import (
     Module,
     Norm,
     attention_core,
-    dropout_step,
-    expert_steps,
+    dropout_call,
+    expert_calls,
     gated_mlp,
-    linear_steps,
-    norm_step,
+    linear_calls,
+    norm_call,
     plain_mlp,
 )
 from zerokit.memory.sizes import Sizes
@@ -80,25 +80,25 @@ def model_calls_of(model: ModelShape, layout: Layout, sizes: Sizes) -> ModelCall
         if place is None:
             before.extend(group)
         else:
-            steps = list(_layer_steps(model, list(group), sizes))
+            calls = list(_layer_calls(model, list(group), sizes))
             if model.model_type in _WITHOUT_LINEAR:
-                steps = [replace(step, keeps_weight=bool(step.parameters)) for step in steps]
+                calls = [replace(call, keeps_weight=bool(call.parameters)) for call in calls]
             # The layer's own call, which comes first in either direction.
-            blocks.append(Block((ModuleCall(""), *steps, ModuleCall("")), is_layer=True))
+            blocks.append(Block((ModuleCall(""), *calls, ModuleCall("")), is_layer=True))
     outside = list(before)
     head = [module for module in outside if _is_head(module)]
     norms = [module for module in outside if _kind(module) == "norm"]
     tables = [module for module in outside if module not in head and module not in norms]
-    first = Block(tuple(_embedding_steps(model, tables, sizes)))
+    first = Block(tuple(_embedding_calls(model, tables, sizes)))
     norm = _norm_of(model)
-    last = Block(tuple(norm_step(sizes, one, norm, width=sizes.h, letter="h") for one in norms))
+    last = Block(tuple(norm_call(sizes, one, norm, width=sizes.h, letter="h") for one in norms))
     tied = tables[0].parameters if not head and tables else ()
     owner = head[0] if head else Module(tables[0].name if tables else "", tied[:1])
     saved = (Saved("e·h", sizes.e * sizes.h),) if owner.trains else ()
-    step = ModuleCall(owner.name, owner.parameters, saved, back=sizes.e * sizes.h)
+    call = ModuleCall(owner.name, owner.parameters, saved, back=sizes.e * sizes.h)
     return ModelCalls(
         (first, *blocks, last),
-        step,
+        call,
         _is_capped(model, "final_logit_softcapping"),
         model.model_type in CHECKED,
     )
@@ -164,17 +164,17 @@ def _dropout_of(model: ModelShape) -> float:
     return 0.1 if model.model_type in ("gpt2", "bert", "roberta", "opt", "t5", "mt5", "bart") else 0.0
 
 
-def _embedding_steps(model: ModelShape, tables: Sequence[Module], sizes: Sizes) -> Iterator[ModuleCall]:
+def _embedding_calls(model: ModelShape, tables: Sequence[Module], sizes: Sizes) -> Iterator[ModuleCall]:
     for number, table in enumerate(tables):
         saved = (Saved("8", 8),) if number == 0 else ()
         work = sizes.e * sizes.h
         # The gradient of a table is as large as the table; what flows into it is one hidden state.
         yield ModuleCall(table.name, table.parameters, saved, work=work, back=sizes.e * sizes.h)
     if model.model_type in ("gpt2", "bert", "roberta", "opt") and _dropout_of(model):
-        yield dropout_step(sizes)
+        yield dropout_call(sizes)
 
 
-def _layer_steps(model: ModelShape, modules: Sequence[Module], sizes: Sizes) -> Iterator[ModuleCall]:
+def _layer_calls(model: ModelShape, modules: Sequence[Module], sizes: Sizes) -> Iterator[ModuleCall]:
     """Norm, attention, the other norms, feed-forward: the order in which most layers call them."""
     norm, dropout = _norm_of(model), _dropout_of(model) > 0
     inner = [module for module in modules if _kind(module) == "norm" and _attention_of(module.name)]
@@ -182,20 +182,20 @@ def _layer_steps(model: ModelShape, modules: Sequence[Module], sizes: Sizes) -> 
     attention = [module for module in modules if _kind(module) == "attention"]
     forward = [module for module in modules if _kind(module) in ("mlp", "router", "expert")]
     if norms:
-        yield norm_step(sizes, norms[0], norm, width=sizes.h, letter="h")
+        yield norm_call(sizes, norms[0], norm, width=sizes.h, letter="h")
     for _, group in groupby(attention, key=lambda module: _attention_of(module.name)):
-        yield from _attention_steps(model, list(group), inner, sizes)
+        yield from _attention_calls(model, list(group), inner, sizes)
         if dropout:
-            yield dropout_step(sizes)
+            yield dropout_call(sizes)
     for one in norms[1:]:
-        step = norm_step(sizes, one, norm, width=sizes.h, letter="h")
+        call = norm_call(sizes, one, norm, width=sizes.h, letter="h")
         # Attention and feed-forward side by side: both norms have, and save, the same input.
         beside = model.model_type == "gpt_neox" and model.config.get("use_parallel_residual", True)
-        yield replace(step, saved=(Saved("8", 8),)) if beside else step
+        yield replace(call, saved=(Saved("8", 8),)) if beside else call
     shares_input = len(norms) == 1 and any(module.trains for module in attention)
-    yield from _forward_steps(model, forward, sizes, kept=shares_input)
+    yield from _forward_calls(model, forward, sizes, kept=shares_input)
     if dropout and forward:
-        yield dropout_step(sizes)
+        yield dropout_call(sizes)
 
 
 def _attention_of(name: str) -> str | None:
@@ -211,18 +211,18 @@ def _ends_in(module: Module, names: Sequence[str]) -> bool:
     return any(module.name.endswith(f".{name}") for name in names)
 
 
-def _attention_steps(
+def _attention_calls(
     model: ModelShape, group: Sequence[Module], norms: Sequence[Module], sizes: Sizes
 ) -> Iterator[ModuleCall]:
     outputs = [module for module in group if _ends_in(module, _OUTPUTS)]
     inputs = [module for module in group if module not in outputs]
     fused = any(_ends_in(module, _FUSED) for module in group)
     widths = [_outputs(module, sizes.h) for module in inputs]
-    yield from linear_steps(inputs, sizes, inputs=sizes.h, outputs=widths, letter="h", kept=False)
+    yield from linear_calls(inputs, sizes, inputs=sizes.h, outputs=widths, letter="h", kept=False)
     for one in norms:
         wide = sizes.q if "q_norm" in one.name or "q_layernorm" in one.name else sizes.kv
         letter = "q" if wide == sizes.q else "kv"
-        yield norm_step(sizes, one, _norm_of(model), width=wide, letter=letter, rows=sizes.a)
+        yield norm_call(sizes, one, _norm_of(model), width=wide, letter=letter, rows=sizes.a)
     rotary = model.model_type not in ("gpt2", "opt", "bert", "t5")
     yield attention_core(
         sizes,
@@ -234,7 +234,7 @@ def _attention_steps(
         capped=_is_capped(model, "attn_logit_softcapping"),
     )
     for one in outputs:
-        yield from linear_steps([one], sizes, inputs=sizes.q, outputs=[sizes.h], letter="q", kept=True)
+        yield from linear_calls([one], sizes, inputs=sizes.q, outputs=[sizes.h], letter="q", kept=True)
 
 
 def _outputs(module: Module, inputs: int) -> int:
@@ -243,7 +243,7 @@ def _outputs(module: Module, inputs: int) -> int:
     return max(1, weight // inputs)
 
 
-def _forward_steps(
+def _forward_calls(
     model: ModelShape, modules: Sequence[Module], sizes: Sizes, *, kept: bool
 ) -> Iterator[ModuleCall]:
     experts = [module for module in modules if _kind(module) == "expert"]
@@ -251,7 +251,7 @@ def _forward_steps(
     dense = [module for module in modules if _kind(module) == "mlp"]
     if experts and model.experts is not None:
         width = _expert_width(experts[0], model, sizes)
-        yield from expert_steps(
+        yield from expert_calls(
             sizes,
             router=routers,
             experts=experts[0],
@@ -264,7 +264,7 @@ def _forward_steps(
     downs = [module for module in dense if _ends_in(module, _DOWNS)]
     ups = [module for module in dense if module not in downs]
     if not downs or not ups:
-        yield from linear_steps(
+        yield from linear_calls(
             dense,
             sizes,
             inputs=sizes.h,

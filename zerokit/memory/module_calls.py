@@ -12,7 +12,7 @@ class Saved:
     """What autograd keeps of a call, in bytes per token and as a formula."""
 
     symbols: str
-    bytes: float
+    bytes: int
 
 
 @dataclass(frozen=True)
@@ -23,15 +23,15 @@ class ModuleCall:
     """Its full name with the layer's number; empty for what is no module."""
     parameters: tuple[Parameter, ...] = ()
     saved: tuple[Saved, ...] = ()
-    work: float = 0
+    work: int = 0
     """Beside what it saves, while it runs forward."""
-    back: float = 0
+    back: int = 0
     """Beside what is saved, while it runs backward; gradients of weights not counted."""
     keeps_weight: bool = False
     """Autograd keeps the whole weight, as of everything but torch.nn.Linear, which stage 3 replaces."""
 
     @property
-    def saved_bytes(self) -> float:
+    def saved_bytes(self) -> int:
         """All of `saved`."""
         return sum(part.bytes for part in self.saved)
 
@@ -43,13 +43,13 @@ class ModuleCall:
 
 @dataclass(frozen=True)
 class Block:
-    """Steps that belong together: the embedding, one layer, the head."""
+    """Calls that belong together: the embedding, one layer, the head."""
 
-    steps: tuple[ModuleCall, ...]
+    calls: tuple[ModuleCall, ...]
     is_layer: bool = False
     """Gradient checkpointing runs it again in the backward pass."""
 
     @property
-    def saved_bytes(self) -> float:
-        """Of all steps, per token."""
-        return sum(step.saved_bytes for step in self.steps)
+    def saved_bytes(self) -> int:
+        """Of all calls, per token."""
+        return sum(call.saved_bytes for call in self.calls)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 from zerokit.config import DeepSpeedConfig
 from zerokit.errors import ZerokitError
-from zerokit.memory.term import Certainty
+from zerokit.memory.term import Certainty, TermKind
 from zerokit.memory.training_run import OptimizerKind
 
 
@@ -17,26 +17,67 @@ class OptimizerFacts:
     kind: OptimizerKind
     name: str
     """The class that is run."""
-    states: float
-    """Tensors as large as the parameters that live from the first step on, in units of one such tensor."""
-    step: float = 0
+    states: int
+    """Tensors as large as the parameters that live from the first step on."""
+    temporaries: int = 0
     """Such tensors that only the step makes."""
     state_bytes: int | None = None
     """Bytes of an element of a state where that is not the master weights' type."""
     at_construction: bool = False
     """Its states are there before the first step."""
-    source: str = ""
-    certainty: Certainty = "exact"
+    _: KW_ONLY
+    source: str
+    certainty: Certainty
+
+    def moments(self, count: str) -> TermKind:
+        """Its states, of so many parameters."""
+        return TermKind(
+            "optimizer moments",
+            "optimizer_states",
+            unit="k",
+            count=count,
+            source=self.source,
+            certainty=self.certainty,
+        )
+
+    def temporary(self, count: str) -> TermKind:
+        """What its step makes beside them."""
+        return TermKind(
+            "temporary tensors of the optimizer",
+            "buffers",
+            unit="t",
+            count=count,
+            source=self.source,
+            certainty=self.certainty,
+        )
 
 
 _TORCH = "torch/optim"
 _FACTS: dict[OptimizerKind, OptimizerFacts] = {
     facts.kind: facts
     for facts in (
-        OptimizerFacts("fused_adam", "FusedAdam", 2, source="deepspeed/ops/adam/fused_adam.py step"),
-        OptimizerFacts("cpu_adam", "DeepSpeedCPUAdam", 2, source="deepspeed/ops/adam/cpu_adam.py step"),
-        OptimizerFacts("adamw", "torch AdamW", 2, step=1, source=f"{_TORCH}/adam.py _multi_tensor_adam"),
-        OptimizerFacts("adamw_fused", "torch AdamW (fused)", 2, source=f"{_TORCH}/adam.py _fused_adam"),
+        OptimizerFacts(
+            "fused_adam", "FusedAdam", 2, source="deepspeed/ops/adam/fused_adam.py step", certainty="exact"
+        ),
+        OptimizerFacts(
+            "cpu_adam",
+            "DeepSpeedCPUAdam",
+            2,
+            state_bytes=4,
+            source="deepspeed/ops/adam/cpu_adam.py step",
+            certainty="exact",
+        ),
+        OptimizerFacts(
+            "adamw",
+            "torch AdamW",
+            2,
+            temporaries=1,
+            source=f"{_TORCH}/adam.py _multi_tensor_adam",
+            certainty="exact",
+        ),
+        OptimizerFacts(
+            "adamw_fused", "torch AdamW (fused)", 2, source=f"{_TORCH}/adam.py _fused_adam", certainty="exact"
+        ),
         OptimizerFacts(
             "adamw_8bit",
             "bitsandbytes AdamW8bit",
@@ -45,22 +86,25 @@ _FACTS: dict[OptimizerKind, OptimizerFacts] = {
             source="bitsandbytes optim/optimizer.py init_state (and 4 bytes for each block of 256)",
             certainty="modelled",
         ),
-        OptimizerFacts("lion", "Lion", 1, source="deepspeed/ops/lion"),
-        OptimizerFacts("sgd", "torch SGD", 0, source=f"{_TORCH}/sgd.py _multi_tensor_sgd"),
-        OptimizerFacts("sgd_momentum", "torch SGD with momentum", 1, source=f"{_TORCH}/sgd.py"),
+        OptimizerFacts("lion", "Lion", 1, source="deepspeed/ops/lion", certainty="exact"),
+        OptimizerFacts("sgd", "torch SGD", 0, source=f"{_TORCH}/sgd.py _multi_tensor_sgd", certainty="exact"),
+        OptimizerFacts(
+            "sgd_momentum", "torch SGD with momentum", 1, source=f"{_TORCH}/sgd.py", certainty="exact"
+        ),
         OptimizerFacts(
             "adagrad",
             "torch Adagrad",
             1,
-            step=2,
+            temporaries=2,
             at_construction=True,
             source=f"{_TORCH}/adagrad.py _multi_tensor_adagrad",
+            certainty="exact",
         ),
         OptimizerFacts(
             "adafactor",
             "torch Adafactor",
             1,
-            step=1,
+            temporaries=1,
             source=f"{_TORCH}/_adafactor.py: a flat partition has one dimension and is not factored",
             certainty="modelled",
         ),
@@ -71,7 +115,7 @@ _FACTS: dict[OptimizerKind, OptimizerFacts] = {
             "muon",
             "Muon",
             1,
-            step=1,
+            temporaries=1,
             source="deepspeed/runtime/zero/muon; its Adam for what is no matrix is in the states of Adam",
             certainty="guess",
         ),

@@ -13,11 +13,36 @@ from zerokit.hardware.outside_allocator import (
     NCCL_FIRST_COMMUNICATOR_HIGH,
     NCCL_ONE_GPU_HIGH,
 )
-from zerokit.memory.term import Term
+from zerokit.memory.term import Term, TermKind
 
-FRAGMENTATION = 0.12
+_FRAGMENTATION = 0.12
 """Of the peak, that the allocator may hold beyond what it has handed out. A guess that has not been compared
 with rehearsals; a full GPU makes it give back what it caches."""
+
+FRAGMENTATION = TermKind(
+    "fragmentation",
+    "other",
+    count=f"up to {_FRAGMENTATION:.0%} of the peak",
+    source="torch's allocator, rehearsed",
+    certainty="guess",
+    versions="any",
+)
+CONTEXT = TermKind(
+    "CUDA context",
+    "other",
+    count="by card and driver",
+    source="measured (ml-engineering, training/performance)",
+    certainty="guess",
+    versions="any",
+)
+NCCL = TermKind(
+    "communication (NCCL)",
+    "other",
+    count="by GPUs and network",
+    source="NCCL src/init.cc, and measured (ml-engineering)",
+    certainty="guess",
+    versions="any",
+)
 
 
 def overhead_terms(peak_bytes: int, world_size: int) -> tuple[Term, ...]:
@@ -27,40 +52,5 @@ def overhead_terms(peak_bytes: int, world_size: int) -> tuple[Term, ...]:
         if world_size == 1
         else (NCCL_FEW_CHANNELS * NCCL_CONNECTION, NCCL_FIRST_COMMUNICATOR_HIGH)
     )
-    high = round(FRAGMENTATION * peak_bytes)
-    return (
-        _guess(
-            "fragmentation",
-            (0, high),
-            f"up to {FRAGMENTATION:.0%} of the peak",
-            "torch's allocator, rehearsed",
-        ),
-        _guess(
-            "CUDA context",
-            CUDA_CONTEXT,
-            "by card and driver",
-            "measured (ml-engineering, training/performance)",
-        ),
-        _guess(
-            "communication (NCCL)",
-            nccl,
-            "by GPUs and network",
-            "NCCL src/init.cc, and measured (ml-engineering)",
-        ),
-    )
-
-
-def _guess(name: str, bounds: tuple[int, int], symbols: str, source: str) -> Term:
-    low, high = bounds
-    return Term(
-        name,
-        low,
-        "always",
-        symbols,
-        "",
-        source,
-        certainty="guess",
-        low_bytes=low,
-        high_bytes=high,
-        versions="any",
-    )
+    bounds = ((FRAGMENTATION, (0, round(_FRAGMENTATION * peak_bytes))), (CONTEXT, CUDA_CONTEXT), (NCCL, nccl))
+    return tuple(kind.term("always", {1: low}, high_bytes=high) for kind, (low, high) in bounds)

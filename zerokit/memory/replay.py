@@ -7,20 +7,57 @@ through one whole step: all micro-batches that differ, then the optimizer.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from zerokit.memory.layout import Parameter
 from zerokit.memory.model_calls import ModelCalls
 from zerokit.memory.module_calls import Block, ModuleCall
 from zerokit.memory.sizes import Sizes
 from zerokit.memory.stage import NEW_GRADIENT, Stage
+from zerokit.memory.term import TermKind
 from zerokit.memory.timeline import Timeline
 
-ACTIVATIONS = "activations"
-CHECKPOINTS = "inputs of checkpointed layers"
-WORK = "working memory of one layer"
-ACTIVATION_GRADIENTS = "gradients of activations"
-LOGITS = "logits and loss"
-TIED_GRADIENT = "gradient of the tied embedding"
+_MODELS = "transformers models/*/modeling_*.py, saved tensors"
+_LOSS = "transformers loss/loss_utils.py ForCausalLMLoss"
+
+ACTIVATIONS = TermKind(
+    "activations", "activations", unit="b·s", count="Σ bytes of a token", source=_MODELS, certainty="modelled"
+)
+CHECKPOINTS = TermKind(
+    "inputs of checkpointed layers",
+    "activations",
+    unit="e",
+    count="L·b·s·h",
+    source="torch utils/checkpoint.py",
+    certainty="modelled",
+)
+WORK = replace(
+    ACTIVATIONS, name="working memory of one layer", count="bytes of a token that one call does not keep"
+)
+ACTIVATION_GRADIENTS = replace(
+    ACTIVATIONS, name="gradients of activations", count="bytes of a token within one call"
+)
+LOGITS = TermKind("logits", "activations", unit="e", count="b·s·V", source=_LOSS, certainty="modelled")
+CAPPED_LOGITS = replace(LOGITS, name="logits that a tanh bounds")
+FP32_LOGITS = replace(LOGITS, name="logits in fp32", unit="4")
+LOG_SOFTMAX = replace(LOGITS, name="log-softmax of the logits", unit="4")
+FP32_LOGIT_GRADIENTS = replace(LOGITS, name="gradients of the logits in fp32", unit="4", count="2·b·s·V")
+LOGIT_GRADIENTS = replace(LOGITS, name="gradients of the logits")
+LOGIT_CHUNK = replace(
+    LOGITS,
+    name="a chunk of the logits",
+    unit="e + 8",
+    count="b·s·V/chunks",
+    source="liger_kernel ops/fused_linear_cross_entropy.py",
+)
+TIED_GRADIENT = TermKind(
+    "gradient of the tied embedding",
+    "gradients",
+    unit="e",
+    count="V·h",
+    source="autograd: it waits for that of the embedding",
+    certainty="modelled",
+)
 
 
 class Replay:
@@ -43,6 +80,7 @@ class Replay:
         self._parameters = parameters
         self._checkpointing, self._chunked = checkpointing, chunked_loss
         self._tokens = sizes.tokens if sizes is not None else 0
+        self._activations = ACTIVATIONS if model_calls is None else _activations(model_calls)
 
     def train(self, micro_batches: int) -> None:
         """One optimizer step of `micro_batches`; beyond three, all but the first and last are alike."""
@@ -72,76 +110,64 @@ class Replay:
             self._backward(block)
         self._stage.end_backward(boundary=boundary)
 
-    def steps(self) -> Iterator[ModuleCall]:
-        """The steps of one micro-batch in the order of their calls, forward, again, and backward."""
+    def calls(self) -> Iterator[ModuleCall]:
+        """The calls of one micro-batch in their order, forward, again, and backward."""
         assert self._model_calls is not None
         blocks, head = self._model_calls.blocks, self._model_calls.head
         for block in blocks:
-            yield from block.steps
+            yield from block.calls
         yield head
         if not self._chunked:
             yield head
         for block in reversed(blocks):
             if block.is_layer and self._checkpointing:
-                yield from block.steps
-            yield from reversed(block.steps)
-
-    def _bytes(self, per_token: float) -> int:
-        return int(per_token * self._tokens)
+                yield from block.calls
+            yield from reversed(block.calls)
 
     def _forward(self, block: Block, *, saves: bool) -> None:
-        timeline, stage = self._timeline, self._stage
+        timeline, stage, tokens = self._timeline, self._stage, self._tokens
         assert self._sizes is not None
         if not saves:
-            timeline.hold(CHECKPOINTS, self._bytes(self._e * self._sizes.h))
-        for step in block.steps:
-            stage.fetch(step, forward=True)
-            saved = self._bytes(step.saved_bytes)
+            timeline.hold(CHECKPOINTS, self._e, self._sizes.h * tokens)
+        for call in block.calls:
+            stage.fetch(call, forward=True)
             if saves:
-                timeline.hold(ACTIVATIONS, saved)
-                timeline.spike(WORK, self._bytes(step.work))
-                if step.keeps_weight:
-                    stage.save(step)
+                timeline.hold(self._activations, tokens, call.saved_bytes)
+                timeline.spike(WORK, tokens, call.work)
+                if call.keeps_weight:
+                    stage.save(call)
             else:
-                timeline.spike(WORK, self._bytes(step.work) + saved)
-            stage.release(step, forward=True)
+                timeline.spike(WORK, tokens, call.work + call.saved_bytes)
+            stage.release(call, forward=True)
 
     def _backward(self, block: Block) -> None:
         recomputed = block.is_layer and self._checkpointing
         if recomputed:
-            self._forward_again(block)
-        for step in reversed(block.steps):
-            self._step_back(step)
+            self._forward(block, saves=True)
+        for call in reversed(block.calls):
+            self._call_back(call)
         if recomputed:
             assert self._sizes is not None
-            self._timeline.free(CHECKPOINTS, self._bytes(self._e * self._sizes.h))
+            self._timeline.free(CHECKPOINTS, self._e, self._sizes.h * self._tokens)
 
-    def _forward_again(self, block: Block) -> None:
-        for step in block.steps:
-            self._stage.fetch(step, forward=True)
-            self._timeline.hold(ACTIVATIONS, self._bytes(step.saved_bytes))
-            self._timeline.spike(WORK, self._bytes(step.work))
-            if step.keeps_weight:
-                self._stage.save(step)
-            self._stage.release(step, forward=True)
-
-    def _step_back(self, step: ModuleCall) -> None:
+    def _call_back(self, call: ModuleCall) -> None:
         timeline = self._timeline
-        self._stage.fetch(step, forward=False)
-        gradients = step.gradients
+        self._stage.fetch(call, forward=False)
+        gradients = call.gradients
         for parameter in gradients:
-            timeline.hold(NEW_GRADIENT, self._e * parameter.elements)
-        timeline.spike(ACTIVATION_GRADIENTS, self._bytes(step.back))
-        timeline.free_all(TIED_GRADIENT if gradients else "nothing")
+            timeline.hold(NEW_GRADIENT, self._e, parameter.elements)
+        timeline.spike(ACTIVATION_GRADIENTS, self._tokens, call.back)
+        if gradients:
+            timeline.free_all(TIED_GRADIENT)
         for parameter in gradients:
             self._stage.ready(parameter)
-        timeline.free(ACTIVATIONS, self._bytes(step.saved_bytes))
-        if step.keeps_weight:
-            self._stage.unsave(step)
-        self._stage.release(step, forward=False)
+        timeline.free(self._activations, self._tokens, call.saved_bytes)
+        if call.keeps_weight:
+            self._stage.unsave(call)
+        self._stage.release(call, forward=False)
 
     def _gradient(self, parameter: Parameter) -> None:
-        self._timeline.hold(NEW_GRADIENT, self._e * parameter.elements)
+        self._timeline.hold(NEW_GRADIENT, self._e, parameter.elements)
         self._stage.ready(parameter)
 
     def _head_and_loss(self) -> None:
@@ -153,27 +179,29 @@ class Replay:
         assert self._model_calls is not None
         assert self._sizes is not None
         timeline, head, e = self._timeline, self._model_calls.head, self._e
-        logits = self._bytes(self._sizes.vocabulary)
+        logits = self._tokens * self._sizes.vocabulary
         if self._chunked:
             self._chunked_head(head)
             return
         self._stage.fetch(head, forward=True)
-        timeline.hold(ACTIVATIONS, self._bytes(head.saved_bytes))
-        capped = e * logits if self._model_calls.capped else 0
-        timeline.hold(LOGITS, e * logits + capped)
+        timeline.hold(self._activations, self._tokens, head.saved_bytes)
+        timeline.hold(LOGITS, e, logits)
+        timeline.hold(CAPPED_LOGITS, e, logits if self._model_calls.capped else 0)
         self._stage.release(head, forward=True)
-        cast = 4 * logits if e != 4 else 0
-        timeline.hold(LOGITS, cast)
+        is_cast = e != 4
+        timeline.hold(FP32_LOGITS, 4, logits if is_cast else 0)
         timeline.enter("loss")
-        timeline.hold(LOGITS, 4 * logits)
-        timeline.free(LOGITS, cast + e * logits)
-        timeline.enter("backward")
-        timeline.hold(LOGITS, 8 * logits)
-        timeline.free(LOGITS, 8 * logits)
-        timeline.hold(LOGITS, cast and e * logits)
-        timeline.free(LOGITS, cast)
-        self._head_back(head)
+        timeline.hold(LOG_SOFTMAX, 4, logits)
+        timeline.free_all(FP32_LOGITS)
         timeline.free_all(LOGITS)
+        timeline.enter("backward")
+        timeline.spike(FP32_LOGIT_GRADIENTS, 4, 2 * logits)
+        if is_cast:
+            timeline.hold(LOGIT_GRADIENTS, e, logits)
+            timeline.free_all(LOG_SOFTMAX)
+        self._head_back(head)
+        for kind in (CAPPED_LOGITS, LOG_SOFTMAX, LOGIT_GRADIENTS):
+            timeline.free_all(kind)
 
     def _head_back(self, head: ModuleCall) -> None:
         """A tied matrix's gradient waits for that of the embedding."""
@@ -181,12 +209,12 @@ class Replay:
         self._stage.fetch(head, forward=False)
         tied = self._is_tied(head)
         for parameter in head.gradients:
-            timeline.hold(TIED_GRADIENT if tied else NEW_GRADIENT, self._e * parameter.elements)
-        timeline.spike(ACTIVATION_GRADIENTS, self._bytes(head.back))
+            timeline.hold(TIED_GRADIENT if tied else NEW_GRADIENT, self._e, parameter.elements)
+        timeline.spike(ACTIVATION_GRADIENTS, self._tokens, head.back)
         if not tied:
             for parameter in head.gradients:
                 self._stage.ready(parameter)
-        timeline.free(ACTIVATIONS, self._bytes(head.saved_bytes))
+        timeline.free(self._activations, self._tokens, head.saved_bytes)
         self._stage.release(head, forward=False)
 
     def _chunked_head(self, head: ModuleCall) -> None:
@@ -195,20 +223,30 @@ class Replay:
         timeline = self._timeline
         self._stage.fetch(head, forward=True)
         timeline.enter("loss")
-        gradient = sum(self._e * parameter.elements for parameter in head.gradients)
-        chunks = max(1, -(-self._sizes.vocabulary // self._sizes.h))
-        timeline.hold(LOGITS, self._bytes(self._e * self._sizes.h) + gradient)
-        timeline.spike(LOGITS, self._bytes((self._e + 8) * self._sizes.vocabulary) // chunks)
-        timeline.enter("backward")
         tied = self._is_tied(head)
-        timeline.free(LOGITS, gradient)
         for parameter in head.gradients:
-            timeline.hold(TIED_GRADIENT if tied else NEW_GRADIENT, self._e * parameter.elements)
-            if not tied:
+            timeline.hold(TIED_GRADIENT if tied else NEW_GRADIENT, self._e, parameter.elements)
+        timeline.hold(ACTIVATION_GRADIENTS, self._tokens, self._e * self._sizes.h)
+        chunks = max(1, -(-self._sizes.vocabulary // self._sizes.h))
+        timeline.spike(LOGIT_CHUNK, self._e + 8, self._tokens * self._sizes.vocabulary // chunks)
+        timeline.enter("backward")
+        if not tied:
+            for parameter in head.gradients:
                 self._stage.ready(parameter)
-        timeline.free_all(LOGITS)
+        timeline.free_all(ACTIVATION_GRADIENTS)
         self._stage.release(head, forward=True)
 
     def _is_tied(self, head: ModuleCall) -> bool:
         assert self._model_calls is not None
-        return any(step.module == head.module for step in self._model_calls.blocks[0].steps)
+        return any(call.module == head.module for call in self._model_calls.blocks[0].calls)
+
+
+def _activations(model_calls: ModelCalls) -> TermKind:
+    """With the formula of the first layer; the others are like it, or of another sort."""
+    layers = [block for block in model_calls.blocks if block.is_layer]
+    parts = [part.symbols for call in layers[0].calls for part in call.saved] if layers else []
+    return replace(
+        ACTIVATIONS,
+        count=f"(L·({' + '.join(parts)}) + final norm)",
+        certainty="modelled" if model_calls.known else "guess",
+    )

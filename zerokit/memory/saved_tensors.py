@@ -1,8 +1,9 @@
 """What autograd saves of the parts of a transformer's layer, per token, in transformers 5.23.
 
-Every function gives the steps of one part in the order of their calls. The letters are those of
-:class:`~zerokit.memory.sizes.Sizes`. Tensors that two operations save count once, with the first that has to
-keep them: the input of a linear layer is kept only if its weight, or an adapter on it, is trained.
+Every function gives the calls of one part in their order. The letters are those of
+:class:`~zerokit.memory.sizes.Sizes`; what is none of these is a number. Tensors that two operations save
+count once, with the first that has to keep them: the input of a linear layer is kept only if its weight, or
+an adapter on it, is trained.
 
 Source: saved tensors of transformers' modeling files; tests count them.
 """
@@ -42,30 +43,26 @@ class Module:
         return any(parameter.adapter for parameter in self.parameters)
 
 
-def norm_step(
+def norm_call(
     sizes: Sizes, module: Module, kind: Norm, *, width: int, letter: str, rows: int = 1
 ) -> ModuleCall:
     """One normalisation of `width` numbers per token, in `rows` rows."""
     e = sizes.e
     if kind == "layer":
-        return ModuleCall(
-            module.name,
-            module.parameters,
-            (Saved(f"e·{letter} + 8", e * width + 8 * rows),),
-            back=e * 2 * width,
-        )
-    saved = [Saved(f"4{letter} + 4", 4 * width + 4 * rows)]
+        saved = [Saved(f"e·{letter} + {8 * rows}", e * width + 8 * rows)]
+        return ModuleCall(module.name, module.parameters, tuple(saved), back=e * 2 * width)
+    saved = [Saved(f"4{letter} + {4 * rows}", 4 * width + 4 * rows)]
     if module.trains:
         saved.append(Saved(f"4{letter}", 4 * width) if kind == "gemma" else Saved(f"e·{letter}", e * width))
     casts = 4 if e == 2 else 0
     return ModuleCall(module.name, module.parameters, tuple(saved), work=4 * width, back=(12 + casts) * width)
 
 
-def linear_steps(
+def linear_calls(
     modules: Sequence[Module], sizes: Sizes, *, inputs: int, outputs: Sequence[int], letter: str, kept: bool
 ) -> list[ModuleCall]:
     """Linear layers that share one input, which the first that needs it saves unless it is `kept` anyway."""
-    steps = []
+    calls = []
     for module, width in zip(modules, outputs, strict=True):
         saved = []
         if module.trains and not kept:
@@ -74,12 +71,12 @@ def linear_steps(
         adapters = [parameter for parameter in module.parameters if parameter.adapter]
         if adapters:
             rank = adapters[0].elements // inputs
-            saved.append(Saved("e·r", sizes.e * rank))
+            saved.append(Saved(f"e·{rank}", sizes.e * rank))
         traffic = sizes.e * (inputs + width)
-        steps.append(
+        calls.append(
             ModuleCall(module.name, module.parameters, tuple(saved), work=sizes.e * width, back=traffic)
         )
-    return steps
+    return calls
 
 
 def attention_core(
@@ -138,16 +135,21 @@ def _softmax(sizes: Sizes, dropout: bool) -> Saved:
 
 
 def gated_mlp(
-    sizes: Sizes, *, up: Sequence[Module], down: Module, width: int, letter: str = "f", kept: bool = False
+    sizes: Sizes, *, up: Sequence[Module], down: Module, width: int, kept: bool = False
 ) -> list[ModuleCall]:
     """Gate, up and down: down(act(gate(x))·up(x)); gate and up may be one. `kept`: x is saved already."""
-    e, f = sizes.e, width
+    e, f, letter = sizes.e, width, _width_letter(sizes, width)
     outputs = [2 * f] if len(up) == 1 else [f, f]
-    steps = linear_steps(up, sizes, inputs=sizes.h, outputs=outputs, letter="h", kept=kept)
+    calls = linear_calls(up, sizes, inputs=sizes.h, outputs=outputs, letter="h", kept=kept)
     saved = Saved(f"3e·{letter}", 3 * e * f)
-    steps.append(ModuleCall("", (), (saved,), work=e * f, back=3 * e * f))
-    steps += linear_steps([down], sizes, inputs=f, outputs=[sizes.h], letter=letter, kept=False)
-    return steps
+    calls.append(ModuleCall("", (), (saved,), work=e * f, back=3 * e * f))
+    calls += linear_calls([down], sizes, inputs=f, outputs=[sizes.h], letter=letter, kept=False)
+    return calls
+
+
+def _width_letter(sizes: Sizes, width: int) -> str:
+    """Experts are of another width than f, and shared experts of a third."""
+    return "f" if width == sizes.f else str(width)
 
 
 def plain_mlp(
@@ -155,26 +157,26 @@ def plain_mlp(
 ) -> list[ModuleCall]:
     """Two linear layers with an activation between them. `kept`: their input is saved already."""
     e, f = sizes.e, sizes.f
-    steps = linear_steps([up], sizes, inputs=sizes.h, outputs=[f], letter="h", kept=kept)
+    calls = linear_calls([up], sizes, inputs=sizes.h, outputs=[f], letter="h", kept=kept)
     if activation == "relu":
-        steps.append(ModuleCall("", (), (Saved("e·f", e * f),), work=e * f, back=e * f))
+        calls.append(ModuleCall("", (), (Saved("e·f", e * f),), work=e * f, back=e * f))
         kept = True
     elif activation == "gelu_new":
-        steps.append(ModuleCall("", (), (Saved("4e·f", 4 * e * f),), work=3 * e * f, back=4 * e * f))
+        calls.append(ModuleCall("", (), (Saved("4e·f", 4 * e * f),), work=3 * e * f, back=4 * e * f))
         kept = False
     else:
-        steps.append(ModuleCall("", (), (Saved("e·f", e * f),), work=e * f, back=e * f))
+        calls.append(ModuleCall("", (), (Saved("e·f", e * f),), work=e * f, back=e * f))
         kept = False
-    steps += linear_steps([down], sizes, inputs=f, outputs=[sizes.h], letter="f", kept=kept)
-    return steps
+    calls += linear_calls([down], sizes, inputs=f, outputs=[sizes.h], letter="f", kept=kept)
+    return calls
 
 
-def dropout_step(sizes: Sizes, letter: str = "h") -> ModuleCall:
+def dropout_call(sizes: Sizes, letter: str = "h") -> ModuleCall:
     """A mask of one byte per element."""
     return ModuleCall("", (), (Saved(letter, sizes.h),), work=sizes.e * sizes.h, back=sizes.e * sizes.h)
 
 
-def expert_steps(
+def expert_calls(
     sizes: Sizes, *, router: Sequence[Module], experts: Module, width: int, chosen: int, count: int
 ) -> list[ModuleCall]:
     """A router and its gated experts, each token meeting `chosen` of `count`, routed evenly.
@@ -184,11 +186,11 @@ def expert_steps(
     """
     e, k, f, h = sizes.e, chosen, width, sizes.h
     saved = [
-        Saved("k·(e·h + 4e·f + e·h)", k * (2 * e * h + 4 * e * f)),
-        Saved("4n", 4 * count),
+        Saved(f"{k}·(2e·h + 4e·{_width_letter(sizes, f)})", k * (2 * e * h + 4 * e * f)),
+        Saved(f"{4 * count}", 4 * count),
     ]
-    steps = linear_steps(router, sizes, inputs=h, outputs=[count] * len(router), letter="h", kept=False)
-    steps.append(
+    calls = linear_calls(router, sizes, inputs=h, outputs=[count] * len(router), letter="h", kept=False)
+    calls.append(
         ModuleCall(
             experts.name,
             experts.parameters,
@@ -198,4 +200,4 @@ def expert_steps(
             keeps_weight=True,
         )
     )
-    return steps
+    return calls

@@ -28,11 +28,11 @@ class Settings:
     parameter_bytes: int
     """e."""
     accumulation_bytes: int
-    """Of a gradient while it is accumulated (`grad_accum_dtype`)."""
+    """g, of a gradient while it is accumulated (`grad_accum_dtype`)."""
     communication_bytes: int
-    """Of a gradient while it is reduced."""
+    """c, of a gradient while it is reduced."""
     master_bytes: int
-    """Of the optimizer's own copy of a parameter."""
+    """m, of the optimizer's own copy of a parameter."""
     wrapper: Wrapper
     optimizer: OptimizerFacts
     accumulation_steps: int
@@ -62,8 +62,13 @@ class Settings:
 
     @property
     def state_bytes(self) -> int:
-        """Of all states of one parameter, the master copy not counted."""
-        return round(self.optimizer.states * self.moment_bytes)
+        """k: of all states of one parameter, the master copy not counted."""
+        return self.optimizer.states * self.moment_bytes
+
+    @property
+    def temporary_bytes(self) -> int:
+        """t: of what the optimizer's step makes beside them, for one parameter."""
+        return self.optimizer.temporaries * self.moment_bytes
 
     @property
     def has_master(self) -> bool:

@@ -17,7 +17,7 @@ class Sizes:
     h: int
     """Hidden size."""
     f: int
-    """Width of the feed-forward layer; of one expert's in a mixture."""
+    """Width of the feed-forward layer, as the config has it."""
     q: int
     """Width of all queries."""
     kv: int

@@ -2,21 +2,62 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Protocol
 
 from zerokit.memory.allocator_blocks import block_bytes
 from zerokit.memory.layout import Layout, Parameter
 from zerokit.memory.module_calls import ModuleCall
 from zerokit.memory.settings import Settings
+from zerokit.memory.term import TermKind
 from zerokit.memory.timeline import Timeline
 
-GRADIENTS = "gradients"
-NEW_GRADIENT = "gradient being made"
-PARAMETERS = "parameters"
-OPTIMIZER_STATES = "optimizer states"
-STEP_GRADIENTS = "gradients in the optimizer's step"
-OPTIMIZER_STEP = "temporary tensors of the optimizer"
-FLAT_COPY = "flattened copy of gradients to reduce"
+ENGINE = "deepspeed/runtime/engine.py"
+_FUSED = "deepspeed/runtime/fp16/fused_optimizer.py"
+
+PARAMETERS = TermKind(
+    "parameters",
+    "parameters",
+    unit="e",
+    count="Φ",
+    source=f"{ENGINE} _configure_distributed_model",
+    certainty="exact",
+)
+ROUNDING = TermKind(
+    "rounding of parameters",
+    "parameters",
+    count="up to 1 MiB for each tensor of its own",
+    source="torch c10/cuda/CUDACachingAllocator.cpp",
+    certainty="modelled",
+)
+CLONES = TermKind(
+    "clones of parameters", "buffers", unit="e", count="2·Φₜ", source=f"{_FUSED} __init__", certainty="exact"
+)
+MASTER = TermKind(
+    "master weights", "optimizer_states", unit="m", count="Φₜ", source=f"{_FUSED} __init__", certainty="exact"
+)
+GRADIENTS = TermKind("gradients", "gradients", unit="e", count="Φₜ", source=ENGINE, certainty="exact")
+NEW_GRADIENT = TermKind(
+    "gradient being made", "gradients", unit="e", count="size", source="autograd", certainty="modelled"
+)
+FLAT_COPY = TermKind(
+    "flattened copy of gradients to reduce",
+    "buffers",
+    unit="e",
+    count="min(Φₜ, 5e8)",
+    source=f"{ENGINE} allreduce_bucket",
+    certainty="exact",
+)
+STEP_GRADIENTS = TermKind(
+    "gradients in the optimizer's step",
+    "gradients",
+    unit="m",
+    count="Φₜ",
+    source=f"{_FUSED} step",
+    certainty="exact",
+)
+CAST_GRADIENTS = replace(STEP_GRADIENTS, name="gradients cast one by one, to be flattened")
 
 ALLREDUCE_ELEMENTS = 500_000_000
 """Gradients that stage 0 flattens at a time: runtime/engine.py MEMORY_OPT_ALLREDUCE_SIZE, no key sets it."""
@@ -34,16 +75,16 @@ class Stage(Protocol):
     def begin_pass(self, *, boundary: bool) -> None:
         """A forward pass begins; at a boundary the optimizer steps after its backward pass."""
 
-    def fetch(self, step: ModuleCall, *, forward: bool) -> None:
+    def fetch(self, call: ModuleCall, *, forward: bool) -> None:
         """A module is about to run."""
 
-    def release(self, step: ModuleCall, *, forward: bool) -> None:
+    def release(self, call: ModuleCall, *, forward: bool) -> None:
         """A module has run."""
 
-    def save(self, step: ModuleCall) -> None:
+    def save(self, call: ModuleCall) -> None:
         """Autograd keeps the weight of a module that has run forward."""
 
-    def unsave(self, step: ModuleCall) -> None:
+    def unsave(self, call: ModuleCall) -> None:
         """Autograd gives it back."""
 
     def ready(self, parameter: Parameter) -> None:
@@ -62,6 +103,8 @@ class Unpartitioned:
     def __init__(self, timeline: Timeline, layout: Layout, settings: Settings) -> None:
         self._timeline, self._layout, self._settings = timeline, layout, settings
         self._made: set[int] = set()
+        self._moments = settings.optimizer.moments("Φₜ")
+        self._temporary = settings.optimizer.temporary("Φₜ")
 
     def start(self) -> None:
         """FP16_Optimizer clones and flattens the trained parameters, in `__init__` (fused_optimizer.py)."""
@@ -69,48 +112,44 @@ class Unpartitioned:
         e, trained = settings.parameter_bytes, self._layout.num_trainable
         # Parameters are tensors of their own unless the optimizer flattens them.
         flat = settings.wrapper == "fp16"
-        timeline.hold(
-            PARAMETERS,
-            sum(
-                e * one.elements if flat and one.trainable else block_bytes(e * one.elements)
-                for one in self._layout.parameters
-            ),
+        hold_parameters(
+            timeline, PARAMETERS, e, [one for one in self._layout.parameters if not (flat and one.trainable)]
         )
-        if settings.wrapper == "fp16":
-            timeline.spike("clones of parameters", 2 * e * trained)
-        if settings.has_master:
-            timeline.hold(OPTIMIZER_STATES, settings.master_bytes * trained)
-            timeline.spike(OPTIMIZER_STEP, settings.master_bytes * trained)
+        if flat:
+            timeline.hold(PARAMETERS, e, trained)
+            timeline.spike(CLONES, e, 2 * trained)
         if settings.has_master:
             # The first step is run at once, with gradients of zeros.
+            timeline.hold(MASTER, settings.master_bytes, trained)
+            timeline.hold(STEP_GRADIENTS, settings.master_bytes, trained)
             self._hold_states()
-            extra = settings.optimizer.step * settings.moment_bytes
-            timeline.spike(OPTIMIZER_STEP, round((settings.master_bytes + extra) * trained))
+            timeline.spike(self._temporary, settings.temporary_bytes, trained)
+            timeline.free_all(STEP_GRADIENTS)
 
     def make_states(self) -> None:
         if not self._settings.has_master:
             self._hold_states()
 
     def _hold_states(self) -> None:
-        self._timeline.hold(OPTIMIZER_STATES, self._settings.state_bytes * self._layout.num_trainable)
+        self._timeline.hold(self._moments, self._settings.state_bytes, self._layout.num_trainable)
 
     def begin_pass(self, *, boundary: bool) -> None: ...
 
-    def fetch(self, step: ModuleCall, *, forward: bool) -> None: ...
+    def fetch(self, call: ModuleCall, *, forward: bool) -> None: ...
 
-    def release(self, step: ModuleCall, *, forward: bool) -> None: ...
+    def release(self, call: ModuleCall, *, forward: bool) -> None: ...
 
-    def save(self, step: ModuleCall) -> None: ...
+    def save(self, call: ModuleCall) -> None: ...
 
-    def unsave(self, step: ModuleCall) -> None: ...
+    def unsave(self, call: ModuleCall) -> None: ...
 
     def ready(self, parameter: Parameter) -> None:
         """Kept, or added to what is kept and freed."""
-        number = self._settings.parameter_bytes * parameter.elements
-        self._timeline.free(NEW_GRADIENT, number)
+        e = self._settings.parameter_bytes
+        self._timeline.free(NEW_GRADIENT, e, parameter.elements)
         if id(parameter) not in self._made:
             self._made.add(id(parameter))
-            self._timeline.hold(GRADIENTS, number)
+            self._timeline.hold(GRADIENTS, e, parameter.elements)
 
     def end_backward(self, *, boundary: bool) -> None:
         """The engine flattens and reduces up to the first gradient that passes 5e8 elements."""
@@ -119,21 +158,27 @@ class Unpartitioned:
         numbers = [parameter.elements for parameter in self._layout.trainable]
         for group in _groups(numbers, ALLREDUCE_ELEMENTS):
             if len(group) > 1:
-                self._timeline.spike(FLAT_COPY, self._settings.parameter_bytes * sum(group))
+                self._timeline.spike(FLAT_COPY, self._settings.parameter_bytes, sum(group))
 
     def step(self) -> None:
         timeline, settings = self._timeline, self._settings
         trained = self._layout.num_trainable
+        if settings.has_master:
+            timeline.hold(STEP_GRADIENTS, settings.master_bytes, trained)
         if settings.wrapper == "fp16":
-            timeline.spike(STEP_GRADIENTS, 2 * settings.master_bytes * trained)
-        held = settings.master_bytes * trained if settings.has_master else 0
-        if settings.wrapper == "fp16":
+            timeline.spike(CAST_GRADIENTS, settings.master_bytes, trained)
             timeline.free_all(GRADIENTS)
-        timeline.hold(STEP_GRADIENTS, held)
-        timeline.spike(OPTIMIZER_STEP, round(settings.optimizer.step * settings.moment_bytes * trained))
+        timeline.spike(self._temporary, settings.temporary_bytes, trained)
         timeline.free_all(STEP_GRADIENTS)
         timeline.free_all(GRADIENTS)
         self._made.clear()
+
+
+def hold_parameters(timeline: Timeline, kind: TermKind, e: int, parameters: Iterable[Parameter]) -> None:
+    """Tensors of their own, in blocks of torch's allocator."""
+    for one in parameters:
+        timeline.hold(kind, e, one.elements)
+        timeline.hold(ROUNDING, 1, block_bytes(e * one.elements) - e * one.elements)
 
 
 def _groups(numbers: list[int], most: int) -> list[list[int]]:

@@ -5,30 +5,82 @@ Source: deepspeed/runtime/zero/stage_1_and_2.py, whose methods are named below.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from zerokit.memory.allocator_blocks import block_bytes
+from zerokit.memory import stage
 from zerokit.memory.layout import Layout, Parameter
 from zerokit.memory.model_states import ceil_div
 from zerokit.memory.module_calls import ModuleCall
 from zerokit.memory.settings import Settings
-from zerokit.memory.stage import (
-    FLAT_COPY,
-    GRADIENTS,
-    NEW_GRADIENT,
-    OPTIMIZER_STATES,
-    OPTIMIZER_STEP,
-    PARAMETERS,
-    STEP_GRADIENTS,
-)
+from zerokit.memory.stage import FLAT_COPY, NEW_GRADIENT, hold_parameters
+from zerokit.memory.term import TermKind
 from zerokit.memory.timeline import Timeline
 
-REDUCE_BUCKET = "reduce bucket"
-NORM = "fp64 copy for the gradient norm"
-OFFLOAD_BUFFER = "buffer for offloaded gradients"
-FLAT = "flat copy of the parameters"
-FIRST_STATES = "states of the optimizer before it is divided"
-COMPACT = "fp32 gradient partition"
+STAGE_1_2 = "deepspeed/runtime/zero/stage_1_and_2.py"
+
+PARAMETERS = replace(stage.PARAMETERS, source=f"{STAGE_1_2} __init__")
+CLONES = replace(stage.CLONES, count="Φₜ/N", source=f"{STAGE_1_2} __init__")
+MASTER = replace(stage.MASTER, count="Φₜ/N", source=f"{STAGE_1_2} __init__")
+STEP_GRADIENTS = replace(stage.STEP_GRADIENTS, count="Φₜ/N", source=f"{STAGE_1_2} step")
+FLAT_GRADIENTS = TermKind(
+    "flat gradients before they are cast",
+    "gradients",
+    unit="e",
+    count="Φₜ/N",
+    source=f"{STAGE_1_2} step",
+    certainty="exact",
+)
+REDUCE_BUCKET = TermKind(
+    "reduce bucket", "buffers", unit="e", count="B", source=f"{STAGE_1_2} setup_buckets", certainty="exact"
+)
+COMMUNICATION_COPY = TermKind(
+    "gradients in the type they are reduced in",
+    "buffers",
+    unit="c",
+    count="elements in the bucket",
+    source=f"{STAGE_1_2} allreduce_bucket",
+    certainty="modelled",
+)
+NORM = TermKind(
+    "fp64 copy for the gradient norm",
+    "buffers",
+    unit="8",
+    count="largest gradient slice",
+    source=f"{STAGE_1_2} get_grad_norm_direct",
+    certainty="exact",
+)
+OFFLOAD_BUFFER = TermKind(
+    "buffer for offloaded gradients",
+    "buffers",
+    unit="e",
+    count="largest parameter",
+    source=f"{STAGE_1_2} __init__",
+    certainty="exact",
+)
+FLAT = TermKind(
+    "flat copy of the parameters",
+    "buffers",
+    unit="e",
+    count="Φₜ",
+    source=f"{STAGE_1_2} flatten_dense_tensors_aligned",
+    certainty="exact",
+)
+FIRST_STATES = TermKind(
+    "states of the optimizer before it is divided",
+    "optimizer_states",
+    unit="e",
+    count="Φₜ",
+    source=f"{stage.ENGINE} basic_optimizer, which is kept after {STAGE_1_2} has made another",
+    certainty="exact",
+)
+COMPACT = TermKind(
+    "fp32 gradient partition",
+    "gradients",
+    unit="g",
+    count="Φₜ/N",
+    source=f"{STAGE_1_2} _build_compact_grad_partition_buffer",
+    certainty="exact",
+)
 
 
 @dataclass(frozen=True)
@@ -88,6 +140,8 @@ class FlatPartitions:
         self._timeline, self._layout, self._settings, self._rank = timeline, layout, settings, rank
         self._slices = slices_of(layout, settings.world_size)
         self._e = settings.parameter_bytes
+        self._moments = settings.optimizer.moments("Φₜ/N")
+        self._temporary = settings.optimizer.temporary("Φₜ/N")
         self._own = [parameter for parameter in layout.trainable if rank in self._slices.ranks(parameter)]
         self._own_ids = {id(parameter) for parameter in self._own}
         self._kept_elements = sum(parameter.elements for parameter in self._own)
@@ -96,6 +150,24 @@ class FlatPartitions:
         self._in_bucket = 0
         self._holds_partition = False
         self._boundary = True
+        # Stage 1 makes an fp32 copy of each gradient in `grad_accum`.
+        letter = "g" if self._is_compact and settings.stage == 1 else "e"
+        self._gradient_bytes = settings.accumulation_bytes if letter == "g" else self._e
+        self._gradients = replace(
+            stage.GRADIENTS,
+            unit=letter,
+            count="Σ sizes waiting or kept",
+            source=f"{STAGE_1_2} copy_grads_in_partition",
+        )
+        self._buckets = 2 if settings.overlap_comm else 1
+        self._reduce_bucket = replace(REDUCE_BUCKET, unit=letter, count="2·B" if self._buckets == 2 else "B")
+        self._flat_copy = replace(
+            FLAT_COPY,
+            unit=letter,
+            count="elements in the bucket",
+            source=f"{STAGE_1_2} allreduce_bucket",
+            certainty="modelled",
+        )
 
     @property
     def partition(self) -> int:
@@ -116,64 +188,58 @@ class FlatPartitions:
         """Gradients go to one fp32 partition: `_use_compact_grad_partition_buffer`."""
         return self._settings.accumulation_bytes == 4 != self._e
 
-    @property
-    def _accumulator_bytes(self) -> int:
-        """Stage 1 makes an fp32 copy of each gradient in `grad_accum`."""
-        return 4 if self._is_compact and self._settings.stage == 1 else self._e
-
     def start(self) -> None:
         """`__init__`: flatten beside the model, clone the partition, one gradient of zeros."""
         timeline, settings, part = self._timeline, self._settings, self.partition
-        trained = self._layout.num_trainable
-        frozen = sum(
-            block_bytes(self._e * one.elements) for one in self._layout.parameters if not one.trainable
+        trained, master = self._layout.num_trainable, settings.master_bytes
+        hold_parameters(
+            timeline, PARAMETERS, self._e, [one for one in self._layout.parameters if not one.trainable]
         )
-        timeline.hold(PARAMETERS, frozen + self._e * trained)
-        flat = self._e * part * settings.world_size
-        timeline.spike(FLAT, flat)
-        timeline.hold(PARAMETERS, flat - self._e * trained)
-        timeline.spike(OPTIMIZER_STATES, (self._e + settings.master_bytes) * part)
+        timeline.hold(PARAMETERS, self._e, trained)
+        padded = part * settings.world_size
+        timeline.spike(FLAT, self._e, padded)
+        timeline.hold(PARAMETERS, self._e, padded - trained)
+        timeline.hold(MASTER, master, part)
+        timeline.spike(CLONES, self._e, part)
         if self._offloads:
+            timeline.free_all(MASTER)
             largest = max(parameter.elements for parameter in self._layout.trainable)
-            timeline.hold(OFFLOAD_BUFFER, self._e * largest)
+            timeline.hold(OFFLOAD_BUFFER, self._e, largest)
             return
-        timeline.hold(OPTIMIZER_STATES, settings.master_bytes * part)
-        timeline.spike(STEP_GRADIENTS, settings.master_bytes * part)
+        timeline.spike(STEP_GRADIENTS, master, part)
         if settings.optimizer.at_construction:
             self._hold_states()
             if self._engine_makes_optimizer:
-                timeline.hold(FIRST_STATES, self._e * trained)
+                timeline.hold(FIRST_STATES, self._e, trained)
 
     def make_states(self) -> None:
         if not self._offloads and not self._settings.optimizer.at_construction:
             self._hold_states()
 
     def _hold_states(self) -> None:
-        self._timeline.hold(OPTIMIZER_STATES, self._settings.state_bytes * self.partition)
+        self._timeline.hold(self._moments, self._settings.state_bytes, self.partition)
 
     def begin_pass(self, *, boundary: bool) -> None:
         """Stage 1 reduces at the boundary only: `reduce_ready_partitions_and_remove_grads`."""
         self._boundary = boundary
 
-    def fetch(self, step: ModuleCall, *, forward: bool) -> None: ...
+    def fetch(self, call: ModuleCall, *, forward: bool) -> None: ...
 
-    def release(self, step: ModuleCall, *, forward: bool) -> None: ...
+    def release(self, call: ModuleCall, *, forward: bool) -> None: ...
 
-    def save(self, step: ModuleCall) -> None: ...
+    def save(self, call: ModuleCall) -> None: ...
 
-    def unsave(self, step: ModuleCall) -> None: ...
+    def unsave(self, call: ModuleCall) -> None: ...
 
     def ready(self, parameter: Parameter) -> None:
         """`process_gradients`, called by a hook."""
-        number = self._e * parameter.elements
-        self._timeline.free(NEW_GRADIENT, number)
-        if not self._timeline.held.get(REDUCE_BUCKET):
-            buffers = 2 if self._settings.overlap_comm else 1
-            bucket = buffers * self._accumulator_bytes * self._settings.reduce_bucket
-            self._timeline.hold(REDUCE_BUCKET, bucket)
+        self._timeline.free(NEW_GRADIENT, self._e, parameter.elements)
+        if not self._timeline.bytes_of(self._reduce_bucket):
+            elements = self._buckets * self._settings.reduce_bucket
+            self._timeline.hold(self._reduce_bucket, self._gradient_bytes, elements)
         if id(parameter) not in self._waiting:
             self._waiting[id(parameter)] = parameter
-            self._timeline.hold(GRADIENTS, self._accumulator_bytes * parameter.elements)
+            self._timeline.hold(self._gradients, self._gradient_bytes, parameter.elements)
         if self._reduces_at_once:
             self._to_bucket(parameter)
 
@@ -190,16 +256,16 @@ class FlatPartitions:
     def _drop(self, parameter: Parameter) -> None:
         """Free a gradient's own storage."""
         if self._waiting.pop(id(parameter), None) is not None:
-            self._timeline.free(GRADIENTS, self._accumulator_bytes * parameter.elements)
+            self._timeline.free(self._gradients, self._gradient_bytes, parameter.elements)
 
     def _reduce(self) -> None:
         """`reduce_ipg_grads`: flatten the slices of the bucket, reduce, keep this rank's gradients."""
         for count, elements in self._reduced_together():
             if count > 1:
-                number = self._accumulator_bytes * elements
-                if self._settings.communication_bytes > self._accumulator_bytes:
-                    number += self._settings.communication_bytes * elements
-                self._timeline.spike(FLAT_COPY, number)
+                self._timeline.hold(self._flat_copy, self._gradient_bytes, elements)
+                if self._settings.communication_bytes > self._gradient_bytes:
+                    self._timeline.spike(COMMUNICATION_COPY, self._settings.communication_bytes, elements)
+                self._timeline.free_all(self._flat_copy)
         for parameter in self._bucket:
             if id(parameter) in self._own_ids:
                 self._keep(parameter)
@@ -232,14 +298,14 @@ class FlatPartitions:
         if self._is_compact:
             if not self._holds_partition:
                 self._holds_partition = True
-                timeline.hold(COMPACT, 4 * self.partition)
+                timeline.hold(COMPACT, self._settings.accumulation_bytes, self.partition)
         elif self._offloads:
             pass
         elif not self._holds_partition:
             self._holds_partition = True
-            timeline.hold(GRADIENTS, self._e * self._kept_elements)
+            timeline.hold(self._gradients, self._e, self._kept_elements)
         if self._offloads:
-            timeline.spike(NORM, 8 * part)
+            timeline.spike(NORM, 8, part)
 
     def end_backward(self, *, boundary: bool) -> None:
         """`independent_gradient_partition_epilogue`, for stage 1 at the boundary only."""
@@ -252,39 +318,35 @@ class FlatPartitions:
                     self._to_bucket(parameter)
         if self._bucket:
             self._reduce()
-        timeline.free_all(REDUCE_BUCKET)
+        timeline.free_all(self._reduce_bucket)
+        self._waiting.clear()
         if self._is_compact or self._offloads:
-            self._free_gradients(0)
+            timeline.free_all(self._gradients)
             return
         # Of the second micro-batch on, these gradients are added to those that are kept, and freed.
         self._holds_partition = False
-        kept = self._e * self._kept_elements
-        self._free_gradients(kept)
-
-    def _free_gradients(self, kept: int) -> None:
-        self._waiting.clear()
-        surplus = self._timeline.held.get(GRADIENTS, 0) - kept
-        if surplus > 0:
-            self._timeline.free(GRADIENTS, surplus)
+        surplus = timeline.bytes_of(self._gradients) // self._e - self._kept_elements
+        timeline.free(self._gradients, self._e, max(0, surplus))
 
     def step(self) -> None:
         """`step`: the norm gradient by gradient, then flatten, cast, and run the optimizer."""
         timeline, settings, part = self._timeline, self._settings, self.partition
         self._holds_partition = False
         if self._offloads:
-            timeline.free_all(GRADIENTS)
+            timeline.free_all(self._gradients)
             timeline.free_all(COMPACT)
             return
         largest = max((self._slices.part(parameter, self._rank) for parameter in self._own), default=0)
-        timeline.spike(NORM, 8 * largest)
-        cast = settings.master_bytes if self._is_compact or self._e != settings.master_bytes else 0
+        timeline.spike(NORM, 8, largest)
         if self._is_compact:
-            timeline.hold(STEP_GRADIENTS, 4 * part)
+            kind = replace(STEP_GRADIENTS, unit="g")
+            timeline.hold(kind, settings.accumulation_bytes, part)
         else:
-            flattened = self._e * part if len(self._own) > 1 else 0
-            timeline.spike(STEP_GRADIENTS, flattened + cast * part)
-            timeline.hold(STEP_GRADIENTS, settings.master_bytes * part)
-        timeline.free_all(GRADIENTS)
+            kind = STEP_GRADIENTS
+            timeline.hold(kind, settings.master_bytes, part)
+            if len(self._own) > 1 and self._e != settings.master_bytes:
+                timeline.spike(FLAT_GRADIENTS, self._e, part)
+        timeline.free_all(self._gradients)
         timeline.free_all(COMPACT)
-        timeline.spike(OPTIMIZER_STEP, round(settings.optimizer.step * settings.moment_bytes * part))
-        timeline.free_all(STEP_GRADIENTS)
+        timeline.spike(self._temporary, settings.temporary_bytes, part)
+        timeline.free_all(kind)

@@ -5,21 +5,39 @@ Source: deepspeed/runtime/bf16_optimizer.py, chosen by `DeepSpeedEngine._do_opti
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from zerokit.memory import stage, stage_1_2
 from zerokit.memory.layout import Layout, Parameter
 from zerokit.memory.module_calls import ModuleCall
 from zerokit.memory.settings import Settings
-from zerokit.memory.stage import (
-    GRADIENTS,
-    NEW_GRADIENT,
-    OPTIMIZER_STATES,
-    OPTIMIZER_STEP,
-    PARAMETERS,
-)
-from zerokit.memory.stage_1_2 import FLAT, NORM, slices_of
+from zerokit.memory.stage import GRADIENTS, NEW_GRADIENT
+from zerokit.memory.stage_1_2 import FLAT, slices_of
+from zerokit.memory.term import TermKind
 from zerokit.memory.timeline import Timeline
 
-WHOLE_GRADIENTS = "fp32 gradients of the whole model"
-CAST = "fp32 copy of a gradient"
+_BF16 = "deepspeed/runtime/bf16_optimizer.py"
+
+PARAMETERS = replace(stage.PARAMETERS, source=f"{_BF16} _setup_for_real_optimizer")
+CLONES = replace(stage_1_2.CLONES, source=f"{_BF16} _setup_for_real_optimizer")
+MASTER = replace(stage_1_2.MASTER, source=f"{_BF16} _setup_for_real_optimizer")
+NORM = replace(stage_1_2.NORM, count="largest parameter", source=f"{_BF16} step")
+WHOLE_GRADIENTS = TermKind(
+    "fp32 gradients of the whole model",
+    "gradients",
+    unit="g",
+    count="Φₜ",
+    source=f"{_BF16} _setup_for_real_optimizer",
+    certainty="exact",
+)
+CAST = TermKind(
+    "fp32 copy of a gradient",
+    "gradients",
+    unit="g",
+    count="largest parameter",
+    source=f"{_BF16} _update_hp_grad",
+    certainty="exact",
+)
 
 
 class WholeGradients:
@@ -33,46 +51,47 @@ class WholeGradients:
     def start(self) -> None:
         """`_setup_for_real_optimizer`."""
         timeline, settings, e = self._timeline, self._settings, self._settings.parameter_bytes
-        flat = self.partition * settings.world_size
-        timeline.hold(PARAMETERS, e * self._layout.num_parameters)
-        timeline.spike(FLAT, e * flat)
-        timeline.hold(PARAMETERS, e * (flat - self._layout.num_trainable))
-        timeline.spike(OPTIMIZER_STATES, (e + settings.master_bytes) * self.partition)
-        timeline.hold(OPTIMIZER_STATES, settings.master_bytes * self.partition)
-        timeline.hold(WHOLE_GRADIENTS, settings.accumulation_bytes * flat)
+        padded = self.partition * settings.world_size
+        timeline.hold(PARAMETERS, e, self._layout.num_parameters)
+        timeline.spike(FLAT, e, padded)
+        timeline.hold(PARAMETERS, e, padded - self._layout.num_trainable)
+        timeline.hold(MASTER, settings.master_bytes, self.partition)
+        timeline.spike(CLONES, e, self.partition)
+        timeline.hold(WHOLE_GRADIENTS, settings.accumulation_bytes, padded)
 
     def make_states(self) -> None:
-        self._timeline.hold(OPTIMIZER_STATES, self._settings.state_bytes * self.partition)
+        moments = self._settings.optimizer.moments("Φₜ/N")
+        self._timeline.hold(moments, self._settings.state_bytes, self.partition)
 
     def begin_pass(self, *, boundary: bool) -> None: ...
 
-    def fetch(self, step: ModuleCall, *, forward: bool) -> None: ...
+    def fetch(self, call: ModuleCall, *, forward: bool) -> None: ...
 
-    def release(self, step: ModuleCall, *, forward: bool) -> None: ...
+    def release(self, call: ModuleCall, *, forward: bool) -> None: ...
 
-    def save(self, step: ModuleCall) -> None: ...
+    def save(self, call: ModuleCall) -> None: ...
 
-    def unsave(self, step: ModuleCall) -> None: ...
+    def unsave(self, call: ModuleCall) -> None: ...
 
     def ready(self, parameter: Parameter) -> None:
         """Of the second micro-batch on, added to the one that is kept and set to zero in between."""
-        number = self._settings.parameter_bytes * parameter.elements
-        self._timeline.free(NEW_GRADIENT, number)
+        e = self._settings.parameter_bytes
+        self._timeline.free(NEW_GRADIENT, e, parameter.elements)
         if id(parameter) not in self._made:
             self._made.add(id(parameter))
-            self._timeline.hold(GRADIENTS, number)
+            self._timeline.hold(GRADIENTS, e, parameter.elements)
 
     def end_backward(self, *, boundary: bool) -> None:
         """`update_hp_grads` casts one gradient after the other; the flat fp32 buffer is reduced as it is."""
-        self._timeline.spike(CAST, self._settings.accumulation_bytes * self._largest)
+        self._timeline.spike(CAST, self._settings.accumulation_bytes, self._largest)
 
     @property
     def _largest(self) -> int:
         return max((one.elements for one in self._layout.trainable), default=0)
 
     def step(self) -> None:
-        self._timeline.spike(NORM, 8 * self._largest)
-        temporary = self._settings.optimizer.step * self._settings.moment_bytes * self.partition
-        self._timeline.spike(OPTIMIZER_STEP, round(temporary))
+        self._timeline.spike(NORM, 8, self._largest)
+        temporary = self._settings.optimizer.temporary("Φₜ/N")
+        self._timeline.spike(temporary, self._settings.temporary_bytes, self.partition)
         self._timeline.free_all(GRADIENTS)
         self._made.clear()

@@ -6,27 +6,68 @@ Source: deepspeed/runtime/zero/stage3.py, whose methods are named below.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from zerokit.memory.coordinator import Call, Coordinator
+from zerokit.memory import stage, stage_1_2
+from zerokit.memory.coordinator import PARTITION, Coordinator, Submodule
 from zerokit.memory.layout import Layout, Parameter
 from zerokit.memory.model_states import ceil_div
 from zerokit.memory.module_calls import ModuleCall
 from zerokit.memory.settings import Settings
-from zerokit.memory.stage import (
-    FLAT_COPY,
-    GRADIENTS,
-    NEW_GRADIENT,
-    OPTIMIZER_STATES,
-    OPTIMIZER_STEP,
-    PARAMETERS,
-    STEP_GRADIENTS,
-)
-from zerokit.memory.stage_1_2 import NORM, REDUCE_BUCKET
+from zerokit.memory.stage import NEW_GRADIENT
+from zerokit.memory.term import TermKind
 from zerokit.memory.timeline import Timeline
 
-PERSISTENT = "persistent parameters"
-OVERFLOW = "test for overflow"
-OFFLOADED_GRADIENTS = "gradient shards on their way to the host"
+STAGE_3 = "deepspeed/runtime/zero/stage3.py"
+
+PARAMETERS = replace(stage.PARAMETERS, count="Σ⌈size/N⌉", source=f"{PARTITION} Init._partition_param")
+UNDIVIDED = replace(PARAMETERS, name="a parameter before it is divided", count="2·largest parameter")
+PERSISTENT = TermKind(
+    "persistent parameters",
+    "parameters",
+    unit="e",
+    count="Σ sizes up to the persistence threshold",
+    source="deepspeed/runtime/zero/parameter_offload.py mark_persistent_parameters",
+    certainty="exact",
+)
+MASTER = replace(stage.MASTER, count="Σ⌈size/N⌉", source=f"{STAGE_3} _create_fp32_partitions")
+CLONES = replace(
+    stage.CLONES, unit="m", count="largest sub-group", source=f"{STAGE_3} _create_fp32_partitions"
+)
+GRADIENTS = replace(
+    stage.GRADIENTS, unit="g", count="Σ⌈size/N⌉", source=f"{STAGE_3} _setup_for_real_optimizer"
+)
+REDUCE_BUCKET = replace(stage_1_2.REDUCE_BUCKET, unit="c", source=f"{STAGE_3} _setup_for_real_optimizer")
+FLAT_COPY = replace(
+    stage.FLAT_COPY,
+    unit="c",
+    count="Σ sizes in the bucket",
+    source="deepspeed/runtime/comm/coalesced_collectives.py reduce_scatter_coalesced",
+    certainty="modelled",
+)
+OFFLOADED_GRADIENTS = TermKind(
+    "gradient shards on their way to the host",
+    "gradients",
+    unit="g",
+    count="Σ⌈size/N⌉ in the bucket",
+    source=f"{STAGE_3} partition_grads",
+    certainty="modelled",
+)
+CAST_SHARDS = replace(OFFLOADED_GRADIENTS, name="gradient shards in the master weights' type", unit="m")
+OVERFLOW = TermKind(
+    "test for overflow",
+    "buffers",
+    unit="g + 1",
+    count="Σ⌈size/N⌉",
+    source=f"{STAGE_3} has_overflow",
+    certainty="exact",
+)
+NORM = replace(stage_1_2.NORM, count="largest shard", source=f"{STAGE_3} get_grad_norm_direct")
+STEP_GRADIENTS = replace(
+    stage.STEP_GRADIENTS, count="sub-group", source=f"{STAGE_3} _prepare_fp32_grad_for_sub_group"
+)
+FLAT_GRADIENTS = replace(stage_1_2.FLAT_GRADIENTS, unit="g", count="sub-group", source=STEP_GRADIENTS.source)
+
 _NORM_PIECE = 250_000_000
 """Elements: `_constant_buffered_norm2`."""
 
@@ -52,15 +93,19 @@ def sub_groups(layout: Layout, settings: Settings) -> list[list[int]]:
 class Partitioned:
     """One rank of stage 3."""
 
-    def __init__(self, timeline: Timeline, layout: Layout, settings: Settings, calls: Sequence[Call]) -> None:
+    def __init__(
+        self, timeline: Timeline, layout: Layout, settings: Settings, submodules: Sequence[Submodule]
+    ) -> None:
         self._timeline, self._layout, self._settings = timeline, layout, settings
         self._e = settings.parameter_bytes
-        self._coordinator = Coordinator(timeline, settings, calls)
+        self._coordinator = Coordinator(timeline, settings, submodules)
         self._groups = sub_groups(layout, settings)
         self._bucket: list[Parameter] = []
         self._in_bucket = 0
         self._own_storage: list[Parameter] = []
-        self._calls: dict[tuple[int, str], list[Call]] = {}
+        self._submodules: dict[tuple[int, str], list[Submodule]] = {}
+        self._moments = settings.optimizer.moments("Σ⌈size/N⌉")
+        self._temporary = settings.optimizer.temporary("sub-group")
 
     @property
     def partition(self) -> int:
@@ -78,58 +123,55 @@ class Partitioned:
         persistent = sum(one.elements for one in small)
         frozen = [one for one in small if not one.trainable]
         # zero.Init makes a parameter whole, and cuts it.
-        timeline.spike(PARAMETERS, 2 * self._e * max(one.elements for one in self._layout.parameters))
+        timeline.spike(UNDIVIDED, self._e, 2 * max(one.elements for one in self._layout.parameters))
         on_gpu = self._layout.parameters if settings.offload_param == "none" else frozen
-        timeline.hold(PARAMETERS, self._e * sum(shard(one, world) for one in on_gpu))
-        timeline.hold(PERSISTENT, self._e * persistent if world > 1 else 0)
+        timeline.hold(PARAMETERS, self._e, sum(shard(one, world) for one in on_gpu))
+        timeline.hold(PERSISTENT, self._e, persistent if world > 1 else 0)
         if not self._offloads:
-            largest = max(map(sum, self._groups))
-            states = settings.master_bytes * self.partition
-            timeline.hold(OPTIMIZER_STATES, states)
-            timeline.spike(OPTIMIZER_STATES, settings.master_bytes * largest)
-            timeline.hold(GRADIENTS, settings.accumulation_bytes * self.partition)
-        timeline.hold(REDUCE_BUCKET, settings.communication_bytes * settings.reduce_bucket)
+            timeline.hold(MASTER, settings.master_bytes, self.partition)
+            timeline.spike(CLONES, settings.master_bytes, max(map(sum, self._groups)))
+            timeline.hold(GRADIENTS, settings.accumulation_bytes, self.partition)
+        timeline.hold(REDUCE_BUCKET, settings.communication_bytes, settings.reduce_bucket)
 
     def make_states(self) -> None:
         if not self._offloads:
-            self._timeline.hold(OPTIMIZER_STATES, self._settings.state_bytes * self.partition)
+            self._timeline.hold(self._moments, self._settings.state_bytes, self.partition)
 
     def begin_pass(self, *, boundary: bool) -> None:
         self._coordinator.reset()
 
-    def fetch(self, step: ModuleCall, *, forward: bool) -> None:
-        for call in self._calls_of(step):
-            self._coordinator.fetch(call)
+    def fetch(self, call: ModuleCall, *, forward: bool) -> None:
+        for submodule in self._submodules_of(call):
+            self._coordinator.fetch(submodule)
 
-    def release(self, step: ModuleCall, *, forward: bool) -> None:
-        for call in self._calls_of(step):
-            self._coordinator.release(call)
+    def release(self, call: ModuleCall, *, forward: bool) -> None:
+        for submodule in self._submodules_of(call):
+            self._coordinator.release(submodule)
 
-    def save(self, step: ModuleCall) -> None:
+    def save(self, call: ModuleCall) -> None:
         """torch.nn.Linear alone is replaced by one that keeps no weight: runtime/zero/linear.py."""
-        for call in self._calls_of(step):
-            self._coordinator.save(call)
+        for submodule in self._submodules_of(call):
+            self._coordinator.save(submodule)
 
-    def unsave(self, step: ModuleCall) -> None:
-        for call in self._calls_of(step):
-            self._coordinator.unsave(call)
+    def unsave(self, call: ModuleCall) -> None:
+        for submodule in self._submodules_of(call):
+            self._coordinator.unsave(submodule)
 
-    def _calls_of(self, step: ModuleCall) -> list[Call]:
-        key = (id(step.parameters), step.module)
-        if key not in self._calls:
-            self._calls[key] = calls_of(step)
-        return self._calls[key]
+    def _submodules_of(self, call: ModuleCall) -> list[Submodule]:
+        key = (id(call.parameters), call.module)
+        if key not in self._submodules:
+            self._submodules[key] = submodules_of(call)
+        return self._submodules[key]
 
     def ready(self, parameter: Parameter) -> None:
         """`reduce_independent_p_g_buckets_and_remove_grads`: what fits the bucket is copied and freed."""
         bucket = self._settings.reduce_bucket
         if self._bucket and self._in_bucket + parameter.elements > bucket:
             self._reduce()
-        number = self._e * parameter.elements
         if self._in_bucket + parameter.elements > bucket:
             self._own_storage.append(parameter)
         else:
-            self._timeline.free(NEW_GRADIENT, number)
+            self._timeline.free(NEW_GRADIENT, self._e, parameter.elements)
         self._bucket.append(parameter)
         self._in_bucket += parameter.elements
 
@@ -138,19 +180,19 @@ class Partitioned:
         timeline, settings, world = self._timeline, self._settings, self._settings.world_size
         padded = sum(shard(one, world) * world for one in self._bucket)
         alone = len(self._bucket) == 1 and self._bucket[0].elements % world == 0
-        copied = 0 if alone else settings.communication_bytes * padded
-        timeline.hold(FLAT_COPY, copied)
+        timeline.hold(FLAT_COPY, settings.communication_bytes, 0 if alone else padded)
         if self._offloads:
             shards = [shard(one, world) for one in self._bucket]
-            held = settings.accumulation_bytes * sum(shards)
+            timeline.hold(OFFLOADED_GRADIENTS, settings.accumulation_bytes, sum(shards))
             if settings.offload_optimizer == "nvme":
-                held += settings.master_bytes * sum(shards)
-            largest = max(shards)
-            extra = max(8 * min(largest, _NORM_PIECE), settings.master_bytes * largest)
-            timeline.spike(OFFLOADED_GRADIENTS, held + extra)
-        timeline.free(FLAT_COPY, copied)
+                timeline.hold(CAST_SHARDS, settings.master_bytes, sum(shards))
+            timeline.spike(NORM, 8, min(max(shards), _NORM_PIECE))
+            timeline.spike(CAST_SHARDS, settings.master_bytes, max(shards))
+            timeline.free_all(OFFLOADED_GRADIENTS)
+            timeline.free_all(CAST_SHARDS)
+        timeline.free_all(FLAT_COPY)
         for one in self._own_storage:
-            timeline.free(NEW_GRADIENT, self._e * one.elements)
+            timeline.free(NEW_GRADIENT, self._e, one.elements)
         self._own_storage, self._bucket, self._in_bucket = [], [], 0
 
     def end_backward(self, *, boundary: bool) -> None:
@@ -165,22 +207,21 @@ class Partitioned:
         if self._offloads:
             return
         if settings.precision == "fp16":
-            timeline.spike(OVERFLOW, (settings.accumulation_bytes + 1) * self.partition)
+            timeline.spike(OVERFLOW, settings.accumulation_bytes + 1, self.partition)
         largest = max((shard(one, world) for one in self._layout.trainable), default=0)
-        timeline.spike(NORM, 8 * largest)
-        cast = settings.master_bytes if settings.accumulation_bytes != settings.master_bytes else 0
+        timeline.spike(NORM, 8, largest)
+        is_cast = settings.accumulation_bytes != settings.master_bytes
         for group in self._groups:
             elements = sum(group)
-            flattened = settings.accumulation_bytes * elements if len(group) > 1 else 0
-            timeline.spike(STEP_GRADIENTS, flattened + cast * elements)
-            timeline.hold(STEP_GRADIENTS, settings.master_bytes * elements)
-            temporary = settings.optimizer.step * settings.moment_bytes * elements
-            timeline.spike(OPTIMIZER_STEP, round(temporary))
+            timeline.hold(STEP_GRADIENTS, settings.master_bytes, elements)
+            if len(group) > 1 and is_cast:
+                timeline.spike(FLAT_GRADIENTS, settings.accumulation_bytes, elements)
+            timeline.spike(self._temporary, settings.temporary_bytes, elements)
             timeline.free_all(STEP_GRADIENTS)
 
 
-def calls_of(step: ModuleCall) -> list[Call]:
-    """A step's modules: each adapter is one of its own, and what has no parameters still counts as a call."""
-    base = tuple(one for one in step.parameters if not one.adapter)
-    adapters = [one for one in step.parameters if one.adapter]
-    return [Call(step.module, base), *(Call(one.module, (one,)) for one in adapters)]
+def submodules_of(call: ModuleCall) -> list[Submodule]:
+    """A call's modules: each adapter is one of its own, and what has no parameters still counts as one."""
+    base = tuple(one for one in call.parameters if not one.adapter)
+    adapters = [one for one in call.parameters if one.adapter]
+    return [Submodule(call.module, base), *(Submodule(one.module, (one,)) for one in adapters)]

@@ -1,55 +1,90 @@
-"""A count of bytes by name as a training step goes, which remembers the fullest moment of each phase."""
+"""What is held as a training step goes, by kind, which remembers the fullest moment of each phase."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 
+from zerokit.memory.term import TermKind
 from zerokit.reporting.phases import Phase
+
+Held = dict[TermKind, dict[int, int]]
+"""Of each kind, how many of each unit in bytes."""
 
 
 class Timeline:
-    """Bytes on one device. Names are those of terms."""
+    """The memory of one device, or of devices that fill up together."""
 
     def __init__(self) -> None:
-        self.held: dict[str, int] = defaultdict(int)
+        self._counts: defaultdict[TermKind, defaultdict[int, int]] = defaultdict(lambda: defaultdict(int))
         self.total = 0
         self.phase: Phase = "init"
         self._most: dict[Phase, int] = {}
-        self._fullest: dict[Phase, dict[str, int]] = {}
+        self._fullest: dict[Phase, Held] = {}
+        self._growing = False
+        """The fullest moment of this phase is now, and has not been recorded yet."""
 
-    def hold(self, name: str, number: int) -> None:
-        """Allocate; a negative `number` frees."""
-        self.held[name] += number
-        self.total += number
-        if number > 0:
+    def hold(self, kind: TermKind, unit: int, count: int) -> None:
+        """Allocate `count` things of `unit` bytes."""
+        if unit and count:
+            self._counts[kind][unit] += count
+            self.total += unit * count
             self._look()
 
-    def free(self, name: str, number: int) -> None:
-        """Give back `number` bytes."""
-        self.held[name] -= number
-        self.total -= number
+    def free(self, kind: TermKind, unit: int, count: int) -> None:
+        """Give back `count` things of `unit` bytes."""
+        if unit and count:
+            self._record()
+            self._counts[kind][unit] -= count
+            self.total -= unit * count
 
-    def free_all(self, name: str) -> None:
-        """Give back all that is held under `name`."""
-        self.free(name, self.held[name])
+    def free_all(self, kind: TermKind) -> None:
+        """Give back all that is held of `kind`."""
+        held = self.bytes_of(kind)
+        if held:
+            self._record()
+            self._counts[kind].clear()
+            self.total -= held
 
-    def spike(self, name: str, number: int) -> None:
+    def spike(self, kind: TermKind, unit: int, count: int) -> None:
         """Allocate and give back at once."""
-        if number > 0 and self.total + number > self._most.get(self.phase, -1):
-            self.hold(name, number)
-            self.free(name, number)
+        if self.total + unit * count > self._most.get(self.phase, -1):
+            self.hold(kind, unit, count)
+            self.free(kind, unit, count)
 
     def enter(self, phase: Phase) -> None:
         """What comes now belongs to `phase`."""
+        self._record()
         self.phase = phase
         self._look()
+
+    def bytes_of(self, kind: TermKind) -> int:
+        """What is held of `kind` now."""
+        return sum(unit * count for unit, count in self._counts[kind].items())
+
+    @property
+    def held(self) -> Held:
+        """What is held now."""
+        found = {kind: {u: n for u, n in counts.items() if n} for kind, counts in self._counts.items()}
+        return {kind: counts for kind, counts in found.items() if counts}
+
+    @property
+    def fullest(self) -> dict[Phase, Held]:
+        """Of each phase there was, what was held at its fullest moment."""
+        self._record()
+        return self._fullest
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most that was held at once."""
+        return max(self._most.values(), default=0)
 
     def _look(self) -> None:
         if self.total > self._most.get(self.phase, -1):
             self._most[self.phase] = self.total
-            self._fullest[self.phase] = {name: size for name, size in self.held.items() if size}
+            self._growing = True
 
-    @property
-    def fullest(self) -> dict[Phase, dict[str, int]]:
-        """Of each phase there was, what was held at its fullest moment."""
-        return self._fullest
+    def _record(self) -> None:
+        """Before anything is given back: while memory only grows, the fullest moment is still to come."""
+        if self._growing:
+            self._growing = False
+            self._fullest[self.phase] = self.held
