@@ -1,4 +1,4 @@
-"""Where DeepSpeed's sources show the defects of ``zerokit/lint/defects`` and ``zerokit/releases/changes.py``.
+"""Where DeepSpeed's sources show the defects of ``zerokit/lint/defects`` and ``zerokit/lint/changes.py``.
 
 ``extract.py`` compares every line of it with the sources of all releases before it writes anything; a test
 compares it with the installed release.
@@ -251,8 +251,6 @@ EVIDENCE: dict[str, tuple[Evidence, ...]] = {
         _seen(_ENGINE, "# First check for scheduler in json configuration", ".. 0.14.5"),
     ),
     "universal-zero3": (_UNIVERSAL_ZERO3,),
-    "whole-numbers": (_seen("deepspeed/pydantic_v1.py", "pydantic.v1", ".. 0.15.0"),),
-    "precision-checked": (_seen(_PRECISION, "class DeepSpeedFP16Config", "0.17.1 .."),),
     "warmup-maximum": (_seen(_SCHEDULES, "warmup_max_lr: float = None", "0.17.2 .."),),
     "bf16-without-zero": (
         _seen(_ENGINE, "if model_dtype == torch.bfloat16 and not self.zero_optimization():", ".. 0.17.6"),
@@ -260,14 +258,9 @@ EVIDENCE: dict[str, tuple[Evidence, ...]] = {
     "master-weights-stages": (
         _seen(_CONFIG, "Fp16_master_weights_and_grads is only supported with ZeRO Stage 2", ".. 0.18.3"),
     ),
-    "loss-scale-checked": (_seen(_PRECISION, 'field_validator("loss_scale"', "0.18.8 .."),),
     "muon-zero3": (
         _seen(_ENGINE, "Muon optimizer is not yet compatible with ZeRO Stage 3", "0.17.6 .. 0.18.9"),
     ),
     "buffers-keep-format": (_seen(_ENGINE, "self.module.bfloat16()", ".. 0.19.2"),),
-    "dynamic-scale-checked": (_seen(_PRECISION, "loss_scale_window must be > 0", "0.19.3 .."),),
-    "warmup-steps-checked": (_seen(_SCHEDULES, "warmup_num_steps must be a positive integer", "0.19.3 .."),),
-    "cycle-steps-checked": (_seen(_SCHEDULES, "cycle_first_step_size must be positive", "0.19.4 .."),),
-    "collective-timeout": (_seen("deepspeed/constants.py", "default=30", ".. 0.19.6"),),
 }
 """By the id of a defect or change."""

@@ -1,6 +1,6 @@
 """Defects of gradient accumulation, and of the number format in which gradients add up."""
 
-from zerokit.lint.defects.conditions import (
+from zerokit.lint.conditions import (
     BF16,
     BF16_OPTIMIZER,
     FP16,
@@ -25,7 +25,6 @@ DEFECTS = (
         summary="Only the last micro batch of each step counts; the gradients of the others are dropped",
         when=stage(2) & accumulates_over(1) & NOT_OFFLOADED,
         at=_STEPS,
-        always=True,
         instead="use stage 1",
         source="#7718, introduced by #7509; measured",
     ),
@@ -37,7 +36,6 @@ DEFECTS = (
         "are dropped",
         when=stage(2) & accumulates_over(2) & OFFLOADED,
         at=_STEPS,
-        always=True,
         instead="accumulate at most 2 steps",
         source="#7967, introduced by #6550; measured",
     ),
@@ -49,7 +47,6 @@ DEFECTS = (
         "format",
         when=stage(2) & accumulates_over(1) & NOT_OFFLOADED & (BF16 | FP16) & FP32_GRADIENTS,
         at=_FORMAT,
-        always=True,
         instead="use stage 1",
         source="deepspeed/runtime/zero/stage_1_and_2.py, use_grad_accum_attribute; measured",
     ),
@@ -60,7 +57,6 @@ DEFECTS = (
         summary="The optimizer's state is not divided over the ranks: the stage is taken for 0",
         when=BF16_OPTIMIZER,
         at=_FORMAT,
-        always=True,
         instead="use stage 2",
         source="#7788, introduced by #7515; measured",
     ),
@@ -72,7 +68,6 @@ DEFECTS = (
         "between ranks",
         when=BF16_OPTIMIZER & SEVERAL_GPUS & off("bf16.immediate_grad_update"),
         at=_FORMAT,
-        always=True,
         instead='set "bf16.immediate_grad_update" to true',
         source="#7985; measured",
     ),

@@ -9,7 +9,7 @@ from typing import Literal
 
 from zerokit.documents import KeyPath, from_dotted
 from zerokit.findings import Severity
-from zerokit.lint.defects.conditions import Condition
+from zerokit.lint.conditions import Condition
 from zerokit.lint.subject import Subject
 from zerokit.releases.versions import Span, Version, parse_span
 
@@ -34,10 +34,10 @@ class Defect:
     """What in a config brings it about; None where no config shows it."""
     beyond: str = ""
     """What must be so besides, which no config shows."""
-    at: str = ""
+    at: str = "zero_optimization.stage"
     """The key to name, dotted."""
-    always: bool = False
-    """Whether it happens whenever all that holds; else it is a race, or depends on more."""
+    sometimes: bool = False
+    """Whether it need not happen when all that holds, such as a race."""
     instead: str = ""
     """What helps other than another release."""
     severity: Severity | None = None
@@ -67,7 +67,8 @@ class Defect:
             return "warning"
         if self.severity is not None:
             return self.severity
-        return "error" if self.always and self.harm in ("wrong results", "crash", "hang") else "warning"
+        costs_only = self.harm in ("memory", "speed")
+        return "warning" if self.sometimes or costs_only else "error"
 
     @property
     def advice(self) -> str:
@@ -92,8 +93,7 @@ class Defect:
             yield f"When: {self.when.words}"
         if self.beyond:
             yield f"{'And' if self.when is not None else 'When'}: {self.beyond}"
-        shows = "always" if self.always else "not always"
-        yield f"Harm: {self.harm}, {shows}"
+        yield f"Harm: {self.harm}, {'not ' * self.sometimes}always"
         if self.rule:
             yield f"The rule {self.rule} finds it, whatever the release"
         elif self.when is None:

@@ -1,6 +1,6 @@
 """Defects of bf16 and fp16 under ZeRO."""
 
-from zerokit.lint.defects.conditions import ADAPTERS, BF16, CLIPS, FP16, SEVERAL_GPUS, on, stage
+from zerokit.lint.conditions import ADAPTERS, BF16, CLIPS, FP16, SEVERAL_GPUS, on, stage
 from zerokit.lint.defects.defect import Defect
 
 _QUANTIZED = "zero_optimization.zero_quantized_weights"
@@ -15,6 +15,7 @@ DEFECTS = (
         when=stage(1) & FP16 & SEVERAL_GPUS,
         at="fp16.enabled",
         instead="use stage 2",
+        sometimes=True,
         source="#7568, #7580, introduced by #6976",
     ),
     Defect(
@@ -24,6 +25,7 @@ DEFECTS = (
         summary="A gradient norm of infinity becomes NaN, and clipping makes all weights NaN",
         when=stage(1, 2) & FP16 & CLIPS,
         at="gradient_clipping",
+        sometimes=True,
         source="#5242, #7171",
     ),
     Defect(
@@ -33,7 +35,7 @@ DEFECTS = (
         summary="Persistent parameters of different number formats are gathered into buffers of one",
         when=stage(3) & (BF16 | FP16) & ADAPTERS,
         beyond="adapters in fp32, as PEFT makes them",
-        at="zero_optimization.stage",
+        sometimes=True,
         source="#8072, #8073, introduced by #8066",
     ),
     Defect(
@@ -44,7 +46,6 @@ DEFECTS = (
         "values, then an error about number formats",
         when=stage(3) & BF16 & on(_QUANTIZED),
         at=_QUANTIZED,
-        always=True,
         instead="remove the key",
         source="#7775, #8215",
     ),

@@ -1,9 +1,8 @@
 """Defects of offload to the host and to NVMe, and of what builds on it."""
 
-from zerokit.lint.defects.conditions import ON_NVME, on, present, stage, written
+from zerokit.lint.conditions import ON_NVME, on, present, stage, written
 from zerokit.lint.defects.defect import Defect
 
-_STAGE = "zero_optimization.stage"
 _PINNED = "zero_optimization.offload_optimizer.pin_memory"
 _SUPER = "zero_optimization.offload_optimizer.super_offload"
 _ZENFLOW = "zero_optimization.zenflow"
@@ -16,7 +15,6 @@ DEFECTS = (
         summary="Master weights are pinned all the same",
         when=stage(1, 2) & written(_PINNED, False),
         at=_PINNED,
-        always=True,
         source="#7689",
     ),
     Defect(
@@ -26,7 +24,6 @@ DEFECTS = (
         summary="DeepSpeed refuses its own Lion for the CPU",
         beyond="a Lion that the script makes, with offload_optimizer, unless zero_force_ds_cpu_optimizer is "
         "false",
-        always=True,
         source="#7524, #7531",
     ),
     Defect(
@@ -36,7 +33,6 @@ DEFECTS = (
         summary="Building the optimizer fails: 'param_names' is not taken",
         when=stage(3) & on(_SUPER),
         at=_SUPER,
-        always=True,
         instead="remove the key",
         source="#7627, #7715",
     ),
@@ -49,6 +45,7 @@ DEFECTS = (
         beyond="several parameter groups",
         at=_SUPER,
         instead="remove the key",
+        sometimes=True,
         source="#7905, #7906",
     ),
     Defect(
@@ -57,7 +54,7 @@ DEFECTS = (
         harm="crash",
         summary="Files stay open after each transfer, until the process may open no more",
         when=stage(3) & ON_NVME,
-        at=_STAGE,
+        sometimes=True,
         source="#8003, #8075",
     ),
     Defect(
@@ -66,7 +63,7 @@ DEFECTS = (
         harm="hang",
         summary="Waiting for a transfer holds Python's lock, and training stands still once in a while",
         when=stage(3) & ON_NVME,
-        at=_STAGE,
+        sometimes=True,
         source="#7727",
     ),
     Defect(
@@ -77,6 +74,7 @@ DEFECTS = (
         when=stage(1, 2) & present(_ZENFLOW),
         at=_ZENFLOW,
         instead="remove the section",
+        sometimes=True,
         source="#7759, #7771, introduced by #7665",
     ),
 )

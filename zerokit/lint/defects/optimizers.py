@@ -1,6 +1,6 @@
 """Defects of single optimizers."""
 
-from zerokit.lint.defects.conditions import (
+from zerokit.lint.conditions import (
     FUSED_ADAM,
     MORE_THAN_AN_INT_COUNTS,
     OFFLOADED,
@@ -25,7 +25,6 @@ DEFECTS = (
         when=stage(0, 1, 2) & FUSED_ADAM & MORE_THAN_AN_INT_COUNTS,
         beyond="they are in one parameter group",
         at=_TYPE,
-        always=True,
         source="#7639, #7640",
     ),
     Defect(
@@ -35,7 +34,6 @@ DEFECTS = (
         summary="DeepSpeed refuses its own Muon as an untested optimizer",
         when=optimizer("Muon") & stage(1, 2, 3) & off(_UNTESTED),
         at=_TYPE,
-        always=True,
         instead=f'set "{_UNTESTED}" to true',
         source="#7802",
     ),
@@ -47,7 +45,6 @@ DEFECTS = (
         "rank in its own way",
         when=optimizer("Muon") & stage(1, 2) & SEVERAL_GPUS & on(_REDUCE_SCATTER),
         at=_REDUCE_SCATTER,
-        always=True,
         instead='set "reduce_scatter" to false',
         source="#7807, #8090, #8141",
     ),
@@ -59,7 +56,6 @@ DEFECTS = (
         when=optimizer("Muon") & stage(1, 2) & OFFLOADED,
         beyond="since 0.19.3 reduce_scatter is false, for DeepSpeed refuses it otherwise",
         at="zero_optimization.offload_optimizer",
-        always=True,
         instead="use stage 3, or do not offload",
         source="deepspeed/runtime/zero/stage_1_and_2.py, get_flat_partition",
     ),
@@ -69,7 +65,6 @@ DEFECTS = (
         harm="wrong results",
         summary="The groups' settings are dropped, such as no weight decay on biases",
         beyond="the optimizer Muon with parameter groups of the script's own",
-        always=True,
         source="deepspeed/runtime/engine.py, _configure_basic_optimizer",
     ),
 )

@@ -1,6 +1,6 @@
 """Defects of communication that runs beside the backward pass."""
 
-from zerokit.lint.defects.conditions import on, recipe_trains_with, stage
+from zerokit.lint.conditions import on, recipe_trains_with, stage
 from zerokit.lint.defects.defect import Defect
 
 _KEY = "zero_optimization.overlap_comm"
@@ -18,6 +18,7 @@ DEFECTS = (
         when=_OVERLAPS,
         at=_KEY,
         instead=_NO_OVERLAP,
+        sometimes=True,
         source="#5606",
     ),
     Defect(
@@ -30,6 +31,7 @@ DEFECTS = (
         at=_KEY,
         instead=_NO_OVERLAP,
         severity="error",
+        sometimes=True,
         source="#7188, #7371, #7805",
     ),
     Defect(
@@ -39,7 +41,6 @@ DEFECTS = (
         summary="Communication does not overlap with the backward pass: each bucket is waited for",
         when=_IN_ONE_BUFFER,
         at=_KEY,
-        always=True,
         source="#7804, #7805",
     ),
     Defect(
@@ -51,6 +52,7 @@ DEFECTS = (
         when=_OVERLAPS,
         at=_KEY,
         instead=_NO_OVERLAP,
+        sometimes=True,
         source="#7965",
     ),
     Defect(
@@ -61,6 +63,7 @@ DEFECTS = (
         when=_IN_ONE_BUFFER & recipe_trains_with("torch_compile"),
         at=_KEY,
         instead=_NO_OVERLAP,
+        sometimes=True,
         source="#8061, #8080",
     ),
     Defect(
@@ -70,8 +73,8 @@ DEFECTS = (
         summary="Gradients are reduced before they are computed: weights become NaN on some ranks",
         when=stage(3),
         beyond="torch 2.10 or newer",
-        at="zero_optimization.stage",
         instead="use PyTorch before 2.10",
+        sometimes=True,
         source="#7898",
     ),
 )

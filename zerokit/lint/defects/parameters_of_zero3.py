@@ -1,6 +1,6 @@
 """Defects of gathering and dividing parameters in stage 3, and of the hooks that do it."""
 
-from zerokit.lint.defects.conditions import (
+from zerokit.lint.conditions import (
     ADAPTERS,
     EXPERTS,
     SAVES_MODULES,
@@ -12,7 +12,6 @@ from zerokit.lint.defects.conditions import (
 )
 from zerokit.lint.defects.defect import Defect
 
-_STAGE = "zero_optimization.stage"
 _SECOND = "zero_optimization.zero_hpz_partition_size"
 _ALL_REDUCE = "zero_optimization.stage3_use_all_reduce_for_fetch_params"
 
@@ -27,6 +26,7 @@ DEFECTS = (
         beyond="weights or a checkpoint are loaded",
         at=_SECOND,
         instead="remove the key",
+        sometimes=True,
         source="#5692, #7707, introduced by #5613",
     ),
     Defect(
@@ -38,6 +38,7 @@ DEFECTS = (
         beyond="parameters smaller than the ranks' shards",
         at=_SECOND,
         instead="remove the key",
+        sometimes=True,
         source="#6659, #8210",
     ),
     Defect(
@@ -47,7 +48,6 @@ DEFECTS = (
         summary="Waiting for parameters fails with a TypeError for 'handle_dependency'",
         when=stage(3) & SEVERAL_GPUS & on(_ALL_REDUCE),
         at=_ALL_REDUCE,
-        always=True,
         instead="remove the key",
         source="#7414, introduced by #6694; measured",
     ),
@@ -60,6 +60,7 @@ DEFECTS = (
         beyond="parameters whose size is no multiple of the ranks",
         at=_ALL_REDUCE,
         instead="remove the key",
+        sometimes=True,
         source="#8158, introduced by #5420; measured",
     ),
     Defect(
@@ -69,7 +70,7 @@ DEFECTS = (
         summary="Threads of the backward pass change the state of the same parameters at once",
         when=stage(3) & EXPERTS,
         beyond="leaf modules that return several tensors",
-        at=_STAGE,
+        sometimes=True,
         source="#7824, #7825",
     ),
     Defect(
@@ -79,8 +80,8 @@ DEFECTS = (
         summary="Recomputing finds frozen parameters of shape [0]: CheckpointError in the backward pass",
         when=stage(3) & ADAPTERS & recipe_trains_with("gradient_checkpointing"),
         beyond="the checkpointing is not reentrant",
-        at=_STAGE,
         instead="use reentrant checkpointing",
+        sometimes=True,
         source="#8130, #8148",
     ),
     Defect(
@@ -89,7 +90,7 @@ DEFECTS = (
         harm="crash",
         summary="The backward pass ends with an AttributeError for 'ds_grads_remaining'",
         when=stage(3) & SAVES_MODULES,
-        at=_STAGE,
+        sometimes=True,
         source="#8144",
     ),
     Defect(
@@ -98,8 +99,6 @@ DEFECTS = (
         harm="speed",
         summary="Once a bucket of gradients was full, every parameter is reduced by itself",
         when=stage(3),
-        at=_STAGE,
-        always=True,
         source="#7415, #7418, introduced by #6993",
     ),
     Defect(
@@ -108,8 +107,6 @@ DEFECTS = (
         harm="speed",
         summary="Every gradient counts all parameters anew: the backward pass takes twice as long or more",
         when=stage(1, 2, 3),
-        at=_STAGE,
-        always=True,
         source="#7882, #7885, #7886, introduced by #7780",
     ),
 )

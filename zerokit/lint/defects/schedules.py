@@ -1,6 +1,6 @@
 """Defects of DeepSpeed's learning-rate schedules."""
 
-from zerokit.lint.defects.conditions import LISTS, Condition, absent, schedule
+from zerokit.lint.conditions import LISTS, Condition, absent, schedule
 from zerokit.lint.defects.defect import Defect
 from zerokit.lint.optimizer_facts import schedule_argument
 from zerokit.lint.subject import Subject
@@ -27,7 +27,6 @@ DEFECTS = (
         summary="The first step is taken with the optimizer's full learning rate, before warming up",
         when=schedule("WarmupLR", "WarmupDecayLR", "WarmupCosineLR"),
         at=_TYPE,
-        always=True,
         severity="warning",
         source="#6597; measured",
     ),
@@ -39,7 +38,6 @@ DEFECTS = (
         when=schedule("WarmupLR") & absent("scheduler.params.warmup_max_lr"),
         beyond="parameter groups of different learning rates",
         at=_TYPE,
-        always=True,
         instead='add "warmup_max_lr"',
         severity="warning",
         source="#8171, introduced by #7360; measured",
@@ -50,7 +48,6 @@ DEFECTS = (
         harm="wrong results",
         summary="Groups other than the first take the first step with their full learning rate",
         beyond="the schedule WarmupCosineLR with several parameter groups",
-        always=True,
         source="#7969; measured",
     ),
     Defect(
@@ -59,7 +56,6 @@ DEFECTS = (
         harm="wrong results",
         summary="After the last step of the schedule the learning rate rises again",
         beyond="the schedule WarmupCosineLR, and a run beyond total_num_steps",
-        always=True,
         source="#8142; measured",
     ),
     Defect(
@@ -70,7 +66,6 @@ DEFECTS = (
         when=schedule("WarmupCosineLR")
         & Condition("`total_num_steps` equal to `warmup_num_steps`", _all_steps_warm_up),
         at="scheduler.params.total_num_steps",
-        always=True,
         instead='lower "warmup_num_steps"',
         source="#8142; measured",
     ),
@@ -81,7 +76,6 @@ DEFECTS = (
         summary="The counts have no effect",
         when=Condition("`cycle_first_stair_count` or `cycle_second_stair_count`", _counts_stairs),
         at=_PARAMS,
-        always=True,
         source="#8179; measured",
     ),
     Defect(
@@ -91,7 +85,6 @@ DEFECTS = (
         summary="A list is taken as one group's value",
         when=schedule("OneCycle") & LISTS,
         at=_PARAMS,
-        always=True,
         instead="write one value",
         source="#8201",
     ),

@@ -1,6 +1,6 @@
 """Defects of 16 bits in stage 0, where other optimizer wrappers are used than under ZeRO."""
 
-from zerokit.lint.defects.conditions import ADAPTERS, BF16, FP16, FUSED_ADAM, OTHER_THAN_FUSED_ADAM, stage
+from zerokit.lint.conditions import ADAPTERS, BF16, FP16, FUSED_ADAM, OTHER_THAN_FUSED_ADAM, stage
 from zerokit.lint.defects.defect import Defect
 
 _STAGE_1 = "use ZeRO stage 1"
@@ -12,7 +12,6 @@ FP16_UNSCALED = Defect(
     summary="The loss is not multiplied by the loss scale, but gradients are divided by it: updates are "
     "thousands of times too small",
     rule="fp16-without-zero",
-    always=True,
     instead=_STAGE_1,
     source="#8393, introduced by #7665; measured",
 )
@@ -25,7 +24,6 @@ DEFECTS = (
         summary="The optimizer never takes a step: the model does not learn",
         when=stage(0) & FP16 & FUSED_ADAM,
         at="fp16.enabled",
-        always=True,
         instead=_STAGE_1,
         source="#7645, introduced by #7515",
     ),
@@ -38,7 +36,6 @@ DEFECTS = (
         "also divided by a loss scale that was never applied",
         when=stage(0) & BF16 & OTHER_THAN_FUSED_ADAM,
         at="bf16.enabled",
-        always=True,
         instead=_STAGE_1,
         source="#7837, #7839, introduced by #7515; measured",
     ),
@@ -50,7 +47,6 @@ DEFECTS = (
         when=stage(0) & BF16,
         beyond="the run resumes from a checkpoint",
         at="bf16.enabled",
-        always=True,
         instead=_STAGE_1,
         severity="warning",
         source="#7786, introduced by #7515",
@@ -61,8 +57,6 @@ DEFECTS = (
         harm="memory",
         summary="Master weights are kept for frozen parameters too, 4 bytes each",
         when=stage(0) & (BF16 | FP16) & ADAPTERS,
-        at="zero_optimization.stage",
-        always=True,
         instead=_STAGE_1,
         source="#8029, introduced by #7515",
     ),

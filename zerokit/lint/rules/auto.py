@@ -53,12 +53,9 @@ def unfilled_auto(subject: Subject) -> Iterator[Hit]:
     `utils/dataclasses.py` and `_prepare_deepspeed` in `accelerator.py`; `DeepSpeedConfigModel.__init__` in
     `deepspeed/runtime/config_utils.py`.
     """
-    targets = TARGETS if subject.target is None else (subject.target,)
-    filled = frozenset[str]().union(*(FILLED_BY[name] for name in targets))
-    if subject.target in (None, "deepspeed"):
-        filled |= FREE_TEXT
+    free = FREE_TEXT if subject.target in (None, "deepspeed") else ()
     for path in autos(subject.written):
-        if dotted(path) not in filled:
+        if not _fills(path, subject) and dotted(path) not in free:
             fix = _without_auto(path, subject)
             yield Hit(path, _what_happens(path, subject), _instead(path, subject), fix)
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from zerokit.findings import Remove
+from zerokit.lint.changes import CHANGES
 from zerokit.lint.number_formats import format_at, precision, switch
 from zerokit.lint.optimizer_facts import wraps_in_bf16_optimizer
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO, in_force, offloads_optimizer
-from zerokit.releases.versions import Version, known_at
+from zerokit.releases.versions import known_at
 
 _MICRO = {"train_micro_batch_size_per_gpu": 1}
 _BF16 = {**_MICRO, "bf16": {"enabled": True}}
@@ -43,8 +44,8 @@ def accumulation_dtype(subject: Subject) -> Iterator[Hit]:
     wanted, model = format_at(subject, *path), precision(subject)
     if wanted in (None, "int8") or model is None or wanted == model:
         return
-    release = subject.deepspeed_version
-    if subject.stage == 0 and model == "bf16" and release is not None and release < Version(0, 17, 6):
+    release, change = subject.deepspeed_version, CHANGES["bf16-without-zero"]
+    if release is not None and release < change.since and change.when.holds(subject):
         return  # it had an optimizer of its own for this
     if subject.stage == 0:
         message = f"stage 0 cannot sum the gradients of a model in {model} in {wanted}"

@@ -12,13 +12,12 @@ from zerokit.lint.examples import Given, recipe
 from zerokit.lint.optimizer_facts import SCHEDULER, optimizer_params, schedule_params
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.rules.batch import data_parallel_ranks
-from zerokit.lint.rules.trainer import for_trainer
+from zerokit.lint.rules.trainer import LEFT_TO_TRAINER, for_trainer
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO
 from zerokit.resolving.arguments_to_keys import FILLED, REPLACED_ARGUMENTS
 
-_FILLED = {MICRO: AUTO, STEPS: AUTO, "gradient_clipping": AUTO, ZERO: {"stage": 2}}
-_STAGE_3 = {**_FILLED, ZERO: {"stage": 3, "stage3_gather_16bit_weights_on_model_save": True}}
+_STAGE_3 = {**LEFT_TO_TRAINER, ZERO: {"stage": 3, "stage3_gather_16bit_weights_on_model_save": True}}
 
 
 def _given(**training: Any) -> Given:
@@ -34,8 +33,8 @@ def _training(subject: Subject) -> Mapping[str, Any]:
     "recipe-mismatch",
     "trainer",
     stops=True,
-    bad={**_FILLED, "gradient_clipping": 0.5},
-    good=_FILLED,
+    bad={**LEFT_TO_TRAINER, "gradient_clipping": 0.5},
+    good=LEFT_TO_TRAINER,
     given=_given(max_grad_norm=1.0),
     needs=("recipe",),
 )
@@ -103,8 +102,8 @@ def _is_number(value: Any) -> bool:
     "replaced-recipe-argument",
     "trainer",
     stops=True,
-    bad={**_FILLED, "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": AUTO}}},
-    good=_FILLED,
+    bad={**LEFT_TO_TRAINER, "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": AUTO}}},
+    good=LEFT_TO_TRAINER,
     given=_given(lr_scheduler_type="cosine"),
     needs=("recipe",),
 )
@@ -130,8 +129,8 @@ def replaced_recipe_argument(subject: Subject) -> Iterator[Hit]:
     "lost-recipe-argument",
     "trainer",
     severity="warning",
-    bad={**_FILLED, "optimizer": {"type": "AdamW", "params": {"lr": AUTO}}},
-    good={**_FILLED, "optimizer": {"type": "AdamW", "params": {"lr": AUTO, "weight_decay": AUTO}}},
+    bad={**LEFT_TO_TRAINER, "optimizer": {"type": "AdamW", "params": {"lr": AUTO}}},
+    good={**LEFT_TO_TRAINER, "optimizer": {"type": "AdamW", "params": {"lr": AUTO, "weight_decay": AUTO}}},
     given=_given(weight_decay=0.1),
     needs=("recipe",),
 )
@@ -164,7 +163,7 @@ def lost_recipe_argument(subject: Subject) -> Iterator[Hit]:
     "trainer",
     stops=True,
     bad=_STAGE_3,
-    good=_FILLED,
+    good=LEFT_TO_TRAINER,
     given=_given(auto_find_batch_size=True),
     needs=("recipe",),
 )
@@ -198,8 +197,8 @@ def recipe_refused(subject: Subject) -> Iterator[Hit]:
     "auto-find-batch-size",
     "trainer",
     severity="warning",
-    bad={**_FILLED, MICRO: 8},
-    good=_FILLED,
+    bad={**LEFT_TO_TRAINER, MICRO: 8},
+    good=LEFT_TO_TRAINER,
     given=_given(auto_find_batch_size=True),
     needs=("recipe",),
 )

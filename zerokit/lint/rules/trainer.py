@@ -23,7 +23,7 @@ from zerokit.lint.values_in_force import ZERO, is_set_to
 from zerokit.resolving.arguments_to_keys import FILLED
 
 _MICRO = {MICRO: AUTO}
-_FILLED = {MICRO: AUTO, STEPS: AUTO, "gradient_clipping": AUTO, ZERO: {"stage": 2}}
+LEFT_TO_TRAINER = {MICRO: AUTO, STEPS: AUTO, "gradient_clipping": AUTO, ZERO: {"stage": 2}}
 _ADAMW = {"type": "AdamW", "params": {"lr": AUTO, "weight_decay": AUTO}}
 _WARMUP = {"warmup_max_lr": AUTO, "warmup_num_steps": AUTO}
 
@@ -38,7 +38,7 @@ def for_trainer(subject: Subject) -> bool:
     "trainer",
     severity="warning",
     bad={**_MICRO, STEPS: AUTO, ZERO: {"stage": 2}},
-    good=_FILLED,
+    good=LEFT_TO_TRAINER,
     given={"target": "trainer"},
 )
 def lost_argument(subject: Subject) -> Iterator[Hit]:
@@ -91,8 +91,8 @@ def _absent(key: str | tuple[str, ...], message: str, severity: Severity | None 
     "fixed-value",
     "trainer",
     severity="info",
-    bad={**_FILLED, "gradient_clipping": 0.5},
-    good=_FILLED,
+    bad={**LEFT_TO_TRAINER, "gradient_clipping": 0.5},
+    good=LEFT_TO_TRAINER,
     given={"target": "trainer"},
 )
 def fixed_value(subject: Subject) -> Iterator[Hit]:
@@ -138,8 +138,8 @@ _SHAPES: Mapping[str, str] = {
     "replaced-argument",
     "trainer",
     severity="warning",
-    bad={**_FILLED, "optimizer": _ADAMW, "scheduler": {"type": "WarmupLR", "params": _WARMUP}},
-    good={**_FILLED, "optimizer": _ADAMW},
+    bad={**LEFT_TO_TRAINER, "optimizer": _ADAMW, "scheduler": {"type": "WarmupLR", "params": _WARMUP}},
+    good={**LEFT_TO_TRAINER, "optimizer": _ADAMW},
     given={"target": "trainer"},
 )
 def replaced_argument(subject: Subject) -> Iterator[Hit]:
@@ -201,8 +201,8 @@ def zero_as_switch(subject: Subject) -> Iterator[Hit]:
 @rule(
     "bfloat16-section",
     "trainer",
-    bad={**_FILLED, "bfloat16": {"enabled": True}},
-    good={**_FILLED, "bf16": {"enabled": True}},
+    bad={**LEFT_TO_TRAINER, "bfloat16": {"enabled": True}},
+    good={**LEFT_TO_TRAINER, "bf16": {"enabled": True}},
     given={"target": "trainer"},
 )
 def bfloat16_section(subject: Subject) -> Iterator[Hit]:
@@ -229,8 +229,8 @@ def bfloat16_section(subject: Subject) -> Iterator[Hit]:
     "overwritten-key",
     "trainer",
     severity="info",
-    bad={**_FILLED, "steps_per_print": 100},
-    good=_FILLED,
+    bad={**LEFT_TO_TRAINER, "steps_per_print": 100},
+    good=LEFT_TO_TRAINER,
     given={"target": "trainer"},
 )
 def overwritten_key(subject: Subject) -> Iterator[Hit]:
@@ -261,8 +261,8 @@ def overwritten_key(subject: Subject) -> Iterator[Hit]:
     "deepspeed-loader",
     "trainer",
     severity="warning",
-    bad={**_FILLED, "dataloader_drop_last": True},
-    good=_FILLED,
+    bad={**LEFT_TO_TRAINER, "dataloader_drop_last": True},
+    good=LEFT_TO_TRAINER,
     given={"target": "trainer"},
 )
 def deepspeed_loader(subject: Subject) -> Iterator[Hit]:

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from zerokit.config.base import is_comment
 from zerokit.config.key_index import canonical
-from zerokit.documents import KeyPath, dotted
-from zerokit.findings import Severity
+from zerokit.documents import KeyPath, dotted, from_dotted
 from zerokit.lint.optimizer_facts import (
-    OPTIMIZER,
-    SCHEDULER,
-    optimizer_argument,
     optimizer_name,
     optimizer_type,
-    schedule_name,
 )
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
@@ -166,58 +161,6 @@ def _shown(value: Any) -> str:
     return json.dumps(value)
 
 
-def _in_16_bits(subject: Subject) -> bool:
-    return any(in_force(subject, section, "enabled") is True for section in ("bf16", "fp16"))
-
-
-def _warms_up_to_another_rate(subject: Subject) -> bool:
-    given = subject.sets(*OPTIMIZER, "lr") and optimizer_argument(subject, "lr") not in (None, 0.001)
-    absent = subject.lacks(*SCHEDULER, "warmup_max_lr")
-    return schedule_name(subject) == "WarmupLR" and absent and given
-
-
-MEETINGS_WITH_CHANGES: Mapping[str, tuple[Callable[[Subject], Any], tuple[str, ...], Severity]] = {
-    "communication-bf16": (
-        lambda s: in_force(s, "communication_data_type") == "bf16",
-        ("communication_data_type",),
-        "error",
-    ),
-    "script-scheduler-first": (lambda s: schedule_name(s) is not None, ("scheduler",), "info"),
-    "universal-zero3": (
-        lambda s: s.stage == 3 and in_force(s, "checkpoint", "load_universal") is True,
-        ("checkpoint", "load_universal"),
-        "error",
-    ),
-    "warmup-maximum": (_warms_up_to_another_rate, SCHEDULER, "error"),
-    "bf16-without-zero": (
-        lambda s: s.stage == 0 and in_force(s, "bf16", "enabled") is True,
-        ("bf16", "enabled"),
-        "info",
-    ),
-    "master-weights-stages": (
-        lambda s: s.stage in (1, 3) and in_force(s, "fp16", "fp16_master_weights_and_grads") is True,
-        ("fp16", "fp16_master_weights_and_grads"),
-        "error",
-    ),
-    "muon-zero3": (lambda s: s.stage == 3 and optimizer_name(s) == "muon", ("optimizer", "type"), "error"),
-    "buffers-keep-format": (_in_16_bits, (), "info"),
-}
-"""Change of meaning -> when a config meets it, where, and how bad what older releases do is."""
-
-NO_MATTER = frozenset(
-    {
-        "whole-numbers",
-        "precision-checked",
-        "loss-scale-checked",
-        "dynamic-scale-checked",
-        "warmup-steps-checked",
-        "cycle-steps-checked",
-        "collective-timeout",
-    }
-)
-"""Changes that no config meets which today's DeepSpeed takes."""
-
-
 @rule(
     "changed-meaning",
     "versions",
@@ -240,14 +183,11 @@ def changed_meaning(subject: Subject) -> Iterator[Hit]:
     version = subject.deepspeed_version
     if version is None:
         return
-    from zerokit.releases.changes import CHANGES
+    from zerokit.lint.changes import CHANGES
 
-    for change in CHANGES:
-        meeting = MEETINGS_WITH_CHANGES.get(change.id)
-        if meeting is None or version >= change.since:
-            continue
-        holds, path, severity = meeting
-        if holds(subject):
+    for change in CHANGES.values():
+        if version < change.since and change.when.holds(subject):
             before = change.before[0].lower() + change.before[1:]
             message = f"in DeepSpeed {version}, {before} (otherwise since {change.since})"
-            yield Hit(path, message, f"Use DeepSpeed {change.since} or later, or mind it", severity=severity)
+            hint = f"Use DeepSpeed {change.since} or later, or mind it"
+            yield Hit(from_dotted(change.at), message, hint, severity=change.severity)
