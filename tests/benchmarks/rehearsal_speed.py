@@ -16,8 +16,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from zerokit.rehearsal.build import built_library
 from zerokit.rehearsal.job import RehearsalJob
+from zerokit.rehearsal.native.build import built_library
 
 SCRIPT = Path(__file__).resolve().with_name("rehearsal_scripts") / "train_config.py"
 STEPS = 2

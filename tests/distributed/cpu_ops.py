@@ -23,7 +23,7 @@ def install() -> str:
 
     from tests.distributed import cpu_quantizer
     from zerokit.rehearsal.stand_ins import async_io
-    from zerokit.rehearsal.stand_ins.device_optimizers import fused_adam
+    from zerokit.rehearsal.stand_ins.fused_optimizers import fused_adam
 
     OpBuilder._loaded_ops["fused_adam"] = fused_adam(compute=True, device_type="cpu")
     cpu_quantizer.install()

@@ -10,10 +10,10 @@ from tests.rehearsal.requested_bytes import peak
 if TYPE_CHECKING:
     import torch
 
-    from zerokit.rehearsal import Cluster
+    from zerokit.rehearsal import VirtualRank
 
 
-def flash_memory(cluster: Cluster) -> dict[str, int]:
+def flash_memory(rank: VirtualRank) -> dict[str, int]:
     import torch
 
     aten = torch.ops.aten
@@ -69,7 +69,7 @@ def flash_memory(cluster: Cluster) -> dict[str, int]:
     }
 
 
-def efficient_memory(cluster: Cluster) -> dict[str, int]:
+def efficient_memory(rank: VirtualRank) -> dict[str, int]:
     import torch
 
     measured = {}
@@ -98,7 +98,7 @@ def efficient_memory(cluster: Cluster) -> dict[str, int]:
     return measured
 
 
-def cudnn_memory(cluster: Cluster) -> dict[str, int]:
+def cudnn_memory(rank: VirtualRank) -> dict[str, int]:
     import torch
 
     measured = {}

@@ -29,7 +29,7 @@ from tests.rehearsal.flash_attention_questions import (
 if TYPE_CHECKING:
     import torch
 
-    from zerokit.rehearsal import Cluster
+    from zerokit.rehearsal import VirtualRank
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -45,23 +45,23 @@ def answer(question: str, capability: str = "9.0", environment: tuple[tuple[str,
 # ---- what runs inside of the rehearsal
 
 
-def choices(cluster: Cluster) -> dict[str, int]:
+def choices(rank: VirtualRank) -> dict[str, int]:
     return {name: choice(case) for name, (case, _) in CHOICES.items()}
 
 
-def choices_by_cudnn(cluster: Cluster) -> dict[str, int]:
+def choices_by_cudnn(rank: VirtualRank) -> dict[str, int]:
     """One process for each release, because torch settles the order once."""
     found = {}
     for version in (0, 91002, 91500, 91501, 92000):
         child = os.fork()
         if child == 0:
-            cluster.backend._library.zk_set_cudnn_version(version)
+            rank.backend._library.zk_set_cudnn_version(version)
             os._exit(choice(Case()))
         found[str(version)] = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     return found
 
 
-def refusal(cluster: Cluster) -> str:
+def refusal(rank: VirtualRank) -> str:
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -74,7 +74,7 @@ def refusal(cluster: Cluster) -> str:
     return "accepted"
 
 
-def meta_kernels(cluster: Cluster) -> dict[str, Any]:
+def meta_kernels(rank: VirtualRank) -> dict[str, Any]:
     import torch
 
     differences: list[str] = []
@@ -168,7 +168,7 @@ def _forward_and_backward(
     return (*out, *grads)
 
 
-def autograd(cluster: Cluster) -> list[str]:
+def autograd(rank: VirtualRank) -> list[str]:
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -210,7 +210,7 @@ def autograd(cluster: Cluster) -> list[str]:
     return wrong
 
 
-def flops(cluster: Cluster) -> dict[str, list[float]]:
+def flops(rank: VirtualRank) -> dict[str, list[float]]:
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.utils.flop_counter import FlopCounterMode
@@ -218,10 +218,10 @@ def flops(cluster: Cluster) -> dict[str, list[float]]:
     counted: dict[str, list[float]] = {"rehearsal": [], "torch": []}
 
     def both(run: Callable[[], Any]) -> None:
-        before = cluster.backend.flops
+        before = rank.backend.flops
         with FlopCounterMode(display=False) as counter:
             run()
-        counted["rehearsal"].append(cluster.backend.flops - before)
+        counted["rehearsal"].append(rank.backend.flops - before)
         counted["torch"].append(counter.get_total_flops())
 
     q = torch.empty((2, 8, 300, 64), dtype=torch.bfloat16, device="cuda", requires_grad=True)
@@ -280,8 +280,8 @@ def main(question: str, capability: str) -> None:
         capability=(int(major), int(minor)),
         multiprocessors=132 if int(major) >= 9 else 108,
     )
-    with virtual_cluster(num_gpus=8, device=device) as cluster:
-        print(json.dumps(QUESTIONS[question](cluster)), flush=True)
+    with virtual_cluster(num_gpus=8, device=device) as rank:
+        print(json.dumps(QUESTIONS[question](rank)), flush=True)
         # Autograd's threads are still waiting for work, and need not be.
         os._exit(0)
 

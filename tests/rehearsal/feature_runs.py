@@ -116,7 +116,7 @@ def main() -> None:
     # What the imports print must not be taken for an answer.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    with virtual_cluster(NUM_GPUS, gpus_per_node=GPUS_PER_NODE, gpu_memory_bytes=GPU_MEMORY) as cluster:
+    with virtual_cluster(NUM_GPUS, gpus_per_node=GPUS_PER_NODE, gpu_memory_bytes=GPU_MEMORY) as rank:
         import deepspeed  # noqa: F401
         import peft  # noqa: F401
         import transformers  # noqa: F401
@@ -131,7 +131,7 @@ def main() -> None:
                 )
                 os.dup2(log, 1)
                 os.dup2(log, 2)
-                code = run_in(cluster, job)
+                code = run_in(rank, job)
                 sys.stdout.flush()
                 sys.stderr.flush()
                 leave(code)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from tests.rehearsal.requested_bytes import peak, requested
 
 if TYPE_CHECKING:
-    from zerokit.rehearsal import Cluster
+    from zerokit.rehearsal import VirtualRank
 
 
-def flash_attn_found(cluster: Cluster) -> dict[str, Any]:
+def flash_attn_found(rank: VirtualRank) -> dict[str, Any]:
     import importlib.metadata
 
     from zerokit.rehearsal.stand_ins import flash_attention
@@ -30,14 +30,14 @@ def flash_attn_found(cluster: Cluster) -> dict[str, Any]:
     }
 
 
-def flash_attn_version(cluster: Cluster) -> str:
+def flash_attn_version(rank: VirtualRank) -> str:
     from zerokit.rehearsal.stand_ins import flash_attention
 
     flash_attention.install()
     return str(importlib.import_module("flash_attn").__version__)
 
 
-def flash_attn_memory(cluster: Cluster) -> dict[str, Any]:
+def flash_attn_memory(rank: VirtualRank) -> dict[str, Any]:
     import torch
 
     from zerokit.rehearsal.stand_ins import flash_attention
@@ -70,7 +70,7 @@ def flash_attn_memory(cluster: Cluster) -> dict[str, Any]:
     }
 
 
-def flash_attn_refusals(cluster: Cluster) -> dict[str, str]:
+def flash_attn_refusals(rank: VirtualRank) -> dict[str, str]:
     import torch
 
     from zerokit.rehearsal.stand_ins import flash_attention
@@ -90,7 +90,7 @@ def flash_attn_refusals(cluster: Cluster) -> dict[str, str]:
     return refusals
 
 
-def flash_attn_model(cluster: Cluster) -> dict[str, Any]:
+def flash_attn_model(rank: VirtualRank) -> dict[str, Any]:
     import torch
 
     from zerokit.rehearsal.stand_ins import flash_attention
@@ -117,5 +117,5 @@ def flash_attn_model(cluster: Cluster) -> dict[str, Any]:
     return {
         "backend": model.config._attn_implementation,
         "without gradient": [name for name, parameter in model.named_parameters() if parameter.grad is None],
-        "operators": cluster.backend.operator_names(),
+        "operators": rank.backend.operator_names(),
     }

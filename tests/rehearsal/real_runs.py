@@ -19,8 +19,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tests.tiny import REPOSITORY, free_port
-from zerokit.rehearsal.build import built_library
 from zerokit.rehearsal.job import RehearsalJob, Values
+from zerokit.rehearsal.native.build import built_library
 from zerokit.rehearsal.processes import Output, Worker
 from zerokit.rehearsal.report import RehearsalReport
 

@@ -20,7 +20,7 @@ from tests import processes
 if TYPE_CHECKING:
     import torch
 
-    from zerokit.rehearsal import Cluster
+    from zerokit.rehearsal import VirtualRank
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -37,7 +37,7 @@ def answer(question: str, num_gpus: int = 8) -> Any:
 Call = Callable[["torch.device"], Any]
 
 
-def meta_kernels(cluster: Cluster) -> dict[str, Any]:
+def meta_kernels(rank: VirtualRank) -> dict[str, Any]:
     """Results whose layout is not that of torch's own Meta kernel."""
     import torch
 
@@ -130,7 +130,7 @@ def _elementwise(shape: tuple[int, ...], dtype: torch.dtype, operator: str, devi
     return torch.ops.aten.native_dropout(inputs, 0.2, operator == "dropout")
 
 
-def small_values(cluster: Cluster) -> dict[str, bool]:
+def small_values(rank: VirtualRank) -> dict[str, bool]:
     """Whether small tensors hold on the device what they would on the host."""
     import torch
     from torch.nn import functional
@@ -148,7 +148,7 @@ def small_values(cluster: Cluster) -> dict[str, bool]:
     }
 
 
-def made_up_statistics(cluster: Cluster) -> list[list[float]]:
+def made_up_statistics(rank: VirtualRank) -> list[list[float]]:
     """Small results of large inputs are made up, as those of all operators are: 1."""
     import torch
 
@@ -158,20 +158,20 @@ def made_up_statistics(cluster: Cluster) -> list[list[float]]:
     return [mean.flatten().tolist(), deviation.flatten().tolist()]
 
 
-def operators_on_record(cluster: Cluster) -> list[str]:
+def operators_on_record(rank: VirtualRank) -> list[str]:
     """Which of the fast kernels' names the recording has for blocks that they made."""
     import torch
 
     module = torch.nn.Sequential(torch.nn.LayerNorm(4096), torch.nn.Dropout(0.1), torch.nn.ReLU()).cuda()
     module(torch.empty((64, 4096), device="cuda")).sum().backward()
-    recording = cluster.recording()
+    recording = rank.recording()
     return sorted({recording.ops[index] for index in recording.blocks["op"] if index >= 0})
 
 
 # ---- stand_ins/many_ranks.py
 
 
-def reduce_scatter(cluster: Cluster) -> list[str]:
+def reduce_scatter(rank: VirtualRank) -> list[str]:
     """Cases in which the stand-in's results or allocations are not those of DeepSpeed's own function."""
     import deepspeed
     import torch
@@ -182,32 +182,32 @@ def reduce_scatter(cluster: Cluster) -> list[str]:
     original = torch.no_grad()(stand_in.__wrapped__)
     sizes = ([1_000_000], [1_048_576], [999_999, 4096, 7], [5, 70_001, 8], [3, 4096])
     return [
-        f"{case} of {cluster.num_gpus}"
+        f"{case} of {rank.num_gpus}"
         for case in sizes
-        if _scattered(cluster, original, case) != _scattered(cluster, stand_in, case)
+        if _scattered(rank, original, case) != _scattered(rank, stand_in, case)
     ]
 
 
-def _scattered(cluster: Cluster, function: Callable[..., list[torch.Tensor]], sizes: list[int]) -> Any:
+def _scattered(rank: VirtualRank, function: Callable[..., list[torch.Tensor]], sizes: list[int]) -> Any:
     import torch
 
     bucket = torch.ones(sum(sizes), device="cuda")
     tensors = list(bucket.split(sizes))
-    before = cluster.backend.event_count()
+    before = rank.backend.event_count()
     results = function(tensors, None)
     layouts = [(_layout(result), result.storage_offset()) for result in results]
     shared = [result.untyped_storage().nbytes() for result in results]
     del results
-    return layouts, shared, _allocations(cluster, before)
+    return layouts, shared, _allocations(rank, before)
 
 
-def _allocations(cluster: Cluster, since: int) -> list[int]:
+def _allocations(rank: VirtualRank, since: int) -> list[int]:
     from zerokit.rehearsal.recording import EVENT
 
-    return [int(size) for size in cluster.backend.events(EVENT)["bytes"][since:]]
+    return [int(size) for size in rank.backend.events(EVENT)["bytes"][since:]]
 
 
-def all_gather(cluster: Cluster) -> list[str]:
+def all_gather(rank: VirtualRank) -> list[str]:
     """As :func:`reduce_scatter`, for the handle of a coalesced all-gather."""
     import deepspeed
     import torch
@@ -220,15 +220,15 @@ def all_gather(cluster: Cluster) -> list[str]:
     return [
         f"{shapes} keeping {keeps}"
         for shapes, keeps in itertools.product(cases, (True, False))
-        if _gathered(cluster, original, shapes, keeps) != _gathered(cluster, stand_in, shapes, keeps)
+        if _gathered(rank, original, shapes, keeps) != _gathered(rank, stand_in, shapes, keeps)
     ]
 
 
-def _gathered(cluster: Cluster, wait: Any, shapes: list[tuple[int, ...]], keeps: bool) -> Any:
+def _gathered(rank: VirtualRank, wait: Any, shapes: list[tuple[int, ...]], keeps: bool) -> Any:
     import torch
     from deepspeed.runtime.zero.partition_parameters import AllGatherCoalescedHandle, ZeroParamStatus
 
-    ranks = cluster.num_gpus
+    ranks = rank.num_gpus
     params: list[Any] = []
     for shape in shapes:
         param: Any = torch.nn.Parameter(torch.empty(0, device="cuda", dtype=torch.bfloat16))
@@ -242,29 +242,29 @@ def _gathered(cluster: Cluster, wait: Any, shapes: list[tuple[int, ...]], keeps:
     flat = torch.ones(size * ranks, device="cuda", dtype=torch.bfloat16)
     work: Any = type("Work", (), {"wait": lambda self: None})()
     handle = AllGatherCoalescedHandle(work, params, list(flat.split(size)), ranks)
-    before = cluster.backend.event_count()
+    before = rank.backend.event_count()
     with torch.no_grad(), torch.cuda.stream(torch.cuda.Stream()):
         wait(handle, handle_dependency=keeps)
     layouts = [_layout(param.data) for param in params]
     states = [param.ds_status == ZeroParamStatus.AVAILABLE for param in params]
     del flat, handle, params, param
     AllGatherCoalescedHandle.free_buffer()
-    return layouts, states, _allocations(cluster, before), _active_bytes(cluster)
+    return layouts, states, _allocations(rank, before), _active_bytes(rank)
 
 
-def _active_bytes(cluster: Cluster) -> int:
+def _active_bytes(rank: VirtualRank) -> int:
     """Counts a block that another stream holds, though it is released."""
-    from zerokit.rehearsal.library import Model
+    from zerokit.rehearsal.native.backend import Model
 
-    waiting = cluster.backend.stat(Model.ORDINARY, "active_bytes", "current")
-    cluster.backend.synchronize()
-    return waiting - cluster.backend.stat(Model.ORDINARY, "active_bytes", "current")
+    waiting = rank.backend.stat(Model.ORDINARY, "active_bytes", "current")
+    rank.backend.synchronize()
+    return waiting - rank.backend.stat(Model.ORDINARY, "active_bytes", "current")
 
 
 # ---- compiling.py
 
 
-def compiled(cluster: Cluster) -> dict[str, Any]:
+def compiled(rank: VirtualRank) -> dict[str, Any]:
     """What becomes of compiled models and functions."""
     import torch
     from torch.nn.attention.flex_attention import flex_attention
@@ -294,12 +294,12 @@ def compiled(cluster: Cluster) -> dict[str, Any]:
     return {
         "shapes": shapes,
         "value": doubled(inputs)[0, 0].item(),
-        "warnings": [warning for warning in cluster.recording().warnings if "torch.compile" in warning],
+        "warnings": [warning for warning in rank.recording().warnings if "torch.compile" in warning],
         "refused": refused,
     }
 
 
-QUESTIONS: dict[str, Callable[[Cluster], Any]] = {
+QUESTIONS: dict[str, Callable[[VirtualRank], Any]] = {
     question.__name__: question
     for question in (
         *(meta_kernels, small_values, made_up_statistics, operators_on_record),
@@ -312,8 +312,8 @@ def main() -> None:
     """Answer one question."""
     from zerokit.rehearsal import virtual_cluster
 
-    with virtual_cluster(int(sys.argv[2])) as cluster:
-        found = json.dumps(QUESTIONS[sys.argv[1]](cluster))
+    with virtual_cluster(int(sys.argv[2])) as rank:
+        found = json.dumps(QUESTIONS[sys.argv[1]](rank))
     sys.stdout.write(found + "\n")
     sys.stdout.flush()
     os._exit(0)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zerokit.errors import LaunchError
-from zerokit.rehearsal.allocator_settings import AllocatorSettings
+from zerokit.rehearsal.native.allocator_settings import AllocatorSettings
 
 MIB = 2**20
 

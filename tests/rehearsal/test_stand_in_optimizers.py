@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from zerokit.rehearsal.stand_ins.arithmetic import CHUNK_ELEMENTS
-from zerokit.rehearsal.stand_ins.device_optimizers import fused_adam, fused_lamb, fused_lion
-from zerokit.rehearsal.stand_ins.host_optimizers import cpu_adagrad, cpu_adam, cpu_lion
+from zerokit.rehearsal.stand_ins.cpu_optimizers import cpu_adagrad, cpu_adam, cpu_lion
+from zerokit.rehearsal.stand_ins.fused_optimizers import fused_adam, fused_lamb, fused_lion
 
 STEPS = 5
 ELEMENTS = 1000

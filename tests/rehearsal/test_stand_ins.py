@@ -12,8 +12,8 @@ import torch
 
 from tests import processes
 from zerokit.rehearsal.errors import RehearsalGap, met_gaps
-from zerokit.rehearsal.stand_ins.optimizer_process import LockStep
-from zerokit.rehearsal.stand_ins.quantizer import fp_quantizer, quantizer
+from zerokit.rehearsal.stand_ins.quantizers import fp_quantizer, quantizer
+from zerokit.rehearsal.stand_ins.superoffload_process import LockStep
 from zerokit.rehearsal.stand_ins.triton_kernels import kernel_name
 
 
@@ -53,9 +53,9 @@ def test_deepspeed_uses_the_stand_ins_and_starts_no_compiler(tmp_path: Path) -> 
     printed = _run(
         """
         import torch
-        from zerokit.rehearsal import stand_ins
+        from zerokit.rehearsal.stand_ins import op_builders
         from zerokit.rehearsal.errors import RehearsalGap, met_gaps
-        stand_ins.install(compute=True)
+        op_builders.install(compute=True)
         import deepspeed
         from deepspeed.ops.adam import DeepSpeedCPUAdam
         from deepspeed.ops.op_builder.async_io import AsyncIOBuilder
@@ -91,8 +91,8 @@ def test_superoffload_runs_its_worker_here(tmp_path: Path) -> None:
     printed = _run(
         """
         import os, torch
-        from zerokit.rehearsal import stand_ins
-        stand_ins.install(compute=True)
+        from zerokit.rehearsal.stand_ins import op_builders
+        op_builders.install(compute=True)
         from deepspeed.runtime.superoffload.superoffload_utils import SuperOffloadCPUOptimizer
 
         cores = os.sched_getaffinity(0)
@@ -127,7 +127,7 @@ def test_zero3_on_nvme_books_what_deepspeed_writes(tmp_path: Path) -> None:
     """Each element of this rank: three float32 (parameter, moments) and, in large parameters, a bf16 copy."""
     printed = _run(
         """
-        from zerokit.rehearsal.cluster import virtual_cluster
+        from zerokit.rehearsal import virtual_cluster
         with virtual_cluster(4) as cluster:
             import deepspeed, torch
             from zerokit.rehearsal.stand_ins import async_io

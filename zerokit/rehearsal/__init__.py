@@ -4,17 +4,18 @@
 
     from zerokit.rehearsal import virtual_cluster
 
-    with virtual_cluster(num_gpus=8) as cluster:  # before anything imports torch
+    with virtual_cluster(num_gpus=8) as rank:  # before anything imports torch
         import train
 
         train.main()
-    recording = cluster.recording()
+    recording = rank.recording()
 
 Importing this package imports neither torch nor DeepSpeed.
 """
 
 from __future__ import annotations
 
-from zerokit.rehearsal.cluster import Cluster, virtual_cluster
+from zerokit.rehearsal.process_setup import virtual_cluster
+from zerokit.rehearsal.virtual_rank import VirtualRank
 
-__all__ = ["Cluster", "virtual_cluster"]
+__all__ = ["VirtualRank", "virtual_cluster"]

@@ -7,8 +7,8 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from zerokit.rehearsal.allocator_settings import AllocatorSettings
 from zerokit.rehearsal.job import RehearsalJob
+from zerokit.rehearsal.native.allocator_settings import AllocatorSettings
 from zerokit.rehearsal.overheads import overheads
 from zerokit.rehearsal.recording import (
     CATEGORY_CODES,

@@ -6,9 +6,10 @@ import sys
 from pathlib import Path
 from types import FrameType
 
+from zerokit import patches
 from zerokit.errors import ZerokitError
 
-_OWN_FOLDER = str(Path(__file__).parent)
+_OWN = (str(Path(__file__).parent), patches.__file__, "<")
 _LIBRARY_FOLDERS = ("/site-packages/", "/dist-packages/")
 _LOADERS = ("/deepspeed/ops/op_builder/", "/triton/runtime/")
 """Folders of code that only passes a request on; its callers say more."""
@@ -53,7 +54,7 @@ def calling_line() -> str:
     innermost: str | None = None
     while frame is not None:
         path = frame.f_code.co_filename
-        if not path.startswith((_OWN_FOLDER, "<")) and not any(loader in path for loader in _LOADERS):
+        if not path.startswith(_OWN) and not any(loader in path for loader in _LOADERS):
             line = f"{_short(path)}:{frame.f_lineno}"
             in_library = any(folder in path for folder in _LIBRARY_FOLDERS)
             if innermost is None:

@@ -9,9 +9,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from zerokit.errors import LaunchError
+from zerokit.patches import declare, put
 from zerokit.rehearsal.job import RehearsalJob
 
 _Environment = dict[str, str]
+
+_DEEPSPEED, _MULTI_GPU, _SIMPLE = declare(
+    "accelerate.commands.launch",
+    *("deepspeed_launcher", "multi_gpu_launcher", "simple_launcher"),
+    purpose="take the variables and start nothing",
+)
 
 # Of what accelerate sets, these belong to the rehearsal: which rank this is, where the others are, what it
 # sees.
@@ -69,9 +76,9 @@ def _accelerate_environment(job: RehearsalJob) -> _Environment:
     def instead(prepare_environment: Callable[[Namespace], _Environment]) -> Callable[[Namespace], None]:
         return lambda arguments: found.update(prepare_environment(arguments))
 
-    launch.deepspeed_launcher = instead(lambda given: environments.prepare_deepspeed_cmd_env(given)[1])
-    launch.multi_gpu_launcher = instead(environments.prepare_multi_gpu_env)
-    launch.simple_launcher = instead(lambda given: environments.prepare_simple_launcher_cmd_env(given)[1])
+    put(_DEEPSPEED, instead(lambda given: environments.prepare_deepspeed_cmd_env(given)[1]))
+    put(_MULTI_GPU, instead(environments.prepare_multi_gpu_env))
+    put(_SIMPLE, instead(lambda given: environments.prepare_simple_launcher_cmd_env(given)[1]))
     launch.launch_command(launch.launch_command_parser().parse_args(_command(job)))
     if not found:
         raise ValueError("it would not start the script on GPUs")

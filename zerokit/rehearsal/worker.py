@@ -19,8 +19,9 @@ from zerokit import console
 from zerokit.errors import LaunchError, ZerokitError
 from zerokit.files import write_file
 from zerokit.rehearsal import launchers
-from zerokit.rehearsal.cluster import Cluster, virtual_cluster
 from zerokit.rehearsal.job import RehearsalJob
+from zerokit.rehearsal.process_setup import virtual_cluster
+from zerokit.rehearsal.virtual_rank import VirtualRank
 
 _leave = os._exit
 _EXPLAINED = 2
@@ -58,20 +59,19 @@ def rehearse(job: RehearsalJob) -> int:
             values=job.values,
             exchange_folder=Path(job.exchange_folder) if job.exchange_folder else None,
             folder=Path(job.report_file).parent,
-        ) as cluster:
+        ) as rank:
             try:
-                return run_in(cluster, job)
+                return run_in(rank, job)
             finally:
-                cluster.exchange.close()
-                cluster.watch.close()
+                rank.close()
     except ZerokitError as error:
         console.print_error(error)
         return _EXPLAINED
 
 
-def run_in(cluster: Cluster, job: RehearsalJob) -> int:
-    """As :func:`rehearse`, in a cluster that is set up already."""
-    from zerokit.rehearsal.engine import RehearsalComplete
+def run_in(rank: VirtualRank, job: RehearsalJob) -> int:
+    """As :func:`rehearse`, as a rank that is set up already."""
+    from zerokit.rehearsal.watching.steps import RehearsalComplete
 
     failure: BaseException | None = None
     try:
@@ -90,7 +90,7 @@ def run_in(cluster: Cluster, job: RehearsalJob) -> int:
     if gap is not None:
         console.print_error(gap)
         return _EXPLAINED
-    _write_results(job, cluster)
+    _write_results(job, rank)
     if failure is None:
         return 0
     if not isinstance(failure, SystemExit):
@@ -126,13 +126,13 @@ def _run_script(job: RehearsalJob) -> None:
         runpy.run_path(job.script, run_name="__main__")
 
 
-def _write_results(job: RehearsalJob, cluster: Cluster) -> None:
+def _write_results(job: RehearsalJob, rank: VirtualRank) -> None:
     from zerokit.rehearsal import analysis, plot, snapshot, trace
     from zerokit.rehearsal.errors import met_gaps
 
     # What the results themselves allocate is not the script's.
-    with cluster.backend.uncounted():
-        recording = cluster.recording(script=job.script, argv=job.arguments, versions=_versions())
+    with rank.backend.uncounted():
+        recording = rank.recording(script=job.script, argv=job.arguments, versions=_versions())
         gaps = tuple(str(gap) for gap in met_gaps())
         report = analysis.analyse(recording, job)
         if gaps:
@@ -180,7 +180,7 @@ def _gap(failure: BaseException | None) -> ZerokitError | None:
 
 def _line_of(failure: BaseException) -> str:
     """`file:line` in the user's code or its libraries where `failure` was raised."""
-    from zerokit.rehearsal.sites import short_path
+    from zerokit.rehearsal.call_sites import short_path
 
     frames = traceback.extract_tb(failure.__traceback__)
     outside = [

@@ -6,6 +6,19 @@ from typing import Any
 
 import torch
 
+from zerokit.patches import PrivateAttribute
+
+_FUSED = "deepspeed.runtime.fp16.fused_optimizer:FP16_Optimizer"
+_UNFUSED = "deepspeed.runtime.fp16.unfused_optimizer:FP16_UnfusedOptimizer"
+READ = tuple(
+    PrivateAttribute(owner, name, "undo the step that DeepSpeed takes before the first one")
+    for owner, names in (
+        (_FUSED, ("fp32_groups_flat", "fp16_groups_flat", "initialize_optimizer_states")),
+        (_UNFUSED, ("fp32_groups", "fp16_groups", "initialize_optimizer_states")),
+    )
+    for name in names
+)
+
 
 def undo_dummy_step(optimizer: Any) -> None:
     """Bring a 16-bit optimizer without ZeRO back to where Adam begins.

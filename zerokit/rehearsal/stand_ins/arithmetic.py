@@ -10,7 +10,7 @@ from types import ModuleType
 import torch
 
 from zerokit.errors import LaunchError
-from zerokit.rehearsal import library
+from zerokit.rehearsal.native import backend
 
 CHUNK_ELEMENTS = 1 << 20
 """Elements worked on at a time: the temporaries of one piece stay at a few MiB of real memory."""
@@ -39,7 +39,7 @@ def kernel() -> Iterator[None]:
 
 def _uncounted() -> AbstractContextManager[None]:
     try:
-        return library.uncounted()
+        return backend.uncounted()
     except LaunchError:  # plain torch: nothing is counted in the first place
         return nullcontext()
 
@@ -47,6 +47,5 @@ def _uncounted() -> AbstractContextManager[None]:
 def stand_in_module(name: str, **members: Callable[..., object] | object) -> ModuleType:
     """A module with `members`, for `OpBuilder._loaded_ops`; without ``__file__``, so nobody loads it."""
     module = ModuleType(name, "Stands in for a compiled extension.")
-    for member, value in members.items():
-        setattr(module, member, value)
+    module.__dict__.update(members)
     return module

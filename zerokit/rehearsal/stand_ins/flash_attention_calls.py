@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from zerokit.rehearsal.library import backend
+from zerokit.rehearsal.native.backend import backend
 
 _ROWS = 128
 """Rows of queries that a thread block may write at once; buffers are padded to it."""

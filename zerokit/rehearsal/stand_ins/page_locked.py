@@ -12,8 +12,20 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from zerokit.rehearsal.native.backend import Backend
+
 PageLockedAllocator = Callable[[int], Tensor]
 """Makes a flat uint8 host tensor of that many bytes, counted as pinned memory of exactly that size."""
+
+
+def locked_by(backend: Backend) -> PageLockedAllocator:
+    """Host memory that `backend` counts as pinned, at exactly its size."""
+
+    def allocate(num_bytes: int) -> Tensor:
+        with backend.page_locking():
+            return torch.empty(num_bytes, dtype=torch.uint8)
+
+    return allocate
 
 
 def torch_pinned(num_bytes: int) -> Tensor:

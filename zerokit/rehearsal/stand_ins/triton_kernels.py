@@ -8,12 +8,9 @@ exactly as it is on a GPU. A kernel that nobody looked at might decide shapes, s
 
 from __future__ import annotations
 
-import functools
-import importlib
-import importlib.util
-from collections.abc import Callable
 from typing import Any
 
+from zerokit.patches import Patch, wrap
 from zerokit.rehearsal.errors import RehearsalGap
 
 KNOWN_MODULES = (
@@ -28,30 +25,26 @@ KNOWN_MODULES = (
 _HINT = "Use the library's PyTorch path (most have a setting for it), or measure this run on a GPU"
 
 
-def install() -> bool:
-    """Replaces the launch of Triton kernels. False if Triton is not installed, so that there are none."""
-    if importlib.util.find_spec("triton") is None:
-        return False
-    for module_name, class_name in (
-        ("triton.runtime.jit", "JITFunction"),
-        ("triton.runtime.autotuner", "Autotuner"),
-        ("triton.runtime.autotuner", "Heuristics"),
-    ):
-        launcher = getattr(importlib.import_module(module_name), class_name)
-        if not hasattr(launcher.run, "zerokit_stand_in"):
-            launcher.run = _stand_in(launcher.run)
-    return True
+_LAUNCHERS = tuple(
+    Patch(owner, "run", "leave out kernels that only fill tensors, and refuse others")
+    for owner in (
+        "triton.runtime.jit:JITFunction",
+        "triton.runtime.autotuner:Autotuner",
+        "triton.runtime.autotuner:Heuristics",
+    )
+)
 
 
-def _stand_in(run: Callable[..., Any]) -> Callable[..., None]:
-    @functools.wraps(run)
-    def launch(kernel: Any, *args: Any, **kwargs: Any) -> None:
-        name, module = kernel_name(kernel)
-        if not module.startswith(KNOWN_MODULES):
-            raise RehearsalGap(f"the Triton kernel {module}.{name}", hint=_HINT)
+def install() -> None:
+    """Replaces the launch of Triton kernels, where Triton is installed."""
+    for launcher in _LAUNCHERS:
+        wrap(launcher, _launch)
 
-    launch.zerokit_stand_in = True  # type: ignore[attr-defined]
-    return launch
+
+def _launch(_run: Any, kernel: Any, *args: Any, **kwargs: Any) -> None:
+    name, module = kernel_name(kernel)
+    if not module.startswith(KNOWN_MODULES):
+        raise RehearsalGap(f"the Triton kernel {module}.{name}", hint=_HINT)
 
 
 def kernel_name(kernel: Any) -> tuple[str, str]:

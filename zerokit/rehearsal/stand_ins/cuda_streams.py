@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from zerokit.rehearsal.library import backend
+from zerokit.rehearsal.native.backend import backend
 
 
 class Stream(torch.Stream):

@@ -7,15 +7,23 @@ run.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
-from types import ModuleType
 from typing import Any
 
+from zerokit.patches import Patch, put, wrap
 from zerokit.rehearsal.errors import RehearsalGap
 
 CHECKPOINT = "rehearsed.safetensors"
 """The name that the checkpoint without values goes by; transformers tells formats by the ending."""
+
+_MODELING = "transformers.modeling_utils"
+_RESOLVE_FILES = Patch(_MODELING, "_get_resolved_checkpoint_files", "find a checkpoint without values")
+_SAFE_OPEN = Patch(_MODELING, "safe_open", "open a checkpoint without values")
+_LOAD_STATE_DICT = Patch(_MODELING, "load_state_dict", "read a checkpoint without values")
+_LOAD_PRETRAINED = Patch(
+    f"{_MODELING}:PreTrainedModel", "_load_pretrained_model", "know which model a checkpoint is of"
+)
+_DISPATCH = Patch("accelerate.big_modeling", "dispatch_model", "refuse one model on several GPUs")
 
 _SAFETENSORS_NAMES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "float64": "F64"}
 
@@ -66,7 +74,7 @@ def made_up_tensor(shape: tuple[int, ...], dtype: Any, device: str = "cpu") -> A
     """A tensor whose values nobody knows; on the host it takes no memory."""
     import torch
 
-    from zerokit.rehearsal.library import backend
+    from zerokit.rehearsal.native.backend import backend
 
     if device != "cpu":
         return torch.empty(shape, dtype=dtype, device=device)
@@ -89,22 +97,18 @@ def tensors_of(model: Any) -> Iterator[tuple[str, tuple[tuple[int, ...], Any]]]:
         yield name, (shape, stored if tensor.is_floating_point() and stored is not None else tensor.dtype)
 
 
-def install(modeling: Any) -> None:
-    """Replace what reads files in `transformers.modeling_utils`, which has just been imported."""
-    load_pretrained = modeling.PreTrainedModel._load_pretrained_model
-    safe_open, load_state_dict = modeling.safe_open, modeling.load_state_dict
+def install() -> None:
+    """Replace what reads files in `transformers.modeling_utils`, and refuse one model on several GPUs."""
     loading: list[Any] = []
 
-    def resolved(*_: Any, **given: Any) -> tuple[list[str] | None, None]:
-        # A model that is given its weights has no files.
-        return [CHECKPOINT], None
-
-    def open_safely(path: Any, *arguments: Any, **given: Any) -> Any:
+    def open_safely(safe_open: Any, path: Any, *arguments: Any, **given: Any) -> Any:
         if path == CHECKPOINT and loading:
             return _Checkpoint(loading[-1])
         return safe_open(path, *arguments, **given)
 
-    def load_dict(path: Any, map_location: Any = "cpu", *arguments: Any, **given: Any) -> Any:
+    def load_dict(
+        load_state_dict: Any, path: Any, map_location: Any = "cpu", *arguments: Any, **given: Any
+    ) -> Any:
         if path != CHECKPOINT:
             return load_state_dict(path, map_location, *arguments, **given)
         if not loading:
@@ -112,31 +116,27 @@ def install(modeling: Any) -> None:
         device = str(map_location)
         return {name: made_up_tensor(*what, device) for name, what in tensors_of(loading[-1])}
 
-    def load(model: Any, *arguments: Any, **given: Any) -> Any:
+    def load(load_pretrained: Any, model: Any, *arguments: Any, **given: Any) -> Any:
         loading.append(model)
         try:
             return load_pretrained(model, *arguments, **given)
         finally:
             loading.pop()
 
-    modeling._get_resolved_checkpoint_files = resolved
-    modeling.safe_open = open_safely
-    modeling.load_state_dict = load_dict
-    modeling.PreTrainedModel._load_pretrained_model = staticmethod(load)
+    # A model that is given its weights has no files.
+    put(_RESOLVE_FILES, lambda *_, **__: ([CHECKPOINT], None))
+    wrap(_SAFE_OPEN, open_safely)
+    wrap(_LOAD_STATE_DICT, load_dict)
+    wrap(_LOAD_PRETRAINED, load)
+    wrap(_DISPATCH, _refuse_several_gpus)
 
 
-def refuse_several_gpus(module: ModuleType) -> None:
+def _refuse_several_gpus(dispatch: Any, model: Any, device_map: Any, *arguments: Any, **given: Any) -> Any:
     """Stop where accelerate would spread a model over GPUs of which the rehearsal follows one."""
-    dispatch = module.dispatch_model
-
-    @functools.wraps(dispatch)
-    def checked(model: Any, device_map: Any, *arguments: Any, **given: Any) -> Any:
-        gpus = {str(device).removeprefix("cuda:") for device in device_map.values()} - {"cpu", "disk", "meta"}
-        if len(gpus) > 1:
-            raise RehearsalGap(
-                f"a model that one process spreads over {len(gpus)} GPUs (device_map)",
-                hint='Give each rank the whole model: device_map={"": local_rank}, or none under DeepSpeed',
-            )
-        return dispatch(model, device_map, *arguments, **given)
-
-    module.dispatch_model = checked  # type: ignore[attr-defined]
+    gpus = {str(device).removeprefix("cuda:") for device in device_map.values()} - {"cpu", "disk", "meta"}
+    if len(gpus) > 1:
+        raise RehearsalGap(
+            f"a model that one process spreads over {len(gpus)} GPUs (device_map)",
+            hint='Give each rank the whole model: device_map={"": local_rank}, or none under DeepSpeed',
+        )
+    return dispatch(model, device_map, *arguments, **given)

@@ -16,8 +16,16 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from zerokit.rehearsal.collectives import Traffic, VirtualProcessGroup, done, install_groups, operation_of
-from zerokit.rehearsal.library import uncounted
+from zerokit.patches import put
+from zerokit.rehearsal.native.backend import uncounted
+from zerokit.rehearsal.stand_ins.process_group import (
+    MONITORED_BARRIERS,
+    Traffic,
+    VirtualProcessGroup,
+    done,
+    install_groups,
+    operation_of,
+)
 
 _TIMEOUT = datetime.timedelta(minutes=5)
 # Inside deepspeed.zero.Init `torch.empty` makes tensors of the GPU, in the dtype of the model.
@@ -272,4 +280,5 @@ def install(traffic: Traffic, *, rank: int, world_size: int) -> None:
 
     install_groups(create, meet, rank=rank, world_size=world_size)
     # torch's own asks for a group that calls itself gloo.
-    dist.monitored_barrier = dist.distributed_c10d.monitored_barrier = monitored_barrier
+    for barrier in MONITORED_BARRIERS:
+        put(barrier, monitored_barrier)

@@ -12,12 +12,17 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 
+from zerokit.patches import Patch, apply, put
 from zerokit.rehearsal.stand_ins.zenflow_adam import SharedMemory
+
+_MODULE = "deepspeed.runtime.superoffload.superoffload_utils"
+_MULTIPROCESSING = Patch(_MODULE, "mp", "run the optimizer's process in this one", since="0.18.0")
+_PSUTIL = Patch(_MODULE, "psutil", "bind no cores", since="0.18.0")
 
 
 class LockStep:
@@ -134,11 +139,13 @@ class _UnboundProcess:
         return list(range(os.cpu_count() or 1))
 
 
-def install(superoffload_utils: ModuleType) -> None:
+def install() -> None:
     """Makes DeepSpeed's SuperOffload module start a :class:`LockStepWorker`; cores stay as they are."""
-    psutil = superoffload_utils.psutil
     multiprocessing = SimpleNamespace(get_context=lambda method: LockStep(), SimpleQueue=LockStepQueue)
-    superoffload_utils.mp = multiprocessing  # type: ignore[attr-defined]
-    superoffload_utils.psutil = SimpleNamespace(  # type: ignore[attr-defined]
-        Process=_UnboundProcess, AccessDenied=psutil.AccessDenied, NoSuchProcess=psutil.NoSuchProcess
+    put(_MULTIPROCESSING, multiprocessing)
+    apply(
+        _PSUTIL,
+        lambda psutil: SimpleNamespace(
+            Process=_UnboundProcess, AccessDenied=psutil.AccessDenied, NoSuchProcess=psutil.NoSuchProcess
+        ),
     )

@@ -6,12 +6,14 @@ import sys
 from pathlib import Path
 from types import CodeType
 
-_OWN_FOLDER = str(Path(__file__).parent)
+from zerokit import patches
+
+_OWN = (str(Path(__file__).parent), patches.__file__)
 _PACKAGES = ("/site-packages/", "/dist-packages/")
 _PASSED_OVER = ("/torch/", "/contextlib.py", "/functools.py", "/threading.py", "/deepspeed/utils/nvtx.py")
 
 
-class Sites:
+class CallSites:
     """A table of calling lines; :meth:`find` gives the index of the one that is running."""
 
     def __init__(self) -> None:
@@ -38,7 +40,7 @@ class Sites:
     def _is_passed_over(self, path: str) -> bool:
         known = self._passed_over.get(path)
         if known is None:
-            inside = path.startswith("<") or path.startswith(_OWN_FOLDER)
+            inside = path.startswith("<") or path.startswith(_OWN)
             known = self._passed_over[path] = inside or any(part in path for part in _PASSED_OVER)
         return known
 

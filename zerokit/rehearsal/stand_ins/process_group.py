@@ -16,9 +16,10 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[attr-defined]
 from torch.futures import Future
 
-from zerokit.rehearsal.exchange import ObjectExchange
-from zerokit.rehearsal.library import Backend
+from zerokit.patches import Patch, put, wrap
+from zerokit.rehearsal.native.backend import Backend
 from zerokit.rehearsal.recording import Collective
+from zerokit.rehearsal.stand_ins.object_broadcast import ObjectExchange
 
 BACKEND = "rehearsal"
 
@@ -262,6 +263,22 @@ def operation_of(opts: Any) -> Any:
     return getattr(opts, "reduceOp", dist.ReduceOp.SUM)
 
 
+def _everywhere(name: str, purpose: str) -> tuple[Patch, ...]:
+    """`name` where torch defines it and where it offers it."""
+    owners = ("torch.distributed", "torch.distributed.distributed_c10d")
+    return tuple(Patch(owner, name, purpose) for owner in owners)
+
+
+_INITS = _everywhere("init_process_group", "make virtual groups whatever backend is asked for")
+_NEW_GROUPS = _everywhere("new_group", "make virtual groups whatever backend is asked for")
+_GET_BACKENDS = _everywhere("get_backend", "call every group nccl")
+_NCCL_AVAILABLE = _everywhere("is_nccl_available", "call every group nccl")
+_BROADCASTS = _everywhere("broadcast_object_list", "hand objects to the ranks rehearsed beside this one")
+MONITORED_BARRIERS = _everywhere("monitored_barrier", "wait for no rank that is not there")
+_STORE_BARRIER = Patch(
+    "torch.distributed.distributed_c10d", "_store_based_barrier", "wait for no rank that is not there"
+)
+
 GroupMaker = Callable[[Any, int, int, datetime.timedelta], "VirtualProcessGroup"]
 """Makes a group from its store, this process's rank in it, its size and its timeout."""
 
@@ -279,15 +296,15 @@ def install(traffic: Traffic, exchange: ObjectExchange, *, rank: int, world_size
 
     install_groups(create, alone, rank=rank, world_size=world_size)
 
-    def nothing(*_: Any, **__: Any) -> None:
-        return None
-
     # What would wait for the other ranks.
-    module = dist.distributed_c10d
-    for name, answer in (("monitored_barrier", nothing), ("broadcast_object_list", exchange.broadcast)):
-        setattr(dist, name, answer)
-        setattr(module, name, answer)
-    module._store_based_barrier = nothing
+    put(_STORE_BARRIER, _nothing)
+    for barrier in MONITORED_BARRIERS:
+        put(barrier, _nothing)
+    for broadcast in _BROADCASTS:
+        put(broadcast, exchange.broadcast)
+
+
+def _nothing(*_: Any, **__: Any) -> None: ...
 
 
 def install_groups(create: GroupMaker, meet: Callable[[], Any], *, rank: int, world_size: int) -> None:
@@ -301,15 +318,15 @@ def install_groups(create: GroupMaker, meet: Callable[[], Any], *, rank: int, wo
         rank: of this process.
         world_size: number of processes.
     """
-    module = dist.distributed_c10d
-    join_world, make_group = dist.init_process_group, dist.new_group
     dist.Backend.register_backend(BACKEND, create, devices=["cpu", "cuda"])
 
-    def init_process_group(backend: Any = None, *_: Any, **given: Any) -> None:
+    def init_process_group(join_world: Any, backend: Any = None, *_: Any, **given: Any) -> None:
         kept = {name: value for name, value in given.items() if name == "timeout" and value is not None}
         join_world(backend=BACKEND, rank=rank, world_size=world_size, store=meet(), **kept)
 
-    def new_group(ranks: Any = None, timeout: Any = None, backend: Any = None, *_: Any, **given: Any) -> Any:
+    def new_group(
+        make_group: Any, ranks: Any = None, timeout: Any = None, backend: Any = None, *_: Any, **given: Any
+    ) -> Any:
         kept = {
             name: value
             for name, value in given.items()
@@ -317,15 +334,11 @@ def install_groups(create: GroupMaker, meet: Callable[[], Any], *, rank: int, wo
         }
         return make_group(ranks, timeout, BACKEND, **kept)
 
-    def always(value: Any) -> Callable[..., Any]:
-        return lambda *_, **__: value
-
-    answers = {
-        "init_process_group": init_process_group,
-        "new_group": new_group,
-        "get_backend": always("nccl"),
-        "is_nccl_available": always(True),
-    }
-    for name, answer in answers.items():
-        setattr(dist, name, answer)
-        setattr(module, name, answer)
+    for init in _INITS:
+        wrap(init, init_process_group)
+    for new in _NEW_GROUPS:
+        wrap(new, new_group)
+    for get_backend in _GET_BACKENDS:
+        put(get_backend, lambda *_, **__: "nccl")
+    for is_available in _NCCL_AVAILABLE:
+        put(is_available, lambda: True)

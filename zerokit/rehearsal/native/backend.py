@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zerokit.errors import LaunchError
-from zerokit.rehearsal.build import NO_DRIVER, built_library, torch_folder
+from zerokit.rehearsal.native.build import NO_DRIVER, built_library, torch_folder
 from zerokit.rehearsal.recording import Space
 
 if TYPE_CHECKING:
     import numpy
     import torch
 
-    from zerokit.rehearsal.allocator_settings import AllocatorSettings
+    from zerokit.rehearsal.native.allocator_settings import AllocatorSettings
 
 STATS = (
     "allocation",
@@ -303,6 +303,11 @@ def load() -> Backend:
             )
         _backend = Backend(_open(built_library()))
     return _backend
+
+
+def is_loaded() -> bool:
+    """Whether this process has loaded the library."""
+    return _backend is not None
 
 
 def backend() -> Backend:

@@ -11,8 +11,10 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from zerokit.patches import Patch, wrap
 from zerokit.rehearsal.errors import RehearsalGap, calling_line
 
+_COMPILE = Patch("torch", "compile", "run functions as they are written")
 _NEEDS_INDUCTOR = "torch.nn.attention.flex_attention"
 """A module whose functions make the whole matrix of scores unless they are compiled."""
 
@@ -29,19 +31,13 @@ def ran_as_written() -> list[str]:
 
 def install() -> None:
     """Make `torch.compile` with Inductor leave functions and models as they are."""
-    import torch
+    wrap(_COMPILE, _compiled)
 
-    compile_with = torch.compile
 
-    @functools.wraps(compile_with)
-    def compiled(model: Any = None, **given: Any) -> Any:
-        if given.get("disable") or given.get("backend", "inductor") != "inductor":
-            return compile_with(model, **given)
-        if model is None:
-            return as_written
-        return as_written(model)
-
-    torch.compile = compiled
+def _compiled(compile_with: Any, model: Any = None, **given: Any) -> Any:
+    if given.get("disable") or given.get("backend", "inductor") != "inductor":
+        return compile_with(model, **given)
+    return as_written if model is None else as_written(model)
 
 
 def as_written(model: Any) -> Any:

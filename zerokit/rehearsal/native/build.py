@@ -21,7 +21,7 @@ from pathlib import Path
 from zerokit import console
 from zerokit.errors import LaunchError
 
-SOURCES = Path(__file__).parent / "native"
+SOURCES = Path(__file__).parent
 LIBRARY = "libzerokit_rehearsal.so"
 NO_DRIVER = "libcuda.so.1"
 COMPILE = ("-O2", "-std=c++20", "-fPIC", "-Wall", "-D_GLIBCXX_USE_CXX11_ABI=1")
@@ -69,7 +69,7 @@ def built_library() -> Path:
 
 def _cache_folder() -> Path:
     key = hashlib.sha256()
-    for source in sorted(SOURCES.iterdir()):
+    for source in sorted([*SOURCES.glob("*.cpp"), *SOURCES.glob("*.h")]):
         key.update(source.read_bytes())
     key.update(f"{_compiler_name()} {COMPILE} {torch_folder()}".encode())
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")

@@ -12,13 +12,25 @@ import functools
 import hashlib
 import inspect
 import math
-from types import FunctionType, ModuleType
+from types import FunctionType
 from typing import Any
 
 import torch
 
+from zerokit.patches import Patch, apply
+
 _SMALL_BYTES = 64 * 1024
 """As kSmallBytes in native/blocks.h."""
+_REDUCE_SCATTER = Patch(
+    "deepspeed.runtime.comm.coalesced_collectives",
+    "reduce_scatter_coalesced",
+    "reduce without a loop over all ranks",
+)
+_WAIT = Patch(
+    "deepspeed.runtime.zero.partition_parameters:AllGatherCoalescedHandle",
+    "wait",
+    "gather without a loop over all ranks",
+)
 _KNOWN_SOURCES = {
     "reduce_scatter_coalesced": "d05c7b944514f710",
     "wait": "66e20af5df511a69",
@@ -26,11 +38,16 @@ _KNOWN_SOURCES = {
 """Start of the SHA-256 of each function's source."""
 
 
-def install_reduce_scatter(module: ModuleType) -> None:
-    """Replace `reduce_scatter_coalesced` in deepspeed.runtime.comm.coalesced_collectives."""
-    original = module.reduce_scatter_coalesced
+def install() -> None:
+    """Replace the two functions once DeepSpeed is imported."""
+    apply(_REDUCE_SCATTER, _reduce_scatter)
+    apply(_WAIT, _wait)
+
+
+def _reduce_scatter(original: Any) -> Any:
     if not _is_known(original):
-        return
+        return original
+    import deepspeed.runtime.comm.coalesced_collectives as module
 
     @functools.wraps(_innermost(original))
     @torch.no_grad()
@@ -52,15 +69,14 @@ def install_reduce_scatter(module: ModuleType) -> None:
         sizes = [_part_size(tensor, part, rank) for tensor, part in zip(tensors, parts, strict=True)]
         return [own.narrow(0, start, size) for start, size in zip(starts, sizes, strict=True)]
 
-    module.reduce_scatter_coalesced = reduce_scatter_coalesced  # type: ignore[attr-defined]
+    return reduce_scatter_coalesced
 
 
-def install_all_gather(module: ModuleType) -> None:
-    """Replace `AllGatherCoalescedHandle.wait` in deepspeed.runtime.zero.partition_parameters."""
-    handle_class = module.AllGatherCoalescedHandle
-    original = handle_class.wait
+def _wait(original: Any) -> Any:
     if not _is_known(original):
-        return
+        return original
+    import deepspeed.runtime.zero.partition_parameters as module
+
     status = module.ZeroParamStatus
 
     @functools.wraps(_innermost(original))
@@ -79,9 +95,9 @@ def install_all_gather(module: ModuleType) -> None:
                 flat.record_stream(module.get_accelerator().current_stream())
         handle.complete = True
         if not handle_dependency:
-            handle_class.data_buffer.append([flat])
+            module.AllGatherCoalescedHandle.data_buffer.append([flat])
 
-    handle_class.wait = wait
+    return wait
 
 
 def _padding(tensors: list[torch.Tensor], parts: list[int], ranks: int) -> list[torch.Tensor]:

@@ -1,19 +1,27 @@
-"""Turns what the library and the watchers noted into a recording, and sorts blocks that nobody labelled."""
+"""One rank of a cluster of virtual GPUs: what a rehearsal has seen of it, as a recording."""
 
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from zerokit.rehearsal.allocator_settings import AllocatorSettings
-from zerokit.rehearsal.compiling import ran_as_written
-from zerokit.rehearsal.library import Category, Model, Note, NoteKind, Phase
+from zerokit import patches
+from zerokit.rehearsal.call_sites import CallSites
+from zerokit.rehearsal.native.allocator_settings import AllocatorSettings
+from zerokit.rehearsal.native.backend import Backend, Category, Model, Note, NoteKind, Phase
 from zerokit.rehearsal.recording import BLOCK, EVENT, MadeUp, Recording
+from zerokit.rehearsal.stand_ins.torch_compile import ran_as_written
 
 if TYPE_CHECKING:
-    from zerokit.rehearsal.cluster import Cluster
+    from zerokit.rehearsal.stand_ins.object_broadcast import ObjectExchange
+    from zerokit.rehearsal.stand_ins.process_group import Traffic
+    from zerokit.rehearsal.watching.labels import Labels
+    from zerokit.rehearsal.watching.overrides import Overriding
+    from zerokit.rehearsal.watching.steps import Steps
+    from zerokit.rehearsal.watching.suppressed_writes import SuppressedWrites
 
 _ALLOCATOR_FIGURES = {
     "reserved_peak_bytes": ("reserved_bytes", "peak"),
@@ -39,71 +47,101 @@ _BY_LINE = (
 )
 
 
-def collect(cluster: Cluster, meta: dict[str, Any]) -> Recording:
-    """The recording of `cluster` up to now."""
-    backend, watch = cluster.backend, cluster.watch
-    blocks = backend.blocks(BLOCK)
-    sites = cluster.sites.lines
-    ops = backend.operator_names()
-    _categorize(blocks, sites, ops)
-    notes = backend.notes()
-    warnings = _of_notes(notes, sites, cluster)
-    if skipped := backend.random_elements_skipped:
+@dataclass
+class VirtualRank:
+    """The rank that this process plays. Made by :func:`zerokit.rehearsal.virtual_cluster`."""
+
+    num_gpus: int
+    gpus_per_node: int
+    rank: int
+    backend: Backend
+    call_sites: CallSites
+    suppressed: SuppressedWrites
+    traffic: Traffic
+    exchange: ObjectExchange
+    labels: Labels
+    overriding: Overriding
+    steps: Steps
+    started: float = field(default_factory=time.perf_counter)
+
+    def close(self) -> None:
+        """Let the other ranks go on without this one, and remove what stood in for files of the script."""
+        self.exchange.close()
+        self.overriding.close()
+
+    def recording(self, **meta: Any) -> Recording:
+        """Everything up to now; `meta` is added to its meta data."""
+        backend, steps = self.backend, self.steps
+        blocks = backend.blocks(BLOCK)
+        sites = self.call_sites.lines
+        ops = backend.operator_names()
+        _categorize(blocks, sites, ops)
+        notes = backend.notes()
+        return Recording(
+            events=backend.events(EVENT),
+            blocks=blocks,
+            sites=tuple(sites),
+            ops=tuple(ops),
+            names=tuple(self.labels.names),
+            step_marks=tuple(steps.marks),
+            collectives=tuple(self.traffic.calls),
+            flops=tuple(round(flops) for flops in steps.flops),
+            allocator={
+                "ordinary": _allocator_figures(backend, Model.ORDINARY),
+                "expandable": _allocator_figures(backend, Model.EXPANDABLE),
+            },
+            warnings=(*_of_notes(notes, sites, self), *_warnings(self)),
+            made_up=tuple(
+                MadeUp(note.what, _site(note, sites), note.times)
+                for note in notes
+                if note.kind == NoteKind.MADE_UP
+            ),
+            meta={
+                "num_gpus": self.num_gpus,
+                "gpus_per_node": self.gpus_per_node,
+                "rank": self.rank,
+                "ds_config": self.overriding.ds_config,
+                "stopped_after_steps": steps.completed if steps.stopped else None,
+                "elapsed_seconds": time.perf_counter() - self.started,
+                "suppressed": self.suppressed.lines(),
+                "nvme": _nvme(),
+                **meta,
+            },
+        )
+
+
+def _warnings(rank: VirtualRank) -> list[str]:
+    """What of the run differs from a real one's."""
+    warnings = []
+    if skipped := rank.backend.random_elements_skipped:
         warnings.append(
             f"{skipped:,} random numbers that fill weights on the host were not drawn: shuffles that use "
             "torch's default generator afterwards differ from a real run's"
         )
-    if unknown := cluster.exchange.unknown:
+    if unknown := rank.exchange.unknown:
         warnings.append(
             f"{unknown} broadcasts of Python objects came from a rank that was not rehearsed beside this "
             "one, which kept its own"
         )
     warnings += ran_as_written()
-    if not watch.completed:
+    warnings += [
+        f"{line}: the figures may be of another run than the cluster's" for line in patches.missing()
+    ]
+    if not rank.steps.completed:
         warnings.append(
             "no optimizer step was seen: the figures are of what ran before the script ended, and a training "
             "run needs more"
         )
-    elif not watch.saw_engine:
+    elif not rank.labels.saw_engine:
         warnings.append(
             "no DeepSpeed engine was made: the steps are of plain torch optimizers, on each GPU for itself"
         )
-    return Recording(
-        events=backend.events(EVENT),
-        blocks=blocks,
-        sites=tuple(sites),
-        ops=tuple(ops),
-        names=tuple(watch.names),
-        step_marks=tuple(watch.step_marks),
-        collectives=tuple(cluster.traffic.calls),
-        flops=tuple(round(flops) for flops in watch.flops),
-        allocator={
-            "ordinary": _allocator_figures(cluster, Model.ORDINARY),
-            "expandable": _allocator_figures(cluster, Model.EXPANDABLE),
-        },
-        warnings=tuple(warnings),
-        made_up=tuple(
-            MadeUp(note.what, _site(note, sites), note.times)
-            for note in notes
-            if note.kind == NoteKind.MADE_UP
-        ),
-        meta={
-            "num_gpus": cluster.num_gpus,
-            "gpus_per_node": cluster.gpus_per_node,
-            "rank": cluster.rank,
-            "ds_config": watch.ds_config,
-            "stopped_after_steps": watch.completed if watch.stopped else None,
-            "elapsed_seconds": time.perf_counter() - cluster.started,
-            "suppressed": cluster.suppressed.lines(),
-            "nvme": _nvme(),
-            **meta,
-        },
-    )
+    return warnings
 
 
-def _of_notes(notes: list[Note], sites: list[str], cluster: Cluster) -> list[str]:
+def _of_notes(notes: list[Note], sites: list[str], rank: VirtualRank) -> list[str]:
     """Warnings of what the library met and went on from."""
-    own = f"cuda:{cluster.rank % cluster.gpus_per_node}"
+    own = f"cuda:{rank.rank % rank.gpus_per_node}"
     warnings = []
     for note in notes:
         if note.kind == NoteKind.GAP:
@@ -113,7 +151,7 @@ def _of_notes(notes: list[Note], sites: list[str], cluster: Cluster) -> list[str
             )
         elif note.kind == NoteKind.OTHER_DEVICE:
             warnings.append(
-                f"{_site(note, sites)}: rank {cluster.rank} uses {note.what}, the GPU of another rank, "
+                f"{_site(note, sites)}: rank {rank.rank} uses {note.what}, the GPU of another rank, "
                 f"{note.times:,} times; it is counted on its own, {own}, but on the cluster it comes on top "
                 "of what that rank holds. Use the device of LOCAL_RANK"
             )
@@ -135,8 +173,8 @@ def _nvme() -> dict[str, int] | None:
     return {"bytes": held.total_bytes, "written": held.written_bytes, "read": held.read_bytes}
 
 
-def _allocator_figures(cluster: Cluster, model: Model) -> dict[str, int]:
-    stats, peaks = cluster.backend.stats(model), cluster.backend.whole_run_peaks(model)
+def _allocator_figures(backend: Backend, model: Model) -> dict[str, int]:
+    stats, peaks = backend.stats(model), backend.whole_run_peaks(model)
     figures = {
         name: peaks[stat] if field == "peak" else stats[f"{stat}.all.{field}"]
         for name, (stat, field) in _ALLOCATOR_FIGURES.items()

@@ -6,10 +6,7 @@ own Python classes (FusedAdam, DeepSpeedCPUAdam, the NVMe swappers, ...) run as 
 
 from __future__ import annotations
 
-import importlib
 import os
-import shutil
-import sys
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
@@ -17,16 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from zerokit.patches import Patch, apply, put, replace, when_imported
 from zerokit.rehearsal.errors import RehearsalGap
-from zerokit.rehearsal.stand_ins import async_io, optimizer_process, zenflow_adam
+from zerokit.rehearsal.stand_ins import async_io, superoffload_process, zenflow_adam
 from zerokit.rehearsal.stand_ins.arithmetic import stand_in_module
-from zerokit.rehearsal.stand_ins.device_optimizers import fused_adam, fused_lamb, fused_lion
-from zerokit.rehearsal.stand_ins.host_optimizers import cpu_adagrad, cpu_adam, cpu_lion
-from zerokit.rehearsal.stand_ins.page_locked import PageLockedAllocator
-from zerokit.rehearsal.stand_ins.quantizer import fp_quantizer, quantizer
-
-_PIN_MEMORY_CACHE = "_deepspeed_pin_memory_op_module"
-"""deepspeed/ops/op_builder/pin_memory_load.py keeps the loaded op in `sys` under this name."""
+from zerokit.rehearsal.stand_ins.cpu_optimizers import cpu_adagrad, cpu_adam, cpu_lion
+from zerokit.rehearsal.stand_ins.fused_optimizers import fused_adam, fused_lamb, fused_lion
+from zerokit.rehearsal.stand_ins.page_locked import PageLockedAllocator, torch_pinned
+from zerokit.rehearsal.stand_ins.quantizers import fp_quantizer, quantizer
 
 _GAP_HINTS = {
     "dc": 'Set "compile": {"deepcompile": false} in the ds_config',
@@ -39,15 +34,51 @@ _GAP_HINTS = {
 }
 
 
-def install(*, compute: bool, allocate: PageLockedAllocator) -> None:
-    """Puts the stand-ins in place; what was there under the same names is replaced.
+_OP_BUILDER = "deepspeed.ops.op_builder.builder:OpBuilder"
+_LOADED_OPS = Patch(_OP_BUILDER, "_loaded_ops", "find stand-ins already loaded")
+_JIT_LOAD = Patch(_OP_BUILDER, "jit_load", "refuse to compile")
+_IS_COMPATIBLE = Patch(_OP_BUILDER, "is_compatible", "answer as on a machine with an H100")
+_PIN_MEMORY = Patch(
+    # deepspeed/ops/op_builder/pin_memory_load.py keeps the loaded op in `sys`.
+    "sys",
+    "_deepspeed_pin_memory_op_module",
+    "find the stand-in already loaded",
+    read_by="deepspeed.ops.op_builder.pin_memory_load",
+)
+# ZenFlow starts a process for the CPU optimizer; here it is part of this one.
+_START_PROCESS = tuple(
+    Patch(
+        f"deepspeed.runtime.zenflow.{module}",
+        "start_optimizer_process",
+        "run the optimizer's process in this one",
+        since=since,
+    )
+    for module, since in (
+        ("zenflow_utils", "0.18.1"),
+        ("zenflow_stage_1_and_2", "0.17.5"),
+        ("engine_stage3", "0.18.1"),
+    )
+)
+_SWAP_FOLDERS = tuple(
+    Patch(module, name, "make the folders on NVMe in the ledger alone")
+    for module, name in (
+        ("deepspeed.runtime.swap_tensor.optimizer_utils", "os"),
+        ("deepspeed.runtime.swap_tensor.partitioned_param_swapper", "os"),
+        ("deepspeed.runtime.swap_tensor.partitioned_param_swapper", "shutil"),
+        ("deepspeed.runtime.zero.stage3", "os"),
+    )
+)
+
+
+def install(*, compute: bool, allocate: PageLockedAllocator = torch_pinned) -> None:
+    """Puts the stand-ins in place as DeepSpeed is imported; what was there under the same names is replaced.
 
     Args:
-        compute: do the arithmetic (optimizers) and the file transfers (NVMe); else only what they allocate.
-        allocate: makes the page-locked memory of the NVMe ops.
+        compute: False for a rehearsal: what the real ops allocate is allocated, nothing is calculated and no
+            file is written. True to check a rehearsal against a real run: the optimizers really update
+            (float32 rounding apart) and NVMe transfers really happen.
+        allocate: makes the host memory that DeepSpeed locks itself, from a size in bytes.
     """
-    builder = importlib.import_module("deepspeed.ops.op_builder.builder").OpBuilder
-    importlib.import_module("deepspeed.ops.op_builder")  # defines every builder class
     modules = {
         "fused_adam": fused_adam(compute=compute),
         "fused_lion": fused_lion(compute=compute),
@@ -60,14 +91,23 @@ def install(*, compute: bool, allocate: PageLockedAllocator) -> None:
         "utils": stand_in_module("utils", cast_to_byte_tensor=_cast_to_byte_tensor),
         **async_io.modules(compute=compute, allocate=allocate),
     }
-    builder._loaded_ops.update(modules)
-    setattr(sys, _PIN_MEMORY_CACHE, modules["pin_memory"])
-    builder.jit_load = _refuse_to_compile
-    for builder_class in (builder, *_subclasses(builder)):
-        builder_class.is_compatible = _is_compatible
-    _run_optimizer_processes_here()
+    apply(_LOADED_OPS, lambda loaded: {**loaded, **modules})
+    put(_PIN_MEMORY, modules["pin_memory"])
+    put(_JIT_LOAD, _refuse_to_compile)
+    put(_IS_COMPATIBLE, _is_compatible)
+    # The package defines every builder class.
+    when_imported("deepspeed.ops.op_builder", lambda _: _make_all_compatible())
+    superoffload_process.install()
+    for start in _START_PROCESS:
+        put(start, zenflow_adam.start_in_this_process)
     if not compute:
-        _book_swap_folders()
+        for folders in _SWAP_FOLDERS:
+            apply(folders, _LedgerFolders)
+
+
+def _make_all_compatible() -> None:
+    for builder in _subclasses(_IS_COMPATIBLE.holder()):
+        replace(builder, _IS_COMPATIBLE.name, lambda _: _is_compatible)
 
 
 def _refuse_to_compile(builder: Any, verbose: bool = True) -> ModuleType:
@@ -101,14 +141,6 @@ def _bytes_of(tensor: Tensor) -> Tensor:
     return tensor if tensor.nbytes <= 1 else tensor.detach().view(-1).view(torch.uint8)
 
 
-def _run_optimizer_processes_here() -> None:
-    """SuperOffload and ZenFlow start a process for the CPU optimizer; here it is part of this one."""
-    optimizer_process.install(importlib.import_module("deepspeed.runtime.superoffload.superoffload_utils"))
-    for name in ("zenflow_utils", "zenflow_stage_1_and_2", "engine_stage3"):
-        module = importlib.import_module(f"deepspeed.runtime.zenflow.{name}")
-        module.start_optimizer_process = zenflow_adam.start_in_this_process  # type: ignore[attr-defined]
-
-
 class _LedgerFolders:
     """A module such as `os`, but folders are made and removed in the ledger only.
 
@@ -126,14 +158,3 @@ class _LedgerFolders:
 
     def rmtree(self, path: str, ignore_errors: bool = False) -> None:
         async_io.ledger().remove_folder(path)
-
-
-def _book_swap_folders() -> None:
-    for name, modules in (
-        ("deepspeed.runtime.swap_tensor.optimizer_utils", (os,)),
-        ("deepspeed.runtime.swap_tensor.partitioned_param_swapper", (os, shutil)),
-        ("deepspeed.runtime.zero.stage3", (os,)),
-    ):
-        swapper = importlib.import_module(name)
-        for module in modules:
-            setattr(swapper, module.__name__, _LedgerFolders(module))

@@ -1,0 +1,55 @@
+"""Prints every patch that zerokit declares and that does not fit the installed packages, as JSON.
+
+In a process of its own, since it imports what is patched.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import importlib
+import importlib.util
+import json
+import re
+from pathlib import Path
+
+from zerokit import patches
+from zerokit.patches import Patch
+
+PACKAGE = Path(patches.__file__).parent
+_DECLARES = re.compile(r"^from zerokit\.patches import|^from zerokit import patches", re.MULTILINE)
+
+
+def declared() -> list[Patch]:
+    """Every patch, by importing each module that may declare one."""
+    for file in sorted(PACKAGE.rglob("*.py")):
+        if _DECLARES.search(file.read_text(encoding="utf-8")):
+            importlib.import_module(".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts))
+    return patches.REGISTERED
+
+
+def fits(patch: Patch) -> bool:
+    """Whether the name is there, or is bounded away, or is of a package that is not installed."""
+    if importlib.util.find_spec(patch.package) is None or not patch.is_for(patches.version(patch.package)):
+        return True
+    try:
+        importlib.import_module(patch.module)
+    except ImportError:
+        return False
+    if patch.read_by is None:
+        return patch.is_found()
+    return bool(fnmatch.filter(re.findall(r"\w+", _source(patch.read_by)), patch.name))
+
+
+def _source(module: str) -> str:
+    """The text of a module, with that of torch's own that only a CUDA build defines."""
+    spec = importlib.util.find_spec(module)
+    assert spec is not None
+    assert spec.origin is not None
+    file = Path(spec.origin)
+    files = [file, *file.parent.glob("cuda/*.py"), *file.parent.glob("_C/*.pyi")]
+    return "\n".join(path.read_text(encoding="utf-8") for path in files)
+
+
+if __name__ == "__main__":
+    found = declared()
+    print(json.dumps({"declared": len(found), "unfit": [str(patch) for patch in found if not fits(patch)]}))

@@ -1,0 +1,272 @@
+"""The registry of patches: every name of another package that zerokit replaces, overrides or reads privately.
+
+torch, DeepSpeed, transformers and the others promise to keep few of these names. Each is declared here as a
+:class:`Patch`, with what it is for and the versions that have it. A name that an installed version lacks is
+kept in :func:`missing`, which the rehearsal reports. Nothing here imports a package that is patched: changes
+are made at the moment a script imports it.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.abc
+import importlib.machinery
+import importlib.metadata
+import inspect
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, TypeVar
+
+from zerokit.errors import LaunchError
+
+C = TypeVar("C", bound=type)
+
+REGISTERED: list[Patch] = []
+"""Every patch of the modules imported so far, in the order they were declared."""
+_applied: list[Patch] = []
+_missing: dict[Patch, None] = {}
+
+
+@dataclass(frozen=True)
+class Patch:
+    """A name that zerokit replaces or overrides; registered by being made.
+
+    Where a name differs between versions, each of its forms is a patch of its own, with bounds.
+    """
+
+    owner: str
+    """``package.module`` or ``package.module:Class``."""
+    name: str
+    purpose: str
+    """What it is replaced for, as an infinitive: "leave checkpoints unwritten"."""
+    since: str | None = None
+    """First version of the package that has the name; None: all before `until`."""
+    until: str | None = None
+    """First version that has it no longer."""
+    read_by: str | None = None
+    """The module that looks the name up, where `owner` may lack it, as a CPU build of torch lacks what a CUDA
+    build has: the name is then added."""
+
+    _use = "replaces"
+
+    def __post_init__(self) -> None:
+        REGISTERED.append(self)
+
+    @property
+    def module(self) -> str:
+        return self.owner.partition(":")[0]
+
+    @property
+    def package(self) -> str:
+        return self.module.partition(".")[0]
+
+    def is_for(self, installed: str) -> bool:
+        """Whether that version of the package is to have the name."""
+        number = _numbers(installed)
+        return (self.since is None or number >= _numbers(self.since)) and (
+            self.until is None or number < _numbers(self.until)
+        )
+
+    def holder(self) -> Any:
+        """The owner itself, None if it is not there; its module must be imported."""
+        found: Any = sys.modules[self.module]
+        for part in filter(None, self.owner.partition(":")[2].split(".")):
+            found = getattr(found, part, None)
+        return found
+
+    def is_found(self) -> bool:
+        """Whether the owner has the name."""
+        return hasattr(self.holder(), self.name)
+
+    def __str__(self) -> str:
+        """What its absence means, in one line."""
+        name = f"{self.owner.replace(':', '.')}.{self.name}"
+        package = f"{self.package} {version(self.package)}"
+        return f"{package} has no {name}, which zerokit {self._use} to {self.purpose}"
+
+
+class PrivateAttribute(Patch):
+    """An attribute that instances of the owner are given, as its source says, and that zerokit reads."""
+
+    _use = "reads"
+
+    def is_found(self) -> bool:
+        holder = self.holder()
+        if holder is None:
+            return False
+        written = self.name.removeprefix(f"_{holder.__name__}")  # as a name with two underscores is
+        return re.search(rf"\bself\.{written}\b", inspect.getsource(sys.modules[self.module])) is not None
+
+
+def declare(owner: str, *names: str, purpose: str, **bounds: str | None) -> tuple[Patch, ...]:
+    """A patch for each of `names`, which share all else."""
+    return tuple(Patch(owner, name, purpose, **bounds) for name in names)
+
+
+def apply(patch: Patch, make: Callable[[Any], Any]) -> None:
+    """Replace a name by what `make` returns for the original, now or as soon as its module is imported.
+
+    Args:
+        patch: what to replace; left alone in versions that it is not for.
+        make: takes the original; None if there is none, which only a patch with `read_by` allows.
+    """
+    _applied.append(patch)
+
+    def change(_module: ModuleType) -> None:
+        if _is_there(patch):
+            replace(patch.holder(), patch.name, make)
+
+    when_imported(patch.module, change)
+
+
+def put(patch: Patch, replacement: Any) -> None:
+    """As :func:`apply`, where the original is not needed."""
+    apply(patch, lambda _original: replacement)
+
+
+def wrap(patch: Patch, around: Callable[..., Any]) -> None:
+    """Have calls of a function or method go to `around`, with the original before their arguments."""
+
+    def make(original: Any) -> Any:
+        @functools.wraps(original)
+        def wrapped(*arguments: Any, **given: Any) -> Any:
+            return around(original, *arguments, **given)
+
+        return wrapped
+
+    apply(patch, make)
+
+
+def watch(attribute: PrivateAttribute) -> None:
+    """See that an attribute is there, now or as soon as its module is imported."""
+    _applied.append(attribute)
+    when_imported(attribute.module, lambda _module: _is_there(attribute))
+
+
+def replace(holder: Any, name: str, make: Callable[[Any], Any]) -> None:
+    """As :func:`apply`, in an owner that is at hand: such as a subclass of the one that is declared."""
+    replacement = make(getattr(holder, name, None))
+    if isinstance(inspect.getattr_static(holder, name, None), staticmethod):
+        replacement = staticmethod(replacement)
+    setattr(holder, name, replacement)
+
+
+def _is_there(patch: Patch) -> bool:
+    """Whether there is something to replace; noted for :func:`missing` if there should be and is not."""
+    if not patch.is_for(version(patch.package)):
+        return False
+    found = patch.is_found() or (patch.read_by is not None and patch.holder() is not None)
+    if not found:
+        _missing[patch] = None
+    return found
+
+
+def overriding(*patches: Patch) -> Callable[[C], C]:
+    """A class decorator: the methods by which a class overrides private ones of another package's class.
+
+    Raises:
+        LaunchError: the installed version has one of them no longer.
+    """
+
+    def check(cls: C) -> C:
+        for patch in patches:
+            if patch.is_for(version(patch.package)) and not patch.is_found():
+                raise LaunchError(
+                    str(patch).replace(Patch._use, "overrides"),
+                    where=f"{cls.__module__}.{cls.__qualname__}",
+                    hint=f"Install a version of {patch.package} that zerokit is tested with",
+                )
+        return cls
+
+    return check
+
+
+def missing() -> list[str]:
+    """One line for each name that was to be replaced or read and that an imported package lacks."""
+    gone = [patch for patch in _applied if _is_gone(patch.module) and patch.is_for(version(patch.package))]
+    return [str(patch) for patch in dict.fromkeys([*_missing, *gone])]
+
+
+def _is_gone(module: str) -> bool:
+    """Whether the package of `module` is imported and has it no longer; imports nothing."""
+    parent = module.rpartition(".")[0]
+    if module in sys.modules or not parent:
+        return False
+    if parent not in sys.modules:
+        return _is_gone(parent)
+    path = getattr(sys.modules[parent], "__path__", [])
+    return importlib.machinery.PathFinder.find_spec(module, path) is None
+
+
+@functools.cache
+def version(package: str) -> str:
+    """The installed version of `package`; "0" if it has none."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return str(getattr(sys.modules.get(package), "__version__", "0"))
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    found = re.match(r"\d+(\.\d+)*", text)
+    return tuple(int(part) for part in found[0].split(".")) if found else ()
+
+
+Change = Callable[[ModuleType], object]
+
+
+class _ChangingLoader(importlib.abc.Loader):
+    """Loads a module as its own loader does, then changes it."""
+
+    def __init__(self, loader: importlib.abc.Loader, changes: list[Change]) -> None:
+        self._loader = loader
+        self._changes = changes
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        # importlib.resources, inspect and others ask the module for its loader.
+        module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        self._loader.exec_module(module)
+        for change in self._changes:
+            change(module)
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds the modules that are to be changed; leaves all others to the finders after it."""
+
+    def __init__(self) -> None:
+        self.changes: dict[str, list[Change]] = {}
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name not in self.changes:
+            return None
+        for finder in sys.meta_path:
+            if finder is self:
+                continue
+            spec = finder.find_spec(name, path, target)
+            if spec is not None and spec.loader is not None:
+                spec.loader = _ChangingLoader(spec.loader, self.changes[name])
+                return spec
+        return None
+
+
+_finder = _Finder()
+
+
+def when_imported(name: str, change: Change) -> None:
+    """Call `change` with module `name`: now if it is imported already, else right after it is."""
+    if name in sys.modules:
+        change(sys.modules[name])
+        return
+    if _finder not in sys.meta_path:
+        sys.meta_path.insert(0, _finder)
+    _finder.changes.setdefault(name, []).append(change)

@@ -1,0 +1,1 @@
+"""The virtual device in C++, built once for each torch, and its face in Python."""

@@ -1,0 +1,198 @@
+"""Makes this process one rank of a cluster of virtual GPUs."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from zerokit.errors import LaunchError
+from zerokit.hardware.gpus import find_gpu
+from zerokit.rehearsal.call_sites import CallSites
+from zerokit.rehearsal.devices import DEFAULT, VirtualDevice, virtual_device
+from zerokit.rehearsal.job import Overrides, Values
+from zerokit.rehearsal.native import backend as native
+from zerokit.rehearsal.native.allocator_settings import AllocatorSettings
+from zerokit.rehearsal.native.backend import Backend
+from zerokit.rehearsal.virtual_rank import VirtualRank
+
+
+@contextlib.contextmanager
+def virtual_cluster(
+    num_gpus: int,
+    *,
+    gpus_per_node: int = 8,
+    rank: int = 0,
+    steps: int = 0,
+    device: VirtualDevice | None = None,
+    gpu_memory_bytes: int | None = None,
+    overrides: Overrides | None = None,
+    values: Values = "none",
+    exchange_folder: Path | None = None,
+    folder: Path | None = None,
+) -> Iterator[VirtualRank]:
+    """Make this process one rank of a cluster that does not exist.
+
+    From here on `torch.cuda` finds a GPU, torch.distributed finds its peers, and DeepSpeed runs as on the
+    cluster; tensors on the GPU hold nothing, and what is computed from them is made up by stated rules.
+    What the process was before cannot be brought back: rehearse each configuration in a process of its own.
+
+    Args:
+        num_gpus: world size.
+        gpus_per_node: GPUs, and ranks, on each machine.
+        rank: the rank that this process plays.
+        steps: optimizer steps after which the run ends, and with it the block; 0 for no end.
+        device: the GPU; an H100 with 80 GB if not given.
+        gpu_memory_bytes: memory of the GPU, instead of the device's own.
+        overrides: changes to the run.
+        values: "real" for a real run under the rehearsal's accounting, to check one against the other:
+            tensors hold what they would, in host memory; every operator is computed on the CPU; and the ranks
+            are `num_gpus` processes that meet over gloo at MASTER_ADDR and MASTER_PORT.
+        exchange_folder: where ranks that are rehearsed at the same time hand each other Python objects.
+        folder: for what stands in for the script's `output_dir` until the end; the system's if not given.
+
+    Yields:
+        the rank, which collects the recording.
+
+    Raises:
+        LaunchError: torch is imported already, there is no C++ compiler, or `rank` is not one of `num_gpus`.
+    """
+    if not 0 <= rank < num_gpus:
+        raise LaunchError(
+            f"rank {rank} is not one of {num_gpus}", where="rehearsal", hint="Ranks count from 0"
+        )
+    if is_running():
+        raise LaunchError(
+            "this process plays a rank already",
+            where="rehearsal",
+            hint="Rehearse each configuration in a process of its own",
+        )
+    local_ranks = min(num_gpus, gpus_per_node)
+    _set_environment(num_gpus, local_ranks, rank, meets_others=values == "real")
+    device = device or virtual_device(find_gpu(DEFAULT))
+    if gpu_memory_bytes is not None:
+        device = dataclasses.replace(device, total_bytes=gpu_memory_bytes)
+    backend = native.load()
+    backend.configure(
+        own_device=rank % gpus_per_node,
+        visible_devices=local_ranks,
+        allocator=AllocatorSettings.of_environment(),
+        capability=device.capability,
+        multiprocessors=device.multiprocessors,
+        compute=values == "real",
+    )
+    import torch  # noqa: F401  after the library, which it must find
+
+    from zerokit.rehearsal.stand_ins import torch_cuda
+
+    torch_cuda.install(backend, device, visible=local_ranks, index=rank % local_ranks)
+    backend.take_over()
+    from zerokit.rehearsal.watching.steps import RehearsalComplete
+
+    virtual_rank = _watched(
+        backend, num_gpus, gpus_per_node, rank, steps, overrides or {}, folder, exchange_folder
+    )
+    _stand_in(virtual_rank, values)
+    backend.find_sites_with(virtual_rank.call_sites.find)
+    # The end of the steps that were asked for is the end of the block.
+    with contextlib.suppress(RehearsalComplete):
+        yield virtual_rank
+
+
+def _set_environment(num_gpus: int, local_ranks: int, rank: int, *, meets_others: bool) -> None:
+    if not meets_others:
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29500", ZEROKIT_REHEARSAL="1")
+    os.environ.update(
+        RANK=str(rank),
+        WORLD_SIZE=str(num_gpus),
+        LOCAL_RANK=str(rank % local_ranks),
+        LOCAL_WORLD_SIZE=str(local_ranks),
+        DS_ACCELERATOR="cuda",
+        # What a launcher would say. In this process the driver is one without devices (native/no_driver.cpp).
+        CUDA_VISIBLE_DEVICES=",".join(str(index) for index in range(local_ranks)),
+    )
+    # OpenMP threads that wait for work would spin, on the cores that the rehearsal runs on.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    # What a launcher of another run may have left behind, and what asks NVML.
+    for name in ("PYTORCH_NVML_BASED_CUDA_CHECK", "ACCELERATE_USE_CPU", "CROSS_RANK", "CROSS_SIZE"):
+        os.environ.pop(name, None)
+
+
+def _watched(
+    backend: Backend,
+    num_gpus: int,
+    gpus_per_node: int,
+    rank: int,
+    steps: int,
+    overrides: Overrides,
+    folder: Path | None,
+    exchange_folder: Path | None,
+) -> VirtualRank:
+    """The rank, with all that follows its run in place."""
+    from zerokit.rehearsal.stand_ins.object_broadcast import ObjectExchange
+    from zerokit.rehearsal.stand_ins.process_group import Traffic
+    from zerokit.rehearsal.watching.labels import Labels
+    from zerokit.rehearsal.watching.overrides import Overriding
+    from zerokit.rehearsal.watching.phases import Phases
+    from zerokit.rehearsal.watching.steps import Steps
+    from zerokit.rehearsal.watching.suppressed_writes import SuppressedWrites
+
+    call_sites, suppressed, traffic = CallSites(), SuppressedWrites(backend), Traffic(backend)
+    labels, phases, overriding = Labels(backend), Phases(backend), Overriding(overrides, folder)
+    counted = Steps(backend, traffic, labels, phases, last=steps)
+    # What comes later goes around what came before: a step ends, in its phase, with all of it labelled.
+    for watcher in (suppressed, labels, phases, counted, overriding):
+        watcher.install()
+    return VirtualRank(
+        num_gpus,
+        gpus_per_node,
+        rank,
+        backend,
+        call_sites,
+        suppressed,
+        traffic,
+        ObjectExchange(exchange_folder, rank),
+        labels,
+        overriding,
+        counted,
+    )
+
+
+def _stand_in(rank: VirtualRank, values: Values) -> None:
+    """Put what stands in for other ranks, compiled code and missing values in its place."""
+    from zerokit.rehearsal.stand_ins import (
+        cuda_extensions,
+        deepspeed_bookkeeping,
+        flash_attention,
+        from_pretrained,
+        generate,
+        gloo_process_group,
+        op_builders,
+        page_locked,
+        process_group,
+        torch_compile,
+        triton_kernels,
+        zero3_rank_loops,
+    )
+
+    if values == "real":
+        gloo_process_group.install(rank.traffic, rank=rank.rank, world_size=rank.num_gpus)
+    else:
+        process_group.install(rank.traffic, rank.exchange, rank=rank.rank, world_size=rank.num_gpus)
+        for module in (from_pretrained, zero3_rank_loops, flash_attention):
+            module.install()
+        deepspeed_bookkeeping.agree_with_rank_0()
+        generate.install(rank.backend)
+    torch_compile.install()
+    cuda_extensions.install()
+    deepspeed_bookkeeping.install()
+    op_builders.install(compute=values == "real", allocate=page_locked.locked_by(rank.backend))
+    triton_kernels.install()
+
+
+def is_running() -> bool:
+    """Whether this process plays a rank of a virtual cluster."""
+    return native.is_loaded() and "torch" in sys.modules

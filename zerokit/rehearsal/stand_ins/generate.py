@@ -1,0 +1,38 @@
+"""Text generation without values: every sequence runs to its maximum length, the case to plan memory for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from zerokit.patches import Patch, put, wrap
+from zerokit.rehearsal.native.backend import Backend, Phase
+
+_GENERATE = Patch(
+    "transformers.generation.utils:GenerationMixin", "generate", "count what it allocates as of the forward"
+)
+_ENDS_BY_VALUE = tuple(
+    Patch(f"transformers.generation.stopping_criteria:{name}", "__call__", "run to the maximum length")
+    for name in ("EosTokenCriteria", "StopStringCriteria", "ConfidenceCriteria")
+)
+
+
+def install(backend: Backend) -> None:
+    """Watch and steer transformers' `generate`, once it is imported."""
+
+    def watched(generate: Any, model: Any, *arguments: Any, **given: Any) -> Any:
+        around = backend.phase
+        backend.phase = Phase.FORWARD
+        try:
+            return generate(model, *arguments, **given)
+        finally:
+            backend.phase = around
+
+    wrap(_GENERATE, watched)
+    for criterion in _ENDS_BY_VALUE:
+        put(criterion, _goes_on)
+
+
+def _goes_on(_criterion: Any, input_ids: Any, scores: Any, **_: Any) -> Any:
+    import torch
+
+    return torch.zeros(input_ids.shape[0], dtype=torch.bool, device=input_ids.device)

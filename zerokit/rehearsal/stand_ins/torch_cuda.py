@@ -1,0 +1,290 @@
+"""Answers for `torch.cuda`: what a CUDA build would ask the driver is asked of the virtual device.
+
+`torch.cuda` itself stays as it is; what is replaced are the C functions beneath it (`torch._C._cuda_*`) and
+the few Python classes that a CPU build leaves as dummies. On a CUDA build the same replacements keep the real
+GPU out.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from fnmatch import fnmatchcase
+from typing import Any
+
+from zerokit.patches import Patch, declare, put, replace, wrap
+from zerokit.rehearsal.devices import VirtualDevice
+from zerokit.rehearsal.errors import RehearsalGap
+from zerokit.rehearsal.native.backend import FIELDS, POOLS, STATS, Backend, Model
+from zerokit.rehearsal.recording import Space
+
+# Functions of torch._C without `_cuda_`: what is taken note of nowhere, and what has one answer.
+_QUIET = (
+    *("init", "ipc_collect", "setMemoryFraction", "set_sync_debug_mode", "sleep"),
+    *("resetAccumulatedMemoryStats", "resetPeakHostMemoryStats", "resetAccumulatedHostMemoryStats"),
+    *("record_memory_history", "record_memory_history_legacy"),
+    *("cudaCachingAllocator_enable", "setMemoryMetadata"),
+    *("set_cudnn_benchmark_limit", "clearCublasWorkspaces"),
+    *("setCublasWorkspaceSize", "setCublasLtWorkspaceSize", "resetCublasWorkspaceSize"),
+    "resetCublasLtWorkspaceSize",
+)
+_CONSTANTS: dict[str, Any] = {
+    "hostMemoryStats": {},
+    "isInBadFork": False,
+    "isHistoryEnabled": False,
+    "isCurrentStreamCapturing": False,
+    "canDeviceAccessPeer": True,
+    "get_sync_debug_mode": 0,
+    "get_cudnn_benchmark_limit": 10,
+    "getCompiledVersion": 12080,
+    "getArchFlags": "sm_80 sm_90 sm_100",
+    "getMemoryFraction": 1.0,
+    "getMemoryMetadata": "",
+    "getAllocatorBackend": "native",
+    "cudaCachingAllocator_is_enabled": True,
+    "getCurrentBlasHandle": 0,
+    "getCurrentSolverHandle": 0,
+    "getCublasWorkspaceSize": 32 * 2**20,
+    "getCublasLtWorkspaceSize": 32 * 2**20,
+    "memorySnapshot": {
+        "segments": [],
+        "device_traces": [],
+        "allocator_settings": {},
+        "external_annotations": [],
+    },
+    "tunableop_is_enabled": False,
+}
+_ASKED = (
+    *("getDeviceCount", "getDevice", "setDevice", "exchangeDevice", "maybeExchangeDevice", "synchronize"),
+    *("emptyCache", "memoryStats", "resetPeakMemoryStats", "getCurrentRawStream"),
+)
+_BEFORE_2_13: dict[str, Any] = {
+    "hasPrimaryContext": True,
+    **dict.fromkeys(("attach_out_of_memory_observer", "cudaCachingAllocator_set_allocator_settings")),
+    **dict.fromkeys(("lock_mutex", "unlock_mutex")),
+}
+_DRIVER = {
+    name: Patch("torch._C", f"_cuda_{name}", "ask the virtual device", until=until, read_by="torch")
+    for until, names in ((None, (*_QUIET, *_CONSTANTS, *_ASKED)), ("2.13", _BEFORE_2_13))
+    for name in names
+}
+_OTHER_DRIVER = Patch("torch._C", "_cuda_*", "refuse what has no answer", read_by="torch")
+_STREAMS = {
+    patch.name: patch
+    for patch in declare(
+        "torch.cuda",
+        *("Stream", "ExternalStream", "Event", "StreamContext", "stream", "set_stream"),
+        *("current_stream", "default_stream"),
+        purpose="order nothing",
+    )
+}
+_STREAM_CLASSES = {name: Patch("torch.cuda.streams", name, "order nothing") for name in ("Stream", "Event")}
+
+
+def _of_module(owner: str, *names: str) -> dict[str, Patch]:
+    return {f"{owner}.{name}": Patch(owner, name, "show the virtual device") for name in names}
+
+
+_MODULE = {
+    **_of_module("torch.cuda", "_lazy_init", "_initialized", "_cached_device_count", "_exchange_device"),
+    **_of_module("torch.cuda", "_maybe_exchange_device", "default_generators"),
+    **_of_module("torch.cuda", "is_current_stream_capturing", "mem_get_info", "check_error", "cudart"),
+    "torch.cuda._get_device_properties": Patch(
+        "torch.cuda", "_get_device_properties", "show the virtual device", read_by="torch.cuda"
+    ),
+    **_of_module("torch.cuda.memory", "mem_get_info"),
+    **_of_module("torch.cuda.profiler", "cudart", "check_error"),
+    **_of_module("torch.cuda.nvtx", "_nvtx"),
+    **_of_module("torch.cuda.nccl", "version"),
+    **_of_module("torch.backends.cudnn", "is_acceptable"),
+    **_of_module("torch.backends.cuda", "is_built"),
+    **_of_module("torch.version", "cuda"),
+}
+_RESIZE = Patch("torch:UntypedStorage", "resize_", "resize storages of the virtual device")
+_NEW_STORAGE = Patch("torch:UntypedStorage", "__new__", "make storages of the virtual device")
+
+
+def install(backend: Backend, device: VirtualDevice, *, visible: int, index: int) -> None:
+    """Make `torch.cuda` answer for the virtual device.
+
+    Args:
+        backend: the loaded library.
+        device: what the device is said to be.
+        visible: number of devices that the process sees, one for each GPU of its node.
+        index: the one of them that is current; the local rank.
+    """
+    _refuse_the_rest()
+    for name, answer in _answers(backend, visible, index).items():
+        put(_DRIVER[name], answer)
+    _install_streams()
+    _install_module(backend, device, visible)
+    _install_storage(backend)
+
+
+def _answers(backend: Backend, visible: int, index: int) -> dict[str, Any]:
+    """The functions of :data:`_DRIVER` by name."""
+    import torch
+
+    def check(wanted: int) -> None:
+        if wanted >= visible:
+            raise torch.AcceleratorError(
+                f"CUDA error: invalid device ordinal ({wanted} of {visible} devices, counted from 0)"
+            )
+
+    def select(wanted: int) -> None:
+        check(wanted)
+        backend.use_device(wanted)
+
+    def enter(wanted: int) -> int:
+        # Code that only asks one device after the other comes by here too; tensors made there are noted.
+        check(wanted)
+        return index
+
+    asked = {
+        "getDeviceCount": lambda: visible,
+        "getDevice": lambda: index,
+        "setDevice": select,
+        "exchangeDevice": enter,
+        "maybeExchangeDevice": enter,
+        "synchronize": backend.synchronize,
+        "emptyCache": backend.empty_cache,
+        "memoryStats": lambda _device=0: memory_stats(backend),
+        "resetPeakMemoryStats": lambda _device=0: backend.reset_peak(Space.DEVICE),
+        "getCurrentRawStream": lambda _device=0: backend.current_stream,
+    }
+    told = {
+        name: _constant(value) for name, value in (dict.fromkeys(_QUIET) | _CONSTANTS | _BEFORE_2_13).items()
+    }
+    return told | asked
+
+
+def _constant(value: Any) -> Any:
+    return lambda *_, **__: value
+
+
+# Settings and facts of the build among a CUDA build's functions, which never reach the driver.
+_HARMLESS = (
+    *("tunableop", "record_untuned", "get_conv_benchmark", "allocationTraceback"),
+    "getHipblasltVersion",
+)
+
+
+def _refuse_the_rest() -> None:
+    """Whatever else a CUDA build would ask the driver stops with the function's name."""
+    import torch
+
+    for name in dir(torch._C):
+        is_harmless = any(part in name for part in _HARMLESS)
+        if fnmatchcase(name, _OTHER_DRIVER.name) and not is_harmless:
+            replace(torch._C, name, functools.partial(_refusing, name))
+
+
+def _refusing(name: str, function: Any) -> Any:
+    def refused(*_: Any, **__: Any) -> None:
+        raise RehearsalGap(f"torch._C.{name}")
+
+    return refused if isinstance(function, types.BuiltinFunctionType) else function
+
+
+def memory_stats(backend: Backend) -> dict[str, Any]:
+    """What torch.cuda.memory_stats_as_nested_dict returns, bytes and counts of the virtual device."""
+    flat = backend.stats(Model.ANSWERING)
+    nested: dict[str, Any] = {
+        stat: {pool: {field: flat[f"{stat}.{pool}.{field}"] for field in FIELDS} for pool in POOLS}
+        for stat in STATS
+    }
+    empty = dict.fromkeys(FIELDS, 0)
+    return {
+        **nested,
+        "oversize_allocations": empty,
+        "oversize_segments": empty,
+        "max_split_size": -1,
+        "num_alloc_retries": flat["num_alloc_retries"],
+        "num_ooms": flat["num_ooms"],
+        "num_sync_all_streams": 0,
+        "num_device_alloc": flat["segment.all.allocated"],
+        "num_device_free": flat["segment.all.freed"],
+    }
+
+
+def _install_streams() -> None:
+    from zerokit.rehearsal.stand_ins import cuda_streams as streams
+
+    answers = {
+        "Stream": streams.Stream,
+        "ExternalStream": streams.Stream,
+        "Event": streams.Event,
+        "StreamContext": streams.StreamContext,
+        "stream": streams.StreamContext,
+        "set_stream": streams.set_stream,
+        "current_stream": streams.current_stream,
+        "default_stream": streams.default_stream,
+    }
+    for name, answer in answers.items():
+        put(_STREAMS[name], answer)
+    for name, patch in _STREAM_CLASSES.items():
+        put(patch, answers[name])
+
+
+class _Silent:
+    """A namespace whose every function succeeds and does nothing: nvtx ranges, the CUDA runtime.
+
+    cudaHostRegister, by which DeepSpeed can pin host memory, is among them: the stand-in of DeepSpeed's
+    allocator has counted that memory as pinned already.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_, **__: 0
+
+
+def _install_module(backend: Backend, device: VirtualDevice, visible: int) -> None:
+    """What `torch.cuda` decides in Python when it starts up."""
+    import torch
+
+    def free_and_total(_device: Any = None) -> tuple[int, int]:
+        reserved = backend.stat(Model.ANSWERING, "reserved_bytes", "current")
+        return max(device.total_bytes - reserved, 0), device.total_bytes
+
+    answers = {
+        "torch.cuda._lazy_init": lambda: None,
+        "torch.cuda._initialized": True,
+        "torch.cuda._cached_device_count": visible,
+        "torch.cuda._exchange_device": torch._C._cuda_exchangeDevice,
+        "torch.cuda._maybe_exchange_device": torch._C._cuda_maybeExchangeDevice,
+        "torch.cuda._get_device_properties": lambda index: device.properties,
+        "torch.cuda.is_current_stream_capturing": lambda: False,
+        "torch.cuda.mem_get_info": free_and_total,
+        "torch.cuda.check_error": lambda code: None,
+        "torch.cuda.cudart": _Silent,
+        "torch.cuda.default_generators": tuple(torch.Generator("cuda") for _ in range(visible)),
+        "torch.cuda.memory.mem_get_info": free_and_total,
+        "torch.cuda.profiler.cudart": _Silent,
+        "torch.cuda.profiler.check_error": lambda code: None,
+        "torch.cuda.nvtx._nvtx": _Silent(),
+        "torch.cuda.nccl.version": lambda: (2, 27, 5),
+        "torch.backends.cudnn.is_acceptable": lambda tensor: False,
+        "torch.backends.cuda.is_built": lambda: True,
+        "torch.version.cuda": torch.version.cuda or "12.8",
+    }
+    for name, answer in answers.items():
+        put(_MODULE[name], answer)
+
+
+def _install_storage(backend: Backend) -> None:
+    """Storages made and resized in Python, which a CPU build cannot do and a CUDA build does by itself."""
+    import torch
+
+    def resize(resize_host: Any, storage: Any, size: int) -> Any:
+        if storage.device.type != "cuda":
+            return resize_host(storage, size)
+        backend.resize_storage(storage, size)
+        return storage
+
+    def new(new_storage: Any, cls: Any, *arguments: Any, device: Any = None, **given: Any) -> Any:
+        if device is None or torch.device(device).type != "cuda":
+            return new_storage(cls, *arguments, **given, **({} if device is None else {"device": device}))
+        size = arguments[0] if arguments and isinstance(arguments[0], int) else 0
+        return torch.empty(size, dtype=torch.uint8, device=device).untyped_storage()
+
+    wrap(_RESIZE, resize)
+    wrap(_NEW_STORAGE, new)

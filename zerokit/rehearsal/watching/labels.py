@@ -1,0 +1,166 @@
+"""What blocks of memory are for: parameters, gradients, optimizer states and buffers, by who holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from zerokit.patches import Patch, PrivateAttribute, watch, wrap
+from zerokit.rehearsal.native.backend import Backend, Category
+
+_MAKE_ENGINE = Patch(
+    "deepspeed.runtime.engine:DeepSpeedEngine", "__init__", "label what the engine holds from the start"
+)
+_NEW_PARAMETER = Patch("torch.nn:Parameter", "__new__", "label parameters as they are made")
+
+
+def _held_by(owner: str, *names: str, **bounds: str) -> tuple[PrivateAttribute, ...]:
+    return tuple(PrivateAttribute(owner, name, "label what it holds", **bounds) for name in names)
+
+
+_STAGE_1_2 = "deepspeed.runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer"
+_STAGE_3 = "deepspeed.runtime.zero.stage3:DeepSpeedZeroOptimizer_Stage3"
+_BF16 = "deepspeed.runtime.bf16_optimizer:BF16_Optimizer"
+# Where the wrappers keep their tensors. An attribute that another wrapper has not is passed over.
+_PLACES = {
+    Category.PARAMETERS: (
+        *_held_by(_STAGE_1_2, "bit16_groups_flat"),
+        *_held_by(_STAGE_3, "fp16_partitioned_groups_flat"),
+    ),
+    Category.OPTIMIZER_STATES: (
+        *_held_by(_STAGE_1_2, "single_partition_of_fp32_groups"),
+        *_held_by(_STAGE_3, "fp32_partitioned_groups_flat"),
+        *_held_by(_BF16, "fp32_groups_flat_partition"),
+        *_held_by("deepspeed.runtime.fp16.fused_optimizer:FP16_Optimizer", "fp32_groups_flat"),
+        *_held_by("deepspeed.runtime.fp16.unfused_optimizer:FP16_UnfusedOptimizer", "fp32_groups"),
+    ),
+    Category.GRADIENTS: (
+        *_held_by(_STAGE_1_2, "averaged_gradients", "grads_in_partition"),
+        *_held_by(_STAGE_1_2, "all_grad_tensors", since="0.17.6"),
+        *_held_by(_STAGE_1_2, "accumulated_grads_in_cpu"),
+        *_held_by(_STAGE_3, "averaged_gradients", "grad_partitions_flat_buffer"),
+        *_held_by(_BF16, "fp32_groups_gradients_flat"),
+        *_held_by(_STAGE_1_2, "temp_grad_buffer_for_cpu_offload"),
+    ),
+    Category.BUFFERS: (
+        *_held_by(_STAGE_1_2, "ipg_buckets", since="0.17.2"),
+        *_held_by(_STAGE_3, "ipg_buckets", since="0.17.2"),
+        *_held_by(_STAGE_1_2, "ipg_buffer", until="0.17.2"),
+        *_held_by(_STAGE_3, "_DeepSpeedZeroOptimizer_Stage3__ipg_bucket_flat_buffer", until="0.17.2"),
+    ),
+}
+_NAMES = {
+    category: tuple(dict.fromkeys(place.name for place in places)) for category, places in _PLACES.items()
+}
+
+
+class Labels:
+    """Tells the backend what blocks are for."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._engines: list[Any] = []
+        self.names: list[str] = []
+        """What parameters are called; labels are indices into it."""
+
+    @property
+    def saw_engine(self) -> bool:
+        """Whether the script has made a DeepSpeed engine."""
+        return bool(self._engines)
+
+    def install(self) -> None:
+        """Label parameters as they are made, and what an engine holds."""
+        wrap(_MAKE_ENGINE, self._make_engine)
+        wrap(_NEW_PARAMETER, self._new_parameter)
+        for place in (place for places in _PLACES.values() for place in places):
+            watch(place)
+
+    def _make_engine(self, initialize: Any, engine: Any, *arguments: Any, **given: Any) -> None:
+        initialize(engine, *arguments, **given)
+        self._engines.append(engine)
+        self.label_engines()
+        self._label_gradients(engine.module)
+
+    def _new_parameter(self, new: Any, cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
+        parameter = new(cls, data, requires_grad)
+        if parameter.device.type == "cpu":
+            # Weights are never filled: what a script computes from files is data, not parameters.
+            self._backend.never_fill(parameter)
+        if parameter.device.type != "meta":
+            self._backend.label(parameter, Category.PARAMETERS)
+        return parameter
+
+    def _name(self, name: str) -> int:
+        self.names.append(name)
+        return len(self.names) - 1
+
+    def label_engines(self) -> None:
+        """Label the blocks of parameters, gradients and optimizer states as they lie between steps."""
+        for engine in self._engines:
+            for name, parameter in engine.module.named_parameters():
+                index = self._name(name)
+                for tensor in (parameter.data, getattr(parameter, "ds_tensor", None)):
+                    if tensor is not None:
+                        # A flat buffer holds many parameters and goes by none of their names.
+                        is_own = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
+                        self._backend.label(tensor, Category.PARAMETERS, index if is_own else -1)
+                if parameter.grad is not None:
+                    self._backend.label(parameter.grad, Category.GRADIENTS, index)
+            for category, tensor in _optimizer_tensors(engine.optimizer):
+                self._backend.label(tensor, category)
+
+    def label_plain(self, optimizer: Any) -> None:
+        """The same for a torch optimizer that no engine drives."""
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                self._backend.label(parameter, Category.PARAMETERS)
+                if parameter.grad is not None:
+                    self._backend.label(parameter.grad, Category.GRADIENTS)
+        for tensor in _tensors_in(dict(optimizer.state)):
+            self._backend.label(tensor, Category.OPTIMIZER_STATES)
+
+    def _label_gradients(self, module: Any) -> None:
+        """Label each gradient as autograd hands it over, before DeepSpeed takes it."""
+        backend = self._backend
+        for name, parameter in module.named_parameters():
+            if parameter.requires_grad:
+                index = self._name(name)
+
+                def label(gradient: Any, index: int = index) -> None:
+                    backend.label(gradient, Category.GRADIENTS, index)
+
+                parameter.register_hook(label)
+
+
+def _optimizer_tensors(wrapper: Any) -> Iterator[tuple[Category, Any]]:
+    if wrapper is None:
+        return
+    # Optimizer states last: a master partition of fp32 training may be the parameter itself.
+    for category, names in _NAMES.items():
+        for name in names:
+            for tensor in _tensors_in(getattr(wrapper, name, None)):
+                yield category, tensor
+    inner = getattr(wrapper, "optimizer", wrapper)
+    for tensor in _tensors_in(dict(getattr(inner, "state", {}))):
+        yield Category.OPTIMIZER_STATES, tensor
+
+
+def _tensors_in(value: Any, depth: int = 0) -> Iterator[Any]:
+    """Tensors in nested lists, dicts and bucket objects, to a depth where DeepSpeed's structures end."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        if value.device.type != "meta":
+            yield value
+        return
+    if depth > 4:
+        return
+    if isinstance(value, Mapping):
+        items: Any = value.values()
+    elif isinstance(value, list | tuple | set):
+        items = value
+    else:
+        items = [getattr(value, "buffer", None), getattr(value, "grads", None)] if value is not None else []
+    for item in items:
+        if item is not None:
+            yield from _tensors_in(item, depth + 1)

@@ -1,0 +1,111 @@
+"""Changes to a run without touching its script: its ds_config, micro-batch, checkpointing, output folder."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from zerokit.patches import Patch, wrap
+from zerokit.rehearsal.job import Overrides
+
+_MAKE_ENGINE = Patch(
+    "deepspeed.runtime.engine:DeepSpeedEngine",
+    "__init__",
+    "turn gradient checkpointing on where that is asked for",
+)
+_READ_CONFIG = Patch(
+    "deepspeed.runtime.config:DeepSpeedConfig", "__init__", "merge changes into the ds_config and keep it"
+)
+_READ_EARLY = Patch(
+    "accelerate.utils.deepspeed:HfDeepSpeedConfig",
+    "__init__",
+    "merge changes into the ds_config where accelerate and transformers read it, to decide on ZeRO-3",
+)
+_ARGUMENTS = Patch(
+    "transformers.training_args:TrainingArguments",
+    "__post_init__",
+    "change the micro-batch size and checkpointing, and keep output_dir as it is",
+)
+
+
+class Overriding:
+    """Makes the changes.
+
+    Args:
+        overrides: the changes (job.Overrides).
+        folder: for the folder that stands in for the script's `output_dir`; the system's if None.
+    """
+
+    def __init__(self, overrides: Overrides, folder: Path | None = None) -> None:
+        self._overrides = overrides
+        self._changes = overrides.get("ds_config", {})
+        self._scratch = tempfile.TemporaryDirectory(prefix="zerokit-rehearsal-", dir=folder)
+        self.ds_config: dict[str, Any] | None = None
+        """As DeepSpeed read it; None if it has not."""
+
+    def install(self) -> None:
+        """Change what DeepSpeed, accelerate and transformers are given, once they are imported."""
+        wrap(_MAKE_ENGINE, self._make_engine)
+        wrap(_READ_CONFIG, self._read_config)
+        wrap(_ARGUMENTS, self._finish_arguments)
+        if self._changes:
+            wrap(_READ_EARLY, self._read_early)
+
+    def close(self) -> None:
+        """Remove what the script has written into the folder that stands in for its output_dir."""
+        self._scratch.cleanup()
+
+    def _make_engine(self, initialize: Any, engine: Any, *arguments: Any, **given: Any) -> None:
+        model: Any = given.get("model", arguments[1] if len(arguments) > 1 else None)
+        if self._overrides.get("gradient_checkpointing") and hasattr(model, "gradient_checkpointing_enable"):
+            model.gradient_checkpointing_enable()
+        initialize(engine, *arguments, **given)
+
+    def _read_config(self, initialize: Any, config: Any, source: Any, *arguments: Any, **given: Any) -> None:
+        if self._changes:
+            source = merged(_as_dict(source), self._changes)
+        initialize(config, source, *arguments, **given)
+        self.ds_config = dict(config._param_dict)
+
+    def _read_early(self, initialize: Any, config: Any, source: Any, *arguments: Any, **given: Any) -> None:
+        initialize(config, merged(_as_dict(source), self._changes), *arguments, **given)
+
+    def _finish_arguments(self, finish: Any, arguments: Any) -> None:
+        # Losses that are made up must not come to lie beside those of a real run.
+        arguments.output_dir = self._scratch.name
+        divisor = self._overrides.get("micro_batch_divisor", 1)
+        if divisor > 1:
+            arguments.per_device_train_batch_size = max(arguments.per_device_train_batch_size // divisor, 1)
+            arguments.gradient_accumulation_steps *= divisor
+        if self._overrides.get("gradient_checkpointing"):
+            arguments.gradient_checkpointing = True
+        finish(arguments)
+
+
+def _as_dict(source: Any) -> dict[str, Any]:
+    if isinstance(source, Mapping):
+        return dict(source)
+    from zerokit.documents import read_document
+
+    return dict(read_document(source).data)
+
+
+def merged(config: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """`config` with the dotted keys of `changes` set; a value of None removes the key."""
+    result = {
+        key: merged(value, {}) if isinstance(value, Mapping) else value for key, value in config.items()
+    }
+    for dotted, value in changes.items():
+        *sections, key = dotted.split(".")
+        place = result
+        for section in sections:
+            if not isinstance(place.get(section), dict):
+                place[section] = {}
+            place = place[section]
+        if value is None:
+            place.pop(key, None)
+        else:
+            place[key] = value
+    return result

@@ -1,0 +1,71 @@
+"""Which phase of training the run is in: told by DeepSpeed's engine, or by torch where there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from zerokit.patches import Patch, wrap
+from zerokit.rehearsal.native.backend import Backend, Phase
+
+_ENGINE = "deepspeed.runtime.engine:DeepSpeedEngine"
+_MAKE_ENGINE = Patch(_ENGINE, "__init__", "see the phase init")
+_FORWARD = Patch(_ENGINE, "forward", "see the phases forward and loss")
+_BACKWARD = Patch(_ENGINE, "backward", "see the phase backward")
+_STEP = Patch(_ENGINE, "step", "see the phase step")
+_LOSS = Patch("torch.nn.functional", "cross_entropy", "see the phase loss")
+_RUN_BACKWARD = Patch("torch.autograd", "backward", "see the phase backward without an engine")
+
+
+class Phases:
+    """Tells the backend the phase of the run."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self.has_engine = False
+        """Whether the script has begun to make a DeepSpeed engine. (At stage 0, that has its optimizer make
+        its states by a step over zeros, which is none of the run's.)"""
+
+    def install(self) -> None:
+        """Follow DeepSpeed's engine, and torch's own loss, backward pass and optimizers."""
+        from torch.optim.optimizer import (
+            register_optimizer_step_post_hook,
+            register_optimizer_step_pre_hook,
+        )
+
+        wrap(_MAKE_ENGINE, self._make_engine)
+        wrap(_FORWARD, self._during(Phase.FORWARD, then=Phase.LOSS))
+        wrap(_BACKWARD, self._during(Phase.BACKWARD, then=Phase.BETWEEN))
+        wrap(_STEP, self._during(Phase.STEP, then=Phase.BETWEEN))
+        wrap(_LOSS, self._from((Phase.FORWARD,), Phase.LOSS))
+        wrap(_RUN_BACKWARD, self._from((Phase.FORWARD, Phase.LOSS, Phase.BETWEEN), Phase.BACKWARD))
+        register_optimizer_step_pre_hook(lambda *_: self._plain_step(Phase.STEP))
+        register_optimizer_step_post_hook(lambda *_: self._plain_step(Phase.BETWEEN))
+
+    def _make_engine(self, initialize: Any, *arguments: Any, **given: Any) -> None:
+        self._backend.phase = Phase.INIT
+        self.has_engine = True
+        initialize(*arguments, **given)
+        self._backend.phase = Phase.BETWEEN
+
+    def _during(self, phase: Phase, *, then: Phase) -> Callable[..., Any]:
+        def watched(method: Any, *arguments: Any, **given: Any) -> Any:
+            self._backend.phase = phase
+            result = method(*arguments, **given)
+            self._backend.phase = then
+            return result
+
+        return watched
+
+    def _from(self, phases: tuple[Phase, ...], then: Phase) -> Callable[..., Any]:
+        def watched(function: Any, *arguments: Any, **given: Any) -> Any:
+            if self._backend.phase in phases:
+                self._backend.phase = then
+            return function(*arguments, **given)
+
+        return watched
+
+    def _plain_step(self, phase: Phase) -> None:
+        """A step of a torch optimizer that no DeepSpeed engine drives."""
+        if not self.has_engine:
+            self._backend.phase = phase

@@ -1,0 +1,75 @@
+"""The optimizer steps of a run, and its end after as many as were asked for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from zerokit.patches import Patch, wrap
+from zerokit.rehearsal.native.backend import Backend
+from zerokit.rehearsal.recording import StepMark
+from zerokit.rehearsal.watching.labels import Labels
+from zerokit.rehearsal.watching.phases import Phases
+
+if TYPE_CHECKING:
+    from zerokit.rehearsal.stand_ins.process_group import Traffic
+
+_STEP = Patch("deepspeed.runtime.engine:DeepSpeedEngine", "step", "count steps and end after the last")
+
+
+class RehearsalComplete(BaseException):
+    """The steps that were asked for are done. Not an Exception, so that no script catches it by mistake."""
+
+
+class Steps:
+    """Counts optimizer steps, marks their ends in the record and ends the run.
+
+    Args:
+        backend: the loaded library.
+        traffic: the collectives of this rank.
+        labels: what blocks are for, said anew at the end of each step.
+        phases: who knows whether there is an engine.
+        last: steps after which the run ends; 0 lets the script end by itself.
+    """
+
+    def __init__(
+        self, backend: Backend, traffic: Traffic, labels: Labels, phases: Phases, *, last: int
+    ) -> None:
+        self._backend = backend
+        self._traffic = traffic
+        self._labels = labels
+        self._phases = phases
+        self._last = last
+        self.marks: list[StepMark] = []
+        self.flops: list[float] = []
+        self.completed = 0
+        self.stopped = False
+
+    def install(self) -> None:
+        """Follow DeepSpeed's engine, and torch's optimizers where no engine drives them."""
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        wrap(_STEP, self._step)
+        register_optimizer_step_post_hook(self._end_plain_step)
+
+    def _step(self, step: Any, engine: Any, *arguments: Any, **given: Any) -> Any:
+        before = engine.global_steps
+        result = step(engine, *arguments, **given)
+        if engine.global_steps > before:
+            self._labels.label_engines()
+            self._end()
+        return result
+
+    def _end_plain_step(self, optimizer: Any, *_: Any) -> None:
+        if not self._phases.has_engine:
+            self._labels.label_plain(optimizer)
+            self._end()
+
+    def _end(self) -> None:
+        self.completed += 1
+        self._backend.set_step(self.completed)
+        self._traffic.step = self.completed
+        self.marks.append(StepMark(self._backend.event_count(), self.completed))
+        self.flops.append(self._backend.flops - sum(self.flops))
+        if self._last and self.completed >= self._last:
+            self.stopped = True
+            raise RehearsalComplete

@@ -1,0 +1,189 @@
+"""What a rehearsed script does not write: checkpoints, logs of trackers, uploads.
+
+The values are not there to be saved, and nothing that a person already has may be written over. What holds
+values is written: scripts save the data they have prepared, and read it again.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from zerokit.patches import Patch, declare, put, wrap
+from zerokit.rehearsal.native.backend import Backend
+
+_NO_TRACKERS = {
+    "WANDB_MODE": "disabled",
+    "COMET_MODE": "disabled",
+    "NEPTUNE_MODE": "debug",
+    "CLEARML_OFFLINE_MODE": "1",
+}
+
+
+_TORCH_SAVE = Patch("torch", "save", "leave out files of tensors without values")
+_SAVE_FILE = Patch("safetensors.torch", "save_file", "leave out files of tensors without values")
+_SAVE_MODEL = Patch("safetensors.torch", "save_model", "leave out files of models without values")
+
+
+def _savers(owner: str, *names: str, **bounds: str) -> tuple[Patch, ...]:
+    return declare(owner, *names, purpose="write nothing and note it", **bounds)
+
+
+_ENGINE = "deepspeed.runtime.engine:DeepSpeedEngine"
+_TRAINER = "transformers.trainer"
+_ACCELERATOR = "accelerate.accelerator"
+_HUB = "huggingface_hub.hf_api"
+_UPLOADS = ("create_repo", "upload_file", "upload_folder", "create_commit")
+_LEFT_OUT: dict[str, tuple[Any, tuple[Patch, ...]]] = {
+    "DeepSpeed checkpoints": (
+        True,
+        _savers(_ENGINE, "save_checkpoint", "save_16bit_model", "save_fp16_model"),
+    ),
+    "models (save_pretrained)": (
+        None,
+        _savers("transformers.modeling_utils:PreTrainedModel", "save_pretrained"),
+    ),
+    "tokenizers": (
+        (),
+        _savers("transformers.tokenization_utils_base:PreTrainedTokenizerBase", "save_pretrained"),
+    ),
+    "Trainer checkpoints": (None, _savers(f"{_TRAINER}:Trainer", "_save_checkpoint", "save_state")),
+    "logs of trackers": (
+        [],
+        (
+            *_savers(_TRAINER, "get_reporting_integration_callbacks"),
+            *_savers(_ACCELERATOR, "filter_trackers"),
+        ),
+    ),
+    "accelerate checkpoints": (None, _savers(f"{_ACCELERATOR}:Accelerator", "save_state", "save_model")),
+    "logs of DeepSpeed's monitors": (
+        None,
+        _savers("deepspeed.monitor.monitor:MonitorMaster", "write_events"),
+    ),
+    "adapters (save_pretrained)": (None, _savers("peft.peft_model:PeftModel", "save_pretrained")),
+    "uploads to the Hub": (
+        None,
+        (
+            *_savers(_HUB, *_UPLOADS),
+            *_savers(f"{_HUB}:HfApi", *_UPLOADS),
+            *_savers(_HUB, "upload_large_folder", since="0.25", until="2.0"),
+            *_savers(f"{_HUB}:HfApi", "upload_large_folder", since="0.25", until="2.0"),
+        ),
+    ),
+}
+"""What each saver returns instead, and the savers, by what they would have written."""
+
+
+class SuppressedWrites:
+    """Counts the writes that were left out, by what would have been written."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._counts: Counter[str] = Counter()
+
+    def lines(self) -> list[str]:
+        """One line for each kind of write, with how often it was asked for."""
+        return [what if count == 1 else f"{what} ({count} times)" for what, count in self._counts.items()]
+
+    def _instead_of(self, what: str, result: Any) -> Callable[..., Any]:
+        def leave_out(*_: Any, **__: Any) -> Any:
+            self._counts[what] += 1
+            return result
+
+        return leave_out
+
+    def install(self) -> None:
+        """Replace the savers of torch, safetensors, DeepSpeed, transformers, accelerate, peft and the Hub."""
+        os.environ.update(_NO_TRACKERS)
+        wrap(_TORCH_SAVE, self._torch_save)
+        wrap(_SAVE_FILE, self._save_file)
+        wrap(_SAVE_MODEL, self._save_model)
+        for what, (result, savers) in _LEFT_OUT.items():
+            for saver in savers:
+                put(saver, self._instead_of(what, result))
+
+    def _torch_save(self, save: Any, what: Any, f: Any, *arguments: Any, **given: Any) -> None:
+        # What is only kept in memory is how objects travel between ranks.
+        if isinstance(f, io.BytesIO) or not lacks_values(what, self._backend):
+            save(what, f, *arguments, **given)
+        else:
+            self._counts[f"torch.save to {_file_name(f)}"] += 1
+
+    def _save_file(self, save: Any, tensors: Any, filename: Any, *arguments: Any, **given: Any) -> None:
+        if lacks_values(tensors, self._backend):
+            self._counts[f"safetensors to {_file_name(filename)}"] += 1
+        else:
+            save(tensors, filename, *arguments, **given)
+
+    def _save_model(self, save: Any, model: Any, filename: Any, *arguments: Any, **given: Any) -> None:
+        if lacks_values(model.state_dict(), self._backend):
+            self._counts[f"safetensors to {_file_name(filename)}"] += 1
+        else:
+            save(model, filename, *arguments, **given)
+
+
+def _file_name(target: Any) -> str:
+    path = target if isinstance(target, str | os.PathLike) else getattr(target, "name", None)
+    return Path(path).name if isinstance(path, str | os.PathLike) else "a file"
+
+
+def lacks_values(what: Any, backend: Backend) -> bool:
+    """Whether `what` holds a tensor of the virtual GPU, or one of the host whose contents are made up.
+
+    It is looked through as pickle would write it, tensors excepted, which are only looked at.
+    """
+    search = _TensorSearch(backend)
+    try:
+        search.dump(what)
+    except _Found:
+        return True
+    except Exception:
+        # What pickle cannot write is for the real saver to refuse.
+        return False
+    return False
+
+
+class _Found(BaseException):
+    """A tensor without values. Not an Exception, so that no object's own pickling code catches it."""
+
+
+class _Nowhere(io.RawIOBase):
+    """A file that forgets."""
+
+    def write(self, data: Any) -> int:
+        return len(data)
+
+
+class _TensorSearch(pickle.Pickler):
+    """Goes through an object without writing it, and raises :class:`_Found` at a tensor without values."""
+
+    def __init__(self, backend: Backend) -> None:
+        super().__init__(_Nowhere(), protocol=pickle.HIGHEST_PROTOCOL)
+        self._backend = backend
+
+    def persistent_id(self, item: Any) -> str | None:
+        import torch
+
+        if isinstance(item, torch.storage.TypedStorage):
+            item = item.untyped()  # type: ignore[no-untyped-call]
+        if not isinstance(item, torch.Tensor | torch.UntypedStorage):
+            return None
+        if item.device.type == "cuda" or (item.device.type == "cpu" and self._is_made_up(item)):
+            raise _Found
+        return "looked at"
+
+    def _is_made_up(self, item: Any) -> bool:
+        import torch
+
+        if isinstance(item, torch.UntypedStorage):
+            return self._backend.is_made_up(item)
+        parts = [item]
+        if item.layout != torch.strided:
+            names = ("_indices", "_values", "crow_indices", "col_indices", "values")
+            parts = [getattr(item, name)() for name in names if hasattr(item, name)]
+        return any(self._backend.is_made_up(part.untyped_storage()) for part in parts)
