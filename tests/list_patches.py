@@ -50,6 +50,20 @@ def _source(module: str) -> str:
     return "\n".join(path.read_text(encoding="utf-8") for path in files)
 
 
+def undeclared_overrides() -> list[str]:
+    """Methods by which zerokit overrides transformers' Trainer unsaid, or says so and does not."""
+    from transformers import Trainer
+
+    from zerokit.training.trainer import ZeroTrainer
+
+    said = {patch.name for patch in patches.REGISTERED if isinstance(patch, patches.Override)}
+    done = {name for name in vars(ZeroTrainer) if hasattr(Trainer, name) and not name.startswith("__")}
+    return sorted((said ^ done) - {"_abc_impl"})
+
+
 if __name__ == "__main__":
     found = declared()
-    print(json.dumps({"declared": len(found), "unfit": [str(patch) for patch in found if not fits(patch)]}))
+    unfit = [str(patch) for patch in found if not fits(patch)]
+    print(
+        json.dumps({"declared": len(found), "unfit": unfit, "undeclared_overrides": undeclared_overrides()})
+    )

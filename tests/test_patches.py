@@ -29,6 +29,7 @@ def test_every_patch_fits_the_installed_packages() -> None:
     assert outcome.returncode == 0, outcome.stderr
     found = json.loads(outcome.stdout.splitlines()[-1])
     assert found["unfit"] == []
+    assert found["undeclared_overrides"] == []
     assert found["declared"] > 150
 
 
@@ -233,13 +234,13 @@ def test_a_private_attribute_is_looked_for_in_the_source(package: str) -> None:
 def test_an_override_of_what_is_gone_is_one_clear_line(package: str) -> None:
     engine = _engine(package)
 
-    @patches.overriding(Patch(ENGINE, "step", "count steps"))
+    @patches.overriding(ENGINE, step="count steps")
     class Counting(engine):  # type: ignore[misc]
         pass
 
     with pytest.raises(LaunchError) as raised:
 
-        @patches.overriding(Patch(ENGINE, "_run_epoch", "train each example once"))
+        @patches.overriding(ENGINE, _run_epoch="train each example once")
         class Training(engine):  # type: ignore[misc]
             pass
 

@@ -26,7 +26,12 @@ API = {
     "estimate": ("Memory estimates", ["zerokit.estimation.ask", "zerokit.memory"]),
     "rehearse": (
         "Rehearsals",
-        ["zerokit.rehearsal.rehearse", "zerokit.rehearsal.report", "zerokit.rehearsal.cluster"],
+        [
+            "zerokit.rehearsal.rehearse",
+            "zerokit.rehearsal.report",
+            "zerokit.rehearsal.process_setup",
+            "zerokit.rehearsal.virtual_rank",
+        ],
     ),
     "models": ("Models", ["zerokit.models"]),
     "recipe": ("Recipes", ["zerokit.recipe.model", "zerokit.recipe.load"]),

@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from zerokit.errors import LaunchError
 
@@ -50,7 +50,7 @@ class Patch:
     """The module that looks the name up, where `owner` may lack it, as a CPU build of torch lacks what a CUDA
     build has: the name is then added."""
 
-    _use = "replaces"
+    use: ClassVar[str] = "replaces"
 
     def __post_init__(self) -> None:
         REGISTERED.append(self)
@@ -85,13 +85,13 @@ class Patch:
         """What its absence means, in one line."""
         name = f"{self.owner.replace(':', '.')}.{self.name}"
         package = f"{self.package} {version(self.package)}"
-        return f"{package} has no {name}, which zerokit {self._use} to {self.purpose}"
+        return f"{package} has no {name}, which zerokit {self.use} to {self.purpose}"
 
 
 class PrivateAttribute(Patch):
     """An attribute that instances of the owner are given, as its source says, and that zerokit reads."""
 
-    _use = "reads"
+    use: ClassVar[str] = "reads"
 
     def is_found(self) -> bool:
         holder = self.holder()
@@ -99,6 +99,12 @@ class PrivateAttribute(Patch):
             return False
         written = self.name.removeprefix(f"_{holder.__name__}")  # as a name with two underscores is
         return re.search(rf"\bself\.{written}\b", inspect.getsource(sys.modules[self.module])) is not None
+
+
+class Override(Patch):
+    """A method of the owner that a subclass of zerokit's overrides: see :func:`overriding`."""
+
+    use: ClassVar[str] = "overrides"
 
 
 def declare(owner: str, *names: str, purpose: str, **bounds: str | None) -> tuple[Patch, ...]:
@@ -164,20 +170,21 @@ def _is_there(patch: Patch) -> bool:
     return found
 
 
-def overriding(*patches: Patch) -> Callable[[C], C]:
-    """A class decorator: the methods by which a class overrides private ones of another package's class.
+def overriding(owner: str, **purposes: str) -> Callable[[C], C]:
+    """A class decorator: by which methods a class overrides another package's, and what for.
 
     Raises:
         LaunchError: the installed version has one of them no longer.
     """
+    overrides = [Override(owner, name, purpose) for name, purpose in purposes.items()]
 
     def check(cls: C) -> C:
-        for patch in patches:
-            if patch.is_for(version(patch.package)) and not patch.is_found():
+        for override in overrides:
+            if not override.is_found():
                 raise LaunchError(
-                    str(patch).replace(Patch._use, "overrides"),
+                    str(override),
                     where=f"{cls.__module__}.{cls.__qualname__}",
-                    hint=f"Install a version of {patch.package} that zerokit is tested with",
+                    hint=f"Install a version of {override.package} that zerokit is tested with",
                 )
         return cls
 

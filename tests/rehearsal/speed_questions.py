@@ -168,7 +168,7 @@ def operators_on_record(rank: VirtualRank) -> list[str]:
     return sorted({recording.ops[index] for index in recording.blocks["op"] if index >= 0})
 
 
-# ---- stand_ins/many_ranks.py
+# ---- stand_ins/zero3_rank_loops.py
 
 
 def reduce_scatter(rank: VirtualRank) -> list[str]:

@@ -11,13 +11,12 @@ from pathlib import Path
 
 from zerokit.errors import LaunchError
 from zerokit.hardware.gpus import find_gpu
-from zerokit.rehearsal.call_sites import CallSites
 from zerokit.rehearsal.devices import DEFAULT, VirtualDevice, virtual_device
 from zerokit.rehearsal.job import Overrides, Values
 from zerokit.rehearsal.native import backend as native
 from zerokit.rehearsal.native.allocator_settings import AllocatorSettings
-from zerokit.rehearsal.native.backend import Backend
 from zerokit.rehearsal.virtual_rank import VirtualRank
+from zerokit.rehearsal.watching.steps import RehearsalComplete
 
 
 @contextlib.contextmanager
@@ -90,10 +89,15 @@ def virtual_cluster(
 
     torch_cuda.install(backend, device, visible=local_ranks, index=rank % local_ranks)
     backend.take_over()
-    from zerokit.rehearsal.watching.steps import RehearsalComplete
-
-    virtual_rank = _watched(
-        backend, num_gpus, gpus_per_node, rank, steps, overrides or {}, folder, exchange_folder
+    virtual_rank = VirtualRank(
+        backend,
+        num_gpus,
+        gpus_per_node,
+        rank,
+        steps=steps,
+        overrides=overrides or {},
+        exchange_folder=exchange_folder,
+        folder=folder,
     )
     _stand_in(virtual_rank, values)
     backend.find_sites_with(virtual_rank.call_sites.find)
@@ -119,46 +123,6 @@ def _set_environment(num_gpus: int, local_ranks: int, rank: int, *, meets_others
     # What a launcher of another run may have left behind, and what asks NVML.
     for name in ("PYTORCH_NVML_BASED_CUDA_CHECK", "ACCELERATE_USE_CPU", "CROSS_RANK", "CROSS_SIZE"):
         os.environ.pop(name, None)
-
-
-def _watched(
-    backend: Backend,
-    num_gpus: int,
-    gpus_per_node: int,
-    rank: int,
-    steps: int,
-    overrides: Overrides,
-    folder: Path | None,
-    exchange_folder: Path | None,
-) -> VirtualRank:
-    """The rank, with all that follows its run in place."""
-    from zerokit.rehearsal.stand_ins.object_broadcast import ObjectExchange
-    from zerokit.rehearsal.stand_ins.process_group import Traffic
-    from zerokit.rehearsal.watching.labels import Labels
-    from zerokit.rehearsal.watching.overrides import Overriding
-    from zerokit.rehearsal.watching.phases import Phases
-    from zerokit.rehearsal.watching.steps import Steps
-    from zerokit.rehearsal.watching.suppressed_writes import SuppressedWrites
-
-    call_sites, suppressed, traffic = CallSites(), SuppressedWrites(backend), Traffic(backend)
-    labels, phases, overriding = Labels(backend), Phases(backend), Overriding(overrides, folder)
-    counted = Steps(backend, traffic, labels, phases, last=steps)
-    # What comes later goes around what came before: a step ends, in its phase, with all of it labelled.
-    for watcher in (suppressed, labels, phases, counted, overriding):
-        watcher.install()
-    return VirtualRank(
-        num_gpus,
-        gpus_per_node,
-        rank,
-        backend,
-        call_sites,
-        suppressed,
-        traffic,
-        ObjectExchange(exchange_folder, rank),
-        labels,
-        overriding,
-        counted,
-    )
 
 
 def _stand_in(rank: VirtualRank, values: Values) -> None:

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from zerokit import patches
 from zerokit.rehearsal.call_sites import CallSites
+from zerokit.rehearsal.job import Overrides
 from zerokit.rehearsal.native.allocator_settings import AllocatorSettings
 from zerokit.rehearsal.native.backend import Backend, Category, Model, Note, NoteKind, Phase
 from zerokit.rehearsal.recording import BLOCK, EVENT, MadeUp, Recording
+from zerokit.rehearsal.stand_ins.object_broadcast import ObjectExchange
 from zerokit.rehearsal.stand_ins.torch_compile import ran_as_written
-
-if TYPE_CHECKING:
-    from zerokit.rehearsal.stand_ins.object_broadcast import ObjectExchange
-    from zerokit.rehearsal.stand_ins.process_group import Traffic
-    from zerokit.rehearsal.watching.labels import Labels
-    from zerokit.rehearsal.watching.overrides import Overriding
-    from zerokit.rehearsal.watching.steps import Steps
-    from zerokit.rehearsal.watching.suppressed_writes import SuppressedWrites
+from zerokit.rehearsal.watching.labels import Labels
+from zerokit.rehearsal.watching.overrides import Overriding
+from zerokit.rehearsal.watching.phases import Phases
+from zerokit.rehearsal.watching.steps import Steps
+from zerokit.rehearsal.watching.suppressed_writes import SuppressedWrites
 
 _ALLOCATOR_FIGURES = {
     "reserved_peak_bytes": ("reserved_bytes", "peak"),
@@ -47,22 +46,42 @@ _BY_LINE = (
 )
 
 
-@dataclass
 class VirtualRank:
-    """The rank that this process plays. Made by :func:`zerokit.rehearsal.virtual_cluster`."""
+    """The rank that this process plays, with all that follows its run in place.
 
-    num_gpus: int
-    gpus_per_node: int
-    rank: int
-    backend: Backend
-    call_sites: CallSites
-    suppressed: SuppressedWrites
-    traffic: Traffic
-    exchange: ObjectExchange
-    labels: Labels
-    overriding: Overriding
-    steps: Steps
-    started: float = field(default_factory=time.perf_counter)
+    Args: as of :func:`zerokit.rehearsal.virtual_cluster`, which makes it.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        num_gpus: int,
+        gpus_per_node: int,
+        rank: int,
+        *,
+        steps: int,
+        overrides: Overrides,
+        exchange_folder: Path | None,
+        folder: Path | None,
+    ) -> None:
+        from zerokit.rehearsal.stand_ins.process_group import Traffic
+
+        self.started = time.perf_counter()
+        self.backend = backend
+        self.num_gpus = num_gpus
+        self.gpus_per_node = gpus_per_node
+        self.rank = rank
+        self.call_sites = CallSites()
+        self.traffic = Traffic(backend)
+        self.exchange = ObjectExchange(exchange_folder, rank)
+        self.suppressed = SuppressedWrites(backend)
+        self.labels = Labels(backend)
+        self.overriding = Overriding(overrides, folder)
+        phases = Phases(backend)
+        self.steps = Steps(backend, self.traffic, self.labels, phases, last=steps)
+        # What comes later goes around what came before: a step ends once it is over and out of its phase.
+        for watcher in (self.suppressed, self.labels, phases, self.steps, self.overriding):
+            watcher.install()
 
     def close(self) -> None:
         """Let the other ranks go on without this one, and remove what stood in for files of the script."""

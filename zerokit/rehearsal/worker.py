@@ -22,6 +22,7 @@ from zerokit.rehearsal import launchers
 from zerokit.rehearsal.job import RehearsalJob
 from zerokit.rehearsal.process_setup import virtual_cluster
 from zerokit.rehearsal.virtual_rank import VirtualRank
+from zerokit.rehearsal.watching.steps import RehearsalComplete
 
 _leave = os._exit
 _EXPLAINED = 2
@@ -71,8 +72,6 @@ def rehearse(job: RehearsalJob) -> int:
 
 def run_in(rank: VirtualRank, job: RehearsalJob) -> int:
     """As :func:`rehearse`, as a rank that is set up already."""
-    from zerokit.rehearsal.watching.steps import RehearsalComplete
-
     failure: BaseException | None = None
     try:
         _run_script(job)

@@ -10,7 +10,7 @@ from zerokit.patches import PrivateAttribute
 
 _FUSED = "deepspeed.runtime.fp16.fused_optimizer:FP16_Optimizer"
 _UNFUSED = "deepspeed.runtime.fp16.unfused_optimizer:FP16_UnfusedOptimizer"
-READ = tuple(
+_READ = tuple(
     PrivateAttribute(owner, name, "undo the step that DeepSpeed takes before the first one")
     for owner, names in (
         (_FUSED, ("fp32_groups_flat", "fp16_groups_flat", "initialize_optimizer_states")),

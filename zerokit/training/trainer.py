@@ -11,7 +11,7 @@ from transformers.trainer_utils import EvalLoopOutput
 
 from zerokit.distributed.libraries import release_shared_memory
 from zerokit.distributed.ranks import read_ranks
-from zerokit.patches import declare, overriding
+from zerokit.patches import overriding
 from zerokit.training.blanks import BlanksLast, FilledUp
 from zerokit.training.dummy_step import undo_dummy_step
 from zerokit.training.examples import IGNORED
@@ -19,18 +19,16 @@ from zerokit.training.examples import IGNORED
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader, Sampler
 
-_TRAINER = "transformers.trainer:Trainer"
 
-
-_OVERRIDDEN = (
-    *declare(_TRAINER, "_get_train_sampler", "_run_epoch", purpose="train each example once an epoch"),
-    *declare(_TRAINER, "_prepare_for_training", purpose="begin where Adam begins"),
-    *declare(_TRAINER, "_finalize_training", purpose="report the loss of all ranks"),
-    *declare(_TRAINER, "_get_eval_sampler", "evaluation_loop", purpose="weigh each held-out token the same"),
+@overriding(
+    "transformers.trainer:Trainer",
+    _get_train_sampler="train each example once an epoch",
+    _run_epoch="train each example once an epoch",
+    _prepare_for_training="begin where Adam begins",
+    _finalize_training="report the loss of all ranks",
+    _get_eval_sampler="weigh each held-out token the same",
+    evaluation_loop="weigh each held-out token the same",
 )
-
-
-@overriding(*_OVERRIDDEN)
 class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped here
     """Trains every example exactly once an epoch, and measures the loss per held-out token."""
 

@@ -1,4 +1,4 @@
-// What Python sees of the library, through ctypes (library.py).
+// What Python sees of the library, through ctypes (backend.py).
 
 #include <c10/core/StorageImpl.h>
 

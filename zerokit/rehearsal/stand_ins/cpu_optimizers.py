@@ -1,4 +1,4 @@
-"""Stand-ins for DeepSpeed's CPU optimizers: cpu_adam (with ZenFlow's part), cpu_lion, cpu_adagrad.
+"""Stand-ins for what DeepSpeedCPUAdam (and ZenFlow), DeepSpeedCPULion and DeepSpeedCPUAdagrad compile.
 
 Signatures are those of csrc/adam/cpu_adam.cpp, csrc/lion/cpu_lion.cpp and csrc/adagrad/cpu_adagrad.cpp; none
 names its arguments, so they are positional only. The kernels update in place; a tensor that is not contiguous
