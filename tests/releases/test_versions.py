@@ -340,21 +340,20 @@ def test_fact(name: str, version: str, known: bool, refused: bool, default: Any)
 
 
 def test_facts_beyond_keys_and_defaults() -> None:
-    facts = key_facts(("zero_optimization", "reduce_bucket_size"))
-    assert facts is not None
-    assert facts.bounds == ((OLDEST, {"ge": 0}), (parse_version("0.19.6"), {"gt": 0}))
-    facts = key_facts(("zero_optimization", "cpu_offload"))
-    assert facts is not None
-    assert (facts.deprecated, facts.replaced_by) == (True, "offload_optimizer")
-    facts = key_facts(("bf16", "enabled"))
-    assert facts is not None
-    assert facts.types == ((OLDEST, None), (parse_version("0.17.1"), "bool"))
+    keys = TABLE["keys"]
+    bounds = keys["zero_optimization.reduce_bucket_size"]["bounds"]
+    assert bounds == [
+        ["0.14.0", {"ge": 0}],
+        ["0.19.6", {"gt": 0}],
+    ]
+    assert keys["zero_optimization.cpu_offload"]["replaced_by"] == "offload_optimizer"
+    assert keys["bf16.enabled"]["types"] == [["0.14.0", None], ["0.17.1", "bool"]]
     facts = key_facts(("compile",))
     assert facts is not None
-    assert (len(facts.spans), str(facts.since), facts.until) == (2, "0.16.6", None)
+    assert (len(facts.spans), str(facts.since)) == (2, "0.16.6")
     facts = key_facts(("aio", "thread_count"))
     assert facts is not None
-    assert (facts.since, str(facts.until)) == (None, "0.16.4")
+    assert (facts.since, str(facts.spans[-1].until)) == (None, "0.16.4")
     assert key_facts(("zero_optimisation",)) is None
     assert "muon" not in optimizers_at(parse_version("0.17.5"))
     assert "muon" in optimizers_at(parse_version("0.17.6"))

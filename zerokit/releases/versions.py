@@ -123,32 +123,14 @@ class KeyFacts:
     """The name by which zerokit calls it."""
     spans: tuple[Span, ...]
     """The releases that know it: one span, but for keys that went and came back with another meaning."""
-    refused: tuple[Span, ...]
-    """The releases that stop with an error because the key is there, which they tell by its name."""
     defaults: tuple[tuple[Version, Any], ...]
     """From which release on the default is which, oldest first; empty if there is none. That of
     ``overlap_comm`` is None and means: true in stage 3, false otherwise."""
-    types: tuple[tuple[Version, str | None], ...]
-    """From which release on the value is checked to be of which Python type, if that changed; None:
-    it is not checked."""
-    bounds: tuple[tuple[Version, dict[str, float]], ...]
-    """From which release on the value has which bounds (`ge`, `gt`, `le`, `lt`), if that changed."""
-    deprecated: bool
-    """Whether DeepSpeed warns of it and takes it for `replaced_by`; then all releases that know it do."""
-    replaced_by: str | None
-    """The key to use instead, in the same section."""
-    is_open: bool
-    """Whether any key may stand below it: DeepSpeed hands the section on as it is."""
 
     @property
     def since(self) -> Version | None:
         """The first release that knows the key as it is known last; None: older than all supported."""
         return self.spans[-1].since if self.spans else None
-
-    @property
-    def until(self) -> Version | None:
-        """The first release that no longer knows the key; None: the newest does."""
-        return self.spans[-1].until if self.spans else OLDEST
 
 
 def key_facts(path: KeyPath) -> KeyFacts | None:
@@ -160,13 +142,7 @@ def key_facts(path: KeyPath) -> KeyFacts | None:
     return KeyFacts(
         path=from_dotted(name),
         spans=_spans(_known(facts)),
-        refused=_spans(_table()["refused"].get(name, [])),
         defaults=tuple((_version(since), value) for since, value in facts.get("defaults", ())),
-        types=tuple((_version(since), value) for since, value in facts.get("types", ())),
-        bounds=tuple((_version(since), value) for since, value in facts.get("bounds", ())),
-        deprecated="deprecated" in facts,
-        replaced_by=facts.get("replaced_by"),
-        is_open=facts.get("open", False),
     )
 
 

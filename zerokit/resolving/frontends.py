@@ -15,6 +15,7 @@ from zerokit.resolving.arguments_to_keys import (
     FILLED,
     FINALIZE,
     PLUGIN,
+    PRECISION,
     PREPARE,
     PROCESS,
     REPLACED_ARGUMENTS,
@@ -43,7 +44,7 @@ def as_the_trainer(filling: Filling) -> None:
 def _fill(filling: Filling, step: str) -> None:
     """What one of their functions fills, in the order of the table."""
     for name, filled in FILLED.items():
-        source = filled.accelerate if step in (PLUGIN, PREPARE) else filled.trainer
+        source = filled.trainer if step in (PROCESS, FINALIZE) else filled.accelerate
         if source is None or source.step != step or filled.other == "replaced":
             continue
         if step == FINALIZE and source.size and source.size.stage_3_only and filling.get(_STAGE) != 3:
@@ -110,13 +111,11 @@ def _mixed_precision(filling: Filling) -> None:
         if section not in filling.config:
             filling.config[section] = {}
             filling.write(f"{section}.enabled", False, "accelerate, where the section is absent")
-        filling.fill(f"{section}.enabled", section == chosen, f"accelerate, from {where}")
-    if chosen != "no" and filling.get(f"{chosen}.enabled") is False and chosen not in filling.origins:
-        written = dotted((chosen, "enabled")) not in filling.origins
-        if written and filling.arguments.target == "accelerate":
-            filling.lose(
-                "mixed_precision", f"{chosen} is asked for, but {chosen}.enabled is false in the file"
-            )
+    _fill(filling, PRECISION)
+    key = f"{chosen}.enabled"
+    off = filling.get(key) is False and key not in filling.origins
+    if off and filling.arguments.target == "accelerate":
+        filling.lose("mixed_precision", f"{chosen} is asked for, but {key} is false in the file")
 
 
 def as_accelerate(filling: Filling) -> None:

@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from zerokit.documents import ABSENT, value_at
 from zerokit.errors import ConfigError
 from zerokit.resolving.arguments import TRAINER_DEFAULTS
 from zerokit.resolving.arguments_to_keys import FILLED, REPLACED_ARGUMENTS, FilledKey
 
-_ABSENT = object()
 _MICRO = "per_device_train_batch_size"
 _GATHER = "stage3_gather_16bit_weights_on_model_save"
 
@@ -79,10 +79,10 @@ def _settle(
     ds_where: str,
     where: Callable[[str], str],
 ) -> None:
-    ds_value = _get(config, filled.path)
+    ds_value = value_at(config, filled.path, ABSENT)
     if ds_value == "auto":
         return
-    if ds_value is _ABSENT:
+    if ds_value is ABSENT:
         if filled.added:
             config[filled.name] = "auto"
         return
@@ -112,9 +112,9 @@ def _check_total_steps(
     config: dict[str, Any], arguments: dict[str, Any], ds_where: str, where: Callable[[str], str]
 ) -> None:
     """The Trainer compares it with its own number of steps, which the data decide unless max_steps does."""
-    total = _get(config, ("scheduler", "params", "total_num_steps"))
+    total = value_at(config, ("scheduler", "params", "total_num_steps"), ABSENT)
     steps = arguments.get("max_steps", -1)
-    if total in (_ABSENT, "auto", steps):
+    if total in (ABSENT, "auto", steps):
         return
     raise ConfigError(
         f"scheduler.params.total_num_steps in {ds_where} is {total}, but "
@@ -134,7 +134,7 @@ def _settle_precision(
     """Make exactly one of bf16, fp16 and fp32 explicit on both sides."""
     chosen = [name for name in ("bf16", "fp16") if arguments.get(name)]
     if len(chosen) == 2:
-        from_config = [name for name in chosen if _get(config, (name, "enabled")) is True]
+        from_config = [name for name in chosen if value_at(config, (name, "enabled")) is True]
         raise ConfigError(
             "both bf16 and fp16 are on"
             + (f" ({' and '.join(from_config)} in {ds_where})" * bool(from_config)),
@@ -168,12 +168,3 @@ def _settle_train_batch_size(
             where=ds_where,
             hint="Remove train_batch_size: the other three decide it",
         )
-
-
-def _get(config: Mapping[str, Any], path: tuple[str, ...]) -> Any:
-    node: Any = config
-    for key in path:
-        if not isinstance(node, Mapping) or key not in node:
-            return _ABSENT
-        node = node[key]
-    return node
