@@ -23,6 +23,22 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 HEAVY = ("torch", "transformers", "deepspeed", "accelerate", "datasets", "numpy", "huggingface_hub")
 POSIX_ONLY = ("fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "syslog")
+POSIX_ONLY_IN_OS = (
+    *(
+        "fchmod",
+        "chown",
+        "fchown",
+        "lchown",
+        "getuid",
+        "geteuid",
+        "getgid",
+        "getegid",
+        "fork",
+        "killpg",
+        "setsid",
+    ),
+    *("getpgid", "statvfs", "mkfifo", "uname", "fdatasync", "O_DIRECTORY", "O_NOFOLLOW", "sched_getaffinity"),
+)
 
 
 @pytest.fixture(scope="session")
@@ -64,8 +80,11 @@ def _link(installed: Distribution, folder: Path) -> None:
 
 
 def run_light(folder: Path, code: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Run code with no site-packages but `folder`, and without the modules that only POSIX has."""
-    hide = f"import sys; sys.modules.update(dict.fromkeys({POSIX_ONLY!r}))\n"
+    """Run code with no site-packages but `folder`, and without what only POSIX has."""
+    hide = (
+        f"import os, sys; sys.modules.update(dict.fromkeys({POSIX_ONLY!r}))\n"
+        f"[delattr(os, name) for name in {POSIX_ONLY_IN_OS!r} if hasattr(os, name)]\n"
+    )
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(folder), "HOME": str(cwd)}
     return processes.run([sys.executable, "-S", "-c", hide + code], env=environment, cwd=cwd)
 
