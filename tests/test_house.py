@@ -121,6 +121,11 @@ def test_tables_and_plots_are_made_in_reporting_alone() -> None:
     assert users == {("reporting", "rich"), ("reporting", "matplotlib"), ("console", "rich")}
 
 
+def test_no_circle_of_files() -> None:
+    # A package and its own files: importing one of them runs the package's face first.
+    assert circles(IMPORTS) == set()
+
+
 @pytest.mark.parametrize(
     "code",
     [
