@@ -75,6 +75,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("distributed") is not None)
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Where only light tests run, no file of them may import torch, even for tests that are left out."""
+    if _without_torch(session.config) and "torch" in sys.modules:
+        raise pytest.UsageError("a test file without `pytestmark = pytest.mark.torch` imports torch")
+
+
 @pytest.fixture(autouse=True)
 def _light_tests_import_no_torch(request: pytest.FixtureRequest) -> Iterator[None]:
     """Where only light tests run, the one that imports torch fails: it lacks the marker."""

@@ -15,6 +15,7 @@ from zerokit.estimation import Question
 from zerokit.lint import Subject
 
 
+@pytest.mark.torch
 def test_every_name_is_listed_and_there() -> None:
     assert set(zerokit.__all__) <= set(dir(zerokit))
     assert {"DSConfig", "check", "estimate", "rehearse"} <= set(zerokit.__all__)

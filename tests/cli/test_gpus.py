@@ -63,7 +63,10 @@ def test_commands_that_ask_for_a_gpu_have_the_same_two_options() -> None:
         ("--gpu-memory", "80", "--gpu-memory: 80 B is no GPU's memory. Write it like 80GiB"),
     ],
 )
-@pytest.mark.parametrize("command", ASKING)
+@pytest.mark.parametrize(
+    "command",
+    [pytest.param(name, marks=[pytest.mark.torch] if name == "rehearse" else []) for name in ASKING],
+)
 def test_they_refuse_the_same(
     zerokit: Run, tmp_path: object, command: str, option: str, text: str, message: str
 ) -> None:

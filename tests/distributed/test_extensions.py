@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.tiny import launch
-
-pytestmark = pytest.mark.distributed
 
 SCRIPT = """
 from pathlib import Path

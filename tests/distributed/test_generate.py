@@ -12,8 +12,6 @@ import pytest
 
 from tests.tiny import REPOSITORY, launch, tiny_llama, tiny_tokenizer
 
-pytestmark = pytest.mark.distributed
-
 SCRIPT = REPOSITORY / "launch" / "generate.py"
 PROMPTS = [
     "The for statement",

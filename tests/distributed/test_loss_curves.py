@@ -12,8 +12,6 @@ from transformers import AutoTokenizer, LlamaForCausalLM
 
 from tests.tiny import launch, tiny_llama, tiny_tokenizer
 
-pytestmark = pytest.mark.distributed
-
 EPOCHS = 3
 GLOBAL_BATCH = 8
 # 6 full batches and one of 5: the last update of each epoch is incomplete, and uneven over two ranks.

@@ -11,8 +11,6 @@ import pytest
 
 from tests.tiny import REPOSITORY, launch, tiny_llama
 
-pytestmark = pytest.mark.distributed
-
 FOLDERS = {"auto": REPOSITORY / "ds_configs", "plain": REPOSITORY / "ds_configs" / "plain"}
 PRESETS = sorted(file.stem for file in FOLDERS["auto"].glob("*.json"))
 TRAINING = [preset for preset in PRESETS if preset != "inference"]

@@ -6,12 +6,9 @@ import json
 import sys
 from pathlib import Path
 
-import pytest
 from transformers import AutoModelForCausalLM
 
 from tests import processes
-
-pytestmark = pytest.mark.distributed
 
 ZEROKIT = Path(sys.executable).with_name("zerokit")
 

@@ -14,8 +14,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.tiny import launch, tiny_llama, tiny_tokenizer
 
-pytestmark = pytest.mark.distributed
-
 MESSAGES = [
     [
         {"role": "user", "content": f"What is {i}?"},

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
+from tests import processes
 from zerokit.lint.run import all_rules
 
 ROOT = Path(__file__).parents[2]
@@ -15,8 +15,7 @@ ROOT = Path(__file__).parents[2]
 def test_the_site_builds_without_a_broken_link(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-d", str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "NO_MKDOCS_2_WARNING": "1"}
-    built = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=1200)
-    assert built.returncode == 0, built.stderr
+    processes.checked(command, cwd=ROOT, env=environment)
     for rule in all_rules():
         assert (tmp_path / "rules" / rule / "index.html").is_file()
     assert "num_gpus" in (tmp_path / "api" / "estimate" / "index.html").read_text()

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from zerokit.rehearsal import library
 from zerokit.rehearsal.recording import CATEGORY_CODES
 from zerokit.reporting.categories import CATEGORIES, LOOKS, category_words
 from zerokit.reporting.phases import PHASES, RUN_PHASES, phase_words
+
+pytestmark = pytest.mark.torch
 
 
 def test_each_category_has_a_look_of_its_own() -> None:

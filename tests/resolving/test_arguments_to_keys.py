@@ -21,6 +21,8 @@ from zerokit.resolving.settle import resolve_for_trainer
 from zerokit.resolving.trace import resolve
 
 pytestmark = pytest.mark.torch
+
+pytestmark = pytest.mark.torch
 integration = pytest.importorskip("transformers.integrations.deepspeed")
 
 GIVEN: dict[Target, dict[str, Any]] = {

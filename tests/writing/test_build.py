@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from tests.resolving.test_trace import parsed
 from zerokit.config import load_ds_config
 from zerokit.documents import Document
 from zerokit.errors import ConfigError
@@ -85,6 +84,8 @@ def run_features() -> Iterator[Decisions]:
 
 def check(decisions: Decisions) -> bool:
     """Build, and hold the result to lint and to DeepSpeed. False if the decisions were refused."""
+    from tests.resolving.test_trace import parsed
+
     try:
         built = build(decisions)
     except ConfigError:
@@ -112,11 +113,13 @@ def check(decisions: Decisions) -> bool:
     return True
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("target", TARGETS)
 def test_lint_finds_no_error_in_what_is_built_and_deepspeed_accepts_it(target: Target) -> None:
     assert sum(map(check, combinations(target))) > 1000
 
 
+@pytest.mark.torch
 def test_the_same_for_zero_plus_plus_inference_and_models() -> None:
     some = list(run_features())
     assert sum(map(check, some)) > len(some) // 4
