@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import importlib
 import json
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests import processes
 from zerokit import patches
 from zerokit.errors import LaunchError
 from zerokit.patches import Patch, PrivateAttribute
@@ -23,11 +23,9 @@ OTHERS = {"torch", "deepspeed", "transformers", "accelerate", "peft", "trl", "tr
 }
 
 
+@pytest.mark.torch
 def test_every_patch_fits_the_installed_packages() -> None:
-    command = [sys.executable, "-m", "tests.list_patches"]
-    outcome = subprocess.run(command, capture_output=True, text=True, timeout=600)
-    assert outcome.returncode == 0, outcome.stderr
-    found = json.loads(outcome.stdout.splitlines()[-1])
+    found = json.loads(processes.checked([sys.executable, "-m", "tests.list_patches"]).splitlines()[-1])
     assert found["unfit"] == []
     assert found["undeclared_overrides"] == []
     assert found["declared"] > 150

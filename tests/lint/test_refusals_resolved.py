@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, given
 
 from tests.config.strategies import configs
+from tests.examples import examples
 from tests.lint.asking import RULES
 from zerokit.documents import Document, dotted
 from zerokit.errors import ConfigError
@@ -116,12 +117,7 @@ def has_auto(data: Any) -> bool:
 
 
 @given(configs().filter(lambda config: not has_auto(config)))
-@settings(
-    max_examples=120,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    phases=[Phase.explicit, Phase.generate],
-)
+@examples(120, suppress_health_check=list(HealthCheck), phases=[Phase.explicit, Phase.generate])
 def test_check_and_resolve_refuse_the_same(config: dict[str, Any]) -> None:
     resolution = resolved(config)
     if resolution is not None:

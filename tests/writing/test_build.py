@@ -342,6 +342,7 @@ LAUNCHES = [
 ]
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize(("decisions", "machines", "processes"), LAUNCHES)
 def test_accelerate_reads_the_launch_config(
     decisions: Decisions, machines: int, processes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
