@@ -1,7 +1,6 @@
 """Generate under DeepSpeed ZeRO: ``deepspeed launch/generate.py --model MODEL ...``. See ``--help``."""
 
-from zerokit.distributed.group import leave
-from zerokit.generation.main import main
+from zerokit.cli.main import main
 
 if __name__ == "__main__":
-    leave(main())
+    main("generate")

@@ -183,7 +183,7 @@ ALLOWED = {
     "distributed/extensions.py": "a lock",
     "generation/output.py": "results as they come, which a broken run leaves behind",
     "quickstart/launch.py": "the log of a process",
-    "rehearsal/build.py": "a lock",
+    "rehearsal/native/build.py": "a lock",
     "rehearsal/processes.py": "the log of a process",
     "training/measure.py": "a switch of the kernel's",
     "training/progress.py": "lines added as they come",

@@ -73,13 +73,13 @@ import json, sys
 from pathlib import Path
 from zerokit.distributed.group import leave, run_on_all_ranks
 from zerokit.errors import ZerokitError
-from zerokit.training.main import read_command_line
+from zerokit.training.main import read_recipe
 from zerokit.training.prepare import prepare
 
 def main(group):
-    for words in json.loads(Path("mistakes.json").read_text()):
+    for _, recipe, *words in json.loads(Path("mistakes.json").read_text()):
         try:
-            prepare(group, group.together(lambda: read_command_line(group, words)))
+            prepare(group, group.together(lambda: read_recipe(group, recipe, words)))
             said = "nothing"
         except ZerokitError as error:
             said = f"{error.exit_code} {error}"

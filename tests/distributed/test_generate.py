@@ -189,27 +189,36 @@ def test_bad_input_ends_all_ranks_with_one_line(model: Path, tmp_path: Path) -> 
 def test_a_wrong_option_is_said_once(tmp_path: Path) -> None:
     run = launch([SCRIPT, "--model", "m", "--prompt", "a", "--batch-size", "0"], ranks=2, cwd=tmp_path)
     assert run.returncode == 2
-    assert errors(run.stderr) == ["--batch-size: must be at least 1, not 0. --help lists the options"]
+    (line,) = errors(run.stderr)
+    assert line.startswith("Invalid value for '--batch-size': ")
+    assert line.endswith(" Run 'zerokit generate --help'")
     assert "Traceback" not in run.stdout + run.stderr
 
 
 def test_help_is_printed_once(tmp_path: Path) -> None:
     run = launch([SCRIPT, "--help"], ranks=2, cwd=tmp_path)
     assert run.returncode == 0
-    assert run.stdout.count("--max-prompt-tokens N") == 1
+    assert run.stdout.count("--max-prompt-tokens") == 1
 
 
 MANY_MISTAKES = """
 import json, sys
 from pathlib import Path
+from unittest import mock
+from zerokit.cli.main import app
 from zerokit.distributed.group import leave, run_on_all_ranks
 from zerokit.errors import ZerokitError
 from zerokit.generation.main import generate
 
+def options_of(words):
+    with mock.patch("zerokit.distributed.group.leave"), mock.patch("zerokit.generation.main.main") as run:
+        app(["generate", *words], standalone_mode=False)
+    return run.call_args.args[0]
+
 def main(group):
     for words in json.loads(Path("mistakes.json").read_text()):
         try:
-            generate(group, words, sys.stdout)
+            generate(group, options_of(words), sys.stdout)
             said = "nothing"
         except ZerokitError as error:
             said = f"{error.exit_code} {error}"

@@ -8,7 +8,7 @@ import pytest
 
 from tests.tiny import tiny_llama, tiny_tokenizer
 from zerokit.generation.model import ModelFiles, read_model
-from zerokit.generation.options import parse_options
+from zerokit.generation.options import Options
 
 
 @pytest.fixture(scope="session")
@@ -23,4 +23,4 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def model(model_folder: Path) -> ModelFiles:
     """What is read from that folder."""
-    return read_model(model_folder, parse_options(["--model", str(model_folder), "--prompt", "x"]))
+    return read_model(model_folder, Options(model=str(model_folder), texts=("x",)))

@@ -7,11 +7,11 @@ import pytest
 
 from zerokit.errors import ModelError
 from zerokit.generation.model import ModelFiles, find_model, read_model
-from zerokit.generation.options import Options, parse_options
+from zerokit.generation.options import Options
 
 
 def options(folder: Path | str) -> Options:
-    return parse_options(["--model", str(folder), "--prompt", "x"])
+    return Options(model=str(folder), texts=("x",))
 
 
 def set_config(folder: Path, **keys: object) -> None:

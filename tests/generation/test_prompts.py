@@ -6,14 +6,14 @@ import pytest
 
 from zerokit.errors import DataError
 from zerokit.generation.model import ModelFiles
-from zerokit.generation.options import parse_options
+from zerokit.generation.options import Options
 from zerokit.generation.prompts import Prompt, load_prompts, tokenize
 
 CHAT = [{"role": "user", "content": "Hi"}]
 
 
 def load(file: Path | str) -> list[Prompt]:
-    return load_prompts(parse_options(["--model", "m", "--prompts", str(file)]))
+    return load_prompts(Options(model="m", prompts=str(file)))
 
 
 def write(file: Path, *rows: dict[str, Any]) -> Path:

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from zerokit.errors import ConfigError
+from zerokit.errors import ConfigError, ZerokitError
 from zerokit.generation.model import ModelFiles
 from zerokit.generation.sampling import (
     DEFAULT_MAX_NEW_TOKENS,
@@ -48,14 +48,14 @@ def test_names_and_values(words: str, values: dict[str, Any]) -> None:
         ("--temperature warm", "--temperature: expected a finite number, found 'warm'"),
         ("--temperature .inf", "--temperature: expected a finite number"),
         ("--do_sample maybe", "--do_sample: expected true or false"),
-        ("--eos_token_id [1", "--eos_token_id: '[1' is not YAML"),
+        ("--eos_token_id [1", "--eos_token_id: the value '[1' is not YAML"),
         ("--max_length 20", "--max_length: is not available here. It counts the prompt"),
         ("--guidance-scale 2", "--guidance-scale: is not available here"),
         ("--do_sample true stray", "command line: 'stray' belongs to no option"),
     ],
 )
 def test_mistakes_name_the_option(words: str, message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ZerokitError) as caught:
         parse_sampling(words.split())
     assert str(caught.value).startswith(message)
 

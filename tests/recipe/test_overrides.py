@@ -42,7 +42,7 @@ def test_pairs_written_as_words_are_read_back(pairs: list[tuple[tuple[str, ...],
     words: list[str] = []
     for path, value, with_equals in pairs:
         option, text = "--" + ".".join(path), as_text(value)
-        words += [f"{option}={text}"] if with_equals else [option, text]
+        words += [f"{option}={text}"] if with_equals or text.startswith("--") else [option, text]
     assert parse_overrides(words) == [(path, value) for path, value, _ in pairs]
 
 
@@ -82,13 +82,18 @@ def test_whatever_the_value_an_error_is_one_line_that_names_the_option(option: s
         ("[1, 2]", [1, 2]),
         ("{a: 1}", {"a": 1}),
         ("'1e-5'", "1e-5"),
-        ("--looks-like-an-option", "--looks-like-an-option"),
         ("", None),
     ],
 )
 def test_values_are_yaml(text: str, value: Any) -> None:
     assert parse_overrides(["--training.x", text]) == [(("training", "x"), value)]
     assert parse_overrides([f"--training.x={text}"]) == [(("training", "x"), value)]
+
+
+def test_a_value_that_looks_like_an_option_is_written_with_an_equals_sign() -> None:
+    assert parse_overrides(["--training.x=--y"]) == [(("training", "x"), "--y")]
+    with pytest.raises(ZerokitError, match=r"--training\.x: has no value\. Write --training\.x=VALUE"):
+        parse_overrides(["--training.x", "--training.y"])
 
 
 def test_overrides_reach_every_depth_and_the_last_one_counts() -> None:
@@ -130,7 +135,7 @@ def test_keys_may_be_added_to_a_model_given_by_name() -> None:
             "Give the section too, such as --training.learning_rate",
         ),
         (["--task.seqlen", "64"], "--task.seqlen", "Did you mean 'seq_len'?"),
-        (["--task.seq_len"], "--task.seq_len", "has no value. Write --task.seq_len VALUE"),
+        (["--task.seq_len"], "--task.seq_len", "has no value. Write --task.seq_len=VALUE"),
         (["--task.seq_len", "1.5"], "--task.seq_len", "expected a whole number, found 1.5"),
         (["--task.seq_len", "x\ny"], "--task.seq_len", "found the text 'x y'"),
         (["--task.seq_len", "[1"], "--task.seq_len", "the value '[1' is not YAML"),
@@ -148,8 +153,8 @@ def test_keys_may_be_added_to_a_model_given_by_name() -> None:
             "--deepspeed.zero_optimization.stage",
             "'deepspeed' is 'ds.json' in the recipe, which has no keys to override",
         ),
-        (["task.seq_len", "1"], "command line ('task.seq_len')", "not an option"),
-        (["--task..seq_len", "1"], "command line ('--task..seq_len')", "not an option"),
+        (["task.seq_len", "1"], "command line", "'task.seq_len' belongs to no option"),
+        (["--task..seq_len", "1"], "--task..seq_len", "names no key. Write overrides as"),
         (["--model.dtype", "fp16"], "--model.dtype", "Write 'float32', 'bfloat16' or 'float16'"),
     ],
 )

@@ -9,22 +9,25 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from zerokit import __version__
+from zerokit.cli import on_ranks
 from zerokit.cli.check import check
 from zerokit.cli.config import config
 from zerokit.cli.diff import diff
 from zerokit.cli.estimate import estimate
 from zerokit.cli.explain import explain
+from zerokit.cli.generate import generate
 from zerokit.cli.gpus import gpus
 from zerokit.cli.models import models
 from zerokit.cli.quickstart import quickstart
 from zerokit.cli.rehearse import rehearse
 from zerokit.cli.resolve import resolve
 from zerokit.cli.schema import schema
+from zerokit.cli.train import train
 from zerokit.errors import ZerokitError
 
 app = typer.Typer(
@@ -40,13 +43,22 @@ _INTERRUPTED = 130
 _BROKEN_PIPE = 141
 
 
-def main() -> None:
-    """Run the command line and exit: 0 good, 1 the answer is "no", 2 unusable input."""
+def main(*command: str) -> None:
+    """Run the command line and exit: 0 good, 1 the answer is "no", 2 unusable input.
+
+    Args:
+        command: what stands before the words of this process, for a script that is one command.
+    """
+    words = [*command, *sys.argv[1:]]
+    launched = words[:1] in ([name] for name in on_ranks.COMMANDS) and "RANK" in os.environ
+    if launched and not on_ranks.is_main() and not {"-h", "--help"}.isdisjoint(words):
+        sys.exit(0)  # rank 0 prints it
+    fail = on_ranks.fail if launched else _fail
     try:
-        code = app(standalone_mode=False)
+        code = app(words, prog_name="zerokit", standalone_mode=False, obj=words[1:])
         sys.stdout.flush()
     except ZerokitError as error:
-        _fail(error)
+        fail(error)
     except BrokenPipeError:
         _end_of_pipe()
     except SystemExit as stop:
@@ -59,7 +71,7 @@ def main() -> None:
     except Exception as error:
         if not isinstance(error, _ClickException):
             raise
-        _fail(_usage_error(error))
+        fail(_usage_error(error))
     sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -79,7 +91,7 @@ def _usage_error(error: Any) -> ZerokitError:
     )
 
 
-def _fail(error: ZerokitError) -> None:
+def _fail(error: ZerokitError) -> NoReturn:
     from zerokit.console import print_error
 
     print_error(error)
@@ -109,5 +121,7 @@ def _register(*commands: Callable[..., None]) -> None:
 
 
 _register(config, check, explain, resolve, diff, schema, estimate, gpus, models, quickstart)
+for function in (train, generate):
+    app.command(context_settings=on_ranks.SETTINGS, help=on_ranks.help_of(function))(function)
 # What follows the script is the script's.
 app.command(context_settings={"allow_interspersed_args": False})(rehearse)

@@ -1,18 +1,17 @@
-"""What ``launch/generate.py`` runs on every rank: read, check, load, generate, write."""
+"""What ``zerokit generate`` runs on every rank: read, check, load, generate, write."""
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
 from zerokit import console
 from zerokit.distributed.group import RankGroup, check_launch, run_on_all_ranks
 from zerokit.distributed.libraries import release_shared_memory, set_up_libraries
+from zerokit.extras import require
 from zerokit.generation.batches import deal
-from zerokit.generation.options import Options, help_text, parse_options, wants_help
+from zerokit.generation.options import Options
 from zerokit.generation.output import Results, check_output, claim_stdout, record
 from zerokit.units import quantity
 
@@ -25,30 +24,27 @@ if TYPE_CHECKING:
     from zerokit.generation.prompts import Prompt
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(options: Options) -> int:
     """Run on this rank; returns the exit code.
 
     Results go to stdout (rank 0); from here on everything else in this process goes to stderr.
     """
-    words = list(sys.argv[1:] if argv is None else argv)
-    if wants_help(words):
-        return run_on_all_ranks(_print_help)
     with claim_stdout() as results:
-        return run_on_all_ranks(lambda group: generate(group, words, results))
+        return run_on_all_ranks(lambda group: generate(group, options, results))
 
 
-def generate(group: RankGroup, words: Sequence[str], stream: IO[str]) -> None:
-    """Generate what the command line says.
+def generate(group: RankGroup, options: Options, stream: IO[str]) -> None:
+    """Generate what the options say.
 
     Args:
         group: all ranks.
-        words: the command line, the same on every rank.
+        options: the same on every rank.
         stream: where results go without ``-o``.
 
     Raises:
         ZerokitError: bad input; the same on every rank.
     """
-    options = parse_options(words)
+    group.together(lambda: require("train", where="zerokit generate"))
     set_up_libraries(group.ranks)
     group.together(lambda: check_launch(group.ranks))
     job = prepare(group, options)
@@ -163,8 +159,3 @@ def run_rounds(group: RankGroup, job: Job, generator: Generator, results: Result
                 )
             progress.update(bar, advance=len(everyones), note=f"{num_tokens} tokens")
     return num_tokens
-
-
-def _print_help(group: RankGroup) -> None:
-    if group.ranks.is_main:
-        sys.stdout.write(help_text())

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from zerokit.documents import parse_scalar
-from zerokit.errors import ConfigError, DocumentError, did_you_mean
+from zerokit.errors import ConfigError, did_you_mean
 from zerokit.generation.options import OWN_NAMES
+from zerokit.open_options import OpenOption, open_options
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig
@@ -106,39 +106,25 @@ def parse_sampling(words: Sequence[str]) -> Sampling:
     """Read ``--name value``, ``--name=value`` and, for a switch, ``--name``.
 
     Raises:
-        ConfigError: a word that is no option, an unknown name (with the nearest one), one that has no use
+        ZerokitError: a word that is no option, an unknown name (with the nearest one), one that has no use
             here, one given twice, or a value of the wrong type.
     """
     names = known_names()
     values: dict[str, Any] = {}
     written: dict[str, str] = {}
-    rest = list(words)
-    while rest:
-        word = rest.pop(0)
-        option, equals, text = word.partition("=")
-        name = option.removeprefix("--").replace("-", "_")
-        _check_name(word, option, name, names)
+    for given in open_options(words, hint="Quote a prompt that has spaces, and write --prompt before each"):
+        name = given.option.removeprefix("--").replace("-", "_")
+        _check_name(given.option, name, names)
         if name in written:
-            raise ConfigError("is given twice", where=option, hint="Give it once")
-        if not equals:
-            if rest and not rest[0].startswith("--"):
-                text = rest.pop(0)
-            elif name in _SWITCHES:
-                text = "true"
-            else:
-                raise ConfigError("has no value", where=option, hint=f"Write {option} VALUE")
-        written[name] = option
-        value = _value(name, text, option)
+            raise ConfigError("is given twice", where=given.option, hint="Give it once")
+        written[name] = given.option
+        value = _value(name, given)
         if value is not None:
             values[name] = value
     return Sampling(values, written)
 
 
-def _check_name(word: str, option: str, name: str, names: list[str]) -> None:
-    if not option.startswith("--"):
-        raise ConfigError(
-            f"'{word}' belongs to no option", where="command line", hint="Quote prompts that have spaces"
-        )
+def _check_name(option: str, name: str, names: list[str]) -> None:
     if name in REFUSED and name in names:
         raise ConfigError("is not available here", where=option, hint=REFUSED[name])
     if name not in names:
@@ -146,18 +132,17 @@ def _check_name(word: str, option: str, name: str, names: list[str]) -> None:
         raise ConfigError("unknown option", where=option, hint=did_you_mean(option, choices))
 
 
-def _value(name: str, text: str, option: str) -> Any:
-    if name == "stop_strings" and not text.startswith(("[", '"', "'")):
-        return text  # "###" would be a comment in YAML
-    try:
-        value = parse_scalar(text)
-    except DocumentError as error:
-        raise ConfigError(f"'{text}' {error.message}", where=option, hint="Quote it") from None
+def _value(name: str, given: OpenOption) -> Any:
+    if name == "stop_strings" and given.text and not given.text.startswith(("[", '"', "'")):
+        return given.text  # "###" would be a comment in YAML
+    value = True if given.text is None and name in _SWITCHES else given.value()
     if value is None:
         return None
     expected = _expected(name, value)
     if expected is not None:
-        raise ConfigError(f"expected {expected}, found '{text}'", where=option, hint="Change the value")
+        raise ConfigError(
+            f"expected {expected}, found '{given.text}'", where=given.option, hint="Change the value"
+        )
     return float(value) if name in (*_NUMBERS, *_FRACTIONS) else value
 
 

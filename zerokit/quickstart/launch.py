@@ -1,4 +1,4 @@
-"""Run the launch scripts as a person would, with a progress bar in place of their logs."""
+"""Run training and generation as a person would, with a progress bar in place of their logs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import os
 import shlex
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,9 +14,8 @@ from typing import Any
 
 import zerokit
 from zerokit import console
-from zerokit.distributed.ranks import free_port
-from zerokit.errors import LaunchError, ZerokitError
-from zerokit.quickstart.plan import Devices
+from zerokit.distributed.launcher import deepspeed_words, launch_environment
+from zerokit.errors import ZerokitError
 
 _POLL_SECONDS = 0.2
 _LOG_TAIL = 30
@@ -29,17 +27,18 @@ class RunFailedError(ZerokitError):
     exit_code = 1
 
 
-def deepspeed_command(devices: Devices, script: str, *options: str | Path) -> list[str]:
-    """``deepspeed --num_gpus N launch/SCRIPT OPTIONS``, as it can be typed from the repository."""
-    words = ["deepspeed", "--num_gpus", str(devices.num_ranks), script]
-    return [*words, *(str(option) for option in options)]
+def words_of(command: str) -> list[str]:
+    """What a launcher is given for ``train`` or ``generate``: the script in a clone, else the module."""
+    script = f"launch/{command}.py"
+    return [script] if (home() / script).is_file() else ["--module", f"zerokit.{command}"]
 
 
-def run(command: list[str], log: Path, metrics: Path | None, *, what: str) -> None:
-    """Run a launch command; its output goes to `log`, its progress to the screen.
+def run(num_ranks: int, words: list[str], log: Path, metrics: Path | None, *, what: str) -> None:
+    """Run a command under DeepSpeed's launcher; its output goes to `log`, its progress to the screen.
 
     Args:
-        command: from :func:`deepspeed_command`.
+        num_ranks: how many processes.
+        words: the command, from :func:`words_of`, and its options.
         log: the file for stdout and stderr.
         metrics: the ``metrics.jsonl`` that a training run writes; None for other commands.
         what: what it does, for the bar.
@@ -47,20 +46,21 @@ def run(command: list[str], log: Path, metrics: Path | None, *, what: str) -> No
     Raises:
         RunFailedError: it ended with an error; the end of its log is printed before.
     """
-    console.note(f"      $ {shlex.join(command)}")
+    console.note(f"      $ {shlex.join(['deepspeed', '--num_gpus', str(num_ranks), *words])}")
     if metrics is not None:
         metrics.unlink(missing_ok=True)
-    # deepspeed and ninja lie beside the Python that runs this, whether or not that is on the PATH.
-    bin_folder = Path(sys.executable).parent
-    environment = {**os.environ, "PATH": f"{bin_folder}{os.pathsep}{os.environ.get('PATH', '')}"}
-    environment.setdefault("OMP_NUM_THREADS", str(_threads_per_rank(command)))
+    environment = launch_environment()
+    environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // num_ranks)))
     # On CPU glibc would keep freed activations in its heap, in pieces: more memory, and no faster.
     environment.setdefault("MALLOC_MMAP_THRESHOLD_", str(2**20))
-    arguments = [str(bin_folder / command[0]), "--master_port", str(free_port()), *command[1:]]
     with (
         log.open("w", encoding="utf-8") as output,
         subprocess.Popen(
-            arguments, cwd=repository(), env=environment, stdout=output, stderr=subprocess.STDOUT
+            deepspeed_words(num_ranks, *words),
+            cwd=home(),
+            env=environment,
+            stdout=output,
+            stderr=subprocess.STDOUT,
         ) as process,
         _ended_with_us(process),
     ):
@@ -73,18 +73,10 @@ def run(command: list[str], log: Path, metrics: Path | None, *, what: str) -> No
         )
 
 
-def repository() -> Path:
-    """The folder with launch/: that of an editable installation, or the current one.
-
-    Raises:
-        LaunchError: neither has it.
-    """
-    for folder in (Path(zerokit.__file__).resolve().parent.parent, Path.cwd()):
-        if (folder / "launch" / "train.py").is_file():
-            return folder
-    raise LaunchError(
-        "launch/train.py is not here", where=str(Path.cwd()), hint="Run it in a clone of the repository"
-    )
+def home() -> Path:
+    """Where commands are run: in the clone of an editable installation, else in the current folder."""
+    clone = Path(zerokit.__file__).resolve().parent.parent
+    return clone if (clone / "launch" / "train.py").is_file() else Path.cwd()
 
 
 def _follow(process: subprocess.Popen[bytes], metrics: Path | None, what: str) -> None:
@@ -124,8 +116,3 @@ def _ended_with_us(process: subprocess.Popen[bytes]) -> Iterator[None]:
         process.terminate()  # the launcher passes it on to its ranks
         process.wait()
         raise
-
-
-def _threads_per_rank(command: list[str]) -> int:
-    ranks = int(command[command.index("--num_gpus") + 1])
-    return max(1, (os.cpu_count() or 1) // ranks)

@@ -13,8 +13,9 @@ from zerokit.checkpoint.source import check_checkpoint
 from zerokit.distributed.extensions import check_compiler
 from zerokit.distributed.group import count_gpus, device_precision
 from zerokit.errors import ZerokitError
+from zerokit.extras import require
 from zerokit.files import write_file
-from zerokit.quickstart.launch import deepspeed_command, repository, run
+from zerokit.quickstart.launch import home, run, words_of
 from zerokit.quickstart.plan import (
     GENERATION_BATCH_SIZE,
     MAX_NEW_TOKENS,
@@ -48,7 +49,7 @@ def quickstart(folder: Path, *, fresh: bool = False, max_steps: int | None = Non
         ZerokitError: this machine lacks something, or a run failed.
     """
     start = time.monotonic()
-    repository()
+    require("train", where="zerokit quickstart")
     say = console.note
     say("[1/7] Looking for devices")
     devices = find_devices()
@@ -120,7 +121,8 @@ def _train(plan: Plan, stage: Stage, number: str, *, fresh: bool) -> dict[str, A
         return report
     console.note(f"[{number}/7] Training: {stage.what}")
     run(
-        deepspeed_command(plan.devices, "launch/train.py", "--recipe", _shown(stage.recipe_file), "--force"),
+        plan.devices.num_ranks,
+        [*words_of("train"), "--recipe", _shown(stage.recipe_file), "--force"],
         stage.folder.with_suffix(".log"),
         stage.folder / "metrics.jsonl",
         what=stage.name,
@@ -152,16 +154,15 @@ def _read_report(stage: Stage) -> dict[str, Any]:
 def _generate(plan: Plan) -> list[dict[str, Any]]:
     prompts = plan.folder / "questions.jsonl"
     write_file(prompts, "".join(json.dumps({"prompt": text}) + "\n" for text in QUESTIONS))
-    command = deepspeed_command(
-        plan.devices,
-        "launch/generate.py",
+    words = [
+        *words_of("generate"),
         *("--model", _shown(plan.stages[1].folder)),
         *("--prompts", _shown(prompts)),
         *("-o", _shown(plan.answers_file), "--force"),
         *("--batch-size", str(GENERATION_BATCH_SIZE)),
         *("--max_new_tokens", str(MAX_NEW_TOKENS)),
-    )
-    run(command, plan.folder / "generate.log", None, what="generate")
+    ]
+    run(plan.devices.num_ranks, words, plan.folder / "generate.log", None, what="generate")
     return [json.loads(line) for line in plan.answers_file.read_text(encoding="utf-8").splitlines()]
 
 
@@ -184,15 +185,17 @@ def _summary(plan: Plan, reports: list[dict[str, Any]], seconds: float) -> Itera
     yield f"answers: {_shown(plan.answers_file)}"
     yield f"Everything took {format_seconds(seconds)}.\n"
     own = _shown(plan.own_recipe_file)
-    yield heading("Next, on your own model and data, after 'source .venv/bin/activate':")
+    train, generate = (" ".join(words_of(name)) for name in ("train", "generate"))
+    activate = ", after 'source .venv/bin/activate'" if train == "launch/train.py" else ""
+    yield heading(f"Next, on your own model and data{activate}:")
     yield f"  (name them in {own})"
     deepspeed = f"deepspeed --num_gpus {plan.devices.num_ranks}"
     yield "  zerokit config --zero-stage 3 --offload-optimizer cpu -o my_ds_config.json"
-    yield f"  {deepspeed} launch/train.py --recipe {own} --deepspeed my_ds_config.json"
-    yield f"  {deepspeed} launch/generate.py --model runs/mine --prompt 'Hello' -o answers.jsonl"
+    yield f"  {deepspeed} {train} --recipe {own} --deepspeed my_ds_config.json"
+    yield f"  {deepspeed} {generate} --model runs/mine --prompt 'Hello' -o answers.jsonl"
 
 
 def _shown(path: Path) -> str:
-    """A path as a person would type it in the repository."""
-    root = repository()
+    """A path as a person would type it where the commands are run."""
+    root = home()
     return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)

@@ -14,13 +14,13 @@ from zerokit.documents import (
     Document,
     KeyPath,
     dotted,
-    parse_scalar,
     parse_yaml,
     read_document,
     value_at,
     with_value,
 )
-from zerokit.errors import DocumentError, RecipeError, did_you_mean
+from zerokit.errors import RecipeError, did_you_mean
+from zerokit.open_options import open_options
 from zerokit.recipe.model import Recipe
 from zerokit.recipe.validation_errors import problems
 
@@ -29,6 +29,8 @@ EMBEDDED = {"default.yaml": "embedded default recipe", "finetune.yaml": "embedde
 
 _SHORTHANDS = ("model", "deepspeed")
 """Sections that one value on the command line can replace as a whole."""
+
+_HOW = "Write overrides as --section.key value, such as --training.learning_rate 1e-5"
 
 
 @dataclass(frozen=True)
@@ -103,52 +105,26 @@ def parse_overrides(words: Sequence[str]) -> list[tuple[KeyPath, Any]]:
     """Read ``--a.b value`` and ``--a.b=value`` pairs; values are YAML.
 
     Raises:
-        RecipeError: a word that is not an option, an unknown section, or an option without a value.
+        ZerokitError: a word that is not an option, an unknown section, or an option without a value.
     """
     sections = list(Recipe.model_fields)
     result: list[tuple[KeyPath, Any]] = []
-    at = 0
-    while at < len(words):
-        word = words[at]
-        name, equals, text = word.partition("=")
-        keys = tuple(name.removeprefix("--").split("."))
-        if not name.startswith("--") or not all(keys):
-            raise RecipeError(
-                "not an option",
-                where=f"command line ('{word}')",
-                hint="Write overrides as --section.key value, such as --training.learning_rate 1e-5",
-            )
-        if keys[0] not in sections:
-            raise RecipeError(f"unknown section '{keys[0]}'", where=name, hint=_section_hint(keys, sections))
-        if len(keys) == 1 and keys[0] not in _SHORTHANDS:
+    for given in open_options(words, hint=_HOW):
+        name = given.option
+        section, *inner = name.removeprefix("--").split(".")
+        if not all((section, *inner)):
+            raise RecipeError("names no key", where=name, hint=_HOW)
+        if section not in sections:
+            hint = did_you_mean(section, sections)
+            if not inner:
+                hint = f"Give the section too, such as --training.{section}"
+            raise RecipeError(f"unknown section '{section}'", where=name, hint=hint)
+        if not inner and section not in _SHORTHANDS:
             raise RecipeError(
                 "names a whole section", where=name, hint=f"Name one key of it: {name}.KEY value"
             )
-        if not equals:
-            at += 1
-            if at == len(words):
-                raise RecipeError("has no value", where=name, hint=f"Write {name} VALUE")
-            text = words[at]
-        result.append((keys, _value(text, name)))
-        at += 1
+        result.append(((section, *inner), given.value()))
     return result
-
-
-def _value(text: str, option: str) -> Any:
-    try:
-        return parse_scalar(text)
-    except DocumentError as error:
-        raise RecipeError(
-            f"the value '{text}' {error.message}",
-            where=option,
-            hint="Put text that has a meaning in YAML in quotes, twice in a shell: '\"a: b\"'",
-        ) from None
-
-
-def _section_hint(keys: tuple[str, ...], sections: list[str]) -> str:
-    if len(keys) == 1:
-        return f"Give the section too, such as --training.{keys[0]}"
-    return did_you_mean(keys[0], sections)
 
 
 def _overridden(data: dict[str, Any], path: KeyPath, value: Any) -> Any:

@@ -1,0 +1,187 @@
+"""``zerokit train`` and ``zerokit generate``: their words, and what they start."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from tests.tiny import REPOSITORY
+from zerokit.cli.main import app
+from zerokit.generation.options import OWN_NAMES, Options
+
+Run = Callable[..., tuple[int, str, str]]
+LEAST = ["--model", "m", "--prompt", "a"]
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No launcher, and no end of this process."""
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("zerokit.distributed.group.leave", sys.exit)
+
+
+@pytest.fixture
+def generated(monkeypatch: pytest.MonkeyPatch, zerokit: Run) -> Callable[..., Options]:
+    """The options with which ``zerokit generate`` would run."""
+
+    def options(*words: object) -> Options:
+        found: list[Options] = []
+        monkeypatch.setattr("zerokit.generation.main.main", lambda options: found.append(options) or 0)
+        code, out, err = zerokit("generate", *words)
+        assert (code, out, err) == (0, "", "")
+        return found[0]
+
+    return options
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch, zerokit: Run) -> Callable[..., tuple[Any, ...]]:
+    """Recipe, overrides and `force` with which ``zerokit train`` would run."""
+
+    def arguments(*words: object) -> tuple[Any, ...]:
+        found: list[tuple[Any, ...]] = []
+
+        def main(recipe: Path | None, overrides: list[str], *, force: bool) -> int:
+            found.append((recipe, overrides, force))
+            return 0
+
+        monkeypatch.setattr("zerokit.training.main.main", main)
+        code, out, err = zerokit("train", *words)
+        assert (code, out, err) == (0, "", "")
+        return found[0]
+
+    return arguments
+
+
+def test_the_least_that_generate_needs(generated: Callable[..., Options]) -> None:
+    assert generated(*LEAST) == Options(model="m", texts=("a",))
+
+
+def test_several_prompts(generated: Callable[..., Options]) -> None:
+    assert generated("--model", "m", "--prompt", "a", "--prompt=-c").texts == ("a", "-c")
+
+
+def test_words_of_others_keep_their_order(generated: Callable[..., Options]) -> None:
+    words = ["--max_new_tokens", "4", *LEAST, "--do_sample", "-o", "o", "--length_penalty", "-1.5", "--max=3"]
+    options = generated(*words)
+    own = ("--model", "m", "--prompt", "a", "-o", "o")
+    assert options.sampling_words == tuple(word for word in words if word not in own)
+    assert options.output == Path("o")
+
+
+@pytest.mark.parametrize("word", ["--local_rank=1", "--local-rank=1"])
+def test_the_launchers_word_is_passed_over(
+    generated: Callable[..., Options], trained: Callable[..., tuple[Any, ...]], word: str
+) -> None:
+    assert generated(word, *LEAST).sampling_words == ()
+    assert trained(word) == (None, [], False)
+
+
+def test_a_recipe_and_its_overrides(trained: Callable[..., tuple[Any, ...]]) -> None:
+    words = ["--model", "x", "--recipe", "r.yaml", "--training.seed=-3", "--training.lr", "-1e-5", "--force"]
+    overrides = ["--model", "x", "--training.seed=-3", "--training.lr", "-1e-5"]
+    assert trained(*words) == (Path("r.yaml"), overrides, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["generate"], "Missing option '--model'"),
+        (
+            ["generate", "--model", "m"],
+            "--prompts: no prompts are given. Add --prompts FILE or --prompt",
+        ),
+        (["generate", *LEAST, "--prompts", "f"], "--prompts: --prompt is given too. Give one of the two"),
+        (["generate", *LEAST, "--batch-size"], "Option '--batch-size' requires an argument"),
+        (["generate", *LEAST, "--batch-size", "0"], "Invalid value for '--batch-size': "),
+        (["generate", *LEAST, "--batch-size", "many"], "Invalid value for '--batch-size': "),
+        (["generate", *LEAST, "--seed", "-1"], "Invalid value for '--seed': "),
+        (["generate", *LEAST, "--dtype", "half"], "Invalid value for '--dtype': "),
+        (["train", "--recipe"], "Option '--recipe' requires an argument"),
+        (["train", "--recipe", "none.yaml"], "none.yaml: no such file. Check the path"),
+        (["train", "word"], "command line: 'word' belongs to no option. Write overrides as --section.key"),
+        (["train", "--num-gpus", "0"], "Invalid value for '--num-gpus': "),
+    ],
+)
+def test_mistakes_are_one_line_and_2(zerokit: Run, words: list[str], message: str) -> None:
+    code, out, err = zerokit(*words)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"zerokit: error: {message}")
+    assert err.count("\n") == 1
+
+
+def test_help_says_what_other_options_are(zerokit: Run) -> None:
+    assert "--SECTION.KEY VALUE" in zerokit("train", "-h")[1]
+    assert "GenerationConfig" in zerokit("generate", "--model", "m", "-h")[1]
+
+
+def test_the_names_that_are_suggested_are_those_of_the_command() -> None:
+    command = get_command(app).commands["generate"]  # type: ignore[attr-defined]
+    names = {name for option in command.params for name in option.opts if name.startswith("--")}
+    assert set(OWN_NAMES) == names - {"--num-gpus", "--local_rank", "--local-rank"}
+
+
+def test_a_recipe_is_printed_by_one_rank(zerokit: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert zerokit("train", "--print-recipe")[1].startswith("# A start for your own fine-tuning run")
+    monkeypatch.setenv("RANK", "1")
+    assert zerokit("train", "--print-recipe") == (0, "", "")
+    assert zerokit("train", "--help") == (0, "", "")
+
+
+def test_num_gpus_becomes_deepspeeds_launcher(zerokit: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[list[str]] = []
+
+    def execve(file: str, words: list[str], environment: dict[str, str]) -> None:
+        assert Path(file) == Path(sys.executable).with_name("deepspeed")
+        assert environment["PATH"].startswith(f"{Path(file).parent}{os.pathsep}")
+        started.append(words[1:])
+        sys.exit(0)
+
+    monkeypatch.setattr(os, "execve", execve)
+    words = ["--num-gpus", "2", "--recipe", "r.yaml", "--training.seed", "1"]
+    assert zerokit("train", *words)[0] == 0
+    assert zerokit("generate", *LEAST, "--num-gpus=3")[0] == 0
+    launch, generate = ([word for word in words if not word.isdigit() or len(word) < 4] for words in started)
+    assert launch == ["--num_gpus", "2", "--master_port", "--module", "zerokit.train", *words]
+    assert generate[-6:] == ["zerokit.generate", *LEAST, "--num-gpus=3"]
+
+
+def test_num_gpus_is_passed_over_by_the_ranks_that_it_started(
+    trained: Callable[..., tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert trained("--num-gpus", "2") == (None, [], False)
+
+
+def test_another_number_of_ranks_is_refused(zerokit: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    code, _, err = zerokit("train", "--num-gpus", "2")
+    assert code == 2
+    assert "--num-gpus: the launcher has started 1 ranks, not 2. Leave it out under a launcher" in err
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        ["launch/train.py", "--print-recipe"],
+        ["launch/generate.py", "--help"],
+        ["-m", "zerokit", "train", "--print-recipe"],
+        ["-m", "zerokit.train", "--print-recipe"],
+        ["-m", "zerokit.generate", "--help"],
+    ],
+)
+def test_every_way_to_start_them(start: list[str]) -> None:
+    run = subprocess.run(
+        [sys.executable, *start], cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert "fine-tuning run" in run.stdout or "Usage: zerokit generate" in run.stdout

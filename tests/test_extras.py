@@ -1,0 +1,75 @@
+"""What is not installed is said in one line, with the words that install it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.tiny import REPOSITORY
+from zerokit import extras
+from zerokit.errors import ZerokitError
+from zerokit.extras import MODULES, require
+
+
+def test_they_are_the_extras_of_the_package() -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    declared = project["optional-dependencies"]
+    assert declared.keys() - {"all", "dev"} == MODULES.keys()
+    for extra, modules in MODULES.items():
+        for module in modules:
+            assert any(line.startswith(module) for line in declared[extra]), (extra, module)
+
+
+@pytest.mark.parametrize("extra", MODULES)
+def test_what_is_missing_is_one_line(extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    require(extra, where="zerokit command")
+    monkeypatch.setattr(extras, "find_spec", lambda name: None if name == MODULES[extra][0] else object())
+    with pytest.raises(ZerokitError) as caught:
+        require(extra, where="zerokit command")
+    line = str(caught.value)
+    assert line.startswith(f"zerokit command: needs the {extra[:4]}")
+    assert line.endswith(f"packages ({MODULES[extra][0]} not installed). Run pip install 'zerokit[{extra}]'")
+
+
+WITHOUT_TORCH = """
+import importlib.util, sys
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *rest: None if name == "torch" else find(name, *rest)
+
+class Refuse:
+    def find_spec(self, name, *rest):
+        if name == "torch":
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Refuse())
+from zerokit.cli.main import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["train"],
+        ["train", "--num-gpus", "2"],
+        ["generate", "--model", "m", "--prompt", "a"],
+        ["quickstart"],
+    ],
+)
+def test_commands_that_train_say_it_before_anything_else(command: list[str], tmp_path: Path) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH, *command],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    message = "needs the training packages (torch not installed). Run pip install 'zerokit[train]'"
+    assert run.stderr == f"zerokit: error: zerokit {command[0]}: {message}\n"
+    assert run.returncode == 2
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,111 @@
+"""``zerokit generate``: generate, on this process or on every rank that a launcher starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from zerokit.cli.on_ranks import LocalRank, NumGpus, start_ranks
+from zerokit.generation.options import Dtype, Options
+
+
+def generate(
+    context: typer.Context,
+    model: Annotated[str, typer.Option(metavar="MODEL", help="Model folder or Hub id.")],
+    prompts: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="A .txt with a prompt a line; .jsonl, .json, .csv or .parquet with a column 'prompt', "
+            "'messages' or 'text'; or a Hub data set.",
+        ),
+    ] = None,
+    prompt: Annotated[
+        list[str] | None, typer.Option(metavar="TEXT", help="A prompt itself; may be repeated.")
+    ] = None,
+    subset: Annotated[str | None, typer.Option(help="Configuration of a Hub data set.")] = Options.subset,
+    split: Annotated[str, typer.Option(help="Split of a Hub data set.")] = Options.split,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="OUT.jsonl", help="File to write.", show_default="standard output"
+        ),
+    ] = Options.output,
+    force: Annotated[bool, typer.Option("--force", help="Replace OUT.jsonl if it exists.")] = Options.force,
+    batch_size: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Prompts per rank at a time.")
+    ] = Options.batch_size,
+    ds_config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="ds_config of stage 3, also with parameter offload, or of stage 0: a full copy on every "
+            "rank. What only training reads in it is passed over.",
+            show_default="stage 3",
+        ),
+    ] = Options.ds_config,
+    max_prompt_tokens: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Cut longer prompts to their last N tokens.",
+            show_default="too long for the model is an error",
+        ),
+    ] = Options.max_prompt_tokens,
+    dtype: Annotated[
+        Dtype, typer.Option(help="Number format of the weights; auto goes by the device.")
+    ] = Options.dtype,
+    seed: Annotated[
+        int, typer.Option(min=0, metavar="N", help="For sampling; rank R uses N + R.")
+    ] = Options.seed,
+    revision: Annotated[
+        str | None, typer.Option(help="Branch, tag or commit of a Hub model.")
+    ] = Options.revision,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run Python code that comes with the model.")
+    ] = Options.trust_remote_code,
+    num_gpus: NumGpus = None,
+    local_rank: LocalRank = None,
+) -> None:
+    """Generate completions under DeepSpeed ZeRO-3, or another ds_config, on any number of ranks.
+
+    All other options are names of transformers' GenerationConfig, with underscores or hyphens and with
+    YAML values: --max_new_tokens 64 --do_sample true --temperature 0.7 --num_beams 4
+    --num_return_sequences 3. What is not given is the model's own (generation_config.json);
+    max_new_tokens is 64 unless either says otherwise. Completions end before a stop string.
+
+    Each line of the output has index, prompt or messages, completion, num_prompt_tokens,
+    num_completion_tokens and finish_reason (stop or length); with num_return_sequences above 1, a list
+    completions. The token that ends a completion is counted, but is not in its text.
+
+    Greedy decoding and beam search give the same completions on any number of ranks and for any batch
+    size, as far as rounding allows (float32). Samples depend on --seed, the number of ranks and
+    --batch-size.
+
+    DeepSpeed's launcher writes lines of its own to stdout; -o, or deepspeed --quiet, keeps them apart.
+    """
+    options = Options(
+        model=model,
+        prompts=prompts,
+        texts=tuple(prompt or ()),
+        subset=subset,
+        split=split,
+        output=output,
+        force=force,
+        batch_size=batch_size,
+        ds_config=ds_config,
+        max_prompt_tokens=max_prompt_tokens,
+        dtype=dtype,
+        seed=seed,
+        revision=revision,
+        trust_remote_code=trust_remote_code,
+        sampling_words=tuple(context.args),
+    )
+    start_ranks(num_gpus, "generate", context.obj)
+    from zerokit.distributed.group import leave
+    from zerokit.generation.main import main
+
+    leave(main(options))

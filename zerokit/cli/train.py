@@ -1,0 +1,50 @@
+"""``zerokit train``: fine-tune, on this process or on every rank that a launcher starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from zerokit.cli.on_ranks import LocalRank, NumGpus, is_main, start_ranks
+
+
+def train(
+    context: typer.Context,
+    recipe: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="The run: model, data, task, peft, training, deepspeed, generation."
+        ),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace the model of an earlier run in the output folder.")
+    ] = False,
+    print_recipe: Annotated[
+        bool, typer.Option("--print-recipe", help="Print a recipe for fine-tuning, to be changed, and leave.")
+    ] = False,
+    num_gpus: NumGpus = None,
+    local_rank: LocalRank = None,
+) -> None:
+    """Fine-tune a causal language model with DeepSpeed ZeRO.
+
+    Without --recipe it runs the embedded default: a small Llama from scratch on Python's language
+    reference.
+
+    All other options override one value of the recipe each, and have YAML values: --SECTION.KEY VALUE,
+    such as --training.learning_rate 1e-5 or --data.train my.jsonl. Two replace a whole section: --model,
+    by a Hub id or a folder (without --recipe, the rest is then the embedded fine-tuning recipe), and
+    --deepspeed, by a ds_config.
+    """
+    if print_recipe:
+        from zerokit.recipe.load import embedded_text
+
+        if is_main():
+            typer.echo(embedded_text("finetune.yaml"), nl=False)
+        return
+    start_ranks(num_gpus, "train", context.obj)
+    from zerokit.distributed.group import leave
+    from zerokit.training.main import main
+
+    leave(main(recipe, context.args, force=force))

@@ -1,0 +1,36 @@
+"""What pip installs only when it is asked for: ``pip install 'zerokit[EXTRA]'``."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from zerokit.errors import ZerokitError
+
+MODULES = {
+    "train": ("torch", "transformers", "deepspeed", "accelerate", "datasets", "tokenizers", "safetensors"),
+    "rehearse": ("torch", "deepspeed", "numpy"),
+    "plot": ("matplotlib", "numpy"),
+    "peft": ("peft",),
+}
+"""Extra -> what it is there to import."""
+
+_WORDS = {"train": "training", "rehearse": "rehearsal", "plot": "plotting", "peft": "peft"}
+
+
+def require(extra: str, *, where: str) -> None:
+    """See that the packages of an extra are installed, without importing them.
+
+    Args:
+        extra: one of :data:`MODULES`.
+        where: the command or option that needs them.
+
+    Raises:
+        ZerokitError: one is not.
+    """
+    missing = [name for name in MODULES[extra] if find_spec(name) is None]
+    if missing:
+        raise ZerokitError(
+            f"needs the {_WORDS[extra]} packages ({', '.join(missing)} not installed)",
+            where=where,
+            hint=f"Run pip install 'zerokit[{extra}]'",
+        )

@@ -1,0 +1,57 @@
+"""The reader of options whose names a library decides, such as ``--training.learning_rate 1e-5``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from zerokit.documents import parse_scalar
+from zerokit.errors import DocumentError, ZerokitError
+
+
+class OpenOption(NamedTuple):
+    """One option, as it was written."""
+
+    option: str
+    """With its dashes."""
+    text: str | None
+    """None if no value follows."""
+
+    def value(self) -> Any:
+        """The value, read as YAML.
+
+        Raises:
+            ZerokitError: there is none, or it is not YAML.
+        """
+        if self.text is None:
+            raise ZerokitError("has no value", where=self.option, hint=f"Write {self.option}=VALUE")
+        try:
+            return parse_scalar(self.text)
+        except DocumentError as error:
+            raise ZerokitError(
+                f"the value '{self.text}' {error.message}",
+                where=self.option,
+                hint="Put text that has a meaning in YAML in quotes, twice in a shell: '\"a: b\"'",
+            ) from None
+
+
+def open_options(words: Sequence[str], *, hint: str) -> Iterator[OpenOption]:
+    """Read ``--name value``, ``--name=value`` and ``--name``.
+
+    Args:
+        words: what the command's own options leave of the command line. A value that begins with ``--`` is
+            written with ``=``.
+        hint: what to do about a word that belongs to no option.
+
+    Raises:
+        ZerokitError: there is such a word.
+    """
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        option, equals, text = word.partition("=")
+        if not option.startswith("--") or option == "--":
+            raise ZerokitError(f"'{word}' belongs to no option", where="command line", hint=hint)
+        if not equals and rest and not rest[0].startswith("--"):
+            equals, text = "=", rest.pop(0)
+        yield OpenOption(option, text if equals else None)
