@@ -12,8 +12,8 @@ from zerokit import patches
 from zerokit.rehearsal.call_sites import CallSites
 from zerokit.rehearsal.job import Overrides
 from zerokit.rehearsal.native.allocator_settings import AllocatorSettings
-from zerokit.rehearsal.native.backend import Backend, Category, Model, Note, NoteKind, Phase
-from zerokit.rehearsal.recording import BLOCK, EVENT, MadeUp, Recording
+from zerokit.rehearsal.native.backend import Backend, Model, Note, NoteKind
+from zerokit.rehearsal.recording import BLOCK, CATEGORY_CODES, EVENT, MadeUp, Recording
 from zerokit.rehearsal.stand_ins.object_broadcast import ObjectExchange
 from zerokit.rehearsal.stand_ins.torch_compile import ran_as_written
 from zerokit.rehearsal.watching.labels import Labels
@@ -21,6 +21,8 @@ from zerokit.rehearsal.watching.overrides import Overriding
 from zerokit.rehearsal.watching.phases import Phases
 from zerokit.rehearsal.watching.steps import Steps
 from zerokit.rehearsal.watching.suppressed_writes import SuppressedWrites
+from zerokit.reporting.categories import Category
+from zerokit.reporting.phases import RUN_PHASES, RunPhase
 
 _ALLOCATOR_FIGURES = {
     "reserved_peak_bytes": ("reserved_bytes", "peak"),
@@ -32,18 +34,27 @@ _ALLOCATOR_FIGURES = {
 }
 
 # What a block is for, by the line that made it, where no label says so. First match counts.
-_BY_LINE = (
-    (".copy_grads_in_partition", Category.GRADIENTS),
-    ("zero/partition_parameters.py", Category.PARAMETERS),
-    ("zero/partitioned_param_coordinator.py", Category.PARAMETERS),
-    ("ops/adam", Category.OPTIMIZER_STATES),
-    ("ops/lion", Category.OPTIMIZER_STATES),
-    ("ops/adagrad", Category.OPTIMIZER_STATES),
-    ("zero/contiguous_memory_allocator.py", Category.BUFFERS),
-    ("deepspeed/runtime", Category.BUFFERS),
-    ("deepspeed/comm", Category.BUFFERS),
-    ("deepspeed/utils", Category.BUFFERS),
+_BY_LINE: tuple[tuple[str, Category], ...] = (
+    (".copy_grads_in_partition", "gradients"),
+    ("zero/partition_parameters.py", "parameters"),
+    ("zero/partitioned_param_coordinator.py", "parameters"),
+    ("ops/adam", "optimizer_states"),
+    ("ops/lion", "optimizer_states"),
+    ("ops/adagrad", "optimizer_states"),
+    ("zero/contiguous_memory_allocator.py", "buffers"),
+    ("deepspeed/runtime", "buffers"),
+    ("deepspeed/comm", "buffers"),
+    ("deepspeed/utils", "buffers"),
 )
+# Then by the phase in which it was made.
+_BY_PHASE: dict[RunPhase, Category] = {
+    "init": "parameters",
+    "forward": "activations",
+    "loss": "activations",
+    "backward": "activations",
+    "step": "buffers",
+    "between": "other",
+}
 
 
 class VirtualRank:
@@ -203,21 +214,15 @@ def _allocator_figures(backend: Backend, model: Model) -> dict[str, int]:
 
 def _categorize(blocks: np.ndarray[Any, Any], sites: list[str], ops: list[str]) -> None:
     """Fill in the category of every block that has none, from the line and the phase it was born in."""
-    unsorted = blocks["category"] == Category.OTHER
+    code = CATEGORY_CODES.index
+    unsorted = blocks["category"] == code("other")
     by_site = np.zeros(len(sites) + 1, dtype=np.uint8)  # the last place answers for -1
     for index, site in enumerate(sites):
-        by_site[index] = next((category for part, category in _BY_LINE if part in site), Category.OTHER)
+        by_site[index] = code(next((category for part, category in _BY_LINE if part in site), "other"))
     found = by_site[blocks["site"]]
     blocks["category"] = np.where(unsorted, found, blocks["category"])
-    unsorted = blocks["category"] == Category.OTHER
-    phases = np.array(
-        [
-            *(Category.PARAMETERS, Category.ACTIVATIONS, Category.ACTIVATIONS, Category.ACTIVATIONS),
-            *(Category.BUFFERS, Category.OTHER),
-        ],
-        dtype=np.uint8,
-    )
-    assert len(phases) == len(Phase)
-    blocks["category"] = np.where(unsorted, phases[blocks["phase"]], blocks["category"])
+    unsorted = blocks["category"] == code("other")
+    by_phase = np.array([code(_BY_PHASE[phase]) for phase in RUN_PHASES], dtype=np.uint8)
+    blocks["category"] = np.where(unsorted, by_phase[blocks["phase"]], blocks["category"])
     workspaces = [index for index, op in enumerate(ops) if op == "cuBLAS workspace"]
-    blocks["category"][np.isin(blocks["op"], workspaces)] = Category.BUFFERS
+    blocks["category"][np.isin(blocks["op"], workspaces)] = code("buffers")

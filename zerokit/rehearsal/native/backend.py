@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zerokit.errors import LaunchError
 from zerokit.rehearsal.native.build import NO_DRIVER, built_library, torch_folder
-from zerokit.rehearsal.recording import Space
+from zerokit.rehearsal.recording import CATEGORY_CODES, Space
+from zerokit.reporting.categories import Category
+from zerokit.reporting.phases import RUN_PHASES, RunPhase
 
 if TYPE_CHECKING:
     import numpy
@@ -39,28 +41,6 @@ STATS = (
 """The statistics of torch.cuda.memory_stats that the allocator model keeps, in the library's order."""
 POOLS = ("all", "small_pool", "large_pool")
 FIELDS = ("current", "peak", "allocated", "freed")
-
-
-class Phase(enum.IntEnum):
-    """Which part of the run an allocation belongs to."""
-
-    INIT = 0
-    FORWARD = 1
-    LOSS = 2
-    BACKWARD = 3
-    STEP = 4
-    BETWEEN = 5
-
-
-class Category(enum.IntEnum):
-    """What a block is for."""
-
-    OTHER = 0
-    PARAMETERS = 1
-    GRADIENTS = 2
-    OPTIMIZER_STATES = 3
-    ACTIVATIONS = 4
-    BUFFERS = 5
 
 
 class Model(enum.IntEnum):
@@ -145,13 +125,13 @@ class Backend:
         self._library.zk_set_site_finder(self._site_finder)
 
     @property
-    def phase(self) -> Phase:
+    def phase(self) -> RunPhase:
         """The phase that allocations are written down under."""
-        return Phase(self._library.zk_phase())
+        return RUN_PHASES[int(self._library.zk_phase())]
 
     @phase.setter
-    def phase(self, phase: Phase) -> None:
-        self._library.zk_set_phase(phase)
+    def phase(self, phase: RunPhase) -> None:
+        self._library.zk_set_phase(RUN_PHASES.index(phase))
 
     def set_step(self, step: int) -> None:
         """Number of optimizer steps that are completed."""
@@ -190,7 +170,7 @@ class Backend:
 
     def label(self, tensor: torch.Tensor, category: Category, name: int = -1) -> None:
         """Say what the block behind `tensor` is for; `name` is an index into the recording's names."""
-        self._library.zk_label(tensor.untyped_storage()._cdata, category, name)
+        self._library.zk_label(tensor.untyped_storage()._cdata, CATEGORY_CODES.index(category), name)
 
     def is_made_up(self, storage: torch.UntypedStorage) -> bool:
         """Whether what `storage` holds depends on values that there are none of."""

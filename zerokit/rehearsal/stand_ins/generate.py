@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from zerokit.patches import Patch, put, wrap
-from zerokit.rehearsal.native.backend import Backend, Phase
+from zerokit.rehearsal.native.backend import Backend
 
 _GENERATE = Patch(
     "transformers.generation.utils:GenerationMixin", "generate", "count what it allocates as of the forward"
@@ -21,7 +21,7 @@ def install(backend: Backend) -> None:
 
     def watched(generate: Any, model: Any, *arguments: Any, **given: Any) -> Any:
         around = backend.phase
-        backend.phase = Phase.FORWARD
+        backend.phase = "forward"
         try:
             return generate(model, *arguments, **given)
         finally:

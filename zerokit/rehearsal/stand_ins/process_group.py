@@ -20,6 +20,7 @@ from zerokit.patches import Patch, put, wrap
 from zerokit.rehearsal.native.backend import Backend
 from zerokit.rehearsal.recording import Collective
 from zerokit.rehearsal.stand_ins.object_broadcast import ObjectExchange
+from zerokit.reporting.phases import RUN_PHASES
 
 BACKEND = "rehearsal"
 
@@ -48,7 +49,8 @@ class Traffic:
             group_size: number of ranks that take part.
         """
         events = self._backend.event_count()
-        self.calls.append(Collective(name, int(self._backend.phase), self.step, size, group_size, events))
+        phase = RUN_PHASES.index(self._backend.phase)
+        self.calls.append(Collective(name, phase, self.step, size, group_size, events))
 
 
 def _size(tensors: Sequence[torch.Tensor]) -> int:

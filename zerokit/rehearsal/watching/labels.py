@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from zerokit.patches import Patch, PrivateAttribute, watch, wrap
-from zerokit.rehearsal.native.backend import Backend, Category
+from zerokit.rehearsal.native.backend import Backend
+from zerokit.reporting.categories import Category
 
 _MAKE_ENGINE = Patch(
     "deepspeed.runtime.engine:DeepSpeedEngine", "__init__", "label what the engine holds from the start"
@@ -22,19 +23,19 @@ _STAGE_1_2 = "deepspeed.runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer"
 _STAGE_3 = "deepspeed.runtime.zero.stage3:DeepSpeedZeroOptimizer_Stage3"
 _BF16 = "deepspeed.runtime.bf16_optimizer:BF16_Optimizer"
 # Where the wrappers keep their tensors. An attribute that another wrapper has not is passed over.
-_PLACES = {
-    Category.PARAMETERS: (
+_PLACES: dict[Category, tuple[PrivateAttribute, ...]] = {
+    "parameters": (
         *_held_by(_STAGE_1_2, "bit16_groups_flat"),
         *_held_by(_STAGE_3, "fp16_partitioned_groups_flat"),
     ),
-    Category.OPTIMIZER_STATES: (
+    "optimizer_states": (
         *_held_by(_STAGE_1_2, "single_partition_of_fp32_groups"),
         *_held_by(_STAGE_3, "fp32_partitioned_groups_flat"),
         *_held_by(_BF16, "fp32_groups_flat_partition"),
         *_held_by("deepspeed.runtime.fp16.fused_optimizer:FP16_Optimizer", "fp32_groups_flat"),
         *_held_by("deepspeed.runtime.fp16.unfused_optimizer:FP16_UnfusedOptimizer", "fp32_groups"),
     ),
-    Category.GRADIENTS: (
+    "gradients": (
         *_held_by(_STAGE_1_2, "averaged_gradients", "grads_in_partition"),
         *_held_by(_STAGE_1_2, "all_grad_tensors", since="0.17.6"),
         *_held_by(_STAGE_1_2, "accumulated_grads_in_cpu"),
@@ -42,7 +43,7 @@ _PLACES = {
         *_held_by(_BF16, "fp32_groups_gradients_flat"),
         *_held_by(_STAGE_1_2, "temp_grad_buffer_for_cpu_offload"),
     ),
-    Category.BUFFERS: (
+    "buffers": (
         *_held_by(_STAGE_1_2, "ipg_buckets", since="0.17.2"),
         *_held_by(_STAGE_3, "ipg_buckets", since="0.17.2"),
         *_held_by(_STAGE_1_2, "ipg_buffer", until="0.17.2"),
@@ -87,7 +88,7 @@ class Labels:
             # Weights are never filled: what a script computes from files is data, not parameters.
             self._backend.never_fill(parameter)
         if parameter.device.type != "meta":
-            self._backend.label(parameter, Category.PARAMETERS)
+            self._backend.label(parameter, "parameters")
         return parameter
 
     def _name(self, name: str) -> int:
@@ -103,9 +104,9 @@ class Labels:
                     if tensor is not None:
                         # A flat buffer holds many parameters and goes by none of their names.
                         is_own = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
-                        self._backend.label(tensor, Category.PARAMETERS, index if is_own else -1)
+                        self._backend.label(tensor, "parameters", index if is_own else -1)
                 if parameter.grad is not None:
-                    self._backend.label(parameter.grad, Category.GRADIENTS, index)
+                    self._backend.label(parameter.grad, "gradients", index)
             for category, tensor in _optimizer_tensors(engine.optimizer):
                 self._backend.label(tensor, category)
 
@@ -113,11 +114,11 @@ class Labels:
         """The same for a torch optimizer that no engine drives."""
         for group in optimizer.param_groups:
             for parameter in group["params"]:
-                self._backend.label(parameter, Category.PARAMETERS)
+                self._backend.label(parameter, "parameters")
                 if parameter.grad is not None:
-                    self._backend.label(parameter.grad, Category.GRADIENTS)
+                    self._backend.label(parameter.grad, "gradients")
         for tensor in _tensors_in(dict(optimizer.state)):
-            self._backend.label(tensor, Category.OPTIMIZER_STATES)
+            self._backend.label(tensor, "optimizer_states")
 
     def _label_gradients(self, module: Any) -> None:
         """Label each gradient as autograd hands it over, before DeepSpeed takes it."""
@@ -127,7 +128,7 @@ class Labels:
                 index = self._name(name)
 
                 def label(gradient: Any, index: int = index) -> None:
-                    backend.label(gradient, Category.GRADIENTS, index)
+                    backend.label(gradient, "gradients", index)
 
                 parameter.register_hook(label)
 
@@ -142,7 +143,7 @@ def _optimizer_tensors(wrapper: Any) -> Iterator[tuple[Category, Any]]:
                 yield category, tensor
     inner = getattr(wrapper, "optimizer", wrapper)
     for tensor in _tensors_in(dict(getattr(inner, "state", {}))):
-        yield Category.OPTIMIZER_STATES, tensor
+        yield "optimizer_states", tensor
 
 
 def _tensors_in(value: Any, depth: int = 0) -> Iterator[Any]:

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from zerokit.patches import Patch, wrap
-from zerokit.rehearsal.native.backend import Backend, Phase
+from zerokit.rehearsal.native.backend import Backend
+from zerokit.reporting.phases import RunPhase
 
 _ENGINE = "deepspeed.runtime.engine:DeepSpeedEngine"
 _MAKE_ENGINE = Patch(_ENGINE, "__init__", "see the phase init")
@@ -34,21 +35,21 @@ class Phases:
         )
 
         wrap(_MAKE_ENGINE, self._make_engine)
-        wrap(_FORWARD, self._during(Phase.FORWARD, then=Phase.LOSS))
-        wrap(_BACKWARD, self._during(Phase.BACKWARD, then=Phase.BETWEEN))
-        wrap(_STEP, self._during(Phase.STEP, then=Phase.BETWEEN))
-        wrap(_LOSS, self._from((Phase.FORWARD,), Phase.LOSS))
-        wrap(_RUN_BACKWARD, self._from((Phase.FORWARD, Phase.LOSS, Phase.BETWEEN), Phase.BACKWARD))
-        register_optimizer_step_pre_hook(lambda *_: self._plain_step(Phase.STEP))
-        register_optimizer_step_post_hook(lambda *_: self._plain_step(Phase.BETWEEN))
+        wrap(_FORWARD, self._during("forward", then="loss"))
+        wrap(_BACKWARD, self._during("backward", then="between"))
+        wrap(_STEP, self._during("step", then="between"))
+        wrap(_LOSS, self._from(("forward",), "loss"))
+        wrap(_RUN_BACKWARD, self._from(("forward", "loss", "between"), "backward"))
+        register_optimizer_step_pre_hook(lambda *_: self._plain_step("step"))
+        register_optimizer_step_post_hook(lambda *_: self._plain_step("between"))
 
     def _make_engine(self, initialize: Any, *arguments: Any, **given: Any) -> None:
-        self._backend.phase = Phase.INIT
+        self._backend.phase = "init"
         self.has_engine = True
         initialize(*arguments, **given)
-        self._backend.phase = Phase.BETWEEN
+        self._backend.phase = "between"
 
-    def _during(self, phase: Phase, *, then: Phase) -> Callable[..., Any]:
+    def _during(self, phase: RunPhase, *, then: RunPhase) -> Callable[..., Any]:
         def watched(method: Any, *arguments: Any, **given: Any) -> Any:
             self._backend.phase = phase
             result = method(*arguments, **given)
@@ -57,7 +58,7 @@ class Phases:
 
         return watched
 
-    def _from(self, phases: tuple[Phase, ...], then: Phase) -> Callable[..., Any]:
+    def _from(self, phases: tuple[RunPhase, ...], then: RunPhase) -> Callable[..., Any]:
         def watched(function: Any, *arguments: Any, **given: Any) -> Any:
             if self._backend.phase in phases:
                 self._backend.phase = then
@@ -65,7 +66,7 @@ class Phases:
 
         return watched
 
-    def _plain_step(self, phase: Phase) -> None:
+    def _plain_step(self, phase: RunPhase) -> None:
         """A step of a torch optimizer that no DeepSpeed engine drives."""
         if not self.has_engine:
             self._backend.phase = phase
