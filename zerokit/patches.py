@@ -225,26 +225,6 @@ def _numbers(text: str) -> tuple[int, ...]:
 Change = Callable[[ModuleType], object]
 
 
-class _ChangingLoader(importlib.abc.Loader):
-    """Loads a module as its own loader does, then changes it."""
-
-    def __init__(self, loader: importlib.abc.Loader, changes: list[Change]) -> None:
-        self._loader = loader
-        self._changes = changes
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        # importlib.resources, inspect and others ask the module for its loader.
-        module.__loader__ = self._loader
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._loader
-        self._loader.exec_module(module)
-        for change in self._changes:
-            change(module)
-
-
 class _Finder(importlib.abc.MetaPathFinder):
     """Finds the modules that are to be changed; leaves all others to the finders after it."""
 
@@ -256,14 +236,18 @@ class _Finder(importlib.abc.MetaPathFinder):
     ) -> importlib.machinery.ModuleSpec | None:
         if name not in self.changes:
             return None
-        for finder in sys.meta_path:
-            if finder is self:
-                continue
-            spec = finder.find_spec(name, path, target)
-            if spec is not None and spec.loader is not None:
-                spec.loader = _ChangingLoader(spec.loader, self.changes[name])
-                return spec
-        return None
+        others = (finder for finder in sys.meta_path if finder is not self)
+        found = (finder.find_spec(name, path, target) for finder in others)
+        spec = next((spec for spec in found if spec is not None and spec.loader is not None), None)
+        if spec is not None:
+            loader: Any = spec.loader
+            loader.exec_module = functools.partial(self._load, loader.exec_module)
+        return spec
+
+    def _load(self, load: Callable[[ModuleType], None], module: ModuleType) -> None:
+        load(module)
+        for change in self.changes[module.__name__]:
+            change(module)
 
 
 _finder = _Finder()

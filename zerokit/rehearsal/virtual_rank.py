@@ -154,9 +154,7 @@ def _warnings(rank: VirtualRank) -> list[str]:
             "one, which kept its own"
         )
     warnings += ran_as_written()
-    warnings += [
-        f"{line}: the figures may be of another run than the cluster's" for line in patches.missing()
-    ]
+    warnings += [f"{line}: the rehearsal went on without it" for line in patches.missing()]
     if not rank.steps.completed:
         warnings.append(
             "no optimizer step was seen: the figures are of what ran before the script ended, and a training "

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import functools
 import types
+from collections.abc import Callable
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, NamedTuple
 
-from zerokit.patches import Patch, declare, put, replace, wrap
+from zerokit.patches import Patch, apply, declare, put, replace, wrap
 from zerokit.rehearsal.devices import VirtualDevice
 from zerokit.rehearsal.errors import RehearsalGap
 from zerokit.rehearsal.native.backend import FIELDS, POOLS, STATS, Backend, Model
@@ -69,37 +70,64 @@ _DRIVER = {
     for name in names
 }
 _OTHER_DRIVER = Patch("torch._C", "_cuda_*", "refuse what has no answer", read_by="torch")
-_STREAMS = {
-    patch.name: patch
-    for patch in declare(
-        "torch.cuda",
-        *("Stream", "ExternalStream", "Event", "StreamContext", "stream", "set_stream"),
-        *("current_stream", "default_stream"),
-        purpose="order nothing",
-    )
-}
-_STREAM_CLASSES = {name: Patch("torch.cuda.streams", name, "order nothing") for name in ("Stream", "Event")}
+_STREAM_NAMES = {"ExternalStream": "Stream", "stream": "StreamContext"}
+"""What goes by another name in cuda_streams.py."""
+_STREAMS = (
+    *declare("torch.cuda", "Stream", "ExternalStream", "Event", "StreamContext", purpose="order nothing"),
+    *declare("torch.cuda", "stream", "set_stream", "current_stream", purpose="order nothing"),
+    *declare("torch.cuda", "default_stream", purpose="order nothing"),
+    *declare("torch.cuda.streams", "Stream", "Event", purpose="order nothing"),
+)
 
 
-def _of_module(owner: str, *names: str) -> dict[str, Patch]:
-    return {f"{owner}.{name}": Patch(owner, name, "show the virtual device") for name in names}
+class _Silent:
+    """A namespace whose every function succeeds and does nothing: nvtx ranges, the CUDA runtime.
+
+    cudaHostRegister, by which DeepSpeed can pin host memory, is among them: the stand-in of DeepSpeed's
+    allocator has counted that memory as pinned already.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_, **__: 0
 
 
-_MODULE = {
-    **_of_module("torch.cuda", "_lazy_init", "_initialized", "_cached_device_count", "_exchange_device"),
-    **_of_module("torch.cuda", "_maybe_exchange_device", "default_generators"),
-    **_of_module("torch.cuda", "is_current_stream_capturing", "mem_get_info", "check_error", "cudart"),
-    "torch.cuda._get_device_properties": Patch(
-        "torch.cuda", "_get_device_properties", "show the virtual device", read_by="torch.cuda"
+class _Shown(NamedTuple):
+    """The virtual device, and how many like it the process sees."""
+
+    backend: Backend
+    device: VirtualDevice
+    visible: int
+
+    def free_and_total(self, _device: Any = None) -> tuple[int, int]:
+        reserved = self.backend.stat(Model.ANSWERING, "reserved_bytes", "current")
+        return max(self.device.total_bytes - reserved, 0), self.device.total_bytes
+
+
+_show = functools.partial(Patch, purpose="show the virtual device")
+_MODULES: dict[Patch, Callable[[_Shown], Any]] = {
+    _show("torch.cuda", "_lazy_init"): lambda _: lambda: None,
+    _show("torch.cuda", "_initialized"): lambda _: True,
+    _show("torch.cuda", "_cached_device_count"): lambda shown: shown.visible,
+    _show("torch.cuda", "_exchange_device"): lambda _: _c("exchangeDevice"),
+    _show("torch.cuda", "_maybe_exchange_device"): lambda _: _c("maybeExchangeDevice"),
+    _show("torch.cuda", "_get_device_properties", read_by="torch.cuda"): (
+        lambda shown: lambda index: shown.device.properties
     ),
-    **_of_module("torch.cuda.memory", "mem_get_info"),
-    **_of_module("torch.cuda.profiler", "cudart", "check_error"),
-    **_of_module("torch.cuda.nvtx", "_nvtx"),
-    **_of_module("torch.cuda.nccl", "version"),
-    **_of_module("torch.backends.cudnn", "is_acceptable"),
-    **_of_module("torch.backends.cuda", "is_built"),
-    **_of_module("torch.version", "cuda"),
+    _show("torch.cuda", "default_generators"): lambda shown: _generators(shown.visible),
+    _show("torch.cuda", "is_current_stream_capturing"): lambda _: lambda: False,
+    _show("torch.cuda", "mem_get_info"): lambda shown: shown.free_and_total,
+    _show("torch.cuda", "check_error"): lambda _: lambda code: None,
+    _show("torch.cuda", "cudart"): lambda _: _Silent,
+    _show("torch.cuda.memory", "mem_get_info"): lambda shown: shown.free_and_total,
+    _show("torch.cuda.profiler", "cudart"): lambda _: _Silent,
+    _show("torch.cuda.profiler", "check_error"): lambda _: lambda code: None,
+    _show("torch.cuda.nvtx", "_nvtx"): lambda _: _Silent(),
+    _show("torch.cuda.nccl", "version"): lambda _: lambda: (2, 27, 5),
+    _show("torch.backends.cudnn", "is_acceptable"): lambda _: lambda tensor: False,
+    _show("torch.backends.cuda", "is_built"): lambda _: lambda: True,
 }
+"""What `torch.cuda` decides in Python when it starts up."""
+_VERSION = Patch("torch.version", "cuda", "show the virtual device")
 _RESIZE = Patch("torch:UntypedStorage", "resize_", "resize storages of the virtual device")
 _NEW_STORAGE = Patch("torch:UntypedStorage", "__new__", "make storages of the virtual device")
 
@@ -113,12 +141,29 @@ def install(backend: Backend, device: VirtualDevice, *, visible: int, index: int
         visible: number of devices that the process sees, one for each GPU of its node.
         index: the one of them that is current; the local rank.
     """
+    from zerokit.rehearsal.stand_ins import cuda_streams
+
     _refuse_the_rest()
     for name, answer in _answers(backend, visible, index).items():
         put(_DRIVER[name], answer)
-    _install_streams()
-    _install_module(backend, device, visible)
+    for patch in _STREAMS:
+        put(patch, getattr(cuda_streams, _STREAM_NAMES.get(patch.name, patch.name)))
+    for patch, answer in _MODULES.items():
+        put(patch, answer(_Shown(backend, device, visible)))
+    apply(_VERSION, lambda version: version or "12.8")
     _install_storage(backend)
+
+
+def _c(name: str) -> Any:
+    import torch
+
+    return getattr(torch._C, f"_cuda_{name}")
+
+
+def _generators(visible: int) -> tuple[Any, ...]:
+    import torch
+
+    return tuple(torch.Generator("cuda") for _ in range(visible))
 
 
 def _answers(backend: Backend, visible: int, index: int) -> dict[str, Any]:
@@ -205,69 +250,6 @@ def memory_stats(backend: Backend) -> dict[str, Any]:
         "num_device_alloc": flat["segment.all.allocated"],
         "num_device_free": flat["segment.all.freed"],
     }
-
-
-def _install_streams() -> None:
-    from zerokit.rehearsal.stand_ins import cuda_streams as streams
-
-    answers = {
-        "Stream": streams.Stream,
-        "ExternalStream": streams.Stream,
-        "Event": streams.Event,
-        "StreamContext": streams.StreamContext,
-        "stream": streams.StreamContext,
-        "set_stream": streams.set_stream,
-        "current_stream": streams.current_stream,
-        "default_stream": streams.default_stream,
-    }
-    for name, answer in answers.items():
-        put(_STREAMS[name], answer)
-    for name, patch in _STREAM_CLASSES.items():
-        put(patch, answers[name])
-
-
-class _Silent:
-    """A namespace whose every function succeeds and does nothing: nvtx ranges, the CUDA runtime.
-
-    cudaHostRegister, by which DeepSpeed can pin host memory, is among them: the stand-in of DeepSpeed's
-    allocator has counted that memory as pinned already.
-    """
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *_, **__: 0
-
-
-def _install_module(backend: Backend, device: VirtualDevice, visible: int) -> None:
-    """What `torch.cuda` decides in Python when it starts up."""
-    import torch
-
-    def free_and_total(_device: Any = None) -> tuple[int, int]:
-        reserved = backend.stat(Model.ANSWERING, "reserved_bytes", "current")
-        return max(device.total_bytes - reserved, 0), device.total_bytes
-
-    answers = {
-        "torch.cuda._lazy_init": lambda: None,
-        "torch.cuda._initialized": True,
-        "torch.cuda._cached_device_count": visible,
-        "torch.cuda._exchange_device": torch._C._cuda_exchangeDevice,
-        "torch.cuda._maybe_exchange_device": torch._C._cuda_maybeExchangeDevice,
-        "torch.cuda._get_device_properties": lambda index: device.properties,
-        "torch.cuda.is_current_stream_capturing": lambda: False,
-        "torch.cuda.mem_get_info": free_and_total,
-        "torch.cuda.check_error": lambda code: None,
-        "torch.cuda.cudart": _Silent,
-        "torch.cuda.default_generators": tuple(torch.Generator("cuda") for _ in range(visible)),
-        "torch.cuda.memory.mem_get_info": free_and_total,
-        "torch.cuda.profiler.cudart": _Silent,
-        "torch.cuda.profiler.check_error": lambda code: None,
-        "torch.cuda.nvtx._nvtx": _Silent(),
-        "torch.cuda.nccl.version": lambda: (2, 27, 5),
-        "torch.backends.cudnn.is_acceptable": lambda tensor: False,
-        "torch.backends.cuda.is_built": lambda: True,
-        "torch.version.cuda": torch.version.cuda or "12.8",
-    }
-    for name, answer in answers.items():
-        put(_MODULE[name], answer)
 
 
 def _install_storage(backend: Backend) -> None:

@@ -30,53 +30,33 @@ _SAVE_FILE = Patch("safetensors.torch", "save_file", "leave out files of tensors
 _SAVE_MODEL = Patch("safetensors.torch", "save_model", "leave out files of models without values")
 
 
-def _savers(owner: str, *names: str, **bounds: str) -> tuple[Patch, ...]:
-    return declare(owner, *names, purpose="write nothing and note it", **bounds)
-
-
 _ENGINE = "deepspeed.runtime.engine:DeepSpeedEngine"
-_TRAINER = "transformers.trainer"
-_ACCELERATOR = "accelerate.accelerator"
-_HUB = "huggingface_hub.hf_api"
-_UPLOADS = ("create_repo", "upload_file", "upload_folder", "create_commit")
-_LEFT_OUT: dict[str, tuple[Any, tuple[Patch, ...]]] = {
-    "DeepSpeed checkpoints": (
-        True,
-        _savers(_ENGINE, "save_checkpoint", "save_16bit_model", "save_fp16_model"),
-    ),
-    "models (save_pretrained)": (
+_TOKENIZER = "transformers.tokenization_utils_base:PreTrainedTokenizerBase"
+_UPLOADS = "create_repo upload_file upload_folder create_commit"
+_LEFT_OUT: list[tuple[str, Any, tuple[Patch, ...]]] = [
+    (what, result, declare(owner, *names.split(), purpose="write nothing and note it"))
+    for what, result, owner, names in (
+        ("DeepSpeed checkpoints", True, _ENGINE, "save_checkpoint save_16bit_model save_fp16_model"),
+        ("models (save_pretrained)", None, "transformers.modeling_utils:PreTrainedModel", "save_pretrained"),
+        ("tokenizers", (), _TOKENIZER, "save_pretrained"),
+        ("Trainer checkpoints", None, "transformers.trainer:Trainer", "_save_checkpoint save_state"),
+        ("logs of trackers", [], "transformers.trainer", "get_reporting_integration_callbacks"),
+        ("logs of trackers", [], "accelerate.accelerator", "filter_trackers"),
+        ("accelerate checkpoints", None, "accelerate.accelerator:Accelerator", "save_state save_model"),
+        ("logs of DeepSpeed's monitors", None, "deepspeed.monitor.monitor:MonitorMaster", "write_events"),
+        ("adapters (save_pretrained)", None, "peft.peft_model:PeftModel", "save_pretrained"),
+        ("uploads to the Hub", None, "huggingface_hub.hf_api:HfApi", _UPLOADS),
+        ("uploads to the Hub", None, "huggingface_hub.hf_api", _UPLOADS),
+    )
+] + [
+    (
+        "uploads to the Hub",
         None,
-        _savers("transformers.modeling_utils:PreTrainedModel", "save_pretrained"),
-    ),
-    "tokenizers": (
-        (),
-        _savers("transformers.tokenization_utils_base:PreTrainedTokenizerBase", "save_pretrained"),
-    ),
-    "Trainer checkpoints": (None, _savers(f"{_TRAINER}:Trainer", "_save_checkpoint", "save_state")),
-    "logs of trackers": (
-        [],
-        (
-            *_savers(_TRAINER, "get_reporting_integration_callbacks"),
-            *_savers(_ACCELERATOR, "filter_trackers"),
-        ),
-    ),
-    "accelerate checkpoints": (None, _savers(f"{_ACCELERATOR}:Accelerator", "save_state", "save_model")),
-    "logs of DeepSpeed's monitors": (
-        None,
-        _savers("deepspeed.monitor.monitor:MonitorMaster", "write_events"),
-    ),
-    "adapters (save_pretrained)": (None, _savers("peft.peft_model:PeftModel", "save_pretrained")),
-    "uploads to the Hub": (
-        None,
-        (
-            *_savers(_HUB, *_UPLOADS),
-            *_savers(f"{_HUB}:HfApi", *_UPLOADS),
-            *_savers(_HUB, "upload_large_folder", since="0.25", until="2.0"),
-            *_savers(f"{_HUB}:HfApi", "upload_large_folder", since="0.25", until="2.0"),
-        ),
-    ),
-}
-"""What each saver returns instead, and the savers, by what they would have written."""
+        declare(owner, "upload_large_folder", purpose="write nothing and note it", since="0.25", until="2.0"),
+    )
+    for owner in ("huggingface_hub.hf_api:HfApi", "huggingface_hub.hf_api")
+]
+"""What would have been written, what its savers return instead, and the savers."""
 
 
 class SuppressedWrites:
@@ -103,7 +83,7 @@ class SuppressedWrites:
         wrap(_TORCH_SAVE, self._torch_save)
         wrap(_SAVE_FILE, self._save_file)
         wrap(_SAVE_MODEL, self._save_model)
-        for what, (result, savers) in _LEFT_OUT.items():
+        for what, result, savers in _LEFT_OUT:
             for saver in savers:
                 put(saver, self._instead_of(what, result))
 
