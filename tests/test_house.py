@@ -31,28 +31,30 @@ ALLOWED = {
     "console": {"errors"},
     "patches": {"errors"},
     "config": BASE,
-    "resolving": BASE | {"config"},
-    "writing": BASE | {"config", "resolving"},
+    "resolving": BASE | {"config", "hardware", "models", "recipe", "releases"},
+    "writing": BASE | {"config", "resolving", "hardware", "models"},
     "releases": BASE,
     "recipe": BASE | {"config"},
     "models": BASE,
     "hardware": BASE,
     "reporting": BASE,
     "memory": BASE | {"config", "models", "hardware", "reporting"},
-    "lint": BASE | {"config", "resolving", "releases", "recipe", "models", "reporting"},
+    "lint": BASE | {"config", "resolving", "releases", "recipe", "models", "hardware", "reporting"},
     # The face of the Python API: a config that can check and resolve itself.
-    "ds_config": BASE | {"config", "resolving", "releases", "recipe", "models", "lint"},
-    "estimation": BASE | {"config", "resolving", "writing", "models", "memory", "lint", "reporting"},
+    "ds_config": BASE | {"config", "resolving", "releases", "recipe", "models", "hardware", "lint"},
+    "estimation": BASE
+    | {"config", "resolving", "writing", "models", "hardware", "memory", "lint", "reporting"},
     "data": BASE,
     "distributed": BASE,
     "checkpoint": BASE,
     "generation": BASE | {"config", "resolving", "recipe", "data", "distributed", "checkpoint"},
     "training": BASE
-    | {"config", "resolving", "writing", "recipe", "memory", "lint"}
+    | {"config", "resolving", "writing", "recipe", "hardware", "memory", "lint"}
     | {"data", "distributed", "checkpoint", "generation"},
-    "rehearsal": BASE | {"config", "lint", "hardware", "reporting"},
+    "rehearsal": BASE | {"config", "resolving", "lint", "hardware", "reporting"},
     "quickstart": BASE
-    | {"config", "writing", "recipe", "models", "memory", "lint", "reporting", "distributed", "checkpoint"},
+    | {"config", "resolving", "writing", "recipe", "models", "hardware", "memory", "lint", "reporting"}
+    | {"distributed", "checkpoint"},
     "cli": BASE
     | {"config", "resolving", "writing", "releases", "recipe", "models", "hardware", "memory", "lint"}
     | {"estimation", "rehearsal", "quickstart", "reporting", "distributed", "generation", "training"},

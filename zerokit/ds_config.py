@@ -13,7 +13,9 @@ from zerokit.config.load import check_ds_config, load_ds_config, plain
 from zerokit.config.root import DeepSpeedConfig
 from zerokit.documents import Document, dotted, read_document
 from zerokit.errors import ConfigError
+from zerokit.hardware.cluster import Cluster
 from zerokit.resolving.auto import Target
+from zerokit.resolving.run import Run
 
 if TYPE_CHECKING:
     from zerokit.lint import Report
@@ -75,9 +77,10 @@ class DSConfig(DeepSpeedConfig):
         *,
         target: Target | None = None,
         num_gpus: int | None = None,
-        gpus_per_node: int | None = None,
+        gpus_per_node: int = 8,
         model: str | Path | Mapping[str, Any] | ModelShape | None = None,
         recipe: str | Path | Recipe | None = None,
+        gpu: str | None = None,
         gpu_memory_bytes: int | None = None,
         host_memory_bytes: int | None = None,
         deepspeed_version: str | Version | None = None,
@@ -90,6 +93,7 @@ class DSConfig(DeepSpeedConfig):
             gpus_per_node=gpus_per_node,
             model=model,
             recipe=recipe,
+            gpu=gpu,
             gpu_memory_bytes=gpu_memory_bytes,
             host_memory_bytes=host_memory_bytes,
             deepspeed_version=deepspeed_version,
@@ -116,19 +120,12 @@ class DSConfig(DeepSpeedConfig):
             ModelError: there is no such model.
         """
         from zerokit.lint.refusals import with_refusals
-        from zerokit.resolving.arguments import Arguments
-        from zerokit.resolving.trace import Run, resolve
+        from zerokit.resolving.trace import resolve
 
-        shape = _shape(model)
-        run = Run(
-            Arguments(target, dict(arguments or {})),
-            num_gpus,
-            hidden_size=shape.hidden_size_for_trainer if shape else None,
-            hidden_size_is_nested=shape is not None and shape.hidden_size_for_accelerate is None,
-        )
+        cluster = Cluster(num_gpus)
+        run = Run(target=target, cluster=cluster, model=_shape(model), given=dict(arguments or {}))
         document = self._as_document()
-        resolution = resolve(document, run)
-        return with_refusals(resolution, document, target=target, num_gpus=num_gpus, model=shape)
+        return with_refusals(resolve(document, run), document, run)
 
     def to_dict(self) -> dict[str, Any]:
         """What was set, as plain data that DeepSpeed, transformers and accelerate take. A copy each time."""
@@ -147,9 +144,10 @@ def check(
     *,
     target: Target | None = None,
     num_gpus: int | None = None,
-    gpus_per_node: int | None = None,
+    gpus_per_node: int = 8,
     model: str | Path | Mapping[str, Any] | ModelShape | None = None,
     recipe: str | Path | Recipe | None = None,
+    gpu: str | None = None,
     gpu_memory_bytes: int | None = None,
     host_memory_bytes: int | None = None,
     deepspeed_version: str | Version | None = None,
@@ -160,10 +158,11 @@ def check(
         config: a file, or the config itself.
         target: who hands the config to DeepSpeed; None: not known, or the Trainer if there is a recipe.
         num_gpus: GPUs of the run.
-        gpus_per_node: GPUs of one node; None: 8, or `num_gpus` if that is less.
+        gpus_per_node: GPUs of one node; a run of fewer is on one.
         model: a shape, or what :func:`zerokit.models.load_model_shape` takes.
         recipe: the recipe that uses the config, or its file.
-        gpu_memory_bytes: of one GPU.
+        gpu: the card, by its name (:func:`zerokit.hardware.gpus.find_gpu`).
+        gpu_memory_bytes: of one GPU, in place of the card's.
         host_memory_bytes: of one node.
         deepspeed_version: of the cluster, such as ``"0.16.4"``; None: the newest that zerokit knows.
 
@@ -171,7 +170,7 @@ def check(
         DocumentError: a file cannot be read.
         ModelError: there is no such model.
         RecipeError: the recipe is not valid.
-        ConfigError: there is no such release of DeepSpeed.
+        ZerokitError: there is no such card or release of DeepSpeed.
     """
     from zerokit.lint import check_document
     from zerokit.recipe import load_recipe
@@ -181,17 +180,18 @@ def check(
         recipe = load_recipe(recipe).recipe
     if isinstance(deepspeed_version, str):
         deepspeed_version = parse_version(deepspeed_version)
-    return check_document(
-        _document(config),
+    run = Run.of(
         target=target or ("trainer" if recipe is not None else None),
         num_gpus=num_gpus,
-        gpus_per_node=gpus_per_node or min(8, num_gpus or 8),
+        gpus_per_node=gpus_per_node,
+        gpu=gpu,
         model=_shape(model),
         recipe=recipe,
         gpu_memory_bytes=gpu_memory_bytes,
         host_memory_bytes=host_memory_bytes,
         deepspeed_version=deepspeed_version,
     )
+    return check_document(_document(config), run)
 
 
 def _document(config: str | Path | Mapping[str, Any] | DeepSpeedConfig) -> Document:

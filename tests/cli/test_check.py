@@ -171,24 +171,24 @@ def test_what_the_options_say_of_the_run_reaches_the_rules(
     options = ["--num-gpus", 16, "--gpus-per-node", 4, "--model", model, "--recipe", recipe]
     options += ["--gpu-memory", "80GiB", "--host-memory", "1TiB", "--deepspeed-version", "0.16.4"]
     assert zerokit("check", ZERO2, *options)[0] == 0
-    (subject,) = subjects
-    assert (subject.num_gpus, subject.gpus_per_node) == (16, 4)
-    assert (subject.gpu_memory_bytes, subject.host_memory_bytes) == (80 * 2**30, 2**40)
-    assert subject.model is not None
-    assert subject.model.hidden_size == 64
-    assert subject.recipe is not None
-    assert subject.recipe.training == {"learning_rate": 1e-5}
-    assert subject.target == "trainer"  # which zerokit's recipes run on
-    assert str(subject.deepspeed_version) == "0.16.4"
+    (run,) = (subject.run for subject in subjects)
+    assert (run.cluster.num_gpus, run.cluster.gpus_per_node) == (16, 4)
+    assert (run.cluster.gpu_memory_bytes, run.cluster.host_bytes) == (80 * 2**30, 2**40)
+    assert run.model is not None
+    assert run.model.hidden_size == 64
+    assert run.recipe is not None
+    assert run.recipe.training == {"learning_rate": 1e-5}
+    assert run.target == "trainer"  # which zerokit's recipes run on
+    assert str(run.deepspeed_version) == "0.16.4"
 
 
-@pytest.mark.parametrize(("num_gpus", "per_node"), [(None, 8), (4, 4), (64, 8)])
+@pytest.mark.parametrize(("num_gpus", "local"), [(4, 4), (64, 8)])
 def test_nodes_have_8_gpus_unless_there_are_fewer(
-    zerokit: Run, subjects: list[Subject], num_gpus: int | None, per_node: int
+    zerokit: Run, subjects: list[Subject], num_gpus: int, local: int
 ) -> None:
-    zerokit("check", ZERO2, *(["--num-gpus", num_gpus] if num_gpus else []))
-    assert subjects[0].gpus_per_node == per_node
-    assert subjects[0].target is None
+    zerokit("check", ZERO2, "--num-gpus", num_gpus)
+    assert subjects[0].cluster.local_ranks == local
+    assert subjects[0].run.target is None
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.writing.deciding import written
 from zerokit.models import load_model_shape
-from zerokit.writing.build import build_ds_config
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -66,7 +66,7 @@ def test_options_reach_the_config(zerokit: Run) -> None:
     options = [(f"--{name.replace('_', '-')}", value) for name, value in EVERY_OPTION.items()]
     model = ("--model", "llama-3.1-8b", "--gpu-memory", "1GiB", "--zero-plus-plus")
     code, out, _ = zerokit("config", *itertools.chain(*options), *model)
-    expected = build_ds_config(
+    expected = written(
         **EVERY_OPTION, model=load_model_shape("llama-3.1-8b"), gpu_memory_bytes=2**30, zero_plus_plus=True
     )
     assert code == 0

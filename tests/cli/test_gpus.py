@@ -60,7 +60,7 @@ def test_commands_that_ask_for_a_gpu_have_the_same_two_options() -> None:
         ("--gpu", "H1000", "--gpu: there is no GPU 'H1000'. Did you mean 'H100'?"),
         ("--gpu", "a100", "--gpu: 'a100' may be several GPUs. Choose one of"),
         ("--gpu-memory", "much", "--gpu-memory: 'much' is not a size in bytes"),
-        ("--gpu-memory", "80", "--gpu-memory: 80 B is no GPU's memory. Write it like 80GiB"),
+        ("--gpu-memory", "80", "--gpu-memory: '80' is less than a MiB. Write it like 80GiB"),
     ],
 )
 @pytest.mark.parametrize(

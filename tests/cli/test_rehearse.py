@@ -35,7 +35,7 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["--num-gpus", 4, "--steps", -1], "--steps"),
         (["--num-gpus", 4, "--accelerate-config", "absent.yaml"], "absent.yaml: no such file. accelerate"),
         (["--num-gpus", 4, "--launcher", "mpirun"], "--launcher"),
-        (["--num-gpus", 4, "--gpu-memory", "0"], "--gpu-memory: 0 B is no GPU's memory. Write it like 80GiB"),
+        (["--num-gpus", 4, "--gpu-memory", "0"], "--gpu-memory: '0' is less than a MiB. Write it like 80GiB"),
         (["--num-gpus", 4, "--gpu", "gaudi2"], "--gpu: Gaudi2 is no card of torch.cuda"),
         (["--num-gpus", 4, "--timeout", 0], "--timeout"),
         (

@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 from zerokit.estimation import Question, Runs
+from zerokit.hardware.cluster import Cluster
 from zerokit.memory import Estimate, estimate
 from zerokit.models import ModelShape, load_model_shape
 
@@ -19,9 +20,11 @@ def shape(name: str = SMALL) -> ModelShape:
 
 def question(**options: Any) -> Question:
     """The small model on 8 GPUs under ZeRO-2, but for what `options` say."""
-    given: dict[str, Any] = {"model": shape(), "num_gpus": 8, "micro_batch_size": 1, "seq_len": 512}
+    given: dict[str, Any] = {"model": shape(), "cluster": Cluster(8), "micro_batch_size": 1, "seq_len": 512}
     if "ds_config" not in options:
         given["zero_stage"] = 2
+    if options.keys() & {"num_gpus", "gpus_per_node"}:
+        given["cluster"] = Cluster(options.pop("num_gpus", 8), options.pop("gpus_per_node", 8))
     return Question(**{**given, **options})
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from zerokit.errors import ZerokitError
 from zerokit.hardware import gpus as module
-from zerokit.hardware.gpus import Gpu, find_gpu, gpu_names, gpus, sources, unnamed_gpu
+from zerokit.hardware.gpus import Gpu, find_gpu, gpu_names, gpus, some_gpu, sources
 from zerokit.units import GIB, MIB
 
 FIGURES = (
@@ -135,6 +135,10 @@ def test_a_given_memory_is_taken_as_it_is() -> None:
     card = find_gpu("GH200").with_memory(80 * GIB)
     assert (card.memory_bytes, card.memory_caveat) == (80 * GIB, None)
     assert replace(card, memory_mib=None, sources=find_gpu("GH200").sources) == find_gpu("GH200")
-    assert unnamed_gpu(24 * GIB + 1).memory_bytes == 24 * GIB + 1
+    assert some_gpu("gh200", 80 * GIB) == card
+    unnamed = some_gpu(None, 24 * GIB + 1)
+    assert unnamed is not None
+    assert (unnamed.memory_bytes, unnamed.memory_caveat) == (24 * GIB + 1, None)
+    assert some_gpu(None, None) is None
     with pytest.raises(ZerokitError, match=r"1023\.00 KiB is no GPU's memory"):
-        unnamed_gpu(MIB - 1024)
+        some_gpu(None, MIB - 1024)

@@ -8,6 +8,7 @@ from typing import Any
 import zerokit.lint.rules  # noqa: F401 - registers them
 from zerokit.findings import Finding
 from zerokit.lint import RULES, check_config
+from zerokit.resolving.run import Run
 
 __all__ = ["MICRO", "RULES", "found", "said", "zero"]
 
@@ -21,7 +22,7 @@ def zero(stage: Any, **keys: Any) -> dict[str, Any]:
 
 def found(rule: str, config: Mapping[str, Any], **run: Any) -> list[Finding]:
     """The findings of one rule."""
-    return [finding for finding in check_config(config, **run).findings if finding.rule == rule]
+    return [finding for finding in check_config(config, Run.of(**run)).findings if finding.rule == rule]
 
 
 def said(rule: str, config: Mapping[str, Any], **run: Any) -> list[tuple[str, str]]:

@@ -9,12 +9,13 @@ import pytest
 from zerokit.findings import Finding
 from zerokit.lint import check_config
 from zerokit.releases.versions import NEWEST, Version
+from zerokit.resolving.run import Run
 
 OLD = Version(0, 16, 9)
 
 
 def about(data: dict[str, Any], path: tuple[str, ...], version: Version | None) -> list[Finding]:
-    report = check_config({"train_micro_batch_size_per_gpu": 1, **data}, deepspeed_version=version)
+    report = check_config({"train_micro_batch_size_per_gpu": 1, **data}, Run.of(deepspeed_version=version))
     return [finding for finding in report.findings if finding.path == path]
 
 
@@ -46,8 +47,8 @@ def test_what_no_release_takes_stays_an_error() -> None:
 def test_a_stage_in_quotes_is_an_error_where_it_empties_what_is_saved(target: str) -> None:
     data = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": "3"}}
     path = ("zero_optimization", "stage")
-    (error,) = [one for one in check_config(data, target=target).findings if one.path == path]
+    (error,) = [one for one in check_config(data, Run.of(target=target)).findings if one.path == path]
     assert error.severity == "error"
     assert "saves empty weights" in error.message
-    (warning,) = [one for one in check_config(data, target="deepspeed").findings if one.path == path]
+    (warning,) = [one for one in check_config(data, Run.of(target="deepspeed")).findings if one.path == path]
     assert warning.severity == "warning"

@@ -11,6 +11,7 @@ import pytest
 from tests.lint.asking import MICRO, RULES, found, zero
 from tests.tiny import launch
 from zerokit.lint import check_config
+from zerokit.resolving.run import Run
 
 pytestmark = pytest.mark.torch
 
@@ -221,4 +222,4 @@ def test_deepspeed_trains_where_a_rule_speaks_of_no_effect(name: str, outcomes: 
 
 def test_what_zerokit_has_nothing_against_trains(outcomes: dict[str, str]) -> None:
     for rule in sorted(set(REFUSED_EXAMPLES) - NOT_ON_ONE_CPU):
-        assert check_config(RULES[rule].good, num_gpus=1).ok
+        assert check_config(RULES[rule].good, Run.of(num_gpus=1)).ok

@@ -15,6 +15,7 @@ from zerokit.lint import check_config
 from zerokit.lint.examples import llama_8b
 from zerokit.resolving.arguments_to_keys import FILLED_BY
 from zerokit.resolving.auto import TARGETS, Target, autos
+from zerokit.resolving.run import Run
 
 BY_ALL: dict[str, Any] = {
     "train_batch_size": "auto",
@@ -231,8 +232,8 @@ def test_an_auto_beside_numbers_is_named_unless_somebody_fills_it() -> None:
     assert finding.path == ("bf16", "enabled")
     assert "bf16 is off, and training runs in fp32" in finding.message
     for quiet in (
-        check_config(data, target="trainer"),
-        check_config(data, target="accelerate"),
+        check_config(data, Run.of(target="trainer")),
+        check_config(data, Run.of(target="accelerate")),
         check_config({**data, "train_micro_batch_size_per_gpu": "auto"}),
         check_config({**data, "gradient_accumulation_steps": "auto"}),
     ):

@@ -7,6 +7,7 @@ import pytest
 from zerokit.documents import parse_json
 from zerokit.lint import check_config, check_document
 from zerokit.resolving.auto import Target
+from zerokit.resolving.run import Run
 
 
 def findings(
@@ -14,7 +15,7 @@ def findings(
 ) -> dict[str, str]:
     """Rule -> severity, for a config whose batch size is not the matter; without what is only information."""
     data = {"train_micro_batch_size_per_gpu": 1, **data}
-    report = check_config(data, target=target, num_gpus=num_gpus)
+    report = check_config(data, Run.of(target=target, num_gpus=num_gpus))
     return {finding.rule: finding.severity for finding in report.findings if finding.severity != "info"}
 
 
@@ -149,7 +150,7 @@ def test_sequence_parallel_ranks_share_a_sample() -> None:
 )
 def test_some_batch_size_is_needed(target: Target | None, severity: str) -> None:
     data = {"gradient_accumulation_steps": 1, "gradient_clipping": 1.0}
-    found = {problem.rule: problem.severity for problem in check_config(data, target=target).findings}
+    found = {problem.rule: problem.severity for problem in check_config(data, Run.of(target=target)).findings}
     assert found["no-batch-size"] == severity
 
 

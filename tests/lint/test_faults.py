@@ -15,6 +15,7 @@ from zerokit.findings import Finding
 from zerokit.lint import Report, check_document
 from zerokit.lint.fix import fix_document
 from zerokit.lint.recognition import refuse_other_files
+from zerokit.resolving.run import Run
 
 Case = dict[str, Any]
 
@@ -115,7 +116,7 @@ def text_of(case: Case) -> str:
 def check(case: Case, *, target: str | None = "deepspeed") -> Report:
     """As `zerokit check` does, told the number of processes with which DeepSpeed was tried."""
     world = case.get("opts", {}).get("world", 1)
-    return check_document(parse_json(text_of(case), lenient=True), target=target, num_gpus=world)
+    return check_document(parse_json(text_of(case), lenient=True), Run.of(target=target, num_gpus=world))
 
 
 def differences(config: Mapping[str, Any], base: Mapping[str, Any], path: KeyPath = ()) -> Iterator[KeyPath]:
@@ -228,7 +229,7 @@ def test_what_deepspeed_takes_as_it_is_has_no_error(case: Case, target: str | No
 @pytest.mark.parametrize("target", ["deepspeed", "trainer", "accelerate"])
 def test_what_is_left_after_mending_is_for_a_person_to_decide(case: Case, target: str) -> None:
     def checked(document: Document) -> Report:
-        return check_document(document, target=target, num_gpus=case.get("opts", {}).get("world", 1))
+        return check_document(document, Run.of(target=target, num_gpus=case.get("opts", {}).get("world", 1)))
 
     once = fix_document(parse_json(text_of(case), lenient=True), checked)
     again = fix_document(once.document, checked)

@@ -7,6 +7,7 @@ from zerokit.config import load_ds_config
 from zerokit.lint import Subject
 from zerokit.lint.examples import llama_8b, recipe
 from zerokit.lint.rules.host_memory import host_bytes_of_a_rank
+from zerokit.resolving.run import Run
 from zerokit.units import GIB
 
 CPU = {"device": "cpu"}
@@ -17,7 +18,7 @@ ADAMW = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-5}}, "bf16": {"enabl
 def bytes_of(config: dict[str, Any], **run: Any) -> tuple[int, int]:
     """Pinned and pageable bytes for each parameter of a rank's share, on 8 GPUs."""
     model = llama_8b()
-    subject = Subject(load_ds_config(config), config, model=model, num_gpus=8, **run)
+    subject = Subject(load_ds_config(config), config, run=Run.of(model=model, num_gpus=8, **run))
     counted = host_bytes_of_a_rank(subject)
     assert counted is not None
     share = -(-model.num_parameters // 8)
@@ -43,13 +44,13 @@ def test_bytes_per_parameter(zero_optimization: dict[str, Any], expected: tuple[
 def test_buffers_for_nvme_are_pinned_for_each_rank() -> None:
     model = llama_8b()
     config = zero(3, offload_param={**NVME, "buffer_size": 1e8, "buffer_count": 12, "max_in_cpu": 0})
-    subject = Subject(load_ds_config(config), config, target="trainer", model=model, num_gpus=8)
+    subject = Subject(load_ds_config(config), config, run=Run.of(target="trainer", model=model, num_gpus=8))
     counted = host_bytes_of_a_rank(subject)
     assert counted is not None
     assert (counted.pinned, counted.pageable) == (12 * 100_000_000 * 2, 0)
     config = zero(3, offload_optimizer=NVME, sub_group_size=1e8)
     counted = host_bytes_of_a_rank(
-        Subject(load_ds_config(config), config, target="trainer", model=model, num_gpus=8)
+        Subject(load_ds_config(config), config, run=Run.of(target="trainer", model=model, num_gpus=8))
     )
     assert counted is not None
     assert counted.pinned == 4 * 4 * 100_000_000 + 2 * -(-model.num_parameters // 8)

@@ -6,6 +6,7 @@ from tests.lint.asking import found, said, zero
 from zerokit.findings import SetValue
 from zerokit.lint import check_config
 from zerokit.lint.examples import llama_8b, small_decoder
+from zerokit.resolving.run import Run
 
 NVME = {"device": "nvme", "nvme_path": "/local_nvme"}
 SIZE = ("zero_optimization", "offload_param", "buffer_size")
@@ -35,7 +36,7 @@ def test_a_share_that_stays_in_memory_needs_no_buffer() -> None:
 
 
 def test_what_is_not_told_is_said() -> None:
-    report = check_config(zero(3, offload_param=NVME), num_gpus=8)
+    report = check_config(zero(3, offload_param=NVME), Run.of(num_gpus=8))
     assert report.not_run["nvme-buffer-size"] == ("model",)
     assert found("nvme-buffer-size", zero(2, offload_param=NVME), model=llama_8b(), num_gpus=1) == []
 

@@ -8,12 +8,13 @@ from zerokit.findings import Finding
 from zerokit.lint import check_document
 from zerokit.lint.fix import fix_document
 from zerokit.resolving.auto import Target
+from zerokit.resolving.run import Run
 
 RULE = "not-plain-json"
 
 
 def found(text: str, target: Target | None = None) -> list[Finding]:
-    report = check_document(parse_json(text, lenient=True), target=target)
+    report = check_document(parse_json(text, lenient=True), Run.of(target=target))
     return [finding for finding in report.findings if finding.rule == RULE]
 
 

@@ -12,6 +12,7 @@ from zerokit.findings import SetValue
 from zerokit.lint.examples import llama_8b, recipe
 from zerokit.lint.number_formats import FORMATS, precision, switch
 from zerokit.lint.subject import Subject
+from zerokit.resolving.run import Run
 
 BF16: dict[str, Any] = {"bf16": {"enabled": True}}
 FP16: dict[str, Any] = {"fp16": {"enabled": True}}
@@ -19,7 +20,7 @@ CPU = {"device": "cpu"}
 
 
 def subject(config: dict[str, Any], **run: Any) -> Subject:
-    return Subject(load_ds_config(config), config, **run)
+    return Subject(load_ds_config(config), config, run=Run.of(**run))
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ from zerokit.documents import Document, dotted
 from zerokit.errors import ConfigError
 from zerokit.lint import check_document
 from zerokit.lint.refusals import with_refusals
-from zerokit.resolving.arguments import Arguments
-from zerokit.resolving.trace import Resolution, Run, resolve
+from zerokit.resolving.run import Run
+from zerokit.resolving.trace import Resolution, resolve
 
 FAULTS = json.loads((Path(__file__).parents[1] / "data" / "config_faults.json").read_text())
 
@@ -51,16 +51,18 @@ SOMETIMES = {"zero_optimization.offload_optimizer", "zero_optimization.cpu_offlo
 def resolved(config: Mapping[str, Any], target: Any = "deepspeed", num_gpus: int = 1) -> Resolution | None:
     """As `zerokit resolve` does; None where the config cannot be read at all, which is a refusal too."""
     document = Document(config, "ds.json")
+    run = Run.of(target=target, num_gpus=num_gpus)
     try:
-        resolution = resolve(document, Run(Arguments(target), num_gpus))
+        resolution = resolve(document, run)
     except ConfigError:
         return None
-    return with_refusals(resolution, document, target=target, num_gpus=num_gpus)
+    return with_refusals(resolution, document, run)
 
 
 def stopping(config: Mapping[str, Any], target: Any = "deepspeed", num_gpus: int = 1) -> set[str]:
     """The keys of the findings that say that the run stops."""
-    findings = check_document(Document(config, "ds.json"), target=target, num_gpus=num_gpus).findings
+    run = Run.of(target=target, num_gpus=num_gpus)
+    findings = check_document(Document(config, "ds.json"), run).findings
     return {
         dotted(finding.path)
         for finding in findings

@@ -18,6 +18,7 @@ from zerokit.lint.fix import fix_document
 from zerokit.lint.outputs import CheckedFile, text_lines, to_data, to_github, to_sarif
 from zerokit.lint.rewrite import EditError, edit_data
 from zerokit.lint.run import all_rules
+from zerokit.resolving.run import Run
 
 PATHS: list[KeyPath] = [(*path, name) for path, model in sections().items() for name in model.model_fields]
 """Every key that has one place."""
@@ -96,7 +97,7 @@ def has_good_form(report: Report) -> None:
 @examples(300)
 @given(configs(), RUNS)
 def test_any_config_is_checked(data: dict[str, Any], run: dict[str, Any]) -> None:
-    has_good_form(check_document(Document(data, "x"), **run))
+    has_good_form(check_document(Document(data, "x"), Run.of(**run)))
 
 
 @examples(100)
@@ -104,10 +105,10 @@ def test_any_config_is_checked(data: dict[str, Any], run: dict[str, Any]) -> Non
 def test_any_config_is_mended_once_and_for_all(data: dict[str, Any], run: dict[str, Any]) -> None:
     assume(_is_json(data))
     text = json.dumps(data, indent=2)
-    fixed = fix_document(parse_json(text), lambda document: check_document(document, **run))
+    fixed = fix_document(parse_json(text), lambda document: check_document(document, Run.of(**run)))
     assert fixed.document.text is not None
     parse_json(fixed.document.text)  # still plain JSON
-    again = fix_document(fixed.document, lambda document: check_document(document, **run))
+    again = fix_document(fixed.document, lambda document: check_document(document, Run.of(**run)))
     assert again.document.text == fixed.document.text
 
 

@@ -6,9 +6,11 @@ import pytest
 from zerokit.config import load_ds_config
 from zerokit.documents import Document, parse_json
 from zerokit.findings import Move, Remove, SetValue
+from zerokit.hardware.cluster import Cluster
 from zerokit.lint import RULES, Report, Subject, check_config, check_document
 from zerokit.lint.rule import Hit, Rule, add, launch_rule, rule
 from zerokit.lint.run import all_rules, check_launch_document
+from zerokit.resolving.run import Run
 
 ONE = {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1, "gradient_clipping": 1.0}
 
@@ -83,11 +85,11 @@ def test_rules_see_the_valid_part_with_what_is_known_of_the_run(only: dict[str, 
         yield from ()
 
     data = {"zero_optimization": {"stage": 3, "sub_group_sise": 1}, "steps_per_print": "x"}
-    report = check_document(Document(data, "ds"), target="trainer", num_gpus=4)
+    report = check_document(Document(data, "ds"), Run.of(target="trainer", num_gpus=4))
     (subject,) = seen
     assert subject.stage == 3
     assert subject.written == {"zero_optimization": {"stage": 3}}
-    assert (subject.target, subject.num_gpus, subject.gpus_per_node) == ("trainer", 4, 8)
+    assert (subject.run.target, subject.run.cluster) == ("trainer", Cluster(4))
     assert subject.unsure("zero_optimization", "sub_group_size")
     assert subject.unsure("steps_per_print")
     assert subject.lacks("zero_optimization", "overlap_comm")
@@ -99,13 +101,13 @@ def test_rules_without_what_they_need_are_listed_and_do_not_run(only: dict[str, 
     @rule("needy", "zero", bad={}, good={}, needs=("num_gpus", "gpu_memory"))
     def needy(subject: Subject) -> Iterator[Hit]:
         """Needs much."""
-        yield Hit((), f"{subject.num_gpus} GPUs of {subject.gpu_memory_bytes} bytes", "hint")
+        yield Hit((), f"{subject.cluster.num_gpus} GPUs of {subject.cluster.gpu_memory_bytes} bytes", "hint")
 
     assert check_config({}).not_run == {"needy": ("num_gpus", "gpu_memory")}
-    assert check_config({}, num_gpus=2).not_run == {"needy": ("gpu_memory",)}
-    report = check_config({}, num_gpus=2, gpu_memory_bytes=5)
+    assert check_config({}, Run.of(num_gpus=2)).not_run == {"needy": ("gpu_memory",)}
+    report = check_config({}, Run.of(num_gpus=2, gpu_memory_bytes=2**30))
     assert report.not_run == {}
-    assert [finding.message for finding in report.findings] == ["2 GPUs of 5 bytes"]
+    assert [finding.message for finding in report.findings] == ["2 GPUs of 1073741824 bytes"]
 
 
 def test_a_rule_that_fails_is_zerokits_bug(only: dict[str, Rule]) -> None:

@@ -11,6 +11,7 @@ from tests.lint.asking import MICRO, found, said, zero
 from zerokit.lint import check_config
 from zerokit.lint.changes import CHANGES
 from zerokit.releases.versions import NEWEST, SUPPORTED, Version, parse_version
+from zerokit.resolving.run import Run
 
 CPU = {"offload_optimizer": {"device": "cpu"}}
 BF16 = {"bf16": {"enabled": True}}
@@ -121,5 +122,5 @@ def test_defaults_of_other_releases() -> None:
 @pytest.mark.parametrize("version", [None, *map(parse_version, ("0.14.0", "0.17.1", "0.19.8"))], ids=str)
 def test_a_plain_config_is_good_everywhere(version: Version | None) -> None:
     config = {**zero(2), **BF16, **ADAMW, "gradient_clipping": 1.0}
-    findings = check_config(config, deepspeed_version=version).findings
+    findings = check_config(config, Run.of(deepspeed_version=version)).findings
     assert [finding for finding in findings if finding.severity == "error"] == []

@@ -9,6 +9,7 @@ from zerokit.findings import Remove
 from zerokit.lint import check_config
 from zerokit.lint.examples import llama_8b, mixture_of_experts, quantised
 from zerokit.lint.rewrite import edit_data
+from zerokit.resolving.run import Run
 
 MODULES = (
     "zero",
@@ -37,7 +38,7 @@ OURS = [
 def test_examples_show_what_they_are_for(id: str) -> None:
     rule = RULES[id]
     assert found(id, rule.bad, **rule.given)
-    mended = check_config(rule.good, **rule.given)
+    mended = check_config(rule.good, Run.of(**rule.given))
     assert mended.ok
     assert id not in {finding.rule for finding in mended.findings}
 
@@ -51,7 +52,7 @@ def test_fixes_mend_what_they_are_for(id: str) -> None:
             config = edit_data(config, edit)
     if config is not rule.bad:
         assert found(id, config, **rule.given) == []
-        assert check_config(config, **rule.given).ok
+        assert check_config(config, Run.of(**rule.given)).ok
 
 
 @pytest.mark.parametrize("id", OURS)

@@ -33,6 +33,7 @@ from zerokit.lint import Report, check_document
 from zerokit.lint.files import read_file
 from zerokit.lint.fix import fix_document
 from zerokit.lint.run import all_rules
+from zerokit.resolving.run import Run
 
 WRITTEN = REPOSITORY / "docs" / "measured" / "wild_configs.json"
 PAGE = REPOSITORY / "docs" / "wild-configs.md"
@@ -102,7 +103,7 @@ def _look_at(row: Row, document: Document, result: Survey) -> None:
 
 
 def _checker(target: str | None) -> Callable[[Document], Report]:
-    return lambda document: check_document(document, target=target)
+    return lambda document: check_document(document, Run.of(target=target))
 
 
 def _comes_to_rest(document: Document, check: Callable[[Document], Report]) -> bool:

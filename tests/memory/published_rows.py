@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from zerokit.estimation import Question, Runs
+from zerokit.hardware.cluster import Cluster
 from zerokit.memory import Estimate, Lora, estimate, model_states
 from zerokit.models import load_model_shape
 
@@ -124,7 +125,7 @@ def _bf16_master_weight(place: int, row: Row) -> Iterator[Judged]:
     }
     answer = _ask(
         model=load_model_shape(SIMPLE_TRANSFORMER),
-        num_gpus=4,
+        cluster=Cluster(4),
         ds_config=ds_config,
         target="deepspeed",
         micro_batch_size=1,
@@ -166,7 +167,7 @@ def _swift(place: int, row: Row) -> Judged:
     accumulated = re.search(r"ga[ =](\d+)", row["note"])
     answer = _ask(
         model=load_model_shape("Qwen/" + row["model"].removeprefix("Qwen/")),
-        num_gpus=row["n_gpus"],
+        cluster=Cluster(row["n_gpus"]),
         ds_config=_trainer_config(row["zero_stage"]),
         micro_batch_size=int(row["micro_batch"]),
         seq_len=int(row["seq_len"]),
@@ -203,7 +204,7 @@ def _qwen(place: int, row: Row) -> Judged:
     wide = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj")
     answer = _ask(
         model=load_model_shape(config),
-        num_gpus=row["n_gpus"],
+        cluster=Cluster(row["n_gpus"]),
         ds_config=_trainer_config(3),
         micro_batch_size=row["micro_batch"],
         seq_len=row["seq_len"],

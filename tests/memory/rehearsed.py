@@ -15,6 +15,7 @@ from typing import Any
 from tests import processes
 from tests.tiny import REPOSITORY
 from zerokit.config import DeepSpeedConfig
+from zerokit.hardware.cluster import Cluster
 from zerokit.memory import Lora, TrainingRun
 from zerokit.models import catalogue, load_model_shape
 
@@ -81,8 +82,7 @@ class Point:
         return TrainingRun(
             model=load_model_shape(self.config),
             ds_config=DeepSpeedConfig.model_validate(self.ds_config),
-            world_size=self.num_gpus,
-            gpus_per_node=self.gpus_per_node,
+            cluster=Cluster(self.num_gpus, self.gpus_per_node),
             micro_batch_size=self.micro_batch_size,
             seq_len=self.seq_len,
             gradient_checkpointing=self.checkpointing,

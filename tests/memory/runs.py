@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from zerokit.config import DeepSpeedConfig
+from zerokit.hardware.cluster import Cluster
 from zerokit.memory import TrainingRun
 from zerokit.models import ModelShape, load_model_shape
 
@@ -49,7 +50,7 @@ def run(
     return TrainingRun(
         model=shape() if model is None else model,
         ds_config=config,
-        world_size=world_size,
+        cluster=Cluster(world_size, more.pop("gpus_per_node", 8)),
         seq_len=more.pop("seq_len", 1024),
         **more,
     )

@@ -158,11 +158,11 @@ def test_unknown_shapes_are_warned_of() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"world_size": 0}, "world_size is 0"),
+        ({"world_size": 0}, "0 is no number of GPUs"),
         ({"micro_batch_size": -1}, "micro_batch_size is -1"),
         ({"seq_len": 0}, "seq_len is 0"),
         ({"model": 0}, "model is 0"),
-        ({"rank": 4}, "rank is 4"),
+        ({"rank": 4}, "there is no rank 4 among 4"),
         ({"lora": Lora(8, ("nothing",))}, "no module 'nothing'"),
         ({"model": 10, "lora": Lora(8)}, "LoRA and frozen modules need a model"),
         ({"model": 10, "num_trainable_parameters": 11}, "num_trainable_parameters is 11"),

@@ -9,6 +9,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.memory.runs import ds_config
+from zerokit.hardware.cluster import Cluster
 from zerokit.memory import TrainingRun
 from zerokit.memory.gpu import replay_gpu
 from zerokit.memory.layout import layout_of
@@ -90,7 +91,7 @@ def test_a_layer_saves_what_the_formula_says(
     run = TrainingRun(
         model=shape,
         ds_config=ds_config(0, precision),
-        world_size=1,
+        cluster=Cluster(1),
         micro_batch_size=BATCH,
         seq_len=SEQ,
         attention=attention,  # type: ignore[arg-type]

@@ -6,6 +6,8 @@ import pytest
 
 from tests.rehearsal.recordings import job, training
 from zerokit import console
+from zerokit.hardware.cluster import Cluster
+from zerokit.hardware.gpus import some_gpu
 from zerokit.rehearsal.analysis import analyse
 from zerokit.rehearsal.config_findings import config_findings
 from zerokit.rehearsal.report import Advice, RankMemory, RehearsalReport
@@ -52,14 +54,12 @@ def test_the_figures_are_printed(printed: Any) -> None:
 def test_findings_about_the_ds_config_are_one_line_each(printed: Any) -> None:
     found = config_findings(
         {"train_micro_batch_size_per_gpu": 1, "zero_optimisation": {"stage": 3}},
-        num_gpus=16,
-        gpus_per_node=8,
-        gpu_memory_bytes=2**36,
+        Cluster(16, gpu=some_gpu(None, 2**36)),
     )
     text = printed(analyse(training(), job()).model_copy(update={"ds_config_findings": found}))
     assert "ds_config (zero_optimisation): error: unknown key 'zero_optimisation'" in text
     assert "Did you mean 'zero_optimization'? [unknown-key]" in text
-    assert config_findings(None, num_gpus=1, gpus_per_node=1, gpu_memory_bytes=1) == []
+    assert config_findings(None, Cluster(1)) == []
 
 
 def test_steps_are_shown_where_they_differ(printed: Any) -> None:

@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 
-from tests.resolving.test_trace import HIDDEN, by_accelerate, by_the_trainer
+from tests.resolving.test_trace import HIDDEN, MODEL, by_accelerate, by_the_trainer, run_with
 from tests.resolving.test_trace import theirs as theirs
 from zerokit.config.key_index import sections
 from zerokit.documents import Document
 from zerokit.resolving.arguments import DEFAULTS, Arguments
 from zerokit.resolving.arguments_to_keys import FILLED, FILLED_BY, REPLACED_ARGUMENTS, SIZE_RULES
 from zerokit.resolving.auto import DEEPSPEEDS_OWN_WORD, Target
-from zerokit.resolving.filling import Run
 from zerokit.resolving.settle import resolve_for_trainer
 from zerokit.resolving.trace import resolve
 
@@ -98,7 +97,7 @@ def test_each_is_filled_with_what_the_table_says(target: Target, name: str) -> N
         node = node[key]
     source = FILLED[name].source(target)
     assert source is not None
-    run = Run(Arguments(target, GIVEN[target]), 2, hidden_size=HIDDEN)
+    run = run_with(Arguments(target, GIVEN[target]), 2, model=MODEL)
     wanted = 16 if (name, target) == ("train_batch_size", "accelerate") else source.value(run)
     assert node == wanted
 
@@ -152,7 +151,7 @@ def test_a_warmup_that_the_trainer_takes_for_the_same_is_no_contradiction() -> N
         config = {"train_micro_batch_size_per_gpu": 8, "scheduler": scheduler, "zero_optimization": {}}
         settled = resolve_for_trainer(config, training, default_precision="fp32", world_size=1)
         assert settled.training["warmup_steps"] == training["warmup_steps"]
-        run = Run(Arguments("trainer", settled.training), 1, HIDDEN)
+        run = run_with(Arguments("trainer", settled.training), 1, model=MODEL)
         assert resolve(Document(settled.ds_config, "ds.json"), run).refused == ()
 
 

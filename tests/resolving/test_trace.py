@@ -6,6 +6,7 @@ import copy
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,8 +17,12 @@ from hypothesis import strategies as st
 from tests.examples import examples
 from zerokit.documents import Document, dotted, parse_json
 from zerokit.errors import ConfigError
+from zerokit.hardware.cluster import Cluster
+from zerokit.lint.examples import small_decoder
+from zerokit.models import ModelShape
 from zerokit.resolving.arguments import ACCELERATE_DEFAULTS, TRAINER_DEFAULTS, Arguments
-from zerokit.resolving.trace import Resolution, Run, resolve, resolve_settled
+from zerokit.resolving.run import Run
+from zerokit.resolving.trace import Resolution, resolve, resolve_settled
 
 transformers = pytest.importorskip("transformers")
 deepspeed = pytest.importorskip("deepspeed")
@@ -31,6 +36,14 @@ from transformers.integrations import deepspeed as integration  # noqa: E402
 pytestmark = pytest.mark.torch
 
 HIDDEN = 64
+MODEL = replace(small_decoder(), hidden_size_for_trainer=HIDDEN, hidden_size_for_accelerate=HIDDEN)
+
+
+def run_with(arguments: Arguments, num_gpus: int, model: ModelShape | None = None) -> Run:
+    """The run that brings such arguments."""
+    cluster = Cluster(num_gpus)
+    given, where = arguments.given, arguments.where
+    return Run(target=arguments.target, cluster=cluster, model=model, given=given, where=where)
 
 
 class _HandedOverError(Exception):
@@ -217,7 +230,7 @@ def compare(
     world_size: int,
     target: Callable[[dict[str, Any], Arguments, int], dict[str, Any]],
 ) -> None:
-    run = Run(arguments, world_size, hidden_size=HIDDEN)
+    run = run_with(arguments, world_size, model=MODEL)
     ours = resolve(Document(config, "ds.json"), run)
     try:
         handed = target(config, arguments, world_size)
@@ -267,7 +280,7 @@ def test_it_is_what_accelerate_hands_to_deepspeed(
 @given(CONFIGS, st.sampled_from([1, 2, 4]))
 @MANY
 def test_it_is_what_deepspeed_alone_makes_of_it(config: dict[str, Any], world_size: int) -> None:
-    ours = resolve(Document(config, "ds.json"), Run(Arguments("deepspeed"), world_size))
+    ours = resolve(Document(config, "ds.json"), run_with(Arguments("deepspeed"), world_size))
     try:
         their = parsed(config, world_size)
     except (AssertionError, ValueError, TypeError) as error:
@@ -302,7 +315,7 @@ def test_the_defaults_of_arguments_are_transformers_and_accelerates() -> None:
 def test_infinity_is_what_accelerate_writes() -> None:
     ours = resolve(
         Document({"zero_optimization": {"stage": 2}, "train_micro_batch_size_per_gpu": 1}, "ds.json"),
-        Run(Arguments("accelerate", {"batch_size": 1}), 1),
+        run_with(Arguments("accelerate", {"batch_size": 1}), 1),
     )
     assert ours["steps_per_print"] == math.inf
 
@@ -311,7 +324,7 @@ def resolved(
     config: dict[str, Any], target: Any = "trainer", *, world_size: int = 1, **given: Any
 ) -> Resolution:
     config = {"train_micro_batch_size_per_gpu": 8, "zero_optimization": {"stage": 2}, **config}
-    return resolve(Document(config, "ds.json"), Run(Arguments(target, given), world_size, HIDDEN))
+    return resolve(Document(config, "ds.json"), run_with(Arguments(target, given), world_size, model=MODEL))
 
 
 def lost(resolution: Resolution) -> dict[str, str]:
@@ -378,7 +391,7 @@ def test_each_value_says_where_it_comes_from() -> None:
     arguments = Arguments(
         "trainer", {"per_device_train_batch_size": 4, "max_grad_norm": 0.5}, "recipe:{}".format
     )
-    resolution = resolve(document, Run(arguments, 2, HIDDEN))
+    resolution = resolve(document, run_with(arguments, 2, model=MODEL))
     found = {dotted(value.path): value for value in resolution.values}
     expected = {
         "train_micro_batch_size_per_gpu": (4, "auto", 2),
@@ -408,7 +421,7 @@ def test_what_depends_on_what_is_not_known_stays_open() -> None:
         "zero_optimization": {"stage": 3, "reduce_bucket_size": "auto"},
         "scheduler": scheduler,
     }
-    run = Run(Arguments("trainer", {"warmup_steps": 0.1}), 1)
+    run = run_with(Arguments("trainer", {"warmup_steps": 0.1}), 1)
     resolution = resolve(Document(config, "ds.json"), run)
     unknown = {dotted(value.path) for value in resolution.values if not value.known}
     assert unknown == {
@@ -424,7 +437,7 @@ def test_a_model_whose_hidden_size_accelerate_does_not_find_is_refused() -> None
         "train_micro_batch_size_per_gpu": 1,
         "zero_optimization": {"stage": 2, "reduce_bucket_size": "auto"},
     }
-    run = Run(Arguments("accelerate"), 1, hidden_size=HIDDEN, hidden_size_is_nested=True)
+    run = run_with(Arguments("accelerate"), 1, model=replace(MODEL, hidden_size_for_accelerate=None))
     (reason,) = resolve(Document(config, "ds.json"), run).refused
     assert "finds no hidden size" in reason.message
 
@@ -443,7 +456,9 @@ def test_batch_sizes_that_cannot_be_are_refused(config: dict[str, Any], ranks: i
 def test_a_recipe_settles_what_the_trainer_would_lose() -> None:
     document = Document({"zero_optimization": {"stage": 2}}, "ds.json")
     training = {"max_grad_norm": 0.3, "per_device_train_batch_size": 2}
-    resolution = resolve_settled(document, training, world_size=4, where="recipe.yaml ({})".format)
+    resolution = resolve_settled(
+        document, Run(cluster=Cluster(4), given=training, where="recipe.yaml ({})".format)
+    )
     assert resolution["gradient_clipping"] == 0.3
     assert resolution["train_batch_size"] == 8
     assert resolution["bf16.enabled"] is True
@@ -453,4 +468,6 @@ def test_a_recipe_settles_what_the_trainer_would_lose() -> None:
     assert found["gradient_clipping"].startswith("recipe.yaml (max_grad_norm)")
     assert "launch/train.py" in found["gradient_clipping"]
     with pytest.raises(ConfigError, match=r"max_grad_norm is 0\.3"):
-        resolve_settled(Document({"gradient_clipping": 1.0}, "ds.json"), training, world_size=1)
+        resolve_settled(
+            Document({"gradient_clipping": 1.0}, "ds.json"), Run(cluster=Cluster(1), given=training)
+        )

@@ -9,17 +9,19 @@ from typing import Any
 
 import pytest
 
+from tests.writing.deciding import decide, written
 from zerokit.config import load_ds_config
 from zerokit.documents import Document
-from zerokit.errors import ConfigError
+from zerokit.errors import ConfigError, ZerokitError
+from zerokit.hardware.cluster import Cluster
 from zerokit.lint import check_config
 from zerokit.models import ModelShape, load_model_shape
-from zerokit.resolving.arguments import Arguments
 from zerokit.resolving.auto import TARGETS, Target, autos
-from zerokit.resolving.trace import Run, resolve
+from zerokit.resolving.run import Run
+from zerokit.resolving.trace import resolve
 from zerokit.units import GIB
 from zerokit.writing.accelerate_launch import accelerate_yaml
-from zerokit.writing.build import build, build_ds_config
+from zerokit.writing.build import build
 from zerokit.writing.hyperparameters import LEFT_OUT
 from zerokit.writing.request import OPTIMIZERS, SCHEDULERS, Decisions
 from zerokit.writing.sizing import BANDWIDTH_FLOOR, LARGEST_BUCKET
@@ -60,7 +62,7 @@ def combinations(target: Target) -> Iterator[Decisions]:
             options["nvme_path"] = "/nvme"
         if target == "deepspeed" and scheduler:
             options["total_steps"] = 1000
-        yield Decisions(zero_stage=stage, target=target, **options)
+        yield decide(zero_stage=stage, target=target, **options)
 
 
 def run_features() -> Iterator[Decisions]:
@@ -76,7 +78,7 @@ def run_features() -> Iterator[Decisions]:
     ):
         options: Any = {"zero_plus_plus": plus, "inference": inference}
         for offload in ({}, {"offload_param": "nvme", "nvme_path": "/nvme"}):
-            yield Decisions(
+            yield decide(
                 **{"zero_stage": stage, "target": target, "num_gpus": num_gpus, "model": model},
                 **{"gpu_memory_bytes": memory, **options, **offload},
             )
@@ -92,13 +94,15 @@ def check(decisions: Decisions) -> bool:
         return False
     config = built.config
     assert load_ds_config(config.dump()) == config
-    num_gpus = decisions.num_gpus or 16
+    num_gpus = decisions.run.cluster.num_gpus or 16
     report = check_config(
         config,
-        target=decisions.target,
-        num_gpus=num_gpus,
-        model=decisions.model,
-        gpu_memory_bytes=decisions.gpu_memory_bytes,
+        Run.of(
+            target=decisions.target,
+            num_gpus=num_gpus,
+            model=decisions.run.model,
+            gpu_memory_bytes=decisions.run.cluster.gpu_memory_bytes,
+        ),
     )
     assert [finding for finding in report.findings if finding.severity == "error"] == [], decisions
     arguments = {"trainer": {"max_steps": 1000}, "accelerate": {"batch_size": 2, "total_num_steps": 1000}}
@@ -106,7 +110,7 @@ def check(decisions: Decisions) -> bool:
         # What the decisions say must be said to the Trainer, too.
         arguments["trainer"] |= {"bf16": decisions.precision == "bf16", "fp16": decisions.precision == "fp16"}
     given = arguments.get(decisions.target, {})
-    run = Run(Arguments(decisions.target, given), num_gpus, hidden_size=64)
+    run = Run(target=decisions.target, cluster=Cluster(num_gpus), model=llama(64, 1, 64), given=given)
     resolution = resolve(Document(config.dump(), "ds.json"), run)
     assert resolution.refused == (), decisions
     assert parsed(resolution.config, num_gpus).zero_config.stage == decisions.zero_stage
@@ -126,7 +130,7 @@ def test_the_same_for_zero_plus_plus_inference_and_models() -> None:
 
 
 def test_the_trainers_arguments_apply() -> None:
-    assert build_ds_config(zero_stage=2, precision=None).dump() == {
+    assert written(zero_stage=2, precision=None).dump() == {
         "train_micro_batch_size_per_gpu": "auto",
         "gradient_accumulation_steps": "auto",
         "gradient_clipping": "auto",
@@ -138,12 +142,12 @@ def test_the_trainers_arguments_apply() -> None:
 
 def test_stage_3_saves_whole_weights() -> None:
     for target in TARGETS:
-        config = build_ds_config(zero_stage=3, target=target)
+        config = written(zero_stage=3, target=target)
         assert config.zero_optimization.stage3_gather_16bit_weights_on_model_save is True
 
 
 def test_deepspeed_alone_gets_numbers_and_an_optimizer() -> None:
-    data = build_ds_config(zero_stage=2, micro_batch_size=4, target="deepspeed").dump()
+    data = written(zero_stage=2, micro_batch_size=4, target="deepspeed").dump()
     assert list(autos(data)) == []
     assert data["train_micro_batch_size_per_gpu"] == 4
     assert data["gradient_accumulation_steps"] == 1
@@ -152,12 +156,12 @@ def test_deepspeed_alone_gets_numbers_and_an_optimizer() -> None:
 
 @pytest.mark.parametrize("target", ["trainer", "accelerate"])
 def test_optimizer_and_schedule_are_left_to_the_script(target: Target) -> None:
-    assert not {"optimizer", "scheduler"} & set(build_ds_config(zero_stage=2, target=target).dump())
+    assert not {"optimizer", "scheduler"} & set(written(zero_stage=2, target=target).dump())
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_a_chosen_precision_stands_alone(precision: Any) -> None:
-    data = build_ds_config(zero_stage=2, precision=precision).dump()
+    data = written(zero_stage=2, precision=precision).dump()
     assert data[precision] == {"enabled": True}
     assert not {"bf16", "fp16"} - {precision} & set(data)
 
@@ -198,19 +202,19 @@ def _values(data: dict[str, Any]) -> Iterator[Any]:
     ],
 )
 def test_what_the_trainer_compares_is_left_to_it(optimizer: Any, filled: set[str]) -> None:
-    params = build_ds_config(zero_stage=2, optimizer=optimizer).dump()["optimizer"]["params"]
+    params = written(zero_stage=2, optimizer=optimizer).dump()["optimizer"]["params"]
     assert {name for name, value in params.items() if value == "auto"} == filled
 
 
 def test_adam_is_adam_and_not_adamw() -> None:
     for name, mode in (("Adam", False), ("AdamW", None)):
-        params = build_ds_config(zero_stage=2, optimizer=name).dump()["optimizer"]["params"]
+        params = written(zero_stage=2, optimizer=name).dump()["optimizer"]["params"]
         assert params.get("adam_w_mode") is mode
 
 
 def test_a_schedule_that_sets_rates_does_not_undo_muons_own() -> None:
     for scheduler, own in ((None, True), ("WarmupCosineLR", True), ("WarmupLR", False), ("OneCycle", False)):
-        data = build_ds_config(
+        data = written(
             zero_stage=2, target="deepspeed", optimizer="Muon", scheduler=scheduler, **_total(scheduler)
         ).dump()
         assert ("muon_lr" in data["optimizer"]["params"]) is own
@@ -221,7 +225,7 @@ def _total(scheduler: str | None) -> dict[str, Any]:
 
 
 def test_the_learning_rate_is_the_schedules_too() -> None:
-    data = build_ds_config(
+    data = written(
         zero_stage=1, target="deepspeed", scheduler="WarmupDecayLR", learning_rate=3e-4, total_steps=500
     ).dump()
     assert data["optimizer"]["params"]["lr"] == 3e-4
@@ -235,7 +239,7 @@ def test_the_learning_rate_is_the_schedules_too() -> None:
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_a_large_model_has_the_trainers_sizes(stage: int) -> None:
-    zero = build_ds_config(zero_stage=stage, model=llama(8192, 80)).dump()["zero_optimization"]
+    zero = written(zero_stage=stage, model=llama(8192, 80)).dump()["zero_optimization"]
     assert zero["reduce_bucket_size"] == 8192**2
     if stage == 3:
         assert zero["stage3_prefetch_bucket_size"] == int(0.9 * 8192**2)
@@ -244,7 +248,7 @@ def test_a_large_model_has_the_trainers_sizes(stage: int) -> None:
 
 def test_buckets_keep_within_their_bounds() -> None:
     def bucket(model: ModelShape, **options: Any) -> int:
-        zero = build_ds_config(zero_stage=2, model=model, **options).dump()["zero_optimization"]
+        zero = written(zero_stage=2, model=model, **options).dump()["zero_optimization"]
         assert isinstance(zero["reduce_bucket_size"], int)
         return zero["reduce_bucket_size"]
 
@@ -260,14 +264,14 @@ def test_buffers_for_nvme_hold_a_share_of_the_largest_parameter() -> None:
     largest = 128256 * 4096
     options: Any = {"zero_stage": 3, "offload_param": "nvme", "nvme_path": "/nvme", "model": model}
     for num_gpus, size in ((None, largest), (8, largest // 8), (7, -(-largest // 7))):
-        param = build_ds_config(**options, num_gpus=num_gpus).dump()["zero_optimization"]["offload_param"]
+        param = written(**options, num_gpus=num_gpus).dump()["zero_optimization"]["offload_param"]
         assert param["buffer_size"] == size
         assert param["buffer_count"] == 12
 
 
 def test_what_one_update_needs_is_bounded_for_a_large_share() -> None:
     def sub_group(**options: Any) -> Any:
-        zero = build_ds_config(zero_stage=3, model=llama(), **options).zero_optimization
+        zero = written(zero_stage=3, model=llama(), **options).zero_optimization
         return zero.sub_group_size if "sub_group_size" in zero.model_fields_set else None
 
     assert sub_group(num_gpus=8) == 100_000_000
@@ -278,11 +282,11 @@ def test_what_one_update_needs_is_bounded_for_a_large_share() -> None:
 
 def test_zero_plus_plus_groups_the_gpus_of_a_node() -> None:
     for options, size in (({}, 8), ({"gpus_per_node": 4}, 4), ({"hpz_size": 2}, 2)):
-        zero = build_ds_config(zero_stage=3, zero_plus_plus=True, num_gpus=16, **options).zero_optimization
+        zero = written(zero_stage=3, zero_plus_plus=True, num_gpus=16, **options).zero_optimization
         assert zero.zero_hpz_partition_size == size
         assert zero.zero_quantized_weights
         assert zero.zero_quantized_gradients
-    alone = build_ds_config(zero_stage=3, hpz_size=4).zero_optimization
+    alone = written(zero_stage=3, hpz_size=4).zero_optimization
     assert (alone.zero_hpz_partition_size, alone.zero_quantized_weights) == (4, False)
 
 
@@ -298,7 +302,6 @@ def test_zero_plus_plus_groups_the_gpus_of_a_node() -> None:
         ({"zero_stage": 3, "offload_param": "disk"}, "no offload device 'disk'"),
         ({"zero_stage": 3, "micro_batch_size": 0}, "at least 1"),
         ({"zero_stage": 3, "gradient_clipping": -1}, "at least 0"),
-        ({"zero_stage": 3, "gpu_memory_bytes": 80}, "80 bytes are no GPU's memory"),
         ({"zero_stage": 3, "optimizer": "AdamW", "learning_rate": float("nan")}, "finite"),
         ({"zero_stage": 3, "optimizer": "AdamW", "learning_rate": 0}, "more than 0"),
         ({"zero_stage": 3, "precision": "int8"}, "no precision"),
@@ -325,20 +328,20 @@ def test_zero_plus_plus_groups_the_gpus_of_a_node() -> None:
 )
 def test_decisions_that_do_not_go_together_are_refused(decisions: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
-        build_ds_config(**decisions)
+        written(**decisions)
     assert caught.value.hint
 
 
 def test_activation_checkpointing_is_for_scripts_that_call_it() -> None:
-    data = build_ds_config(zero_stage=2, target="deepspeed", activation_checkpointing="cpu").dump()
+    data = written(zero_stage=2, target="deepspeed", activation_checkpointing="cpu").dump()
     assert data["activation_checkpointing"] == {"cpu_checkpointing": True}
 
 
 LAUNCHES = [
-    (Decisions(zero_stage=3, num_gpus=8), 1, 8),
-    (Decisions(zero_stage=2, target="accelerate", num_gpus=16, precision=None), 2, 16),
-    (Decisions(zero_stage=2, target="accelerate"), 1, -1),
-    (Decisions(zero_stage=1, num_gpus=6, gpus_per_node=2), 3, 6),
+    (decide(zero_stage=3, num_gpus=8), 1, 8),
+    (decide(zero_stage=2, target="accelerate", num_gpus=16, precision=None), 2, 16),
+    (decide(zero_stage=2, target="accelerate"), 1, -1),
+    (decide(zero_stage=1, num_gpus=6, gpus_per_node=2), 3, 6),
 ]
 
 
@@ -379,7 +382,7 @@ def test_accelerate_reads_the_launch_config(
 
 
 def test_a_launch_config_is_for_whole_nodes_and_for_accelerate() -> None:
-    with pytest.raises(ConfigError, match="do not fill nodes of 8"):
-        accelerate_yaml(Decisions(zero_stage=2, num_gpus=12), "ds.json")
+    with pytest.raises(ZerokitError, match="do not fill nodes of 8"):
+        accelerate_yaml(decide(zero_stage=2, num_gpus=12), "ds.json")
     with pytest.raises(ConfigError, match="DeepSpeed alone"):
-        accelerate_yaml(Decisions(zero_stage=2, target="deepspeed"), "ds.json")
+        accelerate_yaml(decide(zero_stage=2, target="deepspeed"), "ds.json")

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zerokit.documents import Document
-    from zerokit.hardware.gpus import Gpu
     from zerokit.lint.outputs import CheckedFile
     from zerokit.lint.rule import Rule
     from zerokit.lint.run import Report
     from zerokit.lint.selection import Selection
+    from zerokit.resolving.run import Run
 
 Files = Annotated[
     list[Path],
@@ -35,9 +35,7 @@ Target = Annotated[
     typer.Option(help='Who hands the config to DeepSpeed, and so fills "auto".', show_default="any of them"),
 ]
 NumGpus = Annotated[int | None, typer.Option(min=1, help="GPUs of the run: its world size.")]
-GpusPerNode = Annotated[
-    int | None, typer.Option(min=1, help="GPUs of one node.", show_default="8, or --num-gpus if that is less")
-]
+GpusPerNode = Annotated[int, typer.Option(min=1, help="GPUs of one node.")]
 Model = Annotated[
     str | None, typer.Option(metavar="MODEL", help="Hub id, folder, config.json or a well-known name.")
 ]
@@ -66,7 +64,7 @@ def check(
     files: Files,
     target: Target = None,
     num_gpus: NumGpus = None,
-    gpus_per_node: GpusPerNode = None,
+    gpus_per_node: GpusPerNode = 8,
     model: Model = None,
     recipe: RecipeFile = None,
     gpu: GpuName = None,
@@ -81,15 +79,21 @@ def check(
     dry_run: DryRun = False,
 ) -> None:
     """Name every mistake in ds_config files. Exits with 1 if there are errors."""
+    from zerokit.hardware.cluster import Cluster
     from zerokit.lint.files import files_in
     from zerokit.lint.selection import Selection
+    from zerokit.resolving.run import Run
 
     if dry_run and not fix:
         raise ZerokitError("there is nothing to try", where="--dry-run", hint="Add --fix")
-    run = _run_facts(target, num_gpus, gpus_per_node, chosen_gpu(gpu, gpu_memory), host_memory)
-    run |= _read_facts(model, recipe, deepspeed_version)
-    if recipe is not None and target is None:
-        run["target"] = "trainer"
+    card = chosen_gpu(gpu, gpu_memory)
+    note_caveat(card)
+    host_bytes = None if host_memory is None else memory_size(host_memory, "--host-memory")
+    run = Run(
+        target=target or ("trainer" if recipe is not None else None),
+        cluster=Cluster(num_gpus, gpus_per_node, card, host_bytes),
+        **_read_facts(model, recipe, deepspeed_version),
+    )
     checker = _Checker(run, Selection(only or (), disable or (), severity), fix, dry_run)
     checked = [checker.check(file) for file in files_in(files)]
     narrowed = bool(only or disable or severity != "info")
@@ -97,29 +101,8 @@ def check(
     _exit(checked, checker)
 
 
-def _run_facts(
-    target: str | None,
-    num_gpus: int | None,
-    gpus_per_node: int | None,
-    gpu: Gpu | None,
-    host_memory: str | None,
-) -> dict[str, Any]:
-    """What the options say of the run, by the names of :class:`zerokit.lint.Subject`."""
-    facts: dict[str, Any] = {"target": target, "num_gpus": num_gpus}
-    if gpus_per_node is not None or num_gpus is not None:
-        facts["gpus_per_node"] = gpus_per_node if gpus_per_node is not None else min(8, num_gpus or 8)
-    note_caveat(gpu)
-    if gpu is not None:
-        facts["gpu_memory_bytes"] = gpu.memory_bytes
-    if host_memory is not None:
-        size = facts["host_memory_bytes"] = memory_size(host_memory, "--host-memory")
-        if size < 2**20:
-            raise ZerokitError(f"'{host_memory}' is less than a MiB", where="--host-memory")
-    return facts
-
-
 def _read_facts(model: str | None, recipe: Path | None, deepspeed_version: str | None) -> dict[str, Any]:
-    """The same for options that name something to be looked up; imported only when they are given."""
+    """What the options name that must be looked up; imported only when they are given."""
     facts: dict[str, Any] = {}
     if model is not None:
         from zerokit.models import load_model_shape
@@ -139,7 +122,7 @@ def _read_facts(model: str | None, recipe: Path | None, deepspeed_version: str |
 class _Checker:
     """Reads, mends and checks one file after the other."""
 
-    def __init__(self, run: dict[str, Any], selection: Selection, fix: bool, dry_run: bool) -> None:
+    def __init__(self, run: Run, selection: Selection, fix: bool, dry_run: bool) -> None:
         self.run = run
         self.selection = selection
         self.fix = fix
@@ -194,7 +177,7 @@ class _Checker:
                 f"zerokit: {type(error).__name__}: {error}"
             )
 
-        return self.selection.of(check_file(document, on_bug=on_bug, **self.run))
+        return self.selection.of(check_file(document, self.run, on_bug=on_bug))
 
 
 def _print(

@@ -55,6 +55,8 @@ def config(
 
     Without --model it holds for any model, and without --num-gpus for any number of GPUs.
     """
+    from zerokit.hardware.cluster import Cluster
+    from zerokit.resolving.run import Run
     from zerokit.writing.build import build
     from zerokit.writing.presets import with_preset
     from zerokit.writing.request import Decisions
@@ -80,13 +82,10 @@ def config(
         "hpz_size": hpz_size,
         "inference": inference,
         "activation_checkpointing": activation_checkpointing,
-        "num_gpus": num_gpus,
-        "gpus_per_node": gpus_per_node,
-        "model": _shape(model),
-        "gpu_memory_bytes": None if card is None else card.memory_bytes,
     }
+    run = Run(target=target, cluster=Cluster(num_gpus, gpus_per_node, card), model=_shape(model))
     decisions = Decisions(
-        target=target, precision=None if precision == "auto" else precision, **with_preset(preset, given)
+        run=run, precision=None if precision == "auto" else precision, **with_preset(preset, given)
     )
     built = build(decisions)
     if accelerate_yaml is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from zerokit.cli import estimate_options as options
-from zerokit.cli.gpu_options import chosen_gpu, gpu_of_size, note_caveat
+from zerokit.cli.gpu_options import chosen_gpu, memory_size, note_caveat
 from zerokit.cli.output import print_json, to_json
 from zerokit.errors import ConfigError, ZerokitError
 from zerokit.files import check_writable, write_file
@@ -54,14 +54,14 @@ def estimate(
     Sizes may be lists, such as --zero-stage 0,1,2,3: then there is one line for each combination.
     """
     from zerokit.estimation import Question
+    from zerokit.hardware.cluster import Cluster
 
     _check_files(plot, output)
     axes = _axes(zero_stage, num_gpus, micro_batch_size, seq_len)
     memory = _gpu_memory(gpu, gpu_memory, fit)
     question = Question(
         model=_model(model, seq_len),
-        num_gpus=axes.num_gpus[0],
-        gpus_per_node=gpus_per_node,
+        cluster=Cluster(axes.num_gpus[0], gpus_per_node),
         ds_config=ds_config,
         target=target,
         offload_optimizer=offload_optimizer,
@@ -202,7 +202,7 @@ def _gpu_memory(gpu: str | None, gpu_memory: str | None, fit: str | None) -> int
         raise ConfigError("more than one says how much memory there is", where=both, hint="Give one of them")
     note_caveat(card)
     if fit is not None:
-        return gpu_of_size(fit, "--fit").memory_bytes
+        return memory_size(fit, "--fit")
     return None if card is None else card.memory_bytes
 
 

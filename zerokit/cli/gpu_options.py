@@ -41,25 +41,9 @@ def chosen_gpu(gpu: str | None, gpu_memory: str | None) -> Gpu | None:
     Raises:
         ZerokitError: there is no such card, or the size is that of none.
     """
-    from zerokit.hardware.gpus import find_gpu
+    from zerokit.hardware.gpus import some_gpu
 
-    card = None if gpu is None else find_gpu(gpu)
-    return card if gpu_memory is None else gpu_of_size(gpu_memory, "--gpu-memory", card)
-
-
-def gpu_of_size(text: str, option: str, card: Gpu | None = None) -> Gpu:
-    """A card with the memory that an option says.
-
-    Raises:
-        ZerokitError: not a size, or that of no card.
-    """
-    from zerokit.hardware.gpus import unnamed_gpu
-
-    size = memory_size(text, option)
-    try:
-        return unnamed_gpu(size) if card is None else card.with_memory(size)
-    except ZerokitError as error:
-        raise ZerokitError(error.message, where=option, hint=error.hint) from None
+    return some_gpu(gpu, None if gpu_memory is None else memory_size(gpu_memory, "--gpu-memory"))
 
 
 def note_caveat(gpu: Gpu | None) -> None:
@@ -74,14 +58,17 @@ def memory_size(text: str, option: str) -> int:
     """The bytes that an option says.
 
     Raises:
-        ZerokitError: not a size.
+        ZerokitError: not a size, or less than any memory.
     """
-    from zerokit.units import parse_bytes
+    from zerokit.units import MIB, parse_bytes
 
     try:
-        return parse_bytes(text)
+        size = parse_bytes(text)
     except ZerokitError as error:
         raise ZerokitError(error.message, where=option, hint=error.hint) from None
+    if size < MIB:
+        raise ZerokitError(f"'{text}' is less than a MiB", where=option, hint="Write it like 80GiB")
+    return size
 
 
 def _complete(begun: str) -> list[str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -53,19 +55,22 @@ def resolve(
 
     Below it stands what is silently lost, and what the run will refuse; then it exits with 1.
     """
+    from zerokit.hardware.cluster import Cluster
     from zerokit.lint.refusals import with_refusals
+    from zerokit.resolving.run import Run
+    from zerokit.resolving.trace import resolve, resolve_settled
 
     loaded, document = _read(file, recipe, target)
     arguments = _parse_arguments(argument or [], target, loaded is not None)
-    shape = _shape(model, loaded)
-    resolution = with_refusals(
-        _resolve(document, loaded, target, arguments, num_gpus, shape),
-        document,
-        target=target,
-        num_gpus=num_gpus,
-        model=shape,
-        recipe=loaded.recipe if loaded else None,
-    )
+    run = Run(target=target, cluster=Cluster(num_gpus), model=_shape(model, loaded))
+    if loaded is None:
+        run = replace(run, given=arguments, where="--argument {}".format)
+        resolution = resolve(document, run)
+    else:
+        settings = loaded.recipe.training
+        run = replace(run, given=settings, where=partial(loaded.where, "training"), recipe=loaded.recipe)
+        resolution = resolve_settled(document, run)
+    resolution = with_refusals(resolution, document, run)
     if output_format == "json":
         print_json(_as_data(document.name, target, num_gpus, resolution, show_all))
     else:
@@ -150,31 +155,6 @@ def _shape(model: str | None, loaded: LoadedRecipe | None) -> ModelShape | None:
         return load_model_shape(source, allow_network=False, allow_torch=False) if source else None
     except ModelError:
         return None
-
-
-def _resolve(
-    document: Document,
-    loaded: LoadedRecipe | None,
-    target: Literal["trainer", "accelerate", "deepspeed"],
-    given: dict[str, Any],
-    num_gpus: int,
-    shape: ModelShape | None,
-) -> Resolution:
-    from zerokit.resolving.arguments import Arguments
-    from zerokit.resolving.trace import Run, resolve, resolve_settled
-
-    hidden = shape.hidden_size_for_trainer if shape else None
-    if loaded is not None:
-        return resolve_settled(
-            document,
-            loaded.recipe.training,
-            where=lambda name: loaded.where("training", name),
-            world_size=num_gpus,
-            hidden_size=hidden,
-        )
-    nested = shape is not None and shape.hidden_size_for_accelerate is None
-    arguments = Arguments(target, given, "--argument {}".format)
-    return resolve(document, Run(arguments, num_gpus, hidden, nested))
 
 
 def _as_data(name: str, target: str, num_gpus: int, resolution: Resolution, show_all: bool) -> dict[str, Any]:

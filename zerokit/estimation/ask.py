@@ -9,6 +9,7 @@ from typing import Any
 from zerokit.config import DeepSpeedConfig
 from zerokit.errors import ZerokitError
 from zerokit.estimation.request import Question, Runs
+from zerokit.hardware.cluster import Cluster
 from zerokit.memory import Attention, Estimate, Generation, Lora, OptimizerKind
 from zerokit.memory import estimate as estimate_run
 from zerokit.models import ModelShape, load_model_shape
@@ -80,8 +81,7 @@ def estimate(
     """
     question = Question(
         model=as_model(model),
-        num_gpus=num_gpus,
-        gpus_per_node=gpus_per_node,
+        cluster=Cluster(num_gpus, gpus_per_node),
         ds_config=ds_config,
         zero_stage=zero_stage,
         offload_optimizer=offload_optimizer,

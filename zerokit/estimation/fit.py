@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from zerokit.errors import ConfigError
 from zerokit.estimation.request import Question, Runs
@@ -55,7 +55,7 @@ def find_limits(question: Question, gpu_memory_bytes: int, runs: Runs | None = N
     runs = runs or Runs()
 
     def fits(**sizes: int) -> bool:
-        answer = estimate(runs.training_run(replace(question, **sizes)))  # type: ignore[arg-type]
+        answer = estimate(runs.training_run(question.with_sizes(**sizes)))
         return verdict(answer, gpu_memory_bytes).verdict == "fits"
 
     counted = isinstance(question.model, ModelShape)
@@ -103,7 +103,7 @@ def _fewest(question: Question, fits: Callable[..., bool]) -> int | None:
         except ConfigError:
             return False  # a batch or a sharding that does not divide among so many
 
-    per_node = question.gpus_per_node
+    per_node = question.cluster.gpus_per_node
     for num_gpus in range(1, per_node + 1):
         if possible(num_gpus):
             return num_gpus

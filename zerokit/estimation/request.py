@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from zerokit.config import DeepSpeedConfig, load_ds_config
 from zerokit.documents import Document, read_document
 from zerokit.errors import ConfigError
+from zerokit.hardware.cluster import Cluster
 from zerokit.memory import Attention, Generation, Lora, OptimizerKind, TrainingRun
 from zerokit.models import ModelShape
-from zerokit.resolving.arguments import Arguments
 from zerokit.resolving.auto import Target
-from zerokit.resolving.trace import Resolution, Run, resolve, resolve_settled
+from zerokit.resolving.run import Run
+from zerokit.resolving.trace import Resolution, resolve, resolve_settled
 from zerokit.writing.build import OffloadDevice, Precision, build_ds_config
 
 _MICRO = "train_micro_batch_size_per_gpu"
@@ -33,8 +34,7 @@ class Question:
 
     model: ModelShape | int
     """A shape, or a bare number of parameters."""
-    num_gpus: int
-    gpus_per_node: int = 8
+    cluster: Cluster
     ds_config: str | Path | Mapping[str, Any] | DeepSpeedConfig | None = None
     """None: what `zerokit config` writes for the four settings that follow."""
     zero_stage: int | None = None
@@ -61,6 +61,18 @@ class Question:
     generation: Generation | None = None
     loads_full_copy_per_rank: bool | None = None
 
+    def with_sizes(self, **sizes: int) -> Question:
+        """The same with other sizes, by their names in :class:`zerokit.estimation.Axes`."""
+        changed: dict[str, Any] = dict(sizes)
+        if "num_gpus" in sizes:
+            changed["cluster"] = replace(self.cluster, num_gpus=changed.pop("num_gpus"))
+        return replace(self, **changed)
+
+    def run(self, given: Mapping[str, Any] | None = None) -> Run:
+        """As resolving knows it, with the arguments that are `given` to the target."""
+        shape = None if isinstance(self.model, int) else self.model
+        return Run(target=self.target, cluster=self.cluster, model=shape, given=given or {})
+
 
 @dataclass
 class Runs:
@@ -76,7 +88,7 @@ class Runs:
             ZerokitError: a size that cannot be, settings that do not go together, a ds_config with errors, or
                 more than one place that says how ZeRO works.
         """
-        _check_nodes(question)
+        question.cluster.check_nodes()
         document = self._document(question)
         resolution = _resolve(document, question)
         if resolution.refused:
@@ -91,8 +103,7 @@ class Runs:
         return TrainingRun(
             model=question.model,
             ds_config=config,
-            world_size=question.num_gpus,
-            gpus_per_node=question.gpus_per_node,
+            cluster=question.cluster,
             micro_batch_size=_size(sizes[_MICRO].value, "micro_batch_size"),
             seq_len=question.seq_len if counted else None,
             gradient_accumulation_steps=_size(sizes[_STEPS].value, "gradient_accumulation_steps"),
@@ -128,27 +139,14 @@ class Runs:
         """Raises ConfigError with the first finding of severity error."""
         from zerokit.lint import check_document
 
-        given = (question.num_gpus, question.micro_batch_size, question.gradient_accumulation_steps)
+        given = (question.cluster, question.micro_batch_size, question.gradient_accumulation_steps)
         if given in self._checked:
             return
-        options: dict[str, Any] = {"target": question.target, "num_gpus": question.num_gpus}
-        for finding in check_document(document, **options).findings:
+        run = Run(target=question.target, cluster=question.cluster)
+        for finding in check_document(document, run).findings:
             if finding.severity == "error":
                 raise ConfigError(finding.message, where=document.where(finding.path), hint=finding.hint)
         self._checked.add(given)
-
-
-def _check_nodes(question: Question) -> None:
-    num_gpus, per_node = question.num_gpus, question.gpus_per_node
-    for option, size in (("--num-gpus", num_gpus), ("--gpus-per-node", per_node)):
-        if size < 1:
-            raise ConfigError(f"{size} is no number of GPUs", where=option, hint="Give 1 or more")
-    if num_gpus > per_node and num_gpus % per_node:
-        raise ConfigError(
-            f"{num_gpus} GPUs do not fill nodes of {per_node}",
-            where="--num-gpus",
-            hint="Say with --gpus-per-node how many each node has",
-        )
 
 
 def _read(source: str | Path | Mapping[str, Any] | DeepSpeedConfig) -> Document:
@@ -173,17 +171,15 @@ def _written(question: Question) -> Document:
     nvme = "nvme" in (question.offload_optimizer, question.offload_param)
     config = build_ds_config(
         zero_stage=question.zero_stage,
-        target=question.target,
+        run=Run(target=question.target, cluster=question.cluster),
         precision=question.precision or "bf16",
         offload_optimizer=question.offload_optimizer,
         offload_param=question.offload_param,
         nvme_path=_SOME_FOLDER if nvme else None,
-        num_gpus=question.num_gpus,
-        gpus_per_node=question.gpus_per_node,
         micro_batch_size=question.micro_batch_size or 1,
         gradient_accumulation_steps=question.gradient_accumulation_steps or 1,
     ).dump()
-    if _hidden_size(question) is None:
+    if question.run().hidden_size is None:
         zero = config["zero_optimization"]
         config["zero_optimization"] = {key: value for key, value in zero.items() if value != "auto"}
     return Document(config, "ds_config")
@@ -204,22 +200,13 @@ def _with_sizes(document: Document, question: Question) -> Document:
     return Document(data, document.name, document.positions)
 
 
-def _hidden_size(question: Question) -> int | None:
-    if isinstance(question.model, int):
-        return None
-    if question.target == "accelerate":
-        return question.model.hidden_size_for_accelerate
-    return question.model.hidden_size_for_trainer
-
-
 def _resolve(document: Document, question: Question) -> Resolution:
     if question.target == "trainer":
         training: dict[str, Any] = {}
         if question.precision is not None:
             training = {name: name == question.precision for name in ("bf16", "fp16")}
-        return resolve_settled(
-            document, training, world_size=question.num_gpus, hidden_size=_hidden_size(question)
-        )
+        run = replace(question.run(training), where=lambda name: "--precision")
+        return resolve_settled(document, run)
     given: dict[str, Any] = {}
     if question.target == "accelerate":
         precision = question.precision or _precision_in(document.data) or "bf16"
@@ -230,9 +217,7 @@ def _resolve(document: Document, question: Question) -> Resolution:
         ):
             if size is not None:
                 given[name] = size
-    nested = isinstance(question.model, ModelShape) and _hidden_size(question) is None
-    run = Run(Arguments(question.target, given), question.num_gpus, _hidden_size(question), nested)
-    return resolve(document, run)
+    return resolve(document, question.run(given))
 
 
 def _precision_in(data: Mapping[str, Any]) -> Precision | None:

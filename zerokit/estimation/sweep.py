@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from itertools import product
 
 from zerokit.estimation.request import Question, Runs
@@ -29,7 +29,7 @@ class Axes:
         given = {field.name: getattr(self, field.name) for field in fields(self)}
         given = {name: values for name, values in given.items() if values}
         for values in product(*given.values()):
-            yield replace(question, **dict(zip(given, values, strict=True)))
+            yield question.with_sizes(**dict(zip(given, values, strict=True)))
 
 
 def sweep(question: Question, axes: Axes, runs: Runs | None = None) -> list[Estimate]:

@@ -66,8 +66,8 @@ def heading(answer: Estimate, without: tuple[str, ...] = ()) -> str:
     if trained != answer.num_parameters:
         model += f", Φₜ = {trained:,} trained"
     gpus = "" if "num_gpus" in without else f" on {quantity(run.world_size, 'GPU')}"
-    if run.world_size > run.gpus_per_node:
-        gpus += f", {run.gpus_per_node} per node"
+    if run.world_size > run.cluster.gpus_per_node:
+        gpus += f", {run.cluster.gpus_per_node} per node"
     words = [] if "zero_stage" in without else [f"ZeRO-{run.zero_stage}"]
     words += [settings.precision, settings.optimizer.name]
     for what, device in (("optimizer", settings.offload_optimizer), ("parameters", settings.offload_param)):
@@ -115,7 +115,7 @@ def _memory(answer: Estimate) -> Part:
 
 
 def _ranks(answer: Estimate) -> str:
-    return quantity(min(answer.run.world_size, answer.run.gpus_per_node), "rank")
+    return quantity(answer.run.cluster.local_ranks, "rank")
 
 
 def _phases(answer: Estimate) -> Part:

@@ -71,14 +71,14 @@ class Gpu:
     l2_mib: int | None = None
     bandwidth_gb_s: float | None = None
     """Of its memory, 10^9 bytes per second."""
-    tflops: Mapping[str, float] = field(default_factory=dict)
+    tflops: Mapping[str, float] = field(default_factory=dict, hash=False)
     """Dense matrix products by dtype, accumulated in fp32 where training does; fp32: without tensor cores."""
     link: Link | None = None
     host_link: Link | None = None
     node: Node | None = None
     price: Price | None = None
     note: str | None = None
-    sources: Mapping[str, str] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Figure -> key of :func:`sources`."""
 
     @property
@@ -114,9 +114,16 @@ class Gpu:
         return replace(self, memory_mib=num_bytes / MIB, sources=kept)
 
 
-def unnamed_gpu(memory_bytes: int) -> Gpu:
-    """A card of which only the memory is known."""
-    return Gpu(name=f"a GPU with {format_bytes(memory_bytes)}").with_memory(memory_bytes)
+def some_gpu(name: str | None, memory_bytes: int | None) -> Gpu | None:
+    """The card of that name, one of which only the memory is known, or the card with another memory.
+
+    Raises:
+        ZerokitError: there is no such card, or the memory is that of none.
+    """
+    card = None if name is None else find_gpu(name)
+    if memory_bytes is None:
+        return card
+    return (card or Gpu(name=f"a GPU with {format_bytes(memory_bytes)}")).with_memory(memory_bytes)
 
 
 def gpus() -> tuple[Gpu, ...]:

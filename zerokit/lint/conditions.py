@@ -98,7 +98,7 @@ def recipe_trains_with(argument: str) -> Condition:
 
 
 def _training(subject: Subject, name: str) -> Any:
-    return None if subject.recipe is None else subject.recipe.training.get(name)
+    return None if subject.run.recipe is None else subject.run.recipe.training.get(name)
 
 
 def optimizer(name: str) -> Condition:
@@ -120,9 +120,11 @@ def _fused_adam(subject: Subject) -> bool:
 
 
 def _more_than_an_int_counts(subject: Subject) -> bool:
-    ranks = 1 if subject.stage == 0 else subject.num_gpus
+    ranks = 1 if subject.stage == 0 else subject.cluster.num_gpus
     return (
-        subject.model is not None and ranks is not None and subject.model.num_parameters // ranks > 2**31 - 1
+        subject.run.model is not None
+        and ranks is not None
+        and subject.run.model.num_parameters // ranks > 2**31 - 1
     )
 
 
@@ -139,7 +141,9 @@ def _has_lists(subject: Subject) -> bool:
 BF16 = Condition("bf16", on("bf16.enabled").holds)
 FP16 = Condition("fp16", on("fp16.enabled").holds)
 SEVERAL_GPUS = Condition(
-    "more than one GPU", lambda subject: subject.num_gpus is None or subject.num_gpus > 1, counts_gpus=True
+    "more than one GPU",
+    lambda subject: subject.cluster.num_gpus is None or subject.cluster.num_gpus > 1,
+    counts_gpus=True,
 )
 OFFLOADED = Condition("`offload_optimizer`", offloads_optimizer)
 NOT_OFFLOADED = Condition("no `offload_optimizer`", lambda subject: offloads_optimizer(subject) is False)
@@ -156,14 +160,16 @@ CLIPS = Condition(
     lambda subject: subject.sets("gradient_clipping") and in_force(subject, "gradient_clipping"),
 )
 ADAPTERS = Condition(
-    "`peft` in the recipe", lambda subject: subject.recipe is not None and subject.recipe.peft is not None
+    "`peft` in the recipe",
+    lambda subject: subject.run.recipe is not None and subject.run.recipe.peft is not None,
 )
 SAVES_MODULES = Condition(
     "`peft.modules_to_save` in the recipe",
-    lambda subject: subject.recipe is not None and (subject.recipe.peft or {}).get("modules_to_save"),
+    lambda subject: subject.run.recipe is not None and (subject.run.recipe.peft or {}).get("modules_to_save"),
 )
 EXPERTS = Condition(
-    "a mixture of experts", lambda subject: subject.model is not None and subject.model.experts is not None
+    "a mixture of experts",
+    lambda subject: subject.run.model is not None and subject.run.model.experts is not None,
 )
 FUSED_ADAM = Condition("DeepSpeed's Adam or AdamW on the GPU", _fused_adam)
 OTHER_THAN_FUSED_ADAM = Condition(

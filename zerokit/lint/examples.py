@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Given(Mapping[str, Any]):
-    """Fields of `Subject`; a function among the values is called for its result.
+    """Facts of a run, by their names in `Run.of`; a function among the values is called for its result.
 
     ``Given(model=llama_8b, num_gpus=8)`` costs nothing until a rule's examples are run.
     """

@@ -6,13 +6,13 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from zerokit.documents import Document, parse_document, read_bytes, shown
 from zerokit.errors import DocumentError
 from zerokit.lint.accelerate_file import check_accelerate_yaml, is_accelerate_config
 from zerokit.lint.recognition import looks_like_ds_config, mentions_ds_config, refuse_other_files
 from zerokit.lint.run import OnBug, Report, check_document
+from zerokit.resolving.run import Run
 
 MAX_BYTES = 4 << 20
 """The largest file that is read: a hundred times the largest ds_config seen."""
@@ -57,11 +57,11 @@ def read_file(path: Path) -> Document:
     return document
 
 
-def check_file(document: Document, *, on_bug: OnBug | None = None, **run: Any) -> Report:
+def check_file(document: Document, run: Run | None = None, *, on_bug: OnBug | None = None) -> Report:
     """Everything that is wrong with a ds_config, or with the YAML of ``accelerate launch``."""
     if is_accelerate_config(document.data):
         return check_accelerate_yaml(document, on_bug=on_bug)
-    return check_document(document, on_bug=on_bug, **run)
+    return check_document(document, run, on_bug=on_bug)
 
 
 def _json_files(folder: Path) -> Iterator[Path]:

@@ -39,12 +39,12 @@ def switch(subject: Subject, section: Literal["bf16", "fp16"]) -> bool | None:
     if subject.unsure(section, "enabled"):
         return None
     if not subject.sets(section):
-        return False if subject.target == "deepspeed" else None
+        return False if subject.run.target == "deepspeed" else None
     model = getattr(subject.config, section)
     value = False if model is None else model.enabled
     if value != AUTO:
         return bool(value)
-    filled = subject.recipe.training.get(section) if subject.recipe is not None else None
+    filled = subject.run.recipe.training.get(section) if subject.run.recipe is not None else None
     return filled if isinstance(filled, bool) else None
 
 

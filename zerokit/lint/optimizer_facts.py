@@ -121,8 +121,8 @@ def default_clipping(subject: Subject) -> float:
 
     Source: `GRADIENT_CLIPPING_DEFAULT` in `deepspeed/runtime/constants.py`: 1.0 since 0.19.3, 0 before.
     """
-    if subject.deepspeed_version is None:
+    if subject.run.deepspeed_version is None:
         return 1.0
     from zerokit.releases.versions import default_at
 
-    return float(default_at(("gradient_clipping",), subject.deepspeed_version))
+    return float(default_at(("gradient_clipping",), subject.run.deepspeed_version))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 from zerokit.config.load import load_valid_part
 from zerokit.documents import Document, dotted
 from zerokit.lint.rule import Topic
 from zerokit.lint.run import all_rules, lacking
 from zerokit.lint.subject import Subject
+from zerokit.resolving.run import Run
 from zerokit.resolving.trace import Refused, Resolution
 
 _OF_THE_FILE: tuple[Topic, ...] = ("structure", "auto", "trainer", "accelerate")
@@ -28,23 +28,23 @@ def refusals(subject: Subject) -> Iterator[tuple[Topic, Refused]]:
                 yield rule.topic, Refused(dotted(hit.path), hit.message)
 
 
-def with_refusals(resolution: Resolution, document: Document, **run: Any) -> Resolution:
+def with_refusals(resolution: Resolution, document: Document, run: Run) -> Resolution:
     """`resolution` with everything that the target and DeepSpeed refuse, each key once; what is refused is
     not lost.
 
     Args:
         resolution: as :func:`zerokit.resolving.trace.resolve` makes it, which knows the target's refusals.
         document: the config that was resolved.
-        run: what is known of the run: the fields of :class:`Subject` from `target` on.
+        run: what it was resolved for.
     """
     valid = load_valid_part(document)
     found: list[Refused] = []
     if valid.config is not None:
-        written = Subject(valid.config, valid.written, valid.doubtful, valid.misread, **run)
+        written = Subject(valid.config, valid.written, valid.doubtful, valid.misread, run)
         found += [one for topic, one in refusals(written) if topic in _OF_THE_FILE]
     if resolution.loaded is not None:
-        given = {**run, "target": "deepspeed", "recipe": None}
-        final = Subject(resolution.loaded, resolution.loaded.dump(), **given)
+        handed_over = replace(run, target="deepspeed", recipe=None)
+        final = Subject(resolution.loaded, resolution.loaded.dump(), run=handed_over)
         found += [one for topic, one in refusals(final) if topic not in _OF_THE_FILE]
     by_name = {one.name: one for one in reversed((*resolution.refused, *found))}
     refused = tuple(reversed(by_name.values()))

@@ -71,7 +71,7 @@ class Rule:
     good: Mapping[str, Any]
     """The same config, mended: no finding of any rule that is an error, and none of this rule."""
     given: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of `Subject` under which both examples are run, such as ``num_gpus``."""
+    """Facts of the run (:meth:`Run.of`) for which both examples are run, such as ``num_gpus``."""
     needs: tuple[Need, ...] = ()
     """What must be given for the rule to run. Without it the rule is listed as not run."""
     check: Check | None = None

@@ -16,6 +16,7 @@ from zerokit.findings import Finding
 from zerokit.lint.accelerate_file import check_accelerate_yaml
 from zerokit.lint.rule import Rule
 from zerokit.lint.run import Report, all_rules, check_document
+from zerokit.resolving.run import Run
 from zerokit.units import format_bytes, quantity
 
 _TOPICS = {
@@ -59,7 +60,7 @@ def check_example(rule: Rule, example: Mapping[str, Any] | str) -> Report:
     document = example_document(rule, example)
     if rule.check_launch is not None:
         return check_accelerate_yaml(document)
-    return check_document(document, **dict(rule.given))
+    return check_document(document, Run.of(**rule.given))
 
 
 def _parts(rule: Rule) -> Iterator[str]:

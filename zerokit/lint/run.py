@@ -16,15 +16,16 @@ from zerokit.lint.disabling import apply_disables, read_disables
 from zerokit.lint.plain_json import check_text
 from zerokit.lint.rule import RULES, Hit, Need, Rule
 from zerokit.lint.subject import Subject
+from zerokit.resolving.run import Run
 
-FIELD_OF_NEED: Mapping[Need, str] = {
-    "num_gpus": "num_gpus",
-    "model": "model",
-    "recipe": "recipe",
-    "gpu_memory": "gpu_memory_bytes",
-    "host_memory": "host_memory_bytes",
+SAID: Mapping[Need, Callable[[Run], object]] = {
+    "num_gpus": lambda run: run.cluster.num_gpus,
+    "model": lambda run: run.model,
+    "recipe": lambda run: run.recipe,
+    "gpu_memory": lambda run: run.cluster.gpu_memory_bytes,
+    "host_memory": lambda run: run.cluster.host_bytes,
 }
-"""Option of ``zerokit check`` -> field of :class:`Subject`."""
+"""Option of ``zerokit check`` -> what it says."""
 
 OnBug = Callable[[Rule, Exception], None]
 """What is done when a rule itself fails, which is a mistake of zerokit's and not of the file's."""
@@ -47,26 +48,24 @@ class Report:
         return all(finding.severity != "error" for finding in self.findings)
 
 
-def check_document(document: Document, *, on_bug: OnBug | None = None, **run: Any) -> Report:
+def check_document(document: Document, run: Run | None = None, *, on_bug: OnBug | None = None) -> Report:
     """Everything that is wrong with a ds_config read from a file.
 
     Args:
         document: as read by :func:`zerokit.documents.read_document`.
+        run: what is known of the run that it is meant for.
         on_bug: told of a rule that fails, and the others go on; None lets its exception through.
-        run: what is known of the run: the fields of :class:`Subject` from `target` on.
     """
     rules = all_rules()
     valid = load_valid_part(document)
-    target = run.get("target")
-    found = [
-        for_this_run(finding, document, target, run.get("deepspeed_version")) for finding in valid.findings
-    ]
-    findings, of_text = check_text(document, found, target)
+    run = run or Run()
+    found = [for_this_run(finding, document, run.target, run.deepspeed_version) for finding in valid.findings]
+    findings, of_text = check_text(document, found, run.target)
     findings = [_placed(finding, document) for finding in findings] + of_text
     disables, of_disables = read_disables(document)
     not_run: dict[str, tuple[str, ...]] = {}
     if valid.config is not None:
-        subject = Subject(valid.config, valid.written, valid.doubtful, valid.misread, **run)
+        subject = Subject(valid.config, valid.written, valid.doubtful, valid.misread, run)
         for rule in rules.values():
             missing = lacking(rule, subject)
             if missing:
@@ -79,11 +78,11 @@ def check_document(document: Document, *, on_bug: OnBug | None = None, **run: An
 
 
 def check_config(
-    config: DeepSpeedConfig | Mapping[str, Any], *, on_bug: OnBug | None = None, **run: Any
+    config: DeepSpeedConfig | Mapping[str, Any], run: Run | None = None, *, on_bug: OnBug | None = None
 ) -> Report:
     """The same for a config that is no file; findings have no lines."""
     data = config.dump() if isinstance(config, DeepSpeedConfig) else config
-    return check_document(Document(data, "ds_config"), on_bug=on_bug, **run)
+    return check_document(Document(data, "ds_config"), run, on_bug=on_bug)
 
 
 def check_launch_document(document: Document, *, on_bug: OnBug | None = None) -> Report:
@@ -98,7 +97,7 @@ def check_launch_document(document: Document, *, on_bug: OnBug | None = None) ->
 
 def lacking(rule: Rule, subject: Subject) -> tuple[Need, ...]:
     """What the rule needs and was not told."""
-    return tuple(need for need in rule.needs if getattr(subject, FIELD_OF_NEED[need]) is None)
+    return tuple(need for need in rule.needs if SAID[need](subject.run) is None)
 
 
 def all_rules() -> dict[str, Rule]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import Any
 
 from zerokit.config.base import AUTO
 from zerokit.config.key_index import as_written
@@ -12,13 +12,8 @@ from zerokit.config.offload import OffloadOptimizer, OffloadParam
 from zerokit.config.root import DeepSpeedConfig
 from zerokit.config.zero import ZeroOptimization
 from zerokit.documents import KeyPath
-from zerokit.resolving.auto import Target
-
-if TYPE_CHECKING:
-    from zerokit.models import ModelShape
-    from zerokit.recipe import Recipe
-    from zerokit.releases.versions import Version
-
+from zerokit.hardware.cluster import Cluster
+from zerokit.resolving.run import Run
 
 _ABSENT = object()
 
@@ -36,19 +31,13 @@ class Subject:
     ``()`` is the top."""
     misread: frozenset[KeyPath] = frozenset()
     """Keys that the file seems to give, but misspelled, misplaced or with a value that is not valid."""
-    target: Target | None = None
-    """Who hands the config to DeepSpeed. None: not known; then only what holds for all of them is said."""
-    num_gpus: int | None = None
-    """World size."""
-    gpus_per_node: int = 8
-    model: ModelShape | None = None
-    recipe: Recipe | None = None
-    """The run's recipe (its `training` holds TrainingArguments that were set)."""
-    gpu_memory_bytes: int | None = None
-    host_memory_bytes: int | None = None
-    """Memory of one node."""
-    deepspeed_version: Version | None = None
-    """None: the newest that zerokit supports, which the models describe."""
+    run: Run = field(default_factory=Run)
+    """Of what is not known in it, only what holds for any is said."""
+
+    @property
+    def cluster(self) -> Cluster:
+        """What it is meant to run on."""
+        return self.run.cluster
 
     @property
     def may_be_plain(self) -> bool:
@@ -56,8 +45,8 @@ class Subject:
 
         Without a target the batch sizes tell: at "auto" there, DeepSpeed by itself stops at once.
         """
-        if self.target is not None or self.recipe is not None:
-            return self.target == "deepspeed"
+        if self.run.target is not None or self.run.recipe is not None:
+            return self.run.target == "deepspeed"
         return AUTO not in (
             self.config.train_batch_size,
             self.config.train_micro_batch_size_per_gpu,

@@ -39,7 +39,7 @@ def model_dtype_bytes(subject: Subject) -> int | None:
     None where it is "auto" or not certain. transformers and accelerate add a section that is absent.
     Source: `get_data_types` in `deepspeed/runtime/engine.py`.
     """
-    if subject.target != "deepspeed" and not subject.sets("bf16") and not subject.sets("fp16"):
+    if subject.run.target != "deepspeed" and not subject.sets("bf16") and not subject.sets("fp16"):
         return None
     flags = []
     for section in ("bf16", "fp16"):
@@ -64,12 +64,6 @@ def offloads_optimizer(subject: Subject) -> bool | None:
 def share(elements: int, ranks: int) -> int:
     """One rank's part, in elements, where DeepSpeed pads to a multiple of the number of ranks."""
     return ceil(elements / ranks)
-
-
-def gpus_on_a_node(subject: Subject) -> int:
-    """GPUs of the run that share a host, which must be known to be of one."""
-    assert subject.num_gpus is not None
-    return min(subject.num_gpus, subject.gpus_per_node)
 
 
 def autotp_size(subject: Subject) -> int:

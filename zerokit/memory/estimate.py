@@ -108,7 +108,7 @@ class Estimate:
     def host(self) -> HostMemory:
         """The host."""
         both, pinned = self._memory(_HOST_DEVICES), self._memory(("pinned",))
-        local = min(self.run.gpus_per_node, self.run.world_size)
+        local = self.run.cluster.local_ranks
         return HostMemory(
             steady_bytes=both.steady_bytes,
             peak_bytes=both.peak_bytes,
@@ -122,7 +122,7 @@ class Estimate:
     def nvme(self) -> NvmeMemory:
         """The NVMe device of a node."""
         number = total_bytes(self.terms_of("nvme"))
-        return NvmeMemory(number, min(self.run.gpus_per_node, self.run.world_size) * number)
+        return NvmeMemory(number, self.run.cluster.local_ranks * number)
 
     def _memory(self, devices: tuple[Device, ...]) -> Memory:
         terms = [term for term in self.terms if term.device in devices]

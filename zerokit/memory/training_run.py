@@ -8,6 +8,7 @@ from typing import Literal
 
 from zerokit.config import DeepSpeedConfig
 from zerokit.errors import ZerokitError
+from zerokit.hardware.cluster import Cluster
 from zerokit.memory.model_states import check_positive
 from zerokit.models import ModelShape
 
@@ -69,9 +70,8 @@ class TrainingRun:
     """A shape, or a bare number of parameters: then model states and buffers only."""
     ds_config: DeepSpeedConfig
     """With no "auto" left in it."""
-    world_size: int
-    """Data-parallel ranks, one GPU each."""
-    gpus_per_node: int = 8
+    cluster: Cluster
+    """With its number of GPUs: data-parallel ranks, one GPU each."""
     micro_batch_size: int | None = None
     """Sequences per GPU and forward pass; None: the ds_config's, else 1."""
     seq_len: int | None = None
@@ -100,8 +100,6 @@ class TrainingRun:
 
     def __post_init__(self) -> None:
         sizes = {
-            "world_size": self.world_size,
-            "gpus_per_node": self.gpus_per_node,
             "micro_batch_size": self.micro_batch_size,
             "seq_len": self.seq_len,
             "gradient_accumulation_steps": self.gradient_accumulation_steps,
@@ -110,10 +108,12 @@ class TrainingRun:
         check_positive(**{name: size for name, size in sizes.items() if size is not None})
         if isinstance(self.model, int):
             check_positive(model=self.model)
-        if self.rank is not None and not 0 <= self.rank < self.world_size:
-            raise ZerokitError(
-                f"rank is {self.rank}, of {self.world_size} ranks", hint=f"Give 0 to {self.world_size - 1}"
-            )
+        self.cluster.check_rank(self.rank or 0)
+
+    @property
+    def world_size(self) -> int:
+        """Data-parallel ranks."""
+        return self.cluster.world_size
 
     @property
     def zero_stage(self) -> int:

@@ -14,11 +14,13 @@ from zerokit.config import DeepSpeedConfig
 from zerokit.documents import parse_yaml, read_document
 from zerokit.errors import ConfigError
 from zerokit.files import write_file
+from zerokit.hardware.cluster import Cluster
 from zerokit.lint import check_document
 from zerokit.memory import Estimate, TrainingRun, estimate
 from zerokit.models import ModelShape, load_model_shape
 from zerokit.recipe import PYTHON_QUESTIONS
 from zerokit.recipe.load import embedded_text
+from zerokit.resolving.run import Run
 from zerokit.writing.build import build_ds_config
 
 ZERO_STAGE = 2
@@ -48,6 +50,11 @@ class Devices:
     num_ranks: int
     precision: str
     """``bf16``, ``fp16`` or ``fp32``."""
+
+    @property
+    def cluster(self) -> Cluster:
+        """This machine."""
+        return Cluster(self.num_ranks, gpus_per_node=self.num_ranks)
 
 
 @dataclass(frozen=True)
@@ -107,7 +114,7 @@ class Plan:
             TrainingRun(
                 model=self.shape(),
                 ds_config=DeepSpeedConfig.model_validate(data),
-                world_size=self.devices.num_ranks,
+                cluster=self.devices.cluster,
                 micro_batch_size=stage.recipe["training"]["per_device_train_batch_size"],
                 seq_len=stage.recipe["task"]["seq_len"],
             )
@@ -150,7 +157,7 @@ def write_plan(plan: Plan) -> None:
     config = quickstart_ds_config()
     write_file(plan.ds_config_file, json.dumps(config.dump(), indent=2) + "\n")
     document = read_document(plan.ds_config_file)
-    report = check_document(document, target="trainer", num_gpus=plan.devices.num_ranks)
+    report = check_document(document, Run(target="trainer", cluster=plan.devices.cluster))
     for problem in report.findings:
         if problem.severity == "error":
             raise ConfigError(problem.message, where=document.where(problem.path), hint=problem.hint)

@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 from zerokit.errors import ZerokitError
 from zerokit.files import check_writable
-from zerokit.hardware.gpus import find_gpu
+from zerokit.hardware.cluster import Cluster
+from zerokit.hardware.gpus import some_gpu
 from zerokit.rehearsal.advice import advise as rehearse_changes
 from zerokit.rehearsal.analysis import combine
 from zerokit.rehearsal.config_findings import config_findings
@@ -76,17 +77,20 @@ def rehearse(
         ExplainedError: the rehearsal cannot stand in for something; what it is has been printed on stderr.
     """
     _check_script(script, module)
-    _check_ranks(num_gpus, gpus_per_node, rank)
     _check_launcher(launcher, accelerate_config)
     if plot is not None:
         check_plot(Path(plot))
     for file in (trace, plot, memory_snapshot):
         if file is not None:
             check_writable(Path(file))
-    card = find_gpu(gpu or DEFAULT)
-    if gpu_memory_bytes is not None or gpu is None:
-        card = card.with_memory(80 * GIB if gpu_memory_bytes is None else gpu_memory_bytes)
-    device = virtual_device(card)
+    if gpu is None and gpu_memory_bytes is None:
+        gpu_memory_bytes = 80 * GIB
+    cluster = Cluster(num_gpus, gpus_per_node, some_gpu(gpu or DEFAULT, gpu_memory_bytes))
+    cluster.check_nodes()
+    if rank is not None:
+        cluster.check_rank(rank)
+    assert cluster.gpu is not None
+    device = virtual_device(cluster.gpu)
     overrides = Overrides(ds_config=dict(ds_config_overrides)) if ds_config_overrides else Overrides()
     with tempfile.TemporaryDirectory(prefix="zerokit-rehearsal-") as folder:
         job = RehearsalJob(
@@ -109,8 +113,8 @@ def rehearse(
             snapshot_file=_absolute(memory_snapshot),
         )
         jobs = _with_the_last_rank(job) if rank is None and num_gpus > 1 else [job]
-        report = _rehearse(jobs, advise, timeout, on_stderr=script_prints_on == "stderr")
-    return report.model_copy(update={"warnings": [*report.warnings, *caveats(card)]})
+        report = _rehearse(jobs, cluster, advise, timeout, on_stderr=script_prints_on == "stderr")
+    return report.model_copy(update={"warnings": [*report.warnings, *caveats(cluster.gpu)]})
 
 
 def _with_the_last_rank(job: RehearsalJob) -> list[RehearsalJob]:
@@ -128,17 +132,12 @@ def _with_the_last_rank(job: RehearsalJob) -> list[RehearsalJob]:
 
 
 def _rehearse(
-    jobs: list[RehearsalJob], advise: bool | None, timeout: float | None, *, on_stderr: bool
+    jobs: list[RehearsalJob], cluster: Cluster, advise: bool | None, timeout: float | None, *, on_stderr: bool
 ) -> RehearsalReport:
     job = jobs[0]
     reports = rehearse_together(jobs, on_stderr=on_stderr, timeout=timeout)
     report = combine(*reports) if len(reports) == 2 else reports[0]
-    found = config_findings(
-        report.run.ds_config,
-        num_gpus=job.num_gpus,
-        gpus_per_node=report.gpus_per_node,
-        gpu_memory_bytes=job.gpu_memory_bytes,
-    )
+    found = config_findings(report.run.ds_config, cluster)
     report = report.model_copy(update={"ds_config_findings": found})
     if advise or (advise is None and report.fit.verdict == "does not fit"):
         larger = max(range(len(jobs)), key=lambda number: reports[number].device.peak_bytes)
@@ -161,19 +160,6 @@ def _check_script(script: str | Path, module: bool) -> None:
     elif not Path(script).is_file():
         hint = "Name a Python file, after all options of zerokit rehearse"
         raise ZerokitError("no such script", where=str(script), hint=hint)
-
-
-def _check_ranks(num_gpus: int, gpus_per_node: int, rank: int | None) -> None:
-    if rank is not None and rank >= num_gpus:
-        raise ZerokitError(
-            f"there is no rank {rank} among {num_gpus}", where="--rank", hint=f"Choose 0 to {num_gpus - 1}"
-        )
-    if num_gpus > gpus_per_node and num_gpus % gpus_per_node:
-        raise ZerokitError(
-            f"{num_gpus} GPUs do not fill nodes of {gpus_per_node}",
-            where="--num-gpus",
-            hint="Say with --gpus-per-node how many each node has",
-        )
 
 
 def _check_launcher(launcher: str, accelerate_config: str | Path | None) -> None:

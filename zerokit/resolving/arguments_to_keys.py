@@ -17,9 +17,9 @@ from typing import Any, Literal
 from zerokit.config.base import AUTO
 from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
 from zerokit.documents import KeyPath
-from zerokit.resolving.arguments import Arguments
+from zerokit.hardware.cluster import Cluster
 from zerokit.resolving.auto import DEEPSPEEDS_OWN_WORD, Target
-from zerokit.resolving.filling import Run
+from zerokit.resolving.run import Run
 
 PROCESS = "transformers integrations/deepspeed.py, trainer_config_process"
 FINALIZE = "transformers integrations/deepspeed.py, trainer_config_finalize"
@@ -135,7 +135,7 @@ class FilledKey:
         for name, value in self.said(written).items():
             wanted = given.get(name, value)
             if name in given and len(self.trainer.arguments) == 1:
-                wanted = self.trainer.value(Run(Arguments("trainer", given), world_size=1))
+                wanted = self.trainer.value(Run(target="trainer", cluster=Cluster(1), given=given))
             if value != wanted:
                 yield name, value
 

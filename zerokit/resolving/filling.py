@@ -12,24 +12,11 @@ from zerokit.config.normal_form import without_comments
 from zerokit.documents import Document, KeyPath, dotted, leaves
 from zerokit.resolving.arguments import Arguments
 from zerokit.resolving.auto import autos
+from zerokit.resolving.run import Run
 
 Origin = Literal["file", "auto", "added", "computed", "default"]
 """file: the ds_config itself. auto: filled in where the file says "auto". added: written by the target, which
 was not asked. computed: by DeepSpeed, from other values. default: DeepSpeed's."""
-
-
-@dataclass(frozen=True)
-class Run:
-    """What is known of the run that a config is resolved for."""
-
-    arguments: Arguments
-    """With the target."""
-    world_size: int
-    """Number of GPUs."""
-    hidden_size: int | None = None
-    """Of the model; None: not known."""
-    hidden_size_is_nested: bool = False
-    """Whether the model's config has it in `text_config` only, where accelerate does not look."""
 
 
 @dataclass(frozen=True)

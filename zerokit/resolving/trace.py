@@ -15,8 +15,8 @@ these.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from zerokit.config.base import AUTO
@@ -28,12 +28,12 @@ from zerokit.config.normal_form import RENAMED, normal_form, refused_together, w
 from zerokit.config.root import DeepSpeedConfig
 from zerokit.documents import Document, KeyPath, dotted, leaves
 from zerokit.errors import ConfigError
-from zerokit.resolving.arguments import Arguments
-from zerokit.resolving.filling import Filling, Lost, Origin, Refused, Run
+from zerokit.resolving.filling import Filling, Lost, Origin, Refused
 from zerokit.resolving.frontends import as_accelerate, as_deepspeed, as_the_trainer
+from zerokit.resolving.run import Run
 from zerokit.resolving.settle import resolve_for_trainer
 
-__all__ = ["Lost", "Origin", "Refused", "Resolution", "Run", "Value", "resolve", "resolve_settled"]
+__all__ = ["Lost", "Origin", "Refused", "Resolution", "Value", "resolve", "resolve_settled"]
 
 _ZERO = "zero_optimization"
 _NOT_ONLY_DATA_PARALLEL = ("tensor_parallel", "pipeline", "expert_parallel", "data_parallel_size")
@@ -87,7 +87,7 @@ def resolve(document: Document, run: Run, *, added: Mapping[str, str] | None = N
 
     Args:
         document: the config; it must load.
-        run: what it is resolved for.
+        run: what it is resolved for, its target and number of GPUs known.
         added: dotted paths whose values were written by somebody before, with who that was.
 
     Raises:
@@ -95,7 +95,7 @@ def resolve(document: Document, run: Run, *, added: Mapping[str, str] | None = N
     """
     load_ds_config(document)
     filling = Filling(document, run, added or {})
-    target = run.arguments.target
+    target = run.target
     if target == "trainer":
         as_the_trainer(filling)
     elif target == "accelerate":
@@ -105,24 +105,13 @@ def resolve(document: Document, run: Run, *, added: Mapping[str, str] | None = N
     return _finish(filling)
 
 
-def resolve_settled(
-    document: Document,
-    training: Mapping[str, Any],
-    *,
-    world_size: int,
-    hidden_size: int | None = None,
-    default_precision: str = "bf16",
-    where: Callable[[str], str] = "training.{}".format,
-) -> Resolution:
+def resolve_settled(document: Document, run: Run, *, default_precision: str = "bf16") -> Resolution:
     """Resolve a ds_config as ``launch/train.py`` runs it: settled with the recipe first.
 
     Args:
         document: the config; it must load.
-        training: the arguments of the Trainer that the recipe sets.
-        world_size: number of GPUs.
-        hidden_size: of the model; None: not known.
+        run: what it is resolved for; the arguments that were `given` are those that the recipe sets.
         default_precision: what the GPUs have, where neither side names a precision.
-        where: names the place of a training argument.
 
     Raises:
         ConfigError: the config is not valid by itself, or says otherwise than the recipe.
@@ -130,11 +119,11 @@ def resolve_settled(
     before = load_ds_config(document).dump()
     settled = resolve_for_trainer(
         before,
-        training,
+        run.given,
         default_precision=default_precision,
-        world_size=world_size,
+        world_size=run.world_size,
         ds_where=document.name,
-        where=where,
+        where=run.where,
     )
     written = dict(leaves(before))
     added = {
@@ -144,11 +133,11 @@ def resolve_settled(
     }
 
     def place(name: str) -> str:
-        return where(name) if name in training else f"{name}, settled by launch/train.py"
+        return run.where(name) if name in run.given else f"{name}, settled by launch/train.py"
 
-    arguments = Arguments("trainer", settled.training, place)
     positions = Document(settled.ds_config, document.name, document.positions)
-    return resolve(positions, Run(arguments, world_size, hidden_size), added=added)
+    settled_run = replace(run, target="trainer", given=settled.training, where=place)
+    return resolve(positions, settled_run, added=added)
 
 
 def _finish(filling: Filling) -> Resolution:

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 from zerokit.config import load_ds_config
 from zerokit.documents import Document, KeyPath, read_document
 from zerokit.errors import ConfigError, RecipeError, did_you_mean
+from zerokit.hardware.cluster import Cluster
 from zerokit.lint import check_document
+from zerokit.resolving.run import Run
 from zerokit.resolving.settle import Resolved, resolve_for_trainer
 from zerokit.writing.build import build_ds_config
 
@@ -119,7 +121,7 @@ def _check_ds_config(document: Document, loaded: LoadedRecipe, world_size: int) 
     def where(path: KeyPath) -> str:
         return loaded.where("deepspeed", *path) if inline else document.where(path)
 
-    report = check_document(document, target="trainer", num_gpus=world_size)
+    report = check_document(document, Run(target="trainer", cluster=Cluster(world_size)))
     problems = [problem for problem in report.findings if problem.rule not in _ADDED_BY_RECIPE]
     errors = [problem for problem in problems if problem.severity == "error"]
     if errors:

@@ -28,7 +28,7 @@ def accelerate_yaml(decisions: Decisions, ds_config_file: str) -> str:
             "accelerate does not launch a config for DeepSpeed alone",
             hint="Choose the target trainer or accelerate",
         )
-    machines = _machines(decisions)
+    machines = 1 if decisions.run.cluster.num_gpus is None else decisions.run.cluster.num_nodes
     lines = [f"# accelerate launch --config_file THIS_FILE {_launch_options(decisions, machines)}SCRIPT.py"]
     if decisions.precision is None and decisions.target == "accelerate":
         lines += [
@@ -46,26 +46,15 @@ def accelerate_yaml(decisions: Decisions, ds_config_file: str) -> str:
         # torchrun's own, on every node; the default, pdsh, wants ssh and a hostfile.
         lines.append("  deepspeed_multinode_launcher: standard")
     lines.append(f"num_machines: {machines}")
-    if decisions.num_gpus is not None:
-        lines.append(f"num_processes: {decisions.num_gpus}")
+    if decisions.run.cluster.num_gpus is not None:
+        lines.append(f"num_processes: {decisions.run.cluster.num_gpus}")
     if machines > 1:
         lines += ["same_network: true", "rdzv_backend: static"]
     return "\n".join(lines) + "\n"
 
 
-def _machines(decisions: Decisions) -> int:
-    num_gpus, per_node = decisions.num_gpus, decisions.gpus_per_node
-    if num_gpus is None or num_gpus <= per_node:
-        return 1
-    if num_gpus % per_node:
-        raise ConfigError(
-            f"{num_gpus} GPUs do not fill nodes of {per_node}", hint="Say how many with --gpus-per-node"
-        )
-    return num_gpus // per_node
-
-
 def _launch_options(decisions: Decisions, machines: int) -> str:
-    options = "" if decisions.num_gpus is not None else "--num_processes N "
+    options = "" if decisions.run.cluster.num_gpus is not None else "--num_processes N "
     if machines > 1:
         options += "--machine_rank R --main_process_ip ADDRESS --main_process_port 29500 "
     return options

@@ -194,8 +194,8 @@ def _offload(decisions: Decisions) -> Iterator[Choice]:
 def _buckets(decisions: Decisions) -> Iterator[Choice]:
     if decisions.zero_stage == 0:
         return
-    if decisions.model is not None:
-        yield from bucket_choices(decisions, decisions.model)
+    if decisions.run.model is not None:
+        yield from bucket_choices(decisions, decisions.run.model)
         return
     for key, rule in SIZE_RULES.items():
         if rule.stage_3_only and decisions.zero_stage != 3:

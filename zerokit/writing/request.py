@@ -6,13 +6,13 @@ Everything subtler is left to lint, which looks at the finished config.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Literal, Protocol, get_args
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal, get_args
 
 from zerokit.errors import ConfigError, did_you_mean
 from zerokit.resolving.auto import TARGETS, Target
-from zerokit.units import GIB
+from zerokit.resolving.run import Run
 
 OffloadDevice = Literal["cpu", "nvme"]
 Precision = Literal["bf16", "fp16", "fp32"]
@@ -27,46 +27,14 @@ NEEDS_TOTAL_STEPS = ("WarmupDecayLR", "WarmupCosineLR")
 """Schedules that end, so that their constructor insists on `total_num_steps`."""
 
 
-class TensorSizes(Protocol):
-    """One of a model's parameters."""
-
-    @property
-    def name(self) -> str:
-        """With ``*`` for the index of a layer."""
-
-    @property
-    def elements(self) -> int:
-        """Of one such parameter."""
-
-
-class ModelSizes(Protocol):
-    """What sizing needs to know of a model; :class:`zerokit.models.ModelShape` has it."""
-
-    @property
-    def hidden_size_for_trainer(self) -> int | None:
-        """The width by which the Trainer fills "auto"; None where it finds none."""
-
-    @property
-    def num_parameters(self) -> int:
-        """Φ: elements of all parameters, tied ones once."""
-
-    @property
-    def largest_tensor(self) -> TensorSizes:
-        """The parameter with the most elements."""
-
-    @property
-    def tensors(self) -> Sequence[TensorSizes]:
-        """Every distinct parameter, those of equal layers once."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Decisions:
     """Everything that `zerokit config` can be told."""
 
     zero_stage: int
     """0, 1, 2 or 3."""
-    target: Target = "trainer"
-    """Who hands the config to DeepSpeed."""
+    run: Run = field(default_factory=Run)
+    """What it is for. Its model sizes buckets, prefetch and persistence; the GPU's memory bounds buckets."""
     precision: Precision | None = "bf16"
     """None leaves the choice to the Trainer's or accelerate's arguments."""
     offload_optimizer: OffloadDevice | None = None
@@ -98,12 +66,11 @@ class Decisions:
     """For generation under ZeRO-3: nothing that only training reads."""
     activation_checkpointing: ActivationCheckpointing | None = None
     """How `deepspeed.checkpointing` keeps activations."""
-    num_gpus: int | None = None
-    gpus_per_node: int = 8
-    gpu_memory_bytes: int | None = None
-    """Of one GPU; bounds the buckets."""
-    model: ModelSizes | None = None
-    """Sizes buckets, prefetch and persistence."""
+
+    @property
+    def target(self) -> Target:
+        """Who hands the config to DeepSpeed; the Trainer if the run does not say."""
+        return self.run.target or "trainer"
 
     @property
     def optimizer_type(self) -> OptimizerName | None:
@@ -115,7 +82,7 @@ class Decisions:
     @property
     def hpz_partition_size(self) -> int | None:
         """Ranks of one hpZ group, or None where it is off."""
-        return self.hpz_size or (self.gpus_per_node if self.zero_plus_plus else None)
+        return self.hpz_size or (self.run.cluster.gpus_per_node if self.zero_plus_plus else None)
 
     def check(self) -> None:
         """Refuse decisions that do not go together.
@@ -168,14 +135,11 @@ class Decisions:
 
     def _out_of_range(self) -> Iterator[tuple[str, str]]:
         for name in (
-            *("micro_batch_size", "gradient_accumulation_steps", "warmup_steps", "total_steps"),
-            *("num_gpus", "gpus_per_node", "hpz_size"),
+            *("micro_batch_size", "gradient_accumulation_steps", "warmup_steps", "total_steps", "hpz_size"),
         ):
             value = getattr(self, name)
             if value is not None and value < 1:
                 yield f"{name} must be at least 1, not {value}", "Give a whole number of at least 1"
-        if self.gpu_memory_bytes is not None and self.gpu_memory_bytes < GIB:
-            yield f"{self.gpu_memory_bytes} bytes are no GPU's memory", "Write it like 80GiB"
         if self.gradient_clipping is not None and self.gradient_clipping < 0:
             yield f"gradient_clipping must be at least 0, not {self.gradient_clipping}", "0 switches it off"
         if self.learning_rate is not None and self.learning_rate <= 0:
@@ -258,15 +222,16 @@ class Decisions:
             )
         if self.optimizer_type == "Muon" and self.zero_plus_plus:
             yield "DeepSpeed refuses Muon together with gradients in 4 bits", "Choose AdamW, or no ZeRO++"
-        if self.num_gpus is None:
+        num_gpus = self.run.cluster.num_gpus
+        if num_gpus is None:
             return
-        if self.num_gpus <= size:
+        if num_gpus <= size:
             yield (
-                f"ZeRO++ spares the network between nodes, and {self.num_gpus} GPUs are one group of {size}",
+                f"ZeRO++ spares the network between nodes, and {num_gpus} GPUs are one group of {size}",
                 "Leave it out, or say how many GPUs a node has (--gpus-per-node)",
             )
-        elif self.num_gpus % size:
+        elif num_gpus % size:
             yield (
-                f"{self.num_gpus} GPUs do not divide into groups of {size}, as hpZ needs",
+                f"{num_gpus} GPUs do not divide into groups of {size}, as hpZ needs",
                 "Choose an hpz_size (--hpz-size) that divides the number of GPUs",
             )

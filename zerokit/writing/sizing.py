@@ -12,10 +12,11 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from zerokit.models import ModelShape
 from zerokit.resolving.arguments_to_keys import FINALIZE, SIZE_RULES
 from zerokit.units import format_bytes, format_count
 from zerokit.writing.hyperparameters import LEFT_OUT, Choice
-from zerokit.writing.request import Decisions, ModelSizes
+from zerokit.writing.request import Decisions
 
 BANDWIDTH_FLOOR = 2**24
 """Elements of the smallest bucket for a model that has as many: 32 MiB in 16 bits. PyTorch's
@@ -54,7 +55,7 @@ _ZERO = "zero_optimization"
 _FILLING = f"{FINALIZE}; bounded by zerokit"
 
 
-def bucket_choices(decisions: Decisions, model: ModelSizes) -> Iterator[Choice]:
+def bucket_choices(decisions: Decisions, model: ModelShape) -> Iterator[Choice]:
     """Sizes in `zero_optimization` for stages 1, 2 and 3."""
     hidden = model.hidden_size_for_trainer
     if hidden is None:
@@ -66,7 +67,7 @@ def bucket_choices(decisions: Decisions, model: ModelSizes) -> Iterator[Choice]:
         yield from _sub_group(decisions, model)
 
 
-def _by_hidden_size(hidden: int, decisions: Decisions, model: ModelSizes) -> Iterator[Choice]:
+def _by_hidden_size(hidden: int, decisions: Decisions, model: ModelShape) -> Iterator[Choice]:
     for key, rule in SIZE_RULES.items():
         size = rule.elements(hidden)
         why = f"{rule.formula} = {format_count(size)}"
@@ -80,13 +81,13 @@ def _by_hidden_size(hidden: int, decisions: Decisions, model: ModelSizes) -> Ite
             yield _choice(key, size, why)
 
 
-def _bucket(size: int, why: str, floor: int, decisions: Decisions, model: ModelSizes) -> tuple[int, str]:
+def _bucket(size: int, why: str, floor: int, decisions: Decisions, model: ModelShape) -> tuple[int, str]:
     if size < floor:
         size = floor
         why += f", raised to {format_bytes(_BYTES * size)} in 16 bits, below which latency rules"
     bounds = [(LARGEST_BUCKET, "DeepSpeed's default"), (model.num_parameters, "all of the model")]
-    if decisions.gpu_memory_bytes is not None:
-        share = max(1, int(GPU_SHARE * decisions.gpu_memory_bytes / _BYTES))
+    if decisions.run.cluster.gpu_memory_bytes is not None:
+        share = max(1, int(GPU_SHARE * decisions.run.cluster.gpu_memory_bytes / _BYTES))
         bounds.append((share, f"{GPU_SHARE:.0%} of the GPU's memory"))
     bound, name = min(bounds)
     if size > bound:
@@ -95,8 +96,8 @@ def _bucket(size: int, why: str, floor: int, decisions: Decisions, model: ModelS
     return size, why
 
 
-def _sub_group(decisions: Decisions, model: ModelSizes) -> Iterator[Choice]:
-    share = math.ceil(model.num_parameters / (decisions.num_gpus or 1))
+def _sub_group(decisions: Decisions, model: ModelShape) -> Iterator[Choice]:
+    share = math.ceil(model.num_parameters / (decisions.run.cluster.num_gpus or 1))
     if decisions.inference or decisions.offload_optimizer == "cpu" or share <= SUB_GROUP:
         return
     if decisions.offload_optimizer == "nvme":
@@ -116,7 +117,7 @@ def nvme_buffer_choices(decisions: Decisions) -> Iterator[Choice]:
         source = "deepspeed/runtime/swap_tensor/partitioned_param_swapper.py, swap_in and get_buffer"
         return Choice((_ZERO, "offload_param", key), value, why, source)
 
-    model, ranks = decisions.model, decisions.num_gpus or 1
+    model, ranks = decisions.run.model, decisions.run.cluster.num_gpus or 1
     count, why = (
         NVME_PARAM_BUFFERS,
         "DeepSpeed's 5 do not last for one layer whose activations are recomputed",
@@ -135,7 +136,7 @@ def nvme_buffer_choices(decisions: Decisions) -> Iterator[Choice]:
     largest = model.largest_tensor
     size = math.ceil(largest.elements / ranks)
     why = f"holds a rank's share of {largest.name}, {format_count(largest.elements)} elements"
-    if decisions.num_gpus is None:
+    if decisions.run.cluster.num_gpus is None:
         why += ", on one GPU (less with --num-gpus)"
     why += f"; {count} buffers pin {format_bytes(count * _BYTES * size)} on the host of each rank"
     yield choice("buffer_size", size, why)

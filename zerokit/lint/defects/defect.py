@@ -63,7 +63,7 @@ class Defect:
 
     def severity_in(self, subject: Subject) -> Severity:
         """How bad it is for a config that meets it."""
-        if self.when is not None and self.when.counts_gpus and subject.num_gpus is None:
+        if self.when is not None and self.when.counts_gpus and subject.cluster.num_gpus is None:
             return "warning"
         if self.severity is not None:
             return self.severity

@@ -28,7 +28,7 @@ def _zero(stage: int, /, **keys: Any) -> dict[str, Any]:
 
 
 def _through_accelerate(subject: Subject) -> bool:
-    return subject.target in ("accelerate", "trainer")
+    return subject.run.target in ("accelerate", "trainer")
 
 
 @rule(
@@ -103,7 +103,7 @@ def accelerate_lost_argument(subject: Subject) -> Iterator[Hit]:
     Source: `DeepSpeedPlugin.__post_init__` in accelerate `utils/dataclasses.py`, `_prepare_deepspeed` and
     `clip_grad_norm_` in `accelerator.py` (1.15).
     """
-    if subject.target != "accelerate":
+    if subject.run.target != "accelerate":
         return
     if subject.lacks("gradient_accumulation_steps"):
         message = "'gradient_accumulation_steps' is absent, so accelerate uses 1 whatever the script says"
@@ -132,7 +132,7 @@ def accelerate_auto_clipping(subject: Subject) -> Iterator[Hit]:
     Source: `_prepare_deepspeed` in accelerate `accelerator.py` (1.15).
     """
     path = ("gradient_clipping",)
-    if subject.target == "accelerate" and is_set_to(subject, AUTO, *path):
+    if subject.run.target == "accelerate" and is_set_to(subject, AUTO, *path):
         message = '"auto" becomes 1.0, whatever the script\'s clip_grad_norm_ is given'
         yield Hit(path, message, "Write the norm that is meant, or 0 for none")
 
@@ -155,7 +155,7 @@ def accelerate_dummies(subject: Subject) -> Iterator[Hit]:
 
     Source: `_prepare_deepspeed` in accelerate `accelerator.py` (1.15).
     """
-    if subject.target != "accelerate" or optimizer_name(subject) is None:
+    if subject.run.target != "accelerate" or optimizer_name(subject) is None:
         return
     schedule = "a DummyScheduler"
     if subject.lacks("scheduler"):
@@ -191,12 +191,12 @@ def accelerate_optimizer_swap(subject: Subject) -> Iterator[Hit]:
         return
     place = (ZERO, "offload_optimizer") if subject.sets(ZERO, "offload_optimizer") else (ZERO,)
     hint = "Use AdamW, or put the optimizer into the file"
-    optim = subject.recipe.training.get("optim") if subject.recipe is not None else None
+    optim = subject.run.recipe.training.get("optim") if subject.run.recipe is not None else None
     if isinstance(optim, str):
         if not optim.startswith("adamw_torch") and optim != "adagrad":
             message = f"with offload accelerate replaces the optimizer '{optim}' by DeepSpeedCPUAdam"
             yield Hit(place, message, hint)
-    elif subject.target == "accelerate":
+    elif subject.run.target == "accelerate":
         message = "with offload accelerate replaces every optimizer of the script but Adagrad by Adam"
         yield Hit(place, message, hint, severity="info")
 
@@ -220,7 +220,7 @@ def no_hidden_size(subject: Subject) -> Iterator[Hit]:
     Source: `_prepare_deepspeed` in accelerate `accelerator.py` (1.15); `trainer_config_finalize` in
     transformers `integrations/deepspeed.py` (5.23).
     """
-    model, target = subject.model, subject.target
+    model, target = subject.run.model, subject.run.target
     if model is None or target not in ("accelerate", "trainer"):
         return
     by_trainer = target == "trainer"

@@ -77,12 +77,12 @@ def activation_checkpointing(subject: Subject) -> Iterator[Hit]:
     (`gradient_checkpointing_enable`).
     """
     section = subject.written_at(*_ACTIVATIONS)
-    if subject.target not in ("trainer", "accelerate") or not isinstance(section, Mapping):
+    if subject.run.target not in ("trainer", "accelerate") or not isinstance(section, Mapping):
         return
     on = [key for key, value in section.items() if not is_comment(key) and value is True]
     if on:
         how = "'gradient_checkpointing' of the Trainer"
-        if subject.target == "accelerate":
+        if subject.run.target == "accelerate":
             how = "model.gradient_checkpointing_enable()"
         message = f"transformers' models do not look at '{on[0]}' here: it recomputes no activations"
         yield Hit((*_ACTIVATIONS, on[0]), message, f"Use {how}, and remove the section")
@@ -151,7 +151,7 @@ def data_efficiency_unused(subject: Subject) -> Iterator[Hit]:
     `deepspeed/runtime/data_pipeline/data_sampling/variable_batch_size_and_lr.py`; `_prepare_deepspeed` in
     accelerate `accelerator.py`.
     """
-    if subject.target not in ("trainer", "accelerate"):
+    if subject.run.target not in ("trainer", "accelerate"):
         return
     for section in (_CURRICULUM, _BATCHING):
         if in_force(subject, *section, "enabled") is True:

@@ -53,7 +53,7 @@ def unfilled_auto(subject: Subject) -> Iterator[Hit]:
     `utils/dataclasses.py` and `_prepare_deepspeed` in `accelerator.py`; `DeepSpeedConfigModel.__init__` in
     `deepspeed/runtime/config_utils.py`.
     """
-    free = FREE_TEXT if subject.target in (None, "deepspeed") else ()
+    free = FREE_TEXT if subject.run.target in (None, "deepspeed") else ()
     for path in autos(subject.written):
         if not _fills(path, subject) and dotted(path) not in free:
             fix = _without_auto(path, subject)
@@ -79,11 +79,11 @@ def auto_beside_numbers(subject: Subject) -> Iterator[Hit]:
 
     Source: `DeepSpeedConfigModel.__init__` in `deepspeed/runtime/config_utils.py`.
     """
-    if subject.target is not None or not subject.may_be_plain:
+    if subject.run.target is not None or not subject.may_be_plain:
         return
     if subject.lacks(TRAIN) and subject.lacks(MICRO):
         return
-    alone = replace(subject, target="deepspeed")
+    alone = replace(subject, run=replace(subject.run, target="deepspeed"))
     for path in autos(subject.written):
         if dotted(path) in FILLED_BY["trainer"] - FILLED_BY["deepspeed"]:
             hint = "Write a value; or name --target trainer or accelerate, if one of them fills it in"
@@ -92,10 +92,10 @@ def auto_beside_numbers(subject: Subject) -> Iterator[Hit]:
 
 def _what_happens(path: KeyPath, subject: Subject) -> str:
     says = f"'{path[-1]}' is \"auto\""
-    if subject.target is None:
+    if subject.run.target is None:
         return f"{says}, which nobody fills in here"
-    if subject.target != "deepspeed":
-        who = "the Trainer" if subject.target == "trainer" else "accelerate"
+    if subject.run.target != "deepspeed":
+        who = "the Trainer" if subject.run.target == "trainer" else "accelerate"
         return f"{says}, which {who} does not fill in here, and accelerate refuses what is left"
     first = canonical(path)
     section = section_at(path[:-1], subject.written)
@@ -128,10 +128,10 @@ def _dropped(path: KeyPath, subject: Subject) -> str:
 
 def _instead(path: KeyPath, subject: Subject) -> str:
     first = canonical(path)
-    if first != path and subject.target != "deepspeed" and _fills(first, subject):
+    if first != path and subject.run.target != "deepspeed" and _fills(first, subject):
         return f"Call it '{dotted(first)}', which is filled in"
     hint = "Write a value, or remove the key for DeepSpeed's default"
-    if subject.target != "trainer" and dotted(first) in FILLED_BY["trainer"]:
+    if subject.run.target != "trainer" and dotted(first) in FILLED_BY["trainer"]:
         hint += "; the Trainer would fill it in"
     return hint
 
@@ -139,19 +139,19 @@ def _instead(path: KeyPath, subject: Subject) -> str:
 def _without_auto(path: KeyPath, subject: Subject) -> tuple[Edit, ...]:
     """The one right answer, if there is one: the name that is filled, or what DeepSpeed does anyway."""
     first = canonical(path)
-    if first != path and subject.target != "deepspeed" and _fills(first, subject):
+    if first != path and subject.run.target != "deepspeed" and _fills(first, subject):
         end = next(index for index, key in enumerate(path) if key != first[index]) + 1
         return (Move(path[:end], first[:end]),)
     section = section_at(path[:-1], subject.written)
     sized = str(first[-1]).endswith(("_bucket_size", "_threshold"))
-    if subject.target == "deepspeed" and section is not None and section.read_by == "model" and sized:
+    if subject.run.target == "deepspeed" and section is not None and section.read_by == "model" and sized:
         return (Remove(path),)
     return ()
 
 
 def _fills(path: KeyPath, subject: Subject) -> bool:
     """Whether an "auto" at `path` is filled for the target, or for one of them where it is not known."""
-    targets = TARGETS if subject.target is None else (subject.target,)
+    targets = TARGETS if subject.run.target is None else (subject.run.target,)
     return any(dotted(path) in FILLED_BY[name] for name in targets)
 
 
@@ -177,8 +177,8 @@ def auto_left_to_accelerate(subject: Subject) -> Iterator[Hit]:
     Source: `trainer_config_finalize` in transformers `integrations/deepspeed.py`; `_prepare_deepspeed` in
     accelerate `accelerator.py`.
     """
-    model = subject.model
-    if model is None or subject.target != "trainer" or subject.stage not in (0, 1, 2):
+    model = subject.run.model
+    if model is None or subject.run.target != "trainer" or subject.stage not in (0, 1, 2):
         return
     if model.hidden_size_for_trainer is None or model.hidden_size_for_accelerate is not None:
         return  # no-hidden-size speaks of the former
@@ -209,7 +209,7 @@ def auto_without_argument(subject: Subject) -> Iterator[Hit]:
 
     Source: `DeepSpeedPlugin.__post_init__` in accelerate `utils/dataclasses.py`.
     """
-    if subject.target == "trainer":
+    if subject.run.target == "trainer":
         for filled in FILLED.values():
             path, source = filled.path, filled.accelerate
             if filled.trainer is not None or source is None or path[-1] in ("nvme_path", "steps_per_print"):
@@ -218,7 +218,7 @@ def auto_without_argument(subject: Subject) -> Iterator[Hit]:
             if subject.written_at(*path) == AUTO and acts:
                 outcome = f"it becomes {str(source.makes).lower()}"
                 yield Hit(path, f"no argument of the Trainer fills '{path[-1]}': {outcome}", "Write a value")
-    if subject.target not in ("trainer", "accelerate"):
+    if subject.run.target not in ("trainer", "accelerate"):
         return
     for key in ("offload_optimizer", "offload_param"):
         path = (ZERO, key, "nvme_path")
@@ -246,7 +246,7 @@ def auto_train_batch_size(subject: Subject) -> Iterator[Hit]:
     Source: `_prepare_deepspeed` in accelerate `accelerator.py` (`batch_size_per_device`);
     `trainer_config_process` in transformers `integrations/deepspeed.py`.
     """
-    if subject.written_at(TRAIN) == AUTO and subject.lacks(MICRO) and subject.target == "accelerate":
+    if subject.written_at(TRAIN) == AUTO and subject.lacks(MICRO) and subject.run.target == "accelerate":
         message = f"'{TRAIN}' is \"auto\", which accelerate computes from the absent '{MICRO}'"
         fix = (SetValue((MICRO,), AUTO),)
         yield Hit((TRAIN,), message, f'Add "{MICRO}": "auto"', fix)

@@ -48,7 +48,11 @@ def batch_size(subject: Subject) -> Iterator[Hit]:
     steps = _number(subject, STEPS)
     by_whom = ""
     # launch/train.py, which runs recipes, adds "auto" in place of that 1.
-    if subject.target in ("trainer", "accelerate") and subject.recipe is None and subject.lacks(STEPS):
+    if (
+        subject.run.target in ("trainer", "accelerate")
+        and subject.run.recipe is None
+        and subject.lacks(STEPS)
+    ):
         steps, by_whom = 1, ", which accelerate writes"
     known = {MICRO: _number(subject, MICRO), STEPS: steps, _RANKS: data_parallel_ranks(subject)}
     factors = {name: value for name, value in known.items() if value is not None}
@@ -62,7 +66,7 @@ def batch_size(subject: Subject) -> Iterator[Hit]:
     hint = f"Remove '{TRAIN}', or make it a multiple of {divisor}"
     if MICRO in factors:
         hint = f"Remove '{TRAIN}' and DeepSpeed computes it, or change the numbers"
-    if _RANKS in factors and subject.target in (None, "deepspeed") and divisor % train == 0:
+    if _RANKS in factors and subject.run.target in (None, "deepspeed") and divisor % train == 0:
         hint += "; or does the script split the model over several GPUs?"
     yield Hit((TRAIN,), f"'{TRAIN}' {train} {relation} {product}", hint)
 
@@ -87,15 +91,15 @@ def no_batch_size(subject: Subject) -> Iterator[Hit]:
     Source: `_set_batch_related_parameters` in `deepspeed/runtime/config.py`; `fill_match` in transformers
     `integrations/deepspeed.py`.
     """
-    if subject.recipe is not None or not (_absent(subject, TRAIN) and _absent(subject, MICRO)):
+    if subject.run.recipe is not None or not (_absent(subject, TRAIN) and _absent(subject, MICRO)):
         return
-    severity: Severity = "warning" if subject.target is None else "error"
-    unless = " unless the script adds one" if subject.target is None else ""
+    severity: Severity = "warning" if subject.run.target is None else "error"
+    unless = " unless the script adds one" if subject.run.target is None else ""
     message = f"no batch size is given, so DeepSpeed fails when it starts{unless}"
-    if subject.target == "deepspeed":
+    if subject.run.target == "deepspeed":
         yield Hit((), message, f'Add "{MICRO}": the samples per GPU and forward pass', severity=severity)
         return
-    fix = (SetValue((MICRO,), AUTO),) if subject.target is not None else ()
+    fix = (SetValue((MICRO,), AUTO),) if subject.run.target is not None else ()
     yield Hit((), message, f'Add "{MICRO}": "auto"', fix, severity)
 
 
@@ -118,7 +122,7 @@ def fixed_train_batch_size(subject: Subject) -> Iterator[Hit]:
     Source: `_batch_assertion` in `deepspeed/runtime/config.py`.
     """
     train, micro, steps = (_number(subject, name) for name in (TRAIN, MICRO, STEPS))
-    if subject.num_gpus is not None or _splits_the_model(subject) or not (train and micro and steps):
+    if subject.cluster.num_gpus is not None or _splits_the_model(subject) or not (train and micro and steps):
         return
     if train % (micro * steps) == 0:
         gpus = train // (micro * steps) * (subject.config.sequence_parallel_size or 1)
@@ -156,7 +160,7 @@ def computed_micro_batch(subject: Subject) -> Iterator[Hit]:
     if ranks is not None:
         if train % (ranks * steps):
             return
-        message += f": {train // (ranks * steps)} on {subject.num_gpus} GPUs"
+        message += f": {train // (ranks * steps)} on {subject.cluster.num_gpus} GPUs"
     yield Hit((TRAIN,), message, hint)
 
 
@@ -184,7 +188,7 @@ def fractional_batch_size(subject: Subject) -> Iterator[Hit]:
     if subject.config.sequence_parallel_size is None or _number(subject, TRAIN) is None:
         return
     computed = [name for name in (MICRO, STEPS) if _absent(subject, name)]
-    if subject.target in ("trainer", "accelerate"):
+    if subject.run.target in ("trainer", "accelerate"):
         computed = [name for name in computed if name == MICRO]
     elif len(computed) == 2:
         computed = [MICRO]  # the accumulation steps become 1 then
@@ -221,10 +225,10 @@ def unmanaged_accumulation(subject: Subject) -> Iterator[Hit]:
 
 def data_parallel_ranks(subject: Subject) -> int | None:
     """Ranks that see different samples, or None if that cannot be told or does not divide."""
-    if subject.num_gpus is None or _splits_the_model(subject):
+    if subject.cluster.num_gpus is None or _splits_the_model(subject):
         return None
     sequence = subject.config.sequence_parallel_size or 1
-    return None if subject.num_gpus % sequence else subject.num_gpus // sequence
+    return None if subject.cluster.num_gpus % sequence else subject.cluster.num_gpus // sequence
 
 
 def _splits_the_model(subject: Subject) -> bool:

@@ -77,8 +77,8 @@ def bucket_exceeds_model(subject: Subject) -> Iterator[Hit]:
     Source: `setup_buckets` in `deepspeed/runtime/zero/stage_1_and_2.py`, `_setup_for_real_optimizer` in
     `deepspeed/runtime/zero/stage3.py`.
     """
-    buffers, model = reduce_buffers(subject), subject.model
-    if buffers is None or model is None or (subject.recipe is not None and subject.recipe.peft):
+    buffers, model = reduce_buffers(subject), subject.run.model
+    if buffers is None or model is None or (subject.run.recipe is not None and subject.run.recipe.peft):
         return
     size, count = buffers
     waste = (size - model.num_parameters) * count * (model_dtype_bytes(subject) or 2)
@@ -115,11 +115,11 @@ def bucket_memory(subject: Subject) -> Iterator[Hit]:
     `deepspeed/runtime/zero/stage3.py`; DeepSpeed issues 2992 and 3338. The limit of 5 % is zerokit's.
     """
     buffers = reduce_buffers(subject)
-    if buffers is None or subject.gpu_memory_bytes is None:
+    if buffers is None or subject.cluster.gpu_memory_bytes is None:
         return
     size, count = buffers
     taken = size * count * (model_dtype_bytes(subject) or 2)
-    part = taken / subject.gpu_memory_bytes
+    part = taken / subject.cluster.gpu_memory_bytes
     if part > _BUCKET_SHARE:
         by_default = "" if subject.sets(*_REDUCE) else ", its default,"
         doubled = "; 'overlap_comm' doubles it" if count == 2 else ""
@@ -175,10 +175,10 @@ def small_auto_bucket(subject: Subject) -> Iterator[Hit]:
     Source: `trainer_config_finalize` in transformers `integrations/deepspeed.py`, `_prepare_deepspeed` in
     accelerate `accelerator.py`.
     """
-    model = subject.model
-    if model is None or subject.zero.reduce_bucket_size != "auto" or subject.target == "deepspeed":
+    model = subject.run.model
+    if model is None or subject.zero.reduce_bucket_size != "auto" or subject.run.target == "deepspeed":
         return
-    accelerate = subject.target == "accelerate"
+    accelerate = subject.run.target == "accelerate"
     hidden = model.hidden_size_for_accelerate if accelerate else model.hidden_size_for_trainer
     rule = SIZE_RULES["reduce_bucket_size"]
     if hidden is not None and rule.elements(hidden) < min(_SMALL_AUTO_BUCKET, model.num_parameters):
@@ -283,12 +283,17 @@ def live_parameters_memory(subject: Subject) -> Iterator[Hit]:
     Source: `_fetch_sub_module_impl` and `__params_to_release` in
     `deepspeed/runtime/zero/partitioned_param_coordinator.py`. The limit of 25 % is zerokit's.
     """
-    model = subject.model
-    if subject.stage != 3 or model is None or subject.gpu_memory_bytes is None or subject.unsure(*_LIVE):
+    model = subject.run.model
+    if (
+        subject.stage != 3
+        or model is None
+        or subject.cluster.gpu_memory_bytes is None
+        or subject.unsure(*_LIVE)
+    ):
         return
     live = min(subject.zero.stage3_max_live_parameters, model.num_parameters)
     taken = live * (model_dtype_bytes(subject) or 2)
-    part = taken / subject.gpu_memory_bytes
+    part = taken / subject.cluster.gpu_memory_bytes
     if part > _LIVE_SHARE:
         message = f"up to {format_bytes(taken)} of gathered parameters stay on each GPU, {part:.0%} of it"
         place = _LIVE if subject.sets(*_LIVE) else (ZERO,)

@@ -33,7 +33,7 @@ def known_defect(subject: Subject) -> Iterator[Hit]:
     Source: DeepSpeed's pull requests and the sources of the releases; many were measured by training a small
     model with the release before and after.
     """
-    version = subject.deepspeed_version
+    version = subject.run.deepspeed_version
     if version is None:
         return
     from zerokit.lint.defects import KNOWN_DEFECTS

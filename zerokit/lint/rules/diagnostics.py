@@ -168,7 +168,7 @@ def hybrid_engine_left_on(subject: Subject) -> Iterator[Hit]:
     `deepspeed/runtime/hybrid_engine.py`.
     """
     path = ("hybrid_engine", "enabled")
-    if subject.target == "trainer" and is_set_to(subject, True, *path):
+    if subject.run.target == "trainer" and is_set_to(subject, True, *path):
         message = "'hybrid_engine' is for generation in reinforcement learning; the Trainer does not use it"
         yield Hit(path, message, "Set it to false")
 
@@ -194,7 +194,7 @@ def debug_output(subject: Subject) -> Iterator[Hit]:
         yield Hit(("dump_state",), "'dump_state' prints the whole engine when it is built", "Set it to false")
     if is_set_to(subject, "debug", "log_level"):
         yield Hit(("log_level",), "'log_level' debug prints more than anyone reads", 'Write "info"')
-    if subject.target == "deepspeed" and is_set_to(subject, 1, "steps_per_print"):
+    if subject.run.target == "deepspeed" and is_set_to(subject, 1, "steps_per_print"):
         yield Hit(
             ("steps_per_print",), "'steps_per_print' 1 prints a line for every step", "Write 10 or more"
         )

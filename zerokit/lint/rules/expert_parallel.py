@@ -45,7 +45,7 @@ def expert_parallel_size(subject: Subject) -> Iterator[Hit]:
 
     Source: `build_folding_spec` in `deepspeed/module_inject/auto_ep_folding.py`.
     """
-    section, gpus = _enabled(subject), subject.num_gpus
+    section, gpus = _enabled(subject), subject.cluster.num_gpus
     if section is not None and gpus is not None and gpus % section.autoep_size:
         message = f"'autoep_size' {section.autoep_size} does not divide {quantity(gpus, 'GPU')}"
         yield Hit((*_SECTION, "autoep_size"), message, f"Choose a divisor of {gpus}")
@@ -68,7 +68,7 @@ def expert_parallel_experts(subject: Subject) -> Iterator[Hit]:
 
     Source: `validate_autoep_post_detection` in `deepspeed/module_inject/auto_ep_config.py`.
     """
-    section, model = _enabled(subject), subject.model
+    section, model = _enabled(subject), subject.run.model
     if section is None or model is None:
         return
     if model.experts is None:

@@ -44,7 +44,7 @@ def accumulation_dtype(subject: Subject) -> Iterator[Hit]:
     wanted, model = format_at(subject, *path), precision(subject)
     if wanted in (None, "int8") or model is None or wanted == model:
         return
-    release, change = subject.deepspeed_version, CHANGES["bf16-without-zero"]
+    release, change = subject.run.deepspeed_version, CHANGES["bf16-without-zero"]
     if release is not None and release < change.since and change.when.holds(subject):
         return  # it had an optimizer of its own for this
     if subject.stage == 0:
@@ -102,7 +102,7 @@ def param_dtype(subject: Subject) -> Iterator[Hit]:
     Source: `_assert_valid_mixed_precision_config` in `deepspeed/runtime/engine.py`.
     """
     path = (_TYPES, "param_dtype")
-    if subject.deepspeed_version is not None and not known_at(path, subject.deepspeed_version):
+    if subject.run.deepspeed_version is not None and not known_at(path, subject.run.deepspeed_version):
         return
     wanted, model = format_at(subject, *path), precision(subject)
     if wanted not in (None, "int8") and model is not None and wanted != model:

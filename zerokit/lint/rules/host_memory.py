@@ -9,7 +9,7 @@ from zerokit.lint.examples import Given, llama_8b, recipe
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.rules.offload import zero
 from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import ZERO, gpus_on_a_node, model_dtype_bytes, share
+from zerokit.lint.values_in_force import ZERO, model_dtype_bytes, share
 from zerokit.units import GIB, format_bytes
 
 _STATE_BYTES = {"adam": 8, "adamw": 8, "adagrad": 4, "lion": 4}
@@ -38,10 +38,10 @@ def host_bytes_of_a_rank(subject: Subject) -> HostBytes | None:
     `_create_param_groups_fp16_flat_cpu_memory` in `stage3.py`, all in `deepspeed/runtime/zero/`; Adam's
     states, `DeepSpeedCPUAdam.step` in `deepspeed/ops/adam/cpu_adam.py`.
     """
-    model, stage, peft = subject.model, subject.stage, subject.recipe and subject.recipe.peft
-    if model is None or subject.num_gpus is None or stage not in (1, 2, 3) or peft:
+    model, stage, peft = subject.run.model, subject.stage, subject.run.recipe and subject.run.recipe.peft
+    if model is None or subject.cluster.num_gpus is None or stage not in (1, 2, 3) or peft:
         return None
-    held = share(model.num_trainable_parameters, subject.num_gpus)
+    held = share(model.num_trainable_parameters, subject.cluster.num_gpus)
     pinned = pageable = 0
     optimizer, param = subject.offload_optimizer, subject.offload_param
     element = model_dtype_bytes(subject) or 2
@@ -83,9 +83,9 @@ def _optimizer_name(subject: Subject) -> str:
     """Of the file, or of a recipe for the Trainer, whose AdamW accelerate turns into DeepSpeed's."""
     if subject.config.optimizer is not None:
         return subject.config.optimizer.type.lower()
-    if subject.recipe is None or subject.target != "trainer":
+    if subject.run.recipe is None or subject.run.target != "trainer":
         return ""
-    named = str(subject.recipe.training.get("optim", "adamw_torch"))
+    named = str(subject.run.recipe.training.get("optim", "adamw_torch"))
     return "adamw" if named.startswith("adamw_torch") else ""
 
 
@@ -113,17 +113,17 @@ def host_memory(subject: Subject) -> Iterator[Hit]:
     `deepspeed/runtime/zero/stage3.py`, and the states of `deepspeed/ops/adam/cpu_adam.py`.
     """
     needed = host_bytes_of_a_rank(subject)
-    assert subject.host_memory_bytes is not None
+    assert subject.cluster.host_bytes is not None
     if needed is None:
         return
-    on_a_node = gpus_on_a_node(subject) * (needed.pinned + needed.pageable)
-    if on_a_node > subject.host_memory_bytes:
+    on_a_node = subject.cluster.local_ranks * (needed.pinned + needed.pageable)
+    if on_a_node > subject.cluster.host_bytes:
         message = (
             f"offload of all parameters takes at least {format_bytes(on_a_node)} of each host's memory, "
-            f"which is {format_bytes(subject.host_memory_bytes)}"
+            f"which is {format_bytes(subject.cluster.host_bytes)}"
         )
         hint = "Use more nodes, offload less, or use NVMe in stage 3"
-        yield Hit(_place(subject), message, hint, (), "warning" if subject.recipe is None else None)
+        yield Hit(_place(subject), message, hint, (), "warning" if subject.run.recipe is None else None)
 
 
 @rule(
@@ -150,17 +150,17 @@ def pinned_memory(subject: Subject) -> Iterator[Hit]:
     `deepspeed/runtime/swap_tensor/partitioned_param_swapper.py`. The 80 % are zerokit's.
     """
     needed = host_bytes_of_a_rank(subject)
-    assert subject.host_memory_bytes is not None
+    assert subject.cluster.host_bytes is not None
     if needed is None:
         return
-    gpus = gpus_on_a_node(subject)
+    gpus = subject.cluster.local_ranks
     pinned = gpus * needed.pinned
-    if pinned + gpus * needed.pageable > subject.host_memory_bytes:
+    if pinned + gpus * needed.pageable > subject.cluster.host_bytes:
         return  # the rule above says so
-    if pinned > _PINNED_SHARE * subject.host_memory_bytes:
+    if pinned > _PINNED_SHARE * subject.cluster.host_bytes:
         message = (
             f"offload pins {format_bytes(pinned)} of each host's memory, "
-            f"{pinned / subject.host_memory_bytes:.0%} of it"
+            f"{pinned / subject.cluster.host_bytes:.0%} of it"
         )
         yield Hit(_place(subject), message, 'Set "pin_memory" to false, or make the buffers smaller')
 

@@ -73,7 +73,7 @@ def loss_scale_range(subject: Subject) -> Iterator[Hit]:
         return
     fp16 = subject.config.fp16
     # Older releases take them, and adapt as they can.
-    is_refused = switch(subject, "fp16") and subject.deepspeed_version in (None, NEWEST)
+    is_refused = switch(subject, "fp16") and subject.run.deepspeed_version in (None, NEWEST)
     severity: Severity | None = None if is_refused else "warning"
     for key in ("loss_scale_window", "min_loss_scale"):
         value = getattr(fp16, key)
@@ -281,7 +281,7 @@ def fp16_without_zero(subject: Subject) -> Iterator[Hit]:
     `unscale_and_clip_grads` in `deepspeed/runtime/fp16/fused_optimizer.py` and `unfused_optimizer.py`;
     deepspeedai/DeepSpeed#8393.
     """
-    version = subject.deepspeed_version
+    version = subject.run.deepspeed_version
     if version is not None and not FP16_UNSCALED.affects(version):
         return
     if subject.stage != 0 or switch(subject, "fp16") is not True:
@@ -290,7 +290,7 @@ def fp16_without_zero(subject: Subject) -> Iterator[Hit]:
     if not isinstance(scale, int | float) or scale == 1:
         return
     by = f"{scale:g}" if scale else f"2^{subject.config.fp16.initial_scale_power}"
-    trains = subject.sets("optimizer") or subject.target == "trainer" or subject.recipe is not None
+    trains = subject.sets("optimizer") or subject.run.target == "trainer" or subject.run.recipe is not None
     message = f"in stage 0 DeepSpeed does not scale the loss for fp16, but divides the gradients by {by}"
     severity: Severity | None = None if trains else "warning"
     yield Hit(("fp16", "enabled"), message, "Use ZeRO stage 1, or bf16", severity=severity)

@@ -53,15 +53,15 @@ def nvme_buffer_size(subject: Subject) -> Iterator[Hit]:
 
     Source: `get_buffer` in `deepspeed/runtime/swap_tensor/partitioned_param_swapper.py`.
     """
-    section, model = subject.offload_param, subject.model
+    section, model = subject.offload_param, subject.run.model
     if subject.stage != 3 or section is None or section.device != "nvme" or model is None:
         return
-    assert subject.num_gpus is not None
+    assert subject.cluster.num_gpus is not None
     path = (ZERO, "offload_param", "buffer_size")
     if subject.unsure(*path):
         return
     largest = model.largest_tensor
-    needed = share(largest.elements, subject.num_gpus)
+    needed = share(largest.elements, subject.cluster.num_gpus)
     if needed > section.buffer_size and _goes_to_nvme(subject, needed):
         message = (
             f"'buffer_size' {section.buffer_size:,} is less than a rank's share of '{largest.name}', "
@@ -91,18 +91,18 @@ def nvme_buffer_count(subject: Subject) -> Iterator[Hit]:
 
     Source: `swap_in` in `deepspeed/runtime/swap_tensor/partitioned_param_swapper.py`; DeepSpeed issue 3062.
     """
-    section, model = subject.offload_param, subject.model
+    section, model = subject.offload_param, subject.run.model
     if subject.stage != 3 or section is None or section.device != "nvme" or model is None:
         return
     path = (ZERO, "offload_param", "buffer_count")
     if subject.unsure(*path) or model.num_hidden_layers is None:
         return
-    assert subject.num_gpus is not None
+    assert subject.cluster.num_gpus is not None
     layer = sum(
         tensor.count // model.num_hidden_layers
         for tensor in model.tensors
         if tensor.count >= model.num_hidden_layers
-        and _goes_to_nvme(subject, share(tensor.elements, subject.num_gpus))
+        and _goes_to_nvme(subject, share(tensor.elements, subject.cluster.num_gpus))
     )
     if layer > section.buffer_count:
         message = (
@@ -177,14 +177,14 @@ def nvme_unused(subject: Subject) -> Iterator[Hit]:
     Source: `_create_param_groups_fp16_flat_cpu_memory` and `_move_to_flat_buffer` in
     `deepspeed/runtime/zero/stage3.py`.
     """
-    section, model = subject.offload_param, subject.model
+    section, model = subject.offload_param, subject.run.model
     if subject.stage != 3 or section is None or section.device != "nvme" or model is None:
         return
     path = (ZERO, "offload_param", "max_in_cpu")
     if subject.unsure(*path):
         return
-    assert subject.num_gpus is not None
-    held = sum(ceil(tensor.elements / subject.num_gpus) * tensor.count for tensor in model.tensors)
+    assert subject.cluster.num_gpus is not None
+    held = sum(ceil(tensor.elements / subject.cluster.num_gpus) * tensor.count for tensor in model.tensors)
     if held <= section.max_in_cpu:
         message = (
             f"a rank's share of the model, {format_count(held)} elements, is below 'max_in_cpu' "

@@ -268,7 +268,7 @@ def script_optimizer(subject: Subject) -> Iterator[Hit]:
     `deepspeed/runtime/bf16_optimizer.py`.
     """
     asked = subject.may_be_plain and subject.lacks("optimizer")
-    offloaded = subject.target == "deepspeed" and offloads_optimizer(subject)
+    offloaded = subject.run.target == "deepspeed" and offloads_optimizer(subject)
     if asked and not offloaded and subject.stage in (0, 1, 2):
         message = "no 'optimizer' is given, so the script must pass one to deepspeed.initialize"
         yield Hit((), message, 'Add "optimizer", unless the script makes one')
@@ -295,7 +295,7 @@ def decay_everything(subject: Subject) -> Iterator[Hit]:
     `get_decay_parameter_names` in its `trainer.py`.
     """
     decay = subject.written_at(*OPTIMIZER, "weight_decay")
-    if subject.target == "trainer" and optimizer_name(subject) is not None and decay:
+    if subject.run.target == "trainer" and optimizer_name(subject) is not None and decay:
         message = "with an optimizer in the file, 'weight_decay' acts on biases and norms too"
         hint = "Leave 'optimizer' to the Trainer, which spares them"
         yield Hit((*OPTIMIZER, "weight_decay"), message, hint)
@@ -318,7 +318,7 @@ def clipping_default(subject: Subject) -> Iterator[Hit]:
 
     Source: `GRADIENT_CLIPPING_DEFAULT` in `deepspeed/runtime/constants.py`.
     """
-    if not subject.may_be_plain or subject.deepspeed_version is not None:
+    if not subject.may_be_plain or subject.run.deepspeed_version is not None:
         return
     if subject.stage == 3 and subject.lacks("optimizer"):
         return  # perhaps a run without training

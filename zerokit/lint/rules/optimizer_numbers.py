@@ -84,7 +84,7 @@ def default_learning_rate(subject: Subject) -> Iterator[Hit]:
     rate = "0.02 for matrices and 0.0003 for the rest" if name == "muon" else f"{default:g}"
     message = f"'lr' is absent, so '{optimizer_type(subject)}' runs with its default, {rate}"
     hint = 'Add "lr" to "params"'
-    if subject.target == "trainer":
+    if subject.run.target == "trainer":
         message += ", whatever the Trainer's learning_rate says"
         hint = 'Add "lr": "auto" to "params"'
     place = OPTIMIZER if subject.sets(*OPTIMIZER) else ("optimizer",)

@@ -214,7 +214,7 @@ def script_optimizer_offload(subject: Subject) -> Iterator[Hit]:
 
     Source: `_configure_optimizer` in `deepspeed/runtime/engine.py`.
     """
-    if subject.target != "deepspeed" or not subject.lacks("optimizer") or subject.stage not in (1, 2, 3):
+    if subject.run.target != "deepspeed" or not subject.lacks("optimizer") or subject.stage not in (1, 2, 3):
         return
     if offloads_optimizer(subject) and in_force(subject, _FORCE) is True:
         message = "offload without 'optimizer' refuses a script's own, unless it is DeepSpeed's for the CPU"

@@ -39,7 +39,7 @@ def sequence_parallel_size(subject: Subject) -> Iterator[Hit]:
     `deepspeed/__init__.py`.
     """
     sequence, data = subject.config.sequence_parallel_size, subject.config.data_parallel_size
-    gpus = subject.num_gpus
+    gpus = subject.cluster.num_gpus
     if sequence is None or gpus is None:
         return
     path = ("sequence_parallel_size",)
@@ -91,7 +91,7 @@ def tensor_parallel_size(subject: Subject) -> Iterator[Hit]:
 
     Source: `_init_tp_mesh_device` in `deepspeed/utils/groups.py`.
     """
-    size, gpus = in_force(subject, "tensor_parallel", "autotp_size"), subject.num_gpus
+    size, gpus = in_force(subject, "tensor_parallel", "autotp_size"), subject.cluster.num_gpus
     if isinstance(size, int) and size > 1 and gpus is not None and gpus % size:
         message = f"'autotp_size' {size} does not divide {quantity(gpus, 'GPU')}"
         hint = f"Choose a divisor of {gpus}, or another number of GPUs"
@@ -143,7 +143,7 @@ def tensor_parallel_heads(subject: Subject) -> Iterator[Hit]:
 
     Source: `_apply_autotp_partitioning` in `deepspeed/runtime/engine.py`.
     """
-    size, model = in_force(subject, "tensor_parallel", "autotp_size"), subject.model
+    size, model = in_force(subject, "tensor_parallel", "autotp_size"), subject.run.model
     heads = model.num_key_value_heads if model is not None else None
     if isinstance(size, int) and heads is not None and size > heads:
         message = f"'autotp_size' {size} exceeds the model's {heads} key-value heads: the other ranks wait"
@@ -172,7 +172,7 @@ def pipeline_section(subject: Subject) -> Iterator[Hit]:
     if subject.stage in (2, 3):
         message = f"pipeline parallelism does not go with ZeRO stage {subject.stage}"
         yield Hit(("pipeline",), message, "Use stage 1, or remove the section")
-    elif subject.target in ("trainer", "accelerate"):
+    elif subject.run.target in ("trainer", "accelerate"):
         message = "'pipeline' acts on a PipelineModule only, which this target does not build"
         yield Hit(("pipeline",), message, "Remove the section")
 
@@ -193,7 +193,7 @@ def hybrid_engine_size(subject: Subject) -> Iterator[Hit]:
 
     Source: `create_inference_module` in `deepspeed/runtime/hybrid_engine.py`.
     """
-    size, gpus = in_force(subject, "hybrid_engine", "inference_tp_size"), subject.num_gpus
+    size, gpus = in_force(subject, "hybrid_engine", "inference_tp_size"), subject.cluster.num_gpus
     if in_force(subject, "hybrid_engine", "enabled") is not True or not isinstance(size, int):
         return
     if gpus is not None and size > 1 and gpus % size:

@@ -137,7 +137,7 @@ def overlap_off(subject: Subject) -> Iterator[Hit]:
     request 7898.
     """
     path = (ZERO, "overlap_comm")
-    if subject.deepspeed_version is not None and subject.deepspeed_version < (0, 18, 8):
+    if subject.run.deepspeed_version is not None and subject.run.deepspeed_version < (0, 18, 8):
         return
     if subject.stage == 3 and is_set_to(subject, False, *path):
         message = "'overlap_comm' false makes the backward pass wait for each reduction"
@@ -184,7 +184,7 @@ def one_gpu(subject: Subject) -> Iterator[Hit]:
 
     Source: `deepspeed/runtime/zero/parameter_offload.py`, whose hooks run whatever the number of ranks.
     """
-    if subject.num_gpus != 1 or subject.stage not in (1, 2, 3) or subject.offload_param is not None:
+    if subject.cluster.num_gpus != 1 or subject.stage not in (1, 2, 3) or subject.offload_param is not None:
         return
     offloaded = offloads_optimizer(subject)
     if offloaded is None or subject.unsure(ZERO, "offload_param"):
@@ -218,8 +218,8 @@ def quantized_weights_node(subject: Subject) -> Iterator[Hit]:
     `deepspeed/runtime/zero/partition_parameters.py`.
     """
     path = (ZERO, "zero_quantized_weights")
-    gpus = subject.num_gpus
-    on_one_node = gpus is not None and gpus <= subject.gpus_per_node
+    gpus = subject.cluster.num_gpus
+    on_one_node = gpus is not None and gpus <= subject.cluster.gpus_per_node
     if subject.stage == 3 and on_one_node and is_set_to(subject, True, *path):
         message = f"'zero_quantized_weights' saves nothing on one node; there are {gpus} GPUs"
         yield Hit(path, message, "Remove the key, unless the node has no fast links between GPUs")
@@ -243,7 +243,7 @@ def reduction_per_micro_batch(subject: Subject) -> Iterator[Hit]:
     `deepspeed/runtime/engine.py` and `deepspeed/runtime/zero/stage_1_and_2.py`.
     """
     steps = in_force(subject, "gradient_accumulation_steps")
-    if subject.stage != 2 or subject.num_gpus == 1 or offloads_optimizer(subject) is not False:
+    if subject.stage != 2 or subject.cluster.num_gpus == 1 or offloads_optimizer(subject) is not False:
         return
     if isinstance(steps, int) and steps >= _MANY_ACCUMULATION_STEPS:
         message = f"stage 2 reduces gradients in each of {steps} micro batches, stage 1 once"

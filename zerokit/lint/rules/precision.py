@@ -72,7 +72,7 @@ def precision_off(subject: Subject) -> Iterator[Hit]:
             continue
         if name in others and subject.written_at(others[name], "enabled") is True:
             continue
-        filled = name in others and subject.target in ("trainer", "accelerate")
+        filled = name in others and subject.run.target in ("trainer", "accelerate")
         if any(not is_comment(key) for key in section) or filled:
             outcome = ", whatever the script asks for" if filled else ", and its keys do nothing"
             fix = (SetValue((name, "enabled"), AUTO),) if filled else ()
@@ -100,7 +100,7 @@ def fp32_training(subject: Subject) -> Iterator[Hit]:
 
     Source: `get_data_types` in `deepspeed/runtime/engine.py`.
     """
-    if subject.target == "deepspeed" and all(
+    if subject.run.target == "deepspeed" and all(
         subject.lacks(name) for name in ("bf16", "bfloat16", "fp16", "torch_autocast")
     ):
         message = "neither 'bf16' nor 'fp16' is given, so DeepSpeed trains in fp32"
@@ -204,7 +204,7 @@ def fp16_on_bf16_model(subject: Subject) -> Iterator[Hit]:
 
     Source: `dtype` in the model's config.json; threads such as deepspeedai/DeepSpeed#4017.
     """
-    if subject.model is not None and subject.model.dtype == "bfloat16" and switch(subject, "fp16"):
+    if subject.run.model is not None and subject.run.model.dtype == "bfloat16" and switch(subject, "fp16"):
         path = ("fp16", "enabled")
-        message = f"{subject.model.name} was trained in bf16, whose range fp16 does not have"
+        message = f"{subject.run.model.name} was trained in bf16, whose range fp16 does not have"
         yield Hit(path, message, 'Use "bf16": {"enabled": true} in place of fp16')

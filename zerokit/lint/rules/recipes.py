@@ -26,7 +26,7 @@ def _given(**training: Any) -> Given:
 
 def _training(subject: Subject) -> Mapping[str, Any]:
     """The arguments that the recipe sets; none where something else than the Trainer runs the config."""
-    return subject.recipe.training if subject.recipe is not None and for_trainer(subject) else {}
+    return subject.run.recipe.training if subject.run.recipe is not None and for_trainer(subject) else {}
 
 
 @rule(
@@ -61,7 +61,7 @@ def recipe_mismatch(subject: Subject) -> Iterator[Hit]:
             yield Hit(filled.path, message + _shown(training[name]), 'Write "auto", or make them equal')
     path = (*SCHEDULER, "total_num_steps")
     total, steps = subject.written_at(*path), training.get("max_steps", -1)
-    if subject.recipe is not None and isinstance(total, int) and total != steps and for_trainer(subject):
+    if subject.run.recipe is not None and isinstance(total, int) and total != steps and for_trainer(subject):
         reason = f"the recipe's max_steps is {steps}"
         if not isinstance(steps, int) or steps <= 0:
             reason = "the recipe leaves the number of steps to the data"

@@ -47,17 +47,17 @@ def unsaved_weights(subject: Subject) -> Iterator[Hit]:
     Source: `save_model` in transformers `trainer.py`, `get_state_dict` in accelerate `accelerator.py`,
     `save_16bit_model` in `deepspeed/runtime/engine.py`.
     """
-    divided = autotp_size(subject) > 1 and subject.target in ("trainer", "accelerate")
+    divided = autotp_size(subject) > 1 and subject.run.target in ("trainer", "accelerate")
     if subject.stage != 3 and not (divided and subject.stage is not None):
         return
     path = (ZERO, _GATHER)
     old = subject.zero.stage3_gather_fp16_weights_on_model_save
     if old or in_force(subject, *path) is not False:
         return
-    if subject.recipe is not None and subject.recipe.peft and subject.target in ("trainer", None):
+    if subject.run.recipe is not None and subject.run.recipe.peft and subject.run.target in ("trainer", None):
         return
-    message = f"'{_GATHER}' is {'false' if subject.sets(*path) else 'absent'}: {_WITHOUT[subject.target]}"
-    severity: Severity | None = "info" if subject.target in ("deepspeed", None) else None
+    message = f"'{_GATHER}' is {'false' if subject.sets(*path) else 'absent'}: {_WITHOUT[subject.run.target]}"
+    severity: Severity | None = "info" if subject.run.target in ("deepspeed", None) else None
     place = path if subject.sets(*path) else (ZERO,)
     yield Hit(place, message, f'Set "{_GATHER}" to true', (SetValue(path, True),), severity)
 
@@ -104,7 +104,7 @@ def parallel_write(subject: Subject) -> Iterator[Hit]:
     Source: `checkpoint_parallel_write_pipeline` in `deepspeed/runtime/pipe/module.py`.
     """
     path = ("checkpoint", "parallel_write", "pipeline_stage")
-    if subject.target in ("trainer", "accelerate") and subject.written_at(*path) is True:
+    if subject.run.target in ("trainer", "accelerate") and subject.written_at(*path) is True:
         message = "'pipeline_stage' acts on a PipelineModule only, which this target does not build"
         yield Hit(path, message, "Remove the key")
 

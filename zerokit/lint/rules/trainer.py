@@ -30,7 +30,7 @@ _WARMUP = {"warmup_max_lr": AUTO, "warmup_num_steps": AUTO}
 
 def for_trainer(subject: Subject) -> bool:
     """Whether the Trainer hands the config over; ``launch/train.py``, which runs recipes, is built on it."""
-    return subject.target == "trainer" or (subject.target is None and subject.recipe is not None)
+    return subject.run.target == "trainer" or (subject.run.target is None and subject.run.recipe is not None)
 
 
 @rule(
@@ -59,7 +59,7 @@ def lost_argument(subject: Subject) -> Iterator[Hit]:
     Source: `fill_match` in transformers `integrations/deepspeed.py`; `DeepSpeedPlugin.__post_init__` and
     `DeepSpeedEngineWrapper.backward` in accelerate, huggingface/accelerate#3630.
     """
-    if subject.target != "trainer" or subject.recipe is not None:
+    if subject.run.target != "trainer" or subject.run.recipe is not None:
         return
     if subject.lacks("gradient_clipping"):
         outcome = "clips at 1.0" if default_clipping(subject) else "does not clip"
@@ -109,7 +109,7 @@ def fixed_value(subject: Subject) -> Iterator[Hit]:
 
     Source: `fill_match` and `trainer_config_finalize` in transformers `integrations/deepspeed.py`.
     """
-    if subject.target != "trainer" or subject.recipe is not None:
+    if subject.run.target != "trainer" or subject.run.recipe is not None:
         return
     fixed = [
         filled
@@ -156,7 +156,7 @@ def replaced_argument(subject: Subject) -> Iterator[Hit]:
     Source: `deepspeed_optim_sched` in transformers `integrations/deepspeed.py`;
     `deepspeed/runtime/lr_schedules.py`.
     """
-    if not for_trainer(subject) or subject.recipe is not None:
+    if not for_trainer(subject) or subject.run.recipe is not None:
         return  # replaced-recipe-argument compares
     name = schedule_name(subject)
     if name is not None:
@@ -191,9 +191,13 @@ def zero_as_switch(subject: Subject) -> Iterator[Hit]:
     Source: `set_stage_and_offload` in accelerate `utils/deepspeed.py`.
     """
     section = subject.written.get(ZERO)
-    if isinstance(section, bool) and subject.target in ("trainer", "accelerate") and subject.recipe is None:
+    if (
+        isinstance(section, bool)
+        and subject.run.target in ("trainer", "accelerate")
+        and subject.run.recipe is None
+    ):
         stage = {"stage": int(section)}
-        who = "the Trainer" if subject.target == "trainer" else "accelerate"
+        who = "the Trainer" if subject.run.target == "trainer" else "accelerate"
         message = f"{who} cannot read '{ZERO}' {str(section).lower()}"
         yield Hit((ZERO,), message, f'Write {{"stage": {int(section)}}}', (SetValue((ZERO,), stage),))
 
@@ -217,7 +221,7 @@ def bfloat16_section(subject: Subject) -> Iterator[Hit]:
     Source: `set_mixed_precision` in accelerate `utils/dataclasses.py`; `get_bfloat16_config` in
     `deepspeed/runtime/precision_config.py`.
     """
-    if subject.target not in ("trainer", "accelerate") or subject.recipe is not None:
+    if subject.run.target not in ("trainer", "accelerate") or subject.run.recipe is not None:
         return
     section = subject.written.get("bfloat16")
     if "bf16" not in subject.written and isinstance(section, Mapping) and section.get("enabled") is True:
@@ -245,7 +249,7 @@ def overwritten_key(subject: Subject) -> Iterator[Hit]:
     Source: `DeepSpeedPlugin.__post_init__` in accelerate `utils/dataclasses.py`; `_prepare_deepspeed` in its
     `accelerator.py`; `deepspeed_optim_sched` in transformers `integrations/deepspeed.py`.
     """
-    if subject.target not in ("trainer", "accelerate"):
+    if subject.run.target not in ("trainer", "accelerate"):
         return
     path: tuple[str, ...] = ("steps_per_print",)
     if subject.written_at(*path) not in (None, AUTO):
@@ -276,9 +280,9 @@ def deepspeed_loader(subject: Subject) -> Iterator[Hit]:
     `accelerator.py`.
     """
     path = ("dataloader_drop_last",)
-    if is_set_to(subject, True, *path) and subject.target in ("trainer", "accelerate"):
+    if is_set_to(subject, True, *path) and subject.run.target in ("trainer", "accelerate"):
         message = "'dataloader_drop_last' is for DeepSpeed's own data loader, which is not used here"
         hint = "Set it for the script's loader"
-        if subject.target == "trainer":
+        if subject.run.target == "trainer":
             hint = "Use the Trainer's argument dataloader_drop_last"
         yield Hit(path, message, hint)

@@ -48,7 +48,7 @@ def key_of_later_version(subject: Subject) -> Iterator[Hit]:
 
     Source: the sources of the releases from 0.14.0 on, compared key by key.
     """
-    version = subject.deepspeed_version
+    version = subject.run.deepspeed_version
     if version is None:
         return
     for path, value in _foreign_keys(subject.written, (), version):
@@ -101,7 +101,7 @@ def optimizer_of_later_version(subject: Subject) -> Iterator[Hit]:
 
     Source: `DEEPSPEED_OPTIMIZERS` in `deepspeed/runtime/config.py` of the releases.
     """
-    version, name = subject.deepspeed_version, optimizer_name(subject)
+    version, name = subject.run.deepspeed_version, optimizer_name(subject)
     if version is None or name is None or name not in optimizers_at(NEWEST):
         return
     if name not in optimizers_at(version):
@@ -128,7 +128,7 @@ def default_of_version(subject: Subject) -> Iterator[Hit]:
 
     Source: the sources of the releases from 0.14.0 on, compared key by key.
     """
-    version = subject.deepspeed_version
+    version = subject.run.deepspeed_version
     if version is None:
         return
     for path in _telling_keys(subject):
@@ -146,7 +146,7 @@ def default_of_version(subject: Subject) -> Iterator[Hit]:
 
 def _telling_keys(subject: Subject) -> Iterator[tuple[str, ...]]:
     """Keys whose defaults change what happens, where they act."""
-    if subject.target != "trainer":  # for which the absence has a rule of its own
+    if subject.run.target != "trainer":  # for which the absence has a rule of its own
         yield ("gradient_clipping",)
     if in_force(subject, "bf16", "enabled") is True:
         yield "bf16", "check_grad_overflow"
@@ -180,7 +180,7 @@ def changed_meaning(subject: Subject) -> Iterator[Hit]:
 
     Source: DeepSpeed's pull requests, and the sources of the releases on both sides.
     """
-    version = subject.deepspeed_version
+    version = subject.run.deepspeed_version
     if version is None:
         return
     from zerokit.lint.changes import CHANGES

@@ -119,11 +119,11 @@ def zenflow_auto_update(subject: Subject) -> Iterator[Hit]:
     """
     section = _section(subject)
     path = (*_ZENFLOW, "update_interval")
-    if section is None or subject.stage == 0 or subject.target == "trainer" or subject.unsure(*path):
+    if section is None or subject.stage == 0 or subject.run.target == "trainer" or subject.unsure(*path):
         return
     if section.update_interval == AUTO:
         message = "without a number for 'update_interval', DeepSpeed divides the loss by 0 accumulation steps"
-        severity: Severity = "warning" if subject.target is None else "error"
+        severity: Severity = "warning" if subject.run.target is None else "error"
         yield Hit(
             path if subject.sets(*path) else _ZENFLOW, message, 'Set "update_interval" to 4', (), severity
         )

@@ -42,7 +42,7 @@ def moe_leaf_module(subject: Subject) -> Iterator[Hit]:
 
     Source: `deepspeed/runtime/zero/leaf_module_config.py`; DeepSpeed pull requests 4966 and 5008.
     """
-    model = subject.model
+    model = subject.run.model
     if subject.stage != 3 or model is None or not model.is_moe or model.model_type in _LEAVES:
         return
     if subject.lacks(ZERO, "leaf_module"):
@@ -72,7 +72,7 @@ def quantised_stage_3(subject: Subject) -> Iterator[Hit]:
     Source: `needs_zero3_init = is_deepspeed_zero3_enabled() and not _is_quantized` in transformers
     `modeling_utils.py`.
     """
-    model = subject.model
+    model = subject.run.model
     if subject.stage == 3 and model is not None and model.quantization is not None:
         message = f"the model is quantised ({model.quantization}), so every GPU loads a whole copy of it"
         yield Hit((ZERO, "stage"), message, "Use stage 2 if that fits, or load the model unquantised")
@@ -104,7 +104,7 @@ def nothing_divided(subject: Subject) -> Iterator[Hit]:
 
     Source: `mark_persistent_parameters` in `deepspeed/runtime/zero/parameter_offload.py`.
     """
-    model, key = subject.model, "stage3_param_persistence_threshold"
+    model, key = subject.run.model, "stage3_param_persistence_threshold"
     threshold = subject.zero.stage3_param_persistence_threshold
     if subject.stage != 3 or model is None or not isinstance(threshold, int) or subject.unsure(ZERO, key):
         return

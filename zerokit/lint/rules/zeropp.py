@@ -38,7 +38,7 @@ def hpz_divides(subject: Subject) -> Iterator[Hit]:
 
     Source: `_create_zero_param_parallel_group` in `deepspeed/utils/groups.py`.
     """
-    size, gpus = subject.zero.zero_hpz_partition_size, subject.num_gpus
+    size, gpus = subject.zero.zero_hpz_partition_size, subject.cluster.num_gpus
     if subject.stage != 3 or gpus is None or size <= 1:
         return
     if size > gpus:
@@ -72,7 +72,11 @@ def hpz_node(subject: Subject) -> Iterator[Hit]:
     Source: `_partition_param_sec` in `deepspeed/runtime/zero/partition_parameters.py`; the ZeRO++ paper,
     section 3.2.
     """
-    size, gpus, node = subject.zero.zero_hpz_partition_size, subject.num_gpus, subject.gpus_per_node
+    size, gpus, node = (
+        subject.zero.zero_hpz_partition_size,
+        subject.cluster.num_gpus,
+        subject.cluster.gpus_per_node,
+    )
     if subject.stage != 3 or gpus is None or not 1 < size <= gpus or gpus % size:
         return
     if size == gpus:
@@ -133,7 +137,7 @@ def quantized_gradients_node(subject: Subject) -> Iterator[Hit]:
     Source: `__avg_scatter_grads` in `deepspeed/runtime/zero/stage3.py`; `_get_local_all_to_all_group` in
     `deepspeed/utils/groups.py`.
     """
-    gpus, node = subject.num_gpus, subject.gpus_per_node
+    gpus, node = subject.cluster.num_gpus, subject.cluster.gpus_per_node
     if subject.stage != 3 or not subject.zero.zero_quantized_gradients or gpus is None:
         return
     if gpus <= node:
@@ -162,7 +166,7 @@ def quantized_frozen_weights(subject: Subject) -> Iterator[Hit]:
     Source: `_partition_param` in `deepspeed/runtime/zero/partition_parameters.py`.
     """
     quantised = subject.stage == 3 and subject.zero.zero_quantized_nontrainable_weights
-    if quantised and subject.recipe is not None and not subject.recipe.peft:
+    if quantised and subject.run.recipe is not None and not subject.run.recipe.peft:
         message = "the recipe trains all parameters, so there are no frozen weights to quantise"
         hint = "Remove the key, or give the recipe a section 'peft'"
         yield Hit(_QNW, message, hint, fix=(Remove(_QNW),))

@@ -1,0 +1,89 @@
+"""The machines of a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from zerokit.errors import ZerokitError
+from zerokit.hardware.gpus import Gpu
+from zerokit.units import MIB, format_bytes
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """GPUs in nodes of equal size. Each None: not known.
+
+    Raises:
+        ZerokitError: a number of GPUs that is none, or less memory than any machine has.
+    """
+
+    num_gpus: int | None = None
+    """In all: one data-parallel rank each."""
+    gpus_per_node: int = 8
+    """A run of fewer GPUs than that is on one node."""
+    gpu: Gpu | None = None
+    host_bytes: int | None = None
+    """Memory of one node."""
+
+    def __post_init__(self) -> None:
+        for option, number in (("--num-gpus", self.num_gpus), ("--gpus-per-node", self.gpus_per_node)):
+            if number is not None and number < 1:
+                raise ZerokitError(f"{number} is no number of GPUs", where=option, hint="Give 1 or more")
+        if self.host_bytes is not None and self.host_bytes < MIB:
+            message = f"{format_bytes(self.host_bytes)} is no machine's memory"
+            raise ZerokitError(message, where="--host-memory", hint="Write it like 1TiB")
+
+    @property
+    def world_size(self) -> int:
+        """`num_gpus`, for those that cannot do without it.
+
+        Raises:
+            ZerokitError: it is not known.
+        """
+        if self.num_gpus is None:
+            raise ZerokitError(
+                "the number of GPUs is not known", where="--num-gpus", hint="Say how many there are in all"
+            )
+        return self.num_gpus
+
+    @property
+    def local_ranks(self) -> int:
+        """GPUs of the run on one node."""
+        return min(self.world_size, self.gpus_per_node)
+
+    @property
+    def num_nodes(self) -> int:
+        """How many nodes the run takes; see :meth:`check_nodes`."""
+        self.check_nodes()
+        return self.world_size // self.local_ranks
+
+    def check_nodes(self) -> None:
+        """Refuse a run that leaves GPUs of a node idle.
+
+        Raises:
+            ZerokitError: it does.
+        """
+        if self.world_size % self.local_ranks:
+            raise ZerokitError(
+                f"{self.num_gpus} GPUs do not fill nodes of {self.gpus_per_node}",
+                where="--num-gpus",
+                hint="Say with --gpus-per-node how many each node has",
+            )
+
+    @property
+    def gpu_memory_bytes(self) -> int | None:
+        """Of one GPU."""
+        return None if self.gpu is None else self.gpu.memory_bytes
+
+    def check_rank(self, rank: int) -> None:
+        """Refuse a rank that there is not.
+
+        Raises:
+            ZerokitError: it is none of them.
+        """
+        if not 0 <= rank < self.world_size:
+            raise ZerokitError(
+                f"there is no rank {rank} among {self.num_gpus}",
+                where="--rank",
+                hint=f"Choose 0 to {self.world_size - 1}",
+            )

@@ -1,0 +1,84 @@
+"""The one description of a run that a ds_config is written, resolved, checked and estimated for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from zerokit.hardware.cluster import Cluster
+from zerokit.hardware.gpus import some_gpu
+from zerokit.resolving.arguments import Arguments
+from zerokit.resolving.auto import Target
+
+if TYPE_CHECKING:
+    from zerokit.models import ModelShape
+    from zerokit.recipe import Recipe
+    from zerokit.releases.versions import Version
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What is known of a run. Each None: not known."""
+
+    target: Target | None = None
+    """Who hands the config to DeepSpeed, and so fills "auto"."""
+    cluster: Cluster = field(default_factory=Cluster)
+    model: ModelShape | None = None
+    given: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of the Trainer, or of the script under accelerate, that were set."""
+    where: Callable[[str], str] = "{}".format
+    """Names the place of one of them."""
+    recipe: Recipe | None = None
+    """Its `training` holds TrainingArguments that were set."""
+    deepspeed_version: Version | None = None
+    """None: the newest that zerokit supports, which the models describe."""
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        target: Target | None = None,
+        num_gpus: int | None = None,
+        gpus_per_node: int = 8,
+        model: ModelShape | None = None,
+        recipe: Recipe | None = None,
+        gpu: str | None = None,
+        gpu_memory_bytes: int | None = None,
+        host_memory_bytes: int | None = None,
+        deepspeed_version: Version | None = None,
+    ) -> Run:
+        """A run of single facts.
+
+        Raises:
+            ZerokitError: a size that cannot be, or no such card.
+        """
+        return cls(
+            target=target,
+            cluster=Cluster(num_gpus, gpus_per_node, some_gpu(gpu, gpu_memory_bytes), host_memory_bytes),
+            model=model,
+            recipe=recipe,
+            deepspeed_version=deepspeed_version,
+        )
+
+    @cached_property
+    def arguments(self) -> Arguments:
+        """Those that were set and the target's defaults for the others; the target must be known."""
+        assert self.target is not None
+        return Arguments(self.target, self.given, self.where)
+
+    @property
+    def world_size(self) -> int:
+        """Ranks, which must be known."""
+        return self.cluster.world_size
+
+    @property
+    def hidden_size(self) -> int | None:
+        """The width by which "auto" is filled in; None also where the Trainer finds none."""
+        return None if self.model is None else self.model.hidden_size_for_trainer
+
+    @property
+    def hidden_size_is_nested(self) -> bool:
+        """Whether the model's config has it in `text_config` only, where accelerate does not look."""
+        return self.model is not None and self.model.hidden_size_for_accelerate is None
