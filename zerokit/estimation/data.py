@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from zerokit.estimation.fit import Fit, Limits
@@ -49,12 +50,7 @@ def as_data(answer: Estimate, fit: Fit | None = None, limits: Limits | None = No
         "warnings": list(answer.warnings),
     }
     if fit is not None:
-        data["fit"] = {
-            "verdict": fit.verdict,
-            "gpu_memory_bytes": fit.gpu_memory_bytes,
-            "needed_low_bytes": fit.needed_low_bytes,
-            "needed_high_bytes": fit.needed_high_bytes,
-        }
+        data["fit"] = asdict(fit)
     if limits is not None:
         data["largest"] = {
             "micro_batch_size": limits.micro_batch_size,
