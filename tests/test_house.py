@@ -53,7 +53,8 @@ ALLOWED = {
     | {"data", "distributed", "checkpoint", "generation"},
     "rehearsal": BASE | {"config", "resolving", "lint", "hardware", "reporting"},
     "quickstart": BASE
-    | {"config", "resolving", "writing", "recipe", "models", "hardware", "memory", "lint", "reporting"}
+    | {"config", "resolving", "writing", "recipe", "models", "hardware", "memory", "estimation", "lint"}
+    | {"reporting"}
     | {"distributed", "checkpoint"},
     "cli": BASE
     | {"config", "resolving", "writing", "releases", "recipe", "models", "hardware", "memory", "lint"}

@@ -12,7 +12,6 @@ from zerokit.estimation import verdict
 from zerokit.estimation.data import as_data
 from zerokit.estimation.explain import explanation
 from zerokit.estimation.plot import write_plot
-from zerokit.estimation.states import host_at_peak, states_lines
 from zerokit.memory import Estimate, Lora, by_category
 from zerokit.reporting.categories import CATEGORIES, category_words
 from zerokit.units import GIB
@@ -38,7 +37,7 @@ def one(request: pytest.FixtureRequest) -> Estimate:
 
 def test_categories_add_up_to_the_peaks(one: Estimate) -> None:
     assert sum(by_category(one.device.terms_at_peak).values()) == one.device.peak_bytes
-    assert sum(by_category(host_at_peak(one)).values()) == one.host.peak_bytes
+    assert sum(by_category(one.host.terms_at_peak).values()) == one.host.peak_bytes
 
 
 def test_components_of_the_json_make_the_peak(one: Estimate) -> None:
@@ -53,7 +52,7 @@ def test_components_of_the_json_make_the_peak(one: Estimate) -> None:
 
 def test_states_are_written_as_in_the_paper() -> None:
     symbols = {
-        stage: " + ".join(line.symbols for line in states_lines(answer(zero_stage=stage)))
+        stage: " + ".join(line.symbols for line in answer(zero_stage=stage).model_states.each)
         for stage in range(4)
     }
     assert symbols == {
@@ -62,13 +61,14 @@ def test_states_are_written_as_in_the_paper() -> None:
         2: "2Φ + 2Φ/N + 12Φ/N",
         3: "2Φ/N + 2Φ/N + 12Φ/N",
     }
-    trained = [line.symbols for line in states_lines(answer(zero_stage=3, lora=Lora(8)))]
+    trained = [line.symbols for line in answer(zero_stage=3, lora=Lora(8)).model_states.each]
     assert trained == ["2Φ/N", "2Φₜ/N", "12Φₜ/N"]
 
 
-def test_states_lines_say_where_they_are_offloaded_to() -> None:
-    lines = states_lines(answer(zero_stage=3, offload_optimizer="nvme", offload_param="cpu"))
-    assert [(line.where, line.bytes) for line in lines] == [("host", 0), ("host", 0), ("NVMe", 0)]
+def test_model_states_say_where_they_are_offloaded_to() -> None:
+    lines = answer(zero_stage=3, offload_optimizer="nvme", offload_param="cpu").model_states.each
+    assert [(line.where, line.gpu_bytes) for line in lines] == [("host", 0), ("host", 0), ("NVMe", 0)]
+    assert all(line.bytes > 0 for line in lines)
 
 
 def test_the_explanation_names_every_formula_and_source(one: Estimate) -> None:

@@ -15,7 +15,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar
 
 from zerokit import console
 from zerokit.distributed.ranks import Ranks, check_devices, read_ranks
@@ -117,7 +117,7 @@ def count_gpus() -> int:
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
-def device_precision() -> str:
+def device_precision() -> Literal["bf16", "fp16", "fp32"]:
     """What this machine trains in when nobody says: bf16 on GPUs that have it, else fp16; fp32 on CPU."""
     import torch
 

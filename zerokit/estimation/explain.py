@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from zerokit.estimation.states import states_lines
 from zerokit.estimation.table import heading
 from zerokit.memory import Device, Estimate, Term
 from zerokit.memory.letters import letters_of
@@ -38,7 +37,7 @@ def explanation(answer: Estimate) -> Iterator[str]:
             yield f"{name} = {letter.number:,}: {letter.meaning}"
     yield ""
     yield "Model states of one GPU (ZeRO paper, arXiv 1910.02054, section 5)"
-    for line in states_lines(answer):
+    for line in answer.model_states.each:
         held = format_bytes(line.bytes) if line.where == "GPU" else f"on the {line.where}"
         yield f"  {line.name}: {line.symbols} = {line.numbers} = {held}"
     for title, devices in _DEVICES:

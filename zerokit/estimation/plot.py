@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zerokit.errors import ConfigError
-from zerokit.estimation.states import host_at_peak
 from zerokit.estimation.table import SIZES, heading, sizes
 from zerokit.memory import Estimate, Term, by_category
 from zerokit.reporting import plots
@@ -49,7 +48,7 @@ def write_plot(answers: Sequence[Estimate], path: str | Path, gpu_memory_bytes: 
 def _draw(axes: Axes, answers: Sequence[Estimate], gpu_memory_bytes: int | None) -> None:
     for place, answer in enumerate(answers):
         _bar(axes, place - _WIDTH / 2 - 0.02, answer.device.terms_at_peak, "GPU")
-        _bar(axes, place + _WIDTH / 2 + 0.02, host_at_peak(answer), "host")
+        _bar(axes, place + _WIDTH / 2 + 0.02, answer.host.terms_at_peak, "host")
         top = answer.device.peak_bytes / GIB
         # What may come on top, outside the allocator's books.
         axes.errorbar(
@@ -89,7 +88,9 @@ def _label(axes: Axes, answers: Sequence[Estimate]) -> None:
     axes.set_ylabel("peak of one rank, GiB")
     title = "\n".join(textwrap.wrap(heading(answers[0], without=varied), 100))
     axes.set_title(title, fontsize=9, loc="left")
-    drawn = [term for answer in answers for term in (*answer.device.terms_at_peak, *host_at_peak(answer))]
+    drawn = [
+        term for answer in answers for term in (*answer.device.terms_at_peak, *answer.host.terms_at_peak)
+    ]
     plots.category_legend(
         axes,
         [category for category, held in by_category(drawn).items() if held],
@@ -121,7 +122,7 @@ def _page(answers: Sequence[Estimate], gpu_memory_bytes: int | None) -> plots.Pa
         name = ", ".join(point_name(answer, varied).split("\n"))
         for where, terms, peak, phase in (
             ("GPU", answer.device.terms_at_peak, answer.device.peak_bytes, answer.device.peak_phase),
-            ("host, one rank", host_at_peak(answer), answer.host.peak_bytes, answer.host.peak_phase),
+            ("host, one rank", answer.host.terms_at_peak, answer.host.peak_bytes, answer.host.peak_phase),
         ):
             held = [format_bytes(size) if size else "" for size in by_category(terms).values()]
             rows.append([f"{name}, {where}", *held, format_bytes(peak), phase_words(phase)])

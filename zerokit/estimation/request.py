@@ -12,6 +12,7 @@ from zerokit.documents import Document, read_document
 from zerokit.errors import ConfigError
 from zerokit.hardware.cluster import Cluster
 from zerokit.memory import Attention, Generation, Lora, OptimizerKind, TrainingRun
+from zerokit.memory.optimizers import optimizer_made
 from zerokit.models import ModelShape
 from zerokit.resolving.auto import Target
 from zerokit.resolving.run import Run
@@ -240,13 +241,9 @@ def _size(value: Any, name: str) -> int:
 def _own_optimizer(target: Target, config: DeepSpeedConfig) -> OptimizerKind | None:
     """What is trained with where the ds_config has no optimizer.
 
-    Under offload accelerate, which the Trainer goes through, makes it a DeepSpeedCPUAdam (accelerator.py
-    _prepare_deepspeed, utils/deepspeed.py map_pytorch_optim_to_deepspeed); else the Trainer's default is
-    torch's fused AdamW (transformers training_args.py `optim`), and a script's is taken to be torch's AdamW.
+    The Trainer's default is torch's fused AdamW (transformers training_args.py `optim`), and a script's is
+    taken to be torch's AdamW.
     """
     if config.optimizer is not None or target == "deepspeed":
         return None
-    section = config.zero_optimization.offload_optimizer
-    if section is not None and section.device != "none":
-        return "cpu_adam"
-    return "adamw_fused" if target == "trainer" else "adamw"
+    return optimizer_made(config, "adamw_torch_fused" if target == "trainer" else "adamw_torch")

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from zerokit.estimation.fit import Fit, Limits
-from zerokit.estimation.states import host_at_peak, states_lines
 from zerokit.memory import Estimate, Term
 from zerokit.memory.settings import settings_of
 from zerokit.reporting.phases import phase_words
@@ -44,7 +43,7 @@ def _parts(answer: Estimate, fit: Fit | None, limits: Limits | None) -> Iterator
     yield _terms(
         f"What makes the peak, in {phase_words(answer.device.peak_phase)}", answer.device.terms_at_peak
     )
-    host = host_at_peak(answer)
+    host = answer.host.terms_at_peak
     if host:
         yield _terms(f"On the host, one rank, in {phase_words(answer.host.peak_phase)}", host)
     if answer.nvme.per_rank_bytes:
@@ -89,10 +88,12 @@ def heading(answer: Estimate, without: tuple[str, ...] = ()) -> str:
 
 
 def _states(answer: Estimate) -> Part:
-    lines = states_lines(answer)
-    rows: list[Cells] = [(line.name, line.symbols, line.numbers, line.bytes, line.where) for line in lines]
+    lines = answer.model_states.each
+    rows: list[Cells] = [
+        (line.name, line.symbols, line.numbers, line.gpu_bytes, line.where) for line in lines
+    ]
     formula = " + ".join(line.symbols for line in lines)
-    rows.append(("on the GPU", "", "", sum(line.bytes for line in lines), ""))
+    rows.append(("on the GPU", "", "", answer.model_states.total_bytes, ""))
     return table(f"Model states, {formula} bytes", ["", "Formula", "Numbers", "One GPU", "Where"], rows)
 
 

@@ -11,9 +11,9 @@ from zerokit.memory.generation import generation_terms
 from zerokit.memory.gpu import replay_fullest
 from zerokit.memory.host import replay_host
 from zerokit.memory.layout import Layout, layout_of
-from zerokit.memory.model_states import ModelStates, model_states
+from zerokit.memory.model_states import ModelStates
 from zerokit.memory.overheads import overhead_terms
-from zerokit.memory.settings import Settings, settings_of
+from zerokit.memory.settings import settings_of
 from zerokit.memory.term import Device, Term, total_bytes
 from zerokit.memory.timeline import Held
 from zerokit.memory.training_run import TrainingRun
@@ -46,6 +46,8 @@ class HostMemory:
     peak_bytes: int
     """Of one rank."""
     peak_phase: Phase
+    terms_at_peak: tuple[Term, ...]
+    """What makes the peak of one rank, the largest first."""
     pinned_bytes: int
     """Of one rank, at its most."""
     per_node_bytes: int
@@ -74,7 +76,7 @@ class Estimate:
     """Φ, adapters included."""
     num_trainable_parameters: int
     model_states: ModelStates
-    """Per GPU, by the ZeRO paper's count; what is offloaded is not in it."""
+    """Of one rank, by the ZeRO paper's count."""
     activations_counted: bool
     """False for a bare number of parameters, or without a sequence length."""
     warnings: tuple[str, ...] = ()
@@ -113,6 +115,7 @@ class Estimate:
             steady_bytes=both.steady_bytes,
             peak_bytes=both.peak_bytes,
             peak_phase=both.peak_phase,
+            terms_at_peak=both.terms_at_peak,
             pinned_bytes=pinned.peak_bytes,
             per_node_bytes=local * both.peak_bytes,
             per_node_pinned_bytes=local * pinned.peak_bytes,
@@ -177,7 +180,7 @@ def estimate(run: TrainingRun) -> Estimate:
         terms=tuple(_in_letters(terms, layout)),
         num_parameters=layout.num_parameters,
         num_trainable_parameters=layout.num_trainable,
-        model_states=_model_states(layout, settings),
+        model_states=settings.model_states(layout.num_parameters, layout.num_trainable),
         activations_counted=found.model_calls is not None,
         warnings=tuple(caveats(run, settings, found)),
     )
@@ -214,21 +217,3 @@ def _untied(run: TrainingRun) -> int:
     if isinstance(model, int) or not model.tie_word_embeddings:
         return 0
     return (model.vocab_size or 0) * (model.hidden_size or 0)
-
-
-def _model_states(layout: Layout, settings: Settings) -> ModelStates:
-    states = model_states(
-        layout.num_parameters,
-        zero_stage=settings.stage,
-        world_size=settings.world_size,
-        num_trainable_parameters=layout.num_trainable,
-        bytes_per_parameter=settings.parameter_bytes,
-        bytes_per_gradient=settings.accumulation_bytes,
-        optimizer_bytes_per_parameter=settings.optimizer_bytes,
-    )
-    offloads = settings.offload_optimizer != "none"
-    return ModelStates(
-        parameters_bytes=0 if settings.offload_param != "none" else states.parameters_bytes,
-        gradients_bytes=0 if offloads and settings.stage >= 2 else states.gradients_bytes,
-        optimizer_states_bytes=0 if offloads else states.optimizer_states_bytes,
-    )

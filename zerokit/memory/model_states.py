@@ -3,24 +3,85 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from zerokit.errors import ZerokitError
+from zerokit.units import format_count
 
 ZERO_STAGES = (0, 1, 2, 3)
+
+Place = Literal["GPU", "host", "NVMe"]
+
+
+@dataclass(frozen=True)
+class ModelState:
+    """One of the three sorts of model states, of one rank."""
+
+    name: str
+    unit: int
+    """Bytes for each parameter."""
+    letter: str
+    """Φ, or Φₜ where fewer are trained."""
+    elements: int
+    """Of all ranks together."""
+    divided_by: int | None
+    """The ranks that share them; None where each has all of them."""
+    where: Place = "GPU"
+
+    @property
+    def bytes(self) -> int:
+        """Of one rank, wherever they are."""
+        return self.unit * ceil_div(self.elements, self.divided_by or 1)
+
+    @property
+    def gpu_bytes(self) -> int:
+        """Of one rank, on its GPU."""
+        return self.bytes if self.where == "GPU" else 0
+
+    @property
+    def symbols(self) -> str:
+        """``12Φ/N``."""
+        return f"{self.unit}{self.letter}{'/N' if self.divided_by else ''}"
+
+    @property
+    def numbers(self) -> str:
+        """The same with numbers filled in: ``12 · 8.03B / 4``."""
+        divided = f" / {self.divided_by:,}" if self.divided_by else ""
+        return f"{self.unit} · {format_count(self.elements)}{divided}"
 
 
 @dataclass(frozen=True)
 class ModelStates:
-    """Bytes on one GPU of what training must keep whatever the batch is."""
+    """What training must keep whatever the batch is. Sums are of one GPU."""
 
-    parameters_bytes: int
-    gradients_bytes: int
-    optimizer_states_bytes: int
+    parameters: ModelState
+    gradients: ModelState
+    optimizer_states: ModelState
+
+    @property
+    def each(self) -> tuple[ModelState, ModelState, ModelState]:
+        """The three."""
+        return self.parameters, self.gradients, self.optimizer_states
+
+    @property
+    def parameters_bytes(self) -> int:
+        """On one GPU."""
+        return self.parameters.gpu_bytes
+
+    @property
+    def gradients_bytes(self) -> int:
+        """On one GPU."""
+        return self.gradients.gpu_bytes
+
+    @property
+    def optimizer_states_bytes(self) -> int:
+        """On one GPU."""
+        return self.optimizer_states.gpu_bytes
 
     @property
     def total_bytes(self) -> int:
-        """The sum of the three, per GPU."""
-        return self.parameters_bytes + self.gradients_bytes + self.optimizer_states_bytes
+        """The sum of the three, on one GPU."""
+        return sum(state.gpu_bytes for state in self.each)
 
 
 def model_states(
@@ -32,8 +93,11 @@ def model_states(
     bytes_per_parameter: int = 2,
     bytes_per_gradient: int = 2,
     optimizer_bytes_per_parameter: int = 12,
+    parameters_at: Place = "GPU",
+    gradients_at: Place = "GPU",
+    optimizer_states_at: Place = "GPU",
 ) -> ModelStates:
-    """Model states per GPU: 2Φ + 2Φ + KΦ bytes, each divided by N where its stage partitions it.
+    """Model states of one rank: 2Φ + 2Φ + KΦ bytes, each divided by N where its stage partitions it.
 
     Stage 1 partitions the optimizer states (P_os), stage 2 the gradients too (P_os+g), stage 3 the
     parameters too (P_os+g+p). The defaults are mixed-precision Adam, K = 12: an fp32 copy of the
@@ -48,6 +112,9 @@ def model_states(
         bytes_per_parameter: 2 for bf16 and fp16, 4 for fp32.
         bytes_per_gradient: likewise.
         optimizer_bytes_per_parameter: K; 0 is an optimizer without states and without an fp32 copy.
+        parameters_at: where they lie, if they are offloaded.
+        gradients_at: likewise.
+        optimizer_states_at: likewise.
 
     Raises:
         ZerokitError: a size that is not positive, a stage outside 0 to 3, or more trainable
@@ -71,13 +138,23 @@ def model_states(
             hint="Give 1 to num_parameters",
         )
 
-    def per_gpu(elements: int, *, partitioned_from: int) -> int:
-        return ceil_div(elements, world_size) if zero_stage >= partitioned_from else elements
+    def shared(*, from_stage: int) -> int | None:
+        return world_size if zero_stage >= from_stage else None
 
+    letter = "Φ" if trainable == num_parameters else "Φₜ"
     return ModelStates(
-        parameters_bytes=bytes_per_parameter * per_gpu(num_parameters, partitioned_from=3),
-        gradients_bytes=bytes_per_gradient * per_gpu(trainable, partitioned_from=2),
-        optimizer_states_bytes=optimizer_bytes_per_parameter * per_gpu(trainable, partitioned_from=1),
+        ModelState(
+            "parameters", bytes_per_parameter, "Φ", num_parameters, shared(from_stage=3), parameters_at
+        ),
+        ModelState("gradients", bytes_per_gradient, letter, trainable, shared(from_stage=2), gradients_at),
+        ModelState(
+            "optimizer states",
+            optimizer_bytes_per_parameter,
+            letter,
+            trainable,
+            shared(from_stage=1),
+            optimizer_states_at,
+        ),
     )
 
 

@@ -158,6 +158,37 @@ def optimizer_kind(config: DeepSpeedConfig) -> OptimizerKind:
     )
 
 
+_OF_TRAINER: dict[str, OptimizerKind] = {
+    "adamw_torch": "adamw",
+    "adamw_torch_fused": "adamw_fused",
+    "adamw_bnb_8bit": "adamw_8bit",
+    "adamw_8bit": "adamw_8bit",
+    "adafactor": "adafactor",
+    "adagrad": "adagrad",
+    "sgd": "sgd",
+}
+
+
+def optimizer_made(config: DeepSpeedConfig, optim: str) -> OptimizerKind:
+    """What a script's optimizer becomes where the ds_config has none.
+
+    Under offload accelerate, which the Trainer goes through, makes it a DeepSpeedCPUAdam (accelerator.py
+    _prepare_deepspeed, utils/deepspeed.py map_pytorch_optim_to_deepspeed).
+
+    Args:
+        config: without an `optimizer`.
+        optim: as transformers' TrainingArguments name it.
+
+    Raises:
+        ZerokitError: an optimizer whose memory is not known here.
+    """
+    if _is_offloaded(config):
+        return "cpu_adam"
+    if optim not in _OF_TRAINER:
+        raise ZerokitError(f"the memory of the optimizer '{optim}' is not known", where="optim")
+    return _OF_TRAINER[optim]
+
+
 def _is_offloaded(config: DeepSpeedConfig) -> bool:
     section = config.zero_optimization.offload_optimizer
     return section is not None and section.device != "none"

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from zerokit.config import DeepSpeedConfig
 from zerokit.errors import ConfigError
+from zerokit.memory.model_states import ModelStates, Place, model_states
 from zerokit.memory.optimizers import OptimizerFacts, optimizer_facts, optimizer_kind
 from zerokit.memory.training_run import TrainingRun
 
@@ -15,6 +16,7 @@ Wrapper = Literal["none", "fp16", "fp16_unfused", "bf16", "zero_1_2", "zero_3"]
 """What DeepSpeed wraps the optimizer in: nothing, FP16_Optimizer, FP16_UnfusedOptimizer, BF16_Optimizer,
 DeepSpeedZeroOptimizer, DeepSpeedZeroOptimizer_Stage3."""
 
+_PLACES: dict[Where, Place] = {"none": "GPU", "cpu": "host", "nvme": "NVMe"}
 _TYPE_BYTES = {"fp32": 4, "float32": 4, "float": 4, "torch.float32": 4}
 
 
@@ -79,6 +81,22 @@ class Settings:
     def optimizer_bytes(self) -> int:
         """K of the ZeRO paper."""
         return self.state_bytes + (self.master_bytes if self.has_master else 0)
+
+    def model_states(self, num_parameters: int, num_trainable_parameters: int) -> ModelStates:
+        """What each rank keeps of so many parameters, and where."""
+        offloaded = self.offload_optimizer != "none"
+        return model_states(
+            num_parameters,
+            zero_stage=self.stage,
+            world_size=self.world_size,
+            num_trainable_parameters=num_trainable_parameters,
+            bytes_per_parameter=self.parameter_bytes,
+            bytes_per_gradient=self.accumulation_bytes,
+            optimizer_bytes_per_parameter=self.optimizer_bytes,
+            parameters_at=_PLACES[self.offload_param],
+            gradients_at="host" if offloaded and self.stage >= 2 else "GPU",
+            optimizer_states_at=_PLACES[self.offload_optimizer],
+        )
 
 
 def settings_of(run: TrainingRun) -> Settings:

@@ -13,15 +13,16 @@ import yaml
 from zerokit.config import DeepSpeedConfig
 from zerokit.documents import parse_yaml, read_document
 from zerokit.errors import ConfigError
+from zerokit.estimation import estimate
 from zerokit.files import write_file
 from zerokit.hardware.cluster import Cluster
 from zerokit.lint import check_document
-from zerokit.memory import Estimate, TrainingRun, estimate
+from zerokit.memory import Estimate
 from zerokit.models import ModelShape, load_model_shape
 from zerokit.recipe import PYTHON_QUESTIONS
 from zerokit.recipe.load import embedded_text
 from zerokit.resolving.run import Run
-from zerokit.writing.build import build_ds_config
+from zerokit.writing.build import Precision, build_ds_config
 
 ZERO_STAGE = 2
 
@@ -48,8 +49,7 @@ class Devices:
     kind: str
     """``GPU`` or ``CPU``."""
     num_ranks: int
-    precision: str
-    """``bf16``, ``fp16`` or ``fp32``."""
+    precision: Precision
 
     @property
     def cluster(self) -> Cluster:
@@ -104,20 +104,13 @@ class Plan:
 
     def estimate(self, stage: Stage) -> Estimate:
         """The memory that one training run needs per rank, before it runs."""
-        data: dict[str, Any] = {
-            "zero_optimization": {"stage": ZERO_STAGE, "reduce_bucket_size": REDUCE_BUCKET_SIZE},
-            "optimizer": {"type": "AdamW", "params": {"lr": 1.0e-3}},
-        }
-        if self.devices.precision != "fp32":
-            data[self.devices.precision] = {"enabled": True}
         return estimate(
-            TrainingRun(
-                model=self.shape(),
-                ds_config=DeepSpeedConfig.model_validate(data),
-                cluster=self.devices.cluster,
-                micro_batch_size=stage.recipe["training"]["per_device_train_batch_size"],
-                seq_len=stage.recipe["task"]["seq_len"],
-            )
+            self.shape(),
+            num_gpus=self.devices.num_ranks,
+            ds_config=quickstart_ds_config(),
+            precision=self.devices.precision,
+            micro_batch_size=stage.recipe["training"]["per_device_train_batch_size"],
+            seq_len=stage.recipe["task"]["seq_len"],
         )
 
 

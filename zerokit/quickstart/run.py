@@ -95,22 +95,16 @@ def _describe(devices: Devices) -> str:
 
 
 def _state_memory(plan: Plan) -> None:
-    from zerokit.memory.precision import state_bytes
-
-    stage = plan.stages[0]
-    device = plan.estimate(stage).device
-    sizes = state_bytes(plan.devices.precision, ZERO_STAGE)
-    total = sizes.parameter + sizes.gradient + sizes.optimizer
-    count = plan.shape().num_parameters
-    ranks = plan.devices.num_ranks
+    answer = plan.estimate(plan.stages[0])
+    device, states = answer.device, answer.model_states
+    parts = " + ".join(f"{state.symbols} {state.name}" for state in states.each)
+    count, ranks = format_count(answer.num_parameters), plan.devices.num_ranks
     console.note(
-        f"      model states of {format_count(count)} parameters: {total}Φ = {sizes.parameter}Φ parameters + "
-        f"{sizes.gradient}Φ gradients + {sizes.optimizer}Φ optimizer = {format_bytes(total * count)}"
+        f"      model states of {count} parameters on {ranks} ranks: {parts} = "
+        f"{format_bytes(states.total_bytes)}"
     )
-    console.note(
-        f"      ZeRO-{ZERO_STAGE} divides gradients and optimizer by {ranks}; with activations the peak is "
-        f"{format_bytes(device.peak_bytes)} (in the phase '{device.peak_phase}')"
-    )
+    peak = format_bytes(device.peak_bytes)
+    console.note(f"      with activations the peak is {peak} (in the phase '{device.peak_phase}')")
 
 
 def _train(plan: Plan, stage: Stage, number: str, *, fresh: bool) -> dict[str, Any]:

@@ -36,8 +36,8 @@ class RunReport:
     """Mean loss per token on the held-out data before the first step; None without such data."""
     loss_after: float | None
     train_loss: float
-    model_states_bytes: int
-    """Expected per rank: the 16Φ accounting."""
+    model_states_bytes: int | None
+    """Expected on each rank's device, without what is offloaded; None for an optimizer that is not known."""
     peak_memory_bytes: int
     """Measured: the largest peak of any rank, from before the model was built."""
     recipe: dict[str, Any]

@@ -8,15 +8,14 @@ import zerokit
 from zerokit import console
 from zerokit.distributed.group import count_gpus
 from zerokit.errors import ConfigError
-from zerokit.memory.model_states import model_states
-from zerokit.memory.precision import state_bytes
+from zerokit.training.announce import announce, count_parameters
 from zerokit.training.measure import PeakMemory
 from zerokit.training.model import build_model
 from zerokit.training.peft import add_adapter
 from zerokit.training.progress import RunProgress
 from zerokit.training.report import RunReport
 from zerokit.training.save import save_model
-from zerokit.units import format_bytes, format_count, format_seconds, quantity
+from zerokit.units import format_bytes, format_seconds, quantity
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, Trainer
@@ -38,7 +37,7 @@ def run(group: RankGroup, prepared: Prepared) -> RunReport:
     model = build_model(prepared.model, prepared.loaded.recipe.model, _dtype(prepared))
     model.generation_config = prepared.generation
     model = add_adapter(model, prepared.loaded, prepared.args)
-    expected = _announce(group, prepared, model)
+    expected = announce(group, prepared, model, cuda=cuda)
     trainer = _make_trainer(prepared, model)
     result = _fit(trainer, prepared)
     loss_before, loss_after = _held_out_losses(trainer)
@@ -48,8 +47,8 @@ def run(group: RankGroup, prepared: Prepared) -> RunReport:
     seconds = float(result.metrics["train_runtime"])
     report = RunReport(
         zerokit_version=zerokit.__version__,
-        num_parameters=_count(model, trainable=False),
-        num_trainable_parameters=_count(model, trainable=True),
+        num_parameters=count_parameters(model, trainable=False),
+        num_trainable_parameters=count_parameters(model, trainable=True),
         zero_stage=prepared.zero_stage,
         world_size=group.ranks.world_size,
         precision=prepared.precision,
@@ -137,35 +136,6 @@ def _held_out_losses(trainer: Trainer) -> tuple[float | None, float | None]:
     return before, float(evaluations[-1]["eval_loss"])
 
 
-def _announce(group: RankGroup, prepared: Prepared, model: PreTrainedModel) -> int:
-    """Say what is about to run and the memory it needs; returns the model states' bytes per rank."""
-    sizes = state_bytes(prepared.precision, prepared.zero_stage)
-    states = model_states(
-        _count(model, trainable=False),
-        zero_stage=prepared.zero_stage,
-        world_size=group.ranks.world_size,
-        num_trainable_parameters=_count(model, trainable=True),
-        bytes_per_parameter=sizes.parameter,
-        bytes_per_gradient=sizes.gradient,
-        optimizer_bytes_per_parameter=sizes.optimizer,
-    )
-    if group.ranks.is_main:
-        ranks = quantity(group.ranks.world_size, "rank")
-        console.note(
-            f"{format_count(_count(model, trainable=False))} parameters, "
-            f"{format_count(_count(model, trainable=True))} trained, {prepared.precision}, "
-            f"ZeRO-{prepared.zero_stage} on {ranks}; {quantity(len(prepared.train), 'example')}, "
-            f"{len(prepared.held_out or ())} held out"
-        )
-        console.note(
-            f"model states per rank: {format_bytes(states.total_bytes)} = "
-            f"parameters {format_bytes(states.parameters_bytes)} + "
-            f"gradients {format_bytes(states.gradients_bytes)} + "
-            f"optimizer {format_bytes(states.optimizer_states_bytes)}; activations come on top"
-        )
-    return states.total_bytes
-
-
 def _print_summary(report: RunReport, prepared: Prepared, num_files: int) -> None:
     loss = f"train loss {report.train_loss:.3f}"
     if report.loss_before is not None and report.loss_after is not None:
@@ -183,12 +153,3 @@ def _dtype(prepared: Prepared) -> Any:
 
     by_precision = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
     return getattr(torch, prepared.loaded.recipe.model.dtype or by_precision[prepared.precision])
-
-
-def _count(model: PreTrainedModel, *, trainable: bool) -> int:
-    """Parameters, whole ones: under ZeRO-3 a parameter's own numel is 0 and ds_numel its size."""
-    return sum(
-        getattr(parameter, "ds_numel", None) or parameter.numel()
-        for parameter in model.parameters()
-        if parameter.requires_grad or not trainable
-    )

@@ -1,0 +1,101 @@
+"""The model states that a run announces are those of the estimate, for its own optimizer and offload."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from tests.memory.runs import shape
+from zerokit.errors import ZerokitError
+from zerokit.estimation import estimate
+from zerokit.memory import Lora
+from zerokit.resolving.settle import resolve_for_trainer
+from zerokit.training.announce import announce, expected_states, states_line
+from zerokit.writing.build import build_ds_config
+
+ADAFACTOR = {"type": "Adafactor", "params": {"lr": 1e-3}}
+SGD = {"type": "SGD", "params": {"lr": 1e-3, "momentum": 0.9}}
+
+
+def ds_config(stage: int, **more: Any) -> dict[str, Any]:
+    """What `zerokit config` writes, with "auto" in it, and an optimizer if one is given."""
+    optimizer = more.pop("optimizer", None)
+    path = "/nvme" if "nvme" in more.values() else None
+    data = build_ds_config(zero_stage=stage, precision=None, nvme_path=path, **more).dump()
+    return (
+        data if optimizer is None else {**data, "optimizer": optimizer, "zero_allow_untested_optimizer": True}
+    )
+
+
+RUNS = [
+    *((ds_config(stage), precision, None) for stage in range(4) for precision in ("fp32", "fp16", "bf16")),
+    *((ds_config(stage, offload_optimizer="cpu"), "bf16", None) for stage in (1, 2, 3)),
+    (ds_config(3, offload_optimizer="cpu", offload_param="cpu"), "bf16", None),
+    (ds_config(3, offload_optimizer="nvme", offload_param="nvme"), "fp16", None),
+    (ds_config(2, optimizer=ADAFACTOR), "bf16", None),
+    (ds_config(0, optimizer=SGD), "fp32", None),
+    (ds_config(3), "bf16", Lora(8)),
+]
+
+
+@pytest.mark.parametrize(("config", "precision", "lora"), RUNS)
+def test_model_states_are_the_estimates(config: dict[str, Any], precision: Any, lora: Lora | None) -> None:
+    told = estimate(shape(), num_gpus=4, ds_config=config, precision=precision, micro_batch_size=1, lora=lora)
+    resolved = resolve_for_trainer(config, {}, default_precision=precision, world_size=4)
+    counts = told.num_parameters, told.num_trainable_parameters
+    assert expected_states(resolved.ds_config, "adamw_torch_fused", 4, *counts) == told.model_states
+
+
+def _expected(optim: str, **more: Any) -> Any:
+    resolved = resolve_for_trainer(ds_config(2, **more), {}, default_precision="bf16", world_size=4)
+    return expected_states(resolved.ds_config, optim, 4, 1_000_000, 1_000_000)
+
+
+@pytest.mark.parametrize(
+    ("optim", "unit"),
+    [("adamw_torch", 12), ("adafactor", 8), ("adagrad", 8), ("sgd", 4), ("adamw_bnb_8bit", 6)],
+)
+def test_the_optimizer_of_the_run_is_counted(optim: str, unit: int) -> None:
+    states = _expected(optim)
+    assert states.optimizer_states_bytes == unit * 250_000
+    assert states.total_bytes == (2 * 4 + 2 + unit) * 250_000
+
+
+def test_an_optimizer_that_is_not_known_is_named() -> None:
+    with pytest.raises(ZerokitError, match="'rmsprop' is not known"):
+        _expected("rmsprop")
+
+
+def test_the_line_says_where_each_state_lies() -> None:
+    line = states_line(_expected("adamw_torch", offload_optimizer="cpu"), cuda=True)
+    assert "parameters 1.91 MiB on the GPU, gradients 488.28 KiB on the host" in line
+    assert "optimizer states 2.86 MiB on the host" in line
+    assert "on the CPU" in states_line(_expected("adamw_torch"), cuda=False)
+
+
+@pytest.mark.parametrize(
+    ("optim", "expected"), [("adamw_torch_fused", 4 * 110 + 4 * 110 + 12 * 55), ("rmsprop", None)]
+)
+def test_a_run_says_what_it_keeps(
+    optim: str, expected: int | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    resolved = resolve_for_trainer(ds_config(1), {}, default_precision="fp32", world_size=2)
+    prepared = SimpleNamespace(
+        args=SimpleNamespace(optim=optim),
+        resolved=resolved,
+        precision="fp32",
+        zero_stage=1,
+        train=[1],
+        held_out=None,
+    )
+    group = SimpleNamespace(ranks=SimpleNamespace(world_size=2, is_main=True))
+    model: Any = torch.nn.Linear(10, 10)
+    told: Any = (group, prepared, model)
+    assert announce(*told, cuda=False) == expected
+    said = capsys.readouterr().err
+    assert "110 parameters, 110 trained, fp32, ZeRO-1 on 2 ranks" in said
+    assert ("optimizer states 660 B on the CPU" in said) is (expected is not None)
+    assert ("'rmsprop' is not known" in said) is (expected is None)

@@ -1,0 +1,87 @@
+"""What is about to run, said before it does: the model, the run, and where its model states lie."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from zerokit import console
+from zerokit.config import DeepSpeedConfig
+from zerokit.errors import ZerokitError
+from zerokit.hardware.cluster import Cluster
+from zerokit.memory import ModelStates, TrainingRun
+from zerokit.memory.optimizers import optimizer_made
+from zerokit.memory.settings import settings_of
+from zerokit.units import format_bytes, format_count, quantity
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from zerokit.distributed.group import RankGroup
+    from zerokit.training.prepare import Prepared
+
+
+def announce(group: RankGroup, prepared: Prepared, model: PreTrainedModel, *, cuda: bool) -> int | None:
+    """Say what is about to run and the memory that it keeps.
+
+    Returns:
+        the bytes of the model states on each rank's device; None where the optimizer's are not known.
+    """
+    whole, trained = count_parameters(model, trainable=False), count_parameters(model, trainable=True)
+    world_size = group.ranks.world_size
+    optim = str(getattr(prepared.args.optim, "value", prepared.args.optim))
+    try:
+        states = expected_states(prepared.resolved.ds_config, optim, world_size, whole, trained)
+    except ZerokitError as error:
+        expected, line = None, f"model states are not counted: {error.message}"
+    else:
+        expected, line = states.total_bytes, states_line(states, cuda=cuda)
+    if group.ranks.is_main:
+        console.note(
+            f"{format_count(whole)} parameters, {format_count(trained)} trained, {prepared.precision}, "
+            f"ZeRO-{prepared.zero_stage} on {quantity(world_size, 'rank')}; "
+            f"{quantity(len(prepared.train), 'example')}, {len(prepared.held_out or ())} held out"
+        )
+        console.note(line)
+    return expected
+
+
+def expected_states(
+    ds_config: Mapping[str, Any], optim: str, world_size: int, num_parameters: int, num_trainable: int
+) -> ModelStates:
+    """The model states of one rank.
+
+    Args:
+        ds_config: as the Trainer is given it.
+        optim: what the Trainer makes where the ds_config has no optimizer.
+        world_size: ranks.
+        num_parameters: of the model, adapters included.
+        num_trainable: of these, the ones that are trained.
+
+    Raises:
+        ZerokitError: an optimizer whose memory is not known.
+    """
+    # What is still "auto" are sizes of buckets, on which no model state depends.
+    zero = {key: value for key, value in ds_config["zero_optimization"].items() if value != "auto"}
+    config = DeepSpeedConfig.model_validate({**ds_config, "zero_optimization": zero})
+    optimizer = None if config.optimizer is not None else optimizer_made(config, optim)
+    run = TrainingRun(
+        model=num_parameters, ds_config=config, cluster=Cluster(world_size), optimizer=optimizer
+    )
+    return settings_of(run).model_states(num_parameters, num_trainable)
+
+
+def states_line(states: ModelStates, *, cuda: bool) -> str:
+    """``model states per rank: parameters 2.30 GiB on the GPU, ...``."""
+    places = {"GPU": "the GPU" if cuda else "the CPU", "host": "the host", "NVMe": "NVMe"}
+    parts = [f"{state.name} {format_bytes(state.bytes)} on {places[state.where]}" for state in states.each]
+    return f"model states per rank: {', '.join(parts)}; activations come on top"
+
+
+def count_parameters(model: PreTrainedModel, *, trainable: bool) -> int:
+    """Parameters, whole ones: under ZeRO-3 a parameter's own numel is 0 and ds_numel its size."""
+    return sum(
+        getattr(parameter, "ds_numel", None) or parameter.numel()
+        for parameter in model.parameters()
+        if parameter.requires_grad or not trainable
+    )
