@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from tests.tiny import REPOSITORY
-from zerokit import extras
 from zerokit.errors import ZerokitError
 from zerokit.extras import MODULES, require
 
@@ -18,7 +17,7 @@ from zerokit.extras import MODULES, require
 def test_they_are_the_extras_of_the_package() -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     declared = project["optional-dependencies"]
-    assert declared.keys() - {"all", "dev"} == MODULES.keys()
+    assert declared.keys() - {"all", "dev", "docs"} == MODULES.keys()
     for extra, modules in MODULES.items():
         for module in modules:
             assert any(line.startswith(module) for line in declared[extra]), (extra, module)
@@ -27,12 +26,13 @@ def test_they_are_the_extras_of_the_package() -> None:
 @pytest.mark.parametrize("extra", MODULES)
 def test_what_is_missing_is_one_line(extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
     require(extra, where="zerokit command")
-    monkeypatch.setattr(extras, "find_spec", lambda name: None if name == MODULES[extra][0] else object())
+    missing = MODULES[extra][0]
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == missing else object())
     with pytest.raises(ZerokitError) as caught:
         require(extra, where="zerokit command")
     line = str(caught.value)
     assert line.startswith(f"zerokit command: needs the {extra[:4]}")
-    assert line.endswith(f"packages ({MODULES[extra][0]} not installed). Run pip install 'zerokit[{extra}]'")
+    assert line.endswith(f"packages ({missing} not installed). Run pip install 'zerokit[{extra}]'")
 
 
 WITHOUT_TORCH = """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
+import importlib.util
 
 from zerokit.errors import ZerokitError
 
@@ -27,7 +27,7 @@ def require(extra: str, *, where: str) -> None:
     Raises:
         ZerokitError: one is not.
     """
-    missing = [name for name in MODULES[extra] if find_spec(name) is None]
+    missing = [name for name in MODULES[extra] if importlib.util.find_spec(name) is None]
     if missing:
         raise ZerokitError(
             f"needs the {_WORDS[extra]} packages ({', '.join(missing)} not installed)",

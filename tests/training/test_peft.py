@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import builtins
 import copy
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from zerokit.errors import RecipeError
+from zerokit.errors import RecipeError, ZerokitError
 from zerokit.recipe import load_recipe
 from zerokit.training.peft import add_adapter, check_peft_keys
 
@@ -79,13 +78,6 @@ def test_what_peft_refuses_is_a_recipe_error(keys: dict[str, str], model: PreTra
 
 
 def test_without_peft_installed_it_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def refuse(name: str, *args: Any, **options: Any) -> Any:
-        if name.split(".")[0] == "peft":
-            raise ImportError(name)
-        return real(name, *args, **options)
-
-    monkeypatch.setattr(builtins, "__import__", refuse)
-    with pytest.raises(RecipeError, match=r"pip install 'zerokit\[peft\]'"):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ZerokitError, match=r"\(peft\): needs the peft packages .* 'zerokit\[peft\]'"):
         check_peft_keys(load_recipe(None, words(r="4")))

@@ -11,11 +11,9 @@ from zerokit.config.key_index import as_written
 from zerokit.config.offload import OffloadOptimizer, OffloadParam
 from zerokit.config.root import DeepSpeedConfig
 from zerokit.config.zero import ZeroOptimization
-from zerokit.documents import KeyPath
+from zerokit.documents import KeyPath, has_value, value_at
 from zerokit.hardware.cluster import Cluster
 from zerokit.resolving.run import Run
-
-_ABSENT = object()
 
 
 @dataclass(frozen=True)
@@ -84,20 +82,11 @@ class Subject:
 
     def written_at(self, *path: str) -> Any:
         """The value that the file gives at `path` (either spelling of a key), or None if it gives none."""
-        value = self._at(path)
-        return None if value is _ABSENT else value
+        return value_at(self.written, as_written(path, self.written))
 
     def sets(self, *path: str) -> bool:
         """Whether the file gives a value at `path`, in either spelling of a key with two names."""
-        return self._at(path) is not _ABSENT
-
-    def _at(self, path: tuple[str, ...]) -> Any:
-        node: Any = self.written
-        for key in as_written(path, self.written):
-            if not isinstance(node, Mapping) or key not in node:
-                return _ABSENT
-            node = node[key]
-        return node
+        return has_value(self.written, as_written(path, self.written))
 
     def unsure(self, *path: str) -> bool:
         """Whether `path` is absent but may hide behind a key that was not understood."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import html
-import importlib.util
 import io
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zerokit.errors import ZerokitError
+from zerokit.extras import require
 from zerokit.files import write_file
 from zerokit.reporting.categories import CATEGORIES, LOOKS, Category, category_words
 from zerokit.reporting.phases import SHADES
@@ -52,10 +52,7 @@ def check_plot(path: str | Path) -> None:
             where=str(path),
             hint="Name a file that ends in .png, .svg or .html",
         )
-    if importlib.util.find_spec("matplotlib") is None:
-        raise ZerokitError(
-            "matplotlib is not installed", where="--plot", hint="Run pip install 'zerokit[plot]'"
-        )
+    require("plot", where="--plot")
 
 
 def write_plot(

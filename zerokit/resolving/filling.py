@@ -9,7 +9,7 @@ from typing import Any, Literal
 from zerokit.config.base import AUTO
 from zerokit.config.load import load_valid_part
 from zerokit.config.normal_form import without_comments
-from zerokit.documents import Document, KeyPath, dotted, leaves
+from zerokit.documents import Document, KeyPath, dotted, from_dotted, leaves, value_at
 from zerokit.resolving.arguments import Arguments
 from zerokit.resolving.auto import autos
 from zerokit.resolving.run import Run
@@ -59,11 +59,8 @@ class Filling:
 
     def node(self, name: str) -> tuple[dict[str, Any] | None, str]:
         """The section that a dotted path is in, None if there is none, and the key."""
-        *parents, key = name.split(".")
-        section: Any = self.config
-        for parent in parents:
-            section = section.get(parent) if isinstance(section, dict) else None
-        return (section if isinstance(section, dict) else None), key
+        section = value_at(self.config, from_dotted(name)[:-1])
+        return (section if isinstance(section, dict) else None), name.rpartition(".")[2]
 
     def get(self, name: str) -> Any:
         section, key = self.node(name)
@@ -101,7 +98,7 @@ class Filling:
         self.refused.append(Refused(name, message))
 
     def lose(self, name: str, message: str) -> None:
-        path = tuple(name.split("."))
+        path = from_dotted(name)
         self.lost.append(Lost(name, message, self.document.line(path) if path in self._paths() else None))
 
     def _paths(self) -> set[KeyPath]:

@@ -6,6 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from zerokit.errors import RecipeError, did_you_mean
+from zerokit.extras import require
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, TrainingArguments
@@ -19,17 +20,14 @@ def check_peft_keys(loaded: LoadedRecipe) -> dict[str, Any] | None:
     """The keys for peft's LoraConfig; None when all parameters are trained.
 
     Raises:
-        RecipeError: peft is not installed, or an unknown type or key.
+        ZerokitError: peft is not installed, or an unknown type or key.
     """
     section = loaded.recipe.peft
     if section is None:
         return None
-    try:
-        from peft import LoraConfig
-    except ImportError:
-        raise RecipeError(
-            "needs the peft library", where=loaded.where("peft"), hint="pip install 'zerokit[peft]'"
-        ) from None
+    require("peft", where=loaded.where("peft"))
+    from peft import LoraConfig
+
     keys = dict(section)
     type_ = keys.pop("type", "lora")
     if type_ not in _TYPES:

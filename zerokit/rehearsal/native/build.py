@@ -20,6 +20,7 @@ from pathlib import Path
 
 from zerokit import console
 from zerokit.errors import LaunchError
+from zerokit.extras import require
 
 SOURCES = Path(__file__).parent
 LIBRARY = "libzerokit_rehearsal.so"
@@ -31,11 +32,12 @@ def torch_folder() -> Path:
     """The folder of the installed torch, which is not imported.
 
     Raises:
-        LaunchError: torch is not installed.
+        ZerokitError: torch, or what else a rehearsal needs, is not installed.
     """
+    require("rehearse", where="zerokit rehearse")
     spec = importlib.util.find_spec("torch")
-    if spec is None or spec.origin is None:
-        raise LaunchError("torch is not installed", where="rehearse", hint="Install it: pip install torch")
+    assert spec is not None
+    assert spec.origin is not None
     return Path(spec.origin).parent
 
 

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from zerokit.config.load import plain
+from zerokit.documents import from_dotted, has_value, with_value, without
 from zerokit.patches import Patch, wrap
 from zerokit.rehearsal.job import Overrides
 
@@ -94,18 +96,11 @@ def _as_dict(source: Any) -> dict[str, Any]:
 
 def merged(config: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """`config` with the dotted keys of `changes` set; a value of None removes the key."""
-    result = {
-        key: merged(value, {}) if isinstance(value, Mapping) else value for key, value in config.items()
-    }
-    for dotted, value in changes.items():
-        *sections, key = dotted.split(".")
-        place = result
-        for section in sections:
-            if not isinstance(place.get(section), dict):
-                place[section] = {}
-            place = place[section]
-        if value is None:
-            place.pop(key, None)
-        else:
-            place[key] = value
+    result: dict[str, Any] = plain(config)
+    for name, value in changes.items():
+        path = from_dotted(name)
+        if value is not None:
+            result = with_value(result, path, value, replace=True)
+        elif has_value(result, path):
+            result = without(result, path)
     return result
