@@ -173,14 +173,14 @@ def test_later_patches_of_a_name_go_around_earlier_ones(package: str) -> None:
 
 def test_a_missing_name_is_reported_with_what_it_was_for(package: str) -> None:
     patches.put(Patch(ENGINE, "save", "leave checkpoints unwritten"), None)
-    patches.put(Patch("given_package.engine:Motor", "step", "count steps"), None)
+    patches.put(Patch("given_package.engine:Motor", "__init__", "count"), None)
     patches.watch(PrivateAttribute(ENGINE, "ipg_buffer", "label it"))
     assert patches.missing() == []  # nothing of the package runs yet
     assert not hasattr(_engine(package), "save")
     assert patches.missing() == [
         "given_package 2.4.1 has no given_package.engine.Engine.save, which zerokit replaces to leave "
         "checkpoints unwritten",
-        "given_package 2.4.1 has no given_package.engine.Motor.step, which zerokit replaces to count steps",
+        "given_package 2.4.1 has no given_package.engine.Motor.__init__, which zerokit replaces to count",
         "given_package 2.4.1 has no given_package.engine.Engine.ipg_buffer, which zerokit reads to label it",
     ]
 

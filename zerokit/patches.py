@@ -34,7 +34,8 @@ _missing: dict[Patch, None] = {}
 class Patch:
     """A name that zerokit replaces or overrides; registered by being made.
 
-    Where a name differs between versions, each of its forms is a patch of its own, with bounds.
+    Where a name differs between versions, each of its forms is a patch of its own, with bounds. All are made
+    as modules are imported, so that a test sees them.
     """
 
     owner: str
@@ -78,8 +79,9 @@ class Patch:
         return found
 
     def is_found(self) -> bool:
-        """Whether the owner has the name."""
-        return hasattr(self.holder(), self.name)
+        """Whether the owner is there and has the name."""
+        holder = self.holder()
+        return holder is not None and hasattr(holder, self.name)
 
     def __str__(self) -> str:
         """What its absence means, in one line."""

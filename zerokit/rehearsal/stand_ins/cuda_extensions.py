@@ -12,9 +12,8 @@ _CUDA_SOURCES = (".cu", ".cuh")
 _KERNEL = Patch("torch.cuda", "_compile_kernel", "refuse CUDA kernels")
 _LOAD = Patch("torch.utils.cpp_extension", "load", "refuse CUDA extensions")
 _LOAD_INLINE = Patch("torch.utils.cpp_extension", "load_inline", "refuse CUDA extensions")
-_COMPILE_ENGINE = Patch(
-    "deepspeed.runtime.engine:DeepSpeedEngine", "compile", "refuse DeepCompile", since="0.16.6"
-)
+_ENGINE = "deepspeed.runtime.engine:DeepSpeedEngine"
+_COMPILE_ENGINE = Patch(_ENGINE, "compile", "refuse DeepCompile", since="0.16.6")
 
 
 def install() -> None:

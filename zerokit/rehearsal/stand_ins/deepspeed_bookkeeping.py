@@ -7,36 +7,23 @@ from typing import Any
 
 from zerokit.patches import Patch, apply, wrap
 
-_SHARED_MEMORY = Patch(
-    "deepspeed.comm.torch", "build_shm_op", "leave the CPU ranks' shared memory uncompiled"
-)
-_RANGES = Patch(
-    "deepspeed.utils.nvtx",
-    "enable_nvtx",
-    # Every hook and collective opens a range for a profiler of the GPU: a tenth of the run's time.
-    "leave out ranges for a profiler of the GPU",
-)
-_COMPILE_PASSES = Patch(
-    "deepspeed.runtime.engine:DeepSpeedEngine",
-    "register_compile_pass",
-    # It imports Inductor: most of a second.
-    "register DeepCompile's passes only where it is used",
-    since="0.16.6",
-)
-_SAME_LIST = Patch("deepspeed.runtime.zero.utils", "get_lst_from_rank0", "let every rank agree with rank 0")
-_SAME_LENGTH = Patch(
-    "deepspeed.runtime.zero.utils",
-    "assert_lst_len_same_as_other_ranks",
-    "let every rank agree with rank 0",
-    since="0.17.6",
-)
+_ENGINE = "deepspeed.runtime.engine:DeepSpeedEngine"
+_ZERO = "deepspeed.runtime.zero.utils"
+_AGREE = "let every rank agree with rank 0"
+_SHARED_MEMORY = Patch("deepspeed.comm.torch", "build_shm_op", "compile nothing for ranks on the CPU")
+# Every hook and collective opens a range for a profiler of the GPU: a tenth of the run's time.
+_RANGES = Patch("deepspeed.utils.nvtx", "enable_nvtx", "leave out ranges for a profiler of the GPU")
+# It imports Inductor: most of a second.
+_PASSES = Patch(_ENGINE, "register_compile_pass", "register DeepCompile's passes where used", since="0.16.6")
+_SAME_LIST = Patch(_ZERO, "get_lst_from_rank0", _AGREE)
+_SAME_LENGTH = Patch(_ZERO, "assert_lst_len_same_as_other_ranks", _AGREE, since="0.17.6")
 
 
 def install() -> None:
     """Leave out what is for a GPU's profiler, for compiling and for other processes on the CPU."""
     apply(_SHARED_MEMORY, lambda _: lambda: None)
     apply(_RANGES, lambda _: False)
-    wrap(_COMPILE_PASSES, _register_where_used)
+    wrap(_PASSES, _register_where_used)
 
 
 def _register_where_used(register: Any, engine: Any, *arguments: Any, **given: Any) -> None:

@@ -20,9 +20,7 @@ _MODELING = "transformers.modeling_utils"
 _RESOLVE_FILES = Patch(_MODELING, "_get_resolved_checkpoint_files", "find a checkpoint without values")
 _SAFE_OPEN = Patch(_MODELING, "safe_open", "open a checkpoint without values")
 _LOAD_STATE_DICT = Patch(_MODELING, "load_state_dict", "read a checkpoint without values")
-_LOAD_PRETRAINED = Patch(
-    f"{_MODELING}:PreTrainedModel", "_load_pretrained_model", "know which model a checkpoint is of"
-)
+_LOAD_PRETRAINED = Patch(f"{_MODELING}:PreTrainedModel", "_load_pretrained_model", "know what is loaded")
 _DISPATCH = Patch("accelerate.big_modeling", "dispatch_model", "refuse one model on several GPUs")
 
 _SAFETENSORS_NAMES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "float64": "F64"}

@@ -7,9 +7,7 @@ from typing import Any
 from zerokit.patches import Patch, put, wrap
 from zerokit.rehearsal.native.backend import Backend
 
-_GENERATE = Patch(
-    "transformers.generation.utils:GenerationMixin", "generate", "count what it allocates as of the forward"
-)
+_GENERATE = Patch("transformers.generation.utils:GenerationMixin", "generate", "see the phase forward")
 _ENDS_BY_VALUE = tuple(
     Patch(f"transformers.generation.stopping_criteria:{name}", "__call__", "run to the maximum length")
     for name in ("EosTokenCriteria", "StopStringCriteria", "ConfidenceCriteria")

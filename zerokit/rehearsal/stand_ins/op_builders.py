@@ -38,36 +38,23 @@ _OP_BUILDER = "deepspeed.ops.op_builder.builder:OpBuilder"
 _LOADED_OPS = Patch(_OP_BUILDER, "_loaded_ops", "find stand-ins already loaded")
 _JIT_LOAD = Patch(_OP_BUILDER, "jit_load", "refuse to compile")
 _IS_COMPATIBLE = Patch(_OP_BUILDER, "is_compatible", "answer as on a machine with an H100")
-_PIN_MEMORY = Patch(
-    # deepspeed/ops/op_builder/pin_memory_load.py keeps the loaded op in `sys`.
-    "sys",
-    "_deepspeed_pin_memory_op_module",
-    "find the stand-in already loaded",
-    read_by="deepspeed.ops.op_builder.pin_memory_load",
-)
+# DeepSpeed keeps this op in `sys`.
+_PIN_LOADER = "deepspeed.ops.op_builder.pin_memory_load"
+_PIN_MEMORY = Patch("sys", "_deepspeed_pin_memory_op_module", "find a stand-in loaded", read_by=_PIN_LOADER)
 # ZenFlow starts a process for the CPU optimizer; here it is part of this one.
-_START_PROCESS = tuple(
-    Patch(
-        f"deepspeed.runtime.zenflow.{module}",
-        "start_optimizer_process",
-        "run the optimizer's process in this one",
-        since=since,
-    )
+_START_PROCESS = [
+    Patch(f"deepspeed.runtime.zenflow.{module}", "start_optimizer_process", "start no process", since=since)
     for module, since in (
-        ("zenflow_utils", "0.18.1"),
-        ("zenflow_stage_1_and_2", "0.17.5"),
-        ("engine_stage3", "0.18.1"),
+        *(("zenflow_utils", "0.18.1"), ("zenflow_stage_1_and_2", "0.17.5"), ("engine_stage3", "0.18.1")),
     )
-)
-_SWAP_FOLDERS = tuple(
-    Patch(module, name, "make the folders on NVMe in the ledger alone")
+]
+_SWAP_FOLDERS = [
+    Patch(f"deepspeed.runtime.{module}", name, "make folders on NVMe in the ledger alone")
     for module, name in (
-        ("deepspeed.runtime.swap_tensor.optimizer_utils", "os"),
-        ("deepspeed.runtime.swap_tensor.partitioned_param_swapper", "os"),
-        ("deepspeed.runtime.swap_tensor.partitioned_param_swapper", "shutil"),
-        ("deepspeed.runtime.zero.stage3", "os"),
+        *(("swap_tensor.optimizer_utils", "os"), ("swap_tensor.partitioned_param_swapper", "os")),
+        *(("swap_tensor.partitioned_param_swapper", "shutil"), ("zero.stage3", "os")),
     )
-)
+]
 
 
 def install(*, compute: bool, allocate: PageLockedAllocator = torch_pinned) -> None:

@@ -265,21 +265,20 @@ def operation_of(opts: Any) -> Any:
     return getattr(opts, "reduceOp", dist.ReduceOp.SUM)
 
 
-def _everywhere(name: str, purpose: str) -> tuple[Patch, ...]:
-    """`name` where torch defines it and where it offers it."""
-    owners = ("torch.distributed", "torch.distributed.distributed_c10d")
-    return tuple(Patch(owner, name, purpose) for owner in owners)
-
-
-_INITS = _everywhere("init_process_group", "make virtual groups whatever backend is asked for")
-_NEW_GROUPS = _everywhere("new_group", "make virtual groups whatever backend is asked for")
-_GET_BACKENDS = _everywhere("get_backend", "call every group nccl")
-_NCCL_AVAILABLE = _everywhere("is_nccl_available", "call every group nccl")
-_BROADCASTS = _everywhere("broadcast_object_list", "hand objects to the ranks rehearsed beside this one")
-MONITORED_BARRIERS = _everywhere("monitored_barrier", "wait for no rank that is not there")
-_STORE_BARRIER = Patch(
-    "torch.distributed.distributed_c10d", "_store_based_barrier", "wait for no rank that is not there"
+_OWNERS = ("torch.distributed", "torch.distributed.distributed_c10d")
+"""Where torch offers a name, and where it defines it."""
+_GROUPS, _CALLED, _ALONE = (
+    "make virtual groups",
+    "call every group nccl",
+    "wait for no rank that is not there",
 )
+_INITS = [Patch(owner, "init_process_group", _GROUPS) for owner in _OWNERS]
+_NEW_GROUPS = [Patch(owner, "new_group", _GROUPS) for owner in _OWNERS]
+_GET_BACKENDS = [Patch(owner, "get_backend", _CALLED) for owner in _OWNERS]
+_NCCL_AVAILABLE = [Patch(owner, "is_nccl_available", _CALLED) for owner in _OWNERS]
+_BROADCASTS = [Patch(owner, "broadcast_object_list", "hand objects between ranks") for owner in _OWNERS]
+MONITORED_BARRIERS = [Patch(owner, "monitored_barrier", _ALONE) for owner in _OWNERS]
+_STORE_BARRIER = Patch(_OWNERS[1], "_store_based_barrier", _ALONE)
 
 GroupMaker = Callable[[Any, int, int, datetime.timedelta], "VirtualProcessGroup"]
 """Makes a group from its store, this process's rank in it, its size and its timeout."""

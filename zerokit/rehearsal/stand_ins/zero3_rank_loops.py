@@ -21,16 +21,10 @@ from zerokit.patches import Patch, apply
 
 _SMALL_BYTES = 64 * 1024
 """As kSmallBytes in native/blocks.h."""
-_REDUCE_SCATTER = Patch(
-    "deepspeed.runtime.comm.coalesced_collectives",
-    "reduce_scatter_coalesced",
-    "reduce without a loop over all ranks",
-)
-_WAIT = Patch(
-    "deepspeed.runtime.zero.partition_parameters:AllGatherCoalescedHandle",
-    "wait",
-    "gather without a loop over all ranks",
-)
+_COLLECTIVES = "deepspeed.runtime.comm.coalesced_collectives"
+_HANDLE = "deepspeed.runtime.zero.partition_parameters:AllGatherCoalescedHandle"
+_REDUCE_SCATTER = Patch(_COLLECTIVES, "reduce_scatter_coalesced", "do without a loop over all ranks")
+_WAIT = Patch(_HANDLE, "wait", "do without a loop over all ranks")
 _KNOWN_SOURCES = {
     "reduce_scatter_coalesced": "d05c7b944514f710",
     "wait": "66e20af5df511a69",

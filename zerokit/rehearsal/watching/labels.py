@@ -9,9 +9,7 @@ from zerokit.patches import Patch, PrivateAttribute, watch, wrap
 from zerokit.rehearsal.native.backend import Backend
 from zerokit.reporting.categories import Category
 
-_MAKE_ENGINE = Patch(
-    "deepspeed.runtime.engine:DeepSpeedEngine", "__init__", "label what the engine holds from the start"
-)
+_MAKE_ENGINE = Patch("deepspeed.runtime.engine:DeepSpeedEngine", "__init__", "label what it holds")
 _NEW_PARAMETER = Patch("torch.nn:Parameter", "__new__", "label parameters as they are made")
 
 

@@ -12,24 +12,12 @@ from zerokit.documents import from_dotted, has_value, with_value, without
 from zerokit.patches import Patch, wrap
 from zerokit.rehearsal.job import Overrides
 
-_MAKE_ENGINE = Patch(
-    "deepspeed.runtime.engine:DeepSpeedEngine",
-    "__init__",
-    "turn gradient checkpointing on where that is asked for",
-)
-_READ_CONFIG = Patch(
-    "deepspeed.runtime.config:DeepSpeedConfig", "__init__", "merge changes into the ds_config and keep it"
-)
-_READ_EARLY = Patch(
-    "accelerate.utils.deepspeed:HfDeepSpeedConfig",
-    "__init__",
-    "merge changes into the ds_config where accelerate and transformers read it, to decide on ZeRO-3",
-)
-_ARGUMENTS = Patch(
-    "transformers.training_args:TrainingArguments",
-    "__post_init__",
-    "change the micro-batch size and checkpointing, and keep output_dir as it is",
-)
+_MAKE_ENGINE = Patch("deepspeed.runtime.engine:DeepSpeedEngine", "__init__", "turn checkpointing on")
+_READ_CONFIG = Patch("deepspeed.runtime.config:DeepSpeedConfig", "__init__", "change and keep the ds_config")
+# Here accelerate and transformers read it, to decide on ZeRO-3.
+_READ_EARLY = Patch("accelerate.utils.deepspeed:HfDeepSpeedConfig", "__init__", "change the ds_config")
+_TRAINING_ARGUMENTS = "transformers.training_args:TrainingArguments"
+_ARGUMENTS = Patch(_TRAINING_ARGUMENTS, "__post_init__", "make changes, and keep output_dir as it is")
 
 
 class Overriding:
