@@ -61,7 +61,6 @@ def rehearse(case: Case, folder: Path) -> Cost:
         gpus_per_node=8,
         rank=0,
         steps=STEPS,
-        gpu_memory_bytes=80 * 2**30,
         cwd=str(folder),
         report_file=str(folder / "report.json"),
     )

@@ -7,7 +7,7 @@ import pytest
 
 from tests import processes
 from tests.rehearsal import fake_worker
-from tests.rehearsal.recordings import job, training
+from tests.rehearsal.recordings import device_with, job, training
 from zerokit.rehearsal.analysis import analyse
 
 pytestmark = pytest.mark.torch
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.torch
 Run = Callable[..., tuple[int, str, str]]
 
 REPORT = analyse(training(), job())
-DOES_NOT_FIT = analyse(training(), job(gpu_memory_bytes=2**30))
+DOES_NOT_FIT = analyse(training(), job(device=device_with(2**30)))
 
 
 @pytest.fixture
@@ -146,7 +146,7 @@ def test_the_worker_is_told_everything(zerokit: Run, tmp_path: Path, script: Pat
     first, last = jobs[0], jobs[15]
     assert first["arguments"] == last["arguments"] == ["--steps", "9", "-o", "x", "--", "--help"]
     assert first["overrides"] == {"ds_config": {"zero_optimization.stage": 3, "optimizer.type": "Lion"}}
-    assert (first["steps"], first["gpu_memory_bytes"], first["module"]) == (3, 40 * 2**30, False)
+    assert (first["steps"], first["device"]["total_bytes"], first["module"]) == (3, 40 * 2**30, False)
     assert (first["trace_file"], last["trace_file"]) == (str(trace), None)
     assert first["cwd"] == str(Path.cwd())
 
@@ -167,9 +167,7 @@ def test_the_card_is_told_to_the_worker(
     fake_worker.script(tmp_path, f"import json; open({str(told)!r}, 'w').write(json.dumps(job))", REPORT)
     assert zerokit("rehearse", "--num-gpus", 1, *options, script)[0] == 0
     job = json.loads(told.read_text())
-    assert (job["device"]["name"], job["device"]["total_bytes"], job["gpu_memory_bytes"]) == (
-        *(name, memory, memory),
-    )
+    assert (job["device"]["name"], job["device"]["total_bytes"]) == (name, memory)
 
 
 def test_what_is_uncertain_of_a_card_is_a_warning_of_the_report(zerokit: Run, script: Path) -> None:

@@ -142,7 +142,6 @@ def rehearse(
         gpus_per_node=1,
         rank=0,
         steps=NEVER,
-        gpu_memory_bytes=device.total_bytes,
         device=device,
         cwd=str(folder),
         report_file=str(folder / f"{configuration.name}.report.json"),

@@ -80,7 +80,7 @@ def _judge(place: int, row: Row) -> Iterator[Judged]:
 
 
 def _table_1(place: int, row: Row) -> Judged:
-    states = model_states(int(row["params"]), zero_stage=row["zero_stage"], world_size=row["n_gpus"])
+    states = model_states(int(row["params"]), zero_stage=row["zero_stage"], num_gpus=row["n_gpus"])
     return _exact(place, row, "states", "GB", row["measured_peak_gb"], states.total_bytes / GB)
 
 
@@ -88,7 +88,7 @@ def _table_2(place: int, row: Row) -> Judged:
     """The largest model that 32 GB take, model parallelism dividing it first."""
     degrees = {name: int(number) for name, number in re.findall(r"(DP|MP)=(\d+)", row["note"])}
     number = 10**12
-    states = model_states(number, zero_stage=row["zero_stage"], world_size=degrees["DP"])
+    states = model_states(number, zero_stage=row["zero_stage"], num_gpus=degrees["DP"])
     largest = degrees["MP"] * row["gpu_mem_gb"] * GB * number / states.total_bytes
     return _exact(place, row, "states", "billions of parameters", row["params"] / GB, largest / GB)
 

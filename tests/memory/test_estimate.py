@@ -76,7 +76,7 @@ def test_the_peak_is_the_largest_phase_and_its_terms_add_up(
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_model_states_are_the_zero_papers(stage: int) -> None:
     estimated = estimate(run(stage, world_size=8))
-    paper = model_states(shape().num_parameters, zero_stage=stage, world_size=8)
+    paper = model_states(shape().num_parameters, zero_stage=stage, num_gpus=8)
     assert estimated.model_states == paper
     assert estimated.num_parameters == estimated.num_trainable_parameters == shape().num_parameters
 

@@ -33,11 +33,11 @@ TABLE_1 = {
 }
 
 
-@pytest.mark.parametrize(("billions", "world_size"), TABLE_1)
+@pytest.mark.parametrize(("billions", "num_gpus"), TABLE_1)
 @pytest.mark.parametrize("zero_stage", [1, 2, 3])
-def test_table_1_of_the_zero_paper(billions: str, world_size: int, zero_stage: int) -> None:
-    printed = TABLE_1[billions, world_size][zero_stage - 1]
-    states = model_states(int(float(billions) * 10**9), zero_stage=zero_stage, world_size=world_size)
+def test_table_1_of_the_zero_paper(billions: str, num_gpus: int, zero_stage: int) -> None:
+    printed = TABLE_1[billions, num_gpus][zero_stage - 1]
+    states = model_states(int(float(billions) * 10**9), zero_stage=zero_stage, num_gpus=num_gpus)
 
     digits = len(printed.partition(".")[2])
     scaled = states.total_bytes / 1e9 * 10**digits
@@ -46,7 +46,7 @@ def test_table_1_of_the_zero_paper(billions: str, world_size: int, zero_stage: i
 
 
 def test_each_stage_partitions_one_more_state() -> None:
-    by_stage = [model_states(100, zero_stage=stage, world_size=4) for stage in range(4)]
+    by_stage = [model_states(100, zero_stage=stage, num_gpus=4) for stage in range(4)]
 
     assert [(s.parameters_bytes, s.gradients_bytes, s.optimizer_states_bytes) for s in by_stage] == [
         (200, 200, 1200),
@@ -58,16 +58,16 @@ def test_each_stage_partitions_one_more_state() -> None:
 
 
 def test_partitions_round_up() -> None:
-    states = model_states(101, zero_stage=3, world_size=4)
+    states = model_states(101, zero_stage=3, num_gpus=4)
     assert (states.parameters_bytes, states.optimizer_states_bytes) == (2 * 26, 12 * 26)
 
 
 def test_integers_stay_exact_where_floats_would_not() -> None:
-    assert model_states(10**18 + 1, zero_stage=0, world_size=1).total_bytes == 16 * 10**18 + 16
+    assert model_states(10**18 + 1, zero_stage=0, num_gpus=1).total_bytes == 16 * 10**18 + 16
 
 
 def test_frozen_parameters_have_no_gradients_and_no_optimizer_states() -> None:
-    states = model_states(1000, zero_stage=1, world_size=2, num_trainable_parameters=10)
+    states = model_states(1000, zero_stage=1, num_gpus=2, num_trainable_parameters=10)
     assert (states.parameters_bytes, states.gradients_bytes, states.optimizer_states_bytes) == (2000, 20, 60)
 
 
@@ -75,7 +75,7 @@ def test_other_precisions_and_optimizers() -> None:
     states = model_states(
         10,
         zero_stage=0,
-        world_size=1,
+        num_gpus=1,
         bytes_per_parameter=4,
         bytes_per_gradient=4,
         optimizer_bytes_per_parameter=0,
@@ -88,7 +88,7 @@ def test_other_precisions_and_optimizers() -> None:
     [
         {"zero_stage": 4},
         {"zero_stage": -1},
-        {"world_size": 0},
+        {"num_gpus": 0},
         {"num_parameters": 0},
         {"bytes_per_parameter": 0},
         {"bytes_per_gradient": -2},
@@ -100,7 +100,7 @@ def test_other_precisions_and_optimizers() -> None:
 )
 def test_impossible_sizes_are_named(wrong: dict[str, Any]) -> None:
     with pytest.raises(ZerokitError, match=next(iter(wrong))):
-        model_states(**({"num_parameters": 100, "zero_stage": 1, "world_size": 2} | wrong))
+        model_states(**({"num_parameters": 100, "zero_stage": 1, "num_gpus": 2} | wrong))
 
 
 # ZeRO paper, Table 2: the largest model that fits on GPUs of 32 GB, in billions, with 64 data-parallel ranks
@@ -119,7 +119,7 @@ def _largest(zero_stage: int) -> float:
     low, high = 1, 10**12
     while low < high:
         middle = (low + high + 1) // 2
-        fits = model_states(middle, zero_stage=zero_stage, world_size=64).total_bytes <= 32 * 10**9
+        fits = model_states(middle, zero_stage=zero_stage, num_gpus=64).total_bytes <= 32 * 10**9
         low, high = (middle, high) if fits else (low, middle - 1)
     return math.floor(low / 1e8 + 1e-6) / 10
 

@@ -15,6 +15,7 @@ from types import TracebackType
 
 import pytest
 
+from tests.rehearsal.recordings import device_with
 from tests.tiny import REPOSITORY
 from zerokit.rehearsal.job import RehearsalJob
 from zerokit.rehearsal.report import RehearsalReport
@@ -22,7 +23,7 @@ from zerokit.rehearsal.report import RehearsalReport
 SCRIPTS = REPOSITORY / "tests" / "rehearsal" / "scripts"
 NUM_GPUS = 8
 GPUS_PER_NODE = 4
-GPU_MEMORY = 80 * 2**30
+DEVICE = device_with(80 * 2**30)
 ALL = pytest.mark.skipif(
     "ZEROKIT_ALL_COMBINATIONS" not in os.environ, reason="set ZEROKIT_ALL_COMBINATIONS=1 to run all of them"
 )
@@ -101,7 +102,7 @@ def job_of(script: str, arguments: tuple[str, ...], report: Path, steps: int = 1
         gpus_per_node=GPUS_PER_NODE,
         rank=0,
         steps=steps,
-        gpu_memory_bytes=GPU_MEMORY,
+        device=DEVICE,
         cwd=str(report.parent),
         report_file=str(report),
     )
@@ -116,7 +117,7 @@ def main() -> None:
     # What the imports print must not be taken for an answer.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    with virtual_cluster(NUM_GPUS, gpus_per_node=GPUS_PER_NODE, gpu_memory_bytes=GPU_MEMORY) as rank:
+    with virtual_cluster(NUM_GPUS, gpus_per_node=GPUS_PER_NODE, device=DEVICE) as rank:
         import deepspeed  # noqa: F401
         import peft  # noqa: F401
         import transformers  # noqa: F401

@@ -18,6 +18,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from tests.rehearsal.recordings import device_with
 from tests.tiny import REPOSITORY, free_port
 from zerokit.rehearsal.job import RehearsalJob, Values
 from zerokit.rehearsal.native.build import built_library
@@ -28,7 +29,7 @@ SCRIPT = REPOSITORY / "tests" / "rehearsal" / "scripts" / "matrix.py"
 WRITTEN = REPOSITORY / "docs" / "measured" / "real_runs.json"
 NUM_RANKS = 2
 STEPS = 2
-GPU_MEMORY = 80 * 2**30
+DEVICE = device_with(80 * 2**30)
 
 
 @dataclass(frozen=True)
@@ -192,7 +193,7 @@ def run(
             gpus_per_node=NUM_RANKS,
             rank=rank,
             steps=steps,
-            gpu_memory_bytes=GPU_MEMORY,
+            device=DEVICE,
             values=values,
             cwd=str(folder),
             report_file=str(folder / f"{values}-{rank}.json"),

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from zerokit.hardware.gpus import find_gpu
+from zerokit.rehearsal.devices import VirtualDevice, virtual_device
 from zerokit.rehearsal.job import RehearsalJob
 from zerokit.rehearsal.recording import BLOCK, CATEGORY_CODES, DTYPES, EVENT, Recording, Space
 from zerokit.reporting.phases import RUN_PHASES
@@ -14,6 +16,11 @@ from zerokit.reporting.phases import RUN_PHASES
 MIB = 2**20
 BFLOAT16 = DTYPES.index("bfloat16")
 FLOAT32 = DTYPES.index("float32")
+
+
+def device_with(memory_bytes: int) -> VirtualDevice:
+    """The usual card with so much memory."""
+    return virtual_device(find_gpu("H100").with_memory(memory_bytes))
 
 
 def job(**changes: Any) -> RehearsalJob:
@@ -24,7 +31,7 @@ def job(**changes: Any) -> RehearsalJob:
         "gpus_per_node": 8,
         "rank": 0,
         "steps": 2,
-        "gpu_memory_bytes": 80 * 2**30,
+        "device": device_with(80 * 2**30),
         "cwd": ".",
         "report_file": "report.json",
     }

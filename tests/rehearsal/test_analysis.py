@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.rehearsal.recordings import MIB, Recorder, job, training
+from tests.rehearsal.recordings import MIB, Recorder, device_with, job, training
 from zerokit.rehearsal.analysis import LARGEST_BLOCKS, analyse, combine
 from zerokit.rehearsal.recording import BLOCK, EVENT, Recording, Space
 
@@ -114,7 +114,7 @@ def test_reserved_memory_is_of_the_segments_the_run_asks_for(monkeypatch: pytest
     ("gpu_memory", "verdict"), [(80 * GIB, "fits"), (2 * GIB, "tight"), (1 * GIB, "does not fit")]
 )
 def test_whether_it_fits(gpu_memory: int, verdict: str) -> None:
-    fit = analyse(training(), job(gpu_memory_bytes=gpu_memory)).fit
+    fit = analyse(training(), job(device=device_with(gpu_memory))).fit
     assert fit.verdict == verdict
     assert fit.low_bytes == 864 * MIB + sum(line.low_bytes for line in fit.overheads)
     assert fit.high_bytes > fit.low_bytes
@@ -134,8 +134,8 @@ def test_ranks_that_agree_are_one_report() -> None:
 
 
 def test_ranks_that_differ_are_both_reported() -> None:
-    first = analyse(_with_host(1000 * MIB), job(gpu_memory_bytes=2 * GIB))
-    last = analyse(_with_host(0), job(rank=15, gpu_memory_bytes=GIB))
+    first = analyse(_with_host(1000 * MIB), job(device=device_with(2 * GIB)))
+    last = analyse(_with_host(0), job(rank=15, device=device_with(GIB)))
     both = combine(first, last)
     assert [(rank.rank, rank.host_peak_bytes) for rank in both.ranks] == [(0, 1000 * MIB), (15, 0)]
     assert both.host.per_node_peak_bytes == 1000 * MIB

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.rehearsal.recordings import job, training
+from tests.rehearsal.recordings import device_with, job, training
 from zerokit import console
 from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.gpus import some_gpu
@@ -70,7 +70,7 @@ def test_steps_are_shown_where_they_differ(printed: Any) -> None:
 
 
 def test_a_run_that_does_not_fit_says_so(printed: Any) -> None:
-    text = printed(analyse(training(), job(gpu_memory_bytes=2**30)))
+    text = printed(analyse(training(), job(device=device_with(2**30))))
     assert "Does not fit: needs" in text
 
 

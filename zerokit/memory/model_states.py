@@ -88,7 +88,7 @@ def model_states(
     num_parameters: int,
     *,
     zero_stage: int,
-    world_size: int,
+    num_gpus: int,
     num_trainable_parameters: int | None = None,
     bytes_per_parameter: int = 2,
     bytes_per_gradient: int = 2,
@@ -107,7 +107,7 @@ def model_states(
     Args:
         num_parameters: Φ, all parameters, frozen ones too.
         zero_stage: 0 to 3.
-        world_size: N, the data-parallel ranks.
+        num_gpus: N, the data-parallel ranks.
         num_trainable_parameters: those with gradients and optimizer states; all by default.
         bytes_per_parameter: 2 for bf16 and fp16, 4 for fp32.
         bytes_per_gradient: likewise.
@@ -123,7 +123,7 @@ def model_states(
     check_zero_stage(zero_stage)
     check_positive(
         num_parameters=num_parameters,
-        world_size=world_size,
+        num_gpus=num_gpus,
         bytes_per_parameter=bytes_per_parameter,
         bytes_per_gradient=bytes_per_gradient,
     )
@@ -139,7 +139,7 @@ def model_states(
         )
 
     def shared(*, from_stage: int) -> int | None:
-        return world_size if zero_stage >= from_stage else None
+        return num_gpus if zero_stage >= from_stage else None
 
     letter = "Φ" if trainable == num_parameters else "Φₜ"
     return ModelStates(

@@ -88,7 +88,7 @@ class Settings:
         return model_states(
             num_parameters,
             zero_stage=self.stage,
-            world_size=self.world_size,
+            num_gpus=self.world_size,
             num_trainable_parameters=num_trainable_parameters,
             bytes_per_parameter=self.parameter_bytes,
             bytes_per_gradient=self.accumulation_bytes,

@@ -59,15 +59,16 @@ def analyse(recording: Recording, job: RehearsalJob) -> RehearsalReport:
     device = _device(recording)
     sizes = {call.group_size for call in recording.collectives}
     per_step = _per_step(recording)
+    local_ranks = job.cluster.local_ranks
     return RehearsalReport(
         world_size=job.num_gpus,
-        gpus_per_node=min(job.gpus_per_node, job.num_gpus),
+        gpus_per_node=local_ranks,
         rank=job.rank,
         steps=_completed_steps(recording),
         elapsed_seconds=float(meta.get("elapsed_seconds", 0.0)),
         device=device,
-        host=_host(recording, min(job.gpus_per_node, job.num_gpus)),
-        nvme=_nvme(recording, min(job.gpus_per_node, job.num_gpus)),
+        host=_host(recording, local_ranks),
+        nvme=_nvme(recording, local_ranks),
         fit=_fit(device, job, sizes),
         per_step=per_step,
         communication=_communication(recording),
@@ -225,15 +226,15 @@ def _nvme(recording: Recording, ranks_per_node: int) -> NvmeMemory | None:
 
 
 def _fit(device: DeviceMemory, job: RehearsalJob, group_sizes: set[int]) -> Fit:
-    lines = overheads(job.num_gpus, job.gpus_per_node, group_sizes)
+    lines = overheads(job.cluster, group_sizes)
     low = device.peak_bytes + sum(line.low_bytes for line in lines)
     high = device.reserved_peak_bytes + sum(line.high_bytes for line in lines)
     return Fit(
-        gpu_memory_bytes=job.gpu_memory_bytes,
+        gpu_memory_bytes=job.device.total_bytes,
         overheads=lines,
         low_bytes=low,
         high_bytes=high,
-        verdict=judge(low, high, job.gpu_memory_bytes),
+        verdict=judge(low, high, job.device.total_bytes),
     )
 
 

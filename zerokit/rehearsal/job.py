@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict
 
+from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.gpus import find_gpu
 from zerokit.rehearsal.devices import DEFAULT, VirtualDevice, virtual_device
 
@@ -46,9 +47,8 @@ class RehearsalJob(BaseModel):
     """The file that `accelerate launch --config_file` is given; the user's default one if None."""
     steps: int = Field(ge=0)
     """Optimizer steps after which the script is stopped; 0 lets it run to its end."""
-    gpu_memory_bytes: int = Field(gt=0)
     device: VirtualDevice = Field(default_factory=lambda: virtual_device(find_gpu(DEFAULT)))
-    """The GPU that the script sees; it has `gpu_memory_bytes` instead of its own memory."""
+    """The GPU that the script sees."""
     overrides: Overrides = Field(default_factory=Overrides)
     values: Values = "none"
     cwd: str
@@ -60,3 +60,8 @@ class RehearsalJob(BaseModel):
     trace_file: str | None = None
     plot_file: str | None = None
     snapshot_file: str | None = None
+
+    @property
+    def cluster(self) -> Cluster:
+        """What is rehearsed."""
+        return Cluster(self.num_gpus, self.gpus_per_node)

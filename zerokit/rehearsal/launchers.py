@@ -36,7 +36,7 @@ def script_arguments(job: RehearsalJob) -> list[str]:
     """
     if job.launcher != "deepspeed":
         return job.arguments
-    local_rank = job.rank % min(job.num_gpus, job.gpus_per_node)
+    local_rank = job.rank % job.cluster.local_ranks
     return [f"--local_rank={local_rank}", *job.arguments]
 
 
@@ -87,7 +87,7 @@ def _accelerate_environment(job: RehearsalJob) -> _Environment:
 
 def _command(job: RehearsalJob) -> list[str]:
     """Arguments of `accelerate launch`: what the rehearsal was told stands before what the file says."""
-    nodes = max(1, job.num_gpus // job.gpus_per_node)
+    nodes = job.cluster.num_nodes
     config = ["--config_file", str(Path(job.accelerate_config))] if job.accelerate_config else []
     return [
         *config,

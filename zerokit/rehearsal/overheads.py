@@ -6,6 +6,7 @@ are therefore given as a low and a high figure and called estimates.
 
 from __future__ import annotations
 
+from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.outside_allocator import (
     CUDA_CONTEXT,
     NCCL_CONNECTION,
@@ -23,27 +24,26 @@ _RING_AND_TREE = 4
 """A rank receives from one neighbour in a ring and from up to three in a tree (NCCL_MAX_TREE_ARITY)."""
 
 
-def overheads(num_gpus: int, gpus_per_node: int, group_sizes: set[int]) -> list[Overhead]:
+def overheads(cluster: Cluster, group_sizes: set[int]) -> list[Overhead]:
     """The lines to add to what the allocator reserves on each GPU.
 
     Args:
-        num_gpus: GPUs of the run.
-        gpus_per_node: how many of them share a node.
+        cluster: of the run.
         group_sizes: sizes of the process groups that collectives were called on. Each size above 1 is
             taken for one communicator of NCCL, which holds buffers of its own.
     """
     low, high = CUDA_CONTEXT
     context = Overhead(name="CUDA context", low_bytes=low, high_bytes=high, source=_CONTEXT_SOURCE)
-    return [context, _communication(num_gpus, gpus_per_node, group_sizes)]
+    return [context, _communication(cluster, group_sizes)]
 
 
-def _communication(num_gpus: int, gpus_per_node: int, group_sizes: set[int]) -> Overhead:
+def _communication(cluster: Cluster, group_sizes: set[int]) -> Overhead:
     name = "communication (NCCL)"
-    if num_gpus == 1:
+    if cluster.num_gpus == 1:
         source = "a single GPU has no connections; NCCL's kernels may be loaded"
         return Overhead(name=name, low_bytes=0, high_bytes=NCCL_ONE_GPU_HIGH, source=source)
     communicators = max(1, len({size for size in group_sizes if size > 1}))
-    within_a_node = num_gpus <= gpus_per_node
+    within_a_node = cluster.num_nodes == 1
     low = NCCL_FEW_CHANNELS * _RING * NCCL_CONNECTION
     each_further = NCCL_MANY_CHANNELS * (_RING if within_a_node else _RING_AND_TREE) * NCCL_CONNECTION
     first = max(NCCL_FIRST_COMMUNICATOR_HIGH, each_further)

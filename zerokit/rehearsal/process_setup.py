@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from zerokit.errors import LaunchError
+from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.gpus import find_gpu
 from zerokit.rehearsal.devices import DEFAULT, VirtualDevice, virtual_device
 from zerokit.rehearsal.job import Overrides, Values
@@ -27,7 +27,6 @@ def virtual_cluster(
     rank: int = 0,
     steps: int = 0,
     device: VirtualDevice | None = None,
-    gpu_memory_bytes: int | None = None,
     overrides: Overrides | None = None,
     values: Values = "none",
     exchange_folder: Path | None = None,
@@ -45,7 +44,6 @@ def virtual_cluster(
         rank: the rank that this process plays.
         steps: optimizer steps after which the run ends, and with it the block; 0 for no end.
         device: the GPU; an H100 with 80 GB if not given.
-        gpu_memory_bytes: memory of the GPU, instead of the device's own.
         overrides: changes to the run.
         values: "real" for a real run under the rehearsal's accounting, to check one against the other:
             tensors hold what they would, in host memory; every operator is computed on the CPU; and the ranks
@@ -69,11 +67,9 @@ def virtual_cluster(
             where="rehearsal",
             hint="Rehearse each configuration in a process of its own",
         )
-    local_ranks = min(num_gpus, gpus_per_node)
+    local_ranks = Cluster(num_gpus, gpus_per_node).local_ranks
     _set_environment(num_gpus, local_ranks, rank, meets_others=values == "real")
     device = device or virtual_device(find_gpu(DEFAULT))
-    if gpu_memory_bytes is not None:
-        device = dataclasses.replace(device, total_bytes=gpu_memory_bytes)
     backend = native.load()
     backend.configure(
         own_device=rank % gpus_per_node,

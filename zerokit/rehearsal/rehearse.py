@@ -90,7 +90,6 @@ def rehearse(
     if rank is not None:
         cluster.check_rank(rank)
     assert cluster.gpu is not None
-    device = virtual_device(cluster.gpu)
     overrides = Overrides(ds_config=dict(ds_config_overrides)) if ds_config_overrides else Overrides()
     with tempfile.TemporaryDirectory(prefix="zerokit-rehearsal-") as folder:
         job = RehearsalJob(
@@ -103,8 +102,7 @@ def rehearse(
             gpus_per_node=gpus_per_node,
             rank=rank or 0,
             steps=steps,
-            gpu_memory_bytes=device.total_bytes,
-            device=device,
+            device=virtual_device(cluster.gpu),
             overrides=overrides,
             cwd=str(Path.cwd()),
             report_file=str(Path(folder) / "report.json"),

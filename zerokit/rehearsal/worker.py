@@ -55,7 +55,6 @@ def rehearse(job: RehearsalJob) -> int:
             rank=job.rank,
             steps=job.steps,
             device=job.device,
-            gpu_memory_bytes=job.gpu_memory_bytes,
             overrides=job.overrides,
             values=job.values,
             exchange_folder=Path(job.exchange_folder) if job.exchange_folder else None,
@@ -142,7 +141,7 @@ def _write_results(job: RehearsalJob, rank: VirtualRank) -> None:
         if job.trace_file:
             trace.write_trace(recording, Path(job.trace_file))
         if job.plot_file:
-            plot.write_plot(recording, report, Path(job.plot_file), job.gpu_memory_bytes)
+            plot.write_plot(recording, report, Path(job.plot_file), job.device.total_bytes)
         if job.snapshot_file:
             snapshot.write_snapshot(recording, Path(job.snapshot_file))
 
