@@ -19,7 +19,8 @@ check: lint
 	$(PYTEST) -q -m "not torch and not rehearsal and not distributed and not gpu" --hypothesis-profile=quick -n 2
 
 test: $(VENV)/.installed-dev
-	$(PYTEST) -m "not distributed" -n 2
+	@# By files: what a file's tests share, such as a process with DeepSpeed in it, is made once.
+	$(PYTEST) -m "not distributed" -n 2 --dist loadfile
 	@# A test of two ranks is two processes already, so these run one at a time.
 	$(PYTEST) -m distributed
 

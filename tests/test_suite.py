@@ -69,7 +69,7 @@ def busy_loops(count: int) -> Iterator[None]:
 @pytest.mark.distributed
 def test_the_quick_part_passes_on_a_busy_machine_without_torch(tmp_path: Path) -> None:
     """`make check`'s tests beside four busy loops, and without torch: all that need it bear the marker."""
-    words = ["-m", LIGHT, "--hypothesis-profile=quick", "-q", "-n", "2", "-p", "no:cacheprovider"]
+    words = ["-m", LIGHT, "--hypothesis-profile=quick", "-q", "-n", "4", "-p", "no:cacheprovider"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     environment["PYTHONPATH"] = str(TESTS / "without_torch")
     with busy_loops(4):
