@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 
+from tests import processes
 from tests.tiny import REPOSITORY
 from zerokit.errors import ZerokitError
 from zerokit.extras import MODULES, require
@@ -61,14 +61,7 @@ main()
     ],
 )
 def test_commands_that_train_say_it_before_anything_else(command: list[str], tmp_path: Path) -> None:
-    run = subprocess.run(
-        [sys.executable, "-c", WITHOUT_TORCH, *command],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    run = processes.run([sys.executable, "-c", WITHOUT_TORCH, *command], cwd=tmp_path)
     message = "needs the training packages (torch not installed). Run pip install 'zerokit[train]'"
     assert run.stderr == f"zerokit: error: zerokit {command[0]}: {message}\n"
     assert run.returncode == 2

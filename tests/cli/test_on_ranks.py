@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
+from tests import processes
 from tests.tiny import REPOSITORY
 from zerokit.cli.main import app
 from zerokit.generation.options import OWN_NAMES, Options
@@ -181,7 +181,5 @@ def test_another_number_of_ranks_is_refused(zerokit: Run, monkeypatch: pytest.Mo
     ],
 )
 def test_every_way_to_start_them(start: list[str]) -> None:
-    run = subprocess.run(
-        [sys.executable, *start], cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=True
-    )
-    assert "fine-tuning run" in run.stdout or "Usage: zerokit generate" in run.stdout
+    printed = processes.checked([sys.executable, *start], cwd=REPOSITORY)
+    assert "fine-tuning run" in printed or "Usage: zerokit generate" in printed
