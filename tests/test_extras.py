@@ -23,6 +23,7 @@ def test_they_are_the_extras_of_the_package() -> None:
             assert any(line.startswith(module) for line in declared[extra]), (extra, module)
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("extra", MODULES)
 def test_what_is_missing_is_one_line(extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
     require(extra, where="zerokit command")

@@ -136,6 +136,7 @@ def test_a_recipe_is_printed_by_one_rank(zerokit: Run, monkeypatch: pytest.Monke
     assert zerokit("train", "--help") == (0, "", "")
 
 
+@pytest.mark.torch
 def test_num_gpus_becomes_deepspeeds_launcher(zerokit: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[list[str]] = []
 

@@ -79,7 +79,7 @@ def default_learning_rate(subject: Subject) -> Iterator[Hit]:
     if not all(subject.lacks(*OPTIMIZER, key) for key in keys) or rate_of_schedule(subject) is not None:
         return
     default = params.get("lr")
-    if default is None:
+    if default is None and name != "muon":
         return  # the constructors of the library mup have none
     rate = "0.02 for matrices and 0.0003 for the rest" if name == "muon" else f"{default:g}"
     message = f"'lr' is absent, so '{optimizer_type(subject)}' runs with its default, {rate}"
