@@ -1,0 +1,100 @@
+"""What a wheel has is enough to train and to generate: no launch scripts, no repository."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import processes
+from tests.tiny import REPOSITORY, tiny_llama, tiny_tokenizer
+
+ZEROKIT = [
+    sys.executable,
+    "-c",
+    "import zerokit; assert 'unpacked' in zerokit.__file__\nfrom zerokit.cli.main import main; main()",
+]
+RECIPE = """\
+model: model
+data:
+  train: data.jsonl
+task:
+  seq_len: 64
+training:
+  output_dir: out
+  max_steps: 1
+"""
+
+
+@pytest.fixture(scope="module")
+def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what the wheel installs."""
+    folder = tmp_path_factory.mktemp("unpacked")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    processes.checked(command, cwd=REPOSITORY)
+    zipfile.ZipFile(next(folder.glob("*.whl"))).extractall(folder)
+    assert not (folder / "launch").exists()
+    return folder
+
+
+def zerokit(unpacked: Path, folder: Path, *words: str) -> Any:
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(unpacked),
+        "DS_ACCELERATOR": "cpu",
+        "CUDA_VISIBLE_DEVICES": "",
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
+    return processes.run([*ZEROKIT, *words], cwd=folder, env=environment)
+
+
+def test_train_and_generate_on_two_ranks(unpacked: Path, tmp_path: Path) -> None:
+    tiny_tokenizer(tmp_path / "model")
+    tiny_llama(tmp_path / "model")
+    (tmp_path / "data.jsonl").write_text('{"prompt": "a", "completion": "b"}\n' * 8)
+    (tmp_path / "mine.yaml").write_text(RECIPE)
+    run = zerokit(
+        unpacked, tmp_path, "train", "--num-gpus", "2", "--recipe", "mine.yaml", "--training.seed=7"
+    )
+    assert run.returncode == 0, run.stderr
+    report = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert (report["world_size"], report["steps"], report["recipe"]["training"]["seed"]) == (2, 1, 7)
+
+    words = [
+        "--model",
+        "out",
+        "--prompt",
+        "for",
+        "--prompt",
+        "class",
+        "-o",
+        "out.jsonl",
+        "--max_new_tokens",
+        "2",
+    ]
+    run = zerokit(unpacked, tmp_path, "generate", "--num-gpus", "2", *words)
+    assert run.returncode == 0, run.stderr
+    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [line["prompt"] for line in lines] == ["for", "class"]
+
+
+def test_a_mistake_is_one_line_of_rank_0(unpacked: Path, tmp_path: Path) -> None:
+    run = zerokit(unpacked, tmp_path, "train", "--num-gpus", "2", "--recipe")
+    assert (run.returncode, run.stderr.count("zerokit: error: ")) == (2, 1)
+    run = zerokit(unpacked, tmp_path, "train", "--num-gpus", "2", "--recipe", "none.yaml")
+    assert run.returncode == 2
+    assert run.stderr.count("zerokit: error: none.yaml: no such file. Check the path") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_quickstart_runs_modules(unpacked: Path, tmp_path: Path) -> None:
+    code = "from zerokit.quickstart.launch import home, words_of; print(home(), words_of('train'))"
+    environment = {**os.environ, "PYTHONPATH": str(unpacked)}
+    run = processes.run([sys.executable, "-c", code], cwd=tmp_path, env=environment)
+    assert run.stdout == f"{tmp_path} ['--module', 'zerokit.train']\n"
