@@ -45,7 +45,7 @@ def generated_pages() -> dict[str, str]:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     presets = (ROOT / "ds_configs" / "README.md").read_text(encoding="utf-8")
     found = {
-        "index.md": readme.replace("](docs/", "]("),
+        "index.md": re.sub(r"\[([^]]+)\]\([A-Z]+\.md\)", r"\1", readme.replace("](docs/", "](")),
         "presets.md": re.sub(r"\[(`plain/`)\]\(plain\)", r"\1", presets),
         "rules.md": index(with_pages=True),
     }
