@@ -21,7 +21,7 @@ def install(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     """Have :mod:`zerokit.rehearsal.processes` start this worker for the length of a test."""
     (folder / "fake_rehearsal_worker.py").write_text(_MODULE)
     monkeypatch.setenv("PYTHONPATH", str(folder))
-    monkeypatch.setattr(processes, "_WORKER", "fake_rehearsal_worker")
+    monkeypatch.setattr(processes, "WORKER", "fake_rehearsal_worker")
 
 
 def script(folder: Path, code: str = "", report: RehearsalReport | None = None, then: str = "") -> Path:

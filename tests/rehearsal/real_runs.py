@@ -17,10 +17,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Literal
 
 from tests.rehearsal.recordings import device_with
 from tests.tiny import REPOSITORY, free_port
-from zerokit.rehearsal.job import RehearsalJob, Values
+from zerokit.rehearsal.job import RehearsalJob
 from zerokit.rehearsal.native.build import built_library
 from zerokit.rehearsal.processes import Output, Worker
 from zerokit.rehearsal.report import RehearsalReport
@@ -158,7 +159,7 @@ class Pair:
 
 
 def run(
-    arguments: Sequence[str], values: Values, folder: Path, *, steps: int = STEPS
+    arguments: Sequence[str], values: Literal["none", "real"], folder: Path, *, steps: int = STEPS
 ) -> tuple[list[RehearsalReport], list[list[float]]]:
     """Run scripts/matrix.py on two ranks, really or rehearsed.
 
@@ -194,7 +195,6 @@ def run(
             rank=rank,
             steps=steps,
             device=DEVICE,
-            values=values,
             cwd=str(folder),
             report_file=str(folder / f"{values}-{rank}.json"),
         )
@@ -202,7 +202,8 @@ def run(
     ]
     built_library()  # which may take minutes, and is nobody's fault
     with _environment(), ExitStack() as stack:
-        workers = [stack.enter_context(Worker(job, Output.SHOWN_IF_IT_FAILS)) for job in jobs]
+        module = "tests.rehearsal.real_worker" if values == "real" else None
+        workers = [stack.enter_context(Worker(job, Output.SHOWN_IF_IT_FAILS, module=module)) for job in jobs]
         reports = [worker.result(None) for worker in workers]
     return reports, [[float(line) for line in file.read_text().splitlines()] for file in files]
 
@@ -211,7 +212,12 @@ def run(
 def _environment() -> Iterator[None]:
     """Where the ranks meet, and one thread each; for the processes that are started inside."""
     before = dict(os.environ)
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), OMP_NUM_THREADS="1")
+    os.environ.update(
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(free_port()),
+        OMP_NUM_THREADS="1",
+        PYTHONPATH=str(REPOSITORY),  # of the worker whose ranks talk
+    )
     try:
         yield
     finally:

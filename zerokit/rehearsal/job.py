@@ -11,10 +11,6 @@ from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.gpus import find_gpu
 from zerokit.rehearsal.devices import DEFAULT, VirtualDevice, virtual_device
 
-Values = Literal["none", "real"]
-"""Whether tensors hold values: only in the real runs that rehearsals are checked against."""
-
-
 Launcher = Literal["torchrun", "deepspeed", "accelerate"]
 
 
@@ -50,7 +46,6 @@ class RehearsalJob(BaseModel):
     device: VirtualDevice = Field(default_factory=lambda: virtual_device(find_gpu(DEFAULT)))
     """The GPU that the script sees."""
     overrides: Overrides = Field(default_factory=Overrides)
-    values: Values = "none"
     cwd: str
     exchange_folder: str | None = None
     """Where the ranks of one rehearsal hand each other Python objects."""

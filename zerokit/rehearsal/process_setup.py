@@ -5,18 +5,25 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from zerokit.errors import LaunchError
 from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.gpus import find_gpu
 from zerokit.rehearsal.devices import DEFAULT, VirtualDevice, virtual_device
-from zerokit.rehearsal.job import Overrides, Values
+from zerokit.rehearsal.job import Overrides
 from zerokit.rehearsal.native import backend as native
 from zerokit.rehearsal.native.allocator_settings import AllocatorSettings
 from zerokit.rehearsal.virtual_rank import VirtualRank
 from zerokit.rehearsal.watching.steps import RehearsalComplete
+
+if TYPE_CHECKING:
+    from zerokit.rehearsal.stand_ins.process_group import Traffic
+
+InstallGroup = Callable[["Traffic", int, int], None]
+"""Puts a process group in place, for the traffic, the rank and the world size that it is given."""
 
 
 @contextlib.contextmanager
@@ -28,7 +35,7 @@ def virtual_cluster(
     steps: int = 0,
     device: VirtualDevice | None = None,
     overrides: Overrides | None = None,
-    values: Values = "none",
+    real_group: InstallGroup | None = None,
     exchange_folder: Path | None = None,
     folder: Path | None = None,
 ) -> Iterator[VirtualRank]:
@@ -45,9 +52,10 @@ def virtual_cluster(
         steps: optimizer steps after which the run ends, and with it the block; 0 for no end.
         device: the GPU; an H100 with 80 GB if not given.
         overrides: changes to the run.
-        values: "real" for a real run under the rehearsal's accounting, to check one against the other:
-            tensors hold what they would, in host memory; every operator is computed on the CPU; and the ranks
-            are `num_gpus` processes that meet over gloo at MASTER_ADDR and MASTER_PORT.
+        real_group: for a real run under the rehearsal's accounting, to check one against the other: puts a
+            process group that really talks in place of the virtual one. Then tensors hold what they would, in
+            host memory; every operator is computed on the CPU; and the ranks are `num_gpus` processes that
+            meet at MASTER_ADDR and MASTER_PORT.
         exchange_folder: where ranks that are rehearsed at the same time hand each other Python objects.
         folder: for what stands in for the script's `output_dir` until the end; the system's if not given.
 
@@ -68,7 +76,7 @@ def virtual_cluster(
             hint="Rehearse each configuration in a process of its own",
         )
     local_ranks = Cluster(num_gpus, gpus_per_node).local_ranks
-    _set_environment(num_gpus, local_ranks, rank, meets_others=values == "real")
+    _set_environment(num_gpus, local_ranks, rank, meets_others=real_group is not None)
     device = device or virtual_device(find_gpu(DEFAULT))
     backend = native.load()
     backend.configure(
@@ -77,7 +85,7 @@ def virtual_cluster(
         allocator=AllocatorSettings.of_environment(),
         capability=device.capability,
         multiprocessors=device.multiprocessors,
-        compute=values == "real",
+        compute=real_group is not None,
     )
     import torch  # noqa: F401  after the library, which it must find
 
@@ -95,7 +103,7 @@ def virtual_cluster(
         exchange_folder=exchange_folder,
         folder=folder,
     )
-    _stand_in(virtual_rank, values)
+    _stand_in(virtual_rank, real_group)
     backend.find_sites_with(virtual_rank.call_sites.find)
     # The end of the steps that were asked for is the end of the block.
     with contextlib.suppress(RehearsalComplete):
@@ -121,7 +129,7 @@ def _set_environment(num_gpus: int, local_ranks: int, rank: int, *, meets_others
         os.environ.pop(name, None)
 
 
-def _stand_in(rank: VirtualRank, values: Values) -> None:
+def _stand_in(rank: VirtualRank, real_group: InstallGroup | None) -> None:
     """Put what stands in for other ranks, compiled code and missing values in its place."""
     from zerokit.rehearsal.stand_ins import (
         cuda_extensions,
@@ -129,7 +137,6 @@ def _stand_in(rank: VirtualRank, values: Values) -> None:
         flash_attention,
         from_pretrained,
         generate,
-        gloo_process_group,
         op_builders,
         page_locked,
         process_group,
@@ -138,8 +145,8 @@ def _stand_in(rank: VirtualRank, values: Values) -> None:
         zero3_rank_loops,
     )
 
-    if values == "real":
-        gloo_process_group.install(rank.traffic, rank=rank.rank, world_size=rank.num_gpus)
+    if real_group is not None:
+        real_group(rank.traffic, rank.rank, rank.num_gpus)
     else:
         process_group.install(rank.traffic, rank.exchange, rank=rank.rank, world_size=rank.num_gpus)
         for module in (from_pretrained, zero3_rank_loops, flash_attention):
@@ -149,7 +156,7 @@ def _stand_in(rank: VirtualRank, values: Values) -> None:
     torch_compile.install()
     cuda_extensions.install()
     deepspeed_bookkeeping.install()
-    op_builders.install(compute=values == "real", allocate=page_locked.locked_by(rank.backend))
+    op_builders.install(compute=real_group is not None, allocate=page_locked.locked_by(rank.backend))
     triton_kernels.install()
 
 

@@ -27,7 +27,7 @@ from zerokit.rehearsal.job import RehearsalJob
 from zerokit.rehearsal.report import RehearsalReport
 from zerokit.units import quantity
 
-_WORKER = "zerokit.rehearsal.worker"
+WORKER = "zerokit.rehearsal.worker"
 _EXPLAINED = 2
 _SCRIPT_FAILED = 3
 _INTERRUPTED = 130
@@ -52,14 +52,14 @@ class Output(Enum):
 class Worker:
     """One rank that is being rehearsed. As a context manager it leaves no process behind."""
 
-    def __init__(self, job: RehearsalJob, output: Output) -> None:
+    def __init__(self, job: RehearsalJob, output: Output, *, module: str | None = None) -> None:
         self.job = job
         self._output = output
         self._log = Path(job.report_file).with_suffix(".log")
         job_file = Path(job.report_file).with_suffix(".job")
         write_file(job_file, job.model_dump_json())
         # -P: what lies in the current folder must not stand in for the worker's own imports.
-        command = [sys.executable, "-P", "-m", _WORKER, str(job_file)]
+        command = [sys.executable, "-P", "-m", module or WORKER, str(job_file)]
         if output is Output.SHOWN:
             self._process = _start(command)
         elif output is Output.SHOWN_ON_STDERR:

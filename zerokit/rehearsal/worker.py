@@ -20,7 +20,7 @@ from zerokit.errors import LaunchError, ZerokitError
 from zerokit.files import write_file
 from zerokit.rehearsal import launchers
 from zerokit.rehearsal.job import RehearsalJob
-from zerokit.rehearsal.process_setup import virtual_cluster
+from zerokit.rehearsal.process_setup import InstallGroup, virtual_cluster
 from zerokit.rehearsal.virtual_rank import VirtualRank
 from zerokit.rehearsal.watching.steps import RehearsalComplete
 
@@ -30,11 +30,11 @@ _SCRIPT_FAILED = 3
 _GAP = "zerokit cannot stand in for"
 
 
-def main() -> None:
+def main(real_group: InstallGroup | None = None) -> None:
     """Entry point; leaves by :func:`os._exit`, since threads of the script may still run."""
     _end_with_the_command()
     job = RehearsalJob.model_validate_json(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    code = rehearse(job)
+    code = rehearse(job, real_group)
     sys.stdout.flush()
     sys.stderr.flush()
     _leave(code)
@@ -46,8 +46,13 @@ def _end_with_the_command() -> None:
     ctypes.CDLL(None).prctl(set_signal_at_parents_death, signal.SIGKILL)
 
 
-def rehearse(job: RehearsalJob) -> int:
-    """Run the job and write its report; the exit code of this module's docstring."""
+def rehearse(job: RehearsalJob, real_group: InstallGroup | None = None) -> int:
+    """Run the job and write its report; the exit code of this module's docstring.
+
+    Args:
+        job: what to run.
+        real_group: as for :func:`virtual_cluster`.
+    """
     try:
         with virtual_cluster(
             job.num_gpus,
@@ -56,7 +61,7 @@ def rehearse(job: RehearsalJob) -> int:
             steps=job.steps,
             device=job.device,
             overrides=job.overrides,
-            values=job.values,
+            real_group=real_group,
             exchange_folder=Path(job.exchange_folder) if job.exchange_folder else None,
             folder=Path(job.report_file).parent,
         ) as rank:

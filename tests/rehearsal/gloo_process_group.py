@@ -261,7 +261,7 @@ def _reduced(held: Sequence[torch.Tensor], operation: Any) -> torch.Tensor:
     return result.to(held[0].dtype)
 
 
-def install(traffic: Traffic, *, rank: int, world_size: int) -> None:
+def install(traffic: Traffic, rank: int, world_size: int) -> None:
     """As :func:`collectives.install`, for processes that meet at MASTER_ADDR:MASTER_PORT."""
 
     def create(

@@ -1,0 +1,18 @@
+"""The rehearsal's worker for a rank that really talks to the others: a real run under its accounting."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from zerokit.rehearsal import worker
+
+
+def install_group(traffic: Any, rank: int, world_size: int) -> None:
+    """Imported late: torch comes after the virtual device."""
+    from tests.rehearsal import gloo_process_group
+
+    gloo_process_group.install(traffic, rank, world_size)
+
+
+if __name__ == "__main__":
+    worker.main(install_group)
