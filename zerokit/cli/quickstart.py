@@ -16,6 +16,9 @@ def quickstart(
     ] = None,
 ) -> None:
     """Train a small model with DeepSpeed ZeRO, fine-tune it and generate from it, on any machine."""
+    from zerokit.extras import require
+
+    require("train", where="zerokit quickstart")
     from zerokit.quickstart.run import quickstart as run_quickstart
 
     run_quickstart(output_dir, fresh=fresh, max_steps=max_steps)

@@ -13,7 +13,6 @@ from zerokit.checkpoint.source import check_checkpoint
 from zerokit.distributed.extensions import check_compiler
 from zerokit.distributed.group import count_gpus, device_precision
 from zerokit.errors import ZerokitError
-from zerokit.extras import require
 from zerokit.files import write_file
 from zerokit.quickstart.launch import home, run, words_of
 from zerokit.quickstart.plan import (
@@ -49,7 +48,6 @@ def quickstart(folder: Path, *, fresh: bool = False, max_steps: int | None = Non
         ZerokitError: this machine lacks something, or a run failed.
     """
     start = time.monotonic()
-    require("train", where="zerokit quickstart")
     say = console.note
     say("[1/7] Looking for devices")
     devices = find_devices()
