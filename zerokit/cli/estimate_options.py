@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -9,10 +10,11 @@ import typer
 
 from zerokit.cli.gpu_options import gpu_memory_option, gpu_option
 
-_RUN = "The run"
-_ZERO = "ZeRO"
-_MODEL = "What is trained"
 _ANSWER = "The answer"
+_run = partial(typer.Option, rich_help_panel="The run")
+_zero = partial(typer.Option, rich_help_panel="ZeRO")
+_model = partial(typer.Option, rich_help_panel="What is trained")
+_answer = partial(typer.Option, rich_help_panel=_ANSWER)
 
 Model = Annotated[
     str,
@@ -23,139 +25,103 @@ Model = Annotated[
     ),
 ]
 
-NumGpus = Annotated[
-    str, typer.Option(metavar="N[,N...]", help="GPUs in all.", show_default=False, rich_help_panel=_RUN)
-]
+NumGpus = Annotated[str, _run(metavar="N[,N...]", help="GPUs in all.", show_default=False)]
 
-GpusPerNode = Annotated[int, typer.Option(min=1, help="GPUs of one node.", rich_help_panel=_RUN)]
+GpusPerNode = Annotated[int, _run(min=1, help="GPUs of one node.")]
 
 MicroBatchSize = Annotated[
     str | None,
-    typer.Option(
+    _run(
         metavar="B[,B...]",
         help="Sequences per forward pass on one GPU.",
         show_default="the ds_config's, else 1",
-        rich_help_panel=_RUN,
     ),
 ]
 
-SeqLen = Annotated[
-    str | None, typer.Option(metavar="S[,S...]", help="Tokens of each sequence.", rich_help_panel=_RUN)
-]
+SeqLen = Annotated[str | None, _run(metavar="S[,S...]", help="Tokens of each sequence.")]
 
 GradientAccumulationSteps = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        help="Forward passes per optimizer step.",
-        show_default="the ds_config's, else 1",
-        rich_help_panel=_RUN,
-    ),
+    int | None, _run(min=1, help="Forward passes per optimizer step.", show_default="the ds_config's, else 1")
 ]
 
-DsConfig = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Read how ZeRO works from a ds_config.", rich_help_panel=_ZERO),
-]
+DsConfig = Annotated[Path | None, _zero(metavar="FILE", help="Read how ZeRO works from a ds_config.")]
 
 Target = Annotated[
     Literal["trainer", "accelerate", "deepspeed"],
-    typer.Option(help='Who hands the config to DeepSpeed, and so fills "auto".', rich_help_panel=_ZERO),
+    _zero(help='Who hands the config to DeepSpeed, and so fills "auto".'),
 ]
 
 ZeroStage = Annotated[
-    str | None,
-    typer.Option(
-        metavar="S[,S...]", help="In place of a file: what ZeRO divides, 0 to 3.", rich_help_panel=_ZERO
-    ),
+    str | None, _zero(metavar="S[,S...]", help="In place of a file: what ZeRO divides, 0 to 3.")
 ]
 
 OffloadOptimizer = Annotated[
-    Literal["cpu", "nvme"] | None,
-    typer.Option(help="Keep optimizer states there. Stages 1 to 3; nvme: 3.", rich_help_panel=_ZERO),
-]
+    Literal["cpu", "nvme"] | None, _zero(help="Keep optimizer states there. Stages 1 to 3; nvme: 3.")
+]  # fmt: skip
 
-OffloadParam = Annotated[
-    Literal["cpu", "nvme"] | None,
-    typer.Option(help="Keep parameters there. Stage 3.", rich_help_panel=_ZERO),
-]
+OffloadParam = Annotated[Literal["cpu", "nvme"] | None, _zero(help="Keep parameters there. Stage 3.")]
 
 Precision = Annotated[
     Literal["bf16", "fp16", "fp32"] | None,
-    typer.Option(help="Number format.", show_default="the ds_config's, else bf16", rich_help_panel=_ZERO),
+    _zero(help="Number format.", show_default="the ds_config's, else bf16"),
 ]
 
 GradientCheckpointing = Annotated[
-    bool,
-    typer.Option(
-        "--gradient-checkpointing", help="Compute activations again in backward.", rich_help_panel=_MODEL
-    ),
+    bool, _model("--gradient-checkpointing", help="Compute activations again in backward.")
 ]
 
 Attention = Annotated[
-    Literal["sdpa", "flash_attention_2", "eager"],
-    typer.Option(help="As transformers' attn_implementation.", rich_help_panel=_MODEL),
+    Literal["sdpa", "flash_attention_2", "eager"], _model(help="As transformers' attn_implementation.")
 ]
 
 Optimizer = Annotated[
     Literal[
-        "adamw", "adamw_fused", "fused_adam", "cpu_adam", "adamw_8bit", "lion", "sgd", "sgd_momentum",
-        "adagrad", "adafactor", "lamb", "muon",
+        "adamw",
+        "adamw_fused",
+        "fused_adam",
+        "cpu_adam",
+        "adamw_8bit",
+        "lion",
+        "sgd",
+        "sgd_momentum",
+        "adagrad",
+        "adafactor",
+        "lamb",
+        "muon",
     ]
     | None,
-    typer.Option(
+    _model(
         help="What the script makes: torch's AdamW or its fused one, DeepSpeed's FusedAdam or "
         "DeepSpeedCPUAdam, bitsandbytes', ...",
         show_default="the ds_config's, else the target's",
-        rich_help_panel=_MODEL,
     ),
-]  # fmt: skip
-
-LoraRank = Annotated[
-    int | None, typer.Option(min=1, help="Train LoRA adapters of this rank only.", rich_help_panel=_MODEL)
 ]
+
+LoraRank = Annotated[int | None, _model(min=1, help="Train LoRA adapters of this rank only.")]
 
 LoraTargets = Annotated[
     str | None,
-    typer.Option(
+    _model(
         metavar="NAME[,NAME...]",
         help="Modules that get an adapter; all-linear: every one.",
         show_default="q_proj,v_proj",
-        rich_help_panel=_MODEL,
     ),
 ]
 
 TrainableParameters = Annotated[
     str | None,
-    typer.Option(
-        metavar="COUNT",
-        help="Of a bare number of parameters, so many are trained.",
-        show_default="all",
-        rich_help_panel=_MODEL,
-    ),
+    _model(metavar="COUNT", help="Of a bare number of parameters, so many are trained.", show_default="all"),
 ]
 
 Freeze = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="PREFIX",
-        help="Do not train parameters of this name. May be repeated.",
-        rich_help_panel=_MODEL,
-    ),
+    list[str] | None, _model(metavar="PREFIX", help="Do not train parameters of this name. May be repeated.")
 ]
 
 ChunkedLoss = Annotated[
-    bool,
-    typer.Option(
-        "--chunked-loss",
-        help="The loss never makes all logits at once: Liger, cut cross entropy.",
-        rich_help_panel=_MODEL,
-    ),
+    bool, _model("--chunked-loss", help="The loss never makes all logits at once: Liger, cut cross entropy.")
 ]
 
-Packing = Annotated[
-    bool, typer.Option("--packing", help="Sequences are packed, without a mask.", rich_help_panel=_MODEL)
-]
+Packing = Annotated[bool, _model("--packing", help="Sequences are packed, without a mask.")]
 
 Gpu = Annotated[str | None, gpu_option(_ANSWER)]
 
@@ -163,32 +129,17 @@ GpuMemory = Annotated[str | None, gpu_memory_option(_ANSWER)]
 
 FitInto = Annotated[
     str | None,
-    typer.Option(
+    _answer(
         "--fit",
         metavar="SIZE",
         help="Find the largest micro batch, the longest sequences and the fewest GPUs that fit.",
-        rich_help_panel=_ANSWER,
     ),
 ]
 
-Explain = Annotated[
-    bool,
-    typer.Option(
-        "--explain", help="Every formula with its numbers and where it is from.", rich_help_panel=_ANSWER
-    ),
-]
+Explain = Annotated[bool, _answer("--explain", help="Every formula with its numbers and where it is from.")]
 
-Plot = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Draw it: .png, .svg or .html.", rich_help_panel=_ANSWER),
-]
+Plot = Annotated[Path | None, _answer(metavar="FILE", help="Draw it: .png, .svg or .html.")]
 
-OutputFormat = Annotated[
-    Literal["text", "json"],
-    typer.Option("--format", help="Form of the answer.", rich_help_panel=_ANSWER),
-]
+OutputFormat = Annotated[Literal["text", "json"], _answer("--format", help="Form of the answer.")]
 
-Output = Annotated[
-    Path | None,
-    typer.Option("--output", "-o", metavar="FILE", help="Write the JSON, too.", rich_help_panel=_ANSWER),
-]
+Output = Annotated[Path | None, _answer("--output", "-o", metavar="FILE", help="Write the JSON, too.")]
