@@ -10,12 +10,12 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: quickstart check test lint bench docs clean
+.PHONY: quickstart check test lint style bench docs clean
 
 quickstart: $(VENV)/.installed
 	@$(BIN)/zerokit quickstart
 
-check: lint
+check: style
 	$(PYTEST) -q -m "not torch and not rehearsal and not distributed and not gpu" --hypothesis-profile=quick -n 2
 
 test: $(VENV)/.installed-dev
@@ -24,12 +24,14 @@ test: $(VENV)/.installed-dev
 	@# A test of two ranks is two processes already, so these run one at a time.
 	$(PYTEST) -m distributed
 
-lint: $(VENV)/.installed-dev
+lint: style
+	$(BIN)/mypy --python-version 3.12
+	$(BIN)/mypy --python-version 3.13
+
+style: $(VENV)/.installed-dev
 	$(BIN)/ruff check zerokit launch tests tools
 	$(BIN)/ruff format --check zerokit launch tests tools
 	$(BIN)/mypy
-	$(BIN)/mypy --python-version 3.12
-	$(BIN)/mypy --python-version 3.13
 	$(BIN)/vermin --target=3.11- --no-tips --violations --quiet zerokit launch
 
 bench: $(VENV)/.installed-dev
