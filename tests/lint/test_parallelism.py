@@ -83,7 +83,7 @@ def test_ranks_of_the_hybrid_engine(enabled: bool, size: int, count: int) -> Non
 
 
 @pytest.mark.parametrize(
-    ("section", "count"), [({"max_out_tokens": 9}, 1), ({"enabled": False, "max_out_tokens": 9}, 0), ({}, 0)]
+    ("section", "count"), [({"max_out_tokens": 9}, 1), ({"enabled": False, "max_out_tokens": 9}, 1), ({}, 0)]
 )
 def test_the_hybrid_engine_has_to_be_switched_on(section: dict[str, Any], count: int) -> None:
     assert len(found("hybrid-engine-off", {**zero(3), "hybrid_engine": section})) == count

@@ -8,7 +8,7 @@ from zerokit.config.base import Acts, Bytes, Positive, Section
 
 
 class Aio(Section):
-    """Asynchronous I/O of NVMe offload. Acts when a device is `nvme`."""
+    """Asynchronous I/O of NVMe offload."""
 
     block_size: Bytes = 1048576
     """Bytes of one read or write. Default 1 MiB."""
@@ -16,7 +16,7 @@ class Aio(Section):
     queue_depth: Positive = 8
     """Requests in flight per thread. Default 8."""
 
-    intra_op_parallelism: Annotated[Positive, Acts(3, since="0.16.4")] = 1
+    intra_op_parallelism: Annotated[Positive, Acts(since="0.16.4")] = 1
     """Threads that share one request. Default 1. Before, and in DeepSpeed's pages still, it is called
     `thread_count`, which is no longer read."""
 
@@ -26,6 +26,6 @@ class Aio(Section):
     overlap_events: bool = True
     """Submit new requests while older ones complete. Default true."""
 
-    use_gds: Annotated[bool, Acts(3, since="0.15.0")] = False
+    use_gds: Annotated[bool, Acts(since="0.15.0")] = False
     """Move data between NVMe and GPU without the host's memory (GPUDirect Storage). CUDA only. Default
     false."""

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from zerokit.config.base import LOWER, Acts, Bytes, NoText, Positive, Section, Sub
+from zerokit.config.conditions import PIPELINE_MODULE
 
 
 class CheckpointWriter(Section):
@@ -41,8 +42,8 @@ class CheckpointWriter(Section):
 class ParallelWrite(Section):
     """Parallel writing of pipeline checkpoints."""
 
-    pipeline_stage: NoText = False
-    """Let the data-parallel ranks of a pipeline stage share its layers' files. Pipeline parallelism only.
+    pipeline_stage: Annotated[NoText, Acts(when=PIPELINE_MODULE)] = False
+    """Let the data-parallel ranks of a pipeline stage share its layers' files.
     Default false."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, ClassVar, Literal
 
 from zerokit.config.base import Acts, Bytes, Reader, Section
+from zerokit.config.conditions import FREE_ACTIVATION
 
 
 class Compile(Section):
@@ -15,9 +16,11 @@ class Compile(Section):
     """
 
     read_by: ClassVar[Reader] = "model"
+    switch = "deepcompile"
+    acts_without_switch = ("autoep_non_moe",)
 
-    deepcompile: Annotated[bool, Acts(1, 2, 3)] = False
-    """Compile with DeepCompile. Default false."""
+    deepcompile: bool = False
+    """Compile with DeepCompile; in stages 1, 2 and 3 unless `passes` say otherwise. Default false."""
 
     passes: Annotated[list[Literal["z1", "z3", "autosp", "autotp"]] | None, Acts(since="0.18.9")] = None
     """Optimizations to put together: ZeRO stage 1 or 3, sequence parallelism, tensor parallelism. Default
@@ -30,8 +33,11 @@ class Compile(Section):
     free_activation: Annotated[bool, Acts(1, 2, 3)] = False
     """Free activations as early as the graph allows; not with the backend inductor. Default false."""
 
-    free_activation_threshold: Annotated[Bytes, Acts(3, since="0.18.0")] = 10 * 2**20
-    """Bytes from which an activation is freed early. No longer read by DeepSpeed. Default 10 MiB."""
+    free_activation_threshold: Annotated[
+        Bytes,
+        Acts(1, 2, 3, when=FREE_ACTIVATION, since="0.18.0"),
+    ] = 10 * 2**20
+    """Bytes from which an activation is freed early. Default 10 MiB."""
 
     offload_activation: Annotated[bool, Acts(3)] = False
     """Move activations of 5 MB and more to the host during the forward pass, and back during the backward
@@ -64,13 +70,13 @@ class Compile(Section):
     """Keep the values of all inputs for profiling rather than made-up ones. Default false."""
 
     sync_before_reduce: bool = False
-    """Synchronise before each reduction. No longer read by DeepSpeed. Default false."""
+    """Synchronise before each reduction. Default false."""
 
     sync_after_reduce: bool = False
-    """Synchronise after each reduction. No longer read by DeepSpeed. Default false."""
+    """Synchronise after each reduction. Default false."""
 
     sync_before_allgather: bool = False
-    """Synchronise before each gathering. No longer read by DeepSpeed. Default false."""
+    """Synchronise before each gathering. Default false."""
 
     sync_after_allgather: bool = False
-    """Synchronise after each gathering. No longer read by DeepSpeed. Default false."""
+    """Synchronise after each gathering. Default false."""

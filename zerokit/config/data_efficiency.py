@@ -12,6 +12,7 @@ from pydantic import Field, ValidationError, model_validator
 from pydantic_core import InitErrorDetails
 
 from zerokit.config.base import NOT_NULL, Acts, Int, NonNegative, Positive, PositiveFloat, Section, Sub
+from zerokit.config.conditions import OWN_LOADER
 
 
 def _require(section: Section, *keys: str, inside: str | None = None) -> None:
@@ -166,10 +167,12 @@ class DataSampling(Section):
     pin_memory: Annotated[bool, Acts(since="0.16.5")] = False
     """Put batches into page-locked memory. Default false."""
 
-    curriculum_learning: Sub[CurriculumLearning] = Field(default_factory=CurriculumLearning.defaults)
+    curriculum_learning: Annotated[Sub[CurriculumLearning], Acts(when=OWN_LOADER)] = Field(
+        default_factory=CurriculumLearning.defaults
+    )
     """Easy samples first."""
 
-    dynamic_batching: Annotated[Sub[DynamicBatching], Acts(since="0.16.5")] = Field(
+    dynamic_batching: Annotated[Sub[DynamicBatching], Acts(when=OWN_LOADER, since="0.16.5")] = Field(
         default_factory=DynamicBatching.defaults
     )
     """Batches of about equally many tokens."""

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from zerokit.config.base import ALL_STAGES, Acts, Section
+from zerokit.config.base import ALL_STAGES, Acts, Section, in_stages
 
 
 @cache
@@ -72,11 +72,12 @@ def shown(value: Any) -> str:
 def _in_words(acts: Acts) -> list[str]:
     words = []
     if acts.stages != ALL_STAGES:
-        *some, last = map(str, acts.stages)
-        words.append(f"in stages {', '.join(some)} and {last}" if some else f"in stage {last}")
-    if acts.when is not None:
-        words.append(f"with {acts.when}")
+        words.append(f"in {in_stages(acts.stages)}")
+    if acts.when is not None and acts.when.words:
+        words.append(acts.when.words)
     sentences = [f"Acts {' '.join(words)}."] if words else []
+    if acts.when is not None and acts.when.words is None:
+        sentences.append("DeepSpeed does not use it.")
     if acts.since is not None:
         sentences.append(f"Since DeepSpeed {acts.since}.")
     return sentences

@@ -11,6 +11,7 @@ class HybridEngine(Section):
     """One engine for training and generation, as reinforcement learning from human feedback needs."""
 
     read_by: ClassVar[Reader] = "model"
+    switch = "enabled"
 
     enabled: bool = False
     """Use the hybrid engine. Default false."""

@@ -1,77 +1,73 @@
-"""Keys of a valid ds_config that change nothing, by what the models know of each key."""
+"""The judge of what has no effect: keys of a valid ds_config that change nothing, and why.
+
+It knows of each key what stands beneath its field (`Acts`, and `switch` of its section). ``zerokit check``,
+``resolve`` and ``diff`` ask it; the schema and ``zerokit explain`` print the same in words.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
-from zerokit.config.base import Acts, Section
-from zerokit.config.root import DeepSpeedConfig
+from zerokit.config.base import Acts, Section, in_stages
+from zerokit.config.conditions import Known
 from zerokit.documents import KeyPath
 
-_ZERO = ("zero_optimization",)
-
-_NEVER_READ: dict[KeyPath, str] = {
-    ("disable_allgather",): "DeepSpeed no longer reads it",
-    (*_ZERO, "allgather_partitions"): "DeepSpeed no longer reads it",
-    (*_ZERO, "cpu_offload_use_pin_memory"): "DeepSpeed no longer reads it",
-}
-
-_NEEDS_NVME = frozenset(
-    {
-        "nvme_path",
-        "buffer_count",
-        "buffer_size",
-        "max_in_cpu",
-        "pipeline_read",
-        "pipeline_write",
-        "fast_init",
-    }
-)
+_SAVED_BY = ("zero_optimization", "stage3_gather_16bit_weights_on_model_save")
 
 
-def without_effect(config: DeepSpeedConfig) -> Iterator[tuple[KeyPath, str]]:
-    """The keys that are set and change nothing, with the reason.
+@dataclass(frozen=True)
+class Idle:
+    """A key that is set and changes nothing."""
 
-    Only what is sure: a stage in which DeepSpeed does not look at the key, an offload section that is off,
-    NVMe's keys without NVMe, and keys that nothing reads. An "auto" stage may become any.
+    path: KeyPath
+    reason: str
+    """What is to be said of the key, without a subject: "acts in ZeRO stage 3 only; the stage is 2"."""
+    acts: Acts
+    """Where the key acts."""
+    by_stage: bool
+    """Whether the stage is the reason."""
+    harmless: bool
+    """Whether the key asks for no more than what happens without it, such as an option that is off."""
+
+
+def without_effect(known: Known) -> Iterator[Idle]:
+    """The keys that are set and change nothing; of a section that does nothing, the section alone.
+
+    Only what is sure: where a value that decides is "auto", or the run is not known, a key is taken to act.
     """
-    stage = config.zero_optimization.stage
-    for path, section in _sections(config):
-        for name in sorted(section.model_fields_set):
-            here = (*path, name)
-            if here in _NEVER_READ:
-                yield here, _NEVER_READ[here]
-            elif isinstance(stage, int) and stage not in _stages(section, name):
-                yield here, f"it does not act in ZeRO stage {stage}"
-        if path[:1] == _ZERO and len(path) == 2 and str(path[1]).startswith("offload_"):
-            yield from _offload(path, section, stage)
+    yield from _of(known.config, (), known)
 
 
-def _sections(config: DeepSpeedConfig) -> Iterator[tuple[KeyPath, Section]]:
-    yield (), config
-    zero = config.zero_optimization
-    yield _ZERO, zero
-    for key in ("offload_optimizer", "offload_param"):
-        section = getattr(zero, key)
-        if section is not None and (not isinstance(zero.stage, int) or zero.stage in _stages(zero, key)):
-            yield (*_ZERO, key), section
+def _of(section: Section, path: KeyPath, known: Known) -> Iterator[Idle]:
+    for name in (key for key in type(section).model_fields if key in section.model_fields_set):
+        here, value = (*path, name), getattr(section, name)
+        field = type(section).model_fields[name]
+        acts = next((item for item in field.metadata if isinstance(item, Acts)), Acts())
+        reason = _reason(section, acts, here, known)
+        if reason is not None:
+            default = field.get_default(call_default_factory=True)
+            off = not value and not default
+            silent = acts.when is not None and acts.when.silent_at_default and value == default
+            empty = isinstance(value, Section) and not value.model_fields_set
+            harmless = off or silent or empty or getattr(value, "device", None) == "none"
+            yield Idle(here, reason, acts, known.stage not in (None, *acts.stages), harmless)
+        elif isinstance(value, Section):
+            yield from _of(value, here, known)
 
 
-def _stages(section: Section, name: str) -> tuple[int, ...]:
-    metadata = type(section).model_fields[name].metadata
-    return next((item.stages for item in metadata if isinstance(item, Acts)), (0, 1, 2, 3))
+def _reason(section: Section, acts: Acts, path: KeyPath, known: Known) -> str | None:
+    switch = section.switch
+    switched = path[-1] not in (switch, *section.acts_without_switch)
+    if switch is not None and switched and known.value(*map(str, path[:-1]), switch) is False:
+        return f'acts with "{switch}": true only'
+    if known.stage is not None and known.stage not in acts.stages and not _gathers(path, known):
+        return f"acts in ZeRO {in_stages(acts.stages)} only; the stage is {known.stage}"
+    return acts.when.idle(known, path) if acts.when is not None else None
 
 
-def _offload(path: KeyPath, section: Section, stage: Any) -> Iterator[tuple[KeyPath, str]]:
-    values: Mapping[str, Any] = section.dump()
-    device = values.get("device", "none")
-    if device == "auto":
-        return
-    for name in sorted(section.model_fields_set - {"device"}):
-        if isinstance(stage, int) and stage not in _stages(section, name):
-            continue  # said above
-        if device == "none":
-            yield (*path, name), "the device is none"
-        elif name in _NEEDS_NVME and device == "cpu":
-            yield (*path, name), "it acts with the device nvme only"
+def _gathers(path: KeyPath, known: Known) -> bool:
+    """accelerate asks for the key in every stage when the model is divided."""
+    size: Any = known.value("tensor_parallel", "autotp_size")
+    return path == _SAVED_BY and isinstance(size, int) and size > 1

@@ -8,6 +8,7 @@ from pydantic import AfterValidator, Field, SerializeAsAny, ValidationInfo, fiel
 from pydantic_core import PydanticCustomError
 
 from zerokit.config.base import Acts, Section
+from zerokit.config.conditions import LEGACY_FUSION
 from zerokit.config.optimizer_params import (
     DEEPSPEED_PARAMS,
     OptimizerParams,
@@ -85,7 +86,7 @@ class Optimizer(Section):
     """Arguments of its constructor, such as `lr`, `betas`, `eps` and `weight_decay`. Default none: the
     class's defaults."""
 
-    legacy_fusion: Annotated[bool, Acts(0)] = False
+    legacy_fusion: Annotated[bool, Acts(0, when=LEGACY_FUSION)] = False
     """Use the older fused step of the fp16 and bf16 optimizers. Default false."""
 
     @field_validator("params", mode="plain")

@@ -13,12 +13,10 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from zerokit.config.base import NOT_NULL, Acts, NonNegativeFloat, OrAuto, Reader, Section
+from zerokit.config.conditions import DECOUPLED_ANYWAY, NOT_OFFLOADED, OFFLOADED
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 Betas = Annotated[list[Beta], Field(min_length=2, max_length=2)]
-
-OFFLOADED = "`offload_optimizer`"
-NOT_OFFLOADED = "the optimizer on the GPU"
 
 
 class OptimizerParams(Section):
@@ -69,7 +67,7 @@ class AdamLike(Decayed):
 class AdamParams(AdamLike):
     """`Adam` and `AdamW` without `torch_adam`: DeepSpeed's FusedAdam, or its CPU Adam under offload."""
 
-    adam_w_mode: bool = True
+    adam_w_mode: Annotated[bool, Acts(when=DECOUPLED_ANYWAY)] = True
     """Decouple weight decay from the gradient, as AdamW does. Ignored with type `AdamW`, which always does.
     Note that `Adam` does too unless this is false."""
 
@@ -118,7 +116,7 @@ class TorchAdamWParams(PyTorchAdam):
     torch_adam: bool = False
     """Use PyTorch's class."""
 
-    adam_w_mode: bool = True
+    adam_w_mode: Annotated[bool, Acts(when=DECOUPLED_ANYWAY)] = True
     """Take `torch.optim.AdamW`. Ignored with type `AdamW`, which always does."""
 
     fp32_optimizer_states: bool | None = None
@@ -235,7 +233,7 @@ class MuonParams(OptimizerParams):
     torch_adam: bool = False
     """Use PyTorch's Adam for Adam's half."""
 
-    adam_w_mode: bool = True
+    adam_w_mode: Annotated[bool, Acts(when=DECOUPLED_ANYWAY)] = True
     """Decouple weight decay from the gradient in Adam's half."""
 
     fp32_optimizer_states: Annotated[bool | None, Acts(when=OFFLOADED)] = None

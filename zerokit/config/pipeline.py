@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from zerokit.config.base import ExactBool, NonNegative, OrAuto, Positive, Section
+from zerokit.config.conditions import NOT_READ
 
 
 class Pipeline(Section):
@@ -23,11 +26,11 @@ class Pipeline(Section):
     use_reentrant: bool | None = None
     """False recomputes activations without the reentrant form of checkpointing. Default none, true."""
 
-    stages: OrAuto[Positive] = "auto"
-    """No longer read by DeepSpeed. Default "auto"."""
+    stages: Annotated[OrAuto[Positive], NOT_READ] = "auto"
+    """Number of stages. Default "auto"."""
 
-    partition: str = "best"
-    """No longer read by DeepSpeed. Default best."""
+    partition: Annotated[str, NOT_READ] = "best"
+    """How layers are divided. Default best."""
 
-    seed_layers: bool = False
-    """No longer read by DeepSpeed. Default false."""
+    seed_layers: Annotated[bool, NOT_READ] = False
+    """Seed each layer by itself. Default false."""

@@ -17,6 +17,7 @@ from zerokit.config.base import (
     Section,
     whole,
 )
+from zerokit.config.conditions import IMMEDIATE_UPDATE, LOSS_SCALING, OVERFLOW_CHECK
 from zerokit.config.data_types import DtypeName
 
 
@@ -28,10 +29,10 @@ class BF16(Section):
     enabled: OrAuto[bool] = False
     """Train in bfloat16. Default false. "auto": the Trainer's `bf16`, or accelerate's `mixed_precision`."""
 
-    immediate_grad_update: Annotated[bool, Acts(1)] = False
+    immediate_grad_update: Annotated[bool, Acts(1, when=IMMEDIATE_UPDATE)] = False
     """Add each gradient to its fp32 copy as soon as it is made. Default false."""
 
-    check_grad_overflow: Annotated[bool, Acts(since="0.17.1")] = True
+    check_grad_overflow: Annotated[bool, Acts(1, 2, when=OVERFLOW_CHECK, since="0.17.1")] = True
     """Skip the step if a gradient is infinite or NaN. Default true."""
 
     bf16_master_weights_and_grads: Annotated[bool, Acts(1, 2, 3, since="0.18.3")] = False
@@ -52,22 +53,24 @@ class FP16(Section):
     auto_cast: bool = False
     """Cast floating-point inputs of the model to float16. Default false."""
 
-    loss_scale: NonNegativeFloat = 0
+    loss_scale: Annotated[NonNegativeFloat, Acts(when=LOSS_SCALING)] = 0
     """Factor on the loss; 0 adapts it as training goes. Default 0."""
 
-    initial_scale_power: Annotated[int, Field(ge=0, le=127), BeforeValidator(whole)] = 16
+    initial_scale_power: Annotated[
+        int, Field(ge=0, le=127), BeforeValidator(whole), Acts(when=LOSS_SCALING)
+    ] = 16
     """The adaptive scale starts at 2 to this power; 2^128 no longer fits fp32. Default 16."""
 
-    loss_scale_window: Int = 1000
+    loss_scale_window: Annotated[Int, Acts(when=LOSS_SCALING)] = 1000
     """Steps without overflow after which the adaptive scale doubles. Default 1000."""
 
-    hysteresis: Positive = 2
+    hysteresis: Annotated[Positive, Acts(when=LOSS_SCALING)] = 2
     """Overflows in a row after which the adaptive scale halves. Default 2."""
 
-    consecutive_hysteresis: bool = False
+    consecutive_hysteresis: Annotated[bool, Acts(when=LOSS_SCALING)] = False
     """Start the count of `hysteresis` anew after each step without overflow. Default false."""
 
-    min_loss_scale: Int = 1
+    min_loss_scale: Annotated[Int, Acts(when=LOSS_SCALING)] = 1
     """The adaptive scale never falls below this. A whole number: DeepSpeed refuses fractions. Default 1."""
 
     fp16_master_weights_and_grads: Annotated[bool, Acts(1, 2, 3)] = False

@@ -25,6 +25,17 @@ from zerokit.config.base import (
 from zerokit.config.checkpoint import Checkpoint
 from zerokit.config.comms_logger import CommsLogger
 from zerokit.config.compile import Compile
+from zerokit.config.conditions import (
+    AIO,
+    BEFORE_THE_SUM,
+    COMMUNICATION,
+    NO_WRITER,
+    NOT_READ,
+    OWN_LOADER,
+    PIPELINE_MODULE,
+    SEQUENCE_PARALLEL,
+    SWITCH_OF_OLD,
+)
 from zerokit.config.data_efficiency import DataEfficiency
 from zerokit.config.data_types import DataTypes
 from zerokit.config.datastates import DataStates
@@ -113,19 +124,19 @@ class DeepSpeedConfig(Section):
     )
     """Options of `deepspeed.checkpointing`."""
 
-    aio: Annotated[Sub[Aio] | None, Acts(3)] = Field(default_factory=Aio.defaults)
+    aio: Annotated[Sub[Aio] | None, Acts(when=AIO)] = Field(default_factory=Aio.defaults)
     """Asynchronous I/O of NVMe offload."""
 
-    communication_data_type: CommunicationDtype | None = None
+    communication_data_type: Annotated[CommunicationDtype | None, Acts(when=COMMUNICATION)] = None
     """Number format in which gradients are reduced. Default none: that of the model."""
 
     seq_parallel_communication_data_type: Annotated[CommunicationDtype | None, Acts(since="0.16.5")] = "fp32"
     """Number format in which gradients are reduced under sequence parallelism. Default fp32."""
 
-    prescale_gradients: Annotated[bool, Acts(0, 1)] = False
+    prescale_gradients: Annotated[bool, Acts(when=BEFORE_THE_SUM)] = False
     """Divide gradients by the number of ranks before they are summed. Default false."""
 
-    gradient_predivide_factor: Annotated[float, Acts(0, 1)] = 1.0
+    gradient_predivide_factor: Annotated[float, Acts(when=BEFORE_THE_SUM)] = 1.0
     """Divide gradients by this before they are summed, and by the rest after. Default 1."""
 
     gradient_allreduce_op: Annotated[Literal["mean", "sum"], LOWER, Acts(since="0.19.6")] = "mean"
@@ -134,13 +145,13 @@ class DeepSpeedConfig(Section):
     sequence_parallel_size: Annotated[Positive | None, Acts(since="0.15.0")] = None
     """Ranks that share one sequence (Ulysses); divides the data-parallel ranks. Default none, 1."""
 
-    data_parallel_size: Annotated[Positive | None, Acts(since="0.15.0")] = None
+    data_parallel_size: Annotated[Positive | None, Acts(when=SEQUENCE_PARALLEL, since="0.15.0")] = None
     """Data-parallel ranks, if given together with `sequence_parallel_size`. Default none: computed."""
 
     use_data_before_expert_parallelism: bool = False
     """Number data-parallel ranks before expert-parallel ones. Mixture of experts. Default false."""
 
-    dataloader_drop_last: bool = False
+    dataloader_drop_last: Annotated[bool, Acts(when=OWN_LOADER)] = False
     """Drop the last incomplete batch of the data loader that DeepSpeed builds. Default false."""
 
     steps_per_print: OrAuto[Positive] | None = None
@@ -164,20 +175,23 @@ class DeepSpeedConfig(Section):
     disable_python_gc: Annotated[bool, Acts(since="0.19.8")] = False
     """Switch Python's cyclic garbage collector off while training. Default false."""
 
-    disable_allgather: bool = False
-    """No longer read by DeepSpeed. Default false."""
+    disable_allgather: Annotated[bool, NOT_READ] = False
+    """Gather updated parameters by broadcasts. Default false."""
 
     vocabulary_size: Int | None = None
     """Used only for a warning when it is no multiple of 8. Default none."""
 
-    allgather_size: Positive = 500_000_000
-    """Elements gathered at once, if `zero_optimization` is the oldest form `true`; else not read. Default
-    5e8."""
+    allgather_size: Annotated[Positive, Acts(when=SWITCH_OF_OLD)] = 500_000_000
+    """Elements gathered at once, for the oldest form of `zero_optimization`, `true`. Default 5e8."""
 
     checkpoint: Sub[Checkpoint] = Field(default_factory=Checkpoint.defaults)
     """How checkpoints are written and read."""
 
-    datastates_ckpt: Annotated[DataStatesOrSwitch | None, NOT_NULL, Acts(since="0.18.1")] = None
+    datastates_ckpt: Annotated[
+        DataStatesOrSwitch | None,
+        NOT_NULL,
+        Acts(when=NO_WRITER, since="0.18.1"),
+    ] = None
     """The asynchronous checkpoint engine DataStates. Default none, off."""
 
     compile: Annotated[Sub[Compile], Acts(since="0.16.6")] = Field(default_factory=Compile.defaults)
@@ -193,8 +207,10 @@ class DeepSpeedConfig(Section):
     )
     """Automatic expert parallelism (AutoEP)."""
 
-    pipeline: Annotated[Sub[Pipeline], Acts(0, 1)] = Field(default_factory=Pipeline.defaults)
-    """Pipeline parallelism; acts on models that are a `PipelineModule`."""
+    pipeline: Annotated[Sub[Pipeline], Acts(0, 1, when=PIPELINE_MODULE)] = Field(
+        default_factory=Pipeline.defaults
+    )
+    """Pipeline parallelism."""
 
     hybrid_engine: Sub[HybridEngine] = Field(default_factory=HybridEngine.defaults)
     """One engine for training and generation."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from zerokit.config.base import (
+    Acts,
     ExactPositive,
     Fraction,
     Int,
@@ -18,6 +19,7 @@ from zerokit.config.base import (
     Reader,
     Section,
 )
+from zerokit.config.conditions import DECAY_STEPS
 
 Rate = OneOrMore[NonNegativeFloat]
 
@@ -64,7 +66,7 @@ class OneCycleParams(DeepSpeedScheduleParams):
     cycle_max_lr: Rate
     """Learning rate in its middle. Needed."""
 
-    decay_lr_rate: float = 0.0
+    decay_lr_rate: Annotated[float, Acts(when=DECAY_STEPS)] = 0.0
     """How fast the learning rate falls after the cycle."""
 
     cycle_first_step_size: PositiveFloat = 2000
@@ -91,7 +93,7 @@ class OneCycleParams(DeepSpeedScheduleParams):
     cycle_max_mom: OneOrMore[Fraction] = 0.9
     """Greatest first beta."""
 
-    decay_mom_rate: float = 0.0
+    decay_mom_rate: Annotated[float, Acts(when=DECAY_STEPS)] = 0.0
     """How fast it changes after the cycle."""
 
 

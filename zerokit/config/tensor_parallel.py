@@ -17,6 +17,7 @@ from zerokit.config.base import (
     SwitchedOnByContent,
     two_names,
 )
+from zerokit.config.conditions import TENSOR_PARALLEL
 
 Preset = Literal["llama", "bloom", "chatglm", "mixtral", "deepseek_v2", "qwen2", "phi3"]
 """The names that `AutoTPPresets.get_preset` knows (`deepspeed/module_inject/autotp_config.py`)."""
@@ -79,7 +80,7 @@ class TensorParallelGroup(Section):
 
     read_by: ClassVar[Reader] = "model"
 
-    tp_size: Positive = 1
+    tp_size: Annotated[Positive, Acts(when=TENSOR_PARALLEL)] = 1
     """Ranks of the group; training reads `autotp_size` instead. Default 1."""
 
     tp_grain_size: Positive = 1

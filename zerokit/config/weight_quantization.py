@@ -15,6 +15,7 @@ from zerokit.config.base import (
     Section,
     Sub,
 )
+from zerokit.config.conditions import NOT_READ
 
 
 class QuantizedModules(Section):
@@ -45,14 +46,14 @@ class WeightQuantization(Section):
     post_init_quant: dict[str, Sub[QuantizedModules]] = Field(default_factory=dict)
     """Part of a module's name -> how it is quantised once the model is built. Default none."""
 
-    enabled: bool = True
-    """Not read by DeepSpeed. Default true."""
+    enabled: Annotated[bool, NOT_READ] = True
+    """Quantise. Default true."""
 
-    num_bits: Positive = 8
-    """Not read by DeepSpeed. Default 8."""
+    num_bits: Annotated[Positive, NOT_READ] = 8
+    """Bits. Default 8."""
 
-    q_type: Literal["symmetric", "asymmetric"] = "symmetric"
-    """Not read by DeepSpeed. Default symmetric."""
+    q_type: Annotated[Literal["symmetric", "asymmetric"], NOT_READ] = "symmetric"
+    """Zero point. Default symmetric."""
 
-    q_groups: Positive = 1
-    """Not read by DeepSpeed. Default 1."""
+    q_groups: Annotated[Positive, NOT_READ] = 1
+    """Groups. Default 1."""

@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from zerokit.config.base import Acts, Fraction, NonNegative, OrAuto, Positive, Reader, Section, Tested
+from zerokit.config.conditions import BY_EPOCHS
 
 
 class ZenFlow(Section):
@@ -44,5 +45,5 @@ class ZenFlow(Section):
     pt_reserved_cores_perc: Annotated[Fraction, Acts(1, 2, 3, since="0.17.6")] = 0.5
     """Share of CPU cores left to PyTorch; the optimizer's workers take the others. Default 0.5."""
 
-    steps_per_epoch: Positive | None = None
+    steps_per_epoch: Annotated[Positive | None, Acts(when=BY_EPOCHS)] = None
     """Steps of one epoch. DeepSpeed sets it while it runs; leave it out. Default none."""

@@ -20,6 +20,7 @@ from zerokit.config.base import (
     two_names,
     whole,
 )
+from zerokit.config.conditions import CONTIGUOUS, MUON, NOT_BY_DEFAULT, NOT_READ, OPTIMIZER_OFFLOADED, ZENFLOW
 from zerokit.config.leaf_module import LeafModule
 from zerokit.config.offload import OffloadOptimizer, OffloadParam
 from zerokit.config.zenflow import ZenFlow
@@ -55,8 +56,9 @@ class ZeroOptimization(Section):
     overlap_comm: Annotated[bool | None, Acts(1, 2, 3)] = None
     """Reduce gradients while the backward pass goes on. Default none: true in stage 3 only."""
 
-    contiguous_gradients: Annotated[bool, Acts(1, 2, 3)] = True
-    """Copy gradients into one buffer as they are made, against fragmentation. Default true."""
+    contiguous_gradients: Annotated[bool, Acts(1, 2, 3, when=CONTIGUOUS)] = True
+    """Copy gradients into one buffer as they are made, against fragmentation. Offload in stages 1 and 2 does
+    so in any case. Default true."""
 
     reduce_scatter: Annotated[bool, Acts(1, 2, 3)] = True
     """Average gradients by reduce-scatter rather than all-reduce. Default true."""
@@ -64,22 +66,23 @@ class ZeroOptimization(Section):
     reduce_bucket_size: Annotated[OrAuto[Positive], Acts(1, 2, 3)] = 500_000_000
     """Elements reduced at once; the buffer costs memory. Default 5e8. "auto": hidden size squared."""
 
-    allgather_bucket_size: Annotated[NonNegative, Acts(1, 2)] = 500_000_000
+    allgather_bucket_size: Annotated[NonNegative, Acts(1, 2, when=ZENFLOW)] = 500_000_000
     """Elements gathered at once after the step. Default 5e8."""
 
-    allgather_partitions: bool = True
-    """No longer read by DeepSpeed, in any stage. Default true."""
+    allgather_partitions: Annotated[bool, NOT_READ] = True
+    """Gather updated parameters by all-gather, as is done in any case. Default true."""
 
     use_multi_rank_bucket_allreduce: Annotated[bool, Acts(1, 2)] = True
     """Join the ranks' buckets into one all-reduce; pays off for small models on many GPUs. Default true."""
 
-    compute_grad_norm: Annotated[bool, Acts(1, 2, since="0.19.7")] = True
+    compute_grad_norm: Annotated[bool, Acts(1, 2, when=NOT_BY_DEFAULT, since="0.19.7")] = True
     """Keep the global norm of gradients. It can be false with `gradient_clipping` 0 only. Default true."""
 
-    round_robin_gradients: Annotated[bool, Acts(1, 2, when="offload")] = False
-    """Spread the copying of gradients to the CPU over the ranks. Default false."""
+    round_robin_gradients: Annotated[bool, Acts(1, 2)] = False
+    """Order parameters so that all ranks copy gradients to their hosts at once; of use with offload only.
+    Default false."""
 
-    ignore_unused_parameters: Annotated[bool, Acts(1, 2)] = True
+    ignore_unused_parameters: Annotated[bool, Acts(1, 2, when=OPTIMIZER_OFFLOADED)] = True
     """Go on when a parameter took no part in the forward pass. Default true."""
 
     parameter_alignment: Annotated[bool, Acts(1, 2, since="0.19.7")] = False
@@ -182,7 +185,7 @@ class ZeroOptimization(Section):
     enable_sanity_checks: Annotated[bool, Acts(3, since="0.17.6")] = False
     """Check DeepSpeed's own bookkeeping; slow. Default false."""
 
-    save_muon_momentum_buffer_in_memory: Annotated[bool, Acts(3, when="`nvme`", since="0.18.9")] = False
+    save_muon_momentum_buffer_in_memory: Annotated[bool, Acts(3, when=MUON, since="0.18.9")] = False
     """Keep Muon's momentum in memory rather than on NVMe. Default false."""
 
     leaf_module: Annotated[Sub[LeafModule] | None, Acts(3, since="0.18.0")] = Field(
@@ -199,8 +202,11 @@ class ZeroOptimization(Section):
     cpu_offload_param: Annotated[bool | None, Acts(3)] = Field(default=None, json_schema_extra=DEPRECATED)
     """Deprecated: write `offload_param` with `device` `cpu`. Default none."""
 
-    cpu_offload_use_pin_memory: bool | None = Field(default=None, json_schema_extra=DEPRECATED)
-    """Deprecated and no longer read: write `pin_memory` in the offload sections. Default none."""
+    cpu_offload_use_pin_memory: Annotated[
+        bool | None,
+        NOT_READ,
+    ] = Field(default=None, json_schema_extra=DEPRECATED)
+    """Deprecated: write `pin_memory` in the offload sections. Default none."""
 
     stage3_gather_fp16_weights_on_model_save: Annotated[bool, Acts(3)] = Field(
         default=False, json_schema_extra=DEPRECATED

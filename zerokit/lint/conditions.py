@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from zerokit.config.conditions import TORCH_FP32
 from zerokit.documents import from_dotted
 from zerokit.lint.optimizer_facts import (
     SCHEDULER,
-    TORCH_FP32,
     optimizer_name,
     schedule_name,
     torch_adam,

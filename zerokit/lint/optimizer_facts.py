@@ -5,17 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from zerokit.config.base import AUTO, Section
+from zerokit.config.conditions import Known, bf16_optimizer
 from zerokit.config.optimizer import is_deepspeed_optimizer, params_of_optimizer
 from zerokit.config.optimizer_params import OptimizerParams
 from zerokit.config.scheduler_params import SchedulerParams
 from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import in_force, offloads_optimizer
 
 OPTIMIZER = ("optimizer", "params")
 SCHEDULER = ("scheduler", "params")
-
-TORCH_FP32 = ("fp32", "float32", "float", "torch.float32")
-"""Names that `DtypeEnum` in `deepspeed/runtime/config.py` has for it."""
 
 
 def optimizer_name(subject: Subject) -> str | None:
@@ -108,12 +105,7 @@ def wraps_in_bf16_optimizer(subject: Subject) -> bool:
 
     Source: `_do_optimizer_sanity_check` in `deepspeed/runtime/engine.py`.
     """
-    return (
-        subject.stage == 1
-        and in_force(subject, "bf16", "enabled") is True
-        and in_force(subject, "data_types", "grad_accum_dtype") in TORCH_FP32
-        and not offloads_optimizer(subject)
-    )
+    return bf16_optimizer(Known(subject.config, subject.unsure)) is True
 
 
 def default_clipping(subject: Subject) -> float:

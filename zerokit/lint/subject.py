@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from zerokit.config.base import AUTO
+from zerokit.config.conditions import Known
 from zerokit.config.key_index import as_written
+from zerokit.config.no_effect import Idle, without_effect
 from zerokit.config.offload import OffloadOptimizer, OffloadParam
 from zerokit.config.root import DeepSpeedConfig
 from zerokit.config.zero import ZeroOptimization
@@ -36,6 +39,12 @@ class Subject:
     def cluster(self) -> Cluster:
         """What it is meant to run on."""
         return self.run.cluster
+
+    @cached_property
+    def idle(self) -> Mapping[KeyPath, Idle]:
+        """The keys that are set and change nothing, but for those that ask for no more than what happens."""
+        known = Known(self.config, self.unsure, self.run.target)
+        return {one.path: one for one in without_effect(known) if not one.harmless}
 
     @property
     def may_be_plain(self) -> bool:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from math import ceil
 from typing import Any
 
-from pydantic import BaseModel
-
 from zerokit.config.base import AUTO
+from zerokit.config.conditions import Known
 from zerokit.lint.subject import Subject
 
 ZERO = "zero_optimization"
@@ -19,12 +18,7 @@ def in_force(subject: Subject, *path: str) -> Any:
     None if a section on the way is absent, if the value is "auto", or if it may stand in a key that was not
     understood: a rule that gets None has nothing to say.
     """
-    if subject.unsure(*path):
-        return None
-    node: Any = subject.config
-    for key in path:
-        node = getattr(node, key, None) if isinstance(node, BaseModel) else None
-    return None if node == AUTO else node
+    return Known(subject.config, subject.unsure).value(*path)
 
 
 def is_set_to(subject: Subject, value: object, *path: str) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN, computed_batch_sizes
+from zerokit.config.conditions import Known
 from zerokit.config.no_effect import without_effect
 from zerokit.config.normal_form import RENAMED, normal_form, without_comments
 from zerokit.config.optimizer import DEEPSPEED_OPTIMIZERS
@@ -89,8 +90,8 @@ class _Compared:
 
     def __init__(self, config: DeepSpeedConfig, num_gpus: int | None) -> None:
         self.values = dict(leaves(_comparable(normal_form(config), num_gpus)))
-        self.set = {_new_name(path) for path, _ in leaves(without_comments(config.dump()))}
-        self.idle = {_new_name(path): reason for path, reason in without_effect(config)}
+        self.set = {_new_name(path) for path, value in leaves(without_comments(config.dump())) if value != {}}
+        self.idle = {_new_name(one.path): f"it {one.reason}" for one in without_effect(Known(config))}
 
     def side(self, path: KeyPath) -> Side:
         if path not in self.values:

@@ -21,6 +21,7 @@ from typing import Any
 
 from zerokit.config.base import AUTO
 from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN, computed_batch_sizes
+from zerokit.config.conditions import Known
 from zerokit.config.key_index import canonical
 from zerokit.config.load import load_ds_config
 from zerokit.config.no_effect import without_effect
@@ -159,10 +160,10 @@ def _finish(filling: Filling) -> Resolution:
         return Resolution(values, tuple(filling.lost), tuple(filling.refused), config, None)
     for path, message in refused_together(loaded):
         filling.refuse(dotted(path), message)
-    for path, reason in without_effect(loaded):
-        name = dotted(path)
-        if name not in {lost.name for lost in filling.lost}:
-            filling.lose(name, reason)
+    for idle in without_effect(Known(loaded, target=filling.arguments.target)):
+        name = dotted(idle.path)
+        if not idle.harmless and name not in {lost.name for lost in filling.lost}:
+            filling.lose(name, f"it {idle.reason}")
     normal = normal_form(loaded)
     if config.get("steps_per_print") == math.inf:
         normal["steps_per_print"] = math.inf

@@ -151,9 +151,7 @@ def data_efficiency_unused(subject: Subject) -> Iterator[Hit]:
     `deepspeed/runtime/data_pipeline/data_sampling/variable_batch_size_and_lr.py`; `_prepare_deepspeed` in
     accelerate `accelerator.py`.
     """
-    if subject.run.target not in ("trainer", "accelerate"):
-        return
     for section in (_CURRICULUM, _BATCHING):
-        if in_force(subject, *section, "enabled") is True:
-            message = f"'{section[-1]}' acts in DeepSpeed's own data loader, which this target does not use"
+        if section in subject.idle and in_force(subject, *section, "enabled") is True:
+            message = f"'{section[-1]}' {subject.idle[section].reason}"
             yield Hit((*section, "enabled"), message, "Remove the section")

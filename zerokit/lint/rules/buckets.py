@@ -205,10 +205,10 @@ def allgather_bucket(subject: Subject) -> Iterator[Hit]:
     Source: `all_gather_dp_groups` in `deepspeed/runtime/utils.py`.
     """
     path = (ZERO, "allgather_bucket_size")
-    if subject.stage in (1, 2) and subject.sets(*path) and subject.zero.zenflow is None:
+    if path in subject.idle and not subject.idle[path].by_stage:
         size = subject.zero.allgather_bucket_size
         if size % 2 == 0:  # an odd one is refused, which has a rule of its own
-            message = "'allgather_bucket_size' is not used with PyTorch 1.13 and later"
+            message = f"'allgather_bucket_size' {subject.idle[path].reason}"
             yield Hit(path, message, "Remove the key", (Remove(path),), "warning" if size == 0 else None)
 
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from zerokit.config.base import is_comment
 from zerokit.config.compile import Compile
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import ZERO, autotp_size, in_force, offloads_optimizer
+from zerokit.lint.values_in_force import ZERO, autotp_size, offloads_optimizer
 
 _SECTION = ("compile",)
-_STAGE_3_ONLY = ("offload_activation", "offload_opt_states", "offload_parameters", "symmetric_memory")
 
 
 def _with(stage: int, **keys: Any) -> dict[str, Any]:
@@ -40,15 +38,12 @@ def compile_off(subject: Subject) -> Iterator[Hit]:
     Source: `DeepSpeedEngine.compile` in `deepspeed/runtime/engine.py`.
     """
     section = _section(subject)
-    if section is None or section.deepcompile or subject.unsure(*_SECTION, "deepcompile"):
-        return
-    written = subject.written_at(*_SECTION)
-    keys = [key for key in written if not is_comment(key) and key not in ("deepcompile", "autoep_non_moe")]
-    if keys:
-        message = f"'{keys[0]}' acts with \"deepcompile\": true only"
-        if len(keys) > 1:
-            message = f"'{keys[0]}' and {len(keys) - 1} more act with \"deepcompile\": true only"
-        yield Hit((*_SECTION, keys[0]), message, 'Add "deepcompile": true, or remove what does nothing')
+    paths = [path for path in subject.idle if path[0] == "compile"]
+    if section is not None and not section.deepcompile and paths:
+        first, reason = paths[0], subject.idle[paths[0]].reason
+        more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+        message = f"'{first[-1]}'{more} {reason if not more else reason.replace('acts', 'act')}"
+        yield Hit(first, message, 'Add "deepcompile": true, or remove what does nothing')
 
 
 @rule(
@@ -105,12 +100,11 @@ def compile_stage_3_key(subject: Subject) -> Iterator[Hit]:
     `deepspeed/compile/init_z1_and_2.py`.
     """
     section = _section(subject)
-    if section is None or not section.deepcompile or subject.stage not in (1, 2):
+    if section is None or not section.deepcompile:
         return
-    for key in _STAGE_3_ONLY:
-        if subject.written_at(*_SECTION, key) is True:
-            message = f"'{key}' acts in ZeRO stage 3 only; the stage is {subject.stage}"
-            yield Hit((*_SECTION, key), message, "Use stage 3, or remove the key")
+    for path, idle in subject.idle.items():
+        if path[0] == "compile" and idle.by_stage:
+            yield Hit(path, f"'{path[-1]}' {idle.reason}", "Use stage 3, or remove the key")
 
 
 @rule(
@@ -196,6 +190,6 @@ def compile_activation_threshold(subject: Subject) -> Iterator[Hit]:
     section, path = _section(subject), (*_SECTION, "free_activation_threshold")
     if section is None or not section.deepcompile or not subject.sets(*path):
         return
-    if in_force(subject, *_SECTION, "free_activation") is False:
-        message = "'free_activation_threshold' acts with \"free_activation\": true only"
+    if path in subject.idle and not subject.idle[path].by_stage:
+        message = f"'free_activation_threshold' {subject.idle[path].reason}"
         yield Hit(path, message, "Remove the key, or switch 'free_activation' on")

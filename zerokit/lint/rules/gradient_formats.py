@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from zerokit.findings import Remove
 from zerokit.lint.changes import CHANGES
 from zerokit.lint.number_formats import format_at, precision, switch
-from zerokit.lint.optimizer_facts import wraps_in_bf16_optimizer
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO, in_force, offloads_optimizer
@@ -136,12 +135,8 @@ def communication_dtype(subject: Subject) -> Iterator[Hit]:
     wanted, model = format_at(subject, *path), precision(subject)
     if wanted is None:
         return
-    shared, data = subject.config.sequence_parallel_size, subject.config.data_parallel_size
-    if shared is not None and shared > 1 and data is not None:
-        message = "'seq_parallel_communication_data_type' takes the place of 'communication_data_type' here"
-        yield Hit(path, message, "Write that key, or remove this one")
-    elif in_force(subject, "torch_autocast", "enabled") is True and subject.stage in (1, 2, 3):
-        message = "'communication_data_type' has no effect in ZeRO with 'torch_autocast'"
+    if path in subject.idle:
+        message = f"'communication_data_type' {subject.idle[path].reason}"
         yield Hit(path, message, "Remove the key", (Remove(path),))
     elif wanted == "fp16" and model in ("bf16", "fp32"):
         message = f"gradients of a model in {model} are sent in fp16, which ends at 65,504"
@@ -171,12 +166,8 @@ def immediate_update(subject: Subject) -> Iterator[Hit]:
     `deepspeed/runtime/bf16_optimizer.py`.
     """
     path = ("bf16", "immediate_grad_update")
-    if in_force(subject, *path) is not True or subject.sets("pipeline") or subject.stage is None:
-        return
-    if subject.stage == 1 and (switch(subject, "bf16") is None or offloads_optimizer(subject) is None):
-        return
-    if not wraps_in_bf16_optimizer(subject):
-        message = "'immediate_grad_update' acts in stage 1 with bf16 and fp32 gradients only"
+    if path in subject.idle:
+        message = f"'immediate_grad_update' {subject.idle[path].reason}"
         yield Hit(path, message, "Remove the key", (Remove(path),))
 
 
@@ -201,14 +192,10 @@ def overflow_check(subject: Subject) -> Iterator[Hit]:
     `deepspeed/runtime/bf16_optimizer.py` and in `deepspeed/runtime/fp16/fused_optimizer.py`.
     """
     path = ("bf16", "check_grad_overflow")
-    if subject.written_at(*path) is not False or switch(subject, "bf16") is not True:
-        return
-    if subject.stage in (0, 3) or wraps_in_bf16_optimizer(subject):
-        message = f"'check_grad_overflow' acts in stages 1 and 2 only; the stage is {subject.stage}"
-        if subject.stage == 1:
-            message = "'check_grad_overflow' does not act where bf16 gradients are summed in fp32"
+    if path in subject.idle:
+        message = f"'check_grad_overflow' {subject.idle[path].reason}"
         yield Hit(path, message, "Remove the key", (Remove(path),))
-    elif subject.stage in (1, 2):
+    elif subject.written_at(*path) is False and switch(subject, "bf16") and subject.stage in (1, 2):
         message = "gradients that are infinite or NaN are applied to the weights"
         yield Hit(path, message, "Remove the key, unless something else guards the weights", severity="info")
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
-from zerokit.config.base import is_comment
-from zerokit.config.precision import FP16
+from zerokit.config.conditions import LOSS_SCALING
 from zerokit.findings import Remove, Severity
 from zerokit.lint.defects.without_zero import FP16_UNSCALED
 from zerokit.lint.number_formats import switch
@@ -17,15 +16,6 @@ from zerokit.releases.versions import NEWEST
 _MICRO = {"train_micro_batch_size_per_gpu": 1}
 _STAGE_2 = {ZERO: {"stage": 2}}
 _ADAMW = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}}
-_SCALING = (
-    "initial_scale_power",
-    "loss_scale_window",
-    "hysteresis",
-    "consecutive_hysteresis",
-    "min_loss_scale",
-)
-"""Keys of `fp16` that only an adaptive loss scale looks at."""
-
 _LARGEST_INT = 63
 """2 to this power still becomes a number of PyTorch; from the next one on Python's int is refused."""
 _SKIPPED_FROM = 24
@@ -184,22 +174,9 @@ def loss_scale_key(subject: Subject) -> Iterator[Hit]:
 
     Source: `CreateLossScaler` and `LossScaleConfig` in `deepspeed/runtime/fp16/loss_scaler.py`.
     """
-    if not _may_be_on(subject) or in_force(subject, "fp16", "loss_scale") is None:
-        return
-    defaults = FP16.defaults()
-    for key in _SCALING:
-        path = ("fp16", key)
-        value = subject.written_at(*path)
-        if value is None or value == getattr(defaults, key):
-            continue
-        if not _adapts(subject):
-            scale = in_force(subject, "fp16", "loss_scale")
-            message = f"'{key}' has no effect, for 'loss_scale' {scale:g} does not adapt"
-        elif subject.stage == 0 and "hysteresis" in key:
-            message = f"'{key}' has no effect in stage 0, where every overflow halves the loss scale"
-        else:
-            continue
-        yield Hit(path, message, "Remove the key", (Remove(path),))
+    for path, idle in subject.idle.items():
+        if idle.acts.when is LOSS_SCALING and _may_be_on(subject):
+            yield Hit(path, f"'{path[-1]}' {idle.reason}", "Remove the key", (Remove(path),))
 
 
 @rule(
@@ -219,16 +196,11 @@ def fp16_off(subject: Subject) -> Iterator[Hit]:
 
     Source: `deepspeed/runtime/precision_config.py`.
     """
-    section, defaults = subject.written_at("fp16"), FP16.defaults()
-    if not isinstance(section, Mapping) or switch(subject, "fp16") is not False:
+    if switch(subject, "fp16") is not False:
         return
     if subject.lacks("fp16", "enabled") and switch(subject, "bf16") is not True:
         return  # precision-off speaks of it
-    idle = [
-        key
-        for key, value in section.items()
-        if not is_comment(key) and key in ("loss_scale", *_SCALING) and value != getattr(defaults, key)
-    ]
+    idle = [str(path[-1]) for path, one in subject.idle.items() if one.acts.when is LOSS_SCALING]
     if idle:
         message = f"fp16 is off, so {_listed(idle)} {'does' if len(idle) == 1 else 'do'} nothing"
         yield Hit(("fp16",), message, "Remove the section, or enable it")

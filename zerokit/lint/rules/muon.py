@@ -11,12 +11,11 @@ from zerokit.lint.optimizer_facts import (
     default_clipping,
     optimizer_argument,
     optimizer_name,
-    optimizer_type,
     wraps_in_bf16_optimizer,
 )
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import ZERO, in_force, is_set_to
+from zerokit.lint.values_in_force import ZERO, in_force
 
 _LARGE_FOR_ADAM = 5e-3
 """A learning rate at which Adam is unlikely to train embeddings and norms."""
@@ -142,7 +141,7 @@ def muon_buffer_unused(subject: Subject) -> Iterator[Hit]:
 
     Source: the uses of `save_muon_momentum_buffer_in_memory` in `deepspeed/runtime/zero/stage3.py`.
     """
-    path, name = (ZERO, "save_muon_momentum_buffer_in_memory"), optimizer_name(subject)
-    if name is not None and name != "muon" and subject.stage == 3 and is_set_to(subject, True, *path):
-        message = f"'{path[1]}' acts with Muon only; the optimizer is '{optimizer_type(subject)}'"
+    path = (ZERO, "save_muon_momentum_buffer_in_memory")
+    if path in subject.idle and not subject.idle[path].by_stage:
+        message = f"'{path[1]}' {subject.idle[path].reason}"
         yield Hit(path, message, "Remove the key", (Remove(path),))

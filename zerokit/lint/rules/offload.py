@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from zerokit.config.base import is_comment
+from zerokit.config.conditions import FAST_INIT, NVME
 from zerokit.config.offload import OffloadOptimizer, OffloadParam
 from zerokit.findings import Remove, Severity
 from zerokit.lint.rule import Hit, rule
@@ -15,11 +15,6 @@ from zerokit.lint.values_in_force import ZERO, in_force
 _MICRO = {"train_micro_batch_size_per_gpu": 1}
 _SECTIONS = ("offload_optimizer", "offload_param")
 _NVME = {"device": "nvme", "nvme_path": "/local_nvme"}
-
-_NVME_KEYS: Mapping[str, tuple[str, ...]] = {
-    "offload_optimizer": ("nvme_path", "buffer_count", "pipeline_read", "pipeline_write", "fast_init"),
-    "offload_param": ("nvme_path", "buffer_count", "buffer_size", "max_in_cpu"),
-}
 
 
 def zero(stage: int, **keys: Any) -> dict[str, Any]:
@@ -178,22 +173,17 @@ def nvme_key(subject: Subject) -> Iterator[Hit]:
     """A key for NVMe, and nothing goes to NVMe
 
     `nvme_path`, the buffers, `max_in_cpu`, `pipeline_read`, `pipeline_write` and `fast_init` are looked at
-    when the device is `nvme`, and only then. With `cpu` all of the tensors are in the host's memory: no key
-    keeps a part of them there.
+    when the device is `nvme` and the stage 3, and only then. With `cpu` all of the tensors are in the host's
+    memory: no key keeps a part of them there.
 
     Source: `deepspeed/runtime/zero/stage3.py` (`_configure_offloading`, `_configure_tensor_swapping` and
     `_create_param_groups_fp16_flat_cpu_memory`) and
     `deepspeed/runtime/swap_tensor/partitioned_param_swapper.py`.
     """
-    for key, section in in_use(subject):
-        if section.device != "cpu" or key not in _NVME_KEYS:
-            continue
-        for name in _NVME_KEYS[key]:
-            value = getattr(section, name)
-            if subject.sets(ZERO, key, name) and value is not None and value is not False:
-                path = (ZERO, key, name)
-                message = f'\'{name}\' acts with the device "nvme" only; the device is "cpu"'
-                yield Hit(path, message, "Remove the key", fix=(Remove(path),))
+    for path, idle in subject.idle.items():
+        nowhere = idle.acts.when is FAST_INIT and in_force(subject, *map(str, path[:-1]), "device") != "nvme"
+        if idle.acts.when is NVME or nowhere:
+            yield Hit(path, f"'{path[-1]}' {idle.reason}", "Remove the key", fix=(Remove(path),))
 
 
 @rule(
@@ -244,15 +234,14 @@ def super_offload(subject: Subject) -> Iterator[Hit]:
     if section is None or stage is None:
         return
     path = (ZERO, "offload_optimizer", "super_offload")
-    if section.super_offload and stage < 3:
-        message = f"'super_offload' acts in ZeRO stage 3 only; the stage is {stage}"
-        yield Hit(path, message, "Use stage 3, or remove the key")
+    if path in subject.idle:
+        yield Hit(path, f"'super_offload' {subject.idle[path].reason}", "Use stage 3, or remove the key")
     elif section.super_offload and in_force(subject, *path[:2], "device") == "none":
         message = "'super_offload' fails unless the optimizer is offloaded, and the device is \"none\""
         yield Hit(path, message, 'Set "device" to "cpu", or remove the key', (), "error")
     cores = (ZERO, "offload_optimizer", "cpuadam_cores_perc")
-    if subject.sets(*cores) and not section.super_offload:
-        message = "'cpuadam_cores_perc' acts with 'super_offload' only"
+    if cores in subject.idle:
+        message = f"'cpuadam_cores_perc' {subject.idle[cores].reason}"
         yield Hit(cores, message, "Remove the key", fix=(Remove(cores),))
 
 
@@ -327,20 +316,8 @@ def aio_unused(subject: Subject) -> Iterator[Hit]:
     Source: the uses of `aio_config` in `deepspeed/runtime/swap_tensor/` and
     `deepspeed/runtime/model_checkpointing/writer_factory.py`.
     """
-    section = subject.written_at("aio")
-    if not isinstance(section, Mapping) or not any(not is_comment(key) for key in section):
-        return
-    if (
-        subject.stage is None
-        or subject.sets("checkpoint", "writer")
-        or subject.unsure("checkpoint", "writer")
-    ):
-        return
-    devices = [getattr(subject.zero, key).device for key in _SECTIONS if getattr(subject.zero, key)]
-    unsure = any(subject.unsure(ZERO, key, "device") for key in _SECTIONS) or "auto" in devices
-    if subject.stage < 3 or ("nvme" not in devices and not unsure):
-        message = "nothing reads 'aio': no tensors go to NVMe and no checkpoint writer is set"
-        yield Hit(("aio",), message, "Remove the section")
+    if ("aio",) in subject.idle:
+        yield Hit(("aio",), f"'aio' {subject.idle['aio',].reason}", "Remove the section")
 
 
 @rule(
@@ -361,9 +338,7 @@ def fast_init(subject: Subject) -> Iterator[Hit]:
     section = subject.offload_optimizer
     if subject.stage != 3 or section is None or section.device != "nvme" or not section.fast_init:
         return
-    device = in_force(subject, ZERO, "offload_param", "device")
-    absent = subject.lacks(ZERO, "offload_param") and not subject.unsure(ZERO, "offload_param")
-    if device in ("none", "cpu") or absent:
-        path = (ZERO, "offload_optimizer", "fast_init")
-        message = "'fast_init' acts only if the parameters are on NVMe too"
+    path = (ZERO, "offload_optimizer", "fast_init")
+    if path in subject.idle:
+        message = f"'fast_init' {subject.idle[path].reason}"
         yield Hit(path, message, "Remove the key, or offload the parameters to NVMe", fix=(Remove(path),))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from zerokit.config.conditions import DECAY_STEPS
 from zerokit.findings import SetValue
 from zerokit.lint.optimizer_facts import (
     OPTIMIZER,
@@ -121,9 +122,7 @@ def one_cycle_decay(subject: Subject) -> Iterator[Hit]:
 
     Source: `OneCycle._initialize_cycle` in `deepspeed/runtime/lr_schedules.py`.
     """
-    if schedule_name(subject) != "OneCycle" or schedule_argument(subject, "decay_step_size") != 0:
-        return
-    for key in ("decay_lr_rate", "decay_mom_rate"):
-        if schedule_argument(subject, key):
-            message = f"'{key}' has no effect while 'decay_step_size' is 0"
-            yield Hit((*SCHEDULER, key), message, 'Add "decay_step_size", or remove the key')
+    for path, idle in subject.idle.items():
+        if idle.acts.when is DECAY_STEPS:
+            message = f"'{path[-1]}' {idle.reason}"
+            yield Hit(path, message, 'Add "decay_step_size", or remove the key')

@@ -12,11 +12,10 @@ from zerokit.lint.optimizer_facts import (
     OPTIMIZER,
     optimizer_name,
     optimizer_type,
-    torch_adam,
 )
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import ZERO, in_force, is_set_to, offloads_optimizer
+from zerokit.lint.values_in_force import ZERO, in_force, offloads_optimizer
 
 _MICRO = {"train_micro_batch_size_per_gpu": 1}
 _UNTESTED = "zero_allow_untested_optimizer"
@@ -87,8 +86,8 @@ def adamw_mode(subject: Subject) -> Iterator[Hit]:
     Source: `_configure_basic_optimizer` in `deepspeed/runtime/engine.py`.
     """
     path = (*OPTIMIZER, "adam_w_mode")
-    if optimizer_name(subject) == "adamw" and is_set_to(subject, False, *path):
-        message = "'adam_w_mode' false has no effect with 'AdamW', whose weight decay stays decoupled"
+    if path in subject.idle:
+        message = f"'adam_w_mode' false {subject.idle[path].reason}"
         yield Hit(path, message, 'Write the type "Adam", or remove the key')
 
 
@@ -234,20 +233,9 @@ def legacy_fusion(subject: Subject) -> Iterator[Hit]:
 
     Source: `_configure_fp16_optimizer` in `deepspeed/runtime/engine.py`.
     """
-    section, name = subject.config.optimizer, optimizer_name(subject)
-    if section is None or name is None or not section.legacy_fusion:
-        return
-    precisions = [in_force(subject, key, "enabled") for key in ("fp16", "bf16")]
-    if subject.stage in (1, 2, 3):
-        reason = f"ZeRO stage {subject.stage}"
-    elif name not in ("adam", "adamw") or torch_adam(subject):
-        reason = f"'{section.type}'" + (" of PyTorch" if torch_adam(subject) else "")
-    elif subject.stage == 0 and precisions == [False, False]:
-        reason = "fp32"
-    else:
-        return
     path = ("optimizer", "legacy_fusion")
-    yield Hit(path, f"'legacy_fusion' has no effect with {reason}", "Remove the key", (Remove(path),))
+    if path in subject.idle:
+        yield Hit(path, f"'legacy_fusion' {subject.idle[path].reason}", "Remove the key", (Remove(path),))
 
 
 @rule(

@@ -9,7 +9,6 @@ from zerokit.config.optimizer_params import offload_only
 from zerokit.findings import Edit, Remove
 from zerokit.lint.optimizer_facts import (
     OPTIMIZER,
-    optimizer_argument,
     optimizer_name,
     optimizer_params,
     optimizer_type,
@@ -17,7 +16,7 @@ from zerokit.lint.optimizer_facts import (
 )
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import ZERO, in_force, is_set_to, offloads_optimizer
+from zerokit.lint.values_in_force import ZERO, in_force, offloads_optimizer
 
 _MICRO = {"train_micro_batch_size_per_gpu": 1}
 _CPU: Mapping[str, Any] = {"stage": 2, "offload_optimizer": {"device": "cpu"}}
@@ -28,8 +27,6 @@ _ON_HOST = ("adam", "adamw", "adagrad", "lion", "muon")
 """Optimizers for which DeepSpeed has code for the CPU."""
 
 _CHANGES_RESULTS = frozenset({"lr_decay", "initial_accumulator_value", "maximize"})
-_PASSED_OVER = ("adam", "adamw", "muon")
-"""Optimizers for which `fp32_optimizer_states` is taken out before the constructor is called."""
 
 
 @rule(
@@ -58,10 +55,9 @@ def optimizer_argument_place(subject: Subject) -> Iterator[Hit]:
         path = (*OPTIMIZER, key)
         fix: tuple[Edit, ...] = () if key in _CHANGES_RESULTS else (Remove(path),)
         where = "offloaded" if offloaded else "not offloaded"
-        if key == "fp32_optimizer_states" and name in _PASSED_OVER:
-            message = f"'{key}' has no effect: the optimizer is {where}"
-            yield Hit(path, message, "Remove the key", fix, "warning")
-        else:
+        if path in subject.idle:
+            yield Hit(path, f"'{key}' {subject.idle[path].reason}", "Remove the key", fix, "warning")
+        elif key != "fp32_optimizer_states" or name not in ("adam", "adamw", "muon"):
             message = f"'{optimizer_type(subject)}' does not take '{key}' where it is {where}"
             hint = "Remove the key" if fix else "Remove the key, or do not offload the optimizer"
             yield Hit(path, message, hint, fix)
@@ -187,11 +183,8 @@ def optimizer_states_dtype(subject: Subject) -> Iterator[Hit]:
     Source: `get_optimizer_configuration` in `deepspeed/runtime/engine.py`.
     """
     path = (*OPTIMIZER, "fp32_optimizer_states")
-    if in_force(subject, "bf16", "bf16_optimizer_states") is not True or torch_adam(subject):
-        return
-    asked = is_set_to(subject, True, *path) and optimizer_argument(subject, "fp32_optimizer_states") is True
-    if asked and offloads_optimizer(subject):
-        message = "'fp32_optimizer_states' is overridden by 'bf16_optimizer_states'"
+    if path in subject.idle and offloads_optimizer(subject):
+        message = f"'fp32_optimizer_states' {subject.idle[path].reason}"
         yield Hit(path, message, "Remove one of the two")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from zerokit.config.base import is_comment
 from zerokit.findings import Remove
 from zerokit.lint.examples import Given, llama_8b
 from zerokit.lint.rule import Hit, rule
@@ -68,8 +67,8 @@ def data_parallel_size(subject: Subject) -> Iterator[Hit]:
     Source: `initialize` in `deepspeed/__init__.py`.
     """
     path = ("data_parallel_size",)
-    if subject.sets(*path) and subject.lacks("sequence_parallel_size"):
-        message = "'data_parallel_size' acts together with 'sequence_parallel_size' only"
+    if path in subject.idle:
+        message = f"'data_parallel_size' {subject.idle[path].reason}"
         yield Hit(path, message, "Remove the key", fix=(Remove(path),))
 
 
@@ -122,7 +121,7 @@ def tensor_parallel_sizes(subject: Subject) -> Iterator[Hit]:
         message = f"'tp.tp_size' {other} differs from 'autotp_size' {size}"
         yield Hit(path, message, "Remove the key", fix=(Remove(path),))
     else:
-        message = f"'tp.tp_size' {other} does not divide the model in training: 'autotp_size' does"
+        message = f"'tp.tp_size' {other} {subject.idle[path].reason}"
         yield Hit(path, message, f'Write "autotp_size": {other} in its place', (), "warning")
 
 
@@ -166,15 +165,10 @@ def pipeline_section(subject: Subject) -> Iterator[Hit]:
 
     Source: `PipelineEngine.__init__` in `deepspeed/runtime/pipe/engine.py`.
     """
-    section = subject.written_at("pipeline")
-    if not isinstance(section, Mapping) or not any(not is_comment(key) for key in section):
-        return
-    if subject.stage in (2, 3):
-        message = f"pipeline parallelism does not go with ZeRO stage {subject.stage}"
-        yield Hit(("pipeline",), message, "Use stage 1, or remove the section")
-    elif subject.run.target in ("trainer", "accelerate"):
-        message = "'pipeline' acts on a PipelineModule only, which this target does not build"
-        yield Hit(("pipeline",), message, "Remove the section")
+    idle = subject.idle.get(("pipeline",))
+    if idle is not None:
+        hint = "Use stage 1, or remove the section" if idle.by_stage else "Remove the section"
+        yield Hit(("pipeline",), f"'pipeline' {idle.reason}", hint)
 
 
 @rule(
@@ -216,9 +210,6 @@ def hybrid_engine_off(subject: Subject) -> Iterator[Hit]:
 
     Source: `HybridEngineConfig` in `deepspeed/runtime/config.py`; `initialize` in `deepspeed/__init__.py`.
     """
-    section = subject.written_at("hybrid_engine")
-    if isinstance(section, Mapping) and subject.lacks("hybrid_engine", "enabled"):
-        keys = [key for key in section if not is_comment(key)]
-        if keys:
-            message = "'hybrid_engine' lacks \"enabled\": true, so it is off"
-            yield Hit(("hybrid_engine",), message, 'Add "enabled": true, or remove the section')
+    if any(path[0] == "hybrid_engine" for path in subject.idle):
+        message = "'hybrid_engine' is off without \"enabled\": true, and its other keys do nothing"
+        yield Hit(("hybrid_engine",), message, 'Add "enabled": true, or remove the section')

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from zerokit.config.conditions import TORCH_FP32
 from zerokit.findings import Remove
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO, in_force, offloads_optimizer
 
 _MICRO = {"train_micro_batch_size_per_gpu": 1}
-
-_FP32 = ("fp32", "float32", "float", "torch.float32")
-"""Names that `DtypeEnum` in `deepspeed/runtime/config.py` has for it."""
 
 
 @rule(
@@ -79,7 +77,7 @@ def grad_norm_off(subject: Subject) -> Iterator[Hit]:
     if zero.compute_grad_norm or stage not in (1, 2):
         return
     clipping = in_force(subject, "gradient_clipping")
-    sums_in_fp32 = in_force(subject, "data_types", "grad_accum_dtype") in _FP32
+    sums_in_fp32 = in_force(subject, "data_types", "grad_accum_dtype") in TORCH_FP32
     in_bf16 = in_force(subject, "bf16", "enabled") is True
     if isinstance(clipping, (int, float)) and clipping > 0:
         by_default = "" if subject.sets("gradient_clipping") else ", its default,"
@@ -119,15 +117,14 @@ def prescaled_gradients(subject: Subject) -> Iterator[Hit]:
     stage, config = subject.stage, subject.config
     if stage not in (1, 2, 3) or in_force(subject, ZERO, "reduce_scatter") is not True:
         return
-    sums = config.gradient_allreduce_op == "sum"
     for key, given in (
         ("prescale_gradients", config.prescale_gradients),
         ("gradient_predivide_factor", config.gradient_predivide_factor != 1.0),
     ):
         if not given:
             continue
-        if stage == 1 or (stage == 2 and sums):
-            message = f"'{key}' has no effect in ZeRO stage {stage} with 'reduce_scatter'"
+        if (key,) in subject.idle:
+            message = f"'{key}' {subject.idle[key,].reason}"
             yield Hit((key,), message, "Remove the key", (Remove((key,)),), "warning")
         else:
             message = f"ZeRO stage {stage} refuses '{key}' as long as 'reduce_scatter' is on"

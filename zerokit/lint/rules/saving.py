@@ -104,8 +104,8 @@ def parallel_write(subject: Subject) -> Iterator[Hit]:
     Source: `checkpoint_parallel_write_pipeline` in `deepspeed/runtime/pipe/module.py`.
     """
     path = ("checkpoint", "parallel_write", "pipeline_stage")
-    if subject.run.target in ("trainer", "accelerate") and subject.written_at(*path) is True:
-        message = "'pipeline_stage' acts on a PipelineModule only, which this target does not build"
+    if path in subject.idle:
+        message = f"'pipeline_stage' {subject.idle[path].reason}"
         yield Hit(path, message, "Remove the key")
 
 
@@ -129,9 +129,8 @@ def datastates(subject: Subject) -> Iterator[Hit]:
     Source: `create_checkpoint_engine` in `deepspeed/runtime/checkpoint_engine/utils.py`.
     """
     path = ("datastates_ckpt",)
-    writer = subject.written_at("checkpoint", "writer")
-    if subject.written_at(*path) not in (None, False) and isinstance(writer, Mapping):
-        message = "'checkpoint.writer' takes the place of DataStates, so 'datastates_ckpt' has no effect"
+    if path in subject.idle:
+        message = f"'datastates_ckpt' {subject.idle[path].reason}"
         yield Hit(path, message, "Remove one of the two")
 
 

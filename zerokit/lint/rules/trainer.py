@@ -280,8 +280,8 @@ def deepspeed_loader(subject: Subject) -> Iterator[Hit]:
     `accelerator.py`.
     """
     path = ("dataloader_drop_last",)
-    if is_set_to(subject, True, *path) and subject.run.target in ("trainer", "accelerate"):
-        message = "'dataloader_drop_last' is for DeepSpeed's own data loader, which is not used here"
+    if path in subject.idle:
+        message = f"'dataloader_drop_last' {subject.idle[path].reason}"
         hint = "Set it for the script's loader"
         if subject.run.target == "trainer":
             hint = "Use the Trainer's argument dataloader_drop_last"

@@ -238,7 +238,7 @@ def zenflow_steps_per_epoch(subject: Subject) -> Iterator[Hit]:
     Source: `ZenFlowConfig.steps_per_epoch` in `deepspeed/runtime/zenflow/zenflow_config.py` and
     `configure_zenflow` in `deepspeed/runtime/zenflow/engine.py`.
     """
-    section, path = _section(subject), (*_ZENFLOW, "steps_per_epoch")
-    if section is not None and section.steps_per_epoch is not None and section.select_strategy == "step":
-        message = "'steps_per_epoch' has no effect with the strategy \"step\""
+    path = (*_ZENFLOW, "steps_per_epoch")
+    if path in subject.idle:
+        message = f"'steps_per_epoch' {subject.idle[path].reason}"
         yield Hit(path, message, "Remove the key", fix=(Remove(path),))

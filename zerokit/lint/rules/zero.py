@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from zerokit.config.base import Acts, is_comment
-from zerokit.config.zero import ZeroOptimization
+from zerokit.config.base import is_comment
+from zerokit.config.conditions import DEVICE, NOT_READ, SWITCH_OF_OLD
+from zerokit.config.no_effect import Idle
 from zerokit.findings import Remove
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import ZERO, autotp_size, in_force, offloads_optimizer
+from zerokit.lint.values_in_force import ZERO, in_force, offloads_optimizer
 
 _HAVE_RULES_OF_THEIR_OWN = frozenset(
     {
         "stage",
-        "allgather_partitions",
         "compute_grad_norm",
         "cpu_offload",
         "cpu_offload_param",
@@ -27,23 +27,16 @@ _HAVE_RULES_OF_THEIR_OWN = frozenset(
     }
 )
 
-_SAVED_BY = "stage3_gather_16bit_weights_on_model_save"
 
-
-def _idle_keys(subject: Subject) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Keys of the file that DeepSpeed does not look at in this stage, with the stages in which it does."""
-    stage, zero = subject.stage, subject.zero
-    if stage is None or not subject.sets(ZERO, "stage"):
-        return
-    for key, field in ZeroOptimization.model_fields.items():
-        acts = next((item for item in field.metadata if isinstance(item, Acts)), None)
-        if key in _HAVE_RULES_OF_THEIR_OWN or key not in zero.model_fields_set or acts is None:
-            continue
-        if stage in acts.stages or (getattr(zero, key) is False and field.default is False):
-            continue
-        if key == _SAVED_BY and autotp_size(subject) > 1:
-            continue  # accelerate asks for it in every stage when the model is divided
-        yield key, acts.stages
+def _idle_keys(subject: Subject) -> dict[str, Idle]:
+    """Keys of the file that DeepSpeed does not look at in this stage."""
+    if not subject.sets(ZERO, "stage"):
+        return {}
+    return {
+        str(path[1]): idle
+        for path, idle in subject.idle.items()
+        if path[0] == ZERO and len(path) == 2 and idle.by_stage and path[1] not in _HAVE_RULES_OF_THEIR_OWN
+    }
 
 
 @rule(
@@ -96,10 +89,8 @@ def stage_3_key(subject: Subject) -> Iterator[Hit]:
     """
     if subject.stage not in (1, 2):
         return
-    for key, stages in _idle_keys(subject):
-        if stages == (3,):
-            message = f"'{key}' acts in ZeRO stage 3 only; the stage is {subject.stage}"
-            yield Hit((ZERO, key), message, "Use stage 3, or remove the key")
+    for key, idle in _idle_keys(subject).items():
+        yield Hit((ZERO, key), f"'{key}' {idle.reason}", "Use stage 3, or remove the key")
 
 
 @rule(
@@ -123,10 +114,8 @@ def stage_12_key(subject: Subject) -> Iterator[Hit]:
     """
     if subject.stage != 3:
         return
-    for key, stages in _idle_keys(subject):
-        acting = "stage 1" if stages == (1,) else "stages 1 and 2"
-        message = f"'{key}' acts in ZeRO {acting} only; the stage is 3"
-        yield Hit((ZERO, key), message, "Remove the key", fix=(Remove((ZERO, key)),))
+    for key, idle in _idle_keys(subject).items():
+        yield Hit((ZERO, key), f"'{key}' {idle.reason}", "Remove the key", fix=(Remove((ZERO, key)),))
 
 
 @rule(
@@ -148,7 +137,7 @@ def stage_0_keys(subject: Subject) -> Iterator[Hit]:
     """
     if subject.stage != 0:
         return
-    keys = [key for key, _ in _idle_keys(subject)]
+    keys = list(_idle_keys(subject))
     if keys:
         message = f"the stage is 0, so ZeRO is off and {_listed(keys)} {_do(keys)} nothing"
         yield Hit((ZERO,), message, "Use stage 1, 2 or 3, or remove what does nothing")
@@ -170,28 +159,46 @@ def dead_key(subject: Subject) -> Iterator[Hit]:
     - `disable_allgather`;
     - `pipeline.stages`, `pipeline.partition` and `pipeline.seed_layers`: the script's `PipelineModule` takes
       them as arguments;
-    - `allgather_size`, unless `zero_optimization` has its oldest form `true`.
+    - `allgather_size`: where `zero_optimization` has its oldest form `true` it is a bucket that PyTorch since
+      1.13 does without;
+    - `weight_quantization.enabled`, `num_bits`, `q_type` and `q_groups` there.
 
     Remove them: nothing changes but that the file says what happens.
 
     Source: `zero_allgather_partitions` in `deepspeed/runtime/engine.py`, which nobody calls;
     `get_disable_allgather` and `get_pipeline_config` in `deepspeed/runtime/config.py`.
     """
-    paths: list[tuple[str, ...]] = [
-        ("disable_allgather",),
-        ("pipeline", "stages"),
-        ("pipeline", "partition"),
-        ("pipeline", "seed_layers"),
-        (ZERO, "allgather_partitions"),
-    ]
-    if subject.written_at(ZERO) is not True:
-        paths.append(("allgather_size",))
-    for path in paths:
-        if subject.sets(*path):
+    for path, idle in subject.idle.items():
+        if idle.acts.when in (NOT_READ.when, SWITCH_OF_OLD) and path[-1] != "cpu_offload_use_pin_memory":
             # What the dead key says is nonetheless what happens.
             agrees = path[-1] == "allgather_partitions" and subject.zero.allgather_partitions
-            message = f"DeepSpeed no longer reads '{path[-1]}', in any stage"
+            message = f"'{path[-1]}' {idle.reason}"
             yield Hit(path, message, "Remove the key", (Remove(path),), "info" if agrees else None)
+
+
+@rule(
+    "idle-key",
+    "zero",
+    severity="warning",
+    bad={"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 0}, "zero_allow_untested_optimizer": True},
+    good={"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 0}},
+)
+def idle_key(subject: Subject) -> Iterator[Hit]:
+    """A key that does nothing beside the others
+
+    Keys outside `zero_optimization` that act in some stages only, such as `zero_allow_untested_optimizer` and
+    `checkpoint.writer.data_parallel`, and options of offload beside the device `none`. DeepSpeed accepts them
+    without a word. Where a key of this kind is a question of its own, another rule speaks of it.
+
+    Remove them: nothing changes but that the file says what happens.
+
+    Source: `_configure_zero_optimizer` and `_do_optimizer_sanity_check` in `deepspeed/runtime/engine.py`;
+    `deepspeed/runtime/zero/offload_config.py`.
+    """
+    for path, idle in subject.idle.items():
+        of_others = path[0] in (ZERO, "bf16", "fp16", "optimizer", "compile", "pipeline")
+        if (idle.by_stage and not of_others) or (idle.acts.when is DEVICE and not idle.by_stage):
+            yield Hit(path, f"'{path[-1]}' {idle.reason}", "Remove the key", (Remove(path),))
 
 
 @rule(
@@ -216,8 +223,8 @@ def contiguous_gradients_offload(subject: Subject) -> Iterator[Hit]:
     `deepspeed/runtime/zero/stage_1_and_2.py`.
     """
     path = (ZERO, "contiguous_gradients")
-    if subject.stage in (1, 2) and subject.offload_optimizer and in_force(subject, *path) is False:
-        message = f"offload in stage {subject.stage} switches 'contiguous_gradients' on in spite of this"
+    if path in subject.idle and not subject.idle[path].by_stage:
+        message = f"'contiguous_gradients' {subject.idle[path].reason}"
         hint = "Remove the key; a smaller 'reduce_bucket_size' saves memory"
         yield Hit(path, message, hint, fix=(Remove(path),))
 
@@ -243,9 +250,8 @@ def unused_parameters_check(subject: Subject) -> Iterator[Hit]:
     `deepspeed/runtime/zero/stage_1_and_2.py`.
     """
     path = (ZERO, "ignore_unused_parameters")
-    idle = subject.stage in (1, 2) and offloads_optimizer(subject) is False
-    if idle and in_force(subject, *path) is False:
-        message = "'ignore_unused_parameters' is asked for under optimizer offload only, and there is none"
+    if path in subject.idle and not subject.idle[path].by_stage:
+        message = f"'ignore_unused_parameters' {subject.idle[path].reason}"
         yield Hit(path, message, "Remove the key", fix=(Remove(path),))
 
 
