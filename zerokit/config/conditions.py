@@ -195,6 +195,12 @@ def _contiguous(known: Known, path: KeyPath) -> str | None:
     return f"is switched on again by offload in stage {known.stage}"
 
 
+def _allgather_bucket(known: Known, path: KeyPath) -> str | None:
+    odd = (known.value(*map(str, path)) or 0) % 2  # refused in stages 1 and 2
+    zenflow = known.value(_ZERO, "zenflow") is not None or known.unsure(_ZERO, "zenflow")
+    return None if odd or zenflow else "is not used with PyTorch 1.13 and later"
+
+
 def _fast_init(known: Known, path: KeyPath) -> str | None:
     if known.device("offload_optimizer") != "nvme":
         return NVME.idle(known, path)
@@ -228,13 +234,7 @@ OPTIMIZER_OFFLOADED = When(
     _if(lambda known: known.device("offload_optimizer") == "none", "acts with 'offload_optimizer' only"),
     silent_at_default=True,
 )
-ZENFLOW = When(
-    "with `zenflow`",
-    _if(
-        lambda known: known.value(_ZERO, "zenflow") is None and not known.unsure(_ZERO, "zenflow"),
-        "is not used with PyTorch 1.13 and later",
-    ),
-)
+ZENFLOW = When("with `zenflow`", _allgather_bucket)
 PIPELINE_MODULE = When("on a `PipelineModule`", _not_for_trainers("on a PipelineModule"))
 OWN_LOADER = When("in DeepSpeed's own data loader", _not_for_trainers("in DeepSpeed's own data loader"))
 SEQUENCE_PARALLEL = When(

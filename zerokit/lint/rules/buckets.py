@@ -206,10 +206,9 @@ def allgather_bucket(subject: Subject) -> Iterator[Hit]:
     """
     path = (ZERO, "allgather_bucket_size")
     if path in subject.idle and not subject.idle[path].by_stage:
-        size = subject.zero.allgather_bucket_size
-        if size % 2 == 0:  # an odd one is refused, which has a rule of its own
-            message = f"'allgather_bucket_size' {subject.idle[path].reason}"
-            yield Hit(path, message, "Remove the key", (Remove(path),), "warning" if size == 0 else None)
+        severity: Severity | None = "warning" if subject.zero.allgather_bucket_size == 0 else None
+        message = f"'allgather_bucket_size' {subject.idle[path].reason}"
+        yield Hit(path, message, "Remove the key", (Remove(path),), severity)
 
 
 @rule(
