@@ -20,9 +20,9 @@ from zerokit.errors import ConfigError
 from zerokit.lint import check_document
 from zerokit.lint.explain import explain
 from zerokit.lint.refusals import with_refusals
-from zerokit.resolving.arguments import Arguments
 from zerokit.resolving.diff import differences
-from zerokit.resolving.trace import Run, resolve
+from zerokit.resolving.run import Run
+from zerokit.resolving.trace import resolve
 
 MICRO = {"train_micro_batch_size_per_gpu": 1}
 
@@ -92,13 +92,13 @@ def idle(config: dict[str, Any], target: str | None = "deepspeed") -> set[str]:
 
 def lost(config: dict[str, Any], target: Any = "deepspeed") -> dict[str, str]:
     document = Document(config, "ds.json")
-    resolution = resolve(document, Run(Arguments(target), 1))
-    resolution = with_refusals(resolution, document, target=target, num_gpus=1)
+    run = Run.of(target=target, num_gpus=1)
+    resolution = with_refusals(resolve(document, run), document, run)
     return {one.name: one.message for one in resolution.lost}
 
 
 def found_at(config: dict[str, Any]) -> set[KeyPath]:
-    findings = check_document(Document(config, "ds.json"), target="deepspeed", num_gpus=1).findings
+    findings = check_document(Document(config, "ds.json"), Run.of(target="deepspeed", num_gpus=1)).findings
     return {finding.path for finding in findings}
 
 
@@ -116,7 +116,7 @@ def test_all_say_that_it_does_nothing(config: dict[str, Any], path: str) -> None
     assert lost(config)[path].startswith("it ")
     messages = {
         dotted(finding.path): finding.message
-        for finding in check_document(Document(config, "ds.json"), target="deepspeed").findings
+        for finding in check_document(Document(config, "ds.json"), Run.of(target="deepspeed")).findings
     }
     assert lost(config)[path].removeprefix("it ") in messages[path]
     keys = path.split(".")
@@ -134,7 +134,8 @@ def test_none_says_so_of_what_acts(config: dict[str, Any]) -> None:
     assert idle(config) == set()
     assert lost(config) == {}
     rules = {
-        finding.rule for finding in check_document(Document(config, "ds.json"), target="deepspeed").findings
+        finding.rule
+        for finding in check_document(Document(config, "ds.json"), Run.of(target="deepspeed")).findings
     }
     assert not rules & {"aio-unused", "prescaled-gradients", "muon-buffer-unused", "stage3-key", "idle-key"}
 

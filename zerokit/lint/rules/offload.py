@@ -230,13 +230,13 @@ def super_offload(subject: Subject) -> Iterator[Hit]:
     `SuperOffloadOptimizer_Stage3._optimizer_step` (`subgroup_to_device`) in
     `deepspeed/runtime/superoffload/superoffload_stage3.py`.
     """
-    section, stage = subject.zero.offload_optimizer, subject.stage
-    if section is None or stage is None:
+    section = subject.zero.offload_optimizer
+    if section is None:
         return
     path = (ZERO, "offload_optimizer", "super_offload")
     if path in subject.idle:
         yield Hit(path, f"'super_offload' {subject.idle[path].reason}", "Use stage 3, or remove the key")
-    elif section.super_offload and in_force(subject, *path[:2], "device") == "none":
+    elif subject.stage == 3 and section.super_offload and in_force(subject, *path[:2], "device") == "none":
         message = "'super_offload' fails unless the optimizer is offloaded, and the device is \"none\""
         yield Hit(path, message, 'Set "device" to "cpu", or remove the key', (), "error")
     cores = (ZERO, "offload_optimizer", "cpuadam_cores_perc")
