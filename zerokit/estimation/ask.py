@@ -79,29 +79,9 @@ def estimate(
         ZerokitError: no such model, a ds_config with errors, sizes that cannot be, or settings that do not go
             together.
     """
-    question = Question(
-        model=as_model(model),
-        cluster=Cluster(num_gpus, gpus_per_node),
-        ds_config=ds_config,
-        zero_stage=zero_stage,
-        offload_optimizer=offload_optimizer,
-        offload_param=offload_param,
-        precision=precision,
-        target=target,
-        micro_batch_size=micro_batch_size,
-        seq_len=seq_len,
-        gradient_accumulation_steps=gradient_accumulation_steps,
-        gradient_checkpointing=gradient_checkpointing,
-        attention=attention,
-        optimizer=optimizer,
-        lora=lora,
-        num_trainable_parameters=num_trainable_parameters,
-        frozen_modules=frozen_modules,
-        chunked_loss=chunked_loss,
-        packing=packing,
-        generation=generation,
-        loads_full_copy_per_rank=loads_full_copy_per_rank,
-    )
+    given = dict(locals())  # all parameters by their names, which are those of Question's fields
+    cluster = Cluster(given.pop("num_gpus"), given.pop("gpus_per_node"))
+    question = Question(**{**given, "model": as_model(model), "cluster": cluster})
     return estimate_run(Runs().training_run(question))
 
 
