@@ -8,10 +8,11 @@ from zerokit.documents import Document, parse_json
 from zerokit.findings import Move, Remove, SetValue
 from zerokit.hardware.cluster import Cluster
 from zerokit.lint import RULES, Report, Subject, check_config, check_document
-from zerokit.lint.rule import Hit, Rule, add, launch_rule, rule
+from zerokit.lint.rule import Hit, Rule, Rules, add, launch_rule
 from zerokit.lint.run import all_rules, check_launch_document
 from zerokit.resolving.run import Run
 
+rule = Rules("zero")
 ONE = {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1, "gradient_clipping": 1.0}
 
 
@@ -26,7 +27,7 @@ def only(monkeypatch: pytest.MonkeyPatch) -> dict[str, Rule]:
 
 
 def test_rules_are_registered_with_their_docstring(only: dict[str, Rule]) -> None:
-    @rule("odd", "zero", severity="info", bad={"a": 1}, good={}, given={"num_gpus": 2}, needs=("num_gpus",))
+    @rule("odd", severity="info", bad={"a": 1}, good={}, given={"num_gpus": 2}, needs=("num_gpus",))
     def odd(subject: Subject) -> Iterator[Hit]:
         """Something odd.
 
@@ -50,7 +51,7 @@ def test_rules_are_registered_with_their_docstring(only: dict[str, Rule]) -> Non
 
 
 def test_a_hit_becomes_a_finding_where_the_file_has_it(only: dict[str, Rule]) -> None:
-    @rule("renamed", "zero", severity="warning", bad={}, good={})
+    @rule("renamed", severity="warning", bad={}, good={})
     def renamed(subject: Subject) -> Iterator[Hit]:
         """Uses the first names of keys."""
         live = ("zero_optimization", "stage3_max_live_parameters")
@@ -78,7 +79,7 @@ def test_a_hit_becomes_a_finding_where_the_file_has_it(only: dict[str, Rule]) ->
 def test_rules_see_the_valid_part_with_what_is_known_of_the_run(only: dict[str, Rule]) -> None:
     seen: list[Subject] = []
 
-    @rule("looks", "zero", bad={}, good={})
+    @rule("looks", bad={}, good={})
     def looks(subject: Subject) -> Iterator[Hit]:
         """Looks on."""
         seen.append(subject)
@@ -98,7 +99,7 @@ def test_rules_see_the_valid_part_with_what_is_known_of_the_run(only: dict[str, 
 
 
 def test_rules_without_what_they_need_are_listed_and_do_not_run(only: dict[str, Rule]) -> None:
-    @rule("needy", "zero", bad={}, good={}, needs=("num_gpus", "gpu_memory"))
+    @rule("needy", bad={}, good={}, needs=("num_gpus", "gpu_memory"))
     def needy(subject: Subject) -> Iterator[Hit]:
         """Needs much."""
         yield Hit((), f"{subject.cluster.num_gpus} GPUs of {subject.cluster.gpu_memory_bytes} bytes", "hint")
@@ -111,13 +112,13 @@ def test_rules_without_what_they_need_are_listed_and_do_not_run(only: dict[str, 
 
 
 def test_a_rule_that_fails_is_zerokits_bug(only: dict[str, Rule]) -> None:
-    @rule("broken", "zero", bad={}, good={})
+    @rule("broken", bad={}, good={})
     def broken(subject: Subject) -> Iterator[Hit]:
         """Fails."""
         yield Hit((), "before", "hint")
         raise ZeroDivisionError
 
-    @rule("sound", "zero", bad={}, good={})
+    @rule("sound", bad={}, good={})
     def sound(subject: Subject) -> Iterator[Hit]:
         """Goes on."""
         yield Hit((), "after", "hint")
@@ -136,7 +137,7 @@ def test_rules_of_launch_files_see_their_data_and_no_others(only: dict[str, Rule
         """Looks at a launch file."""
         yield Hit(("deepspeed_config",), f"stage {data['deepspeed_config']['zero_stage']}", "hint")
 
-    @rule("config", "zero", bad={}, good={})
+    @rule("config", bad={}, good={})
     def config(subject: Subject) -> Iterator[Hit]:
         """Looks at a config."""
         yield Hit((), "config", "hint")

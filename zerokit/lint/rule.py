@@ -88,26 +88,40 @@ RULES: dict[str, Rule] = {}
 """Every rule by its id, in the order in which they are documented and run."""
 
 
-def rule(
-    id: str,
-    topic: Topic,
-    *,
-    severity: Severity = "error",
-    bad: Mapping[str, Any],
-    good: Mapping[str, Any],
-    given: Mapping[str, Any] | None = None,
-    needs: tuple[Need, ...] = (),
-    stops: bool = False,
-) -> Callable[[Check], Check]:
-    """Register a function as a rule. The docstring's first line is the title, the rest the documentation."""
+def title_and_text(described: Callable[..., Any]) -> tuple[str, str]:
+    """What a rule's function says of it: the docstring's first line, and the rest."""
+    title, _, text = (inspect.getdoc(described) or "").partition("\n")
+    return title.rstrip("."), text.strip()
 
-    def register(check: Check) -> Check:
-        title, _, text = inspect.getdoc(check).partition("\n")  # type: ignore[union-attr]
-        about = (id, topic, severity, title.rstrip("."), text.strip())
-        add(Rule(*about, bad, good, given or {}, needs, check, stops))
-        return check
 
-    return register
+@dataclass(frozen=True)
+class Rules:
+    """Registers functions as rules of one topic; their docstrings are the documentation.
+
+    ``rule = Rules("batch")`` at the top of a file, then ``@rule("batch-size", bad=..., good=...)``.
+    """
+
+    topic: Topic
+
+    def __call__(
+        self,
+        id: str,
+        *,
+        severity: Severity = "error",
+        bad: Mapping[str, Any],
+        good: Mapping[str, Any],
+        given: Mapping[str, Any] | None = None,
+        needs: tuple[Need, ...] = (),
+        stops: bool = False,
+    ) -> Callable[[Check], Check]:
+        """The decorator."""
+
+        def register(check: Check) -> Check:
+            about = (id, self.topic, severity, *title_and_text(check))
+            add(Rule(*about, bad, good, given or {}, needs, check, stops))
+            return check
+
+        return register
 
 
 def launch_rule(
@@ -120,9 +134,7 @@ def launch_rule(
     """The same for a rule of the YAML of ``accelerate launch``; it is given the data of the file."""
 
     def register(check: LaunchCheck) -> LaunchCheck:
-        title, _, text = inspect.getdoc(check).partition("\n")  # type: ignore[union-attr]
-        new = Rule(id, "accelerate", severity, title.rstrip("."), text.strip(), bad, good, check_launch=check)
-        add(new)
+        add(Rule(id, "accelerate", severity, *title_and_text(check), bad, good, check_launch=check))
         return check
 
     return register

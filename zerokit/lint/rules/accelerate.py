@@ -9,11 +9,12 @@ from zerokit.config.base import AUTO
 from zerokit.findings import Remove
 from zerokit.lint.examples import Given, model_with_text_config, recipe
 from zerokit.lint.optimizer_facts import default_clipping, optimizer_name
-from zerokit.lint.rule import Hit, rule
+from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO, in_force, is_set_to, offloads_optimizer
 from zerokit.resolving.arguments_to_keys import SIZE_RULES
 
+rule = Rules("accelerate")
 _AUTO_BATCH = {
     "train_micro_batch_size_per_gpu": "auto",
     "gradient_accumulation_steps": "auto",
@@ -33,7 +34,6 @@ def _through_accelerate(subject: Subject) -> bool:
 
 @rule(
     "accelerate-without-zero",
-    "accelerate",
     stops=True,
     bad=dict(_AUTO_BATCH),
     good=_zero(0),
@@ -56,7 +56,6 @@ def accelerate_without_zero(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "null-section",
-    "accelerate",
     stops=True,
     bad=_zero(2, offload_optimizer=None),
     good=_zero(2),
@@ -86,7 +85,6 @@ def null_section(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "accelerate-lost-argument",
-    "accelerate",
     severity="warning",
     bad={"train_micro_batch_size_per_gpu": 1, "gradient_clipping": 1.0, ZERO: {"stage": 2}},
     good=_zero(2),
@@ -116,7 +114,6 @@ def accelerate_lost_argument(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "accelerate-auto-clipping",
-    "accelerate",
     severity="info",
     bad={**_zero(2), "gradient_clipping": "auto"},
     good=_zero(2),
@@ -139,7 +136,6 @@ def accelerate_auto_clipping(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "accelerate-dummies",
-    "accelerate",
     severity="info",
     bad={**_zero(2), "optimizer": _OPTIMIZER},
     good=_zero(2),
@@ -166,7 +162,6 @@ def accelerate_dummies(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "accelerate-optimizer-swap",
-    "accelerate",
     severity="warning",
     bad=_zero(2, offload_optimizer={"device": "cpu"}),
     good=_zero(2),
@@ -203,7 +198,6 @@ def accelerate_optimizer_swap(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "no-hidden-size",
-    "accelerate",
     stops=True,
     bad=_zero(2, reduce_bucket_size="auto"),
     good=_zero(2, reduce_bucket_size=5e7),

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from zerokit.config.base import is_comment
-from zerokit.lint.rule import Hit, rule
+from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO, in_force
 
+rule = Rules("parallelism")
 _STAGE_2 = {"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 2}}
 _ACTIVATIONS = ("activation_checkpointing",)
 _DATA = ("data_efficiency",)
@@ -20,7 +21,6 @@ _RANDOM_LTD = (*_DATA, "data_routing", "random_ltd")
 
 @rule(
     "contiguous-checkpoints",
-    "parallelism",
     severity="warning",
     bad={**_STAGE_2, "activation_checkpointing": {"contiguous_memory_optimization": True}},
     good={
@@ -59,7 +59,6 @@ def contiguous_checkpoints(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "activation-checkpointing",
-    "parallelism",
     severity="warning",
     bad={**_STAGE_2, "activation_checkpointing": {"partition_activations": True}},
     good=_STAGE_2,
@@ -90,7 +89,6 @@ def activation_checkpointing(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "data-efficiency-switch",
-    "parallelism",
     bad={
         **_STAGE_2,
         "data_efficiency": {
@@ -131,7 +129,6 @@ def data_efficiency_switch(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "data-efficiency-unused",
-    "parallelism",
     severity="warning",
     bad={
         **_STAGE_2,

@@ -11,18 +11,18 @@ from zerokit.config.key_index import canonical, section_at
 from zerokit.documents import KeyPath, dotted
 from zerokit.findings import Edit, Move, Remove, SetValue
 from zerokit.lint.examples import Given, model_with_text_config
-from zerokit.lint.rule import Hit, rule
+from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO
 from zerokit.resolving.arguments_to_keys import FILLED, FILLED_BY, SIZE_RULES
 from zerokit.resolving.auto import FREE_TEXT, TARGETS, autos
 
+rule = Rules("auto")
 _ONE = {MICRO: 1}
 
 
 @rule(
     "unfilled-auto",
-    "auto",
     bad={**_ONE, "bf16": {"enabled": AUTO}, ZERO: {"stage": AUTO}},
     good={**_ONE, "bf16": {"enabled": True}, ZERO: {"stage": 2}},
     given={"target": "deepspeed"},
@@ -62,7 +62,6 @@ def unfilled_auto(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "auto-beside-numbers",
-    "auto",
     severity="warning",
     bad={MICRO: 2, "bf16": {"enabled": AUTO}},
     good={MICRO: 2, "bf16": {"enabled": True}},
@@ -157,7 +156,6 @@ def _fills(path: KeyPath, subject: Subject) -> bool:
 
 @rule(
     "auto-left-to-accelerate",
-    "auto",
     stops=True,
     bad={**_ONE, ZERO: {"stage": 2, "stage3_param_persistence_threshold": AUTO}},
     good={**_ONE, ZERO: {"stage": 2}},
@@ -191,7 +189,6 @@ def auto_left_to_accelerate(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "auto-without-argument",
-    "auto",
     severity="warning",
     bad={**_ONE, ZERO: {"stage": AUTO}},
     good={**_ONE, ZERO: {"stage": 3}},
@@ -229,7 +226,6 @@ def auto_without_argument(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "auto-train-batch-size",
-    "auto",
     stops=True,
     bad={TRAIN: AUTO, STEPS: AUTO, ZERO: {"stage": 2}},
     good={TRAIN: AUTO, MICRO: AUTO, STEPS: AUTO, ZERO: {"stage": 2}},

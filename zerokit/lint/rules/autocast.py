@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from zerokit.findings import Remove
 from zerokit.lint.number_formats import format_at, switch
 from zerokit.lint.optimizer_facts import default_clipping
-from zerokit.lint.rule import Hit, rule
+from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO, in_force
 
+rule = Rules("precision")
 _STAGE_1 = {"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 1}}
 _AUTOCAST = "torch_autocast"
 _IN_BF16 = {_AUTOCAST: {"enabled": True, "dtype": "bfloat16"}}
@@ -23,7 +24,6 @@ def _is_on(subject: Subject) -> bool:
 
 @rule(
     "autocast-dtype",
-    "precision",
     severity="warning",
     bad={**_STAGE_1, _AUTOCAST: {"enabled": True}},
     good={**_STAGE_1, **_IN_BF16},
@@ -48,7 +48,6 @@ def autocast_dtype(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "autocast-and-precision",
-    "precision",
     stops=True,
     severity="warning",
     bad={**_STAGE_1, "bf16": {"enabled": True}, **_IN_BF16},
@@ -88,7 +87,6 @@ def autocast_and_precision(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "autocast-clipping",
-    "precision",
     bad={**_STAGE_1, **_IN_FP16, "gradient_clipping": 1.0},
     good={**_STAGE_1, **_IN_FP16, "gradient_clipping": 0.0},
 )
@@ -120,7 +118,6 @@ def autocast_clipping(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "autocast-quantized-weights",
-    "precision",
     stops=True,
     bad={
         "train_micro_batch_size_per_gpu": 1,
@@ -146,7 +143,6 @@ def autocast_quantized_weights(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "autocast-in-fp32",
-    "precision",
     severity="warning",
     bad={**_STAGE_1, _AUTOCAST: {"enabled": True, "dtype": "float32"}},
     good={**_STAGE_1, **_IN_BF16},

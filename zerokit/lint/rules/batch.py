@@ -8,17 +8,17 @@ from math import prod
 from zerokit.config.base import AUTO
 from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
 from zerokit.findings import SetValue, Severity
-from zerokit.lint.rule import Hit, rule
+from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO, autotp_size, in_force
 
+rule = Rules("batch")
 _RANKS = "data-parallel ranks"
 _STAGE_2 = {ZERO: {"stage": 2}}
 
 
 @rule(
     "batch-size",
-    "batch",
     stops=True,
     bad={TRAIN: 64, MICRO: 4, STEPS: 4, **_STAGE_2},
     good={MICRO: 4, STEPS: 4, **_STAGE_2},
@@ -73,7 +73,6 @@ def batch_size(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "no-batch-size",
-    "batch",
     stops=True,
     bad=_STAGE_2,
     good={MICRO: AUTO, **_STAGE_2},
@@ -105,7 +104,6 @@ def no_batch_size(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "fixed-train-batch-size",
-    "batch",
     severity="warning",
     bad={TRAIN: 64, MICRO: 4, STEPS: 2, **_STAGE_2},
     good={MICRO: 4, STEPS: 2, **_STAGE_2},
@@ -133,7 +131,6 @@ def fixed_train_batch_size(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "computed-micro-batch",
-    "batch",
     severity="info",
     bad={TRAIN: 64, **_STAGE_2},
     good={MICRO: 8, STEPS: 1, **_STAGE_2},
@@ -166,7 +163,6 @@ def computed_micro_batch(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "fractional-batch-size",
-    "batch",
     severity="warning",
     bad={TRAIN: 16, STEPS: 1, "sequence_parallel_size": 2, **_STAGE_2},
     good={MICRO: 4, STEPS: 1, "sequence_parallel_size": 2, **_STAGE_2},
@@ -200,7 +196,6 @@ def fractional_batch_size(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "unmanaged-accumulation",
-    "batch",
     severity="info",
     bad={MICRO: 1, STEPS: 8, "managed_gradient_accumulation": False, **_STAGE_2},
     good={MICRO: 1, STEPS: 1, "managed_gradient_accumulation": False, **_STAGE_2},

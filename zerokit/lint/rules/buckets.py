@@ -7,12 +7,13 @@ from typing import Any
 
 from zerokit.findings import Remove, Severity
 from zerokit.lint.examples import Given, llama_8b, small_decoder
-from zerokit.lint.rule import Hit, rule
+from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO, model_dtype_bytes
 from zerokit.resolving.arguments_to_keys import SIZE_RULES
 from zerokit.units import GIB, format_bytes, format_count
 
+rule = Rules("buckets")
 _BF16 = {"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": True}}
 _REDUCE = (ZERO, "reduce_bucket_size")
 _LIVE = (ZERO, "stage3_max_live_parameters")
@@ -59,7 +60,6 @@ def _bucket_place(subject: Subject) -> tuple[str, ...]:
 
 @rule(
     "bucket-exceeds-model",
-    "buckets",
     severity="warning",
     bad=_zero(2, reduce_bucket_size=5e8),
     good=_zero(2, reduce_bucket_size=5e7),
@@ -95,7 +95,6 @@ def bucket_exceeds_model(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "bucket-memory",
-    "buckets",
     severity="warning",
     bad=_zero(2, reduce_bucket_size=5e8, overlap_comm=True),
     good=_zero(2, reduce_bucket_size=5e7, overlap_comm=True),
@@ -132,7 +131,6 @@ def bucket_memory(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "tiny-bucket",
-    "buckets",
     severity="warning",
     bad=_zero(2, reduce_bucket_size=1000),
     good=_zero(2, reduce_bucket_size=5e7),
@@ -156,7 +154,6 @@ def tiny_bucket(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "small-auto-bucket",
-    "buckets",
     severity="info",
     bad=_zero(2, reduce_bucket_size="auto"),
     good=_zero(2, reduce_bucket_size=5e7),
@@ -189,7 +186,6 @@ def small_auto_bucket(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "allgather-bucket",
-    "buckets",
     severity="info",
     bad=_zero(2, allgather_bucket_size=2e8),
     good=_zero(2),
@@ -213,7 +209,6 @@ def allgather_bucket(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "prefetch-exceeds-live",
-    "buckets",
     severity="warning",
     bad=_zero(3, stage3_prefetch_bucket_size=1e9, stage3_max_live_parameters=1e8),
     good=_zero(3, stage3_prefetch_bucket_size=5e7, stage3_max_live_parameters=1e8),
@@ -241,7 +236,6 @@ def prefetch_exceeds_live(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "live-unbounded",
-    "buckets",
     severity="info",
     bad=_zero(3, stage3_max_live_parameters=1e18),
     good=_zero(3, stage3_max_live_parameters=1e9),
@@ -266,7 +260,6 @@ def live_unbounded(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "live-parameters-memory",
-    "buckets",
     severity="warning",
     bad=_zero(3, stage3_max_live_parameters=5e9),
     good=_zero(3, stage3_max_live_parameters=1e9),

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from zerokit.config.compile import Compile
-from zerokit.lint.rule import Hit, rule
+from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO, autotp_size, offloads_optimizer
 
+rule = Rules("parallelism")
 _SECTION = ("compile",)
 
 
@@ -24,7 +25,6 @@ def _section(subject: Subject) -> Compile | None:
 
 @rule(
     "compile-off",
-    "parallelism",
     severity="warning",
     bad=_with(3, offload_activation=True),
     good=_with(3, deepcompile=True, offload_activation=True),
@@ -48,7 +48,6 @@ def compile_off(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "compile-stage",
-    "parallelism",
     severity="warning",
     bad=_with(0, deepcompile=True),
     good=_with(2, deepcompile=True),
@@ -85,7 +84,6 @@ def compile_stage(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "compile-stage3-key",
-    "parallelism",
     severity="warning",
     bad=_with(2, deepcompile=True, offload_opt_states=True),
     good=_with(3, deepcompile=True, offload_opt_states=True),
@@ -109,7 +107,6 @@ def compile_stage_3_key(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "compile-combination",
-    "parallelism",
     stops=True,
     bad=_with(3, deepcompile=True, offload_activation=True, offload_opt_states=True),
     good=_with(3, deepcompile=True, offload_activation=True),
@@ -174,7 +171,6 @@ def _two_offloads(subject: Subject, section: Compile) -> Iterator[Hit]:
 
 @rule(
     "compile-activation-threshold",
-    "parallelism",
     severity="warning",
     bad=_with(3, deepcompile=True, free_activation_threshold=1_000_000),
     good=_with(3, deepcompile=True, free_activation=True, free_activation_threshold=1_000_000),

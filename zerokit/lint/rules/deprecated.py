@@ -6,16 +6,16 @@ from collections.abc import Iterator
 
 from zerokit.config.normal_form import RENAMED, refused_together
 from zerokit.findings import Edit, Move, Remove, SetValue
-from zerokit.lint.rule import Hit, rule
+from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
 
+rule = Rules("structure")
 _ZERO = "zero_optimization"
 _ONE = {"train_micro_batch_size_per_gpu": 1}
 
 
 @rule(
     "old-and-new-key",
-    "structure",
     stops=True,
     bad={**_ONE, _ZERO: {"stage": 2, "cpu_offload": True, "offload_optimizer": {"device": "cpu"}}},
     good={**_ONE, _ZERO: {"stage": 2, "offload_optimizer": {"device": "cpu"}}},
@@ -37,7 +37,6 @@ def old_and_new_key(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "deprecated-key",
-    "structure",
     severity="warning",
     bad={**_ONE, _ZERO: {"stage": 2, "cpu_offload": True}},
     good={**_ONE, _ZERO: {"stage": 2, "offload_optimizer": {"device": "cpu"}}},

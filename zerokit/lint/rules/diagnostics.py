@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from zerokit.lint.rule import Hit, rule
+from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO, in_force, is_set_to
 
+rule = Rules("performance")
 _BASE: dict[str, Any] = {"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 2}}
 _SWITCH_OFF = "Set it to false once you know what you wanted to know"
 
 
 @rule(
     "wall-clock-breakdown",
-    "performance",
     severity="warning",
     bad={**_BASE, "wall_clock_breakdown": True},
     good={**_BASE, "wall_clock_breakdown": False},
@@ -38,7 +38,6 @@ def wall_clock_breakdown(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "flops-profiler",
-    "performance",
     severity="warning",
     bad={**_BASE, "flops_profiler": {"enabled": True, "profile_step": 5}},
     good={**_BASE, "flops_profiler": {"enabled": False, "profile_step": 5}},
@@ -61,7 +60,6 @@ def flops_profiler(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "memory-breakdown",
-    "performance",
     severity="warning",
     bad={**_BASE, "memory_breakdown": True},
     good={**_BASE, "memory_breakdown": False},
@@ -84,7 +82,6 @@ def memory_breakdown(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "comms-logger",
-    "performance",
     severity="warning",
     bad={**_BASE, "comms_logger": {"enabled": True}},
     good={**_BASE, "comms_logger": {"enabled": False}},
@@ -105,7 +102,6 @@ def comms_logger(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "sanity-checks",
-    "performance",
     severity="warning",
     bad={**_BASE, ZERO: {"stage": 3, "enable_sanity_checks": True}},
     good={**_BASE, ZERO: {"stage": 3}},
@@ -127,7 +123,6 @@ def sanity_checks(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "checkpoint-profiling",
-    "performance",
     severity="warning",
     bad={**_BASE, "activation_checkpointing": {"synchronize_checkpoint_boundary": True}},
     good={**_BASE, "activation_checkpointing": {"synchronize_checkpoint_boundary": False}},
@@ -151,7 +146,6 @@ def checkpoint_profiling(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "hybrid-engine-left-on",
-    "performance",
     severity="warning",
     bad={**_BASE, "hybrid_engine": {"enabled": True}},
     good={**_BASE, "hybrid_engine": {"enabled": False}},
@@ -175,7 +169,6 @@ def hybrid_engine_left_on(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "debug-output",
-    "performance",
     severity="info",
     bad={**_BASE, "dump_state": True},
     good={**_BASE, "dump_state": False},
@@ -202,7 +195,6 @@ def debug_output(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "vocabulary-size",
-    "performance",
     severity="info",
     bad={**_BASE, "vocabulary_size": 1001},
     good={**_BASE, "vocabulary_size": 1008},

@@ -7,11 +7,12 @@ from typing import Any
 
 from zerokit.config.expert_parallel import ExpertParallel
 from zerokit.lint.examples import Given, mixture_of_experts
-from zerokit.lint.rule import Hit, rule
+from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO, autotp_size, in_force
 from zerokit.units import quantity
 
+rule = Rules("parallelism")
 _SECTION = ("expert_parallel",)
 
 
@@ -30,7 +31,6 @@ def _enabled(subject: Subject) -> ExpertParallel | None:
 
 @rule(
     "expert-parallel-size",
-    "parallelism",
     stops=True,
     bad=_with(autoep_size=3),
     good=_with(autoep_size=4),
@@ -53,7 +53,6 @@ def expert_parallel_size(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "expert-parallel-experts",
-    "parallelism",
     stops=True,
     bad=_with(autoep_size=3),
     good=_with(autoep_size=8),
@@ -83,7 +82,6 @@ def expert_parallel_experts(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "expert-parallel-combination",
-    "parallelism",
     stops=True,
     bad=_with(autoep_size=2, expert_tensor_parallel_size=2),
     good=_with(autoep_size=2),
@@ -152,7 +150,6 @@ def _beside_tensor_parallelism(subject: Subject, section: ExpertParallel) -> Ite
 
 @rule(
     "expert-parallel-backend",
-    "parallelism",
     stops=True,
     bad=_with(comm_backend="deepep"),
     good=_with(comm_backend="deepep", comm_max_tokens_per_rank=8192),

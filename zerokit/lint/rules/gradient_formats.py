@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from zerokit.findings import Remove
 from zerokit.lint.changes import CHANGES
 from zerokit.lint.number_formats import format_at, precision, switch
-from zerokit.lint.rule import Hit, rule
+from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO, in_force, offloads_optimizer
 from zerokit.releases.versions import known_at
 
+rule = Rules("precision")
 _MICRO = {"train_micro_batch_size_per_gpu": 1}
 _BF16 = {**_MICRO, "bf16": {"enabled": True}}
 _STAGE_2 = {ZERO: {"stage": 2}}
@@ -20,7 +21,6 @@ _TYPES = "data_types"
 
 @rule(
     "accumulation-dtype",
-    "precision",
     stops=True,
     bad={**_BF16, _TYPES: {"grad_accum_dtype": "fp32"}, ZERO: {"stage": 0}},
     good={**_BF16, _TYPES: {"grad_accum_dtype": "fp32"}, ZERO: {"stage": 1}},
@@ -57,7 +57,6 @@ def accumulation_dtype(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "integer-dtype",
-    "precision",
     bad={**_BF16, _TYPES: {"grad_accum_dtype": "int8"}, **_STAGE_2},
     good={**_BF16, _TYPES: {"grad_accum_dtype": "fp32"}, **_STAGE_2},
 )
@@ -85,7 +84,6 @@ def integer_dtype(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "param-dtype",
-    "precision",
     stops=True,
     bad={**_BF16, _TYPES: {"param_dtype": "fp32"}, **_STAGE_2},
     good={**_BF16, _TYPES: {"param_dtype": "bf16"}, **_STAGE_2},
@@ -111,7 +109,6 @@ def param_dtype(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "communication-dtype",
-    "precision",
     severity="warning",
     bad={**_BF16, "communication_data_type": "fp16", **_STAGE_2},
     good={**_BF16, "communication_data_type": "fp32", **_STAGE_2},
@@ -145,7 +142,6 @@ def communication_dtype(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "immediate-update",
-    "precision",
     severity="warning",
     bad={**_MICRO, "bf16": {"enabled": True, "immediate_grad_update": True}, **_STAGE_2},
     good={
@@ -173,7 +169,6 @@ def immediate_update(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "overflow-check",
-    "precision",
     severity="warning",
     bad={**_MICRO, "bf16": {"enabled": True, "check_grad_overflow": False}, ZERO: {"stage": 3}},
     good={**_BF16, ZERO: {"stage": 3}},
@@ -202,7 +197,6 @@ def overflow_check(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "bf16-accumulation",
-    "precision",
     severity="info",
     bad={**_BF16, "gradient_accumulation_steps": 32, **_STAGE_2},
     good={**_BF16, "gradient_accumulation_steps": 32, _TYPES: {"grad_accum_dtype": "fp32"}, **_STAGE_2},

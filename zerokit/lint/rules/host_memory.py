@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from zerokit.lint.examples import Given, llama_8b, recipe
-from zerokit.lint.rule import Hit, rule
+from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.rules.offload import zero
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO, model_dtype_bytes, share
 from zerokit.units import GIB, format_bytes
 
+rule = Rules("offload")
 _STATE_BYTES = {"adam": 8, "adamw": 8, "adagrad": 4, "lion": 4}
 """Bytes of fp32 states per parameter."""
 
@@ -91,7 +92,6 @@ def _optimizer_name(subject: Subject) -> str:
 
 @rule(
     "host-memory",
-    "offload",
     bad={**zero(2, offload_optimizer={"device": "cpu"}), **_ADAMW},
     good={**zero(2), **_ADAMW},
     given=Given(model=llama_8b, num_gpus=8, host_memory_bytes=64 * GIB, recipe=recipe),
@@ -128,7 +128,6 @@ def host_memory(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "pinned-memory",
-    "offload",
     severity="warning",
     bad={**zero(3, offload_param={"device": "nvme", "nvme_path": "/nvme", "buffer_size": 2.8e9}), **_ADAMW},
     good={**zero(3, offload_param={"device": "nvme", "nvme_path": "/nvme", "buffer_count": 12}), **_ADAMW},

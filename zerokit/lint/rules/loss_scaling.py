@@ -8,11 +8,12 @@ from zerokit.config.conditions import LOSS_SCALING
 from zerokit.findings import Remove, Severity
 from zerokit.lint.defects.without_zero import FP16_UNSCALED
 from zerokit.lint.number_formats import switch
-from zerokit.lint.rule import Hit, rule
+from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO, in_force
 from zerokit.releases.versions import NEWEST
 
+rule = Rules("precision")
 _MICRO = {"train_micro_batch_size_per_gpu": 1}
 _STAGE_2 = {ZERO: {"stage": 2}}
 _ADAMW = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}}
@@ -41,7 +42,6 @@ def _adapts(subject: Subject) -> bool:
 
 @rule(
     "loss-scale-range",
-    "precision",
     stops=True,
     bad=_fp16(min_loss_scale=0),
     good=_fp16(min_loss_scale=1),
@@ -79,7 +79,6 @@ def loss_scale_range(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "loss-scale-start",
-    "precision",
     severity="info",
     bad=_fp16(initial_scale_power=32),
     good=_fp16(initial_scale_power=16),
@@ -106,7 +105,6 @@ def loss_scale_start(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "loss-scale-floor",
-    "precision",
     severity="warning",
     bad=_fp16(initial_scale_power=8, min_loss_scale=1024),
     good=_fp16(initial_scale_power=16, min_loss_scale=1024),
@@ -131,7 +129,6 @@ def loss_scale_floor(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "static-loss-scale",
-    "precision",
     severity="warning",
     bad=_fp16(loss_scale=1024),
     good=_fp16(loss_scale=0),
@@ -158,7 +155,6 @@ def static_loss_scale(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "loss-scale-key",
-    "precision",
     severity="warning",
     bad=_fp16(loss_scale=128, loss_scale_window=500),
     good=_fp16(loss_scale=0, loss_scale_window=500),
@@ -181,7 +177,6 @@ def loss_scale_key(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "fp16-off",
-    "precision",
     severity="info",
     bad={**_MICRO, "bf16": {"enabled": True}, "fp16": {"enabled": False, "loss_scale": 128}, **_STAGE_2},
     good={**_MICRO, "bf16": {"enabled": True}, **_STAGE_2},
@@ -208,7 +203,6 @@ def fp16_off(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "fp16-auto-cast",
-    "precision",
     severity="warning",
     bad={**_MICRO, "bf16": {"enabled": True}, "fp16": {"enabled": False, "auto_cast": True}, **_STAGE_2},
     good={**_MICRO, "bf16": {"enabled": True}, **_STAGE_2},
@@ -233,7 +227,6 @@ def fp16_auto_cast(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "fp16-without-zero",
-    "precision",
     bad={**_fp16(stage=0), **_ADAMW},
     good={**_fp16(stage=1), **_ADAMW},
 )

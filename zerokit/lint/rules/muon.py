@@ -13,10 +13,11 @@ from zerokit.lint.optimizer_facts import (
     optimizer_name,
     wraps_in_bf16_optimizer,
 )
-from zerokit.lint.rule import Hit, rule
+from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO, in_force
 
+rule = Rules("optimizer")
 _LARGE_FOR_ADAM = 5e-3
 """A learning rate at which Adam is unlikely to train embeddings and norms."""
 
@@ -35,7 +36,6 @@ def _muon(stage: int, /, *, zero: dict[str, Any] | None = None, **keys: Any) -> 
 
 @rule(
     "muon-reduce-scatter",
-    "optimizer",
     stops=True,
     bad=_muon(3),
     good=_muon(3, zero={"reduce_scatter": False}),
@@ -65,7 +65,6 @@ def muon_reduce_scatter(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "muon-clipping",
-    "optimizer",
     severity="warning",
     bad=_muon(2, gradient_clipping=1.0),
     good=_muon(2),
@@ -101,7 +100,6 @@ def muon_clipping(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "muon-learning-rate",
-    "optimizer",
     severity="warning",
     bad=_muon(2, params={"lr": 0.02}),
     good=_muon(2, params={"lr": 0.02, "adam_lr": 3e-4}),
@@ -125,7 +123,6 @@ def muon_learning_rate(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "muon-buffer-unused",
-    "optimizer",
     severity="warning",
     bad={
         "train_micro_batch_size_per_gpu": 1,

@@ -7,12 +7,13 @@ from math import ceil
 
 from zerokit.findings import SetValue
 from zerokit.lint.examples import Given, llama_8b
-from zerokit.lint.rule import Hit, rule
+from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.rules.offload import zero
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO, in_force, model_dtype_bytes, share
 from zerokit.units import format_count
 
+rule = Rules("offload")
 _NVME = {"device": "nvme", "nvme_path": "/local_nvme"}
 _LLAMA = Given(model=llama_8b, num_gpus=8)
 
@@ -35,7 +36,6 @@ def _goes_to_nvme(subject: Subject, elements: int) -> bool:
 
 @rule(
     "nvme-buffer-size",
-    "offload",
     stops=True,
     bad=zero(3, offload_param={**_NVME, "buffer_count": 12, "buffer_size": 5e7, "max_in_cpu": 0}),
     good=zero(3, offload_param={**_NVME, "buffer_count": 12, "buffer_size": 7e7, "max_in_cpu": 0}),
@@ -73,7 +73,6 @@ def nvme_buffer_size(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "nvme-buffer-count",
-    "offload",
     severity="warning",
     bad=zero(3, offload_param={**_NVME, "max_in_cpu": 0}),
     good=zero(3, offload_param={**_NVME, "buffer_count": 12, "max_in_cpu": 0}),
@@ -114,7 +113,6 @@ def nvme_buffer_count(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "nvme-optimizer-buffers",
-    "offload",
     stops=True,
     bad={
         **zero(3, offload_optimizer={**_NVME, "buffer_count": 3}),
@@ -158,7 +156,6 @@ def nvme_optimizer_buffers(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "nvme-unused",
-    "offload",
     severity="warning",
     bad=zero(3, offload_param={**_NVME, "buffer_count": 12}),
     good=zero(3, offload_param={**_NVME, "buffer_count": 12, "max_in_cpu": 0}),

@@ -8,10 +8,11 @@ from typing import Any
 from zerokit.config.conditions import FAST_INIT, NVME
 from zerokit.config.offload import OffloadOptimizer, OffloadParam
 from zerokit.findings import Remove, Severity
-from zerokit.lint.rule import Hit, rule
+from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO, in_force
 
+rule = Rules("offload")
 _MICRO = {"train_micro_batch_size_per_gpu": 1}
 _SECTIONS = ("offload_optimizer", "offload_param")
 _NVME = {"device": "nvme", "nvme_path": "/local_nvme"}
@@ -37,7 +38,6 @@ def in_use(subject: Subject) -> Iterator[tuple[str, OffloadOptimizer | OffloadPa
 
 @rule(
     "offload-without-zero",
-    "offload",
     stops=True,
     bad=zero(0, offload_optimizer={"device": "cpu"}),
     good=zero(2, offload_optimizer={"device": "cpu"}),
@@ -64,7 +64,6 @@ def offload_without_zero(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "offload-param-stage",
-    "offload",
     bad=zero(2, offload_param={"device": "cpu"}),
     good=zero(3, offload_param={"device": "cpu"}),
 )
@@ -89,7 +88,6 @@ def offload_param_stage(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "nvme-stage",
-    "offload",
     bad=zero(2, offload_optimizer=_NVME),
     good=zero(3, offload_optimizer=_NVME),
 )
@@ -112,7 +110,6 @@ def nvme_stage(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "nvme-path",
-    "offload",
     stops=True,
     bad=zero(3, offload_optimizer={"device": "nvme"}),
     good=zero(3, offload_optimizer=_NVME),
@@ -138,7 +135,6 @@ def nvme_path(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "nvme-relative-path",
-    "offload",
     severity="warning",
     bad=zero(3, offload_optimizer={"device": "nvme", "nvme_path": "./nvme_cache"}),
     good=zero(3, offload_optimizer=_NVME),
@@ -164,7 +160,6 @@ def nvme_relative_path(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "nvme-key",
-    "offload",
     severity="warning",
     bad=zero(3, offload_param={"device": "cpu", "max_in_cpu": 1e9}),
     good=zero(3, offload_param={"device": "cpu"}),
@@ -188,7 +183,6 @@ def nvme_key(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "offload-empty",
-    "offload",
     severity="warning",
     bad=zero(2, offload_optimizer={"pin_memory": True}),
     good=zero(2, offload_optimizer={"device": "cpu", "pin_memory": True}),
@@ -212,7 +206,6 @@ def offload_empty(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "super-offload",
-    "offload",
     stops=True,
     severity="warning",
     bad=zero(2, offload_optimizer={"device": "cpu", "super_offload": True}),
@@ -247,7 +240,6 @@ def super_offload(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "partial-offload-optimizer",
-    "offload",
     stops=True,
     bad={
         **zero(3, offload_optimizer={"device": "cpu", "ratio": 0.5}),
@@ -277,7 +269,6 @@ def partial_offload_optimizer(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "pinned-in-spite",
-    "offload",
     severity="info",
     bad=zero(3, offload_param={"device": "cpu", "pin_memory": False}),
     good=zero(3, offload_param={"device": "cpu"}),
@@ -302,7 +293,6 @@ def pinned_in_spite(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "aio-unused",
-    "offload",
     severity="warning",
     bad={**zero(3, offload_optimizer={"device": "cpu"}), "aio": {"queue_depth": 32}},
     good={**zero(3, offload_optimizer=_NVME), "aio": {"queue_depth": 32}},
@@ -322,7 +312,6 @@ def aio_unused(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "fast-init",
-    "offload",
     severity="warning",
     bad=zero(3, offload_optimizer={**_NVME, "fast_init": True}),
     good=zero(3, offload_optimizer={**_NVME, "fast_init": True}, offload_param=_NVME),

@@ -17,10 +17,11 @@ from zerokit.lint.optimizer_facts import (
     schedule_argument,
     schedule_name,
 )
-from zerokit.lint.rule import Hit, rule
+from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.rules.scheduler import with_schedule
 from zerokit.lint.subject import Subject
 
+rule = Rules("scheduler")
 _SECOND_BETA = 0.99
 """What OneCycle writes as the second beta; `_initialize_momentum` in `deepspeed/runtime/lr_schedules.py`."""
 
@@ -42,7 +43,6 @@ def _has_betas(subject: Subject) -> bool | None:
 
 @rule(
     "one-cycle-betas",
-    "scheduler",
     severity="warning",
     bad=_one_cycle(),
     good=_one_cycle(cycle_momentum=False),
@@ -73,7 +73,6 @@ def one_cycle_betas(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "one-cycle-momentum",
-    "scheduler",
     severity="warning",
     bad={
         **_one_cycle(cycle_momentum=True),
@@ -109,7 +108,6 @@ def one_cycle_momentum(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "one-cycle-decay",
-    "scheduler",
     severity="warning",
     bad=_one_cycle(cycle_momentum=False, decay_lr_rate=0.1),
     good=_one_cycle(cycle_momentum=False, decay_lr_rate=0.1, decay_step_size=100),

@@ -13,10 +13,11 @@ from zerokit.lint.optimizer_facts import (
     optimizer_name,
     optimizer_type,
 )
-from zerokit.lint.rule import Hit, rule
+from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO, in_force, offloads_optimizer
 
+rule = Rules("optimizer")
 _MICRO = {"train_micro_batch_size_per_gpu": 1}
 _UNTESTED = "zero_allow_untested_optimizer"
 
@@ -42,7 +43,6 @@ _LAMB_IN_BF16 = {**with_optimizer("Lamb", lr=1e-3), "bf16": {"enabled": True}}
 
 @rule(
     "adam-is-adamw",
-    "optimizer",
     severity="info",
     bad=with_optimizer("Adam", lr=1e-4, weight_decay=0.1),
     good=with_optimizer("AdamW", lr=1e-4, weight_decay=0.1),
@@ -71,7 +71,6 @@ def adam_is_adamw(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "adamw-mode",
-    "optimizer",
     severity="warning",
     bad=with_optimizer("AdamW", lr=1e-4, adam_w_mode=False),
     good=with_optimizer("Adam", lr=1e-4, adam_w_mode=False),
@@ -93,7 +92,6 @@ def adamw_mode(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "untested-optimizer",
-    "optimizer",
     stops=True,
     bad=with_optimizer("SGD", 2, lr=0.1),
     good={**with_optimizer("SGD", 2, lr=0.1), _UNTESTED: True},
@@ -127,7 +125,6 @@ def untested_optimizer(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "whole-tensor-optimizer",
-    "optimizer",
     severity="warning",
     bad={**with_optimizer("Lamb", 1, lr=1e-3), _UNTESTED: True},
     good=with_optimizer("Lamb", 0, lr=1e-3),
@@ -153,7 +150,6 @@ def whole_tensor_optimizer(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "optimizer-step",
-    "optimizer",
     stops=True,
     bad=with_optimizer("LBFGS", lr=0.1),
     good=with_optimizer("AdamW", lr=1e-3),
@@ -175,7 +171,6 @@ def optimizer_step(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "lamb-static-loss-scale",
-    "optimizer",
     stops=True,
     bad={**_LAMB_IN_BF16, "fp16": {"enabled": False, "loss_scale": 128}},
     good={**_LAMB_IN_BF16, "fp16": {"enabled": False, "loss_scale": 0}},
@@ -197,7 +192,6 @@ def lamb_static_loss_scale(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "mup-optimizer",
-    "optimizer",
     severity="info",
     bad=with_optimizer("MuAdam", lr=1e-3),
     good=with_optimizer("AdamW", lr=1e-3),
@@ -220,7 +214,6 @@ def mup_optimizer(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "legacy-fusion",
-    "optimizer",
     severity="warning",
     bad={**with_optimizer("AdamW", 2), "optimizer": {"type": "AdamW", "legacy_fusion": True}},
     good={**with_optimizer("AdamW", 2), "optimizer": {"type": "AdamW"}},
@@ -240,7 +233,6 @@ def legacy_fusion(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "script-optimizer",
-    "optimizer",
     severity="info",
     bad={**_MICRO, ZERO: {"stage": 2}},
     good={**with_optimizer("AdamW", 2, lr=1e-4), ZERO: {"stage": 2}},
@@ -264,7 +256,6 @@ def script_optimizer(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "decay-everything",
-    "optimizer",
     severity="info",
     bad=with_optimizer("AdamW", 2, lr="auto", weight_decay=0.1),
     good={**_MICRO, ZERO: {"stage": 2}},
@@ -291,7 +282,6 @@ def decay_everything(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "clipping-default",
-    "optimizer",
     severity="info",
     bad={**_MICRO, ZERO: {"stage": 2}},
     good={**_MICRO, ZERO: {"stage": 2}, "gradient_clipping": 1.0},

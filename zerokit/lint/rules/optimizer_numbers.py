@@ -12,10 +12,11 @@ from zerokit.lint.optimizer_facts import (
     optimizer_type,
     rate_of_schedule,
 )
-from zerokit.lint.rule import Hit, rule
+from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.rules.optimizer import with_optimizer
 from zerokit.lint.subject import Subject
 
+rule = Rules("optimizer")
 _LARGE_RATE = {"SGD": 10.0, "musgd": 10.0, "ASGD": 10.0, "Adadelta": 10.0, "LBFGS": 10.0, "Rprop": 10.0}
 """A learning rate that nobody means, by optimizer."""
 _LARGE_ADAPTIVE_RATE = 1.0
@@ -24,7 +25,6 @@ _NO_STEP = ("LBFGS", "SparseAdam")
 
 @rule(
     "learning-rate",
-    "optimizer",
     severity="warning",
     bad=with_optimizer("AdamW", lr=1000),
     good=with_optimizer("AdamW", lr=1e-4),
@@ -57,7 +57,6 @@ def learning_rate(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "default-learning-rate",
-    "optimizer",
     severity="warning",
     bad=with_optimizer("AdamW", weight_decay=0.1),
     good=with_optimizer("AdamW", lr=2e-5, weight_decay=0.1),
@@ -93,7 +92,6 @@ def default_learning_rate(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "betas-order",
-    "optimizer",
     severity="warning",
     bad=with_optimizer("AdamW", lr=1e-4, betas=[0.999, 0.9]),
     good=with_optimizer("AdamW", lr=1e-4, betas=[0.9, 0.999]),
@@ -115,7 +113,6 @@ def betas_order(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "zero-eps",
-    "optimizer",
     severity="warning",
     bad=with_optimizer("AdamW", lr=1e-4, eps=0.0),
     good=with_optimizer("AdamW", lr=1e-4, eps=1e-8),

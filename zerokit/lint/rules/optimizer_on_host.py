@@ -14,10 +14,11 @@ from zerokit.lint.optimizer_facts import (
     optimizer_type,
     torch_adam,
 )
-from zerokit.lint.rule import Hit, rule
+from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO, in_force, offloads_optimizer
 
+rule = Rules("optimizer")
 _MICRO = {"train_micro_batch_size_per_gpu": 1}
 _CPU: Mapping[str, Any] = {"stage": 2, "offload_optimizer": {"device": "cpu"}}
 _ADAMW: Mapping[str, Any] = {"type": "AdamW", "params": {"lr": 1e-4}}
@@ -31,7 +32,6 @@ _CHANGES_RESULTS = frozenset({"lr_decay", "initial_accumulator_value", "maximize
 
 @rule(
     "optimizer-argument",
-    "optimizer",
     stops=True,
     bad={**_MICRO, "optimizer": {"type": "AdamW", "params": {"set_grad_none": True}}, ZERO: _CPU},
     good={**_MICRO, "optimizer": _ADAMW, ZERO: _CPU},
@@ -65,7 +65,6 @@ def optimizer_argument_place(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "slow-host-optimizer",
-    "optimizer",
     severity="warning",
     bad={**_MICRO, "optimizer": {"type": "AdamW", "params": {"torch_adam": True}}, ZERO: _CPU},
     good={**_MICRO, "optimizer": _ADAMW, ZERO: _CPU},
@@ -94,7 +93,6 @@ def slow_host_optimizer(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "lamb-offload",
-    "optimizer",
     stops=True,
     bad={
         **_MICRO,
@@ -120,7 +118,6 @@ def lamb_offload(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "masters-optimizer",
-    "optimizer",
     stops=True,
     bad={
         **_MICRO,
@@ -159,7 +156,6 @@ def masters_optimizer(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "optimizer-states-dtype",
-    "optimizer",
     severity="warning",
     bad={
         **_MICRO,
@@ -190,7 +186,6 @@ def optimizer_states_dtype(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "script-optimizer-offload",
-    "optimizer",
     severity="warning",
     bad={**_MICRO, ZERO: _CPU},
     good={**_MICRO, "optimizer": _ADAMW, ZERO: _CPU},

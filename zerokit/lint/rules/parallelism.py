@@ -7,18 +7,18 @@ from typing import Any
 
 from zerokit.findings import Remove
 from zerokit.lint.examples import Given, llama_8b
-from zerokit.lint.rule import Hit, rule
+from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO, in_force
 from zerokit.units import quantity
 
+rule = Rules("parallelism")
 _STAGE_1: Mapping[str, Any] = {"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 1}}
 _STAGE_3: Mapping[str, Any] = {"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 3}}
 
 
 @rule(
     "sequence-parallel-size",
-    "parallelism",
     stops=True,
     bad={**_STAGE_1, "sequence_parallel_size": 3},
     good={**_STAGE_1, "sequence_parallel_size": 4},
@@ -53,7 +53,6 @@ def sequence_parallel_size(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "data-parallel-size",
-    "parallelism",
     severity="warning",
     bad={**_STAGE_1, "data_parallel_size": 4},
     good={**_STAGE_1, "data_parallel_size": 4, "sequence_parallel_size": 2},
@@ -74,7 +73,6 @@ def data_parallel_size(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "tensor-parallel-size",
-    "parallelism",
     stops=True,
     bad={**_STAGE_1, "tensor_parallel": {"autotp_size": 3}},
     good={**_STAGE_1, "tensor_parallel": {"autotp_size": 4}},
@@ -99,7 +97,6 @@ def tensor_parallel_size(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "tensor-parallel-sizes",
-    "parallelism",
     stops=True,
     bad={**_STAGE_1, "tensor_parallel": {"autotp_size": 4, "tp": {"tp_size": 2}}},
     good={**_STAGE_1, "tensor_parallel": {"autotp_size": 4}},
@@ -127,7 +124,6 @@ def tensor_parallel_sizes(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "tensor-parallel-heads",
-    "parallelism",
     severity="warning",
     bad={**_STAGE_1, "tensor_parallel": {"autotp_size": 16}},
     good={**_STAGE_1, "tensor_parallel": {"autotp_size": 8}},
@@ -151,7 +147,6 @@ def tensor_parallel_heads(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "pipeline-section",
-    "parallelism",
     severity="warning",
     bad={**_STAGE_3, "pipeline": {"activation_checkpoint_interval": 1}},
     good={**_STAGE_1, "pipeline": {"activation_checkpoint_interval": 1}},
@@ -173,7 +168,6 @@ def pipeline_section(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "hybrid-engine-size",
-    "parallelism",
     bad={**_STAGE_3, "hybrid_engine": {"enabled": True, "inference_tp_size": 3}},
     good={**_STAGE_3, "hybrid_engine": {"enabled": True, "inference_tp_size": 4}},
     given={"num_gpus": 8},
@@ -197,7 +191,6 @@ def hybrid_engine_size(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "hybrid-engine-off",
-    "parallelism",
     severity="warning",
     bad={**_STAGE_3, "hybrid_engine": {"max_out_tokens": 1024}},
     good={**_STAGE_3, "hybrid_engine": {"enabled": True, "max_out_tokens": 1024}},

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from zerokit.lint.rule import Hit, rule
+from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO, in_force, is_set_to, offloads_optimizer
 from zerokit.units import format_count
 
+rule = Rules("performance")
 _MICRO = {"train_micro_batch_size_per_gpu": 1}
 
 _SMALL_SUB_GROUP = 1_000_000
@@ -27,7 +28,6 @@ def _zero(stage: int, /, **keys: Any) -> dict[str, Any]:
 
 @rule(
     "no-prefetch",
-    "performance",
     severity="warning",
     bad=_zero(3, stage3_max_live_parameters=0),
     good=_zero(3, stage3_max_live_parameters=1e9),
@@ -53,7 +53,6 @@ def no_prefetch(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "sequential-gather",
-    "performance",
     severity="warning",
     bad=_zero(3, stage3_allgather_sequential=True),
     good=_zero(3),
@@ -77,7 +76,6 @@ def sequential_gather(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "small-sub-groups",
-    "performance",
     severity="warning",
     bad=_zero(3, sub_group_size=1),
     good=_zero(3, sub_group_size=1e9),
@@ -100,7 +98,6 @@ def small_sub_groups(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "no-persistence",
-    "performance",
     severity="info",
     bad=_zero(3, stage3_param_persistence_threshold=0),
     good=_zero(3, stage3_param_persistence_threshold=1e5),
@@ -121,7 +118,6 @@ def no_persistence(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "overlap-off",
-    "performance",
     severity="info",
     bad=_zero(3, overlap_comm=False),
     good=_zero(3),
@@ -146,7 +142,6 @@ def overlap_off(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "scattered-gradients",
-    "performance",
     severity="info",
     bad=_zero(2, contiguous_gradients=False),
     good=_zero(2),
@@ -168,7 +163,6 @@ def scattered_gradients(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "one-gpu",
-    "performance",
     severity="warning",
     bad=_zero(3),
     good=_zero(0),
@@ -201,7 +195,6 @@ def one_gpu(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "quantized-weights-node",
-    "performance",
     severity="info",
     bad=_zero(3, zero_quantized_weights=True),
     good=_zero(3),
@@ -227,7 +220,6 @@ def quantized_weights_node(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "reduction-per-micro-batch",
-    "performance",
     severity="info",
     bad={**_zero(2), "gradient_accumulation_steps": 16},
     good={**_zero(1), "gradient_accumulation_steps": 16},
@@ -252,7 +244,6 @@ def reduction_per_micro_batch(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "slow-nvme-access",
-    "performance",
     severity="warning",
     bad={
         **_zero(3, offload_param={"device": "nvme", "nvme_path": "/local_nvme"}),
@@ -290,7 +281,6 @@ def slow_nvme_access(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "autotuning-left-on",
-    "performance",
     severity="warning",
     bad={**_zero(2), "autotuning": {"enabled": True}},
     good={**_zero(2), "autotuning": {"enabled": False}},

@@ -10,10 +10,11 @@ from zerokit.config.normal_form import refused_together
 from zerokit.findings import SetValue
 from zerokit.lint.examples import Given, llama_8b
 from zerokit.lint.number_formats import switch
-from zerokit.lint.rule import Hit, rule
+from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO, in_force, offloads_optimizer
 
+rule = Rules("precision")
 _MICRO = {"train_micro_batch_size_per_gpu": 1}
 _BF16 = {**_MICRO, "bf16": {"enabled": True}}
 _FP16 = {**_MICRO, "fp16": {"enabled": True}}
@@ -24,7 +25,6 @@ _SWITCHES: tuple[Literal["bf16", "fp16"], ...] = ("bf16", "fp16")
 
 @rule(
     "bf16-and-fp16",
-    "precision",
     stops=True,
     bad={**_BF16, "fp16": {"enabled": True}, **_STAGE_2},
     good={**_BF16, "fp16": {"enabled": False}, **_STAGE_2},
@@ -47,7 +47,6 @@ def bf16_and_fp16(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "precision-off",
-    "precision",
     severity="warning",
     bad={**_MICRO, "bf16": {"check_grad_overflow": False}, **_STAGE_2},
     good={**_MICRO, "bf16": {"enabled": True, "check_grad_overflow": False}, **_STAGE_2},
@@ -83,7 +82,6 @@ def precision_off(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "fp32-training",
-    "precision",
     severity="info",
     bad={**_MICRO, **_STAGE_2},
     good={**_BF16, **_STAGE_2},
@@ -109,7 +107,6 @@ def fp32_training(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "precision-option",
-    "precision",
     stops=True,
     bad={**_MICRO, "bf16": {"enabled": True, "bf16_optimizer_states": True}, ZERO: {"stage": 1}},
     good={
@@ -153,7 +150,6 @@ _MASTERS = (
 
 @rule(
     "masters-without-offload",
-    "precision",
     stops=True,
     bad={**_MICRO, "bf16": {"enabled": True, "bf16_master_weights_and_grads": True}, **_STAGE_2},
     good={**_MICRO, "bf16": {"enabled": True, "bf16_master_weights_and_grads": True}, **_CPU},
@@ -186,7 +182,6 @@ def masters_without_offload(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "fp16-on-bf16-model",
-    "precision",
     severity="warning",
     bad={**_FP16, **_STAGE_2},
     good={**_BF16, **_STAGE_2},

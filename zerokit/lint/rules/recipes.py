@@ -10,13 +10,14 @@ from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
 from zerokit.findings import SetValue
 from zerokit.lint.examples import Given, recipe
 from zerokit.lint.optimizer_facts import SCHEDULER, optimizer_params, schedule_params
-from zerokit.lint.rule import Hit, rule
+from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.rules.batch import data_parallel_ranks
 from zerokit.lint.rules.trainer import LEFT_TO_TRAINER, for_trainer
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO
 from zerokit.resolving.arguments_to_keys import FILLED, REPLACED_ARGUMENTS
 
+rule = Rules("trainer")
 _STAGE_3 = {**LEFT_TO_TRAINER, ZERO: {"stage": 3, "stage3_gather_16bit_weights_on_model_save": True}}
 
 
@@ -31,7 +32,6 @@ def _training(subject: Subject) -> Mapping[str, Any]:
 
 @rule(
     "recipe-mismatch",
-    "trainer",
     stops=True,
     bad={**LEFT_TO_TRAINER, "gradient_clipping": 0.5},
     good=LEFT_TO_TRAINER,
@@ -100,7 +100,6 @@ def _is_number(value: Any) -> bool:
 
 @rule(
     "replaced-recipe-argument",
-    "trainer",
     stops=True,
     bad={**LEFT_TO_TRAINER, "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": AUTO}}},
     good=LEFT_TO_TRAINER,
@@ -127,7 +126,6 @@ def replaced_recipe_argument(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "lost-recipe-argument",
-    "trainer",
     severity="warning",
     bad={**LEFT_TO_TRAINER, "optimizer": {"type": "AdamW", "params": {"lr": AUTO}}},
     good={**LEFT_TO_TRAINER, "optimizer": {"type": "AdamW", "params": {"lr": AUTO, "weight_decay": AUTO}}},
@@ -160,7 +158,6 @@ def lost_recipe_argument(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "recipe-refused",
-    "trainer",
     stops=True,
     bad=_STAGE_3,
     good=LEFT_TO_TRAINER,
@@ -195,7 +192,6 @@ def recipe_refused(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "auto-find-batch-size",
-    "trainer",
     severity="warning",
     bad={**LEFT_TO_TRAINER, MICRO: 8},
     good=LEFT_TO_TRAINER,

@@ -6,16 +6,16 @@ from collections.abc import Iterator
 
 from zerokit.config.conditions import TORCH_FP32
 from zerokit.findings import Remove
-from zerokit.lint.rule import Hit, rule
+from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO, in_force, offloads_optimizer
 
+rule = Rules("zero")
 _MICRO = {"train_micro_batch_size_per_gpu": 1}
 
 
 @rule(
     "zero-option",
-    "zero",
     stops=True,
     bad={**_MICRO, ZERO: {"stage": 3}, "gradient_allreduce_op": "sum"},
     good={**_MICRO, ZERO: {"stage": 2}, "gradient_allreduce_op": "sum"},
@@ -55,7 +55,6 @@ def zero_option(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "grad-norm-off",
-    "zero",
     stops=True,
     bad={**_MICRO, ZERO: {"stage": 2, "compute_grad_norm": False}},
     good={**_MICRO, "gradient_clipping": 0.0, ZERO: {"stage": 2, "compute_grad_norm": False}},
@@ -96,7 +95,6 @@ def grad_norm_off(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "prescaled-gradients",
-    "zero",
     stops=True,
     bad={**_MICRO, ZERO: {"stage": 2}, "prescale_gradients": True},
     good={**_MICRO, ZERO: {"stage": 2}},
@@ -133,7 +131,6 @@ def prescaled_gradients(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "legacy-stage1",
-    "zero",
     stops=True,
     bad={**_MICRO, ZERO: {"stage": 1, "legacy_stage1": True}},
     good={**_MICRO, ZERO: {"stage": 1}},
@@ -155,7 +152,6 @@ def legacy_stage_1(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "accumulation-overlap",
-    "zero",
     stops=True,
     bad={**_MICRO, "managed_gradient_accumulation": False, ZERO: {"stage": 1, "overlap_comm": True}},
     good={**_MICRO, "managed_gradient_accumulation": False, ZERO: {"stage": 1}},
@@ -181,7 +177,6 @@ def accumulation_overlap(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "pipeline-loading-stage",
-    "zero",
     bad={**_MICRO, ZERO: {"stage": 2, "pipeline_loading_checkpoint": True}},
     good={**_MICRO, ZERO: {"stage": 3, "pipeline_loading_checkpoint": True}},
 )
@@ -200,9 +195,8 @@ def pipeline_loading_stage(subject: Subject) -> Iterator[Hit]:
         yield Hit(path, message, "Remove the key", fix=(Remove(path),))
 
 
-@rule(
+@Rules("buckets")(
     "odd-allgather-bucket",
-    "buckets",
     stops=True,
     bad={**_MICRO, ZERO: {"stage": 2, "allgather_bucket_size": 200_000_001}},
     good={**_MICRO, ZERO: {"stage": 2, "allgather_bucket_size": 200_000_000}},

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from zerokit.findings import SetValue, Severity
-from zerokit.lint.rule import Hit, rule
+from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO, autotp_size, in_force
 
+rule = Rules("saving")
 _MICRO = {"train_micro_batch_size_per_gpu": 1}
 _GATHER = "stage3_gather_16bit_weights_on_model_save"
 _GATHERED = {**_MICRO, ZERO: {"stage": 3, _GATHER: True}}
@@ -23,7 +24,6 @@ _WITHOUT: Mapping[str | None, str] = {
 
 @rule(
     "unsaved-weights",
-    "saving",
     severity="warning",
     bad={**_MICRO, ZERO: {"stage": 3}},
     good=_GATHERED,
@@ -64,7 +64,6 @@ def unsaved_weights(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "universal-left-on",
-    "saving",
     severity="warning",
     bad={**_MICRO, ZERO: {"stage": 2}, "checkpoint": {"load_universal": True}},
     good={**_MICRO, ZERO: {"stage": 2}},
@@ -88,7 +87,6 @@ def universal_left_on(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "parallel-write",
-    "saving",
     severity="warning",
     bad={**_MICRO, ZERO: {"stage": 2}, "checkpoint": {"parallel_write": {"pipeline_stage": True}}},
     good={**_MICRO, ZERO: {"stage": 2}},
@@ -111,7 +109,6 @@ def parallel_write(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "datastates",
-    "saving",
     severity="warning",
     bad={
         **_MICRO,
@@ -136,7 +133,6 @@ def datastates(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "masters-from-16bit",
-    "saving",
     severity="info",
     bad={**_MICRO, ZERO: {"stage": 2, "load_from_fp32_weights": False}},
     good={**_MICRO, ZERO: {"stage": 2}},

@@ -17,10 +17,11 @@ from zerokit.lint.optimizer_facts import (
     schedule_argument,
     schedule_name,
 )
-from zerokit.lint.rule import Hit, rule
+from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO, in_force, is_set_to
 
+rule = Rules("scheduler")
 _WARMUPS = ("WarmupLR", "WarmupDecayLR", "WarmupCosineLR")
 _DECAYS = ("WarmupDecayLR", "WarmupCosineLR")
 _LINEAR: dict[str, Any] = {"warmup_num_steps": 100, "warmup_type": "linear"}
@@ -38,7 +39,6 @@ def with_schedule(kind: str, /, *, lr: Any = 1e-4, stage: int = 2, **params: Any
 
 @rule(
     "torch-scheduler",
-    "scheduler",
     stops=True,
     bad=with_schedule("CosineAnnealingLR", T_max=1000),
     good=with_schedule("WarmupCosineLR", total_num_steps=1000, **_LINEAR),
@@ -70,7 +70,6 @@ def _is_wrapped(subject: Subject) -> bool:
 
 @rule(
     "plateau-schedule",
-    "scheduler",
     severity="warning",
     bad=with_schedule("ReduceLROnPlateau", stage=0, patience=10),
     good=with_schedule("WarmupCosineLR", stage=0, total_num_steps=1000, **_LINEAR),
@@ -96,7 +95,6 @@ def plateau_schedule(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "decay-default-rate",
-    "scheduler",
     bad=with_schedule("WarmupDecayLR", lr=2e-5, total_num_steps=1000, **_LINEAR),
     good=with_schedule("WarmupDecayLR", lr=2e-5, total_num_steps=1000, warmup_max_lr=2e-5, **_LINEAR),
 )
@@ -128,7 +126,6 @@ def decay_default_rate(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "overridden-rate",
-    "scheduler",
     severity="warning",
     bad=with_schedule("WarmupLR", lr=1e-3, warmup_max_lr=2e-5, **_LINEAR),
     good=with_schedule("WarmupLR", lr=2e-5, warmup_max_lr=2e-5, **_LINEAR),
@@ -160,7 +157,6 @@ def overridden_rate(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "falling-warmup",
-    "scheduler",
     severity="warning",
     bad=with_schedule("WarmupLR", lr=1e-3, warmup_min_lr=1.0, warmup_max_lr=1e-3, **_LINEAR),
     good=with_schedule("WarmupLR", lr=1e-3, warmup_min_lr=0.0, warmup_max_lr=1e-3, **_LINEAR),
@@ -191,7 +187,6 @@ def falling_warmup(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "warmup-exceeds-total",
-    "scheduler",
     severity="warning",
     bad=with_schedule("WarmupCosineLR", total_num_steps=500, warmup_type="linear"),
     good=with_schedule("WarmupCosineLR", total_num_steps=500, **_LINEAR),
@@ -220,7 +215,6 @@ def warmup_exceeds_total(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "warmup-of-one",
-    "scheduler",
     severity="info",
     bad=with_schedule("WarmupLR", warmup_num_steps=1, warmup_type="linear"),
     good=with_schedule("WarmupLR", warmup_num_steps=10, warmup_type="linear"),
@@ -244,7 +238,6 @@ def warmup_of_one(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "log-warmup",
-    "scheduler",
     severity="info",
     bad=with_schedule("WarmupLR", warmup_num_steps=100),
     good=with_schedule("WarmupLR", **_LINEAR),
@@ -268,7 +261,6 @@ def log_warmup(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "range-test-left-on",
-    "scheduler",
     severity="warning",
     bad=with_schedule("LRRangeTest", lr_range_test_min_lr=1e-5),
     good=with_schedule("WarmupCosineLR", total_num_steps=1000, **_LINEAR),
@@ -288,7 +280,6 @@ def range_test_left_on(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "schedule-start",
-    "scheduler",
     severity="warning",
     bad=with_schedule("WarmupLR", last_batch_iteration=5000, **_LINEAR),
     good=with_schedule("WarmupLR", **_LINEAR),

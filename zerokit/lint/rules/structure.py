@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
 from zerokit.config.base import is_comment
 from zerokit.documents import KeyPath, dotted
 from zerokit.findings import Edit, Move, Severity
-from zerokit.lint.rule import Hit, Rule, add, rule
+from zerokit.lint.rule import Hit, Rule, Rules, add, title_and_text
 from zerokit.lint.subject import Subject
 
+rule = Rules("structure")
 _ZERO = "zero_optimization"
 _ONE = {"train_micro_batch_size_per_gpu": 1}
 _STAGE_2 = {**_ONE, _ZERO: {"stage": 2}}
@@ -23,8 +23,7 @@ def _found_elsewhere(
     """Register a rule that the models or the engine run themselves; the function only holds its text."""
 
     def register(described: Callable[[], None]) -> Callable[[], None]:
-        title, _, text = inspect.getdoc(described).partition("\n")  # type: ignore[union-attr]
-        add(Rule(id, "structure", severity, title.rstrip("."), text.strip(), bad, good))
+        add(Rule(id, rule.topic, severity, *title_and_text(described), bad, good))
         return described
 
     return register
@@ -289,7 +288,6 @@ _STRICT_SECTIONS = frozenset(
 
 @rule(
     "refused-comment",
-    "structure",
     stops=True,
     bad={**_ONE, _ZERO: {"_comment": "the usual", "stage": 2}},
     good={**_STAGE_2, "_comment": "the usual"},

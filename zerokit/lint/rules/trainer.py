@@ -17,11 +17,12 @@ from zerokit.lint.optimizer_facts import (
     schedule_name,
     schedule_params,
 )
-from zerokit.lint.rule import Hit, rule
+from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO, is_set_to
 from zerokit.resolving.arguments_to_keys import FILLED
 
+rule = Rules("trainer")
 _MICRO = {MICRO: AUTO}
 LEFT_TO_TRAINER = {MICRO: AUTO, STEPS: AUTO, "gradient_clipping": AUTO, ZERO: {"stage": 2}}
 _ADAMW = {"type": "AdamW", "params": {"lr": AUTO, "weight_decay": AUTO}}
@@ -35,7 +36,6 @@ def for_trainer(subject: Subject) -> bool:
 
 @rule(
     "lost-argument",
-    "trainer",
     severity="warning",
     bad={**_MICRO, STEPS: AUTO, ZERO: {"stage": 2}},
     good=LEFT_TO_TRAINER,
@@ -89,7 +89,6 @@ def _absent(key: str | tuple[str, ...], message: str, severity: Severity | None 
 
 @rule(
     "fixed-value",
-    "trainer",
     severity="info",
     bad={**LEFT_TO_TRAINER, "gradient_clipping": 0.5},
     good=LEFT_TO_TRAINER,
@@ -136,7 +135,6 @@ _SHAPES: Mapping[str, str] = {
 
 @rule(
     "replaced-argument",
-    "trainer",
     severity="warning",
     bad={**LEFT_TO_TRAINER, "optimizer": _ADAMW, "scheduler": {"type": "WarmupLR", "params": _WARMUP}},
     good={**LEFT_TO_TRAINER, "optimizer": _ADAMW},
@@ -174,7 +172,6 @@ def replaced_argument(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "zero-as-switch",
-    "trainer",
     stops=True,
     bad={**_MICRO, ZERO: True},
     good={**_MICRO, ZERO: {"stage": 1}},
@@ -204,7 +201,6 @@ def zero_as_switch(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "bfloat16-section",
-    "trainer",
     bad={**LEFT_TO_TRAINER, "bfloat16": {"enabled": True}},
     good={**LEFT_TO_TRAINER, "bf16": {"enabled": True}},
     given={"target": "trainer"},
@@ -231,7 +227,6 @@ def bfloat16_section(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "overwritten-key",
-    "trainer",
     severity="info",
     bad={**LEFT_TO_TRAINER, "steps_per_print": 100},
     good=LEFT_TO_TRAINER,
@@ -263,7 +258,6 @@ def overwritten_key(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "deepspeed-loader",
-    "trainer",
     severity="warning",
     bad={**LEFT_TO_TRAINER, "dataloader_drop_last": True},
     good=LEFT_TO_TRAINER,

@@ -13,7 +13,7 @@ from zerokit.lint.optimizer_facts import (
     optimizer_name,
     optimizer_type,
 )
-from zerokit.lint.rule import Hit, rule
+from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO, in_force, offloads_optimizer
 from zerokit.releases.versions import (
@@ -27,12 +27,12 @@ from zerokit.releases.versions import (
     refused_at,
 )
 
+rule = Rules("versions")
 _MICRO = {"train_micro_batch_size_per_gpu": 1}
 
 
 @rule(
     "key-of-later-version",
-    "versions",
     bad={**_MICRO, ZERO: {"stage": 2, "compute_grad_norm": True}},
     good={**_MICRO, ZERO: {"stage": 2}},
     given={"deepspeed_version": Version(0, 16, 4)},
@@ -88,7 +88,6 @@ def _is_default(path: KeyPath, value: Any) -> bool:
 
 @rule(
     "optimizer-of-later-version",
-    "versions",
     bad={**_MICRO, "optimizer": {"type": "Muon", "params": {"muon_lr": 0.02, "adam_lr": 3e-4}}},
     good={**_MICRO, "optimizer": {"type": "AdamW", "params": {"lr": 3e-4}}},
     given={"deepspeed_version": Version(0, 16, 4)},
@@ -111,7 +110,6 @@ def optimizer_of_later_version(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "default-of-version",
-    "versions",
     severity="info",
     bad={**_MICRO, ZERO: {"stage": 2}},
     good={**_MICRO, ZERO: {"stage": 2}, "gradient_clipping": 1.0},
@@ -163,7 +161,6 @@ def _shown(value: Any) -> str:
 
 @rule(
     "changed-meaning",
-    "versions",
     severity="info",
     bad={**_MICRO, "fp16": {"enabled": True, "fp16_master_weights_and_grads": True}, ZERO: {"stage": 1}},
     good={**_MICRO, "fp16": {"enabled": False}, ZERO: {"stage": 1}},

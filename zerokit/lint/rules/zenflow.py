@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from zerokit.config.base import AUTO
 from zerokit.config.zenflow import ZenFlow
 from zerokit.findings import Remove, Severity
-from zerokit.lint.rule import Hit, rule
+from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO, offloads_optimizer
 
+rule = Rules("offload")
 _MICRO = {"train_micro_batch_size_per_gpu": 1}
 _ZENFLOW = (ZERO, "zenflow")
 _GOOD = {
@@ -34,7 +35,6 @@ def _section(subject: Subject) -> ZenFlow | None:
 
 @rule(
     "zenflow-offload",
-    "offload",
     stops=True,
     bad={**_MICRO, ZERO: {"stage": 2, "zenflow": {"update_interval": 4}}},
     good=_GOOD,
@@ -67,7 +67,6 @@ def zenflow_offload(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "zenflow-interval",
-    "offload",
     stops=True,
     bad=_zero_with(zenflow={"select_strategy": "step", "select_interval": 2, "update_interval": 4}),
     good=_GOOD,
@@ -99,7 +98,6 @@ def zenflow_interval(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "zenflow-auto-update",
-    "offload",
     bad=_zero_with(zenflow={"select_strategy": "step", "select_interval": 8}),
     good=_GOOD,
     given={"target": "deepspeed"},
@@ -131,7 +129,6 @@ def zenflow_auto_update(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "zenflow-accumulation",
-    "offload",
     severity="warning",
     bad={**_GOOD, "gradient_accumulation_steps": 8},
     good=_GOOD,
@@ -158,7 +155,6 @@ def zenflow_accumulation(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "zenflow-overlap",
-    "offload",
     stops=True,
     bad=_zero_with(
         overlap_comm=False,
@@ -193,7 +189,6 @@ def zenflow_overlap(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "zenflow-optimizer",
-    "offload",
     stops=True,
     bad={**_GOOD, "optimizer": {"type": "Lion", "params": {"lr": 1e-4}}},
     good={**_GOOD, "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}},
@@ -217,7 +212,6 @@ def zenflow_optimizer(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "zenflow-steps-per-epoch",
-    "offload",
     severity="warning",
     bad=_zero_with(
         zenflow={

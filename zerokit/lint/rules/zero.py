@@ -8,10 +8,11 @@ from zerokit.config.base import is_comment
 from zerokit.config.conditions import DEVICE, NOT_READ, SWITCH_OF_OLD
 from zerokit.config.no_effect import Idle
 from zerokit.findings import Remove
-from zerokit.lint.rule import Hit, rule
+from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO, in_force, offloads_optimizer
 
+rule = Rules("zero")
 _HAVE_RULES_OF_THEIR_OWN = frozenset(
     {
         "stage",
@@ -41,7 +42,6 @@ def _idle_keys(subject: Subject) -> dict[str, Idle]:
 
 @rule(
     "no-stage",
-    "zero",
     bad={"train_micro_batch_size_per_gpu": 1, ZERO: {"offload_optimizer": {"device": "cpu"}}},
     good={"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 2, "offload_optimizer": {"device": "cpu"}}},
 )
@@ -68,7 +68,6 @@ def no_stage(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "stage3-key",
-    "zero",
     severity="warning",
     bad={"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 2, "stage3_max_live_parameters": 1e8}},
     good={"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 3, "stage3_max_live_parameters": 1e8}},
@@ -95,7 +94,6 @@ def stage_3_key(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "stage12-key",
-    "zero",
     severity="warning",
     bad={"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 3, "round_robin_gradients": True}},
     good={"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 3}},
@@ -120,7 +118,6 @@ def stage_12_key(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "stage0-keys",
-    "zero",
     severity="warning",
     bad={"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 0, "reduce_bucket_size": 2e8}},
     good={"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 0}},
@@ -145,7 +142,6 @@ def stage_0_keys(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "dead-key",
-    "zero",
     severity="warning",
     bad={"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 2, "allgather_partitions": False}},
     good={"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 2}},
@@ -178,7 +174,6 @@ def dead_key(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "idle-key",
-    "zero",
     severity="warning",
     bad={"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 0}, "zero_allow_untested_optimizer": True},
     good={"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 0}},
@@ -203,7 +198,6 @@ def idle_key(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "contiguous-gradients-offload",
-    "zero",
     severity="warning",
     bad={
         "train_micro_batch_size_per_gpu": 1,
@@ -231,7 +225,6 @@ def contiguous_gradients_offload(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "unused-parameters-check",
-    "zero",
     severity="warning",
     bad={"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 2, "ignore_unused_parameters": False}},
     good={
@@ -257,7 +250,6 @@ def unused_parameters_check(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "round-robin-gradients",
-    "zero",
     severity="info",
     bad={"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 2, "round_robin_gradients": True}},
     good={

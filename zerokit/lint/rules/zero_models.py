@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from zerokit.lint.examples import Given, llama_8b, mixture_of_experts, quantised
-from zerokit.lint.rule import Hit, rule
+from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO
 from zerokit.resolving.arguments_to_keys import SIZE_RULES
 
+rule = Rules("zero")
 _STAGE_3 = {"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 3}}
 
 _LEAVES = frozenset({"mixtral", "qwen2_moe", "qwen3_moe"})
@@ -18,7 +19,6 @@ _LEAVES = frozenset({"mixtral", "qwen2_moe", "qwen3_moe"})
 
 @rule(
     "moe-leaf-module",
-    "zero",
     severity="info",
     bad=_STAGE_3,
     good={
@@ -53,7 +53,6 @@ def moe_leaf_module(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "quantised-stage3",
-    "zero",
     severity="warning",
     bad=_STAGE_3,
     good={"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 2}},
@@ -80,7 +79,6 @@ def quantised_stage_3(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "nothing-divided",
-    "zero",
     severity="warning",
     bad={
         "train_micro_batch_size_per_gpu": 1,

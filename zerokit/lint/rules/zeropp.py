@@ -7,11 +7,12 @@ from typing import Any
 
 from zerokit.findings import Remove
 from zerokit.lint.examples import Given, recipe
-from zerokit.lint.rule import Hit, rule
+from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO, in_force
 from zerokit.units import quantity
 
+rule = Rules("parallelism")
 _HPZ = (ZERO, "zero_hpz_partition_size")
 _QGZ = (ZERO, "zero_quantized_gradients")
 _QNW = (ZERO, "zero_quantized_nontrainable_weights")
@@ -23,7 +24,6 @@ def _stage_3(**keys: Any) -> dict[str, Any]:
 
 @rule(
     "hpz-divides",
-    "parallelism",
     stops=True,
     bad=_stage_3(zero_hpz_partition_size=3),
     good=_stage_3(zero_hpz_partition_size=8),
@@ -53,7 +53,6 @@ def hpz_divides(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "hpz-node",
-    "parallelism",
     severity="warning",
     bad=_stage_3(zero_hpz_partition_size=16),
     good=_stage_3(zero_hpz_partition_size=8),
@@ -92,7 +91,6 @@ def hpz_node(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "quantized-gradients-scatter",
-    "parallelism",
     stops=True,
     bad=_stage_3(zero_quantized_gradients=True, reduce_scatter=False),
     good=_stage_3(zero_quantized_gradients=True),
@@ -120,7 +118,6 @@ def quantized_gradients_scatter(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "quantized-gradients-node",
-    "parallelism",
     severity="warning",
     bad=_stage_3(zero_quantized_gradients=True),
     good=_stage_3(),
@@ -150,7 +147,6 @@ def quantized_gradients_node(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "quantized-frozen-weights",
-    "parallelism",
     severity="warning",
     bad=_stage_3(zero_quantized_nontrainable_weights=True),
     good=_stage_3(),
