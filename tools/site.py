@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from zerokit.lint.defects import KNOWN_DEFECTS
-from zerokit.lint.rule_pages import index, page
+from zerokit.lint.rule import Rule
+from zerokit.lint.rule_pages import TOPICS, in_code, page
 from zerokit.lint.run import all_rules
+from zerokit.units import quantity
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -57,6 +59,42 @@ def generated_pages() -> dict[str, str]:
     for name, (title, modules) in API.items():
         found[f"api/{name}.md"] = "\n\n".join([f"# {title}", *(f"::: {module}" for module in modules)]) + "\n"
     return found
+
+
+def index(*, with_pages: bool) -> str:
+    """All rules by topic, in Markdown.
+
+    Args:
+        with_pages: whether each name leads to the rule's page, ``rules/ID.md``; else it is a place of its own
+            to link to, ``#ID``.
+    """
+    rules = list(all_rules().values())
+    parts = [
+        "# Rules of `zerokit check`",
+        f"{quantity(len(rules), 'rule')}. An error: DeepSpeed, or the Trainer or accelerate if they are the "
+        "target, refuses the config, crashes later, or does something else than the file plainly says. A "
+        "warning: the setting has no effect, or is probably not meant. Info: it could be better.",
+        "`zerokit explain RULE` says why, from which source, and shows what the rule finds and how that is "
+        "mended.",
+        "A file switches a rule off for itself by a key at its top that DeepSpeed ignores:",
+        '```json\n"_zerokit": {"disable": ["RULE", {"rule": "RULE", "path": "zero_optimization.stage", '
+        '"reason": "..."}]}\n```',
+    ]
+    for topic, title in TOPICS.items():
+        of_topic = [rule for rule in rules if rule.topic == topic]
+        if of_topic:
+            parts += [f"## {title}", _table(of_topic, with_pages=with_pages)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(rules: list[Rule], *, with_pages: bool) -> str:
+    rows = ["| rule | severity | what it finds | needs |", "|---|---|---|---|"]
+    for rule in rules:
+        needs = ", ".join(map(in_code, rule.needs))
+        title = rule.title.replace("|", "\\|")
+        name = f"[{rule.id}](rules/{rule.id}.md)" if with_pages else f'<a id="{rule.id}"></a>{rule.id}'
+        rows.append(f"| {name} | {rule.severity} | {title} | {needs} |")
+    return "\n".join(rows)
 
 
 def on_files(files: Any, config: Any) -> Any:

@@ -3,8 +3,9 @@ from pathlib import Path
 
 import pytest
 
+from tools.site import index
 from zerokit.lint.rule import NEEDS, Rule
-from zerokit.lint.rule_pages import check_example, index, page
+from zerokit.lint.rule_pages import check_example, page
 from zerokit.lint.run import SAID, all_rules
 from zerokit.resolving.run import Run
 

@@ -1,8 +1,4 @@
-"""The documentation of the rules: a page each, and an index of all.
-
-The pages are made when the site is built (`tools/site.py`) and when ``zerokit explain`` is asked for one; the
-index is ``docs/rules.md``, which ``python -m tools.site`` writes and a test compares.
-"""
+"""The page of a rule: made when ``zerokit explain`` is asked for it, and when the site is built."""
 
 from __future__ import annotations
 
@@ -15,11 +11,11 @@ from zerokit.errors import DocumentError
 from zerokit.findings import Finding
 from zerokit.lint.accelerate_file import check_accelerate_yaml
 from zerokit.lint.rule import Rule
-from zerokit.lint.run import Report, all_rules, check_document
+from zerokit.lint.run import Report, check_document
 from zerokit.resolving.run import Run
-from zerokit.units import format_bytes, quantity
+from zerokit.units import format_bytes
 
-_TOPICS = {
+TOPICS = {
     "structure": "The file and its keys",
     "auto": 'The word "auto"',
     "batch": "Batch sizes",
@@ -81,15 +77,16 @@ def _facts(rule: Rule, found: list[Finding]) -> str:
     others = sorted({finding.severity for finding in found} - {rule.severity})
     if others:
         facts[0] += f" (here: {', '.join(others)})"
-    facts.append(f"topic: {_TOPICS[rule.topic].lower() if rule.topic != 'auto' else _TOPICS['auto']}")
+    facts.append(f"topic: {TOPICS[rule.topic].lower() if rule.topic != 'auto' else TOPICS['auto']}")
     if rule.needs:
-        facts.append(f"needs {' and '.join(map(_in_code, rule.needs))}")
+        facts.append(f"needs {' and '.join(map(in_code, rule.needs))}")
     if any(finding.fix for finding in found):
         facts.append("`--fix` mends it where there is one right answer")
     return "; ".join(facts) + "."
 
 
-def _in_code(need: str) -> str:
+def in_code(need: str) -> str:
+    """The option that tells a rule what it needs."""
     return f"`--{need.replace('_', '-')}`"
 
 
@@ -128,39 +125,3 @@ def _example_text(rule: Rule, example: Mapping[str, Any] | str) -> str:
         text: str = yaml.safe_dump(dict(example), sort_keys=False)
         return text
     return json.dumps(example, indent=2, ensure_ascii=False) + "\n"
-
-
-def index(*, with_pages: bool) -> str:
-    """All rules by topic, in Markdown.
-
-    Args:
-        with_pages: whether each name leads to the rule's page, ``rules/ID.md``; else it is a place of its own
-            to link to, ``#ID``.
-    """
-    rules = list(all_rules().values())
-    parts = [
-        "# Rules of `zerokit check`",
-        f"{quantity(len(rules), 'rule')}. An error: DeepSpeed, or the Trainer or accelerate if they are the "
-        "target, refuses the config, crashes later, or does something else than the file plainly says. A "
-        "warning: the setting has no effect, or is probably not meant. Info: it could be better.",
-        "`zerokit explain RULE` says why, from which source, and shows what the rule finds and how that is "
-        "mended.",
-        "A file switches a rule off for itself by a key at its top that DeepSpeed ignores:",
-        '```json\n"_zerokit": {"disable": ["RULE", {"rule": "RULE", "path": "zero_optimization.stage", '
-        '"reason": "..."}]}\n```',
-    ]
-    for topic, title in _TOPICS.items():
-        of_topic = [rule for rule in rules if rule.topic == topic]
-        if of_topic:
-            parts += [f"## {title}", _table(of_topic, with_pages=with_pages)]
-    return "\n\n".join(parts) + "\n"
-
-
-def _table(rules: list[Rule], *, with_pages: bool) -> str:
-    rows = ["| rule | severity | what it finds | needs |", "|---|---|---|---|"]
-    for rule in rules:
-        needs = ", ".join(map(_in_code, rule.needs))
-        title = rule.title.replace("|", "\\|")
-        name = f"[{rule.id}](rules/{rule.id}.md)" if with_pages else f'<a id="{rule.id}"></a>{rule.id}'
-        rows.append(f"| {name} | {rule.severity} | {title} | {needs} |")
-    return "\n".join(rows)
