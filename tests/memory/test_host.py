@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from tests.memory.runs import run, shape
 from zerokit.memory import Estimate, estimate
-from zerokit.memory.host import aligned, power_of_two
+from zerokit.memory.host import aligned
+from zerokit.memory.pinned_memory import power_of_two
 
 
 @given(st.integers(1, 2**60))

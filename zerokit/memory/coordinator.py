@@ -28,21 +28,17 @@ GATHERED = TermKind(
     source=f"{COORDINATOR} fetch_sub_module, release_sub_module",
     certainty="modelled",
 )
-KEPT_BY_AUTOGRAD = TermKind(
-    "gathered parameters that autograd keeps",
-    "buffers",
-    unit="e",
+KEPT_BY_AUTOGRAD = replace(
+    GATHERED,
+    name="gathered parameters that autograd keeps",
     count="Σ sizes of experts and other weights outside torch.nn.Linear",
     source="autograd; deepspeed/runtime/zero/linear.py LinearFunctionForZeroStage3 saves others from it",
-    certainty="modelled",
 )
-GATHER_BUFFERS = TermKind(
-    "buffers of parameters being gathered",
-    "buffers",
-    unit="e",
+GATHER_BUFFERS = replace(
+    GATHERED,
+    name="buffers of parameters being gathered",
     count="Σ sizes in flight",
     source=f"{PARTITION} all_gather_coalesced",
-    certainty="modelled",
 )
 COPIES_TO_GPU = replace(GATHER_BUFFERS, name="shards copied to the GPU", count="Σ⌈size/N⌉ in flight")
 

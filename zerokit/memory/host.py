@@ -1,19 +1,14 @@
-"""The host's side of one rank: what is built there, and what offload keeps there.
-
-torch's allocator of pinned memory rounds to powers of two and keeps what is freed for the next request of
-that size; buffers that DeepSpeed locks by itself for NVMe are exact
-(csrc/aio/py_lib/deepspeed_pin_tensor.cpp).
-"""
+"""The host's side of one rank: what is built there, and what offload keeps there."""
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, replace
 
 from zerokit.memory import stage, stage_3
 from zerokit.memory.coordinator import PARTITION
 from zerokit.memory.layout import Layout, Parameter
 from zerokit.memory.model_states import ceil_div
+from zerokit.memory.pinned_memory import STAGING, PinnedMemory
 from zerokit.memory.settings import Settings
 from zerokit.memory.stage_1_2 import STAGE_1_2, slices_of
 from zerokit.memory.stage_3 import STAGE_3, shard, sub_groups
@@ -33,14 +28,11 @@ MODEL_COPY = TermKind(
     certainty="modelled",
     device="pageable",
 )
-UNTIED = TermKind(
-    "output matrix before it is tied",
-    "parameters",
-    unit="e",
+UNTIED = replace(
+    MODEL_COPY,
+    name="output matrix before it is tied",
     count="V·h",
     source="transformers modeling_utils.py tie_weights",
-    certainty="modelled",
-    device="pageable",
 )
 MASTER = replace(stage.MASTER, count="Φₜ/N", source=f"{STAGE_1_2} __init__", device="pageable")
 MASTER_3 = replace(stage_3.MASTER, device="pageable")
@@ -65,23 +57,13 @@ FP32_GRADIENTS = TermKind(
 FP32_GRADIENTS_3 = replace(FP32_GRADIENTS, count="Σ⌈size/N⌉", source=f"{STAGE_3} initialize_optimizer_states")
 ZEROS = replace(FP32_GRADIENTS_3, name="gradients of zeros", count="largest sub-group")
 GRADIENT_SHARDS = replace(stage_3.GRADIENTS, name="gradient shards", device="pageable")
-ONE_GRADIENT = TermKind(
-    "buffer for one gradient",
-    "buffers",
-    unit="e",
-    count="largest parameter",
-    source=f"{STAGE_1_2} __init__",
-    certainty="exact",
-    device="pageable",
-)
-ACCUMULATED = TermKind(
-    "accumulated gradients",
-    "gradients",
+ONE_GRADIENT = replace(BIT16, name="buffer for one gradient", count="largest parameter")
+ACCUMULATED = replace(
+    FP32_GRADIENTS,
+    name="accumulated gradients",
     unit="e",
     count="Σ sizes that touch the partition",
     source=f"{STAGE_1_2} async_accumulate_grad_in_cpu_via_gpu",
-    certainty="exact",
-    device="pageable",
 )
 PARAMETER_SHARDS = TermKind(
     "parameter shards",
@@ -96,22 +78,6 @@ SINGLE_SHARDS = replace(
     PARAMETER_SHARDS, name="shards of single parameters", source=f"{PARTITION} Init._partition_param"
 )
 OVERFLOW = replace(stage_3.OVERFLOW, device="pageable")
-CACHED = TermKind(
-    "pinned memory that torch keeps",
-    "buffers",
-    count="what was pinned and freed",
-    source="torch CachingHostAllocator",
-    certainty="modelled",
-    device="pinned",
-)
-STAGING = TermKind(
-    "copies in the making",
-    "buffers",
-    count="what is copied before it is pinned or moved",
-    source=f"{STAGE_1_2} __init__; {STAGE_3} __init__",
-    certainty="modelled",
-    device="pageable",
-)
 SWAP_BUFFERS = TermKind(
     "buffers for optimizer states on NVMe",
     "buffers",
@@ -121,46 +87,36 @@ SWAP_BUFFERS = TermKind(
     certainty="exact",
     device="pinned",
 )
-PARAMETER_BUFFERS = TermKind(
-    "buffers for parameters on NVMe",
-    "buffers",
-    unit="1 KiB",
-    count="buffer_count·⌈e·buffer_size⌉",
-    source=_SWAPPER,
-    certainty="exact",
-    device="pinned",
+PARAMETER_BUFFERS = replace(
+    SWAP_BUFFERS, name="buffers for parameters on NVMe", count="buffer_count·⌈e·buffer_size⌉", source=_SWAPPER
 )
-WRITE_BUFFER = TermKind(
-    "buffer for writing parameters to NVMe",
-    "buffers",
-    unit="1 KiB",
+WRITE_BUFFER = replace(
+    SWAP_BUFFERS,
+    name="buffer for writing parameters to NVMe",
     count="Σ⌈e·whole sizes⌉ of the largest sub-group",
     source=f"{_SWAPPER} reserve_partitioned_swap_space",
-    certainty="exact",
-    device="pinned",
 )
 PARAMETER_FILES = replace(
     PARAMETER_SHARDS,
     name="parameters",
     unit="1 KiB",
-    count="Σ⌈e·size/N⌉ of shards from 1 MiB",
+    count="Σ⌈e·size/N⌉ of large shards",
     source=_SWAPPER,
     device="nvme",
 )
-STATE_FILES = TermKind(
-    "optimizer states",
-    "optimizer_states",
+STATE_FILES = replace(
+    MASTER_3,
+    name="optimizer states",
     unit="1 KiB",
     count="Σ⌈(m + k)·sub-group⌉",
     source=_FILES,
-    certainty="exact",
     device="nvme",
 )
 GRADIENT_FILES = replace(
     GRADIENT_SHARDS,
     name="gradients",
     unit="m",
-    count="Σ⌈size/N⌉ of shards from 1 MiB",
+    count="Σ⌈size/N⌉ of large shards",
     source=_FILES,
     device="nvme",
 )
@@ -178,11 +134,6 @@ class HostReplay:
     steady: Held
     fullest: dict[Phase, Held]
     nvme: Held
-
-
-def power_of_two(number: int) -> int:
-    """The least power of two that is no less."""
-    return 1 << max(0, number - 1).bit_length()
 
 
 def aligned(elements: int, size: int) -> int:
@@ -233,45 +184,13 @@ class _Host:
         self.timeline = Timeline()
         self.files = Timeline()
         self._layout, self._settings, self._rank = layout, settings, rank
-        self._cache: Counter[int] = Counter()
-        self._pinned: dict[TermKind, TermKind] = {}
+        self._memory = PinnedMemory(self.timeline)
         divided = "Σ⌈size/N⌉" if settings.stage == 3 else "Φₜ/N"
         self._moments = replace(settings.optimizer.moments(divided), device="pageable")
         self._temporary = replace(settings.optimizer.temporary(divided), unit="2·m", device="pageable")
         self.early_states = replace(
             self._moments, name="states of the script's own optimizer", unit="e", count="Φₜ"
         )
-
-    def _in_blocks(self, kind: TermKind) -> TermKind:
-        """Of that kind in pinned memory, where each tensor is a block."""
-        if kind not in self._pinned:
-            count = f"{kind.count}, in blocks of a power of two"
-            self._pinned[kind] = replace(kind, count=count, device="pinned")
-        return self._pinned[kind]
-
-    def pin(self, kind: TermKind, unit: int, count: int) -> None:
-        """Pinned by torch; the tensor that is pinned is there as well until then."""
-        self.timeline.hold(STAGING, unit, count)
-        size = power_of_two(unit * count)
-        if self._cache[size]:
-            self._cache[size] -= 1
-            self.timeline.free(CACHED, size, 1)
-        self.timeline.hold(self._in_blocks(kind), size, 1)
-        self.timeline.free(STAGING, unit, count)
-
-    def unpin(self, kind: TermKind, unit: int, count: int) -> None:
-        """Freed, and kept by torch."""
-        size = power_of_two(unit * count)
-        self.timeline.free(self._in_blocks(kind), size, 1)
-        self._cache[size] += 1
-        self.timeline.hold(CACHED, size, 1)
-
-    def keep(self, kind: TermKind, unit: int, count: int, *, pinned: bool) -> None:
-        """In pinned memory if `pinned`."""
-        if pinned:
-            self.pin(kind, unit, count)
-        else:
-            self.timeline.hold(kind, unit, count)
 
     def flat_partition(self) -> None:
         """Stages 1 and 2: `DeepSpeedZeroOptimizer.__init__`, stage_1_and_2.py."""
@@ -282,17 +201,17 @@ class _Host:
             slices.partition,
             settings.pin_optimizer,
         )
-        self.keep(MASTER, master, part, pinned=pinned)
-        self.keep(BIT16, e, part, pinned=pinned)
+        self._memory.keep(MASTER, master, part, pinned=pinned)
+        self._memory.keep(BIT16, e, part, pinned=pinned)
         self.timeline.hold(STAGING, e, part if pinned else 0)  # a local name holds on to it
-        self.keep(ONE_GRADIENT, e, max(one.elements for one in self._layout.trainable), pinned=pinned)
-        self.keep(FP32_GRADIENTS, master, part, pinned=pinned)
+        self._memory.keep(ONE_GRADIENT, e, max(one.elements for one in self._layout.trainable), pinned=pinned)
+        self._memory.keep(FP32_GRADIENTS, master, part, pinned=pinned)
         self.timeline.free_all(STAGING)
         if settings.stage == 2 and settings.accumulation_steps > 1 and settings.accumulation_bytes == e:
             # In the first micro-batch, before the optimizer has any states.
             for one in reversed(self._layout.trainable):
                 if self._rank in slices.ranks(one):
-                    self.keep(ACCUMULATED, e, one.elements, pinned=pinned)
+                    self._memory.keep(ACCUMULATED, e, one.elements, pinned=pinned)
         self.timeline.enter("step")
         self._hold_moments(part)
 
@@ -311,8 +230,8 @@ class _Host:
         single = self._single_shards() if settings.offload_param != "none" else []
         e, number = settings.parameter_bytes, ceil_div(untied, world)
         if settings.offload_param == "cpu" and settings.pin_param and number:
-            self.pin(SINGLE_SHARDS, e, number)
-            self.unpin(SINGLE_SHARDS, e, number)
+            self._memory.pin(SINGLE_SHARDS, e, number)
+            self._memory.unpin(SINGLE_SHARDS, e, number)
         elif settings.offload_param == "nvme" and e * number >= _SWAPPABLE:
             self.files.hold(PARAMETER_FILES, _ALIGNED, aligned(number, e))  # its file stays
         in_flat = self._flat_parameters(total, single)
@@ -321,7 +240,9 @@ class _Host:
                 largest = aligned(max(map(sum, groups)), settings.master_bytes)
                 self.timeline.hold(SWAP_BUFFERS, _ALIGNED, settings.optimizer_buffers * largest)
             self._masters(groups, in_flat)
-            self.keep(GRADIENT_SHARDS, settings.accumulation_bytes, total, pinned=settings.pin_optimizer)
+            self._memory.keep(
+                GRADIENT_SHARDS, settings.accumulation_bytes, total, pinned=settings.pin_optimizer
+            )
             self.timeline.enter("step")
             for group in groups:
                 self._hold_moments(sum(group))
@@ -347,7 +268,7 @@ class _Host:
             if settings.offload_param == "nvme" and e * number >= _SWAPPABLE:
                 self.files.hold(PARAMETER_FILES, _ALIGNED, aligned(number, e))
             else:
-                self.keep(SINGLE_SHARDS, e, number, pinned=settings.pin_param)
+                self._memory.keep(SINGLE_SHARDS, e, number, pinned=settings.pin_param)
                 kept.append(one)
         return kept
 
@@ -362,14 +283,14 @@ class _Host:
             self.timeline.spike(STAGING, e, total)  # defragment, runtime/zero/utils.py
             return True
         flat = min(total, settings.max_in_cpu) if settings.offload_param == "nvme" else total
-        self.pin(PARAMETER_SHARDS, e, flat)
+        self._memory.pin(PARAMETER_SHARDS, e, flat)
         groups = sub_groups(self._layout, settings)
         fits = flat == total or sum(groups[0]) <= flat
         if flat == total:
             for one in single:
                 if one.trainable:
                     if settings.pin_param:
-                        self.unpin(SINGLE_SHARDS, e, shard(one, world))
+                        self._memory.unpin(SINGLE_SHARDS, e, shard(one, world))
                     else:
                         self.timeline.free(SINGLE_SHARDS, e, shard(one, world))
             return True
@@ -404,7 +325,7 @@ class _Host:
         self.timeline.hold(ZEROS, master, max(map(sum, groups)))
         for group in groups:
             if not self._swaps(group):
-                self.keep(FP32_GRADIENTS_3, master, sum(group), pinned=settings.pin_optimizer)
+                self._memory.keep(FP32_GRADIENTS_3, master, sum(group), pinned=settings.pin_optimizer)
         self.timeline.free_all(ZEROS)
 
     def _swaps(self, group: list[int]) -> bool:

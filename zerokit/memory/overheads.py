@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from zerokit.hardware.outside_allocator import (
     CUDA_CONTEXT,
     NCCL_CONNECTION,
@@ -27,21 +29,17 @@ FRAGMENTATION = TermKind(
     certainty="guess",
     versions="any",
 )
-CONTEXT = TermKind(
-    "CUDA context",
-    "other",
+CONTEXT = replace(
+    FRAGMENTATION,
+    name="CUDA context",
     count="by card and driver",
     source="measured (ml-engineering, training/performance)",
-    certainty="guess",
-    versions="any",
 )
-NCCL = TermKind(
-    "communication (NCCL)",
-    "other",
+NCCL = replace(
+    CONTEXT,
+    name="communication (NCCL)",
     count="by GPUs and network",
     source="NCCL src/init.cc, and measured (ml-engineering)",
-    certainty="guess",
-    versions="any",
 )
 
 

@@ -22,14 +22,7 @@ PARAMETERS = replace(stage.PARAMETERS, source=f"{STAGE_1_2} __init__")
 CLONES = replace(stage.CLONES, count="Φₜ/N", source=f"{STAGE_1_2} __init__")
 MASTER = replace(stage.MASTER, count="Φₜ/N", source=f"{STAGE_1_2} __init__")
 STEP_GRADIENTS = replace(stage.STEP_GRADIENTS, count="Φₜ/N", source=f"{STAGE_1_2} step")
-FLAT_GRADIENTS = TermKind(
-    "flat gradients before they are cast",
-    "gradients",
-    unit="e",
-    count="Φₜ/N",
-    source=f"{STAGE_1_2} step",
-    certainty="exact",
-)
+FLAT_GRADIENTS = replace(STEP_GRADIENTS, name="flat gradients before they are cast", unit="e")
 REDUCE_BUCKET = TermKind(
     "reduce bucket", "buffers", unit="e", count="B", source=f"{STAGE_1_2} setup_buckets", certainty="exact"
 )
@@ -49,21 +42,12 @@ NORM = TermKind(
     source=f"{STAGE_1_2} get_grad_norm_direct",
     certainty="exact",
 )
-OFFLOAD_BUFFER = TermKind(
-    "buffer for offloaded gradients",
-    "buffers",
-    unit="e",
-    count="largest parameter",
-    source=f"{STAGE_1_2} __init__",
-    certainty="exact",
-)
-FLAT = TermKind(
-    "flat copy of the parameters",
-    "buffers",
-    unit="e",
+OFFLOAD_BUFFER = replace(CLONES, name="buffer for offloaded gradients", count="largest parameter")
+FLAT = replace(
+    CLONES,
+    name="flat copy of the parameters",
     count="Φₜ",
     source=f"{STAGE_1_2} flatten_dense_tensors_aligned",
-    certainty="exact",
 )
 FIRST_STATES = TermKind(
     "states of the optimizer before it is divided",
@@ -73,13 +57,11 @@ FIRST_STATES = TermKind(
     source=f"{stage.ENGINE} basic_optimizer, which is kept after {STAGE_1_2} has made another",
     certainty="exact",
 )
-COMPACT = TermKind(
-    "fp32 gradient partition",
-    "gradients",
+COMPACT = replace(
+    STEP_GRADIENTS,
+    name="fp32 gradient partition",
     unit="g",
-    count="Φₜ/N",
     source=f"{STAGE_1_2} _build_compact_grad_partition_buffer",
-    certainty="exact",
 )
 
 

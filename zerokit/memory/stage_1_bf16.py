@@ -30,13 +30,11 @@ WHOLE_GRADIENTS = TermKind(
     source=f"{_BF16} _setup_for_real_optimizer",
     certainty="exact",
 )
-CAST = TermKind(
-    "fp32 copy of a gradient",
-    "gradients",
-    unit="g",
+CAST = replace(
+    WHOLE_GRADIENTS,
+    name="fp32 copy of a gradient",
     count="largest parameter",
     source=f"{_BF16} _update_hp_grad",
-    certainty="exact",
 )
 
 
