@@ -1,4 +1,4 @@
-"""The runs under which rules show their examples. Nothing is built before a test or a page asks for it."""
+"""The configs and runs of the rules' examples. No run is built before a test or a page asks for it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from zerokit.models import ModelShape
     from zerokit.recipe import Recipe
+
+ONE_SAMPLE: Mapping[str, Any] = {"train_micro_batch_size_per_gpu": 1}
+"""The least of a config that DeepSpeed takes."""
+
+
+def zero(stage: int | str, /, **keys: Any) -> dict[str, Any]:
+    """The least of a config with ZeRO: the stage, and other keys of `zero_optimization`."""
+    return {**ONE_SAMPLE, "zero_optimization": {"stage": stage, **keys}}
 
 
 class Given(Mapping[str, Any]):

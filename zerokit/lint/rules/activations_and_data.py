@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from zerokit.config.base import is_comment
+from zerokit.lint.examples import zero
 from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import ZERO, in_force
+from zerokit.lint.values_in_force import in_force
 
 rule = Rules("parallelism")
-_STAGE_2 = {"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 2}}
 _ACTIVATIONS = ("activation_checkpointing",)
 _DATA = ("data_efficiency",)
 _SAMPLING = (*_DATA, "data_sampling")
@@ -22,9 +22,9 @@ _RANDOM_LTD = (*_DATA, "data_routing", "random_ltd")
 @rule(
     "contiguous-checkpoints",
     severity="warning",
-    bad={**_STAGE_2, "activation_checkpointing": {"contiguous_memory_optimization": True}},
+    bad={**zero(2), "activation_checkpointing": {"contiguous_memory_optimization": True}},
     good={
-        **_STAGE_2,
+        **zero(2),
         "activation_checkpointing": {
             "partition_activations": True,
             "contiguous_memory_optimization": True,
@@ -60,8 +60,8 @@ def contiguous_checkpoints(subject: Subject) -> Iterator[Hit]:
 @rule(
     "activation-checkpointing",
     severity="warning",
-    bad={**_STAGE_2, "activation_checkpointing": {"partition_activations": True}},
-    good=_STAGE_2,
+    bad={**zero(2), "activation_checkpointing": {"partition_activations": True}},
+    good=zero(2),
     given={"target": "trainer"},
 )
 def activation_checkpointing(subject: Subject) -> Iterator[Hit]:
@@ -90,14 +90,14 @@ def activation_checkpointing(subject: Subject) -> Iterator[Hit]:
 @rule(
     "data-efficiency-switch",
     bad={
-        **_STAGE_2,
+        **zero(2),
         "data_efficiency": {
             "enabled": False,
             "data_sampling": {"dynamic_batching": {"enabled": True, "max_tokens": 4096}},
         },
     },
     good={
-        **_STAGE_2,
+        **zero(2),
         "data_efficiency": {
             "enabled": True,
             "data_sampling": {"enabled": True, "dynamic_batching": {"enabled": True, "max_tokens": 4096}},
@@ -131,10 +131,10 @@ def data_efficiency_switch(subject: Subject) -> Iterator[Hit]:
     "data-efficiency-unused",
     severity="warning",
     bad={
-        **_STAGE_2,
+        **zero(2),
         "data_efficiency": {"data_sampling": {"dynamic_batching": {"enabled": True, "max_tokens": 4096}}},
     },
-    good=_STAGE_2,
+    good=zero(2),
     given={"target": "trainer"},
 )
 def data_efficiency_unused(subject: Subject) -> Iterator[Hit]:

@@ -10,7 +10,7 @@ from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
 from zerokit.config.key_index import canonical, section_at
 from zerokit.documents import KeyPath, dotted
 from zerokit.findings import Edit, Move, Remove, SetValue
-from zerokit.lint.examples import Given, model_with_text_config
+from zerokit.lint.examples import ONE_SAMPLE, Given, model_with_text_config, zero
 from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO
@@ -18,13 +18,12 @@ from zerokit.resolving.arguments_to_keys import FILLED, FILLED_BY, SIZE_RULES
 from zerokit.resolving.auto import FREE_TEXT, TARGETS, autos
 
 rule = Rules("auto")
-_ONE = {MICRO: 1}
 
 
 @rule(
     "unfilled-auto",
-    bad={**_ONE, "bf16": {"enabled": AUTO}, ZERO: {"stage": AUTO}},
-    good={**_ONE, "bf16": {"enabled": True}, ZERO: {"stage": 2}},
+    bad={**ONE_SAMPLE, "bf16": {"enabled": AUTO}, ZERO: {"stage": AUTO}},
+    good={**ONE_SAMPLE, "bf16": {"enabled": True}, ZERO: {"stage": 2}},
     given={"target": "deepspeed"},
 )
 def unfilled_auto(subject: Subject) -> Iterator[Hit]:
@@ -157,8 +156,8 @@ def _fills(path: KeyPath, subject: Subject) -> bool:
 @rule(
     "auto-left-to-accelerate",
     stops=True,
-    bad={**_ONE, ZERO: {"stage": 2, "stage3_param_persistence_threshold": AUTO}},
-    good={**_ONE, ZERO: {"stage": 2}},
+    bad=zero(2, stage3_param_persistence_threshold=AUTO),
+    good=zero(2),
     given=Given(target="trainer", model=model_with_text_config),
     needs=("model",),
 )
@@ -190,8 +189,8 @@ def auto_left_to_accelerate(subject: Subject) -> Iterator[Hit]:
 @rule(
     "auto-without-argument",
     severity="warning",
-    bad={**_ONE, ZERO: {"stage": AUTO}},
-    good={**_ONE, ZERO: {"stage": 3}},
+    bad=zero(AUTO),
+    good=zero(3),
     given={"target": "trainer"},
 )
 def auto_without_argument(subject: Subject) -> Iterator[Hit]:

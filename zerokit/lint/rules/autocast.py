@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from zerokit.findings import Remove
+from zerokit.lint.examples import zero
 from zerokit.lint.number_formats import format_at, switch
 from zerokit.lint.optimizer_facts import default_clipping
 from zerokit.lint.rule import Hit, Rules
@@ -12,7 +13,6 @@ from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO, in_force
 
 rule = Rules("precision")
-_STAGE_1 = {"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 1}}
 _AUTOCAST = "torch_autocast"
 _IN_BF16 = {_AUTOCAST: {"enabled": True, "dtype": "bfloat16"}}
 _IN_FP16 = {_AUTOCAST: {"enabled": True, "dtype": "float16"}}
@@ -25,8 +25,8 @@ def _is_on(subject: Subject) -> bool:
 @rule(
     "autocast-dtype",
     severity="warning",
-    bad={**_STAGE_1, _AUTOCAST: {"enabled": True}},
-    good={**_STAGE_1, **_IN_BF16},
+    bad={**zero(1), _AUTOCAST: {"enabled": True}},
+    good={**zero(1), **_IN_BF16},
 )
 def autocast_dtype(subject: Subject) -> Iterator[Hit]:
     """Autocast without a format
@@ -50,8 +50,8 @@ def autocast_dtype(subject: Subject) -> Iterator[Hit]:
     "autocast-and-precision",
     stops=True,
     severity="warning",
-    bad={**_STAGE_1, "bf16": {"enabled": True}, **_IN_BF16},
-    good={**_STAGE_1, "bf16": {"enabled": False}, **_IN_BF16},
+    bad={**zero(1), "bf16": {"enabled": True}, **_IN_BF16},
+    good={**zero(1), "bf16": {"enabled": False}, **_IN_BF16},
 )
 def autocast_and_precision(subject: Subject) -> Iterator[Hit]:
     """Autocast on top of a model in 16 bits
@@ -87,8 +87,8 @@ def autocast_and_precision(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "autocast-clipping",
-    bad={**_STAGE_1, **_IN_FP16, "gradient_clipping": 1.0},
-    good={**_STAGE_1, **_IN_FP16, "gradient_clipping": 0.0},
+    bad={**zero(1), **_IN_FP16, "gradient_clipping": 1.0},
+    good={**zero(1), **_IN_FP16, "gradient_clipping": 0.0},
 )
 def autocast_clipping(subject: Subject) -> Iterator[Hit]:
     """Gradients clipped while they are still scaled
@@ -144,8 +144,8 @@ def autocast_quantized_weights(subject: Subject) -> Iterator[Hit]:
 @rule(
     "autocast-in-fp32",
     severity="warning",
-    bad={**_STAGE_1, _AUTOCAST: {"enabled": True, "dtype": "float32"}},
-    good={**_STAGE_1, **_IN_BF16},
+    bad={**zero(1), _AUTOCAST: {"enabled": True, "dtype": "float32"}},
+    good={**zero(1), **_IN_BF16},
 )
 def autocast_in_fp32(subject: Subject) -> Iterator[Hit]:
     """Autocast to fp32

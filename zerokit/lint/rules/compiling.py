@@ -6,16 +6,17 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from zerokit.config.compile import Compile
+from zerokit.lint.examples import zero
 from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import ZERO, autotp_size, offloads_optimizer
+from zerokit.lint.values_in_force import autotp_size, offloads_optimizer
 
 rule = Rules("parallelism")
 _SECTION = ("compile",)
 
 
 def _with(stage: int, **keys: Any) -> dict[str, Any]:
-    return {"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": stage}, "compile": keys}
+    return {**zero(stage), "compile": keys}
 
 
 def _section(subject: Subject) -> Compile | None:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from zerokit.lint.examples import ONE_SAMPLE
 from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO
 from zerokit.releases.versions import Version
 
 rule = Rules("versions")
-_MICRO = {"train_micro_batch_size_per_gpu": 1}
 
 
 @rule(
     "known-defect",
-    bad={**_MICRO, "gradient_accumulation_steps": 8, ZERO: {"stage": 2}},
-    good={**_MICRO, "gradient_accumulation_steps": 8, ZERO: {"stage": 1}},
+    bad={**ONE_SAMPLE, "gradient_accumulation_steps": 8, ZERO: {"stage": 2}},
+    good={**ONE_SAMPLE, "gradient_accumulation_steps": 8, ZERO: {"stage": 1}},
     given={"deepspeed_version": Version(0, 18, 2)},
 )
 def known_defect(subject: Subject) -> Iterator[Hit]:

@@ -6,19 +6,19 @@ from collections.abc import Iterator
 
 from zerokit.config.normal_form import RENAMED, refused_together
 from zerokit.findings import Edit, Move, Remove, SetValue
+from zerokit.lint.examples import zero
 from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
 
 rule = Rules("structure")
 _ZERO = "zero_optimization"
-_ONE = {"train_micro_batch_size_per_gpu": 1}
 
 
 @rule(
     "old-and-new-key",
     stops=True,
-    bad={**_ONE, _ZERO: {"stage": 2, "cpu_offload": True, "offload_optimizer": {"device": "cpu"}}},
-    good={**_ONE, _ZERO: {"stage": 2, "offload_optimizer": {"device": "cpu"}}},
+    bad=zero(2, cpu_offload=True, offload_optimizer={"device": "cpu"}),
+    good=zero(2, offload_optimizer={"device": "cpu"}),
 )
 def old_and_new_key(subject: Subject) -> Iterator[Hit]:
     """A deprecated key stands beside the one that took its place.
@@ -38,8 +38,8 @@ def old_and_new_key(subject: Subject) -> Iterator[Hit]:
 @rule(
     "deprecated-key",
     severity="warning",
-    bad={**_ONE, _ZERO: {"stage": 2, "cpu_offload": True}},
-    good={**_ONE, _ZERO: {"stage": 2, "offload_optimizer": {"device": "cpu"}}},
+    bad=zero(2, cpu_offload=True),
+    good=zero(2, offload_optimizer={"device": "cpu"}),
 )
 def deprecated_key(subject: Subject) -> Iterator[Hit]:
     """A key that DeepSpeed still reads, but will not for ever.

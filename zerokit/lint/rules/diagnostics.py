@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
+from zerokit.lint.examples import zero
 from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO, in_force, is_set_to
 
 rule = Rules("performance")
-_BASE: dict[str, Any] = {"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 2}}
 _SWITCH_OFF = "Set it to false once you know what you wanted to know"
 
 
 @rule(
     "wall-clock-breakdown",
     severity="warning",
-    bad={**_BASE, "wall_clock_breakdown": True},
-    good={**_BASE, "wall_clock_breakdown": False},
+    bad={**zero(2), "wall_clock_breakdown": True},
+    good={**zero(2), "wall_clock_breakdown": False},
 )
 def wall_clock_breakdown(subject: Subject) -> Iterator[Hit]:
     """Timers around every part of a step
@@ -39,8 +38,8 @@ def wall_clock_breakdown(subject: Subject) -> Iterator[Hit]:
 @rule(
     "flops-profiler",
     severity="warning",
-    bad={**_BASE, "flops_profiler": {"enabled": True, "profile_step": 5}},
-    good={**_BASE, "flops_profiler": {"enabled": False, "profile_step": 5}},
+    bad={**zero(2), "flops_profiler": {"enabled": True, "profile_step": 5}},
+    good={**zero(2), "flops_profiler": {"enabled": False, "profile_step": 5}},
 )
 def flops_profiler(subject: Subject) -> Iterator[Hit]:
     """A profile of one step that slows all of them
@@ -61,8 +60,8 @@ def flops_profiler(subject: Subject) -> Iterator[Hit]:
 @rule(
     "memory-breakdown",
     severity="warning",
-    bad={**_BASE, "memory_breakdown": True},
-    good={**_BASE, "memory_breakdown": False},
+    bad={**zero(2), "memory_breakdown": True},
+    good={**zero(2), "memory_breakdown": False},
 )
 def memory_breakdown(subject: Subject) -> Iterator[Hit]:
     """Memory printed around every pass
@@ -83,8 +82,8 @@ def memory_breakdown(subject: Subject) -> Iterator[Hit]:
 @rule(
     "comms-logger",
     severity="warning",
-    bad={**_BASE, "comms_logger": {"enabled": True}},
-    good={**_BASE, "comms_logger": {"enabled": False}},
+    bad={**zero(2), "comms_logger": {"enabled": True}},
+    good={**zero(2), "comms_logger": {"enabled": False}},
 )
 def comms_logger(subject: Subject) -> Iterator[Hit]:
     """Every collective waited for, to be logged
@@ -103,8 +102,8 @@ def comms_logger(subject: Subject) -> Iterator[Hit]:
 @rule(
     "sanity-checks",
     severity="warning",
-    bad={**_BASE, ZERO: {"stage": 3, "enable_sanity_checks": True}},
-    good={**_BASE, ZERO: {"stage": 3}},
+    bad={**zero(2), ZERO: {"stage": 3, "enable_sanity_checks": True}},
+    good={**zero(2), ZERO: {"stage": 3}},
 )
 def sanity_checks(subject: Subject) -> Iterator[Hit]:
     """DeepSpeed's checks of its own bookkeeping
@@ -124,8 +123,8 @@ def sanity_checks(subject: Subject) -> Iterator[Hit]:
 @rule(
     "checkpoint-profiling",
     severity="warning",
-    bad={**_BASE, "activation_checkpointing": {"synchronize_checkpoint_boundary": True}},
-    good={**_BASE, "activation_checkpointing": {"synchronize_checkpoint_boundary": False}},
+    bad={**zero(2), "activation_checkpointing": {"synchronize_checkpoint_boundary": True}},
+    good={**zero(2), "activation_checkpointing": {"synchronize_checkpoint_boundary": False}},
 )
 def checkpoint_profiling(subject: Subject) -> Iterator[Hit]:
     """Activation checkpoints that are waited for
@@ -147,8 +146,8 @@ def checkpoint_profiling(subject: Subject) -> Iterator[Hit]:
 @rule(
     "hybrid-engine-left-on",
     severity="warning",
-    bad={**_BASE, "hybrid_engine": {"enabled": True}},
-    good={**_BASE, "hybrid_engine": {"enabled": False}},
+    bad={**zero(2), "hybrid_engine": {"enabled": True}},
+    good={**zero(2), "hybrid_engine": {"enabled": False}},
     given={"target": "trainer"},
 )
 def hybrid_engine_left_on(subject: Subject) -> Iterator[Hit]:
@@ -170,8 +169,8 @@ def hybrid_engine_left_on(subject: Subject) -> Iterator[Hit]:
 @rule(
     "debug-output",
     severity="info",
-    bad={**_BASE, "dump_state": True},
-    good={**_BASE, "dump_state": False},
+    bad={**zero(2), "dump_state": True},
+    good={**zero(2), "dump_state": False},
 )
 def debug_output(subject: Subject) -> Iterator[Hit]:
     """Output for debugging
@@ -196,8 +195,8 @@ def debug_output(subject: Subject) -> Iterator[Hit]:
 @rule(
     "vocabulary-size",
     severity="info",
-    bad={**_BASE, "vocabulary_size": 1001},
-    good={**_BASE, "vocabulary_size": 1008},
+    bad={**zero(2), "vocabulary_size": 1001},
+    good={**zero(2), "vocabulary_size": 1008},
 )
 def vocabulary_size(subject: Subject) -> Iterator[Hit]:
     """A vocabulary that tensor cores do not like

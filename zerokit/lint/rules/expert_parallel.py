@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from zerokit.config.expert_parallel import ExpertParallel
-from zerokit.lint.examples import Given, mixture_of_experts
+from zerokit.lint.examples import Given, mixture_of_experts, zero
 from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO, autotp_size, in_force
@@ -17,11 +17,7 @@ _SECTION = ("expert_parallel",)
 
 
 def _with(**keys: Any) -> dict[str, Any]:
-    return {
-        "train_micro_batch_size_per_gpu": 1,
-        ZERO: {"stage": 1},
-        "expert_parallel": {"enabled": True, **keys},
-    }
+    return {**zero(1), "expert_parallel": {"enabled": True, **keys}}
 
 
 def _enabled(subject: Subject) -> ExpertParallel | None:

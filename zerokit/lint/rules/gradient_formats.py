@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from zerokit.findings import Remove
 from zerokit.lint.changes import CHANGES
+from zerokit.lint.examples import ONE_SAMPLE
 from zerokit.lint.number_formats import format_at, precision, switch
 from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
@@ -13,8 +14,7 @@ from zerokit.lint.values_in_force import ZERO, in_force, offloads_optimizer
 from zerokit.releases.versions import known_at
 
 rule = Rules("precision")
-_MICRO = {"train_micro_batch_size_per_gpu": 1}
-_BF16 = {**_MICRO, "bf16": {"enabled": True}}
+_BF16 = {**ONE_SAMPLE, "bf16": {"enabled": True}}
 _STAGE_2 = {ZERO: {"stage": 2}}
 _TYPES = "data_types"
 
@@ -143,9 +143,9 @@ def communication_dtype(subject: Subject) -> Iterator[Hit]:
 @rule(
     "immediate-update",
     severity="warning",
-    bad={**_MICRO, "bf16": {"enabled": True, "immediate_grad_update": True}, **_STAGE_2},
+    bad={**ONE_SAMPLE, "bf16": {"enabled": True, "immediate_grad_update": True}, **_STAGE_2},
     good={
-        **_MICRO,
+        **ONE_SAMPLE,
         "bf16": {"enabled": True, "immediate_grad_update": True},
         _TYPES: {"grad_accum_dtype": "fp32"},
         ZERO: {"stage": 1},
@@ -170,7 +170,7 @@ def immediate_update(subject: Subject) -> Iterator[Hit]:
 @rule(
     "overflow-check",
     severity="warning",
-    bad={**_MICRO, "bf16": {"enabled": True, "check_grad_overflow": False}, ZERO: {"stage": 3}},
+    bad={**ONE_SAMPLE, "bf16": {"enabled": True, "check_grad_overflow": False}, ZERO: {"stage": 3}},
     good={**_BF16, ZERO: {"stage": 3}},
 )
 def overflow_check(subject: Subject) -> Iterator[Hit]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from zerokit.lint.examples import Given, llama_8b, recipe
+from zerokit.lint.examples import Given, llama_8b, recipe, zero
 from zerokit.lint.rule import Hit, Rules
-from zerokit.lint.rules.offload import zero
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO, model_dtype_bytes, share
 from zerokit.units import GIB, format_bytes

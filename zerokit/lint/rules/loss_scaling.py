@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from zerokit.config.conditions import LOSS_SCALING
 from zerokit.findings import Remove, Severity
 from zerokit.lint.defects.without_zero import FP16_UNSCALED
+from zerokit.lint.examples import ONE_SAMPLE
 from zerokit.lint.number_formats import switch
 from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
@@ -14,7 +15,6 @@ from zerokit.lint.values_in_force import ZERO, in_force
 from zerokit.releases.versions import NEWEST
 
 rule = Rules("precision")
-_MICRO = {"train_micro_batch_size_per_gpu": 1}
 _STAGE_2 = {ZERO: {"stage": 2}}
 _ADAMW = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}}
 _LARGEST_INT = 63
@@ -26,7 +26,7 @@ _FITS = 16
 
 
 def _fp16(*, stage: int = 2, **keys: object) -> dict[str, object]:
-    return {**_MICRO, "fp16": {"enabled": True, **keys}, ZERO: {"stage": stage}}
+    return {**ONE_SAMPLE, "fp16": {"enabled": True, **keys}, ZERO: {"stage": stage}}
 
 
 def _may_be_on(subject: Subject) -> bool:
@@ -178,8 +178,8 @@ def loss_scale_key(subject: Subject) -> Iterator[Hit]:
 @rule(
     "fp16-off",
     severity="info",
-    bad={**_MICRO, "bf16": {"enabled": True}, "fp16": {"enabled": False, "loss_scale": 128}, **_STAGE_2},
-    good={**_MICRO, "bf16": {"enabled": True}, **_STAGE_2},
+    bad={**ONE_SAMPLE, "bf16": {"enabled": True}, "fp16": {"enabled": False, "loss_scale": 128}, **_STAGE_2},
+    good={**ONE_SAMPLE, "bf16": {"enabled": True}, **_STAGE_2},
 )
 def fp16_off(subject: Subject) -> Iterator[Hit]:
     """Options of fp16, which is off
@@ -204,8 +204,8 @@ def fp16_off(subject: Subject) -> Iterator[Hit]:
 @rule(
     "fp16-auto-cast",
     severity="warning",
-    bad={**_MICRO, "bf16": {"enabled": True}, "fp16": {"enabled": False, "auto_cast": True}, **_STAGE_2},
-    good={**_MICRO, "bf16": {"enabled": True}, **_STAGE_2},
+    bad={**ONE_SAMPLE, "bf16": {"enabled": True}, "fp16": {"enabled": False, "auto_cast": True}, **_STAGE_2},
+    good={**ONE_SAMPLE, "bf16": {"enabled": True}, **_STAGE_2},
 )
 def fp16_auto_cast(subject: Subject) -> Iterator[Hit]:
     """Inputs cast to fp16 although fp16 is off

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from math import ceil
 
 from zerokit.findings import SetValue
-from zerokit.lint.examples import Given, llama_8b
+from zerokit.lint.examples import Given, llama_8b, zero
 from zerokit.lint.rule import Hit, Rules
-from zerokit.lint.rules.offload import zero
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO, in_force, model_dtype_bytes, share
 from zerokit.units import format_count

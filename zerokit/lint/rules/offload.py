@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from zerokit.config.conditions import FAST_INIT, NVME
 from zerokit.config.offload import OffloadOptimizer, OffloadParam
 from zerokit.findings import Remove, Severity
+from zerokit.lint.examples import zero
 from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO, in_force
 
 rule = Rules("offload")
-_MICRO = {"train_micro_batch_size_per_gpu": 1}
 _SECTIONS = ("offload_optimizer", "offload_param")
 _NVME = {"device": "nvme", "nvme_path": "/local_nvme"}
-
-
-def zero(stage: int, **keys: Any) -> dict[str, Any]:
-    """A config for an example: the stage, and other keys of `zero_optimization`."""
-    return {**_MICRO, ZERO: {"stage": stage, **keys}}
 
 
 def in_use(subject: Subject) -> Iterator[tuple[str, OffloadOptimizer | OffloadParam]]:

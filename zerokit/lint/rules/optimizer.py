@@ -8,6 +8,7 @@ from typing import Any
 from zerokit.config.base import AUTO
 from zerokit.config.optimizer import TORCH_OPTIMIZERS
 from zerokit.findings import Edit, Remove, SetValue
+from zerokit.lint.examples import ONE_SAMPLE, zero
 from zerokit.lint.optimizer_facts import (
     OPTIMIZER,
     optimizer_name,
@@ -18,7 +19,6 @@ from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO, in_force, offloads_optimizer
 
 rule = Rules("optimizer")
-_MICRO = {"train_micro_batch_size_per_gpu": 1}
 _UNTESTED = "zero_allow_untested_optimizer"
 
 _NEEDS_WHOLE_TENSORS = {
@@ -35,7 +35,7 @@ _STEP_FAILS = {
 
 def with_optimizer(kind: str, stage: int = 0, /, **params: Any) -> dict[str, Any]:
     """A config for an example."""
-    return {**_MICRO, "optimizer": {"type": kind, "params": params}, ZERO: {"stage": stage}}
+    return {**ONE_SAMPLE, "optimizer": {"type": kind, "params": params}, ZERO: {"stage": stage}}
 
 
 _LAMB_IN_BF16 = {**with_optimizer("Lamb", lr=1e-3), "bf16": {"enabled": True}}
@@ -234,7 +234,7 @@ def legacy_fusion(subject: Subject) -> Iterator[Hit]:
 @rule(
     "script-optimizer",
     severity="info",
-    bad={**_MICRO, ZERO: {"stage": 2}},
+    bad=zero(2),
     good={**with_optimizer("AdamW", 2, lr=1e-4), ZERO: {"stage": 2}},
 )
 def script_optimizer(subject: Subject) -> Iterator[Hit]:
@@ -258,7 +258,7 @@ def script_optimizer(subject: Subject) -> Iterator[Hit]:
     "decay-everything",
     severity="info",
     bad=with_optimizer("AdamW", 2, lr="auto", weight_decay=0.1),
-    good={**_MICRO, ZERO: {"stage": 2}},
+    good=zero(2),
     given={"target": "trainer"},
 )
 def decay_everything(subject: Subject) -> Iterator[Hit]:
@@ -283,8 +283,8 @@ def decay_everything(subject: Subject) -> Iterator[Hit]:
 @rule(
     "clipping-default",
     severity="info",
-    bad={**_MICRO, ZERO: {"stage": 2}},
-    good={**_MICRO, ZERO: {"stage": 2}, "gradient_clipping": 1.0},
+    bad=zero(2),
+    good={**zero(2), "gradient_clipping": 1.0},
 )
 def clipping_default(subject: Subject) -> Iterator[Hit]:
     """Gradients that are clipped without a word

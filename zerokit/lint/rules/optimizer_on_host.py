@@ -7,6 +7,7 @@ from typing import Any
 
 from zerokit.config.optimizer_params import offload_only
 from zerokit.findings import Edit, Remove
+from zerokit.lint.examples import ONE_SAMPLE
 from zerokit.lint.optimizer_facts import (
     OPTIMIZER,
     optimizer_name,
@@ -19,7 +20,6 @@ from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO, in_force, offloads_optimizer
 
 rule = Rules("optimizer")
-_MICRO = {"train_micro_batch_size_per_gpu": 1}
 _CPU: Mapping[str, Any] = {"stage": 2, "offload_optimizer": {"device": "cpu"}}
 _ADAMW: Mapping[str, Any] = {"type": "AdamW", "params": {"lr": 1e-4}}
 _FORCE = "zero_force_ds_cpu_optimizer"
@@ -33,8 +33,8 @@ _CHANGES_RESULTS = frozenset({"lr_decay", "initial_accumulator_value", "maximize
 @rule(
     "optimizer-argument",
     stops=True,
-    bad={**_MICRO, "optimizer": {"type": "AdamW", "params": {"set_grad_none": True}}, ZERO: _CPU},
-    good={**_MICRO, "optimizer": _ADAMW, ZERO: _CPU},
+    bad={**ONE_SAMPLE, "optimizer": {"type": "AdamW", "params": {"set_grad_none": True}}, ZERO: _CPU},
+    good={**ONE_SAMPLE, "optimizer": _ADAMW, ZERO: _CPU},
 )
 def optimizer_argument_place(subject: Subject) -> Iterator[Hit]:
     """An argument that the optimizer takes only on the GPU, or only on the host
@@ -66,8 +66,8 @@ def optimizer_argument_place(subject: Subject) -> Iterator[Hit]:
 @rule(
     "slow-host-optimizer",
     severity="warning",
-    bad={**_MICRO, "optimizer": {"type": "AdamW", "params": {"torch_adam": True}}, ZERO: _CPU},
-    good={**_MICRO, "optimizer": _ADAMW, ZERO: _CPU},
+    bad={**ONE_SAMPLE, "optimizer": {"type": "AdamW", "params": {"torch_adam": True}}, ZERO: _CPU},
+    good={**ONE_SAMPLE, "optimizer": _ADAMW, ZERO: _CPU},
 )
 def slow_host_optimizer(subject: Subject) -> Iterator[Hit]:
     """An offloaded optimizer that runs PyTorch's code on the host
@@ -95,12 +95,12 @@ def slow_host_optimizer(subject: Subject) -> Iterator[Hit]:
     "lamb-offload",
     stops=True,
     bad={
-        **_MICRO,
+        **ONE_SAMPLE,
         "optimizer": {"type": "Lamb", "params": {"lr": 1e-3}},
         "zero_allow_untested_optimizer": True,
         ZERO: _CPU,
     },
-    good={**_MICRO, "optimizer": _ADAMW, ZERO: _CPU},
+    good={**ONE_SAMPLE, "optimizer": _ADAMW, ZERO: _CPU},
 )
 def lamb_offload(subject: Subject) -> Iterator[Hit]:
     """Lamb with its states on the host
@@ -120,13 +120,13 @@ def lamb_offload(subject: Subject) -> Iterator[Hit]:
     "masters-optimizer",
     stops=True,
     bad={
-        **_MICRO,
+        **ONE_SAMPLE,
         "bf16": {"enabled": True, "bf16_master_weights_and_grads": True},
         "optimizer": {"type": "Lion", "params": {"lr": 1e-4}},
         ZERO: _CPU,
     },
     good={
-        **_MICRO,
+        **ONE_SAMPLE,
         "bf16": {"enabled": True, "bf16_master_weights_and_grads": True},
         "optimizer": _ADAMW,
         ZERO: _CPU,
@@ -158,13 +158,13 @@ def masters_optimizer(subject: Subject) -> Iterator[Hit]:
     "optimizer-states-dtype",
     severity="warning",
     bad={
-        **_MICRO,
+        **ONE_SAMPLE,
         "bf16": {"enabled": True, "bf16_master_weights_and_grads": True, "bf16_optimizer_states": True},
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "fp32_optimizer_states": True}},
         ZERO: _CPU,
     },
     good={
-        **_MICRO,
+        **ONE_SAMPLE,
         "bf16": {"enabled": True, "bf16_master_weights_and_grads": True, "bf16_optimizer_states": True},
         "optimizer": _ADAMW,
         ZERO: _CPU,
@@ -187,8 +187,8 @@ def optimizer_states_dtype(subject: Subject) -> Iterator[Hit]:
 @rule(
     "script-optimizer-offload",
     severity="warning",
-    bad={**_MICRO, ZERO: _CPU},
-    good={**_MICRO, "optimizer": _ADAMW, ZERO: _CPU},
+    bad={**ONE_SAMPLE, ZERO: _CPU},
+    good={**ONE_SAMPLE, "optimizer": _ADAMW, ZERO: _CPU},
     given={"target": "deepspeed"},
 )
 def script_optimizer_offload(subject: Subject) -> Iterator[Hit]:

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from zerokit.findings import Remove
-from zerokit.lint.examples import Given, llama_8b
+from zerokit.lint.examples import Given, llama_8b, zero
 from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import ZERO, in_force
+from zerokit.lint.values_in_force import in_force
 from zerokit.units import quantity
 
 rule = Rules("parallelism")
-_STAGE_1: Mapping[str, Any] = {"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 1}}
-_STAGE_3: Mapping[str, Any] = {"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 3}}
 
 
 @rule(
     "sequence-parallel-size",
     stops=True,
-    bad={**_STAGE_1, "sequence_parallel_size": 3},
-    good={**_STAGE_1, "sequence_parallel_size": 4},
+    bad={**zero(1), "sequence_parallel_size": 3},
+    good={**zero(1), "sequence_parallel_size": 4},
     given={"num_gpus": 8},
     needs=("num_gpus",),
 )
@@ -54,8 +51,8 @@ def sequence_parallel_size(subject: Subject) -> Iterator[Hit]:
 @rule(
     "data-parallel-size",
     severity="warning",
-    bad={**_STAGE_1, "data_parallel_size": 4},
-    good={**_STAGE_1, "data_parallel_size": 4, "sequence_parallel_size": 2},
+    bad={**zero(1), "data_parallel_size": 4},
+    good={**zero(1), "data_parallel_size": 4, "sequence_parallel_size": 2},
 )
 def data_parallel_size(subject: Subject) -> Iterator[Hit]:
     """'data_parallel_size' by itself
@@ -74,8 +71,8 @@ def data_parallel_size(subject: Subject) -> Iterator[Hit]:
 @rule(
     "tensor-parallel-size",
     stops=True,
-    bad={**_STAGE_1, "tensor_parallel": {"autotp_size": 3}},
-    good={**_STAGE_1, "tensor_parallel": {"autotp_size": 4}},
+    bad={**zero(1), "tensor_parallel": {"autotp_size": 3}},
+    good={**zero(1), "tensor_parallel": {"autotp_size": 4}},
     given={"num_gpus": 8},
     needs=("num_gpus",),
 )
@@ -98,8 +95,8 @@ def tensor_parallel_size(subject: Subject) -> Iterator[Hit]:
 @rule(
     "tensor-parallel-sizes",
     stops=True,
-    bad={**_STAGE_1, "tensor_parallel": {"autotp_size": 4, "tp": {"tp_size": 2}}},
-    good={**_STAGE_1, "tensor_parallel": {"autotp_size": 4}},
+    bad={**zero(1), "tensor_parallel": {"autotp_size": 4, "tp": {"tp_size": 2}}},
+    good={**zero(1), "tensor_parallel": {"autotp_size": 4}},
 )
 def tensor_parallel_sizes(subject: Subject) -> Iterator[Hit]:
     """Two sizes of tensor parallelism that differ
@@ -125,8 +122,8 @@ def tensor_parallel_sizes(subject: Subject) -> Iterator[Hit]:
 @rule(
     "tensor-parallel-heads",
     severity="warning",
-    bad={**_STAGE_1, "tensor_parallel": {"autotp_size": 16}},
-    good={**_STAGE_1, "tensor_parallel": {"autotp_size": 8}},
+    bad={**zero(1), "tensor_parallel": {"autotp_size": 16}},
+    good={**zero(1), "tensor_parallel": {"autotp_size": 8}},
     given=Given(model=llama_8b),
     needs=("model",),
 )
@@ -148,8 +145,8 @@ def tensor_parallel_heads(subject: Subject) -> Iterator[Hit]:
 @rule(
     "pipeline-section",
     severity="warning",
-    bad={**_STAGE_3, "pipeline": {"activation_checkpoint_interval": 1}},
-    good={**_STAGE_1, "pipeline": {"activation_checkpoint_interval": 1}},
+    bad={**zero(3), "pipeline": {"activation_checkpoint_interval": 1}},
+    good={**zero(1), "pipeline": {"activation_checkpoint_interval": 1}},
 )
 def pipeline_section(subject: Subject) -> Iterator[Hit]:
     """Options of a pipeline that cannot be
@@ -168,8 +165,8 @@ def pipeline_section(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "hybrid-engine-size",
-    bad={**_STAGE_3, "hybrid_engine": {"enabled": True, "inference_tp_size": 3}},
-    good={**_STAGE_3, "hybrid_engine": {"enabled": True, "inference_tp_size": 4}},
+    bad={**zero(3), "hybrid_engine": {"enabled": True, "inference_tp_size": 3}},
+    good={**zero(3), "hybrid_engine": {"enabled": True, "inference_tp_size": 4}},
     given={"num_gpus": 8},
     needs=("num_gpus",),
 )
@@ -192,8 +189,8 @@ def hybrid_engine_size(subject: Subject) -> Iterator[Hit]:
 @rule(
     "hybrid-engine-off",
     severity="warning",
-    bad={**_STAGE_3, "hybrid_engine": {"max_out_tokens": 1024}},
-    good={**_STAGE_3, "hybrid_engine": {"enabled": True, "max_out_tokens": 1024}},
+    bad={**zero(3), "hybrid_engine": {"max_out_tokens": 1024}},
+    good={**zero(3), "hybrid_engine": {"enabled": True, "max_out_tokens": 1024}},
 )
 def hybrid_engine_off(subject: Subject) -> Iterator[Hit]:
     """Options of a hybrid engine that is off

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
+from zerokit.lint.examples import zero
 from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO, in_force, is_set_to, offloads_optimizer
 from zerokit.units import format_count
 
 rule = Rules("performance")
-_MICRO = {"train_micro_batch_size_per_gpu": 1}
 
 _SMALL_SUB_GROUP = 1_000_000
 """Elements of a sub-group that are updated in less time than it takes to start."""
@@ -21,16 +20,11 @@ _SMALL_QUEUE = 4
 _MANY_ACCUMULATION_STEPS = 8
 
 
-def _zero(stage: int, /, **keys: Any) -> dict[str, Any]:
-    """A config for an example."""
-    return {**_MICRO, ZERO: {"stage": stage, **keys}}
-
-
 @rule(
     "no-prefetch",
     severity="warning",
-    bad=_zero(3, stage3_max_live_parameters=0),
-    good=_zero(3, stage3_max_live_parameters=1e9),
+    bad=zero(3, stage3_max_live_parameters=0),
+    good=zero(3, stage3_max_live_parameters=1e9),
 )
 def no_prefetch(subject: Subject) -> Iterator[Hit]:
     """Stage 3 without gathering ahead
@@ -54,8 +48,8 @@ def no_prefetch(subject: Subject) -> Iterator[Hit]:
 @rule(
     "sequential-gather",
     severity="warning",
-    bad=_zero(3, stage3_allgather_sequential=True),
-    good=_zero(3),
+    bad=zero(3, stage3_allgather_sequential=True),
+    good=zero(3),
 )
 def sequential_gather(subject: Subject) -> Iterator[Hit]:
     """Parameters gathered one by one
@@ -77,8 +71,8 @@ def sequential_gather(subject: Subject) -> Iterator[Hit]:
 @rule(
     "small-sub-groups",
     severity="warning",
-    bad=_zero(3, sub_group_size=1),
-    good=_zero(3, sub_group_size=1e9),
+    bad=zero(3, sub_group_size=1),
+    good=zero(3, sub_group_size=1e9),
 )
 def small_sub_groups(subject: Subject) -> Iterator[Hit]:
     """An optimizer that steps tensor by tensor
@@ -99,8 +93,8 @@ def small_sub_groups(subject: Subject) -> Iterator[Hit]:
 @rule(
     "no-persistence",
     severity="info",
-    bad=_zero(3, stage3_param_persistence_threshold=0),
-    good=_zero(3, stage3_param_persistence_threshold=1e5),
+    bad=zero(3, stage3_param_persistence_threshold=0),
+    good=zero(3, stage3_param_persistence_threshold=1e5),
 )
 def no_persistence(subject: Subject) -> Iterator[Hit]:
     """Norms and biases gathered again and again
@@ -119,8 +113,8 @@ def no_persistence(subject: Subject) -> Iterator[Hit]:
 @rule(
     "overlap-off",
     severity="info",
-    bad=_zero(3, overlap_comm=False),
-    good=_zero(3),
+    bad=zero(3, overlap_comm=False),
+    good=zero(3),
 )
 def overlap_off(subject: Subject) -> Iterator[Hit]:
     """Communication that is waited for, in stage 3
@@ -143,8 +137,8 @@ def overlap_off(subject: Subject) -> Iterator[Hit]:
 @rule(
     "scattered-gradients",
     severity="info",
-    bad=_zero(2, contiguous_gradients=False),
-    good=_zero(2),
+    bad=zero(2, contiguous_gradients=False),
+    good=zero(2),
 )
 def scattered_gradients(subject: Subject) -> Iterator[Hit]:
     """Gradients left where the backward pass makes them
@@ -164,8 +158,8 @@ def scattered_gradients(subject: Subject) -> Iterator[Hit]:
 @rule(
     "one-gpu",
     severity="warning",
-    bad=_zero(3),
-    good=_zero(0),
+    bad=zero(3),
+    good=zero(0),
     given={"num_gpus": 1},
     needs=("num_gpus",),
 )
@@ -196,8 +190,8 @@ def one_gpu(subject: Subject) -> Iterator[Hit]:
 @rule(
     "quantized-weights-node",
     severity="info",
-    bad=_zero(3, zero_quantized_weights=True),
-    good=_zero(3),
+    bad=zero(3, zero_quantized_weights=True),
+    good=zero(3),
     given={"num_gpus": 8},
     needs=("num_gpus",),
 )
@@ -221,8 +215,8 @@ def quantized_weights_node(subject: Subject) -> Iterator[Hit]:
 @rule(
     "reduction-per-micro-batch",
     severity="info",
-    bad={**_zero(2), "gradient_accumulation_steps": 16},
-    good={**_zero(1), "gradient_accumulation_steps": 16},
+    bad={**zero(2), "gradient_accumulation_steps": 16},
+    good={**zero(1), "gradient_accumulation_steps": 16},
 )
 def reduction_per_micro_batch(subject: Subject) -> Iterator[Hit]:
     """Gradients reduced for every micro batch
@@ -246,11 +240,11 @@ def reduction_per_micro_batch(subject: Subject) -> Iterator[Hit]:
     "slow-nvme-access",
     severity="warning",
     bad={
-        **_zero(3, offload_param={"device": "nvme", "nvme_path": "/local_nvme"}),
+        **zero(3, offload_param={"device": "nvme", "nvme_path": "/local_nvme"}),
         "aio": {"block_size": 4096, "queue_depth": 1},
     },
     good={
-        **_zero(3, offload_param={"device": "nvme", "nvme_path": "/local_nvme"}),
+        **zero(3, offload_param={"device": "nvme", "nvme_path": "/local_nvme"}),
         "aio": {"block_size": 1048576, "queue_depth": 32},
     },
 )
@@ -282,8 +276,8 @@ def slow_nvme_access(subject: Subject) -> Iterator[Hit]:
 @rule(
     "autotuning-left-on",
     severity="warning",
-    bad={**_zero(2), "autotuning": {"enabled": True}},
-    good={**_zero(2), "autotuning": {"enabled": False}},
+    bad={**zero(2), "autotuning": {"enabled": True}},
+    good={**zero(2), "autotuning": {"enabled": False}},
 )
 def autotuning_left_on(subject: Subject) -> Iterator[Hit]:
     """Autotuning, which ends every run after a few steps

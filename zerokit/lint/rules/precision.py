@@ -8,16 +8,15 @@ from typing import Literal
 from zerokit.config.base import AUTO, is_comment
 from zerokit.config.normal_form import refused_together
 from zerokit.findings import SetValue
-from zerokit.lint.examples import Given, llama_8b
+from zerokit.lint.examples import ONE_SAMPLE, Given, llama_8b
 from zerokit.lint.number_formats import switch
 from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO, in_force, offloads_optimizer
 
 rule = Rules("precision")
-_MICRO = {"train_micro_batch_size_per_gpu": 1}
-_BF16 = {**_MICRO, "bf16": {"enabled": True}}
-_FP16 = {**_MICRO, "fp16": {"enabled": True}}
+_BF16 = {**ONE_SAMPLE, "bf16": {"enabled": True}}
+_FP16 = {**ONE_SAMPLE, "fp16": {"enabled": True}}
 _STAGE_2 = {ZERO: {"stage": 2}}
 _CPU = {ZERO: {"stage": 2, "offload_optimizer": {"device": "cpu"}}}
 _SWITCHES: tuple[Literal["bf16", "fp16"], ...] = ("bf16", "fp16")
@@ -48,8 +47,8 @@ def bf16_and_fp16(subject: Subject) -> Iterator[Hit]:
 @rule(
     "precision-off",
     severity="warning",
-    bad={**_MICRO, "bf16": {"check_grad_overflow": False}, **_STAGE_2},
-    good={**_MICRO, "bf16": {"enabled": True, "check_grad_overflow": False}, **_STAGE_2},
+    bad={**ONE_SAMPLE, "bf16": {"check_grad_overflow": False}, **_STAGE_2},
+    good={**ONE_SAMPLE, "bf16": {"enabled": True, "check_grad_overflow": False}, **_STAGE_2},
 )
 def precision_off(subject: Subject) -> Iterator[Hit]:
     """A section for 16 bits that does not switch them on
@@ -83,7 +82,7 @@ def precision_off(subject: Subject) -> Iterator[Hit]:
 @rule(
     "fp32-training",
     severity="info",
-    bad={**_MICRO, **_STAGE_2},
+    bad={**ONE_SAMPLE, **_STAGE_2},
     good={**_BF16, **_STAGE_2},
     given={"target": "deepspeed"},
 )
@@ -108,9 +107,9 @@ def fp32_training(subject: Subject) -> Iterator[Hit]:
 @rule(
     "precision-option",
     stops=True,
-    bad={**_MICRO, "bf16": {"enabled": True, "bf16_optimizer_states": True}, ZERO: {"stage": 1}},
+    bad={**ONE_SAMPLE, "bf16": {"enabled": True, "bf16_optimizer_states": True}, ZERO: {"stage": 1}},
     good={
-        **_MICRO,
+        **ONE_SAMPLE,
         "bf16": {"enabled": True, "bf16_master_weights_and_grads": True, "bf16_optimizer_states": True},
         ZERO: {"stage": 1},
     },
@@ -151,8 +150,8 @@ _MASTERS = (
 @rule(
     "masters-without-offload",
     stops=True,
-    bad={**_MICRO, "bf16": {"enabled": True, "bf16_master_weights_and_grads": True}, **_STAGE_2},
-    good={**_MICRO, "bf16": {"enabled": True, "bf16_master_weights_and_grads": True}, **_CPU},
+    bad={**ONE_SAMPLE, "bf16": {"enabled": True, "bf16_master_weights_and_grads": True}, **_STAGE_2},
+    good={**ONE_SAMPLE, "bf16": {"enabled": True, "bf16_master_weights_and_grads": True}, **_CPU},
 )
 def masters_without_offload(subject: Subject) -> Iterator[Hit]:
     """16-bit master weights without offload of the optimizer

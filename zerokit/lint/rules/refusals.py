@@ -6,19 +6,19 @@ from collections.abc import Iterator
 
 from zerokit.config.conditions import TORCH_FP32
 from zerokit.findings import Remove
+from zerokit.lint.examples import ONE_SAMPLE, zero
 from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO, in_force, offloads_optimizer
 
 rule = Rules("zero")
-_MICRO = {"train_micro_batch_size_per_gpu": 1}
 
 
 @rule(
     "zero-option",
     stops=True,
-    bad={**_MICRO, ZERO: {"stage": 3}, "gradient_allreduce_op": "sum"},
-    good={**_MICRO, ZERO: {"stage": 2}, "gradient_allreduce_op": "sum"},
+    bad={**zero(3), "gradient_allreduce_op": "sum"},
+    good={**zero(2), "gradient_allreduce_op": "sum"},
 )
 def zero_option(subject: Subject) -> Iterator[Hit]:
     """An option that does not go with the stage
@@ -56,8 +56,8 @@ def zero_option(subject: Subject) -> Iterator[Hit]:
 @rule(
     "grad-norm-off",
     stops=True,
-    bad={**_MICRO, ZERO: {"stage": 2, "compute_grad_norm": False}},
-    good={**_MICRO, "gradient_clipping": 0.0, ZERO: {"stage": 2, "compute_grad_norm": False}},
+    bad=zero(2, compute_grad_norm=False),
+    good={**ONE_SAMPLE, "gradient_clipping": 0.0, ZERO: {"stage": 2, "compute_grad_norm": False}},
 )
 def grad_norm_off(subject: Subject) -> Iterator[Hit]:
     """'compute_grad_norm' switched off although something needs the norm
@@ -96,8 +96,8 @@ def grad_norm_off(subject: Subject) -> Iterator[Hit]:
 @rule(
     "prescaled-gradients",
     stops=True,
-    bad={**_MICRO, ZERO: {"stage": 2}, "prescale_gradients": True},
-    good={**_MICRO, ZERO: {"stage": 2}},
+    bad={**zero(2), "prescale_gradients": True},
+    good=zero(2),
 )
 def prescaled_gradients(subject: Subject) -> Iterator[Hit]:
     """Gradients divided before they are summed, where ZeRO does not do so
@@ -132,8 +132,8 @@ def prescaled_gradients(subject: Subject) -> Iterator[Hit]:
 @rule(
     "legacy-stage1",
     stops=True,
-    bad={**_MICRO, ZERO: {"stage": 1, "legacy_stage1": True}},
-    good={**_MICRO, ZERO: {"stage": 1}},
+    bad=zero(1, legacy_stage1=True),
+    good=zero(1),
 )
 def legacy_stage_1(subject: Subject) -> Iterator[Hit]:
     """The first implementation of stage 1
@@ -153,8 +153,8 @@ def legacy_stage_1(subject: Subject) -> Iterator[Hit]:
 @rule(
     "accumulation-overlap",
     stops=True,
-    bad={**_MICRO, "managed_gradient_accumulation": False, ZERO: {"stage": 1, "overlap_comm": True}},
-    good={**_MICRO, "managed_gradient_accumulation": False, ZERO: {"stage": 1}},
+    bad={**ONE_SAMPLE, "managed_gradient_accumulation": False, ZERO: {"stage": 1, "overlap_comm": True}},
+    good={**ONE_SAMPLE, "managed_gradient_accumulation": False, ZERO: {"stage": 1}},
 )
 def accumulation_overlap(subject: Subject) -> Iterator[Hit]:
     """Accumulation left to the script, with overlapped communication
@@ -177,8 +177,8 @@ def accumulation_overlap(subject: Subject) -> Iterator[Hit]:
 
 @rule(
     "pipeline-loading-stage",
-    bad={**_MICRO, ZERO: {"stage": 2, "pipeline_loading_checkpoint": True}},
-    good={**_MICRO, ZERO: {"stage": 3, "pipeline_loading_checkpoint": True}},
+    bad=zero(2, pipeline_loading_checkpoint=True),
+    good=zero(3, pipeline_loading_checkpoint=True),
 )
 def pipeline_loading_stage(subject: Subject) -> Iterator[Hit]:
     """Checkpoints read one rank after another, below stage 3
@@ -198,8 +198,8 @@ def pipeline_loading_stage(subject: Subject) -> Iterator[Hit]:
 @Rules("buckets")(
     "odd-allgather-bucket",
     stops=True,
-    bad={**_MICRO, ZERO: {"stage": 2, "allgather_bucket_size": 200_000_001}},
-    good={**_MICRO, ZERO: {"stage": 2, "allgather_bucket_size": 200_000_000}},
+    bad=zero(2, allgather_bucket_size=200_000_001),
+    good=zero(2, allgather_bucket_size=200_000_000),
 )
 def odd_allgather_bucket(subject: Subject) -> Iterator[Hit]:
     """An odd 'allgather_bucket_size'

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from zerokit.findings import SetValue, Severity
+from zerokit.lint.examples import ONE_SAMPLE, zero
 from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO, autotp_size, in_force
 
 rule = Rules("saving")
-_MICRO = {"train_micro_batch_size_per_gpu": 1}
 _GATHER = "stage3_gather_16bit_weights_on_model_save"
-_GATHERED = {**_MICRO, ZERO: {"stage": 3, _GATHER: True}}
+_GATHERED = {**ONE_SAMPLE, ZERO: {"stage": 3, _GATHER: True}}
 
 _WITHOUT: Mapping[str | None, str] = {
     "trainer": "the Trainer saves a ZeRO checkpoint in place of the model's weights",
@@ -25,7 +25,7 @@ _WITHOUT: Mapping[str | None, str] = {
 @rule(
     "unsaved-weights",
     severity="warning",
-    bad={**_MICRO, ZERO: {"stage": 3}},
+    bad=zero(3),
     good=_GATHERED,
     given={"target": "trainer"},
 )
@@ -65,8 +65,8 @@ def unsaved_weights(subject: Subject) -> Iterator[Hit]:
 @rule(
     "universal-left-on",
     severity="warning",
-    bad={**_MICRO, ZERO: {"stage": 2}, "checkpoint": {"load_universal": True}},
-    good={**_MICRO, ZERO: {"stage": 2}},
+    bad={**zero(2), "checkpoint": {"load_universal": True}},
+    good=zero(2),
 )
 def universal_left_on(subject: Subject) -> Iterator[Hit]:
     """Resuming from universal checkpoints only
@@ -88,8 +88,8 @@ def universal_left_on(subject: Subject) -> Iterator[Hit]:
 @rule(
     "parallel-write",
     severity="warning",
-    bad={**_MICRO, ZERO: {"stage": 2}, "checkpoint": {"parallel_write": {"pipeline_stage": True}}},
-    good={**_MICRO, ZERO: {"stage": 2}},
+    bad={**zero(2), "checkpoint": {"parallel_write": {"pipeline_stage": True}}},
+    good=zero(2),
     given={"target": "trainer"},
 )
 def parallel_write(subject: Subject) -> Iterator[Hit]:
@@ -110,13 +110,8 @@ def parallel_write(subject: Subject) -> Iterator[Hit]:
 @rule(
     "datastates",
     severity="warning",
-    bad={
-        **_MICRO,
-        ZERO: {"stage": 2},
-        "datastates_ckpt": {"host_cache_size": 16},
-        "checkpoint": {"writer": {"type": "fast"}},
-    },
-    good={**_MICRO, ZERO: {"stage": 2}, "datastates_ckpt": {"host_cache_size": 16}},
+    bad={**zero(2), "datastates_ckpt": {"host_cache_size": 16}, "checkpoint": {"writer": {"type": "fast"}}},
+    good={**zero(2), "datastates_ckpt": {"host_cache_size": 16}},
 )
 def datastates(subject: Subject) -> Iterator[Hit]:
     """Two ways of writing checkpoints
@@ -134,8 +129,8 @@ def datastates(subject: Subject) -> Iterator[Hit]:
 @rule(
     "masters-from-16bit",
     severity="info",
-    bad={**_MICRO, ZERO: {"stage": 2, "load_from_fp32_weights": False}},
-    good={**_MICRO, ZERO: {"stage": 2}},
+    bad=zero(2, load_from_fp32_weights=False),
+    good=zero(2),
 )
 def masters_from_16_bit(subject: Subject) -> Iterator[Hit]:
     """Master weights taken from the 16-bit copy

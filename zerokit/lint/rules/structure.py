@@ -8,13 +8,12 @@ from typing import Any, cast
 from zerokit.config.base import is_comment
 from zerokit.documents import KeyPath, dotted
 from zerokit.findings import Edit, Move, Severity
+from zerokit.lint.examples import ONE_SAMPLE, zero
 from zerokit.lint.rule import Hit, Rule, Rules, add, title_and_text
 from zerokit.lint.subject import Subject
 
 rule = Rules("structure")
 _ZERO = "zero_optimization"
-_ONE = {"train_micro_batch_size_per_gpu": 1}
-_STAGE_2 = {**_ONE, _ZERO: {"stage": 2}}
 
 
 def _found_elsewhere(
@@ -31,8 +30,8 @@ def _found_elsewhere(
 
 @_found_elsewhere(
     "unknown-key",
-    bad={**_STAGE_2, "gradient_cliping": 1.0},
-    good={**_STAGE_2, "gradient_clipping": 1.0},
+    bad={**zero(2), "gradient_cliping": 1.0},
+    good={**zero(2), "gradient_clipping": 1.0},
 )
 def _unknown_key() -> None:
     """A key that DeepSpeed does not read.
@@ -52,8 +51,8 @@ def _unknown_key() -> None:
 
 @_found_elsewhere(
     "misplaced-key",
-    bad={**_ONE, "stage": 2},
-    good=_STAGE_2,
+    bad={**ONE_SAMPLE, "stage": 2},
+    good=zero(2),
 )
 def _misplaced_key() -> None:
     """A key that DeepSpeed reads, but in another section.
@@ -70,8 +69,8 @@ def _misplaced_key() -> None:
 
 @_found_elsewhere(
     "removed-key",
-    bad={**_STAGE_2, "elasticity": {"enabled": False}},
-    good=_STAGE_2,
+    bad={**zero(2), "elasticity": {"enabled": False}},
+    good=zero(2),
 )
 def _removed_key() -> None:
     """A key that DeepSpeed refuses by its mere presence.
@@ -87,8 +86,8 @@ def _removed_key() -> None:
 
 @_found_elsewhere(
     "duplicate-key",
-    bad={**_ONE, _ZERO: {"stage": 3, "prefetch_bucket_size": 1, "stage3_prefetch_bucket_size": 2}},
-    good={**_ONE, _ZERO: {"stage": 3, "stage3_prefetch_bucket_size": 2}},
+    bad=zero(3, prefetch_bucket_size=1, stage3_prefetch_bucket_size=2),
+    good=zero(3, stage3_prefetch_bucket_size=2),
 )
 def _duplicate_key() -> None:
     """One key under two names.
@@ -107,8 +106,8 @@ def _duplicate_key() -> None:
 
 @_found_elsewhere(
     "missing-key",
-    bad={**_STAGE_2, "optimizer": {"params": {"lr": 1e-4}}},
-    good={**_STAGE_2, "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}},
+    bad={**zero(2), "optimizer": {"params": {"lr": 1e-4}}},
+    good={**zero(2), "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}},
 )
 def _missing_key() -> None:
     """A section without a key that it cannot do without.
@@ -124,8 +123,8 @@ def _missing_key() -> None:
 
 @_found_elsewhere(
     "wrong-type",
-    bad={**_STAGE_2, "train_micro_batch_size_per_gpu": "8"},
-    good={**_STAGE_2, "train_micro_batch_size_per_gpu": 8},
+    bad={**zero(2), "train_micro_batch_size_per_gpu": "8"},
+    good={**zero(2), "train_micro_batch_size_per_gpu": 8},
 )
 def _wrong_type() -> None:
     """A value of another type than the key takes.
@@ -144,8 +143,8 @@ def _wrong_type() -> None:
 
 @_found_elsewhere(
     "string-switch",
-    bad={**_STAGE_2, "prescale_gradients": "false"},
-    good={**_STAGE_2, "prescale_gradients": False},
+    bad={**zero(2), "prescale_gradients": "false"},
+    good={**zero(2), "prescale_gradients": False},
 )
 def _string_switch() -> None:
     """A switch whose value is a string.
@@ -163,8 +162,8 @@ def _string_switch() -> None:
 
 @_found_elsewhere(
     "out-of-range",
-    bad={**_STAGE_2, "gradient_clipping": -1},
-    good={**_STAGE_2, "gradient_clipping": 1.0},
+    bad={**zero(2), "gradient_clipping": -1},
+    good={**zero(2), "gradient_clipping": 1.0},
 )
 def _out_of_range() -> None:
     """A number that the key cannot have.
@@ -181,8 +180,8 @@ def _out_of_range() -> None:
 
 @_found_elsewhere(
     "bad-value",
-    bad={**_STAGE_2, "communication_data_type": "fp8"},
-    good={**_STAGE_2, "communication_data_type": "bf16"},
+    bad={**zero(2), "communication_data_type": "fp8"},
+    good={**zero(2), "communication_data_type": "bf16"},
 )
 def _bad_value() -> None:
     """A value that is none of those which the key takes.
@@ -199,8 +198,8 @@ def _bad_value() -> None:
 
 @_found_elsewhere(
     "bad-key",
-    bad=cast(Any, {**_STAGE_2, 3: 1}),  # no JSON has an integer for a key
-    good=_STAGE_2,
+    bad=cast(Any, {**zero(2), 3: 1}),  # no JSON has an integer for a key
+    good=zero(2),
 )
 def _bad_key() -> None:
     """A key that is not a string.
@@ -216,7 +215,7 @@ def _bad_key() -> None:
     "not-plain-json",
     severity="warning",
     bad='{\n  "train_micro_batch_size_per_gpu": 1, // of one GPU\n  "zero_optimization": {"stage": 2},\n}\n',
-    good=_STAGE_2,
+    good=zero(2),
 )
 def _not_plain_json() -> None:
     """The file is not JSON, though DeepSpeed reads it.
@@ -237,8 +236,8 @@ def _not_plain_json() -> None:
 @_found_elsewhere(
     "bad-disable",
     severity="warning",
-    bad={**_STAGE_2, "gradient_clipping": 1.0, "_zerokit": {"disable": ["unknown-kee"]}},
-    good={**_STAGE_2, "gradient_cliping": 1.0, "_zerokit": {"disable": ["unknown-key"]}},
+    bad={**zero(2), "gradient_clipping": 1.0, "_zerokit": {"disable": ["unknown-kee"]}},
+    good={**zero(2), "gradient_cliping": 1.0, "_zerokit": {"disable": ["unknown-key"]}},
 )
 def _bad_disable() -> None:
     """The list of rules that a file switches off is not understood.
@@ -254,8 +253,8 @@ def _bad_disable() -> None:
 @_found_elsewhere(
     "unused-disable",
     severity="info",
-    bad={**_STAGE_2, "_zerokit": {"disable": ["unknown-key"]}},
-    good=_STAGE_2,
+    bad={**zero(2), "_zerokit": {"disable": ["unknown-key"]}},
+    good=zero(2),
 )
 def _unused_disable() -> None:
     """A rule is switched off that finds nothing.
@@ -289,8 +288,8 @@ _STRICT_SECTIONS = frozenset(
 @rule(
     "refused-comment",
     stops=True,
-    bad={**_ONE, _ZERO: {"_comment": "the usual", "stage": 2}},
-    good={**_STAGE_2, "_comment": "the usual"},
+    bad={**ONE_SAMPLE, _ZERO: {"_comment": "the usual", "stage": 2}},
+    good={**zero(2), "_comment": "the usual"},
 )
 def refused_comment(subject: Subject) -> Iterator[Hit]:
     """A comment key where DeepSpeed allows no unknown key.

@@ -9,6 +9,7 @@ from typing import Any
 from zerokit.config.base import is_comment
 from zerokit.config.key_index import canonical
 from zerokit.documents import KeyPath, dotted, from_dotted
+from zerokit.lint.examples import ONE_SAMPLE, zero
 from zerokit.lint.optimizer_facts import (
     optimizer_name,
     optimizer_type,
@@ -28,13 +29,12 @@ from zerokit.releases.versions import (
 )
 
 rule = Rules("versions")
-_MICRO = {"train_micro_batch_size_per_gpu": 1}
 
 
 @rule(
     "key-of-later-version",
-    bad={**_MICRO, ZERO: {"stage": 2, "compute_grad_norm": True}},
-    good={**_MICRO, ZERO: {"stage": 2}},
+    bad=zero(2, compute_grad_norm=True),
+    good=zero(2),
     given={"deepspeed_version": Version(0, 16, 4)},
 )
 def key_of_later_version(subject: Subject) -> Iterator[Hit]:
@@ -88,8 +88,8 @@ def _is_default(path: KeyPath, value: Any) -> bool:
 
 @rule(
     "optimizer-of-later-version",
-    bad={**_MICRO, "optimizer": {"type": "Muon", "params": {"muon_lr": 0.02, "adam_lr": 3e-4}}},
-    good={**_MICRO, "optimizer": {"type": "AdamW", "params": {"lr": 3e-4}}},
+    bad={**ONE_SAMPLE, "optimizer": {"type": "Muon", "params": {"muon_lr": 0.02, "adam_lr": 3e-4}}},
+    good={**ONE_SAMPLE, "optimizer": {"type": "AdamW", "params": {"lr": 3e-4}}},
     given={"deepspeed_version": Version(0, 16, 4)},
 )
 def optimizer_of_later_version(subject: Subject) -> Iterator[Hit]:
@@ -111,8 +111,8 @@ def optimizer_of_later_version(subject: Subject) -> Iterator[Hit]:
 @rule(
     "default-of-version",
     severity="info",
-    bad={**_MICRO, ZERO: {"stage": 2}},
-    good={**_MICRO, ZERO: {"stage": 2}, "gradient_clipping": 1.0},
+    bad=zero(2),
+    good={**zero(2), "gradient_clipping": 1.0},
     given={"deepspeed_version": Version(0, 18, 0)},
 )
 def default_of_version(subject: Subject) -> Iterator[Hit]:
@@ -162,8 +162,8 @@ def _shown(value: Any) -> str:
 @rule(
     "changed-meaning",
     severity="info",
-    bad={**_MICRO, "fp16": {"enabled": True, "fp16_master_weights_and_grads": True}, ZERO: {"stage": 1}},
-    good={**_MICRO, "fp16": {"enabled": False}, ZERO: {"stage": 1}},
+    bad={**ONE_SAMPLE, "fp16": {"enabled": True, "fp16_master_weights_and_grads": True}, ZERO: {"stage": 1}},
+    good={**ONE_SAMPLE, "fp16": {"enabled": False}, ZERO: {"stage": 1}},
     given={"deepspeed_version": Version(0, 18, 0)},
 )
 def changed_meaning(subject: Subject) -> Iterator[Hit]:

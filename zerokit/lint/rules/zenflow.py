@@ -7,26 +7,23 @@ from collections.abc import Iterator
 from zerokit.config.base import AUTO
 from zerokit.config.zenflow import ZenFlow
 from zerokit.findings import Remove, Severity
+from zerokit.lint.examples import zero
 from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO, offloads_optimizer
 
 rule = Rules("offload")
-_MICRO = {"train_micro_batch_size_per_gpu": 1}
 _ZENFLOW = (ZERO, "zenflow")
-_GOOD = {
-    **_MICRO,
-    ZERO: {
-        "stage": 2,
-        "overlap_comm": True,
-        "offload_optimizer": {"device": "cpu"},
-        "zenflow": {"select_strategy": "step", "select_interval": 8, "update_interval": 4},
-    },
-}
+_GOOD = zero(
+    2,
+    overlap_comm=True,
+    offload_optimizer={"device": "cpu"},
+    zenflow={"select_strategy": "step", "select_interval": 8, "update_interval": 4},
+)
 
 
 def _zero_with(**keys: object) -> dict[str, object]:
-    return {**_MICRO, ZERO: {**_GOOD[ZERO], **keys}}  # type: ignore[dict-item]
+    return {**_GOOD, ZERO: {**_GOOD[ZERO], **keys}}
 
 
 def _section(subject: Subject) -> ZenFlow | None:
@@ -36,7 +33,7 @@ def _section(subject: Subject) -> ZenFlow | None:
 @rule(
     "zenflow-offload",
     stops=True,
-    bad={**_MICRO, ZERO: {"stage": 2, "zenflow": {"update_interval": 4}}},
+    bad=zero(2, zenflow={"update_interval": 4}),
     good=_GOOD,
 )
 def zenflow_offload(subject: Subject) -> Iterator[Hit]:

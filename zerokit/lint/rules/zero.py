@@ -8,6 +8,7 @@ from zerokit.config.base import is_comment
 from zerokit.config.conditions import DEVICE, NOT_READ, SWITCH_OF_OLD
 from zerokit.config.no_effect import Idle
 from zerokit.findings import Remove
+from zerokit.lint.examples import zero
 from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO, in_force, offloads_optimizer
@@ -43,7 +44,7 @@ def _idle_keys(subject: Subject) -> dict[str, Idle]:
 @rule(
     "no-stage",
     bad={"train_micro_batch_size_per_gpu": 1, ZERO: {"offload_optimizer": {"device": "cpu"}}},
-    good={"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 2, "offload_optimizer": {"device": "cpu"}}},
+    good=zero(2, offload_optimizer={"device": "cpu"}),
 )
 def no_stage(subject: Subject) -> Iterator[Hit]:
     """A section 'zero_optimization' without a stage
@@ -69,8 +70,8 @@ def no_stage(subject: Subject) -> Iterator[Hit]:
 @rule(
     "stage3-key",
     severity="warning",
-    bad={"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 2, "stage3_max_live_parameters": 1e8}},
-    good={"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 3, "stage3_max_live_parameters": 1e8}},
+    bad=zero(2, stage3_max_live_parameters=1e8),
+    good=zero(3, stage3_max_live_parameters=1e8),
 )
 def stage_3_key(subject: Subject) -> Iterator[Hit]:
     """A key that acts in stage 3 only
@@ -95,8 +96,8 @@ def stage_3_key(subject: Subject) -> Iterator[Hit]:
 @rule(
     "stage12-key",
     severity="warning",
-    bad={"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 3, "round_robin_gradients": True}},
-    good={"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 3}},
+    bad=zero(3, round_robin_gradients=True),
+    good=zero(3),
 )
 def stage_12_key(subject: Subject) -> Iterator[Hit]:
     """A key that acts in stages 1 and 2 only
@@ -119,8 +120,8 @@ def stage_12_key(subject: Subject) -> Iterator[Hit]:
 @rule(
     "stage0-keys",
     severity="warning",
-    bad={"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 0, "reduce_bucket_size": 2e8}},
-    good={"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 0}},
+    bad=zero(0, reduce_bucket_size=2e8),
+    good=zero(0),
 )
 def stage_0_keys(subject: Subject) -> Iterator[Hit]:
     """Options of ZeRO although ZeRO is off
@@ -143,8 +144,8 @@ def stage_0_keys(subject: Subject) -> Iterator[Hit]:
 @rule(
     "dead-key",
     severity="warning",
-    bad={"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 2, "allgather_partitions": False}},
-    good={"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 2}},
+    bad=zero(2, allgather_partitions=False),
+    good=zero(2),
 )
 def dead_key(subject: Subject) -> Iterator[Hit]:
     """A key that DeepSpeed accepts and no longer reads
@@ -175,8 +176,8 @@ def dead_key(subject: Subject) -> Iterator[Hit]:
 @rule(
     "idle-key",
     severity="warning",
-    bad={"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 0}, "zero_allow_untested_optimizer": True},
-    good={"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 0}},
+    bad={**zero(0), "zero_allow_untested_optimizer": True},
+    good=zero(0),
 )
 def idle_key(subject: Subject) -> Iterator[Hit]:
     """A key that does nothing beside the others
@@ -199,11 +200,8 @@ def idle_key(subject: Subject) -> Iterator[Hit]:
 @rule(
     "contiguous-gradients-offload",
     severity="warning",
-    bad={
-        "train_micro_batch_size_per_gpu": 1,
-        ZERO: {"stage": 2, "contiguous_gradients": False, "offload_optimizer": {"device": "cpu"}},
-    },
-    good={"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 2, "offload_optimizer": {"device": "cpu"}}},
+    bad=zero(2, contiguous_gradients=False, offload_optimizer={"device": "cpu"}),
+    good=zero(2, offload_optimizer={"device": "cpu"}),
 )
 def contiguous_gradients_offload(subject: Subject) -> Iterator[Hit]:
     """'contiguous_gradients' switched off where offload needs it
@@ -226,11 +224,8 @@ def contiguous_gradients_offload(subject: Subject) -> Iterator[Hit]:
 @rule(
     "unused-parameters-check",
     severity="warning",
-    bad={"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 2, "ignore_unused_parameters": False}},
-    good={
-        "train_micro_batch_size_per_gpu": 1,
-        ZERO: {"stage": 2, "ignore_unused_parameters": False, "offload_optimizer": {"device": "cpu"}},
-    },
+    bad=zero(2, ignore_unused_parameters=False),
+    good=zero(2, ignore_unused_parameters=False, offload_optimizer={"device": "cpu"}),
 )
 def unused_parameters_check(subject: Subject) -> Iterator[Hit]:
     """A check for unused parameters that never runs
@@ -251,11 +246,8 @@ def unused_parameters_check(subject: Subject) -> Iterator[Hit]:
 @rule(
     "round-robin-gradients",
     severity="info",
-    bad={"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 2, "round_robin_gradients": True}},
-    good={
-        "train_micro_batch_size_per_gpu": 1,
-        ZERO: {"stage": 2, "round_robin_gradients": True, "offload_optimizer": {"device": "cpu"}},
-    },
+    bad=zero(2, round_robin_gradients=True),
+    good=zero(2, round_robin_gradients=True, offload_optimizer={"device": "cpu"}),
 )
 def round_robin_gradients(subject: Subject) -> Iterator[Hit]:
     """'round_robin_gradients' without offload

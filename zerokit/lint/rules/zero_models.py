@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from zerokit.lint.examples import Given, llama_8b, mixture_of_experts, quantised
+from zerokit.lint.examples import Given, llama_8b, mixture_of_experts, quantised, zero
 from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO
 from zerokit.resolving.arguments_to_keys import SIZE_RULES
 
 rule = Rules("zero")
-_STAGE_3 = {"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 3}}
 
 _LEAVES = frozenset({"mixtral", "qwen2_moe", "qwen3_moe"})
 """The `model_type` of those whose blocks DeepSpeed takes for leaves by itself."""
@@ -20,11 +19,8 @@ _LEAVES = frozenset({"mixtral", "qwen2_moe", "qwen3_moe"})
 @rule(
     "moe-leaf-module",
     severity="info",
-    bad=_STAGE_3,
-    good={
-        "train_micro_batch_size_per_gpu": 1,
-        ZERO: {"stage": 3, "leaf_module": {"name_suffixes": ["mlp"]}},
-    },
+    bad=zero(3),
+    good=zero(3, leaf_module={"name_suffixes": ["mlp"]}),
     given=Given(model=mixture_of_experts),
     needs=("model",),
 )
@@ -54,8 +50,8 @@ def moe_leaf_module(subject: Subject) -> Iterator[Hit]:
 @rule(
     "quantised-stage3",
     severity="warning",
-    bad=_STAGE_3,
-    good={"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 2}},
+    bad=zero(3),
+    good=zero(2),
     given=Given(model=quantised),
     needs=("model",),
 )
@@ -80,14 +76,8 @@ def quantised_stage_3(subject: Subject) -> Iterator[Hit]:
 @rule(
     "nothing-divided",
     severity="warning",
-    bad={
-        "train_micro_batch_size_per_gpu": 1,
-        ZERO: {"stage": 3, "stage3_param_persistence_threshold": 1e9},
-    },
-    good={
-        "train_micro_batch_size_per_gpu": 1,
-        ZERO: {"stage": 3, "stage3_param_persistence_threshold": 1e5},
-    },
+    bad=zero(3, stage3_param_persistence_threshold=1e9),
+    good=zero(3, stage3_param_persistence_threshold=1e5),
     given=Given(model=llama_8b),
     needs=("model",),
 )

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from zerokit.findings import Remove
-from zerokit.lint.examples import Given, recipe
+from zerokit.lint.examples import Given, recipe, zero
 from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO, in_force
@@ -18,15 +17,11 @@ _QGZ = (ZERO, "zero_quantized_gradients")
 _QNW = (ZERO, "zero_quantized_nontrainable_weights")
 
 
-def _stage_3(**keys: Any) -> dict[str, Any]:
-    return {"train_micro_batch_size_per_gpu": 1, ZERO: {"stage": 3, **keys}}
-
-
 @rule(
     "hpz-divides",
     stops=True,
-    bad=_stage_3(zero_hpz_partition_size=3),
-    good=_stage_3(zero_hpz_partition_size=8),
+    bad=zero(3, zero_hpz_partition_size=3),
+    good=zero(3, zero_hpz_partition_size=8),
     given={"num_gpus": 16},
     needs=("num_gpus",),
 )
@@ -54,8 +49,8 @@ def hpz_divides(subject: Subject) -> Iterator[Hit]:
 @rule(
     "hpz-node",
     severity="warning",
-    bad=_stage_3(zero_hpz_partition_size=16),
-    good=_stage_3(zero_hpz_partition_size=8),
+    bad=zero(3, zero_hpz_partition_size=16),
+    good=zero(3, zero_hpz_partition_size=8),
     given={"num_gpus": 32, "gpus_per_node": 8},
     needs=("num_gpus",),
 )
@@ -92,8 +87,8 @@ def hpz_node(subject: Subject) -> Iterator[Hit]:
 @rule(
     "quantized-gradients-scatter",
     stops=True,
-    bad=_stage_3(zero_quantized_gradients=True, reduce_scatter=False),
-    good=_stage_3(zero_quantized_gradients=True),
+    bad=zero(3, zero_quantized_gradients=True, reduce_scatter=False),
+    good=zero(3, zero_quantized_gradients=True),
 )
 def quantized_gradients_scatter(subject: Subject) -> Iterator[Hit]:
     """Quantised gradients without 'reduce_scatter'
@@ -119,8 +114,8 @@ def quantized_gradients_scatter(subject: Subject) -> Iterator[Hit]:
 @rule(
     "quantized-gradients-node",
     severity="warning",
-    bad=_stage_3(zero_quantized_gradients=True),
-    good=_stage_3(),
+    bad=zero(3, zero_quantized_gradients=True),
+    good=zero(3),
     given={"num_gpus": 8, "gpus_per_node": 8},
     needs=("num_gpus",),
 )
@@ -148,8 +143,8 @@ def quantized_gradients_node(subject: Subject) -> Iterator[Hit]:
 @rule(
     "quantized-frozen-weights",
     severity="warning",
-    bad=_stage_3(zero_quantized_nontrainable_weights=True),
-    good=_stage_3(),
+    bad=zero(3, zero_quantized_nontrainable_weights=True),
+    good=zero(3),
     given=Given(recipe=recipe),
     needs=("recipe",),
 )
