@@ -37,8 +37,6 @@ class Lora:
     rank: int
     target_modules: tuple[str, ...] = ("q_proj", "v_proj")
     """Last parts of module names, or ``all-linear``."""
-    bytes_per_parameter: int | None = None
-    """Of the adapters; None: as the ds_config makes all parameters."""
 
     def __post_init__(self) -> None:
         check_positive(rank=self.rank)
