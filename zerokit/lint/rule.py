@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from zerokit.documents import KeyPath
-from zerokit.findings import Edit, Severity
+from zerokit.findings import Edit, Remove, Severity
 from zerokit.lint.subject import Subject
 
 Need = Literal["num_gpus", "model", "recipe", "gpu_memory", "host_memory"]
@@ -47,6 +47,26 @@ class Hit:
     """None: the rule's."""
     stops: bool = True
     """False: though an error, it stops no run, unlike others of a rule that does."""
+
+
+def idle_at(
+    subject: Subject,
+    path: KeyPath,
+    hint: str = "Remove the key",
+    *,
+    removable: bool = True,
+    whatever_stage: bool = False,
+    severity: Severity | None = None,
+) -> Iterator[Hit]:
+    """What there is to say of a key, if it changes nothing.
+
+    Args:
+        removable: whether removing the key is a fix.
+        whatever_stage: keys that another stage would make act are passed over; other rules name them.
+    """
+    if path in subject.idle and not (whatever_stage and subject.idle[path].by_stage):
+        message = f"'{path[-1]}' {subject.idle[path].reason}"
+        yield Hit(path, message, hint, (Remove(path),) if removable else (), severity)
 
 
 Check = Callable[[Subject], Iterator[Hit]]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from zerokit.findings import Remove, Severity
+from zerokit.findings import Severity
 from zerokit.lint.examples import Given, llama_8b, small_decoder
-from zerokit.lint.rule import Hit, Rules
+from zerokit.lint.rule import Hit, Rules, idle_at
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO, model_dtype_bytes
 from zerokit.resolving.arguments_to_keys import SIZE_RULES
@@ -200,11 +200,8 @@ def allgather_bucket(subject: Subject) -> Iterator[Hit]:
 
     Source: `all_gather_dp_groups` in `deepspeed/runtime/utils.py`.
     """
-    path = (ZERO, "allgather_bucket_size")
-    if path in subject.idle and not subject.idle[path].by_stage:
-        severity: Severity | None = "warning" if subject.zero.allgather_bucket_size == 0 else None
-        message = f"'allgather_bucket_size' {subject.idle[path].reason}"
-        yield Hit(path, message, "Remove the key", (Remove(path),), severity)
+    severity: Severity | None = "warning" if subject.zero.allgather_bucket_size == 0 else None
+    yield from idle_at(subject, (ZERO, "allgather_bucket_size"), whatever_stage=True, severity=severity)
 
 
 @rule(

@@ -8,7 +8,7 @@ from zerokit.findings import Remove
 from zerokit.lint.changes import CHANGES
 from zerokit.lint.examples import ONE_SAMPLE
 from zerokit.lint.number_formats import format_at, precision, switch
-from zerokit.lint.rule import Hit, Rules
+from zerokit.lint.rule import Hit, Rules, idle_at
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO, in_force, offloads_optimizer
 from zerokit.releases.versions import known_at
@@ -161,10 +161,7 @@ def immediate_update(subject: Subject) -> Iterator[Hit]:
     Source: `_do_optimizer_sanity_check` in `deepspeed/runtime/engine.py`;
     `deepspeed/runtime/bf16_optimizer.py`.
     """
-    path = ("bf16", "immediate_grad_update")
-    if path in subject.idle:
-        message = f"'immediate_grad_update' {subject.idle[path].reason}"
-        yield Hit(path, message, "Remove the key", (Remove(path),))
+    yield from idle_at(subject, ("bf16", "immediate_grad_update"))
 
 
 @rule(

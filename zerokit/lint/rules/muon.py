@@ -13,7 +13,7 @@ from zerokit.lint.optimizer_facts import (
     optimizer_name,
     wraps_in_bf16_optimizer,
 )
-from zerokit.lint.rule import Hit, Rules
+from zerokit.lint.rule import Hit, Rules, idle_at
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO, in_force
 
@@ -138,7 +138,4 @@ def muon_buffer_unused(subject: Subject) -> Iterator[Hit]:
 
     Source: the uses of `save_muon_momentum_buffer_in_memory` in `deepspeed/runtime/zero/stage3.py`.
     """
-    path = (ZERO, "save_muon_momentum_buffer_in_memory")
-    if path in subject.idle and not subject.idle[path].by_stage:
-        message = f"'{path[1]}' {subject.idle[path].reason}"
-        yield Hit(path, message, "Remove the key", (Remove(path),))
+    yield from idle_at(subject, (ZERO, "save_muon_momentum_buffer_in_memory"), whatever_stage=True)

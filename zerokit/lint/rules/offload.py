@@ -8,7 +8,7 @@ from zerokit.config.conditions import FAST_INIT, NVME
 from zerokit.config.offload import OffloadOptimizer, OffloadParam
 from zerokit.findings import Remove, Severity
 from zerokit.lint.examples import zero
-from zerokit.lint.rule import Hit, Rules
+from zerokit.lint.rule import Hit, Rules, idle_at
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO, in_force
 
@@ -226,10 +226,7 @@ def super_offload(subject: Subject) -> Iterator[Hit]:
     elif subject.stage == 3 and section.super_offload and in_force(subject, *path[:2], "device") == "none":
         message = "'super_offload' fails unless the optimizer is offloaded, and the device is \"none\""
         yield Hit(path, message, 'Set "device" to "cpu", or remove the key', (), "error")
-    cores = (ZERO, "offload_optimizer", "cpuadam_cores_perc")
-    if cores in subject.idle:
-        message = f"'cpuadam_cores_perc' {subject.idle[cores].reason}"
-        yield Hit(cores, message, "Remove the key", fix=(Remove(cores),))
+    yield from idle_at(subject, (ZERO, "offload_optimizer", "cpuadam_cores_perc"))
 
 
 @rule(
@@ -321,7 +318,5 @@ def fast_init(subject: Subject) -> Iterator[Hit]:
     section = subject.offload_optimizer
     if subject.stage != 3 or section is None or section.device != "nvme" or not section.fast_init:
         return
-    path = (ZERO, "offload_optimizer", "fast_init")
-    if path in subject.idle:
-        message = f"'fast_init' {subject.idle[path].reason}"
-        yield Hit(path, message, "Remove the key, or offload the parameters to NVMe", fix=(Remove(path),))
+    hint = "Remove the key, or offload the parameters to NVMe"
+    yield from idle_at(subject, (ZERO, "offload_optimizer", "fast_init"), hint)

@@ -7,14 +7,14 @@ from typing import Any
 
 from zerokit.config.base import AUTO
 from zerokit.config.optimizer import TORCH_OPTIMIZERS
-from zerokit.findings import Edit, Remove, SetValue
+from zerokit.findings import Edit, SetValue
 from zerokit.lint.examples import ONE_SAMPLE, zero
 from zerokit.lint.optimizer_facts import (
     OPTIMIZER,
     optimizer_name,
     optimizer_type,
 )
-from zerokit.lint.rule import Hit, Rules
+from zerokit.lint.rule import Hit, Rules, idle_at
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO, in_force, offloads_optimizer
 
@@ -226,9 +226,7 @@ def legacy_fusion(subject: Subject) -> Iterator[Hit]:
 
     Source: `_configure_fp16_optimizer` in `deepspeed/runtime/engine.py`.
     """
-    path = ("optimizer", "legacy_fusion")
-    if path in subject.idle:
-        yield Hit(path, f"'legacy_fusion' {subject.idle[path].reason}", "Remove the key", (Remove(path),))
+    yield from idle_at(subject, ("optimizer", "legacy_fusion"))
 
 
 @rule(

@@ -15,7 +15,7 @@ from zerokit.lint.optimizer_facts import (
     optimizer_type,
     torch_adam,
 )
-from zerokit.lint.rule import Hit, Rules
+from zerokit.lint.rule import Hit, Rules, idle_at
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO, in_force, offloads_optimizer
 
@@ -178,10 +178,9 @@ def optimizer_states_dtype(subject: Subject) -> Iterator[Hit]:
 
     Source: `get_optimizer_configuration` in `deepspeed/runtime/engine.py`.
     """
-    path = (*OPTIMIZER, "fp32_optimizer_states")
-    if path in subject.idle and offloads_optimizer(subject):
-        message = f"'fp32_optimizer_states' {subject.idle[path].reason}"
-        yield Hit(path, message, "Remove one of the two")
+    if offloads_optimizer(subject):
+        path = (*OPTIMIZER, "fp32_optimizer_states")
+        yield from idle_at(subject, path, "Remove one of the two", removable=False)
 
 
 @rule(

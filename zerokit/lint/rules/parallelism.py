@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from zerokit.findings import Remove
 from zerokit.lint.examples import Given, llama_8b, zero
-from zerokit.lint.rule import Hit, Rules
+from zerokit.lint.rule import Hit, Rules, idle_at
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import in_force
 from zerokit.units import quantity
@@ -62,10 +62,7 @@ def data_parallel_size(subject: Subject) -> Iterator[Hit]:
 
     Source: `initialize` in `deepspeed/__init__.py`.
     """
-    path = ("data_parallel_size",)
-    if path in subject.idle:
-        message = f"'data_parallel_size' {subject.idle[path].reason}"
-        yield Hit(path, message, "Remove the key", fix=(Remove(path),))
+    yield from idle_at(subject, ("data_parallel_size",))
 
 
 @rule(

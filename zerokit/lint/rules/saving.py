@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from zerokit.findings import SetValue, Severity
 from zerokit.lint.examples import ONE_SAMPLE, zero
-from zerokit.lint.rule import Hit, Rules
+from zerokit.lint.rule import Hit, Rules, idle_at
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO, autotp_size, in_force
 
@@ -101,10 +101,7 @@ def parallel_write(subject: Subject) -> Iterator[Hit]:
 
     Source: `checkpoint_parallel_write_pipeline` in `deepspeed/runtime/pipe/module.py`.
     """
-    path = ("checkpoint", "parallel_write", "pipeline_stage")
-    if path in subject.idle:
-        message = f"'pipeline_stage' {subject.idle[path].reason}"
-        yield Hit(path, message, "Remove the key")
+    yield from idle_at(subject, ("checkpoint", "parallel_write", "pipeline_stage"), removable=False)
 
 
 @rule(
@@ -120,10 +117,7 @@ def datastates(subject: Subject) -> Iterator[Hit]:
 
     Source: `create_checkpoint_engine` in `deepspeed/runtime/checkpoint_engine/utils.py`.
     """
-    path = ("datastates_ckpt",)
-    if path in subject.idle:
-        message = f"'datastates_ckpt' {subject.idle[path].reason}"
-        yield Hit(path, message, "Remove one of the two")
+    yield from idle_at(subject, ("datastates_ckpt",), "Remove one of the two", removable=False)
 
 
 @rule(

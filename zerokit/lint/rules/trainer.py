@@ -17,7 +17,7 @@ from zerokit.lint.optimizer_facts import (
     schedule_name,
     schedule_params,
 )
-from zerokit.lint.rule import Hit, Rules
+from zerokit.lint.rule import Hit, Rules, idle_at
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO, is_set_to
 from zerokit.resolving.arguments_to_keys import FILLED
@@ -273,10 +273,7 @@ def deepspeed_loader(subject: Subject) -> Iterator[Hit]:
     Source: `deepspeed_io` in `deepspeed/runtime/engine.py`; `_prepare_deepspeed` in accelerate
     `accelerator.py`.
     """
-    path = ("dataloader_drop_last",)
-    if path in subject.idle:
-        message = f"'dataloader_drop_last' {subject.idle[path].reason}"
-        hint = "Set it for the script's loader"
-        if subject.run.target == "trainer":
-            hint = "Use the Trainer's argument dataloader_drop_last"
-        yield Hit(path, message, hint)
+    hint = "Set it for the script's loader"
+    if subject.run.target == "trainer":
+        hint = "Use the Trainer's argument dataloader_drop_last"
+    yield from idle_at(subject, ("dataloader_drop_last",), hint, removable=False)

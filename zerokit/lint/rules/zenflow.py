@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from zerokit.config.base import AUTO
 from zerokit.config.zenflow import ZenFlow
-from zerokit.findings import Remove, Severity
+from zerokit.findings import Severity
 from zerokit.lint.examples import zero
-from zerokit.lint.rule import Hit, Rules
+from zerokit.lint.rule import Hit, Rules, idle_at
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO, offloads_optimizer
 
@@ -229,7 +229,4 @@ def zenflow_steps_per_epoch(subject: Subject) -> Iterator[Hit]:
     Source: `ZenFlowConfig.steps_per_epoch` in `deepspeed/runtime/zenflow/zenflow_config.py` and
     `configure_zenflow` in `deepspeed/runtime/zenflow/engine.py`.
     """
-    path = (*_ZENFLOW, "steps_per_epoch")
-    if path in subject.idle:
-        message = f"'steps_per_epoch' {subject.idle[path].reason}"
-        yield Hit(path, message, "Remove the key", fix=(Remove(path),))
+    yield from idle_at(subject, (*_ZENFLOW, "steps_per_epoch"))

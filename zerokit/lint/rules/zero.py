@@ -9,7 +9,7 @@ from zerokit.config.conditions import DEVICE, NOT_READ, SWITCH_OF_OLD
 from zerokit.config.no_effect import Idle
 from zerokit.findings import Remove
 from zerokit.lint.examples import zero
-from zerokit.lint.rule import Hit, Rules
+from zerokit.lint.rule import Hit, Rules, idle_at
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO, in_force, offloads_optimizer
 
@@ -214,11 +214,8 @@ def contiguous_gradients_offload(subject: Subject) -> Iterator[Hit]:
     Source: `self.contiguous_gradients = contiguous_gradients or self.cpu_offload` in
     `deepspeed/runtime/zero/stage_1_and_2.py`.
     """
-    path = (ZERO, "contiguous_gradients")
-    if path in subject.idle and not subject.idle[path].by_stage:
-        message = f"'contiguous_gradients' {subject.idle[path].reason}"
-        hint = "Remove the key; a smaller 'reduce_bucket_size' saves memory"
-        yield Hit(path, message, hint, fix=(Remove(path),))
+    hint = "Remove the key; a smaller 'reduce_bucket_size' saves memory"
+    yield from idle_at(subject, (ZERO, "contiguous_gradients"), hint, whatever_stage=True)
 
 
 @rule(
@@ -237,10 +234,7 @@ def unused_parameters_check(subject: Subject) -> Iterator[Hit]:
     Source: `complete_grad_norm_calculation_for_cpu_offload` in
     `deepspeed/runtime/zero/stage_1_and_2.py`.
     """
-    path = (ZERO, "ignore_unused_parameters")
-    if path in subject.idle and not subject.idle[path].by_stage:
-        message = f"'ignore_unused_parameters' {subject.idle[path].reason}"
-        yield Hit(path, message, "Remove the key", fix=(Remove(path),))
+    yield from idle_at(subject, (ZERO, "ignore_unused_parameters"), whatever_stage=True)
 
 
 @rule(
