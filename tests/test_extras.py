@@ -52,6 +52,7 @@ main()
 """
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize(
     "command",
     [

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, given
 
 from tests.config.strategies import configs
+from tests.examples import examples
 from zerokit.config import load_ds_config
 from zerokit.config.base import ALL_STAGES, Acts, in_stages
 from zerokit.config.conditions import Known
@@ -141,12 +142,7 @@ def test_none_says_so_of_what_acts(config: dict[str, Any]) -> None:
 
 
 @given(configs())
-@settings(
-    max_examples=120,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    phases=[Phase.explicit, Phase.generate],
-)
+@examples(120, suppress_health_check=list(HealthCheck), phases=[Phase.explicit, Phase.generate])
 def test_they_agree_on_any_config(config: dict[str, Any]) -> None:
     config = {**MICRO, **config}
     try:
