@@ -39,9 +39,9 @@ class Given(Mapping[str, Any]):
         return len(self._fields)
 
 
-def llama_8b() -> ModelShape:
-    """A dense decoder with a large embedding: the shape of Llama 3.1 8B."""
-    return _decoder("llama", vocab_size=128_256, hidden=4096, intermediate=14_336, layers=32, heads=(32, 8))
+def llama_8b(**keys: Any) -> ModelShape:
+    """A dense decoder with a large embedding: the shape of Llama 3.1 8B, with more keys of a config.json."""
+    return _decoder("llama", (128_256, 4096, 14_336, 32, 32), num_key_value_heads=8, **keys)
 
 
 def model_with_text_config() -> ModelShape:
@@ -51,29 +51,17 @@ def model_with_text_config() -> ModelShape:
 
 def small_decoder() -> ModelShape:
     """A decoder of 0.1 billion parameters."""
-    return _decoder("llama", vocab_size=32_000, hidden=768, intermediate=2048, layers=12, heads=(12, 12))
+    return _decoder("llama", (32_000, 768, 2048, 12, 12))
 
 
 def mixture_of_experts() -> ModelShape:
     """A decoder with experts, of a kind that DeepSpeed does not know by itself."""
-    from dataclasses import replace
-
-    from zerokit.models import Experts, Tensor
-
-    dense = _decoder("olmoe", vocab_size=50_304, hidden=2048, intermediate=1024, layers=16, heads=(16, 16))
-    experts = [
-        Tensor("model.layers.*.mlp.experts.gate_up_proj", (64, 2 * 1024, 2048), "expert", 16),
-        Tensor("model.layers.*.mlp.experts.down_proj", (64, 2048, 1024), "expert", 16),
-    ]
-    attention = [tensor for tensor in dense.tensors if ".mlp." not in tensor.name]
-    return replace(dense, tensors=(*attention, *experts), experts=Experts(64, 8, 16))
+    return _decoder("olmoe", (50_304, 2048, 1024, 16, 16), num_experts=64, num_experts_per_tok=8)
 
 
 def quantised() -> ModelShape:
     """A checkpoint whose config.json has a `quantization_config`."""
-    from dataclasses import replace
-
-    return replace(llama_8b(), quantization="bitsandbytes")
+    return llama_8b(quantization_config={"quant_method": "bitsandbytes"})
 
 
 def recipe(**sections: Any) -> Recipe:
@@ -83,45 +71,9 @@ def recipe(**sections: Any) -> Recipe:
     return Recipe.model_validate({"model": "some/model", "data": {"train": "train.jsonl"}, **sections})
 
 
-def _decoder(
-    model_type: str, *, vocab_size: int, hidden: int, intermediate: int, layers: int, heads: tuple[int, int]
-) -> ModelShape:
-    from zerokit.models import ModelShape, Tensor
+def _decoder(model_type: str, sizes: tuple[int, int, int, int, int], **keys: Any) -> ModelShape:
+    from zerokit.models import load_model_shape
 
-    head_dim = hidden // heads[0]
-    key_value = heads[1] * head_dim
-
-    def each(name: str, shape: tuple[int, ...], kind: Any) -> Tensor:
-        return Tensor(f"model.layers.*.{name}.weight", shape, kind, layers)
-
-    return ModelShape(
-        name=f"an example of {model_type}",
-        model_type=model_type,
-        architecture="",
-        tensors=(
-            Tensor("model.embed_tokens.weight", (vocab_size, hidden), "embedding"),
-            each("self_attn.q_proj", (hidden, hidden), "attention"),
-            each("self_attn.k_proj", (key_value, hidden), "attention"),
-            each("self_attn.v_proj", (key_value, hidden), "attention"),
-            each("self_attn.o_proj", (hidden, hidden), "attention"),
-            each("mlp.gate_proj", (intermediate, hidden), "mlp"),
-            each("mlp.up_proj", (intermediate, hidden), "mlp"),
-            each("mlp.down_proj", (hidden, intermediate), "mlp"),
-            each("input_layernorm", (hidden,), "norm"),
-            each("post_attention_layernorm", (hidden,), "norm"),
-            Tensor("model.norm.weight", (hidden,), "norm"),
-            Tensor("lm_head.weight", (vocab_size, hidden), "embedding"),
-        ),
-        hidden_size=hidden,
-        intermediate_size=intermediate,
-        num_hidden_layers=layers,
-        num_attention_heads=heads[0],
-        num_key_value_heads=heads[1],
-        head_dim=head_dim,
-        vocab_size=vocab_size,
-        max_position_embeddings=None,
-        tie_word_embeddings=False,
-        dtype="bfloat16",
-        hidden_size_for_trainer=hidden,
-        hidden_size_for_accelerate=hidden,
-    )
+    names = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+    config = {"model_type": model_type, "dtype": "bfloat16", **dict(zip(names, sizes, strict=True)), **keys}
+    return replace(load_model_shape(config, allow_torch=False), name=f"an example of {model_type}")
