@@ -14,7 +14,7 @@ from zerokit.config.root import DeepSpeedConfig
 from zerokit.documents import Document, dotted, read_document
 from zerokit.errors import ConfigError
 from zerokit.hardware.cluster import Cluster
-from zerokit.resolving.auto import Target
+from zerokit.resolving.auto_word import Target
 from zerokit.resolving.run import Run
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import pytest
 from zerokit.errors import ConfigError, ZerokitError
 from zerokit.generation.ds_config import Device, Engine, plan_engine
 from zerokit.generation.model import ModelFiles
-from zerokit.resolving.auto import autos
+from zerokit.resolving.auto_word import autos
 
 CPU = Device(is_gpu=False, supports_bfloat16=True, supports_float16=False)
 GPU = Device(is_gpu=True, supports_bfloat16=True, supports_float16=True)

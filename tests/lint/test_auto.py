@@ -13,9 +13,9 @@ from zerokit.documents import KeyPath, dotted
 from zerokit.findings import Move, Remove
 from zerokit.lint import check_config
 from zerokit.lint.examples import llama_8b
-from zerokit.resolving.arguments_to_keys import FILLED_BY
-from zerokit.resolving.auto import TARGETS, Target, autos
+from zerokit.resolving.auto_word import TARGETS, Target, autos
 from zerokit.resolving.run import Run
+from zerokit.resolving.who_fills import FILLED_BY
 
 BY_ALL: dict[str, Any] = {
     "train_batch_size": "auto",

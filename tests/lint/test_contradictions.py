@@ -6,7 +6,7 @@ import pytest
 
 from zerokit.documents import parse_json
 from zerokit.lint import check_config, check_document
-from zerokit.resolving.auto import Target
+from zerokit.resolving.auto_word import Target
 from zerokit.resolving.run import Run
 
 

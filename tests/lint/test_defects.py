@@ -11,7 +11,7 @@ from tests.lint.asking import MICRO, found, said, zero
 from zerokit.config.load import load_ds_config
 from zerokit.findings import Finding
 from zerokit.lint import conditions
-from zerokit.lint.conditions import SEVERAL_GPUS, Condition, stage
+from zerokit.lint.defect_conditions import SEVERAL_GPUS, Condition, stage
 from zerokit.lint.defects import KNOWN_DEFECTS
 from zerokit.lint.examples import llama_8b, mixture_of_experts, recipe
 from zerokit.lint.explain import explain

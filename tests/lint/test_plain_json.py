@@ -7,7 +7,7 @@ from zerokit.documents import parse_json
 from zerokit.findings import Finding
 from zerokit.lint import check_document
 from zerokit.lint.fix import fix_document
-from zerokit.resolving.auto import Target
+from zerokit.resolving.auto_word import Target
 from zerokit.resolving.run import Run
 
 RULE = "not-plain-json"

@@ -16,7 +16,7 @@ from zerokit.errors import ConfigError, ZerokitError
 from zerokit.hardware.cluster import Cluster
 from zerokit.lint import check_config
 from zerokit.models import ModelShape, load_model_shape
-from zerokit.resolving.auto import TARGETS, Target, autos
+from zerokit.resolving.auto_word import TARGETS, Target, autos
 from zerokit.resolving.run import Run
 from zerokit.resolving.trace import resolve
 from zerokit.units import GIB

@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 AUTO = "auto"
 Auto = Literal["auto"]
-"""A value that transformers or accelerate fills in before DeepSpeed sees it; see ``auto.py`` for which."""
+"""A value that transformers or accelerate fills in before DeepSpeed sees it, see ``resolving``."""
 
 ALL_STAGES = (0, 1, 2, 3)
 
@@ -63,7 +63,7 @@ def _auto_or_value(value: object) -> str:
 
 @dataclass(frozen=True)
 class When:
-    """A condition under which DeepSpeed looks at a key; all of them stand in `conditions.py`."""
+    """A condition under which DeepSpeed looks at a key; all of them stand in `defect_conditions.py`."""
 
     words: str | None
     """As in "acts in stage 3 with `nvme`"; "" where the docstring says enough, None: it is never read."""

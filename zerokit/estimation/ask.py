@@ -13,7 +13,7 @@ from zerokit.hardware.cluster import Cluster
 from zerokit.memory import Attention, Estimate, Generation, Lora, OptimizerKind
 from zerokit.memory import estimate as estimate_run
 from zerokit.models import ModelShape, load_model_shape
-from zerokit.resolving.auto import Target
+from zerokit.resolving.auto_word import Target
 from zerokit.units import parse_count
 from zerokit.writing.build import OffloadDevice, Precision
 

@@ -14,7 +14,7 @@ from zerokit.hardware.cluster import Cluster
 from zerokit.memory import Attention, Generation, Lora, OptimizerKind, TrainingRun
 from zerokit.memory.optimizers import optimizer_made
 from zerokit.models import ModelShape
-from zerokit.resolving.auto import Target
+from zerokit.resolving.auto_word import Target
 from zerokit.resolving.run import Run
 from zerokit.resolving.trace import Resolution, resolve, resolve_settled
 from zerokit.writing.build import OffloadDevice, Precision, build_ds_config

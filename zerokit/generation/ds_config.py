@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from zerokit.config import load_ds_config
 from zerokit.documents import Document, read_document
 from zerokit.errors import ConfigError
-from zerokit.resolving.arguments_to_keys import SIZE_RULES
-from zerokit.resolving.auto import autos
+from zerokit.resolving.auto_word import autos
+from zerokit.resolving.who_fills import SIZE_RULES
 
 if TYPE_CHECKING:
     from zerokit.generation.model import ModelFiles

@@ -10,7 +10,7 @@ from zerokit.findings import Finding
 
 if TYPE_CHECKING:
     from zerokit.releases.versions import Version
-    from zerokit.resolving.auto import Target
+    from zerokit.resolving.auto_word import Target
 
 _ABOUT_KEYS = ("removed-key", "unknown-key", "misplaced-key")
 

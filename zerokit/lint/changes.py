@@ -10,7 +10,17 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from zerokit.findings import Severity
-from zerokit.lint.conditions import BF16, FP16, Condition, absent, on, optimizer, schedule, stage, written
+from zerokit.lint.defect_conditions import (
+    BF16,
+    FP16,
+    Condition,
+    absent,
+    on,
+    optimizer,
+    schedule,
+    stage,
+    written,
+)
 from zerokit.lint.optimizer_facts import OPTIMIZER, optimizer_argument, schedule_name
 from zerokit.lint.subject import Subject
 from zerokit.releases.versions import Version

@@ -18,7 +18,7 @@ from zerokit.lint.rule import Rule
 from zerokit.lint.rule_pages import page
 from zerokit.lint.run import all_rules
 from zerokit.reporting.tables import aligned
-from zerokit.resolving.arguments_to_keys import filled_in_words
+from zerokit.resolving.who_fills import filled_in_words
 
 _TYPES = {"bool": "true or false", "int": "a whole number", "float": "a number", "str": "a text"}
 

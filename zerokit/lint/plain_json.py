@@ -9,7 +9,7 @@ from dataclasses import replace
 from zerokit.documents import Departure, Document, KeyPath, value_at
 from zerokit.findings import Finding, ReplaceText
 from zerokit.lint.rule import RULES
-from zerokit.resolving.auto import Target
+from zerokit.resolving.auto_word import Target
 
 RULE = "not-plain-json"
 

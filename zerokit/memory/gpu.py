@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from zerokit.memory.layout import Layout
-from zerokit.memory.model_calls import ModelCalls, model_calls_of
+from zerokit.memory.model_blocks import ModelCalls, model_calls_of
 from zerokit.memory.replay import Replay
 from zerokit.memory.settings import Settings
 from zerokit.memory.sizes import Sizes, sizes_of

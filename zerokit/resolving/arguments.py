@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from zerokit.resolving.auto import Target
+from zerokit.resolving.auto_word import Target
 
 TRAINER_DEFAULTS: Mapping[str, Any] = {
     "per_device_train_batch_size": 8,

@@ -11,7 +11,7 @@ from zerokit.config.load import load_valid_part
 from zerokit.config.normal_form import without_comments
 from zerokit.documents import Document, KeyPath, dotted, from_dotted, leaves, value_at
 from zerokit.resolving.arguments import Arguments
-from zerokit.resolving.auto import autos
+from zerokit.resolving.auto_word import autos
 from zerokit.resolving.run import Run
 
 Origin = Literal["file", "auto", "added", "computed", "default"]

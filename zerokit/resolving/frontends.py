@@ -11,7 +11,9 @@ from zerokit.config.base import AUTO
 from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
 from zerokit.config.key_index import canonical, sections
 from zerokit.documents import dotted
-from zerokit.resolving.arguments_to_keys import (
+from zerokit.resolving.auto_word import DEEPSPEEDS_OWN_WORD, FREE_TEXT, autos
+from zerokit.resolving.filling import Filling
+from zerokit.resolving.who_fills import (
     FILLED,
     FINALIZE,
     PLUGIN,
@@ -22,8 +24,6 @@ from zerokit.resolving.arguments_to_keys import (
     SIZE_RULES,
     Source,
 )
-from zerokit.resolving.auto import DEEPSPEEDS_OWN_WORD, FREE_TEXT, autos
-from zerokit.resolving.filling import Filling
 
 _ZERO = "zero_optimization"
 _STAGE = f"{_ZERO}.stage"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.gpus import some_gpu
 from zerokit.resolving.arguments import Arguments
-from zerokit.resolving.auto import Target
+from zerokit.resolving.auto_word import Target
 
 if TYPE_CHECKING:
     from zerokit.models import ModelShape

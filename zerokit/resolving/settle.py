@@ -4,7 +4,7 @@ Both files can set the same thing, and nothing in the field keeps them together:
 from the ds_config loses the Trainer's argument in silence (DeepSpeed then clips at 1.0 and accumulates
 over 1 step), and one that is present and different stops the run only after the model is loaded.
 zerokit lets either of them speak for both, and refuses two different answers. What every "auto" then
-becomes is in `trace.py`; which keys and arguments mean the same, in `arguments_to_keys.py`.
+becomes is in `trace.py`; which keys and arguments mean the same, in `who_fills.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from zerokit.documents import ABSENT, value_at
 from zerokit.errors import ConfigError
 from zerokit.resolving.arguments import TRAINER_DEFAULTS
-from zerokit.resolving.arguments_to_keys import FILLED, REPLACED_ARGUMENTS, FilledKey
+from zerokit.resolving.who_fills import FILLED, REPLACED_ARGUMENTS, FilledKey
 
 _MICRO = "per_device_train_batch_size"
 _GATHER = "stage3_gather_16bit_weights_on_model_save"

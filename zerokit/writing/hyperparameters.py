@@ -13,7 +13,7 @@ from typing import Any
 
 from zerokit.config.base import AUTO
 from zerokit.documents import KeyPath
-from zerokit.resolving.arguments_to_keys import FILLED
+from zerokit.resolving.who_fills import FILLED
 from zerokit.writing.request import NEEDS_TOTAL_STEPS, Decisions, OptimizerName
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from zerokit.errors import ConfigError, did_you_mean
-from zerokit.resolving.auto import TARGETS, Target
+from zerokit.resolving.auto_word import TARGETS, Target
 from zerokit.resolving.run import Run
 
 OffloadDevice = Literal["cpu", "nvme"]

@@ -1,6 +1,6 @@
 """Defects of gradient accumulation, and of the number format in which gradients add up."""
 
-from zerokit.lint.conditions import (
+from zerokit.lint.defect_conditions import (
     BF16,
     BF16_OPTIMIZER,
     FP16,

@@ -1,6 +1,6 @@
 """Defects of checkpoints, and of pipeline parallelism."""
 
-from zerokit.lint.conditions import ON_NVME, stage, written
+from zerokit.lint.defect_conditions import ON_NVME, stage, written
 from zerokit.lint.defects.defect import Defect
 
 _UNIVERSAL = "checkpoint.load_universal"

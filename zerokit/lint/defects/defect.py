@@ -9,7 +9,7 @@ from typing import Literal
 
 from zerokit.documents import KeyPath, from_dotted
 from zerokit.findings import Severity
-from zerokit.lint.conditions import Condition
+from zerokit.lint.defect_conditions import Condition
 from zerokit.lint.subject import Subject
 from zerokit.releases.versions import Span, Version, parse_span
 

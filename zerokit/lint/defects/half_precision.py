@@ -1,6 +1,6 @@
 """Defects of bf16 and fp16 under ZeRO."""
 
-from zerokit.lint.conditions import ADAPTERS, BF16, CLIPS, FP16, SEVERAL_GPUS, on, stage
+from zerokit.lint.defect_conditions import ADAPTERS, BF16, CLIPS, FP16, SEVERAL_GPUS, on, stage
 from zerokit.lint.defects.defect import Defect
 
 _QUANTIZED = "zero_optimization.zero_quantized_weights"

@@ -1,6 +1,6 @@
 """Defects of offload to the host and to NVMe, and of what builds on it."""
 
-from zerokit.lint.conditions import ON_NVME, on, present, stage, written
+from zerokit.lint.defect_conditions import ON_NVME, on, present, stage, written
 from zerokit.lint.defects.defect import Defect
 
 _PINNED = "zero_optimization.offload_optimizer.pin_memory"

@@ -1,6 +1,6 @@
 """Defects of single optimizers."""
 
-from zerokit.lint.conditions import (
+from zerokit.lint.defect_conditions import (
     FUSED_ADAM,
     MORE_THAN_AN_INT_COUNTS,
     OFFLOADED,

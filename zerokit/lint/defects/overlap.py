@@ -1,6 +1,6 @@
 """Defects of communication that runs beside the backward pass."""
 
-from zerokit.lint.conditions import on, recipe_trains_with, stage
+from zerokit.lint.defect_conditions import on, recipe_trains_with, stage
 from zerokit.lint.defects.defect import Defect
 
 _KEY = "zero_optimization.overlap_comm"

@@ -1,6 +1,6 @@
 """Defects of gathering and dividing parameters in stage 3, and of the hooks that do it."""
 
-from zerokit.lint.conditions import (
+from zerokit.lint.defect_conditions import (
     ADAPTERS,
     EXPERTS,
     SAVES_MODULES,

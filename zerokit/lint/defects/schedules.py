@@ -1,6 +1,6 @@
 """Defects of DeepSpeed's learning-rate schedules."""
 
-from zerokit.lint.conditions import LISTS, Condition, absent, schedule
+from zerokit.lint.defect_conditions import LISTS, Condition, absent, schedule
 from zerokit.lint.defects.defect import Defect
 from zerokit.lint.optimizer_facts import schedule_argument
 from zerokit.lint.subject import Subject

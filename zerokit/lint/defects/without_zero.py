@@ -1,6 +1,6 @@
 """Defects of 16 bits in stage 0, where other optimizer wrappers are used than under ZeRO."""
 
-from zerokit.lint.conditions import ADAPTERS, BF16, FP16, FUSED_ADAM, OTHER_THAN_FUSED_ADAM, stage
+from zerokit.lint.defect_conditions import ADAPTERS, BF16, FP16, FUSED_ADAM, OTHER_THAN_FUSED_ADAM, stage
 from zerokit.lint.defects.defect import Defect
 
 _STAGE_1 = "use ZeRO stage 1"

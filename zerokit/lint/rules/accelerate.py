@@ -12,7 +12,7 @@ from zerokit.lint.optimizer_facts import default_clipping, optimizer_name
 from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO, in_force, is_set_to, offloads_optimizer
-from zerokit.resolving.arguments_to_keys import SIZE_RULES
+from zerokit.resolving.who_fills import SIZE_RULES
 
 rule = Rules("accelerate")
 _AUTO_BATCH = {

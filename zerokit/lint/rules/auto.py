@@ -14,8 +14,8 @@ from zerokit.lint.examples import ONE_SAMPLE, Given, model_with_text_config, zer
 from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO
-from zerokit.resolving.arguments_to_keys import FILLED, FILLED_BY, SIZE_RULES
-from zerokit.resolving.auto import FREE_TEXT, TARGETS, autos
+from zerokit.resolving.auto_word import FREE_TEXT, TARGETS, autos
+from zerokit.resolving.who_fills import FILLED, FILLED_BY, SIZE_RULES
 
 rule = Rules("auto")
 

@@ -10,7 +10,7 @@ from zerokit.lint.examples import Given, llama_8b, small_decoder
 from zerokit.lint.rule import Hit, Rules, idle_at
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO, model_dtype_bytes
-from zerokit.resolving.arguments_to_keys import SIZE_RULES
+from zerokit.resolving.who_fills import SIZE_RULES
 from zerokit.units import GIB, format_bytes, format_count
 
 rule = Rules("buckets")

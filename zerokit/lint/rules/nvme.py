@@ -1,13 +1,15 @@
-"""Buffers and places of NVMe offload, for a given model."""
+"""Offload to NVMe: the stage, the folder, the keys, and the buffers for a given model."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from math import ceil
 
-from zerokit.findings import SetValue
+from zerokit.config.conditions import FAST_INIT, NVME
+from zerokit.findings import Remove, SetValue, Severity
 from zerokit.lint.examples import Given, llama_8b, zero
-from zerokit.lint.rule import Hit, Rules
+from zerokit.lint.rule import Hit, Rules, idle_at
+from zerokit.lint.rules.offload import in_use
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO, in_force, model_dtype_bytes, share
 from zerokit.units import format_count
@@ -31,6 +33,141 @@ def _goes_to_nvme(subject: Subject, elements: int) -> bool:
     block = in_force(subject, "aio", "block_size")
     smallest = max(_SMALLEST_FILE_BYTES, block if isinstance(block, int) else 0)
     return elements * (model_dtype_bytes(subject) or 2) >= smallest
+
+
+@rule(
+    "nvme-stage",
+    bad=zero(2, offload_optimizer=_NVME),
+    good=zero(3, offload_optimizer=_NVME),
+)
+def nvme_stage(subject: Subject) -> Iterator[Hit]:
+    """NVMe below stage 3
+
+    The optimizer of stages 1 and 2 only asks whether the device is something else than `none`, and then keeps
+    its states in the host's memory. `nvme` there means `cpu`: nothing is written to the drive, and the host
+    runs out of memory where the drive was to help.
+
+    Source: `DeepSpeedZeroOptimizer.__init__` in `deepspeed/runtime/zero/stage_1_and_2.py`.
+    """
+    section = subject.offload_optimizer
+    if subject.stage in (1, 2) and section is not None and section.device == "nvme":
+        message = (
+            f"NVMe offload needs ZeRO stage 3; in stage {subject.stage} DeepSpeed uses the CPU in silence"
+        )
+        yield Hit((ZERO, "offload_optimizer", "device"), message, 'Use stage 3, or the device "cpu"')
+
+
+@rule(
+    "nvme-path",
+    stops=True,
+    bad=zero(3, offload_optimizer={"device": "nvme"}),
+    good=zero(3, offload_optimizer=_NVME),
+)
+def nvme_path(subject: Subject) -> Iterator[Hit]:
+    """NVMe without a folder
+
+    DeepSpeed has no default folder, whatever its pages say. In stage 3 it stops when training starts: for
+    parameters with an assertion, for the optimizer with a TypeError about a path that is None. In the other
+    stages it does not look at the path.
+
+    Source: `nvme_path` in `deepspeed/runtime/zero/offload_config.py`; `_validate_remote_device` in
+    `deepspeed/runtime/zero/partition_parameters.py`; `_configure_tensor_swapping` in
+    `deepspeed/runtime/zero/stage3.py`.
+    """
+    for key, section in in_use(subject):
+        if section.device == "nvme" and subject.lacks(ZERO, key, "nvme_path"):
+            message = f"'{key}' goes to NVMe, but 'nvme_path' is not given"
+            severity: Severity | None = "warning" if subject.stage in (0, 1, 2) else None
+            hint = 'Add "nvme_path": the folder to write to'
+            yield Hit((ZERO, key, "device"), message, hint, (), severity)
+
+
+@rule(
+    "nvme-relative-path",
+    severity="warning",
+    bad=zero(3, offload_optimizer={"device": "nvme", "nvme_path": "./nvme_cache"}),
+    good=zero(3, offload_optimizer=_NVME),
+)
+def nvme_relative_path(subject: Subject) -> Iterator[Hit]:
+    """A relative 'nvme_path'
+
+    Each process takes the path from the folder in which it was started, which a launcher or a cluster may
+    choose, and which is often on a network drive. `~` and `$VARIABLES` are not expanded: DeepSpeed makes a
+    folder of that name.
+
+    Write the whole path of a folder on a local drive.
+
+    Source: `_configure_aio` in `deepspeed/runtime/swap_tensor/partitioned_param_swapper.py` and
+    `_configure_tensor_swapping` in `deepspeed/runtime/zero/stage3.py`.
+    """
+    for key, section in in_use(subject):
+        path = section.nvme_path
+        if section.device == "nvme" and path and path != "auto" and not path.startswith("/"):
+            message = f"'nvme_path' \"{path}\" is relative to the folder in which each process was started"
+            yield Hit((ZERO, key, "nvme_path"), message, "Write the whole path of a folder on a local drive")
+
+
+@rule(
+    "nvme-key",
+    severity="warning",
+    bad=zero(3, offload_param={"device": "cpu", "max_in_cpu": 1e9}),
+    good=zero(3, offload_param={"device": "cpu"}),
+)
+def nvme_key(subject: Subject) -> Iterator[Hit]:
+    """A key for NVMe, and nothing goes to NVMe
+
+    `nvme_path`, the buffers, `max_in_cpu`, `pipeline_read`, `pipeline_write` and `fast_init` are looked at
+    when the device is `nvme` and the stage 3, and only then. With `cpu` all of the tensors are in the host's
+    memory: no key keeps a part of them there.
+
+    Source: `deepspeed/runtime/zero/stage3.py` (`_configure_offloading`, `_configure_tensor_swapping` and
+    `_create_param_groups_fp16_flat_cpu_memory`) and
+    `deepspeed/runtime/swap_tensor/partitioned_param_swapper.py`.
+    """
+    for path, idle in subject.idle.items():
+        nowhere = idle.acts.when is FAST_INIT and in_force(subject, *map(str, path[:-1]), "device") != "nvme"
+        if idle.acts.when is NVME or nowhere:
+            yield Hit(path, f"'{path[-1]}' {idle.reason}", "Remove the key", fix=(Remove(path),))
+
+
+@rule(
+    "aio-unused",
+    severity="warning",
+    bad={**zero(3, offload_optimizer={"device": "cpu"}), "aio": {"queue_depth": 32}},
+    good={**zero(3, offload_optimizer=_NVME), "aio": {"queue_depth": 32}},
+)
+def aio_unused(subject: Subject) -> Iterator[Hit]:
+    """Options of NVMe access, and nothing uses them
+
+    The section `aio` is for tensors that are offloaded to NVMe, in stage 3, and for the fast writer of
+    checkpoints (`checkpoint.writer`).
+
+    Source: the uses of `aio_config` in `deepspeed/runtime/swap_tensor/` and
+    `deepspeed/runtime/model_checkpointing/writer_factory.py`.
+    """
+    if ("aio",) in subject.idle:
+        yield Hit(("aio",), f"'aio' {subject.idle['aio',].reason}", "Remove the section")
+
+
+@rule(
+    "fast-init",
+    severity="warning",
+    bad=zero(3, offload_optimizer={**_NVME, "fast_init": True}),
+    good=zero(3, offload_optimizer={**_NVME, "fast_init": True}, offload_param=_NVME),
+)
+def fast_init(subject: Subject) -> Iterator[Hit]:
+    """'fast_init' without parameters on NVMe
+
+    `fast_init` makes the optimizer's copies of parameters on NVMe straight from the parameters' files there.
+    It is asked only for parameters that are on NVMe themselves.
+
+    Source: `_create_fp32_partitions` in `deepspeed/runtime/zero/stage3.py`.
+    """
+    section = subject.offload_optimizer
+    if subject.stage != 3 or section is None or section.device != "nvme" or not section.fast_init:
+        return
+    hint = "Remove the key, or offload the parameters to NVMe"
+    yield from idle_at(subject, (ZERO, "offload_optimizer", "fast_init"), hint)
 
 
 @rule(

@@ -15,7 +15,7 @@ from zerokit.lint.rules.batch import data_parallel_ranks
 from zerokit.lint.rules.trainer import LEFT_TO_TRAINER, for_trainer
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO
-from zerokit.resolving.arguments_to_keys import FILLED, REPLACED_ARGUMENTS
+from zerokit.resolving.who_fills import FILLED, REPLACED_ARGUMENTS
 
 rule = Rules("trainer")
 _STAGE_3 = {**LEFT_TO_TRAINER, ZERO: {"stage": 3, "stage3_gather_16bit_weights_on_model_save": True}}

@@ -20,7 +20,7 @@ from zerokit.lint.optimizer_facts import (
 from zerokit.lint.rule import Hit, Rules, idle_at
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO, is_set_to
-from zerokit.resolving.arguments_to_keys import FILLED
+from zerokit.resolving.who_fills import FILLED
 
 rule = Rules("trainer")
 _MICRO = {MICRO: AUTO}

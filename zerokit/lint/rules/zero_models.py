@@ -8,7 +8,7 @@ from zerokit.lint.examples import Given, llama_8b, mixture_of_experts, quantised
 from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO
-from zerokit.resolving.arguments_to_keys import SIZE_RULES
+from zerokit.resolving.who_fills import SIZE_RULES
 
 rule = Rules("zero")
 

@@ -18,7 +18,7 @@ from zerokit.config.base import AUTO
 from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
 from zerokit.documents import KeyPath, from_dotted
 from zerokit.hardware.cluster import Cluster
-from zerokit.resolving.auto import DEEPSPEEDS_OWN_WORD, Target
+from zerokit.resolving.auto_word import DEEPSPEEDS_OWN_WORD, Target
 from zerokit.resolving.run import Run
 
 PROCESS = "transformers integrations/deepspeed.py, trainer_config_process"

@@ -29,7 +29,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Any:
         here.mkdir()
         words = [f"{preset}={_on_this_machine(FOLDERS[form] / f'{preset}.json', here)}" for preset in PRESETS]
         done = launch(
-            ["tests/distributed/train_presets.py", folder / "model", here / "out.json", form, *words],
+            ["tests/launched/train_presets.py", folder / "model", here / "out.json", form, *words],
             ranks=2,
             launcher="torchrun",
             # Each rank is a node of its own: within one, ZeRO++ does not quantise gradients.

@@ -132,7 +132,7 @@ def prepare() -> str:
     compile_extensions(group, cpu_optimizer=True)
     import deepspeed
 
-    from tests.distributed import cpu_ops
+    from tests.launched import cpu_ops
 
     deepspeed.init_distributed("gloo")
     return cpu_ops.install()

@@ -1,6 +1,6 @@
 """The word "auto": where it stands in a config, and where it needs nobody to fill it.
 
-Who fills it elsewhere is in `arguments_to_keys.py`. DeepSpeed alone drops or misreads it:
+Who fills it elsewhere is in `who_fills.py`. DeepSpeed alone drops or misreads it:
 `bf16.enabled: "auto"` trains in fp32.
 """
 

@@ -21,7 +21,7 @@ def install() -> str:
     from deepspeed.ops.op_builder.builder import OpBuilder
     from deepspeed.ops.op_builder.cpu import AsyncIOBuilder
 
-    from tests.distributed import cpu_quantizer
+    from tests.launched import cpu_quantizer
     from zerokit.rehearsal.stand_ins import async_io
     from zerokit.rehearsal.stand_ins.fused_optimizers import fused_adam
 
