@@ -9,11 +9,7 @@ from zerokit.config.base import AUTO
 from zerokit.config.optimizer import TORCH_OPTIMIZERS
 from zerokit.findings import Edit, SetValue
 from zerokit.lint.examples import ONE_SAMPLE, zero
-from zerokit.lint.optimizer_facts import (
-    OPTIMIZER,
-    optimizer_name,
-    optimizer_type,
-)
+from zerokit.lint.optimizer_facts import OPTIMIZER, optimizer_name, optimizer_type
 from zerokit.lint.rule import Hit, Rules, idle_at
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO, in_force, offloads_optimizer

@@ -10,10 +10,7 @@ from zerokit.config.base import is_comment
 from zerokit.config.key_index import canonical
 from zerokit.documents import KeyPath, dotted, from_dotted
 from zerokit.lint.examples import ONE_SAMPLE, zero
-from zerokit.lint.optimizer_facts import (
-    optimizer_name,
-    optimizer_type,
-)
+from zerokit.lint.optimizer_facts import optimizer_name, optimizer_type
 from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import ZERO, in_force, offloads_optimizer
