@@ -21,7 +21,8 @@ from zerokit.lint.values_in_force import ZERO, in_force, offloads_optimizer
 
 rule = Rules("optimizer")
 _CPU: Mapping[str, Any] = {"stage": 2, "offload_optimizer": {"device": "cpu"}}
-_ADAMW: Mapping[str, Any] = {"type": "AdamW", "params": {"lr": 1e-4}}
+_MASTERS = {"enabled": True, "bf16_master_weights_and_grads": True}
+_STATES_TOO = {**_MASTERS, "bf16_optimizer_states": True}
 _FORCE = "zero_force_ds_cpu_optimizer"
 
 _ON_HOST = ("adam", "adamw", "adagrad", "lion", "muon")
@@ -30,11 +31,16 @@ _ON_HOST = ("adam", "adamw", "adagrad", "lion", "muon")
 _CHANGES_RESULTS = frozenset({"lr_decay", "initial_accumulator_value", "maximize"})
 
 
+def _offloaded(kind: str, **params: Any) -> dict[str, Any]:
+    """A config for an example."""
+    return {**ONE_SAMPLE, "optimizer": {"type": kind, "params": params}, ZERO: _CPU}
+
+
 @rule(
     "optimizer-argument",
     stops=True,
-    bad={**ONE_SAMPLE, "optimizer": {"type": "AdamW", "params": {"set_grad_none": True}}, ZERO: _CPU},
-    good={**ONE_SAMPLE, "optimizer": _ADAMW, ZERO: _CPU},
+    bad=_offloaded("AdamW", set_grad_none=True),
+    good=_offloaded("AdamW", lr=1e-4),
 )
 def optimizer_argument_place(subject: Subject) -> Iterator[Hit]:
     """An argument that the optimizer takes only on the GPU, or only on the host
@@ -66,8 +72,8 @@ def optimizer_argument_place(subject: Subject) -> Iterator[Hit]:
 @rule(
     "slow-host-optimizer",
     severity="warning",
-    bad={**ONE_SAMPLE, "optimizer": {"type": "AdamW", "params": {"torch_adam": True}}, ZERO: _CPU},
-    good={**ONE_SAMPLE, "optimizer": _ADAMW, ZERO: _CPU},
+    bad=_offloaded("AdamW", torch_adam=True),
+    good=_offloaded("AdamW", lr=1e-4),
 )
 def slow_host_optimizer(subject: Subject) -> Iterator[Hit]:
     """An offloaded optimizer that runs PyTorch's code on the host
@@ -94,13 +100,8 @@ def slow_host_optimizer(subject: Subject) -> Iterator[Hit]:
 @rule(
     "lamb-offload",
     stops=True,
-    bad={
-        **ONE_SAMPLE,
-        "optimizer": {"type": "Lamb", "params": {"lr": 1e-3}},
-        "zero_allow_untested_optimizer": True,
-        ZERO: _CPU,
-    },
-    good={**ONE_SAMPLE, "optimizer": _ADAMW, ZERO: _CPU},
+    bad={**_offloaded("Lamb", lr=1e-3), "zero_allow_untested_optimizer": True},
+    good=_offloaded("AdamW", lr=1e-4),
 )
 def lamb_offload(subject: Subject) -> Iterator[Hit]:
     """Lamb with its states on the host
@@ -119,18 +120,8 @@ def lamb_offload(subject: Subject) -> Iterator[Hit]:
 @rule(
     "masters-optimizer",
     stops=True,
-    bad={
-        **ONE_SAMPLE,
-        "bf16": {"enabled": True, "bf16_master_weights_and_grads": True},
-        "optimizer": {"type": "Lion", "params": {"lr": 1e-4}},
-        ZERO: _CPU,
-    },
-    good={
-        **ONE_SAMPLE,
-        "bf16": {"enabled": True, "bf16_master_weights_and_grads": True},
-        "optimizer": _ADAMW,
-        ZERO: _CPU,
-    },
+    bad={**_offloaded("Lion", lr=1e-4), "bf16": _MASTERS},
+    good={**_offloaded("AdamW", lr=1e-4), "bf16": _MASTERS},
 )
 def masters_optimizer(subject: Subject) -> Iterator[Hit]:
     """16-bit master weights with an optimizer other than Adam
@@ -157,18 +148,8 @@ def masters_optimizer(subject: Subject) -> Iterator[Hit]:
 @rule(
     "optimizer-states-dtype",
     severity="warning",
-    bad={
-        **ONE_SAMPLE,
-        "bf16": {"enabled": True, "bf16_master_weights_and_grads": True, "bf16_optimizer_states": True},
-        "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "fp32_optimizer_states": True}},
-        ZERO: _CPU,
-    },
-    good={
-        **ONE_SAMPLE,
-        "bf16": {"enabled": True, "bf16_master_weights_and_grads": True, "bf16_optimizer_states": True},
-        "optimizer": _ADAMW,
-        ZERO: _CPU,
-    },
+    bad={**_offloaded("AdamW", lr=1e-4, fp32_optimizer_states=True), "bf16": _STATES_TOO},
+    good={**_offloaded("AdamW", lr=1e-4), "bf16": _STATES_TOO},
 )
 def optimizer_states_dtype(subject: Subject) -> Iterator[Hit]:
     """Optimizer states asked for in fp32 and in bf16
@@ -187,7 +168,7 @@ def optimizer_states_dtype(subject: Subject) -> Iterator[Hit]:
     "script-optimizer-offload",
     severity="warning",
     bad={**ONE_SAMPLE, ZERO: _CPU},
-    good={**ONE_SAMPLE, "optimizer": _ADAMW, ZERO: _CPU},
+    good=_offloaded("AdamW", lr=1e-4),
     given={"target": "deepspeed"},
 )
 def script_optimizer_offload(subject: Subject) -> Iterator[Hit]:
