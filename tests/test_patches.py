@@ -247,3 +247,10 @@ def test_an_override_of_what_is_gone_is_one_clear_line(package: str) -> None:
         "train each example once" in str(raised.value)
     )
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(("one", "other"), [("2.9", "2.9.0"), ("2", "2.0.0"), ("0.18.0", "0.18")])
+def test_versions_that_differ_in_zeros_alone_are_the_same(one: str, other: str) -> None:
+    for bound, installed in ((one, other), (other, one)):
+        assert Patch("os:path", "join", "test", since=bound, read_by="a test").is_for(installed)
+        assert not Patch("os:path", "join", "test", until=bound, read_by="a test").is_for(installed)

@@ -38,4 +38,4 @@ if not TYPE_CHECKING:  # a type checker would take any name for one of these
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return [*__all__, *(name for name in globals() if name.startswith("__") and name not in __all__)]

@@ -100,7 +100,9 @@ class PrivateAttribute(Patch):
         if holder is None:
             return False
         written = self.name.removeprefix(f"_{holder.__name__}")  # as a name with two underscores is
-        return re.search(rf"\bself\.{written}\b", inspect.getsource(sys.modules[self.module])) is not None
+        own = (base for base in holder.__mro__ if base.__module__.partition(".")[0] == self.package)
+        assigned = re.compile(rf"^[^#\n]*\bself\.{re.escape(written)}\b", re.MULTILINE)
+        return any(assigned.search(inspect.getsource(base)) for base in own)
 
 
 class Override(Patch):
@@ -220,8 +222,9 @@ def version(package: str) -> str:
 
 
 def _numbers(text: str) -> tuple[int, ...]:
+    """Without zeros at its end, so that 2.9 and 2.9.0 are the same."""
     found = re.match(r"\d+(\.\d+)*", text)
-    return tuple(int(part) for part in found[0].split(".")) if found else ()
+    return tuple(map(int, re.sub(r"(\.0+)+$", "", found[0]).split("."))) if found else ()
 
 
 Change = Callable[[ModuleType], object]

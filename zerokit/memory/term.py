@@ -53,7 +53,7 @@ class TermKind:
         return Term(**vars(self), phase=phase, amounts=dict(amounts), high_bytes=high_bytes)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Term(TermKind):
     """What is held of one kind on one device of one rank during one phase.
 
