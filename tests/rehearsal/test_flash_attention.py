@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from pathlib import Path
 
+import pytest
+import torch
+
 from tests.rehearsal.attention_questions import answer
+from zerokit.rehearsal.stand_ins import flash_attention_2, flash_attention_3
+from zerokit.rehearsal.stand_ins.flash_attention_calls import Call
 
 
 def test_transformers_finds_both_flash_attn_packages() -> None:
@@ -56,3 +62,33 @@ def test_a_model_trains_with_flash_attention_2_on_padded_and_packed_batches() ->
     assert trained["backend"] == "flash_attention_2"
     assert trained["without gradient"] == []
     assert {"aten::_flash_attention_forward", "aten::_flash_attention_backward"} <= set(trained["operators"])
+
+
+def test_functions_have_the_parameters_of_the_package_that_libraries_look_for() -> None:
+    parameters = inspect.signature(flash_attention_2.flash_attn_varlen_func).parameters
+    lengths = ["cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k"]
+    assert list(parameters)[:7] == ["q", "k", "v", *lengths]
+    assert parameters["q"].default is inspect.Parameter.empty
+    assert parameters["window_size"].default == (-1, -1)
+    assert list(inspect.signature(flash_attention_3.flash_attn_func).parameters)[3:6] == [
+        "softmax_scale",
+        "causal",
+        "qv",
+    ]
+
+
+def test_an_option_that_the_package_does_not_have_is_refused_by_the_name_of_the_function() -> None:
+    tensor = torch.empty(1, 8, 2, 8)
+    with pytest.raises(TypeError, match=r"flash_attn_func\(\) got an unexpected keyword argument 'sink'"):
+        flash_attention_2.flash_attn_func(tensor, tensor, tensor, sink=1)
+    with pytest.raises(TypeError, match=r"flash_attn_kvpacked_func\(\) missing a required argument: 'kv'"):
+        flash_attention_2.flash_attn_kvpacked_func(tensor)
+
+
+def test_packed_sequences_and_windows_reach_the_call() -> None:
+    starts = torch.tensor([0, 3, 8], dtype=torch.int32)
+    packed = Call.of({"causal": True, "window_size": (4, 0), "cu_seqlens": starts, "max_seqlen": 5})
+    assert packed == Call(causal=True, window=(4, 0), lengths=(starts, starts), longest=(5, 5))
+    given = {"dropout_p": 0.1, "causal": False, "window_size_left": 2, "window_size_right": 3}
+    ring = Call.of({**given, "return_softmax": True, "deterministic": True}, generation=3)
+    assert ring == Call(0.1, window=(2, 3), deterministic=True, return_softmax=True, generation=3)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -188,15 +189,8 @@ class IoHandle:
 class GdsHandle(IoHandle):
     """GPUDirect storage: device memory is read and written without a bounce buffer, if it is registered."""
 
-    def __init__(
-        self,
-        block_size: int = 1024 * 1024,
-        queue_depth: int = 128,
-        single_submit: bool = False,
-        overlap_events: bool = False,
-        intra_op_parallelism: int = 1,
-    ) -> None:
-        super().__init__(block_size, queue_depth, single_submit, overlap_events, intra_op_parallelism)
+    def __init__(self, *settings: Any, **named_settings: Any) -> None:
+        super().__init__(*settings, **named_settings)
         self._registered: set[int] = set()
 
     def get_alignment(self) -> int:

@@ -11,6 +11,7 @@ import math
 import operator
 from dataclasses import dataclass
 from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,8 +27,10 @@ _STATE_TYPES = {
 """Parameter types and the state types each may have (`InvokerInitializer` in csrc/*/cpu_*.cpp)."""
 
 
-@dataclass(frozen=True)
-class _AdamScalars:
+@dataclass
+class _AdamUpdate:
+    """The arguments of `adam_update` and `adam_rollback` after the optimizer's number."""
+
     step: int
     lr: float
     beta1: float
@@ -35,6 +38,19 @@ class _AdamScalars:
     eps: float
     weight_decay: float
     bias_correction: bool
+    params: Tensor
+    grads: Tensor
+    exp_avg: Tensor
+    exp_avg_sq: Tensor
+
+    def __post_init__(self) -> None:
+        self.step = operator.index(self.step)
+        for name in ("lr", "beta1", "beta2", "eps", "weight_decay"):
+            setattr(self, name, float32(getattr(self, name)))
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.params, self.grads, self.exp_avg, self.exp_avg_sq
 
 
 class _CpuAdam:
@@ -65,54 +81,26 @@ class _CpuAdam:
         self._decoupled.pop(optimizer_id, None)
         return 0
 
-    def adam_update(
-        self,
-        optimizer_id: int,
-        step: int,
-        lr: float,
-        beta1: float,
-        beta2: float,
-        epsilon: float,
-        weight_decay: float,
-        bias_correction: bool,
-        params: Tensor,
-        grads: Tensor,
-        exp_avg: Tensor,
-        exp_avg_sq: Tensor,
-        /,
-    ) -> int:
-        scalars = _adam_scalars(step, lr, beta1, beta2, epsilon, weight_decay, bias_correction)
-        tensors = [tensor.contiguous() for tensor in (params, grads, exp_avg, exp_avg_sq)]
-        _check_types("Adam", params, exp_avg)
+    def adam_update(self, optimizer_id: int, /, *arguments: Any) -> int:
+        """Arguments as of `_AdamUpdate`."""
+        update = _AdamUpdate(*arguments)
+        tensors = [tensor.contiguous() for tensor in update.tensors]
+        _check_types("Adam", update.params, update.exp_avg)
         if self._compute:
             with kernel():
                 for p, g, m, v in pieces(*tensors):
-                    _adam(p, g, m, v, scalars, self._decoupled[optimizer_id])
+                    _adam(p, g, m, v, update, self._decoupled[optimizer_id])
         return 0
 
-    def adam_rollback(
-        self,
-        optimizer_id: int,
-        step: int,
-        lr: float,
-        beta1: float,
-        beta2: float,
-        epsilon: float,
-        weight_decay: float,
-        bias_correction: bool,
-        params: Tensor,
-        grads: Tensor,
-        exp_avg: Tensor,
-        exp_avg_sq: Tensor,
-        /,
-    ) -> int:
-        scalars = _adam_scalars(step, lr, beta1, beta2, epsilon, weight_decay, bias_correction)
-        if any(tensor.dtype != torch.float32 for tensor in (params, grads, exp_avg, exp_avg_sq)):
+    def adam_rollback(self, optimizer_id: int, /, *arguments: Any) -> int:
+        """Arguments as of `_AdamUpdate`."""
+        update = _AdamUpdate(*arguments)
+        if any(tensor.dtype != torch.float32 for tensor in update.tensors):
             return -1
         if self._compute:
             with kernel():
-                for p, g, m, v in pieces(params, grads, exp_avg, exp_avg_sq):
-                    _adam_rollback(p, g, m, v, scalars)
+                for p, g, m, v in pieces(*update.tensors):
+                    _adam_rollback(p, g, m, v, update)
         return 0
 
 
@@ -221,32 +209,12 @@ def cpu_adagrad(*, compute: bool) -> ModuleType:
     )
 
 
-def _adam_scalars(
-    step: int,
-    lr: float,
-    beta1: float,
-    beta2: float,
-    eps: float,
-    weight_decay: float,
-    bias_correction: bool,
-) -> _AdamScalars:
-    return _AdamScalars(
-        operator.index(step),
-        float32(lr),
-        float32(beta1),
-        float32(beta2),
-        float32(eps),
-        float32(weight_decay),
-        bool(bias_correction),
-    )
-
-
 def _adam(
     param: Tensor,
     grad: Tensor,
     exp_avg: Tensor,
     exp_avg_sq: Tensor,
-    scalars: _AdamScalars,
+    scalars: _AdamUpdate,
     decoupled: bool,
 ) -> None:
     """One update as `Adam_Optimizer::Step_1` does it (csrc/adam/cpu_adam_impl.cpp): all in float32."""
@@ -269,7 +237,7 @@ def _adam(
 
 
 def _adam_rollback(
-    param: Tensor, grad: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, scalars: _AdamScalars
+    param: Tensor, grad: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, scalars: _AdamUpdate
 ) -> None:
     """Undoes one decoupled update (`adamw_rollback_inplace`, csrc/adam/cpu_adam_impl.cpp)."""
     beta1, beta2 = scalars.beta1, scalars.beta2

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from zerokit.rehearsal.stand_ins.flash_attention_2 import flash_attn_with_kvcache as _with_cache
-from zerokit.rehearsal.stand_ins.flash_attention_calls import ANY_WINDOW, Call, attend
+from zerokit.rehearsal.stand_ins.flash_attention_calls import Call, Given, attend, taking
 
 __all__ = [
     "flash_attn_func",
@@ -16,125 +16,50 @@ __all__ = [
     "flash_attn_with_kvcache",
 ]
 
+_DESCALES = "q_descale=None k_descale=None v_descale=None"
+_WINDOW = "window_size=(-1,-1) attention_chunk=0 softcap=0.0"
+_OPTIONS = (
+    f"softmax_scale=None causal=False qv=None {_DESCALES} {_WINDOW} num_splits=1 pack_gqa=None "
+    "deterministic=False sm_margin=0 return_attn_probs=False"
+)
 
-def _attend(call: Call, *tensors: Tensor) -> Any:
+
+def _attend(given: Given, *tensors: Tensor) -> Any:
     """The output, or output and log-sum-exp: version 3 has no softmax to return."""
-    result = attend(call, *tensors)
-    return result[:2] if call.return_softmax else result
+    result = attend(Call.of(given, generation=3), *tensors)
+    return result[:2] if given["return_attn_probs"] else result
 
 
-def flash_attn_func(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    qv: Tensor | None = None,
-    q_descale: Tensor | None = None,
-    k_descale: Tensor | None = None,
-    v_descale: Tensor | None = None,
-    window_size: tuple[int, int] = ANY_WINDOW,
-    attention_chunk: int = 0,
-    softcap: float = 0.0,
-    num_splits: int = 1,
-    pack_gqa: bool | None = None,
-    deterministic: bool = False,
-    sm_margin: int = 0,
-    return_attn_probs: bool = False,
-) -> Any:
+@taking(f"q k v {_OPTIONS}")
+def flash_attn_func(given: Given) -> Any:
     """Attention of q [batch, sequence, heads, head size] over k and v."""
-    call = Call(causal=causal, window=window_size, return_softmax=return_attn_probs, generation=3)
-    return _attend(call, q, k, v)
+    return _attend(given, given["q"], given["k"], given["v"])
 
 
-def flash_attn_qkvpacked_func(
-    qkv: Tensor,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    q_descale: Tensor | None = None,
-    k_descale: Tensor | None = None,
-    v_descale: Tensor | None = None,
-    window_size: tuple[int, int] = ANY_WINDOW,
-    attention_chunk: int = 0,
-    softcap: float = 0.0,
-    deterministic: bool = False,
-    num_heads_q: int | None = None,
-    sm_margin: int = 0,
-    return_attn_probs: bool = False,
-) -> Any:
+@taking(
+    f"qkv softmax_scale=None causal=False {_DESCALES} {_WINDOW} deterministic=False num_heads_q=None "
+    "sm_margin=0 return_attn_probs=False"
+)
+def flash_attn_qkvpacked_func(given: Given) -> Any:
     """As :func:`flash_attn_func`, with qkv [batch, sequence, 3, heads, head size]."""
-    call = Call(causal=causal, window=window_size, return_softmax=return_attn_probs, generation=3)
-    return _attend(call, qkv)
+    return _attend(given, given["qkv"])
 
 
-def flash_attn_varlen_func(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    cu_seqlens_q: Tensor,
-    cu_seqlens_k: Tensor,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    seqused_q: Tensor | None = None,
-    seqused_k: Tensor | None = None,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    qv: Tensor | None = None,
-    q_descale: Tensor | None = None,
-    k_descale: Tensor | None = None,
-    v_descale: Tensor | None = None,
-    window_size: tuple[int, int] = ANY_WINDOW,
-    attention_chunk: int = 0,
-    softcap: float = 0.0,
-    num_splits: int = 1,
-    pack_gqa: bool | None = None,
-    deterministic: bool = False,
-    sm_margin: int = 0,
-    return_attn_probs: bool = False,
-) -> Any:
+@taking("q k v cu_seqlens_q cu_seqlens_k max_seqlen_q max_seqlen_k seqused_q=None seqused_k=None " + _OPTIONS)
+def flash_attn_varlen_func(given: Given) -> Any:
     """As :func:`flash_attn_func`, over packed sequences; `cu_seqlens_*` [sequences + 1] in int32."""
-    call = Call(
-        causal=causal,
-        window=window_size,
-        lengths=(cu_seqlens_q, cu_seqlens_k),
-        longest=(int(max_seqlen_q), int(max_seqlen_k)),
-        return_softmax=return_attn_probs,
-        generation=3,
-    )
-    return _attend(call, q, k, v)
+    return _attend(given, given["q"], given["k"], given["v"])
 
 
-def flash_attn_with_kvcache(
-    q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    k: Tensor | None = None,
-    v: Tensor | None = None,
-    qv: Tensor | None = None,
-    rotary_cos: Tensor | None = None,
-    rotary_sin: Tensor | None = None,
-    cache_seqlens: Tensor | int | None = None,
-    cache_batch_idx: Tensor | None = None,
-    cache_leftpad: Tensor | None = None,
-    page_table: Tensor | None = None,
-    cu_seqlens_q: Tensor | None = None,
-    cu_seqlens_k_new: Tensor | None = None,
-    max_seqlen_q: int | None = None,
-    rotary_seqlens: Tensor | None = None,
-    q_descale: Tensor | None = None,
-    k_descale: Tensor | None = None,
-    v_descale: Tensor | None = None,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    window_size: tuple[int, int] = ANY_WINDOW,
-    attention_chunk: int = 0,
-    softcap: float = 0.0,
-    rotary_interleaved: bool = True,
-    scheduler_metadata: Tensor | None = None,
-    num_splits: int = 0,
-    pack_gqa: bool | None = None,
-    sm_margin: int = 0,
-    return_softmax_lse: bool = False,
-) -> Any:
+@taking(
+    "q k_cache v_cache k=None v=None qv=None rotary_cos=None rotary_sin=None cache_seqlens=None "
+    "cache_batch_idx=None cache_leftpad=None page_table=None cu_seqlens_q=None cu_seqlens_k_new=None "
+    f"max_seqlen_q=None rotary_seqlens=None {_DESCALES} softmax_scale=None causal=False {_WINDOW} "
+    "rotary_interleaved=True scheduler_metadata=None num_splits=0 pack_gqa=None sm_margin=0 "
+    "return_softmax_lse=False"
+)
+def flash_attn_with_kvcache(given: Given) -> Any:
     """Attention of q over a cache, into which k and v are written in place; without gradients."""
-    return _with_cache(q, k_cache, v_cache, return_softmax_lse=return_softmax_lse)
+    return _with_cache(
+        given["q"], given["k_cache"], given["v_cache"], return_softmax_lse=given["return_softmax_lse"]
+    )

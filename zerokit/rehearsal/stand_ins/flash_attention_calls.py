@@ -5,8 +5,11 @@ Head sizes that are not a multiple of 8 are padded, as in the packages. Nothing 
 
 from __future__ import annotations
 
+import ast
+import functools
+import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,6 +23,38 @@ _ROWS = 128
 """Rows of queries that a thread block may write at once; buffers are padded to it."""
 ANY_WINDOW = (-1, -1)
 """Queries see all keys, to the left and to the right."""
+
+Given = Mapping[str, Any]
+"""The arguments of a call by name, defaults included."""
+
+
+def taking(parameters: str) -> Callable[[Callable[[Given], Any]], Callable[..., Any]]:
+    """Makes a function of `Given` one with a package's signature: any argument by position or by name.
+
+    Args:
+        parameters: names in order, between spaces, each with its default, if it has one, after ``=``.
+    """
+    signature = inspect.Signature([_parameter(*text.split("=")) for text in parameters.split()])
+
+    def with_signature(function: Callable[[Given], Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                bound = signature.bind(*args, **kwargs)
+            except TypeError as error:
+                raise TypeError(f"{function.__name__}() {error}") from None
+            bound.apply_defaults()
+            return function(bound.arguments)
+
+        call.__dict__["__signature__"] = signature  # what libraries look at to see which options there are
+        return call
+
+    return with_signature
+
+
+def _parameter(name: str, default: str | None = None) -> inspect.Parameter:
+    value = inspect.Parameter.empty if default is None else ast.literal_eval(default)
+    return inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=value)
 
 
 @dataclass(frozen=True)
@@ -37,6 +72,28 @@ class Call:
     return_softmax: bool = False
     generation: int = 2
     """Which flash attention: 3 has other working memory."""
+
+    @classmethod
+    def of(cls, given: Given, *, generation: int = 2) -> Call:
+        """What the arguments of any of the packages' functions ask for."""
+        lengths, longest = None, (0, 0)
+        if "cu_seqlens" in given:
+            lengths, longest = (given["cu_seqlens"],) * 2, (int(given["max_seqlen"]),) * 2
+        elif "cu_seqlens_q" in given:
+            lengths = (given["cu_seqlens_q"], given["cu_seqlens_k"])
+            longest = (int(given["max_seqlen_q"]), int(given["max_seqlen_k"]))
+        window = (given.get("window_size_left"), given.get("window_size_right"))
+        return cls(
+            dropout_p=given.get("dropout_p", 0.0),
+            causal=given["causal"],
+            window=given.get("window_size", window),
+            deterministic=given.get("deterministic", False),
+            alibi_slopes=given.get("alibi_slopes"),
+            lengths=lengths,
+            longest=longest,
+            return_softmax=given.get("return_attn_probs", given.get("return_softmax", False)),
+            generation=generation,
+        )
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, call: Call) -> tuple[Tensor, Tensor, Tensor, Tensor]:
