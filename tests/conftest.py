@@ -26,9 +26,9 @@ settings.load_profile("full")
 
 FOLDERS = {
     "checkpoint": ("torch",),
-    "distributed": ("torch", "distributed"),
     "generation": ("torch",),
     "gpu": ("torch",),
+    "launched": ("torch", "distributed"),
     "rehearsal": ("torch", "rehearsal"),
     "training": ("torch",),
 }
