@@ -1,8 +1,11 @@
 # make quickstart   train, fine-tune and generate on this machine
 # make check        format, lint, types and the tests that need no torch, before each commit
+# make lint         format, lint, and types for Python 3.11, 3.12 and 3.13
 # make test         all tests
 # make bench        how fast, next to other programs: ratios of one run
-# Both make their own environment in .venv and install into it; PYTHON=python3.12 chooses the Python.
+# make docs         the site of docs/, in site
+# make clean        remove what the others made
+# All but the last install what they need into .venv, which they make; PYTHON=python3.12 chooses its Python.
 
 PYTHON ?= python3
 VENV := .venv

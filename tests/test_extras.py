@@ -17,7 +17,7 @@ from zerokit.extras import MODULES, require
 def test_they_are_the_extras_of_the_package() -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     declared = project["optional-dependencies"]
-    assert declared.keys() - {"all", "dev", "docs"} == MODULES.keys()
+    assert declared.keys() - {"all", "dev", "docs", "test"} == MODULES.keys()
     for extra, modules in MODULES.items():
         for module in modules:
             assert any(line.startswith(module) for line in declared[extra]), (extra, module)

@@ -78,6 +78,37 @@ def test_a_block_that_fails_leaves_the_old_file_and_its_own_error(tmp_path: Path
     assert list(tmp_path.iterdir()) == [file]
 
 
+def test_an_error_of_another_file_is_not_blamed_on_the_output(tmp_path: Path) -> None:
+    file, other = tmp_path / "ds.json", tmp_path / "absent.json"
+    with pytest.raises(FileNotFoundError) as caught, new_file(file) as opened:
+        opened.write(other.read_bytes())
+    assert caught.value.filename == str(other)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_private_file_is_private_while_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "ds.json"
+    file.touch()
+    file.chmod(0o600)
+    modes = []
+    really = Path.chmod
+
+    def chmod(path: Path, mode: int) -> None:
+        modes.append(stat.S_IMODE(path.stat().st_mode))  # as it was made
+        really(path, mode)
+
+    monkeypatch.setattr(Path, "chmod", chmod)
+    before = os.umask(0)
+    try:
+        with new_file(file):
+            modes += [stat.S_IMODE(each.stat().st_mode) for each in tmp_path.iterdir()]
+    finally:
+        os.umask(before)
+    assert modes == [0o600, 0o600, 0o600]
+
+
 def test_the_old_file_stands_until_the_block_ends(tmp_path: Path) -> None:
     file = tmp_path / "ds.json"
     file.write_text("old")
@@ -134,6 +165,10 @@ def test_a_name_of_the_greatest_length(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["ü" * 127]
 
 
+IN_A_FILE = "cannot be written: {folder}/file is not a folder. Name a file in a folder"
+TOO_LONG = os.strerror(errno.ENAMETOOLONG)
+
+
 def is_there(folder: Path) -> Path:
     (folder / "file").touch()
     return folder / "file"
@@ -149,9 +184,18 @@ def is_read_only(folder: Path) -> Path:
     [
         (lambda folder: folder, True, "is a folder. Name a file in it"),
         (lambda folder: folder / "no" / "x", True, "cannot be written: its folder does not exist. Make "),
-        (lambda folder: is_there(folder) / "x", True, "cannot be written: its folder does not exist. Make "),
+        (lambda folder: is_there(folder) / "x", True, IN_A_FILE),
+        (lambda folder: is_there(folder) / "no" / "x", True, IN_A_FILE),
+        (lambda folder: folder / ("x" * 300), True, f"cannot be written: {TOO_LONG}. Choose a shorter name"),
+        (lambda folder: folder / ("x" * 300) / "x", True, f"cannot be written: {TOO_LONG}. Choose a shorter"),
+        (
+            lambda folder: folder / "no" / "no" / "x",
+            True,
+            "cannot be written: its folder does not exist. Make ",
+        ),
+        (lambda folder: Path(os.devnull, "x"), True, f"cannot be written: {os.devnull} is not a folder. "),
         (is_there, False, "the file exists. Add --force to overwrite it"),
-        (is_read_only, True, "cannot be written: the file is read-only. Name another, or allow it"),
+        (is_read_only, True, "cannot be written: the file is read-only. Name another, or try chmod u+w"),
     ],
 )
 def test_what_cannot_be_written_is_one_line_and_left_alone(
@@ -162,13 +206,15 @@ def test_what_cannot_be_written_is_one_line_and_left_alone(
     for attempt in (check_writable, lambda path, force: write_file(path, "x", force=force)):
         with pytest.raises(ZerokitError) as caught:
             attempt(path, force=force)
-        assert str(caught.value).startswith(f"{path}: {message}")
+        assert str(caught.value).startswith(f"{path}: {message.format(folder=tmp_path)}")
     assert sorted(tmp_path.rglob("*")) == before
-    assert not path.is_file() or path.read_bytes() == b""
+    assert all(file.is_dir() or file.read_bytes() == b"" for file in before)
 
 
 def writes_by_itself(node: ast.AST) -> bool:
-    """Whether a call writes a file past :mod:`zerokit.files`: `write_text`, `open(..., "w")`."""
+    """Whether a call writes a file past :mod:`zerokit.files`: `write_text`, `open(..., "w")`, `io.FileIO`."""
+    if isinstance(node, ast.Attribute) and node.attr == "FileIO":
+        return True
     if not isinstance(node, ast.Call):
         return False
     name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")

@@ -76,7 +76,8 @@ def imported_modules(file: Path) -> set[str]:
     """The modules of zerokit that `file` imports, anywhere: in functions and for types alone, too."""
     names = set()
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+        if isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{file}:{node.lineno}: a relative import, which no rule sees"
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from zerokit.documents import shown
 from zerokit.errors import ZerokitError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 
 def write_file(path: str | Path, content: str | bytes, *, force: bool = True) -> None:
@@ -32,33 +37,57 @@ def new_file(path: str | Path, *, force: bool = True) -> Iterator[IO[bytes]]:
         force: whether an existing file may be replaced.
 
     Raises:
-        ZerokitError: as :func:`check_writable`, or the disk is full.
+        ZerokitError: as :func:`check_writable`, or the disk is full. Other errors of the block are its own.
     """
-    check_writable(path, force=force)
     path = Path(path)
+    check_writable(path, force=force)
+    if path.exists() and not path.is_file():
+        with io.BufferedWriter(_Output(path, path)) as file:
+            yield file
+        return
+    target = path.resolve()
+    temporary = target.with_name(f".{target.name[:50]}.{os.urandom(8).hex()}")
     try:
-        if path.exists() and not path.is_file():
-            with path.open("wb") as file:
-                yield file
-            return
-        target = path.resolve()
-        temporary = target.with_name(f".{target.name[:50]}.{os.urandom(8).hex()}")
-        try:
-            with temporary.open("xb") as file:
-                yield file
-                file.flush()
+        with io.BufferedWriter(_Output(path, temporary, target)) as file:
+            yield file
+            file.flush()
+            with _explained(path):
                 os.fsync(file.fileno())
-            if target.exists():
-                temporary.chmod(stat.S_IMODE(target.stat().st_mode))
+        with _explained(path):
             temporary.replace(target)
-        finally:
-            temporary.unlink(missing_ok=True)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+class _Output(io.FileIO):
+    """A file that explains its own errors, and no others of the block; `like` the one it is to replace."""
+
+    def __init__(self, named: Path, path: Path, like: Path | None = None) -> None:
+        self._named = named
+        with _explained(named):
+            # As private as the old file before it has any content.
+            mode = stat.S_IMODE(like.stat().st_mode) if like is not None and like.exists() else None
+            opener = partial(os.open, mode=0o666 if mode is None else mode)
+            super().__init__(path, "w" if like is None else "x", opener=opener)
+            if mode is not None:
+                path.chmod(mode)  # what the umask took from it
+
+    def write(self, content: Buffer, /) -> int:
+        with _explained(self._named):
+            return super().write(content)
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Say of errors of the system that `path` cannot be written, why, and what to do."""
+    try:
+        yield
     except OSError as error:
-        full = error.errno == errno.ENOSPC
+        hints = {errno.ENOSPC: "Make room on that disk", errno.ENAMETOOLONG: "Choose a shorter name"}
         raise ZerokitError(
             f"cannot be written: {error.strerror or error}",
             where=shown(path),
-            hint="Make room on that disk" if full else "Name a file in a folder you may write to",
+            hint=hints.get(error.errno or 0, "Name a file in a folder you may write to"),
         ) from None
 
 
@@ -71,18 +100,22 @@ def check_writable(path: str | Path, *, force: bool = True) -> None:
     """
     path = Path(path)
     problem = None
-    if path.is_dir():
-        problem = "is a folder", "Name a file in it"
-    elif not path.exists() or path.is_file():
-        folder = path.resolve().parent
-        if not folder.is_dir():
-            problem = "cannot be written: its folder does not exist", f"Make {folder} first"
-        elif path.exists() and not force:
-            problem = "the file exists", "Add --force to overwrite it"
-        # Whoever may write to a folder may replace what is read-only in it; and root may do anything.
-        elif path.exists() and not (path.stat().st_mode & 0o222 and os.access(path, os.W_OK)):
-            problem = "cannot be written: the file is read-only", "Name another, or allow it with chmod u+w"
-        elif not os.access(folder, os.W_OK):
-            problem = "cannot be written: its folder is read-only", "Name a file in another folder"
+    with _explained(path):
+        if path.is_dir():
+            problem = "is a folder", "Name a file in it"
+        elif not path.exists() or path.is_file():
+            folder = path.resolve().parent
+            there = next((parent for parent in (folder, *folder.parents) if parent.exists()), folder)
+            if not there.is_dir():
+                problem = f"cannot be written: {shown(there)} is not a folder", "Name a file in a folder"
+            elif there != folder:
+                problem = "cannot be written: its folder does not exist", f"Make {folder} first"
+            elif path.exists() and not force:
+                problem = "the file exists", "Add --force to overwrite it"
+            # Whoever may write to a folder may replace what is read-only in it; and root may do anything.
+            elif path.exists() and not (path.stat().st_mode & 0o222 and os.access(path, os.W_OK)):
+                problem = "cannot be written: the file is read-only", "Name another, or try chmod u+w"
+            elif not os.access(folder, os.W_OK):
+                problem = "cannot be written: its folder is read-only", "Name a file in another folder"
     if problem is not None:
         raise ZerokitError(problem[0], where=shown(path), hint=problem[1])

@@ -93,3 +93,29 @@ def test_a_bug_of_zerokit_shows_its_traceback(zerokit: Run, monkeypatch: pytest.
 
     with pytest.raises(KeyError):
         main()
+
+
+LONG = "a" * 300
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["check", LONG],
+        ["check", f"{LONG}.json"],
+        ["diff", f"{LONG}.json", LONG],
+        ["resolve", f"{LONG}.json", "--num-gpus", 8],
+        ["resolve", LONG, "--num-gpus", 8],
+        ["config", "--zero-stage", 2, "-o", f"{LONG}.json"],
+        ["schema", "-o", LONG],
+        ["estimate", LONG, "--num-gpus", 8],
+        ["estimate", "7B", "--num-gpus", 8, "--ds-config", LONG],
+        ["estimate", "7B", "--num-gpus", 8, "--recipe", LONG],
+    ],
+    ids=lambda command: " ".join(map(str, command)).replace(LONG, "LONG"),
+)
+def test_a_name_that_no_file_system_takes_is_one_line(zerokit: Run, command: list[object]) -> None:
+    code, out, err = zerokit(*command)
+    assert (code, out) == (2, "")
+    assert err.startswith("zerokit: error: ")
+    assert err.count("\n") == 1

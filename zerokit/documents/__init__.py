@@ -19,7 +19,7 @@ from zerokit.documents.paths import (
     with_value,
     without,
 )
-from zerokit.documents.reading import parse_document, read_bytes, read_document, shown
+from zerokit.documents.reading import is_folder, parse_document, read_bytes, read_document, shown
 from zerokit.documents.yaml_reader import parse_scalar, parse_yaml
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "finite",
     "from_dotted",
     "has_value",
+    "is_folder",
     "leaves",
     "parse_document",
     "parse_json",

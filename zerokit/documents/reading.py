@@ -25,7 +25,7 @@ def read_document(path: str | Path, *, lenient: bool = False, max_bytes: int | N
     """
     file = Path(path)
     name = shown(path)
-    if file.suffix.lower() not in _SUFFIXES and not file.is_dir():
+    if file.suffix.lower() not in _SUFFIXES and not is_folder(file):
         raise DocumentError(
             f"cannot tell the format from the ending '{file.suffix}'",
             where=name,
@@ -53,7 +53,15 @@ def read_bytes(path: str | Path, *, max_bytes: int | None = None) -> bytes:
         raise DocumentError("is a folder, not a file", where=name, hint="Name a file in it") from None
     except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
         reason = error.strerror if isinstance(error, OSError) else error
-        raise DocumentError(f"cannot be read: {reason}", where=name, hint="Check its permissions") from None
+        raise DocumentError(f"cannot be read: {reason}", where=name, hint="Check its name and mode") from None
+
+
+def is_folder(path: Path) -> bool:
+    """Whether there is such a folder: a name that no file system takes is none."""
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
 
 
 def shown(path: str | Path) -> str:

@@ -104,11 +104,11 @@ def as_model(model: str | Path | Mapping[str, Any] | ModelShape | int) -> ModelS
 
 def _bare_count(text: str) -> int | None:
     """``"7.5B"``; None for whatever else, and for what is a folder of that name."""
-    if Path(text).exists():
-        return None
     try:
         count = parse_count(text)
     except ZerokitError:
+        return None
+    if Path(text).exists():
         return None
     if count < 1:
         raise ZerokitError(f"{text} is no number of parameters", where="model", hint="Write it like 7.5B")

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from zerokit.documents import Document, parse_document, read_bytes, shown
+from zerokit.documents import Document, is_folder, parse_document, read_bytes, shown
 from zerokit.errors import DocumentError
 from zerokit.lint.accelerate_file import check_accelerate_yaml, is_accelerate_config
 from zerokit.lint.recognition import looks_like_ds_config, mentions_ds_config, refuse_other_files
@@ -27,7 +27,7 @@ def files_in(paths: Sequence[Path]) -> Iterator[Path | DocumentError]:
     A folder without any gives an error in its place.
     """
     for path in paths:
-        if path == STDIN or not path.is_dir():
+        if path == STDIN or not is_folder(path):
             yield path
             continue
         found = [file for file in _json_files(path) if _is_meant(file)]
