@@ -10,7 +10,7 @@ import pytest
 from tests.lint.asking import MICRO, found, said, zero
 from zerokit.config.load import load_ds_config
 from zerokit.findings import Finding
-from zerokit.lint import conditions
+from zerokit.lint import defect_conditions
 from zerokit.lint.defect_conditions import SEVERAL_GPUS, Condition, stage
 from zerokit.lint.defects import KNOWN_DEFECTS
 from zerokit.lint.examples import llama_8b, mixture_of_experts, recipe
@@ -242,7 +242,8 @@ def test_a_defect_is_explained_with_the_words_of_its_condition(name: str) -> Non
 
 
 def test_conditions_are_joined_with_their_words() -> None:
-    two, offloads, either = stage(2), Condition("offload", lambda s: True), conditions.BF16 | conditions.FP16
+    two, offloads = stage(2), Condition("offload", lambda s: True)
+    either = defect_conditions.BF16 | defect_conditions.FP16
     assert (two & offloads & either).words == "ZeRO stage 2, offload, bf16 or fp16"
     subject = Subject(load_ds_config(zero(2)), zero(2))
     assert (two & offloads).holds(subject)
