@@ -79,5 +79,11 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str:
     return "No known key has a similar name"
 
 
+def check_choice(kind: str, name: str, choices: Iterable[str]) -> None:
+    """Raises ZerokitError if `name` is none of `choices`, which are of a `kind`."""
+    if name not in choices:
+        raise ZerokitError(f"there is no {kind} '{name}'", hint=did_you_mean(name, choices))
+
+
 def _one_line(text: str) -> str:
     return " ".join(text.split()).rstrip(".")

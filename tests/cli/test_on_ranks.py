@@ -14,7 +14,9 @@ from typer.main import get_command
 from tests import processes
 from tests.tiny import REPOSITORY
 from zerokit.cli.main import app
-from zerokit.generation.options import OWN_NAMES, Options
+from zerokit.generation import options
+from zerokit.generation.options import Options
+from zerokit.recipe import load
 
 Run = Callable[..., tuple[int, str, str]]
 LEAST = ["--model", "m", "--prompt", "a"]
@@ -77,6 +79,38 @@ def test_words_of_others_keep_their_order(generated: Callable[..., Options]) -> 
     assert options.output == Path("o")
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--suppress_tokens", "-ox.jsonl"],
+        ["--stop_strings", "-ho"],
+        ["--stop_strings", "-high", "--do_sample"],
+        ["--stop_strings=-h"],
+        ["--stop_strings", "--", "x"],
+    ],
+)
+def test_values_of_other_options_are_no_options(
+    generated: Callable[..., Options], trained: Callable[..., tuple[Any, ...]], words: list[str]
+) -> None:
+    for order in ((*words, *LEAST), (*LEAST, *words)):
+        found = generated(*order)
+        assert (found.sampling_words, found.output) == (tuple(words), None)
+    assert trained(*words, "--force") == (None, words, True)
+
+
+def test_double_hyphens_are_no_value(zerokit: Run) -> None:
+    code, out, err = zerokit("train", "--data.train", "--", "x")
+    assert (code, out) == (2, "")
+    assert "--data.train: has no value. Write --data.train=VALUE" in err
+
+
+def test_a_value_of_an_own_option_is_no_help(
+    generated: Callable[..., Options], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    assert generated("--model", "m", "--prompt", "-h").texts == ("-h",)
+
+
 @pytest.mark.parametrize("word", ["--local_rank=1", "--local-rank=1"])
 def test_the_launchers_word_is_passed_over(
     generated: Callable[..., Options], trained: Callable[..., tuple[Any, ...]], word: str
@@ -108,7 +142,7 @@ def test_a_recipe_and_its_overrides(trained: Callable[..., tuple[Any, ...]]) -> 
         (["train", "--recipe"], "Option '--recipe' requires an argument"),
         (["train", "--recipe", "none.yaml"], "none.yaml: no such file. Check the path"),
         (["train", "word"], "command line: 'word' belongs to no option. Write overrides as --section.key"),
-        (["train", "--num-gpus", "0"], "Invalid value for '--num-gpus': "),
+        (["train", "--num-gpus", "0"], "Invalid value for '--num-gpus' / '--num_gpus': "),
     ],
 )
 def test_mistakes_are_one_line_and_2(zerokit: Run, words: list[str], message: str) -> None:
@@ -123,10 +157,11 @@ def test_help_says_what_other_options_are(zerokit: Run) -> None:
     assert "GenerationConfig" in zerokit("generate", "--model", "m", "-h")[1]
 
 
-def test_the_names_that_are_suggested_are_those_of_the_command() -> None:
-    command = get_command(app).commands["generate"]  # type: ignore[attr-defined]
+@pytest.mark.parametrize(("name", "own_names"), [("generate", options.OWN_NAMES), ("train", load.OWN_NAMES)])
+def test_the_names_that_are_suggested_are_those_of_the_command(name: str, own_names: tuple[str, ...]) -> None:
+    command = get_command(app).commands[name]  # type: ignore[attr-defined]
     names = {name for option in command.params for name in option.opts if name.startswith("--")}
-    assert set(OWN_NAMES) == names - {"--num-gpus", "--local_rank", "--local-rank"}
+    assert set(own_names) == names - {"--num_gpus", "--local_rank", "--local-rank"}
 
 
 def test_a_recipe_is_printed_by_one_rank(zerokit: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,12 +190,13 @@ def test_num_gpus_becomes_deepspeeds_launcher(zerokit: Run, monkeypatch: pytest.
     assert generate[-6:] == ["zerokit.generate", *LEAST, "--num-gpus=3"]
 
 
+@pytest.mark.parametrize("option", ["--num-gpus", "--num_gpus"])
 def test_num_gpus_is_passed_over_by_the_ranks_that_it_started(
-    trained: Callable[..., tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
+    trained: Callable[..., tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch, option: str
 ) -> None:
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert trained("--num-gpus", "2") == (None, [], False)
+    assert trained(option, "2") == (None, [], False)
 
 
 def test_another_number_of_ranks_is_refused(zerokit: Run, monkeypatch: pytest.MonkeyPatch) -> None:

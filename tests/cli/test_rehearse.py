@@ -2,13 +2,18 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, get_type_hints
 
 import pytest
 
 from tests import processes
 from tests.rehearsal import fake_worker
 from tests.rehearsal.recordings import device_with, job, training
+from zerokit.cli.rehearse import rehearse as command
+from zerokit.errors import ZerokitError
 from zerokit.rehearsal.analysis import analyse
+from zerokit.rehearsal.job import Launcher
+from zerokit.rehearsal.rehearse import rehearse
 
 pytestmark = pytest.mark.torch
 
@@ -205,3 +210,21 @@ def test_reporting_needs_no_torch() -> None:
     check = f"import zerokit.cli.rehearse, {imports}, sys; "
     check += "assert not {'torch', 'transformers', 'deepspeed', 'matplotlib'} & set(sys.modules)"
     processes.checked([sys.executable, "-c", check])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"launcher": "torchrum"}, "there is no launcher 'torchrum'. Did you mean 'torchrun'?"),
+        ({"launcher": "foo"}, "there is no launcher 'foo'. Choose one of: torchrun, deepspeed, accelerate"),
+        ({"steps": -1}, "steps is -1. Give 0 or more; 0 runs the script to its end"),
+    ],
+)
+def test_the_python_api_refuses_what_cannot_be(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ZerokitError) as caught:
+        rehearse(__file__, num_gpus=2, **options)
+    assert str(caught.value) == message
+
+
+def test_the_launchers_of_the_command_are_those_of_the_job() -> None:
+    assert get_type_hints(command)["launcher"] == Launcher

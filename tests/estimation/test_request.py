@@ -161,6 +161,22 @@ def test_the_python_api_gives_what_the_question_gives() -> None:
         zerokit.estimate("7B", num_gpus=1, zero_stag=2)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"optimizer": "adamx"}, "there is no optimizer 'adamx'. Did you mean 'adamw'?"),
+        ({"optimizer": "foo"}, "there is no optimizer 'foo'. Choose one of: adamw, "),
+        ({"attention": "spda"}, "there is no attention 'spda'. Did you mean 'sdpa'?"),
+        ({"micro_batch_size": 0}, "micro_batch_size must be at least 1, not 0."),
+        ({"gradient_accumulation_steps": 0}, "gradient_accumulation_steps must be at least 1, not 0."),
+    ],
+)
+def test_the_python_api_refuses_what_cannot_be(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ZerokitError) as caught:
+        ask(shape(), num_gpus=8, **{"zero_stage": 2, **options})
+    assert str(caught.value).startswith(message)
+
+
 def test_how_a_model_is_saved_is_no_reason_to_refuse() -> None:
     config = {**BOTH, "zero_optimization": {"stage": 3, "stage3_gather_16bit_weights_on_model_save": False}}
     assert estimate(run(ds_config=config)) == estimate(

@@ -37,6 +37,7 @@ def test_names_and_values(words: str, values: dict[str, Any]) -> None:
     ("words", "message"),
     [
         ("--max_new_token 4", "--max_new_token: unknown option. Did you mean '--max_new_tokens'?"),
+        ("--num-gpu 4", "--num-gpu: unknown option. Did you mean '--num-gpus'?"),
         ("--batchsize 4", "--batchsize: unknown option. Did you mean '--batch-size'?"),
         ("--max-new-tokens", "--max-new-tokens: has no value"),
         ("--max_new_tokens 4 --max-new-tokens 5", "--max-new-tokens: is given twice"),

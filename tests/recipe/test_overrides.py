@@ -134,6 +134,11 @@ def test_keys_may_be_added_to_a_model_given_by_name() -> None:
             "--learning_rate",
             "Give the section too, such as --training.learning_rate",
         ),
+        (
+            ["--forc"],
+            "--forc",
+            "Did you mean '--force'? If not, give the section too, such as --training.forc",
+        ),
         (["--task.seqlen", "64"], "--task.seqlen", "Did you mean 'seq_len'?"),
         (["--task.seq_len"], "--task.seq_len", "has no value. Write --task.seq_len=VALUE"),
         (["--task.seq_len", "1.5"], "--task.seq_len", "expected a whole number, found 1.5"),

@@ -51,8 +51,6 @@ def main(*command: str) -> None:
     """
     words = [*command, *sys.argv[1:]]
     launched = words[:1] in ([name] for name in on_ranks.COMMANDS) and "RANK" in os.environ
-    if launched and not on_ranks.is_main() and not {"-h", "--help"}.isdisjoint(words):
-        sys.exit(0)  # rank 0 prints it
     fail = on_ranks.fail if launched else _fail
     try:
         code = app(words, prog_name="zerokit", standalone_mode=False, obj=words[1:])
@@ -122,6 +120,7 @@ def _register(*commands: Callable[..., None]) -> None:
 
 _register(config, check, explain, resolve, diff, schema, estimate, gpus, models, quickstart)
 for function in (train, generate):
-    app.command(context_settings=on_ranks.SETTINGS, help=on_ranks.help_of(function))(function)
+    text = on_ranks.help_of(function)
+    app.command(cls=on_ranks.OpenCommand, context_settings=on_ranks.SETTINGS, help=text)(function)
 # What follows the script is the script's.
 app.command(context_settings={"allow_interspersed_args": False})(rehearse)

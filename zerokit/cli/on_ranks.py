@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperCommand
 
 from zerokit.errors import LaunchError, ZerokitError
 
@@ -17,16 +18,12 @@ if TYPE_CHECKING:
     from zerokit.distributed.group import RankGroup
 
 COMMANDS = ("train", "generate")
-SETTINGS = {
-    # What is none of the command's own options is read by zerokit.open_options.
-    "ignore_unknown_options": True,
-    "allow_extra_args": True,
-    "help_option_names": ["-h", "--help"],
-}
+SETTINGS = {"help_option_names": ["-h", "--help"]}
 
 NumGpus = Annotated[
     int | None,
     typer.Option(
+        *("--num-gpus", "--num_gpus"),  # the second is how DeepSpeed's launcher writes it
         min=1,
         help="Start so many ranks with DeepSpeed's launcher: GPUs, or CPU processes where there is none.",
         show_default="this process alone, or the ranks that a launcher has started",
@@ -34,6 +31,38 @@ NumGpus = Annotated[
 ]
 LocalRank = Annotated[int | None, typer.Option("--local_rank", "--local-rank", hidden=True)]
 """DeepSpeed's launcher adds it; the environment says the same."""
+
+
+class OpenCommand(TyperCommand):
+    """A command that leaves all options but its own, with their values, to :mod:`zerokit.open_options`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Keep other options from click, which would look for short options in a value like -high."""
+        options: list[Any] = self.get_params(ctx)
+        takes_value = {name: not option.is_flag for option in options for name in option.opts}
+        own: list[str] = []
+        others: list[str] = []
+        rest = list(args)
+        while rest:
+            word = rest.pop(0)
+            name = word.partition("=")[0] if word.startswith("--") else word[:2]
+            known = name in takes_value
+            (own if known else others).append(word)
+            if not rest or word != name:
+                continue
+            if known and takes_value[name]:
+                own.append(rest.pop(0))
+            elif not known and not rest[0].startswith("--") and rest[0] not in takes_value:
+                others.append(rest.pop(0))
+        super().parse_args(ctx, own)
+        ctx.args = others
+        return others
+
+    def get_help(self, ctx: Any) -> str:
+        """The help; under a launcher, rank 0's alone."""
+        if not is_main():
+            ctx.exit()
+        return super().get_help(ctx)
 
 
 def help_of(command: Callable[..., None]) -> str:

@@ -34,6 +34,7 @@ _Rank = Annotated[
     typer.Option(min=0, help="Rehearse only this rank.", show_default="the first and the last"),
 ]
 _Launcher = Annotated[
+    # As in zerokit.rehearsal.job, which would take long to import.
     Literal["torchrun", "deepspeed", "accelerate"],
     typer.Option(help="Give the script the arguments and variables that this launcher gives."),
 ]

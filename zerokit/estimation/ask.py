@@ -79,7 +79,7 @@ def estimate(
         ZerokitError: no such model, a ds_config with errors, sizes that cannot be, or settings that do not go
             together.
     """
-    given = dict(locals())  # all parameters by their names, which are those of Question's fields
+    given = dict(locals())  # first, so only the parameters; their names are those of Question's fields
     cluster = Cluster(given.pop("num_gpus"), given.pop("gpus_per_node"))
     question = Question(**{**given, "model": as_model(model), "cluster": cluster})
     return estimate_run(Runs().training_run(question))

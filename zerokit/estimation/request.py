@@ -169,6 +169,8 @@ def _written(question: Question) -> Document:
             where="--zero-stage",
             hint="Choose a stage with --zero-stage, or name a file with --ds-config",
         )
+    sizes = (question.micro_batch_size, question.gradient_accumulation_steps)
+    micro, steps = (1 if size is None else size for size in sizes)
     nvme = "nvme" in (question.offload_optimizer, question.offload_param)
     config = build_ds_config(
         zero_stage=question.zero_stage,
@@ -177,8 +179,8 @@ def _written(question: Question) -> Document:
         offload_optimizer=question.offload_optimizer,
         offload_param=question.offload_param,
         nvme_path=_SOME_FOLDER if nvme else None,
-        micro_batch_size=question.micro_batch_size or 1,
-        gradient_accumulation_steps=question.gradient_accumulation_steps or 1,
+        micro_batch_size=micro,
+        gradient_accumulation_steps=steps,
     ).dump()
     if question.run().hidden_size is None:
         zero = config["zero_optimization"]

@@ -51,7 +51,7 @@ class Options:
 
 
 OWN_NAMES = (
-    "--prompt",
+    *("--prompt", "--num-gpus"),
     *(
         f"--{field.name.replace('_', '-')}"
         for field in fields(Options)

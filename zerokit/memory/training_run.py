@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import Literal, get_args
 
 from zerokit.config import DeepSpeedConfig
-from zerokit.errors import ZerokitError
+from zerokit.errors import ZerokitError, check_choice
 from zerokit.hardware.cluster import Cluster
 from zerokit.memory.model_states import check_positive
 from zerokit.models import ModelShape
@@ -61,7 +61,8 @@ class TrainingRun:
     """What is trained, by what settings, on how many GPUs.
 
     Raises:
-        ZerokitError: a size that is not positive, "auto" left in the ds_config, or a setting that cannot be.
+        ZerokitError: a size that is not positive, a name that there is not, "auto" left in the ds_config, or
+            a setting that cannot be.
     """
 
     model: ModelShape | int
@@ -104,6 +105,8 @@ class TrainingRun:
             "num_trainable_parameters": self.num_trainable_parameters,
         }
         check_positive(**{name: size for name, size in sizes.items() if size is not None})
+        check_choice("attention", self.attention, get_args(Attention))
+        check_choice("optimizer", self.optimizer or "adamw", get_args(OptimizerKind))
         if isinstance(self.model, int):
             check_positive(model=self.model)
         self.cluster.check_rank(self.rank or 0)

@@ -19,7 +19,7 @@ from zerokit.documents import (
     value_at,
     with_value,
 )
-from zerokit.errors import RecipeError, did_you_mean
+from zerokit.errors import RecipeError, did_you_mean, nearest
 from zerokit.open_options import open_options
 from zerokit.recipe.model import Recipe
 from zerokit.recipe.validation_errors import problems
@@ -29,6 +29,9 @@ EMBEDDED = {"default.yaml": "embedded default recipe", "finetune.yaml": "embedde
 
 _SHORTHANDS = ("model", "deepspeed")
 """Sections that one value on the command line can replace as a whole."""
+
+OWN_NAMES = ("--recipe", "--force", "--print-recipe", "--num-gpus")
+"""The options of ``zerokit train`` that override nothing."""
 
 _HOW = "Write overrides as --section.key value, such as --training.learning_rate 1e-5"
 
@@ -117,7 +120,9 @@ def parse_overrides(words: Sequence[str]) -> list[tuple[KeyPath, Any]]:
         if section not in sections:
             hint = did_you_mean(section, sections)
             if not inner:
-                hint = f"Give the section too, such as --training.{section}"
+                close = nearest(name, [*OWN_NAMES, *(f"--{short}" for short in _SHORTHANDS)])
+                meant = f"Did you mean '{close}'? If not, give" if close else "Give"
+                hint = f"{meant} the section too, such as --training.{section}"
             raise RecipeError(f"unknown section '{section}'", where=name, hint=hint)
         if not inner and section not in _SHORTHANDS:
             raise RecipeError(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from zerokit.errors import ZerokitError
+from zerokit.errors import ZerokitError, check_choice
 from zerokit.files import check_writable
 from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.gpus import some_gpu
@@ -15,13 +15,11 @@ from zerokit.rehearsal.advice import advise as rehearse_changes
 from zerokit.rehearsal.analysis import combine
 from zerokit.rehearsal.config_findings import config_findings
 from zerokit.rehearsal.devices import DEFAULT, caveats, virtual_device
-from zerokit.rehearsal.job import Overrides, RehearsalJob
+from zerokit.rehearsal.job import Launcher, Overrides, RehearsalJob
 from zerokit.rehearsal.processes import rehearse_quietly, rehearse_together
 from zerokit.rehearsal.report import RehearsalReport
 from zerokit.reporting.plots import check_plot
 from zerokit.units import GIB
-
-Launcher = Literal["torchrun", "deepspeed", "accelerate"]
 
 
 def rehearse(
@@ -78,6 +76,8 @@ def rehearse(
     """
     _check_script(script, module)
     _check_launcher(launcher, accelerate_config)
+    if steps < 0:
+        raise ZerokitError(f"steps is {steps}", hint="Give 0 or more; 0 runs the script to its end")
     if plot is not None:
         check_plot(Path(plot))
     for file in (trace, plot, memory_snapshot):
@@ -161,6 +161,7 @@ def _check_script(script: str | Path, module: bool) -> None:
 
 
 def _check_launcher(launcher: str, accelerate_config: str | Path | None) -> None:
+    check_choice("launcher", launcher, get_args(Launcher))
     if accelerate_config is None:
         return
     if launcher == "deepspeed":
