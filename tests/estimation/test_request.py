@@ -83,6 +83,20 @@ def test_the_optimizer_is_what_the_target_makes(options: dict[str, Any], kind: s
     assert run(**options).optimizer == kind
 
 
+@pytest.mark.parametrize("optimizer", [{}, {"optimizer": {"type": "AdamW", "params": {"lr": 1e-5}}}])
+def test_the_deprecated_keys_of_offload_cost_what_the_new_ones_cost(optimizer: dict[str, Any]) -> None:
+    def peaks(**zero: Any) -> tuple[int, int]:
+        config = {**BOTH, **optimizer, "bf16": {"enabled": True}, "zero_optimization": {"stage": 3, **zero}}
+        found = answer(ds_config=config, target="trainer" if not optimizer else "deepspeed")
+        assert found.host is not None
+        return found.device.peak_bytes, found.host.peak_bytes
+
+    cpu = {"device": "cpu"}
+    assert peaks(cpu_offload=True) == peaks(offload_optimizer=cpu) != peaks()
+    both = peaks(cpu_offload=True, cpu_offload_param=True)
+    assert both == peaks(offload_optimizer=cpu, offload_param=cpu) != peaks(cpu_offload=True)
+
+
 @pytest.mark.parametrize(
     "preset", sorted((REPOSITORY / "ds_configs").glob("zero*.json")), ids=lambda p: p.stem
 )

@@ -10,6 +10,7 @@ from typing import Any, get_args
 import pytest
 
 from tests.memory.runs import ds_config, run, shape
+from zerokit.config.conditions import TORCH_FP32, Known, bf16_optimizer
 from zerokit.memory import Certainty, Estimate, Generation, Lora, Term, TermKind, estimate
 from zerokit.memory.gpu import replay_gpu
 from zerokit.memory.layout import layout_of
@@ -149,3 +150,17 @@ def test_weights_that_autograd_keeps_are_buffers_and_modelled() -> None:
 def test_what_a_kind_must_say_has_no_default() -> None:
     required = {field.name for field in fields(TermKind) if field.default is MISSING}
     assert required == {"name", "category", "count", "source", "certainty"}
+
+
+@pytest.mark.parametrize("offload", [{}, {"cpu_offload": True}, {"offload_optimizer": CPU}])
+@pytest.mark.parametrize("gradients", ["bf16", *TORCH_FP32])
+@pytest.mark.parametrize("stage", [1, 2])
+def test_the_bf16_optimizer_is_counted_where_deepspeed_takes_it(
+    stage: int, gradients: str, offload: dict[str, Any]
+) -> None:
+    config = ds_config(stage, zero=offload, data_types={"grad_accum_dtype": gradients})
+    told = settings_of(run(config=config))
+    taken = stage == 1 and gradients != "bf16" and not offload
+    assert bf16_optimizer(Known(config)) is taken
+    assert (told.wrapper == "bf16") is taken
+    assert told.accumulation_bytes == (2 if gradients == "bf16" else 4)

@@ -52,11 +52,11 @@ class Known:
 
     def device(self, key: str) -> str | None:
         """Where `offload_optimizer` or `offload_param` offloads to; None if that is not known."""
-        if self.value(_ZERO, "cpu_offload_param" if key == "offload_param" else "cpu_offload"):
-            return "cpu"
-        if self.unsure(_ZERO, key, "device"):
-            return None
-        return "none" if self.value(_ZERO, key) is None else self.value(_ZERO, key, "device")
+        zero: Any = getattr(self.config, _ZERO)
+        section = zero.param_offload if key == "offload_param" else zero.optimizer_offload
+        if section is None or section.device == "none":
+            return None if self.unsure(_ZERO, key, "device") else "none"
+        return None if section.device == AUTO else str(section.device)
 
 
 def bf16_optimizer(known: Known) -> bool | None:

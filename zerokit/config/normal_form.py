@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from zerokit.config.base import is_comment
-from zerokit.config.offload import OffloadOptimizer, OffloadParam
 from zerokit.config.root import DeepSpeedConfig
 from zerokit.documents import KeyPath
 
@@ -38,12 +37,14 @@ def normal_form(config: DeepSpeedConfig) -> dict[str, Any]:
     Comments are gone, deprecated keys are replaced, and `overlap_comm` is decided by the stage if it is not
     given. Batch sizes that DeepSpeed computes stay absent, and so does what is null.
     """
-    data: dict[str, Any] = _without_null(without_comments(config.dump(all=True)))
+    data: dict[str, Any] = config.dump(all=True)
+    offload = config.zero_optimization.optimizer_offload, config.zero_optimization.param_offload
+    for key, section in zip(("offload_optimizer", "offload_param"), offload, strict=True):
+        data[_ZERO][key] = None if section is None else section.dump(all=True)
+    data = _without_null(without_comments(data))
     zero = data[_ZERO]
-    if zero.pop("cpu_offload", None):
-        zero["offload_optimizer"] = OffloadOptimizer(device="cpu").dump(all=True)
-    if zero.pop("cpu_offload_param", None):
-        zero["offload_param"] = OffloadParam(device="cpu").dump(all=True)
+    zero.pop("cpu_offload", None)
+    zero.pop("cpu_offload_param", None)
     if zero.pop("stage3_gather_fp16_weights_on_model_save", False):
         zero["stage3_gather_16bit_weights_on_model_save"] = True
     zero.pop("cpu_offload_use_pin_memory", None)

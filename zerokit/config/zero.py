@@ -213,6 +213,16 @@ class ZeroOptimization(Section):
     )
     """Deprecated: write `stage3_gather_16bit_weights_on_model_save`. Default false."""
 
+    @property
+    def optimizer_offload(self) -> OffloadOptimizer | None:
+        """`offload_optimizer` as DeepSpeed reads it: the deprecated `cpu_offload` is its device `cpu`."""
+        return OffloadOptimizer(device="cpu") if self.cpu_offload else self.offload_optimizer
+
+    @property
+    def param_offload(self) -> OffloadParam | None:
+        """`offload_param`, in the same way."""
+        return OffloadParam(device="cpu") if self.cpu_offload_param else self.offload_param
+
     def dump(self, *, all: bool = False) -> dict[str, Any]:
         """As for every section. DeepSpeed refuses a deprecated key beside the one that replaced it."""
         result = super().dump(all=all)

@@ -75,19 +75,15 @@ class Subject:
 
     @property
     def offload_optimizer(self) -> OffloadOptimizer | None:
-        """The section if its device is `cpu` or `nvme`; the deprecated `cpu_offload` counts as cpu."""
-        section = self.zero.offload_optimizer
-        if section is not None and section.device in ("cpu", "nvme"):
-            return section
-        return OffloadOptimizer(device="cpu") if self.zero.cpu_offload else None
+        """The section if its device is `cpu` or `nvme`."""
+        section = self.zero.optimizer_offload
+        return section if section is not None and section.device in ("cpu", "nvme") else None
 
     @property
     def offload_param(self) -> OffloadParam | None:
-        """The section if its device is `cpu` or `nvme`; the deprecated `cpu_offload_param` counts as cpu."""
-        section = self.zero.offload_param
-        if section is not None and section.device in ("cpu", "nvme"):
-            return section
-        return OffloadParam(device="cpu") if self.zero.cpu_offload_param else None
+        """The section if its device is `cpu` or `nvme`."""
+        section = self.zero.param_offload
+        return section if section is not None and section.device in ("cpu", "nvme") else None
 
     def written_at(self, *path: str) -> Any:
         """The value that the file gives at `path` (either spelling of a key), or None if it gives none."""

@@ -48,11 +48,8 @@ def model_dtype_bytes(subject: Subject) -> int | None:
 
 def offloads_optimizer(subject: Subject) -> bool | None:
     """Whether optimizer states leave the GPU; None if the device is "auto" or not certain."""
-    if subject.offload_optimizer is not None:
-        return True
-    section = subject.zero.offload_optimizer
-    certain = not subject.unsure(ZERO, "offload_optimizer", "device")
-    return False if certain and (section is None or section.device != AUTO) else None
+    device = Known(subject.config, subject.unsure).device("offload_optimizer")
+    return None if device is None else device != "none"
 
 
 def share(elements: int, ranks: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 
 from zerokit.config import DeepSpeedConfig
+from zerokit.config.conditions import Known
 from zerokit.errors import ZerokitError
 from zerokit.memory.term import Certainty, TermKind
 from zerokit.memory.training_run import OptimizerKind
@@ -138,7 +139,7 @@ def optimizer_kind(config: DeepSpeedConfig) -> OptimizerKind:
     """
     if config.optimizer is None:
         return "adamw"
-    offloaded = _is_offloaded(config)
+    offloaded = Known(config).device("offload_optimizer") != "none"
     params = config.optimizer.params
     settings = {} if params is None else params.model_dump(exclude_unset=True)
     name = config.optimizer.type.lower()
@@ -182,13 +183,8 @@ def optimizer_made(config: DeepSpeedConfig, optim: str) -> OptimizerKind:
     Raises:
         ZerokitError: an optimizer whose memory is not known here.
     """
-    if _is_offloaded(config):
+    if Known(config).device("offload_optimizer") != "none":
         return "cpu_adam"
     if optim not in _OF_TRAINER:
         raise ZerokitError(f"the memory of the optimizer '{optim}' is not known", where="optim")
     return _OF_TRAINER[optim]
-
-
-def _is_offloaded(config: DeepSpeedConfig) -> bool:
-    section = config.zero_optimization.offload_optimizer
-    return section is not None and section.device != "none"

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from zerokit.config import DeepSpeedConfig
+from zerokit.config.conditions import TORCH_FP32, Known, bf16_optimizer
 from zerokit.errors import ConfigError
 from zerokit.memory.model_states import ModelStates, Place, model_states
 from zerokit.memory.optimizers import OptimizerFacts, optimizer_facts, optimizer_kind
@@ -17,7 +18,6 @@ Wrapper = Literal["none", "fp16", "fp16_unfused", "bf16", "zero_1_2", "zero_3"]
 DeepSpeedZeroOptimizer, DeepSpeedZeroOptimizer_Stage3."""
 
 _PLACES: dict[Where, Place] = {"none": "GPU", "cpu": "host", "nvme": "NVMe"}
-_TYPE_BYTES = {"fp32": 4, "float32": 4, "float": 4, "torch.float32": 4}
 
 
 @dataclass(frozen=True)
@@ -111,9 +111,9 @@ def settings_of(run: TrainingRun) -> Settings:
     precision = _precision(config)
     e = 4 if precision == "fp32" else 2
     accumulation = config.data_types.grad_accum_dtype
-    accumulation_bytes = e if accumulation is None else _TYPE_BYTES.get(accumulation, 2)
+    accumulation_bytes = e if accumulation is None else 4 if accumulation in TORCH_FP32 else 2
     optimizer = optimizer_facts(run.optimizer or optimizer_kind(config))
-    optimizer_section, param_section = zero.offload_optimizer, zero.offload_param
+    optimizer_section, param_section = zero.optimizer_offload, zero.param_offload
     low_precision = (config.bf16 is not None and config.bf16.bf16_master_weights_and_grads is True) or (
         config.fp16.fp16_master_weights_and_grads is True
     )
@@ -125,7 +125,7 @@ def settings_of(run: TrainingRun) -> Settings:
         accumulation_bytes=accumulation_bytes,
         communication_bytes=4 if config.communication_data_type == "fp32" else e,
         master_bytes=2 if low_precision else 4,
-        wrapper=_wrapper(stage, precision, accumulation_bytes, optimizer, _where(optimizer_section)),
+        wrapper=_wrapper(config, stage, precision, optimizer),
         optimizer=optimizer,
         accumulation_steps=run.gradient_accumulation_steps
         or _number(config.gradient_accumulation_steps)
@@ -155,15 +155,12 @@ def _precision(config: DeepSpeedConfig) -> Literal["bf16", "fp16", "fp32"]:
     return "fp16" if config.fp16.enabled is True else "fp32"
 
 
-def _wrapper(
-    stage: int, precision: str, accumulation_bytes: int, optimizer: OptimizerFacts, offload: Where
-) -> Wrapper:
+def _wrapper(config: DeepSpeedConfig, stage: int, precision: str, optimizer: OptimizerFacts) -> Wrapper:
     """Source: `DeepSpeedEngine._do_optimizer_sanity_check` and `_configure_fp16_optimizer`."""
     if stage == 3:
         return "zero_3"
     if stage in (1, 2):
-        unlike = precision == "bf16" and accumulation_bytes == 4 and stage == 1 and offload == "none"
-        return "bf16" if unlike else "zero_1_2"
+        return "bf16" if bf16_optimizer(Known(config)) else "zero_1_2"
     if precision == "fp32":
         return "none"
     return "fp16" if optimizer.kind == "fused_adam" else "fp16_unfused"
