@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Literal
 
 from zerokit.reporting.categories import CATEGORIES, Category
@@ -53,7 +53,7 @@ class TermKind:
         return Term(**vars(self), phase=phase, amounts=dict(amounts), high_bytes=high_bytes)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True)
 class Term(TermKind):
     """What is held of one kind on one device of one rank during one phase.
 
@@ -63,7 +63,7 @@ class Term(TermKind):
     """
 
     phase: Phase
-    amounts: Mapping[int, int]
+    amounts: Mapping[int, int] = field(hash=False)
     """How many of each unit: ``{2: 1_100_048_384}``. There are several units where blocks are rounded, or
     tensors of several types are copied under one name."""
     high_bytes: int | None = None

@@ -45,8 +45,9 @@ class _AdamUpdate:
 
     def __post_init__(self) -> None:
         self.step = operator.index(self.step)
-        for name in ("lr", "beta1", "beta2", "eps", "weight_decay"):
-            setattr(self, name, float32(getattr(self, name)))
+        self.lr, self.eps = float32(self.lr), float32(self.eps)
+        self.beta1, self.beta2 = float32(self.beta1), float32(self.beta2)
+        self.weight_decay = float32(self.weight_decay)
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
