@@ -88,6 +88,35 @@ def test_check_is_lint_with_the_lines_of_the_file(tmp_path: Path) -> None:
     assert DSConfig(train_micro_batch_size_per_gpu=1, zero_optimization={"stage": 2}).check().ok
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"arguments": {"max_grad_nrom": 3}}, "max_grad_nrom: .* Did you mean 'max_grad_norm'"),
+        ({"arguments": {"max_grad_norm": "3"}}, "max_grad_norm: '3' is not a number"),
+        ({"arguments": {"bf16": 1}}, "bf16: 1 is not true or false"),
+        ({"arguments": {"warmup_steps": True}}, "warmup_steps: True is not a number"),
+        ({"target": "deepspeed", "arguments": {"bf16": True}}, "under the target deepspeed. Leave it out"),
+        ({"target": "hf"}, "target: nobody called 'hf' .* trainer, accelerate, deepspeed"),
+    ],
+)
+def test_resolve_takes_no_target_and_no_argument_that_there_is_not(
+    given: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        DSConfig(train_micro_batch_size_per_gpu=1).resolve(num_gpus=4, **given)
+
+
+def test_check_takes_no_target_that_there_is_not() -> None:
+    with pytest.raises(ConfigError, match="Did you mean 'trainer'"):
+        DSConfig(train_micro_batch_size_per_gpu=1).check(target="trainr")  # type: ignore[arg-type]
+
+
+def test_an_argument_may_be_given_as_it_is_by_default() -> None:
+    config = DSConfig(train_micro_batch_size_per_gpu=1, zero_optimization={"stage": 2})
+    found = config.resolve(num_gpus=1, target="accelerate", arguments={"total_num_steps": None})
+    assert not found.refused
+
+
 def test_resolve_fills_auto_by_arguments_and_model() -> None:
     config = DSConfig(
         train_micro_batch_size_per_gpu="auto", zero_optimization={"stage": 2, "reduce_bucket_size": "auto"}

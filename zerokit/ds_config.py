@@ -117,13 +117,16 @@ class DSConfig(DeepSpeedConfig):
                 :mod:`zerokit.resolving.arguments`); the others have their defaults.
 
         Raises:
+            ConfigError: no such target, or none of its arguments is called so.
             ModelError: there is no such model.
         """
         from zerokit.lint.refusals import with_refusals
+        from zerokit.resolving.arguments import check_arguments
         from zerokit.resolving.trace import resolve
 
         cluster = Cluster(num_gpus)
         run = Run(target=target, cluster=cluster, model=_shape(model), given=dict(arguments or {}))
+        check_arguments(target, run.given, run.where)
         document = self._as_document()
         return with_refusals(resolve(document, run), document, run)
 
@@ -170,7 +173,7 @@ def check(
         DocumentError: a file cannot be read.
         ModelError: there is no such model.
         RecipeError: the recipe is not valid.
-        ZerokitError: there is no such card or release of DeepSpeed.
+        ZerokitError: there is no such target, card or release of DeepSpeed.
     """
     from zerokit.lint import check_document
     from zerokit.recipe import load_recipe

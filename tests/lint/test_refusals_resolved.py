@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,11 @@ from tests.lint.asking import RULES
 from zerokit.documents import Document, dotted
 from zerokit.errors import ConfigError
 from zerokit.lint import check_document
-from zerokit.lint.refusals import with_refusals
+from zerokit.lint.refusals import _OF_THE_FILE, with_refusals
+from zerokit.lint.rule import Topic
+from zerokit.lint.subject import Subject
 from zerokit.resolving.run import Run
-from zerokit.resolving.trace import Resolution, resolve
+from zerokit.resolving.trace import Lost, Refused, Resolution, resolve
 
 FAULTS = json.loads((Path(__file__).parents[1] / "data" / "config_faults.json").read_text())
 
@@ -111,6 +114,31 @@ def test_a_fault_at_which_deepspeed_stopped_is_refused(case: dict[str, Any]) -> 
     assert stopping(case["config"], num_gpus=ranks) <= names(resolution)
     stopped = case["verdict"].startswith(REFUSED) and case["id"] not in NOT_BY_THE_CONFIG
     assert bool(resolution.refused) == (stopped or case["id"] in STOPS_ELSEWHERE)
+
+
+def test_no_rule_that_needs_the_recipe_is_asked_after_the_recipe_is_gone() -> None:
+    of_recipes = [rule for rule in RULES.values() if rule.stops and "recipe" in rule.needs]
+    assert of_recipes
+    assert {rule.topic for rule in of_recipes} <= set(_OF_THE_FILE)
+
+
+def test_different_refusals_of_one_key_are_all_told() -> None:
+    document = Document({"train_micro_batch_size_per_gpu": 1}, "ds.json")
+    run = Run.of(target="deepspeed", num_gpus=1)
+    resolution = resolve(document, run)
+    assert not resolution.refused
+    said = [Refused("a", "one"), Refused("a", "two"), Refused("b", "three"), Refused("a", "one")]
+
+    def found(subject: Subject) -> Iterator[tuple[Topic, Refused]]:
+        yield from (("zero", one) for one in said)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("zerokit.lint.refusals.refusals", found)
+        assert with_refusals(resolution, document, run).refused == tuple(said[:3])
+        own = replace(resolution, refused=(Refused("a", "in other words"),), lost=(Lost("b", "not read"),))
+        told = with_refusals(own, document, run)
+    assert told.refused == (Refused("a", "in other words"), Refused("b", "three"))
+    assert told.lost == ()
 
 
 def has_auto(data: Any) -> bool:

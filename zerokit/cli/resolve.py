@@ -7,18 +7,18 @@ import math
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from zerokit.cli.output import print_json
-from zerokit.errors import ConfigError, ModelError, did_you_mean
+from zerokit.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
     from zerokit.documents import Document
     from zerokit.models import ModelShape
     from zerokit.recipe import LoadedRecipe
+    from zerokit.resolving.auto_word import Target
     from zerokit.resolving.trace import Resolution, Value
 
 
@@ -105,13 +105,13 @@ def _read(file: Path | None, recipe: Path | None, target: str) -> tuple[LoadedRe
     return loaded, Document(source, str(recipe), positions)
 
 
-def _parse_arguments(words: list[str], target: str, has_recipe: bool) -> dict[str, Any]:
+def _parse_arguments(words: list[str], target: Target, has_recipe: bool) -> dict[str, Any]:
     from zerokit.documents import parse_scalar
-    from zerokit.resolving.arguments import DEFAULTS
+    from zerokit.resolving.arguments import DEFAULTS, check_arguments
 
     if words and has_recipe:
         raise ConfigError("the recipe has the arguments", where="--argument", hint="Leave it out")
-    known = DEFAULTS[target]  # type: ignore[index]
+    known = DEFAULTS[target]
     found: dict[str, Any] = {}
     for word in words:
         name, equals, text = word.partition("=")
@@ -119,25 +119,10 @@ def _parse_arguments(words: list[str], target: str, has_recipe: bool) -> dict[st
             raise ConfigError(
                 f"'{word}' is not NAME=VALUE", where="--argument", hint="Write it like bf16=true"
             )
-        if name not in known:
-            message = f"no key of a ds_config follows from '{name}' under the target {target}"
-            raise ConfigError(message, where="--argument", hint=did_you_mean(name, known))
         # YAML reads a bare `no` as false, and it is one of the words for mixed_precision.
-        found[name] = text if isinstance(known[name], str) else parse_scalar(text)
-        _check_type(name, found[name], known[name])
+        found[name] = text if isinstance(known.get(name), str) else parse_scalar(text)
+    check_arguments(target, found, "--argument {}".format)
     return found
-
-
-def _check_type(name: str, value: Any, default: Any) -> None:
-    if name == "mixed_precision" and value not in ("no", "fp16", "bf16"):
-        raise ConfigError(f"'{value}' is no precision", where=f"--argument {name}", hint="Write bf16 or fp16")
-    if isinstance(default, str):
-        return
-    is_switch = isinstance(default, bool)
-    right: type | UnionType = bool if is_switch else int | float
-    if not isinstance(value, right) or (isinstance(value, bool) and not is_switch):
-        expected = "true or false" if is_switch else "a number"
-        raise ConfigError(f"{value!r} is not {expected}", where=f"--argument {name}", hint=f"Give {expected}")
 
 
 def _shape(model: str | None, loaded: LoadedRecipe | None) -> ModelShape | None:

@@ -29,8 +29,9 @@ def refusals(subject: Subject) -> Iterator[tuple[Topic, Refused]]:
 
 
 def with_refusals(resolution: Resolution, document: Document, run: Run) -> Resolution:
-    """`resolution` with everything that the target and DeepSpeed refuse, each key once; what is refused is
-    not lost.
+    """`resolution` with everything that the target and DeepSpeed refuse; what is refused is not lost.
+
+    What the resolution refuses of a key stands for what the rules say of it, in their own words.
 
     Args:
         resolution: as :func:`zerokit.resolving.trace.resolve` makes it, which knows the target's refusals.
@@ -46,10 +47,8 @@ def with_refusals(resolution: Resolution, document: Document, run: Run) -> Resol
         handed_over = replace(run, target="deepspeed", recipe=None)
         final = Subject(resolution.loaded, resolution.loaded.dump(), run=handed_over)
         found += [one for topic, one in refusals(final) if topic not in _OF_THE_FILE]
-    by_name = {one.name: one for one in reversed((*resolution.refused, *found))}
-    refused = tuple(reversed(by_name.values()))
-    return replace(
-        resolution,
-        refused=refused,
-        lost=tuple(one for one in resolution.lost if one.name not in by_name),
-    )
+    known = {one.name for one in resolution.refused}
+    refused = (*resolution.refused, *dict.fromkeys(one for one in found if one.name not in known))
+    names = {one.name for one in refused}
+    lost = tuple(one for one in resolution.lost if one.name not in names)
+    return replace(resolution, refused=refused, lost=lost)

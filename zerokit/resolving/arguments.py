@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from zerokit.errors import ConfigError, did_you_mean
 from zerokit.resolving.auto_word import Target
 
 TRAINER_DEFAULTS: Mapping[str, Any] = {
@@ -49,6 +50,28 @@ DEFAULTS: Mapping[Target, Mapping[str, Any]] = {
     "deepspeed": {},
 }
 """Arguments of each target that a ds_config has a key for, with their defaults."""
+
+
+def check_arguments(target: Target, given: Mapping[str, Any], where: Callable[[str], str]) -> None:
+    """Look at what somebody says of the target's arguments, which may be any names and values.
+
+    Raises:
+        ConfigError: the target has no such argument, or none with such a value, from which a key follows.
+    """
+    known = DEFAULTS[target]
+    for name, value in given.items():
+        if name not in known:
+            message = f"no key of a ds_config follows from '{name}' under the target {target}"
+            hint = did_you_mean(name, known) if known else "Leave it out"
+            raise ConfigError(message, where=where(name), hint=hint)
+        if name == "mixed_precision" and value not in ("no", "fp16", "bf16"):
+            raise ConfigError(f"'{value}' is no precision", where=where(name), hint="Write bf16 or fp16")
+        default = known[name]
+        if isinstance(default, str) or value is default:
+            continue
+        if not isinstance(value, int | float) or isinstance(value, bool) != isinstance(default, bool):
+            expected = "true or false" if isinstance(default, bool) else "a number"
+            raise ConfigError(f"{value!r} is not {expected}", where=where(name), hint=f"Give {expected}")
 
 
 @dataclass(frozen=True)

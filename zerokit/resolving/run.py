@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from zerokit.errors import ConfigError, did_you_mean
 from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.gpus import some_gpu
 from zerokit.resolving.arguments import Arguments
-from zerokit.resolving.auto_word import Target
+from zerokit.resolving.auto_word import TARGETS, Target
 
 if TYPE_CHECKING:
     from zerokit.models import ModelShape
@@ -20,7 +21,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What is known of a run. Each None: not known."""
+    """What is known of a run. Each None: not known.
+
+    Raises:
+        ConfigError: there is no such target.
+    """
 
     target: Target | None = None
     """Who hands the config to DeepSpeed, and so fills "auto"."""
@@ -34,6 +39,11 @@ class Run:
     """Its `training` holds TrainingArguments that were set."""
     deepspeed_version: Version | None = None
     """None: the newest that zerokit supports, which the models describe."""
+
+    def __post_init__(self) -> None:
+        if self.target is not None and self.target not in TARGETS:
+            message = f"nobody called {self.target!r} hands a config to DeepSpeed"
+            raise ConfigError(message, where="target", hint=did_you_mean(str(self.target), TARGETS))
 
     @classmethod
     def of(
