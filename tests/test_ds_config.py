@@ -96,7 +96,7 @@ def test_check_is_lint_with_the_lines_of_the_file(tmp_path: Path) -> None:
         ({"arguments": {"bf16": 1}}, "bf16: 1 is not true or false"),
         ({"arguments": {"warmup_steps": True}}, "warmup_steps: True is not a number"),
         ({"target": "deepspeed", "arguments": {"bf16": True}}, "under the target deepspeed. Leave it out"),
-        ({"target": "hf"}, "target: nobody called 'hf' .* trainer, accelerate, deepspeed"),
+        ({"target": "hf"}, "target: there is no target 'hf'. .* trainer, accelerate, deepspeed"),
     ],
 )
 def test_resolve_takes_no_target_and_no_argument_that_there_is_not(

@@ -133,6 +133,25 @@ def test_tables_and_plots_are_made_in_reporting_alone() -> None:
     assert users == {("reporting", "rich"), ("reporting", "matplotlib"), ("console", "rich")}
 
 
+@pytest.mark.parametrize(
+    ("key", "home"),
+    [
+        ("zero_optimization", "config/base.py"),
+        ("train_batch_size", "config/batch_sizes.py"),
+        ("train_micro_batch_size_per_gpu", "config/batch_sizes.py"),
+        ("gradient_accumulation_steps", "config/batch_sizes.py"),
+    ],
+)
+def test_the_name_of_a_key_is_one_constant(key: str, home: str) -> None:
+    homes = {
+        file.relative_to(PACKAGE).as_posix()
+        for file in PACKAGE.rglob("*.py")
+        for node in ast.parse(file.read_text()).body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and node.value.value == key
+    }
+    assert homes == {home}
+
+
 def test_no_circle_of_files() -> None:
     # A package and its own files: importing one of them runs the package's face first.
     assert circles(IMPORTS) == set()

@@ -42,6 +42,7 @@ AUTO = "auto"
 Auto = Literal["auto"]
 """A value that transformers or accelerate fills in before DeepSpeed sees it, see ``resolving``."""
 
+ZERO = "zero_optimization"
 ALL_STAGES = (0, 1, 2, 3)
 
 

@@ -11,10 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from zerokit.config.base import AUTO, Acts, Section, When
+from zerokit.config.base import AUTO, ZERO, Acts, Section, When
 from zerokit.documents import KeyPath
 
-_ZERO = "zero_optimization"
 TORCH_FP32 = ("fp32", "float32", "float", "torch.float32")
 """Names that `DtypeEnum` in `deepspeed/runtime/config.py` has for it."""
 
@@ -47,15 +46,15 @@ class Known:
 
     @property
     def stage(self) -> int | None:
-        stage = self.value(_ZERO, "stage")
+        stage = self.value(ZERO, "stage")
         return stage if isinstance(stage, int) else None
 
     def device(self, key: str) -> str | None:
         """Where `offload_optimizer` or `offload_param` offloads to; None if that is not known."""
-        zero: Any = getattr(self.config, _ZERO)
+        zero: Any = getattr(self.config, ZERO)
         section = zero.param_offload if key == "offload_param" else zero.optimizer_offload
         if section is None or section.device == "none":
-            return None if self.unsure(_ZERO, key, "device") else "none"
+            return None if self.unsure(ZERO, key, "device") else "none"
         return None if section.device == AUTO else str(section.device)
 
 
@@ -100,7 +99,7 @@ def _aio(known: Known, path: KeyPath) -> str | None:
 
 def _before_the_sum(known: Known, path: KeyPath) -> str | None:
     stage, summed = known.stage, known.value("gradient_allreduce_op") == "sum"
-    if known.value(_ZERO, "reduce_scatter") is True and (stage == 1 or (stage == 2 and summed)):
+    if known.value(ZERO, "reduce_scatter") is True and (stage == 1 or (stage == 2 and summed)):
         return f"has no effect in ZeRO stage {stage} with 'reduce_scatter'"
     return None
 
@@ -197,7 +196,7 @@ def _contiguous(known: Known, path: KeyPath) -> str | None:
 
 def _allgather_bucket(known: Known, path: KeyPath) -> str | None:
     odd = (known.value(*map(str, path)) or 0) % 2  # refused in stages 1 and 2
-    zenflow = known.value(_ZERO, "zenflow") is not None or known.unsure(_ZERO, "zenflow")
+    zenflow = known.value(ZERO, "zenflow") is not None or known.unsure(ZERO, "zenflow")
     return None if odd or zenflow else "is not used with PyTorch 1.13 and later"
 
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from zerokit.config.base import is_comment
+from zerokit.config.base import ZERO, is_comment
 from zerokit.config.root import DeepSpeedConfig
 from zerokit.documents import KeyPath
-
-_ZERO = "zero_optimization"
 
 RENAMED: Mapping[str, str] = {
     "cpu_offload": "offload_optimizer",
@@ -28,7 +26,7 @@ def refused_together(config: DeepSpeedConfig) -> Iterator[tuple[KeyPath, str]]:
     for old, new in RENAMED.items():
         if {old, new} <= given:
             message = f"'{old}' is the old form of '{new}', and DeepSpeed refuses both together"
-            yield (_ZERO, old), message
+            yield (ZERO, old), message
 
 
 def normal_form(config: DeepSpeedConfig) -> dict[str, Any]:
@@ -40,9 +38,9 @@ def normal_form(config: DeepSpeedConfig) -> dict[str, Any]:
     data: dict[str, Any] = config.dump(all=True)
     offload = config.zero_optimization.optimizer_offload, config.zero_optimization.param_offload
     for key, section in zip(("offload_optimizer", "offload_param"), offload, strict=True):
-        data[_ZERO][key] = None if section is None else section.dump(all=True)
+        data[ZERO][key] = None if section is None else section.dump(all=True)
     data = _without_null(without_comments(data))
-    zero = data[_ZERO]
+    zero = data[ZERO]
     zero.pop("cpu_offload", None)
     zero.pop("cpu_offload_param", None)
     if zero.pop("stage3_gather_fp16_weights_on_model_save", False):

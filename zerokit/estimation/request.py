@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from zerokit.config import DeepSpeedConfig, load_ds_config
+from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
 from zerokit.documents import Document, read_document
 from zerokit.errors import ConfigError
 from zerokit.hardware.cluster import Cluster
@@ -19,9 +20,6 @@ from zerokit.resolving.run import Run
 from zerokit.resolving.trace import Resolution, resolve, resolve_settled
 from zerokit.writing.build import OffloadDevice, Precision, build_ds_config
 
-_MICRO = "train_micro_batch_size_per_gpu"
-_STEPS = "gradient_accumulation_steps"
-_TOTAL = "train_batch_size"
 _NOT_FOR_MEMORY = ("scheduler", "steps_per_print")
 """Keys that cost no memory, and of which the first asks for numbers that only the data decide."""
 _SAVING = ("stage3_gather_16bit_weights_on_model_save", "stage3_gather_fp16_weights_on_model_save")
@@ -105,9 +103,9 @@ class Runs:
             model=question.model,
             ds_config=config,
             cluster=question.cluster,
-            micro_batch_size=_size(sizes[_MICRO].value, "micro_batch_size"),
+            micro_batch_size=_size(sizes[MICRO].value, "micro_batch_size"),
             seq_len=question.seq_len if counted else None,
-            gradient_accumulation_steps=_size(sizes[_STEPS].value, "gradient_accumulation_steps"),
+            gradient_accumulation_steps=_size(sizes[STEPS].value, "gradient_accumulation_steps"),
             gradient_checkpointing=question.gradient_checkpointing,
             attention=question.attention,
             optimizer=question.optimizer or _own_optimizer(question.target, config),
@@ -194,12 +192,12 @@ def _with_sizes(document: Document, question: Question) -> Document:
     zero = data.get("zero_optimization")
     if isinstance(zero, dict):
         data["zero_optimization"] = {key: value for key, value in zero.items() if key not in _SAVING}
-    for key, size in ((_MICRO, question.micro_batch_size), (_STEPS, question.gradient_accumulation_steps)):
+    for key, size in ((MICRO, question.micro_batch_size), (STEPS, question.gradient_accumulation_steps)):
         if size is not None:
             data[key] = size
     asked = question.micro_batch_size is not None or question.gradient_accumulation_steps is not None
-    if asked and all(isinstance(data.get(key), int) for key in (_MICRO, _STEPS)):
-        data.pop(_TOTAL, None)
+    if asked and all(isinstance(data.get(key), int) for key in (MICRO, STEPS)):
+        data.pop(TRAIN, None)
     return Document(data, document.name, document.positions)
 
 

@@ -6,10 +6,9 @@ from math import ceil
 from typing import Any
 
 from zerokit.config.base import AUTO
+from zerokit.config.base import ZERO as ZERO
 from zerokit.config.conditions import Known
 from zerokit.lint.subject import Subject
-
-ZERO = "zero_optimization"
 
 
 def in_force(subject: Subject, *path: str) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from zerokit.config.base import ZERO
 from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN, computed_batch_sizes
 from zerokit.config.conditions import Known
 from zerokit.config.no_effect import without_effect
@@ -13,8 +14,6 @@ from zerokit.config.normal_form import RENAMED, normal_form, without_comments
 from zerokit.config.optimizer import DEEPSPEED_OPTIMIZERS
 from zerokit.config.root import DeepSpeedConfig
 from zerokit.documents import KeyPath, leaves
-
-_ZERO = "zero_optimization"
 
 Given = Literal["set", "default", "absent"]
 """How a config comes to a value: it says so, DeepSpeed's default applies, or there is none."""
@@ -116,13 +115,13 @@ def _reason(path: KeyPath, both: list[_Compared]) -> str | None:
 
 
 def _new_name(path: KeyPath) -> KeyPath:
-    if path[:1] == (_ZERO,) and len(path) == 2:
-        return (_ZERO, RENAMED.get(str(path[1]), path[1]))
+    if path[:1] == (ZERO,) and len(path) == 2:
+        return (ZERO, RENAMED.get(str(path[1]), path[1]))
     return path
 
 
 def _comparable(data: dict[str, Any], num_gpus: int | None) -> dict[str, Any]:
-    zero = data[_ZERO]
+    zero = data[ZERO]
     for key in ("offload_optimizer", "offload_param"):
         if zero.get(key, {}).get("device") == "none":
             del zero[key]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from zerokit.config.base import AUTO
+from zerokit.config.base import AUTO, ZERO
 from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
 from zerokit.config.key_index import canonical, sections
 from zerokit.documents import dotted
@@ -25,8 +25,7 @@ from zerokit.resolving.who_fills import (
     Source,
 )
 
-_ZERO = "zero_optimization"
-_STAGE = f"{_ZERO}.stage"
+_STAGE = f"{ZERO}.stage"
 
 
 def as_the_trainer(filling: Filling) -> None:
@@ -82,8 +81,8 @@ def _plugin(filling: Filling) -> bool:
     """`DeepSpeedPlugin.__post_init__`. False if it raises."""
     if STEPS not in filling.config:
         filling.write(STEPS, 1, "accelerate writes 1 where the key is absent")
-    if not isinstance(filling.config.get(_ZERO), dict):
-        filling.refuse("", f"accelerate insists on a section {_ZERO}")
+    if not isinstance(filling.config.get(ZERO), dict):
+        filling.refuse("", f"accelerate insists on a section {ZERO}")
         return False
     _fill(filling, PLUGIN)
     for name, filled in FILLED.items():
@@ -139,7 +138,7 @@ def _allow_untested(filling: Filling, why: str) -> None:
 
 def _prepare(filling: Filling) -> None:
     """`Accelerator._prepare_deepspeed`: the last to fill, and the one to refuse what is left."""
-    wanted = [f"{_ZERO}.{key}" for key in SIZE_RULES if filling.wants(f"{_ZERO}.{key}")]
+    wanted = [f"{ZERO}.{key}" for key in SIZE_RULES if filling.wants(f"{ZERO}.{key}")]
     if wanted and filling.run.hidden_size_is_nested:
         for name in wanted:
             filling.refuse(name, f'accelerate finds no hidden size in the model for {name}, which is "auto"')

@@ -42,8 +42,8 @@ class Run:
 
     def __post_init__(self) -> None:
         if self.target is not None and self.target not in TARGETS:
-            message = f"nobody called {self.target!r} hands a config to DeepSpeed"
-            raise ConfigError(message, where="target", hint=did_you_mean(str(self.target), TARGETS))
+            hint = did_you_mean(str(self.target), TARGETS)
+            raise ConfigError(f"there is no target '{self.target}'", where="target", hint=hint)
 
     @classmethod
     def of(

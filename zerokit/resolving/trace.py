@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from zerokit.config.base import AUTO
+from zerokit.config.base import AUTO, ZERO
 from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN, computed_batch_sizes
 from zerokit.config.conditions import Known
 from zerokit.config.key_index import canonical
@@ -36,7 +36,6 @@ from zerokit.resolving.settle import resolve_for_trainer
 
 __all__ = ["Lost", "Origin", "Refused", "Resolution", "Value", "resolve", "resolve_settled"]
 
-_ZERO = "zero_optimization"
 _NOT_ONLY_DATA_PARALLEL = ("tensor_parallel", "pipeline", "expert_parallel", "data_parallel_size")
 
 
@@ -191,8 +190,8 @@ def _batch_sizes(filling: Filling) -> dict[str, int]:
 def _values(filling: Filling, normal: Mapping[str, Any], computed: Mapping[str, int]) -> Iterator[Value]:
     written = {canonical(path): path for path, _ in leaves(without_comments(filling.document.data))}
     for path in list(written):
-        if path[:1] == (_ZERO,) and len(path) == 2 and path[1] in RENAMED:
-            written[(_ZERO, RENAMED[str(path[1])])] = written[path]
+        if path[:1] == (ZERO,) and len(path) == 2 and path[1] in RENAMED:
+            written[(ZERO, RENAMED[str(path[1])])] = written[path]
     everything: dict[KeyPath, Any] = {(name,): value for name, value in computed.items()}
     everything |= dict(leaves(normal))
     for path, value in everything.items():
@@ -208,7 +207,7 @@ def _values(filling: Filling, normal: Mapping[str, Any], computed: Mapping[str, 
             yield Value(path, value, "file", f"the old key {dotted(source)}", line)
         elif source is not None:
             yield Value(path, value, "file", filling.document.name, line)
-        elif name == f"{_ZERO}.overlap_comm":
+        elif name == f"{ZERO}.overlap_comm":
             yield Value(path, value, "default", "true in stage 3 only")
         else:
             yield Value(path, value, "default", "DeepSpeed's default")

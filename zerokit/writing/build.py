@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from zerokit.config.base import AUTO
+from zerokit.config.base import AUTO, ZERO
 from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
 from zerokit.config.load import load_ds_config
 from zerokit.config.root import DeepSpeedConfig
@@ -23,8 +23,6 @@ from zerokit.writing.request import Decisions, OffloadDevice, Precision
 from zerokit.writing.sizing import bucket_choices, nvme_buffer_choices
 
 __all__ = ["Built", "OffloadDevice", "Precision", "build", "build_ds_config"]
-
-_ZERO = "zero_optimization"
 
 
 @dataclass(frozen=True)
@@ -161,12 +159,12 @@ def _zero(decisions: Decisions) -> Iterator[Choice]:
         2: "divides optimizer states and gradients among the ranks",
         3: "divides optimizer states, gradients and parameters among the ranks",
     }
-    yield Choice((_ZERO, "stage"), decisions.zero_stage, divided[decisions.zero_stage], ASKED)
+    yield Choice((ZERO, "stage"), decisions.zero_stage, divided[decisions.zero_stage], ASKED)
     yield from _offload(decisions)
     yield from _buckets(decisions)
     if decisions.zero_stage == 3:
         yield Choice(
-            (_ZERO, "stage3_gather_16bit_weights_on_model_save"),
+            (ZERO, "stage3_gather_16bit_weights_on_model_save"),
             True,
             "without it the saved model holds no weights",
             "deepspeed/runtime/engine.py, save_16bit_model",
@@ -183,10 +181,10 @@ def _offload(decisions: Decisions) -> Iterator[Choice]:
             continue
         what = "optimizer states, and its step," if key == "offload_optimizer" else "parameters"
         where = "the host's memory" if device == "cpu" else "NVMe"
-        yield Choice((_ZERO, key, "device"), device, f"{what} in {where}", ASKED)
+        yield Choice((ZERO, key, "device"), device, f"{what} in {where}", ASKED)
         if device == "nvme":
             why = "a folder on each node's own NVMe"
-            yield Choice((_ZERO, key, "nvme_path"), decisions.nvme_path, why, ASKED)
+            yield Choice((ZERO, key, "nvme_path"), decisions.nvme_path, why, ASKED)
             if key == "offload_param":
                 yield from nvme_buffer_choices(decisions)
 
@@ -201,12 +199,12 @@ def _buckets(decisions: Decisions) -> Iterator[Choice]:
         if rule.stage_3_only and decisions.zero_stage != 3:
             continue
         if decisions.target == "trainer":
-            yield Choice((_ZERO, key), AUTO, f"filled with {rule.formula} of the model", FINALIZE)
+            yield Choice((ZERO, key), AUTO, f"filled with {rule.formula} of the model", FINALIZE)
         else:
             why = "DeepSpeed's default; give --model for a size that suits it"
             if decisions.target == "accelerate":
                 why += ". accelerate knows the hidden size of fewer models than the Trainer, and fails"
-            yield Choice((_ZERO, key), LEFT_OUT, why, "deepspeed/runtime/zero/config.py")
+            yield Choice((ZERO, key), LEFT_OUT, why, "deepspeed/runtime/zero/config.py")
 
 
 def _zero_plus_plus(decisions: Decisions) -> Iterator[Choice]:
@@ -215,13 +213,13 @@ def _zero_plus_plus(decisions: Decisions) -> Iterator[Choice]:
         return
     why = "a second copy of the parameters is divided among these ranks, to gather inside a node"
     source = ASKED if decisions.hpz_size else "--gpus-per-node"
-    yield Choice((_ZERO, "zero_hpz_partition_size"), size, why, source)
+    yield Choice((ZERO, "zero_hpz_partition_size"), size, why, source)
     if not decisions.zero_plus_plus:
         return
-    yield Choice((_ZERO, "zero_quantized_weights"), True, "parameters are gathered in 8 bits", ASKED)
+    yield Choice((ZERO, "zero_quantized_weights"), True, "parameters are gathered in 8 bits", ASKED)
     if not decisions.inference:
         why = "gradients are reduced in 4 bits"
-        yield Choice((_ZERO, "zero_quantized_gradients"), True, why, ASKED)
+        yield Choice((ZERO, "zero_quantized_gradients"), True, why, ASKED)
 
 
 def _activation_checkpointing(decisions: Decisions) -> Iterator[Choice]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from zerokit.errors import ConfigError, did_you_mean
-from zerokit.resolving.auto_word import TARGETS, Target
+from zerokit.resolving.auto_word import Target
 from zerokit.resolving.run import Run
 
 OffloadDevice = Literal["cpu", "nvme"]
@@ -116,7 +116,6 @@ class Decisions:
 
     def _unknown_names(self) -> Iterator[tuple[str, str]]:
         for what, name, known in (
-            ("target", self.target, TARGETS),
             ("precision", self.precision, get_args(Precision)),
             ("optimizer", self.optimizer, OPTIMIZERS),
             ("scheduler", self.scheduler, SCHEDULERS),

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from zerokit.config.base import ZERO
 from zerokit.models import ModelShape
 from zerokit.resolving.who_fills import FINALIZE, SIZE_RULES
 from zerokit.units import format_bytes, format_count
@@ -50,7 +51,6 @@ can read one parameter twice at once, and fails an assertion ("already assigned 
 _BYTES = 2
 """Of an element in 16 bits."""
 
-_ZERO = "zero_optimization"
 
 _FILLING = f"{FINALIZE}; bounded by zerokit"
 
@@ -60,7 +60,7 @@ def bucket_choices(decisions: Decisions, model: ModelShape) -> Iterator[Choice]:
     hidden = model.hidden_size_for_trainer
     if hidden is None:
         why = "the model's config has no hidden size to go by; DeepSpeed's default"
-        yield Choice((_ZERO, "reduce_bucket_size"), LEFT_OUT, why, "deepspeed/runtime/zero/config.py")
+        yield Choice((ZERO, "reduce_bucket_size"), LEFT_OUT, why, "deepspeed/runtime/zero/config.py")
     else:
         yield from _by_hidden_size(hidden, decisions, model)
     if decisions.zero_stage == 3:
@@ -115,7 +115,7 @@ def nvme_buffer_choices(decisions: Decisions) -> Iterator[Choice]:
 
     def choice(key: str, value: int, why: str) -> Choice:
         source = "deepspeed/runtime/swap_tensor/partitioned_param_swapper.py, swap_in and get_buffer"
-        return Choice((_ZERO, "offload_param", key), value, why, source)
+        return Choice((ZERO, "offload_param", key), value, why, source)
 
     model, ranks = decisions.run.model, decisions.run.cluster.num_gpus or 1
     count, why = (
@@ -144,9 +144,9 @@ def nvme_buffer_choices(decisions: Decisions) -> Iterator[Choice]:
     if share <= _STAYS_IN_MEMORY:
         why = f"a rank's {format_count(share)} elements are fewer than the 1e9 that stay in the host's memory"
         why += " by default, so that the device cpu would do the same"
-        path = (_ZERO, "offload_param", "max_in_cpu")
+        path = (ZERO, "offload_param", "max_in_cpu")
         yield Choice(path, LEFT_OUT, why, "deepspeed/runtime/zero/stage3.py, _move_to_flat_buffer")
 
 
 def _choice(key: str, value: Any, why: str, source: str = _FILLING) -> Choice:
-    return Choice((_ZERO, key), value, why, source)
+    return Choice((ZERO, key), value, why, source)

@@ -1,5 +1,6 @@
 """Defects of gradient accumulation, and of the number format in which gradients add up."""
 
+from zerokit.config.batch_sizes import STEPS
 from zerokit.lint.defect_conditions import (
     BF16,
     BF16_OPTIMIZER,
@@ -14,7 +15,6 @@ from zerokit.lint.defect_conditions import (
 )
 from zerokit.lint.defects.defect import Defect
 
-_STEPS = "gradient_accumulation_steps"
 _FORMAT = "data_types.grad_accum_dtype"
 
 DEFECTS = (
@@ -24,7 +24,7 @@ DEFECTS = (
         harm="wrong results",
         summary="Only the last micro batch of each step counts; the gradients of the others are dropped",
         when=stage(2) & accumulates_over(1) & NOT_OFFLOADED,
-        at=_STEPS,
+        at=STEPS,
         instead="use stage 1",
         source="#7718, introduced by #7509; measured",
     ),
@@ -35,7 +35,7 @@ DEFECTS = (
         summary="Only the first and the last micro batch of each step count; the gradients of those between "
         "are dropped",
         when=stage(2) & accumulates_over(2) & OFFLOADED,
-        at=_STEPS,
+        at=STEPS,
         instead="accumulate at most 2 steps",
         source="#7967, introduced by #6550; measured",
     ),

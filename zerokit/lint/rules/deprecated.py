@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from zerokit.config.base import ZERO
 from zerokit.config.normal_form import RENAMED, refused_together
 from zerokit.findings import Edit, Move, Remove, SetValue
 from zerokit.lint.examples import zero
@@ -11,7 +12,6 @@ from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
 
 rule = Rules("structure")
-_ZERO = "zero_optimization"
 
 
 @rule(
@@ -31,7 +31,7 @@ def old_and_new_key(subject: Subject) -> Iterator[Hit]:
     Source: `DeepSpeedConfigModel._process_deprecated_field` in `deepspeed/runtime/config_utils.py`.
     """
     for path, message in refused_together(subject.config):
-        if path[0] == _ZERO:
+        if path[0] == ZERO:
             yield Hit(path, message, f"Remove '{path[-1]}'", (Remove(path),))
 
 
@@ -57,19 +57,19 @@ def deprecated_key(subject: Subject) -> Iterator[Hit]:
     `deepspeed/runtime/precision_config.py`; `set_stage_and_offload` in `accelerate/utils/deepspeed.py`.
     """
     for old, new in RENAMED.items():
-        if subject.sets(_ZERO, old) and not subject.sets(_ZERO, new):
-            value = subject.written_at(_ZERO, old)
-            yield Hit((_ZERO, old), f"'{old}' is deprecated", *_replacement(old, new, value))
-    if subject.sets(_ZERO, "cpu_offload_use_pin_memory"):
+        if subject.sets(ZERO, old) and not subject.sets(ZERO, new):
+            value = subject.written_at(ZERO, old)
+            yield Hit((ZERO, old), f"'{old}' is deprecated", *_replacement(old, new, value))
+    if subject.sets(ZERO, "cpu_offload_use_pin_memory"):
         message = "'cpu_offload_use_pin_memory' is deprecated, and DeepSpeed does not use its value"
         hint = "Remove it, and write 'pin_memory' in the offload sections"
-        yield Hit((_ZERO, "cpu_offload_use_pin_memory"), message, hint)
-    switch = subject.written.get(_ZERO)
+        yield Hit((ZERO, "cpu_offload_use_pin_memory"), message, hint)
+    switch = subject.written.get(ZERO)
     if isinstance(switch, bool):
         section = {"stage": int(switch)}
-        fix = () if subject.sets("allgather_size") else (SetValue((_ZERO,), section),)
+        fix = () if subject.sets("allgather_size") else (SetValue((ZERO,), section),)
         hint = f'Write {{"stage": {int(switch)}}}'
-        yield Hit((_ZERO,), f"'{_ZERO}' as true or false is deprecated", hint, fix)
+        yield Hit((ZERO,), f"'{ZERO}' as true or false is deprecated", hint, fix)
     if "bfloat16" in subject.written:
         message = "'bfloat16' is the old name of 'bf16'; the Trainer and accelerate do not read it"
         yield Hit(("bf16",), message, "Call it 'bf16'", (Move(("bfloat16",), ("bf16",)),))
@@ -77,10 +77,10 @@ def deprecated_key(subject: Subject) -> Iterator[Hit]:
 
 def _replacement(old: str, new: str, value: object) -> tuple[str, tuple[Edit, ...]]:
     """Hint and fix for a deprecated key of `zero_optimization`."""
-    path = (_ZERO, old)
+    path = (ZERO, old)
     if not old.startswith("cpu_offload"):
-        return f"Write '{new}'", (Move(path, (_ZERO, new)),)
+        return f"Write '{new}'", (Move(path, (ZERO, new)),)
     if value is not True:
         return "Remove it", (Remove(path),)
-    fix = (SetValue(path, {"device": "cpu"}), Move(path, (_ZERO, new)))
+    fix = (SetValue(path, {"device": "cpu"}), Move(path, (ZERO, new)))
     return f'Write "{new}": {{"device": "cpu"}}', fix

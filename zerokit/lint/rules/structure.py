@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
-from zerokit.config.base import is_comment
+from zerokit.config.base import ZERO, is_comment
 from zerokit.documents import KeyPath, dotted
 from zerokit.findings import Edit, Move, Severity
 from zerokit.lint.examples import ONE_SAMPLE, zero
@@ -13,7 +13,6 @@ from zerokit.lint.rule import Hit, Rule, Rules, add, title_and_text
 from zerokit.lint.subject import Subject
 
 rule = Rules("structure")
-_ZERO = "zero_optimization"
 
 
 def _found_elsewhere(
@@ -267,7 +266,7 @@ def _unused_disable() -> None:
 
 _STRICT_SECTIONS = frozenset(
     {
-        _ZERO,
+        ZERO,
         "fp16",
         "bf16",
         "bfloat16",
@@ -288,7 +287,7 @@ _STRICT_SECTIONS = frozenset(
 @rule(
     "refused-comment",
     stops=True,
-    bad={**ONE_SAMPLE, _ZERO: {"_comment": "the usual", "stage": 2}},
+    bad={**ONE_SAMPLE, ZERO: {"_comment": "the usual", "stage": 2}},
     good={**zero(2), "_comment": "the usual"},
 )
 def refused_comment(subject: Subject) -> Iterator[Hit]:
