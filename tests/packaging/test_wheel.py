@@ -105,6 +105,7 @@ LIGHT = [
     (("estimate", "llama-3.1-8b", "--num-gpus", "8", "--zero-stage", "3", "--seq-len", "4096"), 0),
     (("estimate", "qwen2.5-0.5b", "--num-gpus", "8", "--ds-config", "ds.json", "--seq-len", "512"), 0),
     (("check", "not-there.json"), 2),
+    (("rehearse", "--num-gpus", "8", "train.py"), 2),
     (("train", "--help"), 0),
     (("train", "--print-recipe"), 0),
     (("generate", "--help"), 0),

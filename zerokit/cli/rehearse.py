@@ -11,6 +11,7 @@ import typer
 from zerokit.cli.gpu_options import gpu_memory_option, gpu_option, memory_size
 from zerokit.cli.output import print_json, to_json
 from zerokit.errors import ZerokitError
+from zerokit.extras import require
 from zerokit.files import check_writable, write_file
 
 if TYPE_CHECKING:
@@ -102,6 +103,8 @@ def rehearse(
 
     The real DeepSpeed runs the real script; no GPU is needed and none is used. Options go before SCRIPT.
     """
+    require("rehearse", where="zerokit rehearse")  # before its packages are imported
+
     from zerokit.rehearsal.processes import ExplainedError
     from zerokit.rehearsal.rehearse import rehearse as rehearse_script
 
