@@ -62,7 +62,16 @@ main()
         ["quickstart"],
     ],
 )
-def test_commands_that_train_say_it_before_anything_else(command: list[str], tmp_path: Path) -> None:
+def test_commands_that_train_say_it_before_anything_else(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in (
+        "RANK",
+        "WORLD_SIZE",
+        "LOCAL_RANK",
+        "LOCAL_WORLD_SIZE",
+    ):  # transformers sets them in a process
+        monkeypatch.delenv(name, raising=False)
     run = processes.run([sys.executable, "-c", WITHOUT_TORCH, *command], cwd=tmp_path)
     message = "needs the training packages (torch not installed). Run pip install 'zerokit[train]'"
     assert run.stderr == f"zerokit: error: zerokit {command[0]}: {message}\n"
