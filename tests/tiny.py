@@ -21,6 +21,18 @@ if TYPE_CHECKING:
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
+ONE_STEP_RECIPE = """\
+model: model
+data:
+  train: data.jsonl
+task:
+  seq_len: 64
+training:
+  output_dir: out
+  max_steps: 1
+"""
+"""Of one step on `data.jsonl`, from the folder `model`; both lie beside it."""
+
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}<|end|>{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"

@@ -7,20 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.tiny import ONE_STEP_RECIPE as RECIPE
 from tests.tiny import REPOSITORY, launch, tiny_llama, tiny_tokenizer
 
 SCRIPT = REPOSITORY / "launch" / "train.py"
-
-RECIPE = """\
-model: model
-data:
-  train: data.jsonl
-task:
-  seq_len: 64
-training:
-  output_dir: out
-  max_steps: 1
-"""
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests import processes
+from tests.tiny import ONE_STEP_RECIPE as RECIPE
 from tests.tiny import REPOSITORY, tiny_llama, tiny_tokenizer
 
 ZEROKIT = [
@@ -19,16 +20,6 @@ ZEROKIT = [
     "-c",
     "import zerokit; assert 'unpacked' in zerokit.__file__\nfrom zerokit.cli.main import main; main()",
 ]
-RECIPE = """\
-model: model
-data:
-  train: data.jsonl
-task:
-  seq_len: 64
-training:
-  output_dir: out
-  max_steps: 1
-"""
 
 
 @pytest.fixture(scope="module")
