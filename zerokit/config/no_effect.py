@@ -51,7 +51,8 @@ def _of(section: Section, path: KeyPath, known: Known) -> Iterator[Idle]:
             off = not value and not default
             silent = acts.when is not None and acts.when.silent_at_default and value == default
             empty = isinstance(value, Section) and not value.model_fields_set
-            harmless = off or silent or empty or getattr(value, "device", None) == "none"
+            # "auto" as a device is refused; nobody knows what it was to be.
+            harmless = off or silent or empty or getattr(value, "device", None) in ("none", "auto")
             yield Idle(here, reason, acts, known.stage not in (None, *acts.stages), harmless)
         elif isinstance(value, Section):
             yield from _of(value, here, known)

@@ -164,9 +164,10 @@ def fast_init(subject: Subject) -> Iterator[Hit]:
     Source: `_create_fp32_partitions` in `deepspeed/runtime/zero/stage3.py`.
     """
     section = subject.offload_optimizer
-    if subject.stage != 3 or section is None or section.device != "nvme" or not section.fast_init:
+    if section is None or section.device != "nvme" or not section.fast_init:
         return
-    hint = "Remove the key, or offload the parameters to NVMe"
+    needs = "use stage 3" if subject.stage in (1, 2) else "offload the parameters to NVMe"
+    hint = f"Remove the key, or {needs}"
     yield from idle_at(subject, (ZERO, "offload_optimizer", "fast_init"), hint)
 
 
