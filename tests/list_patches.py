@@ -1,4 +1,4 @@
-"""Prints every patch that zerokit declares and that does not fit the installed packages, as JSON.
+"""Prints every patch that zerokit declares; last, as JSON, those that do not fit the installed packages.
 
 In a process of its own, since it imports what is patched.
 """
@@ -63,6 +63,9 @@ def undeclared_overrides() -> list[str]:
 
 if __name__ == "__main__":
     found = declared()
+    for patch in found:
+        bounds = f" (since {patch.since})" * bool(patch.since) + f" (until {patch.until})" * bool(patch.until)
+        print(f"{patch.use} {patch.owner}.{patch.name}{bounds}: to {patch.purpose}")
     unfit = [str(patch) for patch in found if not fits(patch)]
     print(
         json.dumps({"declared": len(found), "unfit": unfit, "undeclared_overrides": undeclared_overrides()})
