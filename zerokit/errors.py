@@ -61,6 +61,12 @@ class CheckpointError(ZerokitError):
     """A checkpoint that is incomplete or unusable."""
 
 
+class RunError(ZerokitError):
+    """A run that began well and could not go on: it diverged, or lost what it needs of its machine."""
+
+    exit_code = 1
+
+
 def nearest(name: str, choices: Iterable[str]) -> str | None:
     """The choice that `name` was most likely meant to be, or None if nothing is close."""
     by_folded = {choice.lower().replace("-", "_"): choice for choice in choices}

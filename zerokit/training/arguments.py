@@ -44,6 +44,7 @@ _DEFAULTS: dict[str, Any] = {
     "output_dir": "runs/train",
     "logging_steps": 10,
     "include_num_input_tokens_seen": "non_padding",
+    "logging_nan_inf_filter": False,  # it would log a loss that is no number as 0
 }
 
 # Values below these break the run only after the model is loaded.

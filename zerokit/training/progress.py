@@ -77,9 +77,8 @@ class RunProgress(TrainerCallback):  # type: ignore[misc]  # transformers is unt
         else:
             console.note(f"step {state.global_step}/{state.max_steps}  {text}")
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def stop(self) -> None:
+        """Leave the terminal as it was, however the training ended."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None

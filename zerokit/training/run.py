@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import zerokit
 from zerokit import console
 from zerokit.distributed.group import count_gpus
-from zerokit.errors import ConfigError
+from zerokit.errors import ConfigError, RunError
 from zerokit.training.announce import announce, count_parameters
 from zerokit.training.measure import PeakMemory
 from zerokit.training.model import build_model
@@ -38,8 +38,12 @@ def run(group: RankGroup, prepared: Prepared) -> RunReport:
     model.generation_config = prepared.generation
     model = add_adapter(model, prepared.loaded, prepared.args)
     expected = announce(group, prepared, model, cuda=cuda)
-    trainer = _make_trainer(prepared, model)
-    result = _fit(trainer, prepared)
+    progress = RunProgress(prepared.output_dir)
+    trainer = _make_trainer(prepared, model, progress)
+    try:
+        result = _fit(trainer, prepared)
+    finally:
+        progress.stop()
     loss_before, loss_after = _held_out_losses(trainer)
     peaks = group.gather_objects(memory.read())
     files = save_model(trainer, prepared.output_dir, group)
@@ -83,7 +87,7 @@ def _seed_everything(prepared: Prepared) -> None:
         set_seed(prepared.args.seed)
 
 
-def _make_trainer(prepared: Prepared, model: PreTrainedModel) -> Trainer:
+def _make_trainer(prepared: Prepared, model: PreTrainedModel, progress: RunProgress) -> Trainer:
     from transformers import DataCollatorForSeq2Seq, PrinterCallback, ProgressCallback
 
     from zerokit.training.trainer import ZeroTrainer
@@ -100,7 +104,7 @@ def _make_trainer(prepared: Prepared, model: PreTrainedModel) -> Trainer:
         data_collator=DataCollatorForSeq2Seq(
             prepared.tokenizer, pad_to_multiple_of=8 if seq_len % 8 == 0 else None
         ),
-        callbacks=[RunProgress(prepared.output_dir)],
+        callbacks=[progress],
     )
     assert trainer.is_deepspeed_enabled, "the Trainer did not take up DeepSpeed"
     for callback in (PrinterCallback, ProgressCallback):  # zerokit has one progress bar of its own
@@ -111,7 +115,15 @@ def _make_trainer(prepared: Prepared, model: PreTrainedModel) -> Trainer:
 def _fit(trainer: Trainer, prepared: Prepared) -> Any:
     try:
         return trainer.train(resume_from_checkpoint=prepared.resume)
-    except ValueError as error:
+    except RunError:
+        raise
+    except Exception as error:
+        if "loss scale already at minimum" in str(error):
+            raise RunError(
+                "fp16 does not train this model: its gradients overflow at the smallest loss scale",
+                where=str(prepared.output_dir),
+                hint="Train in bf16 or fp32, or lower training.learning_rate",
+            ) from error
         # The scheduler's steps are known only now, when transformers compares them with the ds_config.
         _, found, mismatches = str(error).partition("mismatch TrainingArguments values:")
         if not found:

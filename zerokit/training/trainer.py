@@ -1,7 +1,11 @@
-"""transformers' Trainer, with an epoch and a held-out loss that do not depend on the number of ranks."""
+"""transformers' Trainer, with an epoch and a held-out loss that do not depend on the number of ranks.
+
+It ends a run that has diverged at the step that shows it, before anything is saved.
+"""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -9,15 +13,22 @@ from torch.utils.data import SequentialSampler
 from transformers import Trainer
 from transformers.trainer_utils import EvalLoopOutput
 
+from zerokit.checkpoint.source import is_rehearsal
 from zerokit.distributed.libraries import release_shared_memory
 from zerokit.distributed.ranks import read_ranks
+from zerokit.errors import RunError
 from zerokit.patches import overriding
 from zerokit.training.blanks import BlanksLast, FilledUp
 from zerokit.training.dummy_step import undo_dummy_step
 from zerokit.training.examples import IGNORED
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from torch.utils.data import DataLoader, Sampler
+
+MOST_SKIPPED_STEPS = 50
+"""In a row, after which fp16 does not train: from 2^32, a loss scale needs about thirty to find its place."""
 
 
 @overriding(
@@ -28,6 +39,9 @@ if TYPE_CHECKING:
     _finalize_training="report the loss of all ranks",
     _get_eval_sampler="weigh each held-out token the same",
     evaluation_loop="weigh each held-out token the same",
+    training_step="stop when the loss is no number",
+    _get_grad_norm="stop when the gradient norm is no number",
+    save_model="keep weights that are no numbers from replacing any",
 )
 class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped here
     """Trains every example exactly once an epoch, and measures the loss per held-out token."""
@@ -35,6 +49,9 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._train_sampler: BlanksLast | None = None
+        self._losses: torch.Tensor | None = None
+        """Sum of this rank's losses since the last step: no number if one of them is none."""
+        self._num_skipped = 0
         self.train_dataset: Any
         self.eval_dataset: Any
         if self.train_dataset is not None and self._can_fill_up():
@@ -113,10 +130,71 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
             if tokens:  # the mean over the tokens of a batch of blanks is not a number
                 total += torch.tensor([float(loss) * tokens, tokens], dtype=torch.float64)
         total = self.accelerator.reduce(total.to(self.args.device), reduction="sum").cpu()
-        metrics = {f"{metric_key_prefix}_loss": float(total[0] / total[1])}
+        held_out = float(total[0] / total[1])
+        if not math.isfinite(held_out):
+            self._stop(f"the held-out loss is {held_out} after step {self.state.global_step}")
+        metrics = {f"{metric_key_prefix}_loss": held_out}
         return EvalLoopOutput(
             predictions=None,
             label_ids=None,
             metrics=metrics,
             num_samples=num_batches * self.args.eval_batch_size,
         )
+
+    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """The Trainer's; its loss is looked at when the optimizer has made its step."""
+        loss: torch.Tensor = super().training_step(*args, **kwargs)
+        self._losses = loss if self._losses is None else self._losses + loss
+        return loss
+
+    def _get_grad_norm(self, *args: Any, **kwargs: Any) -> Any:
+        # Called once a step, right after it, on every rank.
+        grad_norm = super()._get_grad_norm(*args, **kwargs)
+        loss = self._losses
+        self._losses = None
+        self._num_skipped = self._num_skipped + 1 if self.accelerator.optimizer_step_was_skipped else 0
+        # In fp16 a step that DeepSpeed skips is its loss scale on the way to its place.
+        if self._num_skipped and self.args.fp16 and self._num_skipped < MOST_SKIPPED_STEPS:
+            return grad_norm
+        step = self.state.global_step + 1
+        if loss is not None:
+            loss = self.accelerator.reduce(loss, reduction="mean")  # all ranks stop, or none
+            if not math.isfinite(loss.item()):
+                self._stop(f"the loss is {loss.item()} at step {step}")
+        if grad_norm is not None and not math.isfinite(grad_norm):
+            self._stop(f"the gradient norm is {float(grad_norm)} at step {step}")
+        return grad_norm
+
+    def save_model(self, *args: Any, **kwargs: Any) -> None:
+        """Save the weights, if all of them are numbers.
+
+        Raises:
+            RunError: they are not; the same on every rank.
+        """
+        # A sum needs no memory, unlike isfinite(), and one weight that is no number makes it none.
+        total = torch.zeros((), device=self.args.device)
+        for weight in _own_weights(self.model):
+            total += weight.sum(dtype=torch.float32).to(total.device)
+        total = self.accelerator.reduce(total, reduction="sum")
+        if not math.isfinite(total.item()):
+            self._stop(f"weights are no longer numbers after step {self.state.global_step}")
+        super().save_model(*args, **kwargs)
+
+    def _stop(self, what: str) -> None:
+        if is_rehearsal():  # whose numbers mean nothing
+            return
+        rate = f"training.learning_rate ({self.args.learning_rate:g})"
+        more = "more warmup_steps, or train in bf16" if self.args.fp16 else "more warmup_steps"
+        raise RunError(
+            f"the run has diverged: {what}",
+            where=self.args.output_dir,
+            hint=f"No model was replaced. Lower {rate}, or give it {more}",
+        )
+
+
+def _own_weights(model: torch.nn.Module) -> Iterator[torch.Tensor]:
+    """The weights that this rank holds: whole ones, or under ZeRO-3 its part of each that is in memory."""
+    for parameter in model.parameters():
+        part = getattr(parameter, "ds_tensor", parameter.data)
+        if part.is_floating_point() and part.numel():
+            yield part
