@@ -179,6 +179,11 @@ def is_read_only(folder: Path) -> Path:
     return folder / "file"
 
 
+def is_a_link_to_itself(folder: Path) -> Path:
+    (folder / "link").symlink_to("link")
+    return folder / "link"
+
+
 @pytest.mark.parametrize(
     ("make", "force", "message"),
     [
@@ -195,6 +200,8 @@ def is_read_only(folder: Path) -> Path:
         ),
         (lambda folder: Path(os.devnull, "x"), True, f"cannot be written: {os.devnull} is not a folder. "),
         (is_there, False, "the file exists. Add --force to overwrite it"),
+        (is_a_link_to_itself, True, f"cannot be written: {os.strerror(errno.ELOOP)}. Name a file in"),
+        (lambda folder: is_a_link_to_itself(folder) / "x", True, "cannot be written: "),
         (is_read_only, True, "cannot be written: the file is read-only. Name another, or try chmod u+w"),
     ],
 )
@@ -208,7 +215,7 @@ def test_what_cannot_be_written_is_one_line_and_left_alone(
             attempt(path, force=force)
         assert str(caught.value).startswith(f"{path}: {message.format(folder=tmp_path)}")
     assert sorted(tmp_path.rglob("*")) == before
-    assert all(file.is_dir() or file.read_bytes() == b"" for file in before)
+    assert all(file.is_dir() or file.is_symlink() or file.read_bytes() == b"" for file in before)
 
 
 def writes_by_itself(node: ast.AST) -> bool:

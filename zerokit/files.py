@@ -7,7 +7,7 @@ import io
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -101,6 +101,8 @@ def check_writable(path: str | Path, *, force: bool = True) -> None:
     path = Path(path)
     problem = None
     with _explained(path):
+        with suppress(FileNotFoundError, NotADirectoryError):
+            path.stat()  # of a name that is too long, and a link to itself, not every Python says so below
         if path.is_dir():
             problem = "is a folder", "Name a file in it"
         elif not path.exists() or path.is_file():

@@ -164,7 +164,13 @@ CONFIG = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "
         (MODEL, ["--zero-stage", 4], "there is no ZeRO stage 4"),
         (MODEL, ["--zero-stage", "two"], "--zero-stage: 'two' is not a whole number"),
         (MODEL, ["--zero-stage", "1,,2"], "--zero-stage: '' is not a whole number"),
-        (MODEL, [], "--zero-stage: nothing says how ZeRO works"),
+        (
+            MODEL,
+            [],
+            "Missing option '--zero-stage'. Give it, or a file with --ds-config. Run 'zerokit estimate",
+        ),
+        ("no-such-model", ["--zero-stage", 2], "zerokit models lists"),
+        ("no such model", ["--zero-stage", 2], "or what zerokit models lists"),
         (MODEL, ["--zero-stage", 2, "--num-gpus", 0], "--num-gpus: is 0. Give 1 or more"),
         (MODEL, ["--zero-stage", 2, "--num-gpus", -4], "--num-gpus"),
         (MODEL, ["--zero-stage", 2, "--num-gpus", 12], "12 GPUs do not fill nodes of 8"),
@@ -215,7 +221,8 @@ def test_bad_input_is_one_line_and_2(
 def test_activations_need_a_length(zerokit: Run) -> None:
     code, _, err = zerokit("estimate", MODEL, "--num-gpus", 4, "--zero-stage", 2)
     assert code == 2
-    assert "--seq-len: activations depend on the length of sequences" in err
+    assert "Missing option '--seq-len'. Activations depend on it; a bare number of parameters" in err
+    assert zerokit("estimate", "7B", "--num-gpus", 4, "--zero-stage", 2)[0] == 0
 
 
 def test_an_estimate_imports_no_torch() -> None:

@@ -39,6 +39,26 @@ def test_without_a_command_it_helps(zerokit: Run) -> None:
         (["check", "absent.json"], "absent.json: no such file"),
         (["check", "a.txt"], "no such file"),
         (["schema", "extra"], "extra"),
+        (
+            ["check", "zero3"],
+            "zero3: no such file. To write that preset: zerokit config --preset zero3 -o zero3",
+        ),
+        (["diff", "configs/zero2.json", "b"], "zerokit config --preset zero2 -o zero2.json"),
+        (["diff", "a", "b"], "a: no such file. Check the path"),
+        (["config", "--zero-stage"], "'--zero-stage' requires an argument. Run 'zerokit config --help'"),
+        (["config", "--explain=1"], "Run 'zerokit config --help'"),
+        (["diff"], "Missing argument 'A', argument 'B'. Run 'zerokit diff --help'"),
+        (["resolve"], "Missing option '--num-gpus', argument 'FILE'. Run 'zerokit resolve --help'"),
+        (["generate", "--do_sample"], "Missing option '--model', option '--prompts'. Run 'zerokit generate"),
+        (["rehearse"], "Missing option '--num-gpus', argument 'SCRIPT'. Run 'zerokit rehearse --help'"),
+        (
+            ["estimate"],
+            "Missing argument 'MODEL', option '--num-gpus', option '--seq-len', option '--zero-stage'. Run",
+        ),
+        (
+            ["estimate", "7B", "--precision", "bf16"],
+            "Missing option '--num-gpus', option '--zero-stage'. Run",
+        ),
     ],
 )
 def test_unusable_input_is_one_line_and_exit_code_2(zerokit: Run, arguments: list[str], message: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -131,7 +132,7 @@ def test_a_recipe_and_its_overrides(trained: Callable[..., tuple[Any, ...]]) -> 
         (["generate"], "Missing option '--model'"),
         (
             ["generate", "--model", "m"],
-            "--prompts: no prompts are given. Add --prompts FILE or --prompt",
+            "Missing option '--prompts'. Give it, or write one with --prompt TEXT. Run 'zerokit gen",
         ),
         (["generate", *LEAST, "--prompts", "f"], "--prompts: --prompt is given too. Give one of the two"),
         (["generate", *LEAST, "--batch-size"], "Option '--batch-size' requires an argument"),
@@ -139,7 +140,9 @@ def test_a_recipe_and_its_overrides(trained: Callable[..., tuple[Any, ...]]) -> 
         (["generate", *LEAST, "--batch-size", "many"], "Invalid value for '--batch-size': "),
         (["generate", *LEAST, "--seed", "-1"], "Invalid value for '--seed': "),
         (["generate", *LEAST, "--dtype", "half"], "Invalid value for '--dtype': "),
-        (["train", "--recipe"], "Option '--recipe' requires an argument"),
+        (["train", "--recipe"], "Option '--recipe' requires an argument. Run 'zerokit train --help'"),
+        (["train", "--master_port", "29511"], "--master_port: is for the launcher that --num-gpus starts"),
+        (["train", "--master-port", "70000"], "Invalid value for '--master-port' / '--master_port': "),
         (["train", "--recipe", "none.yaml"], "none.yaml: no such file. Check the path"),
         (["train", "word"], "command line: 'word' belongs to no option. Write overrides as --section.key"),
         (["train", "--num-gpus", "0"], "Invalid value for '--num-gpus' / '--num_gpus': "),
@@ -161,7 +164,7 @@ def test_help_says_what_other_options_are(zerokit: Run) -> None:
 def test_the_names_that_are_suggested_are_those_of_the_command(name: str, own_names: tuple[str, ...]) -> None:
     command = get_command(app).commands[name]  # type: ignore[attr-defined]
     names = {name for option in command.params for name in option.opts if name.startswith("--")}
-    assert set(own_names) == names - {"--num_gpus", "--local_rank", "--local-rank"}
+    assert set(own_names) == names - {"--num_gpus", "--master_port", "--local_rank", "--local-rank"}
 
 
 def test_a_recipe_is_printed_by_one_rank(zerokit: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,6 +191,14 @@ def test_num_gpus_becomes_deepspeeds_launcher(zerokit: Run, monkeypatch: pytest.
     launch, generate = ([word for word in words if not word.isdigit() or len(word) < 4] for words in started)
     assert launch == ["--num_gpus", "2", "--master_port", "--module", "zerokit.train", *words]
     assert generate[-6:] == ["zerokit.generate", *LEAST, "--num-gpus=3"]
+    with socket.socket() as other:
+        other.bind(("", 0))
+        port = other.getsockname()[1]
+        code, _, err = zerokit("train", "--num-gpus", "2", "--master_port", port)
+        assert (code, len(started)) == (2, 2)
+        assert f"zerokit: error: --master_port: another process has port {port}. Give" in err
+    assert zerokit("train", "--num-gpus", "2", "--master_port", port)[0] == 0
+    assert started[2][2:4] == ["--master_port", f"{port}"]
 
 
 @pytest.mark.parametrize("option", ["--num-gpus", "--num_gpus"])

@@ -108,7 +108,7 @@ ZERO2 = FOLDER / "zero2.json"
     ("words", "message"),
     [
         ([ZERO2], "--num-gpus"),
-        (["--num-gpus", 2], "FILE: no ds_config"),
+        (["--num-gpus", 2], "Missing argument 'FILE'. Give it, or name a recipe with --recipe"),
         ([ZERO2, "--num-gpus", 0], "--num-gpus"),
         (["absent.json", "--num-gpus", 2], "absent.json: no such file"),
         ([ZERO2, "--num-gpus", 2, "--argument", "bf16"], "'bf16' is not NAME=VALUE"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import socket
 from typing import Any
 
 import pytest
@@ -47,6 +48,28 @@ def test_the_exit_code_is_the_errors_own() -> None:
         raise NoError("no")
 
     assert run_on_all_ranks(fail) == 1
+
+
+@pytest.mark.parametrize("words", [None, "bad input"])
+def test_a_port_that_another_process_has_is_one_line(
+    words: str | None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def meet(group: RankGroup) -> None:
+        if words is not None:
+            raise DataError(words)
+        group.gather_objects(None)
+
+    with socket.socket() as other:
+        other.bind(("", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        for name, value in {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port}"}.items():
+            monkeypatch.setenv(name, value)
+        assert run_on_all_ranks(meet) == 2
+    said = capfd.readouterr().err
+    assert f"zerokit: error: --master_port: another process has port {port}. Give the launcher a free" in said
+    assert "Traceback" not in said
+    assert words is None or f"zerokit: error: {words}\n" in said
 
 
 def test_ctrl_c_exits_with_130(capsys: pytest.CaptureFixture[str]) -> None:

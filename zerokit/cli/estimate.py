@@ -16,7 +16,6 @@ from zerokit.files import check_writable, write_file
 if TYPE_CHECKING:
     from zerokit.estimation import Axes, Fit, Limits, Question
     from zerokit.memory import Estimate
-    from zerokit.models import ModelShape
 
 
 def estimate(
@@ -54,13 +53,14 @@ def estimate(
     Sizes may be lists, such as --zero-stage 0,1,2,3: then there is one line for each combination.
     """
     from zerokit.estimation import Question
+    from zerokit.estimation.ask import as_model
     from zerokit.hardware.cluster import Cluster
 
     _check_files(plot, output)
     axes = _axes(zero_stage, num_gpus, micro_batch_size, seq_len)
     memory = _gpu_memory(gpu, gpu_memory, fit)
     question = Question(
-        model=_model(model, seq_len),
+        model=as_model(model),
         cluster=Cluster(axes.num_gpus[0], gpus_per_node),
         ds_config=ds_config,
         target=target,
@@ -89,19 +89,6 @@ def _axes(zero_stage: str | None, num_gpus: str, micro_batch_size: str | None, s
         micro_batch_size=_sizes(micro_batch_size, "--micro-batch-size"),
         seq_len=_sizes(seq_len, "--seq-len"),
     )
-
-
-def _model(model: str, seq_len: str | None) -> ModelShape | int:
-    from zerokit.estimation.ask import as_model
-
-    found = as_model(model)
-    if seq_len is None and not isinstance(found, int):
-        raise ConfigError(
-            "activations depend on the length of sequences, which is not given",
-            where="--seq-len",
-            hint="Give it, or a bare number of parameters such as 7.5B in place of the model",
-        )
-    return found
 
 
 def _count(text: str | None) -> int | None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
+from zerokit.cli.command import needed_unless
 from zerokit.cli.gpu_options import gpu_memory_option, gpu_option
 
 _ANSWER = "The answer"
@@ -15,6 +17,13 @@ _run = partial(typer.Option, rich_help_panel="The run")
 _zero = partial(typer.Option, rich_help_panel="ZeRO")
 _model = partial(typer.Option, rich_help_panel="What is trained")
 _answer = partial(typer.Option, rich_help_panel=_ANSWER)
+
+
+def _is_a_number(given: Mapping[str, Any]) -> bool:
+    from zerokit.estimation.ask import bare_count
+
+    return bare_count(given.get("model") or "") is not None
+
 
 Model = Annotated[
     str,
@@ -38,7 +47,18 @@ MicroBatchSize = Annotated[
     ),
 ]
 
-SeqLen = Annotated[str | None, _run(metavar="S[,S...]", help="Tokens of each sequence.")]
+SeqLen = Annotated[
+    str | None,
+    _run(
+        metavar="S[,S...]",
+        help="Tokens of each sequence; a bare number of parameters needs none.",
+        callback=needed_unless(
+            _is_a_number,
+            "option '--seq-len'",
+            "Activations depend on it; a bare number of parameters such as 7.5B needs none",
+        ),
+    ),
+]
 
 GradientAccumulationSteps = Annotated[
     int | None, _run(min=1, help="Forward passes per optimizer step.", show_default="the ds_config's, else 1")
@@ -52,7 +72,16 @@ Target = Annotated[
 ]
 
 ZeroStage = Annotated[
-    str | None, _zero(metavar="S[,S...]", help="In place of a file: what ZeRO divides, 0 to 3.")
+    str | None,
+    _zero(
+        metavar="S[,S...]",
+        help="In place of a file: what ZeRO divides, 0 to 3.",
+        callback=needed_unless(
+            lambda given: given.get("ds_config"),
+            "option '--zero-stage'",
+            "Give it, or a file with --ds-config",
+        ),
+    ),
 ]
 
 OffloadOptimizer = Annotated[

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from zerokit.cli.on_ranks import LocalRank, NumGpus, start_ranks
+from zerokit.cli.command import needed_unless
+from zerokit.cli.on_ranks import LocalRank, MasterPort, NumGpus, start_ranks
 from zerokit.generation.options import Dtype, Options
 
 
@@ -20,6 +21,11 @@ def generate(
             metavar="FILE",
             help="A .txt with a prompt a line; .jsonl, .json, .csv or .parquet with a column 'prompt', "
             "'messages' or 'text'; or a Hub data set.",
+            callback=needed_unless(
+                lambda given: given.get("prompt"),
+                "option '--prompts'",
+                "Give it, or write one with --prompt TEXT",
+            ),
         ),
     ] = None,
     prompt: Annotated[
@@ -68,6 +74,7 @@ def generate(
         bool, typer.Option("--trust-remote-code", help="Run Python code that comes with the model.")
     ] = Options.trust_remote_code,
     num_gpus: NumGpus = None,
+    master_port: MasterPort = None,
     local_rank: LocalRank = None,
 ) -> None:
     """Generate completions under DeepSpeed ZeRO-3, or another ds_config, on any number of ranks.
@@ -104,7 +111,7 @@ def generate(
         trust_remote_code=trust_remote_code,
         sampling_words=tuple(context.args),
     )
-    start_ranks(num_gpus, "generate", context.obj)
+    start_ranks(num_gpus, master_port, "generate", context.obj)
     from zerokit.distributed.group import leave
     from zerokit.generation.main import main
 

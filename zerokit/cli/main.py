@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -16,6 +17,7 @@ import typer
 from zerokit import __version__
 from zerokit.cli import on_ranks
 from zerokit.cli.check import check
+from zerokit.cli.command import ClickException, Command
 from zerokit.cli.config import config
 from zerokit.cli.diff import diff
 from zerokit.cli.estimate import estimate
@@ -28,16 +30,13 @@ from zerokit.cli.rehearse import rehearse
 from zerokit.cli.resolve import resolve
 from zerokit.cli.schema import schema
 from zerokit.cli.train import train
-from zerokit.errors import ZerokitError
+from zerokit.errors import DocumentError, ZerokitError
 
 app = typer.Typer(
     name="zerokit",
     help="Plan, check and run DeepSpeed ZeRO training.",
     pretty_exceptions_enable=False,  # an error of the user is one line, a bug of zerokit a plain traceback
 )
-
-# typer exports one exception of the click it builds on, whose bases are the ones needed here.
-_UsageError, _ClickException = typer.BadParameter.__mro__[1:3]
 
 _INTERRUPTED = 130
 _BROKEN_PIPE = 141
@@ -56,7 +55,7 @@ def main(*command: str) -> None:
         code = app(words, prog_name="zerokit", standalone_mode=False, obj=words[1:])
         sys.stdout.flush()
     except ZerokitError as error:
-        fail(error)
+        fail(_preset_meant(error))
     except BrokenPipeError:
         _end_of_pipe()
     except SystemExit as stop:
@@ -67,7 +66,7 @@ def main(*command: str) -> None:
     except (typer.Abort, KeyboardInterrupt):
         sys.exit(_INTERRUPTED)
     except Exception as error:
-        if not isinstance(error, _ClickException):
+        if not isinstance(error, ClickException):
             raise
         fail(_usage_error(error))
     sys.exit(code if isinstance(code, int) else 0)
@@ -87,6 +86,18 @@ def _usage_error(error: Any) -> ZerokitError:
     return ZerokitError(
         message, hint=meant.strip() + " " + suggestion if meant else f"Run '{command} --help'"
     )
+
+
+def _preset_meant(error: ZerokitError) -> ZerokitError:
+    """Tell whoever names a preset where a file belongs how to write that file."""
+    name = Path(error.where or "").stem
+    if isinstance(error, DocumentError) and error.message == "no such file":
+        from zerokit.writing.presets import PRESETS
+
+        if name in PRESETS:
+            hint = f"To write that preset: zerokit config --preset {name} -o {name}.json"
+            return DocumentError(error.message, where=error.where, hint=hint)
+    return error
 
 
 def _fail(error: ZerokitError) -> NoReturn:
@@ -115,7 +126,7 @@ def _root(
 
 def _register(*commands: Callable[..., None]) -> None:
     for command in commands:
-        app.command()(command)
+        app.command(cls=Command)(command)
 
 
 _register(config, check, explain, resolve, diff, schema, estimate, gpus, models, quickstart)
@@ -123,4 +134,4 @@ for function in (train, generate):
     text = on_ranks.help_of(function)
     app.command(cls=on_ranks.OpenCommand, context_settings=on_ranks.SETTINGS, help=text)(function)
 # What follows the script is the script's.
-app.command(context_settings={"allow_interspersed_args": False})(rehearse)
+app.command(cls=Command, context_settings={"allow_interspersed_args": False})(rehearse)

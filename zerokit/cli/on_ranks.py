@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
-from typer.core import TyperCommand
 
+from zerokit.cli.command import Command
 from zerokit.errors import LaunchError, ZerokitError
 
 if TYPE_CHECKING:
@@ -29,11 +29,21 @@ NumGpus = Annotated[
         show_default="this process alone, or the ranks that a launcher has started",
     ),
 ]
+MasterPort = Annotated[
+    int | None,
+    typer.Option(
+        *("--master-port", "--master_port"),
+        min=1,
+        max=65535,
+        help="With --num-gpus: the TCP port at which the ranks meet.",
+        show_default="a free one",
+    ),
+]
 LocalRank = Annotated[int | None, typer.Option("--local_rank", "--local-rank", hidden=True)]
 """DeepSpeed's launcher adds it; the environment says the same."""
 
 
-class OpenCommand(TyperCommand):
+class OpenCommand(Command):
     """A command that leaves all options but its own, with their values, to :mod:`zerokit.open_options`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -75,19 +85,26 @@ def is_main() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def start_ranks(num_gpus: int | None, command: str, words: Sequence[str]) -> None:
+def start_ranks(num_gpus: int | None, master_port: int | None, command: str, words: Sequence[str]) -> None:
     """Become DeepSpeed's launcher of `num_gpus` ranks; nothing if none are asked for, or they are started.
 
     Args:
         num_gpus: the option.
+        master_port: the option.
         command: one of :data:`COMMANDS`.
         words: the whole command line behind it, which every rank reads again.
 
     Raises:
-        LaunchError: a launcher has started another number of ranks.
+        LaunchError: a launcher has started another number of ranks, or the port is taken.
         ZerokitError: DeepSpeed is not installed.
     """
     if num_gpus is None:
+        if master_port is not None:
+            raise LaunchError(
+                "is for the launcher that --num-gpus starts",
+                where="--master_port",
+                hint="Add --num-gpus, or give it to the launcher before the script",
+            )
         return
     if "RANK" in os.environ:
         if os.environ.get("WORLD_SIZE") != str(num_gpus):
@@ -101,7 +118,7 @@ def start_ranks(num_gpus: int | None, command: str, words: Sequence[str]) -> Non
     from zerokit.extras import require
 
     require("train", where=f"zerokit {command}")
-    launcher = deepspeed_words(num_gpus, "--module", f"zerokit.{command}", *words)
+    launcher = deepspeed_words(num_gpus, "--module", f"zerokit.{command}", *words, port=master_port or 0)
     os.execve(launcher[0], launcher, launch_environment())  # noqa: S606  as in a shell, signals reach it
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from zerokit.cli.command import needed_unless
 from zerokit.cli.output import print_json
 from zerokit.errors import ConfigError, ModelError
 
@@ -26,7 +27,16 @@ def resolve(
     num_gpus: Annotated[int, typer.Option(min=1, help="GPUs of the run.")],
     file: Annotated[
         Path | None,
-        typer.Argument(metavar="[FILE]", help="A ds_config; by default the recipe's.", show_default=False),
+        typer.Argument(
+            metavar="[FILE]",
+            help="A ds_config; by default the recipe's.",
+            show_default=False,
+            callback=needed_unless(
+                lambda given: given.get("recipe"),
+                "argument 'FILE'",
+                "Give it, or name a recipe with --recipe",
+            ),
+        ),
     ] = None,
     recipe: Annotated[
         Path | None, typer.Option(help="The recipe of the run: resolve as launch/train.py does.")
@@ -83,8 +93,7 @@ def _read(file: Path | None, recipe: Path | None, target: str) -> tuple[LoadedRe
     from zerokit.documents import Document, read_document
 
     if recipe is None:
-        if file is None:
-            raise ConfigError("no ds_config", where="FILE", hint="Name one, or a recipe with --recipe")
+        assert file is not None
         return None, read_document(file)
     if target != "trainer":
         raise ConfigError(

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from zerokit.cli.on_ranks import LocalRank, NumGpus, is_main, start_ranks
+from zerokit.cli.on_ranks import LocalRank, MasterPort, NumGpus, is_main, start_ranks
 
 
 def train(
@@ -25,6 +25,7 @@ def train(
         bool, typer.Option("--print-recipe", help="Print a recipe for fine-tuning, to be changed, and leave.")
     ] = False,
     num_gpus: NumGpus = None,
+    master_port: MasterPort = None,
     local_rank: LocalRank = None,
 ) -> None:
     """Fine-tune a causal language model with DeepSpeed ZeRO.
@@ -43,7 +44,7 @@ def train(
         if is_main():
             typer.echo(embedded_text("finetune.yaml"), nl=False)
         return
-    start_ranks(num_gpus, "train", context.obj)
+    start_ranks(num_gpus, master_port, "train", context.obj)
     from zerokit.distributed.group import leave
     from zerokit.training.main import main
 

@@ -18,8 +18,8 @@ from datetime import timedelta
 from typing import Any, Literal, NoReturn, TypeVar
 
 from zerokit import console
-from zerokit.distributed.ranks import Ranks, check_devices, read_ranks
-from zerokit.errors import ZerokitError
+from zerokit.distributed.ranks import Ranks, check_devices, port_taken, read_ranks
+from zerokit.errors import LaunchError, ZerokitError
 
 T = TypeVar("T")
 
@@ -141,25 +141,32 @@ def run_on_all_ranks(main: Callable[[RankGroup], None]) -> int:
         console.print_error(error)
         return error.exit_code
     try:
+        exit_code = _run(main, group)
+    except KeyboardInterrupt:
+        if group.ranks.is_main:
+            console.note("zerokit: interrupted")
+        return 130
+    except Exception as error:
+        # This rank may be alone: to close the group would be to wait for ranks that are in a collective.
+        if "EADDRINUSE" in str(error):  # torch's DistNetworkError: rank 0 alone opens the port
+            console.print_error(port_taken(os.environ["MASTER_PORT"]))
+            return LaunchError.exit_code
+        traceback.print_exc()
+        return 1
+    group.close()
+    return exit_code
+
+
+def _run(main: Callable[[RankGroup], None], group: RankGroup) -> int:
+    try:
         main(group)
     except ZerokitError as error:
         # The order matters: rank 0 has printed before any rank exits and the launcher ends the rest.
         if group.ranks.is_main:
             console.print_error(error)
         group.gather_objects(None)
-        exit_code = error.exit_code
-    except KeyboardInterrupt:
-        if group.ranks.is_main:
-            console.note("zerokit: interrupted")
-        return 130
-    except Exception:
-        # This rank may be alone: to close the group would be to wait for ranks that are in a collective.
-        traceback.print_exc()
-        return 1
-    else:
-        exit_code = 0
-    group.close()
-    return exit_code
+        return error.exit_code
+    return 0
 
 
 def leave(exit_code: int) -> NoReturn:

@@ -12,12 +12,18 @@ _BIN = Path(sys.executable).parent
 """Where deepspeed and ninja lie: beside the Python that runs this, whether or not that is on the PATH."""
 
 
-def deepspeed_words(num_ranks: int, *words: str) -> list[str]:
+def deepspeed_words(num_ranks: int, *words: str, port: int = 0) -> list[str]:
     """The command line that starts `words`, a script or ``--module NAME`` with its options, on this machine.
 
-    It has a port of its own, so that a run beside it is in nobody's way.
+    Args:
+        num_ranks: processes to start.
+        words: what they run.
+        port: where they meet; 0: a free one, so that a run beside it is in nobody's way.
+
+    Raises:
+        LaunchError: the port is taken.
     """
-    launcher = [str(_BIN / "deepspeed"), "--num_gpus", str(num_ranks), "--master_port", str(free_port())]
+    launcher = [str(_BIN / "deepspeed"), "--num_gpus", str(num_ranks), "--master_port", str(free_port(port))]
     return [*launcher, *words]
 
 

@@ -111,8 +111,31 @@ def _number(env: MutableMapping[str, str], name: str, default: int | None = None
         raise LaunchError(f"'{text}' is not a number", where=name, hint="Unset it") from None
 
 
-def free_port() -> int:
-    """A TCP port of this machine that was free a moment ago."""
+def free_port(wanted: int = 0) -> int:
+    """A TCP port of this machine that was free a moment ago.
+
+    Args:
+        wanted: this one; 0: any.
+
+    Raises:
+        LaunchError: `wanted` is taken.
+    """
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.setsockopt(
+            socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+        )  # one whose last run has just ended is free
+        try:
+            probe.bind(("127.0.0.1", wanted))
+        except OSError:
+            raise port_taken(wanted) from None
         return int(probe.getsockname()[1])
+
+
+def port_taken(port: int | str) -> LaunchError:
+    """What to say when the ranks cannot meet at `port`."""
+    return LaunchError(
+        f"another process has port {port}",
+        where="--master_port",
+        hint="Give the launcher a free one with --master_port, such as 29511 "
+        "('zerokit train --num-gpus N' finds one by itself)",
+    )

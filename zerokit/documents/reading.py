@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from os.path import lexists
 from pathlib import Path
 
 from zerokit.documents.document import Document
@@ -25,7 +26,7 @@ def read_document(path: str | Path, *, lenient: bool = False, max_bytes: int | N
     """
     file = Path(path)
     name = shown(path)
-    if file.suffix.lower() not in _SUFFIXES and not is_folder(file):
+    if file.suffix.lower() not in _SUFFIXES and lexists(file) and not is_folder(file):
         raise DocumentError(
             f"cannot tell the format from the ending '{file.suffix}'",
             where=name,

@@ -94,7 +94,7 @@ def as_model(model: str | Path | Mapping[str, Any] | ModelShape | int) -> ModelS
     if isinstance(model, ModelShape | int):
         return model
     if isinstance(model, str):
-        count = _bare_count(model)
+        count = bare_count(model)
         if count is not None:
             return count
     # torch would take seconds, and this command does not need it; a model that zerokit does not know by
@@ -102,7 +102,7 @@ def as_model(model: str | Path | Mapping[str, Any] | ModelShape | int) -> ModelS
     return load_model_shape(model)
 
 
-def _bare_count(text: str) -> int | None:
+def bare_count(text: str) -> int | None:
     """``"7.5B"``; None for whatever else, and for what is a folder of that name."""
     try:
         count = parse_count(text)

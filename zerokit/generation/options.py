@@ -51,7 +51,7 @@ class Options:
 
 
 OWN_NAMES = (
-    *("--prompt", "--num-gpus"),
+    *("--prompt", "--num-gpus", "--master-port"),
     *(
         f"--{field.name.replace('_', '-')}"
         for field in fields(Options)

@@ -46,7 +46,8 @@ def download_config(name: str, revision: str | None = None) -> Path:
         raise ModelError(
             f"'{name}' is not on this machine, and the Hub did not give its config.json: {reason(error)}",
             where="model",
-            hint="Check the name, the network, and `hf auth login` for a gated model",
+            hint="Check the name (zerokit models lists those that need no network), the network, and "
+            "`hf auth login` for a gated model",
         ) from error
 
 

@@ -90,7 +90,7 @@ def _find(name: str, *, revision: str | None, allow_network: bool) -> _Config:
         raise ModelError(
             f"no such folder or config.json: '{name}'" if name.strip() else "no model is named",
             where="model",
-            hint="Name a folder, a config.json, a Hub id or a model of the catalogue",
+            hint="Name a folder, a config.json, a Hub id or what zerokit models lists",
         )
     file = hub_config.cached_config(name, revision)
     if file is None and allow_network and not _is_misspelt(name):
@@ -120,7 +120,9 @@ def _not_found(name: str) -> ModelError:
     return ModelError(
         f"'{name}' is neither a folder here, nor in the catalogue, nor in the local Hugging Face cache",
         where="model",
-        hint=f"Did you mean '{close}'?" if close else "Name a folder with its config.json",
+        hint=f"Did you mean '{close}'?"
+        if close
+        else "Name a folder with its config.json, or what zerokit models lists",
     )
 
 

@@ -1,0 +1,67 @@
+"""What every command does with the words of its command line beyond click: all that is missing at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import typer
+from typer.core import TyperCommand
+
+# typer exports one exception of the click it builds on, whose bases are the ones needed here.
+UsageError: Any
+ClickException: Any
+UsageError, ClickException = typer.BadParameter.__mro__[1:3]
+
+
+class _Missing(typer.BadParameter):
+    """What is needed beside what is given."""
+
+    param_type = ""  # click's own exception for what is missing has it, and no other
+
+    def format_message(self) -> str:
+        return self.message
+
+
+def needed_unless(given: Callable[[Mapping[str, Any]], object], name: str, hint: str) -> Callable[..., Any]:
+    """The callback of an option or argument that must be there unless `given` holds of the others.
+
+    Args:
+        given: judges the values read so far by their names; what is absent may not be among them.
+        name: as in ``option '--seq-len'``.
+        hint: how to do without the option.
+    """
+
+    def check(context: typer.Context, value: Any) -> Any:
+        if value is None and not context.resilient_parsing and not given(context.params):
+            raise _Missing(f"Missing {name}. {hint}", ctx=context)
+        return value
+
+    return check
+
+
+class Command(TyperCommand):
+    """A command that names all that is missing at once, where click names the first of it."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the words; an error knows the command whose help to read."""
+        words = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except UsageError as error:
+            missing = self._missing(ctx, words) if hasattr(error, "param_type") else []
+            if len(missing) > 1:
+                ctx.fail(f"Missing {', '.join(missing)}")
+            error.ctx = ctx
+            raise
+
+    def _missing(self, ctx: Any, words: list[str]) -> list[str]:
+        given, *_ = self.make_parser(ctx).parse_args(words)
+        found = []
+        for param in self.get_params(ctx):
+            try:
+                param.handle_parse_result(ctx, given, [])
+            except typer.BadParameter as error:
+                if hasattr(error, "param_type"):
+                    found.append(error.format_message().removeprefix("Missing ").partition(".")[0])
+        return found
