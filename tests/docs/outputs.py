@@ -14,6 +14,8 @@ from tests import processes
 from tests.tiny import REPOSITORY
 
 PAGES = ["where-the-bytes-go.md"]
+WITH_EXAMPLES = [*PAGES, "../README.md"]
+"""Pages with other blocks and figures, too."""
 FILES = ["where-the-bytes-go.svg"]
 """What the commands write."""
 WIDTH = 110
@@ -56,5 +58,5 @@ def rewrite(page: Path) -> None:
 
 
 if __name__ == "__main__":
-    for name in PAGES:
+    for name in WITH_EXAMPLES:
         rewrite(REPOSITORY / "docs" / name)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.outputs import FILES, PAGES, PAIR, output_of
+from tests.docs.outputs import FILES, PAGES, PAIR, WITH_EXAMPLES, output_of
 from tests.tiny import REPOSITORY
 
 DOCS = REPOSITORY / "docs"
@@ -22,7 +22,7 @@ def pairs(page: str) -> list[tuple[str, str]]:
     return [(pair["command"], pair["output"]) for pair in PAIR.finditer((DOCS / page).read_text())]
 
 
-@pytest.mark.parametrize(("command", "output"), [pair for page in PAGES for pair in pairs(page)])
+@pytest.mark.parametrize(("command", "output"), [pair for page in WITH_EXAMPLES for pair in pairs(page)])
 def test_a_page_shows_what_its_command_prints(command: str, output: str, folder: Path) -> None:
     if "--plot" in command:
         pytest.importorskip("matplotlib")
