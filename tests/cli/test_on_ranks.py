@@ -52,7 +52,7 @@ def trained(monkeypatch: pytest.MonkeyPatch, zerokit: Run) -> Callable[..., tupl
     def arguments(*words: object) -> tuple[Any, ...]:
         found: list[tuple[Any, ...]] = []
 
-        def main(recipe: Path | None, overrides: list[str], *, force: bool) -> int:
+        def main(recipe: Path | None, overrides: list[str], *, force: bool, **options: bool) -> int:
             found.append((recipe, overrides, force))
             return 0
 

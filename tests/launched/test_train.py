@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.tiny import launch, tiny_llama, tiny_tokenizer
+from zerokit.checkpoint.checksums import check_checksums, files_of, read_checksums
 
 MESSAGES = [
     [
@@ -149,6 +150,10 @@ def test_a_resumed_run_continues_where_it_stopped(start: Path, tmp_path: Path) -
     )
     whole = run(recipe)
     (tmp_path / "out" / "checkpoint-8").rename(tmp_path / "elsewhere")
+    sums = read_checksums(tmp_path / "out" / "checkpoint-6")
+    assert sums is not None
+    assert list(sums) == files_of(tmp_path / "out" / "checkpoint-6")
+    check_checksums(tmp_path / "elsewhere", read_checksums(tmp_path / "elsewhere") or {})
     resumed = run(recipe, "--training.resume_from_checkpoint", "true")
     assert resumed["losses"][-2:] == pytest.approx(whole["losses"][-2:], abs=1e-6)
     assert resumed["loss_after"] == pytest.approx(whole["loss_after"], abs=1e-6)

@@ -21,6 +21,16 @@ def train(
     force: Annotated[
         bool, typer.Option("--force", help="Replace the model of an earlier run in the output folder.")
     ] = False,
+    trust_checkpoint: Annotated[
+        bool,
+        typer.Option(
+            "--trust-checkpoint",
+            help="Resume from a checkpoint whose pickles load what zerokit does not know: only one's own.",
+        ),
+    ] = False,
+    no_verify: Annotated[
+        bool, typer.Option("--no-verify", help="Resume without comparing the checkpoint's checksums.")
+    ] = False,
     print_recipe: Annotated[
         bool, typer.Option("--print-recipe", help="Print a recipe for fine-tuning, to be changed, and leave.")
     ] = False,
@@ -48,4 +58,4 @@ def train(
     from zerokit.distributed.group import leave
     from zerokit.training.main import main
 
-    leave(main(recipe, context.args, force=force))
+    leave(main(recipe, context.args, force=force, trust_checkpoint=trust_checkpoint, verify=not no_verify))

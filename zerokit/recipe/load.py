@@ -30,7 +30,10 @@ EMBEDDED = {"default.yaml": "embedded default recipe", "finetune.yaml": "embedde
 _SHORTHANDS = ("model", "deepspeed")
 """Sections that one value on the command line can replace as a whole."""
 
-OWN_NAMES = ("--recipe", "--force", "--print-recipe", "--num-gpus", "--master-port")
+OWN_NAMES = (
+    *("--recipe", "--force", "--print-recipe", "--num-gpus", "--master-port"),
+    *("--trust-checkpoint", "--no-verify"),
+)
 """The options of ``zerokit train`` that override nothing."""
 
 _HOW = "Write overrides as --section.key value, such as --training.learning_rate 1e-5"

@@ -10,19 +10,19 @@ from zerokit.extras import require
 from zerokit.recipe.load import LoadedRecipe, load_recipe
 
 
-def main(recipe: Path | None, overrides: Sequence[str], *, force: bool) -> int:
+def main(recipe: Path | None, overrides: Sequence[str], **options: bool) -> int:
     """Run on this rank; returns the exit code. Arguments as of :func:`train`."""
-    return run_on_all_ranks(lambda group: train(group, recipe, overrides, force=force))
+    return run_on_all_ranks(lambda group: train(group, recipe, overrides, **options))
 
 
-def train(group: RankGroup, recipe: Path | None, overrides: Sequence[str], *, force: bool) -> None:
+def train(group: RankGroup, recipe: Path | None, overrides: Sequence[str], **options: bool) -> None:
     """Prepare, train, save and report.
 
     Args:
         group: all ranks.
         recipe: its file; None for an embedded one.
         overrides: command-line words on top of it.
-        force: replace the model of an earlier run.
+        options: as of :func:`zerokit.training.prepare.prepare`.
 
     Raises:
         ZerokitError: bad input; the same on every rank.
@@ -33,7 +33,7 @@ def train(group: RankGroup, recipe: Path | None, overrides: Sequence[str], *, fo
     from zerokit.training.prepare import prepare
     from zerokit.training.run import run
 
-    run(group, prepare(group, loaded, force=force))
+    run(group, prepare(group, loaded, **options))
 
 
 def read_recipe(group: RankGroup, recipe: Path | None, overrides: Sequence[str]) -> LoadedRecipe:

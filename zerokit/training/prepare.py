@@ -41,6 +41,8 @@ class Prepared:
     args: TrainingArguments
     resume: str | None
     """The checkpoint-N folder to continue from."""
+    trust_checkpoint: bool
+    """Whether what it pickles may be of any class."""
     tokenizer: PreTrainedTokenizerBase
     model: PreparedModel
     train: Dataset
@@ -63,18 +65,30 @@ class Prepared:
         return Path(self.args.output_dir)
 
 
-def prepare(group: RankGroup, loaded: LoadedRecipe, *, force: bool = False) -> Prepared:
+def prepare(
+    group: RankGroup,
+    loaded: LoadedRecipe,
+    *,
+    force: bool = False,
+    trust_checkpoint: bool = False,
+    verify: bool = True,
+) -> Prepared:
     """Check and load everything but the model.
 
     Args:
         group: all ranks.
         loaded: the recipe.
         force: replace a model that an earlier run has saved in the output folder.
+        trust_checkpoint: let the checkpoint to continue from load whatever it names.
+        verify: compare the checksums of that checkpoint.
 
     Raises:
         ZerokitError: bad input; the same on every rank.
     """
     set_up_libraries(group.ranks)
+
+    from zerokit.training.checksums import check_resumed  # its callback imports transformers
+
     recipe = loaded.recipe
     resolved = group.together(
         lambda: resolve_arguments(
@@ -82,6 +96,8 @@ def prepare(group: RankGroup, loaded: LoadedRecipe, *, force: bool = False) -> P
         )
     )
     resume = group.together(lambda: find_resume(resolved, loaded))
+    if resume is not None:
+        check_resumed(group, Path(resume), verify=verify, trusted=trust_checkpoint)
     if not is_rehearsal():  # which writes elsewhere
         group.together(lambda: _check_output_dir(resolved, loaded, overwrite=force or resume is not None))
     group.together(lambda: check_peft_keys(loaded))
@@ -98,7 +114,9 @@ def prepare(group: RankGroup, loaded: LoadedRecipe, *, force: bool = False) -> P
     args = group.together(
         lambda: build_arguments(resolved, loaded, use_cpu=count_gpus() == 0, evaluate=held_out is not None)
     )
-    return Prepared(loaded, resolved, args, resume, tokenizer, model, train, held_out, generation)
+    return Prepared(
+        loaded, resolved, args, resume, trust_checkpoint, tokenizer, model, train, held_out, generation
+    )
 
 
 def _seed(resolved: Resolved) -> int:

@@ -9,6 +9,7 @@ from zerokit import console
 from zerokit.distributed.group import count_gpus
 from zerokit.errors import ConfigError, RunError
 from zerokit.training.announce import announce, count_parameters
+from zerokit.training.checksums import ChecksumsOnSave
 from zerokit.training.measure import PeakMemory
 from zerokit.training.model import build_model
 from zerokit.training.peft import add_adapter
@@ -18,7 +19,7 @@ from zerokit.training.save import save_model
 from zerokit.units import format_bytes, format_seconds, quantity
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, Trainer
+    from transformers import PreTrainedModel, Trainer, TrainerCallback
 
     from zerokit.distributed.group import RankGroup
     from zerokit.training.prepare import Prepared
@@ -39,7 +40,7 @@ def run(group: RankGroup, prepared: Prepared) -> RunReport:
     model = add_adapter(model, prepared.loaded, prepared.args)
     expected = announce(group, prepared, model, cuda=cuda)
     progress = RunProgress(prepared.output_dir)
-    trainer = _make_trainer(prepared, model, progress)
+    trainer = _make_trainer(prepared, model, [progress, ChecksumsOnSave(group)])
     try:
         result = _fit(trainer, prepared)
     finally:
@@ -87,7 +88,7 @@ def _seed_everything(prepared: Prepared) -> None:
         set_seed(prepared.args.seed)
 
 
-def _make_trainer(prepared: Prepared, model: PreTrainedModel, progress: RunProgress) -> Trainer:
+def _make_trainer(prepared: Prepared, model: PreTrainedModel, callbacks: list[TrainerCallback]) -> Trainer:
     from transformers import DataCollatorForSeq2Seq, PrinterCallback, ProgressCallback
 
     from zerokit.training.trainer import ZeroTrainer
@@ -104,7 +105,8 @@ def _make_trainer(prepared: Prepared, model: PreTrainedModel, progress: RunProgr
         data_collator=DataCollatorForSeq2Seq(
             prepared.tokenizer, pad_to_multiple_of=8 if seq_len % 8 == 0 else None
         ),
-        callbacks=[progress],
+        callbacks=callbacks,
+        trust_checkpoint=prepared.trust_checkpoint,
     )
     assert trainer.is_deepspeed_enabled, "the Trainer did not take up DeepSpeed"
     for callback in (PrinterCallback, ProgressCallback):  # zerokit has one progress bar of its own

@@ -6,6 +6,7 @@ It ends a run that has diverged at the step that shows it, before anything is sa
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,6 +14,7 @@ from torch.utils.data import SequentialSampler
 from transformers import Trainer
 from transformers.trainer_utils import EvalLoopOutput
 
+from zerokit.checkpoint.pickles import known_classes_only
 from zerokit.checkpoint.source import is_rehearsal
 from zerokit.distributed.libraries import release_shared_memory
 from zerokit.distributed.ranks import read_ranks
@@ -46,8 +48,9 @@ MOST_SKIPPED_STEPS = 50
 class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped here
     """Trains every example exactly once an epoch, and measures the loss per held-out token."""
 
-    def __init__(self, **kwargs: Any) -> None:
+    def __init__(self, *, trust_checkpoint: bool, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        self._trust_checkpoint = trust_checkpoint
         self._train_sampler: BlanksLast | None = None
         self._losses: torch.Tensor | None = None
         """Sum of this rank's losses since the last step: no number if one of them is none."""
@@ -66,7 +69,9 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
     def _prepare_for_training(
         self, max_steps: int, train_dataloader: DataLoader[Any], resume_from_checkpoint: str | None
     ) -> tuple[Any, Any]:
-        prepared = super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
+        is_restricted = resume_from_checkpoint is not None and not self._trust_checkpoint
+        with known_classes_only() if is_restricted else nullcontext():
+            prepared = super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
         if resume_from_checkpoint is None:
             undo_dummy_step(self.deepspeed.optimizer)
         release_shared_memory(read_ranks())  # every rank has exchanged parameters, and so has it open

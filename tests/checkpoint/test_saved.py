@@ -1,0 +1,113 @@
+"""What a saved checkpoint must be before a run continues from it: as it was saved, and without code in it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
+from deepspeed.runtime.zero.config import ZeroStageEnum
+from deepspeed.utils.tensor_fragment import fragment_address
+
+from zerokit.checkpoint.checksums import check_checksums, checksums, files_of, read_checksums, write_checksums
+from zerokit.checkpoint.pickles import check_pickles, known_classes_only
+from zerokit.errors import CheckpointError
+
+STATES = "global_step2/mp_rank_00_model_states.pt"
+
+
+class Payload:
+    """Runs code when it is unpickled."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.mkdir, (str(self.mark),)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A checkpoint with all that DeepSpeed and the Trainer pickle."""
+    (tmp_path / "global_step2").mkdir()
+    states = {
+        "module": {"weight": torch.ones(512)},
+        "loss_scaler": [LossScaler(1.0), DynamicLossScaler(4.0, 9, 1.0, 2, False)],
+        "zero_stage": ZeroStageEnum(2),
+        "param_slice_mappings": {"weight": fragment_address(numel=4, start=0)},
+    }
+    torch.save(states, tmp_path / STATES)
+    torch.save({"numpy": np.random.get_state()}, tmp_path / "rng_state_0.pth")
+    (tmp_path / "trainer_state.json").write_text("{}")
+    write_checksums(tmp_path, checksums(tmp_path, files_of(tmp_path)))
+    return tmp_path
+
+
+def test_what_deepspeed_saves_is_let_in(folder: Path) -> None:
+    check_pickles(folder, files_of(folder))
+    with known_classes_only():
+        loaded = torch.load(folder / STATES, weights_only=False)
+    assert loaded["param_slice_mappings"]["weight"].numel == 4
+
+
+def test_code_in_a_checkpoint_does_not_run(folder: Path, tmp_path: Path) -> None:
+    mark = tmp_path / "it_ran"
+    torch.save({"module": Payload(mark)}, folder / STATES)
+    with pytest.raises(CheckpointError, match=r"would load 'posix\.mkdir'"):
+        check_pickles(folder, files_of(folder))
+    with known_classes_only(), pytest.raises(Exception, match="Weights only"):
+        torch.load(folder / STATES, weights_only=False)  # as DeepSpeed does
+    assert not mark.exists()
+    torch.load(folder / STATES, weights_only=False)
+    assert mark.exists(), "this payload does nothing anyway"
+
+
+def test_a_cut_file_is_named(folder: Path) -> None:
+    content = (folder / STATES).read_bytes()
+    for length in (0, 3, len(content) // 2, len(content) - 10):
+        (folder / STATES).write_bytes(content[:length])
+        with pytest.raises(CheckpointError, match=r"model_states\.pt: is damaged or cut short"):
+            check_pickles(folder, files_of(folder))
+
+
+def test_checksums_are_those_of_sha256sum(folder: Path) -> None:
+    subprocess.run(["sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS"], cwd=folder, check=True)
+    assert list(read_checksums(folder) or {}) == [STATES, "rng_state_0.pth", "trainer_state.json"]
+
+
+@contextmanager
+def refused(folder: Path, what: str) -> Iterator[None]:
+    sums = read_checksums(folder)
+    assert sums is not None
+    check_checksums(folder, sums)
+    yield
+    with pytest.raises(CheckpointError, match=what):
+        check_checksums(folder, sums)
+
+
+def test_a_flipped_byte_is_seen(folder: Path) -> None:
+    with refused(folder, r"model_states\.pt: is not what was saved"):
+        content = bytearray((folder / STATES).read_bytes())
+        content[len(content) // 2] ^= 1
+        (folder / STATES).write_bytes(content)
+
+
+def test_a_missing_file_is_seen(folder: Path) -> None:
+    with refused(folder, r"rng_state_0\.pth: is missing"):
+        (folder / "rng_state_0.pth").unlink()
+
+
+def test_a_device_is_not_read(folder: Path) -> None:
+    with refused(folder, r"rng_state_0\.pth: is not a plain file"):
+        (folder / "rng_state_0.pth").unlink()
+        (folder / "rng_state_0.pth").symlink_to("/dev/zero")
+
+
+def test_a_checkpoint_without_checksums_has_none(tmp_path: Path) -> None:
+    assert read_checksums(tmp_path) is None

@@ -1,0 +1,78 @@
+"""The SHA-256 of each file of a checkpoint, in ``SHA256SUMS`` beside them: ``sha256sum -c`` reads it too."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from zerokit.documents import shown
+from zerokit.errors import CheckpointError
+from zerokit.files import write_file
+
+SUMS_FILE = "SHA256SUMS"
+
+
+def files_of(folder: Path) -> list[str]:
+    """The files of a checkpoint, relative to its folder, in one order everywhere."""
+    files = (file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file())
+    return sorted(name for name in files if name != SUMS_FILE)
+
+
+def checksums(folder: Path, names: Iterable[str]) -> dict[str, str]:
+    """The SHA-256 of some files of `folder`, in hexadecimal.
+
+    Raises:
+        CheckpointError: a file cannot be read.
+    """
+    return {name: _sha256(folder / name) for name in names}
+
+
+def write_checksums(folder: Path, sums: Mapping[str, str]) -> None:
+    """Write ``SHA256SUMS`` into `folder`."""
+    write_file(folder / SUMS_FILE, "".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items())))
+
+
+def read_checksums(folder: Path) -> dict[str, str] | None:
+    """What ``SHA256SUMS`` of `folder` says; None if there is none.
+
+    Raises:
+        CheckpointError: it cannot be read.
+    """
+    file = folder / SUMS_FILE
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"cannot be read: {error}", where=shown(file), hint=_HINT) from None
+    return {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+
+
+def check_checksums(folder: Path, sums: Mapping[str, str]) -> None:
+    """Compare files of `folder` with what they were when they were saved.
+
+    Raises:
+        CheckpointError: one is missing, cannot be read, or has changed.
+    """
+    for name, digest in sums.items():
+        if _sha256(folder / name) != digest:
+            raise CheckpointError(
+                f"is not what was saved: its SHA-256 is not that of {SUMS_FILE}",
+                where=shown(folder / name),
+                hint=_HINT,
+            )
+
+
+_HINT = "Resume from another checkpoint; --no-verify takes this one as it is"
+
+
+def _sha256(file: Path) -> str:
+    problem = "is missing" if not file.exists() else None if file.is_file() else "is not a plain file"
+    try:
+        if problem is None:
+            with file.open("rb") as opened:
+                return hashlib.file_digest(opened, "sha256").hexdigest()
+    except OSError as error:
+        problem = f"cannot be read: {error.strerror}"
+    raise CheckpointError(problem or "", where=shown(file), hint=_HINT) from None

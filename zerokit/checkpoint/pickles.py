@@ -1,0 +1,79 @@
+"""DeepSpeed's checkpoints are pickles, which can run code when they are loaded: this keeps them from it.
+
+DeepSpeed itself loads them without restriction (``weights_only=False``). torch can restrict every
+``torch.load`` of a process to tensors, plain data and classes that are named to it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from zerokit.documents import shown
+from zerokit.errors import CheckpointError
+
+_FORCE = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+"""Read by torch.load, whatever its caller says of weights_only."""
+_ENDINGS = (".pt", ".pth")
+
+
+@contextmanager
+def known_classes_only() -> Iterator[None]:
+    """Within the block torch loads tensors, plain data and what DeepSpeed and the Trainer save, no more.
+
+    The classes are those that DeepSpeed writes (``state_dict`` in `runtime/zero/stage_1_and_2.py` and
+    `stage3.py`) and those of numpy's random state (``_save_rng_state`` of the Trainer).
+    """
+    from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
+    from deepspeed.runtime.zero.config import ZeroStageEnum
+    from deepspeed.utils.tensor_fragment import fragment_address
+    from torch.serialization import safe_globals
+    from transformers.trainer_pt_utils import safe_globals as of_numpy
+
+    before = os.environ.get(_FORCE)
+    os.environ[_FORCE] = "1"
+    try:
+        with of_numpy(), safe_globals([DynamicLossScaler, LossScaler, ZeroStageEnum, fragment_address]):
+            yield
+    finally:
+        if before is None:
+            del os.environ[_FORCE]
+        else:
+            os.environ[_FORCE] = before
+
+
+def check_pickles(folder: Path, names: list[str]) -> None:
+    """Load those of some files of a checkpoint that are pickles, their tensors left on the disk.
+
+    Raises:
+        CheckpointError: one names a function or a class that no checkpoint of DeepSpeed's needs, or cannot
+            be loaded.
+    """
+    import torch
+
+    for file in (folder / name for name in names if name.endswith(_ENDINGS)):
+        try:
+            with known_classes_only():
+                torch.load(file, map_location="cpu", weights_only=True, mmap=_is_zip(file))
+        except Exception as error:
+            # pickle's errors, those of torch's reader of archives, and whatever a damaged pickle leads to.
+            unknown = re.search(r"GLOBAL ([\w.]+)", str(error))
+            if unknown is None:
+                raise CheckpointError(
+                    f"is damaged or cut short ({next(iter(str(error).splitlines()), type(error).__name__)})",
+                    where=shown(file),
+                    hint="Resume from another checkpoint",
+                ) from None
+            raise CheckpointError(
+                f"its pickle would load '{unknown[1]}', which may run code and no run of DeepSpeed saves",
+                where=shown(file),
+                hint="Add --trust-checkpoint if you made it yourself",
+            ) from None
+
+
+def _is_zip(file: Path) -> bool:
+    with file.open("rb") as opened:
+        return opened.read(4) == b"PK\x03\x04"
