@@ -3,10 +3,12 @@ from typing import Any
 import pytest
 
 from zerokit.config import check_ds_config, load_ds_config
+from zerokit.config.load import load_valid_part
 from zerokit.config.removed_keys import REMOVED_KEYS
 from zerokit.config.repairs import edited
-from zerokit.config.unknown_keys import distance
-from zerokit.documents import Document, dotted
+from zerokit.config.unknown_keys import Meaning, distance
+from zerokit.config.validation_errors import MOST_LISTED
+from zerokit.documents import Document, KeyPath, dotted
 from zerokit.findings import Edit, Finding, Move, Remove
 
 
@@ -37,14 +39,13 @@ def only(data: Any) -> Finding:
             "offload_optimiser",
             "Did you mean 'zero_optimization.offload_optimizer'?",
         ),
-        ({"zero_optimization": {"verbose": True}}, "verbose", "Remove it, or call it '_verbose'"),
+        ({"zero_optimization": {"verbose": True}}, "verbose", "Remove it; a comment can stand at the top"),
     ],
 )
 def test_unknown_keys_are_named_with_what_was_meant(data: dict[str, Any], key: str, hint: str) -> None:
     finding = only(data)
     assert finding.path[-1] == key
-    assert finding.hint is not None
-    assert finding.hint.startswith(hint)
+    assert (finding.hint or "").startswith(hint)
     assert finding.severity == "error"
     assert finding.rule == ("misplaced-key" if "zero_optimization." in hint else "unknown-key")
 
@@ -90,7 +91,8 @@ def test_misplaced_keys_are_moved_to_their_one_place(
     assert finding.path[-1] == key
     assert finding.hint is not None
     assert finding.hint.startswith(hint)
-    assert finding.message.startswith(f"DeepSpeed does not read '{key}'")
+    verb = "refuses" if finding.path[0] == "zero_optimization" else "does not read"
+    assert finding.message.startswith(f"DeepSpeed {verb} '{key}'")
     moves = [dotted(edit.to) for edit in finding.fix if isinstance(edit, Move)]
     assert moves == ([to] if to else [])
 
@@ -137,6 +139,56 @@ def test_a_misplaced_key_that_says_what_deepspeed_does_anyway_is_no_error(
 def test_keys_are_mended_where_there_is_one_right_answer(data: dict[str, Any], fix: Edit | None) -> None:
     findings = check_ds_config(Document(data, "ds.json"))
     assert [edit for finding in findings[:1] for edit in finding.fix] == ([fix] if fix else [])
+
+
+@pytest.mark.parametrize(
+    ("data", "hint"),
+    [
+        (
+            {"pipeline": {"activation_checkpointing": False}},
+            "Remove it: 'activation_checkpointing'",
+        ),
+        ({"stage": "three"}, "Remove it: 'zero_optimization.stage' takes another value"),
+        (
+            {"stage": 3, "zero_optimization": {"stage": 2}},
+            "Remove it: 'zero_optimization.stage' is there",
+        ),
+        ({"gradient_cliping": "a lot"}, "Did you mean 'gradient_clipping'? It takes another value"),
+        ({"max_grad_norm": 1.0, "gradient_clipping": 2.0}, "Remove it: 'gradient_clipping' is there as well"),
+    ],
+)
+def test_no_key_is_sent_where_its_value_is_wrong_or_another_stands(data: dict[str, Any], hint: str) -> None:
+    assert (check_ds_config(Document(data, "ds.json"))[0].hint or "").startswith(hint)
+
+
+@pytest.mark.parametrize(
+    "name", ["model-parallel-size", "stage3_min_live_parameters", "use_optimizer_broadcast"]
+)
+def test_a_name_with_a_word_for_something_else_is_not_a_misspelling(name: str) -> None:
+    finding = only({"zero_optimization": {name: 1}} if "stage3" in name else {name: 1})
+    assert (finding.hint or "").startswith("Remove it")
+
+
+def test_a_file_of_something_else_is_not_looked_at_key_by_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[KeyPath] = []
+
+    def meaning_of(path: KeyPath, data: Any) -> Meaning:
+        looked.append(path)
+        return Meaning("unknown", "Remove it", plain=False)
+
+    monkeypatch.setattr("zerokit.config.validation_errors.meaning_of", meaning_of)
+    data = {"stage": 2, **{f"key_{number}": number for number in range(5000)}}
+    valid = load_valid_part(Document(data, "ds.json"))
+    assert len(looked) == MOST_LISTED
+    assert valid.findings[-1].message == "4,901 more keys at the top of the file that DeepSpeed does not read"
+    assert (len(valid.findings), valid.written, valid.doubtful) == (MOST_LISTED + 1, {}, {()})
+
+
+def test_a_long_list_of_wrong_values_is_one_finding_after_the_first_of_them() -> None:
+    betas = ["x"] * 5000
+    data = {"optimizer": {"type": "Adam", "params": {"betas": betas}}}
+    findings = check_ds_config(Document(data, "ds.json"))
+    assert len(findings) <= MOST_LISTED + 1
 
 
 def test_the_oldest_name_of_the_communication_format_is_rewritten() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +13,6 @@ from zerokit.config.key_index import canonical, section_at, sections
 from zerokit.config.removed_keys import REMOVED_KEYS
 from zerokit.config.repairs import edited
 from zerokit.config.root import DeepSpeedConfig
-from zerokit.config.unknown_keys import meaning_of
 from zerokit.config.validation_errors import Mistake, mistakes
 from zerokit.documents import Document, KeyPath, read_document
 from zerokit.errors import ConfigError
@@ -77,7 +76,7 @@ def load_valid_part(document: Document) -> ValidPart:
     """
     data = plain(document.data)
     findings: list[Finding] = []
-    dropped: set[KeyPath] = set()
+    dropped: dict[KeyPath, KeyPath | None] = {}
     before: list[Mistake] = []
     while True:
         try:
@@ -116,9 +115,14 @@ def _second_names(data: Any, document: Document) -> Iterator[Finding]:
                 yield Finding(here, message, f"Call it '{name}'", line, column, "info", "deprecated-key", fix)
 
 
-def _next(data: Any, found: list[Mistake]) -> tuple[Any, set[KeyPath]]:
-    """The config with what can be mended mended, and the rest of the faulty keys dropped."""
-    doomed = {_key_to_drop(mistake.finding) for mistake in found if mistake.edit is None}
+def _next(data: Any, found: list[Mistake]) -> tuple[Any, dict[KeyPath, KeyPath | None]]:
+    """The config with what can be mended mended, and the rest of the faulty keys, which it is without.
+
+    Each of those keys has beside it what it was meant to be.
+    """
+    doomed = {_key_to_drop(mistake.finding): mistake.meant for mistake in found if mistake.edit is None}
+    for mistake in found:
+        doomed |= dict.fromkeys(path for path in mistake.folded if isinstance(path[-1], str))
     for mistake in found:
         if mistake.edit is not None:
             data = edited(data, [mistake.edit])
@@ -132,8 +136,8 @@ def _key_to_drop(finding: Finding) -> KeyPath:
     return path[:end]
 
 
-def _follows_from(path: KeyPath, dropped: set[KeyPath]) -> bool:
-    return any(path[: len(start)] == start for start in dropped)
+def _follows_from(path: KeyPath, dropped: Collection[KeyPath]) -> bool:
+    return any(path[:end] in dropped for end in range(len(path) + 1))
 
 
 def _is_understood(mistake: Mistake, document: Document) -> bool:
@@ -156,17 +160,19 @@ def _is_a_list_to_try(mistake: Mistake, data: Any) -> bool:
     return isinstance(value, list) and mistake.finding.rule in ("wrong-type", "bad-value")
 
 
-def _not_understood(dropped: set[KeyPath], data: Any) -> tuple[frozenset[KeyPath], frozenset[KeyPath]]:
+def _not_understood(
+    dropped: Mapping[KeyPath, KeyPath | None], data: Any
+) -> tuple[frozenset[KeyPath], frozenset[KeyPath]]:
     """The fields `doubtful` and `misread` of :class:`ValidPart`."""
     doubtful: set[KeyPath] = set()
     misread: set[KeyPath] = set()
-    for path in dropped:
+    for path, meant in dropped.items():
         first = canonical(path)
         if first in REMOVED_KEYS:
             continue  # understood well enough
         model = section_at(first[:-1], data)
         known = model is None or first[-1] in model.model_fields
-        meant = first if known else meaning_of(path, data).to
+        meant = first if known else meant
         if meant is None:
             doubtful.add(first[:-1])
         else:
@@ -174,7 +180,7 @@ def _not_understood(dropped: set[KeyPath], data: Any) -> tuple[frozenset[KeyPath
     return frozenset(doubtful), frozenset(misread)
 
 
-def _without(data: Any, doomed: set[KeyPath], path: KeyPath = ()) -> Any:
+def _without(data: Any, doomed: Collection[KeyPath], path: KeyPath = ()) -> Any:
     """A copy of `data` without the keys at the paths `doomed`."""
     if not isinstance(data, dict):
         return data

@@ -64,6 +64,16 @@ class Mender:
             return False
         return all(len(place) > len(move.to) and place[: len(move.to)] == move.to for place, _ in new)
 
+    def takes(self, path: KeyPath, value: Any) -> bool:
+        """Whether there is nothing at `path`, and the value is none that is wrong there."""
+        if has_value(self.data, path):
+            return False
+        try:
+            new = errors_of(with_value(self.data, path, value)) - self._errors
+        except KeyError:
+            return False
+        return all(place != path for place, _ in new)
+
     def _mends(self, path: KeyPath, edit: Edit) -> bool:
         """Whether the edit leaves no error at `path`; what it brings to light elsewhere is no objection."""
         try:

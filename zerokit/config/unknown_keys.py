@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from functools import cache
 from typing import Any, Literal
 
 from zerokit.config.base import Section
@@ -132,8 +133,15 @@ def meaning_of(path: KeyPath, data: Any = None) -> Meaning:
         or _of_another_type(section, name)
         or _misspelled(section, name, path, data)
         or _misspelled_and_misplaced(section, name, path, data)
-        or Meaning("unknown", f"Remove it, or call it '_{name}' to keep it as a comment", plain=False)
+        or Meaning("unknown", _as_comment(section, name, data), plain=False)
     )
+
+
+def _as_comment(section: KeyPath, name: str, data: Any) -> str:
+    model = section_at(section, data)
+    if model is not None and model.read_by != "lookup":
+        return "Remove it; a comment can stand at the top of the file"
+    return f"Remove it, or call it '_{name}' to keep it as a comment"
 
 
 def _misplaced(section: KeyPath, name: str, data: Any) -> Meaning | None:
@@ -176,10 +184,10 @@ def _misspelled(section: KeyPath, name: str, path: KeyPath, data: Any) -> Meanin
     model = section_at(section, data)
     if model is None:
         return None
-    keys = [key for key in keys_of(model) if _may_be(path, (*section, key), data)]
-    least = _VERY_NEAR if model.read_by == "lookup" else _NEAR
-    close, likeness = _nearest(name, keys)
-    if close is None or likeness < least:
+    keys = keys_of(model)
+    near = _near(name, keys, _VERY_NEAR if model.read_by == "lookup" else _NEAR)
+    close = next((key for key in near if _may_be(path, (*section, key), data)), None)
+    if close is None:
         return None
     to = canonical((*section, close))
     slip = _is_misspelled(name, close, keys)
@@ -189,14 +197,22 @@ def _misspelled(section: KeyPath, name: str, path: KeyPath, data: Any) -> Meanin
 
 
 def _misspelled_and_misplaced(section: KeyPath, name: str, path: KeyPath, data: Any) -> Meaning | None:
-    known = [key for key in all_keys() if len(key) > 4 and len(places_of(key)) == 1]
-    known = [key for key in known if places_of(key)[0] in _WELL_KNOWN and places_of(key)[0] != section]
-    known = [key for key in known if _may_be(path, (*places_of(key)[0], key), data)]
-    close, likeness = _nearest(name, known)
-    if close is None or len(name) < 5 or likeness < _VERY_NEAR:
+    places = _well_known_places()
+    near = _near(name, places, _VERY_NEAR) if len(name) >= 5 else []
+    to = next((places[key] for key in near if places[key][:-1] != section), None)
+    if to is None or not _may_be(path, to, data):
         return None
-    to = canonical((*places_of(close)[0], close))
+    to = canonical(to)
     return Meaning("misplaced", f"Did you mean '{dotted(to)}'?", to)
+
+
+@cache
+def _well_known_places() -> Mapping[str, KeyPath]:
+    """Names that tell where they belong: of keys with one place, in a section that people know."""
+    places = {key: places_of(key) for key in all_keys() if len(key) > 4}
+    return {
+        key: (*found[0], key) for key, found in places.items() if len(found) == 1 and found[0] in _WELL_KNOWN
+    }
 
 
 def _may_be(path: KeyPath, other: KeyPath, data: Any) -> bool:
@@ -225,15 +241,29 @@ def _folded(name: str) -> str:
     return name.lower().replace("-", "_").replace(" ", "_")
 
 
-def _nearest(name: str, choices: Iterable[str]) -> tuple[str | None, float]:
-    """The choice that is most like the name, with the likeness, if it is like enough."""
-    matcher = SequenceMatcher(b=_folded(name), autojunk=False)
-    best, most = None, 0.0
+def _near(name: str, choices: Iterable[str], least: float) -> list[str]:
+    """The choices that the name may be, misspelled, the most like it first; `least` likeness at least."""
+    words = _folded(name)
+    matcher = SequenceMatcher(b=words, autojunk=False)
+    found: dict[str, float] = {}
     for choice in choices:
         matcher.set_seq1(_folded(choice))
-        if matcher.real_quick_ratio() > most and matcher.quick_ratio() > most and matcher.ratio() > most:
-            best, most = choice, matcher.ratio()
-    return (best, most) if most >= _NEAR else (None, 0.0)
+        if matcher.real_quick_ratio() < least or matcher.quick_ratio() < least or matcher.ratio() < least:
+            continue
+        if _same_words(words.split("_"), _folded(choice).split("_")):
+            found[choice] = matcher.ratio()
+    return sorted(found, key=lambda choice: -found[choice])
+
+
+def _same_words(words: list[str], others: list[str]) -> bool:
+    """Whether no word stands where the other name has one that is nothing like it: `model` for `data`."""
+    changes = SequenceMatcher(a=words, b=others, autojunk=False).get_opcodes()
+    return all(
+        SequenceMatcher(a="".join(words[start:end]), b="".join(others[from_:to]), autojunk=False).ratio()
+        >= 0.5
+        for change, start, end, from_, to in changes
+        if change == "replace"
+    )
 
 
 def _is_misspelled(name: str, choice: str, choices: Iterable[str]) -> bool:

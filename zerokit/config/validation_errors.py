@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter, defaultdict
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
@@ -21,7 +22,7 @@ from zerokit.config.repairs import (
     key_path,
 )
 from zerokit.config.unknown_keys import Meaning, meaning_of
-from zerokit.documents import Document, KeyPath, dotted, value_at
+from zerokit.documents import Document, KeyPath, dotted, has_value, value_at
 from zerokit.errors import nearest
 from zerokit.findings import Edit, Finding, Move, Remove, SetValue, Severity
 
@@ -58,12 +59,20 @@ _PYTHON_OBJECTS = ("tensor_parallel.dtype", "tensor_parallel.tp.mpu", "tensor_pa
 """Keys of DeepSpeed's that only a script can give, since they take objects of Python."""
 
 
+MOST_LISTED = 100
+"""Mistakes of one kind in one section that are looked at one by one; a file with more is something else."""
+
+
 class Mistake(NamedTuple):
     """One error of the models."""
 
     finding: Finding
     edit: SetValue | Remove | None = None
     """The edit after which the rest of the config can be looked at as if the value were right."""
+    meant: KeyPath | None = None
+    """What an unknown key was meant to be, as the models spell it; None also where that cannot be told."""
+    folded: tuple[KeyPath, ...] = ()
+    """More keys of which the finding speaks."""
 
 
 class _Words(NamedTuple):
@@ -89,7 +98,17 @@ def mistakes(error: ValidationError, document: Document, data: Any = None) -> li
     data = document.data if data is None else data
     details = error.errors(include_url=False)
     mender = Mender(data, frozenset((key_path(detail["loc"]), detail["type"]) for detail in details))
-    found = [_Explainer(detail, document, mender).mistake() for detail in details]
+    folded: dict[tuple[KeyPath, bool], list[ErrorDetails]] = defaultdict(list)
+    alike = Counter[tuple[KeyPath, bool]]()
+    found: list[Mistake] = []
+    for detail in details:
+        kind = key_path(detail["loc"])[:-1], detail["type"] == "extra_forbidden"
+        alike[kind] += 1
+        if alike[kind] <= MOST_LISTED:
+            found.append(_Explainer(detail, document, mender).mistake())
+        else:
+            folded[kind].append(detail)
+    found += [_Explainer(rest[0], document, mender).folded(rest) for rest in folded.values()]
     return sorted(found, key=lambda mistake: (mistake.finding.line or 0, mistake.finding.column or 0))
 
 
@@ -117,6 +136,20 @@ class _Explainer:
             message = f"the key {self.path[-1]} is not a string"
             return self._found("bad-key", message, "Put it in double quotes")
         return self._wrong_value()
+
+    def folded(self, details: list[ErrorDetails]) -> Mistake:
+        """This error and all of `details`, which are like it, in one."""
+        section = f"'{dotted(self.path[:-1])}'" if self.path[:-1] else "the top of the file"
+        paths = tuple(key_path(detail["loc"]) for detail in details)
+        if self.kind != "extra_forbidden":
+            mistake = self._found(
+                "bad-value", f"{len(paths):,} more mistakes in {section}", "Mend those above"
+            )
+        else:
+            severity: Severity = "warning" if self._reader() == "lookup" else "error"
+            message = f"{len(paths):,} more keys at {section} that DeepSpeed does not read"
+            mistake = self._found("unknown-key", message, "Name a file for DeepSpeed", severity)
+        return mistake._replace(folded=paths)
 
     def _found(
         self,
@@ -156,12 +189,13 @@ class _Explainer:
         rule = "misplaced-key" if meaning.kind == "misplaced" else "unknown-key"
         severity: Severity = "error" if meaning.plain or self._reader() != "lookup" else "warning"
         message = f"unknown key '{key}'"
-        if meaning.kind == "misplaced":
+        if rule == "misplaced-key":
             where = f"in '{dotted(path[:-1])}'" if path[:-1] else "at the top of the file"
-            message = f"DeepSpeed does not read '{key}' {where}"
+            verb = "does not read" if self._reader() == "lookup" else "refuses"
+            message = f"DeepSpeed {verb} '{key}' {where}"
             if self._reader() == "lookup" and self._is_default_at(meaning.to):
                 severity = "warning"
-        return self._found(rule, message, meaning.hint, severity, self._move(meaning))
+        return self._meant(meaning, rule, message, severity)
 
     def _unknown_parameter(self) -> Mistake:
         section, _, key = (str(part) for part in self.path)
@@ -169,7 +203,22 @@ class _Explainer:
         meaning = meaning_of(self.path, self.data)
         severity: Severity = "error" if meaning.plain or self._reader() != "lookup" else "warning"
         message = f"{type_} has no parameter '{key}'"
-        return self._found("unknown-key", message, meaning.hint, severity, self._move(meaning))
+        return self._meant(meaning, "unknown-key", message, severity)
+
+    def _meant(self, meaning: Meaning, rule: str, message: str, severity: Severity) -> Mistake:
+        found = self._found(rule, message, self._hint(meaning), severity, self._move(meaning))
+        return found._replace(meant=meaning.to)
+
+    def _hint(self, meaning: Meaning) -> str:
+        """What to do about the key, given what its value would be where it was meant to be."""
+        if meaning.to is None or self.mender.takes(as_written(meaning.to, self.data), self.value):
+            return meaning.hint
+        to = dotted(meaning.to)
+        if has_value(self.data, as_written(meaning.to, self.data)):
+            return f"Remove it: '{to}' is there as well"
+        if meaning.kind == "misplaced":
+            return f"Remove it: '{to}' takes another value"
+        return f"{meaning.hint} It takes another value"
 
     def _move(self, meaning: Meaning) -> tuple[Edit, ...]:
         path = self.path

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 
-from zerokit.documents import Departure, Document, KeyPath, value_at
+from zerokit.documents import Departure, Document, value_at
 from zerokit.findings import Finding, ReplaceText
 from zerokit.lint.rule import RULES
 from zerokit.resolving.auto_word import Target
@@ -48,11 +48,11 @@ def check_text(
     bare = {departure.start: departure for departure in document.departures if departure.kind == "bare value"}
     by_path = {path: bare[span.value] for path, span in document.spans.items() if span.value in bare}
     named = [_named(finding, by_path.get(finding.path), document) for finding in found]
-    said = {finding.path for finding in found}
+    said = {by_path[finding.path].start for finding in found if finding.path in by_path}
     rest = [
         departure
         for departure in document.departures
-        if departure.kind != "bare value" or not any(by_path.get(path) == departure for path in said)
+        if departure.kind != "bare value" or departure.start not in said
     ]
     return named, [_of_text(rest, document, target)] if rest else []
 
@@ -93,6 +93,7 @@ def _of_text(departures: list[Departure], document: Document, target: Target | N
 
 def _plain(departures: list[Departure], document: Document) -> Iterator[ReplaceText]:
     """Edits that make the text JSON; none if a comment or a text without quotes needs a person."""
+    texts = dict(_texts(document))
     for departure in reversed(departures):
         start, end = departure.start, departure.end
         match departure.kind:
@@ -101,15 +102,14 @@ def _plain(departures: list[Departure], document: Document) -> Iterator[ReplaceT
             case "missing comma":
                 yield ReplaceText(start, end, ",")
             case "bare key" | "single quotes":
-                yield ReplaceText(start, end, json.dumps(_text_at(document, start), ensure_ascii=False))
+                yield ReplaceText(start, end, json.dumps(texts[start], ensure_ascii=False))
 
 
-def _text_at(document: Document, offset: int) -> str:
-    """The key or the text that begins at `offset`."""
-    path: KeyPath = next(
-        path for path, span in document.spans.items() if offset in (span.start, span.value) and path
-    )
-    span = document.spans[path]
-    if offset == span.start and isinstance(path[-1], str):
-        return path[-1]
-    return str(value_at(document.data, path))
+def _texts(document: Document) -> Iterator[tuple[int, str]]:
+    """Every key and every text, by where it begins."""
+    for path, span in document.spans.items():
+        value = value_at(document.data, path)
+        if isinstance(value, str):
+            yield span.value, value
+        if path and isinstance(path[-1], str):
+            yield span.start, path[-1]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from itertools import groupby
 from typing import Any
 
 from zerokit.config.repairs import edited
@@ -30,8 +31,12 @@ def apply_edits(document: Document, edits: Iterable[Edit]) -> Document:
     Raises:
         EditError: one of them does not suit the document, or the document is no JSON text.
     """
-    for edit in edits:
-        document = _apply(document, edit)
+    for of_text, together in groupby(edits, lambda edit: isinstance(edit, ReplaceText)):
+        if of_text:
+            document = _replace_text(document, [edit for edit in together if isinstance(edit, ReplaceText)])
+        else:
+            for edit in together:
+                document = _apply(document, edit)
     return document
 
 
@@ -48,25 +53,27 @@ def edit_data(data: Any, edit: Edit) -> Any:
 
 
 def _apply(document: Document, edit: Edit) -> Document:
-    if document.text is None:
-        raise EditError("is not a JSON text")
-    if isinstance(edit, ReplaceText):
-        text = document.text[: edit.start] + edit.text + document.text[edit.end :]
-        expected = None
-    else:
-        expected = edit_data(document.data, edit)
-        text = _edit_text(document, edit)
-    try:
-        result = _read(text, document.name)
-    except DocumentError as error:
-        raise EditError(str(error)) from error
-    if not isinstance(edit, ReplaceText) and not _same(result.data, expected):
+    assert not isinstance(edit, ReplaceText)
+    expected = edit_data(document.data, edit)
+    result = _read(_edit_text(document, edit), document.name)
+    if not _same(result.data, expected):
         raise EditError(f"'{dotted(edit.path)}' cannot be edited in this text")
     return result
 
 
+def _replace_text(document: Document, edits: Iterable[ReplaceText]) -> Document:
+    """All of them, each of which speaks of the text that those before it left."""
+    text = _text(document)
+    for edit in edits:
+        text = text[: edit.start] + edit.text + text[edit.end :]
+    return _read(text, document.name)
+
+
 def _read(text: str, name: str) -> Document:
-    return parse_json(text, name, lenient=True)
+    try:
+        return parse_json(text, name, lenient=True)
+    except DocumentError as error:
+        raise EditError(str(error)) from error
 
 
 def _edit_text(document: Document, edit: SetValue | Remove | Move) -> str:
@@ -260,7 +267,8 @@ def _newline(text: str) -> str:
 
 
 def _text(document: Document) -> str:
-    assert document.text is not None  # `_apply` has seen to it
+    if document.text is None:
+        raise EditError("is not a JSON text")
     return document.text
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 from zerokit.config.base import AUTO
@@ -99,7 +100,8 @@ class Filling:
 
     def lose(self, name: str, message: str) -> None:
         path = from_dotted(name)
-        self.lost.append(Lost(name, message, self.document.line(path) if path in self._paths() else None))
+        self.lost.append(Lost(name, message, self.document.line(path) if path in self._paths else None))
 
+    @cached_property
     def _paths(self) -> set[KeyPath]:
         return {path[:end] for path, _ in leaves(self.document.data) for end in range(1, len(path) + 1)}

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
 from zerokit.config.base import ZERO, is_comment
+from zerokit.config.key_index import section_at
 from zerokit.documents import KeyPath, dotted
 from zerokit.findings import Edit, Move, Severity
 from zerokit.lint.examples import ONE_SAMPLE, zero
@@ -264,26 +265,6 @@ def _unused_disable() -> None:
     """
 
 
-_STRICT_SECTIONS = frozenset(
-    {
-        ZERO,
-        "fp16",
-        "bf16",
-        "bfloat16",
-        "tensorboard",
-        "wandb",
-        "csv_monitor",
-        "comet",
-        "comms_logger",
-        "compile",
-        "hybrid_engine",
-        "tensor_parallel",
-        "weight_quantization",
-    }
-)
-"""Sections that DeepSpeed parses with unknown keys forbidden, comments among them."""
-
-
 @rule(
     "refused-comment",
     stops=True,
@@ -303,8 +284,8 @@ def refused_comment(subject: Subject) -> Iterator[Hit]:
     """
     taken = set(subject.written)
     for path in _comments(subject.written, ()):
-        strict = path[0] in _STRICT_SECTIONS or path[:2] in (("optimizer", "params"), ("scheduler", "params"))
-        if len(path) == 1 or not strict:
+        section = section_at(path[:-1], subject.written)
+        if section is None or section.read_by == "lookup":
             continue
         name = str(path[-1])
         if name in taken:
