@@ -12,6 +12,8 @@ from zerokit.errors import ConfigError, ZerokitError
 from zerokit.estimation import Runs
 from zerokit.estimation.ask import as_model
 from zerokit.estimation.ask import estimate as ask
+from zerokit.estimation.data import as_data
+from zerokit.estimation.table import heading
 from zerokit.memory import estimate
 from zerokit.writing.build import build_ds_config
 
@@ -46,6 +48,27 @@ def test_precision_left_to_the_target_is_bf16_unless_asked_for(target: str) -> N
     assert run(ds_config=open_config, target=target).ds_config.bf16.enabled is True
     fp32 = run(ds_config=open_config, target=target, precision="fp32")
     assert fp32.ds_config.bf16.enabled is False
+
+
+@pytest.mark.parametrize(
+    ("model", "asked", "used", "words"),
+    [
+        ("llama-3.2-1b", None, "sdpa", ", sdpa attention"),
+        ("gpt-j", None, "eager", ", eager attention (transformers has no sdpa for gptj)"),
+        ("gemma-2-2b", None, "eager", ", eager attention (transformers has no sdpa for gemma2)"),
+        ("gemma-2-2b", "flash_attention_2", "flash_attention_2", ", flash_attention_2 attention"),
+    ],
+)
+def test_attention_is_what_transformers_chooses(model: str, asked: Any, used: str, words: str) -> None:
+    found, same = (ask(model, num_gpus=8, zero_stage=2, seq_len=1024, attention=one) for one in (asked, used))
+    assert as_data(found)["run"]["attention"] == used
+    assert found.device.peak_bytes == same.device.peak_bytes
+    assert heading(found).endswith(words)
+
+
+def test_sdpa_that_transformers_refuses_is_named() -> None:
+    found = ask("gpt-j", num_gpus=8, zero_stage=2, seq_len=1024, attention="sdpa")
+    assert any("transformers refuses sdpa for gptj" in warning for warning in found.warnings)
 
 
 def test_sizes_asked_for_replace_those_of_the_file() -> None:

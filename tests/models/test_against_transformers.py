@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import transformers
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForImageClassification,
@@ -116,6 +117,14 @@ def test_the_class_counted_by_default_is_the_one_transformers_trains(model_type:
         auto._model_mapping[settings].__name__ for auto in autos if settings in auto._model_mapping
     }
     assert load_model_shape({"model_type": model_type}, allow_torch=False).architecture == usual
+
+
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+def test_sdpa_is_what_transformers_has_for_each_class(model_type: str) -> None:
+    known = MODEL_TYPES[model_type]
+    there = {name: getattr(transformers, name)._supports_sdpa for name in known.classes}
+    assert there == dict.fromkeys(known.classes, known.has_sdpa)
+    assert load_model_shape({"model_type": model_type}, allow_torch=False).has_sdpa == known.has_sdpa
 
 
 @pytest.mark.parametrize("model_type", MODEL_TYPES)

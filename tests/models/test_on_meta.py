@@ -61,6 +61,7 @@ def test_they_are_built_by_transformers(name: str) -> None:
     assert shape.counted_by == "transformers"
     assert shape.num_parameters == sum(parameter.numel() for parameter in model.parameters())
     assert shape.num_parameters == sum(shape.parameters_by_kind.values())
+    assert shape.has_sdpa == model._supports_sdpa
     read = getattr(model.config, "hidden_size", None)
     assert shape.hidden_size_for_accelerate == (
         read or max(getattr(model.config, "hidden_sizes", [0])) or None

@@ -32,7 +32,7 @@ def estimate(
     offload_param: options.OffloadParam = None,
     precision: options.Precision = None,
     gradient_checkpointing: options.GradientCheckpointing = False,
-    attention: options.Attention = "sdpa",
+    attention: options.Attention = None,
     optimizer: options.Optimizer = None,
     lora_rank: options.LoraRank = None,
     lora_targets: options.LoraTargets = None,

@@ -100,7 +100,8 @@ GradientCheckpointing = Annotated[
 ]
 
 Attention = Annotated[
-    Literal["sdpa", "flash_attention_2", "eager"], _model(help="As transformers' attn_implementation.")
+    Literal["sdpa", "flash_attention_2", "eager"] | None,
+    _model(help="As transformers' attn_implementation.", show_default="what transformers chooses"),
 ]
 
 Optimizer = Annotated[

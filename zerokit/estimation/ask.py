@@ -33,7 +33,7 @@ def estimate(
     seq_len: int | None = None,
     gradient_accumulation_steps: int | None = None,
     gradient_checkpointing: bool = False,
-    attention: Attention = "sdpa",
+    attention: Attention | None = None,
     optimizer: OptimizerKind | None = None,
     lora: Lora | None = None,
     num_trainable_parameters: int | None = None,
@@ -65,7 +65,7 @@ def estimate(
         seq_len: tokens per sequence; None: activations are not counted.
         gradient_accumulation_steps: forward passes per optimizer step; None: the ds_config's, else 1.
         gradient_checkpointing: whether activations are computed again in the backward pass.
-        attention: transformers' `attn_implementation`.
+        attention: transformers' `attn_implementation`; None: what transformers chooses for the model.
         optimizer: what the script makes; None: the ds_config's, else what the target makes by itself.
         lora: adapters that are trained in place of all parameters.
         num_trainable_parameters: of a bare number of parameters, how many are trained; None: all.

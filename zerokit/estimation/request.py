@@ -49,7 +49,8 @@ class Question:
     gradient_accumulation_steps: int | None = None
     """In place of the ds_config's."""
     gradient_checkpointing: bool = False
-    attention: Attention = "sdpa"
+    attention: Attention | None = None
+    """None: what transformers chooses."""
     optimizer: OptimizerKind | None = None
     """None: the ds_config's, else what the target makes by itself."""
     lora: Lora | None = None

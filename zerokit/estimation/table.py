@@ -79,7 +79,8 @@ def heading(answer: Estimate, without: tuple[str, ...] = ()) -> str:
             words.append(f"micro batch {run.micro_batch_size}")
         if "seq_len" not in without:
             words.append(f"{run.seq_len:,} tokens")
-        words.append(f"{run.attention} attention")
+        forced = run.attention is None and run.attention_used != "sdpa"
+        words.append(f"{run.attention_used} attention{f' ({run.attention_reason})' * forced}")
         if run.gradient_checkpointing:
             words.append("gradient checkpointing")
     if settings.accumulation_steps > 1:

@@ -11,19 +11,7 @@ from zerokit.memory.training_run import TrainingRun
 
 def caveats(run: TrainingRun, settings: Settings, found: GpuReplay) -> Iterator[str]:
     """What a reader of the numbers should know."""
-    model = run.model
-    if isinstance(model, int):
-        yield "activations are not counted: a number of parameters has no layers"
-    elif run.seq_len is None:
-        yield "activations are not counted: no sequence length is given"
-    elif found.model_calls is None:
-        yield f"activations are not counted: {model.model_type} is no model of text; rehearse the run"
-    elif not found.model_calls.known:
-        yield f"activations of {model.model_type} have not been compared with rehearsals; rehearse the run"
-    if not isinstance(model, int) and model.quantization is not None:
-        yield f"the model is counted as if it were not quantized ({model.quantization})"
-    if not isinstance(model, int) and model.is_moe:
-        yield "tokens are taken to be routed evenly; a crowded expert takes more"
+    yield from _of_model(run, found)
     if settings.optimizer.certainty != "exact":
         yield f"the states of {settings.optimizer.name} are {settings.optimizer.certainty}; rehearse the run"
     if run.chunked_loss:
@@ -47,3 +35,22 @@ def caveats(run: TrainingRun, settings: Settings, found: GpuReplay) -> Iterator[
         yield "tensor and sequence parallelism are not taken into account; rehearse the run"
     if run.ds_config.torch_autocast.enabled:
         yield "torch_autocast is not taken into account; rehearse the run"
+
+
+def _of_model(run: TrainingRun, found: GpuReplay) -> Iterator[str]:
+    model = run.model
+    if isinstance(model, int):
+        yield "activations are not counted: a number of parameters has no layers"
+        return
+    if run.seq_len is None:
+        yield "activations are not counted: no sequence length is given"
+    elif found.model_calls is None:
+        yield f"activations are not counted: {model.model_type} is no model of text; rehearse the run"
+    elif not found.model_calls.known:
+        yield f"activations of {model.model_type} have not been compared with rehearsals; rehearse the run"
+    if run.attention == "sdpa" and not model.has_sdpa:
+        yield f"transformers refuses sdpa for {model.model_type}; leave --attention out, and it takes eager"
+    if model.quantization is not None:
+        yield f"the model is counted as if it were not quantized ({model.quantization})"
+    if model.is_moe:
+        yield "tokens are taken to be routed evenly; a crowded expert takes more"

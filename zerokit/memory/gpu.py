@@ -129,5 +129,5 @@ def sizes_of_run(run: TrainingRun, settings: Settings) -> Sizes | None:
         bytes_per_element=settings.parameter_bytes,
         batch=batch,
         seq=run.seq_len,
-        attention=run.attention,
+        attention=run.attention_used,
     )

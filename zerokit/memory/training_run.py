@@ -78,7 +78,8 @@ class TrainingRun:
     gradient_accumulation_steps: int | None = None
     """None: the ds_config's, else 1."""
     gradient_checkpointing: bool = False
-    attention: Attention = "sdpa"
+    attention: Attention | None = None
+    """As `attn_implementation`; None: what transformers chooses."""
     optimizer: OptimizerKind | None = None
     """What the script makes; None: the ds_config's `optimizer`, else ``adamw``."""
     lora: Lora | None = None
@@ -105,7 +106,8 @@ class TrainingRun:
             "num_trainable_parameters": self.num_trainable_parameters,
         }
         check_positive(**{name: size for name, size in sizes.items() if size is not None})
-        check_choice("attention", self.attention, get_args(Attention))
+        if self.attention is not None:
+            check_choice("attention", self.attention, get_args(Attention))
         check_choice("optimizer", self.optimizer or "adamw", get_args(OptimizerKind))
         if isinstance(self.model, int):
             check_positive(model=self.model)
@@ -122,6 +124,23 @@ class TrainingRun:
         stage = self.ds_config.zero_optimization.stage
         assert isinstance(stage, int)
         return stage
+
+    @property
+    def attention_used(self) -> Attention:
+        """The one asked for, else transformers' own choice: sdpa where the model's class has it.
+
+        Source: transformers `PreTrainedModel.get_correct_attn_implementation`.
+        """
+        return self.attention or ("sdpa" if isinstance(self.model, int) or self.model.has_sdpa else "eager")
+
+    @property
+    def attention_reason(self) -> str:
+        """Why it is that one."""
+        if self.attention is not None:
+            return "asked for"
+        if isinstance(self.model, int) or self.model.has_sdpa:
+            return "transformers' default"
+        return f"transformers has no sdpa for {self.model.model_type}"
 
     @cached_property
     def num_parameters(self) -> int:

@@ -59,6 +59,7 @@ def count(
         quantization=quantization_method(keys),
         hidden_size_for_trainer=_hidden_size_for_auto(keys, parts, look_into_text_section=True),
         hidden_size_for_accelerate=_hidden_size_for_auto(keys, parts, look_into_text_section=False),
+        has_sdpa=known.has_sdpa,
         notes=parts.notes,
         config=config,
     )

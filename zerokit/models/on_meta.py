@@ -79,6 +79,7 @@ def count_on_meta(
         quantization=quantization_method(keys),
         hidden_size_for_trainer=hidden if _names_hidden_size(settings) else text_hidden,
         hidden_size_for_accelerate=hidden,
+        has_sdpa=bool(getattr(model, "_supports_sdpa", False)),
         counted_by="transformers",
         config=config,
     )

@@ -74,3 +74,8 @@ class ModelType:
     """What transformers takes for absent keys, of those that matter here."""
     aliases: Mapping[str, str] = field(default_factory=dict)
     """Other spellings of keys, as in transformers' `attribute_map`: applied last, and so they win."""
+    has_sdpa: bool = True
+    """Whether transformers computes its attention by torch's `scaled_dot_product_attention`.
+
+    Source: `_supports_sdpa` of transformers' classes.
+    """

@@ -53,6 +53,9 @@ class ModelShape:
 
     Source: `Accelerator._prepare_deepspeed`, accelerate `accelerator.py`.
     """
+    has_sdpa: bool = True
+    """Whether transformers can compute its attention by torch's `scaled_dot_product_attention`; where not, it
+    is written out in plain operations ("eager") unless flash attention is asked for."""
     counted_by: Literal["zerokit", "transformers"] = "zerokit"
     """``transformers``: built on torch's meta device, the kinds of its tensors told by their names."""
     notes: tuple[str, ...] = ()

@@ -157,5 +157,6 @@ MODEL_TYPES = (
             "legacy": True,
             "tie_word_embeddings": True,
         },
+        has_sdpa=False,
     ),
 )

@@ -157,6 +157,7 @@ MODEL_TYPES = (
             "tie_word_embeddings": True,
         },
         aliases={"num_hidden_layers": "n_layer", "num_attention_heads": "n_head", "n_embed": "hidden_size"},
+        has_sdpa=False,
     ),
     ModelType(
         "falcon",
@@ -189,5 +190,6 @@ MODEL_TYPES = (
             "hidden_size": "d_model",
             "num_hidden_layers": "n_layers",
         },
+        has_sdpa=False,
     ),
 )

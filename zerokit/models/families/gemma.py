@@ -109,7 +109,8 @@ _GEMMA3_TEXT = {**_GEMMA2_2B, "vocab_size": 262208, "max_position_embeddings": 1
 
 MODEL_TYPES = (
     ModelType("gemma", decoder_classes("Gemma", _gemma), defaults=_GEMMA_7B),
-    ModelType("gemma2", decoder_classes("Gemma2", _gemma2), defaults=_GEMMA2_2B),
+    # Soft-capped scores have no kernel in torch.
+    ModelType("gemma2", decoder_classes("Gemma2", _gemma2), defaults=_GEMMA2_2B, has_sdpa=False),
     ModelType(
         "gemma3_text",
         {

@@ -157,6 +157,7 @@ MODEL_TYPES = (
             "tie_word_embeddings": False,
         },
         aliases=_ALIASES,
+        has_sdpa=False,
     ),
     ModelType(
         "gpt_neo",
@@ -170,5 +171,6 @@ MODEL_TYPES = (
             "tie_word_embeddings": True,
         },
         aliases={"num_attention_heads": "num_heads", "num_hidden_layers": "num_layers"},
+        has_sdpa=False,
     ),
 )

@@ -173,5 +173,6 @@ MODEL_TYPES = (
             "num_local_experts": 128,
         },
         aliases={"num_experts": "num_local_experts"},
+        has_sdpa=False,
     ),
 )
