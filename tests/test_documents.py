@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 
 from tests import work
 from tests.examples import examples
-from zerokit.documents import Document, dotted, parse_json, parse_scalar, parse_yaml, read_document
+from zerokit.documents import (
+    MAX_BYTES,
+    Document,
+    dotted,
+    parse_json,
+    parse_scalar,
+    parse_yaml,
+    read_bytes,
+    read_document,
+)
 from zerokit.documents.json_reader import MAX_DEPTH
 from zerokit.errors import DocumentError
 
@@ -293,6 +302,15 @@ def test_unreadable_files_are_named(tmp_path: Path, name: str, content: bytes | 
     with pytest.raises(DocumentError, match=message) as caught:
         read_document(tmp_path / name, max_bytes=8)
     assert caught.value.hint
+
+
+@pytest.mark.parametrize("ending", ["json", "yaml"])
+def test_a_file_without_end_is_read_up_to_the_bound(ending: str, tmp_path: Path) -> None:
+    file = tmp_path / f"endless.{ending}"
+    file.symlink_to("/dev/zero")
+    assert len(read_bytes(file)) == MAX_BYTES + 1
+    with pytest.raises(DocumentError, match=f"is larger than {MAX_BYTES >> 20} MiB"):
+        read_document(file)
 
 
 def test_a_folder_and_deep_nesting_are_errors_not_crashes(tmp_path: Path) -> None:

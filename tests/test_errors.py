@@ -9,6 +9,11 @@ def test_an_error_is_one_line_of_what_where_and_how() -> None:
     assert str(error) == "a.json:3: unknown key. Remove it"
 
 
+def test_names_cannot_move_the_cursor_hide_or_break_the_line() -> None:
+    error = ZerokitError("no key '\x1b[2J\u202e\udcff'", where="a\x07b.json", hint="Mend '\x9b1m\u2028é'")
+    assert str(error) == r"a\x07b.json: no key '\x1b[2J\u202e\udcff'. Mend '\x9b1m é'"
+
+
 def test_place_and_hint_may_be_absent() -> None:
     assert str(ZerokitError("bad.")) == "bad"
 
@@ -16,7 +21,8 @@ def test_place_and_hint_may_be_absent() -> None:
 def test_there_is_one_tree_and_it_means_unusable_input() -> None:
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Exception)]
     assert len(kinds) > 5
-    assert all(issubclass(kind, ZerokitError) and kind.exit_code == 2 for kind in kinds)
+    assert all(issubclass(kind, ZerokitError) for kind in kinds)
+    assert {kind for kind in kinds if kind.exit_code != 2} == {errors.RunError}  # the input was usable
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import sys
 from functools import cache
 from typing import TYPE_CHECKING
 
-from zerokit.errors import ZerokitError
+from zerokit.errors import ZerokitError, visible
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,7 +31,7 @@ def stderr() -> Console:
 
 def note(message: str) -> None:
     """Print one plain line for the person, on stderr."""
-    stderr().print(message, markup=False, highlight=False, soft_wrap=True)
+    stderr().print(visible(message), markup=False, highlight=False, soft_wrap=True)
 
 
 def print_error(error: ZerokitError) -> None:

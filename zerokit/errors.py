@@ -25,7 +25,7 @@ class ZerokitError(Exception):
     def __init__(self, message: str, *, where: str | None = None, hint: str | None = None) -> None:
         super().__init__(message)
         self.message = _one_line(message)
-        self.where = " ".join(where.split()) if where else None
+        self.where = visible(" ".join(where.split())) if where else None
         self.hint = _one_line(hint) if hint else None
 
     def __str__(self) -> str:
@@ -91,5 +91,10 @@ def check_choice(kind: str, name: str, choices: Iterable[str]) -> None:
         raise ZerokitError(f"there is no {kind} '{name}'", hint=did_you_mean(name, choices))
 
 
+def visible(text: str) -> str:
+    """`text` with what a terminal would act on, or nobody would see, as escapes such as ``\\x1b``."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
 def _one_line(text: str) -> str:
-    return " ".join(text.split()).rstrip(".")
+    return visible(" ".join(text.split()).rstrip("."))

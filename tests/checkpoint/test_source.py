@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from tests.tiny import tiny_llama
 from zerokit.checkpoint.source import check_checkpoint, resolve_checkpoint, weight_files
+from zerokit.documents import MAX_BYTES
 from zerokit.errors import ModelError
 
 
@@ -132,6 +133,17 @@ def test_a_config_that_cannot_be_used_is_named(config: str | None, message: str,
     if config is not None:
         (folder / "config.json").write_text(config)
     assert message in error_of(folder)
+
+
+@pytest.mark.parametrize("name", ["generation_config.json", "special_tokens_map.json", "chat_template.jinja"])
+def test_a_file_without_end_is_not_given_to_transformers(name: str, folder: Path) -> None:
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to("/dev/zero")
+    assert f"{name} is a device or a pipe, not a file" in error_of(folder)
+    (folder / name).unlink()
+    with (folder / name).open("wb") as file:
+        file.truncate(MAX_BYTES + 1)
+    assert f"{name} is larger than 4 MiB" in error_of(folder)
 
 
 def test_a_local_folder_is_taken_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -108,6 +108,7 @@ def test_saved_model_is_the_trained_one(zero: dict[str, Any], start: Path, tmp_p
     assert model.generation_config.max_new_tokens == 7
     assert report["loss_after"] < 0.9 * report["loss_before"]
     assert answer_loss(model, tokenizer, MESSAGES[19:]) == pytest.approx(report["loss_after"], abs=1e-5)
+    assert len({file.stat().st_mode for file in out.iterdir()}) == 1
     assert {file.name for file in out.iterdir()} == {
         "chat_template.jinja",
         "config.json",

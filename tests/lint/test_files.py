@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from zerokit.documents import parse_yaml
+from zerokit.documents import MAX_BYTES, parse_yaml
 from zerokit.errors import DocumentError
-from zerokit.lint.files import MAX_BYTES, check_file, files_in, read_file
+from zerokit.lint.files import check_file, files_in, read_file
 
 DS: dict[str, Any] = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 2}}
 ACCELERATE = """compute_environment: LOCAL_MACHINE

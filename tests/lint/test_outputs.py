@@ -80,7 +80,7 @@ def test_rules_that_were_not_run_are_named_or_if_many_counted(
 def test_names_cannot_move_the_cursor_or_break_the_line() -> None:
     finding = Finding(("a", "\x1b[31m\n"), "unknown key '\x1b[31m\n\u2028'", "Remove\rit", rule="r")
     assert lines(CheckedFile("x", Report((finding,), {})))[0] == (
-        "x: error: unknown key '\\x1b[31m\\x0a\\x2028'. Remove\\x0dit (a.\\x1b[31m\\x0a) [r]"
+        "x: error: unknown key '\\x1b[31m\\n\\u2028'. Remove\\rit (a.\\x1b[31m\\n) [r]"
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zerokit.checkpoint.source import is_rehearsal, weight_files
+from zerokit.checkpoint.source import check_files, is_rehearsal, weight_files
 from zerokit.errors import ModelError
 
 if TYPE_CHECKING:
@@ -56,6 +56,8 @@ def read_tokenizer(
         raise ModelError(
             f"'{folder}' has no tokenizer", where=where, hint="Copy tokenizer.json and the like into it"
         )
+    if folder.is_dir():
+        check_files(folder, where=where)
     try:
         return AutoTokenizer.from_pretrained(str(source), trust_remote_code=trust_remote_code)
     except Exception as error:

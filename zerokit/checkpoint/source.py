@@ -9,13 +9,18 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from zerokit.documents import Document, read_document
+from zerokit.documents import MAX_BYTES, Document, read_document, shown
 from zerokit.errors import DocumentError, ModelError
 from zerokit.hub import is_hub_id, reason
 
 _HUB_FILES = ["*.json", "model*.safetensors", "*.model", "*.txt", "*.jinja", "*.tiktoken"]
 _HUB_COPIES = ["original/*", "*.fp16*.safetensors"]
 """The same weights again, in other formats."""
+
+
+_MOST_OF_TABLES = 256 << 20
+"""Bytes of a file that has an entry for each token or tensor; the largest seen have 40 MiB."""
+_TABLES = ("tokenizer.json", "vocab.json", "merges.txt", "tokenizer.model", "model.safetensors.index.json")
 
 
 def is_rehearsal() -> bool:
@@ -53,9 +58,31 @@ def check_checkpoint(folder: Path, *, where: str) -> Document:
         ModelError: a file is missing, malformed, cut short, or holds empty tensors.
     """
     config = read_model_config(folder / "config.json", where=where)
+    check_files(folder, where=where)
     if not is_rehearsal():
         check_weights(folder, where=where)
     return config
+
+
+def check_files(folder: Path, *, where: str) -> None:
+    """Refuse a folder with a file that transformers would read without end, or into all of memory.
+
+    Raises:
+        ModelError: a file of settings or of the tokenizer is a device or a pipe, or far too large.
+    """
+    for pattern in ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken", "additional_chat_templates/*"):
+        for file in sorted(folder.glob(pattern)):
+            if not file.is_file():
+                problem = "is a device or a pipe, not a file" if file.exists() and not file.is_dir() else None
+            else:
+                most = (
+                    MAX_BYTES
+                    if file.suffix in (".json", ".jinja") and file.name not in _TABLES
+                    else _MOST_OF_TABLES
+                )
+                problem = f"is larger than {most >> 20} MiB" if file.stat().st_size > most else None
+            if problem is not None:
+                raise ModelError(f"{shown(file)} {problem}", where=where, hint="Copy the model again")
 
 
 def check_weights(folder: Path, *, where: str) -> None:
@@ -109,7 +136,7 @@ def weight_files(folder: Path, *, where: str) -> list[Path]:
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         try:
-            names = set(read_document(index).data["weight_map"].values())
+            names = set(read_document(index, max_bytes=_MOST_OF_TABLES).data["weight_map"].values())
             files = [folder / name for name in sorted(names)]
         except (DocumentError, KeyError, TypeError, AttributeError):
             raise ModelError(f"{index} is malformed", where=where, hint="Copy it again") from None

@@ -19,11 +19,19 @@ from zerokit.documents.paths import (
     with_value,
     without,
 )
-from zerokit.documents.reading import is_folder, parse_document, read_bytes, read_document, shown
+from zerokit.documents.reading import (
+    MAX_BYTES,
+    is_folder,
+    parse_document,
+    read_bytes,
+    read_document,
+    shown,
+)
 from zerokit.documents.yaml_reader import parse_scalar, parse_yaml
 
 __all__ = [
     "ABSENT",
+    "MAX_BYTES",
     "Departure",
     "Document",
     "Key",

@@ -7,15 +7,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from zerokit.documents import Document, is_folder, parse_document, read_bytes, shown
+from zerokit.documents import MAX_BYTES, Document, is_folder, parse_document, read_bytes, shown
 from zerokit.errors import DocumentError
 from zerokit.lint.accelerate_file import check_accelerate_yaml, is_accelerate_config
 from zerokit.lint.recognition import looks_like_ds_config, mentions_ds_config, refuse_other_files
 from zerokit.lint.run import OnBug, Report, check_document
 from zerokit.resolving.run import Run
-
-MAX_BYTES = 4 << 20
-"""The largest file that is read: a hundred times the largest ds_config seen."""
 
 STDIN = Path("-")
 _YAML = (".yaml", ".yml")
@@ -47,11 +44,11 @@ def read_file(path: Path) -> Document:
     if path == STDIN:
         content, name = sys.stdin.buffer.read(MAX_BYTES + 1), "<stdin>"
     else:
-        content, name = read_bytes(path, max_bytes=MAX_BYTES), shown(path)
+        content, name = read_bytes(path), shown(path)
     yaml = path.suffix.lower() in _YAML or (
         path.suffix.lower() != ".json" and content.lstrip()[:1] not in (b"{", b"[", b"")
     )
-    document = parse_document(content, name, yaml=yaml, lenient=True, max_bytes=MAX_BYTES)
+    document = parse_document(content, name, yaml=yaml, lenient=True)
     if not is_accelerate_config(document.data):
         refuse_other_files(document)
     return document
@@ -76,7 +73,7 @@ def _json_files(folder: Path) -> Iterator[Path]:
 def _is_meant(file: Path) -> bool:
     """Whether a file of a folder is a ds_config, perhaps a broken one."""
     try:
-        content = read_bytes(file, max_bytes=MAX_BYTES)
+        content = read_bytes(file)
     except DocumentError:
         return False
     if len(content) > MAX_BYTES or not mentions_ds_config(content):

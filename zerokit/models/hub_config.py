@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from zerokit.errors import ModelError
+from zerokit.documents import read_bytes
+from zerokit.errors import DocumentError, ModelError
 from zerokit.hub import reason
 
 
@@ -18,11 +19,11 @@ def cached_config(name: str, revision: str | None = None) -> Path | None:
     wanted = revision or "main"
     reference = folder / "refs" / wanted
     try:
-        commit = reference.read_text(encoding="utf-8").strip() if reference.is_file() else wanted
-    except (OSError, UnicodeDecodeError):
+        commit = read_bytes(reference).decode().strip() if reference.is_file() else wanted
+        file = folder / "snapshots" / commit / "config.json"
+        return file if file.is_file() else None
+    except (OSError, DocumentError, UnicodeDecodeError):
         return None
-    file = folder / "snapshots" / commit / "config.json"
-    return file if file.is_file() else None
 
 
 def download_config(name: str, revision: str | None = None) -> Path:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zerokit.documents import dotted, read_document
+from zerokit.documents import MAX_BYTES, dotted, read_bytes, read_document
 from zerokit.errors import DocumentError, ModelError
 from zerokit.hub import is_hub_id
 from zerokit.models import catalogue, hub_config
@@ -155,8 +155,9 @@ def _read(file: Path, name: str) -> _Config:
 def _read_as_transformers_does(file: Path) -> Any:
     """transformers takes what Python's json takes: NaN, Infinity and the last of duplicate keys, too."""
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        content = read_bytes(file)
+        return json.loads(content) if len(content) <= MAX_BYTES else None
+    except (DocumentError, ValueError, RecursionError):
         return None
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from contextlib import nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -39,6 +40,7 @@ MOST_SKIPPED_STEPS = 50
     _run_epoch="train each example once an epoch",
     _prepare_for_training="begin where Adam begins",
     _finalize_training="report the loss of all ranks",
+    _save="let others read the weights, as they may read all else that is saved",
     _get_eval_sampler="weigh each held-out token the same",
     evaluation_loop="weigh each held-out token the same",
     training_step="stop when the loss is no number",
@@ -106,6 +108,14 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
         # transformers adds what was not logged yet from rank 0 alone.
         self._tr_loss: torch.Tensor = self.accelerator.reduce(self._tr_loss, reduction="mean")
         return super()._finalize_training(*args, **kwargs)
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        super()._save(output_dir, state_dict)
+        folder = Path(output_dir or self.args.output_dir)
+        for file in (
+            folder.glob("*.safetensors") if self.args.should_save else ()
+        ):  # which safetensors makes readable for the owner alone
+            file.chmod(folder.stat().st_mode & 0o666)
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Sampler[int] | None:
         return SequentialSampler(eval_dataset)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from zerokit.documents import dotted
+from zerokit.errors import visible
 from zerokit.findings import Finding
 from zerokit.lint.outputs.checked import CheckedFile, counted
 from zerokit.reporting.terminal import BAD, DOUBTFUL, GOOD, REMARK, StyledLine
@@ -31,13 +32,9 @@ def text_lines(files: Sequence[CheckedFile], *, narrowed: bool = False) -> Itera
         for finding in file.report.findings:
             yield _line(file.name, finding.severity, finding)
         if not file.report.findings:
-            yield [(f"{file.name}: ", ""), ("nothing found" if narrowed else "no problems", GOOD)]
+            yield [(f"{visible(file.name)}: ", ""), ("nothing found" if narrowed else "no problems", GOOD)]
     for line in (*_not_run(readable), *_summary(readable)):
         yield [(line, "dim")]
-
-
-_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029)}
-"""What a name in a file must not do to a terminal, or to the lines of the report."""
 
 
 def _line(name: str, kind: str, finding: Finding) -> StyledLine:
@@ -45,10 +42,10 @@ def _line(name: str, kind: str, finding: Finding) -> StyledLine:
     hint = f". {finding.hint}" if finding.hint and kind != "fixed" else ""
     inside = f" ({dotted(finding.path)})" if len(finding.path) > 1 else ""
     return [
-        (f"{name}{place}: ", "bold"),
+        (f"{visible(name)}{place}: ", "bold"),
         (kind, _STYLES[kind]),
-        (f": {finding.message}{hint}".translate(_CONTROLS), ""),
-        (f"{inside} [{finding.rule}]".translate(_CONTROLS), "dim"),
+        (visible(f": {finding.message}{hint}"), ""),
+        (visible(f"{inside} [{finding.rule}]"), "dim"),
     ]
 
 
