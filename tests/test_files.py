@@ -15,12 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import zerokit
 from tests import processes
+from tests.sources import PACKAGE, parsed
 from zerokit.errors import ZerokitError
 from zerokit.files import check_writable, new_file, write_file
-
-PACKAGE = Path(zerokit.__file__).parent
 
 KILLED = """
 import os, signal, sys
@@ -247,6 +245,6 @@ def test_nothing_else_writes_files() -> None:
     found = {
         file.relative_to(PACKAGE).as_posix()
         for file in PACKAGE.rglob("*.py")
-        if any(map(writes_by_itself, ast.walk(ast.parse(file.read_text(encoding="utf-8")))))
+        if any(map(writes_by_itself, ast.walk(parsed(file))))
     }
     assert found == set(ALLOWED)

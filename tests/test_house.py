@@ -6,20 +6,22 @@ import ast
 import sys
 from collections.abc import Mapping, Set
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from tests import processes
-
-PACKAGE = Path(__file__).resolve().parent.parent / "zerokit"
+from tests.sources import PACKAGE, parsed
+from zerokit import choices
 
 # Each room, and the rooms that its files may import, besides its own, wherever in the file. A room that
 # is not listed fails the test: give it a place here and in docs/architecture.md.
-BASE = {"errors", "units", "documents", "files", "hub", "findings", "console", "patches"} | {
+BASE = {"choices", "errors", "units", "documents", "files", "hub", "findings", "console", "patches"} | {
     "open_options",
     "extras",
 }
 ALLOWED = {
+    "choices": set(),
     "errors": set(),
     "units": {"errors"},
     "documents": {"errors"},
@@ -75,7 +77,7 @@ FILES = {
 def imported_modules(file: Path) -> set[str]:
     """The modules of zerokit that `file` imports, anywhere: in functions and for types alone, too."""
     names = set()
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(file)):
         if isinstance(node, ast.ImportFrom):
             assert not node.level, f"{file}:{node.lineno}: a relative import, which no rule sees"
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
@@ -126,7 +128,7 @@ def test_tables_and_plots_are_made_in_reporting_alone() -> None:
     users = {
         (room(module), name.split(".")[0])
         for module, file in FILES.items()
-        for name in imported_when_run(ast.parse(file.read_text(encoding="utf-8")))
+        for name in imported_when_run(parsed(file))
         if module != "zerokit" and name.split(".")[0] in SHOWING
     }
     # The console is rich's, and so is its progress bar.
@@ -145,11 +147,42 @@ def test_tables_and_plots_are_made_in_reporting_alone() -> None:
 def test_the_name_of_a_key_is_one_constant(key: str, home: str) -> None:
     homes = {
         file.relative_to(PACKAGE).as_posix()
-        for file in PACKAGE.rglob("*.py")
-        for node in ast.parse(file.read_text()).body
+        for file in FILES.values()
+        for node in parsed(file).body
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and node.value.value == key
     }
     assert homes == {home}
+
+
+def test_a_list_of_choices_stands_in_one_place() -> None:
+    lists = {frozenset(get_args(value)) for value in vars(choices).values() if len(get_args(value)) > 1}
+    # What a key of a ds_config may be is DeepSpeed's list, and stands beneath the key.
+    again = [
+        f"{file}:{node.lineno}: {ast.unparse(node)}"
+        for file in FILES.values()
+        for node in ast.walk(parsed(file))
+        if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id == "Literal"
+        if isinstance(node.slice, ast.Tuple) and not {"config", "choices.py"} & set(file.parts)
+        if frozenset(one.value for one in node.slice.elts if isinstance(one, ast.Constant)) in lists
+    ]
+    assert len(lists) == 10
+    assert again == []
+
+
+def test_how_many_gpus_a_node_has_by_default_is_one_constant() -> None:
+    numbers = [
+        ast.unparse(argument)
+        for file in FILES.values()
+        for node in ast.walk(parsed(file))
+        if isinstance(node, ast.FunctionDef)
+        for argument, default in zip(
+            [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs][::-1],
+            [*node.args.defaults, *node.args.kw_defaults][::-1],
+            strict=False,
+        )
+        if argument.arg == "gpus_per_node" and isinstance(default, ast.Constant)
+    ]
+    assert numbers == []
 
 
 def test_no_circle_of_files() -> None:

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from tests import processes
+from tests.sources import PACKAGE, parsed
 from zerokit import patches
 from zerokit.errors import LaunchError
 from zerokit.patches import Patch, PrivateAttribute
 
-PACKAGE = Path(patches.__file__).parent
 OTHERS = {"torch", "deepspeed", "transformers", "accelerate", "peft", "trl", "triton", "numpy"} | {
     *("datasets", "tokenizers", "safetensors", "huggingface_hub", "flash_attn")
 }
@@ -69,9 +69,8 @@ def _foreign_names(tree: ast.AST) -> set[str]:
     return names
 
 
-def replacements(source: str) -> list[str]:
+def replacements(tree: ast.AST) -> list[str]:
     """Assignments to attributes of other packages' modules and classes, each as its text."""
-    tree = ast.parse(source)
     foreign = _foreign_names(tree)
     found = []
     for node in ast.walk(tree):
@@ -107,14 +106,14 @@ def replacements(source: str) -> list[str]:
     ],
 )
 def test_a_replacement_is_seen(source: str) -> None:
-    assert replacements(source)
+    assert replacements(ast.parse(source))
 
 
 def test_no_file_replaces_anything_but_through_the_registry() -> None:
     found = {
         str(file.relative_to(PACKAGE)): names
         for file in sorted(PACKAGE.rglob("*.py"))
-        if file.name != "patches.py" and (names := replacements(file.read_text(encoding="utf-8")))
+        if file.name != "patches.py" and (names := replacements(parsed(file)))
     }
     assert found == {}
 

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import PrivateAttr, ValidationError
 
+from zerokit.choices import Target
 from zerokit.config.load import check_ds_config, load_ds_config, plain
 from zerokit.config.root import DeepSpeedConfig
 from zerokit.documents import Document, dotted, read_document
 from zerokit.errors import ConfigError
+from zerokit.hardware import GPUS_PER_NODE
 from zerokit.hardware.cluster import Cluster
-from zerokit.resolving.auto_word import Target
 from zerokit.resolving.run import Run
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ class DSConfig(DeepSpeedConfig):
         *,
         target: Target | None = None,
         num_gpus: int | None = None,
-        gpus_per_node: int = 8,
+        gpus_per_node: int = GPUS_PER_NODE,
         model: str | Path | Mapping[str, Any] | ModelShape | None = None,
         recipe: str | Path | Recipe | None = None,
         gpu: str | None = None,
@@ -147,7 +148,7 @@ def check(
     *,
     target: Target | None = None,
     num_gpus: int | None = None,
-    gpus_per_node: int = 8,
+    gpus_per_node: int = GPUS_PER_NODE,
     model: str | Path | Mapping[str, Any] | ModelShape | None = None,
     recipe: str | Path | Recipe | None = None,
     gpu: str | None = None,
@@ -184,7 +185,7 @@ def check(
     if isinstance(deepspeed_version, str):
         deepspeed_version = parse_version(deepspeed_version)
     run = Run.of(
-        target=target or ("trainer" if recipe is not None else None),
+        target=target,
         num_gpus=num_gpus,
         gpus_per_node=gpus_per_node,
         gpu=gpu,

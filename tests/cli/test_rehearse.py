@@ -10,10 +10,10 @@ import pytest
 from tests import processes
 from tests.rehearsal import fake_worker
 from tests.rehearsal.recordings import device_with, job, training
+from zerokit.choices import Launcher
 from zerokit.cli.rehearse import rehearse as command
 from zerokit.errors import ZerokitError
 from zerokit.rehearsal.analysis import analyse
-from zerokit.rehearsal.job import Launcher
 from zerokit.rehearsal.rehearse import rehearse
 
 pytestmark = pytest.mark.torch

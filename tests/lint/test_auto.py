@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from tests.lint.asking import MICRO, found, said, zero
+from zerokit.choices import Target
 from zerokit.config.key_index import sections
 from zerokit.documents import KeyPath, dotted
 from zerokit.findings import Move, Remove
 from zerokit.lint import check_config
 from zerokit.lint.examples import llama_8b
-from zerokit.resolving.auto_word import TARGETS, Target, autos
+from zerokit.resolving.auto_word import TARGETS, autos
 from zerokit.resolving.run import Run
 from zerokit.resolving.who_fills import FILLED_BY
 

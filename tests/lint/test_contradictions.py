@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from zerokit.choices import Target
 from zerokit.documents import parse_json
 from zerokit.lint import check_config, check_document
-from zerokit.resolving.auto_word import Target
 from zerokit.resolving.run import Run
 
 

@@ -3,11 +3,11 @@ from typing import Any
 
 import pytest
 
+from zerokit.choices import Target
 from zerokit.documents import parse_json
 from zerokit.findings import Finding
 from zerokit.lint import check_document
 from zerokit.lint.fix import fix_document
-from zerokit.resolving.auto_word import Target
 from zerokit.resolving.run import Run
 
 RULE = "not-plain-json"

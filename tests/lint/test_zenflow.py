@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from tests.lint.asking import found, said, zero
-from zerokit.resolving.auto_word import Target
+from zerokit.choices import Target
 
 CPU = {"offload_optimizer": {"device": "cpu"}}
 STEP = {"select_strategy": "step", "select_interval": 8, "update_interval": 4}

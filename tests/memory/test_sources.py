@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from tests.memory.runs import ds_config, run
-from zerokit.memory import Generation, Lora, OptimizerKind, estimate
+from zerokit.choices import OptimizerKind
+from zerokit.memory import Generation, Lora, estimate
 from zerokit.memory.optimizers import optimizer_facts
 from zerokit.models import load_model_shape
 

@@ -17,6 +17,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from tests import processes
+from tests.sources import parsed
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -162,6 +163,6 @@ def test_everything_imported_is_declared() -> None:
         declared |= {_plain(Requirement(text).name) for text in requirements}
     of_module = packages_distributions()
     for file in (ROOT / "zerokit").rglob("*.py"):
-        for module in set(_imported(ast.parse(file.read_text()))) - sys.stdlib_module_names - {"zerokit"}:
+        for module in set(_imported(parsed(file))) - sys.stdlib_module_names - {"zerokit"}:
             owners = {_plain(name) for name in of_module.get(module, [module])}
             assert owners & declared, f"{file.relative_to(ROOT)} imports {module}, which nothing declares"

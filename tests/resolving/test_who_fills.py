@@ -12,10 +12,11 @@ import pytest
 
 from tests.resolving.test_trace import HIDDEN, MODEL, by_accelerate, by_the_trainer, run_with
 from tests.resolving.test_trace import theirs as theirs
+from zerokit.choices import Target
 from zerokit.config.key_index import sections
 from zerokit.documents import Document
 from zerokit.resolving.arguments import DEFAULTS, Arguments
-from zerokit.resolving.auto_word import DEEPSPEEDS_OWN_WORD, Target
+from zerokit.resolving.auto_word import DEEPSPEEDS_OWN_WORD
 from zerokit.resolving.settle import resolve_for_trainer
 from zerokit.resolving.trace import resolve
 from zerokit.resolving.who_fills import FILLED, FILLED_BY, REPLACED_ARGUMENTS, SIZE_RULES

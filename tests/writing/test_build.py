@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from tests.writing.deciding import decide, written
+from zerokit.choices import Target
 from zerokit.config import load_ds_config
 from zerokit.documents import Document
 from zerokit.errors import ConfigError, ZerokitError
 from zerokit.hardware.cluster import Cluster
 from zerokit.lint import check_config
 from zerokit.models import ModelShape, load_model_shape
-from zerokit.resolving.auto_word import TARGETS, Target, autos
+from zerokit.resolving.auto_word import TARGETS, autos
 from zerokit.resolving.run import Run
 from zerokit.resolving.trace import resolve
 from zerokit.units import GIB

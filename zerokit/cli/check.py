@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from zerokit import choices
 from zerokit.cli.gpu_options import chosen_gpu, gpu_memory_option, gpu_option, memory_size, note_caveat
 from zerokit.cli.output import print_json
 from zerokit.errors import DocumentError, ZerokitError
 from zerokit.files import write_file
+from zerokit.findings import Severity
+from zerokit.hardware import GPUS_PER_NODE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +34,7 @@ Files = Annotated[
     ),
 ]
 Target = Annotated[
-    Literal["trainer", "accelerate", "deepspeed"] | None,
+    choices.Target | None,
     typer.Option(help='Who hands the config to DeepSpeed, and so fills "auto".', show_default="any of them"),
 ]
 NumGpus = Annotated[int | None, typer.Option(min=1, help="GPUs of the run: its world size.")]
@@ -48,9 +51,7 @@ DeepSpeedVersion = Annotated[
 ]
 Only = Annotated[list[str] | None, typer.Option("--only", metavar="RULE", help="Report this rule only.")]
 Disable = Annotated[list[str] | None, typer.Option(metavar="RULE", help="Do not report this rule.")]
-Least = Annotated[
-    Literal["error", "warning", "info"], typer.Option("--severity", help="The least severity to report.")
-]
+Least = Annotated[Severity, typer.Option("--severity", help="The least severity to report.")]
 Form = Annotated[
     Literal["text", "json", "github", "sarif"], typer.Option("--format", help="Form of the result.")
 ]
@@ -64,7 +65,7 @@ def check(
     files: Files,
     target: Target = None,
     num_gpus: NumGpus = None,
-    gpus_per_node: GpusPerNode = 8,
+    gpus_per_node: GpusPerNode = GPUS_PER_NODE,
     model: Model = None,
     recipe: RecipeFile = None,
     gpu: GpuName = None,
@@ -90,7 +91,7 @@ def check(
     note_caveat(card)
     host_bytes = None if host_memory is None else memory_size(host_memory, "--host-memory")
     run = Run(
-        target=target or ("trainer" if recipe is not None else None),
+        target=target,
         cluster=Cluster(num_gpus, gpus_per_node, card, host_bytes),
         **_read_facts(model, recipe, deepspeed_version),
     )

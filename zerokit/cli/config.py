@@ -13,6 +13,7 @@ from zerokit.cli.gpu_options import chosen_gpu, note_caveat
 from zerokit.cli.output import print_json, to_json
 from zerokit.errors import ZerokitError
 from zerokit.files import check_writable, write_file
+from zerokit.hardware import GPUS_PER_NODE
 
 if TYPE_CHECKING:
     from zerokit.writing.build import Built
@@ -42,7 +43,7 @@ def config(
     target: options.Target = "trainer",
     model: options.Model = None,
     num_gpus: options.NumGpus = None,
-    gpus_per_node: options.GpusPerNode = 8,
+    gpus_per_node: options.GpusPerNode = GPUS_PER_NODE,
     gpu: options.Gpu = None,
     gpu_memory: options.GpuMemory = None,
     explain: options.Explain = False,

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from zerokit import choices
 from zerokit.cli.gpu_options import gpu_memory_option, gpu_option
 
 _RUN = "The run it is for"
@@ -31,10 +32,10 @@ ZeroStage = Annotated[
 ]
 
 OffloadOptimizer = Annotated[
-    Literal["cpu", "nvme"] | None, _zero(help="Keep optimizer states there. Stages 1 to 3; nvme: 3.")
+    choices.OffloadDevice | None, _zero(help="Keep optimizer states there. Stages 1 to 3; nvme: 3.")
 ]
 
-OffloadParam = Annotated[Literal["cpu", "nvme"] | None, _zero(help="Keep parameters there. Stage 3.")]
+OffloadParam = Annotated[choices.OffloadDevice | None, _zero(help="Keep parameters there. Stage 3.")]
 
 NvmePath = Annotated[str | None, _zero(help="Folder on the NVMe device.")]
 
@@ -58,7 +59,7 @@ HpzSize = Annotated[
 Inference = Annotated[bool, _zero("--inference", help="For generation: nothing that only training reads.")]
 
 Precision = Annotated[
-    Literal["auto", "bf16", "fp16", "fp32"] | None,
+    Literal["auto", choices.Precision] | None,
     _training(
         help="Number format. auto: what the Trainer or accelerate is told.",
         show_default="auto; bf16 for --target deepspeed",
@@ -66,7 +67,7 @@ Precision = Annotated[
 ]
 
 Optimizer = Annotated[
-    Literal["Adam", "AdamW", "Lion", "Lamb", "Adagrad", "SGD", "Muon"] | None,
+    choices.OptimizerName | None,
     _training(
         case_sensitive=False,
         metavar="NAME",
@@ -76,7 +77,7 @@ Optimizer = Annotated[
 ]
 
 Scheduler = Annotated[
-    Literal["WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "OneCycle"] | None,
+    choices.SchedulerName | None,
     _training(
         case_sensitive=False,
         metavar="NAME",
@@ -121,16 +122,14 @@ GradientClipping = Annotated[
 ]
 
 ActivationCheckpointing = Annotated[
-    Literal["partition", "cpu"] | None,
+    choices.ActivationCheckpointing | None,
     _training(
         help="How deepspeed.checkpointing keeps activations: divided by tensor-parallel ranks, or on the "
         "host. Models of transformers do not call it."
     ),
 ]
 
-Target = Annotated[
-    Literal["trainer", "accelerate", "deepspeed"], _run(help="Who hands the config to DeepSpeed.")
-]
+Target = Annotated[choices.Target, _run(help="Who hands the config to DeepSpeed.")]
 
 Model = Annotated[
     str | None, _run(help="Size buckets and buffers for it: a name, a Hub id, a folder, a config.json.")
@@ -156,5 +155,5 @@ AccelerateYaml = Annotated[
 Force = Annotated[bool, _output("--force", help="Overwrite existing files.")]
 
 OutputFormat = Annotated[
-    Literal["text", "json"], _output("--format", help="Of --explain: a table, or JSON around the config.")
+    choices.OutputFormat, _output("--format", help="Of --explain: a table, or JSON around the config.")
 ]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from zerokit import choices
 from zerokit.cli.output import print_json
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ def diff(
         int | None, typer.Option(min=1, help="GPUs of the run, to compare the batch sizes it leads to.")
     ] = None,
     output_format: Annotated[
-        Literal["text", "json"], typer.Option("--format", help="Form of the result.")
+        choices.OutputFormat, typer.Option("--format", help="Form of the result.")
     ] = "text",
 ) -> None:
     """Name what two ds_configs do differently. Exits with 1 if there is anything.

@@ -12,6 +12,7 @@ from zerokit.cli.gpu_options import chosen_gpu, memory_size, note_caveat
 from zerokit.cli.output import print_json, to_json
 from zerokit.errors import ConfigError, ZerokitError
 from zerokit.files import check_writable, write_file
+from zerokit.hardware import GPUS_PER_NODE
 
 if TYPE_CHECKING:
     from zerokit.estimation import Axes, Fit, Limits, Question
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 def estimate(
     model: options.Model,
     num_gpus: options.NumGpus,
-    gpus_per_node: options.GpusPerNode = 8,
+    gpus_per_node: options.GpusPerNode = GPUS_PER_NODE,
     micro_batch_size: options.MicroBatchSize = None,
     seq_len: options.SeqLen = None,
     gradient_accumulation_steps: options.GradientAccumulationSteps = None,

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
+from zerokit import choices
 from zerokit.cli.command import needed_unless
 from zerokit.cli.gpu_options import gpu_memory_option, gpu_option
 
@@ -67,7 +68,7 @@ GradientAccumulationSteps = Annotated[
 DsConfig = Annotated[Path | None, _zero(metavar="FILE", help="Read how ZeRO works from a ds_config.")]
 
 Target = Annotated[
-    Literal["trainer", "accelerate", "deepspeed"],
+    choices.Target,
     _zero(help='Who hands the config to DeepSpeed, and so fills "auto".'),
 ]
 
@@ -85,13 +86,13 @@ ZeroStage = Annotated[
 ]
 
 OffloadOptimizer = Annotated[
-    Literal["cpu", "nvme"] | None, _zero(help="Keep optimizer states there. Stages 1 to 3; nvme: 3.")
+    choices.OffloadDevice | None, _zero(help="Keep optimizer states there. Stages 1 to 3; nvme: 3.")
 ]  # fmt: skip
 
-OffloadParam = Annotated[Literal["cpu", "nvme"] | None, _zero(help="Keep parameters there. Stage 3.")]
+OffloadParam = Annotated[choices.OffloadDevice | None, _zero(help="Keep parameters there. Stage 3.")]
 
 Precision = Annotated[
-    Literal["bf16", "fp16", "fp32"] | None,
+    choices.Precision | None,
     _zero(help="Number format.", show_default="the ds_config's, else bf16"),
 ]
 
@@ -100,26 +101,12 @@ GradientCheckpointing = Annotated[
 ]
 
 Attention = Annotated[
-    Literal["sdpa", "flash_attention_2", "eager"] | None,
+    choices.Attention | None,
     _model(help="As transformers' attn_implementation.", show_default="what transformers chooses"),
 ]
 
 Optimizer = Annotated[
-    Literal[
-        "adamw",
-        "adamw_fused",
-        "fused_adam",
-        "cpu_adam",
-        "adamw_8bit",
-        "lion",
-        "sgd",
-        "sgd_momentum",
-        "adagrad",
-        "adafactor",
-        "lamb",
-        "muon",
-    ]
-    | None,
+    choices.OptimizerKind | None,
     _model(
         help="What the script makes: torch's AdamW or its fused one, DeepSpeed's FusedAdam or "
         "DeepSpeedCPUAdam, bitsandbytes', ...",
@@ -170,6 +157,6 @@ Explain = Annotated[bool, _answer("--explain", help="Every formula with its numb
 
 Plot = Annotated[Path | None, _answer(metavar="FILE", help="Draw it: .png, .svg or .html.")]
 
-OutputFormat = Annotated[Literal["text", "json"], _answer("--format", help="Form of the answer.")]
+OutputFormat = Annotated[choices.OutputFormat, _answer("--format", help="Form of the answer.")]
 
 Output = Annotated[Path | None, _answer("--output", "-o", metavar="FILE", help="Write the JSON, too.")]

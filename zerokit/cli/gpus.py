@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from zerokit import choices
 from zerokit.cli.output import print_json
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ def gpus(
         str | None, typer.Argument(metavar="[NAME]", help="Only those whose name has this in it.")
     ] = None,
     output_format: Annotated[
-        Literal["text", "json"], typer.Option("--format", help="Form of the list; json has every source.")
+        choices.OutputFormat, typer.Option("--format", help="Form of the list; json has every source.")
     ] = "text",
 ) -> None:
     """List the GPUs that --gpu takes, with their memory, speed, links, machines and prices."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from zerokit import choices
 from zerokit.cli.output import print_json
 from zerokit.errors import ModelError
 
@@ -19,7 +20,7 @@ def models(
         str | None, typer.Argument(metavar="[NAME]", help="Only those whose name has this in it.")
     ] = None,
     output_format: Annotated[
-        Literal["text", "json"], typer.Option("--format", help="Form of the list.")
+        choices.OutputFormat, typer.Option("--format", help="Form of the list.")
     ] = "text",
 ) -> None:
     """List the models that MODEL takes by name, offline, with their exact numbers of parameters."""

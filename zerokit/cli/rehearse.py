@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from zerokit import choices
 from zerokit.cli.gpu_options import gpu_memory_option, gpu_option, memory_size
 from zerokit.cli.output import print_json, to_json
 from zerokit.errors import ZerokitError
 from zerokit.extras import require
 from zerokit.files import check_writable, write_file
+from zerokit.hardware import GPUS_PER_NODE
 
 if TYPE_CHECKING:
     from zerokit.rehearsal.report import RehearsalReport
@@ -35,8 +37,7 @@ _Rank = Annotated[
     typer.Option(min=0, help="Rehearse only this rank.", show_default="the first and the last"),
 ]
 _Launcher = Annotated[
-    # As in zerokit.rehearsal.job, which would take long to import.
-    Literal["torchrun", "deepspeed", "accelerate"],
+    choices.Launcher,
     typer.Option(help="Give the script the arguments and variables that this launcher gives."),
 ]
 _AccelerateConfig = Annotated[
@@ -62,7 +63,7 @@ _Timeout = Annotated[
     int | None,
     typer.Option(metavar="SECONDS", min=1, max=10**7, help="Give up after so long.", show_default="never"),
 ]
-_OutputFormat = Annotated[Literal["text", "json"], typer.Option("--format", help="Form of the report.")]
+_OutputFormat = Annotated[choices.OutputFormat, typer.Option("--format", help="Form of the report.")]
 _Output = Annotated[
     Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the report as JSON, too.")
 ]
@@ -82,7 +83,7 @@ def rehearse(
     num_gpus: _NumGpus,
     script: _Script,
     arguments: _Arguments = None,
-    gpus_per_node: _GpusPerNode = 8,
+    gpus_per_node: _GpusPerNode = GPUS_PER_NODE,
     gpu: _Gpu = None,
     gpu_memory: _GpuMemory = None,
     steps: _Steps = 2,

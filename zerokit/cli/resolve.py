@@ -7,19 +7,20 @@ import math
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from zerokit import choices
 from zerokit.cli.command import needed_unless
 from zerokit.cli.output import print_json
 from zerokit.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
+    from zerokit.choices import Target
     from zerokit.documents import Document
     from zerokit.models import ModelShape
     from zerokit.recipe import LoadedRecipe
-    from zerokit.resolving.auto_word import Target
     from zerokit.resolving.trace import Resolution, Value
 
 
@@ -46,7 +47,7 @@ def resolve(
         typer.Option(help='Sizes that are "auto" follow from it: a name, a Hub id, a folder, a config.json.'),
     ] = None,
     target: Annotated[
-        Literal["trainer", "accelerate", "deepspeed"],
+        choices.Target,
         typer.Option(help='Who hands the config to DeepSpeed, and so fills "auto".'),
     ] = "trainer",
     argument: Annotated[
@@ -58,7 +59,7 @@ def resolve(
     ] = None,
     show_all: Annotated[bool, typer.Option("--all", help="DeepSpeed's defaults, too.")] = False,
     output_format: Annotated[
-        Literal["text", "json"], typer.Option("--format", help="Form of the result.")
+        choices.OutputFormat, typer.Option("--format", help="Form of the result.")
     ] = "text",
 ) -> None:
     """Print every value that DeepSpeed will use, and where it comes from.

@@ -15,9 +15,10 @@ import threading
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, Literal, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from zerokit import console
+from zerokit.choices import Precision
 from zerokit.distributed.ranks import Ranks, check_devices, port_taken, read_ranks
 from zerokit.errors import LaunchError, ZerokitError
 
@@ -117,7 +118,7 @@ def count_gpus() -> int:
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
-def device_precision() -> Literal["bf16", "fp16", "fp32"]:
+def device_precision() -> Precision:
     """What this machine trains in when nobody says: bf16 on GPUs that have it, else fp16; fp32 on CPU."""
     import torch
 

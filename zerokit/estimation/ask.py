@@ -6,23 +6,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from zerokit.choices import Attention, OffloadDevice, OptimizerKind, Precision, Target
 from zerokit.config import DeepSpeedConfig
 from zerokit.errors import ZerokitError
 from zerokit.estimation.request import Question, Runs
+from zerokit.hardware import GPUS_PER_NODE
 from zerokit.hardware.cluster import Cluster
-from zerokit.memory import Attention, Estimate, Generation, Lora, OptimizerKind
+from zerokit.memory import Estimate, Generation, Lora
 from zerokit.memory import estimate as estimate_run
 from zerokit.models import ModelShape, load_model_shape
-from zerokit.resolving.auto_word import Target
 from zerokit.units import parse_count
-from zerokit.writing.build import OffloadDevice, Precision
 
 
 def estimate(
     model: str | Path | Mapping[str, Any] | ModelShape | int,
     *,
     num_gpus: int,
-    gpus_per_node: int = 8,
+    gpus_per_node: int = GPUS_PER_NODE,
     ds_config: str | Path | Mapping[str, Any] | DeepSpeedConfig | None = None,
     zero_stage: int | None = None,
     offload_optimizer: OffloadDevice | None = None,

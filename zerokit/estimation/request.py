@@ -7,18 +7,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from zerokit.choices import Attention, OffloadDevice, OptimizerKind, Precision, Target
 from zerokit.config import DeepSpeedConfig, load_ds_config
 from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
 from zerokit.documents import Document, read_document
 from zerokit.errors import ConfigError
 from zerokit.hardware.cluster import Cluster
-from zerokit.memory import Attention, Generation, Lora, OptimizerKind, TrainingRun
+from zerokit.memory import Generation, Lora, TrainingRun
 from zerokit.memory.optimizers import optimizer_made
 from zerokit.models import ModelShape
-from zerokit.resolving.auto_word import Target
 from zerokit.resolving.run import Run
 from zerokit.resolving.trace import Resolution, resolve, resolve_settled
-from zerokit.writing.build import OffloadDevice, Precision, build_ds_config
+from zerokit.writing.build import build_ds_config
 
 _NOT_FOR_MEMORY = ("scheduler", "steps_per_print")
 """Keys that cost no memory, and of which the first asks for numbers that only the data decide."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from zerokit.errors import ZerokitError
+from zerokit.hardware import GPUS_PER_NODE
 from zerokit.hardware.gpus import Gpu
 from zerokit.units import MIB, format_bytes
 
@@ -19,7 +20,7 @@ class Cluster:
 
     num_gpus: int | None = None
     """In all: one data-parallel rank each."""
-    gpus_per_node: int = 8
+    gpus_per_node: int = GPUS_PER_NODE
     """A run of fewer GPUs than that is on one node."""
     gpu: Gpu | None = None
     host_bytes: int | None = None

@@ -9,8 +9,8 @@ from zerokit.documents import Document, value_at
 from zerokit.findings import Finding
 
 if TYPE_CHECKING:
+    from zerokit.choices import Target
     from zerokit.releases.versions import Version
-    from zerokit.resolving.auto_word import Target
 
 _ABOUT_KEYS = ("removed-key", "unknown-key", "misplaced-key")
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
+from zerokit.choices import Precision
 from zerokit.config.base import AUTO
 from zerokit.lint.subject import Subject
 from zerokit.lint.values_in_force import in_force
-
-Precision = Literal["bf16", "fp16", "fp32"]
 
 FORMATS: Mapping[str, str] = {
     "fp32": "fp32",

@@ -6,10 +6,10 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 
+from zerokit.choices import Target
 from zerokit.documents import Departure, Document, value_at
 from zerokit.findings import Finding, ReplaceText
 from zerokit.lint.rule import RULES
-from zerokit.resolving.auto_word import Target
 
 RULE = "not-plain-json"
 

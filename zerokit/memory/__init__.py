@@ -3,10 +3,9 @@
 from zerokit.memory.estimate import Estimate, HostMemory, Memory, NvmeMemory, estimate
 from zerokit.memory.model_states import ModelStates, model_states
 from zerokit.memory.term import Certainty, Device, Term, TermKind, by_category, total_bytes
-from zerokit.memory.training_run import Attention, Generation, Lora, OptimizerKind, TrainingRun
+from zerokit.memory.training_run import Generation, Lora, TrainingRun
 
 __all__ = [
-    "Attention",
     "Certainty",
     "Device",
     "Estimate",
@@ -16,7 +15,6 @@ __all__ = [
     "Memory",
     "ModelStates",
     "NvmeMemory",
-    "OptimizerKind",
     "Term",
     "TermKind",
     "TrainingRun",

@@ -11,7 +11,7 @@ from zerokit.memory.settings import Settings
 from zerokit.memory.sizes import Sizes, sizes_of
 from zerokit.memory.stage import Stage, Unpartitioned
 from zerokit.memory.stage_1_2 import FlatPartitions, ranks_that_differ
-from zerokit.memory.stage_1_bf16 import WholeGradients
+from zerokit.memory.stage_1_bf16 import DividedStates
 from zerokit.memory.stage_3 import Partitioned, submodules_of
 from zerokit.memory.term import TermKind
 from zerokit.memory.timeline import Held, Timeline
@@ -71,7 +71,7 @@ def replay_gpu(run: TrainingRun, layout: Layout, settings: Settings, rank: int) 
     if settings.stage == 0:
         stage, partition = Unpartitioned(timeline, layout, settings), layout.num_trainable
     elif settings.wrapper == "bf16":
-        whole = WholeGradients(timeline, layout, settings)
+        whole = DividedStates(timeline, layout, settings)
         stage, partition = whole, whole.partition
     elif settings.stage < 3:
         flat = FlatPartitions(timeline, layout, settings, rank, engine_makes_optimizer=run.optimizer is None)
@@ -79,7 +79,7 @@ def replay_gpu(run: TrainingRun, layout: Layout, settings: Settings, rank: int) 
     else:
         planned = Replay(
             timeline,
-            _NO_STAGE,
+            Stage(),
             model_calls,
             sizes,
             e=settings.parameter_bytes,
@@ -107,13 +107,6 @@ def replay_gpu(run: TrainingRun, layout: Layout, settings: Settings, rank: int) 
     return GpuReplay(
         timeline.held, timeline.fullest, model_calls, sizes, partition, rank, timeline.peak_bytes
     )
-
-
-class _NoStage(Unpartitioned):
-    def __init__(self) -> None: ...
-
-
-_NO_STAGE = _NoStage()
 
 
 def sizes_of_run(run: TrainingRun, settings: Settings) -> Sizes | None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
 
+from zerokit.choices import OptimizerKind
 from zerokit.config import DeepSpeedConfig
 from zerokit.config.conditions import Known
 from zerokit.errors import ZerokitError
 from zerokit.memory.term import Certainty, TermKind
-from zerokit.memory.training_run import OptimizerKind
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from zerokit.choices import Precision
 from zerokit.config import DeepSpeedConfig
 from zerokit.config.conditions import TORCH_FP32, Known, bf16_optimizer
 from zerokit.errors import ConfigError
@@ -26,7 +27,7 @@ class Settings:
 
     stage: int
     world_size: int
-    precision: Literal["bf16", "fp16", "fp32"]
+    precision: Precision
     parameter_bytes: int
     """e."""
     accumulation_bytes: int
@@ -149,7 +150,7 @@ def settings_of(run: TrainingRun) -> Settings:
     )
 
 
-def _precision(config: DeepSpeedConfig) -> Literal["bf16", "fp16", "fp32"]:
+def _precision(config: DeepSpeedConfig) -> Precision:
     if config.bf16 is not None and config.bf16.enabled is True:
         return "bf16"
     return "fp16" if config.fp16.enabled is True else "fp32"

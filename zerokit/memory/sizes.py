@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from zerokit.memory.training_run import Attention
+from zerokit.choices import Attention
 from zerokit.models import ModelShape
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Protocol
 
 from zerokit.memory.allocator_blocks import block_bytes
 from zerokit.memory.layout import Layout, Parameter
@@ -63,8 +62,8 @@ ALLREDUCE_ELEMENTS = 500_000_000
 """Gradients that stage 0 flattens at a time: runtime/engine.py MEMORY_OPT_ALLREDUCE_SIZE, no key sets it."""
 
 
-class Stage(Protocol):
-    """A stage, as far as the GPU's memory depends on it."""
+class Stage:
+    """A stage, as far as the GPU's memory depends on it; here nothing happens at any moment."""
 
     def start(self) -> None:
         """Build the optimizer, and hold what training begins with."""
@@ -97,12 +96,27 @@ class Stage(Protocol):
         """The optimizer's step."""
 
 
-class Unpartitioned:
-    """Stage 0: every rank holds everything."""
+class WholeGradients(Stage):
+    """One that keeps every gradient, in the format of the parameters, until the step."""
 
     def __init__(self, timeline: Timeline, layout: Layout, settings: Settings) -> None:
         self._timeline, self._layout, self._settings = timeline, layout, settings
         self._made: set[int] = set()
+
+    def ready(self, parameter: Parameter) -> None:
+        """Kept, or added to what is kept and freed."""
+        e = self._settings.parameter_bytes
+        self._timeline.free(NEW_GRADIENT, e, parameter.elements)
+        if id(parameter) not in self._made:
+            self._made.add(id(parameter))
+            self._timeline.hold(GRADIENTS, e, parameter.elements)
+
+
+class Unpartitioned(WholeGradients):
+    """Stage 0: every rank holds everything."""
+
+    def __init__(self, timeline: Timeline, layout: Layout, settings: Settings) -> None:
+        super().__init__(timeline, layout, settings)
         self._moments = settings.optimizer.moments("Φₜ")
         self._temporary = settings.optimizer.temporary("Φₜ")
 
@@ -132,24 +146,6 @@ class Unpartitioned:
 
     def _hold_states(self) -> None:
         self._timeline.hold(self._moments, self._settings.state_bytes, self._layout.num_trainable)
-
-    def begin_pass(self, *, boundary: bool) -> None: ...
-
-    def fetch(self, call: ModuleCall, *, forward: bool) -> None: ...
-
-    def release(self, call: ModuleCall, *, forward: bool) -> None: ...
-
-    def save(self, call: ModuleCall) -> None: ...
-
-    def unsave(self, call: ModuleCall) -> None: ...
-
-    def ready(self, parameter: Parameter) -> None:
-        """Kept, or added to what is kept and freed."""
-        e = self._settings.parameter_bytes
-        self._timeline.free(NEW_GRADIENT, e, parameter.elements)
-        if id(parameter) not in self._made:
-            self._made.add(id(parameter))
-            self._timeline.hold(GRADIENTS, e, parameter.elements)
 
     def end_backward(self, *, boundary: bool) -> None:
         """The engine flattens and reduces up to the first gradient that passes 5e8 elements."""

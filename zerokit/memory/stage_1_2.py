@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 from zerokit.memory import stage
 from zerokit.memory.layout import Layout, Parameter
 from zerokit.memory.model_states import ceil_div
-from zerokit.memory.module_calls import ModuleCall
 from zerokit.memory.settings import Settings
-from zerokit.memory.stage import FLAT_COPY, NEW_GRADIENT, hold_parameters
+from zerokit.memory.stage import FLAT_COPY, NEW_GRADIENT, Stage, hold_parameters
 from zerokit.memory.term import TermKind
 from zerokit.memory.timeline import Timeline
 
@@ -106,7 +105,7 @@ def ranks_that_differ(layout: Layout, world_size: int) -> list[int]:
     return sorted({0, max(kept), max(kept, key=lambda rank: kept[rank])})
 
 
-class FlatPartitions:
+class FlatPartitions(Stage):
     """One rank of stages 1 and 2."""
 
     def __init__(
@@ -204,14 +203,6 @@ class FlatPartitions:
     def begin_pass(self, *, boundary: bool) -> None:
         """Stage 1 reduces at the boundary only: `reduce_ready_partitions_and_remove_grads`."""
         self._boundary = boundary
-
-    def fetch(self, call: ModuleCall, *, forward: bool) -> None: ...
-
-    def release(self, call: ModuleCall, *, forward: bool) -> None: ...
-
-    def save(self, call: ModuleCall) -> None: ...
-
-    def unsave(self, call: ModuleCall) -> None: ...
 
     def ready(self, parameter: Parameter) -> None:
         """`process_gradients`, called by a hook."""

@@ -8,10 +8,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from zerokit.memory import stage, stage_1_2
-from zerokit.memory.layout import Layout, Parameter
-from zerokit.memory.module_calls import ModuleCall
+from zerokit.memory.layout import Layout
 from zerokit.memory.settings import Settings
-from zerokit.memory.stage import GRADIENTS, NEW_GRADIENT
+from zerokit.memory.stage import GRADIENTS, WholeGradients
 from zerokit.memory.stage_1_2 import FLAT, slices_of
 from zerokit.memory.term import TermKind
 from zerokit.memory.timeline import Timeline
@@ -22,7 +21,7 @@ PARAMETERS = replace(stage.PARAMETERS, source=f"{_BF16} _setup_for_real_optimize
 CLONES = replace(stage_1_2.CLONES, source=f"{_BF16} _setup_for_real_optimizer")
 MASTER = replace(stage_1_2.MASTER, source=f"{_BF16} _setup_for_real_optimizer")
 NORM = replace(stage_1_2.NORM, count="largest parameter", source=f"{_BF16} step")
-WHOLE_GRADIENTS = TermKind(
+FP32_GRADIENTS = TermKind(
     "fp32 gradients of the whole model",
     "gradients",
     unit="g",
@@ -31,20 +30,19 @@ WHOLE_GRADIENTS = TermKind(
     certainty="exact",
 )
 CAST = replace(
-    WHOLE_GRADIENTS,
+    FP32_GRADIENTS,
     name="fp32 copy of a gradient",
     count="largest parameter",
     source=f"{_BF16} _update_hp_grad",
 )
 
 
-class WholeGradients:
-    """One rank: states are divided, fp32 gradients are not."""
+class DividedStates(WholeGradients):
+    """One rank: states are divided, gradients and their fp32 copies are not."""
 
     def __init__(self, timeline: Timeline, layout: Layout, settings: Settings) -> None:
-        self._timeline, self._layout, self._settings = timeline, layout, settings
+        super().__init__(timeline, layout, settings)
         self.partition = slices_of(layout, settings.world_size).partition
-        self._made: set[int] = set()
 
     def start(self) -> None:
         """`_setup_for_real_optimizer`."""
@@ -55,29 +53,11 @@ class WholeGradients:
         timeline.hold(PARAMETERS, e, padded - self._layout.num_trainable)
         timeline.hold(MASTER, settings.master_bytes, self.partition)
         timeline.spike(CLONES, e, self.partition)
-        timeline.hold(WHOLE_GRADIENTS, settings.accumulation_bytes, padded)
+        timeline.hold(FP32_GRADIENTS, settings.accumulation_bytes, padded)
 
     def make_states(self) -> None:
         moments = self._settings.optimizer.moments("Φₜ/N")
         self._timeline.hold(moments, self._settings.state_bytes, self.partition)
-
-    def begin_pass(self, *, boundary: bool) -> None: ...
-
-    def fetch(self, call: ModuleCall, *, forward: bool) -> None: ...
-
-    def release(self, call: ModuleCall, *, forward: bool) -> None: ...
-
-    def save(self, call: ModuleCall) -> None: ...
-
-    def unsave(self, call: ModuleCall) -> None: ...
-
-    def ready(self, parameter: Parameter) -> None:
-        """Of the second micro-batch on, added to the one that is kept and set to zero in between."""
-        e = self._settings.parameter_bytes
-        self._timeline.free(NEW_GRADIENT, e, parameter.elements)
-        if id(parameter) not in self._made:
-            self._made.add(id(parameter))
-            self._timeline.hold(GRADIENTS, e, parameter.elements)
 
     def end_backward(self, *, boundary: bool) -> None:
         """`update_hp_grads` casts one gradient after the other; the flat fp32 buffer is reduced as it is."""

@@ -14,7 +14,7 @@ from zerokit.memory.layout import Layout, Parameter
 from zerokit.memory.model_states import ceil_div
 from zerokit.memory.module_calls import ModuleCall
 from zerokit.memory.settings import Settings
-from zerokit.memory.stage import NEW_GRADIENT
+from zerokit.memory.stage import NEW_GRADIENT, Stage
 from zerokit.memory.term import TermKind
 from zerokit.memory.timeline import Timeline
 
@@ -90,7 +90,7 @@ def sub_groups(layout: Layout, settings: Settings) -> list[list[int]]:
     return groups
 
 
-class Partitioned:
+class Partitioned(Stage):
     """One rank of stage 3."""
 
     def __init__(

@@ -4,30 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, get_args
+from typing import get_args
 
+from zerokit.choices import Attention, OptimizerKind
 from zerokit.config import DeepSpeedConfig
 from zerokit.errors import ZerokitError, check_choice
 from zerokit.hardware.cluster import Cluster
 from zerokit.memory.model_states import check_positive
 from zerokit.models import ModelShape
-
-Attention = Literal["sdpa", "flash_attention_2", "eager"]
-
-OptimizerKind = Literal[
-    "adamw",  # torch's, foreach
-    "adamw_fused",  # torch's, fused=True
-    "fused_adam",  # DeepSpeed's FusedAdam, what "AdamW" in a ds_config is without offload
-    "cpu_adam",  # DeepSpeed's DeepSpeedCPUAdam, what "AdamW" in a ds_config is with offload
-    "adamw_8bit",  # bitsandbytes
-    "lion",
-    "sgd",
-    "sgd_momentum",
-    "adagrad",
-    "adafactor",
-    "lamb",
-    "muon",
-]
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from zerokit.choices import Precision
 from zerokit.config import DeepSpeedConfig
 from zerokit.documents import parse_yaml, read_document
 from zerokit.errors import ConfigError
@@ -22,7 +23,7 @@ from zerokit.models import ModelShape, load_model_shape
 from zerokit.recipe import PYTHON_QUESTIONS
 from zerokit.recipe.load import embedded_text
 from zerokit.resolving.run import Run
-from zerokit.writing.build import Precision, build_ds_config
+from zerokit.writing.build import build_ds_config
 
 ZERO_STAGE = 2
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zerokit.errors import LaunchError
+from zerokit.hardware import GPUS_PER_NODE
 from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.gpus import find_gpu
 from zerokit.rehearsal.devices import DEFAULT, VirtualDevice, virtual_device
@@ -30,7 +31,7 @@ InstallGroup = Callable[["Traffic", int, int], None]
 def virtual_cluster(
     num_gpus: int,
     *,
-    gpus_per_node: int = 8,
+    gpus_per_node: int = GPUS_PER_NODE,
     rank: int = 0,
     steps: int = 0,
     device: VirtualDevice | None = None,

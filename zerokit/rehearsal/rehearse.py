@@ -7,15 +7,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from zerokit.choices import Launcher
 from zerokit.errors import ZerokitError, check_choice
 from zerokit.files import check_writable
+from zerokit.hardware import GPUS_PER_NODE
 from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.gpus import some_gpu
 from zerokit.rehearsal.advice import advise as rehearse_changes
 from zerokit.rehearsal.analysis import combine
 from zerokit.rehearsal.config_findings import config_findings
 from zerokit.rehearsal.devices import DEFAULT, caveats, virtual_device
-from zerokit.rehearsal.job import Launcher, Overrides, RehearsalJob
+from zerokit.rehearsal.job import Overrides, RehearsalJob
 from zerokit.rehearsal.processes import rehearse_quietly, rehearse_together
 from zerokit.rehearsal.report import RehearsalReport
 from zerokit.reporting.plots import check_plot
@@ -27,7 +29,7 @@ def rehearse(
     arguments: Sequence[str] = (),
     *,
     num_gpus: int,
-    gpus_per_node: int = 8,
+    gpus_per_node: int = GPUS_PER_NODE,
     gpu: str | None = None,
     gpu_memory_bytes: int | None = None,
     steps: int = 2,

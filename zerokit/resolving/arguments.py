@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from zerokit.choices import Target
 from zerokit.errors import ConfigError, did_you_mean
-from zerokit.resolving.auto_word import Target
 
 TRAINER_DEFAULTS: Mapping[str, Any] = {
     "per_device_train_batch_size": 8,

@@ -7,13 +7,11 @@ Who fills it elsewhere is in `who_fills.py`. DeepSpeed alone drops or misreads i
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
+from zerokit.choices import Target
 from zerokit.config.base import AUTO, is_comment
 from zerokit.documents import KeyPath
-
-Target = Literal["trainer", "accelerate", "deepspeed"]
-"""Who hands the config to DeepSpeed: transformers' Trainer, accelerate, or the script itself."""
 
 TARGETS: tuple[Target, ...] = get_args(Target)
 

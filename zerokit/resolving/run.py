@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from zerokit.choices import Target
 from zerokit.errors import ConfigError, did_you_mean
+from zerokit.hardware import GPUS_PER_NODE
 from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.gpus import some_gpu
 from zerokit.resolving.arguments import Arguments
-from zerokit.resolving.auto_word import TARGETS, Target
+from zerokit.resolving.auto_word import TARGETS
 
 if TYPE_CHECKING:
     from zerokit.models import ModelShape
@@ -28,7 +30,7 @@ class Run:
     """
 
     target: Target | None = None
-    """Who hands the config to DeepSpeed, and so fills "auto"."""
+    """Who hands the config to DeepSpeed, and so fills "auto"; the Trainer if there is a recipe."""
     cluster: Cluster = field(default_factory=Cluster)
     model: ModelShape | None = None
     given: Mapping[str, Any] = field(default_factory=dict)
@@ -41,6 +43,8 @@ class Run:
     """None: the newest that zerokit supports, which the models describe."""
 
     def __post_init__(self) -> None:
+        if self.target is None and self.recipe is not None:
+            object.__setattr__(self, "target", "trainer")
         if self.target is not None and self.target not in TARGETS:
             hint = did_you_mean(str(self.target), TARGETS)
             raise ConfigError(f"there is no target '{self.target}'", where="target", hint=hint)
@@ -51,7 +55,7 @@ class Run:
         *,
         target: Target | None = None,
         num_gpus: int | None = None,
-        gpus_per_node: int = 8,
+        gpus_per_node: int = GPUS_PER_NODE,
         model: ModelShape | None = None,
         recipe: Recipe | None = None,
         gpu: str | None = None,

@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from zerokit.choices import Target
 from zerokit.config.base import AUTO
 from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
 from zerokit.documents import KeyPath, from_dotted
 from zerokit.hardware.cluster import Cluster
-from zerokit.resolving.auto_word import DEEPSPEEDS_OWN_WORD, Target
+from zerokit.resolving.auto_word import DEEPSPEEDS_OWN_WORD
 from zerokit.resolving.run import Run
 
 PROCESS = "transformers integrations/deepspeed.py, trainer_config_process"

@@ -19,10 +19,10 @@ from zerokit.writing.hyperparameters import (
     optimizer_choices,
     scheduler_choices,
 )
-from zerokit.writing.request import Decisions, OffloadDevice, Precision
+from zerokit.writing.request import Decisions
 from zerokit.writing.sizing import bucket_choices, nvme_buffer_choices
 
-__all__ = ["Built", "OffloadDevice", "Precision", "build", "build_ds_config"]
+__all__ = ["Built", "build", "build_ds_config"]
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from zerokit.choices import OptimizerName
 from zerokit.config.base import AUTO
 from zerokit.documents import KeyPath
 from zerokit.resolving.who_fills import FILLED
-from zerokit.writing.request import NEEDS_TOTAL_STEPS, Decisions, OptimizerName
+from zerokit.writing.request import NEEDS_TOTAL_STEPS, Decisions
 
 
 @dataclass(frozen=True)

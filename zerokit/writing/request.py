@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import get_args
 
+from zerokit.choices import (
+    ActivationCheckpointing,
+    OffloadDevice,
+    OptimizerName,
+    Precision,
+    SchedulerName,
+    Target,
+)
 from zerokit.errors import ConfigError, did_you_mean
-from zerokit.resolving.auto_word import Target
 from zerokit.resolving.run import Run
-
-OffloadDevice = Literal["cpu", "nvme"]
-Precision = Literal["bf16", "fp16", "fp32"]
-OptimizerName = Literal["Adam", "AdamW", "Lion", "Lamb", "Adagrad", "SGD", "Muon"]
-SchedulerName = Literal["WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "OneCycle"]
-ActivationCheckpointing = Literal["partition", "cpu"]
 
 OPTIMIZERS: tuple[OptimizerName, ...] = get_args(OptimizerName)
 SCHEDULERS: tuple[SchedulerName, ...] = get_args(SchedulerName)

@@ -1,0 +1,17 @@
+"""The sources of zerokit, each parsed once for all tests that look at them."""
+
+from __future__ import annotations
+
+import ast
+from functools import cache
+from pathlib import Path
+
+import zerokit
+
+PACKAGE = Path(zerokit.__file__).resolve().parent
+
+
+@cache
+def parsed(file: Path) -> ast.Module:
+    """The tree of a file of zerokit."""
+    return ast.parse(file.read_text(encoding="utf-8"))

@@ -1,0 +1,38 @@
+"""The words that options take, each list once; importing it costs nothing, for the command line."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Target = Literal["trainer", "accelerate", "deepspeed"]
+"""Who hands the config to DeepSpeed: transformers' Trainer, accelerate, or the script itself."""
+
+OffloadDevice = Literal["cpu", "nvme"]
+Precision = Literal["bf16", "fp16", "fp32"]
+OptimizerName = Literal["Adam", "AdamW", "Lion", "Lamb", "Adagrad", "SGD", "Muon"]
+"""What DeepSpeed builds from a ds_config that `zerokit config` writes."""
+SchedulerName = Literal["WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "OneCycle"]
+ActivationCheckpointing = Literal["partition", "cpu"]
+
+Attention = Literal["sdpa", "flash_attention_2", "eager"]
+OptimizerKind = Literal[
+    "adamw",  # torch's, foreach
+    "adamw_fused",  # torch's, fused=True
+    "fused_adam",  # DeepSpeed's FusedAdam, what "AdamW" in a ds_config is without offload
+    "cpu_adam",  # DeepSpeed's DeepSpeedCPUAdam, what "AdamW" in a ds_config is with offload
+    "adamw_8bit",  # bitsandbytes
+    "lion",
+    "sgd",
+    "sgd_momentum",
+    "adagrad",
+    "adafactor",
+    "lamb",
+    "muon",
+]
+"""What a script makes, as far as its memory depends on it."""
+
+Launcher = Literal["torchrun", "deepspeed", "accelerate"]
+"""Who starts the ranks."""
+
+OutputFormat = Literal["text", "json"]
+"""Of what a command prints."""
