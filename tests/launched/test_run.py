@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -12,6 +16,7 @@ from unittest.mock import patch
 import pytest
 
 from tests.launched.one_rank import OneRank, make_folder, one_process
+from tests.tiny import tiny_llama, tiny_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -37,17 +42,16 @@ def contents(folder: Path) -> dict[str, bytes]:
     [("5", "the loss is nan at step 2"), ("1", "the held-out loss is nan after step 1")],
 )
 def test_a_diverged_run_ends_at_the_step_and_replaces_no_model(steps: str, what: str, here: OneRank) -> None:
-    assert here.train().error is None
+    only_at_the_end = ("--training.save_strategy", "'no'")
+    assert here.train(*only_at_the_end).error is None
     before = contents(here.folder / "out")
     wild = ("--training.learning_rate", "1e10", "--training.max_steps", steps)
-    diverged = here.train(*wild, "--training.save_strategy", "'no'", force=True)
+    diverged = here.train(*wild, *only_at_the_end, force=True)
     assert diverged.error is not None
     assert diverged.error.startswith(f"1 out: the run has diverged: {what}. No model was replaced. Lower ")
     assert "(1e+10)" in diverged.error
-    after = contents(here.folder / "out")
-    assert {name: after[name] for name in before if name != "metrics.jsonl"} == {
-        name: data for name, data in before.items() if name != "metrics.jsonl"
-    }
+    del before["metrics.jsonl"]
+    assert contents(here.folder / "out").items() >= before.items()
 
 
 @contextmanager
@@ -70,3 +74,134 @@ def test_weights_that_are_no_numbers_are_not_saved(here: OneRank) -> None:
     assert lost.error is not None
     assert lost.error.startswith("1 out: the run has diverged: weights are no longer numbers after step 1.")
     assert contents(here.folder / "out").keys() == {"metrics.jsonl"}
+
+
+RESUME = ("--training.resume_from_checkpoint", "true")
+
+
+def steps(number: int) -> tuple[str, ...]:
+    return ("--training.max_steps", str(number), "--training.save_steps", "1")
+
+
+def test_a_run_goes_on_under_its_id_and_a_replaced_one_is_set_aside(here: OneRank) -> None:
+    assert here.train(*steps(2)).error is None
+    first = here.json("run.json")["run_id"]
+    assert here.json("checkpoint-1/zerokit_run.json")["run_id"] == first
+    assert here.train(*steps(3), *RESUME).error is None
+    assert here.json("run.json")["run_id"] == first
+
+    replaced = here.train("--training.learning_rate", "1e-4", force=True)
+    assert replaced.error is None
+    assert f"3 checkpoints of an earlier run set aside in out/earlier/{first}\n" in replaced.said
+    second = here.json("run.json")["run_id"]
+    assert second != first
+    out = here.folder / "out"
+    assert [folder.name for folder in out.glob("checkpoint-*")] == ["checkpoint-1"]
+    aside = {path.name for path in (out / "earlier" / first).iterdir()}
+    assert aside == {"checkpoint-1", "checkpoint-2", "checkpoint-3", "metrics.jsonl"}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--training.learning_rate", "1e-4"), "training.learning_rate is 0.0001, was 5e-05"),
+        (("--training.gradient_accumulation_steps", "2"), "a step has 16 examples, had 8"),
+        (("--deepspeed.zero_optimization.stage", "1"), "deepspeed.zero_optimization.stage is 1, was 2"),
+        (("--data.train", "other.jsonl"), "the training examples are others (as many), data.train is other"),
+        (("--task.seq_len", "8"), "the training examples are others (as many), task.seq_len is 8, was 64"),
+        (("--model", "retrained"), "the model to start from has other weights"),
+        (("--model", "wider"), "model.intermediate_size is 192, was 128; the model to start from has other"),
+    ],
+)
+def test_a_run_does_not_go_on_as_another(words: tuple[str, ...], said: str, here: OneRank) -> None:
+    text = (here.folder / "data.jsonl").read_text()
+    (here.folder / "other.jsonl").write_text(text.replace("What is 17?", "Who is 17?"))
+    for name, config in (("retrained", {"seed": 1}), ("wider", {"intermediate_size": 192})):
+        tiny_tokenizer(here.folder / name)
+        tiny_llama(here.folder / name, initializer_range=0.05, **config)
+    ds_config = ("--deepspeed", '{"zero_optimization": {"stage": 2}}')
+    assert here.train(*steps(2), *ds_config).error is None
+    before = contents(here.folder / "out")
+    other = here.train(*steps(3), *ds_config, *RESUME, *words)
+    assert other.error is not None
+    assert other.error.startswith(
+        f"2 --training.resume_from_checkpoint: 'out/checkpoint-2' is of a run that differs: {said}"
+    )
+    assert "--model out/checkpoint-2" in other.error
+    assert contents(here.folder / "out") == before
+
+
+def test_a_run_goes_on_with_its_files_elsewhere_and_more_steps(here: OneRank) -> None:
+    assert here.train(*steps(2)).error is None
+    (here.folder / "data.jsonl").rename(here.folder / "moved.jsonl")
+    (here.folder / "model").rename(here.folder / "also-moved")
+    paths = ("--data.train", "moved.jsonl", "--model", "also-moved")
+    assert here.train(*steps(3), *paths, "--training.logging_steps", "1", *RESUME).error is None
+    assert here.json("run.json")["steps"] == 3
+
+
+def test_what_a_killed_run_left_is_not_rotated_away(here: OneRank) -> None:
+    assert here.train(*steps(2)).error is None
+    out = here.folder / "out"
+    (out / "run.json").unlink()
+    (out / "checkpoint-2" / "trainer_state.json").unlink()  # it was being written
+    anew = here.train()
+    assert anew.error is not None
+    assert anew.error.startswith(
+        "2 recipe.yaml:7 (training.output_dir): 'out' has checkpoint-2 of a run that"
+    )
+    assert "--training.resume_from_checkpoint true" in anew.error
+    assert here.train(*steps(3), *RESUME).error is None
+    begins = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines() if "max" in line]
+    assert [entry["step"] for entry in begins] == [0, 1]
+
+
+def test_a_checkpoint_that_says_nothing_of_its_run_is_resumed_with_a_note(here: OneRank) -> None:
+    assert here.train(*steps(1)).error is None
+    for name in ("zerokit_run.json", "SHA256SUMS"):
+        (here.folder / "out" / "checkpoint-1" / name).unlink()
+    resumed = here.train(*steps(2), *RESUME)
+    assert resumed.error is None
+    assert "out/checkpoint-1 does not say which run it is of" in resumed.said
+
+
+def test_a_checkpoint_of_another_number_of_ranks_is_named(here: OneRank) -> None:
+    assert here.train(*steps(1)).error is None
+    (states,) = (here.folder / "out" / "checkpoint-1").glob("global_step*/*zero_pp_rank_0*optim_states.pt")
+    states.with_name(states.name.replace("rank_0", "rank_1")).write_bytes(states.read_bytes())
+    resumed = here.train(*steps(2), *RESUME)
+    assert resumed.error is not None
+    assert (
+        "'out/checkpoint-1' was saved by 2 ranks, each of which kept its part, and this run has 1. Start 2"
+        in (resumed.error)
+    )
+
+
+@contextmanager
+def beside_another() -> Iterator[None]:
+    """Another process has the folder, and this one finds out when it has prepared everything."""
+    holder = (
+        "import sys; from pathlib import Path; from zerokit.training import folder\n"
+        "with folder._lock(Path('out'), 'there', '0123abcd'): print('held', flush=True); sys.stdin.read()"
+    )
+    Path("out").mkdir()
+    with subprocess.Popen(
+        [sys.executable, "-c", holder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        Path("holder").write_text(str(process.pid))
+        yield
+        process.stdin.close()
+
+
+def test_one_run_at_a_time_writes_into_a_folder(here: OneRank) -> None:
+    second = here.train(force=True, fault=beside_another)
+    assert second.error is not None
+    owner = f"process {(here.folder / 'holder').read_text()} on {socket.gethostname()} (run 0123abcd, since "
+    assert second.error.startswith(f"2 recipe.yaml:7 (training.output_dir): 'out' is in use by {owner}")
+    assert not list((here.folder / "out").iterdir())
+    (here.folder / "out" / "run.lock").write_text('{"host": "gone", "pid": 1, "run_id": "a", "started": "b"}')
+    assert here.train().error is None  # nobody holds it
+    assert not (here.folder / "out" / "run.lock").exists()

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from zerokit.documents import finite, parse_json
-from zerokit.training.progress import METRICS_FILE, RunProgress
-from zerokit.training.report import REPORT_FILE, RunReport
+from zerokit.training.progress import RunProgress
+from zerokit.training.report import METRICS_FILE, REPORT_FILE, RunReport
 
 INFINITE = float("inf")
 NAN = float("nan")
@@ -75,6 +75,7 @@ def test_other_ranks_write_and_print_nothing(tmp_path: Path, capsys: pytest.Capt
 
 
 REPORT = RunReport(
+    run_id="3f2a",
     zerokit_version="0",
     num_parameters=1,
     num_trainable_parameters=1,

@@ -6,6 +6,8 @@ So whatever can be wrong with a checkpoint is found here, on the host, from file
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from zerokit.hub import is_hub_id, reason
 _HUB_FILES = ["*.json", "model*.safetensors", "*.model", "*.txt", "*.jinja", "*.tiktoken"]
 _HUB_COPIES = ["original/*", "*.fp16*.safetensors"]
 """The same weights again, in other formats."""
+_SAMPLE_BYTES = 4096
 
 
 _MOST_OF_TABLES = 256 << 20
@@ -158,6 +161,32 @@ def weight_files(folder: Path, *, where: str) -> list[Path]:
     raise ModelError(
         f"'{folder}' has no weights (model.safetensors)", where=where, hint="Copy the whole checkpoint"
     )
+
+
+def weights_digest(folder: Path, *, where: str) -> str:
+    """A SHA-256 of every tensor's name, type, shape and first bytes: training changes it, copying does not.
+
+    Reads little, so that it costs a moment for a model of any size.
+
+    Raises:
+        ModelError: see :func:`weight_files`, or a file is damaged.
+    """
+    digest = hashlib.sha256()
+    for file in weight_files(folder, where=where):
+        try:
+            with file.open("rb") as opened:
+                size = int.from_bytes(opened.read(8), "little")
+                tensors = json.loads(opened.read(size))
+                for name, tensor in sorted(tensors.items()):
+                    if name == "__metadata__":
+                        continue
+                    start, end = tensor["data_offsets"]
+                    opened.seek(8 + size + start)
+                    digest.update(f"{name} {tensor['dtype']} {tensor['shape']} ".encode())
+                    digest.update(opened.read(min(end - start, _SAMPLE_BYTES)))
+        except (OSError, ValueError, KeyError) as error:
+            raise ModelError(f"{file} is damaged ({error})", where=where, hint="Copy it again") from None
+    return digest.hexdigest()
 
 
 def _empty_tensors(file: Path, where: str) -> list[str]:

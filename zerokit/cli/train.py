@@ -19,7 +19,11 @@ def train(
         ),
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Replace the model of an earlier run in the output folder.")
+        bool,
+        typer.Option(
+            "--force",
+            help="Replace the model of an earlier run in the output folder; set its checkpoints aside.",
+        ),
     ] = False,
     trust_checkpoint: Annotated[
         bool,

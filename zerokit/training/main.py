@@ -33,7 +33,9 @@ def train(group: RankGroup, recipe: Path | None, overrides: Sequence[str], **opt
     from zerokit.training.prepare import prepare
     from zerokit.training.run import run
 
-    run(group, prepare(group, loaded, **options))
+    prepared = prepare(group, loaded, **options)
+    with prepared.output.owned(group, prepared.identity.run_id):
+        run(group, prepared)
 
 
 def read_recipe(group: RankGroup, recipe: Path | None, overrides: Sequence[str]) -> LoadedRecipe:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,10 +15,11 @@ from zerokit.distributed.libraries import set_up_libraries
 from zerokit.errors import RecipeError, did_you_mean
 from zerokit.training.arguments import build_arguments, resolve_arguments
 from zerokit.training.examples import Tokenized, detect_format, tokenize
+from zerokit.training.folder import OutputFolder
+from zerokit.training.identity import Identity, identify
 from zerokit.training.model import PreparedModel, find_checkpoint, prepare_model
 from zerokit.training.peft import check_peft_keys
-from zerokit.training.report import REPORT_FILE
-from zerokit.training.resume import find_resume
+from zerokit.training.resume import find_resume, resumed
 from zerokit.training.tokenizer import load_tokenizer, train_tokenizer
 from zerokit.units import quantity
 
@@ -39,10 +39,10 @@ class Prepared:
     loaded: LoadedRecipe
     resolved: Resolved
     args: TrainingArguments
-    resume: str | None
-    """The checkpoint-N folder to continue from."""
+    output: OutputFolder
+    identity: Identity
     trust_checkpoint: bool
-    """Whether what it pickles may be of any class."""
+    """Whether what the checkpoint to continue from pickles may be of any class."""
     tokenizer: PreTrainedTokenizerBase
     model: PreparedModel
     train: Dataset
@@ -62,7 +62,7 @@ class Prepared:
     @property
     def output_dir(self) -> Path:
         """Where the model and the reports go."""
-        return Path(self.args.output_dir)
+        return self.output.path
 
 
 def prepare(
@@ -95,11 +95,13 @@ def prepare(
             loaded, world_size=group.ranks.world_size, default_precision=device_precision()
         )
     )
-    resume = group.together(lambda: find_resume(resolved, loaded))
+    resume = group.together(lambda: find_resume(resolved, loaded, world_size=group.ranks.world_size))
     if resume is not None:
-        check_resumed(group, Path(resume), verify=verify, trusted=trust_checkpoint)
+        check_resumed(group, resume, verify=verify, trusted=trust_checkpoint)
+    output_dir = Path(resolved.training["output_dir"])
+    output = OutputFolder(output_dir, loaded.where("training", "output_dir"), force, resume)
     if not is_rehearsal():  # which writes elsewhere
-        group.together(lambda: _check_output_dir(resolved, loaded, overwrite=force or resume is not None))
+        group.together(lambda: output.check(loaded))
     group.together(lambda: check_peft_keys(loaded))
     folder = group.node_main_first(lambda: find_checkpoint(recipe.model, loaded.where("model", "path")))
     examples, held_out = group.node_main_first(lambda: _load_data(loaded, _seed(resolved)))
@@ -114,37 +116,40 @@ def prepare(
     args = group.together(
         lambda: build_arguments(resolved, loaded, use_cpu=count_gpus() == 0, evaluate=held_out is not None)
     )
+    identity = _identity(group, loaded, resolved, args, model, train, resume)
     return Prepared(
-        loaded, resolved, args, resume, trust_checkpoint, tokenizer, model, train, held_out, generation
+        *(loaded, resolved, args, output, identity, trust_checkpoint),
+        *(tokenizer, model, train, held_out, generation),
     )
+
+
+def _identity(
+    group: RankGroup,
+    loaded: LoadedRecipe,
+    resolved: Resolved,
+    args: TrainingArguments,
+    model: PreparedModel,
+    train: Dataset,
+    resume: Path | None,
+) -> Identity:
+    """What this run is, the same on every rank; one that is resumed is the run that it was."""
+
+    def identify_here() -> Identity | None:
+        if not group.ranks.is_main:
+            return None
+        world_size = group.ranks.world_size
+        found = identify(loaded, args, resolved.ds_config, model, train, world_size=world_size)
+        if resume is None:
+            return found
+        return resumed(resume, found, where=loaded.where("training", "resume_from_checkpoint"))
+
+    identity = group.broadcast_object(group.together(identify_here))
+    assert identity is not None
+    return identity
 
 
 def _seed(resolved: Resolved) -> int:
     return int(resolved.training.get("seed", 42))  # TrainingArguments' default
-
-
-def _check_output_dir(resolved: Resolved, loaded: LoadedRecipe, *, overwrite: bool) -> None:
-    """Find out before training, not after it, whether the model can be saved."""
-    output_dir = Path(resolved.training["output_dir"])
-    where = loaded.where("training", "output_dir")
-    model = loaded.recipe.model.path
-    if model is not None and output_dir.exists() and Path(model).resolve() == output_dir.resolve():
-        raise RecipeError(
-            f"'{output_dir}' is the model to start from", where=where, hint="Save to another folder"
-        )
-    if (output_dir / REPORT_FILE).exists() and not overwrite:
-        raise RecipeError(
-            f"'{output_dir}' has the model of an earlier run",
-            where=where,
-            hint="Name another folder, or add --force to replace it",
-        )
-    existing = next(folder for folder in [output_dir, *output_dir.absolute().parents] if folder.exists())
-    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        raise RecipeError(
-            f"cannot write into '{output_dir}'",
-            where=where,
-            hint="Name a folder that can be made or written to",
-        )
 
 
 def _load_data(loaded: LoadedRecipe, seed: int) -> tuple[Dataset, Dataset | None]:

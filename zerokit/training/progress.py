@@ -11,12 +11,11 @@ from transformers import TrainerCallback
 
 from zerokit import console
 from zerokit.documents import finite
+from zerokit.training.report import METRICS_FILE
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
     from transformers import TrainerControl, TrainerState, TrainingArguments
-
-METRICS_FILE = "metrics.jsonl"
 
 
 class RunProgress(TrainerCallback):  # type: ignore[misc]  # transformers is untyped here

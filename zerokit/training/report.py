@@ -1,4 +1,4 @@
-"""``run.json``: what a run did, in numbers."""
+"""The files that say what a run did: ``run.json``, in numbers, and the name of its metrics."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from zerokit.documents import finite
 from zerokit.files import write_file
 
 REPORT_FILE = "run.json"
+METRICS_FILE = "metrics.jsonl"
 
 
 @dataclass(frozen=True)
 class RunReport:
     """The figures of a finished run."""
 
+    run_id: str
+    """Of the run, also where it was resumed; its checkpoints carry it too."""
     zerokit_version: str
     num_parameters: int
     num_trainable_parameters: int

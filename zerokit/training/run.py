@@ -51,6 +51,7 @@ def run(group: RankGroup, prepared: Prepared) -> RunReport:
     tokens = int(trainer.state.num_input_tokens_seen)
     seconds = float(result.metrics["train_runtime"])
     report = RunReport(
+        run_id=prepared.identity.run_id,
         zerokit_version=zerokit.__version__,
         num_parameters=count_parameters(model, trainable=False),
         num_trainable_parameters=count_parameters(model, trainable=True),
@@ -95,6 +96,7 @@ def _make_trainer(prepared: Prepared, model: PreTrainedModel, callbacks: list[Tr
 
     seq_len = prepared.loaded.recipe.task.seq_len
     trainer = ZeroTrainer(
+        identity=prepared.identity,
         model=model,
         args=prepared.args,
         train_dataset=prepared.train,
@@ -115,8 +117,9 @@ def _make_trainer(prepared: Prepared, model: PreTrainedModel, callbacks: list[Tr
 
 
 def _fit(trainer: Trainer, prepared: Prepared) -> Any:
+    resume = prepared.output.resume
     try:
-        return trainer.train(resume_from_checkpoint=prepared.resume)
+        return trainer.train(resume_from_checkpoint=resume and str(resume))
     except RunError:
         raise
     except Exception as error:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
     from torch.utils.data import DataLoader, Sampler
 
+    from zerokit.training.identity import Identity
+
 MOST_SKIPPED_STEPS = 50
 """In a row, after which fp16 does not train: from 2^32, a loss scale needs about thirty to find its place."""
 
@@ -50,8 +52,9 @@ MOST_SKIPPED_STEPS = 50
 class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped here
     """Trains every example exactly once an epoch, and measures the loss per held-out token."""
 
-    def __init__(self, *, trust_checkpoint: bool, **kwargs: Any) -> None:
+    def __init__(self, *, identity: Identity, trust_checkpoint: bool, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        self._identity = identity
         self._trust_checkpoint = trust_checkpoint
         self._train_sampler: BlanksLast | None = None
         self._losses: torch.Tensor | None = None
@@ -180,8 +183,8 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
             self._stop(f"the gradient norm is {float(grad_norm)} at step {step}")
         return grad_norm
 
-    def save_model(self, *args: Any, **kwargs: Any) -> None:
-        """Save the weights, if all of them are numbers.
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Save the weights, if all of them are numbers; in a checkpoint, also which run it is of.
 
         Raises:
             RunError: they are not; the same on every rank.
@@ -193,7 +196,9 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
         total = self.accelerator.reduce(total, reduction="sum")
         if not math.isfinite(total.item()):
             self._stop(f"weights are no longer numbers after step {self.state.global_step}")
-        super().save_model(*args, **kwargs)
+        super().save_model(output_dir, _internal_call)
+        if _internal_call and output_dir is not None and self.args.should_save:
+            self._identity.write(Path(output_dir))
 
     def _stop(self, what: str) -> None:
         if is_rehearsal():  # whose numbers mean nothing

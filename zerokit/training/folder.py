@@ -1,0 +1,230 @@
+"""The output folder of a run: that one run alone writes into it, and what an earlier one has left there."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from zerokit import console
+from zerokit.checkpoint.source import is_rehearsal
+from zerokit.errors import RecipeError
+from zerokit.training.identity import read_identity
+from zerokit.training.report import METRICS_FILE, REPORT_FILE
+from zerokit.units import quantity
+
+if TYPE_CHECKING:
+    from zerokit.distributed.group import RankGroup
+    from zerokit.recipe import LoadedRecipe
+
+LOCK_FILE = "run.lock"
+EARLIER = "earlier"
+"""Where checkpoints of replaced runs are set aside, in a folder for each."""
+
+_CHECKPOINT = re.compile(r"checkpoint-(\d+)")
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """The checkpoint-N folders of a run, in order of N."""
+    found = [path for path in folder.glob("checkpoint-*") if _CHECKPOINT.fullmatch(path.name)]
+    return sorted(found, key=lambda path: int(path.name.partition("-")[2]))
+
+
+@dataclass(frozen=True)
+class OutputFolder:
+    """The output folder that a recipe names."""
+
+    path: Path
+    where: str
+    """The place of its name in the recipe."""
+    force: bool
+    """Whether what an earlier run has left there may be set aside and replaced."""
+    resume: Path | None
+    """The checkpoint that the run continues from."""
+
+    def check(self, loaded: LoadedRecipe) -> None:
+        """Find out before training, not after it, whether the model can be saved there.
+
+        Raises:
+            RecipeError: it cannot, or an earlier run has left what would be lost.
+        """
+        model = loaded.recipe.model.path
+        if model is not None and self.path.exists() and Path(model).resolve() == self.path.resolve():
+            raise RecipeError(
+                f"'{self.path}' is the model to start from", where=self.where, hint="Save to another folder"
+            )
+        self._check_earlier()
+        parents = [self.path, *self.path.absolute().parents]
+        existing = next(folder for folder in parents if folder.exists())
+        if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+            raise RecipeError(
+                f"cannot write into '{self.path}'",
+                where=self.where,
+                hint="Name a folder that can be made or written to",
+            )
+
+    @contextmanager
+    def owned(self, group: RankGroup, run_id: str) -> Iterator[None]:
+        """Keep other runs out of the folder, and what an earlier one has left out of this run's way.
+
+        Args:
+            group: all ranks; the first holds the folder for them.
+            run_id: of this run.
+
+        Raises:
+            RecipeError: another run has the folder, or has left something since :meth:`check`.
+        """
+        with ExitStack() as held:
+            if not is_rehearsal():  # which writes elsewhere
+                group.together(lambda: self._take(held, run_id) if group.ranks.is_main else None)
+            yield
+
+    def _take(self, held: ExitStack, run_id: str) -> None:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            held.enter_context(_lock(self.path, self.where, run_id))
+        except OSError as error:
+            raise RecipeError(
+                f"cannot write into '{self.path}': {error.strerror or error}",
+                where=self.where,
+                hint="Name a folder that can be made or written to",
+            ) from None
+        self._check_earlier()
+        if not self._goes_on():
+            self._set_aside()
+
+    def _check_earlier(self) -> None:
+        if self.force or self._goes_on():
+            return
+        left = checkpoints(self.path)
+        if (self.path / REPORT_FILE).exists():
+            raise RecipeError(
+                f"'{self.path}' has the model of an earlier run",
+                where=self.where,
+                hint="Name another folder, or add --force to replace it",
+            )
+        if left:
+            raise RecipeError(
+                f"'{self.path}' has {left[-1].name} of a run that did not end",
+                where=self.where,
+                hint="Continue it with --training.resume_from_checkpoint true, name another folder, or add "
+                "--force to set it aside",
+            )
+
+    def _goes_on(self) -> bool:
+        """Whether the run that lies there is the one that is resumed."""
+        return self.resume is not None and self.resume.resolve().parent == self.path.resolve()
+
+    def _set_aside(self) -> None:
+        """Move checkpoints and metrics of an earlier run, whose model stays until it is replaced."""
+        left = checkpoints(self.path)
+        if not left and not (self.path / REPORT_FILE).exists():
+            return
+        identity = read_identity(left[-1]) if left else None
+        name = identity.run_id if identity is not None else _now().strftime("%Y%m%d-%H%M%S")
+        aside = self.path / EARLIER / name
+        number = 1
+        while aside.exists():
+            number += 1
+            aside = self.path / EARLIER / f"{name}-{number}"
+        for path in (*left, self.path / METRICS_FILE):
+            if path.exists():
+                aside.mkdir(parents=True, exist_ok=True)
+                path.rename(aside / path.name)
+        if left:
+            console.note(f"{quantity(len(left), 'checkpoint')} of an earlier run set aside in {aside}")
+
+
+@dataclass(frozen=True)
+class _Owner:
+    """Who writes into a folder, as its lock says."""
+
+    host: str
+    pid: int
+    run_id: str
+    started: str
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host} (run {self.run_id}, since {self.started})"
+
+
+@contextmanager
+def _lock(folder: Path, where: str, run_id: str) -> Iterator[None]:
+    """Hold the folder's lock. The kernel, or the file server, lets go of it when its holder ends.
+
+    Raises:
+        RecipeError: another process holds it.
+        OSError: the file cannot be written.
+    """
+    file = folder / LOCK_FILE
+    opened = _held(file, folder, where)
+    try:
+        opened.truncate(0)
+        owner = _Owner(socket.gethostname(), os.getpid(), run_id, _now().isoformat(timespec="seconds"))
+        json.dump(asdict(owner), opened)
+        opened.flush()
+        yield
+    finally:
+        with suppress(OSError):  # its folder may be gone
+            file.unlink()
+        opened.close()
+
+
+def _held(file: Path, folder: Path, where: str) -> IO[str]:
+    """The lock's file, held.
+
+    Raises:
+        RecipeError: another process holds it.
+        OSError: it cannot be opened.
+    """
+    while True:
+        opened = file.open("a+", encoding="utf-8")
+        owner = _read(opened)
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            problem, hint = f"'{folder}' is in use by {owner or 'another run'}", "Wait for it"
+        except OSError:  # a file system without locks: the process that it names must do
+            if owner is None or not _may_run(owner):
+                return opened
+            problem = f"'{folder}' is in use by {owner}, unless that has ended"
+            hint = f"Remove {file} if it has"
+        else:
+            # Whoever held it before has removed it: another run may have made it anew.
+            if _is_same(file, opened):
+                return opened
+            opened.close()
+            continue
+        opened.close()
+        raise RecipeError(problem, where=where, hint=f"{hint}, or name another folder")
+
+
+def _read(opened: IO[str]) -> _Owner | None:
+    opened.seek(0)
+    try:
+        return _Owner(**json.load(opened))
+    except (ValueError, TypeError):  # its owner is writing it, or was ended while it did
+        return None
+
+
+def _may_run(owner: _Owner) -> bool:
+    return owner.host != socket.gethostname() or Path("/proc", str(owner.pid)).exists()
+
+
+def _is_same(file: Path, opened: IO[str]) -> bool:
+    try:
+        return os.path.samestat(file.stat(), os.fstat(opened.fileno()))
+    except FileNotFoundError:
+        return False
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

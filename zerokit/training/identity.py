@@ -1,0 +1,196 @@
+"""What makes a run this run: an id, its settings, its data and its model, kept in each checkpoint."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zerokit.checkpoint.source import is_rehearsal, weights_digest
+from zerokit.config.base import ZERO
+from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
+from zerokit.documents import dotted, finite, leaves, read_document
+from zerokit.errors import CheckpointError, DocumentError
+from zerokit.files import write_file
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from transformers import TrainingArguments
+
+    from zerokit.recipe import LoadedRecipe
+    from zerokit.training.model import PreparedModel
+
+IDENTITY_FILE = "zerokit_run.json"
+
+_LEARNING = (
+    *("learning_rate", "lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps", "weight_decay"),
+    *("optim", "optim_args", "optim_target_modules", "adam_beta1", "adam_beta2", "adam_epsilon"),
+    *("max_grad_norm", "label_smoothing_factor", "neftune_noise_alpha", "bf16", "fp16"),
+    *("average_tokens_across_devices", "seed", "data_seed", "train_sampling_strategy"),
+    *("length_column_name", "dataloader_drop_last"),
+)
+"""TrainingArguments that shape what is learned, but for the length of the run, which may grow."""
+
+_NOT_LEARNING = (
+    *("steps_per_print", "wall_clock_breakdown", "memory_breakdown", "dump_state", "flops_profiler"),
+    *("comms_logger", "tensorboard", "wandb", "csv_monitor", "comet", "aio", "autotuning", "compile"),
+    *("activation_checkpointing", "checkpoint", "nebula", TRAIN, MICRO, STEPS),
+)
+"""Sections of a ds_config that shape no weight; of batch sizes the product is compared."""
+
+_PARTITIONING = ("stage", "sub_group_size", "zero_hpz_partition_size", "mics_shard_size")
+"""Keys of its zero_optimization without which a checkpoint's parts do not fit."""
+
+_MOST_NAMED = 4
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Of one run; a resumed one goes on under the id that it began with."""
+
+    run_id: str
+    started: str
+    """When the run began, in UTC, as ISO 8601."""
+    world_size: int
+    examples_per_step: int
+    training: dict[str, Any]
+    """TrainingArguments that shape what is learned."""
+    deepspeed: dict[str, Any]
+    """The parts of the ds_config that do."""
+    recipe: dict[str, Any]
+    """The sections `data`, `task` and `peft` as they were written, to say why the examples differ."""
+    model: dict[str, Any]
+    """The model's config."""
+    weights: str | None
+    """Digest of the weights that the run started from; None from scratch, and in a rehearsal."""
+    num_examples: int
+    examples: str
+    """SHA-256 of all tokens and labels that it trains on."""
+
+    def write(self, folder: Path) -> None:
+        """Write ``zerokit_run.json`` into a checkpoint."""
+        text = json.dumps(finite(asdict(self)), indent=2, default=str, allow_nan=False)
+        write_file(folder / IDENTITY_FILE, text + "\n")
+
+
+def identify(
+    loaded: LoadedRecipe,
+    args: TrainingArguments,
+    ds_config: Mapping[str, Any],
+    model: PreparedModel,
+    train: Dataset,
+    *,
+    world_size: int,
+) -> Identity:
+    """The identity of a run that begins; reads all of its examples.
+
+    Raises:
+        ModelError: the weights cannot be read.
+    """
+    written = loaded.recipe.model_dump(mode="json", exclude_unset=True)
+    given = {name: value for name, value in args.to_dict().items() if name in _LEARNING}
+    where = loaded.where("model", "path")
+    digest = None if model.folder is None or is_rehearsal() else weights_digest(model.folder, where=where)
+    steps = args.per_device_train_batch_size * args.gradient_accumulation_steps * world_size
+    identity = Identity(
+        run_id=secrets.token_hex(4),
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        world_size=world_size,
+        examples_per_step=steps,
+        training=given,
+        deepspeed={key: value for key, value in ds_config.items() if key not in _NOT_LEARNING}
+        | {ZERO: {key: value for key, value in ds_config[ZERO].items() if key in _PARTITIONING}},
+        recipe={name: written.get(name) for name in ("data", "task", "peft")},
+        # What transformers adds on reading or saving it is none of its sizes.
+        model={key: value for key, value in model.config.to_dict().items() if key not in _ADDED},
+        weights=digest,
+        num_examples=len(train),
+        examples=_examples_digest(train),
+    )
+    # As it will be read: tuples as lists, keys as text.
+    return _from(json.loads(json.dumps(finite(asdict(identity)), default=str)))
+
+
+_ADDED = ("transformers_version", "_name_or_path", "dtype", "architectures", "use_cache")
+
+
+def read_identity(checkpoint: Path) -> Identity | None:
+    """The run that a checkpoint is of; None if it does not say.
+
+    Raises:
+        CheckpointError: what it says cannot be read.
+    """
+    file = checkpoint / IDENTITY_FILE
+    if not file.is_file():
+        return None
+    try:
+        return _from(read_document(file).data)
+    except (DocumentError, TypeError, KeyError) as error:
+        raise CheckpointError(
+            f"cannot be read: {error}", where=str(file), hint="Remove it to resume without a comparison"
+        ) from None
+
+
+def _from(data: Any) -> Identity:
+    return Identity(**{field.name: data[field.name] for field in fields(Identity)})
+
+
+def differences(was: Identity, now: Identity) -> list[str]:
+    """In words, what would make `now` another run than `was`; empty if it is the same."""
+    found = [
+        *_changed("training", was.training, now.training),
+        *_changed("deepspeed", was.deepspeed, now.deepspeed),
+        *_changed("peft", was.recipe["peft"] or {}, now.recipe["peft"] or {}),
+        *_changed("model", was.model, now.model),
+    ]
+    if was.examples_per_step != now.examples_per_step:
+        found.append(f"a step has {now.examples_per_step} examples, had {was.examples_per_step}")
+    if was.weights != now.weights:
+        found.append("the model to start from has other weights")
+    if was.examples != now.examples:
+        causes = [
+            cause
+            for section in ("data", "task")
+            for cause in _changed(section, was.recipe[section] or {}, now.recipe[section] or {})
+        ]
+        how = f"{now.num_examples:,}, were {was.num_examples:,}"
+        if was.num_examples == now.num_examples:
+            how = "as many"
+        found.append(", ".join([f"the training examples are others ({how})", *causes]))
+    return found
+
+
+def in_words(different: list[str]) -> str:
+    """`different`, the first few of them."""
+    more = len(different) - _MOST_NAMED
+    return "; ".join([*different[:_MOST_NAMED], *([f"and {more} more"] if more > 0 else [])])
+
+
+def _changed(section: str, was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    before, after = dict(leaves(was)), dict(leaves(now))
+    for path in dict.fromkeys([*before, *after]):
+        if before.get(path) != after.get(path):
+            name = dotted((section, *path))
+            yield f"{name} is {_shown(after.get(path))}, was {_shown(before.get(path))}"
+
+
+def _shown(value: Any) -> str:
+    text = "not set" if value is None else json.dumps(value) if isinstance(value, bool) else str(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def _examples_digest(train: Dataset) -> str:
+    import numpy
+
+    digest = hashlib.sha256()
+    for batch in train.with_format("arrow").iter(batch_size=1000):
+        for name in ("input_ids", "labels"):
+            lists = batch[name].combine_chunks()
+            for numbers in (lists.value_lengths(), lists.flatten()):
+                digest.update(numpy.ascontiguousarray(numbers, dtype="<i8").tobytes())
+    return digest.hexdigest()
