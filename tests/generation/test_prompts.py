@@ -107,7 +107,7 @@ def test_a_template_may_refuse(model: ModelFiles) -> None:
     template = model.tokenizer.chat_template
     try:
         model.tokenizer.chat_template = "{{ raise_exception('roles must alternate') }}"
-        with pytest.raises(DataError, match="the chat template refuses it: roles must alternate"):
+        with pytest.raises(DataError, match="the chat template refuses it: line 1: roles must alternate"):
             tokens(model, CHAT)
         model.tokenizer.chat_template = None
         with pytest.raises(DataError, match="has no chat template"):

@@ -249,7 +249,7 @@ def test_messages_that_are_no_objects_are_refused(messages: Any, tokenizer: PreT
         ),
         (
             "{{ raise_exception('no\nsystem role') }}",
-            "cannot be rendered by the tokenizer's chat template: no",
+            "cannot be rendered by the tokenizer's chat template: line 1: no system role",
         ),
         ("{{ messages[0].content.none() }}", "cannot be rendered by the tokenizer's chat template: "),
         ("{% if %}", "cannot be rendered by the tokenizer's chat template: "),

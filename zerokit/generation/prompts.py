@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zerokit.checkpoint.pretrained import reason
+from zerokit.data.encoding import encode, render_chat
 from zerokit.data.sources import load_examples
 from zerokit.errors import DataError, did_you_mean
 
@@ -87,8 +87,10 @@ def tokenize(
             that the model does not.
     """
     result = []
+    # Of one that is too long, no more than shows it; but the last ones are known only with all others.
+    most = model.max_positions + 1 if max_prompt_tokens is None and model.max_positions is not None else None
     for number, prompt in enumerate(prompts):
-        tokens = _tokens_of(prompt, number, model.tokenizer)
+        tokens = _tokens_of(prompt, number, model.tokenizer, most)
         if not tokens:
             raise DataError("is empty", where=_place(number), hint="Write something in it, or remove it")
         if max_prompt_tokens is not None:
@@ -146,9 +148,11 @@ def _messages(value: list[Any], where: str) -> list[Message]:
     return messages
 
 
-def _tokens_of(prompt: Prompt, number: int, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+def _tokens_of(
+    prompt: Prompt, number: int, tokenizer: PreTrainedTokenizerBase, most: int | None
+) -> list[int]:
     if isinstance(prompt.content, str):
-        return list(tokenizer(prompt.content)["input_ids"])
+        return encode(tokenizer, prompt.content, most=most)
     if tokenizer.chat_template is None:
         raise DataError(
             "is a chat, but the tokenizer has no chat template",
@@ -156,30 +160,27 @@ def _tokens_of(prompt: Prompt, number: int, tokenizer: PreTrainedTokenizerBase) 
             hint="Use a chat model, or a column 'prompt' with text",
         )
     try:
-        return list(
-            tokenizer.apply_chat_template(
-                prompt.content, add_generation_prompt=True, tokenize=True, return_dict=False
-            )
-        )
-    except Exception as error:
-        # A template can raise what it likes: jinja2's errors, or KeyError for a key it misses.
+        text = render_chat(tokenizer, prompt.content, add_generation_prompt=True)
+    except DataError as error:
         raise DataError(
-            f"the chat template refuses it: {reason(error)}",
+            f"the chat template refuses it: {error.message}",
             where=_place(number),
             hint="Correct the messages",
         ) from error
+    return encode(tokenizer, text, most=most, special_tokens=False)
 
 
 def _check_length(length: int, number: int, max_positions: int | None, max_new_tokens: int) -> None:
     if max_positions is None or length + max_new_tokens <= max_positions:
         return
+    found = f"{length}" if length <= max_positions else f"more than {max_positions}"
     room = max_positions - max_new_tokens
     if room > 0:
         hint = f"Shorten it, pass --max-prompt-tokens {room}, or lower --max_new_tokens"
     else:
         hint = f"Lower --max_new_tokens below {max_positions}"
     raise DataError(
-        f"{length} tokens and {max_new_tokens} new ones do not fit the model's {max_positions} positions",
+        f"{found} tokens and {max_new_tokens} new ones do not fit the model's {max_positions} positions",
         where=_place(number),
         hint=hint,
     )

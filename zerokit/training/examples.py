@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
+from zerokit.data.encoding import encode, render_chat
 from zerokit.errors import DataError
 
 if TYPE_CHECKING:
@@ -119,6 +120,8 @@ class _Encoder:
         self.packing = task.packing
         self.loss_on_all = task.loss_on == "all"
         self.where = where
+        self.most = None if format_ == "text" and task.packing else task.seq_len + 1
+        """Tokens of a text that are looked at: one more than are kept shows that it was cut."""
 
     def __call__(self, batch: dict[str, list[Any]], indices: list[int]) -> dict[str, list[Any]]:
         features: dict[str, list[Any]] = {"input_ids": [], "labels": [], "is_cut": []}
@@ -159,7 +162,7 @@ class _Encoder:
                 where=self.where,
                 hint="Mend or remove that example",
             )
-        ids: list[int] = self.tokenizer(text, add_special_tokens=special_tokens)["input_ids"]
+        ids = encode(self.tokenizer, text, most=self.most, special_tokens=special_tokens)
         if special_tokens and ids and ids[-1] == self.tokenizer.eos_token_id:
             ids = ids[:-1]  # the end of the example is marked once, by the caller
         return ids
@@ -200,13 +203,10 @@ class _Encoder:
 
     def _render(self, turns: list[dict[str, Any]], index: int, **options: Any) -> list[int]:
         try:
-            rendered: list[int] = self.tokenizer.apply_chat_template(
-                turns, tokenize=True, return_dict=False, **options
-            )
-        except Exception as error:
-            # Templates are programs: they raise jinja's errors, or whatever their author chose.
-            self._fail_chat(index, f"cannot be rendered by the tokenizer's chat template: {error}")
-        return rendered
+            rendered = render_chat(self.tokenizer, turns, **options)
+        except DataError as error:
+            self._fail_chat(index, f"cannot be rendered by the tokenizer's chat template: {error.message}")
+        return encode(self.tokenizer, rendered, most=self.most, special_tokens=False)
 
     def _fail_chat(self, index: int, what: str) -> NoReturn:
         raise DataError(
