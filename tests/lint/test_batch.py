@@ -119,6 +119,10 @@ def test_three_numbers_hold_for_one_number_of_gpus() -> None:
     assert found(rule, batch(64, 4, 2), num_gpus=8) == []
     assert found(rule, batch(10, 4, 2)) == []  # that is an error of its own
     assert found(rule, batch(64, 4)) == found(rule, batch(64, 4, "auto")) == []
+    (finding,) = found(rule, batch(64, 4), target="trainer")  # accelerate writes 1 step
+    assert "holds for 16 GPUs" in finding.message
+    assert found(rule, batch(64, 4), target="deepspeed") == []
+    assert found(rule, batch(64, 4), target="trainer", recipe=recipe()) == []
 
 
 @pytest.mark.torch
@@ -144,6 +148,11 @@ def test_a_batch_that_is_divided_as_floating_point_numbers(monkeypatch: pytest.M
     assert found(rule, config) == []
     assert found(rule, batch(16, data_parallel_size=2, **shared)) == []
     assert found(rule, batch(16, 4, 1)) == []
+    for sizes, key in (((None, 4.0, 1), MICRO), ((16.0, None, 1), TRAIN), ((None, 4, 2.0), STEPS)):
+        written = batch(*sizes)
+        assert isinstance(getattr(ds_config.DeepSpeedConfig(written), key), float)
+        (finding,) = found(rule, written)
+        assert (finding.path, finding.fix) == ((key,), (SetValue((key,), int(written[key])),))
 
 
 def test_unmanaged_accumulation_still_divides_the_loss() -> None:

@@ -38,6 +38,11 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         {**zero(2), **optimizer("SGD", lr=0.1)},
         "untested ZeRO Optimizer",
     ),
+    "division by 0": (
+        "out-of-range",
+        {**zero(0), **adamw(lr=1e-3), "gradient_predivide_factor": 0},
+        "ZeroDivisionError",
+    ),
     "LBFGS": ("optimizer-step", {**zero(0), **optimizer("LBFGS", lr=0.1)}, "argument: 'closure'"),
     "SparseAdam": ("optimizer-step", {**zero(0), **optimizer("SparseAdam", lr=0.1)}, "dense gradients"),
     "Lamb with a fixed scale": (
@@ -134,6 +139,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     asked, answered = folder / "cases.json", folder / "outcomes.json"
     cases: dict[str, Any] = {name: {"config": config} for name, (_, config, _) in REFUSED.items()}
     cases |= {name: {"config": config} for name, config in STEPS.items()}
+    cases["client, old name"] = {"config": zero(2, cpu_offload=True), "client": "AdamW"}
     cases["client"] = {"config": zero(2, **CPU), "client": "AdamW"}
     asked.write_text(json.dumps(cases), encoding="utf-8")
     script = Path(__file__).with_name("few_steps.py")
@@ -177,6 +183,7 @@ def test_an_eps_of_0_ends_in_nan(outcomes: dict[str, Any]) -> None:
 
 def test_offload_refuses_a_scripts_own_adam(outcomes: dict[str, Any]) -> None:
     assert "using ZeRO-Offload with a client provided optimizer" in outcomes["client"]["error"]
+    assert outcomes["client, old name"] == outcomes["client"]
     place = "zero_optimization.offload_optimizer"
     config = zero(2, **CPU)
     assert said("script-optimizer-offload", config, target="deepspeed") == [(place, "warning")]

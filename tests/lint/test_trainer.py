@@ -140,6 +140,8 @@ def test_absent_keys_lose_arguments() -> None:
     misspelled = {**config, "gradient_acumulation_steps": 4}
     assert said(rule, misspelled, **TRAINER) == [("", "warning")]  # of clipping alone
     assert said(rule, config, target="trainer", recipe=recipe()) == []
+    beside = {**config, "train_batch_size": "auto"}
+    assert said(rule, beside, **TRAINER) == [("", "warning"), ("", "warning")]  # it stops what accumulates
     old = parse_version("0.19.2")
     messages = [finding.message for finding in found(rule, config, target="trainer", deepspeed_version=old)]
     assert "does not clip" in messages[0]

@@ -71,6 +71,8 @@ def test_keys_of_other_stages_are_named(key: str) -> None:
     path = f"zero_optimization.{key}"
     assert said("stage12-key", zero(3, **{key: True})) == [(path, "warning")]
     assert said("stage12-key", zero(2, **{key: True})) == []
+    size = "zero_optimization.allgather_bucket_size"
+    assert said("stage12-key", zero(3, allgather_bucket_size=2e8)) == [(size, "info")]
     assert said("stage12-key", zero(3, **{key: False})) == []
 
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import copy
-import logging
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,15 +24,19 @@ from zerokit.resolving.trace import Resolution, resolve, resolve_settled
 transformers = pytest.importorskip("transformers")
 deepspeed = pytest.importorskip("deepspeed")
 
-import torch  # noqa: E402
 from accelerate import Accelerator  # noqa: E402
-from accelerate.utils import DeepSpeedPlugin, DummyOptim, DummyScheduler  # noqa: E402
-from deepspeed.runtime import config as ds_config  # noqa: E402
-from transformers.integrations import deepspeed as integration  # noqa: E402
+from accelerate.utils import DummyOptim, DummyScheduler  # noqa: E402
+
+from tests.resolving.handing_over import (  # noqa: E402
+    HIDDEN,
+    by_accelerate,
+    by_the_trainer,
+    parsed,
+    without_an_engine,
+)
 
 pytestmark = pytest.mark.torch
 
-HIDDEN = 64
 MODEL = replace(small_decoder(), hidden_size_for_trainer=HIDDEN, hidden_size_for_accelerate=HIDDEN)
 
 
@@ -46,90 +47,10 @@ def run_with(arguments: Arguments, num_gpus: int, model: ModelShape | None = Non
     return Run(target=arguments.target, cluster=cluster, model=model, given=given, where=where)
 
 
-class _HandedOverError(Exception):
-    """Raised in place of building an engine; carries the config that DeepSpeed is handed."""
-
-
 @pytest.fixture(scope="module")
 def theirs() -> Iterator[None]:
-    """No process group, no engine, and nothing left behind."""
-    patch = pytest.MonkeyPatch()
-
-    def initialize(**options: Any) -> None:
-        raise _HandedOverError(options["config_params"])
-
-    patch.setattr(deepspeed, "initialize", initialize)
-    patch.setattr("accelerate.accelerator.logger", logging.getLogger("accelerate without its state"))
-    yield
-    patch.undo()
-    integration.unset_hf_deepspeed_config()
-
-
-def hand_over(plugin: DeepSpeedPlugin, world_size: int, accumulation: int, *objects: Any) -> dict[str, Any]:
-    """What `Accelerator._prepare_deepspeed` gives to `deepspeed.initialize`."""
-    accelerator = SimpleNamespace(
-        fp8_backend=None,
-        deepspeed_plugin=plugin,
-        parallelism_config=None,
-        split_batches=False,
-        gradient_accumulation_steps=accumulation,
-        num_processes=world_size,
-        _prepare_one=lambda loader, first_pass: loader,
-        device=torch.device("cpu"),
-    )
-    try:
-        Accelerator._prepare_deepspeed(accelerator, *objects)
-    except _HandedOverError as handed:
-        return handed.args[0]  # type: ignore[no-any-return]
-    raise AssertionError("the config was not handed over")
-
-
-def by_the_trainer(config: dict[str, Any], arguments: Arguments, world_size: int) -> dict[str, Any]:
-    """The steps of `TrainingArguments.__post_init__` and `Trainer._prepare_for_training`."""
-    names = (*TRAINER_DEFAULTS, "save_on_each_node")
-    values = {name: arguments[name] if name in TRAINER_DEFAULTS else False for name in names}
-    args = SimpleNamespace(**values, world_size=world_size, get_process_log_level=lambda: 30)
-    args.get_warmup_steps = lambda steps: transformers.TrainingArguments.get_warmup_steps(args, steps)
-    model = torch.nn.Linear(2, 2)
-    model.config = SimpleNamespace(hidden_size=HIDDEN)
-    hf_config = integration.HfTrainerDeepSpeedConfig(copy.deepcopy(config))
-    hf_config.trainer_config_process(args)
-    plugin = DeepSpeedPlugin(hf_ds_config=hf_config)
-    plugin.set_mixed_precision(arguments.mixed_precision)
-    trainer = SimpleNamespace(
-        model=model,
-        args=args,
-        accelerator=SimpleNamespace(state=SimpleNamespace(deepspeed_plugin=plugin)),
-        create_optimizer=lambda: torch.optim.SGD(model.parameters(), lr=0.1),
-    )
-    optimizer, scheduler = integration.deepspeed_init(trainer, num_training_steps=arguments["max_steps"])
-    return hand_over(plugin, world_size, 1, *(item for item in (model, optimizer, scheduler) if item))
-
-
-def by_accelerate(config: dict[str, Any], arguments: Arguments, world_size: int) -> dict[str, Any]:
-    """A script that prepares a data loader, a model, an optimizer and a schedule."""
-    model = torch.nn.Linear(2, 2)
-    model.config = SimpleNamespace(hidden_size=HIDDEN)
-    plugin = DeepSpeedPlugin(hf_ds_config=copy.deepcopy(config))
-    plugin.set_mixed_precision(arguments["mixed_precision"])
-    optimizer: Any = torch.optim.SGD(model.parameters(), lr=arguments["lr"])
-    if "optimizer" in config:
-        optimizer = DummyOptim(model.parameters(), lr=arguments["lr"], weight_decay=arguments["weight_decay"])
-    objects = [torch.utils.data.DataLoader([0], batch_size=arguments["batch_size"]), model, optimizer]
-    if "scheduler" in config:
-        steps = (arguments["total_num_steps"], arguments["warmup_num_steps"])
-        objects.append(DummyScheduler(optimizer, *steps))
-    return hand_over(plugin, world_size, arguments["gradient_accumulation_steps"], *objects)
-
-
-def parsed(config: dict[str, Any], world_size: int) -> ds_config.DeepSpeedConfig:
-    mpu = SimpleNamespace(get_data_parallel_world_size=lambda: world_size)
-    patch = pytest.MonkeyPatch()
-    patch.setattr(ds_config.dist, "get_rank", lambda: 0)
-    try:
-        return ds_config.DeepSpeedConfig(copy.deepcopy(config), mpu=mpu)
-    finally:
-        patch.undo()
+    with without_an_engine():
+        yield
 
 
 SIZES = ("reduce_bucket_size", "stage3_prefetch_bucket_size", "stage3_param_persistence_threshold")
@@ -233,7 +154,7 @@ def compare(
     run = run_with(arguments, world_size, model=MODEL)
     ours = resolve(Document(config, "ds.json"), run)
     try:
-        handed = target(config, arguments, world_size)
+        handed = target(config, arguments, world_size)["config_params"]
         their = parsed(handed, world_size)
     except (ValueError, AttributeError, AssertionError, TypeError) as error:
         if ours.refused:

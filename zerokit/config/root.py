@@ -18,6 +18,7 @@ from zerokit.config.base import (
     NoText,
     OrAuto,
     Positive,
+    PositiveFloat,
     Section,
     Sub,
     two_names,
@@ -136,7 +137,7 @@ class DeepSpeedConfig(Section):
     prescale_gradients: Annotated[bool, Acts(when=BEFORE_THE_SUM)] = False
     """Divide gradients by the number of ranks before they are summed. Default false."""
 
-    gradient_predivide_factor: Annotated[float, Acts(when=BEFORE_THE_SUM)] = 1.0
+    gradient_predivide_factor: Annotated[PositiveFloat, Acts(when=BEFORE_THE_SUM)] = 1.0
     """Divide gradients by this before they are summed, and by the rest after. Default 1."""
 
     gradient_allreduce_op: Annotated[Literal["mean", "sum"], LOWER, Acts(since="0.19.6")] = "mean"

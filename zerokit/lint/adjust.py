@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from zerokit.documents import Document, value_at
+from zerokit.documents import Document, dotted, value_at
 from zerokit.findings import Finding
+from zerokit.resolving.who_fills import FILLED
 
 if TYPE_CHECKING:
     from zerokit.choices import Target
     from zerokit.releases.versions import Version
 
+_ABOUT_TYPES = ("wrong-type", "string-switch")
 _ABOUT_KEYS = ("removed-key", "unknown-key", "misplaced-key")
 
 
@@ -19,21 +21,28 @@ def for_this_run(
     finding: Finding, document: Document, target: Target | None, version: Version | None
 ) -> Finding:
     """The finding as it is, or as what it comes to for this target and this release of DeepSpeed."""
-    return _for_target(_for_release(finding, document, version), target)
+    return _for_target(_for_release(finding, document, version), document, target)
 
 
-def _for_target(finding: Finding, target: Target | None) -> Finding:
+def _for_target(finding: Finding, document: Document, target: Target | None) -> Finding:
     """As an error where transformers and accelerate read less well than DeepSpeed.
 
     - accelerate, to which the Trainer hands on, stops at an "auto" that is left over; DeepSpeed need not.
     - Both compare the stage with a number: with ``"3"`` the model is built without ZeRO-3 in mind, and what
       is saved are empty tensors (`is_zero3` in transformers `integrations/deepspeed.py` and accelerate
       `utils/deepspeed.py`).
+    - The Trainer compares values with its arguments, and ``"true"`` is not true (`fill_match` in
+      transformers `integrations/deepspeed.py`).
     """
     if target not in ("trainer", "accelerate"):
         return finding
     if finding.rule == "unfilled-auto":
         return replace(finding, severity="error")
+    filled = FILLED.get(dotted(finding.path))
+    compared = target == "trainer" and filled is not None and filled.other == "refused"
+    if compared and finding.rule in _ABOUT_TYPES and isinstance(value_at(document.data, finding.path), str):
+        message = f"{finding.message}: the Trainer finds that it differs from its argument, and stops"
+        return replace(finding, message=message, severity="error")
     is_stage = finding.path == ("zero_optimization", "stage") and finding.rule == "wrong-type"
     if not is_stage or '"3"' not in finding.message:
         return finding

@@ -47,12 +47,7 @@ def batch_size(subject: Subject) -> Iterator[Hit]:
         return
     steps = _number(subject, STEPS)
     by_whom = ""
-    # launch/train.py, which runs recipes, adds "auto" in place of that 1.
-    if (
-        subject.run.target in ("trainer", "accelerate")
-        and subject.run.recipe is None
-        and subject.lacks(STEPS)
-    ):
+    if _accelerate_writes_the_steps(subject):
         steps, by_whom = 1, ", which accelerate writes"
     known = {MICRO: _number(subject, MICRO), STEPS: steps, _RANKS: data_parallel_ranks(subject)}
     factors = {name: value for name, value in known.items() if value is not None}
@@ -112,14 +107,16 @@ def fixed_train_batch_size(subject: Subject) -> Iterator[Hit]:
     """A config that is good for one number of GPUs
 
     With all three batch sizes given there is one number of data-parallel ranks for which they agree. On any
-    other, and in a process that was started without a launcher, DeepSpeed stops.
+    other, and in a process that was started without a launcher, DeepSpeed stops. Under the Trainer and
+    accelerate an absent `gradient_accumulation_steps` is given, too: accelerate writes 1.
 
     Leave `train_batch_size` out: DeepSpeed computes it. With `--num-gpus` zerokit says whether the numbers
     agree for that run.
 
     Source: `_batch_assertion` in `deepspeed/runtime/config.py`.
     """
-    train, micro, steps = (_number(subject, name) for name in (TRAIN, MICRO, STEPS))
+    train, micro = _number(subject, TRAIN), _number(subject, MICRO)
+    steps = 1 if _accelerate_writes_the_steps(subject) else _number(subject, STEPS)
     if subject.cluster.num_gpus is not None or _splits_the_model(subject) or not (train and micro and steps):
         return
     if train % (micro * steps) == 0:
@@ -168,17 +165,24 @@ def computed_micro_batch(subject: Subject) -> Iterator[Hit]:
     good={MICRO: 4, STEPS: 1, "sequence_parallel_size": 2, **_STAGE_2},
 )
 def fractional_batch_size(subject: Subject) -> Iterator[Hit]:
-    """Batch sizes that become floating-point numbers
+    """Batch sizes that are floating-point numbers
 
-    With `sequence_parallel_size` in the file, and neither `data_parallel_size` nor an `mpu` from the script,
-    DeepSpeed divides the number of GPUs by it as floating-point numbers. What it then computes is 4.0 rather
-    than 4, and PyTorch's `DataLoader` and Python's `range` refuse that.
+    PyTorch's `DataLoader` and Python's `range` refuse 4.0 where 4 is meant. DeepSpeed takes batch sizes as
+    they stand, and what it computes from a 4.0 is one again. With `sequence_parallel_size` in the file, and
+    neither `data_parallel_size` nor an `mpu` from the script, it divides the number of GPUs by it as
+    floating-point numbers, so that what it computes is one, too.
 
-    Give both `train_micro_batch_size_per_gpu` and `gradient_accumulation_steps`, so that only
-    `train_batch_size` is computed; or give `data_parallel_size` too.
+    Write whole numbers without a point. Where a sequence is shared, give both
+    `train_micro_batch_size_per_gpu` and `gradient_accumulation_steps`, so that only `train_batch_size` is
+    computed; or give `data_parallel_size` too.
 
     Source: `DeepSpeedConfig.__init__` in `deepspeed/runtime/config.py`.
     """
+    for name in (TRAIN, MICRO, STEPS):
+        value = subject.written_at(name)
+        if isinstance(value, float):
+            message = f"'{name}' is {value:.1f}, a floating-point number, which data loaders refuse"
+            yield Hit((name,), message, f"Write {value:.0f}", (SetValue((name,), int(value)),))
     if not subject.sets("sequence_parallel_size") or not subject.lacks("data_parallel_size"):
         return
     if subject.config.sequence_parallel_size is None or _number(subject, TRAIN) is None:
@@ -224,6 +228,13 @@ def data_parallel_ranks(subject: Subject) -> int | None:
         return None
     sequence = subject.config.sequence_parallel_size or 1
     return None if subject.cluster.num_gpus % sequence else subject.cluster.num_gpus // sequence
+
+
+def _accelerate_writes_the_steps(subject: Subject) -> bool:
+    """Whether the accumulation steps are 1 because they are absent."""
+    # launch/train.py, which runs recipes, adds "auto" in place of that 1.
+    through_accelerate = subject.run.target in ("trainer", "accelerate") and subject.run.recipe is None
+    return through_accelerate and subject.lacks(STEPS)
 
 
 def _splits_the_model(subject: Subject) -> bool:

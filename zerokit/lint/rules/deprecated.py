@@ -10,6 +10,7 @@ from zerokit.findings import Edit, Move, Remove, SetValue
 from zerokit.lint.examples import zero
 from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
+from zerokit.lint.values_in_force import in_force
 
 rule = Rules("structure")
 
@@ -38,6 +39,7 @@ def old_and_new_key(subject: Subject) -> Iterator[Hit]:
 @rule(
     "deprecated-key",
     severity="warning",
+    stops=True,
     bad=zero(2, cpu_offload=True),
     good=zero(2, offload_optimizer={"device": "cpu"}),
 )
@@ -46,7 +48,8 @@ def deprecated_key(subject: Subject) -> Iterator[Hit]:
 
     DeepSpeed translates the key and warns on every rank. The Trainer and accelerate look for the new names
     only: under `bfloat16` they fill in no "auto", and they do not see an offload that `cpu_offload` asks
-    for.
+    for. Where the optimizer is not in the file they then leave PyTorch's in place, at which DeepSpeed stops:
+    with offload it wants its own for the CPU.
 
     Second names, such as `prefetch_bucket_size` for `stage3_prefetch_bucket_size`, are for your information:
     DeepSpeed reads them without a word, but other programs do not.
@@ -59,7 +62,13 @@ def deprecated_key(subject: Subject) -> Iterator[Hit]:
     for old, new in RENAMED.items():
         if subject.sets(ZERO, old) and not subject.sets(ZERO, new):
             value = subject.written_at(ZERO, old)
-            yield Hit((ZERO, old), f"'{old}' is deprecated", *_replacement(old, new, value))
+            hint, fix = _replacement(old, new, value)
+            if old == "cpu_offload" and value is True and _is_overlooked(subject):
+                who = "the Trainer" if subject.run.target == "trainer" else "accelerate"
+                message = f"{who} does not see '{old}', and hands over an optimizer that DeepSpeed refuses"
+                yield Hit((ZERO, old), message, hint, fix, "error")
+            else:
+                yield Hit((ZERO, old), f"'{old}' is deprecated", hint, fix)
     if subject.sets(ZERO, "cpu_offload_use_pin_memory"):
         message = "'cpu_offload_use_pin_memory' is deprecated, and DeepSpeed does not use its value"
         hint = "Remove it, and write 'pin_memory' in the offload sections"
@@ -73,6 +82,17 @@ def deprecated_key(subject: Subject) -> Iterator[Hit]:
     if "bfloat16" in subject.written:
         message = "'bfloat16' is the old name of 'bf16'; the Trainer and accelerate do not read it"
         yield Hit(("bf16",), message, "Call it 'bf16'", (Move(("bfloat16",), ("bf16",)),))
+
+
+def _is_overlooked(subject: Subject) -> bool:
+    """Whether an offload under its old name leaves PyTorch's optimizer where DeepSpeed wants its own.
+
+    Source: `_prepare_deepspeed` in accelerate `accelerator.py`, `_configure_optimizer` in
+    `deepspeed/runtime/engine.py`.
+    """
+    if subject.run.target not in ("trainer", "accelerate") or not subject.lacks("optimizer"):
+        return False
+    return in_force(subject, "zero_force_ds_cpu_optimizer") is True
 
 
 def _replacement(old: str, new: str, value: object) -> tuple[str, tuple[Edit, ...]]:

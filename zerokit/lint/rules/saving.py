@@ -58,8 +58,10 @@ def unsaved_weights(subject: Subject) -> Iterator[Hit]:
         return
     message = f"'{_GATHER}' is {'false' if subject.sets(*path) else 'absent'}: {_WITHOUT[subject.run.target]}"
     severity: Severity | None = "info" if subject.run.target in ("deepspeed", None) else None
-    place = path if subject.sets(*path) else (ZERO,)
-    yield Hit(place, message, f'Set "{_GATHER}" to true', (SetValue(path, True),), severity)
+    written = subject.sets(*path)
+    # What a person wrote stays, and without a Trainer or an accelerate nobody may ever save so.
+    fix = () if written or severity is not None else (SetValue(path, True),)
+    yield Hit(path if written else (ZERO,), message, f'Set "{_GATHER}" to true', fix, severity)
 
 
 @rule(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from zerokit.config.base import AUTO
-from zerokit.config.batch_sizes import MICRO, STEPS
+from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
 from zerokit.findings import Move, Remove, SetValue, Severity
 from zerokit.lint.optimizer_facts import (
     OPTIMIZER,
@@ -52,7 +52,9 @@ def lost_argument(subject: Subject) -> Iterator[Hit]:
     - without `weight_decay` in the `params` of an `optimizer` its class's own holds, mostly 0;
     - without `warmup_num_steps` a warmup schedule takes 1000 steps;
     - without `gradient_accumulation_steps` accelerate writes 1. Since June 2025 it tells DeepSpeed where a
-      step ends, so that only DeepSpeed's own counts are wrong; before, each micro-batch was a step.
+      step ends, so that only DeepSpeed's own counts are wrong; before, each micro-batch was a step. Beside a
+      `train_batch_size`, in which the Trainer's steps are counted, DeepSpeed stops at every run that
+      accumulates: "train_batch_size is not equal to micro_batch_per_gpu * gradient_acc_step * world_size".
 
     Write "auto". (`launch/train.py` adds what is missing at the top of the file by itself.)
 
@@ -67,7 +69,10 @@ def lost_argument(subject: Subject) -> Iterator[Hit]:
         yield _absent("gradient_clipping", message)
     if subject.lacks(STEPS):
         message = f"'{STEPS}' is absent, so DeepSpeed counts with 1 whatever the Trainer's argument says"
-        yield _absent(STEPS, message, "info")
+        stops = subject.sets(TRAIN) and subject.sets(MICRO)
+        if stops:
+            message += f", and stops where that is more: it does not go with '{TRAIN}'"
+        yield _absent(STEPS, message, None if stops else "info")
     params = optimizer_params(subject)
     decay = params.get("weight_decay") if params is not None else None
     if decay is not None and subject.lacks(*OPTIMIZER, "weight_decay"):
@@ -249,7 +254,7 @@ def overwritten_key(subject: Subject) -> Iterator[Hit]:
     path: tuple[str, ...] = ("steps_per_print",)
     if subject.written_at(*path) not in (None, AUTO):
         message = "accelerate overwrites 'steps_per_print', and DeepSpeed prints nothing"
-        yield Hit(path, message, "Remove the key", (Remove(path),))
+        yield Hit(path, message, "Remove the key")  # for a person: other programs read it
     path = ("zero_allow_untested_optimizer",)
     if is_set_to(subject, False, *path) and subject.lacks("optimizer"):
         message = "accelerate overwrites 'zero_allow_untested_optimizer' with true"

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from zerokit.config.base import is_comment
 from zerokit.config.conditions import DEVICE, NOT_READ, SWITCH_OF_OLD
 from zerokit.config.no_effect import Idle
-from zerokit.findings import Remove
+from zerokit.findings import Remove, Severity
 from zerokit.lint.examples import zero
 from zerokit.lint.rule import Hit, Rules, idle_at
 from zerokit.lint.subject import Subject
@@ -106,7 +106,8 @@ def stage_12_key(subject: Subject) -> Iterator[Hit]:
     used rather than after each step, and it always spreads gradients over all ranks. DeepSpeed accepts the
     keys without a word; `elastic_checkpoint` alone makes it say that it is no longer supported.
 
-    Remove them: nothing changes but that the file says what happens.
+    Remove them: nothing changes but that the file says what happens. `allgather_bucket_size`, which stands in
+    most templates and next to never matters in any stage, is only for your information.
 
     Source: the arguments of both optimizers in `_configure_zero_optimizer`,
     `deepspeed/runtime/engine.py`.
@@ -114,7 +115,8 @@ def stage_12_key(subject: Subject) -> Iterator[Hit]:
     if subject.stage != 3:
         return
     for key, idle in _idle_keys(subject).items():
-        yield Hit((ZERO, key), f"'{key}' {idle.reason}", "Remove the key", fix=(Remove((ZERO, key)),))
+        severity: Severity | None = "info" if key == "allgather_bucket_size" else None
+        yield Hit((ZERO, key), f"'{key}' {idle.reason}", "Remove the key", (Remove((ZERO, key)),), severity)
 
 
 @rule(
@@ -257,6 +259,31 @@ def round_robin_gradients(subject: Subject) -> Iterator[Hit]:
     if idle and in_force(subject, *path):
         message = "'round_robin_gradients' speeds up copies to the host, and nothing is offloaded"
         yield Hit(path, message, "Remove the key, or offload the optimizer")
+
+
+@rule(
+    "number-for-off",
+    severity="warning",
+    bad=zero(3, zero_hpz_partition_size=0),
+    good=zero(3, zero_hpz_partition_size=1),
+)
+def number_for_off(subject: Subject) -> Iterator[Hit]:
+    """A number that DeepSpeed takes for off, though it looks like another
+
+    `zero_hpz_partition_size` counts the GPUs that share a second copy of the parameters: 1 is off, and 0,
+    which cannot be, is taken for the same. `stage3_module_granularity_threshold` counts parameters: 0 is off,
+    and so is every number below.
+
+    Remove the key, or write the number that is meant.
+
+    Source: `zero_hpz_partition_size() > 1` in `deepspeed/runtime/engine.py`; `module_granularity_threshold >
+    0` in `deepspeed/runtime/zero/parameter_offload.py`.
+    """
+    for key, off in (("zero_hpz_partition_size", 1), ("stage3_module_granularity_threshold", 0)):
+        number = getattr(subject.zero, key)
+        if subject.stage == 3 and number < off:
+            message = f"'{key}' is {number}, which DeepSpeed takes for {off}: off"
+            yield Hit((ZERO, key), message, "Remove the key, or write the number that is meant")
 
 
 def _listed(keys: list[str]) -> str:
