@@ -29,7 +29,7 @@ def test_one_that_does_nothing_is_ended_with_its_children(tmp_path: Path) -> Non
         "print('the child is', child.pid, flush=True); child.wait()"
     )
     with pytest.raises(processes.HangsError, match="the child is") as caught:
-        processes.run([sys.executable, "-c", code], patience=3)
+        processes.run([sys.executable, "-c", code], patience=1)
     with suppress(ProcessLookupError):  # it is gone already
         child = os.pidfd_open(int(str(caught.value).split()[-1]))
         assert select.select([child], [], [], processes.PATIENCE)[0], "it still runs"
@@ -38,10 +38,10 @@ def test_one_that_does_nothing_is_ended_with_its_children(tmp_path: Path) -> Non
 
 def test_one_that_works_is_ended_by_its_work_alone() -> None:
     with pytest.raises(processes.HangsError, match=r"ended after [\d.]+ s of CPU"):
-        processes.run([sys.executable, "-c", NEVER_ENDS], patience=2, most_cpu_seconds=1)
+        processes.run([sys.executable, "-c", NEVER_ENDS], patience=0.5, most_cpu_seconds=0.1)
 
 
 def test_patience_begins_anew_with_each_piece_of_work() -> None:
-    """Two seconds of CPU, whatever time they take, are more than one length of patience."""
-    code = "import time\nwhile time.process_time() < 2: pass\nprint('done')"
-    assert processes.run([sys.executable, "-c", code], patience=1).stdout == "done\n"
+    """A second of CPU, whatever time it takes, is more than one length of patience."""
+    code = "import time\nwhile time.process_time() < 1: pass\nprint('done')"
+    assert processes.run([sys.executable, "-c", code], patience=0.5).stdout == "done\n"

@@ -50,6 +50,7 @@ def test_the_exit_code_is_the_errors_own() -> None:
     assert run_on_all_ranks(fail) == 1
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("words", [None, "bad input"])
 def test_a_port_that_another_process_has_is_one_line(
     words: str | None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from functools import cache
 from pathlib import Path
 
 from tests import processes
@@ -25,6 +26,7 @@ PAIR = re.compile(
 )
 
 
+@cache
 def output_of(command: str, folder: Path) -> str:
     """What a command prints on a terminal of `WIDTH` columns, in `folder`.
 

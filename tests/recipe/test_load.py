@@ -135,6 +135,9 @@ def test_malformed_files_are_named_with_their_line(
 def test_a_missing_file_and_an_unknown_ending_are_document_errors(tmp_path: Path) -> None:
     with pytest.raises(DocumentError, match="no such file"):
         load_recipe(tmp_path / "none.yaml")
+    with pytest.raises(DocumentError, match="no such file"):
+        load_recipe(tmp_path / "recipe.txt")
+    (tmp_path / "recipe.txt").touch()
     with pytest.raises(DocumentError, match="cannot tell the format"):
         load_recipe(tmp_path / "recipe.txt")
 
