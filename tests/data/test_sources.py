@@ -9,7 +9,7 @@ from typing import Any
 import datasets
 import pytest
 
-from zerokit.data.sources import load_examples
+from zerokit.data.sources import load_examples, place_of
 from zerokit.errors import DataError
 
 pytestmark = pytest.mark.torch
@@ -209,3 +209,43 @@ def test_a_hub_id_is_loaded_with_its_subset_and_split(monkeypatch: pytest.Monkey
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     assert len(load_examples("org/name", where="w", subset="en", split="test")) == 2
     assert asked == [(("org/name", "en"), {"split": "test"})]
+
+
+PAIRS = [("a", "one"), ("b", "two\nlines"), ("c", "three")]
+
+
+def written(folder: Path, kind: str) -> Path:
+    """The rows as a person may write them: with blank lines, over several lines, quoted."""
+    file = folder / f"rows.{kind}"
+    rows = [{"prompt": prompt, "completion": completion} for prompt, completion in PAIRS]
+    if kind == "jsonl":
+        file.write_text("\n\n".join(json.dumps(row) for row in rows) + "\n")
+    elif kind == "json":
+        file.write_text(json.dumps(rows, indent=1))
+    elif kind == "csv":
+        file.write_text('prompt,completion\na,one\n\nb,"two\nlines"\nc,three\n')
+    else:
+        datasets.Dataset.from_list(rows).to_parquet(file)
+    return file
+
+
+@pytest.mark.parametrize(
+    ("kind", "places"),
+    [
+        ("jsonl", [":1", ":3", ":5"]),
+        ("json", [":2", ":6", ":10"]),
+        ("csv", [":2", ":4", ":6"]),
+        ("parquet", [", row 1", ", row 2", ", row 3"]),
+    ],
+)
+def test_each_example_has_its_place(kind: str, places: list[str], tmp_path: Path) -> None:
+    for folder in ("first", "second"):
+        (tmp_path / folder).mkdir()
+    files = [str(written(tmp_path / folder, kind)) for folder in ("first", "second")]
+    assert load_examples(files, where="w")["completion"] == [completion for _, completion in PAIRS] * 2
+    expected = [f"{file}{place}" for file in files for place in places]
+    assert [place_of(files, row, where="w") for row in range(6)] == expected
+
+
+def test_an_example_that_is_in_no_file_here_has_its_number() -> None:
+    assert place_of("builtin:python-questions", 4, where="data.train") == "data.train, example 5"

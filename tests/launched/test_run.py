@@ -205,3 +205,15 @@ def test_one_run_at_a_time_writes_into_a_folder(here: OneRank) -> None:
     (here.folder / "out" / "run.lock").write_text('{"host": "gone", "pid": 1, "run_id": "a", "started": "b"}')
     assert here.train().error is None  # nobody holds it
     assert not (here.folder / "out" / "run.lock").exists()
+
+
+@pytest.mark.parametrize("column", ["prompt", "completion"])
+def test_an_example_that_cannot_be_trained_on_is_named_by_file_and_line(column: str, here: OneRank) -> None:
+    """However the examples are shuffled and shared out."""
+    lines = (here.folder / "data.jsonl").read_text().splitlines()
+    for number in (7, 23):
+        broken = [*lines]
+        broken[number - 1] = json.dumps({**json.loads(broken[number - 1]), column: None})
+        (here.folder / "broken.jsonl").write_text("\n".join(broken))
+        named = here.train("--data.train", "broken.jsonl").error
+        assert named == f"2 broken.jsonl:{number}: '{column}' is null, not text. Mend or remove that example"

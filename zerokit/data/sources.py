@@ -6,7 +6,8 @@ may be larger than memory.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import csv
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,6 +59,53 @@ def load_examples(
     if len(examples) == 0:
         raise DataError(f"'{', '.join(sources)}' has no examples", where=where, hint="Give it at least one")
     return examples
+
+
+def place_of(source: str | Sequence[str], row: int, *, where: str) -> str:
+    """Where an example was read: file and line, or its number where there are no lines.
+
+    Args:
+        source: as of :func:`load_examples`.
+        row: its number in what that returned, from 0.
+        where: the place of `source` in the user's input.
+    """
+    left = row
+    for name in [source] if isinstance(source, str) else source:
+        for file in _local_files(name, where) if not name.startswith(BUILTIN) else []:
+            for place in _places(file):
+                if left == 0:
+                    return f"{file}{place}"
+                left -= 1
+    return f"{where}, example {row + 1}"
+
+
+def _places(file: Path) -> Iterator[str]:
+    """What follows the name of a file, to say where each of its examples stands, in their order."""
+    builder = _BUILDERS[file.suffix.lower()]
+    if builder == "parquet":
+        from pyarrow.parquet import read_metadata
+
+        for number in range(read_metadata(file).num_rows):
+            yield f", row {number + 1}"
+        return
+    with file.open(encoding="utf-8-sig", newline="" if builder == "csv" else "\n") as lines:
+        if builder == "csv":
+            rows = csv.reader(lines)
+            next(rows, None)  # the names of the columns
+            end = rows.line_num
+            for row in rows:
+                if row:
+                    yield f":{end + 1}"
+                end = rows.line_num
+        elif builder == "json" and (first := lines.read(1)) == "[":
+            document = parse_json(first + lines.read(), str(file))
+            for number in range(len(document.data)):
+                yield f":{document.line((number,))}"
+        elif builder == "json":
+            lines.seek(0)
+            for number, line in enumerate(lines, start=1):
+                if line.strip():
+                    yield f":{number}"
 
 
 def _load_builtin(source: str, split: str, where: str) -> Dataset:

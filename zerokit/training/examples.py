@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
@@ -71,19 +71,33 @@ def tokenize(
     task: TaskSection,
     *,
     where: str,
+    place: Callable[[int], str] | None = None,
 ) -> Tokenized:
     """Turn examples into ``input_ids`` and ``labels``, each of at most ``task.seq_len`` tokens.
 
     Text is packed into full sequences if the task says so.
 
+    Args:
+        examples: as loaded.
+        tokenizer: the model's.
+        format_: what an example is.
+        data: names of the columns.
+        task: the longest sequence, and what is trained on.
+        where: the place of the data in the recipe, for errors.
+        place: of one example, by its number from 0; by default its number from 1.
+
     Raises:
         DataError: a value of the wrong type, a chat that the tokenizer's template cannot render, or no
             token left to train on.
     """
-    encode = _Encoder(tokenizer, format_, data, task, where)
-    tokenized = examples.map(
-        encode, batched=True, with_indices=True, remove_columns=examples.column_names, desc="Tokenizing"
-    )
+    encode = _Encoder(tokenizer, format_, data, task)
+    try:
+        tokenized = examples.map(
+            encode, batched=True, with_indices=True, remove_columns=examples.column_names, desc="Tokenizing"
+        )
+    except _UnusableError as error:
+        there = place(error.index) if place is not None else f"{where}, example {error.index + 1}"
+        raise DataError(error.message, where=there, hint=error.hint) from error
     num_cut = sum(tokenized["is_cut"])
     tokenized = tokenized.remove_columns("is_cut")
     num_left_out = 0
@@ -102,6 +116,13 @@ def tokenize(
     return Tokenized(tokenized, num_left_out, num_cut)
 
 
+class _UnusableError(DataError):
+    """An example that cannot be trained on, of which nobody has said yet where it stands."""
+
+    index = 0
+    """Its number in the data set, from 0."""
+
+
 class _Encoder:
     """A batch of examples to features; a picklable callable, so that `datasets` can cache its results."""
 
@@ -111,7 +132,6 @@ class _Encoder:
         format_: Format,
         data: DataSection,
         task: TaskSection,
-        where: str,
     ) -> None:
         self.tokenizer = tokenizer
         self.format = format_
@@ -119,7 +139,6 @@ class _Encoder:
         self.seq_len = task.seq_len
         self.packing = task.packing
         self.loss_on_all = task.loss_on == "all"
-        self.where = where
         self.most = None if format_ == "text" and task.packing else task.seq_len + 1
         """Tokens of a text that are looked at: one more than are kept shows that it was cut."""
 
@@ -127,7 +146,12 @@ class _Encoder:
         features: dict[str, list[Any]] = {"input_ids": [], "labels": [], "is_cut": []}
         for at, index in enumerate(indices):
             example = {column: values[at] for column, values in batch.items()}
-            for input_ids, trained in self._encode(example, index):
+            try:
+                sequences = self._encode(example)
+            except _UnusableError as error:
+                error.index = index
+                raise
+            for input_ids, trained in sequences:
                 is_packed = self.format == "text" and self.packing
                 end = len(input_ids) if is_packed else self.seq_len
                 labels = [
@@ -139,35 +163,31 @@ class _Encoder:
                 features["is_cut"].append(len(input_ids) > end)
         return features
 
-    def _encode(self, example: dict[str, Any], index: int) -> list[tuple[list[int], list[bool]]]:
+    def _encode(self, example: dict[str, Any]) -> list[tuple[list[int], list[bool]]]:
         """The sequences of an example, with whether each token is an answer."""
         if self.format == "messages":
-            return self._chat(example[self.columns.messages], index)
+            return self._chat(example[self.columns.messages])
         end = self.tokenizer.eos_token_id
         if self.format == "text":
-            input_ids = [*self._ids(example, self.columns.text, index), end]
+            input_ids = [*self._ids(example, self.columns.text), end]
             return [(input_ids, [True] * len(input_ids))]
-        prompt = self._ids(example, self.columns.prompt, index)
-        completion = self._ids(example, self.columns.completion, index, special_tokens=False)
+        prompt = self._ids(example, self.columns.prompt)
+        completion = self._ids(example, self.columns.completion, special_tokens=False)
         trained = [False] * len(prompt) + [True] * (len(completion) + 1)
         return [([*prompt, *completion, end], trained)]
 
-    def _ids(
-        self, example: dict[str, Any], column: str, index: int, *, special_tokens: bool = True
-    ) -> list[int]:
+    def _ids(self, example: dict[str, Any], column: str, *, special_tokens: bool = True) -> list[int]:
         text = example[column]
         if not isinstance(text, str):
-            raise DataError(
-                f"'{column}' of example {index + 1} is {type(text).__name__}, not text",
-                where=self.where,
-                hint="Mend or remove that example",
+            raise _UnusableError(
+                f"'{column}' is {_described(text)}, not text", hint="Mend or remove that example"
             )
         ids = encode(self.tokenizer, text, most=self.most, special_tokens=special_tokens)
         if special_tokens and ids and ids[-1] == self.tokenizer.eos_token_id:
             ids = ids[:-1]  # the end of the example is marked once, by the caller
         return ids
 
-    def _chat(self, messages: Any, index: int) -> list[tuple[list[int], list[bool]]]:
+    def _chat(self, messages: Any) -> list[tuple[list[int], list[bool]]]:
         """Render a conversation; the assistant's turns (and what ends them) are trained on.
 
         One sequence, unless the template changes earlier turns when later ones come (some drop the
@@ -175,9 +195,9 @@ class _Encoder:
         turn as it will see it.
         """
         if not isinstance(messages, list) or not messages:
-            self._fail_chat(index, "has no messages")
+            self._fail_chat("has no messages")
         if not all(isinstance(turn, dict) for turn in messages):
-            self._fail_chat(index, "has a message that is not an object with 'role' and 'content'")
+            self._fail_chat("has a message that is not an object with 'role' and 'content'")
         # datasets fills the keys that some messages lack with None; templates test for presence.
         turns = [{key: value for key, value in turn.items() if value is not None} for turn in messages]
         sequences: list[tuple[list[int], list[bool]]] = []
@@ -185,35 +205,37 @@ class _Encoder:
             if turn.get("role") != "assistant":
                 continue
             if end == 1:
-                self._fail_chat(index, "begins with the assistant, which has nothing to answer")
-            prompt = self._render(turns[: end - 1], index, add_generation_prompt=True)
-            whole = self._render(turns[:end], index)
+                self._fail_chat("begins with the assistant, which has nothing to answer")
+            prompt = self._render(turns[: end - 1], add_generation_prompt=True)
+            whole = self._render(turns[:end])
             if whole[: len(prompt)] != prompt:
-                self._fail_chat(
-                    index, f"cannot be masked: message {end} does not begin with the generation prompt"
-                )
+                self._fail_chat(f"cannot be masked: message {end} does not begin with the generation prompt")
             before: list[bool] = []
             if sequences and prompt[: len(sequences[-1][0])] == sequences[-1][0]:
                 before = sequences.pop()[1]
             trained = before + [False] * (len(prompt) - len(before)) + [True] * (len(whole) - len(prompt))
             sequences.append((whole, trained))
         if not sequences:
-            self._fail_chat(index, "has no assistant message")
+            self._fail_chat("has no assistant message")
         return sequences
 
-    def _render(self, turns: list[dict[str, Any]], index: int, **options: Any) -> list[int]:
+    def _render(self, turns: list[dict[str, Any]], **options: Any) -> list[int]:
         try:
             rendered = render_chat(self.tokenizer, turns, **options)
         except DataError as error:
-            self._fail_chat(index, f"cannot be rendered by the tokenizer's chat template: {error.message}")
+            self._fail_chat(f"cannot be rendered by the tokenizer's chat template: {error.message}")
         return encode(self.tokenizer, rendered, most=self.most, special_tokens=False)
 
-    def _fail_chat(self, index: int, what: str) -> NoReturn:
-        raise DataError(
-            f"the conversation of example {index + 1} {what}",
-            where=self.where,
-            hint="Mend it, or use a tokenizer with another chat template",
+    def _fail_chat(self, what: str) -> NoReturn:
+        raise _UnusableError(
+            f"the conversation {what}", hint="Mend it, or use a tokenizer with another chat template"
         )
+
+
+def _described(value: Any) -> str:
+    """What a value is, in the words of JSON."""
+    kinds = {bool: "true or false", int: "a number", float: "a number", list: "a list", dict: "an object"}
+    return "null" if value is None else kinds.get(type(value), f"of type {type(value).__name__}")
 
 
 def _has_targets(labels: list[int]) -> bool:

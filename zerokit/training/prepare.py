@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zerokit import console
 from zerokit.checkpoint.source import is_rehearsal
-from zerokit.data.sources import BUILTIN, load_examples
+from zerokit.data.sources import BUILTIN, load_examples, place_of
 from zerokit.distributed.extensions import compile_extensions
 from zerokit.distributed.group import count_gpus, device_precision
 from zerokit.distributed.libraries import set_up_libraries
@@ -105,21 +106,20 @@ def prepare(
     group.together(lambda: check_peft_keys(loaded))
     folder = group.node_main_first(lambda: find_checkpoint(recipe.model, loaded.where("model", "path")))
     examples, held_out = group.node_main_first(lambda: _load_data(loaded, _seed(resolved)))
-    tokenizer = _get_tokenizer(group, loaded, folder, examples)
+    tokenizer = _get_tokenizer(group, loaded, folder, examples.dataset)
     model = group.together(lambda: prepare_model(loaded, folder, tokenizer))
     generation = group.together(lambda: _generation_config(loaded, folder, tokenizer))
     train = _tokenize(group, examples, tokenizer, loaded, "train")
-    if held_out is not None:
-        held_out = _tokenize(group, held_out, tokenizer, loaded, "eval")
+    evaluated = None if held_out is None else _tokenize(group, held_out, tokenizer, loaded, "eval")
     offload = resolved.ds_config["zero_optimization"].get("offload_optimizer") or {}
     compile_extensions(group, cpu_optimizer=offload.get("device", "none") != "none")
     args = group.together(
-        lambda: build_arguments(resolved, loaded, use_cpu=count_gpus() == 0, evaluate=held_out is not None)
+        lambda: build_arguments(resolved, loaded, use_cpu=count_gpus() == 0, evaluate=evaluated is not None)
     )
     identity = _identity(group, loaded, resolved, args, model, train, resume)
     return Prepared(
         *(loaded, resolved, args, output, identity, trust_checkpoint),
-        *(tokenizer, model, train, held_out, generation),
+        *(tokenizer, model, train, evaluated, generation),
     )
 
 
@@ -152,30 +152,49 @@ def _seed(resolved: Resolved) -> int:
     return int(resolved.training.get("seed", 42))  # TrainingArguments' default
 
 
-def _load_data(loaded: LoadedRecipe, seed: int) -> tuple[Dataset, Dataset | None]:
-    """Training and held-out examples, as the data files have them."""
+@dataclass(frozen=True)
+class _Examples:
+    """Examples as the data files have them, each with its place there."""
+
+    dataset: Dataset
+    source: str | list[str]
+    where: str
+    rows: Sequence[int] | None = None
+    """The number of each in its source, from 0; None where they are in the order of the source."""
+
+    def place(self, index: int) -> str:
+        """File and line of an example."""
+        row = index if self.rows is None else int(self.rows[index])
+        return place_of(self.source, row, where=self.where)
+
+
+def _load_data(loaded: LoadedRecipe, seed: int) -> tuple[_Examples, _Examples | None]:
+    """Training and held-out examples."""
     data = loaded.recipe.data
     where = loaded.where("data", "train")
     train = load_examples(data.train, where=where, subset=data.subset, split=data.train_split)
+    rows: Sequence[int] | None = None
     held_out = None
     if data.eval is not None:
-        held_out = load_examples(
-            data.eval,
-            where=loaded.where("data", "eval"),
-            subset=data.subset,
-            split=data.eval_split or "validation",
+        eval_where = loaded.where("data", "eval")
+        dataset = load_examples(
+            data.eval, where=eval_where, subset=data.subset, split=data.eval_split or "validation"
         )
+        held_out = _Examples(dataset, data.eval, eval_where)
     elif data.eval_split is not None or (isinstance(data.train, str) and data.train.startswith(BUILTIN)):
-        held_out = load_examples(
+        dataset = load_examples(
             data.train, where=where, subset=data.subset, split=data.eval_split or "held_out"
         )
+        held_out = _Examples(dataset, data.train, where)
     elif data.eval_fraction > 0 and len(train) > 1:
         size = max(1, round(len(train) * data.eval_fraction))
         parts = train.train_test_split(test_size=size, seed=seed)
-        train, held_out = parts["train"], parts["test"]
+        numbers = train.from_dict({"row": range(len(train))}).train_test_split(test_size=size, seed=seed)
+        train, rows = parts["train"], numbers["train"]["row"]
+        held_out = _Examples(parts["test"], data.train, where, numbers["test"]["row"])
     if data.max_examples is not None:
         train = train.select(range(min(data.max_examples, len(train))))
-    return train, held_out
+    return _Examples(train, data.train, where, rows), held_out
 
 
 def _get_tokenizer(
@@ -205,7 +224,9 @@ def _get_tokenizer(
     # Trained on one rank and sent to the others: all of them must have the very same merges.
     tokenizer = None
     if group.ranks.is_main:
-        tokenizer = train_tokenizer((text for column in used for text in examples[column]), vocab_size)
+        # What is no text is named with its place when it is tokenized.
+        texts = (text for column in used for text in examples[column] if isinstance(text, str))
+        tokenizer = train_tokenizer(texts, vocab_size)
     return group.broadcast_object(tokenizer)
 
 
@@ -239,23 +260,25 @@ def _generation_config(
 
 def _tokenize(
     group: RankGroup,
-    examples: Dataset,
+    examples: _Examples,
     tokenizer: PreTrainedTokenizerBase,
     loaded: LoadedRecipe,
     which: str,
 ) -> Dataset:
     """Tokenize on one rank per node and then, from its cache, on the others; say what did not fit."""
     recipe = loaded.recipe
-    where = loaded.where("data", "eval" if which == "eval" and recipe.data.eval is not None else "train")
+    dataset, where = examples.dataset, examples.where
 
     def tokenize_here() -> Tokenized:
-        format_ = detect_format(examples.column_names, recipe.data, where=where)
-        return tokenize(examples, tokenizer, format_, recipe.data, recipe.task, where=where)
+        format_ = detect_format(dataset.column_names, recipe.data, where=where)
+        return tokenize(
+            dataset, tokenizer, format_, recipe.data, recipe.task, where=where, place=examples.place
+        )
 
     tokenized = group.node_main_first(tokenize_here)
     if group.ranks.is_main and (tokenized.num_cut or tokenized.num_left_out):
         console.note(
-            f"{which} data: of {quantity(len(examples), 'example')}, {tokenized.num_cut:,} cut to "
+            f"{which} data: of {quantity(len(dataset), 'example')}, {tokenized.num_cut:,} cut to "
             f"{recipe.task.seq_len} tokens, {tokenized.num_left_out:,} left out (no token to train on)"
         )
     return tokenized.dataset
