@@ -21,6 +21,8 @@ def main(group):
     set_up_libraries(group.ranks)
     compile_extensions(group, cpu_optimizer=False)
     from deepspeed.comm.torch import build_shm_op
+    from torch.utils.file_baton import FileBaton
+    FileBaton.try_acquire = None  # it is loaded already: no rank takes torch's lock outside of zerokit's
     assert build_shm_op() is not None
 
 leave(run_on_all_ranks(main))

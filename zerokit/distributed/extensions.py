@@ -2,8 +2,9 @@
 
 DeepSpeed lets every rank compile when it first needs an extension. torch guards that with a lock file that
 outlives a killed compiler, upon which every later run waits forever without a word. zerokit gives its
-environment a folder of its own, compiles there on one rank per node under a lock that dies with its holder,
-and says plainly when a compiler is missing, before the model is loaded.
+environment a folder of its own, compiles there on one rank per node, and loads on all, under a lock that dies
+with its holder. What DeepSpeed asks for later is loaded by then: torch's lock is only ever taken under that
+one. It says plainly when a compiler is missing, before the model is loaded.
 """
 
 from __future__ import annotations
@@ -12,14 +13,20 @@ import fcntl
 import hashlib
 import os
 import shutil
+import socket
 import sys
 import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zerokit import console
 from zerokit.distributed.group import count_gpus
+from zerokit.distributed.shared_memory import check_shared_memory
+from zerokit.documents import shown
 from zerokit.errors import LaunchError
+from zerokit.files import write_file
 
 if TYPE_CHECKING:
     from zerokit.distributed.group import RankGroup
@@ -47,18 +54,21 @@ def compile_extensions(group: RankGroup, *, cpu_optimizer: bool) -> None:
     """Compile what this run needs: communication of CPU ranks, and Adam on the CPU for offload.
 
     Args:
-        group: all ranks; one per node compiles.
+        group: all ranks; one per node compiles, then all load.
         cpu_optimizer: whether the optimizer is offloaded.
 
     Raises:
-        LaunchError: there is no C++ compiler or no Python headers, or the compiler fails.
+        LaunchError: there is no C++ compiler or no Python headers, the compiler fails, or there is too little
+            shared memory for the ranks of this node.
     """
     names = []
     if count_gpus() == 0 and group.ranks.world_size > 1:
         names.append("ShareMemCommBuilder")
+        group.together(lambda: check_shared_memory(group.ranks))
     if cpu_optimizer:
         names.append("CPUAdamBuilder")
-    group.together(lambda: _compile(names) if names and group.ranks.is_node_main else None)
+    if names:
+        group.node_main_first(lambda: _load_all(names, speaks=group.ranks.is_node_main))
 
 
 def check_compiler() -> None:
@@ -81,25 +91,99 @@ def check_compiler() -> None:
         )
 
 
-def _compile(names: list[str]) -> None:
+def _load_all(names: list[str], *, speaks: bool) -> None:
     from deepspeed.accelerator import get_accelerator
 
     folder = Path(os.environ["TORCH_EXTENSIONS_DIR"])
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "compiling").open("w") as guard:
-        fcntl.flock(guard, fcntl.LOCK_EX)  # the kernel releases it when this process ends, however it ends
+    with _alone_in(folder, speaks=speaks):
         for name in names:
             builder = get_accelerator().create_op_builder(name)
             if builder is None:  # this accelerator has none, and needs none
                 continue
             target = folder / builder.name
-            if folder == own_folder():
-                # Whoever compiles here holds the guard, so a lock that is still there was left behind.
-                (target / "lock").unlink(missing_ok=True)
+            if _is_damaged(target):
+                console.note(f"{target} is damaged: it is compiled again")
+                shutil.rmtree(target)
+            _look_at_lock(target / "lock")
             if not any(target.glob("*.so")):
                 check_compiler()
                 console.note(f"compiling DeepSpeed's {builder.name}, once per environment: about a minute")
             _load(builder)
+            _note_digest(target)
+
+
+@contextmanager
+def _alone_in(folder: Path, *, speaks: bool) -> Iterator[None]:
+    """Hold the lock of `folder`, which the kernel releases when this process ends, however it ends."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        guard = (folder / "compiling").open("a+", encoding="utf-8")
+    except OSError as error:
+        raise LaunchError(
+            f"DeepSpeed's extensions cannot be compiled in {shown(folder)}: {error.strerror}",
+            where="TORCH_EXTENSIONS_DIR",
+            hint="Name a folder there that you may write to",
+        ) from None
+    with guard:
+        try:
+            fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            guard.seek(0)
+            if speaks:
+                holder = guard.read().strip() or "another process"
+                console.note(f"waiting for {holder}, which compiles DeepSpeed's extensions in {folder}")
+            fcntl.flock(guard, fcntl.LOCK_EX)
+        guard.truncate(0)
+        guard.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+        guard.flush()
+        yield
+
+
+def _look_at_lock(lock: Path) -> None:
+    """Remove torch's lock if it was left behind; otherwise say for whom torch is going to wait.
+
+    In this environment's own folder it is taken by those alone who hold the guard, as this process does now.
+    """
+    if not lock.exists():
+        return
+    holder = _process_with(lock)
+    if holder is None and lock.parent.parent == own_folder():
+        lock.unlink(missing_ok=True)
+        return
+    whose = f"process {holder} compiles there" if holder else "remove it if no program compiles there"
+    console.note(f"waiting for {lock} to go: {whose}")
+
+
+def _process_with(file: Path) -> int | None:
+    """A process of this machine that has `file` open, as the holder of torch's lock has (FileBaton)."""
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        with suppress(OSError):  # it has just ended, or is another user's
+            if link.samefile(file):
+                return int(link.parts[2])
+    return None
+
+
+_DIGEST = "zerokit.sha256"
+"""Of the compiled library, beside it."""
+
+
+def _digest(target: Path) -> str:
+    library = max(target.glob("*.so"), key=lambda file: file.stat().st_mtime, default=None)
+    if library is None:
+        return ""
+    with library.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def _is_damaged(target: Path) -> bool:
+    """Whether the library is not the one that was loaded last: a cut one would end this process by SIGBUS."""
+    file = target / _DIGEST
+    return file.is_file() and file.read_text(encoding="utf-8", errors="replace") != _digest(target)
+
+
+def _note_digest(target: Path) -> None:
+    if target.is_dir() and (_is_damaged(target) or not (target / _DIGEST).is_file()):
+        write_file(target / _DIGEST, _digest(target))
 
 
 def _load(builder: Any) -> None:

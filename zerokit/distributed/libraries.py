@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import warnings
-from pathlib import Path
 
 from zerokit.distributed.extensions import choose_extensions_folder
 from zerokit.distributed.group import count_gpus
 from zerokit.distributed.ranks import Ranks
+from zerokit.distributed.shared_memory import release_shared_memory
 
 
 def set_up_libraries(ranks: Ranks) -> None:
@@ -18,6 +19,7 @@ def set_up_libraries(ranks: Ranks) -> None:
     To be called on every rank before deepspeed is imported.
     """
     release_shared_memory(ranks)
+    atexit.register(release_shared_memory, ranks)  # where the engine fails early
     choose_extensions_folder()
     if count_gpus() == 0:
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
@@ -39,16 +41,3 @@ def set_up_libraries(ranks: Ranks) -> None:
     transformers.logging.disable_progress_bar()
     datasets.logging.set_verbosity(logging.CRITICAL)  # it logs errors that it raises as well
     datasets.disable_progress_bars()
-
-
-def release_shared_memory(ranks: Ranks) -> None:
-    """Remove the name of this rank's shared memory, through which DeepSpeed's CPU ranks reduce.
-
-    DeepSpeed (csrc/cpu/comm/shm.cpp) never does. Each run would leave 66 MiB per rank in /dev/shm, and
-    the next one on the same port could meet the states that the last one left. To be called before the
-    process group of DeepSpeed opens, and again when all ranks have it open: the memory itself lives on
-    until they end.
-    """
-    address, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
-    name = f"deepspeed_allreduce_buffer_{os.getuid()}_{address}_{port}_{ranks.rank}"
-    Path("/dev/shm", name).unlink(missing_ok=True)  # noqa: S108

@@ -8,7 +8,8 @@ from typing import IO, TYPE_CHECKING
 
 from zerokit import console
 from zerokit.distributed.group import RankGroup, check_launch, run_on_all_ranks
-from zerokit.distributed.libraries import release_shared_memory, set_up_libraries
+from zerokit.distributed.libraries import set_up_libraries
+from zerokit.distributed.shared_memory import release_shared_memory
 from zerokit.extras import require
 from zerokit.generation.batches import deal
 from zerokit.generation.options import Options

@@ -17,8 +17,8 @@ from transformers.trainer_utils import EvalLoopOutput
 
 from zerokit.checkpoint.pickles import known_classes_only
 from zerokit.checkpoint.source import is_rehearsal
-from zerokit.distributed.libraries import release_shared_memory
 from zerokit.distributed.ranks import read_ranks
+from zerokit.distributed.shared_memory import release_shared_memory
 from zerokit.errors import RunError
 from zerokit.patches import overriding
 from zerokit.training.blanks import BlanksLast, FilledUp

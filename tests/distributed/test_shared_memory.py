@@ -1,15 +1,17 @@
-"""How the libraries below are set up."""
+"""The shared memory of CPU ranks: looked at before, and not left behind."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from zerokit.distributed.libraries import release_shared_memory
 from zerokit.distributed.ranks import Ranks
+from zerokit.distributed.shared_memory import check_shared_memory, release_shared_memory
+from zerokit.errors import LaunchError
 
 ADDRESS = f"zerokit-test-{os.getpid()}"
 
@@ -40,11 +42,28 @@ def test_nothing_to_remove_is_no_error(shared_memory: dict[str, Path]) -> None:
     release_shared_memory(Ranks(0, 2, 0, 2))
 
 
+@pytest.mark.parametrize(("free_mib", "ranks"), [(64, 1), (131, 2), (263, 4), (0, 1)])
+def test_too_little_is_said_before_deepspeed_dies_of_it(
+    free_mib: int, ranks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def space(free: int) -> None:
+        monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=free, f_frsize=1 << 20))
+
+    space(free_mib)
+    with pytest.raises(LaunchError, match=rf"^/dev/shm: has .* free, and {ranks} CPU ranks? .*--shm-size=1g"):
+        check_shared_memory(Ranks(0, ranks, 0, ranks))
+    space(66 * ranks)
+    check_shared_memory(Ranks(0, ranks, 0, ranks))
+
+
 @pytest.mark.torch
-def test_the_name_is_the_one_that_deepspeed_gives() -> None:
+def test_name_and_size_are_those_that_deepspeed_gives() -> None:
     import deepspeed
 
     source = Path(deepspeed.__file__).parent / "ops" / "csrc" / "cpu" / "comm" / "shm.cpp"
     text = source.read_text()
     assert '#define SHM_BUFFER_NAME "deepspeed_allreduce_buffer"' in text
     assert '"%s_%d_%s_%s", SHM_BUFFER_NAME, getuid(), addr_string, port_string' in " ".join(text.split())
+    assert "#define MAX_BUF_SIZE 1048576 * 32" in text
+    assert "#define NAIVE_ALLREDUCE_THRESHOLD 1048576\n" in text
+    assert "char buffer[2 * NAIVE_ALLREDUCE_THRESHOLD + 2 * MAX_BUF_SIZE];" in text
