@@ -236,6 +236,7 @@ ALLOWED = {
     "quickstart/launch.py": "the log of a process",
     "rehearsal/native/build.py": "a lock",
     "rehearsal/processes.py": "the log of a process",
+    "rehearsal/scratch.py": "a lock",
     "training/measure.py": "a switch of the kernel's",
     "training/progress.py": "lines added as they come",
 }

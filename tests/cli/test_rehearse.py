@@ -12,7 +12,7 @@ from tests.rehearsal import fake_worker
 from tests.rehearsal.recordings import device_with, job, training
 from zerokit.choices import Launcher
 from zerokit.cli.rehearse import rehearse as command
-from zerokit.errors import ZerokitError
+from zerokit.errors import LaunchError, ZerokitError
 from zerokit.rehearsal.analysis import analyse
 from zerokit.rehearsal.rehearse import rehearse
 
@@ -230,3 +230,21 @@ def test_the_python_api_refuses_what_cannot_be(options: dict[str, Any], message:
 
 def test_the_launchers_of_the_command_are_those_of_the_job() -> None:
     assert get_type_hints(command)["launcher"] == Launcher
+
+
+def test_the_device_is_built_in_sight_once_and_after_all_else_is_checked(
+    zerokit: Run, script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built: list[str] = []
+
+    def build() -> None:
+        built.append("built")
+        raise LaunchError("no C++ compiler", where="rehearse")
+
+    monkeypatch.setattr("zerokit.rehearsal.rehearse.built_library", build)
+    for options in (["absent.py"], ["--rank", 9, script], ["--gpu", "gaudi2", script]):
+        assert zerokit("rehearse", "--num-gpus", 4, *options)[0] == 2
+    assert built == []
+    code, out, err = zerokit("rehearse", "--num-gpus", 4, script)
+    assert (code, out, err) == (2, "", "zerokit: error: rehearse: no C++ compiler\n")
+    assert built == ["built"]

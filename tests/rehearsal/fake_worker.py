@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from zerokit.rehearsal import processes
+from zerokit.rehearsal import processes, rehearse
 from zerokit.rehearsal.report import RehearsalReport
 
 _MODULE = """
@@ -22,6 +22,7 @@ def install(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     (folder / "fake_rehearsal_worker.py").write_text(_MODULE)
     monkeypatch.setenv("PYTHONPATH", str(folder))
     monkeypatch.setattr(processes, "WORKER", "fake_rehearsal_worker")
+    monkeypatch.setattr(rehearse, "built_library", lambda: None)
 
 
 def script(folder: Path, code: str = "", report: RehearsalReport | None = None, then: str = "") -> Path:

@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from zerokit.distributed.group import RankGroup
 
 
+COMPILING = "compiling DeepSpeed's "
+"""How the line begins that says so."""
+
+
 def choose_extensions_folder() -> None:
     """Give this environment a folder for extensions, unless the person has chosen one."""
     if not os.environ.get("TORCH_EXTENSIONS_DIR"):
@@ -107,7 +111,7 @@ def _load_all(names: list[str], *, speaks: bool) -> None:
             _look_at_lock(target / "lock")
             if not any(target.glob("*.so")):
                 check_compiler()
-                console.note(f"compiling DeepSpeed's {builder.name}, once per environment: about a minute")
+                console.note(f"{COMPILING}{builder.name}, once per environment: about a minute")
             _load(builder)
             _note_digest(target)
 

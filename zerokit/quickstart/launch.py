@@ -14,6 +14,7 @@ from typing import Any
 
 import zerokit
 from zerokit import console
+from zerokit.distributed.extensions import COMPILING
 from zerokit.distributed.launcher import deepspeed_words, launch_environment
 from zerokit.errors import ZerokitError
 
@@ -64,7 +65,7 @@ def run(num_ranks: int, words: list[str], log: Path, metrics: Path | None, *, wh
         ) as process,
         _ended_with_us(process),
     ):
-        _follow(process, metrics, what)
+        _follow(process, metrics, log, what)
     if process.returncode != 0:
         for line in log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_TAIL:]:
             console.note(f"      | {line}")
@@ -79,8 +80,9 @@ def home() -> Path:
     return clone if (clone / "launch" / "train.py").is_file() else Path.cwd()
 
 
-def _follow(process: subprocess.Popen[bytes], metrics: Path | None, what: str) -> None:
-    """Show progress until the process ends."""
+def _follow(process: subprocess.Popen[bytes], metrics: Path | None, log: Path, what: str) -> None:
+    """Show progress until the process ends, and before it that DeepSpeed compiles, which takes a while."""
+    said: set[str] = set()
     with console.progress(transient=True) as bar:
         task = bar.add_task(f"      {what}", total=None, note="starting")
         printed = -1
@@ -88,6 +90,10 @@ def _follow(process: subprocess.Popen[bytes], metrics: Path | None, what: str) -
             time.sleep(_POLL_SECONDS)
             entries = list(_read(metrics)) if metrics is not None else []
             if not entries:
+                for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
+                    if line.startswith(COMPILING) and line not in said:
+                        said.add(line)
+                        console.note(f"      {line}")
                 continue
             total, step = entries[0]["max_steps"], entries[-1]["step"]
             losses = [entry["loss"] for entry in entries if "loss" in entry]

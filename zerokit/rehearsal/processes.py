@@ -160,7 +160,6 @@ def rehearse_together(
     deadline = None if timeout is None else time.monotonic() + timeout
     shown = Output.SHOWN_ON_STDERR if on_stderr else Output.SHOWN
     with ExitStack() as stack:
-        stack.enter_context(_terminated_like_interrupted())
         workers = [
             stack.enter_context(Worker(job, Output.SHOWN_IF_IT_FAILS if number else shown))
             for number, job in enumerate(jobs)
@@ -169,8 +168,8 @@ def rehearse_together(
 
 
 @contextmanager
-def _terminated_like_interrupted() -> Iterator[None]:
-    """Let SIGTERM, as `timeout` and schedulers send it, unwind the stack, so that no worker stays behind."""
+def unwound_by_signals() -> Iterator[None]:
+    """Let SIGTERM, as `timeout` and schedulers send it, and SIGHUP unwind the stack: nothing stays behind."""
 
     def leave(number: int, _frame: object) -> NoReturn:
         raise SystemExit(128 + number)
@@ -178,11 +177,15 @@ def _terminated_like_interrupted() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():  # which alone may set handlers
         yield
         return
-    before = signal.signal(signal.SIGTERM, leave)
+    wanted = [
+        one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) != signal.SIG_IGN
+    ]  # nohup
+    before = {number: signal.signal(number, leave) for number in wanted}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def rehearse_quietly(job: RehearsalJob, timeout: float | None) -> RehearsalReport | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -18,8 +17,10 @@ from zerokit.rehearsal.analysis import combine
 from zerokit.rehearsal.config_findings import config_findings
 from zerokit.rehearsal.devices import DEFAULT, caveats, virtual_device
 from zerokit.rehearsal.job import Overrides, RehearsalJob
-from zerokit.rehearsal.processes import rehearse_quietly, rehearse_together
+from zerokit.rehearsal.native.build import built_library
+from zerokit.rehearsal.processes import rehearse_quietly, rehearse_together, unwound_by_signals
 from zerokit.rehearsal.report import RehearsalReport
+from zerokit.rehearsal.scratch import scratch_folder
 from zerokit.reporting.plots import check_plot
 from zerokit.units import GIB
 
@@ -93,7 +94,7 @@ def rehearse(
         cluster.check_rank(rank)
     assert cluster.gpu is not None
     overrides = Overrides(ds_config=dict(ds_config_overrides)) if ds_config_overrides else Overrides()
-    with tempfile.TemporaryDirectory(prefix="zerokit-rehearsal-") as folder:
+    with unwound_by_signals(), scratch_folder() as folder:
         job = RehearsalJob(
             script=str(script),
             module=module,
@@ -107,7 +108,7 @@ def rehearse(
             device=virtual_device(cluster.gpu),
             overrides=overrides,
             cwd=str(Path.cwd()),
-            report_file=str(Path(folder) / "report.json"),
+            report_file=str(folder / "report.json"),
             trace_file=_absolute(trace),
             plot_file=_absolute(plot),
             snapshot_file=_absolute(memory_snapshot),
@@ -134,6 +135,7 @@ def _with_the_last_rank(job: RehearsalJob) -> list[RehearsalJob]:
 def _rehearse(
     jobs: list[RehearsalJob], cluster: Cluster, advise: bool | None, timeout: float | None, *, on_stderr: bool
 ) -> RehearsalReport:
+    built_library()  # here, where what it says is seen, and not in one of the workers
     job = jobs[0]
     reports = rehearse_together(jobs, on_stderr=on_stderr, timeout=timeout)
     report = combine(*reports) if len(reports) == 2 else reports[0]

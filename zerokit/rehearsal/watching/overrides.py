@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from zerokit.config.load import plain
 from zerokit.documents import from_dotted, has_value, with_value, without
 from zerokit.patches import Patch, wrap
 from zerokit.rehearsal.job import Overrides
+from zerokit.rehearsal.scratch import scratch_folder
 
 _MAKE_ENGINE = Patch("deepspeed.runtime.engine:DeepSpeedEngine", "__init__", "turn checkpointing on")
 _READ_CONFIG = Patch("deepspeed.runtime.config:DeepSpeedConfig", "__init__", "change and keep the ds_config")
@@ -31,7 +32,8 @@ class Overriding:
     def __init__(self, overrides: Overrides, folder: Path | None = None) -> None:
         self._overrides = overrides
         self._changes = overrides.get("ds_config", {})
-        self._scratch = tempfile.TemporaryDirectory(prefix="zerokit-rehearsal-", dir=folder)
+        self._ending = ExitStack()
+        self._output_dir = self._ending.enter_context(scratch_folder(folder))
         self.ds_config: dict[str, Any] | None = None
         """As DeepSpeed read it; None if it has not."""
 
@@ -45,7 +47,7 @@ class Overriding:
 
     def close(self) -> None:
         """Remove what the script has written into the folder that stands in for its output_dir."""
-        self._scratch.cleanup()
+        self._ending.close()
 
     def _make_engine(self, initialize: Any, engine: Any, *arguments: Any, **given: Any) -> None:
         model: Any = given.get("model", arguments[1] if len(arguments) > 1 else None)
@@ -64,7 +66,7 @@ class Overriding:
 
     def _finish_arguments(self, finish: Any, arguments: Any) -> None:
         # Losses that are made up must not come to lie beside those of a real run.
-        arguments.output_dir = self._scratch.name
+        arguments.output_dir = str(self._output_dir)
         divisor = self._overrides.get("micro_batch_divisor", 1)
         if divisor > 1:
             arguments.per_device_train_batch_size = max(arguments.per_device_train_batch_size // divisor, 1)

@@ -1,0 +1,23 @@
+"""How the quickstart shows what its runs do."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from zerokit.distributed.extensions import COMPILING
+from zerokit.quickstart import launch
+
+
+def test_it_says_once_that_deepspeed_compiles(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = f"{COMPILING}shm_comm, once per environment"
+    command = [sys.executable, "-c", f"print('loading', flush=True); print({line!r}, flush=True)"]
+    monkeypatch.setattr(launch, "deepspeed_words", lambda ranks, *words: command)
+    launch.run(2, ["train.py"], tmp_path / "log", tmp_path / "metrics.jsonl", what="corpus")
+    said = capsys.readouterr().err
+    assert said.count(line) == 1
+    assert "loading" not in said

@@ -1,0 +1,42 @@
+"""Folders of a rehearsal: gone when it ends or, if it was killed, when the next one begins."""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+_PREFIX = "zerokit-rehearsal-"
+
+
+@contextmanager
+def scratch_folder(parent: Path | None = None) -> Iterator[Path]:
+    """An empty folder below `parent`, the system's folder of temporary files if None.
+
+    Beside it lies a file that this process holds locked. The kernel lets go of it however the process ends,
+    upon which the folder is nobody's.
+    """
+    for left in Path(parent or tempfile.gettempdir()).glob(f"{_PREFIX}*/lock"):
+        with suppress(OSError), left.open("r+") as lock:  # another person's, or in use
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _remove(left.parent)
+    home = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+    folder = home / "files"
+    folder.mkdir()
+    with (home / "new").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        (home / "new").rename(home / "lock")
+        try:
+            yield folder
+        finally:
+            _remove(home)
+
+
+def _remove(home: Path) -> None:
+    """The lock goes last: what somebody still writes into is left for the next one to remove."""
+    shutil.rmtree(home / "files", ignore_errors=True)
+    if not (home / "files").exists():
+        shutil.rmtree(home, ignore_errors=True)
