@@ -87,8 +87,14 @@ def test_a_run_goes_on_under_its_id_and_a_replaced_one_is_set_aside(here: OneRan
     assert here.train(*steps(2)).error is None
     first = here.json("run.json")["run_id"]
     assert here.json("checkpoint-1/zerokit_run.json")["run_id"] == first
+    tokens = here.json("run.json")["tokens"]
     assert here.train(*steps(3), *RESUME).error is None
-    assert here.json("run.json")["run_id"] == first
+    report = here.json("run.json")
+    assert (report["run_id"], report["steps"], report["resumed_from_step"]) == (first, 3, 2)
+    assert report["tokens_per_second"] * report["train_seconds"] == pytest.approx(report["tokens"] - tokens)
+    assert here.train(*steps(3), *RESUME).error is None  # its end has been reached
+    report = here.json("run.json")
+    assert (report["tokens_per_second"], report["train_loss"]) == (0, None)
 
     replaced = here.train("--training.learning_rate", "1e-4", force=True)
     assert replaced.error is None

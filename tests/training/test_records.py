@@ -19,7 +19,7 @@ NAN = float("nan")
 
 
 def state(step: int, *, main: bool = True) -> Any:
-    return SimpleNamespace(is_world_process_zero=main, global_step=step, max_steps=4)
+    return SimpleNamespace(is_world_process_zero=main, global_step=step, max_steps=4, num_input_tokens_seen=0)
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
@@ -86,6 +86,7 @@ REPORT = RunReport(
     num_train_examples=3,
     num_eval_examples=0,
     steps=4,
+    resumed_from_step=0,
     train_seconds=1.5,
     tokens=100,
     tokens_per_second=66.7,

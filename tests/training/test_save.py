@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
+import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,11 +14,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from tests.training.test_records import REPORT
 from zerokit.checkpoint.source import check_checkpoint
 from zerokit.distributed.group import RankGroup
 from zerokit.distributed.ranks import Ranks
 from zerokit.errors import CheckpointError
-from zerokit.training.save import save_model
+from zerokit.training.save import save_model, settle
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -33,7 +39,7 @@ class StubTrainer:
 
 
 def save(trainer: Any, folder: Path) -> list[Path]:
-    return save_model(trainer, folder, RankGroup(Ranks()))
+    return save_model(trainer, folder, RankGroup(Ranks()), REPORT)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -43,7 +49,9 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_what_is_saved_can_be_started_from(model: PreTrainedModel, tmp_path: Path) -> None:
     files = save(StubTrainer(model), tmp_path)
     assert sorted(files) == sorted(tmp_path.iterdir())
-    assert {file.name for file in files} == {"config.json", "generation_config.json", "model.safetensors"}
+    model_files = {"config.json", "generation_config.json", "model.safetensors"}
+    assert {file.name for file in files} == {*model_files, "run.json"}
+    assert json.loads((tmp_path / "run.json").read_text())["files"] == sorted([*model_files, "run.json"])
     check_checkpoint(tmp_path, where="w")
     saved = load_file(tmp_path / "model.safetensors")
     assert all(torch.equal(weight, saved[name]) for name, weight in model.state_dict().items())
@@ -90,6 +98,96 @@ def test_folders_of_the_tokenizer_are_replaced(model: PreTrainedModel, tmp_path:
     (old / "old.jinja").write_text("old")
     save(WithTemplates(model), tmp_path)
     assert contents(old) == {"tool.jinja": b"new"}
+    save(StubTrainer(model), tmp_path)
+    assert not old.exists()  # it was of the earlier model
+
+
+class Killed(BaseException):
+    """Ends a process between two changes of its folder."""
+
+
+STEPS = ((Path, "replace"), (Path, "symlink_to"), (Path, "hardlink_to"), (Path, "unlink"), (shutil, "rmtree"))
+
+
+def killed_after(number: int, action: Callable[[], object], patch: pytest.MonkeyPatch) -> bool:
+    """Run `action` up to its `number`-th change of the folder; whether that was before its end."""
+    left = number
+
+    def counted(original: Any) -> Any:
+        def change(*args: Any, **kwargs: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise Killed
+            return original(*args, **kwargs)
+
+        return change
+
+    with patch.context() as patched:
+        for owner, name in STEPS:
+            patched.setattr(owner, name, counted(getattr(owner, name)))
+        try:
+            action()
+        except Killed:
+            return True
+    return False
+
+
+def seen(folder: Path) -> dict[str, bytes]:
+    """The model that whoever loads the folder finds."""
+    return {name: data for name, data in contents(folder).items() if not name.startswith(".")}
+
+
+class CopyTrainer:
+    """Saves the files of a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def save_model(self, folder: str) -> None:
+        shutil.copytree(self.folder, folder)
+
+
+@pytest.mark.parametrize(("first", "second"), [("100KB", "5GB"), ("5GB", "100KB")])
+def test_a_kill_leaves_the_old_model_or_the_new_one(
+    first: str, second: str, model: PreTrainedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = copy.deepcopy(model)
+    other.config.rope_theta = 5.0
+    other.lm_head.weight.data += 1
+    for name, each, size in (("old", model, first), ("new", other, second)):
+        each.save_pretrained(tmp_path / name, max_shard_size=size)
+        save(CopyTrainer(tmp_path / name), tmp_path / f"saved-{name}")
+    old, new = seen(tmp_path / "saved-old"), seen(tmp_path / "saved-new")
+    found = []
+    for number in itertools.count():
+        folder = tmp_path / str(number)
+        shutil.copytree(tmp_path / "saved-old", folder)
+        trainer = CopyTrainer(tmp_path / "new")
+        was_killed = killed_after(number, lambda to=folder, by=trainer: save(by, to), monkeypatch)
+        found.append(seen(folder))
+        assert found[-1] in (old, new)
+        settle(folder)  # as the next run does
+        assert contents(folder) == seen(folder) == found[-1]
+        assert not [path for path in folder.iterdir() if path.is_symlink()]
+        if not was_killed:
+            break
+    assert len(found) > 15
+    assert found == sorted(found, key=lambda model: model == new)  # it becomes the new one, once
+
+
+def test_a_file_system_without_links_gets_the_model_file_by_file(
+    model: PreTrainedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(Path, "symlink_to", refuse)
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    save(StubTrainer(model, max_shard_size="100KB"), tmp_path)
+    files = save(StubTrainer(model), tmp_path)
+    assert sorted(files) == sorted(tmp_path.iterdir())
+    check_checkpoint(tmp_path, where="w")
 
 
 class BrokenTrainer(StubTrainer):
@@ -134,5 +232,5 @@ def test_other_ranks_publish_nothing(model: PreTrainedModel, tmp_path: Path) -> 
         def save_model(self, folder: str) -> None:
             assert folder == str(staging)
 
-    assert save_model(Silent(), tmp_path, OtherRank(Ranks(1, 2, 1, 2))) == []  # type: ignore[arg-type]
+    assert save_model(Silent(), tmp_path, OtherRank(Ranks(1, 2, 1, 2)), REPORT) == []  # type: ignore[arg-type]
     assert (staging / "model.safetensors").exists()

@@ -31,10 +31,15 @@ class RunProgress(TrainerCallback):  # type: ignore[misc]  # transformers is unt
         self._bar: Progress | None = None
         self._task: TaskID | None = None
         self._start = 0.0
+        self.first_step = 0
+        """The step that the run was resumed from; 0 of a new one."""
+        self.first_tokens = 0
+        """Tokens that had been trained on by then."""
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
+        self.first_step, self.first_tokens = state.global_step, state.num_input_tokens_seen
         if not state.is_world_process_zero:
             return
         self._start = time.monotonic()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,21 +30,26 @@ class RunReport:
     num_train_examples: int
     num_eval_examples: int
     steps: int
+    resumed_from_step: int
+    """0 where the run was not resumed. Seconds, speed, `train_loss` and peak are of the steps after it."""
     train_seconds: float
     tokens: int
-    """Tokens trained on, without padding, over all ranks."""
+    """Tokens trained on, without padding, over all ranks and all steps."""
     tokens_per_second: float
-    """Over all ranks, from the first step to the last, evaluation included."""
+    """Over all ranks, from the first step (after a resume) to the last, evaluation included."""
     loss_before: float | None
     """Mean loss per token on the held-out data before the first step; None without such data."""
     loss_after: float | None
-    train_loss: float
+    train_loss: float | None
+    """None where nothing was left to train."""
     model_states_bytes: int | None
     """Expected on each rank's device, without what is offloaded; None for an optimizer that is not known."""
     peak_memory_bytes: int
     """Measured: the largest peak of any rank, from before the model was built."""
     recipe: dict[str, Any]
     ds_config: dict[str, Any]
+    files: list[str] = field(default_factory=list)
+    """All that belongs to the model, by name."""
 
     def write(self, output_dir: Path) -> Path:
         """Write ``run.json`` into `output_dir`, whole or not at all."""

@@ -47,9 +47,8 @@ def run(group: RankGroup, prepared: Prepared) -> RunReport:
         progress.stop()
     loss_before, loss_after = _held_out_losses(trainer)
     peaks = group.gather_objects(memory.read())
-    files = save_model(trainer, prepared.output_dir, group)
-    tokens = int(trainer.state.num_input_tokens_seen)
     seconds = float(result.metrics["train_runtime"])
+    steps, tokens = int(trainer.state.global_step), int(trainer.state.num_input_tokens_seen)
     report = RunReport(
         run_id=prepared.identity.run_id,
         zerokit_version=zerokit.__version__,
@@ -61,19 +60,20 @@ def run(group: RankGroup, prepared: Prepared) -> RunReport:
         device="cuda" if cuda else "cpu",
         num_train_examples=len(prepared.train),
         num_eval_examples=len(prepared.held_out or ()),
-        steps=int(trainer.state.global_step),
+        steps=steps,
+        resumed_from_step=progress.first_step,
         train_seconds=seconds,
         tokens=tokens,
-        tokens_per_second=tokens / seconds,
+        tokens_per_second=(tokens - progress.first_tokens) / seconds,
         loss_before=loss_before,
         loss_after=loss_after,
-        train_loss=float(result.metrics["train_loss"]),
+        train_loss=float(result.metrics["train_loss"]) if steps > progress.first_step else None,
         model_states_bytes=expected,
         peak_memory_bytes=max(peaks),
         recipe=prepared.loaded.recipe.model_dump(exclude_unset=True),
         ds_config=prepared.resolved.ds_config,
     )
-    group.together(lambda: report.write(prepared.output_dir) if group.ranks.is_main else None)
+    files = save_model(trainer, prepared.output_dir, group, report)
     if group.ranks.is_main:
         _print_summary(report, prepared, len(files))
     return report
@@ -154,11 +154,17 @@ def _held_out_losses(trainer: Trainer) -> tuple[float | None, float | None]:
 
 
 def _print_summary(report: RunReport, prepared: Prepared, num_files: int) -> None:
-    loss = f"train loss {report.train_loss:.3f}"
     if report.loss_before is not None and report.loss_after is not None:
         loss = f"held-out loss {report.loss_before:.3f} -> {report.loss_after:.3f}"
+    else:
+        loss = (
+            "nothing was left to train"
+            if report.train_loss is None
+            else f"train loss {report.train_loss:.3f}"
+        )
+    since = f" (from step {report.resumed_from_step})" if report.resumed_from_step else ""
     console.note(
-        f"{report.steps} steps in {format_seconds(report.train_seconds)}, "
+        f"{report.steps} steps{since} in {format_seconds(report.train_seconds)}, "
         f"{report.tokens_per_second:,.0f} tokens/s, {loss}, "
         f"peak {format_bytes(report.peak_memory_bytes)} per rank"
     )

@@ -1,27 +1,35 @@
-"""Save the trained model: written beside its place, checked, and then moved file by file."""
+"""Save the trained model: written whole beside its place, checked, and put there by one rename."""
 
 from __future__ import annotations
 
 import shutil
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zerokit.checkpoint.source import check_weights
-from zerokit.errors import CheckpointError, ModelError
+from zerokit.documents import read_document
+from zerokit.errors import CheckpointError, DocumentError, ModelError
+from zerokit.training.report import REPORT_FILE
 
 if TYPE_CHECKING:
     from transformers import Trainer
 
     from zerokit.distributed.group import RankGroup
+    from zerokit.training.report import RunReport
 
-_STAGING = ".saving"
+_NEW, _OLD = ".saving", ".replaced"
+"""Folders of the whole new model, and of the one that it replaces."""
+_CURRENT = ".model"
+"""While one replaces the other, a link to the one that counts. Each file's name leads through it."""
 
 
-def save_model(trainer: Trainer, output_dir: Path, group: RankGroup) -> list[Path]:
-    """Save weights (safetensors), config, generation config and tokenizer into `output_dir`.
+def save_model(trainer: Trainer, output_dir: Path, group: RankGroup, report: RunReport) -> list[Path]:
+    """Save weights (safetensors), config, generation config, tokenizer and ``run.json`` into `output_dir`.
 
-    All ranks take part, because under ZeRO-3 each holds a part of the weights. The files are written to
-    a folder beside their place, checked, and moved.
+    All ranks take part, because under ZeRO-3 each holds a part of the weights. Whatever ends this process,
+    the folder has the model that it had, or the new one with all that belongs to it.
 
     Returns:
         the files, on rank 0; nothing on the others.
@@ -29,30 +37,111 @@ def save_model(trainer: Trainer, output_dir: Path, group: RankGroup) -> list[Pat
     Raises:
         CheckpointError: the saved weights are missing or empty.
     """
-    staging = output_dir / _STAGING
+    staging = output_dir / _NEW
     if group.ranks.is_main:
+        settle(output_dir)
         shutil.rmtree(staging, ignore_errors=True)
     trainer.save_model(str(staging))
-    return group.together(lambda: _publish(staging, output_dir) if group.ranks.is_main else [])
+    return group.together(lambda: _publish(staging, output_dir, report) if group.ranks.is_main else [])
 
 
-def _publish(staging: Path, output_dir: Path) -> list[Path]:
+def _publish(staging: Path, output_dir: Path, report: RunReport) -> list[Path]:
     # The Trainer's pickle of its arguments: nobody should have to load it, run.json says the same.
     (staging / "training_args.bin").unlink(missing_ok=True)
     try:
         check_weights(staging, where=str(staging))
     except ModelError as error:
         raise CheckpointError(error.message, where=error.where, hint=error.hint) from None
-    files = []
-    for file in sorted(staging.iterdir()):
-        target = output_dir / file.name
-        if target.is_dir():  # additional_chat_templates, which replace() cannot put in place of another
-            shutil.rmtree(target)
-        files.append(file.replace(target))
-    staging.rmdir()
-    # What an earlier model left: shards that the new one does not have, or an adapter, which whoever loads
-    # the folder would add to it.
-    for old in (*output_dir.glob("model*.safetensors*"), *output_dir.glob("adapter_*")):
-        if old not in files:
-            old.unlink()
-    return files
+    replace(report, files=sorted([*(file.name for file in staging.iterdir()), REPORT_FILE])).write(staging)
+    new = {file.name for file in staging.iterdir()}
+    old = _earlier_files(output_dir) | {name for name in new if (output_dir / name).exists()}
+    try:
+        _switch(output_dir, old, new)
+    except OSError:
+        if (output_dir / _CURRENT).is_symlink():
+            raise
+        # A file system without links. Without its config, nobody takes a folder for a model.
+        (output_dir / "config.json").unlink(missing_ok=True)
+        for name in sorted(new, key=lambda name: name == "config.json"):
+            _move(staging / name, output_dir / name)
+        for name in old - new:
+            (output_dir / name).unlink(missing_ok=True)
+    settle(output_dir)
+    return [output_dir / name for name in sorted(new)]
+
+
+def _earlier_files(folder: Path) -> set[str]:
+    """What an earlier model left, such as shards or an adapter that whoever loads the folder would take."""
+    found = {path.name for pattern in ("model*.safetensors*", "adapter_*") for path in folder.glob(pattern)}
+    with suppress(DocumentError, AttributeError, TypeError):  # no report, or one of something else
+        found |= {str(name) for name in read_document(folder / REPORT_FILE).data.get("files", ())}
+    return {name for name in found if Path(name).name == name and (folder / name).exists()}
+
+
+def _switch(folder: Path, old: set[str], new: set[str]) -> None:
+    """Have the names of a model's files mean those in ``.saving``, all at one moment.
+
+    Each name becomes a link through ``.model``, which leads to the old files until it is renamed.
+
+    Raises:
+        OSError: this file system has no links, or is full.
+    """
+    current, replaced = folder / _CURRENT, folder / _OLD
+    shutil.rmtree(replaced, ignore_errors=True)
+    replaced.mkdir()
+    for name in old:
+        _duplicate(folder / name, replaced / name)
+    _point(current, _OLD)
+    for name in old | new:
+        if (folder / name).is_dir() and not (folder / name).is_symlink():
+            shutil.rmtree(folder / name)  # which no link can replace in one step
+        _point(folder / name, f"{_CURRENT}/{name}")
+    _point(current, _NEW)
+
+
+def settle(folder: Path) -> None:
+    """Put files in the place of links, whichever model they lead to: also what a killed run left undone."""
+    current = folder / _CURRENT
+    if current.is_symlink():
+        held = folder / current.readlink()
+        for file in sorted(held.iterdir()) if held.is_dir() else []:
+            if (folder / file.name).is_symlink():
+                _move(file, folder / file.name)
+        for link in folder.iterdir():
+            if link.is_symlink() and link.readlink().parent == Path(_CURRENT):
+                link.unlink()  # of the model that no longer counts
+        current.unlink()
+        shutil.rmtree(held, ignore_errors=True)
+    for name in (_NEW, _OLD):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    _aside(current).unlink(missing_ok=True)
+
+
+def _point(link: Path, target: str) -> None:
+    """Make a link, or lead it elsewhere, in one step."""
+    aside = _aside(link)
+    aside.unlink(missing_ok=True)
+    aside.symlink_to(target)
+    aside.replace(link)
+
+
+def _aside(link: Path) -> Path:
+    return link.with_name(f".{link.name}.link")
+
+
+def _duplicate(path: Path, copy: Path) -> None:
+    if path.is_dir():
+        shutil.copytree(path, copy)
+        return
+    try:
+        copy.hardlink_to(path.resolve())
+    except OSError:  # a file system without hard links
+        shutil.copy2(path, copy)
+
+
+def _move(path: Path, target: Path) -> None:
+    if path.is_dir():  # additional_chat_templates
+        if target.is_symlink():
+            target.unlink()
+        shutil.rmtree(target, ignore_errors=True)
+    path.replace(target)
