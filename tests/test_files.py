@@ -237,6 +237,7 @@ ALLOWED = {
     "rehearsal/native/build.py": "a lock",
     "rehearsal/processes.py": "the log of a process",
     "rehearsal/scratch.py": "a lock",
+    "training/folder.py": "a lock",
     "training/measure.py": "a switch of the kernel's",
     "training/progress.py": "lines added as they come",
 }
