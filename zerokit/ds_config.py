@@ -26,123 +26,6 @@ if TYPE_CHECKING:
     from zerokit.resolving.trace import Resolution
 
 
-class DSConfig(DeepSpeedConfig):
-    """A valid ds_config.
-
-    Keywords are the keys of the JSON, sections are dicts; sections read back as objects::
-
-        config = DSConfig(train_micro_batch_size_per_gpu=1, zero_optimization={"stage": 3})
-        config.zero_optimization.stage               # 3
-        config.zero_optimization.reduce_bucket_size  # 500000000, DeepSpeed's default
-        TrainingArguments(..., deepspeed=config.to_dict())
-        deepspeed.initialize(..., config=config.to_dict())
-
-    Raises:
-        ConfigError: a key or value is not valid; names the first one and how many more there are.
-    """
-
-    _document: Document | None = PrivateAttr(default=None)
-
-    def __init__(self, **keys: Any) -> None:
-        try:
-            super().__init__(**plain(keys))
-        except ValidationError:
-            first, *others = check_ds_config(Document(keys, "DSConfig"))
-            more = f" (and {len(others)} more)" if others else ""
-            raise ConfigError(first.message + more, where=dotted(first.path), hint=first.hint) from None
-
-    def __eq__(self, other: object) -> bool:
-        """Whether both set the same, wherever they were read from."""
-        return isinstance(other, DSConfig) and self.to_dict() == other.to_dict()
-
-    __hash__ = None  # type: ignore[assignment]  # equal by what they set, some of it in lists
-
-    @classmethod
-    def load(cls, path: str | Path) -> Self:
-        """Read a file; what is found in it later bears its lines.
-
-        Unlike in keywords, what is only worth a warning is let through: a value that DeepSpeed reads for
-        what it plainly means is put right, a key that means nothing is left out.
-
-        Raises:
-            DocumentError: the file cannot be read.
-            ConfigError: a key or value is not valid; names the first one and how many more there are.
-        """
-        document = read_document(path)
-        config = cls(**load_ds_config(document).dump())
-        config._document = document
-        return config
-
-    def check(
-        self,
-        *,
-        target: Target | None = None,
-        num_gpus: int | None = None,
-        gpus_per_node: int = GPUS_PER_NODE,
-        model: str | Path | Mapping[str, Any] | ModelShape | None = None,
-        recipe: str | Path | Recipe | None = None,
-        gpu: str | None = None,
-        gpu_memory_bytes: int | None = None,
-        host_memory_bytes: int | None = None,
-        deepspeed_version: str | Version | None = None,
-    ) -> Report:
-        """What ``zerokit check`` says: :func:`check` of this config."""
-        return check(
-            self,
-            target=target,
-            num_gpus=num_gpus,
-            gpus_per_node=gpus_per_node,
-            model=model,
-            recipe=recipe,
-            gpu=gpu,
-            gpu_memory_bytes=gpu_memory_bytes,
-            host_memory_bytes=host_memory_bytes,
-            deepspeed_version=deepspeed_version,
-        )
-
-    def resolve(
-        self,
-        *,
-        num_gpus: int,
-        target: Target = "trainer",
-        model: str | Path | Mapping[str, Any] | ModelShape | None = None,
-        arguments: Mapping[str, Any] | None = None,
-    ) -> Resolution:
-        """Every value that DeepSpeed will use, with where it comes from, as ``zerokit resolve`` prints it.
-
-        Args:
-            num_gpus: GPUs of the run.
-            target: who hands the config to DeepSpeed, and so fills "auto".
-            model: a shape, or what :func:`zerokit.models.load_model_shape` takes; sizes follow from it.
-            arguments: of the Trainer, or of the script under accelerate (see
-                :mod:`zerokit.resolving.arguments`); the others have their defaults.
-
-        Raises:
-            ConfigError: no such target, or none of its arguments is called so.
-            ModelError: there is no such model.
-        """
-        from zerokit.lint.refusals import with_refusals
-        from zerokit.resolving.arguments import check_arguments
-        from zerokit.resolving.trace import resolve
-
-        cluster = Cluster(num_gpus)
-        run = Run(target=target, cluster=cluster, model=_shape(model), given=dict(arguments or {}))
-        check_arguments(target, run.given, run.where)
-        document = self._as_document()
-        return with_refusals(resolve(document, run), document, run)
-
-    def to_dict(self) -> dict[str, Any]:
-        """What was set, as plain data that DeepSpeed, transformers and accelerate take. A copy each time."""
-        return self.dump()
-
-    def to_json(self) -> str:
-        """The text of the file, ending with a newline."""
-        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n"
-
-    def _as_document(self) -> Document:
-        return self._document or Document(self.to_dict(), "ds_config")
-
-
 def check(
     config: str | Path | Mapping[str, Any] | DeepSpeedConfig,
     *,
@@ -196,6 +79,102 @@ def check(
         deepspeed_version=deepspeed_version,
     )
     return check_document(_document(config), run)
+
+
+_check = check
+
+
+class DSConfig(DeepSpeedConfig):
+    """A valid ds_config.
+
+    Keywords are the keys of the JSON, sections are dicts; sections read back as objects::
+
+        config = DSConfig(train_micro_batch_size_per_gpu=1, zero_optimization={"stage": 3})
+        config.zero_optimization.stage               # 3
+        config.zero_optimization.reduce_bucket_size  # 500000000, DeepSpeed's default
+        TrainingArguments(..., deepspeed=config.to_dict())
+        deepspeed.initialize(..., config=config.to_dict())
+
+    Raises:
+        ConfigError: a key or value is not valid; names the first one and how many more there are.
+    """
+
+    _document: Document | None = PrivateAttr(default=None)
+
+    def __init__(self, **keys: Any) -> None:
+        try:
+            super().__init__(**plain(keys))
+        except ValidationError:
+            first, *others = check_ds_config(Document(keys, "DSConfig"))
+            more = f" (and {len(others)} more)" if others else ""
+            raise ConfigError(first.message + more, where=dotted(first.path), hint=first.hint) from None
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both set the same, wherever they were read from."""
+        return isinstance(other, DSConfig) and self.to_dict() == other.to_dict()
+
+    __hash__ = None  # type: ignore[assignment]  # equal by what they set, some of it in lists
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a file; what is found in it later bears its lines.
+
+        Unlike in keywords, what is only worth a warning is let through: a value that DeepSpeed reads for
+        what it plainly means is put right, a key that means nothing is left out.
+
+        Raises:
+            DocumentError: the file cannot be read.
+            ConfigError: a key or value is not valid; names the first one and how many more there are.
+        """
+        document = read_document(path)
+        config = cls(**load_ds_config(document).dump())
+        config._document = document
+        return config
+
+    check = _check
+    """What ``zerokit check`` says: :func:`check` of this config."""
+
+    def resolve(
+        self,
+        *,
+        num_gpus: int,
+        target: Target = "trainer",
+        model: str | Path | Mapping[str, Any] | ModelShape | None = None,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> Resolution:
+        """Every value that DeepSpeed will use, with where it comes from, as ``zerokit resolve`` prints it.
+
+        Args:
+            num_gpus: GPUs of the run.
+            target: who hands the config to DeepSpeed, and so fills "auto".
+            model: a shape, or what :func:`zerokit.models.load_model_shape` takes; sizes follow from it.
+            arguments: of the Trainer, or of the script under accelerate (see
+                :mod:`zerokit.resolving.arguments`); the others have their defaults.
+
+        Raises:
+            ConfigError: no such target, or none of its arguments is called so.
+            ModelError: there is no such model.
+        """
+        from zerokit.lint.refusals import with_refusals
+        from zerokit.resolving.arguments import check_arguments
+        from zerokit.resolving.trace import resolve
+
+        cluster = Cluster(num_gpus)
+        run = Run(target=target, cluster=cluster, model=_shape(model), given=dict(arguments or {}))
+        check_arguments(target, run.given, run.where)
+        document = self._as_document()
+        return with_refusals(resolve(document, run), document, run)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What was set, as plain data that DeepSpeed, transformers and accelerate take. A copy each time."""
+        return self.dump()
+
+    def to_json(self) -> str:
+        """The text of the file, ending with a newline."""
+        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n"
+
+    def _as_document(self) -> Document:
+        return self._document or Document(self.to_dict(), "ds_config")
 
 
 def _document(config: str | Path | Mapping[str, Any] | DeepSpeedConfig) -> Document:

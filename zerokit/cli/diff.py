@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from zerokit import choices
-from zerokit.cli.output import print_json
+from zerokit.cli.output import OutputFormat, print_json
 
 if TYPE_CHECKING:
     from zerokit.resolving.diff import Difference, Side
@@ -21,9 +20,7 @@ def diff(
     num_gpus: Annotated[
         int | None, typer.Option(min=1, help="GPUs of the run, to compare the batch sizes it leads to.")
     ] = None,
-    output_format: Annotated[
-        choices.OutputFormat, typer.Option("--format", help="Form of the result.")
-    ] = "text",
+    output_format: OutputFormat = "text",
 ) -> None:
     """Name what two ds_configs do differently. Exits with 1 if there is anything.
 

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from zerokit import choices
-from zerokit.cli.output import print_json
+from zerokit.cli.output import OutputFormat, print_json
 from zerokit.errors import ModelError
 
 if TYPE_CHECKING:
@@ -19,9 +18,7 @@ def models(
     name: Annotated[
         str | None, typer.Argument(metavar="[NAME]", help="Only those whose name has this in it.")
     ] = None,
-    output_format: Annotated[
-        choices.OutputFormat, typer.Option("--format", help="Form of the list.")
-    ] = "text",
+    output_format: OutputFormat = "text",
 ) -> None:
     """List the models that MODEL takes by name, offline, with their exact numbers of parameters."""
     from zerokit.models import load_model_shape

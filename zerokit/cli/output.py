@@ -1,11 +1,15 @@
-"""The JSON that a command prints or writes."""
+"""What a command prints: its form, and JSON."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Annotated, Any
 
 import typer
+
+from zerokit import choices
+
+OutputFormat = Annotated[choices.OutputFormat, typer.Option("--format", help="Form of what is printed.")]
 
 
 def print_json(data: Any) -> None:

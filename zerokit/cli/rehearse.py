@@ -10,7 +10,7 @@ import typer
 
 from zerokit import choices
 from zerokit.cli.gpu_options import gpu_memory_option, gpu_option, memory_size
-from zerokit.cli.output import print_json, to_json
+from zerokit.cli.output import OutputFormat, print_json, to_json
 from zerokit.errors import ZerokitError
 from zerokit.extras import require
 from zerokit.files import check_writable, write_file
@@ -63,7 +63,6 @@ _Timeout = Annotated[
     int | None,
     typer.Option(metavar="SECONDS", min=1, max=10**7, help="Give up after so long.", show_default="never"),
 ]
-_OutputFormat = Annotated[choices.OutputFormat, typer.Option("--format", help="Form of the report.")]
 _Output = Annotated[
     Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the report as JSON, too.")
 ]
@@ -94,7 +93,7 @@ def rehearse(
     ds_config_override: _DsConfigOverride = None,
     advise: _Advise = None,
     timeout: _Timeout = None,
-    output_format: _OutputFormat = "text",
+    output_format: OutputFormat = "text",
     output: _Output = None,
     trace: _Trace = None,
     plot: _Plot = None,

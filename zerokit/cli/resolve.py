@@ -13,7 +13,7 @@ import typer
 
 from zerokit import choices
 from zerokit.cli.command import needed_unless
-from zerokit.cli.output import print_json
+from zerokit.cli.output import OutputFormat, print_json
 from zerokit.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
@@ -58,9 +58,7 @@ def resolve(
         ),
     ] = None,
     show_all: Annotated[bool, typer.Option("--all", help="DeepSpeed's defaults, too.")] = False,
-    output_format: Annotated[
-        choices.OutputFormat, typer.Option("--format", help="Form of the result.")
-    ] = "text",
+    output_format: OutputFormat = "text",
 ) -> None:
     """Print every value that DeepSpeed will use, and where it comes from.
 

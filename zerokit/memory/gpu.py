@@ -67,7 +67,12 @@ def replay_gpu(run: TrainingRun, layout: Layout, settings: Settings, rank: int) 
         model_calls = model_calls_of(run.model, layout, sizes)
     timeline = Timeline()
     stage: Stage
-    checkpointing, chunked = run.gradient_checkpointing, run.chunked_loss
+
+    def replay(stage: Stage) -> Replay:
+        switches = {"checkpointing": run.gradient_checkpointing, "chunked_loss": run.chunked_loss}
+        e, parameters = settings.parameter_bytes, layout.parameters
+        return Replay(timeline, stage, model_calls, sizes, e=e, parameters=parameters, **switches)
+
     if settings.stage == 0:
         stage, partition = Unpartitioned(timeline, layout, settings), layout.num_trainable
     elif settings.wrapper == "bf16":
@@ -77,33 +82,14 @@ def replay_gpu(run: TrainingRun, layout: Layout, settings: Settings, rank: int) 
         flat = FlatPartitions(timeline, layout, settings, rank, engine_makes_optimizer=run.optimizer is None)
         stage, partition = flat, flat.partition
     else:
-        planned = Replay(
-            timeline,
-            Stage(),
-            model_calls,
-            sizes,
-            e=settings.parameter_bytes,
-            parameters=layout.parameters,
-            checkpointing=checkpointing,
-            chunked_loss=chunked,
-        )
-        calls = list(planned.calls()) if model_calls is not None else []
+        calls = list(replay(Stage()).calls()) if model_calls is not None else []
         submodules = [submodule for call in calls for submodule in submodules_of(call)]
         shards = Partitioned(timeline, layout, settings, submodules)
         stage, partition = shards, shards.partition
     stage.start()
     if sizes is not None:
         timeline.hold(WORKSPACE, WORKSPACE_BYTES, 2)
-    Replay(
-        timeline,
-        stage,
-        model_calls,
-        sizes,
-        e=settings.parameter_bytes,
-        parameters=layout.parameters,
-        checkpointing=checkpointing,
-        chunked_loss=chunked,
-    ).train(settings.accumulation_steps)
+    replay(stage).train(settings.accumulation_steps)
     return GpuReplay(
         timeline.held, timeline.fullest, model_calls, sizes, partition, rank, timeline.peak_bytes
     )

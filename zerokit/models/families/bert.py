@@ -32,8 +32,8 @@ def encoder_layer(sizes: Sizes, *, projections: tuple[str, str, str]) -> list[Te
     ]
 
 
-def encoder_sizes(keys: Keys) -> Sizes:
-    """The sizes of an encoder whose config is spelled as BERT's.
+def encoder_sizes(keys: Keys, intermediate_size: str = "intermediate_size") -> Sizes:
+    """The sizes of a model whose config is spelled as BERT's, but perhaps for one key.
 
     Raises:
         ModelError: a size is missing or not positive, or heads do not divide the hidden size.
@@ -42,7 +42,7 @@ def encoder_sizes(keys: Keys) -> Sizes:
     return Sizes(
         vocab_size=keys.size("vocab_size"),
         hidden_size=keys.size("hidden_size"),
-        intermediate_size=keys.size("intermediate_size"),
+        intermediate_size=keys.size(intermediate_size),
         num_hidden_layers=keys.size("num_hidden_layers"),
         num_attention_heads=heads,
         num_key_value_heads=heads,

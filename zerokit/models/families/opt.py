@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from zerokit.models.decoder import output_matrix
+from zerokit.models.families.bert import encoder_sizes
 from zerokit.models.keys import Keys
-from zerokit.models.parts import ModelType, Parts, Sizes
+from zerokit.models.parts import ModelType, Parts
 from zerokit.models.tensors import Tensor, embedding, layer_norm, linear, repeated, under
 
 _OFFSET = 2
@@ -17,7 +18,7 @@ _OFFSET = 2
 
 
 def _opt(keys: Keys) -> Parts:
-    sizes = _sizes(keys)
+    sizes = encoder_sizes(keys, "ffn_dim")
     hidden, inner, narrow = sizes.hidden_size, sizes.intermediate_size, _embedding_size(keys)
     assert sizes.vocab_size is not None
     assert sizes.max_position_embeddings is not None
@@ -62,20 +63,6 @@ def _embedding_size(keys: Keys) -> int:
 
 def _norm(keys: Keys, name: str, size: int) -> list[Tensor]:
     return layer_norm(name, size) if keys.flag("layer_norm_elementwise_affine") else []
-
-
-def _sizes(keys: Keys) -> Sizes:
-    heads = keys.size("num_attention_heads")
-    return Sizes(
-        vocab_size=keys.size("vocab_size"),
-        hidden_size=keys.size("hidden_size"),
-        intermediate_size=keys.size("ffn_dim"),
-        num_hidden_layers=keys.size("num_hidden_layers"),
-        num_attention_heads=heads,
-        num_key_value_heads=heads,
-        head_dim=keys.divide("hidden_size", "num_attention_heads"),
-        max_position_embeddings=keys.size("max_position_embeddings"),
-    )
 
 
 MODEL_TYPES = (
