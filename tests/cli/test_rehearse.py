@@ -30,6 +30,12 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return fake_worker.script(tmp_path, report=REPORT)
 
 
+@pytest.fixture
+def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A temporary folder that no script works in, so that what the worker writes there stays."""
+    return tmp_path_factory.mktemp("told")
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -137,11 +143,10 @@ def test_a_worker_that_has_said_why_is_not_talked_over(zerokit: Run, tmp_path: P
     assert zerokit("rehearse", "--num-gpus", 16, "--rank", 3, script) == (2, "", "")
 
 
-def test_the_worker_is_told_everything(zerokit: Run, tmp_path: Path, script: Path) -> None:
-    told = tmp_path / "told"
-    told.mkdir()
+def test_the_worker_is_told_everything(zerokit: Run, tmp_path: Path, told: Path, script: Path) -> None:
     note = f"import json; open(f'{told}/{{job[\"rank\"]}}', 'w').write(json.dumps(job))"
-    fake_worker.script(tmp_path, note, REPORT)
+    note += "; job['trace_file'] and pathlib.Path(job['trace_file']).write_text('traced')"
+    fake_worker.script(tmp_path, f"import pathlib; {note}", REPORT)
     trace = tmp_path / "t.json"
     zerokit(
         "rehearse", "--num-gpus", 16, "--gpu-memory", "40GiB", "--steps", 3, "--trace", trace,
@@ -154,7 +159,9 @@ def test_the_worker_is_told_everything(zerokit: Run, tmp_path: Path, script: Pat
     assert first["arguments"] == last["arguments"] == ["--steps", "9", "-o", "x", "--", "--help"]
     assert first["overrides"] == {"ds_config": {"zero_optimization.stage": 3, "optimizer.type": "Lion"}}
     assert (first["steps"], first["device"]["total_bytes"], first["module"]) == (3, 40 * 2**30, False)
-    assert (first["trace_file"], last["trace_file"]) == (str(trace), None)
+    # The worker sees an overlay; the command brings the file out.
+    assert (Path(first["trace_file"]).name, last["trace_file"]) == ("t.json", None)
+    assert trace.read_text() == "traced"
     assert first["cwd"] == str(Path.cwd())
 
 
@@ -168,12 +175,11 @@ def test_the_worker_is_told_everything(zerokit: Run, tmp_path: Path, script: Pat
     ],
 )
 def test_the_card_is_told_to_the_worker(
-    zerokit: Run, tmp_path: Path, script: Path, options: list[str], name: str, memory: int
+    zerokit: Run, tmp_path: Path, told: Path, script: Path, options: list[str], name: str, memory: int
 ) -> None:
-    told = tmp_path / "told.json"
-    fake_worker.script(tmp_path, f"import json; open({str(told)!r}, 'w').write(json.dumps(job))", REPORT)
+    fake_worker.script(tmp_path, f"import json; open('{told}/job', 'w').write(json.dumps(job))", REPORT)
     assert zerokit("rehearse", "--num-gpus", 1, *options, script)[0] == 0
-    job = json.loads(told.read_text())
+    job = json.loads((told / "job").read_text())
     assert (job["device"]["name"], job["device"]["total_bytes"]) == (name, memory)
 
 
@@ -184,24 +190,21 @@ def test_what_is_uncertain_of_a_card_is_a_warning_of_the_report(zerokit: Run, sc
     assert of_maker.startswith("MI325X is rehearsed as an H100 with the memory of MI325X")
 
 
-def test_one_rank_alone(zerokit: Run, tmp_path: Path, script: Path) -> None:
-    told = tmp_path / "told"
-    told.mkdir()
+def test_one_rank_alone(zerokit: Run, tmp_path: Path, told: Path, script: Path) -> None:
     fake_worker.script(tmp_path, f"open(f'{told}/{{job[\"rank\"]}}', 'w')", REPORT)
     assert zerokit("rehearse", "--num-gpus", 16, "--rank", 5, script)[0] == 0
     assert [file.name for file in told.iterdir()] == ["5"]
 
 
 def test_a_module_gets_its_arguments(
-    zerokit: Run, tmp_path: Path, script: Path, monkeypatch: pytest.MonkeyPatch
+    zerokit: Run, tmp_path: Path, told: Path, script: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The worker of these tests reads what it is told to run as a file, whatever the name.
     monkeypatch.chdir(tmp_path)
-    told = tmp_path / "told.json"
-    fake_worker.script(tmp_path, f"import json; open({str(told)!r}, 'w').write(json.dumps(job))", REPORT)
+    fake_worker.script(tmp_path, f"import json; open('{told}/job', 'w').write(json.dumps(job))", REPORT)
     (tmp_path / "train.py").rename(tmp_path / "package.train")
     assert zerokit("rehearse", "--num-gpus", 1, "-m", "package.train", "-m", "--lr=1")[0] == 0
-    told_job = json.loads(told.read_text())
+    told_job = json.loads((told / "job").read_text())
     assert (told_job["script"], told_job["module"]) == ("package.train", True)
     assert told_job["arguments"] == ["-m", "--lr=1"]
 

@@ -1,4 +1,4 @@
-"""What a rehearsed script saves: its own data for real, weights not at all."""
+"""What a rehearsed script saves: its own data, as far as it can tell; weights not at all."""
 
 from __future__ import annotations
 
@@ -26,9 +26,12 @@ def test_data_is_written_and_read_again(rehearsed: Rehearsed, folder: Path) -> N
     assert rehearsed.code == 0, rehearsed.err
     rows = torch.stack([torch.arange(start, start + 512) for start in range(64)])
     assert f"sum {int(rows.sum())}" in rehearsed.err
-    assert torch.equal(torch.load(folder / "ids.pt"), rows)
-    assert torch.load(folder / "progress.pt") == {"step": 2, "best": 0.5}
     assert "in memory True" in rehearsed.err
+    files = rehearsed.report["files"]
+    saved = ("data.pt", "data.safetensors", "ids.pt", "opened.pt", "progress.pt")
+    assert files["first_written"] == [str(folder / name) for name in saved]
+    assert files["written_bytes"] > 3 * rows.nbytes
+    assert [path.name for path in folder.iterdir()] == ["weights.safetensors"]
 
 
 def test_weights_are_not_written_and_the_report_says_so(rehearsed: Rehearsed, folder: Path) -> None:
@@ -38,9 +41,6 @@ def test_weights_are_not_written_and_the_report_says_so(rehearsed: Rehearsed, fo
         assert f"torch.save to {name}" in suppressed
     assert "safetensors to weights.safetensors" in suppressed
     assert "DeepSpeed checkpoints" in suppressed
-    assert not (folder / "weights.pt").exists()
-    assert not (folder / "checkpoint").exists()
-    assert (folder / "opened.pt").stat().st_size == 0  # the script itself has made it
     assert (folder / "weights.safetensors").read_text() == "a person's own"
     assert not any("data" in line or "progress" in line for line in suppressed)
 

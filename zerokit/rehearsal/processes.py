@@ -23,6 +23,7 @@ from pydantic import ValidationError
 
 from zerokit.errors import ZerokitError
 from zerokit.files import write_file
+from zerokit.rehearsal.file_overlay import FileOverlay
 from zerokit.rehearsal.job import RehearsalJob
 from zerokit.rehearsal.report import RehearsalReport
 from zerokit.units import quantity
@@ -52,7 +53,14 @@ class Output(Enum):
 class Worker:
     """One rank that is being rehearsed. As a context manager it leaves no process behind."""
 
-    def __init__(self, job: RehearsalJob, output: Output, *, module: str | None = None) -> None:
+    def __init__(
+        self,
+        job: RehearsalJob,
+        output: Output,
+        *,
+        module: str | None = None,
+        environment: dict[str, str] | None = None,
+    ) -> None:
         self.job = job
         self._output = output
         self._log = Path(job.report_file).with_suffix(".log")
@@ -60,14 +68,20 @@ class Worker:
         write_file(job_file, job.model_dump_json())
         # -P: what lies in the current folder must not stand in for the worker's own imports.
         command = [sys.executable, "-P", "-m", module or WORKER, str(job_file)]
+        if environment:
+            environment = {**os.environ, **environment}
         if output is Output.SHOWN:
-            self._process = _start(command)
+            self._process = _start(command, env=environment)
         elif output is Output.SHOWN_ON_STDERR:
-            self._process = _start(command, stdout=_STDERR)
+            self._process = _start(command, env=environment, stdout=_STDERR)
         else:
             with self._log.open("wb") as log:
                 self._process = _start(
-                    command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+                    command,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
                 )
 
     def __enter__(self) -> Worker:
@@ -156,15 +170,26 @@ def rehearse_together(
 
     Raises:
         ExplainedError, ZerokitError: as :meth:`Worker.result`, of the first rank that fails.
+        LaunchError: as :func:`zerokit.rehearsal.native.build.built_files_library`.
     """
-    deadline = None if timeout is None else time.monotonic() + timeout
     shown = Output.SHOWN_ON_STDERR if on_stderr else Output.SHOWN
-    with ExitStack() as stack:
-        workers = [
-            stack.enter_context(Worker(job, Output.SHOWN_IF_IT_FAILS if number else shown))
-            for number, job in enumerate(jobs)
-        ]
-        return [worker.result(deadline) for worker in workers]
+    outputs = [shown, *[Output.SHOWN_IF_IT_FAILS] * (len(jobs) - 1)]
+    return _rehearse(list(zip(jobs, outputs, strict=True)), timeout)
+
+
+def _rehearse(jobs: Sequence[tuple[RehearsalJob, Output]], timeout: float | None) -> list[RehearsalReport]:
+    first = jobs[0][0]
+    deadline = None if timeout is None else time.monotonic() + timeout
+    report = Path(first.report_file)
+    working = [Path(first.cwd), *([] if first.module else [Path(first.cwd, first.script).parent])]
+    with FileOverlay(report.with_suffix(".overlay"), working=working, written=[report.parent]) as files:
+        with ExitStack() as stack:
+            workers = [
+                stack.enter_context(Worker(job, output, environment=files.environment))
+                for job, output in jobs
+            ]
+            reports = [worker.result(deadline) for worker in workers]
+        return [report.model_copy(update={"files": files.changes()}) for report in reports]
 
 
 @contextmanager
@@ -190,9 +215,7 @@ def unwound_by_signals() -> Iterator[None]:
 
 def rehearse_quietly(job: RehearsalJob, timeout: float | None) -> RehearsalReport | None:
     """Rehearse one rank without printing anything; None if it does not come to a report."""
-    deadline = None if timeout is None else time.monotonic() + timeout
-    with Worker(job, Output.DROPPED) as worker:
-        try:
-            return worker.result(deadline)
-        except (ExplainedError, ZerokitError):
-            return None
+    try:
+        return _rehearse([(job, Output.DROPPED)], timeout)[0]
+    except (ExplainedError, ZerokitError):
+        return None

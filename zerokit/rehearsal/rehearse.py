@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from zerokit.choices import Launcher
 from zerokit.errors import ZerokitError, check_choice
-from zerokit.files import check_writable
+from zerokit.files import check_writable, write_file
 from zerokit.hardware import GPUS_PER_NODE
 from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.gpus import some_gpu
@@ -94,7 +95,8 @@ def rehearse(
         cluster.check_rank(rank)
     assert cluster.gpu is not None
     overrides = Overrides(ds_config=dict(ds_config_overrides)) if ds_config_overrides else Overrides()
-    with unwound_by_signals(), scratch_folder() as folder:
+    outputs = {"trace_file": trace, "plot_file": plot, "snapshot_file": memory_snapshot}
+    with unwound_by_signals(), scratch_folder() as folder, _outputs(outputs, folder) as made:
         job = RehearsalJob(
             script=str(script),
             module=module,
@@ -109,13 +111,25 @@ def rehearse(
             overrides=overrides,
             cwd=str(Path.cwd()),
             report_file=str(folder / "report.json"),
-            trace_file=_absolute(trace),
-            plot_file=_absolute(plot),
-            snapshot_file=_absolute(memory_snapshot),
+            **made,
         )
         jobs = _with_the_last_rank(job) if rank is None and num_gpus > 1 else [job]
         report = _rehearse(jobs, cluster, advise, timeout, on_stderr=script_prints_on == "stderr")
     return report.model_copy(update={"warnings": [*report.warnings, *caveats(cluster.gpu)]})
+
+
+@contextmanager
+def _outputs(files: Mapping[str, str | Path | None], folder: Path) -> Iterator[dict[str, str]]:
+    """Where the worker, which sees an overlay, is to write `files`; they are brought out at the end."""
+    made = {kind: folder / kind / Path(path).name for kind, path in files.items() if path is not None}
+    for path in made.values():
+        path.parent.mkdir()
+    try:
+        yield {kind: str(path) for kind, path in made.items()}
+    finally:
+        for kind, path in made.items():
+            if path.exists():
+                write_file(str(files[kind]), path.read_bytes())
 
 
 def _with_the_last_rank(job: RehearsalJob) -> list[RehearsalJob]:
@@ -135,7 +149,7 @@ def _with_the_last_rank(job: RehearsalJob) -> list[RehearsalJob]:
 def _rehearse(
     jobs: list[RehearsalJob], cluster: Cluster, advise: bool | None, timeout: float | None, *, on_stderr: bool
 ) -> RehearsalReport:
-    built_library()  # here, where what it says is seen, and not in one of the workers
+    built_library()  # here, where what it says is seen; what a worker makes is thrown away
     job = jobs[0]
     reports = rehearse_together(jobs, on_stderr=on_stderr, timeout=timeout)
     report = combine(*reports) if len(reports) == 2 else reports[0]

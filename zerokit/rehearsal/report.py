@@ -191,6 +191,24 @@ class ConfigFinding(_Part):
     hint: str | None
 
 
+class FileChanges(_Part):
+    """What the script would have changed outside temporary folders. None of it was done, if `guarded`."""
+
+    written: int
+    """Files that it made or changed and did not delete again, moved ones included."""
+    written_bytes: int
+    first_written: list[str]
+    deleted: int
+    """Files that were there before."""
+    first_deleted: list[str]
+    not_kept_bytes: int
+    """Written while there was no room left to keep it: the script would have read zeros."""
+    opened_read_only: list[str]
+    """Files too large to copy that it opened for reading and writing."""
+    guarded: bool
+    """Whether the kernel took the filter (seccomp) that holds changes back."""
+
+
 class RunFacts(_Part):
     """What was rehearsed, and with which versions."""
 
@@ -229,4 +247,6 @@ class RehearsalReport(_Part):
     made_up: list[MadeUpResult]
     suppressed: list[str]
     """Checkpoints, trackers and uploads that were not written."""
+    files: FileChanges | None = None
+    """None if the script changes no files, all ranks that were rehearsed taken together."""
     run: RunFacts

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from zerokit.rehearsal.report import BlockMemory, Fit, RehearsalReport
+from zerokit.rehearsal.report import BlockMemory, FileChanges, Fit, RehearsalReport
 from zerokit.reporting.categories import category_words
 from zerokit.reporting.phases import phase_words
 from zerokit.reporting.tables import table
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _STEPS_DIFFER = 0.01
 """Of the peak; less is noise from caches and small buffers."""
 _MOST_LINES = 10
+_MOST_PATHS = 5
 
 
 def print_report(report: RehearsalReport) -> None:
@@ -44,6 +45,9 @@ def _parts(report: RehearsalReport) -> Iterator[Part]:
     yield from _communication(report)
     yield from _advice(report)
     yield from _notes(report)
+    if report.files is not None:
+        yield ""
+        yield from _files(report.files)
 
 
 def _heading(report: RehearsalReport) -> str:
@@ -214,3 +218,26 @@ def _notes(report: RehearsalReport) -> Iterator[str]:
         yield f"Made up, as there are no values: {case.what}, {case.count:,} times at {case.site}"
     for what in report.suppressed:
         yield f"Not written: {what}"
+
+
+def _files(files: FileChanges) -> Iterator[str]:
+    if not files.guarded:
+        yield "Warning: this machine has no seccomp filters: changes of files were made, not held back"
+    elif files.written or files.deleted:
+        yield "Your files are as they were. The script would have"
+    if files.written:
+        what = f"{quantity(files.written, 'file')} ({format_bytes(files.written_bytes)})"
+        yield f"  written {what}: {_first(files.first_written, files.written)}"
+    if files.deleted:
+        yield f"  deleted {quantity(files.deleted, 'file')}: {_first(files.first_deleted, files.deleted)}"
+    if files.not_kept_bytes:
+        what = format_bytes(files.not_kept_bytes)
+        yield f"Warning: {what} of what it wrote was not kept, to leave room on the disk, and reads as zeros"
+    for path in files.opened_read_only:
+        yield f"Warning: {path} was opened for reading alone: there is no room for a copy to write into"
+
+
+def _first(paths: list[str], count: int) -> str:
+    shown = paths[:_MOST_PATHS]
+    more = f" and {count - len(shown):,} more" if count > len(shown) else ""
+    return ", ".join(shown) + more

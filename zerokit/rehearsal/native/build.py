@@ -15,6 +15,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from zerokit.extras import require
 SOURCES = Path(__file__).parent
 LIBRARY = "libzerokit_rehearsal.so"
 NO_DRIVER = "libcuda.so.1"
+FILES = "libzerokit_files.so"
 COMPILE = ("-O2", "-std=c++20", "-fPIC", "-Wall", "-D_GLIBCXX_USE_CXX11_ABI=1")
 
 
@@ -49,8 +51,21 @@ def built_library() -> Path:
     Raises:
         LaunchError: there is no C++ compiler, or it fails.
     """
-    folder = _cache_folder()
-    library = folder / LIBRARY
+    version = importlib.metadata.version("torch")
+    return _built(_cache_folder(f"torch-{version}", SOURCES, str(torch_folder())) / LIBRARY, _build)
+
+
+def built_files_library() -> Path:
+    """The library that is preloaded to guard files; compiled if this is the first call.
+
+    Raises:
+        LaunchError: there is no C++ compiler, or it fails.
+    """
+    return _built(_cache_folder("files", SOURCES / "files") / FILES, _build_files)
+
+
+def _built(library: Path, build: Callable[[Path], None]) -> Path:
+    folder = library.parent
     if library.is_file():
         return library
     try:
@@ -59,7 +74,7 @@ def built_library() -> Path:
         with (folder / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not library.is_file():
-                _build(library)
+                build(library)
     except OSError as error:
         raise LaunchError(
             f"the virtual device cannot be built there: {error.strerror}",
@@ -69,14 +84,13 @@ def built_library() -> Path:
     return library
 
 
-def _cache_folder() -> Path:
+def _cache_folder(name: str, sources: Path, *more: str) -> Path:
     key = hashlib.sha256()
-    for source in sorted([*SOURCES.glob("*.cpp"), *SOURCES.glob("*.h")]):
+    for source in sorted([*sources.glob("*.cpp"), *sources.glob("*.h")]):
         key.update(source.read_bytes())
-    key.update(f"{_compiler_name()} {COMPILE} {torch_folder()}".encode())
+    key.update(" ".join([_compiler_name(), str(COMPILE), *more]).encode())
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    version = importlib.metadata.version("torch")
-    return cache / "zerokit" / "rehearsal" / f"torch-{version}-{key.hexdigest()[:12]}"
+    return cache / "zerokit" / "rehearsal" / f"{name}-{key.hexdigest()[:12]}"
 
 
 def _compiler_name() -> str:
@@ -86,7 +100,7 @@ def _compiler_name() -> str:
     )
 
 
-def _build(library: Path) -> None:
+def _compiler() -> list[str]:
     compiler = shlex.split(_compiler_name())
     if not compiler or shutil.which(compiler[0]) is None:
         raise LaunchError(
@@ -94,6 +108,11 @@ def _build(library: Path) -> None:
             where="rehearse",
             hint="Install one: 'apt install g++' on Debian and Ubuntu, 'dnf install gcc-c++' on Fedora",
         )
+    return compiler
+
+
+def _build(library: Path) -> None:
+    compiler = _compiler()
     console.note(
         f"Building the virtual device for torch {importlib.metadata.version('torch')} (once, a minute)"
     )
@@ -119,6 +138,16 @@ def _build(library: Path) -> None:
         _run([*compiler, "-shared", "-fPIC", "-O1", soname, "-o", str(driver), source])
         driver.replace(library.with_name(NO_DRIVER))
         linked.replace(library)  # last: it says that the folder is complete
+
+
+def _build_files(library: Path) -> None:
+    # Every program that a script starts loads it too: it needs nothing but the C library.
+    alone = ["-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-Wl,--as-needed", "-Wl,-z,initfirst"]
+    sources = map(str, sorted((SOURCES / "files").glob("*.cpp")))
+    with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
+        linked = Path(scratch, FILES)
+        _run([*_compiler(), *COMPILE, *alone, "-shared", "-o", str(linked), *sources, "-ldl"])
+        linked.replace(library)
 
 
 def _run(command: list[str]) -> None:
