@@ -72,9 +72,7 @@ class _Blocks:
         match = _SITE.fullmatch(text)
         if match is None:
             return [{"name": text, "filename": "", "line": 0}]
-        return [
-            {"name": match["name"] or "", "filename": match["filename"], "line": int(match["line"])},
-        ]
+        return [{"name": match["name"] or "", "filename": match["filename"], "line": int(match["line"])}]
 
     def label(self, number: int) -> str:
         """A line for the viewer: ``"activations, bfloat16 2x4096x4096, aten::mm, from forward"``."""
@@ -183,10 +181,4 @@ def _parts(begin: int, end: int, alive: Array, blocks: _Blocks) -> list[Entry]:
 
 
 def _gap(begin: int, end: int) -> Entry:
-    return {
-        "address": begin,
-        "size": end - begin,
-        "requested_size": 0,
-        "state": "inactive",
-        "frames": [],
-    }
+    return {"address": begin, "size": end - begin, "requested_size": 0, "state": "inactive", "frames": []}

@@ -113,11 +113,7 @@ def launch_machine_rank(data: Mapping[str, Any]) -> Iterator[Hit]:
         yield Hit(("machine_rank",), message, f"Write a number from 0 to {machines - 1}")
 
 
-@launch_rule(
-    "launch-gpu-ids",
-    bad=launch_file(gpu_ids=0),
-    good=launch_file(gpu_ids="all"),
-)
+@launch_rule("launch-gpu-ids", bad=launch_file(gpu_ids=0), good=launch_file(gpu_ids="all"))
 def launch_gpu_ids(data: Mapping[str, Any]) -> Iterator[Hit]:
     """A list of GPUs that accelerate cannot use
 
@@ -143,12 +139,7 @@ def launch_gpu_ids(data: Mapping[str, Any]) -> Iterator[Hit]:
         yield Hit(path, message, "List as many, or lower 'num_processes'", severity="warning")
 
 
-@launch_rule(
-    "launch-cpu",
-    severity="warning",
-    bad=launch_file(use_cpu=True),
-    good=launch_file(use_cpu=False),
-)
+@launch_rule("launch-cpu", severity="warning", bad=launch_file(use_cpu=True), good=launch_file(use_cpu=False))
 def launch_cpu(data: Mapping[str, Any]) -> Iterator[Hit]:
     """'use_cpu', which DeepSpeed's start does not pass on
 
@@ -164,11 +155,7 @@ def launch_cpu(data: Mapping[str, Any]) -> Iterator[Hit]:
         yield Hit(("use_cpu",), message, "Write false; set CUDA_VISIBLE_DEVICES to hide the GPUs")
 
 
-@launch_rule(
-    "launch-switch",
-    bad=launch_file(debug="false"),
-    good=launch_file(debug=False),
-)
+@launch_rule("launch-switch", bad=launch_file(debug="false"), good=launch_file(debug=False))
 def launch_switch(data: Mapping[str, Any]) -> Iterator[Hit]:
     """A switch that is on because it is a text
 

@@ -186,13 +186,7 @@ def auto_left_to_accelerate(subject: Subject) -> Iterator[Hit]:
             yield Hit(path, message, "Remove the key: it acts in stage 3 only", (Remove(path),))
 
 
-@rule(
-    "auto-without-argument",
-    severity="warning",
-    bad=zero(AUTO),
-    good=zero(3),
-    given={"target": "trainer"},
-)
+@rule("auto-without-argument", severity="warning", bad=zero(AUTO), good=zero(3), given={"target": "trainer"})
 def auto_without_argument(subject: Subject) -> Iterator[Hit]:
     """The word "auto" where the Trainer has no argument
 

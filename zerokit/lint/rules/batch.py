@@ -66,13 +66,7 @@ def batch_size(subject: Subject) -> Iterator[Hit]:
     yield Hit((TRAIN,), f"'{TRAIN}' {train} {relation} {product}", hint)
 
 
-@rule(
-    "no-batch-size",
-    stops=True,
-    bad=_STAGE_2,
-    good={MICRO: AUTO, **_STAGE_2},
-    given={"target": "trainer"},
-)
+@rule("no-batch-size", stops=True, bad=_STAGE_2, good={MICRO: AUTO, **_STAGE_2}, given={"target": "trainer"})
 def no_batch_size(subject: Subject) -> Iterator[Hit]:
     """No batch size at all
 

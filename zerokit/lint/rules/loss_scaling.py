@@ -40,12 +40,7 @@ def _adapts(subject: Subject) -> bool:
     return bool(in_force(subject, "fp16", "loss_scale") == 0)
 
 
-@rule(
-    "loss-scale-range",
-    stops=True,
-    bad=_fp16(min_loss_scale=0),
-    good=_fp16(min_loss_scale=1),
-)
+@rule("loss-scale-range", stops=True, bad=_fp16(min_loss_scale=0), good=_fp16(min_loss_scale=1))
 def loss_scale_range(subject: Subject) -> Iterator[Hit]:
     """A loss scale that cannot adapt
 
@@ -78,10 +73,7 @@ def loss_scale_range(subject: Subject) -> Iterator[Hit]:
 
 
 @rule(
-    "loss-scale-start",
-    severity="info",
-    bad=_fp16(initial_scale_power=32),
-    good=_fp16(initial_scale_power=16),
+    "loss-scale-start", severity="info", bad=_fp16(initial_scale_power=32), good=_fp16(initial_scale_power=16)
 )
 def loss_scale_start(subject: Subject) -> Iterator[Hit]:
     """A loss scale that starts far too high
@@ -127,12 +119,7 @@ def loss_scale_floor(subject: Subject) -> Iterator[Hit]:
         yield Hit(path, message, "Remove the key", (Remove(path),))
 
 
-@rule(
-    "static-loss-scale",
-    severity="warning",
-    bad=_fp16(loss_scale=1024),
-    good=_fp16(loss_scale=0),
-)
+@rule("static-loss-scale", severity="warning", bad=_fp16(loss_scale=1024), good=_fp16(loss_scale=0))
 def static_loss_scale(subject: Subject) -> Iterator[Hit]:
     """A loss scale that does not adapt
 
@@ -225,11 +212,7 @@ def fp16_auto_cast(subject: Subject) -> Iterator[Hit]:
         yield Hit(path, message, "Remove the key", (Remove(path),))
 
 
-@rule(
-    "fp16-without-zero",
-    bad={**_fp16(stage=0), **_ADAMW},
-    good={**_fp16(stage=1), **_ADAMW},
-)
+@rule("fp16-without-zero", bad={**_fp16(stage=0), **_ADAMW}, good={**_fp16(stage=1), **_ADAMW})
 def fp16_without_zero(subject: Subject) -> Iterator[Hit]:
     """fp16 without ZeRO, whose gradients are divided by a scale that they never had
 

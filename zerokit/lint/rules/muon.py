@@ -34,12 +34,7 @@ def _muon(stage: int, /, *, zero: dict[str, Any] | None = None, **keys: Any) -> 
     }
 
 
-@rule(
-    "muon-reduce-scatter",
-    stops=True,
-    bad=_muon(3),
-    good=_muon(3, zero={"reduce_scatter": False}),
-)
+@rule("muon-reduce-scatter", stops=True, bad=_muon(3), good=_muon(3, zero={"reduce_scatter": False}))
 def muon_reduce_scatter(subject: Subject) -> Iterator[Hit]:
     """Muon in stage 3 with gradients that no rank has whole
 
@@ -63,12 +58,7 @@ def muon_reduce_scatter(subject: Subject) -> Iterator[Hit]:
         yield Hit(quantized, message, "Remove the key", (Remove(quantized),))
 
 
-@rule(
-    "muon-clipping",
-    severity="warning",
-    bad=_muon(2, gradient_clipping=1.0),
-    good=_muon(2),
-)
+@rule("muon-clipping", severity="warning", bad=_muon(2, gradient_clipping=1.0), good=_muon(2))
 def muon_clipping(subject: Subject) -> Iterator[Hit]:
     """Clipping that cuts Muon's steps
 

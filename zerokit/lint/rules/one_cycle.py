@@ -41,12 +41,7 @@ def _has_betas(subject: Subject) -> bool | None:
     return name != "muon" and "betas" in type(params).model_fields
 
 
-@rule(
-    "one-cycle-betas",
-    severity="warning",
-    bad=_one_cycle(),
-    good=_one_cycle(cycle_momentum=False),
-)
+@rule("one-cycle-betas", severity="warning", bad=_one_cycle(), good=_one_cycle(cycle_momentum=False))
 def one_cycle_betas(subject: Subject) -> Iterator[Hit]:
     """'OneCycle' that replaces the optimizer's betas
 

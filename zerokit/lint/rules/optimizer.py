@@ -145,10 +145,7 @@ def whole_tensor_optimizer(subject: Subject) -> Iterator[Hit]:
 
 
 @rule(
-    "optimizer-step",
-    stops=True,
-    bad=with_optimizer("LBFGS", lr=0.1),
-    good=with_optimizer("AdamW", lr=1e-3),
+    "optimizer-step", stops=True, bad=with_optimizer("LBFGS", lr=0.1), good=with_optimizer("AdamW", lr=1e-3)
 )
 def optimizer_step(subject: Subject) -> Iterator[Hit]:
     """An optimizer whose step DeepSpeed cannot call
@@ -274,12 +271,7 @@ def decay_everything(subject: Subject) -> Iterator[Hit]:
         yield Hit((*OPTIMIZER, "weight_decay"), message, hint)
 
 
-@rule(
-    "clipping-default",
-    severity="info",
-    bad=zero(2),
-    good={**zero(2), "gradient_clipping": 1.0},
-)
+@rule("clipping-default", severity="info", bad=zero(2), good={**zero(2), "gradient_clipping": 1.0})
 def clipping_default(subject: Subject) -> Iterator[Hit]:
     """Gradients that are clipped without a word
 

@@ -45,12 +45,7 @@ def no_prefetch(subject: Subject) -> Iterator[Hit]:
             yield Hit((ZERO, key), message, "Remove the key for DeepSpeed's default, or write 1e7 or more")
 
 
-@rule(
-    "sequential-gather",
-    severity="warning",
-    bad=zero(3, stage3_allgather_sequential=True),
-    good=zero(3),
-)
+@rule("sequential-gather", severity="warning", bad=zero(3, stage3_allgather_sequential=True), good=zero(3))
 def sequential_gather(subject: Subject) -> Iterator[Hit]:
     """Parameters gathered one by one
 
@@ -68,12 +63,7 @@ def sequential_gather(subject: Subject) -> Iterator[Hit]:
         yield Hit(path, message, "Remove the key, if the model fits without it")
 
 
-@rule(
-    "small-sub-groups",
-    severity="warning",
-    bad=zero(3, sub_group_size=1),
-    good=zero(3, sub_group_size=1e9),
-)
+@rule("small-sub-groups", severity="warning", bad=zero(3, sub_group_size=1), good=zero(3, sub_group_size=1e9))
 def small_sub_groups(subject: Subject) -> Iterator[Hit]:
     """An optimizer that steps tensor by tensor
 
@@ -110,12 +100,7 @@ def no_persistence(subject: Subject) -> Iterator[Hit]:
         yield Hit(path, message, "Remove the key for DeepSpeed's default, 1e5")
 
 
-@rule(
-    "overlap-off",
-    severity="info",
-    bad=zero(3, overlap_comm=False),
-    good=zero(3),
-)
+@rule("overlap-off", severity="info", bad=zero(3, overlap_comm=False), good=zero(3))
 def overlap_off(subject: Subject) -> Iterator[Hit]:
     """Communication that is waited for, in stage 3
 
@@ -134,12 +119,7 @@ def overlap_off(subject: Subject) -> Iterator[Hit]:
         yield Hit(path, message, "Remove the key: stage 3 overlaps by default")
 
 
-@rule(
-    "scattered-gradients",
-    severity="info",
-    bad=zero(2, contiguous_gradients=False),
-    good=zero(2),
-)
+@rule("scattered-gradients", severity="info", bad=zero(2, contiguous_gradients=False), good=zero(2))
 def scattered_gradients(subject: Subject) -> Iterator[Hit]:
     """Gradients left where the backward pass makes them
 
@@ -155,14 +135,7 @@ def scattered_gradients(subject: Subject) -> Iterator[Hit]:
         yield Hit(path, message, "Remove the key")
 
 
-@rule(
-    "one-gpu",
-    severity="warning",
-    bad=zero(3),
-    good=zero(0),
-    given={"num_gpus": 1},
-    needs=("num_gpus",),
-)
+@rule("one-gpu", severity="warning", bad=zero(3), good=zero(0), given={"num_gpus": 1}, needs=("num_gpus",))
 def one_gpu(subject: Subject) -> Iterator[Hit]:
     """ZeRO on a single GPU, with nothing offloaded
 

@@ -93,12 +93,7 @@ def grad_norm_off(subject: Subject) -> Iterator[Hit]:
     yield Hit((ZERO, "compute_grad_norm"), f"'compute_grad_norm' cannot be false: {reason}", hint)
 
 
-@rule(
-    "prescaled-gradients",
-    stops=True,
-    bad={**zero(2), "prescale_gradients": True},
-    good=zero(2),
-)
+@rule("prescaled-gradients", stops=True, bad={**zero(2), "prescale_gradients": True}, good=zero(2))
 def prescaled_gradients(subject: Subject) -> Iterator[Hit]:
     """Gradients divided before they are summed, where ZeRO does not do so
 
@@ -129,12 +124,7 @@ def prescaled_gradients(subject: Subject) -> Iterator[Hit]:
             yield Hit((key,), message, 'Remove the key, or set "reduce_scatter" to false')
 
 
-@rule(
-    "legacy-stage1",
-    stops=True,
-    bad=zero(1, legacy_stage1=True),
-    good=zero(1),
-)
+@rule("legacy-stage1", stops=True, bad=zero(1, legacy_stage1=True), good=zero(1))
 def legacy_stage_1(subject: Subject) -> Iterator[Hit]:
     """The first implementation of stage 1
 

@@ -22,13 +22,7 @@ _WITHOUT: Mapping[str | None, str] = {
 }
 
 
-@rule(
-    "unsaved-weights",
-    severity="warning",
-    bad=zero(3),
-    good=_GATHERED,
-    given={"target": "trainer"},
-)
+@rule("unsaved-weights", severity="warning", bad=zero(3), good=_GATHERED, given={"target": "trainer"})
 def unsaved_weights(subject: Subject) -> Iterator[Hit]:
     """A model in pieces that is not gathered when it is saved
 
@@ -122,12 +116,7 @@ def datastates(subject: Subject) -> Iterator[Hit]:
     yield from idle_at(subject, ("datastates_ckpt",), "Remove one of the two", removable=False)
 
 
-@rule(
-    "masters-from-16bit",
-    severity="info",
-    bad=zero(2, load_from_fp32_weights=False),
-    good=zero(2),
-)
+@rule("masters-from-16bit", severity="info", bad=zero(2, load_from_fp32_weights=False), good=zero(2))
 def masters_from_16_bit(subject: Subject) -> Iterator[Hit]:
     """Master weights taken from the 16-bit copy
 

@@ -29,9 +29,7 @@ def _found_elsewhere(
 
 
 @_found_elsewhere(
-    "unknown-key",
-    bad={**zero(2), "gradient_cliping": 1.0},
-    good={**zero(2), "gradient_clipping": 1.0},
+    "unknown-key", bad={**zero(2), "gradient_cliping": 1.0}, good={**zero(2), "gradient_clipping": 1.0}
 )
 def _unknown_key() -> None:
     """A key that DeepSpeed does not read.
@@ -49,11 +47,7 @@ def _unknown_key() -> None:
     """
 
 
-@_found_elsewhere(
-    "misplaced-key",
-    bad={**ONE_SAMPLE, "stage": 2},
-    good=zero(2),
-)
+@_found_elsewhere("misplaced-key", bad={**ONE_SAMPLE, "stage": 2}, good=zero(2))
 def _misplaced_key() -> None:
     """A key that DeepSpeed reads, but in another section.
 
@@ -67,11 +61,7 @@ def _misplaced_key() -> None:
     """
 
 
-@_found_elsewhere(
-    "removed-key",
-    bad={**zero(2), "elasticity": {"enabled": False}},
-    good=zero(2),
-)
+@_found_elsewhere("removed-key", bad={**zero(2), "elasticity": {"enabled": False}}, good=zero(2))
 def _removed_key() -> None:
     """A key that DeepSpeed refuses by its mere presence.
 
@@ -161,9 +151,7 @@ def _string_switch() -> None:
 
 
 @_found_elsewhere(
-    "out-of-range",
-    bad={**zero(2), "gradient_clipping": -1},
-    good={**zero(2), "gradient_clipping": 1.0},
+    "out-of-range", bad={**zero(2), "gradient_clipping": -1}, good={**zero(2), "gradient_clipping": 1.0}
 )
 def _out_of_range() -> None:
     """A number that the key cannot have.
@@ -251,10 +239,7 @@ def _bad_disable() -> None:
 
 
 @_found_elsewhere(
-    "unused-disable",
-    severity="info",
-    bad={**zero(2), "_zerokit": {"disable": ["unknown-key"]}},
-    good=zero(2),
+    "unused-disable", severity="info", bad={**zero(2), "_zerokit": {"disable": ["unknown-key"]}}, good=zero(2)
 )
 def _unused_disable() -> None:
     """A rule is switched off that finds nothing.

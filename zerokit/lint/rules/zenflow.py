@@ -30,12 +30,7 @@ def _section(subject: Subject) -> ZenFlow | None:
     return subject.zero.zenflow
 
 
-@rule(
-    "zenflow-offload",
-    stops=True,
-    bad=zero(2, zenflow={"update_interval": 4}),
-    good=_GOOD,
-)
+@rule("zenflow-offload", stops=True, bad=zero(2, zenflow={"update_interval": 4}), good=_GOOD)
 def zenflow_offload(subject: Subject) -> Iterator[Hit]:
     """ZenFlow without an offloaded optimizer
 
@@ -124,12 +119,7 @@ def zenflow_auto_update(subject: Subject) -> Iterator[Hit]:
         )
 
 
-@rule(
-    "zenflow-accumulation",
-    severity="warning",
-    bad={**_GOOD, "gradient_accumulation_steps": 8},
-    good=_GOOD,
-)
+@rule("zenflow-accumulation", severity="warning", bad={**_GOOD, "gradient_accumulation_steps": 8}, good=_GOOD)
 def zenflow_accumulation(subject: Subject) -> Iterator[Hit]:
     """Accumulation steps that ZenFlow replaces
 

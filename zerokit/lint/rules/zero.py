@@ -93,12 +93,7 @@ def stage_3_key(subject: Subject) -> Iterator[Hit]:
         yield Hit((ZERO, key), f"'{key}' {idle.reason}", "Use stage 3, or remove the key")
 
 
-@rule(
-    "stage12-key",
-    severity="warning",
-    bad=zero(3, round_robin_gradients=True),
-    good=zero(3),
-)
+@rule("stage12-key", severity="warning", bad=zero(3, round_robin_gradients=True), good=zero(3))
 def stage_12_key(subject: Subject) -> Iterator[Hit]:
     """A key that acts in stages 1 and 2 only
 
@@ -119,12 +114,7 @@ def stage_12_key(subject: Subject) -> Iterator[Hit]:
         yield Hit((ZERO, key), f"'{key}' {idle.reason}", "Remove the key", (Remove((ZERO, key)),), severity)
 
 
-@rule(
-    "stage0-keys",
-    severity="warning",
-    bad=zero(0, reduce_bucket_size=2e8),
-    good=zero(0),
-)
+@rule("stage0-keys", severity="warning", bad=zero(0, reduce_bucket_size=2e8), good=zero(0))
 def stage_0_keys(subject: Subject) -> Iterator[Hit]:
     """Options of ZeRO although ZeRO is off
 
@@ -143,12 +133,7 @@ def stage_0_keys(subject: Subject) -> Iterator[Hit]:
         yield Hit((ZERO,), message, "Use stage 1, 2 or 3, or remove what does nothing")
 
 
-@rule(
-    "dead-key",
-    severity="warning",
-    bad=zero(2, allgather_partitions=False),
-    good=zero(2),
-)
+@rule("dead-key", severity="warning", bad=zero(2, allgather_partitions=False), good=zero(2))
 def dead_key(subject: Subject) -> Iterator[Hit]:
     """A key that DeepSpeed accepts and no longer reads
 
@@ -175,12 +160,7 @@ def dead_key(subject: Subject) -> Iterator[Hit]:
             yield Hit(path, message, "Remove the key", (Remove(path),), "info" if agrees else None)
 
 
-@rule(
-    "idle-key",
-    severity="warning",
-    bad={**zero(0), "zero_allow_untested_optimizer": True},
-    good=zero(0),
-)
+@rule("idle-key", severity="warning", bad={**zero(0), "zero_allow_untested_optimizer": True}, good=zero(0))
 def idle_key(subject: Subject) -> Iterator[Hit]:
     """A key that does nothing beside the others
 

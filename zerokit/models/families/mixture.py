@@ -6,14 +6,7 @@ granitemoeshared and gpt_oss.
 
 from __future__ import annotations
 
-from zerokit.models.decoder import (
-    attention,
-    decoder,
-    decoder_classes,
-    decoder_sizes,
-    experts,
-    routed_experts,
-)
+from zerokit.models.decoder import attention, decoder, decoder_classes, decoder_sizes, experts, routed_experts
 from zerokit.models.keys import Keys
 from zerokit.models.parts import ModelType, Parts, Sizes
 from zerokit.models.tensors import Tensor, linear, rms_norm

@@ -68,11 +68,7 @@ def _norm(keys: Keys, name: str, size: int) -> list[Tensor]:
 MODEL_TYPES = (
     ModelType(
         "opt",
-        {
-            "OPTForCausalLM": _language_model,
-            "OPTModel": _opt,
-            "OPTForSequenceClassification": _classifier,
-        },
+        {"OPTForCausalLM": _language_model, "OPTModel": _opt, "OPTForSequenceClassification": _classifier},
         defaults={
             "vocab_size": 50272,
             "hidden_size": 768,

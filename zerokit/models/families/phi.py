@@ -5,14 +5,7 @@ Source: transformers' `modeling_*.py` and `configuration_*.py` of phi, phi3 and 
 
 from __future__ import annotations
 
-from zerokit.models.decoder import (
-    attention,
-    decoder,
-    decoder_classes,
-    decoder_sizes,
-    experts,
-    routed_experts,
-)
+from zerokit.models.decoder import attention, decoder, decoder_classes, decoder_sizes, experts, routed_experts
 from zerokit.models.keys import Keys
 from zerokit.models.parts import ModelType, Parts
 from zerokit.models.tensors import layer_norm, linear, rms_norm

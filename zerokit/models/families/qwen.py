@@ -48,9 +48,7 @@ def _qwen2_moe(keys: Keys) -> Parts:
     hidden = sizes.hidden_size
     sparse = [
         *routed_experts(
-            sizes,
-            num_experts=keys.count("num_experts"),
-            intermediate_size=keys.size("moe_intermediate_size"),
+            sizes, num_experts=keys.count("num_experts"), intermediate_size=keys.size("moe_intermediate_size")
         ),
         *gated_mlp(hidden, keys.size("shared_expert_intermediate_size"), name="mlp.shared_expert"),
         *linear("mlp.shared_expert_gate", hidden, 1, kind="router"),
@@ -63,9 +61,7 @@ def _qwen2_moe(keys: Keys) -> Parts:
 def _qwen3_moe(keys: Keys) -> Parts:
     sizes = decoder_sizes(keys)
     sparse = routed_experts(
-        sizes,
-        num_experts=keys.count("num_experts"),
-        intermediate_size=keys.size("moe_intermediate_size"),
+        sizes, num_experts=keys.count("num_experts"), intermediate_size=keys.size("moe_intermediate_size")
     )
     return _mixed_layers(keys, sizes, _qwen3_attention(keys, sizes), sparse, "num_experts")
 
