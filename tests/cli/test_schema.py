@@ -41,11 +41,12 @@ def test_the_committed_schemas_are_what_the_command_writes(
     assert zerokit("schema", *options) == (0, (COMMITTED / name).read_text(), "")
 
 
-@pytest.mark.parametrize("file", RECIPES, ids=lambda file: file.stem)
-def test_recipes_that_come_with_zerokit_fit_their_schema(file: Path) -> None:
+def test_recipes_that_come_with_zerokit_fit_their_schema() -> None:
     schema = recipe_schema.json_schema()
     jsonschema.Draft202012Validator.check_schema(schema)
-    jsonschema.validate(yaml.safe_load(file.read_text()), schema)
+    assert RECIPES
+    for file in RECIPES:
+        jsonschema.Draft202012Validator(schema).validate(yaml.safe_load(file.read_text()))
 
 
 @pytest.mark.parametrize(
