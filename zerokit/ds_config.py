@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Self
 from pydantic import PrivateAttr, ValidationError
 
 from zerokit.choices import Target
-from zerokit.config.load import check_ds_config, load_ds_config, plain
+from zerokit.config.load import check_ds_config, load_ds_config, plain, read_ds_config
 from zerokit.config.root import DeepSpeedConfig
-from zerokit.documents import Document, dotted, read_document
+from zerokit.documents import Document, dotted
 from zerokit.errors import ConfigError
 from zerokit.hardware import GPUS_PER_NODE
 from zerokit.hardware.cluster import Cluster
@@ -126,7 +126,7 @@ class DSConfig(DeepSpeedConfig):
             DocumentError: the file cannot be read.
             ConfigError: a key or value is not valid; names the first one and how many more there are.
         """
-        document = read_document(path)
+        document = read_ds_config(path)
         config = cls(**load_ds_config(document).dump())
         config._document = document
         return config
@@ -184,7 +184,7 @@ def _document(config: str | Path | Mapping[str, Any] | DeepSpeedConfig) -> Docum
         return Document(config.dump(), "ds_config")
     if isinstance(config, Mapping):
         return Document(dict(config), "ds_config")
-    return read_document(config)
+    return read_ds_config(config)
 
 
 def _shape(model: str | Path | Mapping[str, Any] | ModelShape | None) -> ModelShape | None:

@@ -64,9 +64,21 @@ def test_batch_sizes_by_the_number_of_gpus(zerokit: Run, tmp_path: Path) -> None
     assert zerokit("diff", tmp_path / "a.json", tmp_path / "b.json", "--num-gpus", 4)[0] == 0
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"zero_optimisation": {}}'])
+@pytest.mark.parametrize("text", ["{", "[]", '{"zero_optimization": {"stag": 2}}'])
 def test_unusable_is_2(zerokit: Run, files: tuple[Path, ...], tmp_path: Path, text: str) -> None:
     (tmp_path / "bad.json").write_text(text)
     code, out, err = zerokit("diff", files[0], tmp_path / "bad.json")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "bad.json" in err
+
+
+def test_comments_and_what_deepspeed_passes_over_do_not_end_it(zerokit: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonc").write_text('// the usual\n{"gradient_cliping": 1.0, "stage": 2, /* x */}')
+    (tmp_path / "b.json").write_text('{"zero_optimization": {"stage": 2},}')
+    code, out, err = zerokit("diff", tmp_path / "a.jsonc", tmp_path / "b.json")
+    assert code == 1
+    assert "zero_optimization.stage  0 (default)" in out
+    assert (
+        "a.jsonc:2 (gradient_cliping): DeepSpeed does not read it. Did you mean 'gradient_clipping'?" in err
+    )
+    assert "a.jsonc:2 (stage): DeepSpeed does not read it" in err

@@ -107,7 +107,6 @@ ZERO2 = FOLDER / "zero2.json"
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([ZERO2], "--num-gpus"),
         (["--num-gpus", 2], "Missing argument 'FILE'. Give it, or name a recipe with --recipe"),
         ([ZERO2, "--num-gpus", 0], "--num-gpus"),
         (["absent.json", "--num-gpus", 2], "absent.json: no such file"),
@@ -128,6 +127,24 @@ def test_unusable_input_is_one_line_and_2(zerokit: Run, words: list[object], mes
     assert (code, out) == (2, "")
     assert message in err
     assert err.count("\n") == 1
+
+
+def test_it_goes_on_past_what_nobody_reads_and_refuses_what_check_refuses(
+    zerokit: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "ds.jsonc").write_text(
+        '{"train_micro_batch_size_per_gpu": 8, // of one GPU\n"gradient_cliping": 1,\n'
+        '"fp16": {"enabled": "true"}, "zero_optimization": {"stage": 2, "cpu_offload": true}}'
+    )
+    words = ("resolve", tmp_path / "ds.jsonc", "--argument", "fp16=true")
+    code, out, _ = zerokit(*words)
+    assert code == 1
+    assert "lost: gradient_cliping (line 2): DeepSpeed does not read it. Did you mean" in out
+    refused = [line for line in out.splitlines() if line.startswith("refused")]
+    for text in ("not plain JSON", "differs from its argument, and stops", "does not see 'cpu_offload'"):
+        assert any(text in line for line in refused), text
+    code, out, _ = zerokit(*words[:2], "--target", "deepspeed", "--format", "json")
+    assert (code, json.loads(out)["refused"], json.loads(out)["num_gpus"]) == (0, [], 1)
 
 
 def test_mixed_precision_may_be_no(zerokit: Run) -> None:

@@ -11,6 +11,7 @@ import typer
 from zerokit.cli.output import OutputFormat, print_json
 
 if TYPE_CHECKING:
+    from zerokit.config import DeepSpeedConfig
     from zerokit.resolving.diff import Difference, Side
 
 
@@ -27,16 +28,28 @@ def diff(
     DeepSpeed's defaults are filled in, old names and forms count as the new ones, and comments, order and
     spelling (5e8, 500000000) do not count.
     """
-    from zerokit.config.load import load_ds_config
     from zerokit.resolving.diff import differences
 
-    found = differences(load_ds_config(left), load_ds_config(right), num_gpus=num_gpus)
+    found = differences(_load(left), _load(right), num_gpus=num_gpus)
     if output_format == "json":
         print_json(_as_data(left, right, found))
     else:
         _print_text(left, right, found)
     if any(difference.without_effect is None for difference in found):
         raise typer.Exit(1)
+
+
+def _load(file: Path) -> DeepSpeedConfig:
+    """The config, with a line about each key that DeepSpeed passes over."""
+    from zerokit.config.load import check_ds_config, is_passed_over, load_ds_config, read_ds_config
+    from zerokit.console import note
+
+    document = read_ds_config(file)
+    config = load_ds_config(document, past_ignored=True)
+    for finding in check_ds_config(document):
+        if is_passed_over(finding, document):
+            note(f"{document.where(finding.path)}: DeepSpeed does not read it. {finding.hint}")
+    return config
 
 
 def _as_data(left: Path, right: Path, found: tuple[Difference, ...]) -> dict[str, Any]:

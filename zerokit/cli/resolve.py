@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def resolve(
-    num_gpus: Annotated[int, typer.Option(min=1, help="GPUs of the run.")],
+    num_gpus: Annotated[int, typer.Option(min=1, help="GPUs of the run.")] = 1,
     file: Annotated[
         Path | None,
         typer.Argument(
@@ -89,11 +89,12 @@ def resolve(
 
 
 def _read(file: Path | None, recipe: Path | None, target: str) -> tuple[LoadedRecipe | None, Document]:
-    from zerokit.documents import Document, read_document
+    from zerokit.config import read_ds_config
+    from zerokit.documents import Document
 
     if recipe is None:
         assert file is not None
-        return None, read_document(file)
+        return None, read_ds_config(file)
     if target != "trainer":
         raise ConfigError(
             f"a recipe is run by the Trainer, not by {target}", where="--recipe", hint="Leave --target out"
@@ -103,7 +104,7 @@ def _read(file: Path | None, recipe: Path | None, target: str) -> tuple[LoadedRe
     loaded = load_recipe(recipe)
     source = loaded.recipe.deepspeed
     if file is not None or isinstance(source, str):
-        return loaded, read_document(file or str(source))
+        return loaded, read_ds_config(file or str(source))
     if source is None:
         from zerokit.writing.build import build_ds_config
 

@@ -8,7 +8,7 @@ from zerokit.config.aio import Aio
 from zerokit.config.base import Auto, Section
 from zerokit.config.data_types import DataTypes
 from zerokit.config.leaf_module import LeafModule
-from zerokit.config.load import ValidPart, check_ds_config, load_ds_config, load_valid_part
+from zerokit.config.load import ValidPart, check_ds_config, load_ds_config, load_valid_part, read_ds_config
 from zerokit.config.offload import OffloadOptimizer, OffloadParam
 from zerokit.config.optimizer import Optimizer
 from zerokit.config.precision import BF16, FP16, TorchAutocast
@@ -38,4 +38,5 @@ __all__ = [
     "check_ds_config",
     "load_ds_config",
     "load_valid_part",
+    "read_ds_config",
 ]

@@ -38,12 +38,27 @@ class ValidPart(NamedTuple):
     that is not valid."""
 
 
-def load_ds_config(source: str | Path | Document | Mapping[str, Any]) -> DeepSpeedConfig:
+def read_ds_config(path: str | Path) -> Document:
+    """Read the file of a ds_config as DeepSpeed does: comments and the like are no mistakes.
+
+    Raises:
+        DocumentError: it cannot be read.
+    """
+    return read_document(path, lenient=True)
+
+
+def load_ds_config(
+    source: str | Path | Document | Mapping[str, Any], *, past_ignored: bool = False
+) -> DeepSpeedConfig:
     """Read a ds_config from a file, from what was read of one, or from data.
 
     Each section is checked by itself; see `zerokit.lint` for what spans sections. What is only worth a
     warning is let through: a value that DeepSpeed reads for what it plainly means is put right, a key that
     means nothing is left out.
+
+    Args:
+        source: the file, or what it holds.
+        past_ignored: leave out, too, what DeepSpeed passes over; see :func:`is_passed_over`.
 
     Raises:
         DocumentError: the file cannot be read.
@@ -52,12 +67,22 @@ def load_ds_config(source: str | Path | Document | Mapping[str, Any]) -> DeepSpe
     if isinstance(source, Document):
         document = source
     else:
-        document = Document(source, "ds_config") if isinstance(source, Mapping) else read_document(source)
+        document = Document(source, "ds_config") if isinstance(source, Mapping) else read_ds_config(source)
     config, findings, *_ = load_valid_part(document)
     errors = [finding for finding in findings if finding.severity == "error"]
+    if past_ignored:
+        errors = [finding for finding in errors if not is_passed_over(finding, document)]
     if errors or config is None:
         raise _as_error(errors or findings, document)
     return config
+
+
+def is_passed_over(finding: Finding, document: Document) -> bool:
+    """Whether the finding is about a key that DeepSpeed does not look at, whatever it was meant to be."""
+    if finding.rule not in ("unknown-key", "misplaced-key"):
+        return False
+    section = section_at(finding.path[:-1], document.data)
+    return section is not None and section.read_by == "lookup"
 
 
 def check_ds_config(document: Document) -> list[Finding]:

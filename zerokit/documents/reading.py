@@ -10,7 +10,8 @@ from zerokit.documents.json_reader import parse_json
 from zerokit.documents.yaml_reader import parse_yaml
 from zerokit.errors import DocumentError
 
-_SUFFIXES = (".json", ".yaml", ".yml")
+_JSON = (".json", ".jsonc")
+_YAML = (".yaml", ".yml")
 
 MAX_BYTES = 4 << 20
 """The largest file of settings that is read: a hundred times the largest ds_config seen, four times
@@ -18,11 +19,12 @@ the largest config.json (its labels are the 22,000 of ImageNet)."""
 
 
 def read_document(path: str | Path, *, lenient: bool = False, max_bytes: int = MAX_BYTES) -> Document:
-    """Read a file: JSON by the ending ``.json``, YAML by ``.yaml`` or ``.yml``.
+    """Read a file: JSON by the ending ``.json`` or ``.jsonc``, YAML by ``.yaml`` or ``.yml``.
 
     Args:
         path: the file.
-        lenient: of JSON, read what DeepSpeed reads; see :func:`zerokit.documents.parse_json`.
+        lenient: of JSON, read what DeepSpeed reads; see :func:`zerokit.documents.parse_json`. So is
+            ``.jsonc`` in any case.
         max_bytes: refuse larger files unread.
 
     Raises:
@@ -30,16 +32,16 @@ def read_document(path: str | Path, *, lenient: bool = False, max_bytes: int = M
     """
     file = Path(path)
     name = shown(path)
-    if file.suffix.lower() not in _SUFFIXES and lexists(file) and not is_folder(file):
+    ending = file.suffix.lower()
+    if ending not in (*_JSON, *_YAML) and lexists(file) and not is_folder(file):
         raise DocumentError(
             f"cannot tell the format from the ending '{file.suffix}'",
             where=name,
             hint="Name the file .json, .yaml or .yml",
         )
     content = read_bytes(file, max_bytes=max_bytes)
-    return parse_document(
-        content, name, yaml=file.suffix.lower() != ".json", lenient=lenient, max_bytes=max_bytes
-    )
+    lenient = lenient or ending == ".jsonc"
+    return parse_document(content, name, yaml=ending not in _JSON, lenient=lenient, max_bytes=max_bytes)
 
 
 def read_bytes(path: str | Path, *, max_bytes: int = MAX_BYTES) -> bytes:

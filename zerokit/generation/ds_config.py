@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zerokit.config import load_ds_config
-from zerokit.documents import Document, read_document
+from zerokit.config import load_ds_config, read_ds_config
+from zerokit.documents import Document
 from zerokit.errors import ConfigError
 from zerokit.resolving.auto_word import autos
 from zerokit.resolving.who_fills import SIZE_RULES
@@ -64,7 +64,7 @@ def plan_engine(path: Path | None, *, requested_dtype: str, model: ModelFiles, d
         ConfigError: a key or value is not valid, of no use in generation, or at odds with `requested_dtype`.
     """
     given = (
-        Document({"zero_optimization": {"stage": 3}}, "ds_config") if path is None else read_document(path)
+        Document({"zero_optimization": {"stage": 3}}, "ds_config") if path is None else read_ds_config(path)
     )
     data = load_ds_config(given.data if path is None else path).dump()
     _check_sections(data, given)

@@ -15,6 +15,7 @@ from zerokit.lint.run import OnBug, Report, check_document
 from zerokit.resolving.run import Run
 
 STDIN = Path("-")
+_JSON = (".json", ".jsonc")
 _YAML = (".yaml", ".yml")
 
 
@@ -46,7 +47,7 @@ def read_file(path: Path) -> Document:
     else:
         content, name = read_bytes(path), shown(path)
     yaml = path.suffix.lower() in _YAML or (
-        path.suffix.lower() != ".json" and content.lstrip()[:1] not in (b"{", b"[", b"")
+        path.suffix.lower() not in _JSON and content.lstrip()[:1] not in (b"{", b"[", b"")
     )
     document = parse_document(content, name, yaml=yaml, lenient=True)
     if not is_accelerate_config(document.data):
@@ -66,7 +67,7 @@ def _json_files(folder: Path) -> Iterator[Path]:
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name != "node_modules")
         for name in sorted(names):
             file = Path(parent, name)
-            if name.lower().endswith(".json") and file.is_file():  # a pipe would be waited for
+            if name.lower().endswith(_JSON) and file.is_file():  # a pipe would be waited for
                 yield file
 
 

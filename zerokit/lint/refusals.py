@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from zerokit.config.load import load_valid_part
+from zerokit.config.load import is_passed_over, load_valid_part
 from zerokit.documents import Document, dotted
+from zerokit.findings import Finding
+from zerokit.lint.adjust import for_this_run
+from zerokit.lint.plain_json import check_text
 from zerokit.lint.rule import Topic
 from zerokit.lint.run import all_rules, lacking
 from zerokit.lint.subject import Subject
@@ -28,6 +31,16 @@ def refusals(subject: Subject) -> Iterator[tuple[Topic, Refused]]:
                 yield rule.topic, Refused(dotted(hit.path), hit.message)
 
 
+def _of_single_keys(findings: list[Finding], document: Document, run: Run) -> Iterator[Finding]:
+    """What the target refuses of a value or of the text, though DeepSpeed itself would take it."""
+    all_rules()  # registers what the text is judged by
+    adjusted = [for_this_run(one, document, run.target, run.deepspeed_version) for one in findings]
+    of_text = [] if run.recipe is not None else check_text(document, adjusted, run.target)[1]
+    for finding in adjusted + of_text:
+        if finding.severity == "error" and not is_passed_over(finding, document):
+            yield finding
+
+
 def with_refusals(resolution: Resolution, document: Document, run: Run) -> Resolution:
     """`resolution` with everything that the target and DeepSpeed refuse; what is refused is not lost.
 
@@ -39,7 +52,7 @@ def with_refusals(resolution: Resolution, document: Document, run: Run) -> Resol
         run: what it was resolved for.
     """
     valid = load_valid_part(document)
-    found: list[Refused] = []
+    found = [Refused(dotted(one.path), one.message) for one in _of_single_keys(valid.findings, document, run)]
     if valid.config is not None:
         written = Subject(valid.config, valid.written, valid.doubtful, valid.misread, run)
         found += [one for topic, one in refusals(written) if topic in _OF_THE_FILE]

@@ -23,7 +23,7 @@ from zerokit.config.base import AUTO, ZERO
 from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN, computed_batch_sizes
 from zerokit.config.conditions import Known
 from zerokit.config.key_index import canonical
-from zerokit.config.load import load_ds_config
+from zerokit.config.load import check_ds_config, is_passed_over, load_ds_config
 from zerokit.config.no_effect import without_effect
 from zerokit.config.normal_form import RENAMED, normal_form, refused_together, without_comments
 from zerokit.config.root import DeepSpeedConfig
@@ -93,8 +93,11 @@ def resolve(document: Document, run: Run, *, added: Mapping[str, str] | None = N
     Raises:
         ConfigError: the config is not valid by itself.
     """
-    load_ds_config(document)
+    load_ds_config(document, past_ignored=True)
     filling = Filling(document, run, added or {})
+    for finding in check_ds_config(document):
+        if is_passed_over(finding, document):
+            filling.lose(dotted(finding.path), f"DeepSpeed does not read it. {finding.hint}")
     target = run.target
     if target == "trainer":
         as_the_trainer(filling)
@@ -116,7 +119,7 @@ def resolve_settled(document: Document, run: Run, *, default_precision: str = "b
     Raises:
         ConfigError: the config is not valid by itself, or says otherwise than the recipe.
     """
-    before = load_ds_config(document).dump()
+    before = load_ds_config(document, past_ignored=True).dump()
     settled = resolve_for_trainer(
         before,
         run.given,

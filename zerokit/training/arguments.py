@@ -10,8 +10,8 @@ import dataclasses
 import typing
 from typing import TYPE_CHECKING, Any
 
-from zerokit.config import load_ds_config
-from zerokit.documents import Document, KeyPath, read_document
+from zerokit.config import load_ds_config, read_ds_config
+from zerokit.documents import Document, KeyPath
 from zerokit.errors import ConfigError, RecipeError, did_you_mean
 from zerokit.hardware.cluster import Cluster
 from zerokit.lint import check_document
@@ -56,8 +56,9 @@ _AT_LEAST = {
     "num_train_epochs": 0.001,
 }
 
-# Findings about keys that are absent from the ds_config and that the recipe fills.
-_ADDED_BY_RECIPE = ("no-batch-size", "lost-argument", "accelerate-without-zero")
+# Findings about keys that are absent from the ds_config and that the recipe fills, and about its text, which
+# the Trainer does not get to read.
+_ADDED_BY_RECIPE = ("no-batch-size", "lost-argument", "accelerate-without-zero", "not-plain-json")
 
 _NOT_DATA_PARALLEL = ("tensor_parallel", "pipeline", "expert_parallel", "sequence_parallel_size")
 
@@ -102,7 +103,7 @@ def _ds_document(loaded: LoadedRecipe) -> Document | None:
     if source is None:
         return None
     if isinstance(source, str):
-        document = read_document(source)
+        document = read_ds_config(source)
         if not isinstance(document.data, dict):
             raise ConfigError("is not a JSON object", where=document.name, hint="Write { ... }")
         return document

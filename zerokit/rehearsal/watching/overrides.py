@@ -79,9 +79,9 @@ class Overriding:
 def _as_dict(source: Any) -> dict[str, Any]:
     if isinstance(source, Mapping):
         return dict(source)
-    from zerokit.documents import read_document
+    from zerokit.config.load import read_ds_config
 
-    return dict(read_document(source).data)
+    return dict(read_ds_config(source).data)
 
 
 def merged(config: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
