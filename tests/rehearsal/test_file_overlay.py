@@ -7,6 +7,7 @@ import os
 import random
 import sqlite3
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -113,6 +114,25 @@ def test_calls_past_the_c_library_are_seen(tmp_path: Path) -> None:
     assert changes is not None
     assert (changes.first_deleted, changes.guarded) == ([str(work / "precious")], True)
     assert (work / "precious").exists()
+
+
+def test_python_keeps_what_it_compiles_of_installed_packages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site, work = tmp_path / "site-packages", tmp_path / "work"
+    for folder in (site, work):
+        folder.mkdir()
+        (folder / f"{folder.name[:4]}_module.py").write_text("open(__file__ + '.data', 'w').close()")
+    monkeypatch.setattr(sysconfig, "get_path", lambda _: str(site))
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+    use = f"import sys; sys.path += [{str(site)!r}, {str(work)!r}]; import site_module, work_module"
+    with FileOverlay(tmp_path / "overlay", working=[tmp_path], written=[]) as overlay:
+        _python(overlay, work, "-c", use)
+        changes = overlay.changes()
+    assert [file.suffix for file in (site / "__pycache__").iterdir()] == [".pyc"]
+    assert not (work / "__pycache__").exists()
+    assert changes is not None
+    assert changes.first_written == [str(site / "site_module.py.data"), str(work / "work_module.py.data")]
 
 
 def test_a_thread_that_holds_signals_back_is_guarded_too(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import ctypes
 import os
 import shutil
 import stat
+import sysconfig
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
@@ -56,7 +57,10 @@ class FileOverlay:
         kept = {path.resolve() for path in working} - temporary
         library = self._root.with_name("library.so")  # ld.so splits its list at spaces and colons
         library.symlink_to(built_files_library())
-        zones = [*(f"+{path}" for path in real), *(f"-{path}" for path in kept)]
+        # Or each rehearsal would compile all of torch again where nothing has been compiled at installing.
+        compiled = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib")}
+        kinds = {"+": real, "-": kept, "*": compiled}
+        zones = [f"{kind}{path}" for kind, paths in kinds.items() for path in paths]
         self.environment = {
             "LD_PRELOAD": ":".join([str(library), *filter(None, [os.environ.get("LD_PRELOAD")])]),
             "ZEROKIT_FILES": "\n".join([str(self._root), *zones]),

@@ -26,7 +26,7 @@ constexpr off_t kShareOfTheRoom = 4;  // a file that takes more than this part o
 struct Zone {
   char path[PATH_MAX];
   size_t size;
-  bool real;
+  char kind;
 };
 char overlay_folder[PATH_MAX];
 size_t overlay_size = 0;
@@ -380,7 +380,7 @@ bool set_up(const char* settings) {
     const char* start = end + 1;
     end = strchrnul(start, '\n');
     Zone& zone = zones[zone_count++];
-    zone.real = *start == '+';
+    zone.kind = *start;
     zone.size = std::min<size_t>(end - start - 1, PATH_MAX - 1);
     memcpy(zone.path, start + 1, zone.size);
   }
@@ -426,18 +426,17 @@ void without_overlay(Path& path) {
 }
 
 bool is_real(const char* path, size_t size) {
-  size_t longest = 0;
-  bool real = false;
+  const Zone* nearest = nullptr;
   for (int index = 0; index < zone_count; ++index) {
     const Zone& zone = zones[index];
     const bool inside = size >= zone.size && strncmp(path, zone.path, zone.size) == 0 &&
                         (size == zone.size || path[zone.size] == '/');
-    if (inside && (zone.size > longest || (zone.size == longest && zone.real))) {
-      longest = zone.size;
-      real = zone.real;
-    }
+    const bool nearer = nearest == nullptr || zone.size > nearest->size;
+    if (inside && (nearer || (zone.size == nearest->size && zone.kind == '+'))) nearest = &zone;
   }
-  return real;
+  if (nearest == nullptr || nearest->kind == '-') return false;
+  constexpr char compiled[] = "/__pycache__";
+  return nearest->kind == '+' || memmem(path, size, compiled, sizeof compiled - 1) != nullptr;
 }
 
 bool find(int folder, const char* path, bool follow, Place& place) {

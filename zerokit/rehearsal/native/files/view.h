@@ -51,7 +51,7 @@ enum class Use {
 };
 
 // By the environment variable ZEROKIT_FILES: a line for the overlay's folder, and one for each folder that is written
-// for real (+) or is not (-), where the longest decides.
+// for real (+), is not (-), or is as far as Python keeps compiled modules there (*). The longest decides.
 bool set_up(const char* settings);
 void say_guarded();
 bool active();
