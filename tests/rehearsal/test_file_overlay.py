@@ -135,6 +135,12 @@ def test_python_keeps_what_it_compiles_of_installed_packages(
     assert changes.first_written == [str(site / "site_module.py.data"), str(work / "work_module.py.data")]
 
 
+def test_processes_that_are_forked_meanwhile_stop_nobody(tmp_path: Path) -> None:
+    with FileOverlay(tmp_path / "overlay", working=[tmp_path], written=[]) as overlay:
+        out = _python(overlay, tmp_path, SCRIPTS / "forks_while_writing.py")
+    assert out.strip() == "[150, 150, 150, 150]"
+
+
 def test_a_thread_that_holds_signals_back_is_guarded_too(tmp_path: Path) -> None:
     hold = "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals());"
     hold += "import os; os.mkdir('new'); print(os.listdir())"

@@ -65,7 +65,8 @@ bool fails(int error) {
   return false;
 }
 
-// One process at a time changes what stands for the disk. The lock dies with its holder.
+// One process at a time changes what stands for the disk. The lock dies with its holder, and is let go of by name: a
+// process that is forked meanwhile has the descriptor too.
 class Lock {
  public:
   Lock() {
@@ -77,6 +78,7 @@ class Lock {
   }
   ~Lock() {
     const int error = errno;
+    flock(descriptor_, LOCK_UN);
     kernel(SYS_close, descriptor_);
     errno = error;
   }
