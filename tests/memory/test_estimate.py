@@ -149,8 +149,10 @@ def test_the_fullest_rank_is_taken_unless_one_is_named() -> None:
 
 def test_unknown_shapes_are_warned_of() -> None:
     assert estimate(run(2)).warnings == ()
-    other = load_model_shape({**shape().config, "model_type": "granite"})
-    assert any("granite" in warning for warning in estimate(run(2, model=other)).warnings)
+    other = estimate(run(2, model=load_model_shape({**shape().config, "model_type": "ministral3"})))
+    assert any("ministral3" in warning for warning in other.warnings)
+    assert other.device_low_bytes < estimate(run(2)).device_low_bytes
+    assert other.device_high_bytes > estimate(run(2)).device_high_bytes
     quantized = estimate(run(3, zero={"zero_quantized_weights": True}))
     assert any("zero_quantized_weights" in warning for warning in quantized.warnings)
 

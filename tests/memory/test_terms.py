@@ -124,7 +124,7 @@ def test_the_letters_of_saved_tensors_make_their_bytes(model: ModelShape, attent
         assert not estimate(told).activations_counted
         return
     letters = {name: letter.number for name, letter in letters_of(estimate(told)).items()}
-    saved = [part for block in calls.blocks for call in block.calls for part in call.saved]
+    saved = [part for block in calls.blocks for call in block.calls for part in call.all_saved]
     assert saved
     assert [(part.symbols, part.bytes) for part in saved] == [
         (part.symbols, _evaluate(part.symbols, letters)) for part in saved

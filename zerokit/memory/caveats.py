@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from zerokit.memory.gpu import GpuReplay
+from zerokit.memory.overheads import UNCHECKED_ACTIVATIONS
 from zerokit.memory.settings import Settings
 from zerokit.memory.training_run import TrainingRun
 
@@ -47,7 +48,11 @@ def _of_model(run: TrainingRun, found: GpuReplay) -> Iterator[str]:
     elif found.model_calls is None:
         yield f"activations are not counted: {model.model_type} is no model of text; rehearse the run"
     elif not found.model_calls.known:
-        yield f"activations of {model.model_type} have not been compared with rehearsals; rehearse the run"
+        low, high = UNCHECKED_ACTIVATIONS
+        yield (
+            f"activations of {model.model_type} have not been compared with rehearsals: they may be {low} to "
+            f"{high} times as large; rehearse the run"
+        )
     if run.attention == "sdpa" and not model.has_sdpa:
         yield f"transformers refuses sdpa for {model.model_type}; leave --attention out, and it takes eager"
     if model.quantization is not None:

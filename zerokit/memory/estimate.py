@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Literal
 
 from zerokit.memory.caveats import caveats
 from zerokit.memory.generation import generation_terms
@@ -12,7 +13,7 @@ from zerokit.memory.gpu import replay_fullest
 from zerokit.memory.host import replay_host
 from zerokit.memory.layout import Layout, layout_of
 from zerokit.memory.model_states import ModelStates
-from zerokit.memory.overheads import overhead_terms
+from zerokit.memory.overheads import UNCHECKED_ACTIVATIONS, overhead_terms
 from zerokit.memory.settings import settings_of
 from zerokit.memory.term import Device, Term, total_bytes
 from zerokit.memory.timeline import Held
@@ -79,6 +80,8 @@ class Estimate:
     """Of one rank, by the ZeRO paper's count."""
     activations_counted: bool
     """False for a bare number of parameters, or without a sequence length."""
+    activations_checked: bool = True
+    """Whether activations of this model type have been compared with rehearsals."""
     warnings: tuple[str, ...] = ()
     """Where the estimate leaves what has been checked, and what is not counted."""
 
@@ -99,12 +102,24 @@ class Estimate:
     @property
     def device_low_bytes(self) -> int:
         """Peak on the GPU with all guesses at their least."""
-        return self.device.peak_bytes + sum(term.low for term in self.overheads)
+        return self._peak_in_doubt(0) + sum(term.low for term in self.overheads)
 
     @property
     def device_high_bytes(self) -> int:
         """Peak on the GPU with all guesses at their most."""
-        return self.device.peak_bytes + sum(term.high for term in self.overheads)
+        return self._peak_in_doubt(1) + sum(term.high for term in self.overheads)
+
+    def _peak_in_doubt(self, end: Literal[0, 1]) -> int:
+        """The peak at one end of what activations may be; another phase may then be the fullest."""
+        if self.activations_checked:
+            return self.device.peak_bytes
+        factor = UNCHECKED_ACTIVATIONS[end]
+        gpu = self.terms_of("gpu")
+        held = (self._held(list(gpu), phase) for phase in self.device.by_phase)
+        return max(
+            round(sum(term.bytes * (factor if term.category == "activations" else 1) for term in terms))
+            for terms in held
+        )
 
     @cached_property
     def host(self) -> HostMemory:
@@ -182,6 +197,7 @@ def estimate(run: TrainingRun) -> Estimate:
         num_trainable_parameters=layout.num_trainable,
         model_states=settings.model_states(layout.num_parameters, layout.num_trainable),
         activations_counted=found.model_calls is not None,
+        activations_checked=found.model_calls is None or found.model_calls.known,
         warnings=tuple(caveats(run, settings, found)),
     )
 

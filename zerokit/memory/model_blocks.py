@@ -9,41 +9,23 @@ from itertools import groupby
 from zerokit.memory.layout import Layout, Parameter
 from zerokit.memory.module_calls import Block, ModuleCall, Saved
 from zerokit.memory.saved_tensors import (
-    Activation,
     Module,
-    Norm,
     attention_core,
     dropout_call,
     expert_calls,
     gated_mlp,
+    latent_attention_core,
     linear_calls,
     norm_call,
     plain_mlp,
 )
 from zerokit.memory.sizes import Sizes
+from zerokit.memory.traits import CHECKED, Activation, Norm, traits_of
 from zerokit.models import ModelShape
 
 _OUTPUTS = ("o_proj", "out_proj", "dense", "c_proj", "o", "out_lin", "output.dense")
 _DOWNS = ("down_proj", "c_proj", "fc2", "dense_4h_to_h", "wo", "fc_out", "output.dense", "lin2")
 _FUSED = ("query_key_value", "c_attn", "qkv_proj", "Wqkv")
-
-
-_WITHOUT_LINEAR = ("falcon",)
-"""Model types whose projections multiply by a transposed view of the weight: FalconLinear. What is saved as
-it is, such as the weight of GPT-2's Conv1D, follows when stage 3 takes its data away."""
-
-_PARTLY_ROTARY = ("gpt_neox", "phi", "phi3", "stablelm")
-"""Model types that rotate a part of each head and put it together again, head by head."""
-
-_DEFAULT_ACTIVATIONS = {
-    "gpt2": "gelu_new",
-    "gpt_neo": "gelu_new",
-    "gptj": "gelu_new",
-    "phi": "gelu_new",
-    "opt": "relu",
-    "t5": "relu",
-}
-"""Of configs without the key, where the default is no single operation that saves its input."""
 
 
 @dataclass(frozen=True)
@@ -55,21 +37,17 @@ class ModelCalls:
     """The output matrix; its saved bytes are its input."""
     capped: bool
     """A tanh bounds the logits, and its result is kept."""
+    loss_in_fp32: bool
+    """Logits are cast before the cross entropy."""
+    drops: bool
+    """Dropout follows feed-forward layers."""
     known: bool
     """Whether its family's activations have been checked."""
 
 
-CHECKED = frozenset(
-    {
-        *("falcon", "gemma", "gemma2", "gpt2", "gpt_neox", "llama", "mistral", "mixtral", "olmo2", "opt"),
-        *("phi", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe"),
-    }
-)
-"""Model types whose estimates are compared with rehearsals."""
-
-
 def model_calls_of(model: ModelShape, layout: Layout, sizes: Sizes) -> ModelCalls:
     """The calls of one forward pass, in order."""
+    traits = traits_of(model.model_type)
     modules = [
         Module(name, tuple(parameters))
         for name, parameters in groupby(layout.parameters, key=lambda parameter: _owner(parameter))
@@ -81,17 +59,25 @@ def model_calls_of(model: ModelShape, layout: Layout, sizes: Sizes) -> ModelCall
             before.extend(group)
         else:
             calls = list(_layer_calls(model, list(group), sizes))
-            if model.model_type in _WITHOUT_LINEAR:
+            if not traits.torch_linear:
                 calls = [replace(call, keeps_weight=bool(call.parameters)) for call in calls]
             # The layer's own call, which comes first in either direction.
-            blocks.append(Block((ModuleCall(""), *calls, ModuleCall("")), is_layer=True))
+            keeps_input = traits.norm_after or _norm_of(model) == "layer" or sizes.e == 4
+            blocks.append(Block((ModuleCall(""), *calls, ModuleCall("")), True, keeps_input))
     outside = list(before)
     head = [module for module in outside if _is_head(module)]
     norms = [module for module in outside if _kind(module) == "norm"]
-    tables = [module for module in outside if module not in head and module not in norms]
+    transforms = [module for module in outside if _kind(module) == "other"]
+    tables = [module for module in outside if module not in (*head, *norms, *transforms)]
     first = Block(tuple(_embedding_calls(model, tables, sizes)))
     norm = _norm_of(model)
-    last = Block(tuple(norm_call(sizes, one, norm, width=sizes.h, letter="h") for one in norms))
+    final = norms or ([Module("", ())] if norm == "plain" else [])
+    last = Block(
+        (
+            *_transform_calls(transforms, sizes),
+            *(norm_call(sizes, one, norm, width=sizes.h, letter="h") for one in final),
+        )
+    )
     tied = tables[0].parameters if not head and tables else ()
     owner = head[0] if head else Module(tables[0].name if tables else "", tied[:1])
     saved = (Saved("e·h", sizes.e * sizes.h),) if owner.trains else ()
@@ -100,8 +86,17 @@ def model_calls_of(model: ModelShape, layout: Layout, sizes: Sizes) -> ModelCall
         (first, *blocks, last),
         call,
         _is_capped(model, "final_logit_softcapping"),
+        traits.loss_in_fp32,
+        _drops(model, _HIDDEN_DROPOUT, traits.hidden_dropout),
         model.model_type in CHECKED,
     )
+
+
+def _transform_calls(modules: Sequence[Module], sizes: Sizes) -> Iterator[ModuleCall]:
+    """What a head for masked tokens does before its norm: a linear layer and an activation."""
+    for module in modules:
+        yield from linear_calls([module], sizes, inputs=sizes.h, outputs=[sizes.h], letter="h", kept=False)
+        yield ModuleCall("", (), (Saved("e·h", sizes.e * sizes.h),), back=2 * sizes.e * sizes.h)
 
 
 def _owner(parameter: Parameter) -> str:
@@ -127,20 +122,17 @@ def _is_head(module: Module) -> bool:
 
 
 def _norm_of(model: ModelShape) -> Norm:
-    if model.model_type.startswith(("gemma", "olmo2", "olmo3", "gpt_oss")):
-        return "gemma"
     has_bias = any(tensor.kind == "norm" and tensor.name.endswith(".bias") for tensor in model.tensors)
-    return "layer" if has_bias else "rms"
+    return traits_of(model.model_type).norm or ("layer" if has_bias else "rms")
 
 
 def _activation_of(model: ModelShape) -> Activation:
     """By the config's key, else transformers' default."""
     keys = ("hidden_activation", "hidden_act", "activation_function", "feed_forward_proj")
     named = next((str(model.config[key]) for key in keys if model.config.get(key)), "")
-    named = named or _DEFAULT_ACTIVATIONS.get(model.model_type, "")
-    if named == "gelu_new":
-        return "gelu_new"
-    return "relu" if named == "relu" else "kernel"
+    if not named:
+        return traits_of(model.model_type).activation or "kernel"
+    return "gelu_new" if named == "gelu_new" else "relu" if named == "relu" else "kernel"
 
 
 def _is_capped(model: ModelShape, key: str) -> bool:
@@ -148,20 +140,18 @@ def _is_capped(model: ModelShape, key: str) -> bool:
     return bool(model.config.get(key, 1.0 if model.model_type == "gemma2" else None))
 
 
-def _dropout_of(model: ModelShape) -> float:
-    """The probability after attention and feed-forward layers, with transformers' defaults."""
-    keys = (
-        "resid_pdrop",
-        "hidden_dropout_prob",
-        "hidden_dropout",
-        "dropout_rate",
-        "dropout",
-        "resid_dropout",
-    )
-    for key in keys:
-        if isinstance(model.config.get(key), int | float):
-            return float(model.config[key])
-    return 0.1 if model.model_type in ("gpt2", "bert", "roberta", "opt", "t5", "mt5", "bart") else 0.0
+_HIDDEN_DROPOUT = (
+    *("resid_pdrop", "hidden_dropout_prob", "hidden_dropout", "dropout_rate", "dropout"),
+    *("resid_dropout", "residual_dropout"),
+)
+_ATTENTION_DROPOUT = ("attn_pdrop", "attention_probs_dropout_prob", "attention_dropout", "dropout_rate")
+_EMBEDDING_DROPOUT = ("embd_pdrop", "embed_dropout", "embedding_dropout")
+
+
+def _drops(model: ModelShape, keys: Sequence[str], default: float) -> bool:
+    """Whether there is dropout, by the first of the config's keys, else transformers' default."""
+    given = (model.config[key] for key in keys if isinstance(model.config.get(key), int | float))
+    return float(next(given, default)) > 0
 
 
 def _embedding_calls(model: ModelShape, tables: Sequence[Module], sizes: Sizes) -> Iterator[ModuleCall]:
@@ -170,27 +160,30 @@ def _embedding_calls(model: ModelShape, tables: Sequence[Module], sizes: Sizes) 
         work = sizes.e * sizes.h
         # The gradient of a table is as large as the table; what flows into it is one hidden state.
         yield ModuleCall(table.name, table.parameters, saved, work=work, back=sizes.e * sizes.h)
-    if model.model_type in ("gpt2", "bert", "roberta", "opt") and _dropout_of(model):
+    if _drops(model, _EMBEDDING_DROPOUT, traits_of(model.model_type).embedding_dropout):
         yield dropout_call(sizes)
 
 
 def _layer_calls(model: ModelShape, modules: Sequence[Module], sizes: Sizes) -> Iterator[ModuleCall]:
     """Norm, attention, the other norms, feed-forward: the order in which most layers call them."""
-    norm, dropout = _norm_of(model), _dropout_of(model) > 0
-    inner = [module for module in modules if _kind(module) == "norm" and _attention_of(module.name)]
+    traits, norm = traits_of(model.model_type), _norm_of(model)
+    dropout = _drops(model, _HIDDEN_DROPOUT, traits.hidden_dropout)
+    inner = [module for module in modules if _kind(module) == "norm" and _is_within_attention(module.name)]
     norms = [module for module in modules if _kind(module) == "norm" and module not in inner]
     attention = [module for module in modules if _kind(module) == "attention"]
     forward = [module for module in modules if _kind(module) in ("mlp", "router", "expert")]
+    if norm == "plain" and not norms:
+        norms = [Module("", ())] * 2
     if norms:
         yield norm_call(sizes, norms[0], norm, width=sizes.h, letter="h")
     for _, group in groupby(attention, key=lambda module: _attention_of(module.name)):
         yield from _attention_calls(model, list(group), inner, sizes)
-        if dropout:
+        if dropout and traits.drops_attention_output:
             yield dropout_call(sizes)
     for one in norms[1:]:
         call = norm_call(sizes, one, norm, width=sizes.h, letter="h")
-        # Attention and feed-forward side by side: both norms have, and save, the same input.
-        beside = model.model_type == "gpt_neox" and model.config.get("use_parallel_residual", True)
+        # Both norms have, and save, the same input.
+        beside = traits.beside and model.config.get("use_parallel_residual", True)
         yield replace(call, saved=(Saved("8", 8),)) if beside else call
     shares_input = len(norms) == 1 and any(module.trains for module in attention)
     yield from _forward_calls(model, forward, sizes, kept=shares_input)
@@ -207,6 +200,11 @@ def _attention_of(name: str) -> str | None:
     return None
 
 
+def _is_within_attention(name: str) -> bool:
+    """Of queries, keys or latent vectors; not the norm after attention's output."""
+    return any("norm" in part and part.startswith(("q_", "k_", "kv_")) for part in name.split("."))
+
+
 def _ends_in(module: Module, names: Sequence[str]) -> bool:
     return any(module.name.endswith(f".{name}") for name in names)
 
@@ -214,7 +212,11 @@ def _ends_in(module: Module, names: Sequence[str]) -> bool:
 def _attention_calls(
     model: ModelShape, group: Sequence[Module], norms: Sequence[Module], sizes: Sizes
 ) -> Iterator[ModuleCall]:
+    traits = traits_of(model.model_type)
     outputs = [module for module in group if _ends_in(module, _OUTPUTS)]
+    if isinstance(model.config.get("kv_lora_rank"), int):
+        yield from _latent_attention_calls(model, group, norms, sizes)
+        return
     inputs = [module for module in group if module not in outputs]
     fused = any(_ends_in(module, _FUSED) for module in group)
     widths = [_outputs(module, sizes.h) for module in inputs]
@@ -223,18 +225,44 @@ def _attention_calls(
         wide = sizes.q if "q_norm" in one.name or "q_layernorm" in one.name else sizes.kv
         letter = "q" if wide == sizes.q else "kv"
         yield norm_call(sizes, one, _norm_of(model), width=wide, letter=letter, rows=sizes.a)
-    rotary = model.model_type not in ("gpt2", "opt", "bert", "t5")
     yield attention_core(
         sizes,
+        traits,
         fused=fused,
-        rotary=rotary,
-        partial=model.model_type in _PARTLY_ROTARY,
-        dropout=model.model_type == "gpt2",
-        plain=model.model_type == "falcon" and sizes.attention == "sdpa",
+        dropout=_drops(model, _ATTENTION_DROPOUT, traits.attention_dropout),
+        plain=not traits.torch_linear and sizes.attention == "sdpa",
         capped=_is_capped(model, "attn_logit_softcapping"),
     )
     for one in outputs:
         yield from linear_calls([one], sizes, inputs=sizes.q, outputs=[sizes.h], letter="q", kept=True)
+
+
+def _latent_attention_calls(
+    model: ModelShape, group: Sequence[Module], norms: Sequence[Module], sizes: Sizes
+) -> Iterator[ModuleCall]:
+    """Down to latent vectors, which are normalised, and up again: queries, then keys and values."""
+    values = sizes.a * int(model.config["v_head_dim"])
+    by_name = {module.name.split(".")[-1]: module for module in (*group, *norms)}
+    kept = False
+    for stem in ("q", "kv"):
+        down = by_name.get("q_a_proj") if stem == "q" else by_name["kv_a_proj_with_mqa"]
+        if down is None:
+            whole = by_name["q_proj"]
+            yield from linear_calls([whole], sizes, inputs=sizes.h, outputs=[sizes.q], letter="h", kept=kept)
+            kept = kept or whole.trains
+            continue
+        width = _outputs(down, sizes.h)
+        yield from linear_calls([down], sizes, inputs=sizes.h, outputs=[width], letter="h", kept=kept)
+        kept = kept or down.trains
+        norm, up = by_name[f"{stem}_a_layernorm"], by_name[f"{stem}_b_proj"]
+        rank = sum(parameter.elements for parameter in norm.parameters)
+        yield norm_call(sizes, norm, "rms", width=rank, letter=str(rank))
+        made = _outputs(up, rank)
+        yield from linear_calls([up], sizes, inputs=rank, outputs=[made], letter=str(rank), kept=False)
+    yield latent_attention_core(sizes, values=values, expanded=_outputs(by_name["kv_b_proj"], rank))
+    yield from linear_calls(
+        [by_name["o_proj"]], sizes, inputs=values, outputs=[sizes.h], letter=str(values), kept=True
+    )
 
 
 def _outputs(module: Module, inputs: int) -> int:
@@ -246,21 +274,29 @@ def _outputs(module: Module, inputs: int) -> int:
 def _forward_calls(
     model: ModelShape, modules: Sequence[Module], sizes: Sizes, *, kept: bool
 ) -> Iterator[ModuleCall]:
-    experts = [module for module in modules if _kind(module) == "expert"]
-    routers = [module for module in modules if _kind(module) == "router"]
     dense = [module for module in modules if _kind(module) == "mlp"]
+    shared = list(_dense_calls(model, dense, sizes, kept=kept)) if dense else []
+    routed = list(_routed_calls(model, modules, sizes))
+    yield from (*shared, *routed) if traits_of(model.model_type).shared_first else (*routed, *shared)
+
+
+def _routed_calls(model: ModelShape, modules: Sequence[Module], sizes: Sizes) -> Iterator[ModuleCall]:
+    experts = [module for module in modules if _kind(module) == "expert"]
     if experts and model.experts is not None:
-        width = _expert_width(experts[0], model, sizes)
         yield from expert_calls(
             sizes,
-            router=routers,
+            traits_of(model.model_type),
+            router=[module for module in modules if _kind(module) == "router"],
             experts=experts[0],
-            width=width,
+            width=_expert_width(experts[0], model, sizes),
             chosen=model.experts.num_experts_per_tok,
             count=model.experts.num_experts,
         )
-    if not dense:
-        return
+
+
+def _dense_calls(
+    model: ModelShape, dense: Sequence[Module], sizes: Sizes, *, kept: bool
+) -> Iterator[ModuleCall]:
     downs = [module for module in dense if _ends_in(module, _DOWNS)]
     ups = [module for module in dense if module not in downs]
     if not downs or not ups:

@@ -29,11 +29,19 @@ class ModuleCall:
     """Beside what is saved, while it runs backward; gradients of weights not counted."""
     keeps_weight: bool = False
     """Autograd keeps the whole weight, as of everything but torch.nn.Linear, which stage 3 replaces."""
+    parts: tuple[ModuleCall, ...] = ()
+    """Of a module that runs backward in several steps, each with what it has saved and its gradients, in the
+    order of the forward pass."""
+
+    @property
+    def all_saved(self) -> tuple[Saved, ...]:
+        """Its own and its parts'."""
+        return self.saved + tuple(saved for part in self.parts for saved in part.saved)
 
     @property
     def saved_bytes(self) -> int:
-        """All of `saved`."""
-        return sum(part.bytes for part in self.saved)
+        """All of `all_saved`."""
+        return sum(saved.bytes for saved in self.all_saved)
 
     @property
     def gradients(self) -> tuple[Parameter, ...]:
@@ -48,6 +56,8 @@ class Block:
     calls: tuple[ModuleCall, ...]
     is_layer: bool = False
     """Gradient checkpointing runs it again in the backward pass."""
+    keeps_input: bool = False
+    """What it saves first is its input as it is, no copy in fp32."""
 
     @property
     def saved_bytes(self) -> int:

@@ -37,10 +37,23 @@ WORK = replace(
 ACTIVATION_GRADIENTS = replace(
     ACTIVATIONS, name="gradients of activations", count="bytes of a token within one call"
 )
+RESIDUAL_GRADIENT = TermKind(
+    "gradient of the residual stream",
+    "activations",
+    unit="e",
+    count="b·s·h",
+    source="autograd: it waits for that of the branch",
+    certainty="modelled",
+)
+RESIDUAL_GRADIENTS = replace(RESIDUAL_GRADIENT, count="2·b·s·h")
 LOGITS = TermKind("logits", "activations", unit="e", count="b·s·V", source=_LOSS, certainty="modelled")
 CAPPED_LOGITS = replace(LOGITS, name="logits that a tanh bounds")
 FP32_LOGITS = replace(LOGITS, name="logits in fp32", unit="4")
 LOG_SOFTMAX = replace(LOGITS, name="log-softmax of the logits", unit="4")
+NATIVE_LOG_SOFTMAX = replace(LOG_SOFTMAX, unit="e")
+NATIVE_LOGIT_GRADIENTS = replace(
+    LOGITS, name="gradients of the logits and their log-softmax", count="2·b·s·V"
+)
 FP32_LOGIT_GRADIENTS = replace(LOGITS, name="gradients of the logits in fp32", unit="4", count="2·b·s·V")
 LOGIT_GRADIENTS = replace(LOGITS, name="gradients of the logits")
 LOGIT_CHUNK = replace(
@@ -106,8 +119,14 @@ class Replay:
         for block in self._model_calls.blocks:
             self._forward(block, saves=not (block.is_layer and self._checkpointing))
         self._head_and_loss()
+        assert self._sizes is not None
+        # Behind dropout, a branch has a gradient of its own.
+        drops = self._model_calls.drops
+        kind = RESIDUAL_GRADIENTS if drops else RESIDUAL_GRADIENT
+        timeline.hold(kind, self._e, (1 + drops) * self._sizes.h * self._tokens)
         for block in reversed(self._model_calls.blocks):
             self._backward(block)
+        timeline.free_all(kind)
         self._stage.end_backward(boundary=boundary)
 
     def calls(self) -> Iterator[ModuleCall]:
@@ -143,17 +162,27 @@ class Replay:
     def _backward(self, block: Block) -> None:
         recomputed = block.is_layer and self._checkpointing
         if recomputed:
+            assert self._sizes is not None
+            # What the layer's first call saves of its input may be the input itself, which is kept already.
+            if block.keeps_input:
+                self._timeline.free(CHECKPOINTS, self._e, self._sizes.h * self._tokens)
             self._forward(block, saves=True)
         for call in reversed(block.calls):
             self._call_back(call)
-        if recomputed:
+        if recomputed and not block.keeps_input:
             assert self._sizes is not None
             self._timeline.free(CHECKPOINTS, self._e, self._sizes.h * self._tokens)
 
     def _call_back(self, call: ModuleCall) -> None:
-        timeline = self._timeline
         self._stage.fetch(call, forward=False)
-        gradients = call.gradients
+        for part in reversed(call.parts or (call,)):
+            self._part_back(part)
+        if call.keeps_weight:
+            self._stage.unsave(call)
+        self._stage.release(call, forward=False)
+
+    def _part_back(self, call: ModuleCall) -> None:
+        timeline, gradients = self._timeline, call.gradients
         for parameter in gradients:
             timeline.hold(NEW_GRADIENT, self._e, parameter.elements)
         timeline.spike(ACTIVATION_GRADIENTS, self._tokens, call.back)
@@ -162,9 +191,6 @@ class Replay:
         for parameter in gradients:
             self._stage.ready(parameter)
         timeline.free(self._activations, self._tokens, call.saved_bytes)
-        if call.keeps_weight:
-            self._stage.unsave(call)
-        self._stage.release(call, forward=False)
 
     def _gradient(self, parameter: Parameter) -> None:
         self._timeline.hold(NEW_GRADIENT, self._e, parameter.elements)
@@ -188,19 +214,25 @@ class Replay:
         timeline.hold(LOGITS, e, logits)
         timeline.hold(CAPPED_LOGITS, e, logits if self._model_calls.capped else 0)
         self._stage.release(head, forward=True)
-        is_cast = e != 4
+        wide = 4 if self._model_calls.loss_in_fp32 else e
+        is_cast = e != wide
         timeline.hold(FP32_LOGITS, 4, logits if is_cast else 0)
         timeline.enter("loss")
-        timeline.hold(LOG_SOFTMAX, 4, logits)
+        log_softmax, gradients = (
+            (LOG_SOFTMAX, FP32_LOGIT_GRADIENTS)
+            if self._model_calls.loss_in_fp32
+            else (NATIVE_LOG_SOFTMAX, NATIVE_LOGIT_GRADIENTS)
+        )
+        timeline.hold(log_softmax, wide, logits)
         timeline.free_all(FP32_LOGITS)
         timeline.free_all(LOGITS)
         timeline.enter("backward")
-        timeline.spike(FP32_LOGIT_GRADIENTS, 4, 2 * logits)
+        timeline.spike(gradients, wide, 2 * logits)
         if is_cast:
             timeline.hold(LOGIT_GRADIENTS, e, logits)
-            timeline.free_all(LOG_SOFTMAX)
+            timeline.free_all(log_softmax)
         self._head_back(head)
-        for kind in (CAPPED_LOGITS, LOG_SOFTMAX, LOGIT_GRADIENTS):
+        for kind in (CAPPED_LOGITS, log_softmax, LOGIT_GRADIENTS):
             timeline.free_all(kind)
 
     def _head_back(self, head: ModuleCall) -> None:
@@ -244,7 +276,7 @@ class Replay:
 def _activations(model_calls: ModelCalls) -> TermKind:
     """With the formula of the first layer; the others are like it, or of another sort."""
     layers = [block for block in model_calls.blocks if block.is_layer]
-    parts = [part.symbols for call in layers[0].calls for part in call.saved] if layers else []
+    parts = [part.symbols for call in layers[0].calls for part in call.all_saved] if layers else []
     return replace(
         ACTIVATIONS,
         count=f"(L·({' + '.join(parts)}) + final norm)",

@@ -12,17 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from zerokit.memory.layout import Parameter
 from zerokit.memory.module_calls import ModuleCall, Saved
 from zerokit.memory.sizes import Sizes
-
-Norm = Literal["rms", "gemma", "layer"]
-"""``rms``: Llama's, ``gemma``: multiplied in fp32, ``layer``: torch's native LayerNorm."""
-
-Activation = Literal["kernel", "relu", "gelu_new"]
-"""``kernel``: one operation that saves its input; ``relu`` saves its output; ``gelu_new`` is made of many."""
+from zerokit.memory.traits import Activation, Norm, Traits
 
 
 @dataclass(frozen=True)
@@ -51,8 +45,14 @@ def norm_call(
     if kind == "layer":
         saved = [Saved(f"e·{letter} + {8 * rows}", e * width + 8 * rows)]
         return ModuleCall(module.name, module.parameters, tuple(saved), back=e * 2 * width)
-    saved = [Saved(f"4{letter} + {4 * rows}", 4 * width + 4 * rows)]
-    if module.trains:
+    times = "·" if letter.isdigit() else ""
+    if kind == "centred":
+        saved = [Saved(f"12{letter} + {4 * rows}", 12 * width + 4 * rows)]
+    elif kind == "plain":
+        saved = [Saved(f"4{letter} + {8 * rows}", 4 * width + 8 * rows)]
+    else:
+        saved = [Saved(f"4{times}{letter} + {4 * rows}", 4 * width + 4 * rows)]
+    if module.trains and kind in ("rms", "gemma"):
         saved.append(Saved(f"4{letter}", 4 * width) if kind == "gemma" else Saved(f"e·{letter}", e * width))
     casts = 4 if e == 2 else 0
     return ModuleCall(module.name, module.parameters, tuple(saved), work=4 * width, back=(12 + casts) * width)
@@ -81,57 +81,96 @@ def linear_calls(
 
 def attention_core(
     sizes: Sizes,
+    traits: Traits,
     *,
     fused: bool,
-    rotary: bool,
     dropout: bool = False,
     plain: bool = False,
-    partial: bool = False,
     capped: bool = False,
 ) -> ModuleCall:
     """Attention itself, between its projections.
 
-    Written out in plain operations ("eager"), the softmax is kept in fp32 and in 16 bits; where its result
-    goes through dropout, it is kept in 16 bits before and after, with a mask. `plain`: torch has no kernel
-    for the call and takes to plain operations. `partial`: queries lie head by head, and
-    so does the result, which is copied into the order of tokens. `capped`: a tanh bounds the scores.
+    `dropout`: the probabilities go through it. `plain`: torch has no kernel for the call and takes to plain
+    operations. `capped`: a tanh bounds the scores.
 
     A fused projection is saved whole where a part of it is used as it is: all of it without rotary
-    embeddings, the values with them.
+    embeddings, the values with them. Where heads are rotated partly, queries lie head by head, and so does
+    the result, which is copied into the order of tokens.
     """
     e, q, kv, a, s = sizes.e, sizes.q, sizes.kv, sizes.a, sizes.seq
     repeats = kv < q
-    expanded = 2 * e * q if repeats else 0
     if sizes.attention == "eager":
-        keys = 2 * e * q if repeats or not fused else 2 * e * kv
-        saved = [
-            Saved("e·q + 2e·q" if repeats else "e·q + 2e·kv", e * q + keys),
-            Saved("e·q", e * q),
-            _softmax(sizes, dropout),
-        ]
-        if capped:
-            saved.append(Saved("e·a·s", e * a * s))
-        return ModuleCall("", (), tuple(saved), work=2 * e * a * s, back=(4 + e) * a * s)
+        return _eager_core(sizes, traits, fused=fused, dropout=dropout, capped=capped)
     if plain or (e == 4 and repeats and sizes.attention == "sdpa"):
         # No kernel takes fp32 and grouped queries: torch falls back to plain operations, in fp32.
         saved = [Saved("(12 + e)·q + 4a·s", (12 + e) * q + 4 * a * s)]
-        return ModuleCall("", (), tuple(saved), work=8 * a * s, back=8 * a * s + 16 * q)
-    if fused and rotary:
+        return ModuleCall("", (), tuple(saved), work=8 * a * s, back=8 * a * s)
+    if fused and traits.rotary != "none":
         projections = Saved("e·(2q + 3kv)", e * (2 * q + 3 * kv))
     else:
         projections = Saved("e·(q + 2kv)", e * (q + 2 * kv))
     saved = [projections, Saved("e·q + 4a", e * q + 4 * a)]
-    if partial:
+    if traits.rotary == "partial":
         saved.append(Saved("e·q", e * q))
+    expanded = 2 * e * q if repeats else 0
     back = e * (2 * q + 2 * kv) + 4 * q + 4 * a + expanded
     return ModuleCall("", (), tuple(saved), work=e * (q + kv), back=back)
 
 
-def _softmax(sizes: Sizes, dropout: bool) -> Saved:
-    e, scores = sizes.e, sizes.a * sizes.seq
+def _eager_core(sizes: Sizes, traits: Traits, *, fused: bool, dropout: bool, capped: bool) -> ModuleCall:
+    """Written out in plain operations: keys and values are repeated for all heads, probabilities are kept."""
+    e, q, kv, a, s = sizes.e, sizes.q, sizes.kv, sizes.a, sizes.seq
+    repeats = kv < q
+    letter, keys = ("q", q) if repeats or not fused else ("kv", kv)
+    multiplied = 4 if traits.scores_in_fp32 else e
+    unit = "4" if multiplied != e else "e"
+    saved = [
+        Saved(f"{unit}·q + {unit}·{letter} + e·{letter}", multiplied * (q + keys) + e * keys),
+        Saved("e·q", e * q),
+        *_probabilities(sizes, traits, dropout=dropout),
+    ]
+    if capped:
+        saved.append(Saved("e·a·s", e * a * s))
+    wide = 4 if traits.softmax == "fp32" else e
+    return ModuleCall("", (), tuple(saved), work=traits.score_copies * e * a * s, back=(wide + e) * a * s)
+
+
+def _probabilities(sizes: Sizes, traits: Traits, *, dropout: bool) -> list[Saved]:
+    """The softmax keeps its result; a cast or dropout makes another, which the product with values keeps."""
+    e, a, s = sizes.e, sizes.a, sizes.seq
+    made = 4 if traits.softmax == "fp32" else e
+    saved = [Saved(f"{'e' if made == e else '4'}·a·s", made * a * s)]
+    if traits.sinks:
+        saved.append(Saved("(8 + e)·a", (8 + e) * a))
     if dropout:
-        return Saved("(2e + 1)·a·s", (2 * e + 1) * scores)
-    return Saved("4a·s", 4 * scores) if e == 4 else Saved("(4 + e)·a·s", (4 + e) * scores)
+        saved.append(Saved("a·s", a * s))
+    if dropout or made != e:
+        saved.append(Saved("e·a·s", e * a * s))
+    return saved
+
+
+def latent_attention_core(sizes: Sizes, *, values: int, expanded: int) -> ModuleCall:
+    """DeepSeek's attention between its projections.
+
+    Args:
+        sizes: whose `q` is the width of all queries, and of all keys.
+        values: the width of all values, and of the result.
+        expanded: the width of what keys and values are cut from.
+    """
+    e, q, a, s = sizes.e, sizes.q, sizes.a, sizes.seq
+    if sizes.attention == "eager":
+        saved = [
+            Saved(f"2e·q + e·{values}", e * (2 * q + values)),
+            Saved(f"e·{values}", e * values),
+            *_probabilities(sizes, Traits(), dropout=False),
+        ]
+        return ModuleCall("", (), tuple(saved), work=2 * e * a * s, back=(4 + e) * a * s)
+    saved = [
+        Saved(f"2e·q + e·{expanded}", e * (2 * q + expanded)),
+        # The result is copied into the order of tokens.
+        Saved(f"2e·{values} + 4a", 2 * e * values + 4 * a),
+    ]
+    return ModuleCall("", (), tuple(saved), work=e * q, back=e * (2 * q + 2 * values) + 4 * q + 4 * a)
 
 
 def gated_mlp(
@@ -159,13 +198,13 @@ def plain_mlp(
     e, f = sizes.e, sizes.f
     calls = linear_calls([up], sizes, inputs=sizes.h, outputs=[f], letter="h", kept=kept)
     if activation == "relu":
-        calls.append(ModuleCall("", (), (Saved("e·f", e * f),), work=e * f, back=e * f))
+        calls.append(ModuleCall("", (), (Saved("e·f", e * f),), work=e * f, back=2 * e * f))
         kept = True
     elif activation == "gelu_new":
-        calls.append(ModuleCall("", (), (Saved("4e·f", 4 * e * f),), work=3 * e * f, back=4 * e * f))
+        calls.append(ModuleCall("", (), (Saved("4e·f", 4 * e * f),), work=3 * e * f, back=3 * e * f))
         kept = False
     else:
-        calls.append(ModuleCall("", (), (Saved("e·f", e * f),), work=e * f, back=e * f))
+        calls.append(ModuleCall("", (), (Saved("e·f", e * f),), work=e * f, back=2 * e * f))
         kept = False
     calls += linear_calls([down], sizes, inputs=f, outputs=[sizes.h], letter="f", kept=kept)
     return calls
@@ -177,27 +216,41 @@ def dropout_call(sizes: Sizes, letter: str = "h") -> ModuleCall:
 
 
 def expert_calls(
-    sizes: Sizes, *, router: Sequence[Module], experts: Module, width: int, chosen: int, count: int
+    sizes: Sizes,
+    traits: Traits,
+    *,
+    router: Sequence[Module],
+    experts: Module,
+    width: int,
+    chosen: int,
+    count: int,
 ) -> list[ModuleCall]:
     """A router and its gated experts, each token meeting `chosen` of `count`, routed evenly.
 
     Tokens are sorted by expert, k copies of each: the copies, gate and up, the activation, their product and
-    the experts' outputs, which are weighted.
+    the experts' outputs, which are weighted. Going back, the gradient of the down projections is there before
+    that of gate and up is made.
     """
     e, k, f, h = sizes.e, chosen, width, sizes.h
-    saved = [
-        Saved(f"{k}·(2e·h + 4e·{_width_letter(sizes, f)})", k * (2 * e * h + 4 * e * f)),
-        Saved(f"{4 * count}", 4 * count),
-    ]
+    letter = _width_letter(sizes, f)
+    stacks = sorted(experts.parameters, key=lambda parameter: parameter.elements)
+    largest = stacks[-1].elements if stacks else 0
+    # Gate and up are one stack, twice as large as that of down; biases and adapters go with either.
+    downs = tuple(one for one in experts.parameters if one.elements < largest)
+    ups = tuple(one for one in experts.parameters if one not in downs)
+    inner = traits.expert_parts - 1
+    weighted = 4 if traits.weighted_in_fp32 else e
     calls = linear_calls(router, sizes, inputs=h, outputs=[count] * len(router), letter="h", kept=False)
+    sorted_in = [Saved(f"{k}·e·h", k * e * h), Saved(f"{4 * count}", 4 * count)]
+    if traits.router_in_fp32:
+        sorted_in.append(Saved("(4 - e)·h", (4 - e) * h))
+    parts = (
+        ModuleCall("", ups, tuple(sorted_in), back=k * e * (2 * f + h)),
+        ModuleCall("", (), (Saved(f"{k}·{inner}e·{letter}", k * inner * e * f),), back=k * e * 3 * f),
+        ModuleCall("", downs, (Saved(f"{k}·e·{letter}", k * e * f),), back=k * e * (f + h)),
+        ModuleCall("", (), (Saved(f"{k}·e·h", k * e * h),), back=k * 3 * weighted * h),
+    )
     calls.append(
-        ModuleCall(
-            experts.name,
-            experts.parameters,
-            tuple(saved),
-            work=k * e * (h + f),
-            back=k * e * (2 * h + 3 * f),
-            keeps_weight=True,
-        )
+        ModuleCall(experts.name, experts.parameters, work=k * e * (h + f), keeps_weight=True, parts=parts)
     )
     return calls

@@ -1,0 +1,144 @@
+"""What the parameters of a model type do not tell of how transformers computes it.
+
+Source: transformers' modeling and configuration files, in 5.23; tests compare each with what autograd saves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Norm = Literal["rms", "gemma", "centred", "plain", "layer"]
+"""``rms``: Llama's; ``gemma``: multiplied in fp32; ``centred``: Cohere's LayerNorm, written out in fp32;
+``plain``: OLMo's, without weights and in fp32; ``layer``: torch's native LayerNorm."""
+
+Activation = Literal["kernel", "relu", "gelu_new"]
+"""``kernel``: one operation that saves its input; ``relu`` saves its output; ``gelu_new`` is made of many."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traits:
+    """Of one model type. What is left out is as in Llama."""
+
+    norm: Norm | None = None
+    """None: ``layer`` where it has a bias, else ``rms``."""
+    norm_after: bool = False
+    """Norms follow attention and feed-forward, so that attention reads the layer's input as it is."""
+    rotary: Literal["whole", "partial", "none"] = "whole"
+    """What is rotated of each head; ``partial``: a part, which is put together with the rest head by head."""
+    activation: Activation | None = None
+    """Of a feed-forward layer without gate; None: by the config's key, else ``kernel``."""
+    softmax: Literal["fp32", "native"] = "fp32"
+    """What eager attention computes probabilities in: fp32, then cast; or the type of the activations."""
+    scores_in_fp32: bool = False
+    """Eager attention multiplies queries and keys in fp32."""
+    score_copies: int = 2
+    """Of the scores, that eager attention makes on the way to the softmax; BLOOM adds positions to them."""
+    sinks: bool = False
+    """Scores have a column more, and their largest is taken off first."""
+    torch_linear: bool = True
+    """Projections are torch.nn.Linear, or at least save no weight as it is. FalconLinear multiplies by a
+    transposed view of the weight, which autograd keeps."""
+    beside: bool = False
+    """Attention and feed-forward run side by side, each with a norm of its own of one input."""
+    expert_parts: int = 4
+    """Tensors as wide as an expert that autograd keeps of each token's way through it."""
+    router_in_fp32: bool = False
+    """The router casts its input."""
+    weighted_in_fp32: bool = False
+    """What the router says of the experts is fp32, and so is the product with what they make."""
+    shared_first: bool = False
+    """The shared expert runs before the routed ones."""
+    hidden_dropout: float = 0.0
+    """Where the config has no such key, as the two below."""
+    attention_dropout: float = 0.0
+    embedding_dropout: float = 0.0
+    drops_attention_output: bool = True
+    """Dropout follows attention's output, too, not only the feed-forward layer's."""
+    loss_in_fp32: bool = True
+    """Logits are cast before the cross entropy (ForCausalLMLoss)."""
+
+
+_ENCODER = Traits(
+    norm_after=True,
+    rotary="none",
+    softmax="native",
+    hidden_dropout=0.1,
+    attention_dropout=0.1,
+    embedding_dropout=0.1,
+    loss_in_fp32=False,
+)
+
+CHECKED: Mapping[str, Traits] = {
+    "bert": _ENCODER,
+    "bloom": Traits(rotary="none", score_copies=4),
+    "cohere": Traits(norm="centred"),
+    "cohere2": Traits(norm="centred"),
+    "deepseek_v2": Traits(router_in_fp32=True, weighted_in_fp32=True),
+    "deepseek_v3": Traits(router_in_fp32=True, weighted_in_fp32=True),
+    "distilbert": Traits(
+        norm_after=True,
+        rotary="none",
+        softmax="native",
+        hidden_dropout=0.1,
+        attention_dropout=0.1,
+        embedding_dropout=0.1,
+        drops_attention_output=False,
+        loss_in_fp32=False,
+    ),
+    "falcon": Traits(softmax="native", torch_linear=False),
+    "gemma": Traits(norm="gemma"),
+    "gemma2": Traits(norm="gemma"),
+    "gemma3_text": Traits(norm="gemma"),
+    "gpt2": Traits(
+        rotary="none",
+        activation="gelu_new",
+        softmax="native",
+        hidden_dropout=0.1,
+        attention_dropout=0.1,
+        embedding_dropout=0.1,
+    ),
+    "gpt_bigcode": Traits(rotary="none", hidden_dropout=0.1, attention_dropout=0.1, embedding_dropout=0.1),
+    "gpt_neo": Traits(rotary="none", activation="gelu_new", scores_in_fp32=True),
+    "gpt_neox": Traits(rotary="partial", beside=True),
+    "gpt_oss": Traits(norm="gemma", softmax="native", sinks=True, expert_parts=7),
+    "gptj": Traits(rotary="partial", activation="gelu_new", scores_in_fp32=True),
+    "granite": Traits(),
+    "granitemoe": Traits(),
+    "llama": Traits(),
+    "mistral": Traits(),
+    "mixtral": Traits(weighted_in_fp32=True),
+    "mpt": Traits(norm="layer", rotary="none"),
+    "olmo": Traits(norm="plain"),
+    "olmo2": Traits(norm="gemma", norm_after=True),
+    "olmoe": Traits(),
+    "opt": Traits(rotary="none", activation="relu", hidden_dropout=0.1),
+    "phi": Traits(rotary="partial", activation="gelu_new"),
+    "phi3": Traits(rotary="partial"),
+    "phimoe": Traits(),
+    "qwen2": Traits(),
+    "qwen2_moe": Traits(shared_first=True),
+    "qwen3": Traits(),
+    "qwen3_moe": Traits(),
+    "roberta": _ENCODER,
+    "smollm3": Traits(),
+    "stablelm": Traits(rotary="partial"),
+    "starcoder2": Traits(),
+    "xlm-roberta": _ENCODER,
+}
+"""Model types whose activations have been compared with rehearsals."""
+
+_UNCHECKED: Mapping[str, Traits] = {
+    "gemma3": Traits(norm="gemma"),
+    "olmo3": Traits(norm="gemma", norm_after=True),
+    "t5": Traits(rotary="none", activation="relu", hidden_dropout=0.1, attention_dropout=0.1),
+    "mt5": Traits(rotary="none", hidden_dropout=0.1, attention_dropout=0.1),
+    "bart": Traits(rotary="none", hidden_dropout=0.1),
+    "deberta-v2": _ENCODER,
+}
+
+
+def traits_of(model_type: str) -> Traits:
+    """Those of a model type; of one that nobody has looked at, Llama's."""
+    return CHECKED.get(model_type) or _UNCHECKED.get(model_type) or Traits()
