@@ -96,6 +96,8 @@ def test_the_files_of_a_person_are_as_they_were(tmp_path: Path, monkeypatch: pyt
     written = ["array.bin", "data.old", "log.txt", "runs.db"]
     written += [f"runs/{name}" for name in ("best.txt", "ids.parquet", "ids.safetensors")]
     assert set(files["first_written"]) >= {str(work / name) for name in written}
+    changed = ["array.bin", "log.txt", "runs.db"]
+    assert files["first_written"][: len(changed)] == [str(work / name) for name in changed]
     deleted = ["best.txt", "data.csv", "notes.txt", "runs/checkpoint-9/weights"]
     assert files["first_deleted"] == [str(work / name) for name in deleted]
     assert files["deleted"] == len(deleted)
@@ -191,7 +193,7 @@ def test_the_report_names_the_files(report: RehearsalReport, capsys: pytest.Capt
     )
     print_report(report.model_copy(update={"files": changes}))
     out = " ".join(capsys.readouterr().out.split())
-    assert "written 7 files (1.00 MiB): /w/0, /w/1, /w/2, /w/3, /w/4 and 2 more" in out
+    assert "written 7 files (1.00 MiB): /w/0 /w/1 /w/2 /w/3 /w/4 and 2 more" in out
     assert "deleted 1 file: /w/old" in out
     assert "Warning: 1.00 GiB of what it wrote was not kept" in out
     assert "Warning: /w/huge was opened for reading alone" in out

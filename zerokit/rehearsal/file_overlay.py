@@ -120,7 +120,7 @@ class FileOverlay:
         return FileChanges(
             written=len(written),
             written_bytes=sum(written.values()),
-            first_written=sorted(written)[:_SHOWN],
+            first_written=sorted(written, key=lambda path: (not os.path.lexists(path), path))[:_SHOWN],
             deleted=len(deleted),
             first_deleted=sorted(deleted)[:_SHOWN],
             not_kept_bytes=self._not_kept,

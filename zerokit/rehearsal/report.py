@@ -198,6 +198,7 @@ class FileChanges(_Part):
     """Files that it made or changed and did not delete again, moved ones included."""
     written_bytes: int
     first_written: list[str]
+    """Those that were there before come first."""
     deleted: int
     """Files that were there before."""
     first_deleted: list[str]

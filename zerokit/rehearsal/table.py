@@ -226,10 +226,11 @@ def _files(files: FileChanges) -> Iterator[str]:
     elif files.written or files.deleted:
         yield "Your files are as they were. The script would have"
     if files.written:
-        what = f"{quantity(files.written, 'file')} ({format_bytes(files.written_bytes)})"
-        yield f"  written {what}: {_first(files.first_written, files.written)}"
+        yield f"  written {quantity(files.written, 'file')} ({format_bytes(files.written_bytes)}):"
+        yield from _first(files.first_written, files.written)
     if files.deleted:
-        yield f"  deleted {quantity(files.deleted, 'file')}: {_first(files.first_deleted, files.deleted)}"
+        yield f"  deleted {quantity(files.deleted, 'file')}:"
+        yield from _first(files.first_deleted, files.deleted)
     if files.not_kept_bytes:
         what = format_bytes(files.not_kept_bytes)
         yield f"Warning: {what} of what it wrote was not kept, to leave room on the disk, and reads as zeros"
@@ -237,7 +238,8 @@ def _files(files: FileChanges) -> Iterator[str]:
         yield f"Warning: {path} was opened for reading alone: there is no room for a copy to write into"
 
 
-def _first(paths: list[str], count: int) -> str:
+def _first(paths: list[str], count: int) -> Iterator[str]:
     shown = paths[:_MOST_PATHS]
-    more = f" and {count - len(shown):,} more" if count > len(shown) else ""
-    return ", ".join(shown) + more
+    yield from (f"    {path}" for path in shown)
+    if count > len(shown):
+        yield f"    and {count - len(shown):,} more"
