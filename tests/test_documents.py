@@ -304,6 +304,16 @@ def test_unreadable_files_are_named(tmp_path: Path, name: str, content: bytes | 
     assert caught.value.hint
 
 
+@pytest.mark.parametrize(("ending", "most"), [("json", 52_428), ("yaml", 20_971)])
+def test_a_file_of_data_is_not_read_to_its_end(ending: str, most: int, tmp_path: Path) -> None:
+    file = tmp_path / f"data.{ending}"
+    file.write_text("\n".join(["{", *(f'"k{number}": 1,' for number in range(most)), '"last": 1}']))
+    with pytest.raises(DocumentError, match=f"has more than {most:,} entries"):
+        read_document(file)
+    file.write_text(json.dumps({f"k{number}": 1 for number in range(most)}))
+    assert len(read_document(file).data) == most
+
+
 @pytest.mark.parametrize("ending", ["json", "yaml"])
 def test_a_file_without_end_is_read_up_to_the_bound(ending: str, tmp_path: Path) -> None:
     file = tmp_path / f"endless.{ending}"

@@ -28,7 +28,9 @@ _WORDS = {"true": True, "false": False, "null": None}
 _DECODER = json.JSONDecoder()
 
 
-def parse_json(text: str, name: str = "<json>", *, lenient: bool = False) -> Document:
+def parse_json(
+    text: str, name: str = "<json>", *, lenient: bool = False, most_entries: int | None = None
+) -> Document:
     """Parse JSON.
 
     Args:
@@ -40,20 +42,22 @@ def parse_json(text: str, name: str = "<json>", *, lenient: bool = False) -> Doc
             `deepspeed/runtime/config.py`). They are then listed in :attr:`Document.departures`. Otherwise
             the text must be strict JSON (RFC 8259), which every loader in the field reads alike; only a
             byte-order mark is passed over.
+        most_entries: refuse a text with more keys and items.
 
     Raises:
-        DocumentError: a syntax error or a duplicate key, with its line and column and the usual cause.
+        DocumentError: a syntax error, a duplicate key or too many entries, with line, column and usual cause.
     """
-    return _JsonParser(text, name, lenient).parse()
+    return _JsonParser(text, name, lenient, most_entries).parse()
 
 
 class _JsonParser:
     """A recursive-descent parser that records positions, which the standard library's does not."""
 
-    def __init__(self, text: str, name: str, lenient: bool) -> None:
+    def __init__(self, text: str, name: str, lenient: bool, most_entries: int | None) -> None:
         self.text = text
         self.name = name
         self.lenient = lenient
+        self.most_entries = len(text) if most_entries is None else most_entries
         self.at = 0
         self.spans: dict[KeyPath, Span] = {}
         self.departures: list[Departure] = []
@@ -161,6 +165,8 @@ class _JsonParser:
 
     def _separator(self, closer: str) -> None:
         """What stands between two entries, or between the last one and the `closer`."""
+        if len(self.spans) > self.most_entries:
+            self._fail(f"has more than {self.most_entries:,} entries", "Name a file of settings, not of data")
         after = self.at
         self._skip()
         comma = self.at

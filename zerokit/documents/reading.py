@@ -16,6 +16,10 @@ _YAML = (".yaml", ".yml")
 MAX_BYTES = 4 << 20
 """The largest file of settings that is read: a hundred times the largest ds_config seen, four times
 the largest config.json (its labels are the 22,000 of ImageNet)."""
+_BYTES_PER_ENTRY = 80
+"""So that a file of `MAX_BYTES` has no more than 52,428 keys and items, which are read within a second."""
+_BYTES_PER_YAML_ENTRY = 200
+"""PyYAML takes several times as long."""
 
 
 def read_document(path: str | Path, *, lenient: bool = False, max_bytes: int = MAX_BYTES) -> Document:
@@ -106,4 +110,6 @@ def parse_document(
         raise DocumentError(
             f"is not UTF-8 (byte {error.start})", where=f"{name}:{line}", hint="Save it as UTF-8"
         ) from None
-    return parse_yaml(text.removeprefix("\ufeff"), name) if yaml else parse_json(text, name, lenient=lenient)
+    if yaml:
+        return parse_yaml(text.removeprefix("\ufeff"), name, most_entries=max_bytes // _BYTES_PER_YAML_ENTRY)
+    return parse_json(text, name, lenient=lenient, most_entries=max_bytes // _BYTES_PER_ENTRY)

@@ -11,17 +11,22 @@ from zerokit.documents.paths import KeyPath
 from zerokit.errors import DocumentError
 
 
-def parse_yaml(text: str, name: str = "<yaml>") -> Document:
+def parse_yaml(text: str, name: str = "<yaml>", *, most_entries: int | None = None) -> Document:
     """Parse YAML with the safe schema, plus ``1e-5`` as a number (YAML 1.1 reads it as a string).
 
+    Args:
+        text: what to parse.
+        name: what it came from, for errors.
+        most_entries: refuse a text with more keys and items.
+
     Raises:
-        DocumentError: a syntax error or a duplicate key, with its line.
+        DocumentError: too many entries, a syntax error or a duplicate key, with its line.
     """
     import yaml
 
     loader = None
     try:
-        loader = _yaml_loader_class()(text)  # refuses control characters
+        loader = _yaml_loader_class(name, most_entries)(text)  # refuses control characters
         node = loader.get_single_node()
         if node is None:
             return Document(None, name)
@@ -59,11 +64,21 @@ def _hint(text: str, mark: Any) -> str:
     return "Mend the syntax there"
 
 
-def _yaml_loader_class() -> type[Any]:
+def _yaml_loader_class(name: str, most_entries: int | None) -> type[Any]:
     import yaml
 
     class Loader(yaml.SafeLoader):
-        pass
+        num_nodes = 0
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            self.num_nodes += 1  # the whole, and of each entry of a mapping two
+            if most_entries is not None and self.num_nodes > 2 * most_entries + 1:
+                raise DocumentError(
+                    f"has more than {most_entries:,} entries",
+                    where=name,
+                    hint="Name a file of settings, not of data",
+                )
+            return super().compose_node(parent, index)
 
     # YAML 1.2's float, under which 1e-5 is a number; people write learning rates this way.
     Loader.add_implicit_resolver(
