@@ -249,7 +249,7 @@ def test_all_ranks_raise_the_same(model: Path, tmp_path: Path) -> None:
         "stage2.json:1 (zero_optimization.stage): stage 2": [*good, "--ds-config", "stage2.json"],
         "--max_new_token: unknown option. Did you mean": [*good, "--max_new_token", "4"],
         "--temperature: transformers refuses it": [*good, "--do_sample", "--temperature", "0"],
-        "prompt 0: 600 tokens and 64 new ones": ["--model", str(model), "--prompt", "xy" * 300],
+        "prompt 0: more than 256 tokens and 64 new ones": ["--model", str(model), "--prompt", "xy" * 300],
         # Found after loading, which every rank has then been through.
         "--model: 'torn' lacks 1 of the model's weights": ["--model", "torn", "--prompt", "a"],
     }
