@@ -250,3 +250,37 @@ def test_nothing_else_writes_files() -> None:
         if any(map(writes_by_itself, ast.walk(parsed(file))))
     }
     assert found == set(ALLOWED)
+
+
+def test_a_file_with_two_names_stays_one_file(tmp_path: Path) -> None:
+    file, other = tmp_path / "ds.json", tmp_path / "other.json"
+    file.write_text("the old one, which is longer")
+    other.hardlink_to(file)
+    write_file(file, "new")
+    assert other.read_text() == file.read_text() == "new"
+    assert other.samefile(file)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["ds.json", "other.json"]
+
+
+def test_a_file_keeps_its_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = (tmp_path / "ds.json").resolve()
+    file.write_text("old")
+    given: list[tuple[int, int]] = []
+    stat_of, theirs = Path.stat, 4242
+
+    def of_another(self: Path, *, follow_symlinks: bool = True) -> os.stat_result:
+        found = stat_of(self, follow_symlinks=follow_symlinks)
+        return os.stat_result((*found[:4], theirs, *found[5:])) if str(self) == str(file) else found
+
+    def refuse(path: Path, user: int, group: int) -> None:
+        raise PermissionError(errno.EPERM, "not permitted")
+
+    monkeypatch.setattr(Path, "stat", of_another)
+    monkeypatch.setattr(os, "chown", refuse)
+    before = file.stat().st_ino
+    write_file(file, "new")
+    assert (file.read_text(), file.stat().st_ino) == ("new", before)  # written where it lies
+    monkeypatch.setattr(os, "chown", lambda path, user, group: given.append((user, group)))
+    write_file(file, "newer")
+    assert (file.read_text(), given) == ("newer", [(theirs, file.stat().st_gid)])
+    assert file.stat().st_ino != before

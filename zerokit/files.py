@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -30,7 +31,9 @@ def new_file(path: str | Path, *, force: bool = True) -> Iterator[IO[bytes]]:
     """Write a file beside `path` and, when the block ends well, put it in its place.
 
     So nobody ever sees half a file, whatever ends this process. A link stays a link, an existing file
-    keeps its permissions, and a device or a pipe is written as it is.
+    keeps its permissions and its owner, and a device or a pipe is written as it is. Only a file that has
+    other names, or an owner that this process cannot give to another file, is written over where it lies,
+    once its new content is safe beside it.
 
     Args:
         path: the file.
@@ -54,9 +57,36 @@ def new_file(path: str | Path, *, force: bool = True) -> Iterator[IO[bytes]]:
             with _explained(path):
                 os.fsync(file.fileno())
         with _explained(path):
-            temporary.replace(target)
+            if _can_be_replaced(target, temporary):
+                temporary.replace(target)
+            else:
+                _write_over(target, temporary)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _can_be_replaced(old: Path, new: Path) -> bool:
+    """Whether `new`, which takes on the owner of `old`, may stand in its place: `old` has no other name."""
+    if not old.exists():
+        return True
+    before, after = old.stat(), new.stat()
+    if before.st_nlink > 1:
+        return False
+    if (before.st_uid, before.st_gid) != (after.st_uid, after.st_gid):
+        try:
+            os.chown(new, before.st_uid, before.st_gid)
+            new.chmod(stat.S_IMODE(before.st_mode))  # of which chown takes some
+        except OSError:
+            return False
+    return True
+
+
+def _write_over(old: Path, new: Path) -> None:
+    with new.open("rb") as source, old.open("r+b") as file:
+        shutil.copyfileobj(source, file)
+        file.truncate()
+        file.flush()
+        os.fsync(file.fileno())
 
 
 class _Output(io.FileIO):

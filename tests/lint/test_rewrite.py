@@ -202,6 +202,32 @@ def test_a_moved_section_takes_on_the_indentation_of_its_new_place() -> None:
     assert edited.text == json.dumps(data, indent=2)
 
 
+@pytest.mark.parametrize(
+    ("text", "moved"),
+    [
+        (
+            '{\n  "stage": 2, // two\n  "zero_optimization": {\n    "overlap_comm": true // yes\n  }\n}',
+            '{\n  "zero_optimization": {\n    "overlap_comm": true, // yes\n    "stage": 2 // two\n  }\n}',
+        ),
+        (
+            '{\n  "zero_optimization": {\n    "a": 1\n  },\n  // above\n  "stage": 2 /* two */\n}',
+            '{\n  "zero_optimization": {\n    "a": 1,\n    "stage": 2 /* two */\n  }\n  // above\n}',
+        ),
+        (
+            '{\n  "zero_optimization": {"a": 1},\n  "stage": 2 // two\n}',
+            '{\n  "zero_optimization": {"a": 1, "stage": 2}\n  // two\n}',
+        ),
+        (
+            '{\n "stage": 2 // two\n , "zero_optimization": {\n "a": 1}}',
+            '{\n // two\n "zero_optimization": {\n "a": 1,\n "stage": 2}}',
+        ),
+    ],
+)
+def test_what_is_said_beside_an_entry_moves_with_it_or_stays(text: str, moved: str) -> None:
+    edited = apply_edits(parse_json(text, lenient=True), [Move(("stage",), ("zero_optimization", "stage"))])
+    assert edited.text == moved
+
+
 def test_text_is_replaced_where_it_is_no_json() -> None:
     document = parse_json('{"a": 1,}', lenient=True)
     assert apply_edits(document, [ReplaceText(7, 8, "")]).text == '{"a": 1}'

@@ -6,22 +6,32 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from zerokit.documents import Document, dotted, value_at
-from zerokit.findings import Finding
+from zerokit.findings import Edit, Finding, Move
 from zerokit.resolving.who_fills import FILLED
 
 if TYPE_CHECKING:
     from zerokit.choices import Target
     from zerokit.releases.versions import Version
+    from zerokit.resolving.run import Run
 
 _ABOUT_TYPES = ("wrong-type", "string-switch")
 _ABOUT_KEYS = ("removed-key", "unknown-key", "misplaced-key")
 
 
-def for_this_run(
-    finding: Finding, document: Document, target: Target | None, version: Version | None
-) -> Finding:
-    """The finding as it is, or as what it comes to for this target and this release of DeepSpeed."""
-    return _for_target(_for_release(finding, document, version), document, target)
+def for_this_run(finding: Finding, document: Document, run: Run) -> Finding:
+    """The finding as it is, or as what it comes to for the target and the release of DeepSpeed."""
+    finding = _for_release(finding, document, run.deepspeed_version)
+    if run.target == "trainer" and run.recipe is None and any(map(_is_insisted_on, finding.fix)):
+        finding = replace(finding, fix=())
+    return _for_target(finding, document, run.target)
+
+
+def _is_insisted_on(edit: Edit) -> bool:
+    """Whether an edit brings a value to where the Trainer, which did not see it, compares it and may stop."""
+    if not isinstance(edit, Move):
+        return False
+    compared = (filled.path for filled in FILLED.values() if filled.other == "refused")
+    return any(path[: len(edit.to)] == edit.to for path in compared)
 
 
 def _for_target(finding: Finding, document: Document, target: Target | None) -> Finding:

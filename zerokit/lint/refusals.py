@@ -34,7 +34,7 @@ def refusals(subject: Subject) -> Iterator[tuple[Topic, Refused]]:
 def _of_single_keys(findings: list[Finding], document: Document, run: Run) -> Iterator[Finding]:
     """What the target refuses of a value or of the text, though DeepSpeed itself would take it."""
     all_rules()  # registers what the text is judged by
-    adjusted = [for_this_run(one, document, run.target, run.deepspeed_version) for one in findings]
+    adjusted = [for_this_run(one, document, run) for one in findings]
     of_text = [] if run.recipe is not None else check_text(document, adjusted, run.target)[1]
     for finding in adjusted + of_text:
         if finding.severity == "error" and not is_passed_over(finding, document):

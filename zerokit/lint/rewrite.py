@@ -93,8 +93,14 @@ def _edit_text(document: Document, edit: SetValue | Remove | Move) -> str:
                 key = _key_end(text, span.start)
                 return text[: span.start] + json.dumps(to[-1], ensure_ascii=False) + text[key:]
             moved = _reindented(text[span.value : span.end], _indent_at(text, span.start))
-            with_both = _with_entry(document, to, moved, None)
-            return _without_entry(_read(with_both, document.name), path)
+            remark = _remark_beside(document, path)
+            with_both = _read(_with_entry(document, to, moved, None), document.name)
+            if remark and _stands_last(with_both, to):
+                end = with_both.spans[to].end
+                text = _text(with_both)
+                with_both = _read(f"{text[:end]} {remark}{text[end:]}", document.name)
+                remark = ""
+            return _without_entry(with_both, path, remark)
 
 
 def _with_entry(document: Document, path: KeyPath, raw: str | None, value: Any) -> str:
@@ -137,7 +143,21 @@ def _with_entry(document: Document, path: KeyPath, raw: str | None, value: Any) 
     return f"{text[: last.end]}{kept}{newline}{indent}{entry}{text[line_end:]}"
 
 
-def _without_entry(document: Document, path: KeyPath) -> str:
+def _remark_beside(document: Document, path: KeyPath) -> str:
+    """The comment behind an entry that stands alone on its last line; "" if there is none."""
+    text, end = _text(document), document.spans[path].end
+    comma = _comma_after(document, end)
+    rest = _REST_OF_LINE.match(text, end if comma is None or "\n" in text[end:comma] else comma + 1)
+    return "" if rest is None else rest[0].strip(" \t,")
+
+
+def _stands_last(document: Document, path: KeyPath) -> bool:
+    """Whether nothing but the end of the line follows an entry."""
+    return re.compile(r"[ \t]*(?:\r?\n|\Z)").match(_text(document), document.spans[path].end) is not None
+
+
+def _without_entry(document: Document, path: KeyPath, remark: str = "") -> str:
+    """The text without the entry and what is said of it beside; but `remark` stays in its place."""
     text = _text(document)
     siblings = _entries(document, path[:-1])
     at = siblings.index(path)
@@ -152,11 +172,16 @@ def _without_entry(document: Document, path: KeyPath) -> str:
         # Its whole lines, with the line break in front of them and what is said of it behind.
         start = line_start - (2 if text[line_start - 2 : line_start] == "\r\n" else 1)
         end = rest.end()
+        if remark:
+            start, end = span.start, text.index(remark, span.end)
     else:
         start = span.start
         if at + 1 < len(siblings):
             space = re.compile(r"[ \t]*").match(text, end)
             end = space.end() if space is not None else end
+    kept = ""
+    if remark and remark in text[span.end : end]:
+        kept = remark + _newline(text) + _indent_at(text, span.start)
     before = None if at == 0 else _comma_after(document, document.spans[siblings[at - 1]].end)
     if at + 1 == len(siblings) and before is not None:
         if not alone:
@@ -164,7 +189,7 @@ def _without_entry(document: Document, path: KeyPath) -> str:
         if start > before:
             text = text[:before] + text[before + 1 :]
             start, end = start - 1, end - 1
-    result = text[:start] + text[end:]
+    result = text[:start] + kept + text[end:]
     if len(siblings) == 1:
         opened, closed = section.value, section.end - (len(text) - len(result))
         inner = result[opened + 1 : closed - 1]

@@ -81,7 +81,9 @@ def deprecated_key(subject: Subject) -> Iterator[Hit]:
         yield Hit((ZERO,), f"'{ZERO}' as true or false is deprecated", hint, fix)
     if "bfloat16" in subject.written:
         message = "'bfloat16' is the old name of 'bf16'; the Trainer and accelerate do not read it"
-        yield Hit(("bf16",), message, "Call it 'bf16'", (Move(("bfloat16",), ("bf16",)),))
+        # The Trainer would compare what it has not seen so far with its arguments, and may stop.
+        fix = () if subject.run.target == "trainer" else (Move(("bfloat16",), ("bf16",)),)
+        yield Hit(("bf16",), message, "Call it 'bf16'", fix)
 
 
 def _is_overlooked(subject: Subject) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from zerokit.config.base import AUTO
 from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
+from zerokit.documents import value_at
 from zerokit.findings import Move, Remove, SetValue, Severity
 from zerokit.lint.optimizer_facts import (
     OPTIMIZER,
@@ -118,7 +119,7 @@ def fixed_value(subject: Subject) -> Iterator[Hit]:
     fixed = [
         filled
         for filled in FILLED.values()
-        if filled.other == "refused" and subject.written_at(*filled.path) not in (None, AUTO)
+        if filled.other == "refused" and value_at(subject.written, filled.path) not in (None, AUTO)
     ]
     fixed = [one for one in fixed if one.path[-1] != "enabled" or subject.written_at(*one.path) is not False]
     if len(fixed) == 1 and fixed[0].trainer is not None:
@@ -227,7 +228,9 @@ def bfloat16_section(subject: Subject) -> Iterator[Hit]:
     section = subject.written.get("bfloat16")
     if "bf16" not in subject.written and isinstance(section, Mapping) and section.get("enabled") is True:
         message = "'bfloat16' does nothing here: accelerate adds a 'bf16', which goes before it"
-        yield Hit(("bf16", "enabled"), message, "Call it 'bf16'", (Move(("bfloat16",), ("bf16",)),))
+        # The Trainer would compare what it has not seen so far with its arguments, and may stop.
+        fix = () if subject.run.target == "trainer" else (Move(("bfloat16",), ("bf16",)),)
+        yield Hit(("bf16",), message, "Call it 'bf16'", fix)
 
 
 @rule(
