@@ -8,8 +8,10 @@ import pytest
 
 from zerokit.documents import Document, parse_json
 from zerokit.findings import Edit, Finding, Move, Remove, SetValue
-from zerokit.lint import Report, check_document
+from zerokit.lint import Report, check_config, check_document
 from zerokit.lint.fix import MOST_FIXES, Fixed, fix_document, unified_diff
+from zerokit.lint.run import all_rules
+from zerokit.resolving.run import Run
 
 _CASES = json.loads((Path(__file__).parents[1] / "data" / "config_faults.json").read_text())
 FAULTS = {
@@ -141,3 +143,12 @@ def test_only_what_the_check_reports_is_mended() -> None:
     assert fix_document(document, unknown_keys).document.text == (
         '{"train_micro_batch_size_per_gpu": "1", "gradient_clipping": 1}'
     )
+
+
+@pytest.mark.parametrize("rule", ["lamb-static-loss-scale", "one-cycle-momentum", "nvme-optimizer-buffers"])
+def test_no_value_of_a_person_gives_way_to_another(rule: str) -> None:
+    example = all_rules()[rule]
+    assert isinstance(example.bad, dict)
+    found = [one for one in check_config(example.bad, Run.of(**example.given)).findings if one.rule == rule]
+    assert found
+    assert all(finding.fix == () for finding in found)

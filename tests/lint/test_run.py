@@ -55,7 +55,7 @@ def test_a_hit_becomes_a_finding_where_the_file_has_it(only: dict[str, Rule]) ->
     def renamed(subject: Subject) -> Iterator[Hit]:
         """Uses the first names of keys."""
         live = ("zero_optimization", "stage3_max_live_parameters")
-        edits = (SetValue(live, 1), Move(live, (*live[:-1], "new")), Remove(("bf16", "enabled")))
+        edits = (SetValue(live, 5), Move(live, (*live[:-1], "new")), Remove(("bf16", "enabled")))
         yield Hit(live, "message", "hint", edits)
         yield Hit(("zero_optimization", "absent"), "elsewhere", "hint", severity="info")
         yield Hit((), "all of it", "hint")
@@ -70,7 +70,7 @@ def test_a_hit_becomes_a_finding_where_the_file_has_it(only: dict[str, Rule]) ->
     live = ("zero_optimization", "max_live_parameters")
     assert findings[2].path == live
     assert findings[2].fix == (
-        SetValue(live, 1),
+        SetValue(live, 5),
         Move(live, ("zero_optimization", "new")),
         Remove(("bfloat16", "enabled")),
     )

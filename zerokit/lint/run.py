@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from zerokit.config.base import AUTO
 from zerokit.config.key_index import as_written
 from zerokit.config.load import load_valid_part
 from zerokit.config.root import DeepSpeedConfig
-from zerokit.documents import Document
+from zerokit.documents import Document, value_at
 from zerokit.findings import Edit, Finding, Move, Remove, ReplaceText, SetValue
 from zerokit.lint.adjust import for_this_run
 from zerokit.lint.disabling import apply_disables, read_disables
@@ -127,8 +128,17 @@ def _run(
 def _finding(rule: Rule, hit: Hit, written: Mapping[str, Any], document: Document) -> Finding:
     path = as_written(hit.path, written)
     fix = tuple(_edit_as_written(edit, written) for edit in hit.fix)
+    if any(_overrides(edit, written) for edit in fix):
+        fix = ()  # what a person wrote is for a person to change
     severity = hit.severity or rule.severity
     return _placed(Finding(path, hit.message, hit.hint, severity=severity, rule=rule.id, fix=fix), document)
+
+
+def _overrides(edit: Edit, written: Mapping[str, Any]) -> bool:
+    """Whether an edit puts another plain value in place of one that the file gives."""
+    if not isinstance(edit, SetValue) or isinstance(edit.value, Mapping):
+        return False
+    return value_at(written, edit.path, AUTO) not in (AUTO, edit.value)
 
 
 def _edit_as_written(edit: Edit, written: Mapping[str, Any]) -> Edit:
