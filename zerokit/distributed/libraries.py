@@ -19,7 +19,7 @@ def set_up_libraries(ranks: Ranks) -> None:
     To be called on every rank before deepspeed is imported.
     """
     release_shared_memory(ranks)
-    atexit.register(release_shared_memory, ranks)  # where the engine fails early
+    atexit.register(release_shared_memory, ranks, of_all=True)  # where the engine fails early
     choose_extensions_folder()
     if count_gpus() == 0:
         os.environ.setdefault("DS_ACCELERATOR", "cpu")

@@ -35,14 +35,15 @@ def check_shared_memory(ranks: Ranks) -> None:
         )
 
 
-def release_shared_memory(ranks: Ranks) -> None:
-    """Remove the name of this rank's shared memory.
+def release_shared_memory(ranks: Ranks, *, of_all: bool = False) -> None:
+    """Remove the name of this rank's shared memory, or of all ranks'.
 
     DeepSpeed never does. Each run would leave 66 MiB per rank in /dev/shm, and the next one on the same port
     could meet the states that the last one left. To be called before the process group of DeepSpeed opens,
-    when all ranks have it open, and when this process ends, which may be between the two: the memory itself
-    lives on until they end.
+    when all ranks have it open, and when this process ends, which may be between the two; then `of_all`, for
+    the launcher ends the other ranks by a signal. The memory itself lives on until they end.
     """
     address, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
-    name = f"deepspeed_allreduce_buffer_{os.getuid()}_{address}_{port}_{ranks.rank}"
-    (SHARED_MEMORY / name).unlink(missing_ok=True)
+    for rank in range(ranks.world_size) if of_all else (ranks.rank,):
+        name = f"deepspeed_allreduce_buffer_{os.getuid()}_{address}_{port}_{rank}"
+        (SHARED_MEMORY / name).unlink(missing_ok=True)
