@@ -21,6 +21,8 @@ from zerokit.models import catalogue, load_model_shape
 
 SCRIPT = REPOSITORY / "tests" / "memory" / "scripts" / "train_one.py"
 _COMMAND = "from zerokit.cli.main import main; main()"
+_TRAINED = {"BartModel": "BartForConditionalGeneration"}
+"""Classes without a loss, and what is trained in their place."""
 STEPS = 3
 """ZeRO-3 records the order of modules in the first two steps, and prefetches from the third on."""
 
@@ -93,6 +95,7 @@ class Point:
 
     def description(self) -> dict[str, Any]:
         """What the script reads."""
+        shape = load_model_shape(self.config)
         return {
             **{
                 name: value
@@ -100,6 +103,7 @@ class Point:
                 if name not in ("name", "changes", "extra")
             },
             "config": self.config,
+            "architecture": _TRAINED.get(shape.architecture, shape.architecture),
             "ds_config": self.ds_config,
             "steps": STEPS,
         }

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
 
 from zerokit.memory.caveats import caveats
 from zerokit.memory.generation import generation_terms
@@ -102,24 +101,30 @@ class Estimate:
     @property
     def device_low_bytes(self) -> int:
         """Peak on the GPU with all guesses at their least."""
-        return self._peak_in_doubt(0) + sum(term.low for term in self.overheads)
+        return self.peak_bounds[0] + sum(term.low for term in self.overheads)
 
     @property
     def device_high_bytes(self) -> int:
         """Peak on the GPU with all guesses at their most."""
-        return self._peak_in_doubt(1) + sum(term.high for term in self.overheads)
+        return self.peak_bounds[1] + sum(term.high for term in self.overheads)
 
-    def _peak_in_doubt(self, end: Literal[0, 1]) -> int:
-        """The peak at one end of what activations may be; another phase may then be the fullest."""
+    @cached_property
+    def peak_bounds(self) -> tuple[int, int]:
+        """What the peak may be within torch's allocator: it, where activations have been compared.
+
+        Elsewhere with activations at either end of what they may be; another phase may then be the fullest.
+        """
         if self.activations_checked:
-            return self.device.peak_bytes
-        factor = UNCHECKED_ACTIVATIONS[end]
-        gpu = self.terms_of("gpu")
-        held = (self._held(list(gpu), phase) for phase in self.device.by_phase)
-        return max(
-            round(sum(term.bytes * (factor if term.category == "activations" else 1) for term in terms))
-            for terms in held
+            return self.device.peak_bytes, self.device.peak_bytes
+        phases = [self._held(list(self.terms_of("gpu")), phase) for phase in self.device.by_phase]
+        low, high = (
+            max(
+                round(sum(term.bytes * (factor if term.category == "activations" else 1) for term in held))
+                for held in phases
+            )
+            for factor in UNCHECKED_ACTIVATIONS
         )
+        return low, high
 
     @cached_property
     def host(self) -> HostMemory:

@@ -78,8 +78,9 @@ def model_calls_of(model: ModelShape, layout: Layout, sizes: Sizes) -> ModelCall
             *(norm_call(sizes, one, norm, width=sizes.h, letter="h") for one in final),
         )
     )
-    tied = tables[0].parameters if not head and tables else ()
-    owner = head[0] if head else Module(tables[0].name if tables else "", tied[:1])
+    # The largest: beside tokens, there may be tables of positions, or an encoder of images.
+    largest = max(tables, key=lambda module: module.parameters[0].elements, default=Module("", ()))
+    owner = head[0] if head else Module(largest.name, largest.parameters[:1])
     saved = (Saved("e·h", sizes.e * sizes.h),) if owner.trains else ()
     call = ModuleCall(owner.name, owner.parameters, saved, back=sizes.e * sizes.h)
     return ModelCalls(

@@ -71,6 +71,7 @@ TIED_GRADIENT = TermKind(
     source="autograd: it waits for that of the embedding",
     certainty="modelled",
 )
+TIED_SUM = replace(TIED_GRADIENT, name="both gradients of the tied embedding, added")
 
 
 class Replay:
@@ -186,7 +187,10 @@ class Replay:
         for parameter in gradients:
             timeline.hold(NEW_GRADIENT, self._e, parameter.elements)
         timeline.spike(ACTIVATION_GRADIENTS, self._tokens, call.back)
-        if gradients:
+        tied = timeline.bytes_of(TIED_GRADIENT)
+        if tied and self._model_calls is not None and call.module == self._model_calls.head.module:
+            # The sum of both is a third.
+            timeline.spike(TIED_SUM, self._e, tied // self._e)
             timeline.free_all(TIED_GRADIENT)
         for parameter in gradients:
             self._stage.ready(parameter)

@@ -36,7 +36,9 @@ CLONES = TermKind(
 MASTER = TermKind(
     "master weights", "optimizer_states", unit="m", count="Φₜ", source=f"{_FUSED} __init__", certainty="exact"
 )
-GRADIENTS = TermKind("gradients", "gradients", unit="e", count="Φₜ", source=ENGINE, certainty="exact")
+GRADIENTS = TermKind(
+    "gradients", "gradients", unit="e", count="Σ sizes made", source=ENGINE, certainty="exact"
+)
 NEW_GRADIENT = TermKind(
     "gradient being made", "gradients", unit="e", count="size", source="autograd", certainty="modelled"
 )

@@ -10,7 +10,8 @@ from typing import Any
 import deepspeed
 import torch
 import torch._dynamo  # its import fails within zero.Init, which replaces Tensor.__new__
-from transformers import AutoConfig, AutoModelForCausalLM
+import transformers
+from transformers import AutoConfig
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
@@ -47,11 +48,14 @@ def build(point: dict[str, Any]) -> Any:
     """The engine."""
     keys = dict(point["config"])
     config = AutoConfig.for_model(keys.pop("model_type"), **keys)
-    config.use_cache = False
+    for part in (config, getattr(config, "text_config", config)):
+        part.use_cache = False
+        if not config.is_encoder_decoder:
+            part.pad_token_id = None  # transformers writes zeros into its row, which zero.Init has taken away
     ds_config = point["ds_config"]
     stage_3 = ds_config["zero_optimization"]["stage"] == 3
     with deepspeed.zero.Init(config_dict_or_path=ds_config, enabled=stage_3):
-        model: Any = AutoModelForCausalLM.from_config(
+        model: Any = getattr(transformers, point["architecture"])._from_config(
             config, dtype=DTYPES[point["precision"]], attn_implementation=point["attention"]
         )
     if point["checkpointing"]:
@@ -75,7 +79,7 @@ def main() -> None:
     deepspeed.init_distributed()
     engine = build(point)
     shape = (point["micro_batch_size"], point["seq_len"])
-    ids = torch.randint(0, point["config"]["vocab_size"], shape, device=engine.device)
+    ids = torch.randint(0, 100, shape, device=engine.device)
     engine.train()
     for _ in range(point["steps"] * point["accumulation"]):
         loss = engine(input_ids=ids, labels=ids).loss

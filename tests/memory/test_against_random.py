@@ -1,0 +1,45 @@
+"""Points drawn at random; `python -m tests.memory.against_random` rehearses them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+
+import pytest
+
+from tests.memory.against_random import FAMILIES, PAGE, RECORD, SEED, drawn, row_of, summary
+from zerokit.memory import estimate
+from zerokit.memory.traits import CHECKED
+
+RECORDED = json.loads(RECORD.read_text(encoding="utf-8"))
+
+
+def test_a_seed_draws_the_same_points_however_many() -> None:
+    assert list(drawn(SEED, 10)) == list(drawn(SEED, 200))[:10]
+    assert list(drawn(SEED, 10)) != list(drawn(SEED + 1, 10))
+
+
+def test_every_text_family_and_setting_is_drawn() -> None:
+    points = list(drawn(SEED, 200))
+    assert {point.training_run().model.model_type for point in points} == set(FAMILIES)  # type: ignore[union-attr]
+    assert set(CHECKED) <= set(FAMILIES)
+    assert {point.zero["stage"] for point in points} == {0, 1, 2, 3}
+    assert {tuple(point.zero) for point in points} >= {("stage", "offload_optimizer", "offload_param")}
+    assert {point.checkpointing for point in points} == {True, False}
+
+
+@pytest.mark.parametrize(
+    ("point", "row"),
+    list(zip(drawn(SEED, len(RECORDED["rows"])), RECORDED["rows"], strict=True)),
+    ids=lambda one: getattr(one, "name", ""),
+)
+def test_the_record_is_of_today_s_points_and_estimates(point: object, row: dict[str, object]) -> None:
+    assert row["point"] == json.loads(json.dumps(asdict(point)))  # type: ignore[call-overload]
+    told = estimate(replace(point.training_run(), rank=0))  # type: ignore[attr-defined]
+    assert row == json.loads(json.dumps(row_of(point, told, row["rehearsed"])))  # type: ignore[arg-type]
+
+
+def test_the_record_holds_what_the_page_says() -> None:
+    assert RECORDED["summary"] == pytest.approx(summary(RECORDED["rows"]))
+    assert f"{RECORDED['summary']['points']} points" in PAGE.read_text(encoding="utf-8")
+    assert RECORDED["summary"]["median"] <= 0.02
