@@ -94,7 +94,7 @@ def test_a_run_goes_on_under_its_id_and_a_replaced_one_is_set_aside(here: OneRan
     assert report["tokens_per_second"] * report["train_seconds"] == pytest.approx(report["tokens"] - tokens)
     assert here.train(*steps(3), *RESUME).error is None  # its end has been reached
     report = here.json("run.json")
-    assert (report["tokens_per_second"], report["train_loss"]) == (0, None)
+    assert (report["steps"], report["tokens_per_second"], report["train_loss"]) == (3, 0, None)
 
     replaced = here.train("--training.learning_rate", "1e-4", force=True)
     assert replaced.error is None

@@ -101,6 +101,10 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
         return self._train_sampler
 
     def _run_epoch(self, *, epoch: int, **kwargs: Any) -> None:
+        if self.state.global_step >= self.state.max_steps:
+            # A run resumed at its end: the Trainer would notice after one more step.
+            self.control.should_training_stop = True
+            return
         # When a resumed epoch skips its first batches, accelerate wraps the sampler once more, and the
         # Trainer's own set_epoch no longer reaches it: the epoch would go on in another order.
         if self._train_sampler is not None:
