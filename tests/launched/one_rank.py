@@ -54,6 +54,10 @@ class OneRank:
         """
         return self.pool.submit(_train, self.folder, words, force, fault).result(timeout=PATIENCE)
 
+    def run(self, code: str) -> None:
+        """Run Python code in that process, in the folder."""
+        self.pool.submit(_execute, self.folder, code).result(timeout=PATIENCE)
+
     def json(self, name: str) -> Any:
         """A file of the folder ``out``."""
         return json.loads((self.folder / "out" / name).read_text())
@@ -88,6 +92,11 @@ def _group() -> RankGroup:
     from zerokit.distributed.ranks import read_ranks
 
     return RankGroup(read_ranks())
+
+
+def _execute(folder: Path, code: str) -> None:
+    os.chdir(folder)
+    exec(code, {})
 
 
 def _train(folder: Path, words: tuple[str, ...], force: bool, fault: Fault) -> Outcome:

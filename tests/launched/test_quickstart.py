@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from pathlib import Path
 
 from transformers import AutoModelForCausalLM
 
 from tests import processes
+from tests.tiny import REPOSITORY
 
 ZEROKIT = Path(sys.executable).with_name("zerokit")
 
@@ -37,6 +39,10 @@ def test_the_main_job_end_to_end_and_again(tmp_path: Path) -> None:
     answers = [json.loads(line) for line in (folder / "answers.jsonl").read_text().splitlines()]
     questions = [json.loads(line) for line in (folder / "questions.jsonl").read_text().splitlines()]
     assert [answer["prompt"] for answer in answers] == [question["prompt"] for question in questions]
+
+    more = next(line for line in said.splitlines() if "--prompt " in line and str(folder) in line)
+    words = shlex.split(more)
+    assert (REPOSITORY / words[words.index("--model") + 1] / "model.safetensors").is_file()
 
     before = (folder / "corpus" / "model.safetensors").stat().st_mtime_ns
     again = quickstart(folder)

@@ -16,7 +16,7 @@ from unittest.mock import patch
 import pytest
 
 from tests.launched.one_rank import OneRank, make_folder, one_process
-from tests.tiny import tiny_llama, tiny_tokenizer
+from tests.tiny import REPOSITORY, tiny_llama, tiny_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -223,3 +223,20 @@ def test_an_example_that_cannot_be_trained_on_is_named_by_file_and_line(column: 
         (here.folder / "broken.jsonl").write_text("\n".join(broken))
         named = here.train("--data.train", "broken.jsonl").error
         assert named == f"2 broken.jsonl:{number}: '{column}' is null, not text. Mend or remove that example"
+
+
+def test_an_adapter_is_merged_as_documented_into_a_model_that_generates(here: OneRank) -> None:
+    lora = ("--peft.type", "lora", "--training.gradient_checkpointing", "true")
+    trained = here.train(*lora, "--training.output_dir", "runs/mine")
+    assert trained.error is None
+    assert "deprecated" not in trained.said
+    page = (REPOSITORY / "docs" / "train.md").read_text()
+    (code,) = (part for part in page.split("```python\n")[1:] if "merge_and_unload" in part)
+    here.run(code.partition("```")[0])
+    here.run(
+        "from pathlib import Path\n"
+        "from zerokit.checkpoint.pretrained import read_tokenizer\n"
+        "from zerokit.checkpoint.source import check_checkpoint\n"
+        "check_checkpoint(Path('runs/merged'), where='w')\n"
+        "assert read_tokenizer('runs/merged', where='w').chat_template\n"
+    )

@@ -161,3 +161,9 @@ def test_a_loaded_recipe_cannot_change() -> None:
 
 def test_a_recipe_error_is_one_line_even_where_its_path_is_not() -> None:
     assert str(RecipeError("a\nb", where="c\nd", hint="e\nf")) == "c d: a b. e f"
+
+
+def test_the_recipe_to_start_from_saves_something_to_resume_from() -> None:
+    training = load_recipe(overrides=["--model", "org/name"]).recipe.training
+    assert 0 < training["save_steps"] < 1
+    assert "save_strategy" not in training  # the Trainer's: each save_steps

@@ -191,3 +191,19 @@ def test_evaluating_without_held_out_data_is_refused(recipe_file: Path) -> None:
     with pytest.raises(RecipeError, match="there is no held-out data") as caught:
         build(with_training(recipe_file, "eval_strategy: steps"), evaluate=False)
     assert caught.value.where == f"{recipe_file}:5 (training.eval_strategy)"
+
+
+@pytest.mark.usefixtures("_without_deepspeed")
+def test_evaluation_takes_the_batches_of_training(recipe_file: Path) -> None:
+    assert build(with_training(recipe_file, "per_device_train_batch_size: 3")).per_device_eval_batch_size == 3
+    both = "per_device_train_batch_size: 3\n  per_device_eval_batch_size: 5"
+    assert build(with_training(recipe_file, both)).per_device_eval_batch_size == 5
+
+
+@pytest.mark.usefixtures("_without_deepspeed")
+@pytest.mark.filterwarnings("error::FutureWarning")
+@pytest.mark.parametrize("name", ["gradient_checkpointing", "activation_checkpointing"])
+def test_checkpointing_has_the_name_of_this_transformers(name: str, recipe_file: Path) -> None:
+    args = build(with_training(recipe_file, f"{name}: true\n  {name}_kwargs: {{use_reentrant: false}}"))
+    assert args.gradient_checkpointing is True
+    assert args.gradient_checkpointing_kwargs == {"use_reentrant": False}

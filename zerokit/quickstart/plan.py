@@ -39,6 +39,7 @@ QUESTIONS = (
     'Question: What is "generator expression" in Python?\nAnswer:',
     'Question: What does "str.strip" do?\nAnswer:',
 )
+ANOTHER_QUESTION = 'Question: What does "yield" mean? Answer:'
 GENERATION_BATCH_SIZE = 2
 MAX_NEW_TOKENS = 64
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from zerokit.errors import ZerokitError
 from zerokit.files import write_file
 from zerokit.quickstart.launch import home, run, words_of
 from zerokit.quickstart.plan import (
+    ANOTHER_QUESTION,
     GENERATION_BATCH_SIZE,
     MAX_NEW_TOKENS,
     QUESTIONS,
@@ -178,13 +180,15 @@ def _summary(plan: Plan, reports: list[dict[str, Any]], seconds: float) -> Itera
     yield f"Everything took {format_seconds(seconds)}.\n"
     own = _shown(plan.own_recipe_file)
     train, generate = (" ".join(words_of(name)) for name in ("train", "generate"))
-    activate = ", after 'source .venv/bin/activate'" if train == "launch/train.py" else ""
-    yield heading(f"Next, on your own model and data{activate}:")
-    yield f"  (name them in {own})"
+    place = f", in {home()} after 'source .venv/bin/activate'" if train == "launch/train.py" else ""
     deepspeed = f"deepspeed --num_gpus {plan.devices.num_ranks}"
+    yield heading(f"Next{place}, ask it more:")
+    asked = shlex.join(["--model", _shown(plan.stages[1].folder), "--prompt", ANOTHER_QUESTION])
+    yield f"  {deepspeed} {generate} {asked} --max_new_tokens {MAX_NEW_TOKENS}"
+    yield heading(f"Or train on your own model and data, which you name in {own}, and ask that:")
     yield "  zerokit config --zero-stage 3 --offload-optimizer cpu -o my_ds_config.json"
     yield f"  {deepspeed} {train} --recipe {own} --deepspeed my_ds_config.json"
-    yield f"  {deepspeed} {generate} --model runs/mine --prompt 'Hello' -o answers.jsonl"
+    yield f"  {deepspeed} {generate} --model runs/mine --prompt 'Hello'"
 
 
 def _shown(path: Path) -> str:

@@ -217,6 +217,10 @@ def build_arguments(
             where=loaded.where("training", "eval_strategy"),
             hint="Set data.eval or data.eval_fraction",
         )
+    # Evaluation in larger batches than training, such as the Trainer's 8, is what would run out of memory.
+    if (batch := keys.get("per_device_train_batch_size")) is not None:
+        keys.setdefault("per_device_eval_batch_size", batch)
+    _use_new_names(keys)
     # zerokit prints its own progress.
     keys.setdefault("disable_tqdm", True)
     try:
@@ -227,3 +231,14 @@ def build_arguments(
         raise RecipeError(
             f"TrainingArguments: {error}", where=loaded.where("training"), hint="Change that key"
         ) from error
+
+
+def _use_new_names(keys: dict[str, Any]) -> None:
+    """Call checkpointing as the installed transformers does: later ones warn of the old name."""
+    from transformers import TrainingArguments
+
+    known = {field.name for field in dataclasses.fields(TrainingArguments)}
+    for end in ("", "_kwargs"):
+        old, new = f"gradient_checkpointing{end}", f"activation_checkpointing{end}"
+        if old in keys and new in known:
+            keys.setdefault(new, keys.pop(old))
