@@ -67,6 +67,10 @@ class RunError(ZerokitError):
     exit_code = 1
 
 
+class RankError(RunError):
+    """What ends one rank, which must not wait for the others: they may be in a collective with it."""
+
+
 def nearest(name: str, choices: Iterable[str]) -> str | None:
     """The choice that `name` was most likely meant to be, or None if nothing is close."""
     by_folded = {choice.lower().replace("-", "_"): choice for choice in choices}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import socket
 import subprocess
 import sys
@@ -240,3 +241,62 @@ def test_an_adapter_is_merged_as_documented_into_a_model_that_generates(here: On
         "check_checkpoint(Path('runs/merged'), where='w')\n"
         "assert read_tokenizer('runs/merged', where='w').chat_template\n"
     )
+
+
+def test_a_precision_that_this_machine_lacks_is_said_before_the_model_is_loaded(here: OneRank) -> None:
+    refused = here.train("--training.fp16", "true", fault=without_fp16)
+    assert refused.error is not None
+    assert refused.error.startswith(
+        "2 --training.fp16: fp16 does not run on the CPU of this machine. Leave it"
+    )
+    assert not (here.folder / "out").exists()
+
+
+@contextmanager
+def without_fp16() -> Iterator[None]:
+    from deepspeed.accelerator import get_accelerator
+
+    with patch.object(get_accelerator(), "is_fp16_supported", return_value=False):
+        yield
+
+
+@contextmanager
+def folder_removed() -> Iterator[None]:
+    """Somebody removes the output folder after the first step."""
+    from zerokit.training.progress import RunProgress
+
+    original = RunProgress.on_step_end
+
+    def on_step_end(self: Any, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == 1:
+            shutil.rmtree("out")
+        original(self, args, state, control, **kwargs)
+
+    with patch.object(RunProgress, "on_step_end", on_step_end):
+        yield
+
+
+def test_a_run_outlives_its_output_folder(here: OneRank) -> None:
+    words = ("--training.max_steps", "3", "--training.logging_steps", "1")
+    assert here.train(*words, fault=folder_removed).error is None
+    assert (here.folder / "out" / "model.safetensors").is_file()
+    assert here.json("run.json")["steps"] == 3
+
+
+@contextmanager
+def no_memory() -> Iterator[None]:
+    import torch
+    from transformers import Trainer
+
+    text = "CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 23.64 GiB."
+    with patch.object(Trainer, "training_step", side_effect=torch.OutOfMemoryError(text)):
+        yield
+
+
+def test_a_rank_without_memory_says_so_in_one_line(here: OneRank) -> None:
+    ended = here.train(fault=no_memory)
+    assert ended.error is not None
+    assert ended.error.startswith(
+        "1 rank 0: out of memory: tried to allocate 2.50 GiB. Lower training.per_device_"
+    )
+    assert not (here.folder / "out" / "run.lock").exists()

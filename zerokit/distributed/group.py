@@ -19,8 +19,9 @@ from typing import Any, NoReturn, TypeVar
 
 from zerokit import console
 from zerokit.choices import Precision
+from zerokit.distributed.launcher_watch import end_with_launcher
 from zerokit.distributed.ranks import Ranks, check_devices, port_taken, read_ranks
-from zerokit.errors import LaunchError, ZerokitError
+from zerokit.errors import LaunchError, RankError, ZerokitError
 
 T = TypeVar("T")
 
@@ -131,7 +132,8 @@ def run_on_all_ranks(main: Callable[[RankGroup], None]) -> int:
     """Run a command on this rank and return the exit code of the whole run.
 
     0 when `main` returns; :attr:`ZerokitError.exit_code` when bad input stopped it, after rank 0 has
-    printed its one line; 130 after Ctrl-C; 1 after any other exception, with its traceback.
+    printed its one line, or a rank that ended alone has; 130 after Ctrl-C; 1 after any other exception,
+    with its traceback.
     """
     if os.environ.get("DS_ACCELERATOR") == "cpu":
         # The deepspeed launcher shows each rank GPUs even so, and transformers would take them.
@@ -141,8 +143,12 @@ def run_on_all_ranks(main: Callable[[RankGroup], None]) -> int:
     except ZerokitError as error:
         console.print_error(error)
         return error.exit_code
+    end_with_launcher(group.ranks.rank)
     try:
         exit_code = _run(main, group)
+    except RankError as error:
+        console.print_error(error)
+        return error.exit_code
     except KeyboardInterrupt:
         if group.ranks.is_main:
             console.note("zerokit: interrupted")
@@ -161,6 +167,8 @@ def run_on_all_ranks(main: Callable[[RankGroup], None]) -> int:
 def _run(main: Callable[[RankGroup], None], group: RankGroup) -> int:
     try:
         main(group)
+    except RankError:
+        raise
     except ZerokitError as error:
         # The order matters: rank 0 has printed before any rank exits and the launcher ends the rest.
         if group.ranks.is_main:

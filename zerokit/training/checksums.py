@@ -38,6 +38,8 @@ class ChecksumsOnSave(TrainerCallback):  # type: ignore[misc]  # transformers is
         folder = Path(args.output_dir, f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}")
         group.gather_objects(None)  # every rank has written its part
         names = group.broadcast_object(files_of(folder) if group.ranks.is_main else [])
+        if not names:  # it could not be written
+            return
         sums = group.gather_objects(group.together(lambda: checksums(folder, _share(names, group))))
         whole = {name: digest for part in sums for name, digest in part.items()}
         group.together(lambda: write_checksums(folder, whole) if group.ranks.is_main else None)

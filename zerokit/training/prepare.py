@@ -96,6 +96,7 @@ def prepare(
             loaded, world_size=group.ranks.world_size, default_precision=device_precision()
         )
     )
+    group.together(lambda: _check_precision(resolved, loaded))
     resume = group.together(lambda: find_resume(resolved, loaded, world_size=group.ranks.world_size))
     if resume is not None:
         check_resumed(group, resume, verify=verify, trusted=trust_checkpoint)
@@ -146,6 +147,22 @@ def _identity(
     identity = group.broadcast_object(group.together(identify_here))
     assert identity is not None
     return identity
+
+
+def _check_precision(resolved: Resolved, loaded: LoadedRecipe) -> None:
+    """Ask what DeepSpeed asks when it has loaded the model."""
+    from deepspeed.accelerator import get_accelerator
+
+    accelerator = get_accelerator()
+    can = {"fp16": accelerator.is_fp16_supported, "bf16": accelerator.is_bf16_supported}
+    for name, is_supported in can.items():
+        if resolved.training[name] and not is_supported():
+            device = "the CPU" if accelerator.device_name() == "cpu" else "the GPU"
+            raise RecipeError(
+                f"{name} does not run on {device} of this machine",
+                where=loaded.where("training", name),
+                hint=f"Leave it out: {device_precision()} is taken where nobody names a precision",
+            )
 
 
 def _seed(resolved: Resolved) -> int:

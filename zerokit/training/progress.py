@@ -31,6 +31,7 @@ class RunProgress(TrainerCallback):  # type: ignore[misc]  # transformers is unt
         self._bar: Progress | None = None
         self._task: TaskID | None = None
         self._start = 0.0
+        self._is_unwritten = False
         self.first_step = 0
         """The step that the run was resumed from; 0 of a new one."""
         self.first_tokens = 0
@@ -43,10 +44,9 @@ class RunProgress(TrainerCallback):  # type: ignore[misc]  # transformers is unt
         if not state.is_world_process_zero:
             return
         self._start = time.monotonic()
-        self._file.parent.mkdir(parents=True, exist_ok=True)
         resumed = state.global_step > 0 and self._file.exists()
         if not resumed:
-            self._file.write_text("")
+            self._file.unlink(missing_ok=True)
         self._write({"max_steps": state.max_steps, "step": state.global_step})
         self._bar = console.progress()
         self._bar.start()
@@ -89,5 +89,11 @@ class RunProgress(TrainerCallback):  # type: ignore[misc]  # transformers is unt
 
     def _write(self, entry: dict[str, Any]) -> None:
         entry = {**entry, "elapsed_seconds": round(time.monotonic() - self._start, 3)}
-        with self._file.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(finite(entry), allow_nan=False) + "\n")
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True)  # it may have been removed
+            with self._file.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(finite(entry), allow_nan=False) + "\n")
+        except OSError as error:
+            if not self._is_unwritten:
+                console.note(f"{self._file} cannot be written: {error.strerror or error}. The run goes on")
+            self._is_unwritten = True

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import zerokit
 from zerokit import console
 from zerokit.distributed.group import count_gpus
-from zerokit.errors import ConfigError, RunError
+from zerokit.errors import ConfigError, RankError, RunError
 from zerokit.training.announce import announce, count_parameters
 from zerokit.training.checksums import ChecksumsOnSave
 from zerokit.training.measure import PeakMemory
@@ -30,7 +31,31 @@ def run(group: RankGroup, prepared: Prepared) -> RunReport:
 
     Returns:
         the report, the same on every rank.
+
+    Raises:
+        RankError: this rank has no memory left.
+        RunError: the run has diverged; the same on every rank.
     """
+    try:
+        return _run(group, prepared)
+    except (MemoryError, RuntimeError) as error:
+        text = str(error)
+        if not isinstance(error, MemoryError) and not any(words in text for words in _NO_MEMORY):
+            raise
+        asked = re.search(r"[Tt]r(?:ied|ying) to allocate \d[\d.]* \w+", text)
+        raise RankError(
+            f"out of memory{f': {asked[0].lower()}' if asked else ''}",
+            where=f"rank {group.ranks.rank}",
+            hint="Lower training.per_device_train_batch_size or task.seq_len, set "
+            "training.gradient_checkpointing, or take a higher ZeRO stage or offload: 'zerokit estimate' "
+            "says what fits",
+        ) from error
+
+
+_NO_MEMORY = ("out of memory", "can't allocate memory", "Cannot allocate memory")
+
+
+def _run(group: RankGroup, prepared: Prepared) -> RunReport:
     cuda = count_gpus() > 0
     memory = PeakMemory(cuda=cuda)
     memory.start()

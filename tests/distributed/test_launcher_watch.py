@@ -1,0 +1,60 @@
+"""No rank outlives its launcher."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+RUNNER = """
+import subprocess, sys
+sys.exit(subprocess.run([sys.executable, *sys.argv[1:]]).returncode)
+"""
+"""Starts what follows, and waits for it, as both of DeepSpeed's launchers do."""
+
+RANK = """
+import os, threading
+from zerokit.distributed import launcher_watch
+launcher_watch._POLL_SECONDS = 0.01
+print(os.getpid(), *(launcher.pid for launcher in launcher_watch.launchers()), flush=True)
+launcher_watch.end_with_launcher(3)
+threading.Event().wait()
+"""
+
+
+def start(*words: str | Path) -> subprocess.Popen[str]:
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        [sys.executable, *words], stdout=pipe, stderr=pipe, text=True, start_new_session=True
+    )
+
+
+@pytest.mark.parametrize("ended", [0, 1], ids=["the launcher", "the one that started it"])
+def test_a_rank_ends_with_either_of_its_launchers(ended: int, tmp_path: Path) -> None:
+    for name in ("deepspeed", "torchrun"):
+        (tmp_path / name).write_text(RUNNER)
+    with start(tmp_path / "deepspeed", tmp_path / "torchrun", "-c", RANK) as runner:
+        assert runner.stdout is not None
+        assert runner.stderr is not None
+        _, *launchers = map(int, runner.stdout.readline().split())
+        assert launchers[1] == runner.pid
+        os.kill(launchers[ended], signal.SIGKILL)
+        assert runner.stdout.read() == ""  # all that have it open have ended
+        assert (
+            f"rank 3 ends, because its launcher (process {launchers[ended]}) has ended"
+            in runner.stderr.read()
+        )
+
+
+def test_a_run_that_no_launcher_started_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(RUNNER)
+    code = RANK.replace("threading.Event().wait()", "print(threading.active_count())")
+    with start(tmp_path / "script.py", "-c", code) as other:
+        assert other.stdout is not None
+        pid, threads = other.stdout.read().splitlines()
+        assert pid.isdigit()
+        assert threads == "1"
