@@ -66,8 +66,9 @@ def compile_extensions(group: RankGroup, *, cpu_optimizer: bool) -> None:
             shared memory for the ranks of this node.
     """
     names = []
-    if count_gpus() == 0 and group.ranks.world_size > 1:
+    if count_gpus() == 0:  # DeepSpeed loads it in a world of one, too
         names.append("ShareMemCommBuilder")
+    if names and group.ranks.world_size > 1:
         group.together(lambda: check_shared_memory(group.ranks))
     if cpu_optimizer:
         names.append("CPUAdamBuilder")
