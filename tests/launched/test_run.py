@@ -297,6 +297,6 @@ def test_a_rank_without_memory_says_so_in_one_line(here: OneRank) -> None:
     ended = here.train(fault=no_memory)
     assert ended.error is not None
     assert ended.error.startswith(
-        "1 rank 0: out of memory: tried to allocate 2.50 GiB. Lower training.per_device_"
+        "1 rank 0: out of memory (Tried to allocate 2.50 GiB). Lower training.per_device_"
     )
     assert not (here.folder / "out" / "run.lock").exists()

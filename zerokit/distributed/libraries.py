@@ -28,6 +28,8 @@ def set_up_libraries(ranks: Ranks) -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # before the data loader forks
     # torch renames its collectives; that is for DeepSpeed's authors to act on.
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
+    # And transformers its checkpointing: for peft's.
+    warnings.filterwarnings("ignore", r"`is_gradient_checkpointing` is deprecated", FutureWarning)
     if not ranks.is_main:
         warnings.simplefilter("ignore")
 

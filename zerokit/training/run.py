@@ -44,7 +44,7 @@ def run(group: RankGroup, prepared: Prepared) -> RunReport:
             raise
         asked = re.search(r"[Tt]r(?:ied|ying) to allocate \d[\d.]* \w+", text)
         raise RankError(
-            f"out of memory{f': {asked[0].lower()}' if asked else ''}",
+            f"out of memory{f' ({asked[0]})' if asked else ''}",
             where=f"rank {group.ranks.rank}",
             hint="Lower training.per_device_train_batch_size or task.seq_len, set "
             "training.gradient_checkpointing, or take a higher ZeRO stage or offload: 'zerokit estimate' "
