@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -99,6 +100,24 @@ def test_a_closed_pipe_is_no_traceback() -> None:
         process.stdout.close()
         assert process.stderr.read() == b""
         assert process.wait() == 141
+
+
+@pytest.mark.parametrize(
+    ("redirection", "variables", "code", "said"),
+    [
+        (">/dev/full", {}, 2, "zerokit: error: stdout: nothing more can be written: No space left on device\n"),
+        (">&-", {}, 0, ""),
+        (">/dev/null", {"PYTHONIOENCODING": "ascii"}, 0, ""),
+    ],
+    ids=["full", "closed", "ascii"],
+)
+def test_every_stream_is_written_to(
+    redirection: str, variables: dict[str, str], code: int, said: str
+) -> None:
+    words = "explain zero_optimization.stage"
+    shell = f'{sys.executable} -c "from zerokit.cli.main import main; main()" {words} {redirection}'
+    done = processes.run(["sh", "-c", shell], env={**os.environ, **variables})
+    assert (done.returncode, done.stderr) == (code, said)
 
 
 def test_a_bug_of_zerokit_shows_its_traceback(zerokit: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,3 +21,14 @@ def test_it_says_once_that_deepspeed_compiles(
     said = capsys.readouterr().err
     assert said.count(line) == 1
     assert "loading" not in said
+
+
+def test_what_another_run_writes_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when two quickstarts meet in one folder: the first goes on, the second ends with its run's error."""
+    metrics = tmp_path / "metrics.jsonl"
+    metrics.write_text('{"step": 7, "loss": 1.0}\n', encoding="utf-8")
+    command = [sys.executable, "-c", "raise SystemExit('the folder is in use')"]
+    monkeypatch.setattr(launch, "deepspeed_words", lambda ranks, *words: command)
+    with pytest.raises(launch.RunFailedError):
+        launch.run(2, ["train.py"], tmp_path / "log", metrics, what="corpus")
+    assert metrics.read_text(encoding="utf-8") == '{"step": 7, "loss": 1.0}\n'

@@ -93,7 +93,7 @@ def test_each_is_filled_with_what_the_table_says(target: Target, name: str) -> N
     if name not in FILLED_BY[target]:
         return
     ask = by_the_trainer if target == "trainer" else by_accelerate
-    node: Any = ask(set_auto(name), Arguments(target, GIVEN[target]), 2)
+    node: Any = ask(set_auto(name), Arguments(target, GIVEN[target]), 2)["config_params"]
     for key in name.split("."):
         node = node[key]
     source = FILLED[name].source(target)

@@ -6,6 +6,8 @@ inside the function, so that ``zerokit --help`` and each command pay only for th
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import sys
 from collections.abc import Callable
@@ -51,6 +53,7 @@ def main(*command: str) -> None:
     words = [*command, *sys.argv[1:]]
     launched = words[:1] in ([name] for name in on_ranks.COMMANDS) and "RANK" in os.environ
     fail = on_ranks.fail if launched else _fail
+    _open_streams()
     try:
         code = app(words, prog_name="zerokit", standalone_mode=False, obj=words[1:])
         sys.stdout.flush()
@@ -58,6 +61,11 @@ def main(*command: str) -> None:
         fail(_preset_meant(error))
     except BrokenPipeError:
         _end_of_pipe()
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        _discard_output()
+        fail(ZerokitError(f"nothing more can be written: {error.strerror}", where=error.filename or "stdout"))
     except SystemExit as stop:
         # How typer answers a broken pipe; its exit code 1 would mean "no".
         if isinstance(stop.__context__, BrokenPipeError):
@@ -72,10 +80,25 @@ def main(*command: str) -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
+def _open_streams() -> None:
+    """Have streams that take every character and that are there, whatever the shell has set."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # closed by the shell's >&-
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115  for good
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
 def _end_of_pipe() -> None:
-    """The reader, such as `head`, has seen enough. Python would complain once more while it exits."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    """The reader, such as `head`, has seen enough."""
+    _discard_output()
     sys.exit(_BROKEN_PIPE)
+
+
+def _discard_output() -> None:
+    """Python would complain once more while it exits, of what it has not written yet."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _usage_error(error: Any) -> ZerokitError:

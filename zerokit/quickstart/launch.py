@@ -48,8 +48,7 @@ def run(num_ranks: int, words: list[str], log: Path, metrics: Path | None, *, wh
         RunFailedError: it ended with an error; the end of its log is printed before.
     """
     console.note(f"      $ {shlex.join(['deepspeed', '--num_gpus', str(num_ranks), *words])}")
-    if metrics is not None:
-        metrics.unlink(missing_ok=True)
+    before = _changed_at(metrics)
     environment = launch_environment()
     environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // num_ranks)))
     # On CPU glibc would keep freed activations in its heap, in pieces: more memory, and no faster.
@@ -65,7 +64,7 @@ def run(num_ranks: int, words: list[str], log: Path, metrics: Path | None, *, wh
         ) as process,
         _ended_with_us(process),
     ):
-        _follow(process, metrics, log, what)
+        _follow(process, metrics, before, log, what)
     if process.returncode != 0:
         for line in log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_TAIL:]:
             console.note(f"      | {line}")
@@ -80,7 +79,14 @@ def home() -> Path:
     return clone if (clone / "launch" / "train.py").is_file() else Path.cwd()
 
 
-def _follow(process: subprocess.Popen[bytes], metrics: Path | None, log: Path, what: str) -> None:
+def _changed_at(metrics: Path | None) -> int | None:
+    """In nanoseconds; None of no file."""
+    return metrics.stat().st_mtime_ns if metrics is not None and metrics.exists() else None
+
+
+def _follow(
+    process: subprocess.Popen[bytes], metrics: Path | None, before: int | None, log: Path, what: str
+) -> None:
     """Show progress until the process ends, and before it that DeepSpeed compiles, which takes a while."""
     said: set[str] = set()
     with console.progress(transient=True) as bar:
@@ -88,7 +94,9 @@ def _follow(process: subprocess.Popen[bytes], metrics: Path | None, log: Path, w
         printed = -1
         while process.poll() is None:
             time.sleep(_POLL_SECONDS)
-            entries = list(_read(metrics)) if metrics is not None else []
+            # Until this run begins to train, what lies there is of an earlier one, or of one beside it.
+            changed = metrics is not None and _changed_at(metrics) != before
+            entries = list(_read(metrics)) if metrics is not None and changed else []
             if not entries:
                 for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
                     if line.startswith(COMPILING) and line not in said:
