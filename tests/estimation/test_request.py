@@ -8,6 +8,7 @@ import pytest
 
 from tests.estimation.requests import answer, question, shape
 from tests.tiny import REPOSITORY
+from zerokit.choices import Target
 from zerokit.errors import ConfigError, ZerokitError
 from zerokit.estimation import Runs
 from zerokit.estimation.ask import as_model
@@ -106,11 +107,12 @@ def test_the_optimizer_is_what_the_target_makes(options: dict[str, Any], kind: s
     assert run(**options).optimizer == kind
 
 
-@pytest.mark.parametrize("optimizer", [{}, {"optimizer": {"type": "AdamW", "params": {"lr": 1e-5}}}])
-def test_the_deprecated_keys_of_offload_cost_what_the_new_ones_cost(optimizer: dict[str, Any]) -> None:
+@pytest.mark.parametrize("target", ["trainer", "deepspeed"])
+def test_the_deprecated_keys_of_offload_cost_what_the_new_ones_cost(target: Target) -> None:
     def peaks(**zero: Any) -> tuple[int, int]:
-        config = {**BOTH, **optimizer, "bf16": {"enabled": True}, "zero_optimization": {"stage": 3, **zero}}
-        found = answer(ds_config=config, target="trainer" if not optimizer else "deepspeed")
+        optimizer = {"type": "AdamW", "params": {"lr": 1e-5}}
+        of_zero = {"bf16": {"enabled": True}, "zero_optimization": {"stage": 3, **zero}}
+        found = answer(ds_config={**BOTH, "optimizer": optimizer, **of_zero}, target=target)
         assert found.host is not None
         return found.device.peak_bytes, found.host.peak_bytes
 
