@@ -1,8 +1,9 @@
 """Compare the estimate with the rehearsal at every point of the grid, and print a table.
 
-    python -m tests.memory.against_rehearsal [--write] [--only TEXT] [--cache FOLDER]
+    python -m tests.memory.against_rehearsal [--write] [--only TEXT] [--cache FOLDER] [--estimate]
 
 A rehearsal takes 3 to 25 seconds. With --write, the table is recorded in docs/measured/estimate_grid.json.
+With --estimate, only estimates are made, and held against the rehearsals recorded there.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from zerokit.memory import estimate
 from zerokit.units import format_bytes
 
 RECORD = REPOSITORY / "docs" / "measured" / "estimate_grid.json"
+_FIGURES = (("device", "peak"), ("device", "steady"), ("host", "peak"), ("host", "steady"))
+_NAMES = (*(f"{where}_{when}" for where, when in _FIGURES), "nvme")
 _NOTHING = 16 * 2**20
 """Host memory below this is Python's own tensors, not DeepSpeed's."""
 
@@ -70,18 +73,25 @@ class Row:
 def compare(point: Point, cache: Path | None = None) -> Row:
     """Estimate and rehearse `point`, both of them rank 0."""
     report = rehearse(point, cache)
+    nvme = report["nvme"] or {"per_rank_bytes": 0}
+    figures = {f"{where}_{when}": report[where][f"{when}_bytes"] for where, when in _FIGURES}
+    return _row(point, {**figures, "nvme": nvme["per_rank_bytes"]}, report["device"]["peak_phase"])
+
+
+def compare_recorded(point: Point, recorded: dict[str, Any]) -> Row:
+    """Estimate `point`, and hold it against its row in the record."""
+    figures = {name: recorded[name]["rehearsed"] for name in _NAMES}
+    return _row(point, figures, recorded["phase_rehearsed"])
+
+
+def _row(point: Point, rehearsed: dict[str, int], phase: str) -> Row:
     told = estimate(replace(point.training_run(), rank=0))
-    device, host, nvme = report["device"], report["host"], report["nvme"] or {"per_rank_bytes": 0}
-    return Row(
-        name=point.name,
-        device_peak=Pair(told.device.peak_bytes, device["peak_bytes"]),
-        device_steady=Pair(told.device.steady_bytes, device["steady_bytes"]),
-        host_peak=Pair(told.host.peak_bytes, host["peak_bytes"]),
-        host_steady=Pair(told.host.steady_bytes, host["steady_bytes"]),
-        nvme=Pair(told.nvme.per_rank_bytes, nvme["per_rank_bytes"]),
-        phase_estimated=told.device.peak_phase,
-        phase_rehearsed=device["peak_phase"],
-    )
+    estimated = {
+        f"{where}_{when}": getattr(getattr(told, where), f"{when}_bytes") for where, when in _FIGURES
+    }
+    estimated["nvme"] = told.nvme.per_rank_bytes
+    pairs = {name: Pair(estimated[name], rehearsed[name]) for name in _NAMES}
+    return Row(point.name, **pairs, phase_estimated=told.device.peak_phase, phase_rehearsed=phase)
 
 
 def summary(rows: Sequence[Row]) -> dict[str, float]:
@@ -132,14 +142,19 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="record the table")
     parser.add_argument("--only", default="", help="points whose name has this text")
     parser.add_argument("--cache", type=Path, help="a folder that keeps rehearsals between calls")
+    parser.add_argument("--estimate", action="store_true", help="rehearse nothing: take what is recorded")
     args = parser.parse_args()
+    recorded = json.loads(RECORD.read_text(encoding="utf-8"))["rows"] if args.estimate else []
+    known = {row["name"]: row for row in recorded}
     if args.cache is not None:
         args.cache.mkdir(parents=True, exist_ok=True)
     chosen = [point for point in points() if args.only in point.name]
     rows = []
     for number, point in enumerate(chosen, 1):
         print(f"{number}/{len(chosen)} {point.name}", file=sys.stderr)
-        rows.append(compare(point, args.cache))
+        rows.append(
+            compare_recorded(point, known[point.name]) if args.estimate else compare(point, args.cache)
+        )
     print_rows(rows)
     if args.write:
         RECORD.parent.mkdir(parents=True, exist_ok=True)
