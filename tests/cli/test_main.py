@@ -51,6 +51,8 @@ def test_without_a_command_it_helps(zerokit: Run) -> None:
         (["diff"], "Missing argument 'A', argument 'B'. Run 'zerokit diff --help'"),
         (["resolve"], "Missing argument 'FILE'. Give it, or name a recipe with --recipe."),
         (["generate", "--do_sample"], "Missing option '--model', option '--prompts'. Run 'zerokit generate"),
+        (["generate", "--modle", "m", "--prompt", "a"], "--modle: unknown option. Did you mean '--model'?"),
+        (["generate", "--max_new_tokens", "4", "--prompt", "a"], "Missing option '--model'"),
         (["rehearse"], "Missing option '--num-gpus', argument 'SCRIPT'. Run 'zerokit rehearse --help'"),
         (
             ["estimate"],

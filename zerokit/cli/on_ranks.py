@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from zerokit.cli.command import Command
-from zerokit.errors import LaunchError, ZerokitError
+from zerokit.cli.command import Command, UsageError
+from zerokit.errors import LaunchError, ZerokitError, nearest
 
 if TYPE_CHECKING:
     from zerokit.distributed.group import RankGroup
@@ -64,7 +64,15 @@ class OpenCommand(Command):
                 own.append(rest.pop(0))
             elif not known and not rest[0].startswith("--") and rest[0] not in takes_value:
                 others.append(rest.pop(0))
-        super().parse_args(ctx, own)
+        try:
+            super().parse_args(ctx, own)
+        except UsageError:
+            # What is missing may be there, misspelt.
+            missing = [name.partition("'")[2].rstrip("'") for name in self._missing(ctx, own)]
+            for option in (word.partition("=")[0] for word in others if word.startswith("--")):
+                if meant := nearest(option, missing):
+                    ctx.fail(f"{option}: unknown option. Did you mean '{meant}'?")
+            raise
         ctx.args = others
         return others
 
