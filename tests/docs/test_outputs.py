@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
+from tests import processes
 from tests.docs.outputs import FILES, PAGES, PAIR, WITH_EXAMPLES, output_of
 from tests.tiny import REPOSITORY
 
@@ -27,6 +29,17 @@ def test_a_page_shows_what_its_command_prints(command: str, output: str, folder:
     if "--plot" in command:
         pytest.importorskip("matplotlib")
     assert output_of(command, folder) == output
+
+
+def test_the_readme_shows_what_check_says_of_its_config(tmp_path: Path) -> None:
+    text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    shown = re.search(r"```json\n(.*?)```\n\n```console\n\$ zerokit (.*?)\n(.*?)```", text, re.DOTALL)
+    assert shown is not None
+    config, command, said = shown.groups()
+    (tmp_path / "ds.json").write_text(config, encoding="utf-8")
+    script = f"from zerokit.cli.main import main; main(*{command.split()})"
+    done = processes.run([sys.executable, "-c", script], cwd=tmp_path)
+    assert (done.returncode, done.stdout + done.stderr) == (1, said)
 
 
 @pytest.mark.parametrize("page", PAGES)
