@@ -11,6 +11,7 @@ import io
 import os
 import sys
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -50,10 +51,16 @@ def main(*command: str) -> None:
     Args:
         command: what stands before the words of this process, for a script that is one command.
     """
+    # A stream that the shell has closed is None.
+    with redirect_stdout(sys.stdout or io.StringIO()), redirect_stderr(sys.stderr or io.StringIO()):
+        _main(command)
+
+
+def _main(command: tuple[str, ...]) -> NoReturn:
     words = [*command, *sys.argv[1:]]
     launched = words[:1] in ([name] for name in on_ranks.COMMANDS) and "RANK" in os.environ
     fail = on_ranks.fail if launched else _fail
-    _open_streams()
+    _take_every_character()
     try:
         code = app(words, prog_name="zerokit", standalone_mode=False, obj=words[1:])
         sys.stdout.flush()
@@ -80,13 +87,10 @@ def main(*command: str) -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _open_streams() -> None:
-    """Have streams that take every character and that are there, whatever the shell has set."""
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        if stream is None:  # closed by the shell's >&-
-            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115  for good
-        elif isinstance(stream, io.TextIOWrapper):
+def _take_every_character() -> None:
+    """Whatever encoding the shell has set."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 

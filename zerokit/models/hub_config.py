@@ -39,7 +39,7 @@ def download_config(name: str, revision: str | None = None) -> Path:
             f"'{name}' is not on this machine, and huggingface_hub, which would download its config.json, "
             "is not installed",
             where="model",
-            hint="Install huggingface_hub, or name a local config.json",
+            hint="Install huggingface_hub, name a local config.json, or what zerokit models lists",
         ) from None
     try:
         return Path(hf_hub_download(name, "config.json", revision=revision))

@@ -72,9 +72,9 @@ class Overriding:
             arguments.per_device_train_batch_size = max(arguments.per_device_train_batch_size // divisor, 1)
             arguments.gradient_accumulation_steps *= divisor
         if self._overrides.get("gradient_checkpointing"):
-            for name in ("gradient_checkpointing", "activation_checkpointing"):  # since transformers 5.23
-                if hasattr(arguments, name):
-                    setattr(arguments, name, True)
+            arguments.gradient_checkpointing = True
+            if hasattr(arguments, "activation_checkpointing"):  # its name since transformers 5.23
+                arguments.activation_checkpointing = True
         finish(arguments)
 
 
