@@ -99,7 +99,6 @@ CHECKED: Mapping[str, Traits] = {
         attention_dropout=0.1,
         embedding_dropout=0.1,
     ),
-    "gpt_bigcode": Traits(rotary="none", hidden_dropout=0.1, attention_dropout=0.1, embedding_dropout=0.1),
     "gpt_neo": Traits(rotary="none", activation="gelu_new", scores_in_fp32=True),
     "gpt_neox": Traits(rotary="partial", beside=True),
     "gpt_oss": Traits(norm="gemma", softmax="native", sinks=True, expert_parts=7),
@@ -136,6 +135,7 @@ _UNCHECKED: Mapping[str, Traits] = {
     "mt5": Traits(rotary="none", hidden_dropout=0.1, attention_dropout=0.1),
     "bart": Traits(rotary="none", hidden_dropout=0.1),
     "deberta-v2": _ENCODER,
+    "gpt_bigcode": Traits(rotary="none", hidden_dropout=0.1, attention_dropout=0.1, embedding_dropout=0.1),
 }
 
 
