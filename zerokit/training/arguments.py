@@ -235,7 +235,7 @@ def build_arguments(
 
 def _use_new_names(keys: dict[str, Any]) -> None:
     """Call checkpointing as the installed transformers does: later ones warn of the old name."""
-    from transformers import TrainingArguments
+    from transformers.training_args import TrainingArguments
 
     known = {field.name for field in dataclasses.fields(TrainingArguments)}
     for end in ("", "_kwargs"):
