@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
+from tests.launched.mistakes import both_ranks_say
 from tests.tiny import ONE_STEP_RECIPE as RECIPE
 from tests.tiny import REPOSITORY, launch, tiny_llama, tiny_tokenizer
 
@@ -58,26 +58,14 @@ def test_all_ranks_leave_with_one_line(ranks: int, options: list[str], message: 
     assert not (folder / "out").exists()
 
 
-DRIVER = """
-import json, sys
+PREPARE = """
 from pathlib import Path
-from zerokit.distributed.group import leave, run_on_all_ranks
-from zerokit.errors import ZerokitError
 from zerokit.training.main import read_recipe
 from zerokit.training.prepare import prepare
 
-def main(group):
-    for _, recipe, *words in json.loads(Path("mistakes.json").read_text()):
-        try:
-            prepare(group, group.together(lambda: read_recipe(group, recipe, words)))
-            said = "nothing"
-        except ZerokitError as error:
-            said = f"{error.exit_code} {error}"
-        everyone = group.gather_objects(said)
-        if group.ranks.is_main:
-            print("SAID", json.dumps(everyone))
-
-leave(run_on_all_ranks(main))
+def run(group, words):
+    _, recipe, *overrides = words
+    prepare(group, group.together(lambda: read_recipe(group, Path(recipe), overrides)))
 """
 
 
@@ -172,14 +160,5 @@ def test_all_ranks_raise_the_same(folder: Path) -> None:
         ],
         "--peft.rank: 'rank' is not a LoraConfig key": [*good, "--peft.rank", "4"],
     }
-    (folder / "driver.py").write_text(DRIVER)
-    (folder / "mistakes.json").write_text(json.dumps(list(mistakes.values())))
-    run = launch(["driver.py"], ranks=2, cwd=folder)
-    assert run.returncode == 0, run.stderr
-    said = [json.loads(line.removeprefix("SAID ")) for line in run.stdout.splitlines() if "SAID " in line]
-    assert len(said) == len(mistakes)
-    for message, (first, second) in zip(mistakes, said, strict=True):
-        assert first == second
-        assert first.startswith(f"2 {message}"), first
-        assert "\n" not in first
+    both_ranks_say(mistakes, PREPARE, folder)
     assert not (folder / "out").exists()

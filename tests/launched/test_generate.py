@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.launched.mistakes import both_ranks_say
 from tests.tiny import REPOSITORY, launch, tiny_llama, tiny_tokenizer
 
 SCRIPT = REPOSITORY / "launch" / "generate.py"
@@ -201,13 +202,10 @@ def test_help_is_printed_once(tmp_path: Path) -> None:
     assert run.stdout.count("--max-prompt-tokens") == 1
 
 
-MANY_MISTAKES = """
-import json, sys
-from pathlib import Path
+GENERATE = """
+import sys
 from unittest import mock
 from zerokit.cli.main import app
-from zerokit.distributed.group import leave, run_on_all_ranks
-from zerokit.errors import ZerokitError
 from zerokit.generation.main import generate
 
 def options_of(words):
@@ -215,18 +213,8 @@ def options_of(words):
         app(["generate", *words], standalone_mode=False)
     return run.call_args.args[0]
 
-def main(group):
-    for words in json.loads(Path("mistakes.json").read_text()):
-        try:
-            generate(group, options_of(words), sys.stdout)
-            said = "nothing"
-        except ZerokitError as error:
-            said = f"{error.exit_code} {error}"
-        everyone = group.gather_objects(said)
-        if group.ranks.is_main:
-            print("SAID", json.dumps(everyone))
-
-leave(run_on_all_ranks(main))
+def run(group, words):
+    generate(group, options_of(words), sys.stdout)
 """
 
 
@@ -253,15 +241,7 @@ def test_all_ranks_raise_the_same(model: Path, tmp_path: Path) -> None:
         # Found after loading, which every rank has then been through.
         "--model: 'torn' lacks 1 of the model's weights": ["--model", "torn", "--prompt", "a"],
     }
-    (tmp_path / "script.py").write_text(MANY_MISTAKES, encoding="utf-8")
-    (tmp_path / "mistakes.json").write_text(json.dumps(list(mistakes.values())), encoding="utf-8")
-    run = launch(["script.py"], ranks=2, cwd=tmp_path)
-    assert run.returncode == 0, run.stderr
-    said = [json.loads(line.removeprefix("SAID ")) for line in run.stdout.splitlines() if "SAID " in line]
-    assert len(said) == len(mistakes)
-    for message, (first, second) in zip(mistakes, said, strict=True):
-        assert first == second
-        assert first.startswith(f"2 {message}")
+    both_ranks_say(mistakes, GENERATE, tmp_path)
 
 
 def remove_weight(model: Path, copy: Path, name: str) -> None:
