@@ -8,7 +8,7 @@ import shlex
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -80,8 +80,11 @@ def home() -> Path:
 
 
 def _changed_at(metrics: Path | None) -> int | None:
-    """In nanoseconds; None of no file."""
-    return metrics.stat().st_mtime_ns if metrics is not None and metrics.exists() else None
+    """In nanoseconds; None of no file, as while a run sets aside what an earlier one has left."""
+    if metrics is not None:
+        with suppress(FileNotFoundError):
+            return metrics.stat().st_mtime_ns
+    return None
 
 
 def _follow(
@@ -95,8 +98,7 @@ def _follow(
         while process.poll() is None:
             time.sleep(_POLL_SECONDS)
             # Until this run begins to train, what lies there is of an earlier one, or of one beside it.
-            changed = metrics is not None and _changed_at(metrics) != before
-            entries = list(_read(metrics)) if metrics is not None and changed else []
+            entries = _read(metrics) if metrics is not None and _changed_at(metrics) != before else []
             if not entries:
                 for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
                     if line.startswith(COMPILING) and line not in said:
@@ -113,12 +115,11 @@ def _follow(
                 console.note(f"      step {step}/{total}  {note}")
 
 
-def _read(metrics: Path) -> Iterator[dict[str, Any]]:
-    if not metrics.exists():
-        return
-    for line in metrics.read_text(encoding="utf-8").splitlines(keepends=True):
-        if line.endswith("\n"):  # the last one may still be written
-            yield json.loads(line)
+def _read(metrics: Path) -> list[dict[str, Any]]:
+    with suppress(FileNotFoundError):
+        lines = metrics.read_text(encoding="utf-8").splitlines(keepends=True)
+        return [json.loads(line) for line in lines if line.endswith("\n")]  # the last may still be written
+    return []
 
 
 @contextmanager
