@@ -68,11 +68,11 @@ _HINT = "Resume from another checkpoint; --no-verify takes this one as it is"
 
 
 def _sha256(file: Path) -> str:
-    problem = "is missing" if not file.exists() else None if file.is_file() else "is not a plain file"
+    if not file.is_file():  # a pipe would be waited for
+        problem = "is not a plain file" if file.exists() else "is missing"
+        raise CheckpointError(problem, where=shown(file), hint=_HINT)
     try:
-        if problem is None:
-            with file.open("rb") as opened:
-                return hashlib.file_digest(opened, "sha256").hexdigest()
+        with file.open("rb") as opened:
+            return hashlib.file_digest(opened, "sha256").hexdigest()
     except OSError as error:
-        problem = f"cannot be read: {error.strerror}"
-    raise CheckpointError(problem or "", where=shown(file), hint=_HINT) from None
+        raise CheckpointError(f"cannot be read: {error.strerror}", where=shown(file), hint=_HINT) from None

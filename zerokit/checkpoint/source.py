@@ -19,8 +19,7 @@ _HUB_FILES = ["*.json", "model*.safetensors", "*.model", "*.txt", "*.jinja", "*.
 _HUB_COPIES = ["original/*", "*.fp16*.safetensors"]
 """The same weights again, in other formats."""
 _SAMPLE_BYTES = 4096
-
-
+"""Of each tensor, for a digest of the weights."""
 _MOST_OF_TABLES = 256 << 20
 """Bytes of a file that has an entry for each token or tensor; the largest seen have 40 MiB."""
 _TABLES = ("tokenizer.json", "vocab.json", "merges.txt", "tokenizer.model", "model.safetensors.index.json")
@@ -75,17 +74,15 @@ def check_files(folder: Path, *, where: str) -> None:
     """
     for pattern in ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken", "additional_chat_templates/*"):
         for file in sorted(folder.glob(pattern)):
-            if not file.is_file():
-                problem = "is a device or a pipe, not a file" if file.exists() and not file.is_dir() else None
+            is_settings = file.suffix in (".json", ".jinja") and file.name not in _TABLES
+            most = MAX_BYTES if is_settings else _MOST_OF_TABLES
+            if file.is_file() and file.stat().st_size > most:
+                problem = f"is larger than {most >> 20} MiB"
+            elif file.exists() and not file.is_file() and not file.is_dir():
+                problem = "is a device or a pipe, not a file"
             else:
-                most = (
-                    MAX_BYTES
-                    if file.suffix in (".json", ".jinja") and file.name not in _TABLES
-                    else _MOST_OF_TABLES
-                )
-                problem = f"is larger than {most >> 20} MiB" if file.stat().st_size > most else None
-            if problem is not None:
-                raise ModelError(f"{shown(file)} {problem}", where=where, hint="Copy the model again")
+                continue
+            raise ModelError(f"{shown(file)} {problem}", where=where, hint="Copy the model again")
 
 
 def check_weights(folder: Path, *, where: str) -> None:

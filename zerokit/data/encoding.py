@@ -45,13 +45,9 @@ def encode(
     """
     tokens: list[int] = []
     for number, piece in enumerate(_pieces(text)):
-        tokens += tokenizer(piece, add_special_tokens=special_tokens and number == 0)["input_ids"]
-        if (
-            len(piece) < len(text)
-            and number == 0
-            and special_tokens
-            and tokens[-1:] == [tokenizer.eos_token_id]
-        ):
+        begins = special_tokens and number == 0
+        tokens += tokenizer(piece, add_special_tokens=begins)["input_ids"]
+        if begins and len(piece) < len(text) and tokens[-1:] == [tokenizer.eos_token_id]:
             tokens.pop()  # the text goes on
         if most is not None and len(tokens) >= most:
             return tokens[:most]

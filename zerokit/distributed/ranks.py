@@ -121,9 +121,8 @@ def free_port(wanted: int = 0) -> int:
         LaunchError: `wanted` is taken.
     """
     with socket.socket() as probe:
-        probe.setsockopt(
-            socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
-        )  # one whose last run has just ended is free
+        # A port whose last run has just ended is free.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", wanted))
         except OSError:

@@ -6,7 +6,7 @@ Source: transformers' modeling and configuration files, in 5.23; tests compare e
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Norm = Literal["rms", "gemma", "centred", "plain", "layer"]
@@ -77,16 +77,7 @@ CHECKED: Mapping[str, Traits] = {
     "cohere2": Traits(norm="centred"),
     "deepseek_v2": Traits(router_in_fp32=True, weighted_in_fp32=True),
     "deepseek_v3": Traits(router_in_fp32=True, weighted_in_fp32=True),
-    "distilbert": Traits(
-        norm_after=True,
-        rotary="none",
-        softmax="native",
-        hidden_dropout=0.1,
-        attention_dropout=0.1,
-        embedding_dropout=0.1,
-        drops_attention_output=False,
-        loss_in_fp32=False,
-    ),
+    "distilbert": replace(_ENCODER, drops_attention_output=False),
     "falcon": Traits(softmax="native", torch_linear=False),
     "gemma": Traits(norm="gemma"),
     "gemma2": Traits(norm="gemma"),

@@ -202,9 +202,8 @@ def unwound_by_signals() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():  # which alone may set handlers
         yield
         return
-    wanted = [
-        one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) != signal.SIG_IGN
-    ]  # nohup
+    # What is ignored stays so: nohup has SIGHUP ignored.
+    wanted = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) != signal.SIG_IGN]
     before = {number: signal.signal(number, leave) for number in wanted}
     try:
         yield

@@ -181,12 +181,10 @@ def _held_out_losses(trainer: Trainer) -> tuple[float | None, float | None]:
 def _print_summary(report: RunReport, prepared: Prepared, num_files: int) -> None:
     if report.loss_before is not None and report.loss_after is not None:
         loss = f"held-out loss {report.loss_before:.3f} -> {report.loss_after:.3f}"
+    elif report.train_loss is not None:
+        loss = f"train loss {report.train_loss:.3f}"
     else:
-        loss = (
-            "nothing was left to train"
-            if report.train_loss is None
-            else f"train loss {report.train_loss:.3f}"
-        )
+        loss = "nothing was left to train"
     since = f" (from step {report.resumed_from_step})" if report.resumed_from_step else ""
     console.note(
         f"{report.steps} steps{since} in {format_seconds(report.train_seconds)}, "

@@ -118,10 +118,10 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         super()._save(output_dir, state_dict)
+        if not self.args.should_save:
+            return
         folder = Path(output_dir or self.args.output_dir)
-        for file in (
-            folder.glob("*.safetensors") if self.args.should_save else ()
-        ):  # which safetensors makes readable for the owner alone
+        for file in folder.glob("*.safetensors"):  # made readable for the owner alone
             file.chmod(folder.stat().st_mode & 0o666)
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Sampler[int] | None:
