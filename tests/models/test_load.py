@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -118,20 +119,35 @@ def test_a_download_takes_the_config_alone(
         asked.append((name, file, revision))
         return str(folder / file)
 
+    monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", lambda url, timeout: asked.append(url))
     monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
     assert load_model_shape("someone/model", revision="v1").num_parameters == PARAMETERS
-    assert asked == [("someone/model", "config.json", "v1")]
+    url = "https://huggingface.co/someone/model/resolve/v1/config.json"
+    assert asked == [url, ("someone/model", "config.json", "v1")]
 
 
 @pytest.mark.torch
 def test_without_network_one_line_says_so(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def download(*_: Any, **__: Any) -> str:
+    def ask(*_: Any, **__: Any) -> None:
         raise OSError("no route to the Hub\nsecond line")
 
+    def download(*_: Any, **__: Any) -> str:
+        raise AssertionError("a download tries again and again")
+
+    monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", ask)
     monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
     error = complaint("someone/model", allow_network=True)
     assert "no route to the Hub" in str(error)
     assert "second line" not in str(error)
+
+
+@pytest.mark.torch
+def test_a_resolver_that_never_answers_is_left_behind(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answered = threading.Event()
+    monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", lambda *_, **__: answered.wait())
+    monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", "0.01")
+    assert "no answer in 0.01 s" in str(complaint("someone/model", allow_network=True))
+    answered.set()
 
 
 @pytest.mark.torch

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from zerokit.documents import read_bytes
 from zerokit.errors import DocumentError, ModelError
 from zerokit.hub import reason
+
+_PATIENCE = 2.0
+"""Seconds in which the Hub has to say a first word, unless HF_HUB_ETAG_TIMEOUT gives it others."""
 
 
 def cached_config(name: str, revision: str | None = None) -> Path | None:
@@ -33,7 +38,7 @@ def download_config(name: str, revision: str | None = None) -> Path:
         ModelError: no network, no such model, or no access to it.
     """
     try:
-        from huggingface_hub import hf_hub_download
+        from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
     except ImportError:
         raise ModelError(
             f"'{name}' is not on this machine, and huggingface_hub, which would download its config.json, "
@@ -42,6 +47,9 @@ def download_config(name: str, revision: str | None = None) -> Path:
             hint="Install huggingface_hub, name a local config.json, or what zerokit models lists",
         ) from None
     try:
+        # A download that finds no connection tries again for 23 s; asking about the file does not.
+        url = hf_hub_url(name, "config.json", revision=revision)
+        _in_time(lambda seconds: get_hf_file_metadata(url, timeout=seconds))
         return Path(hf_hub_download(name, "config.json", revision=revision))
     except Exception as error:
         raise ModelError(
@@ -50,6 +58,31 @@ def download_config(name: str, revision: str | None = None) -> Path:
             hint="Check the name (zerokit models lists those that need no network), the network, and "
             "`hf auth login` for a gated model",
         ) from error
+
+
+def _in_time(ask: Callable[[float], object]) -> None:
+    """Ask in a thread, because the resolver of names has no limit, and leave it behind if it does not answer.
+
+    Raises:
+        TimeoutError: no answer in time.
+        Exception: what asking raises.
+    """
+    seconds = float(os.environ.get("HF_HUB_ETAG_TIMEOUT") or _PATIENCE)
+    failure: list[Exception] = []
+
+    def asking() -> None:
+        try:
+            ask(seconds)
+        except Exception as error:
+            failure.append(error)
+
+    thread = threading.Thread(target=asking, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        raise TimeoutError(f"no answer in {seconds:g} s (HF_HUB_ETAG_TIMEOUT sets the limit)")
+    if failure:
+        raise failure[0]
 
 
 def _cache_folder() -> Path:

@@ -6,6 +6,8 @@ import importlib.util
 import re
 from collections import Counter
 from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 from zerokit.errors import ModelError
@@ -38,6 +40,10 @@ _KINDS: tuple[tuple[Kind, str], ...] = (
 """What the name of a parameter tells of its kind; the first that fits."""
 
 
+_MODEL_TYPES = ("auto_mappings.py", "configuration_auto.py")
+"""Where transformers lists its model types, in `models/auto`: the first from 5.0 on, the second before."""
+
+
 def meta_is_possible() -> bool:
     """Whether torch and transformers are installed; neither is imported."""
     return all(importlib.util.find_spec(name) is not None for name in ("torch", "transformers"))
@@ -55,6 +61,12 @@ def count_on_meta(
     """
     keys = Keys(config, where)
     model_type = model_type_of(keys)
+    if not _is_listed(model_type):
+        raise ModelError(
+            f"neither zerokit nor transformers {version('transformers')} knows model type '{model_type}'",
+            where=where(("model_type",)),
+            hint="Check its spelling, or install a transformers that has it",
+        )
     settings, model = _build(config, where, model_type, architecture)
     tensors = _tensors(model)
     text = _text_config(settings)
@@ -85,6 +97,16 @@ def count_on_meta(
     )
 
 
+def _is_listed(model_type: str) -> bool:
+    """Whether transformers names the model type; read in its sources, because an import takes seconds."""
+    package = importlib.util.find_spec("transformers")
+    assert package is not None
+    assert package.origin is not None
+    folder = Path(package.origin).parent / "models" / "auto"
+    files = [folder / name for name in _MODEL_TYPES]
+    return any(f'"{model_type}"' in file.read_text(encoding="utf-8") for file in files if file.is_file())
+
+
 def _build(
     config: Mapping[str, Any], where: Where, model_type: str, architecture: str | None
 ) -> tuple[Any, Any]:
@@ -93,12 +115,6 @@ def _build(
     import transformers
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    if model_type not in CONFIG_MAPPING:
-        raise ModelError(
-            f"neither zerokit nor transformers {transformers.__version__} knows model type '{model_type}'",
-            where=where(("model_type",)),
-            hint="Check its spelling, or install a transformers that has it",
-        )
     verbosity = transformers.logging.get_verbosity()
     transformers.logging.set_verbosity_error()
     try:
