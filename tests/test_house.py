@@ -39,7 +39,7 @@ ALLOWED = {
     "recipe": BASE | {"config"},
     "models": BASE,
     "hardware": BASE,
-    "reporting": BASE,
+    "reporting": BASE | {"hardware"},
     "memory": BASE | {"config", "models", "hardware", "reporting"},
     "lint": BASE | {"config", "resolving", "releases", "recipe", "models", "hardware", "reporting"},
     # The face of the Python API: a config that can check and resolve itself.

@@ -133,6 +133,11 @@ def test_the_number_of_gpus_decides_whether_batch_sizes_fit(zerokit: Run, doubtf
     assert zerokit("check", doubtful, "--num-gpus", 3)[0] == 1
 
 
+def test_it_says_that_it_does_not_look_whether_the_run_fits(zerokit: Run) -> None:
+    _, _, err = zerokit("check", ZERO2, "--model", "llama-3.1-8b", "--gpu", "4090")
+    assert "check does not look whether the run fits; 'zerokit estimate' does" in err
+
+
 @pytest.fixture
 def subjects(monkeypatch: pytest.MonkeyPatch) -> list[Subject]:
     """What the rules were given, in place of what they would say."""

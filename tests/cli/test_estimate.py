@@ -125,6 +125,36 @@ def test_whether_it_fits_is_the_exit_code(zerokit: Run, options: list[str], code
     assert words in out
 
 
+OFFLOADED = [*ONE, "--zero-stage", 3, "--offload-optimizer", "cpu", "--offload-param", "cpu"]
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "words"),
+    [
+        (["--gpu", "4090", "--host-memory", "8GiB"], 1, "Does not fit: needs"),
+        (
+            ["--fit", "24GiB", "--host-memory", "8GiB"],
+            1,
+            "Largest micro batch at 512 tokens on",
+        ),
+        (["--fit", "24GiB", "--host-memory", "8GiB"], 1, ": none"),
+        (["--gpu", "4090", "--host-memory", "1TiB"], 0, "of each host's 1.00 TiB"),
+        (["--gpu", "H100"], 0, "of each host's 1.76 TiB (as rented"),
+        (
+            ["--gpu", "H100", "--seq-len", "512,1024"],
+            0,
+            "surely fit a GPU of 79.19 GiB and hosts of 1.76",
+        ),
+    ],
+)
+def test_what_the_host_cannot_hold_does_not_fit(
+    zerokit: Run, options: list[str], code: int, words: str
+) -> None:
+    answered, out, _ = zerokit(*OFFLOADED, *options)
+    assert answered == code
+    assert words in out
+
+
 def test_what_fits_is_in_the_json(zerokit: Run) -> None:
     data = data_of(zerokit, *ONE, "--fit", "24GiB")
     assert data["fit"]["verdict"] == "fits"

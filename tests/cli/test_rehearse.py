@@ -13,7 +13,9 @@ from tests.rehearsal.recordings import device_with, job, training
 from zerokit.choices import Launcher
 from zerokit.cli.rehearse import rehearse as command
 from zerokit.errors import LaunchError, ZerokitError
-from zerokit.rehearsal.analysis import analyse
+from zerokit.hardware.cluster import Cluster
+from zerokit.hardware.gpus import find_gpu
+from zerokit.rehearsal.analysis import analyse, on_nodes
 from zerokit.rehearsal.rehearse import rehearse
 
 pytestmark = pytest.mark.torch
@@ -107,7 +109,8 @@ def test_the_report_is_json_on_stdout_and_in_a_file(zerokit: Run, tmp_path: Path
     file = tmp_path / "report.json"
     code, out, _ = zerokit("rehearse", "--num-gpus", 16, "--format", "json", "-o", file, script)
     assert code == 0
-    both = {**REPORT.model_dump(mode="json"), "ranks_rehearsed": [0, 0]}  # the fake rank is always 0
+    judged = on_nodes(REPORT, Cluster(16, gpu=find_gpu("H100")))
+    both = {**judged.model_dump(mode="json"), "ranks_rehearsed": [0, 0]}  # the fake rank is always 0
     assert json.loads(out) == json.loads(file.read_text()) == both
 
 

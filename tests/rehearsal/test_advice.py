@@ -6,10 +6,12 @@ from typing import Any
 import pytest
 
 from tests.rehearsal.recordings import MIB, job, training
+from zerokit.hardware.cluster import Cluster
 from zerokit.rehearsal.advice import Candidate, advise, candidates
-from zerokit.rehearsal.analysis import analyse
+from zerokit.rehearsal.analysis import analyse, on_nodes
 from zerokit.rehearsal.job import RehearsalJob
 from zerokit.rehearsal.report import RehearsalReport
+from zerokit.units import GIB
 
 REPORT = analyse(training(), job())
 
@@ -133,6 +135,20 @@ def test_what_helps_most_comes_first_and_what_does_not_is_left_out(tmp_path: Pat
         ("ZeRO stage 3", 364 * MIB, 500 * MIB),
     ]
     assert all(one.how and one.verdict == "fits" for one in advice)
+
+
+@pytest.mark.parametrize(("memory", "offered"), [(64 * GIB, False), (256 * GIB, True)])
+def test_what_the_host_cannot_hold_is_no_advice(memory: int, offered: bool, tmp_path: Path) -> None:
+    def rehearse(changed: RehearsalJob) -> RehearsalReport | None:
+        offloads = "offload_optimizer" in str(dict(changed.overrides))
+        host = REPORT.host.model_copy(update={"per_node_peak_bytes": (100 if offloads else 10) * GIB})
+        device = REPORT.device.model_copy(update={"peak_bytes": 500 * MIB})
+        made = REPORT.model_copy(update={"device": device, "host": host})
+        return on_nodes(made, Cluster(changed.num_gpus, host_bytes=memory))
+
+    advice = {one.change: one.host_bytes for one in advise(REPORT, job(), tmp_path, rehearse)}
+    assert ("optimizer on the host" in advice) == offered
+    assert advice["ZeRO stage 3"] == 10 * GIB
 
 
 def test_there_are_never_more_than_five(tmp_path: Path) -> None:

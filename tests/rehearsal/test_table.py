@@ -76,7 +76,12 @@ def test_a_run_that_does_not_fit_says_so(printed: Any) -> None:
 
 def test_advice_and_ranks_are_shown(printed: Any) -> None:
     advice = Advice(
-        change="ZeRO stage 3", saves_bytes=2**30, peak_bytes=2**31, verdict="fits", how='"stage": 3'
+        change="ZeRO stage 3",
+        saves_bytes=2**30,
+        peak_bytes=2**31,
+        host_bytes=2**32,
+        verdict="fits",
+        how='"stage": 3',
     )
     rank = RankMemory(
         rank=15,
@@ -91,5 +96,5 @@ def test_advice_and_ranks_are_shown(printed: Any) -> None:
     )
     report = analyse(training(), job()).model_copy(update={"advice": [advice], "ranks": [rank]})
     text = printed(report)
-    assert 'ZeRO stage 3 1.00 GiB 2.00 GiB fits "stage": 3' in text
+    assert 'ZeRO stage 3 1.00 GiB 2.00 GiB 4.00 GiB fits "stage": 3' in text
     assert "15 1.00 GiB 512.00 MiB 0 B 0 B" in text

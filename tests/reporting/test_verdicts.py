@@ -2,7 +2,18 @@ from __future__ import annotations
 
 import pytest
 
-from zerokit.reporting.verdicts import SHORT, VERDICTS, Verdict, exit_code, judge, verdict_line
+from zerokit.hardware.cluster import Cluster
+from zerokit.hardware.gpus import find_gpu
+from zerokit.reporting.verdicts import (
+    SHORT,
+    VERDICTS,
+    Verdict,
+    exit_code,
+    host_fit,
+    judge,
+    verdict_line,
+    worst,
+)
 from zerokit.units import GIB, MIB, format_span
 
 
@@ -31,6 +42,35 @@ def test_every_verdict_has_words_and_a_style() -> None:
     ]
     assert len({str(line.spans[0].style) for line in lines}) == 3
     assert set(SHORT) == set(VERDICTS)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "tensors", "verdict", "words"),
+    [
+        (
+            Cluster(2, host_bytes=64 * GIB),
+            170 * GIB,
+            "does not fit",
+            "170.50 to 178.00 GiB of each host's 64.00",
+        ),
+        (Cluster(2, host_bytes=174 * GIB), 170 * GIB, "tight", "of each host's 174.00 GiB"),
+        (Cluster(2, host_bytes=256 * GIB), 170 * GIB, "fits", "GiB of 24.00 GiB, and 170.50"),
+        (Cluster(2, 4, find_gpu("H100")), 170 * GIB, "fits", "of each host's 900.00 GiB (as rented;"),
+        (Cluster(2, 1, find_gpu("H100")), 300 * GIB, "does not fit", "of each host's 225.00 GiB (as rented;"),
+        (Cluster(2, gpu=find_gpu("4090")), 170 * GIB, "fits", "Fits, if each host has 170.50 to 178.00 GiB"),
+        (Cluster(2, gpu=find_gpu("4090")), 16 * GIB, "fits", "Fits: needs 1.00 to 2.00 GiB of 24.00 GiB"),
+    ],
+)
+def test_a_run_fits_where_its_host_holds_it(
+    cluster: Cluster, tensors: int, verdict: Verdict, words: str
+) -> None:
+    host = host_fit(cluster, tensors, 0)
+    assert host.verdict == verdict
+    line = verdict_line(worst("fits", host.verdict), GIB, 2 * GIB, 24 * GIB, host).plain
+    assert words in line
+    assert verdict_line("fits", GIB, 2 * GIB, 24 * GIB, host_fit(cluster, tensors, GIB)).plain.endswith(
+        "and 1.00 GiB of each host's NVMe"
+    )
 
 
 def test_a_span_names_the_unit_once_if_it_is_the_same() -> None:

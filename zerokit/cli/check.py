@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from zerokit import choices
-from zerokit.cli.gpu_options import chosen_gpu, gpu_memory_option, gpu_option, memory_size, note_caveat
+from zerokit.cli.gpu_options import (
+    chosen_gpu,
+    gpu_memory_option,
+    gpu_option,
+    host_memory_option,
+    memory_size,
+    note_caveat,
+)
 from zerokit.cli.output import print_json
 from zerokit.errors import DocumentError, ZerokitError
 from zerokit.files import write_file
@@ -45,7 +52,7 @@ Model = Annotated[
 RecipeFile = Annotated[Path | None, typer.Option(metavar="FILE", help="The recipe that uses the config.")]
 GpuName = Annotated[str | None, gpu_option()]
 GpuMemory = Annotated[str | None, gpu_memory_option()]
-HostMemory = Annotated[str | None, typer.Option(metavar="SIZE", help="Memory of one node, such as 1TiB.")]
+HostMemory = Annotated[str | None, host_memory_option()]
 DeepSpeedVersion = Annotated[
     str | None, typer.Option(metavar="VERSION", help="DeepSpeed of the cluster.", show_default="the newest")
 ]
@@ -99,6 +106,10 @@ def check(
     checked = [checker.check(file) for file in files_in(files)]
     narrowed = bool(only or disable or severity != "info")
     _print(checked, output_format, checker.diffs, narrowed=narrowed)
+    if model is not None and card is not None:
+        from zerokit.console import note
+
+        note("zerokit: note: check does not look whether the run fits; 'zerokit estimate' does")
     _exit(checked, checker)
 
 

@@ -13,9 +13,11 @@ from zerokit.cli.output import print_json, to_json
 from zerokit.errors import ConfigError, ZerokitError
 from zerokit.files import check_writable, write_file
 from zerokit.hardware import GPUS_PER_NODE
+from zerokit.hardware.gpus import some_gpu
 
 if TYPE_CHECKING:
     from zerokit.estimation import Axes, Fit, Limits, Question
+    from zerokit.hardware.gpus import Gpu
     from zerokit.memory import Estimate
 
 
@@ -43,6 +45,7 @@ def estimate(
     packing: options.Packing = False,
     gpu: options.Gpu = None,
     gpu_memory: options.GpuMemory = None,
+    host_memory: options.HostMemory = None,
     fit: options.FitInto = None,
     explain: options.Explain = False,
     plot: options.Plot = None,
@@ -59,10 +62,11 @@ def estimate(
 
     _check_files(plot, output)
     axes = _axes(zero_stage, num_gpus, micro_batch_size, seq_len)
-    memory = _gpu_memory(gpu, gpu_memory, fit)
+    card = _card(gpu, gpu_memory, fit)
+    host_bytes = None if host_memory is None else memory_size(host_memory, "--host-memory")
     question = Question(
         model=as_model(model),
-        cluster=Cluster(axes.num_gpus[0], gpus_per_node),
+        cluster=Cluster(axes.num_gpus[0], gpus_per_node, card, host_bytes),
         ds_config=ds_config,
         target=target,
         offload_optimizer=offload_optimizer,
@@ -78,7 +82,7 @@ def estimate(
         chunked_loss=chunked_loss,
         packing=packing,
     )
-    _answer(question, axes, memory, fit is not None, explain, plot, output_format, output)
+    _answer(question, axes, fit is not None, explain, plot, output_format, output)
 
 
 def _axes(zero_stage: str | None, num_gpus: str, micro_batch_size: str | None, seq_len: str | None) -> Axes:
@@ -104,7 +108,6 @@ def _count(text: str | None) -> int | None:
 def _answer(
     question: Question,
     axes: Axes,
-    memory: int | None,
     find: bool,
     explain: bool,
     plot: Path | None,
@@ -121,6 +124,7 @@ def _answer(
             where="--fit" if find else "--explain",
             hint=f"Give one value for {' and '.join(axes.varied)}",
         )
+    memory = question.cluster.gpu_memory_bytes
     runs = Runs()
     estimates = sweep(question, axes, runs)
     answers = [(one, None if memory is None else verdict(one, memory)) for one in estimates]
@@ -183,15 +187,13 @@ def _lora(rank: int | None, targets: str | None) -> Any:
     return Lora(rank, tuple(name.strip() for name in targets.split(",") if name.strip()))
 
 
-def _gpu_memory(gpu: str | None, gpu_memory: str | None, fit: str | None) -> int | None:
+def _card(gpu: str | None, gpu_memory: str | None, fit: str | None) -> Gpu | None:
     card = chosen_gpu(gpu, gpu_memory)
     if card is not None and fit is not None:
         both = ("--gpu" if gpu is not None else "--gpu-memory") + " and --fit"
         raise ConfigError("more than one says how much memory there is", where=both, hint="Give one of them")
     note_caveat(card)
-    if fit is not None:
-        return memory_size(fit, "--fit")
-    return None if card is None else card.memory_bytes
+    return card if fit is None else some_gpu(None, memory_size(fit, "--fit"))
 
 
 def _check_files(plot: Path | None, output: Path | None) -> None:

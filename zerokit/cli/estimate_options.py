@@ -11,7 +11,7 @@ import typer
 
 from zerokit import choices
 from zerokit.cli.command import needed_unless
-from zerokit.cli.gpu_options import gpu_memory_option, gpu_option
+from zerokit.cli.gpu_options import AS_RENTED, gpu_memory_option, gpu_option, host_memory_option
 
 _ANSWER = "The answer"
 _run = partial(typer.Option, rich_help_panel="The run")
@@ -143,6 +143,8 @@ Packing = Annotated[bool, _model("--packing", help="Sequences are packed, withou
 Gpu = Annotated[str | None, gpu_option(_ANSWER)]
 
 GpuMemory = Annotated[str | None, gpu_memory_option(_ANSWER)]
+
+HostMemory = Annotated[str | None, host_memory_option(_ANSWER, AS_RENTED)]
 
 FitInto = Annotated[
     str | None,

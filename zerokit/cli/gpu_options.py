@@ -35,6 +35,21 @@ def gpu_memory_option(panel: str | None = None, default: str | None = None) -> A
     )
 
 
+def host_memory_option(panel: str | None = None, default: str | None = None) -> Any:
+    """``--host-memory SIZE``."""
+    return typer.Option(
+        "--host-memory",
+        metavar="SIZE",
+        help="Memory of one node, such as 1TiB.",
+        show_default=default or False,
+        rich_help_panel=panel,
+    )
+
+
+AS_RENTED = "that of nodes rented with such cards"
+"""What `--host-memory` is where a command judges whether a run fits: Cluster.known_host_bytes."""
+
+
 def chosen_gpu(gpu: str | None, gpu_memory: str | None) -> Gpu | None:
     """The card that the two options name: one of the catalogue, with another memory if both are given.
 

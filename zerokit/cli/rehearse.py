@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from zerokit import choices
-from zerokit.cli.gpu_options import gpu_memory_option, gpu_option, memory_size
+from zerokit.cli.gpu_options import (
+    AS_RENTED,
+    gpu_memory_option,
+    gpu_option,
+    host_memory_option,
+    memory_size,
+)
 from zerokit.cli.output import OutputFormat, print_json, to_json
 from zerokit.errors import ZerokitError
 from zerokit.extras import require
@@ -29,6 +35,7 @@ _Arguments = Annotated[
 _GpusPerNode = Annotated[int, typer.Option(min=1, help="GPUs of one node.")]
 _Gpu = Annotated[str | None, gpu_option(default="H100")]
 _GpuMemory = Annotated[str | None, gpu_memory_option(default="80GiB, or that of --gpu")]
+_HostMemory = Annotated[str | None, host_memory_option(default=AS_RENTED)]
 _Steps = Annotated[
     int, typer.Option(min=0, help="Stop after so many optimizer steps; 0 runs the script to its end.")
 ]
@@ -85,6 +92,7 @@ def rehearse(
     gpus_per_node: _GpusPerNode = GPUS_PER_NODE,
     gpu: _Gpu = None,
     gpu_memory: _GpuMemory = None,
+    host_memory: _HostMemory = None,
     steps: _Steps = 2,
     rank: _Rank = None,
     launcher: _Launcher = "torchrun",
@@ -118,6 +126,7 @@ def rehearse(
             gpus_per_node=gpus_per_node,
             gpu=gpu,
             gpu_memory_bytes=None if gpu_memory is None else memory_size(gpu_memory, "--gpu-memory"),
+            host_memory_bytes=None if host_memory is None else memory_size(host_memory, "--host-memory"),
             steps=steps,
             rank=rank,
             launcher=launcher,

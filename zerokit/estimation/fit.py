@@ -9,7 +9,7 @@ from zerokit.errors import ConfigError
 from zerokit.estimation.request import Question, Runs
 from zerokit.memory import Estimate, estimate
 from zerokit.models import ModelShape
-from zerokit.reporting.verdicts import Verdict, judge
+from zerokit.reporting.verdicts import HostFit, Verdict, host_fit, judge, worst
 
 _SEQ_MULTIPLE = 64
 """Lengths are tried in multiples of this."""
@@ -20,12 +20,14 @@ _MOST_NODES = 2**13
 
 @dataclass(frozen=True)
 class Fit:
-    """A run against the memory of one GPU."""
+    """A run against the memory of one GPU and of one node."""
 
     verdict: Verdict
+    """Of both."""
     needed_low_bytes: int
     needed_high_bytes: int
     gpu_memory_bytes: int
+    host: HostFit
 
 
 @dataclass(frozen=True)
@@ -41,9 +43,13 @@ class Limits:
 
 
 def verdict(answer: Estimate, gpu_memory_bytes: int) -> Fit:
-    """Compare the peak, with all that is guessed at its least and at its most, with a GPU's memory."""
+    """Compare the peaks, with all that is guessed at its least and at its most, with what there is.
+
+    What a node has is that of the run's cluster.
+    """
     low, high = answer.device_low_bytes, answer.device_high_bytes
-    return Fit(judge(low, high, gpu_memory_bytes), low, high, gpu_memory_bytes)
+    host = host_fit(answer.run.cluster, answer.host.per_node_bytes, answer.nvme.per_node_bytes)
+    return Fit(worst(judge(low, high, gpu_memory_bytes), host.verdict), low, high, gpu_memory_bytes, host)
 
 
 def find_limits(question: Question, gpu_memory_bytes: int, runs: Runs | None = None) -> Limits:

@@ -50,7 +50,9 @@ def _parts(answer: Estimate, fit: Fit | None, limits: Limits | None) -> Iterator
         yield _terms("On NVMe, one rank", answer.terms_of("nvme"))
     yield from _overheads(answer)
     if fit is not None:
-        yield verdict_line(fit.verdict, fit.needed_low_bytes, fit.needed_high_bytes, fit.gpu_memory_bytes)
+        yield verdict_line(
+            fit.verdict, fit.needed_low_bytes, fit.needed_high_bytes, fit.gpu_memory_bytes, fit.host
+        )
     yield from _limit_lines(answer, fit, limits)
     yield from _notes(answer)
 
@@ -228,7 +230,13 @@ def _verdicts(answers: list[tuple[Estimate, Fit | None]]) -> Iterator[str]:
     fits = [fit for _, fit in answers if fit is not None]
     if fits:
         number = sum(fit.verdict == "fits" for fit in fits)
-        yield f"{number} of {len(fits)} surely fit a GPU of {format_bytes(fits[0].gpu_memory_bytes)}"
+        host = fits[0].host.memory_bytes
+        hosts = ""
+        if host is not None:
+            hosts = f" and hosts of {format_bytes(host)}{' (as rented)' * fits[0].host.as_rented}"
+        elif any(fit.host.is_condition for fit in fits):
+            hosts = ", if each host has what stands under Node, and some GiB (--host-memory)"
+        yield f"{number} of {len(fits)} surely fit a GPU of {format_bytes(fits[0].gpu_memory_bytes)}{hosts}"
 
 
 def _gib(num_bytes: int) -> str:

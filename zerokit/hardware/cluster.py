@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from zerokit.errors import ZerokitError
 from zerokit.hardware import GPUS_PER_NODE
 from zerokit.hardware.gpus import Gpu
-from zerokit.units import MIB, format_bytes
+from zerokit.units import GIB, MIB, format_bytes
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,14 @@ class Cluster:
                 where="--num-gpus",
                 hint="Say with --gpus-per-node how many each node has",
             )
+
+    @property
+    def known_host_bytes(self) -> int | None:
+        """Memory of one node: as given, else its share of the node that clouds rent with such cards."""
+        if self.host_bytes is not None or self.gpu is None or self.gpu.node is None:
+            return self.host_bytes
+        node = self.gpu.node
+        return None if node.ram_gib is None else node.ram_gib * GIB * self.gpus_per_node // node.gpus
 
     @property
     def gpu_memory_bytes(self) -> int | None:

@@ -1,4 +1,4 @@
-"""Device memory that no allocator sees, in bytes: the CUDA context and the buffers of NCCL.
+"""Memory that no allocator sees, in bytes: the CUDA context, the buffers of NCCL, a process itself.
 
 It depends on the driver, the card, the libraries loaded and the network: bounds, not figures.
 """
@@ -24,3 +24,7 @@ training/performance/distributed/torch-dist-mem-usage.py)."""
 
 NCCL_ONE_GPU_HIGH = 256 * MIB
 """A single GPU has no connections; NCCL's kernels may be loaded."""
+
+HOST_PROCESS = (256 * MIB, 4 * GIB)
+"""Of the host, by one rank's process: torch, transformers and DeepSpeed imported, as measured on a machine
+without a GPU; and a guess with CUDA's libraries, NCCL and data loaders."""

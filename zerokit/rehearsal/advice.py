@@ -72,7 +72,8 @@ def advise(
         rehearse: gives the report of a job, None if it cannot be rehearsed.
 
     Returns:
-        At most five changes, the most helpful first; none that saves 1 % of the peak or less.
+        At most five changes, the most helpful first; none that saves 1 % of the peak or less, unless it makes
+        the run fit, and none that the host cannot hold.
     """
     chosen = list(candidates(report))
     found = []
@@ -86,13 +87,23 @@ def advise(
             for future in as_completed(running):
                 bar.update(task, advance=1, note=running[future].change)
                 changed = future.result()
-                if changed is not None:
+                if changed is not None and _host_holds(changed):
                     found.append(_advice(running[future], report, changed))
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    worth = [advice for advice in found if advice.saves_bytes > _WORTH_SAYING * report.device.peak_bytes]
+    stuck = report.fit.verdict == "does not fit"
+    worth = [
+        advice
+        for advice in found
+        if advice.saves_bytes > _WORTH_SAYING * report.device.peak_bytes
+        or (stuck and advice.verdict != "does not fit")
+    ]
     return sorted(worth, key=lambda advice: (-advice.saves_bytes, advice.change))[:_MOST]
+
+
+def _host_holds(report: RehearsalReport) -> bool:
+    return report.fit.host is None or report.fit.host.verdict != "does not fit"
 
 
 def _advice(candidate: Candidate, report: RehearsalReport, changed: RehearsalReport) -> Advice:
@@ -100,6 +111,7 @@ def _advice(candidate: Candidate, report: RehearsalReport, changed: RehearsalRep
         change=candidate.change,
         saves_bytes=report.device.peak_bytes - changed.device.peak_bytes,
         peak_bytes=changed.device.peak_bytes,
+        host_bytes=changed.host.per_node_peak_bytes,
         verdict=changed.fit.verdict,
         how=candidate.how,
         ds_config=candidate.ds_config,

@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
+from zerokit.hardware.cluster import Cluster
 from zerokit.rehearsal.job import RehearsalJob
 from zerokit.rehearsal.native.allocator_settings import AllocatorSettings
 from zerokit.rehearsal.overheads import overheads
@@ -36,7 +37,7 @@ from zerokit.rehearsal.report import (
 )
 from zerokit.rehearsal.timeline import peak_event
 from zerokit.reporting.phases import RUN_PHASES
-from zerokit.reporting.verdicts import VERDICTS, judge
+from zerokit.reporting.verdicts import VERDICTS, host_fit, judge, worst
 
 T = TypeVar("T")
 
@@ -318,6 +319,14 @@ def combine(first: RehearsalReport, last: RehearsalReport) -> RehearsalReport:
             "suppressed": _joined(first.suppressed, last.suppressed),
         }
     )
+
+
+def on_nodes(report: RehearsalReport, cluster: Cluster) -> RehearsalReport:
+    """The report with what a node of `cluster` holds judged, too."""
+    nvme = 0 if report.nvme is None else report.nvme.per_node_bytes
+    host = host_fit(cluster, report.host.per_node_peak_bytes, nvme)
+    fit = report.fit.model_copy(update={"host": host, "verdict": worst(report.fit.verdict, host.verdict)})
+    return report.model_copy(update={"fit": fit})
 
 
 def _joined(first: list[T], last: list[T]) -> list[T]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -14,7 +15,7 @@ from zerokit.hardware import GPUS_PER_NODE
 from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.gpus import some_gpu
 from zerokit.rehearsal.advice import advise as rehearse_changes
-from zerokit.rehearsal.analysis import combine
+from zerokit.rehearsal.analysis import combine, on_nodes
 from zerokit.rehearsal.config_findings import config_findings
 from zerokit.rehearsal.devices import DEFAULT, caveats, virtual_device
 from zerokit.rehearsal.job import Overrides, RehearsalJob
@@ -34,6 +35,7 @@ def rehearse(
     gpus_per_node: int = GPUS_PER_NODE,
     gpu: str | None = None,
     gpu_memory_bytes: int | None = None,
+    host_memory_bytes: int | None = None,
     steps: int = 2,
     rank: int | None = None,
     launcher: Launcher = "torchrun",
@@ -61,6 +63,7 @@ def rehearse(
         gpus_per_node: GPUs of one node.
         gpu: a card by its name (:func:`zerokit.hardware.gpus.find_gpu`); None: an H100 with 80 GiB.
         gpu_memory_bytes: memory of one GPU, in place of the card's.
+        host_memory_bytes: memory of one node; None: that of nodes rented with such cards, if it is known.
         steps: optimizer steps after which the script is ended; 0 lets it run to its end.
         rank: the one rank to rehearse; None: the first and the last.
         launcher: whose arguments and variables the script is given.
@@ -89,7 +92,7 @@ def rehearse(
             check_writable(Path(file))
     if gpu is None and gpu_memory_bytes is None:
         gpu_memory_bytes = 80 * GIB
-    cluster = Cluster(num_gpus, gpus_per_node, some_gpu(gpu or DEFAULT, gpu_memory_bytes))
+    cluster = Cluster(num_gpus, gpus_per_node, some_gpu(gpu or DEFAULT, gpu_memory_bytes), host_memory_bytes)
     cluster.check_nodes()
     if rank is not None:
         cluster.check_rank(rank)
@@ -152,7 +155,7 @@ def _rehearse(
     built_library()  # here, where what it says is seen; what a worker makes is thrown away
     job = jobs[0]
     reports = rehearse_together(jobs, on_stderr=on_stderr, timeout=timeout)
-    report = combine(*reports) if len(reports) == 2 else reports[0]
+    report = on_nodes(combine(*reports) if len(reports) == 2 else reports[0], cluster)
     found = config_findings(report.run.ds_config, cluster)
     report = report.model_copy(update={"ds_config_findings": found})
     if advise or (advise is None and report.fit.verdict == "does not fit"):
@@ -161,10 +164,15 @@ def _rehearse(
             reports[larger],
             jobs[larger],
             Path(job.report_file).parent,
-            lambda changed: rehearse_quietly(changed, timeout),
+            lambda changed: _rehearse_change(changed, cluster, timeout),
         )
         report = report.model_copy(update={"advice": advice})
     return report
+
+
+def _rehearse_change(job: RehearsalJob, cluster: Cluster, timeout: float | None) -> RehearsalReport | None:
+    report = rehearse_quietly(job, timeout)
+    return None if report is None else on_nodes(report, replace(cluster, num_gpus=job.num_gpus))
 
 
 def _check_script(script: str | Path, module: bool) -> None:

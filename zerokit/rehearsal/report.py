@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from zerokit.reporting.verdicts import Verdict
+from zerokit.reporting.verdicts import HostFit, Verdict
 
 
 class _Part(BaseModel):
@@ -133,7 +133,7 @@ class Overhead(_Part):
 
 
 class Fit(_Part):
-    """Whether the run fits on a GPU."""
+    """Whether the run fits on a GPU, and on a node."""
 
     gpu_memory_bytes: int
     overheads: list[Overhead]
@@ -143,6 +143,9 @@ class Fit(_Part):
     high_bytes: int
     """Needed at the most: the reserved peak and the high estimates."""
     verdict: Verdict
+    """Of both."""
+    host: HostFit | None = None
+    """None where one rank's report is written, before anybody has looked at the node."""
 
 
 class RankMemory(_Part):
@@ -166,6 +169,8 @@ class Advice(_Part):
     saves_bytes: int
     peak_bytes: int
     """The peak with the change."""
+    host_bytes: int
+    """The host's peak with the change, of one node."""
     verdict: Verdict
     how: str
     ds_config: dict[str, Any] = Field(default_factory=dict)

@@ -111,7 +111,7 @@ def _ranks(report: RehearsalReport) -> Iterator[Part]:
 def _fit_lines(fit: Fit) -> Iterator[Part]:
     allocated = fit.low_bytes - sum(line.low_bytes for line in fit.overheads)
     reserved = fit.high_bytes - sum(line.high_bytes for line in fit.overheads)
-    yield verdict_line(fit.verdict, fit.low_bytes, fit.high_bytes, fit.gpu_memory_bytes)
+    yield verdict_line(fit.verdict, fit.low_bytes, fit.high_bytes, fit.gpu_memory_bytes, fit.host)
     yield f"  allocated to reserved: {format_span(allocated, reserved)}"
     for line in fit.overheads:
         yield f"  {line.name}, an estimate: {format_span(line.low_bytes, line.high_bytes)}; {line.source}"
@@ -197,9 +197,16 @@ def _advice(report: RehearsalReport) -> Iterator[Part]:
         yield ""
         yield table(
             "What would help, each rehearsed",
-            ["Change", "Saves", "Peak", "", "How"],
+            ["Change", "Saves", "Peak", "Host, one node", "", "How"],
             [
-                (advice.change, advice.saves_bytes, advice.peak_bytes, advice.verdict, advice.how)
+                (
+                    advice.change,
+                    advice.saves_bytes,
+                    advice.peak_bytes,
+                    advice.host_bytes,
+                    advice.verdict,
+                    advice.how,
+                )
                 for advice in report.advice
             ],
         )
