@@ -78,3 +78,24 @@ def test_other_ways_to_generate(runs: FeatureRuns, how: str) -> None:
     else:
         assert report.device.peak_bytes == pytest.approx(greedy.device.peak_bytes, rel=0.01)
         assert any("multinomial" in case.what for case in report.made_up)
+
+
+def test_triton_kernels_take_no_memory_and_are_named(runs: FeatureRuns) -> None:
+    """Triton's own Python runs: its autotuner measures, and takes the first of equals."""
+    printed = dict(line.split(" ", 1) for line in reversed(runs.printed("triton_kernels.py").splitlines()))
+    results = 4096 * 1024 * 4
+    first, later = (
+        int(line.split()[1])
+        for line in runs.printed("triton_kernels.py").splitlines()
+        if line.startswith("peak")
+    )
+    # Measuring clears the L2 cache with a buffer of 256 MiB, once the first launch has restored its output.
+    assert (first, later) == (results + 256 * 2**20, results)
+    assert printed["configuration"] == "512"
+    assert printed["target"] == "90"
+    # What is read only stays; what is written is made up.
+    assert printed["read"] == "[2.0, 3.0] counted 0 loss 1.0"
+    assert printed["refused"] == "Pointer argument (at 0) cannot be accessed from Triton (cpu tensor?)"
+    (named,) = (line for line in runs.run("triton_kernels.py").warnings if "Triton" in line)
+    assert "integers too (__main__.count_larger)" in named
+    assert "__main__.scale, __main__.count_larger" in named

@@ -6,6 +6,7 @@ import os
 import sys
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from zerokit.rehearsal.errors import RehearsalGap, met_gaps
 from zerokit.rehearsal.stand_ins.quantizers import fp_quantizer, quantizer
 from zerokit.rehearsal.stand_ins.superoffload_process import LockStep
 from zerokit.rehearsal.stand_ins.triton_kernels import kernel_name
+from zerokit.rehearsal.stand_ins.triton_pointers import written_parameters
 
 
 def test_quantisation_has_no_arithmetic() -> None:
@@ -39,7 +41,35 @@ def test_kernel_names_are_found_under_their_decorators() -> None:
         def __init__(self, fn: object) -> None:
             self.fn = fn
 
-    assert kernel_name(Jit(Jit(_run))) == ("_run", __name__)
+    assert kernel_name(Jit(Jit(_run))) == f"{__name__}._run"
+
+
+tl: Any = None
+
+
+def _add_one(out: Any, values: Any) -> None:
+    tl.store(out, tl.load(values) + 1)
+
+
+def _in_blocks(
+    table: Any, block_in: Any, block_out: Any, described: Any, sums: Any, size: Any, apply: Any, inner: Any
+) -> None:
+    source = tl.make_block_ptr(base=block_in, shape=(size,))
+    target = tl.make_block_ptr(base=block_out, shape=(size,))
+    for place in range(0, size):
+        value = apply(tl.load(source) + tl.load(table + place))
+        tl.store(target, value)
+        target = tl.advance(target, (place,))
+        source = tl.advance(source, (place,))
+    tl.make_tensor_descriptor(described, shape=[size]).store([0], value)
+    tl.atomic_add(sums, tl.sum(value))
+    inner(table + tl.program_id(0))
+
+
+def test_what_a_triton_kernel_writes_is_read_from_its_source() -> None:
+    assert written_parameters(_add_one) == {"out"}
+    # A function that is handed an address and that nobody knows may write there.
+    assert written_parameters(_in_blocks) == {"block_out", "described", "sums", "table", "size"}
 
 
 def _run(code: str, tmp_path: Path, **environment: str) -> str:

@@ -78,6 +78,13 @@ void zk_never_fill(void* storage) {
   forget_contents(*block);
   block->never_filled = true;
 }
+// What code that is not run would have written into a tensor.
+void zk_make_up(void* tensor) {
+  const at::Tensor written(c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(static_cast<c10::TensorImpl*>(tensor)));
+  if (!written.has_storage() || run_state().compute_everything) return;
+  fill_made_up(written);
+  mark_made_up(written);
+}
 int zk_is_made_up(void* storage) {
   const Block* block = block_of(*storage_at(storage));
   return block != nullptr && block->contents == Contents::made_up;

@@ -168,6 +168,10 @@ class Backend:
         """Keep the host memory behind `tensor` empty, as a weight's, unless somebody has written into it."""
         self._library.zk_never_fill(tensor.untyped_storage()._cdata)
 
+    def make_up(self, tensor: torch.Tensor) -> None:
+        """Take what `tensor` holds to be written by code that is not run: nobody knows its values."""
+        self._library.zk_make_up(tensor._cdata)
+
     def label(self, tensor: torch.Tensor, category: Category, name: int = -1) -> None:
         """Say what the block behind `tensor` is for; `name` is an index into the recording's names."""
         self._library.zk_label(tensor.untyped_storage()._cdata, CATEGORY_CODES.index(category), name)
@@ -349,6 +353,7 @@ def _declare(library: ctypes.CDLL) -> None:
         "zk_current_stream": (integer, []),
         "zk_set_current_stream": (None, [integer]),
         "zk_never_fill": (None, [pointer]),
+        "zk_make_up": (None, [pointer]),
         "zk_is_made_up": (integer, [pointer]),
         "zk_label": (None, [pointer, integer, integer]),
         "zk_resize_storage": (None, [pointer, long]),

@@ -1,55 +1,193 @@
-"""What happens when a script launches a Triton kernel: known ones are stood in for, others are named and
-refused.
+"""Triton kernels in a rehearsal: launched, and not run.
 
-A Triton kernel allocates nothing: it writes into tensors that Python made before. So for kernels whose
-results no Python code reads back (norms, rotary embeddings, losses), a launch that does nothing leaves memory
-exactly as it is on a GPU. A kernel that nobody looked at might decide shapes, so it is refused.
+A Triton kernel allocates nothing: it writes into tensors that Python made before. So a launch that does
+nothing leaves memory as it is on a GPU, whichever kernel it is. What the kernel writes (triton_pointers.py)
+is made up from then on, and the report names the kernels. Triton's own Python runs: heuristics, grids, hooks,
+and the autotuner, for which all configurations are equally fast, so that it takes the first.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any, NoReturn
 
-from zerokit.patches import Patch, wrap
+from zerokit.patches import Patch, put, when_imported, wrap
 from zerokit.rehearsal.errors import RehearsalGap
+from zerokit.rehearsal.native.backend import backend
+from zerokit.rehearsal.stand_ins.triton_pointers import written_parameters
+from zerokit.units import MIB
 
-KNOWN_MODULES = (
-    "liger_kernel.",
-    "deepspeed.runtime.chunked_cross_entropy",
-    "deepspeed.ops.triton_ops.fused_rms_norm",
-    "deepspeed.ops.triton_ops.fused_rotary_pos_emb",
-    "deepspeed.ops.triton_ops.swiglu_triton",
+_RUN = Patch("triton.runtime.jit:JITFunction", "run", "launch kernels that do nothing")
+_MEASURES = tuple(
+    Patch("triton.testing", name, "find all kernels equally fast")
+    for name in ("do_bench", "do_bench_cudagraph")
 )
-"""Modules whose kernels only fill tensors that were allocated before the launch."""
+_DRIVER = "triton.runtime.driver"
 
-_HINT = "Use the library's PyTorch path (most have a setting for it), or measure this run on a GPU"
+_MILLISECONDS = 1.0
+_CACHE_BYTES = 256 * MIB
+"""What measuring allocates to clear the L2 cache (triton/backends/nvidia/driver.py,
+get_empty_cache_for_benchmark)."""
 
-
-_LAUNCHERS = tuple(
-    Patch(owner, "run", "leave out kernels that only fill tensors, and refuse others")
-    for owner in (
-        "triton.runtime.jit:JITFunction",
-        "triton.runtime.autotuner:Autotuner",
-        "triton.runtime.autotuner:Heuristics",
-    )
-)
+_launched: dict[str, bool] = {}
+"""Kernels by their full names, and whether one of the tensors that they write is of integers."""
 
 
 def install() -> None:
-    """Replaces the launch of Triton kernels, where Triton is installed."""
-    for launcher in _LAUNCHERS:
-        wrap(launcher, _launch)
+    """Replace the launch of Triton kernels and the driver under it, where Triton is installed."""
+    wrap(_RUN, _launch)
+    for measure in _MEASURES:
+        put(measure, _measured)
+    when_imported(_DRIVER, lambda module: module.driver.set_active(_Driver()))
 
 
-def _launch(_run: Any, kernel: Any, *args: Any, **kwargs: Any) -> None:
-    name, module = kernel_name(kernel)
-    if not module.startswith(KNOWN_MODULES):
-        raise RehearsalGap(f"the Triton kernel {module}.{name}", hint=_HINT)
+def launched() -> list[str]:
+    """A warning that names the kernels launched so far."""
+    if not _launched:
+        return []
+    integers = [name for name, writes_integers in _launched.items() if writes_integers]
+    caution = f"; integers too ({', '.join(integers)}), which no size should rest on" if integers else ""
+    return [f"Triton kernels took no memory and what they write was made up{caution}: {', '.join(_launched)}"]
 
 
-def kernel_name(kernel: Any) -> tuple[str, str]:
-    """Name and module of the Python function under a kernel's decorators (autotune, heuristics, jit)."""
+def kernel_name(kernel: Any) -> str:
+    """Module and name of the Python function under a kernel's decorators (autotune, heuristics, jit)."""
     function = kernel
     while hasattr(function, "fn"):
         function = function.fn
-    return getattr(function, "__name__", repr(function)), getattr(function, "__module__", "unknown")
+    return f"{getattr(function, '__module__', 'unknown')}.{getattr(function, '__name__', repr(function))}"
+
+
+class _Launched:
+    """What a launch returns: the compiled kernel, of which there is nothing to ask."""
+
+    def __init__(self, kernel: str) -> None:
+        self._kernel = kernel
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise RehearsalGap(f"'{name}' of the compiled Triton kernel {self._kernel}")
+
+
+def _launch(_run: Any, kernel: Any, *arguments: Any, grid: Any, warmup: bool, **given: Any) -> _Launched:
+    name = kernel_name(kernel)
+    if warmup:
+        return _Launched(name)
+    own = {key: value for key, value in given.items() if key in kernel.signature.parameters}
+    bound = kernel.signature.bind(*arguments, **own)
+    bound.apply_defaults()
+    if callable(grid):
+        grid(bound.arguments)
+    _check_pointers(bound.arguments)
+    for parameter in written_parameters(kernel.fn):
+        for tensor in _tensors(bound.arguments[parameter]):
+            backend().make_up(tensor)
+            _launched[name] = _launched.get(name, False) or not tensor.is_floating_point()
+    _launched.setdefault(name, False)
+    return _Launched(name)
+
+
+def _check_pointers(arguments: Mapping[str, Any]) -> None:
+    """Raise, as Triton's launcher does, for memory that a GPU cannot reach."""
+    for index, argument in enumerate(arguments.values()):
+        for tensor in _tensors(argument):
+            if tensor.is_cpu and tensor.numel() and not tensor.is_pinned():
+                raise ValueError(
+                    f"Pointer argument (at {index}) cannot be accessed from Triton (cpu tensor?)"
+                )
+
+
+def _tensors(argument: Any) -> Iterator[Any]:
+    """The tensors of an argument: itself, those in a tuple, or the one under a wrapper or a descriptor."""
+    import torch
+
+    if isinstance(argument, torch.Tensor):
+        yield argument
+    elif isinstance(argument, tuple | list):
+        for part in argument:
+            yield from _tensors(part)
+    elif isinstance(base := getattr(argument, "base", None), torch.Tensor):
+        yield base
+
+
+def _measured(function: Any, *_: Any, quantiles: Any = None, return_mode: str = "mean", **__: Any) -> Any:
+    """As `triton.testing.do_bench`: milliseconds, a list of them for quantiles or "all"."""
+    import torch
+
+    function()
+    torch.empty(_CACHE_BYTES, dtype=torch.uint8, device="cuda")
+    if quantiles is not None:
+        return [_MILLISECONDS] * len(quantiles)
+    return [_MILLISECONDS] if return_mode == "all" else _MILLISECONDS
+
+
+class _Driver:
+    """`triton.runtime.driver.active`, of the virtual device."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise RehearsalGap(f"'{name}' of Triton's driver")
+
+    @property
+    def utils(self) -> _Driver:
+        return self
+
+    def get_device_properties(self, device: int) -> dict[str, int]:
+        import torch
+
+        properties: Any = torch.cuda.get_device_properties(device)
+        return {
+            "max_shared_mem": properties.shared_memory_per_block_optin,
+            "max_num_regs": properties.regs_per_multiprocessor,
+            "multiprocessor_count": properties.multi_processor_count,
+            "warpSize": properties.warp_size,
+            "sm_clock_rate": properties.clock_rate,
+            "mem_clock_rate": properties.memory_clock_rate,
+            "mem_bus_width": properties.memory_bus_width,
+        }
+
+    def get_current_target(self) -> Any:
+        major, minor = self.get_device_capability()
+        return sys.modules["triton.backends.compiler"].GPUTarget("cuda", 10 * major + minor, 32)
+
+    def get_device_capability(self, device: Any = None) -> tuple[int, int]:
+        import torch
+
+        return torch.cuda.get_device_capability(device)
+
+    def get_current_device(self) -> int:
+        import torch
+
+        return torch.cuda.current_device()
+
+    def set_current_device(self, device: int) -> None:
+        import torch
+
+        torch.cuda.set_device(device)
+
+    def get_current_stream(self, _device: Any = None) -> int:
+        return backend().current_stream
+
+    def get_active_torch_device(self) -> Any:
+        import torch
+
+        return torch.device("cuda", self.get_current_device())
+
+    def get_device_interface(self) -> Any:
+        import torch
+
+        return torch.cuda
+
+    def get_benchmarker(self) -> Any:
+        return _measured
+
+    def get_empty_cache_for_benchmark(self) -> Any:
+        import torch
+
+        return torch.empty(_CACHE_BYTES, dtype=torch.uint8, device="cuda")
+
+    def clear_cache(self, cache: Any) -> None:
+        cache.zero_()

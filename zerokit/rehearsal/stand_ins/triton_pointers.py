@@ -1,0 +1,124 @@
+"""Which of its arguments a Triton kernel writes, read from its source.
+
+A kernel writes through `tl.store`, the atomic operations, and the methods of tensor descriptors, at addresses
+that it works out from its parameters. An address is followed through assignments and through the functions
+that the kernel calls; what cannot be followed is taken to be written.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import functools
+import inspect
+import textwrap
+from collections.abc import Callable, Iterable
+from typing import Any
+
+_WRITES = ("store", "atomic_", "scatter", "shared_to_global")
+"""Parts of the names of what writes to an address, in Triton's language and in Gluon."""
+_READS = ("load", "gather", "global_to_shared")
+"""The same of what reads. The results of both are values and no addresses."""
+_OPAQUE = ("inline_asm", "extern_elementwise")
+"""What runs code of another language, which may write."""
+
+Names = frozenset[str]
+
+
+@functools.cache
+def written_parameters(function: Callable[..., Any]) -> Names:
+    """Parameters of the kernel `function` through which it writes.
+
+    Args:
+        function: the Python function under `@triton.jit`.
+    """
+    parameters = frozenset(inspect.signature(function).parameters)
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, TypeError, SyntaxError):
+        return parameters
+    return _Addresses(function, parameters).written_by(tree.body[0])
+
+
+class _Addresses:
+    """Follows the addresses of one function: which parameters each local name may have been made from."""
+
+    def __init__(self, function: Callable[..., Any], parameters: Names) -> None:
+        closure = inspect.getclosurevars(function).nonlocals
+        self._names = {**vars(builtins), **function.__globals__, **closure}
+        self._made_from = {name: frozenset([name]) for name in parameters}
+
+    def written_by(self, function: ast.AST) -> Names:
+        statements = list(ast.walk(function))
+        while self._assign(statements):  # until nothing changes: a name may be used above its assignment
+            pass
+        calls = (node for node in statements if isinstance(node, ast.Call))
+        return _union(self._written(call) for call in calls)
+
+    def _assign(self, statements: Iterable[ast.AST]) -> bool:
+        changed = False
+        for node in statements:
+            for target, value in _assignments(node):
+                for name in (part for part in ast.walk(target) if isinstance(part, ast.Name)):
+                    before = self._made_from.get(name.id, frozenset())
+                    self._made_from[name.id] = before | self._sources(value)
+                    changed |= self._made_from[name.id] != before
+        return changed
+
+    def _sources(self, node: ast.AST) -> Names:
+        """The parameters that the value of an expression may have been made from, as an address."""
+        if isinstance(node, ast.Name):
+            return self._made_from.get(node.id, frozenset())
+        if isinstance(node, ast.Call) and _is_any(node, _READS + _WRITES):
+            return frozenset()
+        return _union(self._sources(part) for part in ast.iter_child_nodes(node))
+
+    def _written(self, call: ast.Call) -> Names:
+        arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
+        everything = _union(self._sources(argument) for argument in arguments)
+        if _is_any(call, _OPAQUE):
+            return everything
+        if _is_any(call, _WRITES):
+            described = self._sources(call.func)
+            return described or (self._sources(arguments[0]) if arguments else frozenset())
+        called = self._called(call.func)
+        inner = getattr(called, "fn", None)
+        if inspect.isfunction(inner):
+            return self._written_in(inner, call)
+        is_known = called is not None and not inspect.isfunction(called)
+        return frozenset() if is_known or isinstance(call.func, ast.Attribute) else everything
+
+    def _written_in(self, function: Callable[..., Any], call: ast.Call) -> Names:
+        """What a call of another Triton function writes."""
+        written = written_parameters(function)
+        given = dict(zip(inspect.signature(function).parameters, call.args, strict=False))
+        given |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
+        return _union(self._sources(node) for name, node in given.items() if name in written)
+
+    def _called(self, node: ast.expr) -> Any:
+        """What the name of a function stands for; None if nobody knows."""
+        if isinstance(node, ast.Attribute):
+            return getattr(self._called(node.value), node.attr, None)
+        return self._names.get(node.id) if isinstance(node, ast.Name) else None
+
+
+def _union(parts: Iterable[Names]) -> Names:
+    return frozenset(name for part in parts for name in part)
+
+
+def _is_any(call: ast.Call, names: tuple[str, ...]) -> bool:
+    called = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    return any(name in called for name in names)
+
+
+def _assignments(node: ast.AST) -> list[tuple[ast.AST, ast.AST]]:
+    """What `node` assigns to, and what it assigns."""
+    if isinstance(node, ast.Assign):
+        return [(target, node.value) for target in node.targets]
+    if isinstance(node, ast.AugAssign | ast.NamedExpr):
+        return [(node.target, node.value)]
+    if isinstance(node, ast.AnnAssign) and node.value is not None:
+        return [(node.target, node.value)]
+    if isinstance(node, ast.For):
+        return [(node.target, node.iter)]
+    return []
