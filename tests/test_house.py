@@ -51,7 +51,8 @@ ALLOWED = {
     "checkpoint": BASE,
     "generation": BASE | {"config", "resolving", "recipe", "data", "distributed", "checkpoint"},
     "training": BASE
-    | {"config", "resolving", "writing", "recipe", "hardware", "memory", "lint"}
+    | {"config", "resolving", "writing", "recipe", "models", "hardware", "memory", "lint"}
+    | {"estimation", "reporting"}
     | {"data", "distributed", "checkpoint", "generation"},
     "rehearsal": BASE | {"config", "resolving", "lint", "hardware", "reporting"},
     "quickstart": BASE

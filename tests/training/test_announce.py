@@ -8,12 +8,15 @@ from typing import Any
 import pytest
 import torch
 
-from tests.memory.runs import shape
+from tests.memory.runs import LLAMA, shape
+from zerokit.distributed.ranks import Ranks
 from zerokit.errors import ZerokitError
 from zerokit.estimation import estimate
 from zerokit.memory import Lora
 from zerokit.resolving.settle import resolve_for_trainer
 from zerokit.training.announce import announce, expected_states, states_line
+from zerokit.training.preflight import peak_lines
+from zerokit.units import GIB
 from zerokit.writing.build import build_ds_config
 
 ADAFACTOR = {"type": "Adafactor", "params": {"lr": 1e-3}}
@@ -41,17 +44,21 @@ RUNS = [
 ]
 
 
+def _args(optim: str) -> Any:
+    return SimpleNamespace(optim=optim)
+
+
 @pytest.mark.parametrize(("config", "precision", "lora"), RUNS)
 def test_model_states_are_the_estimates(config: dict[str, Any], precision: Any, lora: Lora | None) -> None:
     told = estimate(shape(), num_gpus=4, ds_config=config, precision=precision, micro_batch_size=1, lora=lora)
     resolved = resolve_for_trainer(config, {}, default_precision=precision, world_size=4)
     counts = told.num_parameters, told.num_trainable_parameters
-    assert expected_states(resolved.ds_config, "adamw_torch_fused", 4, *counts) == told.model_states
+    assert expected_states(resolved.ds_config, _args("adamw_torch_fused"), 4, *counts) == told.model_states
 
 
 def _expected(optim: str, **more: Any) -> Any:
     resolved = resolve_for_trainer(ds_config(2, **more), {}, default_precision="bf16", world_size=4)
-    return expected_states(resolved.ds_config, optim, 4, 1_000_000, 1_000_000)
+    return expected_states(resolved.ds_config, _args(optim), 4, 1_000_000, 1_000_000)
 
 
 @pytest.mark.parametrize(
@@ -74,6 +81,35 @@ def test_the_line_says_where_each_state_lies() -> None:
     assert "parameters 1.91 MiB on the GPU, gradients 488.28 KiB on the host" in line
     assert "optimizer states 2.86 MiB on the host" in line
     assert "on the CPU" in states_line(_expected("adamw_torch"), cuda=False)
+
+
+def _peak_lines(gpu_bytes: int, *, held_out: Any = None, **args: Any) -> list[str]:
+    resolved = resolve_for_trainer(ds_config(2), {}, default_precision="bf16", world_size=2)
+    given = {"per_device_train_batch_size": 1, "per_device_eval_batch_size": 1, "optim": "adamw_torch"}
+    prepared = SimpleNamespace(
+        args=SimpleNamespace(gradient_accumulation_steps=1, **{**given, **args}),
+        resolved=resolved,
+        precision="bf16",
+        held_out=held_out,
+        loaded=SimpleNamespace(recipe=SimpleNamespace(task=SimpleNamespace(seq_len=512))),
+    )
+    model = SimpleNamespace(config=SimpleNamespace(to_dict=lambda: LLAMA))
+    told: Any = (prepared, model)
+    return peak_lines(*told, Ranks(0, 2, 0, 2), gpu_bytes)
+
+
+def test_the_peak_is_said_with_what_to_lower() -> None:
+    alone = _peak_lines(24 * GIB, per_device_eval_batch_size=64)
+    assert len(alone) == 1
+    assert "in optimizer step: Fits" in alone[0] or "in backward: Fits" in alone[0]
+    evaluated = _peak_lines(4 * GIB, per_device_eval_batch_size=64, held_out=[1])
+    assert "in evaluation: Does not fit: needs " in evaluated[0]
+    assert "of each host's" in evaluated[0]
+    assert "Lower training.per_device_eval_batch_size" in evaluated[1]
+    assert "training.per_device_train_batch_size" in _peak_lines(4 * GIB, per_device_train_batch_size=64)[1]
+    assert _peak_lines(GIB, optim="rmsprop") == [
+        "peak memory is not estimated: the memory of the optimizer 'rmsprop' is not known"
+    ]
 
 
 @pytest.mark.parametrize(

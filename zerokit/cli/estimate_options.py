@@ -48,6 +48,11 @@ MicroBatchSize = Annotated[
     ),
 ]
 
+EvalBatchSize = Annotated[
+    int | None,
+    _run(min=1, metavar="B", help="The same of an evaluation within training.", show_default="no evaluation"),
+]
+
 SeqLen = Annotated[
     str | None,
     _run(

@@ -30,6 +30,7 @@ def estimate(
     precision: Precision | None = None,
     target: Target = "trainer",
     micro_batch_size: int | None = None,
+    eval_batch_size: int | None = None,
     seq_len: int | None = None,
     gradient_accumulation_steps: int | None = None,
     gradient_checkpointing: bool = False,
@@ -62,6 +63,7 @@ def estimate(
         precision: ``"bf16"``, ``"fp16"`` or ``"fp32"``; None: the ds_config's, else bf16.
         target: who hands the config to DeepSpeed, and so fills "auto".
         micro_batch_size: sequences per GPU and forward pass; None: the ds_config's, else 1.
+        eval_batch_size: sequences per GPU of an evaluation within training; None: there is none.
         seq_len: tokens per sequence; None: activations are not counted.
         gradient_accumulation_steps: forward passes per optimizer step; None: the ds_config's, else 1.
         gradient_checkpointing: whether activations are computed again in the backward pass.

@@ -45,6 +45,8 @@ class Question:
     """Who hands the config to DeepSpeed, and so fills "auto"."""
     micro_batch_size: int | None = None
     """In place of the ds_config's."""
+    eval_batch_size: int | None = None
+    """None: nothing is evaluated."""
     seq_len: int | None = None
     gradient_accumulation_steps: int | None = None
     """In place of the ds_config's."""
@@ -105,6 +107,7 @@ class Runs:
             ds_config=config,
             cluster=question.cluster,
             micro_batch_size=_size(sizes[MICRO].value, "micro_batch_size"),
+            eval_batch_size=question.eval_batch_size,
             seq_len=question.seq_len if counted else None,
             gradient_accumulation_steps=_size(sizes[STEPS].value, "gradient_accumulation_steps"),
             gradient_checkpointing=question.gradient_checkpointing,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 from zerokit.memory.layout import Layout
@@ -68,7 +69,7 @@ def replay_gpu(run: TrainingRun, layout: Layout, settings: Settings, rank: int) 
     timeline = Timeline()
     stage: Stage
 
-    def replay(stage: Stage) -> Replay:
+    def replay(stage: Stage, sizes: Sizes | None = sizes) -> Replay:
         switches = {"checkpointing": run.gradient_checkpointing, "chunked_loss": run.chunked_loss}
         e, parameters = settings.parameter_bytes, layout.parameters
         return Replay(timeline, stage, model_calls, sizes, e=e, parameters=parameters, **switches)
@@ -90,6 +91,8 @@ def replay_gpu(run: TrainingRun, layout: Layout, settings: Settings, rank: int) 
     if sizes is not None:
         timeline.hold(WORKSPACE, WORKSPACE_BYTES, 2)
     replay(stage).train(settings.accumulation_steps)
+    if sizes is not None and run.eval_batch_size is not None:
+        replay(stage, dataclasses.replace(sizes, batch=run.eval_batch_size)).evaluate()
     return GpuReplay(
         timeline.held, timeline.fullest, model_calls, sizes, partition, rank, timeline.peak_bytes
     )

@@ -34,6 +34,7 @@ def letters_of(answer: Estimate) -> dict[str, Letter]:
     if sizes is not None:
         letters |= {
             "b": Letter(sizes.batch, "sequences of a micro batch"),
+            **_evaluated(answer),
             "s": Letter(sizes.seq, "tokens of a sequence"),
             "V": Letter(sizes.vocabulary, "words of the vocabulary"),
             "h": Letter(sizes.h, "hidden size"),
@@ -43,3 +44,8 @@ def letters_of(answer: Estimate) -> dict[str, Letter]:
             "a": Letter(sizes.a, "attention heads"),
         }
     return letters
+
+
+def _evaluated(answer: Estimate) -> dict[str, Letter]:
+    batch = answer.run.eval_batch_size
+    return {} if batch is None else {"bₑ": Letter(batch, "sequences of a batch of evaluation")}

@@ -73,6 +73,15 @@ TIED_GRADIENT = TermKind(
 )
 TIED_SUM = replace(TIED_GRADIENT, name="both gradients of the tied embedding, added")
 
+EVALUATION_HIDDEN = TermKind(
+    "hidden states", "activations", unit="e", count="bₑ·s·h", source=_MODELS, certainty="modelled"
+)
+EVALUATION_WORK = replace(WORK, name="working memory of one layer, without gradients", unit="bₑ·s")
+EVALUATION_LOGITS = replace(LOGITS, count="bₑ·s·V")
+EVALUATION_CAPPED = replace(CAPPED_LOGITS, count="bₑ·s·V")
+EVALUATION_FP32 = replace(FP32_LOGITS, count="bₑ·s·V")
+EVALUATION_LOSS = replace(LOG_SOFTMAX, count="bₑ·s·V")
+
 
 class Replay:
     """Drives a stage through a step."""
@@ -105,6 +114,32 @@ class Replay:
             self._micro_batch(boundary=number == count - 1)
         self._timeline.enter("step")
         self._stage.step()
+
+    def evaluate(self) -> None:
+        """One batch forward without gradients, after a step: a layer at a time, then all logits at once.
+
+        Liger's fused loss makes the logits here, too (liger_kernel transformers/model/llama.py lce_forward).
+        """
+        assert self._model_calls is not None
+        assert self._sizes is not None
+        timeline, stage, e, tokens = self._timeline, self._stage, self._e, self._tokens
+        timeline.enter("evaluation")
+        stage.begin_pass(boundary=False)
+        timeline.hold(EVALUATION_HIDDEN, e, self._sizes.h * tokens)
+        for call in (call for block in self._model_calls.blocks for call in block.calls):
+            stage.fetch(call, forward=True)
+            timeline.spike(EVALUATION_WORK, tokens, call.work + call.saved_bytes)
+            stage.release(call, forward=True)
+        head, logits = self._model_calls.head, tokens * self._sizes.vocabulary
+        stage.fetch(head, forward=True)
+        timeline.hold(EVALUATION_LOGITS, e, logits)
+        stage.release(head, forward=True)
+        timeline.spike(EVALUATION_CAPPED, e, logits if self._model_calls.capped else 0)
+        wide = 4 if self._model_calls.loss_in_fp32 else e
+        timeline.hold(EVALUATION_FP32, 4, logits if wide != e else 0)
+        timeline.spike(EVALUATION_LOSS, wide, logits)
+        for kind in (EVALUATION_FP32, EVALUATION_LOGITS, EVALUATION_HIDDEN):
+            timeline.free_all(kind)
 
     def _micro_batch(self, *, boundary: bool) -> None:
         timeline = self._timeline

@@ -57,6 +57,8 @@ class TrainingRun:
     """With its number of GPUs: data-parallel ranks, one GPU each."""
     micro_batch_size: int | None = None
     """Sequences per GPU and forward pass; None: the ds_config's, else 1."""
+    eval_batch_size: int | None = None
+    """Sequences per GPU and forward pass of an evaluation within training; None: there is none."""
     seq_len: int | None = None
     """Tokens per sequence; None: activations are not counted."""
     gradient_accumulation_steps: int | None = None
@@ -85,6 +87,7 @@ class TrainingRun:
     def __post_init__(self) -> None:
         sizes = {
             "micro_batch_size": self.micro_batch_size,
+            "eval_batch_size": self.eval_batch_size,
             "seq_len": self.seq_len,
             "gradient_accumulation_steps": self.gradient_accumulation_steps,
             "num_trainable_parameters": self.num_trainable_parameters,

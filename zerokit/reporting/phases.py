@@ -21,7 +21,7 @@ SHADES: dict[str, str] = {
 }
 """Grey behind what is drawn of a phase, from 0 (black) to 1 (white)."""
 
-Phase = Literal["always", "init", "forward", "loss", "backward", "step", "generation"]
+Phase = Literal["always", "init", "forward", "loss", "backward", "step", "evaluation", "generation"]
 """When a term of the ledger is held. ``init`` is from the model's construction to the first forward pass, and
 what is held then is listed whole, because what lives always is not all there yet."""
 

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from zerokit import console
-from zerokit.config import DeepSpeedConfig
 from zerokit.errors import ZerokitError
 from zerokit.hardware.cluster import Cluster
 from zerokit.memory import ModelStates, TrainingRun
-from zerokit.memory.optimizers import optimizer_made
 from zerokit.memory.settings import settings_of
+from zerokit.training.preflight import own_optimizer, peak_lines, plain_config
 from zerokit.units import format_bytes, format_count, quantity
 
 if TYPE_CHECKING:
@@ -29,9 +28,8 @@ def announce(group: RankGroup, prepared: Prepared, model: PreTrainedModel, *, cu
     """
     whole, trained = count_parameters(model, trainable=False), count_parameters(model, trainable=True)
     world_size = group.ranks.world_size
-    optim = str(getattr(prepared.args.optim, "value", prepared.args.optim))
     try:
-        states = expected_states(prepared.resolved.ds_config, optim, world_size, whole, trained)
+        states = expected_states(prepared.resolved.ds_config, prepared.args, world_size, whole, trained)
     except ZerokitError as error:
         expected, line = None, f"model states are not counted: {error.message}"
     else:
@@ -43,17 +41,23 @@ def announce(group: RankGroup, prepared: Prepared, model: PreTrainedModel, *, cu
             f"{quantity(len(prepared.train), 'example')}, {len(prepared.held_out or ())} held out"
         )
         console.note(line)
+        if cuda:
+            import torch
+
+            size = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
+            for line in peak_lines(prepared, model, group.ranks, size):
+                console.note(line)
     return expected
 
 
 def expected_states(
-    ds_config: Mapping[str, Any], optim: str, world_size: int, num_parameters: int, num_trainable: int
+    ds_config: Mapping[str, Any], args: Any, world_size: int, num_parameters: int, num_trainable: int
 ) -> ModelStates:
     """The model states of one rank.
 
     Args:
         ds_config: as the Trainer is given it.
-        optim: what the Trainer makes where the ds_config has no optimizer.
+        args: whose `optim` the Trainer makes where the ds_config has no optimizer.
         world_size: ranks.
         num_parameters: of the model, adapters included.
         num_trainable: of these, the ones that are trained.
@@ -61,12 +65,11 @@ def expected_states(
     Raises:
         ZerokitError: an optimizer whose memory is not known.
     """
-    # What is still "auto" are sizes of buckets, on which no model state depends.
-    zero = {key: value for key, value in ds_config["zero_optimization"].items() if value != "auto"}
-    config = DeepSpeedConfig.model_validate({**ds_config, "zero_optimization": zero})
-    optimizer = None if config.optimizer is not None else optimizer_made(config, optim)
     run = TrainingRun(
-        model=num_parameters, ds_config=config, cluster=Cluster(world_size), optimizer=optimizer
+        model=num_parameters,
+        ds_config=plain_config(ds_config),
+        cluster=Cluster(world_size),
+        optimizer=own_optimizer(ds_config, args),
     )
     return settings_of(run).model_states(num_parameters, num_trainable)
 
