@@ -92,6 +92,18 @@ def test_a_bug_is_a_traceback_and_waits_for_no_other_rank(
     assert "KeyError: 'a bug'" in capsys.readouterr().err
 
 
+def test_a_lost_rank_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    def lose(group: RankGroup) -> None:
+        raise RuntimeError("[pair.cc:537] Read error [127.0.0.1]:30623: Connection reset by peer. GLHF!")
+
+    assert run_on_all_ranks(lose) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(
+        "zerokit: error: rank 0: has lost another rank (Connection reset by peer), in 'raise "
+    )
+    assert said.count("\n") == 1
+
+
 def test_a_launcher_that_cannot_be_understood_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

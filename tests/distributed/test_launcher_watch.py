@@ -1,4 +1,4 @@
-"""No rank outlives its launcher."""
+"""No rank outlives its launcher, or waits for one that is stuck."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ sys.exit(subprocess.run([sys.executable, *sys.argv[1:]]).returncode)
 
 RANK = """
 import os, threading
-from zerokit.distributed import launcher_watch
-launcher_watch._POLL_SECONDS = 0.01
+from zerokit.distributed import launcher_watch, stuck
+stuck.POLL_SECONDS = 0.01
 pids = [os.getpid(), *(launcher.pid for launcher in launcher_watch.launchers())]
-launcher_watch.end_with_launcher(3)
+launcher_watch.watch(3, None)
 print(*pids, flush=True)  # from here on one of them may be killed
 threading.Event().wait()
 """

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from zerokit.cli.command import needed_unless
-from zerokit.cli.on_ranks import LocalRank, MasterPort, NumGpus, start_ranks
+from zerokit.cli.on_ranks import LocalRank, MasterPort, NumGpus, StuckAfter, start_ranks
+from zerokit.distributed.stuck import STUCK_AFTER
 from zerokit.generation.options import Dtype, Options
 
 
@@ -73,6 +74,7 @@ def generate(
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Run Python code that comes with the model.")
     ] = Options.trust_remote_code,
+    stuck_after: StuckAfter = STUCK_AFTER,
     num_gpus: NumGpus = None,
     master_port: MasterPort = None,
     local_rank: LocalRank = None,
@@ -115,4 +117,4 @@ def generate(
     from zerokit.distributed.group import leave
     from zerokit.generation.main import main
 
-    leave(main(options))
+    leave(main(options, stuck_after=stuck_after))

@@ -39,6 +39,15 @@ MasterPort = Annotated[
         show_default="a free one",
     ),
 ]
+StuckAfter = Annotated[
+    float,
+    typer.Option(
+        "--stuck-after",
+        min=0,
+        metavar="SECONDS",
+        help="End the run when a rank has been stuck for so long; 0: never.",
+    ),
+]
 LocalRank = Annotated[int | None, typer.Option("--local_rank", "--local-rank", hidden=True)]
 """DeepSpeed's launcher adds it; the environment says the same."""
 

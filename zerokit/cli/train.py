@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from zerokit.cli.on_ranks import LocalRank, MasterPort, NumGpus, is_main, start_ranks
+from zerokit.cli.on_ranks import LocalRank, MasterPort, NumGpus, StuckAfter, is_main, start_ranks
+from zerokit.distributed.stuck import STUCK_AFTER
 
 
 def train(
@@ -38,6 +39,7 @@ def train(
     print_recipe: Annotated[
         bool, typer.Option("--print-recipe", help="Print a recipe for fine-tuning, to be changed, and leave.")
     ] = False,
+    stuck_after: StuckAfter = STUCK_AFTER,
     num_gpus: NumGpus = None,
     master_port: MasterPort = None,
     local_rank: LocalRank = None,
@@ -62,4 +64,5 @@ def train(
     from zerokit.distributed.group import leave
     from zerokit.training.main import main
 
-    leave(main(recipe, context.args, force=force, trust_checkpoint=trust_checkpoint, verify=not no_verify))
+    options = {"force": force, "trust_checkpoint": trust_checkpoint, "verify": not no_verify}
+    leave(main(recipe, context.args, stuck_after=stuck_after, **options))

@@ -19,8 +19,9 @@ from typing import Any, NoReturn, TypeVar
 
 from zerokit import console
 from zerokit.choices import Precision
-from zerokit.distributed.launcher_watch import end_with_launcher
+from zerokit.distributed.launcher_watch import watch
 from zerokit.distributed.ranks import Ranks, check_devices, port_taken, read_ranks
+from zerokit.distributed.stuck import STUCK_AFTER, StuckWatch, Work
 from zerokit.errors import LaunchError, RankError, ZerokitError
 
 T = TypeVar("T")
@@ -36,6 +37,7 @@ class RankGroup:
 
     def __init__(self, ranks: Ranks) -> None:
         self.ranks = ranks
+        self.work = Work()
         self._objects_group: Any = None
 
     def together(self, action: Callable[[], T]) -> T:
@@ -128,8 +130,12 @@ def device_precision() -> Precision:
     return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
 
 
-def run_on_all_ranks(main: Callable[[RankGroup], None]) -> int:
+def run_on_all_ranks(main: Callable[[RankGroup], None], *, stuck_after: float = STUCK_AFTER) -> int:
     """Run a command on this rank and return the exit code of the whole run.
+
+    Args:
+        main: the command.
+        stuck_after: seconds after which a rank that is stuck is ended, and with it the run; 0: never.
 
     0 when `main` returns; :attr:`ZerokitError.exit_code` when bad input stopped it, after rank 0 has
     printed its one line, or a rank that ended alone has; 130 after Ctrl-C; 1 after any other exception,
@@ -143,7 +149,8 @@ def run_on_all_ranks(main: Callable[[RankGroup], None]) -> int:
     except ZerokitError as error:
         console.print_error(error)
         return error.exit_code
-    end_with_launcher(group.ranks.rank)
+    ends_stuck = stuck_after > 0 and group.ranks.world_size > 1
+    watch(group.ranks.rank, StuckWatch(group.ranks, group.work, stuck_after) if ends_stuck else None)
     try:
         exit_code = _run(main, group)
     except RankError as error:
@@ -158,10 +165,27 @@ def run_on_all_ranks(main: Callable[[RankGroup], None]) -> int:
         if "EADDRINUSE" in str(error):  # torch's DistNetworkError: rank 0 alone opens the port
             console.print_error(port_taken(os.environ["MASTER_PORT"]))
             return LaunchError.exit_code
+        lost = next((words for words in _LOST if words in str(error)), None)
+        if lost is not None and isinstance(error, RuntimeError):
+            at = traceback.extract_tb(error.__traceback__)[-1]
+            lost_rank = RankError(
+                f"has lost another rank ({lost}), in '{at.line}'",
+                where=f"rank {group.ranks.rank}",
+                hint="See what that one has said; if nothing, it was ended from outside: 'dmesg' names "
+                "what the kernel has ended for want of memory",
+            )
+            console.print_error(lost_rank)
+            return RankError.exit_code
         traceback.print_exc()
         return 1
     group.close()
     return exit_code
+
+
+_LOST = (
+    *("Connection reset by peer", "Connection closed by peer", "Broken pipe", "Timed out waiting"),  # gloo
+    "remote process exited",  # NCCL
+)
 
 
 def _run(main: Callable[[RankGroup], None], group: RankGroup) -> int:

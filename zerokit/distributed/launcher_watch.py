@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from zerokit import console
+from zerokit.distributed import stuck
+from zerokit.distributed.process_table import stat_of
 
 _PROGRAMS = {"deepspeed", "torchrun", "accelerate"}
 _MODULES = ("deepspeed.launcher", "torch.distributed.run", "torch.distributed.launch", "accelerate.commands")
-_POLL_SECONDS = 1.0
 
 
 class Launcher(NamedTuple):
@@ -28,36 +29,38 @@ class Launcher(NamedTuple):
     @property
     def runs(self) -> bool:
         """Whether it is still there, and has not ended unnoticed by its own parent."""
-        stat = _stat(self.pid)
+        stat = stat_of(self.pid)
         return stat is not None and stat.started == self.started and stat.state not in "ZX"
-
-
-class _Stat(NamedTuple):
-    state: str
-    parent: int
-    started: str
 
 
 def launchers() -> list[Launcher]:
     """The launchers that started this process, the nearest first: torchrun's, or DeepSpeed's two."""
     found = []
     pid = os.getppid()
-    while (stat := _stat(pid)) is not None and _is_launcher(pid):
+    while (stat := stat_of(pid)) is not None and _is_launcher(pid):
         found.append(Launcher(pid, stat.started))
         pid = stat.parent
     return found
 
 
-def end_with_launcher(rank: int) -> None:
-    """End this process soon after a launcher of it has ended; nothing if none has started it."""
-    if watched := launchers():
-        threading.Thread(target=_watch, args=(watched, rank), daemon=True).start()
+def watch(rank: int, for_stuck: stuck.StuckWatch | None) -> None:
+    """End this process soon after a launcher of it has ended, and look for ranks that are stuck.
+
+    Args:
+        rank: of this process.
+        for_stuck: what looks for them; None: nobody does.
+    """
+    watched = launchers()
+    if watched or for_stuck is not None:
+        threading.Thread(target=_watch, args=(watched, rank, for_stuck), daemon=True).start()
 
 
-def _watch(watched: list[Launcher], rank: int) -> None:
+def _watch(watched: list[Launcher], rank: int, for_stuck: stuck.StuckWatch | None) -> None:
     never = threading.Event()
     while all(launcher.runs for launcher in watched):
-        never.wait(_POLL_SECONDS)
+        never.wait(stuck.POLL_SECONDS)
+        if for_stuck is not None:
+            for_stuck.look()
     gone = next(launcher for launcher in watched if not launcher.runs)
     console.note(f"zerokit: rank {rank} ends, because its launcher (process {gone.pid}) has ended")
     os._exit(1)  # whatever the main thread waits for
@@ -77,12 +80,3 @@ def _is_launcher(pid: int) -> bool:
     if words[first] == "-m":
         return words[first + 1].startswith(_MODULES)
     return Path(words[first]).name in _PROGRAMS
-
-
-def _stat(pid: int) -> _Stat | None:
-    """From proc(5): the name in parentheses may hold anything, the rest is separated by spaces."""
-    try:
-        words = Path("/proc", str(pid), "stat").read_text(errors="replace").rpartition(")")[2].split()
-    except OSError:
-        return None
-    return _Stat(words[0], int(words[1]), words[19])

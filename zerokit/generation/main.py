@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from zerokit.generation.prompts import Prompt
 
 
-def main(options: Options) -> int:
+def main(options: Options, *, stuck_after: float) -> int:
     """Run on this rank; returns the exit code.
 
     Results go to stdout (rank 0); from here on everything else in this process goes to stderr.
     """
     with claim_stdout() as results:
-        return run_on_all_ranks(lambda group: generate(group, options, results))
+        return run_on_all_ranks(lambda group: generate(group, options, results), stuck_after=stuck_after)
 
 
 def generate(group: RankGroup, options: Options, stream: IO[str]) -> None:
@@ -146,7 +146,8 @@ def run_rounds(group: RankGroup, job: Job, generator: Generator, results: Result
         bar = progress.add_task("prompts", total=len(job.prompts), note="")
         for batches in rounds:
             batch = batches[group.ranks.rank]
-            made = generator.generate([job.tokens[index] for index in batch], job.sampling)
+            with group.work.step():
+                made = generator.generate([job.tokens[index] for index in batch], job.sampling)
             mine = [
                 (index, [finish(tokens) for tokens in sequences])
                 for index, sequences in zip(batch, made, strict=True)

@@ -10,9 +10,9 @@ from zerokit.extras import require
 from zerokit.recipe.load import LoadedRecipe, load_recipe
 
 
-def main(recipe: Path | None, overrides: Sequence[str], **options: bool) -> int:
-    """Run on this rank; returns the exit code. Arguments as of :func:`train`."""
-    return run_on_all_ranks(lambda group: train(group, recipe, overrides, **options))
+def main(recipe: Path | None, overrides: Sequence[str], *, stuck_after: float, **options: bool) -> int:
+    """Run on this rank; returns the exit code. Arguments as of :func:`train` and `run_on_all_ranks`."""
+    return run_on_all_ranks(lambda group: train(group, recipe, overrides, **options), stuck_after=stuck_after)
 
 
 def train(group: RankGroup, recipe: Path | None, overrides: Sequence[str], **options: bool) -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, Trainer, TrainerCallback
 
     from zerokit.distributed.group import RankGroup
+    from zerokit.distributed.stuck import Work
     from zerokit.training.prepare import Prepared
 
 
@@ -65,7 +66,7 @@ def _run(group: RankGroup, prepared: Prepared) -> RunReport:
     model = add_adapter(model, prepared.loaded, prepared.args)
     expected = announce(group, prepared, model, cuda=cuda)
     progress = RunProgress(prepared.output_dir)
-    trainer = _make_trainer(prepared, model, [progress, ChecksumsOnSave(group)])
+    trainer = _make_trainer(prepared, model, group.work, [progress, ChecksumsOnSave(group)])
     try:
         result = _fit(trainer, prepared)
     finally:
@@ -114,7 +115,9 @@ def _seed_everything(prepared: Prepared) -> None:
         set_seed(prepared.args.seed)
 
 
-def _make_trainer(prepared: Prepared, model: PreTrainedModel, callbacks: list[TrainerCallback]) -> Trainer:
+def _make_trainer(
+    prepared: Prepared, model: PreTrainedModel, work: Work, callbacks: list[TrainerCallback]
+) -> Trainer:
     from transformers import DataCollatorForSeq2Seq, PrinterCallback, ProgressCallback
 
     from zerokit.training.trainer import ZeroTrainer
@@ -122,6 +125,7 @@ def _make_trainer(prepared: Prepared, model: PreTrainedModel, callbacks: list[Tr
     seq_len = prepared.loaded.recipe.task.seq_len
     trainer = ZeroTrainer(
         identity=prepared.identity,
+        work=work,
         model=model,
         args=prepared.args,
         train_dataset=prepared.train,

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from torch.utils.data import DataLoader, Sampler
 
+    from zerokit.distributed.stuck import Work
     from zerokit.training.identity import Identity
 
 MOST_SKIPPED_STEPS = 50
@@ -45,16 +46,18 @@ MOST_SKIPPED_STEPS = 50
     _save="let others read the weights, as they may read all else that is saved",
     _get_eval_sampler="weigh each held-out token the same",
     evaluation_loop="weigh each held-out token the same",
-    training_step="stop when the loss is no number",
+    training_step="stop when the loss is no number, and know a step that is stuck",
+    get_batch_samples="know a batch that never comes",
     _get_grad_norm="stop when the gradient norm is no number",
     save_model="keep weights that are no numbers from replacing any",
 )
 class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped here
     """Trains every example exactly once an epoch, and measures the loss per held-out token."""
 
-    def __init__(self, *, identity: Identity, trust_checkpoint: bool, **kwargs: Any) -> None:
+    def __init__(self, *, identity: Identity, work: Work, trust_checkpoint: bool, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._identity = identity
+        self._work = work
         self._trust_checkpoint = trust_checkpoint
         self._train_sampler: BlanksLast | None = None
         self._losses: torch.Tensor | None = None
@@ -163,9 +166,22 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
             num_samples=num_batches * self.args.eval_batch_size,
         )
 
+    def get_batch_samples(self, epoch_iterator: Iterator[Any], *args: Any, **kwargs: Any) -> Any:
+        """The Trainer's; it also counts tokens over all ranks, which is no part of getting a batch."""
+        return super().get_batch_samples(self._batches(epoch_iterator), *args, **kwargs)
+
+    def _batches(self, epoch_iterator: Iterator[Any]) -> Iterator[Any]:
+        while True:
+            with self._work.batch():
+                batch = next(epoch_iterator, None)
+            if batch is None:
+                return
+            yield batch
+
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """The Trainer's; its loss is looked at when the optimizer has made its step."""
-        loss: torch.Tensor = super().training_step(*args, **kwargs)
+        with self._work.step():
+            loss: torch.Tensor = super().training_step(*args, **kwargs)
         self._losses = loss if self._losses is None else self._losses + loss
         return loss
 

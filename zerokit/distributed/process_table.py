@@ -1,0 +1,61 @@
+"""What proc(5) says of processes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Stat(NamedTuple):
+    """A line of /proc/PID/stat."""
+
+    state: str
+    """T: stopped by a signal; D: waits for a disk; Z, X: has ended."""
+    parent: int
+    started: str
+    """Ticks after the machine's start."""
+    cpu_seconds: float
+    """Its own, and those of its children that have ended."""
+
+
+def stat_of(pid: int) -> Stat | None:
+    """What a process does; None of one that has ended."""
+    try:
+        # Its name, in parentheses, may hold anything; the rest is separated by spaces.
+        words = Path("/proc", str(pid), "stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return None
+    return Stat(words[0], int(words[1]), words[19], sum(map(int, words[11:15])) / _TICKS)
+
+
+def children_of(pid: int) -> list[int]:
+    """The children of a process."""
+    found = []
+    for file in Path("/proc", str(pid), "task").glob("*/children"):
+        try:
+            found += [int(word) for word in file.read_text().split()]
+        except OSError:  # its thread has just ended
+            continue
+    return found
+
+
+def variables_of(pid: int) -> dict[str, str]:
+    """The environment that a process was started with; empty of another user's."""
+    try:
+        text = Path("/proc", str(pid), "environ").read_bytes().decode(errors="replace")
+    except OSError:
+        return {}
+    return dict(entry.split("=", 1) for entry in text.split("\0") if "=" in entry)
+
+
+def bytes_moved(pid: int) -> int:
+    """What a process has written to files, and read from and written to disks; 0 where nobody counts."""
+    try:
+        lines = Path("/proc", str(pid), "io").read_text().splitlines()
+    except OSError:
+        return 0
+    counts = dict(line.split(": ") for line in lines)
+    return sum(int(counts.get(name, 0)) for name in ("wchar", "read_bytes", "write_bytes"))

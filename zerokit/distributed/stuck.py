@@ -1,0 +1,209 @@
+"""A rank that is stuck is found out, named and ended: the others would wait for it for half an hour.
+
+What is slow is not stuck, and nothing but the clock tells one from the other. So a rank is stuck only by one
+of three signs, each for as long as the person allows:
+
+- it was stopped by a signal, as the other ranks of its node see;
+- it does nothing at all inside a step, in code that is not a library's: no CPU, no file, no child that works.
+  Libraries wait for other ranks and for devices;
+- it has been getting one batch for that long, and 20 times longer than the slowest one before it, and reads
+  from no disk.
+
+Not seen here: a rank that computes without end; one that does nothing elsewhere, as while it saves or
+evaluates, where it may wait for a network; one that waits inside a library, or holds Python's lock there; a
+stopped rank that is alone on its node. The timeout of collectives ends these.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, NoReturn
+
+from zerokit import console
+from zerokit.distributed.process_table import bytes_moved, children_of, stat_of, variables_of
+from zerokit.errors import RankError
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from zerokit.distributed.ranks import Ranks
+
+STUCK_AFTER = 100.0
+"""Seconds after which a rank that shows a sign is ended."""
+POLL_SECONDS = 1.0
+_IDLE_SHARE = 0.05
+"""Of one CPU, below which a process does nothing: what polls now and then takes less."""
+_SLOWER = 20
+_LIBRARIES = {"accelerate", "deepspeed", "peft", "torch", "transformers", "zerokit"}
+_DEBUGGERS = {"IPython", "_pydevd_bundle", "bdb", "code", "pdb"}
+_SHARED = ("MASTER_ADDR", "MASTER_PORT")
+"""What the ranks of a run have in common, and no other process has."""
+_SHOW_STACK = signal.SIGRTMAX - 3  # that nobody else sends
+
+
+class Work:
+    """What a rank does that only its own work, and other ranks, can take long."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        """Of parts begun."""
+        self.is_step = False
+        self.is_batch = False
+        self.slowest_batch: float | None = None
+        """Seconds; None before the first."""
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Forward, backward and the optimizer's step, or generation of a batch."""
+        self.number += 1
+        self.is_step = True
+        try:
+            yield
+        finally:
+            self.is_step = False
+
+    @contextmanager
+    def batch(self) -> Iterator[None]:
+        """Getting a batch from a data loader."""
+        started = time.monotonic()
+        self.number += 1
+        self.is_batch = True
+        try:
+            yield
+        finally:
+            self.is_batch = False
+            self.slowest_batch = max(self.slowest_batch or 0.0, time.monotonic() - started)
+
+
+class StuckWatch:
+    """Looks once in `POLL_SECONDS` at this rank, and at the others of its node.
+
+    Time is counted in looks, so that the hours of a machine that was suspended are none.
+    """
+
+    def __init__(self, ranks: Ranks, work: Work, stuck_after: float) -> None:
+        self._ranks = ranks
+        self._work = work
+        self._most_looks = stuck_after / POLL_SECONDS
+        self._stopped: dict[int, int] = {}
+        """Looks in a row that have found a process stopped."""
+        self._idle = 0
+        self._one_batch = 0
+        self._number = 0
+        self._used = (0.0, 0)
+        faulthandler.register(_SHOW_STACK, file=2)
+
+    def look(self) -> None:
+        """End this process if a rank is stuck, after a line that says so and its stack."""
+        self._look_at_others()
+        self._look_at_this()
+
+    def _look_at_others(self) -> None:
+        seen = self._stopped
+        self._stopped = {}
+        for pid in children_of(os.getppid()):
+            stat = stat_of(pid)
+            if stat is None or stat.state != "T":
+                continue
+            self._stopped[pid] = seen.get(pid, 0) + 1
+            # One of those that see it is to speak.
+            if self._stopped[pid] >= self._most_looks + 2 * self._ranks.local_rank:
+                variables = variables_of(pid)
+                if all(variables.get(name) == os.environ.get(name) for name in _SHARED):
+                    self._end_stopped(pid, variables.get("RANK", "?"))
+
+    def _end_stopped(self, pid: int, rank: str) -> NoReturn:
+        looks = self._stopped[pid]
+        _say(rank, f"a signal stopped it (process {pid}) {looks * POLL_SECONDS:.0f} s ago")
+        with suppress(ProcessLookupError):
+            os.kill(pid, _SHOW_STACK)  # which it does as soon as it goes on
+            os.kill(pid, signal.SIGCONT)
+            threading.Event().wait(POLL_SECONDS)
+            os.kill(pid, signal.SIGKILL)
+        os._exit(1)
+
+    def _look_at_this(self) -> None:
+        work = self._work
+        is_new, self._number = work.number != self._number, work.number
+        idle, reads = self._activity()
+        frame = sys._current_frames().get(threading.main_thread().ident or 0)
+        if frame is None or is_new or not (work.is_step or work.is_batch) or _is_debugged(frame):
+            self._idle = self._one_batch = 0
+            return
+        loads = work.is_batch and _has(frame, "torch.utils.data") and not _has(frame, "torch.distributed")
+        waits = _outside_stdlib(frame) in _LIBRARIES and not loads
+        self._idle = self._idle + 1 if idle and not waits else 0
+        self._one_batch = self._one_batch + 1 if loads and not reads else 0
+        if self._idle >= self._most_looks:
+            self._end(frame, "it has done nothing", self._idle)
+        if work.slowest_batch is not None:
+            slow = _SLOWER * work.slowest_batch / POLL_SECONDS
+            if self._one_batch >= max(self._most_looks, slow):
+                self._end(frame, "it has been getting one batch", self._one_batch)
+
+    def _activity(self) -> tuple[bool, bool]:
+        """Whether this process and its children did nothing since the last look; whether they use disks."""
+        pid = os.getpid()
+        children = _descendants(pid)
+        stats = [stat for stat in map(stat_of, (pid, *children)) if stat is not None]
+        # Of this process, without this thread; stats[0] counts in hundredths.
+        cpu = time.process_time() - time.thread_time() + sum(stat.cpu_seconds for stat in stats[1:])
+        moved = sum(map(bytes_moved, (pid, *children)))
+        before, self._used = self._used, (cpu, moved)
+        reads = moved != before[1] or any(stat.state == "D" for stat in stats)
+        used = abs(cpu - before[0])  # less, where a child has ended
+        return used < _IDLE_SHARE * POLL_SECONDS and not reads, reads
+
+    def _end(self, frame: FrameType, what: str, looks: int) -> NoReturn:
+        at = traceback.extract_stack(frame)[-1]
+        call = f"'{at.line or at.name}' ({at.filename}:{at.lineno})"
+        _say(str(self._ranks.rank), f"{what} for {looks * POLL_SECONDS:.0f} s, in {call}")
+        sys.stderr.writelines(traceback.format_stack(frame))
+        sys.stderr.flush()
+        os._exit(1)
+
+
+def _say(rank: str, why: str) -> None:
+    error = RankError(
+        f"is stuck: {why}, and the others wait for it",
+        where=f"rank {rank}",
+        hint="Its stack follows. Where that is no mistake, allow more with --stuck-after SECONDS (0: any)",
+    )
+    console.print_error(error)
+
+
+def _descendants(pid: int) -> list[int]:
+    found = children_of(pid)
+    for child in found:
+        found += children_of(child)
+    return found
+
+
+def _frames(innermost: FrameType) -> Iterator[str]:
+    """The modules of a stack, the innermost first."""
+    frame: FrameType | None = innermost
+    while frame is not None:
+        yield str(frame.f_globals.get("__name__", ""))
+        frame = frame.f_back
+
+
+def _outside_stdlib(innermost: FrameType) -> str:
+    """The innermost package that is not Python's own: the one that called what waits."""
+    packages = (name.partition(".")[0] for name in _frames(innermost))
+    return next((name for name in packages if name not in sys.stdlib_module_names), "")
+
+
+def _is_debugged(innermost: FrameType) -> bool:
+    return any(name.partition(".")[0] in _DEBUGGERS for name in _frames(innermost))
+
+
+def _has(innermost: FrameType, package: str) -> bool:
+    return any(f"{name}.".startswith(f"{package}.") for name in _frames(innermost))
