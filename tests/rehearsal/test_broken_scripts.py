@@ -43,6 +43,8 @@ def test_a_mistake_surfaces(script: str, message: str, tmp_path: Path) -> None:
     assert "zerokit/rehearsal/" not in outcome.err.split("Traceback")[1].splitlines()[1]
     assert last_line(outcome).startswith("zerokit: error:")
     assert script in last_line(outcome)
+    # Only a script that has read values of the model may have been led astray by them.
+    assert ("unless it comes of a value" in last_line(outcome)) == (script == "broken_raises.py")
 
 
 def test_says_how_far_a_script_came(tmp_path: Path) -> None:

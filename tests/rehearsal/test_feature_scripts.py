@@ -99,3 +99,35 @@ def test_triton_kernels_take_no_memory_and_are_named(runs: FeatureRuns) -> None:
     (named,) = (line for line in runs.run("triton_kernels.py").warnings if "Triton" in line)
     assert "integers too (__main__.count_larger)" in named
     assert "__main__.scale, __main__.count_larger" in named
+
+
+def test_what_bitsandbytes_allocates(runs: FeatureRuns) -> None:
+    lines = [line.split() for line in runs.printed("features_quantized.py").splitlines()]
+    found = dict(line for line in lines if len(line) == 2)
+    embeddings = 2 * 32000 * 1024
+    layers = 4 * (1024 * 1024 * 2 + 1024 * 256 * 2 + 3 * 1024 * 2816)
+    # Half a byte each, a float32 for each 64; embeddings, the head and norms stay in bfloat16.
+    four_bits = layers // 2 + layers // 64 * 4 + 2 * embeddings
+    assert int(found["4bit"]) == pytest.approx(four_bits, rel=0.01)
+    assert found["gradients"] == "16"
+    states = 2 * 2048 * 2048
+    assert int(found["AdamW8bit"]) == pytest.approx(states, rel=0.05)
+    assert int(found["PagedAdamW8bit"]) < states // 10
+    assert found["8bit"] == "2048"
+    assert int(found["weight"]) == pytest.approx(2048 * 2048, rel=0.01)
+
+
+def test_an_operator_that_calls_cuda_is_sized_by_its_fake_implementation(
+    runs: FeatureRuns,
+) -> None:
+    assert f"normed (1024, 512) torch.float32 {1024 * 512 * 4 + 2048} [0, 0, 0, 0]" in runs.printed(
+        "custom_operators.py"
+    )
+    (said,) = (line for line in runs.run("custom_operators.py").warnings if "fake" in line)
+    assert "outside::normed" in said
+    assert "libcudart.so.0" in said
+    with pytest.raises(AssertionError, match="exit code 2") as stopped:
+        runs.run("custom_operators.py", "unsized")
+    assert "custom_operators.py:17: the rehearsal cannot stand in for what calls libcudart" in str(
+        stopped.value
+    )

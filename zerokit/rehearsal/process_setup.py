@@ -133,7 +133,9 @@ def _set_environment(num_gpus: int, local_ranks: int, rank: int, *, meets_others
 def _stand_in(rank: VirtualRank, real_group: InstallGroup | None) -> None:
     """Put what stands in for other ranks, compiled code and missing values in its place."""
     from zerokit.rehearsal.stand_ins import (
+        bitsandbytes,
         cuda_extensions,
+        custom_operators,
         deepspeed_bookkeeping,
         flash_attention,
         from_pretrained,
@@ -150,7 +152,7 @@ def _stand_in(rank: VirtualRank, real_group: InstallGroup | None) -> None:
         real_group(rank.traffic, rank.rank, rank.num_gpus)
     else:
         process_group.install(rank.traffic, rank.exchange, rank=rank.rank, world_size=rank.num_gpus)
-        for module in (from_pretrained, zero3_rank_loops, flash_attention):
+        for module in (from_pretrained, zero3_rank_loops, flash_attention, custom_operators, bitsandbytes):
             module.install()
         deepspeed_bookkeeping.agree_with_rank_0()
         generate.install(rank.backend)

@@ -1,7 +1,7 @@
 """Rehearse ranks in processes of their own.
 
 A worker leaves with 0 when it has written its report, with 2 when it has printed what is wrong, and with 3
-when the script itself failed and its traceback has been printed.
+or 4 when the script itself failed and its traceback has been printed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,11 @@ from zerokit.units import quantity
 
 WORKER = "zerokit.rehearsal.worker"
 _EXPLAINED = 2
-_SCRIPT_FAILED = 3
+_SCRIPT_FAILED = {
+    3: "What is printed above is what the cluster would show",
+    4: "The cluster would show what is printed above, unless it comes of a value: what depends on parameters "
+    "is made up (a loss is 1)",
+}
 _INTERRUPTED = 130
 _STDERR = 2
 _SHOWN_OF_A_LOG = 20_000
@@ -118,11 +122,8 @@ class Worker:
             raise KeyboardInterrupt
         if code == _EXPLAINED:
             raise ExplainedError
-        if code == _SCRIPT_FAILED:
-            self._fail(
-                f"the script fails {_moment(report)}",
-                "What is printed above is what the cluster would show",
-            )
+        if code in _SCRIPT_FAILED:
+            self._fail(f"the script fails {_moment(report)}", _SCRIPT_FAILED[code])
         if code == -signal.SIGKILL:
             self._fail("the rehearsal was killed", "This machine may be out of memory")
         ending = f"with exit code {code}" if code else "without a report"

@@ -14,6 +14,7 @@ from zerokit.rehearsal.job import Overrides
 from zerokit.rehearsal.native.allocator_settings import AllocatorSettings
 from zerokit.rehearsal.native.backend import Backend, Model, Note, NoteKind
 from zerokit.rehearsal.recording import BLOCK, CATEGORY_CODES, EVENT, MadeUp, Recording
+from zerokit.rehearsal.stand_ins.custom_operators import sized
 from zerokit.rehearsal.stand_ins.object_broadcast import ObjectExchange
 from zerokit.rehearsal.stand_ins.torch_compile import ran_as_written
 from zerokit.rehearsal.stand_ins.triton_kernels import launched
@@ -154,7 +155,7 @@ def _warnings(rank: VirtualRank) -> list[str]:
             f"{unknown} broadcasts of Python objects came from a rank that was not rehearsed beside this "
             "one, which kept its own"
         )
-    warnings += ran_as_written() + launched()
+    warnings += ran_as_written() + launched() + sized()
     warnings += [f"{line}: the rehearsal went on without it" for line in patches.missing()]
     if not rank.steps.completed:
         warnings.append(

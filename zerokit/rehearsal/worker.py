@@ -1,7 +1,8 @@
 """Runs one rank of a rehearsal in this process: `python -m zerokit.rehearsal.worker JOB.json`.
 
 Exit codes: 0 the report is written; 2 a mistake in the input or a gap of the rehearsal, told in one line on
-stderr; 3 the script raised, and its traceback is on stderr as it would be on the cluster.
+stderr; 3 the script raised, and its traceback is on stderr as it would be on the cluster; 4 likewise, if it
+does not come of a value that was made up.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from zerokit import console
-from zerokit.errors import LaunchError, ZerokitError
+from zerokit.errors import ZerokitError
 from zerokit.files import write_file
 from zerokit.rehearsal import launchers
+from zerokit.rehearsal.errors import RehearsalGap, met_gaps
 from zerokit.rehearsal.job import RehearsalJob
+from zerokit.rehearsal.limits import limit_of
 from zerokit.rehearsal.process_setup import InstallGroup, virtual_cluster
 from zerokit.rehearsal.virtual_rank import VirtualRank
 from zerokit.rehearsal.watching.steps import RehearsalComplete
@@ -27,7 +30,7 @@ from zerokit.rehearsal.watching.steps import RehearsalComplete
 _leave = os._exit
 _EXPLAINED = 2
 _SCRIPT_FAILED = 3
-_GAP = "zerokit cannot stand in for"
+_FAILED_WITH_VALUES = 4
 
 
 def main(real_group: InstallGroup | None = None) -> None:
@@ -89,18 +92,26 @@ def run_in(rank: VirtualRank, job: RehearsalJob) -> int:
         return _EXPLAINED
     except BaseException as error:
         failure = error
-    gap = _gap(failure)
-    if gap is not None:
-        console.print_error(gap)
-        return _EXPLAINED
-    _write_results(job, rank)
+    limit = limit_of(failure)
+    if limit is None:
+        _write_results(job, rank)
     if failure is None:
         return 0
-    if not isinstance(failure, SystemExit):
+    if isinstance(failure, SystemExit):
+        if isinstance(failure.code, str):
+            print(failure.code, file=sys.stderr)  # as Python does
+    elif not isinstance(limit, RehearsalGap):
         _print_traceback(failure)
-    elif isinstance(failure.code, str):
-        print(failure.code, file=sys.stderr)  # as Python does
-    return _SCRIPT_FAILED
+    if limit is not None:
+        console.print_error(limit)
+        return _EXPLAINED
+    return _FAILED_WITH_VALUES if _may_rest_on_values(failure, rank) else _SCRIPT_FAILED
+
+
+def _may_rest_on_values(failure: BaseException, rank: VirtualRank) -> bool:
+    """Whether a script may have raised `failure` because of what it read from the model."""
+    kinds = (ArithmeticError, AssertionError, LookupError, ValueError)
+    return isinstance(failure, kinds) and rank.backend.flops > 0
 
 
 def _stay() -> None:
@@ -131,7 +142,6 @@ def _run_script(job: RehearsalJob) -> None:
 
 def _write_results(job: RehearsalJob, rank: VirtualRank) -> None:
     from zerokit.rehearsal import analysis, plot, snapshot, trace
-    from zerokit.rehearsal.errors import met_gaps
 
     # What the results themselves allocate is not the script's.
     with rank.backend.uncounted():
@@ -161,36 +171,6 @@ def _versions() -> dict[str, Any]:
         except PackageNotFoundError:
             continue
     return found
-
-
-def _gap(failure: BaseException | None) -> ZerokitError | None:
-    """The rehearsal's own limit behind `failure`, if that is what it is."""
-    from zerokit.rehearsal.errors import RehearsalGap
-
-    while failure is not None:
-        if isinstance(failure, RehearsalGap):
-            return failure
-        if _GAP in str(failure):
-            first = str(failure).splitlines()[0]
-            return LaunchError(
-                first[first.index(_GAP) :].replace(_GAP, "the rehearsal cannot stand in for", 1),
-                where=_line_of(failure),
-                hint="Choose a setting that does not use it, or measure this run on a GPU",
-            )
-        failure = failure.__cause__ or failure.__context__
-    return None
-
-
-def _line_of(failure: BaseException) -> str:
-    """`file:line` in the user's code or its libraries where `failure` was raised."""
-    from zerokit.rehearsal.call_sites import short_path
-
-    frames = traceback.extract_tb(failure.__traceback__)
-    outside = [
-        frame for frame in frames if "/torch/" not in frame.filename and "/zerokit/" not in frame.filename
-    ]
-    frame = (outside or list(frames))[-1]
-    return f"{short_path(frame.filename)}:{frame.lineno}"
 
 
 def _print_traceback(failure: BaseException) -> None:

@@ -1,0 +1,53 @@
+"""Which failures of a script are zerokit's limits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from zerokit.rehearsal.limits import limit_of
+from zerokit.rehearsal.stand_ins.from_pretrained import _Slice
+from zerokit.rehearsal.stand_ins.triton_kernels import _check_pointers
+
+
+def _fails(call: Callable[[], object]) -> Exception:
+    try:
+        call()
+    except Exception as error:
+        return error
+    raise AssertionError("nothing was raised")
+
+
+def _handled(cause: Exception) -> None:
+    try:
+        raise cause
+    except Exception as error:
+        raise RuntimeError("the fast path is gone") from error
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: _handled(OSError("libcudart.so.12: cannot open shared object file")), "libcudart.so.12"),
+        (lambda: _handled(ImportError("libc10_cuda.so: cannot open")), "libc10_cuda.so"),
+        (lambda: _handled(AssertionError("Torch not compiled with CUDA enabled")), "a CUDA driver"),
+        (lambda: _handled(FileNotFoundError(2, "No such file", "rehearsed.safetensors")), "reads no weights"),
+        (lambda: _Slice((1,), None).get_strides(), "stand-in is not like what it stands for"),
+        (lambda: _check_pointers({"x": torch.zeros(1)}), None),
+        (lambda: _handled(KeyError("best")), None),
+        (lambda: {}["libcudart"], None),
+    ],
+)
+def test_a_failure_that_a_stand_in_takes_part_in_is_a_limit(
+    call: Callable[[], Any], said: str | None
+) -> None:
+    limit = limit_of(_fails(call))
+    if said is None:
+        assert limit is None
+        return
+    assert limit is not None
+    assert said in str(limit)
+    assert "test_limits.py" in str(limit)

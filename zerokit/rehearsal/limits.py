@@ -1,0 +1,111 @@
+"""Which failures of a script are zerokit's limits, and would not be seen on the cluster.
+
+A failure is one if a stand-in takes part in it: something has no stand-in, a library of CUDA is missing on
+this machine, a stand-in lacks what a script asks it for, or a script reads back what the rehearsal did not
+write. A deliberate `raise` in a stand-in is what the cluster would raise.
+"""
+
+from __future__ import annotations
+
+import linecache
+import re
+import sysconfig
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+from zerokit.errors import LaunchError, ZerokitError
+from zerokit.rehearsal.call_sites import short_path
+from zerokit.rehearsal.errors import RehearsalGap
+from zerokit.rehearsal.stand_ins.from_pretrained import CHECKPOINT
+
+_GAP = "zerokit cannot stand in for"
+"""What native/dispatch.cpp says of an operator."""
+_OWN = str(Path(__file__).parent)
+_NEEDS_CUDA = re.compile(
+    r"(?P<library>lib(?:cuda|cudart|cublas\w*|cudnn\w*|cufft\w*|curand|cusolver\w*|cusparse\w*|cupti|nccl|"
+    r"nv\w+|c10_cuda|torch_cuda)[\w.+-]*\.so[\d.]*)"
+    r"|(?P<else>Torch not compiled with CUDA enabled|CUDA_HOME|no CUDA-capable device|CUDA driver|"
+    r"NVIDIA driver|no kernel image|CUDA (?:runtime )?initialization)"
+)
+_ELSEWHERE = "Choose a setting that does not use it, or measure this run on a GPU"
+
+
+def limit_of(failure: BaseException | None) -> ZerokitError | None:
+    """The limit of the rehearsal behind `failure`, if that is what it is, with what to do."""
+    for error in _chain(failure):
+        if isinstance(error, RehearsalGap):
+            return error
+        first = _first_line(str(error))
+        if _GAP in first:
+            return RehearsalGap(first[first.index(_GAP) + len(_GAP) :].strip(), where=_line_of(error))
+        cause = _cause(error)
+        if cause is not None:
+            message, hint = cause
+            return LaunchError(message, where=_line_of(error), hint=hint)
+    return None
+
+
+def _chain(failure: BaseException | None) -> Iterator[BaseException]:
+    """`failure`, and what it came of."""
+    while failure is not None:
+        yield failure
+        failure = failure.__cause__ or failure.__context__
+
+
+def _cause(error: BaseException) -> tuple[str, str] | None:
+    """What of the rehearsal takes part in `error`, and what to do."""
+    text = str(error)
+    needed = _NEEDS_CUDA.search(text)
+    if needed is not None:
+        what = needed["library"] or "a CUDA driver"
+        return (
+            f"the rehearsal cannot stand in for what calls {what}, which is not on this machine "
+            f"({type(error).__name__}: {_first_line(text)})",
+            _ELSEWHERE,
+        )
+    if CHECKPOINT in text:
+        return (
+            f"the rehearsal reads no weights, and the script reads their files ({_first_line(text)})",
+            "Load the model by from_pretrained, or read weights only where ZEROKIT_REHEARSAL is not set",
+        )
+    if _is_of_a_stand_in(error):
+        return (
+            f"the rehearsal's stand-in is not like what it stands for ({type(error).__name__}: "
+            f"{_first_line(text)})",
+            "Please report this with the output above; " + _ELSEWHERE[0].lower() + _ELSEWHERE[1:],
+        )
+    return None
+
+
+def _first_line(text: str) -> str:
+    return text.strip().partition("\n")[0][:300]
+
+
+def _is_of_a_stand_in(error: BaseException) -> bool:
+    """Whether one of the rehearsal's own objects lacks an attribute, or its own code fails unintended."""
+    if isinstance(error, AttributeError) and type(error.obj).__module__.startswith("zerokit.rehearsal"):
+        return True
+    frames = traceback.extract_tb(error.__traceback__)
+    if not frames or not frames[-1].filename.startswith(_OWN) or isinstance(error, ZerokitError):
+        return False
+    line = linecache.getline(frames[-1].filename, frames[-1].lineno or 0).strip()
+    # What is called there in C, such as an original that a stand-in goes around, fails by itself.
+    return not line.startswith("raise") and isinstance(
+        error, NameError | AttributeError | NotImplementedError
+    )
+
+
+def _line_of(error: BaseException) -> str:
+    """`file:line` in the user's code or its libraries where `error` was raised."""
+    frames = list(traceback.extract_tb(error.__traceback__))
+    if not frames:
+        return "an unknown line"
+    frame = ([frame for frame in frames if not _passes_on(frame.filename)] or frames)[-1]
+    return f"{short_path(frame.filename)}:{frame.lineno}"
+
+
+def _passes_on(path: str) -> bool:
+    """Whether a file is torch's, zerokit's or Python's own."""
+    is_pythons = path.startswith((sysconfig.get_path("stdlib"), "<")) and "-packages/" not in path
+    return "/torch/" in path or "/zerokit/" in path or is_pythons

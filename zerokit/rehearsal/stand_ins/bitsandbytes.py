@@ -1,0 +1,50 @@
+"""bitsandbytes: 4-bit and 8-bit layers and optimizers, whose kernels are C functions called by ctypes.
+
+They are handed pointers into tensors that bitsandbytes' Python has made, and allocate nothing. So Python runs
+as it is, and the functions do nothing. Those for the CPU are the library's own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from zerokit.patches import Patch, apply, put
+
+_SPECS = Patch("bitsandbytes.cuda_specs", "get_cuda_specs", "load the library for the CPU")
+_LIBRARY = Patch("bitsandbytes.cextension", "lib", "launch kernels that do nothing")
+_PAGED = Patch("bitsandbytes.functional", "get_paged", "count paged states as memory of the host")
+
+
+class _Library:
+    """`bitsandbytes.cextension.lib`, as a CUDA build has it."""
+
+    compiled_with_cuda = True
+
+    def __init__(self, for_cpu: Any) -> None:
+        self._for_cpu = for_cpu
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        # An error code of 0, where the function has one.
+        return getattr(self._for_cpu, name) if "cpu" in name else lambda *_: 0
+
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self, name)
+
+
+def install() -> None:
+    """Replace the library of kernels, where bitsandbytes is installed."""
+    put(_SPECS, lambda: None)
+    apply(_LIBRARY, _Library)
+    put(_PAGED, _paged)
+
+
+def _paged(*shape: int, dtype: Any = None, device: Any = None) -> Any:
+    """A tensor of unified memory: of the host's, where it lies when the GPU has no room for it."""
+    import torch
+
+    result: Any = torch.zeros(shape, dtype=dtype or torch.float32)
+    result.is_paged = True
+    result.page_deviceid = torch.cuda.current_device() if device is None else device.index
+    return result
