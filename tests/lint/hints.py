@@ -17,7 +17,7 @@ _MEANT = re.compile(r"Did you mean '([^']+)'\?$")
 _CALLED = re.compile(r"Call it '([\w.]+)'")
 _WRITE = re.compile(r"Write (true|false|-?[0-9.e+]+|\"[\w.-]+\"|\{.*\}|\[.*\])$")
 _ADD = re.compile(r"Add \"(\w+)\": (true|false|-?[0-9.e+]+|\"\w+\"|\{.*\})(?: to '([\w.]+)'|, or|$)")
-_SET = re.compile(r"Set \"(\w+)\" to (true|false|-?[0-9.e+]+)")
+_SET = re.compile(r"Set \"(\w+)\" to (true|false|-?[0-9.e+]+)(?: in '([\w.]+)')?")
 _REMOVE = re.compile(r"Remove '(\w+)'")
 
 
@@ -27,7 +27,7 @@ def edits_of(finding: Finding, data: Any) -> list[Edit]:
     edits = list(_added(hint, path, data))
     if not path:
         return edits
-    if hint.startswith(("Remove it", "Remove the key")):
+    if hint.startswith(("Remove it", "Remove the key")) and "from the recipe" not in hint:
         edits.append(Remove(path))
     if match := _REMOVE.match(hint):
         named = (path, (*path[:-1], match[1]), (match[1],))
@@ -41,7 +41,7 @@ def edits_of(finding: Finding, data: Any) -> list[Edit]:
     if hint.startswith(("It belongs at the top", "Move it to the top")):
         edits.append(Move(path, (path[-1],)))
     if match := _MEANT.match(hint) or _CALLED.match(hint):
-        about_keys = match.re is _CALLED or finding.rule in ("unknown-key", "misplaced-key")
+        about_keys = match.re is _CALLED or finding.rule.endswith(("unknown-key", "misplaced-key"))
         edits.append(_called(path, match[1]) if about_keys else SetValue(path, match[1]))
     if match := _WRITE.match(hint):
         edits.append(SetValue(path, json.loads(match[1])))
@@ -50,7 +50,7 @@ def edits_of(finding: Finding, data: Any) -> list[Edit]:
 
 def _added(hint: str, path: KeyPath, data: Any) -> Iterator[SetValue]:
     for match in filter(None, (_ADD.match(hint), _SET.search(hint))):
-        section = tuple(match[3].split(".")) if match.re is _ADD and match[3] else None
+        section = tuple(match[3].split(".")) if match[3] else None
         if section is None:  # the section that the finding is in, or else the top
             above = path if _is_section(data, path) else path[:-1]
             section = above if above in places_of(match[1]) else ()

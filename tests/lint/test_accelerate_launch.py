@@ -15,10 +15,12 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from tests.examples import examples
+from tests.lint.hints import edits_of
+from zerokit.config.repairs import edited
 from zerokit.documents import Document, parse_yaml
 from zerokit.findings import Finding, Move, Remove, SetValue
 from zerokit.lint import launch_options
-from zerokit.lint.run import check_launch_document
+from zerokit.lint.run import all_rules, check_launch_document
 
 pytestmark = pytest.mark.torch
 
@@ -349,6 +351,33 @@ def test_yaml_reads_no_as_false() -> None:
     document = parse_yaml("distributed_type: DEEPSPEED\nnum_processes: 1\nmixed_precision: no\n")
     (finding,) = check_launch_document(document).findings
     assert (finding.rule, finding.line) == ("launch-precision", 3)
+
+
+def starts(data: Any, folder: Path, accelerate: Any) -> bool:
+    try:
+        started(yaml.safe_dump(data), folder, accelerate)
+    except Exception:
+        return False
+    return True
+
+
+def test_no_fix_and_no_hint_of_an_example_stops_what_started(accelerate: Any, tmp_path: Path) -> None:
+    tried = 0
+    for rule in all_rules().values():
+        if rule.check_launch is None:
+            continue
+        before = findings(rule.bad)
+        known = {finding.rule for finding in before if finding.severity == "error"}
+        did = starts(rule.bad, tmp_path, accelerate)
+        for finding in before:
+            for edits in [*([edit] for edit in edits_of(finding, rule.bad)), *filter(None, [finding.fix])]:
+                tried += 1
+                mended = edited(rule.bad, edits)
+                after = findings(mended)
+                assert (finding.path, finding.message) not in {(one.path, one.message) for one in after}
+                assert {one.rule for one in after if one.severity == "error"} <= known
+                assert starts(mended, tmp_path, accelerate) or not did
+    assert tried > 5
 
 
 SECTIONS = st.fixed_dictionaries(

@@ -39,6 +39,10 @@ _FOLLOW: dict[str, tuple[str, ...]] = {
     "cpu_offload": ("offload_optimizer", "device"),
     "cpu_offload_param": ("offload_param", "device"),
     "gradient_accumulation_steps": ("train_batch_size", "train_micro_batch_size_per_gpu"),
+    "legacy_fusion": ("optimizer_legacy_fusion",),
+    "params": ("optimizer_params",),
+    "stage": ("zero_enabled", "zero_optimization_stage"),
+    "torch_autocast": ("torch_autocast_dtype", "torch_autocast_enabled"),
 }
 """Key -> others that DeepSpeed makes of it."""
 
@@ -61,10 +65,12 @@ class Tally:
     failures: list[str] = field(default_factory=list)
 
 
-def try_text(text: str, name: str, target: Target, tally: Tally) -> None:
+def try_text(text: str, name: str, known: Run, tally: Tally) -> None:
     """Try all fixes together and all hints one by one on a text, which a lenient reader takes."""
     document = parse_json(text, name, lenient=True)
-    report = _check(document, target)
+    target = known.target
+    assert target is not None
+    report = check_document(document, known)
     run, before = _start(document, target)
     tally.files += 1
     tally.started += isinstance(before, Start)
@@ -72,12 +78,16 @@ def try_text(text: str, name: str, target: Target, tally: Tally) -> None:
     def failed(what: str) -> None:
         tally.failures.append(f"{name} ({target}): {what}")
 
-    fixed = fix_document(document, lambda one: _check(one, target))
+    fixed = fix_document(document, lambda one: check_document(one, known))
     if fixed.done:
         tally.mended += 1
         tally.fixes.update(finding.rule for finding in fixed.done)
         after = started(fixed.document.text or "", target, *run)
-        for problem in _problems(document, before, after, fixed.done):
+        problems = [
+            *_problems(document, before, after, fixed.done),
+            *_said_after(report, fixed.report, fixed.done),
+        ]
+        for problem in problems:
             failed(f"--fix: {problem}")
         tally.differ += isinstance(before, Start) and isinstance(after, Start) and before != after
         if isinstance(before, str):
@@ -85,12 +95,8 @@ def try_text(text: str, name: str, target: Target, tally: Tally) -> None:
     for finding in report.findings:
         for edit in edits_of(finding, document.data):
             tally.hints += 1
-            for problem in _of_hint(document, finding, edit, before, target, run):
+            for problem in _of_hint(document, report, finding, edit, before, known, run):
                 failed(f"hint '{finding.hint}' of {finding.rule} at {dotted(finding.path)}: {problem}")
-
-
-def _check(document: Document, target: Target) -> Report:
-    return check_document(document, Run.of(target=target))
 
 
 def _start(document: Document, target: Target) -> tuple[Any, Start | str]:
@@ -118,7 +124,8 @@ def _problems(
         removed = {edit.path for finding in done for edit in finding.fix if isinstance(edit, Remove)}
         for place, given in leaves(document.data):
             path = dotted(place)
-            if path in before and before[path] == given != after.get(path) and place not in removed:
+            same = path not in before or before[path] != given or _means_the_same(given, after.get(path))
+            if not same and place not in removed:
                 yield f"{path} is given as {given!r}, and becomes {after.get(path)!r}"
     for finding in done:
         for edit in finding.fix:
@@ -168,17 +175,40 @@ def _means_the_same(old: Any, new: Any) -> bool:
     }
 
 
+def _said_after(before: Report, after: Report, mended: Iterable[Finding]) -> Iterator[str]:
+    """What a mended file must not be told: the same again, and errors that it had not."""
+    said = {(finding.rule, finding.path, finding.message) for finding in after.findings}
+    for finding in mended:
+        if (finding.rule, finding.path, finding.message) in said:
+            yield f"{finding.rule} at {dotted(finding.path)} is still said"
+    known = {
+        (finding.rule, known) for finding in before.findings for known in (finding.path, finding.message)
+    }
+    for finding in after.findings:
+        fresh = not known & {(finding.rule, finding.path), (finding.rule, finding.message)}
+        if finding.severity == "error" and fresh:
+            yield f"a new error: {finding.message} [{finding.rule}]"
+
+
 def _of_hint(
-    document: Document, finding: Finding, edit: Edit, before: Start | str, target: Target, run: Any
+    document: Document,
+    report: Report,
+    finding: Finding,
+    edit: Edit,
+    before: Start | str,
+    known: Run,
+    run: Any,
 ) -> Iterator[str]:
     try:
         after = apply_edits(document, [edit])
     except EditError as error:
         yield f"cannot be done: {error}"
         return
-    outcome = started(after.text or "", target, *run)
+    yield from _said_after(report, check_document(after, known), [finding])
+    assert known.target is not None
+    outcome = started(after.text or "", known.target, *run)
     if isinstance(before, Start) and isinstance(outcome, str):
-        outcome = _start(after, target)[1]
+        outcome = _start(after, known.target)[1]
         if isinstance(outcome, str):
             yield f"it started before, and now: {outcome[:200]}"
     fresh = errors_of(after.data) - errors_of(document.data)
@@ -197,7 +227,7 @@ def try_folder(folder: Path) -> dict[Target, Tally]:
         except DocumentError:
             continue
         for target, tally in tallies.items():
-            try_text(text, row["id"], target, tally)
+            try_text(text, row["id"], Run.of(target=target), tally)
     return tallies
 
 

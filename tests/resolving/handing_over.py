@@ -30,13 +30,14 @@ class _HandedOverError(Exception):
 
 @contextmanager
 def without_an_engine() -> Iterator[None]:
-    """No process group, no engine, and nothing left behind."""
+    """No process group, no engine, no optimizer for the host, which is compiled, and nothing left behind."""
 
     def initialize(**options: Any) -> None:
         raise _HandedOverError(options)
 
     with (
         patch.object(deepspeed, "initialize", initialize),
+        patch("accelerate.accelerator.map_pytorch_optim_to_deepspeed", lambda optimizer: optimizer),
         patch("accelerate.accelerator.logger", logging.getLogger("accelerate without its state")),
     ):
         yield

@@ -351,7 +351,7 @@ def launch_unsaved_weights(data: Mapping[str, Any]) -> Iterator[Hit]:
         key = "zero3_save_16bit_model"
         path: KeyPath = (SECTION, key) if key in section else (SECTION,)
         message = f"'{key}' is not true, so accelerate cannot save the model's weights in stage 3"
-        yield Hit(path, message, f'Set "{key}" to true')
+        yield Hit(path, message, f"Set \"{key}\" to true in '{SECTION}'")
 
 
 @launch_rule(

@@ -160,7 +160,18 @@ def pinned_memory(subject: Subject) -> Iterator[Hit]:
             f"offload pins {format_bytes(pinned)} of each host's memory, "
             f"{pinned / subject.cluster.host_bytes:.0%} of it"
         )
-        yield Hit(_place(subject), message, 'Set "pin_memory" to false, or make the buffers smaller')
+        yield Hit(_place(subject), message, _unpinned(subject))
+
+
+def _unpinned(subject: Subject) -> str:
+    """What takes less pinned memory: buffers for NVMe are pinned whatever `pin_memory` says."""
+    sections = [one for one in (subject.offload_optimizer, subject.offload_param) if one is not None]
+    hints = []
+    if not sections or any(one.device == "cpu" for one in sections):
+        hints.append('Set "pin_memory" to false')
+    if any(one.device == "nvme" for one in sections):
+        hints.append("make the buffers fewer or smaller" if hints else "Make the buffers fewer or smaller")
+    return ", or ".join(hints)
 
 
 def _place(subject: Subject) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from typing import Literal
 
 from zerokit.config.base import AUTO, is_comment
 from zerokit.config.normal_form import refused_together
+from zerokit.config.scheduler import TORCH_SCHEDULERS
 from zerokit.findings import SetValue
 from zerokit.lint.examples import ONE_SAMPLE, Given, llama_8b
 from zerokit.lint.number_formats import switch
@@ -101,7 +102,10 @@ def fp32_training(subject: Subject) -> Iterator[Hit]:
         subject.lacks(name) for name in ("bf16", "bfloat16", "fp16", "torch_autocast")
     ):
         message = "neither 'bf16' nor 'fp16' is given, so DeepSpeed trains in fp32"
-        yield Hit((), message, 'Add "bf16": {"enabled": true}, or false if fp32 is meant')
+        hint = 'Add "bf16": {"enabled": true}, or false if fp32 is meant'
+        if subject.written_at("scheduler", "type") in TORCH_SCHEDULERS:  # torch-scheduler says why
+            hint = 'Add "bf16": {"enabled": false}, or use bf16 and a schedule of DeepSpeed\'s'
+        yield Hit((), message, hint)
 
 
 @rule(
@@ -172,7 +176,7 @@ def masters_without_offload(subject: Subject) -> Iterator[Hit]:
             continue
         if section == "bf16" and in_force(subject, *_MASTERS[1]) is not False:
             continue
-        hint = 'Add "offload_optimizer": {"device": "cpu"}'
+        hint = f'Add "offload_optimizer": {{"device": "cpu"}} to \'{ZERO}\''
         if section == "bf16":
             hint += ', or set "bf16_optimizer_states" to true'
         message = f"'{path[-1]}' needs the optimizer on the CPU, and 'offload_optimizer' is off"

@@ -54,7 +54,7 @@ def zenflow_offload(subject: Subject) -> Iterator[Hit]:
         message = (
             f"'zenflow' in stage {subject.stage} needs the optimizer on the CPU, and it is not offloaded"
         )
-        yield Hit(_ZENFLOW, message, 'Add "offload_optimizer": {"device": "cpu"}')
+        yield Hit(_ZENFLOW, message, f'Add "offload_optimizer": {{"device": "cpu"}} to \'{ZERO}\'')
 
 
 @rule(
@@ -171,7 +171,9 @@ def zenflow_overlap(subject: Subject) -> Iterator[Hit]:
     overlap = subject.zero.overlap_comm
     if overlap is False or (overlap is None and stage != 3):
         message = f"'zenflow.offload' in stage {stage} needs 'overlap_comm', which is off"
-        yield Hit((*_ZENFLOW, "offload"), message, 'Set "overlap_comm" to true, or remove the key')
+        yield Hit(
+            (*_ZENFLOW, "offload"), message, f"Set \"overlap_comm\" to true in '{ZERO}', or remove the key"
+        )
 
 
 @rule(
