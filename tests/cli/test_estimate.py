@@ -181,6 +181,20 @@ def test_the_answer_is_written_to_files(zerokit: Run, tmp_path: Path) -> None:
     assert code == 0
     assert json.loads(out) == json.loads((tmp_path / "a.json").read_text())
     assert "<svg" in (tmp_path / "a.svg").read_text()
+    for words in (["-o", tmp_path / "a.json"], ["--plot", tmp_path / "a.svg"]):
+        code, _, err = zerokit(*ONE, *words)
+        assert (code, "the file exists. Add --force" in err) == (2, True)
+        assert zerokit(*ONE, *words, "--force")[0] == 0
+
+
+def test_a_dash_for_the_file_has_the_json_alone_on_stdout(
+    zerokit: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert zerokit(*ONE, "-o", "-") == zerokit(*ONE, "--format", "json")
+    for words in (["config", "--zero-stage", 2], ["schema"]):
+        assert zerokit(*words, "-o", "-") == zerokit(*words)
+    assert list(tmp_path.iterdir()) == []
 
 
 CONFIG = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 100}

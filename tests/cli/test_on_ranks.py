@@ -37,7 +37,7 @@ def generated(monkeypatch: pytest.MonkeyPatch, zerokit: Run) -> Callable[..., Op
 
     def options(*words: object) -> Options:
         found: list[Options] = []
-        monkeypatch.setattr("zerokit.generation.main.main", lambda options: found.append(options) or 0)
+        monkeypatch.setattr("zerokit.generation.main.main", lambda options, **_: found.append(options) or 0)
         code, out, err = zerokit("generate", *words)
         assert (code, out, err) == (0, "", "")
         return found[0]
@@ -78,6 +78,7 @@ def test_words_of_others_keep_their_order(generated: Callable[..., Options]) -> 
     own = ("--model", "m", "--prompt", "a", "-o", "o")
     assert options.sampling_words == tuple(word for word in words if word not in own)
     assert options.output == Path("o")
+    assert generated(*LEAST, "-o", "-").output is None
 
 
 @pytest.mark.parametrize(

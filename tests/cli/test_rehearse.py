@@ -112,6 +112,11 @@ def test_the_report_is_json_on_stdout_and_in_a_file(zerokit: Run, tmp_path: Path
     judged = on_nodes(REPORT, Cluster(16, gpu=find_gpu("H100")))
     both = {**judged.model_dump(mode="json"), "ranks_rehearsed": [0, 0]}  # the fake rank is always 0
     assert json.loads(out) == json.loads(file.read_text()) == both
+    code, out, _ = zerokit("rehearse", "--num-gpus", 16, "-o", "-", script)
+    assert (code, json.loads(out)) == (0, both)
+    code, _, err = zerokit("rehearse", "--num-gpus", 16, "-o", file, script)
+    assert (code, "the file exists. Add --force" in err) == (2, True)
+    assert zerokit("rehearse", "--num-gpus", 16, "-o", file, "--force", script)[0] == 0
 
 
 def test_what_does_not_fit_gives_1(zerokit: Run, tmp_path: Path, script: Path) -> None:

@@ -10,6 +10,7 @@ import typer
 
 from zerokit import choices
 from zerokit.cli.gpu_options import gpu_memory_option, gpu_option
+from zerokit.cli.output import not_stdout
 
 _RUN = "The run it is for"
 _zero = partial(typer.Option, rich_help_panel="What ZeRO does")
@@ -145,7 +146,10 @@ GpuMemory = Annotated[str | None, gpu_memory_option(_RUN)]
 
 Explain = Annotated[bool, _output("--explain", help="Say why for each key.")]
 
-Output = Annotated[Path | None, _output("--output", "-o", metavar="FILE", help="Write there, not to stdout.")]
+Output = Annotated[
+    Path | None,
+    _output("--output", "-o", metavar="FILE", help="Write there, not to stdout.", callback=not_stdout),
+]
 
 AccelerateYaml = Annotated[
     Path | None,

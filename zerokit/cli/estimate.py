@@ -9,7 +9,7 @@ import typer
 
 from zerokit.cli import estimate_options as options
 from zerokit.cli.gpu_options import chosen_gpu, memory_size, note_caveat
-from zerokit.cli.output import print_json, to_json
+from zerokit.cli.output import json_on_stdout, not_stdout, print_json, to_json
 from zerokit.errors import ConfigError, ZerokitError
 from zerokit.files import check_writable, write_file
 from zerokit.hardware import GPUS_PER_NODE
@@ -52,6 +52,7 @@ def estimate(
     plot: options.Plot = None,
     output_format: options.OutputFormat = "text",
     output: options.Output = None,
+    force: options.Force = False,
 ) -> None:
     """Print what a training run holds in memory, term by term. Exits with 1 if it does not fit.
 
@@ -61,7 +62,9 @@ def estimate(
     from zerokit.estimation.ask import as_model
     from zerokit.hardware.cluster import Cluster
 
-    _check_files(plot, output)
+    as_json = json_on_stdout(output, output_format)
+    output = not_stdout(output)
+    _check_files(plot, output, force=force)
     axes = _axes(zero_stage, num_gpus, micro_batch_size, seq_len)
     card = _card(gpu, gpu_memory, fit)
     host_bytes = None if host_memory is None else memory_size(host_memory, "--host-memory")
@@ -84,7 +87,7 @@ def estimate(
         chunked_loss=chunked_loss,
         packing=packing,
     )
-    _answer(question, axes, fit is not None, explain, plot, output_format, output)
+    _answer(question, axes, fit is not None, explain, plot, as_json, output)
 
 
 def _axes(zero_stage: str | None, num_gpus: str, micro_batch_size: str | None, seq_len: str | None) -> Axes:
@@ -113,7 +116,7 @@ def _answer(
     find: bool,
     explain: bool,
     plot: Path | None,
-    output_format: str,
+    as_json: bool,
     output: Path | None,
 ) -> None:
     from zerokit.estimation import Runs, find_limits, sweep, verdict
@@ -140,7 +143,7 @@ def _answer(
         write_plot(estimates, plot, memory)
     if output is not None:
         write_file(output, to_json(data))
-    if output_format == "json":
+    if as_json:
         print_json(data)
     else:
         _print_text(answers, axes, limits, explain)
@@ -198,11 +201,11 @@ def _card(gpu: str | None, gpu_memory: str | None, fit: str | None) -> Gpu | Non
     return card if fit is None else some_gpu(None, memory_size(fit, "--fit"))
 
 
-def _check_files(plot: Path | None, output: Path | None) -> None:
+def _check_files(plot: Path | None, output: Path | None, *, force: bool) -> None:
     if plot is not None:
         from zerokit.reporting.plots import check_plot
 
         check_plot(plot)
     for file in (plot, output):
         if file is not None:
-            check_writable(file)
+            check_writable(file, force=force)

@@ -166,4 +166,8 @@ Plot = Annotated[Path | None, _answer(metavar="FILE", help="Draw it: .png, .svg 
 
 OutputFormat = Annotated[choices.OutputFormat, _answer("--format", help="Form of the answer.")]
 
-Output = Annotated[Path | None, _answer("--output", "-o", metavar="FILE", help="Write the JSON, too.")]
+Output = Annotated[
+    Path | None, _answer("--output", "-o", metavar="FILE", help="Write the JSON, too; - prints it alone.")
+]
+
+Force = Annotated[bool, _answer("--force", help="Overwrite existing files.")]

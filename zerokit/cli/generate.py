@@ -9,6 +9,7 @@ import typer
 
 from zerokit.cli.command import needed_unless
 from zerokit.cli.on_ranks import LocalRank, MasterPort, NumGpus, StuckAfter, start_ranks
+from zerokit.cli.output import not_stdout
 from zerokit.distributed.stuck import STUCK_AFTER
 from zerokit.generation.options import Dtype, Options
 
@@ -37,7 +38,12 @@ def generate(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", metavar="OUT.jsonl", help="File to write.", show_default="standard output"
+            "--output",
+            "-o",
+            metavar="OUT.jsonl",
+            help="File to write.",
+            show_default="standard output",
+            callback=not_stdout,
         ),
     ] = Options.output,
     force: Annotated[bool, typer.Option("--force", help="Replace OUT.jsonl if it exists.")] = Options.force,

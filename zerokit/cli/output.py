@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -10,6 +11,22 @@ import typer
 from zerokit import choices
 
 OutputFormat = Annotated[choices.OutputFormat, typer.Option("--format", help="Form of what is printed.")]
+
+
+Force = Annotated[bool, typer.Option("--force", help="Overwrite existing files.")]
+
+STDOUT = Path("-")
+"""What people name to have a file on standard output."""
+
+
+def not_stdout(output: Path | None) -> Path | None:
+    """The callback of an ``-o`` without which a command writes to standard output: ``-o -`` is the same."""
+    return None if output == STDOUT else output
+
+
+def json_on_stdout(output: Path | None, output_format: choices.OutputFormat) -> bool:
+    """Whether the JSON of a command that can write it beside its text goes to standard output, alone."""
+    return output == STDOUT or output_format == "json"
 
 
 def print_json(data: Any) -> None:

@@ -16,7 +16,7 @@ from zerokit.cli.gpu_options import (
     host_memory_option,
     memory_size,
 )
-from zerokit.cli.output import OutputFormat, print_json, to_json
+from zerokit.cli.output import Force, OutputFormat, json_on_stdout, not_stdout, print_json, to_json
 from zerokit.errors import ZerokitError
 from zerokit.extras import require
 from zerokit.files import check_writable, write_file
@@ -71,7 +71,8 @@ _Timeout = Annotated[
     typer.Option(metavar="SECONDS", min=1, max=10**7, help="Give up after so long.", show_default="never"),
 ]
 _Output = Annotated[
-    Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the report as JSON, too.")
+    Path | None,
+    typer.Option("--output", "-o", metavar="FILE", help="Write the report as JSON, too; - prints it alone."),
 ]
 _Trace = Annotated[
     Path | None,
@@ -106,6 +107,7 @@ def rehearse(
     trace: _Trace = None,
     plot: _Plot = None,
     memory_snapshot: _MemorySnapshot = None,
+    force: Force = False,
 ) -> None:
     """Run SCRIPT on virtual GPUs and report its memory. Exits with 1 if it does not fit.
 
@@ -116,8 +118,11 @@ def rehearse(
     from zerokit.rehearsal.processes import ExplainedError
     from zerokit.rehearsal.rehearse import rehearse as rehearse_script
 
-    if output is not None:
-        check_writable(output)
+    as_json = json_on_stdout(output, output_format)
+    output = not_stdout(output)
+    for file in (output, trace, plot, memory_snapshot):
+        if file is not None:
+            check_writable(file, force=force)
     try:
         report = rehearse_script(
             script,
@@ -138,21 +143,21 @@ def rehearse(
             trace=trace,
             plot=plot,
             memory_snapshot=memory_snapshot,
-            script_prints_on="stderr" if output_format == "json" else "stdout",
+            script_prints_on="stderr" if as_json else "stdout",
         )
     except ExplainedError:
         raise typer.Exit(ZerokitError.exit_code) from None
-    _give(report, output_format, output)
+    _give(report, as_json, output)
 
 
-def _give(report: RehearsalReport, output_format: str, output: Path | None) -> None:
+def _give(report: RehearsalReport, as_json: bool, output: Path | None) -> None:
     from zerokit.rehearsal.table import print_report
     from zerokit.reporting.verdicts import exit_code
 
     data = report.model_dump()
     if output is not None:
         write_file(output, to_json(data))
-    if output_format == "json":
+    if as_json:
         print_json(data)
     else:
         print_report(report)

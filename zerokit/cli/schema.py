@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from zerokit.cli.output import print_json, to_json
+from zerokit.cli.output import Force, not_stdout, print_json, to_json
 from zerokit.files import write_file
 
 
@@ -16,9 +16,12 @@ def schema(
         bool, typer.Option("--recipe", help="The schema of a recipe, instead of a ds_config's.")
     ] = False,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write there, not to stdout.")
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Write there, not to stdout.", callback=not_stdout
+        ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+    force: Force = False,
 ) -> None:
     """Print the JSON Schema (draft 2020-12) of a ds_config, by which editors complete and check keys."""
     if recipe:

@@ -51,7 +51,7 @@ class Options:
 
 
 OWN_NAMES = (
-    *("--prompt", "--num-gpus", "--master-port"),
+    *("--prompt", "--num-gpus", "--master-port", "--stuck-after"),
     *(
         f"--{field.name.replace('_', '-')}"
         for field in fields(Options)
