@@ -60,23 +60,55 @@ def run(
         text=True,
         start_new_session=True,  # a group of its own, so that all of it can be ended
     )
-    used = 0.0
+    work = Work([process.pid], most_cpu_seconds)
     while True:
         try:
             stdout, stderr = process.communicate(timeout=patience)
         except subprocess.TimeoutExpired:
-            before, used = used, sum(_family(process.pid).values())
-            works = used - before >= LEAST_SHARE * patience or used < before  # less: a child has ended
-            if works and used <= most_cpu_seconds:
-                continue
-            _end(process.pid)
-            stdout, stderr = process.communicate()
-            said = "\n".join(text[-4000:] for text in (stdout, stderr) if text)
-            raise HangsError(f"ended after {used:.1f} s of CPU: {command}\n{said}") from None
+            try:
+                work.check(str(command), patience)
+            except HangsError as error:
+                stdout, stderr = process.communicate()
+                said = "\n".join(text[-4000:] for text in (stdout, stderr) if text)
+                raise HangsError(f"{error}\n{said}") from None
         except BaseException:
-            _end(process.pid)
+            work.end()
             raise
-        return subprocess.CompletedProcess(command, process.returncode, stdout, stderr or "")
+        else:
+            return subprocess.CompletedProcess(command, process.returncode, stdout, stderr or "")
+
+
+class Work:
+    """What processes and their children have done so far.
+
+    Args:
+        pids: the processes.
+        most_cpu_seconds: CPU that all of them may use.
+    """
+
+    def __init__(self, pids: Sequence[int], most_cpu_seconds: float = MOST_CPU_SECONDS) -> None:
+        self._pids = pids
+        self._most = most_cpu_seconds
+        self._used = 0.0
+
+    def check(self, name: str, patience: float = PATIENCE) -> None:
+        """Go on if `LEAST_SHARE` of one CPU was used in the `patience` seconds since the last call.
+
+        Raises:
+            HangsError: it was not, or too much was used: the processes are ended.
+        """
+        before, self._used = self._used, sum(sum(_family(pid).values()) for pid in self._pids)
+        # Less than before: a child has ended.
+        works = self._used - before >= LEAST_SHARE * patience or self._used < before
+        if not works or self._used > self._most:
+            self.end()
+            raise HangsError(f"ended after {self._used:.1f} s of CPU: {name}")
+
+    def end(self) -> None:
+        """End what is left of the processes and their children."""
+        for one in [one for pid in self._pids for one in _family(pid)]:
+            with suppress(ProcessLookupError):
+                os.kill(one, signal.SIGKILL)
 
 
 def checked(command: Sequence[str | Path], **options: Any) -> str:
@@ -102,9 +134,3 @@ def _family(pid: int) -> dict[int, float]:
     for parent in found:
         found += [child for child, (its_parent, _) in stats.items() if its_parent == parent]
     return {one: stats[one][1] for one in found if one in stats}
-
-
-def _end(pid: int) -> None:
-    for one in _family(pid):
-        with suppress(ProcessLookupError):
-            os.kill(one, signal.SIGKILL)

@@ -195,7 +195,7 @@ def test_deepspeed_initialize_takes_it(tmp_path: Path) -> None:
     done = launch(
         [script],
         ranks=1,
-        launcher="torchrun",
+        launcher="none",
         env={"PYTHONPATH": str(Path(__file__).parents[1])},
     )
     assert done.returncode == 0, done.stderr[-3000:]

@@ -113,10 +113,25 @@ def busy_loops(count: int) -> Iterator[None]:
             loop.wait()
 
 
+THIRDS = [
+    pytest.param(
+        at,
+        marks=pytest.mark.skipif(
+            at > 0 and os.environ.get("ZEROKIT_ALL_COMBINATIONS") != "1",
+            reason="set ZEROKIT_ALL_COMBINATIONS=1 for all files",
+        ),
+    )
+    for at in range(3)
+]
+
+
 @pytest.mark.distributed
-def test_the_quick_part_passes_on_a_busy_machine_without_torch(tmp_path: Path) -> None:
+@pytest.mark.parametrize("third", THIRDS)
+def test_the_quick_part_passes_on_a_busy_machine_without_torch(third: int, tmp_path: Path) -> None:
     """`make check`'s tests beside four busy loops, and without torch: all that need it bear the marker."""
+    others = [file for at, file in enumerate(sorted(TESTS.rglob("test_*.py"))) if at % 3 != third]
     words = ["-m", LIGHT, "--hypothesis-profile=quick", "-q", "-n", "4", "-p", "no:cacheprovider"]
+    words += [f"--ignore={file}" for file in others]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     environment["PYTHONPATH"] = str(TESTS / "without_torch")
     with busy_loops(4):

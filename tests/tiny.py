@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests import processes
+from tests import forked, processes
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -114,14 +114,15 @@ def launch(
     Args:
         args: the script and its options.
         ranks: how many processes.
-        launcher: ``deepspeed``, ``torchrun``, ``accelerate`` or ``python`` (then `ranks` is 1).
+        launcher: ``deepspeed``, ``torchrun``, ``accelerate``, ``python`` (then `ranks` is 1), or ``none``:
+            see :mod:`tests.forked`.
         cwd: the folder to run in; the repository's root by default.
         env: variables to set on top of this process's.
 
     Raises:
         tests.processes.HangsError: the run hung and was ended; the exception carries the output so far.
     """
-    command = [*_launcher_words(launcher, ranks), *(str(arg) for arg in args)]
+    words = [str(arg) for arg in args]
     environment = {
         **os.environ,
         "DS_ACCELERATOR": "cpu",
@@ -131,7 +132,10 @@ def launch(
         "PATH": f"{_BIN}{os.pathsep}{os.environ.get('PATH', '')}",  # DeepSpeed looks for ninja there
         **(env or {}),
     }
-    return processes.run(command, cwd=cwd or REPOSITORY, env=environment)
+    cwd = cwd or REPOSITORY
+    if launcher == "none":
+        return forked.run(words, ranks=ranks, port=free_port(), cwd=cwd, env=environment)
+    return processes.run([*_launcher_words(launcher, ranks), *words], cwd=cwd, env=environment)
 
 
 _BIN = Path(sys.executable).parent

@@ -39,7 +39,7 @@ def both_ranks_say(mistakes: Mapping[str, Sequence[str]], run: str, folder: Path
     """
     (folder / "script.py").write_text(run + _MAIN, encoding="utf-8")
     (folder / "mistakes.json").write_text(json.dumps(list(mistakes.values())), encoding="utf-8")
-    done = launch(["script.py"], ranks=2, cwd=folder)
+    done = launch(["script.py"], ranks=2, launcher="none", cwd=folder)
     assert done.returncode == 0, done.stderr
     said = [json.loads(line.removeprefix("SAID ")) for line in done.stdout.splitlines() if "SAID " in line]
     assert len(said) == len(mistakes)

@@ -43,7 +43,7 @@ def train(start, tmp_path_factory):
     """Runs launch/train.py on two ranks and gives the loss of each step; equal runs run once."""
     done: dict[str, list[float]] = {}
 
-    def run(*, stage: int, bf16: bool = False, split: tuple[int, int] = (4, 1), launcher: str = "deepspeed"):
+    def run(*, stage: int, bf16: bool = False, split: tuple[int, int] = (4, 1), launcher: str = "none"):
         name = f"stage{stage}-{'bf16' if bf16 else 'fp32'}-{split[0]}x{split[1]}-{launcher}"
         if name not in done:
             folder = tmp_path_factory.mktemp(name)

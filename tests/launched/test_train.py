@@ -101,7 +101,7 @@ def test_saved_model_is_the_trained_one(zero: dict[str, Any], start: Path, tmp_p
     recipe = write_recipe(
         start, tmp_path, ds_config={"zero_optimization": zero}, generation={"max_new_tokens": 7}
     )
-    report = run(recipe)
+    report = run(recipe, launcher="none")
     out = tmp_path / "out"
     model = AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(out)
@@ -131,7 +131,7 @@ def test_lora_under_zero_3_saves_a_trained_adapter(start: Path, tmp_path: Path) 
         peft={"type": "lora", "r": 4, "target_modules": ["q_proj", "v_proj"]},
         training={"learning_rate": 2e-2, "gradient_checkpointing": True},
     )
-    report = run(recipe)
+    report = run(recipe, launcher="none")
     assert report["num_trainable_parameters"] == 2 * (4 * (64 + 64) + 4 * (64 + 32))
     adapter = load_file(tmp_path / "out" / "adapter_model.safetensors")
     assert all(tensor.numel() > 0 for tensor in adapter.values())
@@ -149,13 +149,13 @@ def test_a_resumed_run_continues_where_it_stopped(start: Path, tmp_path: Path) -
         ds_config={"zero_optimization": {"stage": 2}},
         training={"max_steps": 8, "save_strategy": "steps", "save_steps": 6},
     )
-    whole = run(recipe)
+    whole = run(recipe, launcher="none")
     (tmp_path / "out" / "checkpoint-8").rename(tmp_path / "elsewhere")
     sums = read_checksums(tmp_path / "out" / "checkpoint-6")
     assert sums is not None
     assert list(sums) == files_of(tmp_path / "out" / "checkpoint-6")
     check_checksums(tmp_path / "elsewhere", read_checksums(tmp_path / "elsewhere") or {})
-    resumed = run(recipe, "--training.resume_from_checkpoint", "true")
+    resumed = run(recipe, "--training.resume_from_checkpoint", "true", launcher="none")
     assert resumed["losses"][-2:] == pytest.approx(whole["losses"][-2:], abs=1e-6)
     assert resumed["loss_after"] == pytest.approx(whole["loss_after"], abs=1e-6)
 

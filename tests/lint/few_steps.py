@@ -7,13 +7,11 @@ to read, and one to write, {name: {"error": ...}} or {name: {"rate", "betas", "m
 from __future__ import annotations
 
 import json
-import os
-import socket
 import sys
 from pathlib import Path
 from typing import Any
 
-from zerokit.distributed.extensions import choose_extensions_folder
+from tests.lint.one_rank import open_world
 
 STEPS = 8
 
@@ -59,11 +57,7 @@ def outcome(config: dict[str, Any], client: str | None) -> dict[str, Any]:
 def main() -> None:
     """Read the cases from the first file and write the outcomes to the second."""
     cases = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
-    choose_extensions_folder()
+    open_world()
     outcomes = {name: outcome(case["config"], case.get("client")) for name, case in cases.items()}
     Path(sys.argv[2]).write_text(json.dumps(outcomes), encoding="utf-8")
 

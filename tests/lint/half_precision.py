@@ -8,13 +8,11 @@ Run as a script with two files: a JSON object {name: config} to read, and one to
 from __future__ import annotations
 
 import json
-import os
-import socket
 import sys
 from pathlib import Path
 from typing import Any
 
-from zerokit.distributed.extensions import choose_extensions_folder
+from tests.lint.one_rank import open_world
 
 
 def one_step(config: dict[str, Any]) -> dict[str, Any]:
@@ -56,11 +54,7 @@ def one_step(config: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     """Read the configs from the first file and write the outcomes to the second."""
     configs = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
-    choose_extensions_folder()
+    open_world()
     from deepspeed.accelerator import get_accelerator
 
     type(get_accelerator()).is_fp16_supported = lambda self: True

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import socket
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from zerokit.distributed.extensions import choose_extensions_folder
+from tests.lint.one_rank import open_world
 
 
 def outcome(config: dict[str, Any], *, resume: bool) -> str:
@@ -26,7 +24,7 @@ def outcome(config: dict[str, Any], *, resume: bool) -> str:
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 16))
     # PyTorch's Adam spares the compilation of DeepSpeed's; offload wants DeepSpeed's for the CPU.
-    offload = "offload_optimizer" in config.get("zero_optimization", {})
+    offload = config.get("zero_optimization", {}).get("offload_optimizer", {}).get("device", "none") != "none"
     adam = {"type": "AdamW", "params": {"lr": 1e-3} if offload else {"lr": 1e-3, "torch_adam": True}}
     config = {"optimizer": adam, "bf16": {"enabled": True}, **config}
     try:
@@ -50,11 +48,7 @@ def outcome(config: dict[str, Any], *, resume: bool) -> str:
 def main() -> None:
     """Read the cases from the first file and write the outcomes to the second."""
     cases = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
-    choose_extensions_folder()
+    open_world()
     import deepspeed
 
     deepspeed.utils.logger.setLevel(logging.CRITICAL)

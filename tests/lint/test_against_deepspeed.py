@@ -180,7 +180,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     asked, answered = folder / "cases.json", folder / "outcomes.json"
     asked.write_text(json.dumps(cases), encoding="utf-8")
     script = Path(__file__).with_name("one_process.py")
-    result = launch([script, asked, answered], ranks=1, launcher="python", cwd=folder)
+    result = launch([script, asked, answered], ranks=1, launcher="none", cwd=folder)
     assert result.returncode == 0, result.stderr[-2000:]
     answers: dict[str, str] = json.loads(answered.read_text(encoding="utf-8"))
     return answers

@@ -143,7 +143,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     cases["client"] = {"config": zero(2, **CPU), "client": "AdamW"}
     asked.write_text(json.dumps(cases), encoding="utf-8")
     script = Path(__file__).with_name("few_steps.py")
-    result = launch([script, asked, answered], ranks=1, launcher="python", cwd=folder)
+    result = launch([script, asked, answered], ranks=1, launcher="none", cwd=folder)
     assert answered.exists(), result.stderr[-2000:]
     answers: dict[str, Any] = json.loads(answered.read_text(encoding="utf-8"))
     return answers

@@ -106,7 +106,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     configs = {name: config for name, (_, config, _) in REFUSED.items()} | STEPS
     asked.write_text(json.dumps(configs), encoding="utf-8")
     script = Path(__file__).with_name("half_precision.py")
-    result = launch([script, asked, answered], ranks=1, launcher="python", cwd=folder)
+    result = launch([script, asked, answered], ranks=1, launcher="none", cwd=folder)
     assert result.returncode == 0, result.stderr[-2000:]
     answers: dict[str, Any] = json.loads(answered.read_text(encoding="utf-8"))
     return answers
