@@ -24,8 +24,8 @@ check: style
 test: $(VENV)/.installed-dev
 	@# By files: what a file's tests share, such as a process with DeepSpeed in it, is made once.
 	$(PYTEST) -m "not distributed" -n 2 --dist loadfile
-	@# A test of two ranks is two processes already, so these run one at a time.
-	$(PYTEST) -m distributed
+	@# A test of two ranks is two processes already, but they wait for each other, and for launchers.
+	$(PYTEST) -m distributed -n 2 --dist loadfile
 
 lint: style
 	$(BIN)/mypy --python-version 3.12

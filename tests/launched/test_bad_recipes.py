@@ -50,7 +50,7 @@ def test_all_ranks_leave_with_one_line(ranks: int, options: list[str], message: 
         env = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": str(ranks)}
         run = launch([SCRIPT, *options], ranks=1, launcher="python", cwd=folder, env=env)
     else:
-        run = launch([SCRIPT, *options], ranks=ranks, cwd=folder)
+        run = launch([SCRIPT, *options], ranks=ranks, launcher="none", cwd=folder)
     assert run.returncode == 2
     (line,) = errors(run.stderr)
     assert line.startswith(message)

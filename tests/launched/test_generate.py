@@ -1,4 +1,4 @@
-"""``launch/generate.py`` on two ranks, through real launchers. A hang ends in ``HangsError``."""
+"""``launch/generate.py`` on two ranks, and through each launcher. A hang ends in ``HangsError``."""
 
 from __future__ import annotations
 
@@ -178,9 +178,8 @@ def test_stage_0_keeps_a_copy_on_every_rank(
 
 
 def test_bad_input_ends_all_ranks_with_one_line(model: Path, tmp_path: Path) -> None:
-    run = launch(
-        [SCRIPT, "--model", model, "--prompts", "none.txt", "-o", "out.jsonl"], ranks=2, cwd=tmp_path
-    )
+    words = [SCRIPT, "--model", model, "--prompts", "none.txt", "-o", "out.jsonl"]
+    run = launch(words, ranks=2, launcher="none", cwd=tmp_path)
     assert run.returncode == 2
     assert errors(run.stderr) == ["--prompts: no such file: 'none.txt'. Check the path"]
     assert "Traceback" not in run.stdout + run.stderr
@@ -188,7 +187,8 @@ def test_bad_input_ends_all_ranks_with_one_line(model: Path, tmp_path: Path) -> 
 
 
 def test_a_wrong_option_is_said_once(tmp_path: Path) -> None:
-    run = launch([SCRIPT, "--model", "m", "--prompt", "a", "--batch-size", "0"], ranks=2, cwd=tmp_path)
+    words = [SCRIPT, "--model", "m", "--prompt", "a", "--batch-size", "0"]
+    run = launch(words, ranks=2, launcher="none", cwd=tmp_path)
     assert run.returncode == 2
     (line,) = errors(run.stderr)
     assert line.startswith("Invalid value for '--batch-size': ")
@@ -197,7 +197,7 @@ def test_a_wrong_option_is_said_once(tmp_path: Path) -> None:
 
 
 def test_help_is_printed_once(tmp_path: Path) -> None:
-    run = launch([SCRIPT, "--help"], ranks=2, cwd=tmp_path)
+    run = launch([SCRIPT, "--help"], ranks=2, launcher="none", cwd=tmp_path)
     assert run.returncode == 0
     assert run.stdout.count("--max-prompt-tokens") == 1
 

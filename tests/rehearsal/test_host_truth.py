@@ -26,11 +26,10 @@ def test_a_script_computes_the_same_rehearsed_as_real(tmp_path: Path) -> None:
     real = processes.checked([sys.executable, SCRIPTS / "host_truth.py", tmp_path], env=environment)
     expected = checksums(real)
     assert len(expected) > 90
-    for rank in (0, 7):
-        options = ("--num-gpus", 8, "--no-advise", "--steps", 3, "--rank", rank)
-        rehearsed = rehearse(*options, SCRIPTS / "host_truth.py", tmp_path, cwd=tmp_path)
-        assert rehearsed.code == 0, rehearsed.err[-500:]
-        assert checksums(rehearsed.out) == expected
+    options = ("--num-gpus", 8, "--no-advise", "--steps", 3, "--rank", 7)
+    rehearsed = rehearse(*options, SCRIPTS / "host_truth.py", tmp_path, cwd=tmp_path)
+    assert rehearsed.code == 0, rehearsed.err[-500:]
+    assert checksums(rehearsed.out) == expected
 
 
 def test_no_data_is_lost_beside_made_up_values(tmp_path: Path) -> None:
