@@ -25,6 +25,7 @@ MODULES_OF_CLOCKS = {"time", "resource", "os"}
 WAITING = {"run", "wait", "communicate", "check_call", "check_output"}
 LENT_BY_THE_MINUTE = TESTS / "gpu" / "compare_with_gpu.py"
 """Measures on a machine that is there for so many seconds, which it is told."""
+HANGS_END_IN = (TESTS / "processes.py", TESTS / "forked.py")
 PROGRAMS = [
     TESTS / "rehearsal" / "real_runs.py",
     *(TESTS / "faults" / f"{name}.py" for name in ("bad_inputs", "drill")),
@@ -34,7 +35,7 @@ FILES = sorted(
     file
     for file in TESTS.rglob("*.py")
     if not {"benchmarks", "scripts"} & set(file.parts)
-    and file not in (TESTS / "processes.py", TESTS / "examples.py", LENT_BY_THE_MINUTE)
+    and file not in (*HANGS_END_IN, TESTS / "examples.py", LENT_BY_THE_MINUTE)
 )
 
 
