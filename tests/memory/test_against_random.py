@@ -43,3 +43,5 @@ def test_the_record_holds_what_the_page_says() -> None:
     assert RECORDED["summary"] == pytest.approx(summary(RECORDED["rows"]))
     assert f"{RECORDED['summary']['points']} points" in PAGE.read_text(encoding="utf-8")
     assert RECORDED["summary"]["median"] <= 0.02
+    assert RECORDED["summary"]["worst_above"] <= 0.08
+    assert RECORDED["summary"]["worst_below"] >= -0.03

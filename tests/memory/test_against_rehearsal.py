@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from tests.memory.against_rehearsal import RECORD, compare
+from tests.memory.against_rehearsal import RECORD, compare, compare_recorded
+from tests.memory.against_rehearsal import summary as summarised
 from tests.memory.grid import points
 
 pytestmark = [pytest.mark.torch, pytest.mark.rehearsal]
@@ -51,5 +52,8 @@ def test_the_recorded_grid_holds_what_is_promised() -> None:
     assert [row["name"] for row in recorded["rows"]] == list(BY_NAME)
     assert summary["device_peak_median"] <= 0.03
     assert summary["device_peak_worst"] <= 0.08
+    rows = [compare_recorded(BY_NAME[row["name"]], row) for row in recorded["rows"]]
+    assert summarised(rows) == pytest.approx(summary)
+    assert min(row.device_peak.error for row in rows) > -0.03
     assert summary["device_steady_worst"] <= 0.01
     assert summary["host_worst"] <= 0.03

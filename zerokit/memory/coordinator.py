@@ -49,6 +49,8 @@ class Submodule:
 
     module: str
     parameters: tuple[Parameter, ...]
+    is_leaf: bool = False
+    """Its parameters are those of modules within it."""
 
 
 class Gather:
@@ -68,17 +70,20 @@ class Coordinator:
     def __init__(self, timeline: Timeline, settings: Settings, calls: Sequence[Submodule]) -> None:
         self._timeline, self._settings, self._e = timeline, settings, settings.parameter_bytes
         self._calls = calls
-        self._before = [0]
+        self._before, self._before_without_leaves = [0], [0]
         self._uses: dict[int, list[int]] = {}
         self._trace: list[tuple[Parameter, int]] = []
         for place, call in enumerate(calls):
-            self._before.append(self._before[-1] + sum(one.elements for one in call.parameters))
+            elements = sum(one.elements for one in call.parameters)
+            self._before.append(self._before[-1] + elements)
+            own = 0 if call.is_leaf else elements
+            self._before_without_leaves.append(self._before_without_leaves[-1] + own)
             for one in call.parameters:
                 self._uses.setdefault(id(one), []).append(place)
                 self._trace.append((one, place))
         self._whole: set[int] = set()
         self._flying: dict[int, Gather] = {}
-        self._active: dict[int, int] = {}
+        self._active: dict[int, set[str]] = {}
         self._saved: set[int] = set()
         self._outlived: dict[int, int] = {}
         self._begin()
@@ -110,7 +115,7 @@ class Coordinator:
         if missing:
             self._gather(missing)
         for one in call.parameters:
-            self._active[id(one)] = self._active.get(id(one), 0) + 1
+            self._active.setdefault(id(one), set()).add(call.module)
             gather = self._flying.pop(id(one), None)
             if gather is not None:
                 self._arrive(gather)
@@ -178,20 +183,22 @@ class Coordinator:
     def release(self, call: Submodule) -> None:
         """`release_sub_module`: unless a use comes soon, or the prefetcher counts on it."""
         for one in call.parameters:
-            left = self._active.get(id(one), 0) - 1
-            self._active[id(one)] = max(0, left)
-            if left <= 0 and not self.persists(one) and not self._is_needed_soon(one):
+            active = self._active.get(id(one), set())
+            active.discard(call.module)
+            if not active and not self.persists(one) and not self._is_needed_soon(one, call):
                 self._let_go(one)
 
-    def _is_needed_soon(self, one: Parameter) -> bool:
+    def _is_needed_soon(self, one: Parameter, released: Submodule) -> bool:
+        """`__params_to_release`; it looks into a leaf module on the way only if it releases one itself."""
         here = self._place
+        before = self._before if released.is_leaf else self._before_without_leaves
         if self._latest.get(id(one), -1) > here:
             return True
         uses = self._uses[id(one)]
         following = bisect_left(uses, here)
         if following == len(uses):
             return False
-        distance = self._before[uses[following]] - self._before[min(here, len(self._calls))]
+        distance = before[uses[following]] - before[min(here, len(self._calls))]
         return distance < self._settings.max_reuse_distance
 
     def _let_go(self, one: Parameter) -> None:

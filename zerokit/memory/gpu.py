@@ -6,6 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 
 from zerokit.memory.layout import Layout
+from zerokit.memory.leaf_modules import with_leaf_modules
 from zerokit.memory.model_blocks import ModelCalls, model_calls_of
 from zerokit.memory.replay import Replay
 from zerokit.memory.settings import Settings
@@ -66,6 +67,9 @@ def replay_gpu(run: TrainingRun, layout: Layout, settings: Settings, rank: int) 
     model_calls = None
     if sizes is not None and not isinstance(run.model, int):
         model_calls = model_calls_of(run.model, layout, sizes)
+        if settings.stage == 3:
+            leaves = run.ds_config.zero_optimization.leaf_module
+            model_calls = with_leaf_modules(model_calls, layout, run.model.model_type, leaves)
     timeline = Timeline()
     stage: Stage
 

@@ -33,10 +33,13 @@ class ModuleCall:
     """Of a module that runs backward in several steps, each with what it has saved and its gradients, in the
     order of the forward pass."""
 
+    inner: tuple[ModuleCall, ...] = ()
+    """The calls within a module that stage 3 takes as one; its parameters are those of all of them."""
+
     @property
     def all_saved(self) -> tuple[Saved, ...]:
-        """Its own and its parts'."""
-        return self.saved + tuple(saved for part in self.parts for saved in part.saved)
+        """Its own, its parts' and its inner calls'."""
+        return self.saved + tuple(saved for one in (*self.parts, *self.inner) for saved in one.all_saved)
 
     @property
     def saved_bytes(self) -> int:

@@ -128,7 +128,8 @@ class Replay:
         timeline.hold(EVALUATION_HIDDEN, e, self._sizes.h * tokens)
         for call in (call for block in self._model_calls.blocks for call in block.calls):
             stage.fetch(call, forward=True)
-            timeline.spike(EVALUATION_WORK, tokens, call.work + call.saved_bytes)
+            for one in call.inner or (call,):
+                timeline.spike(EVALUATION_WORK, tokens, one.work + one.saved_bytes)
             stage.release(call, forward=True)
         head, logits = self._model_calls.head, tokens * self._sizes.vocabulary
         stage.fetch(head, forward=True)
@@ -175,49 +176,66 @@ class Replay:
         if not self._chunked:
             yield head
         for block in reversed(blocks):
+            backward, first = block.calls[::-1], 0
             if block.is_layer and self._checkpointing:
-                yield from block.calls
-            yield from reversed(block.calls)
+                first = _gathered_first(block)
+                yield from backward[:first]
+                yield from block.calls[: len(block.calls) - first + 1]
+            yield from backward[first:]
 
-    def _forward(self, block: Block, *, saves: bool) -> None:
+    def _forward(self, block: Block, *, saves: bool, last: ModuleCall | None = None) -> None:
+        """`last`: stop in that call, before it is released."""
         timeline, stage, tokens = self._timeline, self._stage, self._tokens
         assert self._sizes is not None
         if not saves:
             timeline.hold(CHECKPOINTS, self._e, self._sizes.h * tokens)
         for call in block.calls:
             stage.fetch(call, forward=True)
-            if saves:
-                timeline.hold(self._activations, tokens, call.saved_bytes)
-                timeline.spike(WORK, tokens, call.work)
-                if call.keeps_weight:
-                    stage.save(call)
-            else:
-                timeline.spike(WORK, tokens, call.work + call.saved_bytes)
+            for one in call.inner or (call,):
+                if saves:
+                    timeline.hold(self._activations, tokens, one.saved_bytes)
+                    timeline.spike(WORK, tokens, one.work)
+                    if one.keeps_weight:
+                        stage.save(one)
+                else:
+                    timeline.spike(WORK, tokens, one.work + one.saved_bytes)
+            if call is last:
+                break
             stage.release(call, forward=True)
 
     def _backward(self, block: Block) -> None:
         recomputed = block.is_layer and self._checkpointing
+        backward, first = block.calls[::-1], 0
         if recomputed:
             assert self._sizes is not None
             # What the layer's first call saves of its input may be the input itself, which is kept already.
             if block.keeps_input:
                 self._timeline.free(CHECKPOINTS, self._e, self._sizes.h * self._tokens)
-            self._forward(block, saves=True)
-        for call in reversed(block.calls):
-            self._call_back(call)
+            first = _gathered_first(block)
+            for call in backward[:first]:
+                self._stage.fetch(call, forward=False)
+            self._forward(block, saves=True, last=backward[first - 1])
+        for number, call in enumerate(backward):
+            self._call_back(call, fetches=number >= first)
         if recomputed and not block.keeps_input:
             assert self._sizes is not None
             self._timeline.free(CHECKPOINTS, self._e, self._sizes.h * self._tokens)
 
-    def _call_back(self, call: ModuleCall) -> None:
-        self._stage.fetch(call, forward=False)
-        for part in reversed(call.parts or (call,)):
-            self._part_back(part)
-        if call.keeps_weight:
-            self._stage.unsave(call)
+    def _call_back(self, call: ModuleCall, *, fetches: bool) -> None:
+        """Gradients of a leaf module are reduced when all of them are there, in the order of parameters."""
+        if fetches:
+            self._stage.fetch(call, forward=False)
+        for one in reversed(call.inner or (call,)):
+            for part in reversed(one.parts or (one,)):
+                self._part_back(part, reduces=not call.inner)
+            if one.keeps_weight:
+                self._stage.unsave(one)
+        if call.inner:
+            for parameter in call.gradients:
+                self._stage.ready(parameter)
         self._stage.release(call, forward=False)
 
-    def _part_back(self, call: ModuleCall) -> None:
+    def _part_back(self, call: ModuleCall, *, reduces: bool) -> None:
         timeline, gradients = self._timeline, call.gradients
         for parameter in gradients:
             timeline.hold(NEW_GRADIENT, self._e, parameter.elements)
@@ -227,8 +245,9 @@ class Replay:
             # The sum of both is a third.
             timeline.spike(TIED_SUM, self._e, tied // self._e)
             timeline.free_all(TIED_GRADIENT)
-        for parameter in gradients:
-            self._stage.ready(parameter)
+        if reduces:
+            for parameter in gradients:
+                self._stage.ready(parameter)
         timeline.free(self._activations, self._tokens, call.saved_bytes)
 
     def _gradient(self, parameter: Parameter) -> None:
@@ -310,6 +329,16 @@ class Replay:
     def _is_tied(self, head: ModuleCall) -> bool:
         assert self._model_calls is not None
         return any(call.module == head.module for call in self._model_calls.blocks[0].calls)
+
+
+def _gathered_first(block: Block) -> int:
+    """How many calls, counted from the last, are gathered to run backward before the layer is computed again.
+
+    That begins where the first saved tensor is asked for, after the hook of the call that has saved it, and
+    ends with the last saved tensor, within the same call (torch utils/checkpoint.py, without reentry).
+    """
+    backward = block.calls[::-1]
+    return next(number for number, call in enumerate(backward, 1) if call.parameters or call.all_saved)
 
 
 def _activations(model_calls: ModelCalls) -> TermKind:

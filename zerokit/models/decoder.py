@@ -78,18 +78,22 @@ def gated_mlp(
 
 
 def routed_experts(
-    sizes: Sizes, *, num_experts: int, intermediate_size: int, name: str = "mlp", router: str = "gate"
+    sizes: Sizes,
+    *,
+    num_experts: int,
+    intermediate_size: int,
+    name: str = "mlp",
+    router: str = "gate",
+    router_first: bool = True,
 ) -> list[Tensor]:
-    """A router and its gated experts, stacked into two tensors of three dimensions."""
+    """A router and its gated experts, stacked into two tensors of three dimensions, in the class's order."""
     hidden = sizes.hidden_size
-    return under(
-        name,
-        [
-            Tensor(f"{router}.weight", (num_experts, hidden), "router"),
-            Tensor("experts.gate_up_proj", (num_experts, 2 * intermediate_size, hidden), "expert"),
-            Tensor("experts.down_proj", (num_experts, hidden, intermediate_size), "expert"),
-        ],
-    )
+    routers = [Tensor(f"{router}.weight", (num_experts, hidden), "router")]
+    stacks = [
+        Tensor("experts.gate_up_proj", (num_experts, 2 * intermediate_size, hidden), "expert"),
+        Tensor("experts.down_proj", (num_experts, hidden, intermediate_size), "expert"),
+    ]
+    return under(name, routers + stacks if router_first else stacks + routers)
 
 
 def experts(keys: Keys, num_experts: str, *, num_layers: int) -> Experts:

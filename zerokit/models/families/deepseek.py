@@ -19,7 +19,12 @@ def _deepseek(keys: Keys, *, mlp_bias: bool) -> Parts:
     sparse_layers = layers - dense_layers
     expert_size = keys.size("moe_intermediate_size")
     sparse = [
-        *routed_experts(sizes, num_experts=keys.size("n_routed_experts"), intermediate_size=expert_size),
+        *routed_experts(
+            sizes,
+            num_experts=keys.size("n_routed_experts"),
+            intermediate_size=expert_size,
+            router_first=False,
+        ),
         *gated_mlp(
             hidden, keys.size("n_shared_experts") * expert_size, bias=mlp_bias, name="mlp.shared_experts"
         ),

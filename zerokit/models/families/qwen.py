@@ -61,7 +61,10 @@ def _qwen2_moe(keys: Keys) -> Parts:
 def _qwen3_moe(keys: Keys) -> Parts:
     sizes = decoder_sizes(keys)
     sparse = routed_experts(
-        sizes, num_experts=keys.count("num_experts"), intermediate_size=keys.size("moe_intermediate_size")
+        sizes,
+        num_experts=keys.count("num_experts"),
+        intermediate_size=keys.size("moe_intermediate_size"),
+        router_first=False,
     )
     return _mixed_layers(keys, sizes, _qwen3_attention(keys, sizes), sparse, "num_experts")
 
