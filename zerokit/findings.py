@@ -72,3 +72,5 @@ class Finding:
     """The stable id of the rule that found it."""
     fix: tuple[Edit, ...] = ()
     """The edits that mend it, if there is one right answer; otherwise empty."""
+    also: tuple[KeyPath, ...] = ()
+    """More places of which it speaks."""

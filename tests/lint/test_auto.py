@@ -124,6 +124,26 @@ def test_what_deepspeed_makes_of_the_word(config: dict[str, Any], words: str) ->
     assert finding.message.endswith(words)
 
 
+def test_what_nobody_fills_in_is_one_finding_of_each_section() -> None:
+    sizes = ("reduce_bucket_size", "stage3_prefetch_bucket_size", "stage3_param_persistence_threshold")
+    config = {
+        **dict.fromkeys(("train_batch_size", "gradient_clipping"), "auto"),
+        **optimizer(**dict.fromkeys(("lr", "betas", "eps"), "auto")),
+        "zero_optimization": {**dict.fromkeys(sizes, "auto"), "stage": 3},
+    }
+    top, params, zero_ = found("unfilled-auto", config, target="deepspeed")
+    assert top.message.endswith("; so is 'gradient_clipping'")
+    assert params.also == (("optimizer", "params", "betas"), ("optimizer", "params", "eps"))
+    assert [edit.path[-1] for edit in zero_.fix if isinstance(edit, Remove)] == list(sizes)
+    # What --fix cannot mend comes first, and nothing of the line is mended by half.
+    config["zero_optimization"]["stage"] = "auto"
+    *_, zero_ = found("unfilled-auto", config, target="deepspeed")
+    assert (zero_.path[-1], len(zero_.also), zero_.fix) == ("stage", 3, ())
+    disabled = {"disable": [{"rule": "unfilled-auto", "path": "zero_optimization.stage"}]}
+    *_, zero_ = found("unfilled-auto", {**config, "_zerokit": disabled}, target="deepspeed")
+    assert (zero_.path[-1], len(zero_.also)) == (sizes[0], 2)
+
+
 def _set(config: Any, path: KeyPath, value: Any) -> None:
     *parents, key = path
     for parent in parents:

@@ -100,6 +100,25 @@ def test_the_name_of_a_file_does_not_matter_as_it_does_not_to_deepspeed(tmp_path
     }
 
 
+NEOX = """{
+  # parallelism
+  "pipe-parallel-size": 1, "model-parallel-size": 1,
+  "num-layers": 12, "train-iters": 100, "pos-emb": "rotary",
+  "zero_optimization": {"stage": 1}, "gradient_clipping": 1.0
+}"""
+
+
+def test_files_of_other_programs_that_hold_keys_of_deepspeed(tmp_path: Path) -> None:
+    neox = write(tmp_path, "neox.yml", NEOX)
+    assert "is a config of GPT-NeoX, not a ds_config" in refusal(neox)
+    write(tmp_path, "neox.json", NEOX)
+    (error,) = files_in([tmp_path])
+    assert isinstance(error, DocumentError)
+    for text in ('{"train_batch_size": {{ batch }}}', '{"fp16": {% if fp16 %}{}{% endif %}}'):
+        assert "is a template with words to be filled in" in refusal(write(tmp_path, "t.json", text))
+    assert "is a template" not in refusal(write(tmp_path, "t.json", '{"fp16": {{"enabled": true}}'))
+
+
 def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     def read(content: bytes) -> Any:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))

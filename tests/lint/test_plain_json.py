@@ -4,10 +4,11 @@ from typing import Any
 import pytest
 
 from zerokit.choices import Target
-from zerokit.documents import parse_json
+from zerokit.documents import dotted, parse_json
 from zerokit.findings import Finding
 from zerokit.lint import check_document
 from zerokit.lint.fix import fix_document
+from zerokit.lint.outputs import CheckedFile, to_data
 from zerokit.resolving.run import Run
 
 RULE = "not-plain-json"
@@ -48,8 +49,6 @@ def test_plain_json_is_not_spoken_of() -> None:
     [
         ("True,", "Write true", "true,"),
         ("False,", "Write false", "false,"),
-        ("FP16_ENABLED,", "Fill the template", None),
-        ("${FP16},", "Fill the template", None),
         ("True, // on", "Write true", None),
     ],
 )
@@ -67,6 +66,40 @@ def test_a_value_without_quotes_is_an_error_where_a_text_is_no_answer(
     fixed = fix_document(parse_json(text, lenient=True), lambda document: check_document(document))
     expected = text.replace(value, mended) if mended else text
     assert fixed.document.text == expected
+
+
+def test_placeholders_are_one_finding_that_has_all_their_places() -> None:
+    text = """{
+"_comment": "as ${USER} said",
+"train_batch_size": CONFIG_BATCH,
+"steps_per_print": "LOG_INTERVAL",
+"fp16": {"enabled": ${FP16}
+},
+"communication_data_type": "FP8",
+"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "$SCRATCH/{{ job }}"}},
+"elasticity": {"enabled": false}
+}"""
+    document = parse_json(text, lenient=True)
+    report = check_document(document)
+    errors = [finding for finding in report.findings if finding.severity == "error"]
+    template, bad, removed = errors
+    assert (template.rule, template.line, bad.rule, removed.rule) == (
+        "template",
+        3,
+        "bad-value",
+        "removed-key",
+    )
+    assert template.message.startswith("a template: 4 placeholders such as 'CONFIG_BATCH'")
+    places = ["train_batch_size", "steps_per_print", "fp16.enabled"]
+    places.append("zero_optimization.offload_param.nvme_path")
+    assert [dotted(path) for path in (template.path, *template.also)] == places
+    assert [finding for finding in report.findings if finding.rule == RULE] == []
+    (data,) = [one for one in to_data([CheckedFile("a", report)])["files"][0]["findings"] if "paths" in one]
+    assert data["paths"] == places
+    fixed = fix_document(document, check_document).document.text or ""
+    assert all(
+        word in fixed for word in ("CONFIG_BATCH,", '"LOG_INTERVAL"', "${FP16}\n", "$SCRATCH/{{ job }}")
+    )
 
 
 def test_a_text_without_quotes_where_a_text_is_right_is_only_no_json() -> None:

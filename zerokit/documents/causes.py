@@ -13,6 +13,10 @@ _MARKUP = re.compile(r"\s*<(?:!doctype|!--|\?xml|html|head|body|[a-z]+[ >])", re
 _SCALAR = re.compile(r"true|false|null|-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _WORD = re.compile(r"[^\s,\]}:\"']+")
 _PLACEHOLDER = re.compile(r"\$|\{\{|<.*>|[A-Z](?:[A-Z0-9_]|(?<=[0-9])(?:st|nd|rd|th)){2,}$|@.*@|%")
+_TAGS = r"\{\{-?\s*[A-Za-z_].*?\}\}|\{%.*?%\}"
+_TAG = re.compile(_TAGS, re.DOTALL)
+_MARKED = re.compile(rf"\$(?:\{{[^}}]*\}}|[A-Za-z_]\w+)|{_TAGS}", re.DOTALL)
+_NAMED = re.compile(r"[A-Z]+(?:_(?:[A-Z0-9]+|[0-9]+(?:st|nd|rd|th)))+")
 _QUOTES = "“”„‟«»‘’‚‛`"  # noqa: RUF001 - these are what is looked for
 
 NOT_JSON_WORDS = {
@@ -66,13 +70,33 @@ def _bare_value(word: str) -> tuple[str, str]:
         return f"'{word}' is not a value of JSON", "Write a finite number, or remove the key"
     if is_scalar(word):
         return f"a comma is missing after {word}", "Add it, or remove what follows"
-    if _PLACEHOLDER.match(word):
+    if is_bare_placeholder(word):
         return f"'{word}' is a placeholder, not a value", "Fill the template in first"
     if word[0] in _QUOTES:
         return f"the quotation mark {word[0]} is not one of JSON's", DOUBLE_QUOTES
     if word[0].isdigit() or word[0] in "+-.":
         return f"'{word}' is not a number of JSON", "Write it in plain digits, such as 0.5, 1000 or 5e8"
     return f"'{word}' is not a value of JSON", "Put a text in double quotes"
+
+
+def is_bare_placeholder(text: str) -> bool:
+    """Whether a value without quotes, with which `text` begins, is to be filled in."""
+    word = word_at(text, 0)
+    return word not in NOT_JSON_WORDS and _PLACEHOLDER.match(word) is not None
+
+
+def is_placeholder(text: str, *, named: bool = False) -> bool:
+    """Whether a text has a part to be filled in, such as ``${SCRATCH}``, ``$SCRATCH`` or ``{{ scratch }}``.
+
+    Args:
+        named: whether a name in capitals, such as ``ZERO_STAGE``, is one too: where no name can stand.
+    """
+    return _MARKED.search(text) is not None or (named and _NAMED.fullmatch(text) is not None)
+
+
+def has_tags(text: str) -> bool:
+    """Whether there are tags of a template engine in it, such as ``{{ stage }}`` or ``{% if fp16 %}``."""
+    return _TAG.search(text) is not None
 
 
 def is_scalar(word: str) -> bool:

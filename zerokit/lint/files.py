@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from zerokit.documents import MAX_BYTES, Document, is_folder, parse_document, read_bytes, shown
+from zerokit.documents.causes import has_tags
 from zerokit.errors import DocumentError
 from zerokit.lint.accelerate_file import check_accelerate_yaml, is_accelerate_config
 from zerokit.lint.recognition import looks_like_ds_config, mentions_ds_config, refuse_other_files
@@ -49,7 +50,16 @@ def read_file(path: Path) -> Document:
     yaml = path.suffix.lower() in _YAML or (
         path.suffix.lower() not in _JSON and content.lstrip()[:1] not in (b"{", b"[", b"")
     )
-    document = parse_document(content, name, yaml=yaml, lenient=True)
+    try:
+        document = parse_document(content, name, yaml=yaml, lenient=True)
+    except DocumentError as error:
+        if has_tags(content.decode(errors="replace")):
+            raise DocumentError(
+                "is a template with words to be filled in, which is neither JSON nor YAML",
+                where=error.where,
+                hint="Check the file that is made from it",
+            ) from None
+        raise
     if not is_accelerate_config(document.data):
         refuse_other_files(document)
     return document

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from zerokit.choices import Target
 from zerokit.documents import Departure, Document, value_at
+from zerokit.documents.causes import is_bare_placeholder
 from zerokit.findings import Finding, ReplaceText
 from zerokit.lint.rule import RULES
 
@@ -52,7 +53,8 @@ def check_text(
     rest = [
         departure
         for departure in document.departures
-        if departure.kind != "bare value" or departure.start not in said
+        if departure.kind != "bare value"
+        or (departure.start not in said and not is_bare_placeholder((document.text or "")[departure.start :]))
     ]
     return named, [_of_text(rest, document, target)] if rest else []
 

@@ -45,12 +45,35 @@ _OTHERS: tuple[tuple[frozenset[str], int, str], ...] = (
 )
 """Keys, how many of them a file must have, and what it is then if it has no telling key of a ds_config."""
 
+_NEOX = frozenset(
+    {
+        *(
+            "pipe_parallel_size",
+            "model_parallel_size",
+            "num_layers",
+            "num_attention_heads",
+            "pos_emb",
+            "norm",
+        ),
+        *("max_position_embeddings", "train_iters", "lr_decay_style", "lr_decay_iters", "vocab_file"),
+        *("tokenizer_type", "data_path", "eval_interval", "log_interval", "seq_length", "init_method"),
+    }
+)
+"""Keys of GPT-NeoX and Megatron, of which files may write `_` as `-`; DeepSpeed's stand among them."""
+_NEOX_LEAST = 4
+
 _WRAPPERS = ("deepspeed", "ds_config", "deepspeed_config", "config")
 
 
 def looks_like_ds_config(data: Any) -> bool:
     """Whether `data`, found in a folder, is surely meant as a ds_config."""
-    return isinstance(data, Mapping) and not _TELLING.isdisjoint(data) and not is_accelerate_config(data)
+    if not isinstance(data, Mapping) or _TELLING.isdisjoint(data):
+        return False
+    return not is_accelerate_config(data) and not _is_of_neox(data)
+
+
+def _is_of_neox(data: Mapping[Any, Any]) -> bool:
+    return len(_NEOX & {str(key).replace("-", "_") for key in data}) >= _NEOX_LEAST
 
 
 def mentions_ds_config(content: bytes) -> bool:
@@ -69,6 +92,12 @@ def refuse_other_files(document: Document) -> None:
         what = {list: "a list", str: "a text", type(None): "empty"}.get(type(data), "a single value")
         raise DocumentError(
             f"is {what}, not a ds_config", where=document.name, hint="A ds_config is one JSON object { ... }"
+        )
+    if _is_of_neox(data):
+        raise DocumentError(
+            "is a config of GPT-NeoX, not a ds_config",
+            where=document.name,
+            hint="Check the ds_config that GPT-NeoX makes from it and gives to DeepSpeed",
         )
     if not _TELLING.isdisjoint(data):
         return

@@ -14,6 +14,7 @@ from zerokit.documents import Document, value_at
 from zerokit.findings import Edit, Finding, Move, Remove, ReplaceText, SetValue
 from zerokit.lint.adjust import for_this_run
 from zerokit.lint.disabling import apply_disables, read_disables
+from zerokit.lint.folding import fold_placeholders, fold_sections
 from zerokit.lint.plain_json import check_text
 from zerokit.lint.rule import RULES, Hit, Need, Rule
 from zerokit.lint.subject import Subject
@@ -73,9 +74,9 @@ def check_document(document: Document, run: Run | None = None, *, on_bug: OnBug 
                 not_run[rule.id] = missing
             elif rule.check is not None:
                 findings += _run(rule, rule.check, subject, valid.written, document, on_bug)
-    kept, suppressed = apply_disables(findings, disables, not_run)
+    kept, suppressed = apply_disables(fold_placeholders(findings, document), disables, not_run)
     kept = [_placed(finding, document) if finding.line is None else finding for finding in kept + of_disables]
-    return Report(_sorted(kept, document), not_run, _sorted(suppressed, document))
+    return Report(_sorted(fold_sections(kept), document), not_run, _sorted(suppressed, document))
 
 
 def check_config(

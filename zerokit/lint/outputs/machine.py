@@ -40,7 +40,7 @@ def _file(file: CheckedFile) -> dict[str, Any]:
 
 
 def _finding(finding: Finding) -> dict[str, Any]:
-    return {
+    data: dict[str, Any] = {
         "rule": finding.rule,
         "severity": finding.severity,
         "path": dotted(finding.path),
@@ -50,3 +50,6 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "hint": finding.hint,
         "fixable": bool(finding.fix),
     }
+    if finding.also:
+        data["paths"] = [dotted(path) for path in (finding.path, *finding.also)]
+    return data

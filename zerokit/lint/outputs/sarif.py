@@ -86,7 +86,9 @@ def _result(finding: Finding, file: str, index: dict[str, int]) -> dict[str, Any
     if finding.rule in index:
         result["ruleIndex"] = index[finding.rule]
     if finding.path:
-        result["locations"][0]["logicalLocations"] = [{"fullyQualifiedName": dotted(finding.path)}]
+        result["locations"][0]["logicalLocations"] = [
+            {"fullyQualifiedName": dotted(path)} for path in (finding.path, *finding.also)
+        ]
     return result
 
 

@@ -222,6 +222,23 @@ def _not_plain_json() -> None:
 
 
 @_found_elsewhere(
+    "template", bad={**zero(2), "train_micro_batch_size_per_gpu": "${MICRO_BATCH_SIZE}"}, good=zero(2)
+)
+def _template() -> None:
+    """A file that somebody is still to fill in.
+
+    Launch scripts make a ds_config of a template: they put numbers in place of `${NAME}`, `{{ name }}` or
+    `CONFIG_NAME`. DeepSpeed does not: it reads such words as texts, takes `"${SCRATCH}/nvme"` for a folder of
+    that name, and fails on those that should be numbers or switches. One finding speaks of them all; what
+    holds whatever is filled in is named besides.
+
+    Fill it in, or check the file that the script makes from it.
+
+    Source: `DeepSpeedConfig.__init__` in `deepspeed/runtime/config.py` reads the file as it is.
+    """
+
+
+@_found_elsewhere(
     "bad-disable",
     severity="warning",
     bad={**zero(2), "gradient_clipping": 1.0, "_zerokit": {"disable": ["unknown-kee"]}},
