@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -281,6 +282,76 @@ def test_a_run_outlives_its_output_folder(here: OneRank) -> None:
     assert here.train(*words, fault=folder_removed).error is None
     assert (here.folder / "out" / "model.safetensors").is_file()
     assert here.json("run.json")["steps"] == 3
+
+
+@contextmanager
+def full_disk(*names: str) -> Iterator[None]:
+    """No more than a few bytes can be written into files of these names, or below them."""
+    import safetensors.torch
+    import torch
+    from safetensors import SafetensorError
+    from transformers import modeling_utils
+
+    save, save_file = torch.save, safetensors.torch.save_file
+
+    def is_full(file: Any) -> bool:
+        return any(name in str(file) for name in names)
+
+    def torch_save(what: Any, file: Any, *args: Any, **kwargs: Any) -> None:
+        if is_full(file):
+            Path(file).write_bytes(b"a part")
+            raise RuntimeError(
+                "[enforce fail at inline_container.cc:672] . PytorchStreamWriter failed writing file"
+            )
+        save(what, file, *args, **kwargs)
+
+    def save_safely(what: Any, file: Any, *args: Any, **kwargs: Any) -> None:
+        if is_full(file):
+            Path(file).write_bytes(b"a part")
+            raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+        save_file(what, file, *args, **kwargs)
+
+    with patch.object(torch, "save", torch_save), patch.object(modeling_utils, "safe_save_file", save_safely):
+        yield
+
+
+SAVING = ("--training.save_strategy", "steps", *steps(4), "--training.save_total_limit", "1")
+
+
+@pytest.mark.parametrize("name", ["checkpoint-2/model", "checkpoint-2/global_step2/", "checkpoint-2/rng"])
+def test_a_full_disk_costs_a_checkpoint_and_not_the_run(name: str, here: OneRank) -> None:
+    words = (*SAVING, "--training.max_steps", "3")
+    ended = here.train(*words, fault=partial(full_disk, name, "checkpoint-3"))
+    assert ended.error is None
+    assert "zerokit: out/checkpoint-2 cannot be saved: " in ended.said
+    assert "The run goes on; checkpoint-1 stays\n" in ended.said
+    assert [path.name for path in (here.folder / "out").glob("checkpoint-*")] == ["checkpoint-1"]
+    assert (here.folder / "out" / "model.safetensors").is_file()
+    (here.folder / "out" / "run.json").unlink()
+    assert here.train(*words, *RESUME).error is None
+
+
+def test_a_model_that_finds_no_room_is_saved_in_a_second_place(here: OneRank) -> None:
+    here.train(*steps(1))
+    before = contents(here.folder / "out")
+    second = ("--training.rescue_dir", "second")
+    ended = here.train(
+        *steps(1), *second, force=True, fault=partial(full_disk, "out/.saving", "out/checkpoint")
+    )
+    assert ended.error is not None
+    assert ended.error.startswith("1 out: cannot be written (No space left on device (os error 28)): ")
+    assert ended.error.endswith("the trained model is in 'second'. Make room, and move it where it belongs")
+    assert {"model.safetensors", "tokenizer.json", "run.json"} <= contents(here.folder / "second").keys()
+    after = contents(here.folder / "out")
+    assert all(after[name] == before[name] for name in ("model.safetensors", "run.json", "config.json"))
+
+    again = here.train(*steps(1), force=True, fault=partial(full_disk, "out/.saving"))
+    assert again.error is not None
+    assert again.error.startswith("1 out: the trained model cannot be saved: No space left on device ")
+    assert "out/checkpoint-1 is left: make room, and go on with --training.resume_from" in again.error
+    taken = here.train(*steps(1), *second, force=True).error
+    assert taken is not None
+    assert taken.startswith("2 --training.rescue_dir: 'second' is the output folder, or has a model. Name")
 
 
 @contextmanager

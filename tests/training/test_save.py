@@ -19,13 +19,22 @@ from zerokit.checkpoint.source import check_checkpoint
 from zerokit.distributed.group import RankGroup
 from zerokit.distributed.ranks import Ranks
 from zerokit.errors import CheckpointError
+from zerokit.training.disks import DiskProblems
+from zerokit.training.folder import OutputFolder
 from zerokit.training.save import save_model, settle
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-class StubTrainer:
+class OnDisk:
+    """On a disk that is not full."""
+
+    disk_problems = DiskProblems()
+    other_places: list[Path]
+
+
+class StubTrainer(OnDisk):
     """Saves what it is given, as the Trainer does."""
 
     def __init__(self, model: PreTrainedModel, **options: Any) -> None:
@@ -39,7 +48,7 @@ class StubTrainer:
 
 
 def save(trainer: Any, folder: Path) -> list[Path]:
-    return save_model(trainer, folder, RankGroup(Ranks()), REPORT)
+    return save_model(trainer, OutputFolder(folder, "w", False, None), RankGroup(Ranks()), REPORT)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -138,7 +147,7 @@ def seen(folder: Path) -> dict[str, bytes]:
     return {name: data for name, data in contents(folder).items() if not name.startswith(".")}
 
 
-class CopyTrainer:
+class CopyTrainer(OnDisk):
     """Saves the files of a folder."""
 
     def __init__(self, folder: Path) -> None:
@@ -228,9 +237,11 @@ def test_other_ranks_publish_nothing(model: PreTrainedModel, tmp_path: Path) -> 
         def gather_objects(self, value: Any) -> list[Any]:
             return [None, value]
 
-    class Silent:
+    class Silent(OnDisk):
         def save_model(self, folder: str) -> None:
             assert folder == str(staging)
 
-    assert save_model(Silent(), tmp_path, OtherRank(Ranks(1, 2, 1, 2)), REPORT) == []  # type: ignore[arg-type]
+    output = OutputFolder(tmp_path, "w", False, None)
+    trainer: Any = Silent()
+    assert save_model(trainer, output, OtherRank(Ranks(1, 2, 1, 2)), REPORT) == []
     assert (staging / "model.safetensors").exists()

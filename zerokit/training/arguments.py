@@ -47,6 +47,9 @@ _DEFAULTS: dict[str, Any] = {
     "logging_nan_inf_filter": False,  # it would log a loss that is no number as 0
 }
 
+# Keys that are zerokit's own, and their types.
+_EXTRA = {"rescue_dir": str | None}
+
 # Values below these break the run only after the model is loaded.
 _AT_LEAST = {
     "per_device_train_batch_size": 1,
@@ -164,8 +167,8 @@ def check_training_keys(loaded: LoadedRecipe) -> dict[str, Any]:
     from pydantic import TypeAdapter, ValidationError
     from transformers import TrainingArguments
 
-    hints = typing.get_type_hints(TrainingArguments)
-    names = [field.name for field in dataclasses.fields(TrainingArguments) if field.init]
+    hints = typing.get_type_hints(TrainingArguments) | _EXTRA
+    names = [*_EXTRA, *(field.name for field in dataclasses.fields(TrainingArguments) if field.init)]
     checked: dict[str, Any] = {}
     for name, value in loaded.recipe.training.items():
         where = loaded.where("training", name)

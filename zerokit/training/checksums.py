@@ -18,6 +18,7 @@ from zerokit.checkpoint.checksums import (
     write_checksums,
 )
 from zerokit.checkpoint.pickles import check_pickles
+from zerokit.errors import ZerokitError
 
 if TYPE_CHECKING:
     from transformers import TrainerControl, TrainerState, TrainingArguments
@@ -42,7 +43,11 @@ class ChecksumsOnSave(TrainerCallback):  # type: ignore[misc]  # transformers is
             return
         sums = group.gather_objects(group.together(lambda: checksums(folder, _share(names, group))))
         whole = {name: digest for part in sums for name, digest in part.items()}
-        group.together(lambda: write_checksums(folder, whole) if group.ranks.is_main else None)
+        if group.ranks.is_main:
+            try:
+                write_checksums(folder, whole)
+            except ZerokitError as error:
+                console.note(f"zerokit: {error}. A run that goes on from there is not verified")
 
 
 def check_resumed(group: RankGroup, folder: Path, *, verify: bool, trusted: bool) -> None:

@@ -49,6 +49,8 @@ class OutputFolder:
     """Whether what an earlier run has left there may be set aside and replaced."""
     resume: Path | None
     """The checkpoint that the run continues from."""
+    rescue: Path | None = None
+    """Where the model goes if it cannot be saved in the folder itself."""
 
     def check(self, loaded: LoadedRecipe) -> None:
         """Find out before training, not after it, whether the model can be saved there.
@@ -62,13 +64,24 @@ class OutputFolder:
                 f"'{self.path}' is the model to start from", where=self.where, hint="Save to another folder"
             )
         self._check_earlier()
-        parents = [self.path, *self.path.absolute().parents]
-        existing = next(folder for folder in parents if folder.exists())
-        if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        for path, where in ((self.path, self.where), (self.rescue, loaded.where("training", "rescue_dir"))):
+            if path is None:
+                continue
+            existing = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+            if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+                raise RecipeError(
+                    f"cannot write into '{path}'",
+                    where=where,
+                    hint="Name a folder that can be made or written to",
+                )
+        rescue = self.rescue
+        if rescue is not None and (
+            rescue.resolve() == self.path.resolve() or (rescue / REPORT_FILE).exists()
+        ):
             raise RecipeError(
-                f"cannot write into '{self.path}'",
-                where=self.where,
-                hint="Name a folder that can be made or written to",
+                f"'{rescue}' is the output folder, or has a model",
+                where=loaded.where("training", "rescue_dir"),
+                hint="Name another folder, on another disk",
             )
 
     @contextmanager

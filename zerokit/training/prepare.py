@@ -101,7 +101,10 @@ def prepare(
     if resume is not None:
         check_resumed(group, resume, verify=verify, trusted=trust_checkpoint)
     output_dir = Path(resolved.training["output_dir"])
-    output = OutputFolder(output_dir, loaded.where("training", "output_dir"), force, resume)
+    rescue = resolved.training.pop("rescue_dir", None)
+    output = OutputFolder(
+        output_dir, loaded.where("training", "output_dir"), force, resume, rescue and Path(rescue)
+    )
     if not is_rehearsal():  # which writes elsewhere
         group.together(lambda: output.check(loaded))
     group.together(lambda: check_peft_keys(loaded))

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, Trainer, TrainerCallback
 
     from zerokit.distributed.group import RankGroup
-    from zerokit.distributed.stuck import Work
     from zerokit.training.prepare import Prepared
 
 
@@ -66,7 +65,7 @@ def _run(group: RankGroup, prepared: Prepared) -> RunReport:
     model = add_adapter(model, prepared.loaded, prepared.args)
     expected = announce(group, prepared, model, cuda=cuda)
     progress = RunProgress(prepared.output_dir)
-    trainer = _make_trainer(prepared, model, group.work, [progress, ChecksumsOnSave(group)])
+    trainer = _make_trainer(prepared, model, group, [progress, ChecksumsOnSave(group)])
     try:
         result = _fit(trainer, prepared)
     finally:
@@ -99,7 +98,7 @@ def _run(group: RankGroup, prepared: Prepared) -> RunReport:
         recipe=prepared.loaded.recipe.model_dump(exclude_unset=True),
         ds_config=prepared.resolved.ds_config,
     )
-    files = save_model(trainer, prepared.output_dir, group, report)
+    files = save_model(trainer, prepared.output, group, report)
     if group.ranks.is_main:
         _print_summary(report, prepared, len(files))
     return report
@@ -116,7 +115,7 @@ def _seed_everything(prepared: Prepared) -> None:
 
 
 def _make_trainer(
-    prepared: Prepared, model: PreTrainedModel, work: Work, callbacks: list[TrainerCallback]
+    prepared: Prepared, model: PreTrainedModel, group: RankGroup, callbacks: list[TrainerCallback]
 ) -> Trainer:
     from transformers import DataCollatorForSeq2Seq, PrinterCallback, ProgressCallback
 
@@ -125,7 +124,7 @@ def _make_trainer(
     seq_len = prepared.loaded.recipe.task.seq_len
     trainer = ZeroTrainer(
         identity=prepared.identity,
-        work=work,
+        group=group,
         model=model,
         args=prepared.args,
         train_dataset=prepared.train,

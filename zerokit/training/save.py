@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING
 
 from zerokit.checkpoint.source import check_weights
 from zerokit.documents import read_document
-from zerokit.errors import CheckpointError, DocumentError, ModelError
+from zerokit.errors import CheckpointError, DocumentError, ModelError, RunError
+from zerokit.training.folder import checkpoints
 from zerokit.training.report import REPORT_FILE
 
 if TYPE_CHECKING:
-    from transformers import Trainer
-
     from zerokit.distributed.group import RankGroup
+    from zerokit.training.disks import DiskProblems
+    from zerokit.training.folder import OutputFolder
     from zerokit.training.report import RunReport
+    from zerokit.training.trainer import ZeroTrainer
 
 _NEW, _OLD = ".saving", ".replaced"
 """Folders of the whole new model, and of the one that it replaces."""
@@ -25,8 +27,8 @@ _CURRENT = ".model"
 """While one replaces the other, a link to the one that counts. Each file's name leads through it."""
 
 
-def save_model(trainer: Trainer, output_dir: Path, group: RankGroup, report: RunReport) -> list[Path]:
-    """Save weights (safetensors), config, generation config, tokenizer and ``run.json`` into `output_dir`.
+def save_model(trainer: ZeroTrainer, output: OutputFolder, group: RankGroup, report: RunReport) -> list[Path]:
+    """Save weights (safetensors), config, generation config, tokenizer and ``run.json`` into `output`.
 
     All ranks take part, because under ZeRO-3 each holds a part of the weights. Whatever ends this process,
     the folder has the model that it had, or the new one with all that belongs to it.
@@ -36,13 +38,43 @@ def save_model(trainer: Trainer, output_dir: Path, group: RankGroup, report: Run
 
     Raises:
         CheckpointError: the saved weights are missing or empty.
+        RunError: the folder cannot be written; the model is in the rescue folder if the recipe names one.
     """
-    staging = output_dir / _NEW
+    places = [output.path, *([output.rescue] if output.rescue is not None else [])]
+    staging, *trainer.other_places = [place / _NEW for place in places]
     if group.ranks.is_main:
-        settle(output_dir)
-        shutil.rmtree(staging, ignore_errors=True)
+        settle(output.path)
+        for folder in (staging, *trainer.other_places):
+            shutil.rmtree(folder, ignore_errors=True)
+    trainer.disk_problems.clear()
     trainer.save_model(str(staging))
-    return group.together(lambda: _publish(staging, output_dir, report) if group.ranks.is_main else [])
+    problems = trainer.disk_problems
+    return group.together(lambda: _publish_in_first(places, problems, report) if group.ranks.is_main else [])
+
+
+def _publish_in_first(places: list[Path], problems: DiskProblems, report: RunReport) -> list[Path]:
+    """Publish where the weights lie, or in a later place; `problems` has one of each place without them."""
+    output_dir = places[0]
+    staging = output_dir / _NEW
+    for place in places[len(problems) :]:
+        with problems.noted():
+            if not (place / _NEW).exists():
+                shutil.copytree(staging, place / _NEW)
+            files = _publish(place / _NEW, place, report)
+            if place == output_dir:
+                return files
+            raise RunError(
+                f"cannot be written ({problems[0]}): the trained model is in '{place}'",
+                where=str(output_dir),
+                hint="Make room, and move it where it belongs",
+            )
+    left = checkpoints(output_dir)
+    if left:
+        kept = f"{left[-1]} is left: make room, and go on with --training.resume_from_checkpoint true"
+    else:
+        kept = "No checkpoint is left. Make room, and name a second place with --training.rescue_dir"
+    why = "; ".join(problems)
+    raise RunError(f"the trained model cannot be saved: {why}", where=str(output_dir), hint=kept)
 
 
 def _publish(staging: Path, output_dir: Path, report: RunReport) -> list[Path]:

@@ -6,6 +6,7 @@ It ends a run that has diverged at the step that shows it, before anything is sa
 from __future__ import annotations
 
 import math
+import shutil
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,24 +14,28 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import SequentialSampler
 from transformers import Trainer
-from transformers.trainer_utils import EvalLoopOutput
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, rotate_checkpoints
 
+from zerokit import console
 from zerokit.checkpoint.pickles import known_classes_only
 from zerokit.checkpoint.source import is_rehearsal
 from zerokit.distributed.ranks import read_ranks
 from zerokit.distributed.shared_memory import release_shared_memory
 from zerokit.errors import RunError
+from zerokit.files import write_file
 from zerokit.patches import overriding
 from zerokit.training.blanks import BlanksLast, FilledUp
+from zerokit.training.disks import DiskProblems
 from zerokit.training.dummy_step import undo_dummy_step
 from zerokit.training.examples import IGNORED
+from zerokit.training.folder import checkpoints
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from torch.utils.data import DataLoader, Sampler
 
-    from zerokit.distributed.stuck import Work
+    from zerokit.distributed.group import RankGroup
     from zerokit.training.identity import Identity
 
 MOST_SKIPPED_STEPS = 50
@@ -43,7 +48,10 @@ MOST_SKIPPED_STEPS = 50
     _run_epoch="train each example once an epoch",
     _prepare_for_training="begin where Adam begins",
     _finalize_training="report the loss of all ranks",
-    _save="let others read the weights, as they may read all else that is saved",
+    _save="let others read the weights, as they may read all else that is saved, and try a second place",
+    _save_checkpoint="outlive a full disk",
+    _save_optimizer_and_scheduler="outlive a full disk",
+    _save_rng_state="outlive a full disk",
     _get_eval_sampler="weigh each held-out token the same",
     evaluation_loop="weigh each held-out token the same",
     training_step="stop when the loss is no number, and know a step that is stuck",
@@ -54,15 +62,21 @@ MOST_SKIPPED_STEPS = 50
 class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped here
     """Trains every example exactly once an epoch, and measures the loss per held-out token."""
 
-    def __init__(self, *, identity: Identity, work: Work, trust_checkpoint: bool, **kwargs: Any) -> None:
+    def __init__(
+        self, *, identity: Identity, group: RankGroup, trust_checkpoint: bool, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self._identity = identity
-        self._work = work
+        self._group = group
         self._trust_checkpoint = trust_checkpoint
         self._train_sampler: BlanksLast | None = None
         self._losses: torch.Tensor | None = None
         """Sum of this rank's losses since the last step: no number if one of them is none."""
         self._num_skipped = 0
+        self.disk_problems = DiskProblems()
+        """Of what is saved now."""
+        self.other_places: list[Path] = []
+        """Where to save weights that cannot be written where they belong."""
         self.train_dataset: Any
         self.eval_dataset: Any
         if self.train_dataset is not None and self._can_fill_up():
@@ -80,6 +94,7 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
         is_restricted = resume_from_checkpoint is not None and not self._trust_checkpoint
         with known_classes_only() if is_restricted else nullcontext():
             prepared = super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
+        self.disk_problems.note_those_of(self.deepspeed)
         if resume_from_checkpoint is None:
             undo_dummy_step(self.deepspeed.optimizer)
         release_shared_memory(read_ranks())  # every rank has exchanged parameters, and so has it open
@@ -120,12 +135,46 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
         return super()._finalize_training(*args, **kwargs)
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
-        super()._save(output_dir, state_dict)
+        for folder in (Path(output_dir or self.args.output_dir), *self.other_places):
+            with self.disk_problems.noted():
+                super()._save(str(folder), state_dict)
+                for file in folder.glob("*.safetensors") if self.args.should_save else ():
+                    file.chmod(folder.stat().st_mode & 0o666)  # made readable for the owner alone
+                return
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        """The Trainer's; what cannot be written is removed, and what was there before stays."""
+        self.disk_problems.clear()
+        limit, self.args.save_total_limit = self.args.save_total_limit, None
+        with self.disk_problems.noted():  # from here on, what can fail makes no other rank wait
+            super()._save_checkpoint(model, trial)
+        self.args.save_total_limit = limit
+        problems = self._group.gather_objects(next(iter(self.disk_problems), None))
         if not self.args.should_save:
             return
-        folder = Path(output_dir or self.args.output_dir)
-        for file in folder.glob("*.safetensors"):  # made readable for the owner alone
-            file.chmod(folder.stat().st_mode & 0o666)
+        folder = Path(self.args.output_dir)
+        problem = next((problem for problem in problems if problem is not None), None)
+        if problem is None:
+            best = self.state.best_model_checkpoint
+            rotate_checkpoints(folder, save_total_limit=limit, best_model_checkpoint=best, use_mtime=True)
+            return
+        name = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+        shutil.rmtree(folder / name, ignore_errors=True)
+        left = checkpoints(folder)
+        stays = f"{left[-1].name} stays" if left else "there is none yet"
+        console.note(f"zerokit: {folder / name} cannot be saved: {problem}. The run goes on; {stays}")
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        with self.disk_problems.noted():
+            super()._save_optimizer_and_scheduler(output_dir)
+        with self.disk_problems.noted():
+            if self.args.should_save:
+                write_file(Path(output_dir, "latest"), f"global_step{self.deepspeed.global_steps}")
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        with self.disk_problems.noted():
+            super()._save_rng_state(output_dir)
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Sampler[int] | None:
         return SequentialSampler(eval_dataset)
@@ -172,7 +221,7 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
 
     def _batches(self, epoch_iterator: Iterator[Any]) -> Iterator[Any]:
         while True:
-            with self._work.batch():
+            with self._group.work.batch():
                 batch = next(epoch_iterator, None)
             if batch is None:
                 return
@@ -180,7 +229,7 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """The Trainer's; its loss is looked at when the optimizer has made its step."""
-        with self._work.step():
+        with self._group.work.step():
             loss: torch.Tensor = super().training_step(*args, **kwargs)
         self._losses = loss if self._losses is None else self._losses + loss
         return loss
@@ -218,7 +267,8 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
             self._stop(f"weights are no longer numbers after step {self.state.global_step}")
         super().save_model(output_dir, _internal_call)
         if _internal_call and output_dir is not None and self.args.should_save:
-            self._identity.write(Path(output_dir))
+            with self.disk_problems.noted():
+                self._identity.write(Path(output_dir))
 
     def _stop(self, what: str) -> None:
         if is_rehearsal():  # whose numbers mean nothing
