@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 import re
 import sys
@@ -260,6 +261,43 @@ def test_bad_input_is_one_line_and_2(
     assert (code, out) == (2, "")
     assert message in err
     assert err.count("\n") == 1
+
+
+def test_a_person_at_a_terminal_is_asked_for_what_is_missing(
+    zerokit: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stdin", Terminal(f"{MODEL}\n8\n512\n2\n"))
+    code, out, err = zerokit("estimate", "--micro-batch-size", 1)
+    assert code == 0
+    for words in ("MODEL: A name, a", "--num-gpus: GPUs in", "--seq-len: Tokens", "--zero-stage: In place"):
+        assert err.count(words) == 1
+    assert out.endswith(zerokit(*ONE)[1])
+    monkeypatch.setattr(sys, "stdin", Terminal("7.5B\n8\n2\n"))  # which needs no length
+    assert zerokit("estimate")[0] == 0
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f"{MODEL}\n8\n512\n2\n"))  # a pipe
+    code, out, err = zerokit("estimate")
+    assert (code, out) == (2, "")
+    assert "Missing argument 'MODEL', option '--num-gpus', option '--seq-len', option '--zero-stage'" in err
+
+
+def test_lengths_beyond_the_model_are_named(zerokit: Run) -> None:
+    words = "sequences of 65,536 tokens are longer than the 32,768 positions that the model has"
+    assert not any(words in line for line in data_of(zerokit, *ONE)["warnings"])
+    assert any(words in line for line in data_of(zerokit, *ONE, "--seq-len", 65536)["warnings"])
+
+
+def test_liger_makes_no_logits(zerokit: Run) -> None:
+    def logits(*options: str) -> set[str]:
+        components = data_of(zerokit, *ONE, "--eval-batch-size", 1, *options)["device"]["components"]
+        return {part["phase"] for part in components if part["name"].startswith("logits")}
+
+    assert logits() >= {"forward", "loss", "evaluation"}
+    assert logits("--liger") == {"evaluation"}  # where Liger makes them, too
 
 
 def test_activations_need_a_length(zerokit: Run) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -50,18 +51,39 @@ class Command(TyperCommand):
             return super().parse_args(ctx, args)
         except UsageError as error:
             missing = self._missing(ctx, words) if hasattr(error, "param_type") else []
+            if missing and self._asks():
+                param, _ = missing[0]
+                return self.parse_args(ctx, words + _asked(param))
             if len(missing) > 1:
-                ctx.fail(f"Missing {', '.join(missing)}")
+                ctx.fail(f"Missing {', '.join(name for _, name in missing)}")
             error.ctx = ctx
             raise
 
-    def _missing(self, ctx: Any, words: list[str]) -> list[str]:
-        given, *_ = self.make_parser(ctx).parse_args(words)
+    def _asks(self) -> bool:
+        return False
+
+    def _missing(self, ctx: Any, words: list[str]) -> list[tuple[Any, str]]:
+        given, *_ = self.make_parser(ctx).parse_args(list(words))
         found = []
         for param in self.get_params(ctx):
             try:
                 param.handle_parse_result(ctx, given, [])
             except typer.BadParameter as error:
                 if hasattr(error, "param_type"):
-                    found.append(error.format_message().removeprefix("Missing ").partition(".")[0])
+                    name = error.format_message().removeprefix("Missing ").partition(".")[0]
+                    found.append((param, name))
         return found
+
+
+class AskingCommand(Command):
+    """A command that asks the person at a terminal for what is missing; never a script."""
+
+    def _asks(self) -> bool:
+        return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def _asked(param: Any) -> list[str]:
+    """The words that say what a person answers, on stderr."""
+    name = param.opts[-1] if param.opts[-1].startswith("-") else str(param.metavar)
+    answer = typer.prompt(f"{name}: {(param.help or '').rstrip('.')}", err=True)
+    return [name, answer] if name.startswith("-") else [answer]

@@ -140,7 +140,10 @@ Freeze = Annotated[
 ]
 
 ChunkedLoss = Annotated[
-    bool, _model("--chunked-loss", help="The loss never makes all logits at once: Liger, cut cross entropy.")
+    bool,
+    _model(
+        "--chunked-loss", "--liger", help="The loss never makes all logits at once: Liger, cut cross entropy."
+    ),
 ]
 
 Packing = Annotated[bool, _model("--packing", help="Sequences are packed, without a mask.")]

@@ -20,7 +20,7 @@ import typer
 from zerokit import __version__
 from zerokit.cli import on_ranks
 from zerokit.cli.check import check
-from zerokit.cli.command import ClickException, Command
+from zerokit.cli.command import AskingCommand, ClickException, Command
 from zerokit.cli.config import config
 from zerokit.cli.diff import diff
 from zerokit.cli.estimate import estimate
@@ -153,7 +153,7 @@ def _root(
 
 def _register(*commands: Callable[..., None]) -> None:
     for command in commands:
-        app.command(cls=Command)(command)
+        app.command(cls=AskingCommand if command is estimate else Command)(command)
 
 
 _register(config, check, explain, resolve, diff, schema, estimate, gpus, models, quickstart)

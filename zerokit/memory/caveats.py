@@ -53,6 +53,12 @@ def _of_model(run: TrainingRun, found: GpuReplay) -> Iterator[str]:
             f"activations of {model.model_type} have not been compared with rehearsals: they may be {low} to "
             f"{high} times as large; rehearse the run"
         )
+    longest = model.max_position_embeddings
+    if run.seq_len is not None and longest is not None and run.seq_len > longest:
+        yield (
+            f"sequences of {run.seq_len:,} tokens are longer than the {longest:,} positions that the model "
+            "has (max_position_embeddings)"
+        )
     if run.attention == "sdpa" and not model.has_sdpa:
         yield f"transformers refuses sdpa for {model.model_type}; leave --attention out, and it takes eager"
     if model.quantization is not None:

@@ -49,6 +49,7 @@ def expected_peak(prepared: Prepared, model: PreTrainedModel, cluster: Cluster) 
         gradient_accumulation_steps=args.gradient_accumulation_steps,
         gradient_checkpointing=_checkpoints(args),
         attention=_attention(model),
+        chunked_loss=bool(getattr(args, "use_liger_kernel", False)),
         optimizer=own_optimizer(ds_config, args),
         lora=_lora(model),
     )
