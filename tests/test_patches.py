@@ -253,3 +253,16 @@ def test_versions_that_differ_in_zeros_alone_are_the_same(one: str, other: str) 
     for bound, installed in ((one, other), (other, one)):
         assert Patch("os:path", "join", "test", since=bound, read_by="a test").is_for(installed)
         assert not Patch("os:path", "join", "test", until=bound, read_by="a test").is_for(installed)
+
+
+def test_a_method_of_the_class_is_given_the_class_that_it_is_called_on() -> None:
+    class Base:
+        @classmethod
+        def load(cls, path: str) -> tuple[type, str]:
+            return cls, path
+
+    class Model(Base):
+        pass
+
+    patches.replace(Base, "load", lambda load: lambda cls, path: load(cls, path + " without values"))
+    assert Model.load("weights") == (Model, "weights without values")

@@ -158,10 +158,12 @@ def watch(attribute: PrivateAttribute) -> None:
 
 def replace(holder: Any, name: str, make: Callable[[Any], Any]) -> None:
     """As :func:`apply`, in an owner that is at hand: such as a subclass of the one that is declared."""
+    original = inspect.getattr_static(holder, name, None)
+    if isinstance(original, classmethod):
+        setattr(holder, name, classmethod(make(original.__func__)))
+        return
     replacement = make(getattr(holder, name, None))
-    if isinstance(inspect.getattr_static(holder, name, None), staticmethod):
-        replacement = staticmethod(replacement)
-    setattr(holder, name, replacement)
+    setattr(holder, name, staticmethod(replacement) if isinstance(original, staticmethod) else replacement)
 
 
 def _is_there(patch: Patch) -> bool:

@@ -6,13 +6,16 @@ import os
 import sys
 from pathlib import Path
 from textwrap import dedent
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from tests import processes
+from zerokit.errors import LaunchError
 from zerokit.rehearsal.errors import RehearsalGap, met_gaps
+from zerokit.rehearsal.native.backend import Backend
 from zerokit.rehearsal.stand_ins.quantizers import fp_quantizer, quantizer
 from zerokit.rehearsal.stand_ins.superoffload_process import LockStep
 from zerokit.rehearsal.stand_ins.triton_kernels import kernel_name
@@ -34,6 +37,13 @@ def test_fp_quantizer_scales_are_a_view() -> None:
     assert scales.shape == (3, 1)
     quantized[1].view(torch.float32)[0] = 2.5
     assert scales.view(-1).tolist() == [0.0, 2.5, 0.0]
+
+
+def test_a_torch_that_the_library_does_not_fit_is_told_in_one_line() -> None:
+    backend = object.__new__(Backend)
+    backend._library = SimpleNamespace(zk_take_over=lambda: b"Mismatch in kernel C++ signatures")
+    with pytest.raises(LaunchError, match=r"does not fit torch \d.*: Mismatch in kernel.* torch 2\.8 to"):
+        backend.take_over()
 
 
 def test_kernel_names_are_found_under_their_decorators() -> None:

@@ -138,6 +138,7 @@ def _stand_in(rank: VirtualRank, real_group: InstallGroup | None) -> None:
         custom_operators,
         deepspeed_bookkeeping,
         flash_attention,
+        fresh_memory,
         from_pretrained,
         generate,
         op_builders,
@@ -152,7 +153,8 @@ def _stand_in(rank: VirtualRank, real_group: InstallGroup | None) -> None:
         real_group(rank.traffic, rank.rank, rank.num_gpus)
     else:
         process_group.install(rank.traffic, rank.exchange, rank=rank.rank, world_size=rank.num_gpus)
-        for module in (from_pretrained, zero3_rank_loops, flash_attention, custom_operators, bitsandbytes):
+        libraries = (from_pretrained, zero3_rank_loops, flash_attention, custom_operators, bitsandbytes)
+        for module in (fresh_memory, *libraries):
             module.install()
         deepspeed_bookkeeping.agree_with_rank_0()
         generate.install(rank.backend)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import torch
 
@@ -51,3 +52,9 @@ check("zeros over made-up values", sums.sum().item() == 5)
 mask = torch.zeros(100_000, dtype=torch.bool, device="cuda")
 mask[7] = True
 check("a mask made on the device", mask.nonzero().tolist() == [[7]])
+
+torch.use_deterministic_algorithms(True)
+resident = int(Path("/proc/self/statm").read_text().split()[1])
+fresh = torch.empty(2**28)
+held = (int(Path("/proc/self/statm").read_text().split()[1]) - resident) * 4096
+check("the room beside fresh memory", held < fresh.nbytes // 10)

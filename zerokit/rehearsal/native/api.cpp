@@ -2,7 +2,9 @@
 
 #include <c10/core/StorageImpl.h>
 
+#include <algorithm>
 #include <cstring>
+#include <exception>
 #include <string>
 #include <vector>
 
@@ -15,6 +17,7 @@ namespace {
 c10::StorageImpl* storage_at(void* address) { return static_cast<c10::StorageImpl*>(address); }
 
 std::string notes;
+std::string refusal;
 std::string joined_operators;
 
 // `which`: index in library.STATS times 12, plus the pool times 4, plus the field.
@@ -59,8 +62,17 @@ void zk_configure_allocator(int expandable, int64_t max_split_size, int64_t larg
 void zk_set_devices(int own, int visible) {
   set_devices(static_cast<c10::DeviceIndex>(own), static_cast<c10::DeviceIndex>(visible));
 }
-int zk_take_over_host() { return take_over_host(); }
-int zk_take_over_device() { return take_over_device(); }
+// Empty if all went well; else why this torch is not one that the library fits.
+const char* zk_take_over() {
+  try {
+    take_over_device();
+    take_over_host();
+  } catch (const std::exception& error) {
+    refusal = error.what();
+    refusal.resize(std::min(refusal.find('\n', 1), refusal.size()));
+  }
+  return refusal.c_str();
+}
 void zk_set_site_finder(int32_t (*find_site)()) { run_state().find_site = find_site; }
 
 // ---- during the run

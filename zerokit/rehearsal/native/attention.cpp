@@ -6,7 +6,6 @@
 #include <ATen/native/transformers/attention.h>
 #include <ATen/native/transformers/sdp_utils_cpp.h>
 #include <c10/util/env.h>
-#include <torch/library.h>
 
 #include <algorithm>
 #include <atomic>
@@ -14,6 +13,7 @@
 #include <tuple>
 
 #include "attention.h"
+#include "kernel_library.h"
 
 namespace zerokit {
 namespace {
@@ -255,7 +255,7 @@ int64_t choose_attention(const at::Tensor& query, const at::Tensor& key, const a
 
 void use_attention_choice() { at::native::_fused_sdp_choice_stub.set_cuda_dispatch_ptr(&choose_attention); }
 
-void register_attention(torch::Library& library) {
+void register_attention(KernelLibrary& library) {
   library.impl("_fused_sdp_choice", choose_attention);
   register_flash_attention(library);
   register_efficient_attention(library);

@@ -10,10 +10,6 @@
 
 #include "dispatch.h"
 
-namespace torch {
-class Library;
-}
-
 namespace zerokit {
 
 // ---- the choice (attention.cpp)
@@ -36,10 +32,10 @@ void use_attention_choice();
 // ---- the kernels (attention_flash.cpp, attention_efficient.cpp, attention_cudnn.cpp)
 
 // Adds the kernels to the CUDA key of aten. Runs by itself when the library is loaded; the same remark holds.
-void register_attention(torch::Library& library);
-void register_flash_attention(torch::Library& library);
-void register_efficient_attention(torch::Library& library);
-void register_cudnn_attention(torch::Library& library);
+void register_attention(KernelLibrary& library);
+void register_flash_attention(KernelLibrary& library);
+void register_efficient_attention(KernelLibrary& library);
+void register_cudnn_attention(KernelLibrary& library);
 
 // Names what this thread allocates while it lives.
 struct AttentionOperator {

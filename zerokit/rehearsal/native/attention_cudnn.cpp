@@ -2,7 +2,6 @@
 // aten/src/ATen/native/transformers/cuda/attention.cu and attention_backward.cu, aten/src/ATen/native/cudnn/MHA.cpp.
 // Tensors are [batch, heads, sequence, head size] or, with cumulative sequence lengths, [tokens, heads, head size].
 #include <ATen/TensorOperators.h>
-#include <torch/library.h>
 
 #include <algorithm>
 #include <limits>
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include "attention.h"
+#include "kernel_library.h"
 
 namespace zerokit {
 namespace {
@@ -135,7 +135,7 @@ ForwardResult scaled_cudnn_attention(const Tensor& query, const Tensor& key, con
 
 }  // namespace
 
-void register_cudnn_attention(torch::Library& library) {
+void register_cudnn_attention(KernelLibrary& library) {
   library.impl("_cudnn_attention_forward", cudnn_attention_forward);
   library.impl("_cudnn_attention_backward", cudnn_attention_backward);
   library.impl("_scaled_dot_product_cudnn_attention", scaled_cudnn_attention);

@@ -3,7 +3,6 @@
 // attention_backward.cu. Tensors are [batch, sequence, heads, head size].
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
-#include <torch/library.h>
 
 #include <algorithm>
 #include <array>
@@ -11,6 +10,7 @@
 #include <tuple>
 
 #include "attention.h"
+#include "kernel_library.h"
 
 namespace zerokit {
 namespace {
@@ -179,7 +179,7 @@ Gradients scaled_efficient_attention_backward(const Tensor& grad_out, const Tens
 
 }  // namespace
 
-void register_efficient_attention(torch::Library& library) {
+void register_efficient_attention(KernelLibrary& library) {
   library.impl("_efficient_attention_forward", efficient_attention_forward);
   library.impl("_efficient_attention_backward", efficient_attention_backward);
   library.impl("_scaled_dot_product_efficient_attention", scaled_efficient_attention);

@@ -4,13 +4,13 @@
 // cumulative sequence lengths, [tokens of all sequences, heads, head size].
 #include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
-#include <torch/library.h>
 
 #include <optional>
 #include <tuple>
 #include <utility>
 
 #include "attention.h"
+#include "kernel_library.h"
 
 namespace zerokit {
 namespace {
@@ -282,7 +282,7 @@ Gradients scaled_flash_attention_backward(const Tensor& grad_out, const Tensor& 
 
 }  // namespace
 
-void register_flash_attention(torch::Library& library) {
+void register_flash_attention(KernelLibrary& library) {
   library.impl("_flash_attention_forward", flash_attention_forward);
   library.impl("_flash_attention_forward_no_dropout_inplace", flash_attention_forward_inplace);
   library.impl("_flash_attention_backward", flash_attention_backward);

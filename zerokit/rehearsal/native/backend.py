@@ -12,11 +12,12 @@ import enum
 import os
 import sys
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zerokit.errors import LaunchError
-from zerokit.rehearsal.native.build import NO_DRIVER, built_library, torch_folder
+from zerokit.rehearsal.native.build import NO_DRIVER, TESTED, built_library, torch_folder
 from zerokit.rehearsal.recording import CATEGORY_CODES, Space
 from zerokit.reporting.categories import Category
 from zerokit.reporting.phases import RUN_PHASES, RunPhase
@@ -115,9 +116,17 @@ class Backend:
         )
 
     def take_over(self) -> None:
-        """Put the virtual device and its host kernels in the place of torch's own."""
-        self._library.zk_take_over_device()
-        self._library.zk_take_over_host()
+        """Put the virtual device and its host kernels in the place of torch's own.
+
+        Raises:
+            LaunchError: this torch is of a version that the library does not fit.
+        """
+        if refusal := self._library.zk_take_over().decode():
+            raise LaunchError(
+                f"the virtual device does not fit torch {version('torch')}: {refusal}",
+                where="rehearsal",
+                hint=f"Install a version that zerokit is tested with: torch {TESTED}",
+            )
 
     def find_sites_with(self, finder: Callable[[], int]) -> None:
         """Ask `finder` for the index of the calling line whenever a large block is made."""
@@ -342,8 +351,7 @@ def _declare(library: ctypes.CDLL) -> None:
         "zk_use_device": (integer, [integer]),
         "zk_set_devices": (None, [integer, integer]),
         "zk_set_multiprocessors": (None, [integer]),
-        "zk_take_over_host": (integer, []),
-        "zk_take_over_device": (integer, []),
+        "zk_take_over": (ctypes.c_char_p, []),
         "zk_set_site_finder": (None, [ctypes.CFUNCTYPE(ctypes.c_int32)]),
         "zk_set_phase": (None, [integer]),
         "zk_phase": (integer, []),

@@ -27,6 +27,8 @@ SOURCES = Path(__file__).parent
 LIBRARY = "libzerokit_rehearsal.so"
 NO_DRIVER = "libcuda.so.1"
 FILES = "libzerokit_files.so"
+TESTED = "2.8 to 2.14"
+"""Versions of torch that the library has been built against."""
 COMPILE = ("-O2", "-std=c++20", "-fPIC", "-Wall", "-D_GLIBCXX_USE_CXX11_ABI=1")
 
 
@@ -157,5 +159,5 @@ def _run(command: list[str]) -> None:
         raise LaunchError(
             f"the virtual device could not be built: {errors[0]}",
             where=Path(command[0]).name,
-            hint="It is known to build with g++ 11 and later against torch 2.8 and later",
+            hint=f"It is known to build with g++ 11 and later against torch {TESTED}",
         )

@@ -11,11 +11,9 @@
 
 #include "blocks.h"
 
-namespace torch {
-class Library;
-}
-
 namespace zerokit {
+
+class KernelLibrary;
 
 // ---- tensors of the virtual device
 at::Tensor device_empty(c10::IntArrayRef sizes, at::ScalarType dtype);
@@ -61,11 +59,11 @@ struct Quiet final : c10::WarningHandler {
 int take_over_device();
 int take_over_host();
 // The kernels of kernels.cpp and fast_kernels.cpp.
-void register_kernels(torch::Library& library);
+void register_kernels(KernelLibrary& library);
 // nonzero and masked_select by the policies of kernels.cpp, for tensors of either device.
 at::Tensor select_nonzero(const at::Tensor& tensor);
 at::Tensor select_masked(const at::Tensor& tensor, const at::Tensor& mask);
-void register_fast_kernels(torch::Library& library);
+void register_fast_kernels(KernelLibrary& library);
 
 // ---- operators
 // The boxed kernel of the virtual device.

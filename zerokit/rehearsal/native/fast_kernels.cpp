@@ -2,11 +2,11 @@
 // millisecond a call, where the others take microseconds. Only the plain case is here; all others go the usual way.
 
 #include <ATen/TensorUtils.h>
-#include <torch/library.h>
 
 #include <vector>
 
 #include "dispatch.h"
+#include "kernel_library.h"
 
 namespace zerokit {
 namespace {
@@ -162,7 +162,7 @@ void relu(const c10::OperatorHandle& op, Stack* stack) {
 
 }  // namespace
 
-void register_fast_kernels(torch::Library& library) {
+void register_fast_kernels(KernelLibrary& library) {
   library.impl("native_layer_norm", torch::CppFunction::makeFromBoxedFunction<&layer_norm>());
   library.impl("native_layer_norm_backward", torch::CppFunction::makeFromBoxedFunction<&layer_norm_backward>());
   library.impl("_fused_rms_norm", torch::CppFunction::makeFromBoxedFunction<&rms_norm>());

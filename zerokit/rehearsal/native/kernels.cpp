@@ -12,12 +12,12 @@
 #include <ATen/ops/view_as_complex_native.h>
 #include <ATen/ops/view_as_real_native.h>
 #include <ATen/ops/view_native.h>
-#include <torch/library.h>
 
 #include <algorithm>
 #include <numeric>
 
 #include "dispatch.h"
+#include "kernel_library.h"
 
 namespace zerokit {
 namespace {
@@ -377,7 +377,7 @@ void assert_async_with_message(const Tensor&, std::string_view) {}
 at::Tensor select_nonzero(const at::Tensor& tensor) { return nonzero_of(tensor); }
 at::Tensor select_masked(const at::Tensor& tensor, const at::Tensor& mask) { return masked_selection(tensor, mask); }
 
-void register_kernels(torch::Library& library) {
+void register_kernels(KernelLibrary& library) {
   library.impl("empty.memory_format", empty);
   library.impl("empty_strided", empty_strided);
   library.impl("as_strided", at::native::as_strided_tensorimpl);

@@ -1,8 +1,6 @@
 // Takes the CUDA dispatch key over: on a CPU build of torch, where nothing is registered under it, as on a CUDA build,
 // where every operator has its kernel.
 
-#include <torch/library.h>
-
 #include <memory>
 #include <string>
 #include <string_view>
@@ -11,6 +9,7 @@
 
 #include "attention.h"
 #include "dispatch.h"
+#include "kernel_library.h"
 
 namespace zerokit {
 namespace {
@@ -111,7 +110,7 @@ int take_over_device() {
     ++taken;
   }
   // The latest registration counts.
-  auto& aten = library_of("aten::empty");
+  KernelLibrary aten(library_of("aten::empty"));
   register_kernels(aten);
   register_fast_kernels(aten);
   register_attention(aten);

@@ -7,6 +7,7 @@ run.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
@@ -29,9 +30,10 @@ _SAFETENSORS_NAMES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "f
 class _Slice:
     """One tensor of the checkpoint, as safetensors' `get_slice` gives it."""
 
-    def __init__(self, shape: tuple[int, ...], dtype: Any) -> None:
+    def __init__(self, shape: tuple[int, ...], dtype: Any, device: str = "cpu") -> None:
         self._shape = shape
         self._dtype = dtype
+        self._device = device
 
     def get_shape(self) -> list[int]:
         return list(self._shape)
@@ -40,14 +42,16 @@ class _Slice:
         return _SAFETENSORS_NAMES.get(str(self._dtype).removeprefix("torch."), "F32")
 
     def __getitem__(self, index: Any) -> Any:
-        return made_up_tensor(self._shape, self._dtype)[index]
+        return made_up_tensor(self._shape, self._dtype, self._device)[index]
 
 
 class _Checkpoint:
-    """What `safetensors.safe_open` returns, for a checkpoint of `model`."""
+    """What `safetensors.safe_open` returns, for a checkpoint of `model`; None: one of which only the kind is
+    asked."""
 
-    def __init__(self, model: Any) -> None:
-        self._shapes = dict(tensors_of(model))
+    def __init__(self, model: Any, device: str) -> None:
+        self._shapes = {} if model is None else dict(tensors_of(model))
+        self._device = device
 
     def keys(self) -> list[str]:
         return list(self._shapes)
@@ -56,10 +60,10 @@ class _Checkpoint:
         return {"format": "pt"}
 
     def get_slice(self, key: str) -> _Slice:
-        return _Slice(*self._shapes[key])
+        return _Slice(*self._shapes[key], self._device)
 
     def get_tensor(self, key: str) -> Any:
-        return made_up_tensor(*self._shapes[key])
+        return made_up_tensor(*self._shapes[key], self._device)
 
     def __enter__(self) -> _Checkpoint:
         return self
@@ -99,25 +103,30 @@ def install() -> None:
     """Replace what reads files in `transformers.modeling_utils`, and refuse one model on several GPUs."""
     loading: list[Any] = []
 
-    def open_safely(safe_open: Any, path: Any, *arguments: Any, **given: Any) -> Any:
-        if path == CHECKPOINT and loading:
-            return _Checkpoint(loading[-1])
-        return safe_open(path, *arguments, **given)
-
-    def load_dict(
-        load_state_dict: Any, path: Any, map_location: Any = "cpu", *arguments: Any, **given: Any
+    def open_safely(
+        safe_open: Any, path: Any, framework: Any = "pt", device: Any = "cpu", **given: Any
     ) -> Any:
         if path != CHECKPOINT:
-            return load_state_dict(path, map_location, *arguments, **given)
-        if not loading:
-            return {}
-        device = str(map_location)
+            return safe_open(path, framework, device, **given)
+        place = f"cuda:{device}" if isinstance(device, int) else str(device)
+        return _Checkpoint(loading[-1] if loading else None, place)
+
+    def load_dict(load_state_dict: Any, path: Any, *arguments: Any, **given: Any) -> Any:
+        if path != CHECKPOINT:
+            return load_state_dict(path, *arguments, **given)
+        if not loading:  # the dtype of the weights is looked for, where the config has none
+            import torch
+
+            return {"": made_up_tensor((1,), torch.float32)}
+        bound = inspect.signature(load_state_dict).bind(path, *arguments, **given).arguments
+        device = str(bound.get("map_location") or "cpu")
         return {name: made_up_tensor(*what, device) for name, what in tensors_of(loading[-1])}
 
-    def load(load_pretrained: Any, model: Any, *arguments: Any, **given: Any) -> Any:
-        loading.append(model)
+    def load(load_pretrained: Any, *arguments: Any, **given: Any) -> Any:
+        # Before transformers 5 a method of the class, which is the first argument then.
+        loading.append(next(one for one in arguments if not isinstance(one, type)))
         try:
-            return load_pretrained(model, *arguments, **given)
+            return load_pretrained(*arguments, **given)
         finally:
             loading.pop()
 

@@ -1,0 +1,23 @@
+"""Fresh memory stays empty under `torch.use_deterministic_algorithms`.
+
+torch fills it there with NaN (torch.utils.deterministic.fill_uninitialized_memory), for those who read what
+nobody wrote. That would make every page of a model resident.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from zerokit.patches import Patch, apply
+
+_FILL = Patch("torch._C", "_set_deterministic_fill_uninitialized_memory", "leave fresh memory empty")
+
+
+def install() -> None:
+    """Turn the filling off, and keep it off."""
+
+    def turn_off(switch: Any) -> Any:
+        switch(False)
+        return lambda _on: None
+
+    apply(_FILL, turn_off)
