@@ -204,3 +204,30 @@ def test_every_finding_is_of_a_rule_that_is_documented() -> None:
     assert found <= RULES.keys()
     assert {"unknown-key", "misplaced-key", "removed-key", "missing-key"} <= found
     assert {"wrong-type", "string-switch", "out-of-range"} <= found
+
+
+@pytest.mark.parametrize(
+    ("config", "rule", "path"),
+    [
+        ({"fp16": {"auto_cast": True}}, "precision-off", ("fp16",)),
+        ({"bf16": {"check_grad_overflow": False}}, "precision-off", ("bf16",)),
+        ({"hybrid_engine": {"pin_parameters": False}}, "hybrid-engine-off", ("hybrid_engine",)),
+        (
+            {
+                "zero_optimization": {
+                    "stage": 2,
+                    "offload_optimizer": {"nvme_path": "/nvme", "pin_memory": True},
+                }
+            },
+            "offload-empty",
+            ("zero_optimization", "offload_optimizer"),
+        ),
+    ],
+)
+def test_of_a_section_that_does_nothing_no_key_is_to_be_removed(
+    config: dict[str, Any], rule: str, path: tuple[str, ...]
+) -> None:
+    report = check_config({**ONE, "zero_optimization": {"stage": 0}, **config})
+    inside = [finding for finding in report.findings if finding.path[: len(path)] == path]
+    assert [(finding.rule, finding.path) for finding in inside] == [(rule, path)]
+    assert "Add" in (inside[0].hint or "")

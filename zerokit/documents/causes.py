@@ -15,8 +15,8 @@ _WORD = re.compile(r"[^\s,\]}:\"']+")
 _PLACEHOLDER = re.compile(r"\$|\{\{|<.*>|[A-Z](?:[A-Z0-9_]|(?<=[0-9])(?:st|nd|rd|th)){2,}$|@.*@|%")
 _TAGS = r"\{\{-?\s*[A-Za-z_].*?\}\}|\{%.*?%\}"
 _TAG = re.compile(_TAGS, re.DOTALL)
-_MARKED = re.compile(rf"\$(?:\{{[^}}]*\}}|[A-Za-z_]\w+)|{_TAGS}", re.DOTALL)
-_NAMED = re.compile(r"[A-Z]+(?:_(?:[A-Z0-9]+|[0-9]+(?:st|nd|rd|th)))+")
+_MARKED = re.compile(rf"\$\{{[^}}]*\}}|{_TAGS}", re.DOTALL)
+_NAMED = re.compile(r"\$\w+|[A-Z]+(?:_(?:[A-Z0-9]+|[0-9]+(?:st|nd|rd|th)))+")
 _QUOTES = "“”„‟«»‘’‚‛`"  # noqa: RUF001 - these are what is looked for
 
 NOT_JSON_WORDS = {
@@ -86,10 +86,11 @@ def is_bare_placeholder(text: str) -> bool:
 
 
 def is_placeholder(text: str, *, named: bool = False) -> bool:
-    """Whether a text has a part to be filled in, such as ``${SCRATCH}``, ``$SCRATCH`` or ``{{ scratch }}``.
+    """Whether a text has a part to be filled in, such as ``${SCRATCH}`` or ``{{ scratch }}``.
 
     Args:
-        named: whether a name in capitals, such as ``ZERO_STAGE``, is one too: where no name can stand.
+        named: whether a name in capitals, such as ``ZERO_STAGE`` or ``$STAGE``, is one too: where no name
+            can stand.
     """
     return _MARKED.search(text) is not None or (named and _NAMED.fullmatch(text) is not None)
 

@@ -13,6 +13,11 @@ from zerokit.lint.rule import RULES
 
 TEMPLATE = "template"
 _OF_A_SECTION = ("unfilled-auto", "auto-beside-numbers")
+_OF_A_WHOLE = (
+    *("precision-off", "hybrid-engine-off"),
+    *("offload-empty", "offload-without-zero", "offload-param-stage"),
+)
+"""Rules of sections that do nothing as they are, whatever stands in them."""
 _OF_VALUES = ("wrong-type", "bad-value", "string-switch")
 _MOST_NAMES = 5
 
@@ -42,9 +47,14 @@ def fold_placeholders(findings: list[Finding], document: Document) -> list[Findi
 
 
 def fold_sections(findings: Iterable[Finding]) -> list[Finding]:
-    """`findings` with one in place of all that say of the keys of one section that nobody fills them in."""
+    """`findings` with one for a section that does nothing, and one for all of it that nobody fills in."""
+    findings = list(findings)
+    idle = {finding.path for finding in findings if finding.rule in _OF_A_WHOLE}
     groups: dict[object, list[Finding]] = {}
     for index, finding in enumerate(findings):
+        above = (finding.path[:end] for end in range(1, len(finding.path)))
+        if finding.severity != "error" and not idle.isdisjoint(above):
+            continue  # to remove a key because its section is off, where something is to switch it on
         key = (finding.rule, finding.severity, _section(finding.path))
         groups.setdefault(key if finding.rule in _OF_A_SECTION else index, []).append(finding)
     return [_as_one(group) for group in groups.values()]
