@@ -228,6 +228,7 @@ CONFIG = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "
         (MODEL, ["--zero-stage", 2, "--gpu", "H100", "--fit", "80GiB"], "--gpu and --fit: more than one"),
         (MODEL, ["--zero-stage", "1,2", "--fit", "80GiB"], "--fit: is for one run"),
         (MODEL, ["--zero-stage", "1,2", "--explain"], "--explain: is for one run"),
+        (MODEL, ["--zero-stage", 2, "--load-in-4bit"], "weights in 4 bits cannot be trained"),
         (MODEL, ["--zero-stage", 2, "--lora-targets", "q_proj"], "--lora-targets: there is no adapter"),
         (MODEL, ["--zero-stage", 2, "--lora-rank", 8, "--lora-targets", "query"], "no module 'query'"),
         (MODEL, ["--zero-stage", 2, "--plot", "a.pdf"], "a.pdf: a plot is written as PNG, SVG or HTML"),

@@ -130,6 +130,14 @@ LoraTargets = Annotated[
     ),
 ]
 
+LoadIn4Bit = Annotated[
+    bool, _model("--load-in-4bit", help="bitsandbytes keeps linear layers in 4 bits (nf4); with --lora-rank.")
+]
+
+DoubleQuant = Annotated[
+    bool, _model("--double-quant", help="With --load-in-4bit: bnb_4bit_use_double_quant.")
+]
+
 TrainableParameters = Annotated[
     str | None,
     _model(metavar="COUNT", help="Of a bare number of parameters, so many are trained.", show_default="all"),

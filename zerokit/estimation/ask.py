@@ -37,6 +37,8 @@ def estimate(
     attention: Attention | None = None,
     optimizer: OptimizerKind | None = None,
     lora: Lora | None = None,
+    load_in_4bit: bool = False,
+    double_quant: bool = False,
     num_trainable_parameters: int | None = None,
     frozen_modules: tuple[str, ...] = (),
     chunked_loss: bool = False,
@@ -70,6 +72,8 @@ def estimate(
         attention: transformers' `attn_implementation`; None: what transformers chooses for the model.
         optimizer: what the script makes; None: the ds_config's, else what the target makes by itself.
         lora: adapters that are trained in place of all parameters.
+        load_in_4bit: bitsandbytes keeps the weights of linear layers in 4 bits, as for QLoRA.
+        double_quant: and their constants in bytes.
         num_trainable_parameters: of a bare number of parameters, how many are trained; None: all.
         frozen_modules: prefixes of the names of parameters that are not trained.
         chunked_loss: the loss never makes all logits at once.

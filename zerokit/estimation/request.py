@@ -56,6 +56,8 @@ class Question:
     optimizer: OptimizerKind | None = None
     """None: the ds_config's, else what the target makes by itself."""
     lora: Lora | None = None
+    load_in_4bit: bool = False
+    double_quant: bool = False
     num_trainable_parameters: int | None = None
     frozen_modules: tuple[str, ...] = ()
     chunked_loss: bool = False
@@ -114,6 +116,8 @@ class Runs:
             attention=question.attention,
             optimizer=question.optimizer or _own_optimizer(question.target, config),
             lora=question.lora,
+            load_in_4bit=question.load_in_4bit,
+            double_quant=question.double_quant,
             num_trainable_parameters=question.num_trainable_parameters,
             frozen_modules=question.frozen_modules,
             chunked_loss=question.chunked_loss,

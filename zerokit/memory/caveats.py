@@ -19,6 +19,11 @@ def caveats(run: TrainingRun, settings: Settings, found: GpuReplay) -> Iterator[
         yield "the chunked loss is modelled after Liger's; rehearse the run"
     if settings.stage == 3 and settings.offload_param == "nvme" and settings.max_in_cpu:
         yield "which parameters stay in the host's memory depends on max_in_cpu; rehearse the run"
+    if run.load_in_4bit:
+        yield (
+            "weights in 4 bits are counted as bitsandbytes packs them, whole on each GPU in every stage; no "
+            "rehearsal has been compared"
+        )
     zero = run.ds_config.zero_optimization
     unchecked = {
         "zero_hpz_partition_size": zero.zero_hpz_partition_size > 1,

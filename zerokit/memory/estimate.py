@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from zerokit.memory.caveats import caveats
+from zerokit.memory.four_bits import packed_bytes
 from zerokit.memory.generation import generation_terms
 from zerokit.memory.gpu import replay_fullest
 from zerokit.memory.host import replay_host
 from zerokit.memory.layout import Layout, layout_of
 from zerokit.memory.model_states import ModelStates
 from zerokit.memory.overheads import UNCHECKED_ACTIVATIONS, overhead_terms
-from zerokit.memory.settings import settings_of
+from zerokit.memory.settings import Settings, settings_of
 from zerokit.memory.term import Device, Term, total_bytes
 from zerokit.memory.timeline import Held
 from zerokit.memory.training_run import TrainingRun
@@ -184,7 +185,7 @@ def estimate(run: TrainingRun) -> Estimate:
     found = replay_fullest(run, layout, settings)
     full_copy = _builds_full_copy(run)
     host = replay_host(
-        layout,
+        layout.unpacked,
         settings,
         rank=found.rank,
         builds_full_copy=full_copy,
@@ -200,7 +201,7 @@ def estimate(run: TrainingRun) -> Estimate:
         terms=tuple(_in_letters(terms, layout)),
         num_parameters=layout.num_parameters,
         num_trainable_parameters=layout.num_trainable,
-        model_states=settings.model_states(layout.num_parameters, layout.num_trainable),
+        model_states=_model_states(run, layout, settings),
         activations_counted=found.model_calls is not None,
         activations_checked=found.model_calls is None or found.model_calls.known,
         warnings=tuple(caveats(run, settings, found)),
@@ -221,9 +222,20 @@ def _terms(steady: Held, fullest: dict[Phase, Held]) -> Iterator[Term]:
 
 
 def _in_letters(terms: list[Term], layout: Layout) -> Iterator[Term]:
-    """Φₜ is Φ where everything is trained."""
+    """Φₜ is Φ where everything is trained; what DeepSpeed has of Φ is without what is packed."""
     for term in terms:
+        if layout.packed and term.count == "Φ":
+            yield replace(term, count="(Φ - Φ₄)")
+            continue
         yield replace(term, count=term.count.replace("Φₜ", "Φ")) if not layout.num_frozen else term
+
+
+def _model_states(run: TrainingRun, layout: Layout, settings: Settings) -> ModelStates:
+    states = settings.model_states(layout.unpacked.num_parameters, layout.num_trainable)
+    if not layout.packed:
+        return states
+    packed = sum(packed_bytes(one.elements, double_quant=run.double_quant) for one in layout.packed)
+    return replace(states, parameters=replace(states.parameters, letter="(Φ - Φ₄)", packed_bytes=packed))
 
 
 def _builds_full_copy(run: TrainingRun) -> bool:

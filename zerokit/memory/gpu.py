@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
+from zerokit.memory.four_bits import PACKED, packed_bytes
 from zerokit.memory.layout import Layout
 from zerokit.memory.leaf_modules import with_leaf_modules
 from zerokit.memory.model_blocks import ModelCalls, model_calls_of
@@ -55,7 +56,7 @@ def replay_fullest(run: TrainingRun, layout: Layout, settings: Settings) -> GpuR
         return replay_gpu(run, layout, settings, run.rank)
     if settings.wrapper != "zero_1_2" or run.world_size == 1:
         return replay_gpu(run, layout, settings, 0)
-    ranks = ranks_that_differ(layout, run.world_size)
+    ranks = ranks_that_differ(layout.unpacked, run.world_size)
     return max(
         (replay_gpu(run, layout, settings, rank) for rank in ranks), key=lambda found: found.peak_bytes
     )
@@ -72,6 +73,8 @@ def replay_gpu(run: TrainingRun, layout: Layout, settings: Settings, rank: int) 
             model_calls = with_leaf_modules(model_calls, layout, run.model.model_type, leaves)
     timeline = Timeline()
     stage: Stage
+    packed = sum(packed_bytes(one.elements, double_quant=run.double_quant) for one in layout.packed)
+    layout = layout.unpacked
 
     def replay(stage: Stage, sizes: Sizes | None = sizes) -> Replay:
         switches = {"checkpointing": run.gradient_checkpointing, "chunked_loss": run.chunked_loss}
@@ -91,6 +94,7 @@ def replay_gpu(run: TrainingRun, layout: Layout, settings: Settings, rank: int) 
         submodules = [submodule for call in calls for submodule in submodules_of(call)]
         shards = Partitioned(timeline, layout, settings, submodules)
         stage, partition = shards, shards.partition
+    timeline.hold(PACKED, 1, packed)
     stage.start()
     if sizes is not None:
         timeline.hold(WORKSPACE, WORKSPACE_BYTES, 2)

@@ -26,6 +26,8 @@ class Parameter:
     kind: Kind
     adapter: bool = False
     """A matrix of LoRA."""
+    packed: bool = False
+    """Kept in 4 bits by bitsandbytes; DeepSpeed does not divide it."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,16 @@ class Layout:
     def trainable(self) -> tuple[Parameter, ...]:
         """Those with gradients and optimizer states."""
         return tuple(parameter for parameter in self.parameters if parameter.trainable)
+
+    @property
+    def packed(self) -> tuple[Parameter, ...]:
+        """Those in 4 bits."""
+        return tuple(parameter for parameter in self.parameters if parameter.packed)
+
+    @property
+    def unpacked(self) -> Layout:
+        """All but those in 4 bits."""
+        return Layout(tuple(parameter for parameter in self.parameters if not parameter.packed))
 
     @property
     def num_parameters(self) -> int:
@@ -65,7 +77,7 @@ def layout_of(run: TrainingRun) -> Layout:
         return Layout(tuple(_bare(run)))
     layered = list(_one_by_one(run.model.tensors))
     if run.lora is not None:
-        parameters = list(_with_lora(layered, run.lora))
+        parameters = list(_with_lora(layered, run.lora, packs=run.load_in_4bit))
         if not any(parameter.adapter for parameter in parameters):
             raise ZerokitError(
                 f"the model has no module {' or '.join(map(repr, run.lora.target_modules))}",
@@ -142,7 +154,7 @@ def _module(name: str) -> str:
     return name.rpartition(".")[0]
 
 
-def _with_lora(layered: Sequence[tuple[str, Tensor]], lora: Lora) -> Iterator[Parameter]:
+def _with_lora(layered: Sequence[tuple[str, Tensor]], lora: Lora, *, packs: bool) -> Iterator[Parameter]:
     """Everything frozen, and beside each target's weight A and B.
 
     Source: peft tuners/lora/layer.py update_layer; ``all-linear`` leaves out the output matrix
@@ -150,8 +162,9 @@ def _with_lora(layered: Sequence[tuple[str, Tensor]], lora: Lora) -> Iterator[Pa
     """
     for module, group in groupby(layered, key=lambda named: _module(named[0])):
         members = list(group)
-        for _, tensor in members:
-            yield Parameter(module, tensor.elements, False, tensor.kind)
+        for name, tensor in members:
+            packed = packs and name.endswith(".weight") and _is_linear(tensor)
+            yield Parameter(module, tensor.elements, False, tensor.kind, packed=packed)
         for name, tensor in members:
             if name.endswith(".weight") and _is_target(module, tensor, lora):
                 yield from _adapters(module, tensor, lora.rank)
@@ -165,8 +178,12 @@ def _adapters(module: str, tensor: Tensor, rank: int) -> Iterator[Parameter]:
         yield Parameter(f"{module}.{part}", elements, True, tensor.kind, adapter=True)
 
 
+def _is_linear(tensor: Tensor) -> bool:
+    return len(tensor.shape) == 2 and tensor.kind in ("attention", "mlp")
+
+
 def _is_target(module: str, tensor: Tensor, lora: Lora) -> bool:
-    if len(tensor.shape) != 2 or tensor.kind not in ("attention", "mlp"):
+    if not _is_linear(tensor):
         return False
     return "all-linear" in lora.target_modules or any(
         module == target or module.endswith(f".{target}") for target in lora.target_modules

@@ -31,6 +31,10 @@ def letters_of(answer: Estimate) -> dict[str, Letter]:
         "t": Letter(settings.temporary_bytes, "bytes that the optimizer's step makes for a parameter"),
         "B": Letter(settings.reduce_bucket, "reduce_bucket_size"),
     }
+    if packed := answer.model_states.parameters.packed_bytes:
+        unpacked = answer.model_states.parameters.elements
+        letters["Φ₄"] = Letter(answer.num_parameters - unpacked, "parameters in 4 bits")
+        letters["q"] = Letter(packed, "bytes of the weights in 4 bits")
     if sizes is not None:
         letters |= {
             "b": Letter(sizes.batch, "sequences of a micro batch"),

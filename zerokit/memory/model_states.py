@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from zerokit.errors import ZerokitError
-from zerokit.units import format_count
+from zerokit.units import format_bytes, format_count
 
 ZERO_STAGES = (0, 1, 2, 3)
 
@@ -27,27 +27,31 @@ class ModelState:
     divided_by: int | None
     """The ranks that share them; None where each has all of them."""
     where: Place = "GPU"
+    packed_bytes: int = 0
+    """q: of further parameters, Φ₄, that each GPU has whole, in 4 bits."""
 
     @property
     def bytes(self) -> int:
         """Of one rank, wherever they are."""
-        return self.unit * ceil_div(self.elements, self.divided_by or 1)
+        return self.unit * ceil_div(self.elements, self.divided_by or 1) + self.packed_bytes
 
     @property
     def gpu_bytes(self) -> int:
         """Of one rank, on its GPU."""
-        return self.bytes if self.where == "GPU" else 0
+        return self.bytes if self.where == "GPU" else self.packed_bytes
 
     @property
     def symbols(self) -> str:
         """``12Φ/N``."""
-        return f"{self.unit}{self.letter}{'/N' if self.divided_by else ''}"
+        packed = " + q" if self.packed_bytes else ""
+        return f"{self.unit}{self.letter}{'/N' if self.divided_by else ''}{packed}"
 
     @property
     def numbers(self) -> str:
         """The same with numbers filled in: ``12 · 8.03B / 4``."""
         divided = f" / {self.divided_by:,}" if self.divided_by else ""
-        return f"{self.unit} · {format_count(self.elements)}{divided}"
+        packed = f" + {format_bytes(self.packed_bytes)}" if self.packed_bytes else ""
+        return f"{self.unit} · {format_count(self.elements)}{divided}{packed}"
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from zerokit.memory.four_bits import UNPACKED
 from zerokit.memory.layout import Parameter
 from zerokit.memory.model_blocks import ModelCalls
 from zerokit.memory.module_calls import Block, ModuleCall
@@ -192,6 +193,7 @@ class Replay:
         for call in block.calls:
             stage.fetch(call, forward=True)
             for one in call.inner or (call,):
+                self._unpack(one)
                 if saves:
                     timeline.hold(self._activations, tokens, one.saved_bytes)
                     timeline.spike(WORK, tokens, one.work)
@@ -237,6 +239,7 @@ class Replay:
 
     def _part_back(self, call: ModuleCall, *, reduces: bool) -> None:
         timeline, gradients = self._timeline, call.gradients
+        self._unpack(call)
         for parameter in gradients:
             timeline.hold(NEW_GRADIENT, self._e, parameter.elements)
         timeline.spike(ACTIVATION_GRADIENTS, self._tokens, call.back)
@@ -249,6 +252,11 @@ class Replay:
             for parameter in gradients:
                 self._stage.ready(parameter)
         timeline.free(self._activations, self._tokens, call.saved_bytes)
+
+    def _unpack(self, call: ModuleCall) -> None:
+        """A weight in 4 bits is unpacked for each product, forward and backward."""
+        largest = max((one.elements for one in call.parameters if one.packed), default=0)
+        self._timeline.spike(UNPACKED, self._e, largest)
 
     def _gradient(self, parameter: Parameter) -> None:
         self._timeline.hold(NEW_GRADIENT, self._e, parameter.elements)

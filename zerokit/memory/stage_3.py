@@ -223,7 +223,8 @@ class Partitioned(Stage):
 def submodules_of(call: ModuleCall) -> list[Submodule]:
     """A call's modules: each adapter is one of its own, and what has no parameters still counts as one."""
     if call.inner:
-        return [Submodule(call.module, call.parameters, is_leaf=True)]
-    base = tuple(one for one in call.parameters if not one.adapter)
+        unpacked = tuple(one for one in call.parameters if not one.packed)
+        return [Submodule(call.module, unpacked, is_leaf=True)]
+    base = tuple(one for one in call.parameters if not (one.adapter or one.packed))
     adapters = [one for one in call.parameters if one.adapter]
     return [Submodule(call.module, base), *(Submodule(one.module, (one,)) for one in adapters)]

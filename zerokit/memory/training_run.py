@@ -69,6 +69,10 @@ class TrainingRun:
     optimizer: OptimizerKind | None = None
     """What the script makes; None: the ds_config's `optimizer`, else ``adamw``."""
     lora: Lora | None = None
+    load_in_4bit: bool = False
+    """bitsandbytes keeps the weights of linear layers in 4 bits; adapters are trained."""
+    double_quant: bool = False
+    """Of weights in 4 bits, the constants are bytes, too: `bnb_4bit_use_double_quant`."""
     num_trainable_parameters: int | None = None
     """For frozen models without LoRA; None: all that the model trains."""
     chunked_loss: bool = False
@@ -96,6 +100,12 @@ class TrainingRun:
         if self.attention is not None:
             check_choice("attention", self.attention, get_args(Attention))
         check_choice("optimizer", self.optimizer or "adamw", get_args(OptimizerKind))
+        if self.load_in_4bit and self.lora is None:
+            raise ZerokitError(
+                "weights in 4 bits cannot be trained",
+                where="load_in_4bit",
+                hint="Train adapters: give a LoRA rank",
+            )
         if isinstance(self.model, int):
             check_positive(model=self.model)
         self.cluster.check_rank(self.rank or 0)

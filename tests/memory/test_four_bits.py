@@ -1,0 +1,50 @@
+"""Weights in 4 bits, as bitsandbytes packs them for QLoRA."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.memory.runs import LLAMA, run
+from zerokit.errors import ZerokitError
+from zerokit.memory import Estimate, Lora, estimate
+from zerokit.memory.four_bits import packed_bytes
+
+LAYERS, HIDDEN, INNER, KEYS, WORDS = 4, 512, 1376, 256, 32000
+LINEAR = [HIDDEN * HIDDEN] * 2 + [HIDDEN * KEYS] * 2 + [HIDDEN * INNER] * 3
+"""Elements of each weight of a layer that is packed; embeddings, norms and the output matrix are not."""
+
+
+def told(stage: int, **more: Any) -> Estimate:
+    assert LLAMA["tie_word_embeddings"] is False
+    return estimate(run(stage, lora=Lora(8), **more))
+
+
+@pytest.mark.parametrize(
+    ("double_quant", "constants"), [(False, 4 * 64), (True, 64 + 4 * 1 + 4 * 256)], ids=["fp32", "bytes"]
+)
+def test_a_weight_is_half_a_byte_for_each_and_a_constant_for_64(double_quant: bool, constants: int) -> None:
+    assert packed_bytes(64 * 64, double_quant=double_quant) == 64 * 64 // 2 + constants + 64
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_only_linear_layers_are_packed_and_no_stage_divides_them(stage: int) -> None:
+    plain, packed = told(stage), told(stage, load_in_4bit=True)
+    held = {term.name: term.bytes for term in packed.terms_of("gpu", "always")}
+    of_linear = LAYERS * sum(packed_bytes(size, double_quant=False) for size in LINEAR)
+    assert held["weights in 4 bits, with their constants"] == of_linear
+    world = 4 if stage == 3 else 1
+    saved = 2 * LAYERS * sum(LINEAR) // world - of_linear
+    assert plain.device.steady_bytes - packed.device.steady_bytes == pytest.approx(saved, abs=2**20)
+    states = packed.model_states.parameters
+    adapters = packed.num_trainable_parameters
+    rest = 2 * WORDS * HIDDEN + (2 * LAYERS + 1) * HIDDEN + adapters
+    assert (states.elements, states.packed_bytes) == (rest, of_linear)
+    assert any("whole on each GPU" in warning for warning in packed.warnings)
+    assert packed.num_parameters == plain.num_parameters
+
+
+def test_weights_in_4_bits_are_not_trained() -> None:
+    with pytest.raises(ZerokitError, match="cannot be trained"):
+        run(2, load_in_4bit=True)
