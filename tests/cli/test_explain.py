@@ -1,6 +1,7 @@
 from collections.abc import Callable
 
 from zerokit.lint.explain import explain, overview
+from zerokit.reporting.tables import aligned
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -11,7 +12,8 @@ def test_keys_and_rules_are_explained(zerokit: Run) -> None:
 
 
 def test_without_a_name_all_rules_are_listed(zerokit: Run) -> None:
-    assert zerokit("explain") == (0, overview(), "")
+    listed = "\n".join(aligned(overview()))
+    assert zerokit("explain") == (0, f"{listed}\n\nzerokit explain RULE or KEY says more of one\n", "")
 
 
 def test_what_there_is_not_gives_2(zerokit: Run) -> None:

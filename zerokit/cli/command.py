@@ -1,4 +1,4 @@
-"""What every command does with the words of its command line beyond click: all that is missing at once."""
+"""What every command does beyond click: name all that is missing at once, and group its help by headings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
+
+from zerokit.reporting.tables import fold
 
 # typer exports one exception of the click it builds on, whose bases are the ones needed here.
 UsageError: Any
@@ -42,7 +44,21 @@ def needed_unless(given: Callable[[Mapping[str, Any]], object], name: str, hint:
 
 
 class Command(TyperCommand):
-    """A command that names all that is missing at once, where click names the first of it."""
+    """A command that names all that is missing at once, where click names the first of it.
+
+    Its help lists options under the headings that they name.
+    """
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write arguments and options, by heading."""
+        under: dict[str, list[tuple[str, str]]] = {"Arguments": []}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None:
+                kind = "Arguments" if param.param_type_name == "argument" else "Options"
+                under.setdefault(getattr(param, "rich_help_panel", None) or kind, []).append(record)
+        for heading, records in under.items():
+            _write_list(formatter, heading, records)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the words; an error knows the command whose help to read."""
@@ -87,3 +103,30 @@ def _asked(param: Any) -> list[str]:
     name = param.opts[-1] if param.opts[-1].startswith("-") else str(param.metavar)
     answer = typer.prompt(f"{name}: {(param.help or '').rstrip('.')}", err=True)
     return [name, answer] if name.startswith("-") else [answer]
+
+
+class Group(TyperGroup):
+    """The commands, whose help says of each what its first sentence says, in full."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write them in their order."""
+        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        records = [(name, one.get_short_help_str(sys.maxsize)) for name, one in commands if one is not None]
+        _write_list(formatter, "Commands", records)
+
+
+def _write_list(formatter: Any, heading: str, records: list[tuple[str, str]]) -> None:
+    """As click's own, which also breaks names of options at their hyphens."""
+    if not records:
+        return
+    # A name that is longer has a line to itself.
+    widest = min(30, formatter.width * 2 // 5, max(len(name) for name, _ in records))
+    place = widest + 4
+    with formatter.section(heading):
+        for name, text in records:
+            first, *rest = fold(text, formatter.width - place)
+            if len(name) > widest:
+                formatter.write(f"  {name}\n")
+                name = ""
+            formatter.write(f"  {name}".ljust(place) + first + "\n")
+            formatter.write("".join(" " * place + line + "\n" for line in rest))

@@ -76,18 +76,16 @@ def _as_data(left: Path, right: Path, found: tuple[Difference, ...]) -> dict[str
 
 def _print_text(left: Path, right: Path, found: tuple[Difference, ...]) -> None:
     from zerokit.documents import dotted
-    from zerokit.reporting.tables import aligned
+    from zerokit.reporting.terminal import show, show_rows
 
     acting = [difference for difference in found if difference.without_effect is None]
     idle = [difference for difference in found if difference.without_effect is not None]
     if acting:
         rows = [(dotted(one.path), _show(one.left), _show(one.right)) for one in acting]
-        for line in aligned([("key", str(left), str(right)), *rows]):
-            typer.echo(line)
+        show_rows(rows, ("key", str(left), str(right)))
     else:
-        typer.echo(f"{left} and {right} do the same")
-    for one in idle:
-        typer.echo(f"no difference: {dotted(one.path)}, for {one.without_effect}")
+        show([f"{left} and {right} do the same"])
+    show(f"no difference: {dotted(one.path)}, for {one.without_effect}" for one in idle)
 
 
 def _show(side: Side) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
@@ -113,8 +113,8 @@ Attention = Annotated[
 Optimizer = Annotated[
     choices.OptimizerKind | None,
     _model(
-        help="What the script makes: torch's AdamW or its fused one, DeepSpeed's FusedAdam or "
-        "DeepSpeedCPUAdam, bitsandbytes', ...",
+        metavar="NAME",
+        help=f"What the script makes: {', '.join(get_args(choices.OptimizerKind))}.",
         show_default="the ds_config's, else the target's",
     ),
 ]

@@ -19,9 +19,10 @@ def explain(
 ) -> None:
     """Say what a key of a ds_config does, or what a rule of zerokit check finds and why."""
     from zerokit.lint import explain as explaining
-    from zerokit.reporting.terminal import show_markdown
+    from zerokit.reporting.terminal import show_markdown, show_rows
 
     if name is None:
-        typer.echo(explaining.overview(), nl=False)
+        show_rows(explaining.overview())
+        typer.echo("\nzerokit explain RULE or KEY says more of one")
         return
     show_markdown(explaining.explain(name))

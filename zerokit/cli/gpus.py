@@ -38,16 +38,13 @@ def gpus(
 
 
 def _print_lines(found: tuple[Gpu, ...]) -> None:
-    from zerokit.reporting.tables import aligned
+    from zerokit.reporting.terminal import show, show_rows
 
     titles = ("GPU", "memory", "GB/s", "bf16 TFLOPS", "link GB/s", "host GB/s", "node", "USD per hour")
-    for line in aligned([titles, *map(_row, found)]):
-        typer.echo(line)
+    show_rows([_row(gpu) for gpu in found], titles)
     if any(gpu.memory_caveat for gpu in found):
-        typer.echo("~: an estimate, since what torch reports is not published; --format json says of what")
-    for gpu in found:
-        if gpu.note is not None:
-            typer.echo(f"{gpu.name}: {gpu.note}")
+        show(["~: an estimate, since what torch reports is not published; --format json says of what"])
+    show(f"{gpu.name}: {gpu.note}" for gpu in found if gpu.note is not None)
 
 
 def _row(gpu: Gpu) -> tuple[str, ...]:

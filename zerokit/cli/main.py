@@ -20,7 +20,7 @@ import typer
 from zerokit import __version__
 from zerokit.cli import on_ranks
 from zerokit.cli.check import check
-from zerokit.cli.command import AskingCommand, ClickException, Command
+from zerokit.cli.command import AskingCommand, ClickException, Command, Group
 from zerokit.cli.config import config
 from zerokit.cli.diff import diff
 from zerokit.cli.estimate import estimate
@@ -37,7 +37,9 @@ from zerokit.errors import DocumentError, ZerokitError
 
 app = typer.Typer(
     name="zerokit",
+    cls=Group,
     help="Plan, check and run DeepSpeed ZeRO training.",
+    rich_markup_mode=None,  # whose boxes cut names of options on narrow terminals
     pretty_exceptions_enable=False,  # an error of the user is one line, a bug of zerokit a plain traceback
 )
 

@@ -56,9 +56,9 @@ def _as_data(entry: Entry, shape: ModelShape) -> dict[str, Any]:
 
 
 def _print_lines(found: list[tuple[Entry, ModelShape]]) -> None:
-    from zerokit.reporting.tables import aligned
+    from zerokit.reporting.terminal import show_rows
 
-    rows: list[tuple[str, ...]] = [("name", "type", "parameters", "layers", "hidden", "longest", "Hub id")]
+    rows: list[tuple[str, ...]] = []
     for entry, shape in found:
         sizes = (
             shape.num_parameters,
@@ -67,8 +67,7 @@ def _print_lines(found: list[tuple[Entry, ModelShape]]) -> None:
             shape.max_position_embeddings,
         )
         rows.append((entry.short_names[0], shape.model_type, *map(_size, sizes), entry.id))
-    for line in aligned(rows):
-        typer.echo(line)
+    show_rows(rows, ("name", "type", "parameters", "layers", "hidden", "longest", "Hub id"))
 
 
 def _size(size: int | None) -> str:

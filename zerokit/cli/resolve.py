@@ -180,21 +180,19 @@ def _shown(resolution: Resolution, show_all: bool) -> list[Value]:
 
 def _print_text(resolution: Resolution, show_all: bool) -> None:
     from zerokit.documents import dotted
-    from zerokit.reporting.tables import aligned
+    from zerokit.reporting.terminal import show, show_rows
     from zerokit.units import quantity
 
     shown = _shown(resolution, show_all)
     rows = [(dotted(value.path), _show(value), value.origin, _detail(value)) for value in shown]
-    for line in aligned([("key", "value", "origin", "from"), *rows]):
-        typer.echo(line)
+    show_rows(rows, ("key", "value", "origin", "from"))
     hidden = len(resolution.values) - len(shown)
     if hidden:
-        typer.echo(f"{quantity(hidden, 'value')} at DeepSpeed's default: show them with --all")
+        show([f"{quantity(hidden, 'value')} at DeepSpeed's default: show them with --all"])
     for one in resolution.lost:
         line = f" (line {one.line})" if one.line else ""
-        typer.echo(f"lost: {one.name}{line}: {one.message}")
-    for refused in resolution.refused:
-        typer.echo(f"refused: {refused.message}")
+        show([f"lost: {one.name}{line}: {one.message}"])
+    show(f"refused: {refused.message}" for refused in resolution.refused)
 
 
 def _show(value: Value) -> str:

@@ -17,7 +17,6 @@ from zerokit.lint.defects import KNOWN_DEFECTS
 from zerokit.lint.rule import Rule
 from zerokit.lint.rule_pages import page
 from zerokit.lint.run import all_rules
-from zerokit.reporting.tables import aligned
 from zerokit.resolving.who_fills import filled_in_words
 
 _TYPES = {"bool": "true or false", "int": "a whole number", "float": "a number", "str": "a text"}
@@ -44,11 +43,9 @@ def explain(name: str) -> str:
     return "\n".join(_of_key(path) for path in paths)
 
 
-def overview() -> str:
-    """All rules, a line each, and how to ask for more."""
-    rules = all_rules().values()
-    rows = [(rule.id, rule.severity, f"{rule.title}{_needs(rule)}") for rule in rules]
-    return "\n".join([*aligned(rows), "", "zerokit explain RULE or KEY says more of one", ""])
+def overview() -> list[tuple[str, str, str]]:
+    """All rules: name, severity, and what each finds."""
+    return [(rule.id, rule.severity, f"{rule.title}{_needs(rule)}") for rule in all_rules().values()]
 
 
 def _needs(rule: Rule) -> str:

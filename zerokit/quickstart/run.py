@@ -29,7 +29,7 @@ from zerokit.quickstart.plan import (
     write_plan,
 )
 from zerokit.reporting.tables import table
-from zerokit.reporting.terminal import heading, show
+from zerokit.reporting.terminal import Command, heading, show
 from zerokit.units import format_bytes, format_count, format_seconds, quantity
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def quickstart(folder: Path, *, fresh: bool = False, max_steps: int | None = Non
         say(f"\n      {answer['prompt'].splitlines()[0]}\n      Answer:{answer['completion'].rstrip()}")
 
     say("\n[7/7] Summary")
-    show(_summary(plan, reports, time.monotonic() - start))
+    show(summary(plan, reports, time.monotonic() - start))
 
 
 def find_devices() -> Devices:
@@ -160,7 +160,14 @@ def _generate(plan: Plan) -> list[dict[str, Any]]:
     return [json.loads(line) for line in plan.answers_file.read_text(encoding="utf-8").splitlines()]
 
 
-def _summary(plan: Plan, reports: list[dict[str, Any]], seconds: float) -> Iterator[Part]:
+def summary(plan: Plan, reports: list[dict[str, Any]], seconds: float) -> Iterator[Part]:
+    """What came out of it, and what to type next.
+
+    Args:
+        plan: what was run.
+        reports: the ``run.json`` of its stages.
+        seconds: that all took.
+    """
     rows = [
         (
             stage.name,
@@ -179,16 +186,21 @@ def _summary(plan: Plan, reports: list[dict[str, Any]], seconds: float) -> Itera
     yield f"answers: {_shown(plan.answers_file)}"
     yield f"Everything took {format_seconds(seconds)}.\n"
     own = _shown(plan.own_recipe_file)
-    train, generate = (" ".join(words_of(name)) for name in ("train", "generate"))
-    place = f", in {home()} after 'source .venv/bin/activate'" if train == "launch/train.py" else ""
-    deepspeed = f"deepspeed --num_gpus {plan.devices.num_ranks}"
+    train, generate = words_of("train"), words_of("generate")
+    place = f", in {home()} after 'source .venv/bin/activate'" if train == ["launch/train.py"] else ""
+    deepspeed = ("deepspeed", "--num_gpus", str(plan.devices.num_ranks))
     yield heading(f"Next{place}, ask it more:")
-    asked = shlex.join(["--model", _shown(plan.stages[1].folder), "--prompt", ANOTHER_QUESTION])
-    yield f"  {deepspeed} {generate} {asked} --max_new_tokens {MAX_NEW_TOKENS}"
+    asked = ("--model", _shown(plan.stages[1].folder), "--prompt", ANOTHER_QUESTION)
+    yield _command(*deepspeed, *generate, *asked, "--max_new_tokens", str(MAX_NEW_TOKENS))
     yield heading(f"Or train on your own model and data, which you name in {own}, and ask that:")
-    yield "  zerokit config --zero-stage 3 --offload-optimizer cpu -o my_ds_config.json"
-    yield f"  {deepspeed} {train} --recipe {own} --deepspeed my_ds_config.json"
-    yield f"  {deepspeed} {generate} --model runs/mine --prompt 'Hello'"
+    chosen = ("--zero-stage", "3", "--offload-optimizer", "cpu")
+    yield _command("zerokit", "config", *chosen, "-o", "my_ds_config.json")
+    yield _command(*deepspeed, *train, "--recipe", own, "--deepspeed", "my_ds_config.json")
+    yield _command(*deepspeed, *generate, "--model", "runs/mine", "--prompt", "Hello")
+
+
+def _command(*words: str) -> Command:
+    return Command([shlex.quote(word) for word in words])
 
 
 def _shown(path: Path) -> str:

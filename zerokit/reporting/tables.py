@@ -1,38 +1,125 @@
-"""The one style of tables: framed for a terminal, or as plain lines that can be searched."""
+"""The one style of tables: set into the width of a terminal, or as plain lines that can be searched.
+
+No word and no number is ever broken. A table that is too wide is set closer, then its cells are folded
+between words, and where even that is too wide each row is written as ``column: value``, one after the other.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from zerokit.units import format_bytes
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 Row = Sequence[str]
 Cells = Sequence[str | int]
 """Of one row: texts, and sizes in bytes."""
+StyledLine = Sequence[tuple[str, str]]
+"""Pieces of one line, each a text and its style."""
 
+STRONG = "bold"
+HANG = 4
+"""Columns by which what a fold brings down stands further right."""
 _WIDEST = 60
 """Cells that are longer push the rest of their own line to the right, not that of all lines."""
+_PIECE = re.compile(r"(?:\d[\d.,]* (?:[KMGT]iB|B)(?!\w)|\S)+")
+"""What is never broken: a word, or a size with its unit."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of texts; the first of each is the row's name."""
+
+    title: str
+    columns: Row
+    """Their heads; none where the rows speak for themselves."""
+    rows: Sequence[Row]
+    framed: bool = True
+    """Set apart from the lines around it: a margin, and a rule below the heads."""
+
+    def lines(self, width: int) -> Iterator[StyledLine]:
+        """The table in `width` columns; only a word that is longer by itself goes beyond them."""
+        margin = " " * (2 * self.framed)
+        if self.title:
+            yield [(self.title, STRONG)]
+        if self.framed:
+            yield []
+        yield from self._grid(width, margin) or self._one_by_one(width, margin)
+        if self.framed:
+            yield []
+
+    def _grid(self, width: int, margin: str) -> list[StyledLine]:
+        """Cells one below the other, or nothing where the longest words have no room side by side."""
+        grid = [*([self.columns] if self.columns else []), *self.rows]
+        columns = list(zip(*grid, strict=True))
+        widths = [max(map(_cells, column)) for column in columns]
+        room = width - 2 * len(margin)
+        gap = 3 if self.framed and sum(widths) + 3 * (len(widths) - 1) <= room else 2
+        room -= gap * (len(widths) - 1)
+        least = [max(map(_longest_piece, column)) for column in columns]
+        if sum(least) > room:
+            return []
+        widths = _shrunk(widths, least, room)
+        lines: list[StyledLine] = []
+        for number, row in enumerate(grid):
+            is_head = bool(self.columns) and number == 0
+            for texts in _side_by_side([fold(cell, held) for cell, held in zip(row, widths, strict=True)]):
+                first, *rest = (
+                    text + " " * (held - _cells(text)) for text, held in zip(texts, widths, strict=True)
+                )
+                others = "".join(" " * gap + text for text in rest).rstrip()
+                is_bold = self.framed
+                lines.append([(margin + first, STRONG * is_bold), (others, STRONG * (is_bold and is_head))])
+            if is_head and self.framed:
+                lines.append([(" " + "─" * (sum(widths) + gap * (len(widths) - 1) + 2), "")])
+        return lines
+
+    def _one_by_one(self, width: int, margin: str) -> Iterator[StyledLine]:
+        names = self.columns or [""] * len(self.rows[0])
+        for row in self.rows:
+            items = [
+                f"{name}: {cell}" if name else cell for name, cell in zip(names, row, strict=True) if cell
+            ]
+            lines = [margin]
+            for item in items:
+                if lines[-1].strip() and _cells(lines[-1]) + 3 + _cells(item) > width:
+                    lines.append(margin + " " * HANG)
+                between = "   " if lines[-1].strip() else ""
+                lines[-1:] = fold(lines[-1] + between + item, width, hang=HANG)
+            name = len(margin + items[0]) if items else 0
+            yield [(lines[0][:name], STRONG), (lines[0][name:], "")]
+            yield from ([(line, "")] for line in lines[1:])
 
 
 def table(title: str, columns: Row, rows: Iterable[Cells]) -> Table:
-    """A table for a terminal, folded to its width; the first column is the row's name.
+    """A table of a report; the first column is the row's name.
 
     A cell that is an int is a size in bytes, and is written as one.
     """
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
+    written = [[cell if isinstance(cell, str) else format_bytes(cell) for cell in row] for row in rows]
+    return Table(title, columns, written)
 
-    result = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
-    for index, column in enumerate(columns):
-        result.add_column(column, style="bold" if index == 0 else "", overflow="fold")
-    for row in rows:
-        result.add_row(*(Text(cell if isinstance(cell, str) else format_bytes(cell)) for cell in row))
-    return result
+
+def fold(text: str, width: int, *, hang: int = 0) -> list[str]:
+    """`text` in lines of at most `width` columns, broken between words only.
+
+    Args:
+        text: with no line breaks.
+        width: a word that is longer has a line to itself.
+        hang: columns by which all lines but the first stand further right than `text` does.
+    """
+    indent = " " * (len(text) - len(text.lstrip()) + hang)
+    lines = [""]
+    end = 0
+    for piece in _PIECE.finditer(text):
+        longer = lines[-1] + text[end : piece.end()]
+        end = piece.end()
+        if lines[-1].strip() and _cells(longer) > width:
+            longer = indent + piece[0]
+            lines.append("")
+        lines[-1] = longer
+    return lines
 
 
 def aligned(rows: Sequence[Row]) -> Iterator[str]:
@@ -46,3 +133,33 @@ def aligned(rows: Sequence[Row]) -> Iterator[str]:
     for *cells, last in rows:
         padded = [cell.ljust(width) for cell, width in zip(cells, widths, strict=True)]
         yield "  ".join([*padded, last]).rstrip()
+
+
+def _cells(text: str) -> int:
+    """Columns of a terminal that it takes."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def _longest_piece(text: str) -> int:
+    indent = len(text) - len(text.lstrip())
+    return indent + max(map(_cells, _PIECE.findall(text)), default=0)
+
+
+def _shrunk(widths: Sequence[int], least: Sequence[int], room: int) -> list[int]:
+    """Take from the widest that can be folded, until all fit."""
+    found = [max(low, min(width, room)) for width, low in zip(widths, least, strict=True)]
+    while sum(found) > room:
+        widest = max(
+            (place for place in range(len(found)) if found[place] > least[place]), key=found.__getitem__
+        )
+        found[widest] -= 1
+    return found
+
+
+def _side_by_side(cells: Sequence[Sequence[str]]) -> Iterator[list[str]]:
+    for number in range(max(map(len, cells))):
+        yield [cell[number] if number < len(cell) else "" for cell in cells]

@@ -9,7 +9,8 @@ from zerokit.documents import dotted
 from zerokit.errors import visible
 from zerokit.findings import Finding
 from zerokit.lint.outputs.checked import CheckedFile, counted
-from zerokit.reporting.terminal import BAD, DOUBTFUL, GOOD, REMARK, StyledLine
+from zerokit.reporting.tables import StyledLine
+from zerokit.reporting.terminal import BAD, DOUBTFUL, GOOD, REMARK
 from zerokit.units import quantity
 
 _STYLES = {"error": BAD, "warning": DOUBTFUL, "info": REMARK, "fixed": GOOD}

@@ -1,0 +1,118 @@
+"""Whatever a command prints is whole in a narrow terminal: the same words and numbers as in a wide one."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.rehearsal.recordings import device_with, job, training
+from zerokit import console
+from zerokit.quickstart.plan import Devices, make_plan
+from zerokit.quickstart.run import summary
+from zerokit.rehearsal.analysis import analyse
+from zerokit.rehearsal.report import Advice
+from zerokit.rehearsal.table import print_report
+from zerokit.reporting.terminal import show
+
+Run = Callable[..., tuple[int, str, str]]
+InColumns = Callable[[int, Callable[[], object]], str]
+
+CONFIG = {
+    "train_micro_batch_size_per_gpu": "auto",
+    "bf16": {"enabled": True},
+    "optimizer": {"type": "AdamW", "params": {"lr": 1e-5, "betas": [0.9, 0.999]}},
+    "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu", "pin_memory": True}},
+}
+SIZED = "--seq-len 4096 --gpu 4090"
+COMMANDS = [
+    f"estimate llama-3-8b --num-gpus 8 --zero-stage 2 {SIZED}",
+    f"estimate llama-3-8b --num-gpus 8 --zero-stage 2 {SIZED} --explain",
+    f"estimate llama-3-8b --num-gpus 16 --zero-stage 3 --offload-param nvme --offload-optimizer nvme {SIZED}",
+    f"estimate llama-3-70b --num-gpus 8,1024 --zero-stage 1,3 {SIZED}",
+    "estimate 7.5B --num-gpus 64 --zero-stage 2 --fit 80GiB",
+    "diff a.json b.json --num-gpus 8",
+    "resolve a.json --all",
+    "check a.json",
+    "explain",
+    "explain zero_optimization",
+    "gpus",
+    "models",
+    "--help",
+    "estimate --help",
+    "config --help",
+    "train --help",
+    "rehearse --help",
+]
+NARROW = (80, 60)
+SIZE = re.compile(r"\d[\d.,]* [KMGT]iB")
+
+
+@pytest.fixture
+def in_columns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[InColumns]:
+    """What something prints on a terminal of so many columns."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+
+    def printed(columns: int, act: Callable[[], object]) -> str:
+        monkeypatch.setenv("COLUMNS", str(columns))
+        console.stdout.cache_clear()
+        given = act()
+        out = given[1] if isinstance(given, tuple) else capsys.readouterr().out
+        return re.sub(r"\x1b\[[\d;]*m", "", out)
+
+    yield printed
+    console.stdout.cache_clear()
+
+
+def words(text: str) -> set[str]:
+    """Without what sets them apart: rules, the colon behind the name of a column, a shell's backslash."""
+    return {word.rstrip(":") for word in text.split() if word != "\\" and "─" not in word}
+
+
+def assert_whole(wide: str, narrow: str, columns: int, *, folded: bool = True) -> None:
+    assert words(narrow) == words(wide)
+    assert set(SIZE.findall(narrow)) == set(SIZE.findall(wide))
+    if folded:
+        for line in narrow.splitlines():
+            assert len(line.rstrip()) <= columns or len(line.split()) == 1, line
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_breaks_no_word_and_no_number(
+    command: str, zerokit: Run, in_columns: InColumns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.json").write_text(json.dumps(CONFIG), encoding="utf-8")
+    Path("b.json").write_text(json.dumps({**CONFIG, "gradient_clipping": 0.5}), encoding="utf-8")
+    wide, *narrow = (in_columns(width, lambda: zerokit(*command.split())) for width in (200, *NARROW))
+    assert len(words(wide)) > 5
+    for columns, text in zip(NARROW, narrow, strict=True):
+        # Findings are never folded, so that they can be searched.
+        assert_whole(wide, text, columns, folded=not command.startswith("check"))
+
+
+def test_reports_break_no_word_and_no_number(
+    in_columns: InColumns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("zerokit.quickstart.run.home", lambda: tmp_path)
+    advice = Advice(
+        change="optimizer on the host",
+        saves_bytes=2**30,
+        peak_bytes=2**31,
+        host_bytes=2**40,
+        verdict="does not fit",
+        how='"zero_optimization": {"offload_optimizer": {"device": "cpu"}}; and a script of its own, too',
+    )
+    report = analyse(training(), job(device=device_with(2**30))).model_copy(update={"advice": [advice]})
+    losses = {"loss_before": 10.5, "loss_after": 2.1}
+    trained = {**losses, "tokens_per_second": 12345.6, "peak_memory_bytes": 2**31}
+    plan = make_plan(tmp_path, Devices("CPU", 2, "bf16"))
+    for act in (lambda: print_report(report), lambda: show(summary(plan, [trained] * 2, 61))):
+        wide = in_columns(200, act)
+        for columns in NARROW:
+            assert_whole(wide, in_columns(columns, act), columns)
