@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import tomllib
 from pathlib import Path
@@ -19,8 +20,8 @@ def test_they_are_the_extras_of_the_package() -> None:
     declared = project["optional-dependencies"]
     assert declared.keys() - {"all", "dev", "docs", "test"} == MODULES.keys()
     for extra, modules in MODULES.items():
-        for module in modules:
-            assert any(line.startswith(module) for line in declared[extra]), (extra, module)
+        packages = {re.split(r"[<>=\[]", line)[0].replace("-", "_") for line in declared[extra]}
+        assert packages - {"zerokit"} == set(modules), extra
 
 
 @pytest.mark.torch
@@ -50,6 +51,21 @@ sys.meta_path.insert(0, Refuse())
 from zerokit.cli.main import main
 main()
 """
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--recipe", "none.yaml"], "none.yaml: no such file. Check the path"),
+        (["--task.seq_lne", "8"], "--task.seq_lne: unknown key 'seq_lne'. Did you mean 'seq_len'?"),
+    ],
+)
+def test_a_bad_recipe_is_answered_before_a_launcher_starts(
+    words: list[str], line: str, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "zerokit", "train", "--num-gpus", "2"]
+    ended = processes.run([*command, *words], cwd=tmp_path, together=True)
+    assert (ended.returncode, ended.stdout) == (2, f"zerokit: error: {line}\n")
 
 
 @pytest.mark.torch

@@ -7,7 +7,10 @@ import importlib.util
 from zerokit.errors import ZerokitError
 
 MODULES = {
-    "train": ("torch", "transformers", "deepspeed", "accelerate", "datasets", "tokenizers", "safetensors"),
+    "train": (
+        *("torch", "transformers", "deepspeed", "accelerate", "datasets", "tokenizers", "safetensors"),
+        *("pyarrow", "huggingface_hub", "jinja2", "ninja"),
+    ),
     "rehearse": ("torch", "deepspeed", "numpy"),
     "plot": ("matplotlib", "numpy"),
     "peft": ("peft",),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -120,6 +121,13 @@ def test_phases_of_one_rank_are_plain_calls() -> None:
     assert group.broadcast_object(value) is value
     assert group.gather_objects(value) == [value]
     group.close()
+
+
+def test_what_the_system_says_of_a_file_is_one_line() -> None:
+    with pytest.raises(ZerokitError, match=r"^xxx.*: File name too long\. Check its name"):
+        RankGroup(Ranks()).together(Path("x" * 300).is_dir)
+    with pytest.raises(OSError, match="no file"):
+        RankGroup(Ranks()).together(lambda: (_ for _ in ()).throw(OSError("no file")))
 
 
 def test_the_error_of_the_lowest_rank_is_raised_on_all() -> None:

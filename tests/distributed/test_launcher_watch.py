@@ -34,15 +34,18 @@ def start(*words: str | Path) -> subprocess.Popen[str]:
     )
 
 
-@pytest.mark.parametrize("ended", [0, 1], ids=["the launcher", "the one that started it"])
-def test_a_rank_ends_with_either_of_its_launchers(ended: int, tmp_path: Path) -> None:
-    for name in ("deepspeed", "torchrun"):
+@pytest.mark.parametrize(
+    "ended", [0, 1, 2], ids=["the launcher", "the one that started it", "the quickstart that started that"]
+)
+def test_a_rank_ends_with_any_of_its_launchers(ended: int, tmp_path: Path) -> None:
+    names = ("zerokit", "deepspeed", "torchrun")
+    for name in names:
         (tmp_path / name).write_text(RUNNER)
-    with start(tmp_path / "deepspeed", tmp_path / "torchrun", "-c", RANK) as runner:
+    with start(*(tmp_path / name for name in names), "-c", RANK) as runner:
         assert runner.stdout is not None
         assert runner.stderr is not None
         _, *launchers = map(int, runner.stdout.readline().split())
-        assert launchers[1] == runner.pid
+        assert launchers[2] == runner.pid
         os.kill(launchers[ended], signal.SIGKILL)
         assert runner.stdout.read() == ""  # all that have it open have ended
         assert (

@@ -185,6 +185,31 @@ def test_a_checkpoint_of_another_number_of_ranks_is_named(here: OneRank) -> None
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("latest", None, "lacks latest, which names DeepSpeed's part. Continue from an earlier checkpoint-N"),
+        ("latest", "..", "lacks DeepSpeed's part, which latest names"),
+        ("global_step1/mp_rank_00_model_states.pt", None, "lacks the states of the model"),
+        ("global_step1/*optim_states.pt", None, "lacks the states of the optimizer of each rank"),
+        ("trainer_state.json", '{"a": ', "trainer_state.json is damaged: "),
+    ],
+)
+def test_a_checkpoint_that_lacks_a_part_is_named_without_checksums(
+    name: str, content: str | None, said: str, here: OneRank
+) -> None:
+    assert here.train(*steps(1)).error is None
+    folder = here.folder / "out" / "checkpoint-1"
+    (file,) = folder.glob(name)
+    (folder / "SHA256SUMS").unlink()
+    file.unlink()
+    if content is not None:
+        file.write_text(content)
+    error = here.train(*steps(2), *RESUME).error
+    assert error is not None
+    assert error.startswith(f"2 out/checkpoint-1: {said}")
+
+
 @contextmanager
 def beside_another() -> Iterator[None]:
     """Another process has the folder, and this one finds out when it has prepared everything."""

@@ -9,6 +9,7 @@ import typer
 
 from zerokit.cli.on_ranks import LocalRank, MasterPort, NumGpus, StuckAfter, is_main, start_ranks
 from zerokit.distributed.stuck import STUCK_AFTER
+from zerokit.recipe.load import embedded_text, load_recipe
 
 
 def train(
@@ -55,11 +56,11 @@ def train(
     --deepspeed, by a ds_config.
     """
     if print_recipe:
-        from zerokit.recipe.load import embedded_text
-
         if is_main():
             typer.echo(embedded_text("finetune.yaml"), nl=False)
         return
+    if num_gpus is not None:
+        load_recipe(recipe, context.args)  # before the launcher, which says much of its own
     start_ranks(num_gpus, master_port, "train", context.obj)
     from zerokit.distributed.group import leave
     from zerokit.training.main import main

@@ -22,6 +22,7 @@ from zerokit.choices import Precision
 from zerokit.distributed.launcher_watch import watch
 from zerokit.distributed.ranks import Ranks, check_devices, port_taken, read_ranks
 from zerokit.distributed.stuck import STUCK_AFTER, StuckWatch, Work
+from zerokit.documents import shown
 from zerokit.errors import LaunchError, RankError, ZerokitError
 
 T = TypeVar("T")
@@ -44,8 +45,8 @@ class RankGroup:
         """Run `action` on every rank and return its result, or raise on all what failed on any.
 
         `action` must not communicate: a rank that fails would leave the others waiting inside it.
-        Only :class:`ZerokitError` is shared: any other exception is a bug, and ends its rank at once
-        with a traceback, upon which the launcher ends the others.
+        Only :class:`ZerokitError` is shared, and what the system says of a file: any other exception is a
+        bug, and ends its rank at once with a traceback, upon which the launcher ends the others.
         """
         result: T | None = None
         error: ZerokitError | None = None
@@ -53,6 +54,11 @@ class RankGroup:
             result = action()
         except ZerokitError as raised:
             error = raised
+        except OSError as raised:  # such as a name that is too long, or a disk that fails
+            if raised.filename is None:
+                raise
+            hint = "Check its name, and what you may do there"
+            error = ZerokitError(str(raised.strerror), where=shown(raised.filename), hint=hint)
         errors = self.gather_objects(error)
         first = next((raised for raised in errors if raised is not None), None)
         if first is not None:
@@ -62,7 +68,7 @@ class RankGroup:
     def node_main_first(self, action: Callable[[], T]) -> T:
         """Run `action` on one rank of each node, then on the others, which find its files cached."""
         if self.ranks.world_size == 1:
-            return action()
+            return self.together(action)
         if self.ranks.is_node_main:
             result = self.together(action)
             self.together(lambda: None)

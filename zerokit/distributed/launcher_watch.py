@@ -15,8 +15,12 @@ from zerokit import console
 from zerokit.distributed import stuck
 from zerokit.distributed.process_table import stat_of
 
-_PROGRAMS = {"deepspeed", "torchrun", "accelerate"}
-_MODULES = ("deepspeed.launcher", "torch.distributed.run", "torch.distributed.launch", "accelerate.commands")
+_PROGRAMS = {"deepspeed", "torchrun", "accelerate", "zerokit"}
+"""The last starts the first, as in the quickstart."""
+_MODULES = (
+    *("deepspeed.launcher", "torch.distributed.run", "torch.distributed.launch", "accelerate.commands"),
+    "zerokit",
+)
 
 
 class Launcher(NamedTuple):

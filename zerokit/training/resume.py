@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zerokit import console
-from zerokit.errors import RecipeError
+from zerokit.errors import CheckpointError, RecipeError
 from zerokit.training.folder import checkpoints
 from zerokit.training.identity import differences, in_words, read_identity
 from zerokit.units import quantity
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 _STATE_FILE = "trainer_state.json"
 """The Trainer writes it last: a checkpoint without it was being written when its run ended."""
+
+_ANOTHER = "Continue from an earlier checkpoint-N"
 
 _PART = re.compile(r"zero_pp_rank_(\d+)_.*optim_states\.pt$")
 
@@ -54,6 +57,12 @@ def find_resume(resolved: Resolved, loaded: LoadedRecipe, *, world_size: int) ->
             where=where,
             hint="Name a checkpoint-N folder, or true for the last one",
         )
+    try:
+        json.loads((folder / _STATE_FILE).read_bytes())
+    except ValueError as error:
+        raise CheckpointError(
+            f"{_STATE_FILE} is damaged: {error}", where=str(folder), hint=_ANOTHER
+        ) from None
     parts = [int(found[1]) for file in folder.glob("global_step*/*") if (found := _PART.search(file.name))]
     if parts and max(parts) + 1 != world_size:
         saved = quantity(max(parts) + 1, "rank")
@@ -62,6 +71,21 @@ def find_resume(resolved: Resolved, loaded: LoadedRecipe, *, world_size: int) ->
             where=where,
             hint=f"Start {saved}: 'deepspeed --num_gpus {max(parts) + 1}'",
         )
+    tag = folder / "latest"
+    states = folder / tag.read_text(encoding="utf-8", errors="replace").strip() if tag.is_file() else tag
+    lacks = [
+        what
+        for what, found in {
+            "latest, which names DeepSpeed's part": tag.is_file(),
+            "DeepSpeed's part, which latest names": states.is_dir()
+            and states.resolve().parent == folder.resolve(),
+            "the states of the model": any(states.glob("*model_states.pt")),
+            "the states of the optimizer of each rank": len(set(parts)) == world_size,
+        }.items()
+        if not found
+    ]
+    if lacks:
+        raise CheckpointError(f"lacks {lacks[0]}", where=str(folder), hint=_ANOTHER)
     return folder
 
 
