@@ -55,6 +55,26 @@ def test_defaults_are_shown_on_demand(zerokit: Run) -> None:
     assert ["bf16.enabled", "true", "file"] in [line[:3] for line in lines]
 
 
+@pytest.mark.parametrize(
+    ("recipe", "message"),
+    [
+        ("model: FOLDER\ntraining: {learning_rat: 1}", "3 (training.learning_rat): 'learning_rat' is not a"),
+        ("model: FOLDER\ntraining: {max_steps: many}", "3 (training.max_steps): 'many' should be a valid"),
+        ("model: ./absent\n", "2 (model): no such folder or config.json: './absent'. If it lies"),
+    ],
+)
+def test_a_recipe_is_refused_as_train_would(zerokit: Run, model: Path, recipe: str, message: str) -> None:
+    pytest.importorskip("transformers")
+    file = model / "recipe.yaml"
+    file.write_text("data: {train: x.jsonl}\n" + recipe.replace("FOLDER", str(model)))
+    code, out, err = zerokit("resolve", "--recipe", file)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1
+    if "absent" in recipe:
+        assert zerokit("resolve", "--recipe", file, "--model", model)[0] == 0
+
+
 def test_a_recipe_gives_arguments_ds_config_and_model(zerokit: Run, tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 import transformers
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 from transformers import TrainingArguments
 
 from zerokit.errors import ConfigError, RecipeError, ZerokitError
 from zerokit.recipe import LoadedRecipe, load_recipe
+from zerokit.recipe.training_keys import installed_types
 from zerokit.training.arguments import build_arguments, check_training_keys, resolve_arguments
 
 MINIMAL = "model: org/name\ndata:\n  train: x.jsonl\n"
@@ -81,6 +82,7 @@ def test_a_wrong_key_or_value_is_named_with_its_line(
         ("learning_rate: 1", 1.0),
         ("bf16: true", True),
         ("report_to: [a, b]", ["a", "b"]),
+        ("save_strategy: no", "no"),  # which YAML reads as false
         ("lr_scheduler_kwargs: {num_cycles: 2}", {"num_cycles": 2}),
     ],
 )
@@ -88,6 +90,58 @@ def test_right_values_are_passed_on(text: str, value: Any, recipe_file: Path) ->
     (checked,) = check_training_keys(with_training(recipe_file, text)).values()
     assert checked == value
     assert type(checked) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "strategy"),
+    [
+        ("save_steps: 5", [], "steps"),
+        ("eval_steps: 5", [], "steps"),
+        ("save_strategy: 'no'", ["--training.save_steps", "5"], "steps"),
+        ("save_steps: 5", ["--training.save_strategy", "no"], "no"),
+        ("save_steps: 5\n  save_strategy: steps", [], "steps"),
+        (
+            "save_steps: 5\n  save_strategy: epoch",
+            ["--training.max_steps", "3"],
+            "save_steps would have no effect",
+        ),
+        ("eval_steps: 5\n  eval_strategy: no", [], "eval_steps would have no effect: eval_strategy is no"),
+    ],
+)
+def test_steps_act_or_are_refused(
+    text: str, words: list[str], strategy: str, recipe_file: Path, tmp_path: Path
+) -> None:
+    with_training(recipe_file, text)
+    loaded = load_recipe(
+        recipe_file, [*words, "--training.output_dir", str(tmp_path), "--data.eval", "e.jsonl"]
+    )
+    if "no effect" in strategy:
+        with pytest.raises(RecipeError, match=strategy):
+            resolve(loaded)
+        return
+    kind = text[:4]
+    args = build_arguments(resolve(loaded), loaded, use_cpu=True, evaluate=True)
+    assert getattr(args, f"{kind}_strategy") == strategy
+    assert getattr(args, f"{kind}_steps") == 5
+
+
+def test_the_fields_are_known_from_the_source_of_transformers() -> None:
+    hints = typing.get_type_hints(TrainingArguments)
+    types = installed_types()
+    assert types is not None
+    assert set(types) == {field.name for field in dataclasses.fields(TrainingArguments) if field.init}
+    for name in set(types) - {"parallelism_config"}:  # an object of Python
+        for value in (None, True, 3, 0.5, "x", "1", {"a": True}):
+            took = [_takes(kind[name], value) for kind in (types, hints)]
+            assert took[0] == took[1], (name, value)
+
+
+def _takes(kind: Any, value: Any) -> bool:
+    try:
+        TypeAdapter(kind).validate_python(value)
+    except ValidationError:
+        return False
+    return True
 
 
 def test_a_null_output_dir_means_the_default(recipe_file: Path) -> None:

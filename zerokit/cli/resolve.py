@@ -71,12 +71,12 @@ def resolve(
 
     loaded, document = _read(file, recipe, target)
     arguments = _parse_arguments(argument or [], target, loaded is not None)
+    settings = {} if loaded is None else _training(loaded)
     run = Run(target=target, cluster=Cluster(num_gpus), model=_shape(model, loaded))
     if loaded is None:
         run = replace(run, given=arguments, where="--argument {}".format)
         resolution = resolve(document, run)
     else:
-        settings = loaded.recipe.training
         run = replace(run, given=settings, where=partial(loaded.where, "training"), recipe=loaded.recipe)
         resolution = resolve_settled(document, run)
     resolution = with_refusals(resolution, document, run)
@@ -134,7 +134,20 @@ def _parse_arguments(words: list[str], target: Target, has_recipe: bool) -> dict
     return found
 
 
+def _training(loaded: LoadedRecipe) -> dict[str, Any]:
+    """The recipe's arguments, as far as the installed transformers tells which there are."""
+    from zerokit.recipe.training_keys import check_training_keys, installed_types
+
+    types = installed_types()
+    return loaded.recipe.training if types is None else check_training_keys(loaded, types)
+
+
 def _shape(model: str | None, loaded: LoadedRecipe | None) -> ModelShape | None:
+    """The shape of the model that an option names, or the recipe; None where nobody does.
+
+    Raises:
+        ModelError: it cannot be read. What a recipe describes itself may be of a kind that is not counted.
+    """
     if model is None and loaded is None:
         return None
     from zerokit.models import load_model_shape
@@ -143,10 +156,15 @@ def _shape(model: str | None, loaded: LoadedRecipe | None) -> ModelShape | None:
         return load_model_shape(model)
     assert loaded is not None
     section = loaded.recipe.model
-    source = section.path or section.from_config
+    if section.path is not None:
+        try:
+            return load_model_shape(section.path, revision=section.revision)
+        except ModelError as error:
+            hint = "If it lies on another machine, name a model of its sizes with --model"
+            raise ModelError(error.message, where=loaded.where("model"), hint=hint) from None
+    assert section.from_config is not None
     try:
-        # A recipe's model may lie on the machine that trains; then its sizes are not known here.
-        return load_model_shape(source, allow_network=False, allow_torch=False) if source else None
+        return load_model_shape(section.from_config, allow_network=False, allow_torch=False)
     except ModelError:
         return None
 

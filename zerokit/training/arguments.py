@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from zerokit.config import load_ds_config, read_ds_config
 from zerokit.documents import Document, KeyPath
-from zerokit.errors import ConfigError, RecipeError, did_you_mean
+from zerokit.errors import ConfigError, RecipeError
 from zerokit.hardware.cluster import Cluster
 from zerokit.lint import check_document
+from zerokit.recipe import training_keys
 from zerokit.resolving.run import Run
 from zerokit.resolving.settle import Resolved, resolve_for_trainer
 from zerokit.writing.build import build_ds_config
@@ -23,21 +24,6 @@ if TYPE_CHECKING:
     from transformers import TrainingArguments
 
     from zerokit.recipe import LoadedRecipe
-
-# Arguments with a section of their own, or that contradict what zerokit runs.
-_OWNED = {
-    "deepspeed": "Put it in the section 'deepspeed' of the recipe",
-    "fsdp": "zerokit runs DeepSpeed ZeRO; remove it",
-    "fsdp_config": "zerokit runs DeepSpeed ZeRO; remove it",
-    "local_rank": "The launcher sets it; remove it",
-    "ddp_timeout": "Remove it: ranks wait 30 minutes for each other in a step, and days for downloads",
-    "use_cpu": "Train on CPU with DS_ACCELERATOR=cpu deepspeed launch/train.py ...",
-    "push_to_hub": "Upload the finished model with 'hf upload'; remove it",
-    "save_on_each_node": "Save to a folder that all nodes see; remove it",
-    "accelerator_config": "It would change how examples are shared among ranks; remove it",
-    "bf16_full_eval": "Evaluation runs in the precision of training; remove it",
-    "fp16_full_eval": "Evaluation runs in the precision of training; remove it",
-}
 
 # Where the Trainer's own default is not what a person who fine-tunes expects.
 _DEFAULTS: dict[str, Any] = {
@@ -49,15 +35,6 @@ _DEFAULTS: dict[str, Any] = {
 
 # Keys that are zerokit's own, and their types.
 _EXTRA = {"rescue_dir": str | None}
-
-# Values below these break the run only after the model is loaded.
-_AT_LEAST = {
-    "per_device_train_batch_size": 1,
-    "per_device_eval_batch_size": 1,
-    "gradient_accumulation_steps": 1,
-    "dataloader_num_workers": 0,
-    "num_train_epochs": 0.001,
-}
 
 # Findings about keys that are absent from the ds_config and that the recipe fills, and about its text, which
 # the Trainer does not get to read.
@@ -158,35 +135,16 @@ def _check_optimizer(
 
 
 def check_training_keys(loaded: LoadedRecipe) -> dict[str, Any]:
-    """The recipe's ``training`` section, each key known to TrainingArguments and of its type.
+    """The recipe's ``training`` section; see :func:`zerokit.recipe.training_keys.check_training_keys`.
 
     Raises:
-        RecipeError: an unknown key (with the nearest one), one that zerokit sets itself, or a value of
-            the wrong type.
+        RecipeError: a key or a value is not valid.
     """
-    from pydantic import TypeAdapter, ValidationError
     from transformers import TrainingArguments
 
-    hints = typing.get_type_hints(TrainingArguments) | _EXTRA
-    names = [*_EXTRA, *(field.name for field in dataclasses.fields(TrainingArguments) if field.init)]
-    checked: dict[str, Any] = {}
-    for name, value in loaded.recipe.training.items():
-        where = loaded.where("training", name)
-        if name in _OWNED:
-            raise RecipeError(f"'{name}' is not set here", where=where, hint=_OWNED[name])
-        if name not in names:
-            raise RecipeError(
-                f"'{name}' is not a TrainingArguments key", where=where, hint=did_you_mean(name, names)
-            )
-        try:
-            # Its type says text alone, but true, for the last checkpoint, is what people write.
-            hint: Any = str | bool | None if name == "resume_from_checkpoint" else hints[name]
-            checked[name] = TypeAdapter(hint).validate_python(value)
-        except ValidationError as error:
-            message = error.errors(include_url=False)[0]["msg"].removeprefix("Input ")
-            raise RecipeError(f"{value!r} {message}", where=where, hint="Change the value") from None
-        if name in _AT_LEAST and checked[name] < _AT_LEAST[name]:
-            raise RecipeError(f"{name} is {value}", where=where, hint=f"Make it at least {_AT_LEAST[name]}")
+    hints = typing.get_type_hints(TrainingArguments)
+    fields = [field.name for field in dataclasses.fields(TrainingArguments) if field.init]
+    checked = training_keys.check_training_keys(loaded, {name: hints[name] for name in fields})
     return {name: value for name, value in checked.items() if value is not None or name not in _DEFAULTS}
 
 

@@ -1,0 +1,132 @@
+"""The recipe's section ``training``, held against the fields of transformers' TrainingArguments."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import operator
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import TypeAdapter, ValidationError
+
+from zerokit.errors import RecipeError, did_you_mean
+from zerokit.recipe.load import LoadedRecipe
+
+# Arguments with a section of their own, or that contradict what zerokit runs.
+_OWNED = {
+    "deepspeed": "Put it in the section 'deepspeed' of the recipe",
+    "fsdp": "zerokit runs DeepSpeed ZeRO; remove it",
+    "fsdp_config": "zerokit runs DeepSpeed ZeRO; remove it",
+    "local_rank": "The launcher sets it; remove it",
+    "ddp_timeout": "Remove it: ranks wait 30 minutes for each other in a step, and days for downloads",
+    "use_cpu": "Train on CPU with DS_ACCELERATOR=cpu deepspeed launch/train.py ...",
+    "push_to_hub": "Upload the finished model with 'hf upload'; remove it",
+    "save_on_each_node": "Save to a folder that all nodes see; remove it",
+    "accelerator_config": "It would change how examples are shared among ranks; remove it",
+    "bf16_full_eval": "Evaluation runs in the precision of training; remove it",
+    "fp16_full_eval": "Evaluation runs in the precision of training; remove it",
+}
+
+# Values below these break the run only after the model is loaded.
+_AT_LEAST = {
+    "per_device_train_batch_size": 1,
+    "per_device_eval_batch_size": 1,
+    "gradient_accumulation_steps": 1,
+    "dataloader_num_workers": 0,
+    "num_train_epochs": 0.001,
+}
+
+_PERIODIC = ("save", "eval", "logging")
+"""What is done by a `..._strategy`, of which "steps" reads `..._steps`; YAML reads a bare ``no`` as false."""
+
+_TYPES = {"bool": bool, "int": int, "float": float, "str": str, "dict": dict, "list": list, "None": None}
+
+
+def check_training_keys(loaded: LoadedRecipe, types: Mapping[str, Any]) -> dict[str, Any]:
+    """The section, each key known to TrainingArguments and of its type.
+
+    Args:
+        loaded: the recipe.
+        types: field of TrainingArguments -> its type.
+
+    Raises:
+        RecipeError: an unknown key (with the nearest one), one that zerokit sets itself, a value of the
+            wrong type, or steps that a strategy beside them passes over.
+    """
+    checked: dict[str, Any] = {}
+    for name, value in loaded.recipe.training.items():
+        where = loaded.where("training", name)
+        if name in _OWNED:
+            raise RecipeError(f"'{name}' is not set here", where=where, hint=_OWNED[name])
+        if name not in types:
+            raise RecipeError(
+                f"'{name}' is not a TrainingArguments key", where=where, hint=did_you_mean(name, types)
+            )
+        if value is False and name in [f"{kind}_strategy" for kind in _PERIODIC]:
+            value = "no"
+        try:
+            # Its type says text alone, but true, for the last checkpoint, is what people write.
+            hint: Any = str | bool | None if name == "resume_from_checkpoint" else types[name]
+            checked[name] = TypeAdapter(hint).validate_python(value)
+        except ValidationError as error:
+            message = error.errors(include_url=False)[0]["msg"].removeprefix("Input ")
+            raise RecipeError(f"{value!r} {message}", where=where, hint="Change the value") from None
+        if name in _AT_LEAST and checked[name] < _AT_LEAST[name]:
+            raise RecipeError(f"{name} is {value}", where=where, hint=f"Make it at least {_AT_LEAST[name]}")
+    for kind in _PERIODIC:
+        _honour_steps(f"{kind}_steps", f"{kind}_strategy", checked, loaded)
+    return checked
+
+
+def _honour_steps(steps: str, strategy: str, checked: dict[str, Any], loaded: LoadedRecipe) -> None:
+    """Have the strategy follow the steps where those are given alone, or later: on the command line.
+
+    The Trainer passes over them beside any other strategy, and over those of evaluation without one.
+    """
+    if checked.get(steps) is None:
+        return
+    chosen = checked.get(strategy, "steps" if strategy != "eval_strategy" else None)
+    if getattr(chosen, "value", chosen) == "steps":
+        return
+    later = {name: ("training", name) in loaded.origins.overrides for name in (steps, strategy)}
+    if chosen is None or later[steps] > later[strategy]:
+        checked[strategy] = "steps"
+    elif later[steps] == later[strategy]:
+        raise RecipeError(
+            f"{steps} would have no effect: {strategy} is {getattr(chosen, 'value', chosen)}",
+            where=loaded.where("training", steps),
+            hint=f"Remove one of the two, or set {strategy} to steps",
+        )
+
+
+def installed_types() -> Mapping[str, Any] | None:
+    """The fields of the installed TrainingArguments from their source, which imports nothing.
+
+    Returns:
+        None where transformers is not installed. Names of classes that a text chooses from are ``str``.
+    """
+    found = find_spec("transformers")
+    if found is None or found.origin is None:
+        return None
+    source = Path(found.origin).with_name("training_args.py").read_text(encoding="utf-8")
+    classes = (node for node in ast.parse(source).body if isinstance(node, ast.ClassDef))
+    arguments = next(node for node in classes if node.name == "TrainingArguments")
+    return {
+        field.target.id: _type(field.annotation)
+        for field in arguments.body
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+    }
+
+
+def _type(annotation: ast.expr) -> Any:
+    match annotation:
+        case ast.BinOp(left, ast.BitOr(), right):
+            return functools.reduce(operator.or_, (_type(left), _type(right)))
+        case ast.Subscript(ast.Name("Literal"), ast.Constant(value)):
+            return Literal[value]
+        case ast.Subscript(ast.Name(name)) | ast.Name(name):
+            return _TYPES.get(name, str)
+    return None
