@@ -60,5 +60,7 @@ def rewrite(page: Path) -> None:
 
 
 if __name__ == "__main__":
+    for name in FILES:  # which the commands do not replace
+        (REPOSITORY / "docs" / name).unlink(missing_ok=True)
     for name in WITH_EXAMPLES:
         rewrite(REPOSITORY / "docs" / name)

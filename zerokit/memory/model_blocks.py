@@ -78,9 +78,10 @@ def model_calls_of(model: ModelShape, layout: Layout, sizes: Sizes) -> ModelCall
             *(norm_call(sizes, one, norm, width=sizes.h, letter="h") for one in final),
         )
     )
-    # The largest: beside tokens, there may be tables of positions, or an encoder of images.
-    largest = max(tables, key=lambda module: module.parameters[0].elements, default=Module("", ()))
-    owner = head[0] if head else Module(largest.name, largest.parameters[:1])
+    # That of the vocabulary: there may be tables of positions beside it, or an encoder of images.
+    words = sizes.vocabulary * sizes.h
+    table = min(tables, key=lambda one: abs(one.parameters[0].elements - words), default=Module("", ()))
+    owner = head[0] if head else Module(table.name, table.parameters[:1])
     saved = (Saved("e·h", sizes.e * sizes.h),) if owner.trains else ()
     call = ModuleCall(owner.name, owner.parameters, saved, back=sizes.e * sizes.h)
     return ModelCalls(

@@ -132,7 +132,10 @@ def _eager_core(sizes: Sizes, traits: Traits, *, fused: bool, dropout: bool, cap
     if capped:
         saved.append(Saved("e·a·s", e * a * s))
     wide = 4 if traits.softmax == "fp32" else e
-    return ModuleCall("", (), tuple(saved), work=traits.score_copies * e * a * s, back=(wide + e) * a * s)
+    # The softmax runs backward last of the three, when the mask of dropout has been given back.
+    mask = a * s if dropout and wide != e else 0
+    back = (wide + e) * a * s - mask
+    return ModuleCall("", (), tuple(saved), work=traits.score_copies * e * a * s, back=back)
 
 
 def _probabilities(sizes: Sizes, traits: Traits, *, dropout: bool) -> list[Saved]:

@@ -90,6 +90,7 @@ CHECKED: Mapping[str, Traits] = {
         attention_dropout=0.1,
         embedding_dropout=0.1,
     ),
+    "gpt_bigcode": Traits(rotary="none", hidden_dropout=0.1, attention_dropout=0.1, embedding_dropout=0.1),
     "gpt_neo": Traits(rotary="none", activation="gelu_new", scores_in_fp32=True),
     "gpt_neox": Traits(rotary="partial", beside=True),
     "gpt_oss": Traits(norm="gemma", softmax="native", sinks=True, expert_parts=7),
@@ -126,7 +127,6 @@ _UNCHECKED: Mapping[str, Traits] = {
     "mt5": Traits(rotary="none", hidden_dropout=0.1, attention_dropout=0.1),
     "bart": Traits(rotary="none", hidden_dropout=0.1),
     "deberta-v2": _ENCODER,
-    "gpt_bigcode": Traits(rotary="none", hidden_dropout=0.1, attention_dropout=0.1, embedding_dropout=0.1),
 }
 
 
