@@ -38,7 +38,7 @@ def test_the_figures_are_printed(printed: Any) -> None:
         "backward 864.00 MiB",
         "activations 384.00 MiB 44.4%",
         "forward (train.py:30) 128.00 MiB 14.8% 4",
-        "64.00 MiB parameters bfloat16 4096x8192 layers.0.weight",
+        "4 x 64.00 MiB parameters bfloat16 4096x8192 layers.*.weight",
         "4 x 32.00 MiB activations bfloat16 2x2048x4096 forward (train.py:30)",
         "reduce_scatter backward 16 4 256.00 MiB",
         "Warning: host memory is not pinned",
@@ -49,6 +49,14 @@ def test_the_figures_are_printed(printed: Any) -> None:
     assert "Fits: needs 1.39 to 3.30 GiB of 80.00 GiB" in text
     assert "allocated to reserved: 864.00 to 950.40 MiB" in text
     assert "CUDA context, an estimate: 481.28 to 942.08 MiB" in text
+
+
+def test_blocks_are_folded_where_they_differ_by_the_layer_alone(printed: Any) -> None:
+    for layers, line in (
+        (1, "64.00 MiB parameters bfloat16 4096x8192 layers.0.weight"),
+        (14, "14 x 64.00 MiB parameters bfloat16 4096x8192 layers.*.weight"),
+    ):
+        assert line in printed(analyse(training(layers), job())).splitlines()
 
 
 def test_findings_about_the_ds_config_are_one_line_each(printed: Any) -> None:

@@ -46,13 +46,14 @@ def write_plot(answers: Sequence[Estimate], path: str | Path, gpu_memory_bytes: 
 
 
 def _draw(axes: Axes, answers: Sequence[Estimate], gpu_memory_bytes: int | None) -> None:
-    for place, answer in enumerate(answers):
-        _bar(axes, place - _WIDTH / 2 - 0.02, answer.device.terms_at_peak, "GPU")
-        _bar(axes, place + _WIDTH / 2 + 0.02, answer.host.terms_at_peak, "host")
+    cards = [place - _WIDTH / 2 - 0.02 for place in range(len(answers))]
+    for place, answer in zip(cards, answers, strict=True):
+        _bar(axes, place, answer.device.terms_at_peak, "GPU")
+        _bar(axes, place + _WIDTH + 0.04, answer.host.terms_at_peak, "host")
         top = answer.device.peak_bytes / GIB
         # What may come on top, outside the allocator's books.
         axes.errorbar(
-            place - _WIDTH / 2 - 0.02,
+            place,
             top,
             yerr=[[0.0], [answer.device_high_bytes / GIB - top]],
             color="black",
@@ -60,7 +61,8 @@ def _draw(axes: Axes, answers: Sequence[Estimate], gpu_memory_bytes: int | None)
             linewidth=1,
         )
     highest = max(max(answer.device_high_bytes, answer.host.peak_bytes) for answer in answers)
-    plots.mark_capacity(axes, highest, gpu_memory_bytes)
+    over = [(place - _WIDTH / 2, place + _WIDTH / 2) for place in cards]
+    plots.mark_capacity(axes, highest, gpu_memory_bytes, over)
     _label(axes, answers)
 
 
@@ -70,20 +72,17 @@ def _bar(axes: Axes, place: float, terms: Sequence[Term], name: str) -> None:
         if held:
             axes.bar(place, held / GIB, _WIDTH, bottom=bottom, **plots.look(category))
             bottom += held / GIB
+    # Below the bar, where no bar, no whisker and no line of a card can be.
     axes.annotate(
-        name, (place, 0), xycoords=("data", "axes fraction"), xytext=(0, -4), textcoords="offset points",
-        ha="center", va="top", fontsize=plots.SMALL,
-    )  # fmt: skip
-    axes.annotate(
-        f"{bottom:.1f}", (place, bottom), xytext=(-2 if name == "GPU" else 0, 3), textcoords="offset points",
-        ha="right" if name == "GPU" else "center", fontsize=plots.SMALL,
+        f"{name}\n{bottom:.1f}", (place, 0), xycoords=("data", "axes fraction"), xytext=(0, -4),
+        textcoords="offset points", ha="center", va="top", fontsize=plots.SMALL,
     )  # fmt: skip
 
 
 def _label(axes: Axes, answers: Sequence[Estimate]) -> None:
     varied = varied_sizes(answers)
     axes.set_xticks(range(len(answers)), [point_name(answer, varied) for answer in answers], fontsize=9)
-    axes.tick_params(axis="x", length=0, pad=16)
+    axes.tick_params(axis="x", length=0, pad=28)
     axes.set_xlim(-0.6, len(answers) - 0.4)
     axes.set_ylabel("peak of one rank, GiB")
     title = "\n".join(textwrap.wrap(heading(answers[0], without=varied), 100))

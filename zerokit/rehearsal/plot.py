@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _MOST_POINTS = 4000
-_NARROWEST_LABEL = 0.05
-"""A phase narrower than this share of the picture gets no name written over it."""
+_CHARACTER = 0.011
+"""As a share of the picture's width; over a phase that is narrower than its name nothing is written."""
 
 
 def write_plot(
@@ -68,7 +68,7 @@ def _shade_phases(axes: Axes, recording: Recording) -> None:
     width = max(1, len(recording.events))
     for begin, end, name in phase_runs(recording):
         axes.axvspan(begin, end, facecolor=SHADES[name], linewidth=0, zorder=0)
-        if (end - begin) / width >= _NARROWEST_LABEL:
+        if (end - begin) / width >= _CHARACTER * len(name):
             middle = (begin + end) / 2
             axes.annotate(
                 name, (middle, 1), xycoords=("data", "axes fraction"), xytext=(0, 3),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,8 @@ _STEPS_DIFFER = 0.01
 """Of the peak; less is noise from caches and small buffers."""
 _MOST_LINES = 10
 _MOST_PATHS = 5
+_LAYER = re.compile(r"\.\d+(?=\.|$)")
+"""The number of a layer in a parameter's name."""
 
 
 def print_report(report: RehearsalReport) -> None:
@@ -156,16 +158,19 @@ def _sites(report: RehearsalReport) -> Part:
 
 
 def _blocks(report: RehearsalReport) -> Part:
-    alike = Counter(
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for block in report.device.largest_blocks_at_peak:
+        what = block.name or _line(block.site) or block.op or "unknown"
+        row = (format_bytes(block.bytes), category_words(block.category), _tensor(block))
+        alike.setdefault((*row, _LAYER.sub(".*", what)), []).append(what)
+    rows = [
         (
-            format_bytes(block.bytes),
-            category_words(block.category),
-            _tensor(block),
-            block.name or _line(block.site) or block.op or "unknown",
+            f"{len(names)} x {size}" if len(names) > 1 else size,
+            *row,
+            what if len(set(names)) > 1 else names[0],
         )
-        for block in report.device.largest_blocks_at_peak
-    )
-    rows = [(f"{count} x {row[0]}" if count > 1 else row[0], *row[1:]) for row, count in alike.items()]
+        for (size, *row, what), names in alike.items()
+    ]
     return table("Largest blocks at the peak", ["Bytes", "Category", "Tensor", "What"], rows)
 
 

@@ -17,8 +17,8 @@ from zerokit.reporting.tables import Row
 from zerokit.units import GIB, format_bytes
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
-    from matplotlib.patches import Patch
 
 SUFFIXES = (".png", ".svg", ".html")
 SMALL = 8
@@ -101,19 +101,34 @@ def look(category: Category) -> dict[str, Any]:
     return {"facecolor": colour, "hatch": hatch, "edgecolor": "black", "linewidth": 0.4}
 
 
-def mark_capacity(axes: Axes, highest_bytes: int, gpu_memory_bytes: int | None) -> None:
-    """Scale the axis of GiB to `highest_bytes`, and draw what one GPU has if that is near enough."""
+def mark_capacity(
+    axes: Axes,
+    highest_bytes: int,
+    gpu_memory_bytes: int | None,
+    over: Sequence[tuple[float, float]] | None = None,
+) -> None:
+    """Scale the axis of GiB to `highest_bytes`, and draw what one GPU has if that is near enough.
+
+    Args:
+        axes: where.
+        highest_bytes: of what is drawn.
+        gpu_memory_bytes: of one GPU, if it is known.
+        over: from where to where along the other axis what is drawn lies on a GPU; None: everywhere.
+    """
+    from matplotlib.lines import Line2D
+
     highest = max(highest_bytes, 1) / GIB
     axes.set_ylim(0, highest * 1.06)
     if gpu_memory_bytes is None or gpu_memory_bytes / GIB > _CAPACITY_SHOWN * highest:
         return
     capacity = gpu_memory_bytes / GIB
-    axes.axhline(capacity, color="black", linewidth=1.6, linestyle="--")
-    axes.annotate(
-        f"one GPU, {format_bytes(gpu_memory_bytes)}", (1, capacity), xycoords=("axes fraction", "data"),
-        xytext=(-4, 3), textcoords="offset points", ha="right", fontsize=SMALL,
-    )  # fmt: skip
+    style: dict[str, Any] = {"color": "black", "linewidth": 1.6, "linestyle": "--"}
+    if over is None:
+        axes.axhline(capacity, **style)
+    else:
+        axes.hlines([capacity] * len(over), *zip(*over, strict=True), **style)
     axes.set_ylim(0, max(highest, capacity) * 1.06)
+    _legend(axes, [Line2D([], [], label=f"one GPU, {format_bytes(gpu_memory_bytes)}", **style)], "center")
 
 
 def category_legend(axes: Axes, shown: Iterable[Category], title: str | None = None) -> None:
@@ -133,17 +148,17 @@ def phase_legend(axes: Axes, shown: Iterable[str]) -> None:
     _legend(axes, shades, "lower", "phase")
 
 
-def _legend(axes: Axes, patches: Sequence[Patch], place: str, title: str | None) -> None:
+def _legend(axes: Axes, shown: Sequence[Artist], place: str, title: str | None = None) -> None:
     from matplotlib.legend import Legend
 
     beside = Legend(
         axes,
-        patches,
-        [str(patch.get_label()) for patch in patches],
+        shown,
+        [str(one.get_label()) for one in shown],
         title=title,
         title_fontsize=SMALL,
         loc=f"{place} left",
-        bbox_to_anchor=(1, 1 if place == "upper" else 0),
+        bbox_to_anchor=(1, {"upper": 1.0, "center": 0.5, "lower": 0.0}[place]),
         frameon=False,
         fontsize=SMALL,
     )
