@@ -107,6 +107,8 @@ def test_the_peak_is_said_with_what_to_lower() -> None:
     assert "of each host's" in evaluated[0]
     assert "Lower training.per_device_eval_batch_size" in evaluated[1]
     assert "training.per_device_train_batch_size" in _peak_lines(4 * GIB, per_device_train_batch_size=64)[1]
+    (line,) = _peak_lines(GIB, per_device_eval_batch_size="four", held_out=[1])  # which no argument can be
+    assert line.startswith("peak memory is not estimated: TypeError")
     assert _peak_lines(GIB, optim="rmsprop") == [
         "peak memory is not estimated: the memory of the optimizer 'rmsprop' is not known"
     ]

@@ -62,8 +62,10 @@ def peak_lines(prepared: Prepared, model: PreTrainedModel, ranks: Ranks, gpu_byt
     cluster = Cluster(ranks.world_size, ranks.local_world_size, some_gpu(None, gpu_bytes), host)
     try:
         answer = expected_peak(prepared, model, cluster)
-    except ZerokitError as error:
-        return [f"peak memory is not estimated: {error.message}"]
+    except Exception as error:
+        # Whatever a config or an argument that nobody has seen leads to: the run does not need the estimate.
+        reason = error.message if isinstance(error, ZerokitError) else f"{type(error).__name__}: {error}"
+        return [f"peak memory is not estimated: {reason}"]
     fit = verdict(answer, gpu_bytes)
     low, high = fit.needed_low_bytes, fit.needed_high_bytes
     line = verdict_line(fit.verdict, low, high, gpu_bytes, fit.host).plain
