@@ -231,3 +231,11 @@ def test_of_a_section_that_does_nothing_no_key_is_to_be_removed(
     inside = [finding for finding in report.findings if finding.path[: len(path)] == path]
     assert [(finding.rule, finding.path) for finding in inside] == [(rule, path)]
     assert "Add" in (inside[0].hint or "")
+
+
+@pytest.mark.parametrize("config", [{"bfloat16": {"enabled": "auto"}}, {"zero_optimization": False}])
+def test_two_rules_that_mend_a_key_in_one_way_are_one_line(config: dict[str, Any]) -> None:
+    (path,) = ((key,) for key in config)
+    report = check_config({**ONE, **config}, Run.of(target="trainer"))
+    hints = [finding.hint for finding in report.findings if finding.path == path]
+    assert len(hints) == len(set(hints)) == 1

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from zerokit.config.base import is_comment
 from zerokit.documents import Document, KeyPath, leaves
 from zerokit.documents.causes import is_bare_placeholder, is_placeholder
-from zerokit.findings import Finding
+from zerokit.findings import SEVERITIES, Finding
 from zerokit.lint.rule import RULES
 
 TEMPLATE = "template"
@@ -46,9 +46,13 @@ def fold_placeholders(findings: list[Finding], document: Document) -> list[Findi
     return [folded, *(finding for finding in findings if finding.path not in filled)]
 
 
-def fold_sections(findings: Iterable[Finding]) -> list[Finding]:
-    """`findings` with one for a section that does nothing, and one for all of it that nobody fills in."""
-    findings = list(findings)
+def fold_sections(findings: list[Finding]) -> list[Finding]:
+    """`findings` with one for a section that does nothing, and one for all of it that nobody fills in.
+
+    Of two that would mend the same place in the same way, the worse one says it, or the later: it knows more.
+    """
+    said = {(one.path, one.hint): one for one in sorted(findings, key=_least_first) if one.path}
+    findings = [one for one in findings if not one.path or said[one.path, one.hint].rule == one.rule]
     idle = {finding.path for finding in findings if finding.rule in _OF_A_WHOLE}
     groups: dict[object, list[Finding]] = {}
     for index, finding in enumerate(findings):
@@ -74,6 +78,10 @@ def _placeholders(findings: list[Finding], document: Document) -> Iterator[tuple
         unquoted = span is not None and span.value in bare and is_bare_placeholder(text[span.value :])
         if unquoted or is_placeholder(value, named=path in faulty):
             yield path, value
+
+
+def _least_first(finding: Finding) -> tuple[int, bool]:
+    return -SEVERITIES.index(finding.severity), finding.fix != ()
 
 
 def _section(path: KeyPath) -> KeyPath:

@@ -51,7 +51,7 @@ def accelerate_without_zero(subject: Subject) -> Iterator[Hit]:
     """
     if _through_accelerate(subject) and subject.lacks(ZERO):
         message = f"'{ZERO}' is absent, and accelerate refuses a config without it"
-        yield Hit((), message, f'Add "{ZERO}": {{"stage": 2}}, or 0 for none')
+        yield Hit((), message, f'Add "{ZERO}": {{"stage": 0}}, or 2 to divide gradients and optimizer')
 
 
 @rule(

@@ -102,7 +102,8 @@ def nvme_relative_path(subject: Subject) -> Iterator[Hit]:
     """
     for key, section in in_use(subject):
         path = section.nvme_path
-        if section.device == "nvme" and path and path != "auto" and not path.startswith("/"):
+        acts = (ZERO, key, "nvme_path") not in subject.idle
+        if section.device == "nvme" and acts and path and path != "auto" and not path.startswith("/"):
             message = f"'nvme_path' \"{path}\" is relative to the folder in which each process was started"
             yield Hit((ZERO, key, "nvme_path"), message, "Write the whole path of a folder on a local drive")
 
