@@ -58,7 +58,7 @@ def progress(*, transient: bool = False) -> Progress:
 
     return Progress(
         TextColumn("{task.description}"),
-        BarColumn(bar_width=30),
+        BarColumn(bar_width=min(30, stderr().width // 8)),  # the words come first in a narrow terminal
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         TextColumn("left"),

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from tests.rehearsal.recordings import MIB, job, training
+from zerokit import console
 from zerokit.hardware.cluster import Cluster
 from zerokit.rehearsal.advice import Candidate, advise, candidates
 from zerokit.rehearsal.analysis import analyse, on_nodes
@@ -157,6 +160,28 @@ def test_there_are_never_more_than_five(tmp_path: Path) -> None:
     advice = advise(report, job(), tmp_path, _rehearse({"": 100 * MIB}))
     assert len(advice) == 5
     assert [one.saves_bytes for one in advice] == [764 * MIB] * 5
+
+
+def test_what_is_tried_is_said_line_by_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    console.stderr.cache_clear()
+    advise(REPORT, job(), tmp_path, _rehearse({}))
+    changes = _changes(REPORT)
+    assert sorted(capsys.readouterr().err.splitlines()) == [
+        f"Trying change {number} of {len(changes)}: {change}" for number, change in enumerate(changes, 1)
+    ]
+
+
+def test_what_is_tried_is_whole_in_the_bar_of_a_narrow_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    screen = Console(file=io.StringIO(), force_terminal=True, width=80)
+    monkeypatch.setattr(console, "stderr", lambda: screen)
+    report = _report(_stage(1, overlap_comm=True))
+    advise(report, job(), tmp_path, _rehearse({}))
+    shown = screen.file.getvalue()  # type: ignore[attr-defined]
+    for change in (f"0/{len(_changes(report))}", *_changes(report)):
+        assert change in shown
+    assert "…" not in shown
 
 
 def test_a_fault_of_a_rehearsal_is_not_swallowed(tmp_path: Path) -> None:

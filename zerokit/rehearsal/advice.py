@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from zerokit.console import progress
+from zerokit.console import note, progress
 from zerokit.rehearsal.job import Overrides, RehearsalJob
 from zerokit.rehearsal.report import Advice, RehearsalReport
 
@@ -63,7 +63,7 @@ def advise(
     folder: Path,
     rehearse: Callable[[RehearsalJob], RehearsalReport | None],
 ) -> list[Advice]:
-    """Rehearse what may help, two changes at a time, and keep what helps most.
+    """Rehearse what may help, two changes at a time, saying on stderr which, and keep what helps most.
 
     Args:
         report: of the run as it is.
@@ -78,14 +78,20 @@ def advise(
     chosen = list(candidates(report))
     found = []
     with progress(transient=True) as bar, ThreadPoolExecutor(_AT_ONCE) as pool:
-        task = bar.add_task("Rehearsing changes", total=len(chosen), note="")
+        task = bar.add_task("Trying changes", total=len(chosen), note="")
+
+        def tried(number: int, candidate: Candidate) -> RehearsalReport | None:
+            bar.update(task, note=candidate.change, refresh=True)
+            if bar.disable:
+                note(f"Trying change {number} of {len(chosen)}: {candidate.change}")
+            return rehearse(candidate.applied_to(job, folder, number))
+
         try:
             running = {
-                pool.submit(rehearse, candidate.applied_to(job, folder, number)): candidate
-                for number, candidate in enumerate(chosen)
+                pool.submit(tried, number, candidate): candidate for number, candidate in enumerate(chosen, 1)
             }
             for future in as_completed(running):
-                bar.update(task, advance=1, note=running[future].change)
+                bar.update(task, advance=1)
                 changed = future.result()
                 if changed is not None and _host_holds(changed):
                     found.append(_advice(running[future], report, changed))
