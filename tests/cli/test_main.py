@@ -92,6 +92,38 @@ def test_commands_do_not_import_the_heavy_libraries(arguments: list[str]) -> Non
     processes.checked([sys.executable, "-c", script, *arguments])
 
 
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("estimate llama-3-8", {"llama-3-8b"}),
+        ("estimate x --gpu h100-s", {"h100-sxm"}),
+        ("config --preset zero2", {"zero2", "zero2_offload"}),
+        ("config --model Qwen/Qwen2.5-0.5B-", {"Qwen/Qwen2.5-0.5B-Instruct"}),
+        ("check --model llama-3-8", {"llama-3-8b"}),
+        ("resolve --model llama-3-8", {"llama-3-8b"}),
+        ("resolve --target a", {"accelerate"}),
+    ],
+)
+def test_a_shell_completes_values(
+    typed: str, offered: set[str], zerokit: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("_ZEROKIT_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", f"zerokit {typed}")
+    monkeypatch.setenv("COMP_CWORD", str(len(typed.split())))
+    code, out, err = zerokit()
+    assert (code, set(out.split()), err) == (0, offered, "")
+
+
+def test_completing_does_not_import_the_heavy_libraries() -> None:
+    script = (
+        "import sys\nfrom zerokit.cli import completion\n"
+        "assert all(list(names('')) for names in (completion.gpu, completion.model, completion.preset))\n"
+        "heavy = {'torch', 'transformers', 'deepspeed', 'numpy', 'yaml', 'rich'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    processes.checked([sys.executable, "-c", script])
+
+
 def test_a_closed_pipe_is_no_traceback() -> None:
     script = "from zerokit.cli.main import main; main()"
     with subprocess.Popen(

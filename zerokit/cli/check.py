@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from zerokit import choices
+from zerokit.cli import completion
 from zerokit.cli.gpu_options import (
     chosen_gpu,
     gpu_memory_option,
@@ -47,7 +48,12 @@ Target = Annotated[
 NumGpus = Annotated[int | None, typer.Option(min=1, help="GPUs of the run: its world size.")]
 GpusPerNode = Annotated[int, typer.Option(min=1, help="GPUs of one node.")]
 Model = Annotated[
-    str | None, typer.Option(metavar="MODEL", help="Hub id, folder, config.json or a well-known name.")
+    str | None,
+    typer.Option(
+        metavar="MODEL",
+        autocompletion=completion.model,
+        help="Hub id, folder, config.json or a well-known name.",
+    ),
 ]
 RecipeFile = Annotated[Path | None, typer.Option(metavar="FILE", help="The recipe that uses the config.")]
 GpuName = Annotated[str | None, gpu_option()]

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from zerokit import choices
+from zerokit.cli import completion
 from zerokit.cli.gpu_options import gpu_memory_option, gpu_option
 from zerokit.cli.output import not_stdout
 
@@ -22,6 +23,7 @@ Preset = Annotated[
     str | None,
     _zero(
         metavar="NAME",
+        autocompletion=completion.preset,
         help="Start from a usual set of these options: zero1, zero2, zero2_offload, zero3, "
         "zero3_offload_optimizer, zero3_offload, zero3_nvme, zeropp, inference.",
         show_default=False,
@@ -133,7 +135,11 @@ ActivationCheckpointing = Annotated[
 Target = Annotated[choices.Target, _run(help="Who hands the config to DeepSpeed.")]
 
 Model = Annotated[
-    str | None, _run(help="Size buckets and buffers for it: a name, a Hub id, a folder, a config.json.")
+    str | None,
+    _run(
+        autocompletion=completion.model,
+        help="Size buckets and buffers for it: a name, a Hub id, a folder, a config.json.",
+    ),
 ]
 
 NumGpus = Annotated[int | None, _run(min=1, help="GPUs in all.")]

@@ -10,6 +10,7 @@ from typing import Annotated, Any, get_args
 import typer
 
 from zerokit import choices
+from zerokit.cli import completion
 from zerokit.cli.command import needed_unless
 from zerokit.cli.gpu_options import AS_RENTED, gpu_memory_option, gpu_option, host_memory_option
 
@@ -30,6 +31,7 @@ Model = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
+        autocompletion=completion.model,
         help="A name, a Hub id, a folder, a config.json, or a bare number of parameters such as 7.5B.",
         show_default=False,
     ),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from zerokit.cli import completion
 from zerokit.errors import ZerokitError
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ def gpu_option(panel: str | None = None, default: str | None = None) -> Any:
         metavar="NAME",
         help="Card: H100, A100-80GB, 4090, mi300x ... 'zerokit gpus' lists them.",
         show_default=default or False,
-        autocompletion=_complete,
+        autocompletion=completion.gpu,
         rich_help_panel=panel,
     )
 
@@ -84,9 +85,3 @@ def memory_size(text: str, option: str) -> int:
     if size < MIB:
         raise ZerokitError(f"'{text}' is less than a MiB", where=option, hint="Write it like 80GiB")
     return size
-
-
-def _complete(begun: str) -> list[str]:
-    from zerokit.hardware.gpus import gpus
-
-    return [gpu.name for gpu in gpus() if gpu.name.lower().startswith(begun.lower())]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from zerokit import choices
+from zerokit.cli import completion
 from zerokit.cli.command import needed_unless
 from zerokit.cli.output import OutputFormat, print_json
 from zerokit.errors import ConfigError, ModelError
@@ -44,7 +45,10 @@ def resolve(
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(help='Sizes that are "auto" follow from it: a name, a Hub id, a folder, a config.json.'),
+        typer.Option(
+            autocompletion=completion.model,
+            help='Sizes that are "auto" follow from it: a name, a Hub id, a folder, a config.json.',
+        ),
     ] = None,
     target: Annotated[
         choices.Target,
