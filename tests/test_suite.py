@@ -28,7 +28,7 @@ LENT_BY_THE_MINUTE = TESTS / "gpu" / "compare_with_gpu.py"
 HANGS_END_IN = (TESTS / "processes.py", TESTS / "forked.py")
 PROGRAMS = [
     TESTS / "rehearsal" / "real_runs.py",
-    *(TESTS / "faults" / f"{name}.py" for name in ("bad_inputs", "drill")),
+    *(TESTS / "faults" / f"{name}.py" for name in ("bad_inputs", "drill", "place")),
 ]
 """Make records, by a command of their own; say how long each took."""
 FILES = sorted(
