@@ -9,6 +9,7 @@ import pytest
 import torch
 from transformers import Trainer
 
+from zerokit.distributed.stuck import Work
 from zerokit.errors import RunError
 from zerokit.training.trainer import MOST_SKIPPED_STEPS, ZeroTrainer
 
@@ -21,6 +22,7 @@ class Steps:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, fp16: bool) -> None:
         self.trainer: Any = ZeroTrainer.__new__(ZeroTrainer)
         self.trainer._losses, self.trainer._num_skipped = None, 0
+        self.trainer._group = SimpleNamespace(work=Work())
         self.trainer.args = SimpleNamespace(fp16=fp16, output_dir="out", learning_rate=1e-3)
         self.trainer.state = SimpleNamespace(global_step=6)
         self.patch = monkeypatch
