@@ -154,7 +154,7 @@ def is_at_the_fault(finding: Finding, case: Case) -> bool:
     """Whether a finding is at the one key in which the case differs from the baseline, or within it."""
     place = PLACES.get(case["id"])
     if place is not None:
-        return dotted(finding.path) == place
+        return place in [dotted(path) for path in (finding.path, *finding.also)]
     (top,) = differences(case["config"], BASELINE)
     (leaf,) = leaves(case["config"], top)
     path = finding.path
