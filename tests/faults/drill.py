@@ -162,16 +162,17 @@ def shown(row: dict[str, Any]) -> str:
     return f"{row['seconds']:6} s  {row['exit_code']!s:>4}  {row['trial']:50} {verdict}\n{'':16}{row['line']}"
 
 
-def page(rows: list[dict[str, Any]], number: int) -> str:
-    """The table as a page, of `number` faults that there are."""
+def page(rows: list[dict[str, Any]], names: list[str]) -> str:
+    """The table as a page; `names` of all trials that there are."""
+    tried = {row["trial"] for row in rows}
     right = sum(not row["wrong"] for row in rows)
     lines = [
         "# The fault drill\n",
-        f"`python -m tests.faults.drill --write` puts faults to real runs, one each: {len(rows)} of {number} "
-        f"were tried, and {right} ended as they must. A run must `refuse` (exit code 2) or `end` (another "
-        "than 0), both with a line that says why; `stop`, where it was ended from outside; or `do` all that "
-        "it was asked for. Seconds are those from the fault to the end, with the start of the run where the "
-        "fault is there before it.\n",
+        f"`python -m tests.faults.drill --write` puts faults to real runs, one each: {len(rows)} of "
+        f"{len(names)} were tried, and {right} ended as they must. A run must `refuse` (exit code 2) or "
+        "`end` (another than 0), both with a line that says why; `stop`, where it was ended from outside; "
+        "or `do` all that it was asked for. Seconds are those from the fault to the end, with the start of "
+        "the run where the fault is there before it.\n",
         "| fault | must | exit code | seconds | what is wrong |",
         "|---|---|---:|---:|---|",
     ]
@@ -179,6 +180,8 @@ def page(rows: list[dict[str, Any]], number: int) -> str:
         wrong = "; ".join(row["wrong"]).replace("|", "\\|").replace("\n", " ")
         must = row["must"].replace("|", " or ")
         lines.append(f"| {row['trial']} | {must} | {row['exit_code']} | {row['seconds']} | {wrong} |")
+    if left := [name for name in names if name not in tried]:
+        lines += ["", f"Not tried when this was written: {'; '.join(left)}."]
     return "\n".join(lines) + "\n"
 
 
@@ -226,7 +229,7 @@ def main() -> None:
     print(f"{len(rows) - len(wrong)} of {len(rows)} as they must be")
     if given.write:
         WRITTEN.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-        PAGE.write_text(page(rows, len(all_trials)), encoding="utf-8")
+        PAGE.write_text(page(rows, [trial.name for trial in all_trials]), encoding="utf-8")
     sys.exit(1 if wrong else 0)
 
 
