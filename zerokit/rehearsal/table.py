@@ -171,7 +171,11 @@ def _blocks(report: RehearsalReport) -> Part:
         )
         for (size, *row, what), names in alike.items()
     ]
-    return table("Largest blocks at the peak", ["Bytes", "Category", "Tensor", "What"], rows)
+    return table(
+        f"At the peak, the {quantity(sum(map(len, alike.values())), 'largest block')}",
+        ["Bytes", "Category", "Tensor", "What"],
+        rows,
+    )
 
 
 def _line(site: str | None) -> str:
