@@ -61,6 +61,11 @@ def test_cells_are_folded_between_words_and_sizes_keep_their_unit(printed: Print
     ]
 
 
+def test_a_table_without_rows_is_not_printed(printed: Printed) -> None:
+    show([table("Peak by phase", ["Phase", "GPU, allocated"], [])])
+    assert printed() == []
+
+
 def test_a_number_in_a_table_is_a_size_in_bytes(printed: Printed) -> None:
     show([table("", ["", "Bytes", "Calls"], [("all_gather", 3 * 2**30, "3"), ("none", 0, "0")])])
     assert printed()[-3:-1] == ["  all_gather   3.00 GiB   3", "  none         0 B        0"]

@@ -39,7 +39,12 @@ class Table:
     """Set apart from the lines around it: a margin, and a rule below the heads."""
 
     def lines(self, width: int) -> Iterator[StyledLine]:
-        """The table in `width` columns; only a word that is longer by itself goes beyond them."""
+        """The table in `width` columns; only a word that is longer by itself goes beyond them.
+
+        Without rows there is nothing to say, and nothing is.
+        """
+        if not self.rows:
+            return
         margin = " " * (2 * self.framed)
         if self.title:
             yield [(self.title, STRONG)]
