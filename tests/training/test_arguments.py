@@ -54,6 +54,7 @@ def test_every_key_of_training_arguments_has_a_type_to_check_against() -> None:
         ("learning_rate: null", "learning_rate", "None should be a valid number"),
         ("max_steps: 1.5", "max_steps", "should be a valid integer"),
         ("num_train_epochs: [1]", "num_train_epochs", "should be a valid number"),
+        ("rescue_dir: 5", "rescue_dir", "5 should be a valid string"),
         ("bf16: maybe", "bf16", "should be a valid boolean"),
         ("deepspeed: ds.json", "deepspeed", "Put it in the section 'deepspeed' of the recipe"),
         ("fsdp: full_shard", "fsdp", "zerokit runs DeepSpeed ZeRO"),
@@ -84,6 +85,7 @@ def test_a_wrong_key_or_value_is_named_with_its_line(
         ("report_to: [a, b]", ["a", "b"]),
         ("save_strategy: no", "no"),  # which YAML reads as false
         ("lr_scheduler_kwargs: {num_cycles: 2}", {"num_cycles": 2}),
+        ("rescue_dir: /second", "/second"),  # zerokit's own
     ],
 )
 def test_right_values_are_passed_on(text: str, value: Any, recipe_file: Path) -> None:

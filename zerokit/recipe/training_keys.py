@@ -15,6 +15,9 @@ from pydantic import TypeAdapter, ValidationError
 from zerokit.errors import RecipeError, did_you_mean
 from zerokit.recipe.load import LoadedRecipe
 
+# Keys that are zerokit's own, and their types.
+_EXTRA = {"rescue_dir": str | None}
+
 # Arguments with a section of their own, or that contradict what zerokit runs.
 _OWNED = {
     "deepspeed": "Put it in the section 'deepspeed' of the recipe",
@@ -46,7 +49,7 @@ _TYPES = {"bool": bool, "int": int, "float": float, "str": str, "dict": dict, "l
 
 
 def check_training_keys(loaded: LoadedRecipe, types: Mapping[str, Any]) -> dict[str, Any]:
-    """The section, each key known to TrainingArguments and of its type.
+    """The section, each key known to TrainingArguments or zerokit, and of its type.
 
     Args:
         loaded: the recipe.
@@ -56,6 +59,7 @@ def check_training_keys(loaded: LoadedRecipe, types: Mapping[str, Any]) -> dict[
         RecipeError: an unknown key (with the nearest one), one that zerokit sets itself, a value of the
             wrong type, or steps that a strategy beside them passes over.
     """
+    types = {**types, **_EXTRA}
     checked: dict[str, Any] = {}
     for name, value in loaded.recipe.training.items():
         where = loaded.where("training", name)

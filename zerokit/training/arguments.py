@@ -33,9 +33,6 @@ _DEFAULTS: dict[str, Any] = {
     "logging_nan_inf_filter": False,  # it would log a loss that is no number as 0
 }
 
-# Keys that are zerokit's own, and their types.
-_EXTRA = {"rescue_dir": str | None}
-
 # Findings about keys that are absent from the ds_config and that the recipe fills, and about its text, which
 # the Trainer does not get to read.
 _ADDED_BY_RECIPE = ("no-batch-size", "lost-argument", "accelerate-without-zero", "not-plain-json")
