@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from zerokit.rehearsal.errors import RehearsalGap
 from zerokit.rehearsal.limits import limit_of
 from zerokit.rehearsal.stand_ins.from_pretrained import _Slice
 from zerokit.rehearsal.stand_ins.triton_kernels import _check_pointers
@@ -19,6 +20,16 @@ def _fails(call: Callable[[], object]) -> Exception:
     except Exception as error:
         return error
     raise AssertionError("nothing was raised")
+
+
+def _done_without(missing: Exception, *, from_none: bool = False) -> None:
+    """Fails of something else, while it does without what is missing."""
+    try:
+        raise missing
+    except Exception:
+        if from_none:
+            raise ValueError("no such scheduler") from None
+        raise ValueError("no such scheduler")  # noqa: B904 (as scripts do)
 
 
 def _handled(cause: Exception) -> None:
@@ -39,6 +50,9 @@ def _handled(cause: Exception) -> None:
         (lambda: _check_pointers({"x": torch.zeros(1)}), None),
         (lambda: _handled(KeyError("best")), None),
         (lambda: {}["libcudart"], None),
+        (lambda: _done_without(ImportError("libcudart.so.12: cannot open")), None),
+        (lambda: _done_without(ImportError("libcudart.so.12: cannot open"), from_none=True), None),
+        (lambda: _done_without(RehearsalGap("aten::bincount"), from_none=True), "aten::bincount"),
     ],
 )
 def test_a_failure_that_a_stand_in_takes_part_in_is_a_limit(

@@ -33,23 +33,29 @@ _ELSEWHERE = "Choose a setting that does not use it, or measure this run on a GP
 
 def limit_of(failure: BaseException | None) -> ZerokitError | None:
     """The limit of the rehearsal behind `failure`, if that is what it is, with what to do."""
-    for error in _chain(failure):
+    for error, is_cause in _chain(failure):
         if isinstance(error, RehearsalGap):
             return error
         first = _first_line(str(error))
         if _GAP in first:
             return RehearsalGap(first[first.index(_GAP) + len(_GAP) :].strip(), where=_line_of(error))
-        cause = _cause(error)
+        cause = _cause(error) if is_cause else None
         if cause is not None:
             message, hint = cause
             return LaunchError(message, where=_line_of(error), hint=hint)
     return None
 
 
-def _chain(failure: BaseException | None) -> Iterator[BaseException]:
-    """`failure`, and what it came of."""
+def _chain(failure: BaseException | None) -> Iterator[tuple[BaseException, bool]]:
+    """`failure` and what it came of, and whether that is said to be its cause.
+
+    What was only being handled is no cause: a script that does without a library of CUDA may fail there of
+    something else. A gap is one wherever it stands.
+    """
+    is_cause = True
     while failure is not None:
-        yield failure
+        yield failure, is_cause
+        is_cause = is_cause and failure.__cause__ is not None
         failure = failure.__cause__ or failure.__context__
 
 
