@@ -2,9 +2,10 @@ from typing import Any
 
 import pytest
 
+from zerokit.documents import Document
 from zerokit.errors import ZerokitError
 from zerokit.findings import Finding
-from zerokit.lint import Report
+from zerokit.lint import Report, check_document
 from zerokit.lint.selection import Selection
 
 FOUND = tuple(
@@ -35,6 +36,18 @@ def test_a_report_is_cut_to_what_was_asked_for(
         not_run,
         suppressed,
     )
+
+
+def test_a_finding_that_was_not_asked_for_says_it_for_no_other() -> None:
+    computed, fractional = "computed-micro-batch", "fractional-batch-size"
+    file = Document({"train_batch_size": 16, "sequence_parallel_size": 2, "steps_per_print": 10}, "x.json")
+
+    def said(**selection: Any) -> set[str]:
+        report = check_document(file, select=Selection(**selection).of)
+        return {finding.rule for finding in report.findings} & {computed, fractional}
+
+    assert said() == said(disable=[computed]) == {fractional}
+    assert said(only=[computed]) == said(disable=[fractional]) == {computed}
 
 
 @pytest.mark.parametrize(

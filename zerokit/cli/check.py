@@ -195,7 +195,7 @@ class _Checker:
                 f"zerokit: {type(error).__name__}: {error}"
             )
 
-        return self.selection.of(check_file(document, self.run, on_bug=on_bug))
+        return check_file(document, self.run, on_bug=on_bug, select=self.selection.of)
 
 
 def _print(

@@ -12,7 +12,7 @@ from zerokit.documents.causes import has_tags
 from zerokit.errors import DocumentError
 from zerokit.lint.accelerate_file import check_accelerate_yaml, is_accelerate_config
 from zerokit.lint.recognition import looks_like_ds_config, mentions_ds_config, refuse_other_files
-from zerokit.lint.run import OnBug, Report, check_document
+from zerokit.lint.run import OnBug, Report, Select, all_of, check_document
 from zerokit.resolving.run import Run
 
 STDIN = Path("-")
@@ -65,11 +65,13 @@ def read_file(path: Path) -> Document:
     return document
 
 
-def check_file(document: Document, run: Run | None = None, *, on_bug: OnBug | None = None) -> Report:
-    """Everything that is wrong with a ds_config, or with the YAML of ``accelerate launch``."""
+def check_file(
+    document: Document, run: Run | None = None, *, on_bug: OnBug | None = None, select: Select = all_of
+) -> Report:
+    """What is wrong with a ds_config, or with the YAML of ``accelerate launch``; see `check_document`."""
     if is_accelerate_config(document.data):
-        return check_accelerate_yaml(document, on_bug=on_bug)
-    return check_document(document, run, on_bug=on_bug)
+        return select(check_accelerate_yaml(document, on_bug=on_bug))
+    return check_document(document, run, on_bug=on_bug, select=select)
 
 
 def _json_files(folder: Path) -> Iterator[Path]:

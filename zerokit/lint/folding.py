@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from zerokit.config.base import is_comment
@@ -46,7 +46,7 @@ def fold_placeholders(findings: list[Finding], document: Document) -> list[Findi
     return [folded, *(finding for finding in findings if finding.path not in filled)]
 
 
-def fold_sections(findings: list[Finding]) -> list[Finding]:
+def fold_sections(findings: Sequence[Finding]) -> list[Finding]:
     """`findings` with one for a section that does nothing, and one for all of it that nobody fills in.
 
     Of two that would mend the same place in the same way, the worse one says it, or the later: it knows more.

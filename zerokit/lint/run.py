@@ -50,13 +50,29 @@ class Report:
         return all(finding.severity != "error" for finding in self.findings)
 
 
-def check_document(document: Document, run: Run | None = None, *, on_bug: OnBug | None = None) -> Report:
+Select = Callable[[Report], Report]
+"""Cuts a report to what a person asked for."""
+
+
+def all_of(report: Report) -> Report:
+    """A person who asked for nothing in particular."""
+    return report
+
+
+def check_document(
+    document: Document,
+    run: Run | None = None,
+    *,
+    on_bug: OnBug | None = None,
+    select: Select = all_of,
+) -> Report:
     """Everything that is wrong with a ds_config read from a file.
 
     Args:
         document: as read by :func:`zerokit.documents.read_document`.
         run: what is known of the run that it is meant for.
         on_bug: told of a rule that fails, and the others go on; None lets its exception through.
+        select: what is to be said; a finding that is not cannot say it for another one.
     """
     rules = all_rules()
     valid = load_valid_part(document)
@@ -76,7 +92,8 @@ def check_document(document: Document, run: Run | None = None, *, on_bug: OnBug 
                 findings += _run(rule, rule.check, subject, valid.written, document, on_bug)
     kept, suppressed = apply_disables(fold_placeholders(findings, document), disables, not_run)
     kept = [_placed(finding, document) if finding.line is None else finding for finding in kept + of_disables]
-    return Report(_sorted(fold_sections(kept), document), not_run, _sorted(suppressed, document))
+    report = select(Report(tuple(kept), not_run, _sorted(suppressed, document)))
+    return replace(report, findings=_sorted(fold_sections(report.findings), document))
 
 
 def check_config(
