@@ -15,7 +15,9 @@ from typing import Any
 
 import pytest
 
+from tests import processes
 from zerokit.distributed import stuck
+from zerokit.distributed.process_table import children_of
 from zerokit.distributed.ranks import Ranks
 from zerokit.distributed.stuck import StuckWatch, Work
 
@@ -121,6 +123,16 @@ def test_work_is_told_from_idleness(work: Work, monkeypatch: pytest.MonkeyPatch)
         assert not look(work, library("modeling", SPIN), 40)
 
 
+def test_whoever_waits_for_a_batch_may_be_idle(work: Work) -> None:
+    loader = library("torch.utils.data.dataloader")
+    with work.batch():
+        assert not look(work, loader, 40)  # the first: it may come from far away
+        assert not look(work, wait, 40)
+    work.slowest_batch = 1.0
+    with work.batch():
+        assert not look(work, loader, 15)
+
+
 def test_a_batch_that_never_comes_ends_the_run_however_busy(
     work: Work, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -133,6 +145,29 @@ def test_a_batch_that_never_comes_ends_the_run_however_busy(
         assert not look(work, loader, 15)  # twenty times slower than any before it may be honest
         assert look(work, loader, 40)
     assert "it has been getting one batch for 20 s, in 'call' (<string>:2)" in capsys.readouterr().err
+
+
+ELSEWHERE = """
+import faulthandler, os, signal, sys
+del faulthandler.register, os.sysconf, signal.SIGRTMAX
+import zerokit.distributed.group
+sys.argv = ["zerokit", "train", "--help"]
+from zerokit.cli.main import main
+main()
+"""
+
+
+def test_other_systems_have_less_and_every_command_starts_there() -> None:
+    assert "--stuck-after" in processes.checked([sys.executable, "-c", ELSEWHERE])
+
+
+def test_a_process_that_ends_while_it_is_looked_at_has_no_children(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(folder: Any) -> Any:
+        raise ProcessLookupError(folder)
+
+    monkeypatch.setattr(os, "scandir", gone)
+    monkeypatch.setattr(os, "listdir", gone)
+    assert children_of(os.getpid()) == []
 
 
 PARENT = """

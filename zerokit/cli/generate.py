@@ -10,7 +10,7 @@ import typer
 from zerokit.cli.command import needed_unless
 from zerokit.cli.on_ranks import LocalRank, MasterPort, NumGpus, StuckAfter, start_ranks
 from zerokit.cli.output import not_stdout
-from zerokit.distributed.stuck import STUCK_AFTER
+from zerokit.distributed.ranks import STUCK_AFTER
 from zerokit.generation.options import Dtype, Options
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from zerokit.cli.on_ranks import LocalRank, MasterPort, NumGpus, StuckAfter, is_main, start_ranks
-from zerokit.distributed.stuck import STUCK_AFTER
+from zerokit.distributed.ranks import STUCK_AFTER
 from zerokit.recipe.load import embedded_text, load_recipe
 
 

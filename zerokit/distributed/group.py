@@ -20,8 +20,8 @@ from typing import Any, NoReturn, TypeVar
 from zerokit import console
 from zerokit.choices import Precision
 from zerokit.distributed.launcher_watch import watch
-from zerokit.distributed.ranks import Ranks, check_devices, port_taken, read_ranks
-from zerokit.distributed.stuck import STUCK_AFTER, StuckWatch, Work
+from zerokit.distributed.ranks import STUCK_AFTER, Ranks, check_devices, port_taken, read_ranks
+from zerokit.distributed.stuck import StuckWatch, Work
 from zerokit.documents import shown
 from zerokit.errors import LaunchError, RankError, ZerokitError
 
@@ -155,7 +155,7 @@ def run_on_all_ranks(main: Callable[[RankGroup], None], *, stuck_after: float = 
     except ZerokitError as error:
         console.print_error(error)
         return error.exit_code
-    ends_stuck = stuck_after > 0 and group.ranks.world_size > 1
+    ends_stuck = sys.platform == "linux" and stuck_after > 0 and group.ranks.world_size > 1
     watch(group.ranks.rank, StuckWatch(group.ranks, group.work, stuck_after) if ends_stuck else None)
     try:
         exit_code = _run(main, group)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
-
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Stat(NamedTuple):
@@ -28,17 +27,17 @@ def stat_of(pid: int) -> Stat | None:
         words = Path("/proc", str(pid), "stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
         return None
-    return Stat(words[0], int(words[1]), words[19], sum(map(int, words[11:15])) / _TICKS)
+    return Stat(words[0], int(words[1]), words[19], sum(map(int, words[11:15])) / os.sysconf("SC_CLK_TCK"))
 
 
 def children_of(pid: int) -> list[int]:
     """The children of a process."""
-    found = []
-    for file in Path("/proc", str(pid), "task").glob("*/children"):
-        try:
-            found += [int(word) for word in file.read_text().split()]
-        except OSError:  # its thread has just ended
-            continue
+    found: list[int] = []
+    folder = Path("/proc", str(pid), "task")
+    with suppress(OSError):  # it has just ended
+        for thread in folder.iterdir():
+            with suppress(OSError):  # that one has
+                found += map(int, (thread / "children").read_text().split())
     return found
 
 

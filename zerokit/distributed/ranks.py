@@ -16,6 +16,9 @@ from zerokit.units import quantity
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
+STUCK_AFTER = 100.0
+"""Seconds after which a rank that is stuck is ended."""
+
 
 @dataclass(frozen=True)
 class Ranks:

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
     from zerokit.distributed.ranks import Ranks
 
-STUCK_AFTER = 100.0
-"""Seconds after which a rank that shows a sign is ended."""
 POLL_SECONDS = 1.0
 _IDLE_SHARE = 0.05
 """Of one CPU, below which a process does nothing: what polls now and then takes less."""
@@ -46,7 +44,6 @@ _LIBRARIES = {"accelerate", "deepspeed", "peft", "torch", "transformers", "zerok
 _DEBUGGERS = {"IPython", "_pydevd_bundle", "bdb", "code", "pdb"}
 _SHARED = ("MASTER_ADDR", "MASTER_PORT")
 """What the ranks of a run have in common, and no other process has."""
-_SHOW_STACK = signal.SIGRTMAX - 3  # that nobody else sends
 
 
 class Work:
@@ -99,7 +96,7 @@ class StuckWatch:
         self._one_batch = 0
         self._number = 0
         self._used = (0.0, 0)
-        faulthandler.register(_SHOW_STACK, file=2)
+        faulthandler.register(_show_stack(), file=2)
 
     def look(self) -> None:
         """End this process if a rank is stuck, after a line that says so and its stack."""
@@ -124,7 +121,7 @@ class StuckWatch:
         looks = self._stopped[pid]
         _say(rank, f"a signal stopped it (process {pid}) {looks * POLL_SECONDS:.0f} s ago")
         with suppress(ProcessLookupError):
-            os.kill(pid, _SHOW_STACK)  # which it does as soon as it goes on
+            os.kill(pid, _show_stack())  # which it does as soon as it goes on
             os.kill(pid, signal.SIGCONT)
             threading.Event().wait(POLL_SECONDS)
             os.kill(pid, signal.SIGKILL)
@@ -139,8 +136,8 @@ class StuckWatch:
             self._idle = self._one_batch = 0
             return
         loads = work.is_batch and _has(frame, "torch.utils.data") and not _has(frame, "torch.distributed")
-        waits = _outside_stdlib(frame) in _LIBRARIES and not loads
-        self._idle = self._idle + 1 if idle and not waits else 0
+        waits = _outside_stdlib(frame) in _LIBRARIES
+        self._idle = self._idle + 1 if work.is_step and idle and not waits else 0
         self._one_batch = self._one_batch + 1 if loads and not reads else 0
         if self._idle >= self._most_looks:
             self._end(frame, "it has done nothing", self._idle)
@@ -169,6 +166,11 @@ class StuckWatch:
         sys.stderr.writelines(traceback.format_stack(frame))
         sys.stderr.flush()
         os._exit(1)
+
+
+def _show_stack() -> int:
+    """The signal that has a rank print its stack: one that nobody else sends. Linux has it."""
+    return signal.SIGRTMAX - 3
 
 
 def _say(rank: str, why: str) -> None:
