@@ -76,7 +76,32 @@ def _in_blocks(
     inner(table + tl.program_id(0))
 
 
+def _store_tile(value: Any, pointer: Any, size: Any) -> None:
+    tl.store(pointer + tl.arange(0, size), value)
+
+
+def _load_ptr(table: Any, place: Any) -> Any:
+    return table + place
+
+
+def _load_row(table: Any, place: Any) -> Any:
+    return tl.load(table + place)
+
+
+store_tile, load_ptr, load_row = (SimpleNamespace(fn=fn) for fn in (_store_tile, _load_ptr, _load_row))
+
+
+def _through_helpers(values: Any, first: Any, second: Any, third: Any, size: Any) -> None:
+    value = load_row(values, size)
+    store_tile(value, first, 8)
+    address = load_ptr(second, 3)
+    tl.store(address, value)
+    tl.store(third + load_row(values, 0), value)
+
+
 def test_what_a_triton_kernel_writes_is_read_from_its_source() -> None:
+    # Functions under @triton.jit are read, too, however they are named.
+    assert written_parameters(_through_helpers) == {"first", "second", "third"}
     assert written_parameters(_add_one) == {"out"}
     # A function that is handed an address and that nobody knows may write there.
     assert written_parameters(_in_blocks) == {"block_out", "described", "sums", "table", "size"}

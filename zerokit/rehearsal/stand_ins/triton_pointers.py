@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 _WRITES = ("store", "atomic_", "scatter", "shared_to_global")
-"""Parts of the names of what writes to an address, in Triton's language and in Gluon."""
+"""Parts of the names of what writes to an address, in Triton's language and in Gluon. (A function under
+`@triton.jit` may be named as it likes: that is read.)"""
 _READS = ("load", "gather", "global_to_shared")
 """The same of what reads. The results of both are values and no addresses."""
 _OPAQUE = ("inline_asm", "extern_elementwise")
@@ -25,19 +26,24 @@ _OPAQUE = ("inline_asm", "extern_elementwise")
 Names = frozenset[str]
 
 
-@functools.cache
 def written_parameters(function: Callable[..., Any]) -> Names:
     """Parameters of the kernel `function` through which it writes.
 
     Args:
         function: the Python function under `@triton.jit`.
     """
+    return _effects(function)[0]
+
+
+@functools.cache
+def _effects(function: Callable[..., Any]) -> tuple[Names, Names]:
+    """The parameters through which `function` writes, and those that its result may be an address from."""
     parameters = frozenset(inspect.signature(function).parameters)
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, TypeError, SyntaxError):
-        return parameters
-    return _Addresses(function, parameters).written_by(tree.body[0])
+        return parameters, parameters
+    return _Addresses(function, parameters).effects_of(tree.body[0])
 
 
 class _Addresses:
@@ -48,12 +54,13 @@ class _Addresses:
         self._names = {**vars(builtins), **function.__globals__, **closure}
         self._made_from = {name: frozenset([name]) for name in parameters}
 
-    def written_by(self, function: ast.AST) -> Names:
+    def effects_of(self, function: ast.AST) -> tuple[Names, Names]:
         statements = list(ast.walk(function))
         while self._assign(statements):  # until nothing changes: a name may be used above its assignment
             pass
-        calls = (node for node in statements if isinstance(node, ast.Call))
-        return _union(self._written(call) for call in calls)
+        written = _union(self._written(node) for node in statements if isinstance(node, ast.Call))
+        returned = (node.value for node in statements if isinstance(node, ast.Return) and node.value)
+        return written, _union(self._sources(value) for value in returned)
 
     def _assign(self, statements: Iterable[ast.AST]) -> bool:
         changed = False
@@ -69,11 +76,18 @@ class _Addresses:
         """The parameters that the value of an expression may have been made from, as an address."""
         if isinstance(node, ast.Name):
             return self._made_from.get(node.id, frozenset())
-        if isinstance(node, ast.Call) and _is_any(node, _READS + _WRITES):
-            return frozenset()
+        if isinstance(node, ast.Call):
+            function = self._jit_function(node)
+            if function is not None:
+                return self._given(function, node, _effects(function)[1])
+            if _is_any(node, _READS + _WRITES):
+                return frozenset()
         return _union(self._sources(part) for part in ast.iter_child_nodes(node))
 
     def _written(self, call: ast.Call) -> Names:
+        function = self._jit_function(call)
+        if function is not None:
+            return self._given(function, call, written_parameters(function))
         arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
         everything = _union(self._sources(argument) for argument in arguments)
         if _is_any(call, _OPAQUE):
@@ -82,18 +96,19 @@ class _Addresses:
             described = self._sources(call.func)
             return described or (self._sources(arguments[0]) if arguments else frozenset())
         called = self._called(call.func)
-        inner = getattr(called, "fn", None)
-        if inspect.isfunction(inner):
-            return self._written_in(inner, call)
         is_known = called is not None and not inspect.isfunction(called)
         return frozenset() if is_known or isinstance(call.func, ast.Attribute) else everything
 
-    def _written_in(self, function: Callable[..., Any], call: ast.Call) -> Names:
-        """What a call of another Triton function writes."""
-        written = written_parameters(function)
+    def _jit_function(self, call: ast.Call) -> Callable[..., Any] | None:
+        """The Python function under `@triton.jit` that is called; None if it is none."""
+        function = getattr(self._called(call.func), "fn", None)
+        return function if inspect.isfunction(function) else None
+
+    def _given(self, function: Callable[..., Any], call: ast.Call, parameters: Names) -> Names:
+        """The own parameters that `call` hands `function` as those `parameters`."""
         given = dict(zip(inspect.signature(function).parameters, call.args, strict=False))
         given |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
-        return _union(self._sources(node) for name, node in given.items() if name in written)
+        return _union(self._sources(node) for name, node in given.items() if name in parameters)
 
     def _called(self, node: ast.expr) -> Any:
         """What the name of a function stands for; None if nobody knows."""
