@@ -95,7 +95,9 @@ def test_triton_kernels_take_no_memory_and_are_named(runs: FeatureRuns) -> None:
     assert printed["target"] == "90"
     # What is read only stays; what is written is made up.
     assert printed["read"] == "[2.0, 3.0] counted 0 loss 1.0"
-    assert printed["refused"] == "Pointer argument (at 0) cannot be accessed from Triton (cpu tensor?)"
+    assert printed["pointer"] == "Pointer argument (at 0) cannot be accessed from Triton (cpu tensor?)"
+    assert "Keyword argument BLOKSIZE was specified but unrecognised" in printed["keyword"]
+    assert printed["hook"] == "8"
     (named,) = (line for line in runs.run("triton_kernels.py").warnings if "Triton" in line)
     assert "integers too (__main__.count_larger)" in named
     assert "__main__.scale, __main__.count_larger" in named

@@ -73,10 +73,15 @@ def main() -> None:
     print("configuration", scale.best_config.kwargs["BLOCK"])
     print("target", triton.runtime.driver.active.get_current_target().arch)
     print("read", factors.tolist(), "counted", counted.item(), "loss", loss.item())
-    try:
-        count_larger[(1,)](torch.zeros(8), counted, 8, BLOCK=256)
-    except ValueError as error:
-        print("refused", error)
+    count_larger.add_pre_run_hook(lambda *_, **given: print("hook", given["num_warps"]))
+    for name, values, given in (
+        ("pointer", torch.zeros(8), {"num_warps": 8}),
+        ("keyword", factors, {"num_warps": 4, "BLOKSIZE": 64}),
+    ):
+        try:
+            count_larger[(1,)](values, counted, 8, BLOCK=256, **given)
+        except (ValueError, KeyError) as error:
+            print(name, error)
 
 
 if __name__ == "__main__":

@@ -73,9 +73,12 @@ class _Launched:
 
 def _launch(_run: Any, kernel: Any, *arguments: Any, grid: Any, warmup: bool, **given: Any) -> _Launched:
     name = kernel_name(kernel)
+    for hook in kernel.pre_run_hooks:
+        hook(*arguments, **given)
+    own = {key: value for key, value in given.items() if key in kernel.signature.parameters}
+    _check_options({key: value for key, value in given.items() if key not in own})
     if warmup:
         return _Launched(name)
-    own = {key: value for key, value in given.items() if key in kernel.signature.parameters}
     bound = kernel.signature.bind(*arguments, **own)
     bound.apply_defaults()
     if callable(grid):
@@ -87,6 +90,15 @@ def _launch(_run: Any, kernel: Any, *arguments: Any, grid: Any, warmup: bool, **
             _launched[name] = _launched.get(name, False) or not tensor.is_floating_point()
     _launched.setdefault(name, False)
     return _Launched(name)
+
+
+def _check_options(options: dict[str, Any]) -> None:
+    """Raise, as Triton does before it compiles, for keywords that are no options of the compiler."""
+    compiler = sys.modules["triton.compiler.compiler"]
+    known = vars(compiler.make_backend(_Driver().get_current_target()).parse_options(dict(options)))
+    for name in options:
+        if name not in known:
+            raise KeyError(f"Keyword argument {name} was specified but unrecognised")
 
 
 def _check_pointers(arguments: Mapping[str, Any]) -> None:
