@@ -64,8 +64,10 @@ def format_bytes(num_bytes: int | float) -> str:
 
 
 def format_span(low_bytes: int, high_bytes: int) -> str:
-    """Print an interval of sizes, the unit once if it is the same: ``"53.06 to 61.19 GiB"``."""
+    """Print an interval of sizes: ``"53.06 to 61.19 GiB"``, ``"900.00 GiB to 1.76 TiB"``, ``"1.76 TiB"``."""
     low, high = format_bytes(low_bytes), format_bytes(high_bytes)
+    if low == high:
+        return low
     number, unit = low.split()
     return f"{number if high.endswith(f' {unit}') else low} to {high}"
 

@@ -142,9 +142,9 @@ OFFLOADED = [*ONE, "--zero-stage", 3, "--offload-optimizer", "cpu", "--offload-p
         (["--gpu", "4090", "--host-memory", "1TiB"], 0, "of each host's 1.00 TiB"),
         (["--gpu", "H100"], 0, "of each host's 1.76 TiB (as rented"),
         (
-            ["--gpu", "H100", "--seq-len", "512,1024"],
+            ["--gpu", "H100", "--num-gpus", "2,8"],
             0,
-            "surely fit a GPU of 79.19 GiB and hosts of 1.76",
+            "surely fit a GPU of 79.19 GiB and hosts of 450.00 GiB to 1.76 TiB (as rented)",
         ),
     ],
 )

@@ -55,7 +55,7 @@ def test_every_verdict_has_words_and_a_style() -> None:
         ),
         (Cluster(2, host_bytes=174 * GIB), 170 * GIB, "tight", "of each host's 174.00 GiB"),
         (Cluster(2, host_bytes=256 * GIB), 170 * GIB, "fits", "GiB of 24.00 GiB, and 170.50"),
-        (Cluster(2, 4, find_gpu("H100")), 170 * GIB, "fits", "of each host's 900.00 GiB (as rented;"),
+        (Cluster(4, 8, find_gpu("H100")), 170 * GIB, "fits", "of each host's 900.00 GiB (as rented;"),
         (Cluster(2, 1, find_gpu("H100")), 300 * GIB, "does not fit", "of each host's 225.00 GiB (as rented;"),
         (Cluster(2, gpu=find_gpu("4090")), 170 * GIB, "fits", "Fits, if each host has 170.50 to 178.00 GiB"),
         (Cluster(2, gpu=find_gpu("4090")), 16 * GIB, "fits", "Fits: needs 1.00 to 2.00 GiB of 24.00 GiB"),
@@ -76,5 +76,6 @@ def test_a_run_fits_where_its_host_holds_it(
 def test_a_span_names_the_unit_once_if_it_is_the_same() -> None:
     assert format_span(MIB, GIB) == "1.00 MiB to 1.00 GiB"
     assert format_span(GIB, 3 * GIB) == "1.00 to 3.00 GiB"
+    assert format_span(GIB, GIB) == "1.00 GiB"
     assert format_span(0, 5) == "0 to 5 B"
     assert format_span(0, GIB) == "0 B to 1.00 GiB"

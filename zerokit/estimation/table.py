@@ -230,10 +230,11 @@ def _verdicts(answers: list[tuple[Estimate, Fit | None]]) -> Iterator[str]:
     fits = [fit for _, fit in answers if fit is not None]
     if fits:
         number = sum(fit.verdict == "fits" for fit in fits)
-        host = fits[0].host.memory_bytes
+        memory = [fit.host.memory_bytes for fit in fits if fit.host.memory_bytes is not None]
         hosts = ""
-        if host is not None:
-            hosts = f" and hosts of {format_bytes(host)}{' (as rented)' * fits[0].host.as_rented}"
+        if memory:
+            rented = " (as rented)" * fits[0].host.as_rented
+            hosts = f" and hosts of {format_span(min(memory), max(memory))}{rented}"
         elif any(fit.host.is_condition for fit in fits):
             hosts = ", if each host has what stands under Node, and some GiB (--host-memory)"
         yield f"{number} of {len(fits)} surely fit a GPU of {format_bytes(fits[0].gpu_memory_bytes)}{hosts}"

@@ -73,11 +73,12 @@ class Cluster:
 
     @property
     def known_host_bytes(self) -> int | None:
-        """Memory of one node: as given, else its share of the node that clouds rent with such cards."""
+        """Memory of one node: as given, else what clouds rent with as many such cards as the run takes."""
         if self.host_bytes is not None or self.gpu is None or self.gpu.node is None:
             return self.host_bytes
         node = self.gpu.node
-        return None if node.ram_gib is None else node.ram_gib * GIB * self.gpus_per_node // node.gpus
+        gpus = self.gpus_per_node if self.num_gpus is None else self.local_ranks
+        return None if node.ram_gib is None else node.ram_gib * GIB * gpus // node.gpus
 
     @property
     def gpu_memory_bytes(self) -> int | None:
