@@ -142,12 +142,43 @@ def test_without_network_one_line_says_so(cache: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.torch
-def test_a_resolver_that_never_answers_is_left_behind(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("silent", ["socket.getaddrinfo", "huggingface_hub.get_hf_file_metadata"])
+def test_a_resolver_or_a_hub_that_never_answers_is_left_behind(
+    silent: str, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     answered = threading.Event()
-    monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", lambda *_, **__: answered.wait())
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("socket.getaddrinfo", lambda *_: [])
+    monkeypatch.setattr(silent, lambda *_, **__: answered.wait())
     monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", "0.01")
     assert "no answer in 0.01 s" in str(complaint("someone/model", allow_network=True))
     answered.set()
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("proxy", [False, True])
+def test_the_hub_has_10_seconds_and_its_name_2_which_a_proxy_looks_up(
+    proxy: bool, cache: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: list[object] = []
+
+    class Noting(threading.Thread):
+        def join(self, timeout: float | None = None) -> None:
+            limits.append(timeout)
+            super().join(timeout)
+
+    for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy", "NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    if proxy:
+        monkeypatch.setenv("HTTPS_PROXY", "http://10.0.0.1:3128")
+    monkeypatch.delenv("HF_HUB_ETAG_TIMEOUT", raising=False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("socket.getaddrinfo", lambda host, _: limits.append(host))
+    monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", lambda url, timeout: limits.append(timeout))
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", lambda *_, **__: str(folder / "config.json"))
+    monkeypatch.setattr("zerokit.models.hub_config.threading.Thread", Noting)
+    assert hub_config.download_config("someone/model") == folder / "config.json"
+    assert limits == [*(["huggingface.co"] * (not proxy)), 2.0, 10.0, 10.0]
 
 
 @pytest.mark.torch

@@ -11,8 +11,10 @@ from zerokit.documents import read_bytes
 from zerokit.errors import DocumentError, ModelError
 from zerokit.hub import reason
 
-_PATIENCE = 2.0
-"""Seconds in which the Hub has to say a first word, unless HF_HUB_ETAG_TIMEOUT gives it others."""
+_LOOK_UP = 2.0
+"""Seconds for the Hub's address: without a network, some resolvers wait for ever."""
+_ANSWER = 10.0
+"""Seconds for its answer, redirects included, as in huggingface_hub's `constants.py`."""
 
 
 def cached_config(name: str, revision: str | None = None) -> Path | None:
@@ -38,7 +40,7 @@ def download_config(name: str, revision: str | None = None) -> Path:
         ModelError: no network, no such model, or no access to it.
     """
     try:
-        from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
+        from huggingface_hub import constants, get_hf_file_metadata, hf_hub_download, hf_hub_url
     except ImportError:
         raise ModelError(
             f"'{name}' is not on this machine, and huggingface_hub, which would download its config.json, "
@@ -49,7 +51,10 @@ def download_config(name: str, revision: str | None = None) -> Path:
     try:
         # A download that finds no connection tries again for 23 s; asking about the file does not.
         url = hf_hub_url(name, "config.json", revision=revision)
-        _in_time(lambda seconds: get_hf_file_metadata(url, timeout=seconds))
+        seconds = float(os.environ.get("HF_HUB_ETAG_TIMEOUT") or _ANSWER)
+        if not constants.HF_HUB_OFFLINE:
+            _in_time(lambda: _look_up(url), min(_LOOK_UP, seconds))
+        _in_time(lambda: get_hf_file_metadata(url, timeout=seconds), seconds)
         return Path(hf_hub_download(name, "config.json", revision=revision))
     except Exception as error:
         raise ModelError(
@@ -60,19 +65,34 @@ def download_config(name: str, revision: str | None = None) -> Path:
         ) from error
 
 
-def _in_time(ask: Callable[[float], object]) -> None:
+def _look_up(url: str) -> None:
+    """Ask for the address of a URL's host, unless a proxy does that.
+
+    Raises:
+        OSError: there is none, or nobody to ask.
+    """
+    import socket
+    from urllib.parse import urlsplit
+    from urllib.request import getproxies, proxy_bypass
+
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    if proxy_bypass(host) or not {parts.scheme, "all"} & getproxies().keys():
+        socket.getaddrinfo(host, parts.port)
+
+
+def _in_time(ask: Callable[[], object], seconds: float) -> None:
     """Ask in a thread, because the resolver of names has no limit, and leave it behind if it does not answer.
 
     Raises:
         TimeoutError: no answer in time.
         Exception: what asking raises.
     """
-    seconds = float(os.environ.get("HF_HUB_ETAG_TIMEOUT") or _PATIENCE)
     failure: list[Exception] = []
 
     def asking() -> None:
         try:
-            ask(seconds)
+            ask()
         except Exception as error:
             failure.append(error)
 
