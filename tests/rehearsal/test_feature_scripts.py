@@ -65,6 +65,8 @@ def test_the_cache_grows_while_text_is_generated(runs: FeatureRuns) -> None:
         # The last token is not in the cache any more.
         assert int(found[2]) == 4 * (128 + tokens - 1) * LAYERS * 2 * KEYS * 2
         figures[tokens] = report.device.peak_bytes
+        assert report.steps == 0
+        assert any("no optimizer step was seen" in line for line in report.warnings)
     assert figures[128] - figures[64] == pytest.approx(4 * 64 * LAYERS * 2 * KEYS * 2, rel=0.1)
 
 

@@ -47,12 +47,11 @@ def test_deepspeed_tells_the_local_rank_before_all_other_arguments(tmp_path: Pat
     assert told(rehearsed)["argv"] == ["--local_rank=7", "--train"]
 
 
-def test_a_script_without_a_step_is_said_to_have_none(tmp_path: Path) -> None:
+def test_a_script_that_does_not_train_is_not_said_to_fit(tmp_path: Path) -> None:
     rehearsed = launched(tmp_path)
-    assert rehearsed.code == 0
-    assert rehearsed.report["steps"] == 0
-    assert rehearsed.report["run"]["stopped_after_steps"] is None
-    assert any("no optimizer step was seen" in line for line in rehearsed.report["warnings"])
+    assert (rehearsed.code, rehearsed.out) == (2, "")
+    line = rehearsed.err.splitlines()[-1]
+    assert "launched.py: ended by itself, without a DeepSpeed engine or an optimizer step" in line
 
 
 def test_an_accelerate_config_brings_deepspeed_in(tmp_path: Path) -> None:

@@ -23,7 +23,10 @@ def script(tmp_path: Path) -> Path:
         for name, text in files.items():
             (tmp_path / package / name).write_text(text)
     script = tmp_path / "train.py"
-    script.write_text("import accelerate, peft.peft_model\n")
+    script.write_text(
+        "import accelerate, peft.peft_model, torch\n"
+        "torch.optim.SGD([torch.nn.Parameter(torch.ones(1))]).step()\n"
+    )
     return script
 
 

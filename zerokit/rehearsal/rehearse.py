@@ -78,7 +78,8 @@ def rehearse(
         script_prints_on: where what the script prints goes.
 
     Raises:
-        ZerokitError: a size, name or file that cannot be, or the script failed (its traceback is printed).
+        ZerokitError: a size, name or file that cannot be, or the script failed (its traceback is printed), or
+            ended without a DeepSpeed engine or an optimizer step.
         ExplainedError: the rehearsal cannot stand in for something; what it is has been printed on stderr.
     """
     _check_script(script, module)
@@ -155,6 +156,7 @@ def _rehearse(
     built_library()  # here, where what it says is seen; what a worker makes is thrown away
     job = jobs[0]
     reports = rehearse_together(jobs, on_stderr=on_stderr, timeout=timeout)
+    _check_trained(reports, job.script)
     report = on_nodes(combine(*reports) if len(reports) == 2 else reports[0], cluster)
     found = config_findings(report.run.ds_config, cluster)
     report = report.model_copy(update={"ds_config_findings": found})
@@ -168,6 +170,16 @@ def _rehearse(
         )
         report = report.model_copy(update={"advice": advice})
     return report
+
+
+def _check_trained(reports: Sequence[RehearsalReport], script: str) -> None:
+    """Refuse a verdict on a script that has not begun to train: whatever it is, it would fit."""
+    if not any(report.steps or report.run.ds_config is not None for report in reports):
+        raise ZerokitError(
+            "ended by itself, without a DeepSpeed engine or an optimizer step: there is nothing to judge",
+            where=script,
+            hint="Rehearse the script that trains, with the arguments with which it does",
+        )
 
 
 def _rehearse_change(job: RehearsalJob, cluster: Cluster, timeout: float | None) -> RehearsalReport | None:
