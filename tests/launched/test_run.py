@@ -342,10 +342,12 @@ def full_disk(*names: str) -> Iterator[None]:
 
 SAVING = ("--training.save_strategy", "steps", *steps(4), "--training.save_total_limit", "1")
 
+BEST = ("--training.load_best_model_at_end", "true", "--training.eval_steps", "1")
+
 
 @pytest.mark.parametrize("name", ["checkpoint-2/model", "checkpoint-2/global_step2/", "checkpoint-2/rng"])
 def test_a_full_disk_costs_a_checkpoint_and_not_the_run(name: str, here: OneRank) -> None:
-    words = (*SAVING, "--training.max_steps", "3")
+    words = (*SAVING, *BEST, "--training.max_steps", "3", "--training.learning_rate", "0.01")
     ended = here.train(*words, fault=partial(full_disk, name, "checkpoint-3"))
     assert ended.error is None
     assert "zerokit: out/checkpoint-2 cannot be saved: " in ended.said

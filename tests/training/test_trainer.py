@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from transformers import Trainer
+from transformers.trainer_callback import TrainerState
 
 from zerokit.distributed.stuck import Work
 from zerokit.errors import RunError
+from zerokit.training.disks import DiskProblems
 from zerokit.training.trainer import MOST_SKIPPED_STEPS, ZeroTrainer
 
 INFINITE = float("inf")
@@ -73,3 +76,60 @@ def test_fp16_may_skip_steps_while_it_finds_its_loss_scale(monkeypatch: pytest.M
         steps(2.0, norm=INFINITE, skipped=True)
     with pytest.raises(RunError, match="or train in bf16"):
         steps(2.0, norm=INFINITE, skipped=True)
+
+
+def saving(folder: Path, *, is_main: bool) -> Any:
+    """A trainer that saves checkpoints into a folder, and nothing else."""
+    trainer: Any = ZeroTrainer.__new__(ZeroTrainer)
+    trainer._group = SimpleNamespace(gather_objects=lambda problem: [problem])
+    trainer.args = SimpleNamespace(output_dir=str(folder), save_total_limit=1, should_save=is_main)
+    trainer.disk_problems, trainer.other_places = DiskProblems(), []
+    return trainer
+
+
+@pytest.mark.parametrize("is_main", [True, False])
+def test_the_best_checkpoint_is_one_that_was_saved(
+    is_main: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    trainer = saving(tmp_path, is_main=is_main)
+
+    def init(trainer: Any, *_: Any) -> None:
+        trainer.state = TrainerState(best_metric=9.0, best_global_step=1, best_model_checkpoint="one")
+
+    monkeypatch.setattr(Trainer, "_init_training_state", init)
+    trainer._init_training_state()
+
+    def save(metric: float, step: int, error: Exception | None) -> tuple[Any, ...]:
+        state = trainer.state
+        state.global_step = step
+        if metric < state.best_metric:
+            state.best_metric, state.best_global_step = metric, step
+
+        def save_checkpoint(*_: Any) -> None:
+            if state.best_global_step == step:
+                state.best_model_checkpoint = str(step)
+            if error is not None:
+                raise error
+
+        monkeypatch.setattr(Trainer, "_save_checkpoint", save_checkpoint)
+        trainer._save_checkpoint(None, None)
+        return state.best_metric, state.best_global_step, state.best_model_checkpoint
+
+    assert save(3.0, 2, OSError("full")) == (9.0, 1, "one")
+    assert save(4.0, 3, None) == (4.0, 3, "3")  # better than all that are left
+    assert save(2.0, 4, OSError("full")) == (4.0, 3, "3")
+    with pytest.raises(KeyError):
+        save(1.0, 5, KeyError())
+    assert trainer.args.save_total_limit == 1
+
+
+def test_the_output_folder_itself_is_never_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def save(_: Any, folder: str, state_dict: Any) -> None:
+        Path(folder).mkdir(exist_ok=True)
+        raise OSError("full")
+
+    monkeypatch.setattr(Trainer, "_save", save)
+    trainer = saving(tmp_path / "out", is_main=True)
+    for folder in (None, f"{tmp_path}/out/../out", str(tmp_path / "out" / "part")):
+        trainer._save(folder)
+        assert list(tmp_path.rglob("*")) == [tmp_path / "out"]

@@ -46,6 +46,7 @@ MOST_SKIPPED_STEPS = 50
     "transformers.trainer:Trainer",
     _get_train_sampler="train each example once an epoch",
     _run_epoch="train each example once an epoch",
+    _init_training_state="outlive a full disk",
     _prepare_for_training="begin where Adam begins",
     _finalize_training="report the loss of all ranks",
     _save="let others read the weights, as they may read all else that is saved, and try a second place",
@@ -77,6 +78,8 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
         """Of what is saved now."""
         self.other_places: list[Path] = []
         """Where to save weights that cannot be written where they belong."""
+        self._best_saved: tuple[Any, Any, Any] = (None, None, None)
+        """What the state said of the best checkpoint when the last one was saved."""
         self.train_dataset: Any
         self.eval_dataset: Any
         if self.train_dataset is not None and self._can_fill_up():
@@ -87,6 +90,15 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
             self.eval_dataset = FilledUp(
                 self.eval_dataset, self.args.per_device_eval_batch_size * self.args.world_size
             )
+
+    def _init_training_state(self, *args: Any, **kwargs: Any) -> Any:
+        done = super()._init_training_state(*args, **kwargs)
+        self._best_saved = self._best()  # of the checkpoint that is resumed
+        return done
+
+    def _best(self) -> tuple[Any, Any, Any]:
+        state = self.state
+        return state.best_metric, state.best_global_step, state.best_model_checkpoint
 
     def _prepare_for_training(
         self, max_steps: int, train_dataloader: DataLoader[Any], resume_from_checkpoint: str | None
@@ -141,20 +153,28 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
                 for file in folder.glob("*.safetensors") if self.args.should_save else ():
                     file.chmod(folder.stat().st_mode & 0o666)  # made readable for the owner alone
                 return
-            shutil.rmtree(folder, ignore_errors=True)
+            if folder.resolve() != Path(self.args.output_dir).resolve():  # which has more than this model
+                shutil.rmtree(folder, ignore_errors=True)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """The Trainer's; what cannot be written is removed, and what was there before stays."""
         self.disk_problems.clear()
         limit, self.args.save_total_limit = self.args.save_total_limit, None
-        with self.disk_problems.noted():  # from here on, what can fail makes no other rank wait
-            super()._save_checkpoint(model, trial)
-        self.args.save_total_limit = limit
+        try:
+            with self.disk_problems.noted():  # from here on, what can fail makes no other rank wait
+                super()._save_checkpoint(model, trial)
+        finally:
+            self.args.save_total_limit = limit
         problems = self._group.gather_objects(next(iter(self.disk_problems), None))
+        problem = next((problem for problem in problems if problem is not None), None)
+        if problem is None:
+            self._best_saved = self._best()
+        else:  # the Trainer would go back to what is removed, and pass over any that is saved later
+            state = self.state
+            state.best_metric, state.best_global_step, state.best_model_checkpoint = self._best_saved
         if not self.args.should_save:
             return
         folder = Path(self.args.output_dir)
-        problem = next((problem for problem in problems if problem is not None), None)
         if problem is None:
             best = self.state.best_model_checkpoint
             rotate_checkpoints(folder, save_total_limit=limit, best_model_checkpoint=best, use_mtime=True)
