@@ -18,7 +18,7 @@ from tests.training.test_records import REPORT
 from zerokit.checkpoint.source import check_checkpoint
 from zerokit.distributed.group import RankGroup
 from zerokit.distributed.ranks import Ranks
-from zerokit.errors import CheckpointError
+from zerokit.errors import CheckpointError, RunError
 from zerokit.training.disks import DiskProblems
 from zerokit.training.folder import OutputFolder
 from zerokit.training.save import save_model, settle
@@ -245,3 +245,17 @@ def test_other_ranks_publish_nothing(model: PreTrainedModel, tmp_path: Path) -> 
     trainer: Any = Silent()
     assert save_model(trainer, output, OtherRank(Ranks(1, 2, 1, 2)), REPORT) == []
     assert (staging / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize("rescue", [None, "second"])
+def test_a_second_place_is_advised_to_a_run_that_has_none(rescue: str | None, tmp_path: Path) -> None:
+    class Full(OnDisk):
+        disk_problems = DiskProblems()
+
+        def save_model(self, folder: str) -> None:
+            self.disk_problems += ["full"] * (1 + len(self.other_places))
+
+    output = OutputFolder(tmp_path / "out", "w", False, None, rescue and tmp_path / rescue)
+    with pytest.raises(RunError, match="cannot be saved: full") as caught:
+        save_model(Full(), output, RankGroup(Ranks()), REPORT)  # type: ignore[arg-type]
+    assert ("--training.rescue_dir" in str(caught.value)) is (rescue is None)

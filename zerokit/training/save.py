@@ -72,7 +72,9 @@ def _publish_in_first(places: list[Path], problems: DiskProblems, report: RunRep
     if left:
         kept = f"{left[-1]} is left: make room, and go on with --training.resume_from_checkpoint true"
     else:
-        kept = "No checkpoint is left. Make room, and name a second place with --training.rescue_dir"
+        kept = "No checkpoint is left. Make room"
+        if len(places) == 1:
+            kept += ", and name a second place with --training.rescue_dir"
     why = "; ".join(problems)
     raise RunError(f"the trained model cannot be saved: {why}", where=str(output_dir), hint=kept)
 
