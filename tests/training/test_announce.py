@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,8 +16,9 @@ from zerokit.errors import ZerokitError
 from zerokit.estimation import estimate
 from zerokit.memory import Lora
 from zerokit.resolving.settle import resolve_for_trainer
+from zerokit.training import preflight
 from zerokit.training.announce import announce, expected_states, states_line
-from zerokit.training.preflight import peak_lines
+from zerokit.training.preflight import host_memory_bytes, peak_lines
 from zerokit.units import GIB
 from zerokit.writing.build import build_ds_config
 
@@ -83,8 +86,22 @@ def test_the_line_says_where_each_state_lies() -> None:
     assert "on the CPU" in states_line(_expected("adamw_torch"), cuda=False)
 
 
-def _peak_lines(gpu_bytes: int, *, held_out: Any = None, **args: Any) -> list[str]:
-    resolved = resolve_for_trainer(ds_config(2), {}, default_precision="bf16", world_size=2)
+@pytest.fixture(autouse=True)
+def _large_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "host_memory_bytes", lambda: 1024 * GIB)
+
+
+def _peak_lines(
+    gpu_bytes: int,
+    *,
+    held_out: Any = None,
+    config: Any = None,
+    adapter: Any = None,
+    num_trainable: int = 0,
+    **args: Any,
+) -> list[str]:
+    config = ds_config(2) if config is None else config
+    resolved = resolve_for_trainer(config, {}, default_precision="bf16", world_size=2)
     given = {"per_device_train_batch_size": 1, "per_device_eval_batch_size": 1, "optim": "adamw_torch"}
     prepared = SimpleNamespace(
         args=SimpleNamespace(gradient_accumulation_steps=1, **{**given, **args}),
@@ -93,9 +110,10 @@ def _peak_lines(gpu_bytes: int, *, held_out: Any = None, **args: Any) -> list[st
         held_out=held_out,
         loaded=SimpleNamespace(recipe=SimpleNamespace(task=SimpleNamespace(seq_len=512))),
     )
-    model = SimpleNamespace(config=SimpleNamespace(to_dict=lambda: LLAMA))
+    adapters = None if adapter is None else {"default": adapter}
+    model = SimpleNamespace(config=SimpleNamespace(to_dict=lambda: LLAMA), peft_config=adapters)
     told: Any = (prepared, model)
-    return peak_lines(*told, Ranks(0, 2, 0, 2), gpu_bytes)
+    return peak_lines(*told, num_trainable, Ranks(0, 2, 0, 2), gpu_bytes)
 
 
 def test_the_peak_is_said_with_what_to_lower() -> None:
@@ -112,6 +130,51 @@ def test_the_peak_is_said_with_what_to_lower() -> None:
     assert _peak_lines(GIB, optim="rmsprop") == [
         "peak memory is not estimated: the memory of the optimizer 'rmsprop' is not known"
     ]
+
+
+def test_the_advice_is_of_what_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, warning = _peak_lines(GIB)
+    assert "out of GPU memory. Even batches of one do not fit" in warning
+    monkeypatch.setattr(preflight, "host_memory_bytes", lambda: GIB)
+    _, warning = _peak_lines(24 * GIB, config=ds_config(2, offload_optimizer="cpu"))
+    assert "out of host memory. Offload less" in warning
+    assert "batch" not in warning
+
+
+def test_an_adapter_of_more_than_the_estimate_knows_is_not_estimated() -> None:
+    adapter = SimpleNamespace(r=8, target_modules={"q_proj", "v_proj"})
+    known = estimate(shape(), num_gpus=2, zero_stage=2, lora=Lora(8)).num_trainable_parameters
+    (line,) = _peak_lines(24 * GIB, adapter=adapter, num_trainable=known)
+    assert line.startswith("estimated peak")
+    # As with modules_to_save, rank_pattern or use_dora.
+    assert _peak_lines(24 * GIB, adapter=adapter, num_trainable=known + 7) == [
+        f"peak memory is not estimated: the adapter trains {known + 7} parameters, and the estimate knows of "
+        f"{known}"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("own", "files", "expected"),
+    [
+        ("0::/", {"memory.max": "300"}, 300),
+        ("0::/slurm/job_1/step_0", {"slurm/job_1/memory.max": "200", "slurm/step_0/memory.max": "1"}, 200),
+        ("0::/a/b", {"memory.max": "300", "a/memory.max": "100", "a/b/memory.max": "max"}, 100),
+        ("4:cpu,memory:/job\n0::/", {"memory/job/memory.limit_in_bytes": "50", "job/memory.max": "1"}, 50),
+        ("4:memory:/docker/x", {"memory/memory.limit_in_bytes": "40"}, 40),  # seen from within
+        ("3:cpuset:/a", {"a/memory.max": "1", "memory/a/memory.limit_in_bytes": "1"}, None),
+        (None, {"memory.max": "300"}, 300),
+        (None, {}, None),
+    ],
+)
+def test_a_host_has_what_its_control_groups_leave(
+    own: str | None, files: dict[str, str], expected: int | None, tmp_path: Path
+) -> None:
+    written = {f"sys/fs/cgroup/{name}": text for name, text in files.items()}
+    for name, text in {**written, **({} if own is None else {"proc/self/cgroup": own})}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"{text}\n")
+    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert host_memory_bytes(tmp_path) == (expected or whole)
 
 
 @pytest.mark.parametrize(

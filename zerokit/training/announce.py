@@ -45,7 +45,7 @@ def announce(group: RankGroup, prepared: Prepared, model: PreTrainedModel, *, cu
             import torch
 
             size = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
-            for line in peak_lines(prepared, model, group.ranks, size):
+            for line in peak_lines(prepared, model, trained, group.ranks, size):
                 console.note(line)
     return expected
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from zerokit.checkpoint.source import is_rehearsal
 from zerokit.config import DeepSpeedConfig
 from zerokit.distributed.ranks import Ranks
 from zerokit.errors import ZerokitError
-from zerokit.estimation import Question, Runs, verdict
+from zerokit.estimation import Fit, Question, Runs, verdict
 from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.gpus import some_gpu
 from zerokit.memory import Estimate, Lora
@@ -19,7 +21,7 @@ from zerokit.memory import estimate as estimate_run
 from zerokit.memory.optimizers import optimizer_made
 from zerokit.models import load_model_shape
 from zerokit.reporting.phases import phase_words
-from zerokit.reporting.verdicts import verdict_line
+from zerokit.reporting.verdicts import judge, verdict_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -27,18 +29,16 @@ if TYPE_CHECKING:
     from zerokit.choices import OptimizerKind
     from zerokit.training.prepare import Prepared
 
-_CGROUP = Path("/sys/fs/cgroup/memory.max")
 
-
-def expected_peak(prepared: Prepared, model: PreTrainedModel, cluster: Cluster) -> Estimate:
-    """The estimate of the run as its arguments have it.
+def _question(prepared: Prepared, model: PreTrainedModel, cluster: Cluster) -> Question:
+    """The run as its arguments have it.
 
     Raises:
-        ZerokitError: a model type, optimizer or setting that the estimate does not know.
+        ZerokitError: a model type or optimizer that the estimate does not know.
     """
     args, ds_config = prepared.args, prepared.resolved.ds_config
     config: dict[str, Any] = model.config.to_dict()
-    question = Question(
+    return Question(
         model=load_model_shape(config, allow_network=False, allow_torch=False),
         cluster=cluster,
         ds_config=ds_config,
@@ -53,31 +53,72 @@ def expected_peak(prepared: Prepared, model: PreTrainedModel, cluster: Cluster) 
         optimizer=own_optimizer(ds_config, args),
         lora=_lora(model),
     )
-    return estimate_run(Runs().training_run(question))
 
 
-def peak_lines(prepared: Prepared, model: PreTrainedModel, ranks: Ranks, gpu_bytes: int) -> list[str]:
-    """What to say of the peak: whether it fits, and what to lower where it does not."""
+def _estimate(question: Question, num_trainable: int) -> Estimate:
+    """The estimate, if the adapter that it knows is the one that is trained.
+
+    Raises:
+        ZerokitError: it is not, or there is a setting that the estimate does not know.
+    """
+    answer = estimate_run(Runs().training_run(question))
+    known = answer.num_trainable_parameters
+    if question.lora is not None and known != num_trainable:
+        raise ZerokitError(
+            f"the adapter trains {num_trainable} parameters, and the estimate knows of {known}"
+        )
+    return answer
+
+
+def peak_lines(
+    prepared: Prepared, model: PreTrainedModel, num_trainable: int, ranks: Ranks, gpu_bytes: int
+) -> list[str]:
+    """What to say of the peak: whether it fits, and what would help where it does not.
+
+    Args:
+        prepared: the run.
+        model: with its adapter, if it has one.
+        num_trainable: parameters of it that are trained.
+        ranks: of the run.
+        gpu_bytes: memory of each GPU.
+    """
     host = None if is_rehearsal() else host_memory_bytes()
     cluster = Cluster(ranks.world_size, ranks.local_world_size, some_gpu(None, gpu_bytes), host)
     try:
-        answer = expected_peak(prepared, model, cluster)
+        question = _question(prepared, model, cluster)
+        answer = _estimate(question, num_trainable)
+        fit = verdict(answer, gpu_bytes)
+        advice = [] if fit.verdict != "does not fit" else list(_advice(question, answer, fit))
     except Exception as error:
         # Whatever a config or an argument that nobody has seen leads to: the run does not need the estimate.
         reason = error.message if isinstance(error, ZerokitError) else f"{type(error).__name__}: {error}"
         return [f"peak memory is not estimated: {reason}"]
-    fit = verdict(answer, gpu_bytes)
     low, high = fit.needed_low_bytes, fit.needed_high_bytes
     line = verdict_line(fit.verdict, low, high, gpu_bytes, fit.host).plain
-    phase = answer.device.peak_phase
-    lines = [f"estimated peak per rank, in {phase_words(phase)}: {line}"]
-    if fit.verdict == "does not fit":
-        batch = "per_device_eval_batch_size" if phase == "evaluation" else "per_device_train_batch_size"
-        lines.append(
-            f"zerokit: warning: the run will probably run out of memory. Lower training.{batch}, or ask "
-            "'zerokit estimate' what fits"
-        )
-    return lines
+    return [f"estimated peak per rank, in {phase_words(answer.device.peak_phase)}: {line}", *advice]
+
+
+def _advice(question: Question, answer: Estimate, fit: Fit) -> Iterator[str]:
+    """A line on the GPU's memory and one on the host's, of those that do not do."""
+    start = "zerokit: warning: the run will probably run out of"
+    if not _fits_gpu(fit):
+        less = _less_on_gpu(question, answer, fit)
+        yield f"{start} GPU memory. {less}, or ask 'zerokit estimate' what fits"
+    if fit.host.verdict == "does not fit":
+        yield f"{start} host memory. Offload less to the CPU, or start fewer ranks on a node"
+
+
+def _less_on_gpu(question: Question, answer: Estimate, fit: Fit) -> str:
+    smallest = replace(question, micro_batch_size=1, eval_batch_size=question.eval_batch_size and 1)
+    least = estimate_run(Runs().training_run(smallest))
+    if not _fits_gpu(verdict(least, fit.gpu_memory_bytes)):
+        return "Even batches of one do not fit: offload more to the CPU, take more GPUs"
+    kind = "eval" if answer.device.peak_phase == "evaluation" else "train"
+    return f"Lower training.per_device_{kind}_batch_size"
+
+
+def _fits_gpu(fit: Fit) -> bool:
+    return judge(fit.needed_low_bytes, fit.needed_high_bytes, fit.gpu_memory_bytes) != "does not fit"
 
 
 def own_optimizer(ds_config: Mapping[str, Any], args: Any) -> OptimizerKind | None:
@@ -98,13 +139,38 @@ def plain_config(ds_config: Mapping[str, Any]) -> DeepSpeedConfig:
     return DeepSpeedConfig.model_validate({**ds_config, "zero_optimization": zero})
 
 
-def host_memory_bytes() -> int:
-    """Of this machine, or of the container that it is."""
+def host_memory_bytes(root: Path = Path("/")) -> int:
+    """Of this machine, or what the control groups leave of it: a container's, a job's on a cluster.
+
+    Args:
+        root: where the system's files are.
+    """
     whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    try:
-        return min(whole, int(_CGROUP.read_text()))
-    except (OSError, ValueError):  # no container, or one without a limit: "max"
-        return whole
+    return min([whole, *_group_limits(root)])
+
+
+def _group_limits(root: Path) -> Iterator[int]:
+    """Memory limits of this process's control groups and of those above them, of version 2 and 1.
+
+    Source: Linux, cgroups(7), "/proc/[pid]/cgroup": lines of ``number:controllers:path``.
+    """
+    mounted = root / "sys/fs/cgroup"
+    # The groups at the top are those of a container that hides where it stands.
+    lines = ["0::/", "1:memory:/"]
+    with suppress(OSError):
+        lines += (root / "proc/self/cgroup").read_text().splitlines()
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            hierarchy, name = mounted, "memory.max"
+        elif "memory" in controllers.split(","):
+            hierarchy, name = mounted / "memory", "memory.limit_in_bytes"
+        else:
+            continue
+        group = PurePosixPath(path.lstrip("/"))
+        for folder in (group, *group.parents):
+            with suppress(OSError, ValueError):  # out of sight, or without a limit: "max"
+                yield int((hierarchy / folder / name).read_text())
 
 
 def _checkpoints(args: Any) -> bool:
