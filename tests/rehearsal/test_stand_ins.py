@@ -88,7 +88,14 @@ def _load_row(table: Any, place: Any) -> Any:
     return tl.load(table + place)
 
 
-store_tile, load_ptr, load_row = (SimpleNamespace(fn=fn) for fn in (_store_tile, _load_ptr, _load_row))
+def _halve(pointer: Any, size: Any) -> None:
+    if size > 1:
+        halve(pointer, size // 2)
+    tl.store(pointer, size)
+
+
+_helpers = (_store_tile, _load_ptr, _load_row, _halve)
+store_tile, load_ptr, load_row, halve = (SimpleNamespace(fn=helper) for helper in _helpers)
 
 
 def _through_helpers(values: Any, first: Any, second: Any, third: Any, size: Any) -> None:
@@ -102,6 +109,8 @@ def _through_helpers(values: Any, first: Any, second: Any, third: Any, size: Any
 def test_what_a_triton_kernel_writes_is_read_from_its_source() -> None:
     # Functions under @triton.jit are read, too, however they are named.
     assert written_parameters(_through_helpers) == {"first", "second", "third"}
+    # A recursion is not followed.
+    assert written_parameters(_halve) == {"pointer", "size"}
     assert written_parameters(_add_one) == {"out"}
     # A function that is handed an address and that nobody knows may write there.
     assert written_parameters(_in_blocks) == {"block_out", "described", "sums", "table", "size"}

@@ -25,6 +25,9 @@ _OPAQUE = ("inline_asm", "extern_elementwise")
 
 Names = frozenset[str]
 
+_being_read: set[Callable[..., Any]] = set()
+"""Functions that are being read. One that calls itself, as over a constexpr, comes back here."""
+
 
 def written_parameters(function: Callable[..., Any]) -> Names:
     """Parameters of the kernel `function` through which it writes.
@@ -43,7 +46,13 @@ def _effects(function: Callable[..., Any]) -> tuple[Names, Names]:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, TypeError, SyntaxError):
         return parameters, parameters
-    return _Addresses(function, parameters).effects_of(tree.body[0])
+    if function in _being_read:
+        return parameters, parameters
+    _being_read.add(function)
+    try:
+        return _Addresses(function, parameters).effects_of(tree.body[0])
+    finally:
+        _being_read.remove(function)
 
 
 class _Addresses:
