@@ -157,6 +157,39 @@ def test_unknown_shapes_are_warned_of() -> None:
     assert any("zero_quantized_weights" in warning for warning in quantized.warnings)
 
 
+MIXTRAL = "transformers.models.mixtral.modeling_mixtral"
+
+
+@pytest.mark.parametrize(
+    ("section", "is_leaf", "doubtful"),
+    [
+        ({}, True, None),
+        ({"classes": "MixtralSparseMoeBlock"}, True, None),
+        ({"classes": f"{MIXTRAL}.MixtralSparseMoeBlock"}, True, None),
+        ({"classes": [], "name_suffixes": "mlp"}, True, None),
+        ({"classes": []}, False, None),
+        ({"classes": f"{MIXTRAL}.MixtralAttention"}, False, f"{MIXTRAL}.MixtralAttention"),
+        ({"classes": "mine.MixtralSparseMoeBlock"}, False, "mine.MixtralSparseMoeBlock"),
+        ({"classes": "OlmoeSparseMoeBlock"}, False, "OlmoeSparseMoeBlock"),
+        ({"name_suffixes": "self_attn"}, True, "self_attn"),
+    ],
+)
+def test_leaf_modules_are_those_that_deepspeed_matches(
+    section: dict[str, Any], is_leaf: bool, doubtful: str | None
+) -> None:
+    wide = {"num_local_experts": 8, "intermediate_size": 14336}
+    model = load_model_shape({**shape().config, "model_type": "mixtral", **wide})
+    as_named, leaf, none = (
+        estimate(run(3, model=model, world_size=64, seq_len=64, zero={"leaf_module": one}))
+        for one in (section, {}, {"classes": []})
+    )
+    assert leaf.device.peak_bytes != none.device.peak_bytes
+    assert as_named.device.peak_bytes == (leaf if is_leaf else none).device.peak_bytes
+    said = [warning for warning in as_named.warnings if "leaf_module" in warning]
+    assert all(f"leaf_module: '{doubtful}' is not taken into account" in warning for warning in said)
+    assert len(said) == (doubtful is not None)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

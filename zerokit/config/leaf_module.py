@@ -29,7 +29,7 @@ class LeafModule(Section):
     read_by: ClassVar[Reader] = "model"
 
     classes: Names = Field(default_factory=lambda: list(LEAF_MODULE_CLASSES))
-    """Full class names. Default: the blocks of Mixtral, Qwen2-MoE and Qwen3-MoE."""
+    """Class names, short or in full. Default: the blocks of Mixtral, Qwen2-MoE and Qwen3-MoE."""
 
     names: Names = Field(default_factory=list)
     """Full names of modules. Default none."""

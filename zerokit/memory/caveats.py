@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from zerokit.memory.gpu import GpuReplay
+from zerokit.memory.leaf_modules import not_counted
 from zerokit.memory.overheads import UNCHECKED_ACTIVATIONS
 from zerokit.memory.settings import Settings
 from zerokit.memory.training_run import TrainingRun
@@ -12,7 +13,7 @@ from zerokit.memory.training_run import TrainingRun
 
 def caveats(run: TrainingRun, settings: Settings, found: GpuReplay) -> Iterator[str]:
     """What a reader of the numbers should know."""
-    yield from _of_model(run, found)
+    yield from _of_model(run, settings, found)
     if settings.optimizer.certainty != "exact":
         yield f"the states of {settings.optimizer.name} are {settings.optimizer.certainty}; rehearse the run"
     if run.chunked_loss:
@@ -43,11 +44,15 @@ def caveats(run: TrainingRun, settings: Settings, found: GpuReplay) -> Iterator[
         yield "torch_autocast is not taken into account; rehearse the run"
 
 
-def _of_model(run: TrainingRun, found: GpuReplay) -> Iterator[str]:
+def _of_model(run: TrainingRun, settings: Settings, found: GpuReplay) -> Iterator[str]:
     model = run.model
     if isinstance(model, int):
         yield "activations are not counted: a number of parameters has no layers"
         return
+    if settings.stage == 3:
+        leaves = run.ds_config.zero_optimization.leaf_module
+        for name in not_counted(found.model_calls, model.model_type, leaves):
+            yield f"zero_optimization.leaf_module: '{name}' is not taken into account; rehearse the run"
     if run.seq_len is None:
         yield "activations are not counted: no sequence length is given"
     elif found.model_calls is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from zerokit.config.leaf_module import LeafModule
+from zerokit.config.leaf_module import LEAF_MODULE_CLASSES, LeafModule
 from zerokit.memory.layout import Layout
 from zerokit.memory.model_blocks import ModelCalls
 from zerokit.memory.module_calls import Block, ModuleCall
@@ -16,20 +16,16 @@ def with_leaf_modules(
 ) -> ModelCalls:
     """The same calls with those of a mixture of experts in one, where DeepSpeed takes its block for a leaf.
 
-    Source: deepspeed/runtime/zero/leaf_module_config.py DEFAULT_LEAF_MODULE_CLASSES; what is done with them,
+    Source: deepspeed/utils/z3_leaf_module.py apply_zero_leaf_module_config; what is done with the modules,
     stage3.py create_reduce_and_remove_grad_hooks.
     """
     if section is None:
         return calls
     order = {id(parameter): place for place, parameter in enumerate(layout.parameters)}
-    by_class = any(f".modeling_{model_type}." in name for name in section.classes)
-
-    def is_leaf(path: str) -> bool:
-        return by_class or path in section.names or path.endswith(tuple(section.name_suffixes))
 
     def merged(block: Block) -> Block:
-        path = next((call.module.rpartition(".")[0] for call in block.calls if call.parts), None)
-        if path is None or not is_leaf(path):
+        path = _expert_block(block)
+        if path is None or not any(_names(path, model_type, section)):
             return block
         return replace(block, calls=tuple(with_leaf(block, path)))
 
@@ -45,3 +41,42 @@ def with_leaf_modules(
         yield from block.calls[end:]
 
     return replace(calls, blocks=tuple(merged(block) for block in calls.blocks))
+
+
+def not_counted(calls: ModelCalls | None, model_type: str, section: LeafModule | None) -> tuple[str, ...]:
+    """What a file names as leaf modules beside the blocks of experts, whose hooks alone are counted.
+
+    Args:
+        calls: of the model, with leaf modules or without; None: not known.
+    """
+    if section is None:
+        return ()
+    counted = set(LEAF_MODULE_CLASSES)
+    for block in calls.blocks if calls is not None else ():
+        path = _expert_block(block)
+        if path is not None:
+            counted.update(_names(path, model_type, section))
+    named = (*section.classes, *section.names, *section.name_suffixes)
+    return tuple(dict.fromkeys(name for name in named if name not in counted))
+
+
+def _expert_block(block: Block) -> str | None:
+    """The full name of a layer's block of experts."""
+    for call in block.calls:
+        if call.inner:
+            return call.module
+        if call.parts:
+            return call.module.rpartition(".")[0]
+    return None
+
+
+def _names(path: str, model_type: str, section: LeafModule) -> Iterator[str]:
+    """What a section says of the block of experts at `path`: its class, short or in full, or its name."""
+    for name in section.classes:
+        package, _, short = name.rpartition(".")
+        owner = short.removesuffix("SparseMoeBlock")
+        is_block = owner != short and owner.lower() == model_type.replace("_", "")
+        if is_block and package in ("", f"transformers.models.{model_type}.modeling_{model_type}"):
+            yield name
+    yield from (name for name in section.names if name == path)
+    yield from (suffix for suffix in section.name_suffixes if path.endswith(suffix))
