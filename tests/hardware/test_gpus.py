@@ -94,6 +94,7 @@ def test_cards_go_by_several_names(name: str, found: str) -> None:
             "a100",
             "--gpu: 'a100' may be several GPUs. Choose one of A100-40GB-SXM, A100-40GB-PCIe, A100-80GB-SXM",
         ),
+        ("4091", "--gpu: there is no GPU '4091'. Did you mean '4090'?"),
         ("l40", "--gpu: there is no GPU 'l40'. Did you mean 'L40S'?"),
         ("voodoo", "--gpu: there is no GPU 'voodoo'. 'zerokit gpus' lists those that there are"),
         ("", "--gpu: there is no GPU ''. 'zerokit gpus'"),
