@@ -153,8 +153,8 @@ def find_gpu(name: str) -> Gpu:
         raise ZerokitError(
             f"'{name}' may be several GPUs", where="--gpu", hint=f"Choose one of {', '.join(several)}"
         )
-    known = {_folded(one): one.removeprefix("RTX ") for gpu in gpus() for one in (gpu.name, *gpu.also)}
-    close = several[0] if several else known.get(nearest(folded, known) or "")
+    known = [one.removeprefix("RTX ") for gpu in gpus() for one in (gpu.name, *gpu.also)]
+    close = several[0] if several else nearest(folded, known)
     hint = f"Did you mean '{close}'?" if close else "'zerokit gpus' lists those that there are"
     raise ZerokitError(f"there is no GPU '{name}'", where="--gpu", hint=hint)
 
