@@ -9,13 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.rehearsal.recordings import device_with, job, training
 from zerokit import console
 from zerokit.quickstart.plan import Devices, make_plan
 from zerokit.quickstart.run import summary
-from zerokit.rehearsal.analysis import analyse
-from zerokit.rehearsal.report import Advice
-from zerokit.rehearsal.table import print_report
 from zerokit.reporting.terminal import show
 
 Run = Callable[..., tuple[int, str, str]]
@@ -96,9 +92,15 @@ def test_a_command_breaks_no_word_and_no_number(
         assert_whole(wide, text, columns, folded=not command.startswith("check"))
 
 
+@pytest.mark.torch
 def test_reports_break_no_word_and_no_number(
     in_columns: InColumns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from tests.rehearsal.recordings import device_with, job, training
+    from zerokit.rehearsal.analysis import analyse
+    from zerokit.rehearsal.report import Advice
+    from zerokit.rehearsal.table import print_report
+
     monkeypatch.setattr("zerokit.quickstart.run.home", lambda: tmp_path)
     advice = Advice(
         change="optimizer on the host",

@@ -19,6 +19,8 @@ from zerokit.units import GIB
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+pytestmark = pytest.mark.torch
+
 LARGE: dict[str, Any] = {"model": shape("llama-3-70b"), "zero_stage": 0, "seq_len": 8192}
 RUNS: dict[str, list[Estimate]] = {
     "one": [answer()],
