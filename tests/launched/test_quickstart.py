@@ -25,7 +25,8 @@ def test_the_main_job_end_to_end_and_again(tmp_path: Path) -> None:
     folder = tmp_path / "quickstart"
     said = quickstart(folder)
     for number in range(1, 8):
-        assert f"[{number}/7]" in said
+        assert f"\n[{number}/7]" in f"\n{said}"
+    assert "\\n" not in said
     sizes = [f"{e}Φ parameters + {e}Φ/N gradients + 12Φ/N optimizer states" for e in (4, 2)]  # fp32, bf16
     assert any(size in said for size in sizes)
     config = json.loads((folder / "ds_config.json").read_text())

@@ -75,9 +75,12 @@ def quickstart(folder: Path, *, fresh: bool = False, max_steps: int | None = Non
     say(f"[6/7] Generating under ZeRO-3: {len(QUESTIONS)} questions, shared unevenly by the ranks")
     answers = _generate(plan)
     for answer in answers:
-        say(f"\n      {answer['prompt'].splitlines()[0]}\n      Answer:{answer['completion'].rstrip()}")
+        text = f"Answer:{answer['completion'].rstrip()}"
+        for line in ("", answer["prompt"].splitlines()[0], *text.splitlines()):
+            say(f"      {line}".rstrip())
 
-    say("\n[7/7] Summary")
+    say("")
+    say("[7/7] Summary")
     show(summary(plan, reports, time.monotonic() - start))
 
 

@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 from zerokit import console
@@ -116,30 +116,38 @@ def _compiler() -> list[str]:
 def _build(library: Path) -> None:
     compiler = _compiler()
     console.note(
-        f"Building the virtual device for torch {importlib.metadata.version('torch')} (once, a minute)"
+        f"Building the virtual device for torch {importlib.metadata.version('torch')} (once, a minute or two)"
     )
     torch = torch_folder()
     includes = ["-isystem", str(torch / "include")]
     includes += ["-isystem", str(torch / "include" / "torch" / "csrc" / "api" / "include")]
-    with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
-        sources = [source for source in sorted(SOURCES.glob("*.cpp")) if source.stem != "no_driver"]
-        objects = [Path(scratch, source.stem + ".o") for source in sources]
+    sources = [source for source in sorted(SOURCES.glob("*.cpp")) if source.stem != "no_driver"]
+    parts = library.parent / "parts"  # which stay where this is interrupted, and are taken the next time
+    parts.mkdir(exist_ok=True)
 
-        def compile_one(target: Path) -> None:
-            source = SOURCES / f"{target.stem}.cpp"
-            _run([*compiler, *COMPILE, *includes, "-c", str(source), "-o", str(target)])
+    def compile_one(source: Path) -> Path:
+        target = parts / f"{source.stem}.o"
+        if not target.is_file():
+            beside = target.with_suffix(".begun")
+            _run([*compiler, *COMPILE, *includes, "-c", str(source), "-o", str(beside)])
+            beside.replace(target)
+        return target
 
-        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-            list(pool.map(compile_one, objects))
-        linked = Path(scratch, LIBRARY)
-        libraries = ["-L", str(torch / "lib"), "-lc10", "-ltorch_cpu", f"-Wl,-rpath,{torch / 'lib'}"]
-        _run([*compiler, "-shared", "-o", str(linked), *map(str, objects), *libraries])
-        driver = Path(scratch, NO_DRIVER)
-        soname = f"-Wl,-soname,{NO_DRIVER}"
-        source = str(SOURCES / "no_driver.cpp")
-        _run([*compiler, "-shared", "-fPIC", "-O1", soname, "-o", str(driver), source])
-        driver.replace(library.with_name(NO_DRIVER))
-        linked.replace(library)  # last: it says that the folder is complete
+    with console.progress(transient=True) as bar, ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        compiled = [pool.submit(compile_one, source) for source in sources]
+        task = bar.add_task("Compiling", total=len(sources), note="")
+        for _ in bar.track(as_completed(compiled), task_id=task):
+            pass
+        objects = [str(one.result()) for one in compiled]
+    linked = parts / LIBRARY
+    libraries = ["-L", str(torch / "lib"), "-lc10", "-ltorch_cpu", f"-Wl,-rpath,{torch / 'lib'}"]
+    _run([*compiler, "-shared", "-o", str(linked), *objects, *libraries])
+    driver = parts / NO_DRIVER
+    soname = f"-Wl,-soname,{NO_DRIVER}"
+    _run([*compiler, "-shared", "-fPIC", "-O1", soname, "-o", str(driver), str(SOURCES / "no_driver.cpp")])
+    driver.replace(library.with_name(NO_DRIVER))
+    linked.replace(library)  # last: it says that the folder is complete
+    shutil.rmtree(parts)
 
 
 def _build_files(library: Path) -> None:
