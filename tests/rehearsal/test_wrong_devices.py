@@ -14,9 +14,8 @@ def test_a_gpu_that_the_node_does_not_have_fails_as_on_the_cluster(tmp_path: Pat
     assert outcome.code == 2
     assert "CUDA error: invalid device ordinal (cuda:15 of 8 devices" in outcome.err
     # Rank 0 takes no harm from the mistake.
-    assert (
-        "CUDA error" not in rehearse(*_OPTIONS, "--rank", 0, SCRIPTS / "broken_device.py", cwd=tmp_path).err
-    )
+    # It holds a tensor, as a script that only generates does.
+    assert rehearse(*_OPTIONS, "--rank", 0, SCRIPTS / "broken_device.py", cwd=tmp_path).code == 0
 
 
 def test_a_gpu_that_is_another_ranks_is_named_with_its_line(tmp_path: Path) -> None:

@@ -173,10 +173,14 @@ def _rehearse(
 
 
 def _check_trained(reports: Sequence[RehearsalReport], script: str) -> None:
-    """Refuse a verdict on a script that has not begun to train: whatever it is, it would fit."""
-    if not any(report.steps or report.run.ds_config is not None for report in reports):
+    """Refuse a verdict on a script that has done nothing: whatever it is, it would fit."""
+    done = (
+        report.steps or report.run.ds_config is not None or report.device.peak_bytes for report in reports
+    )
+    if not any(done):
         raise ZerokitError(
-            "ended by itself, without a DeepSpeed engine or an optimizer step: there is nothing to judge",
+            "ended by itself, without a DeepSpeed engine, an optimizer step, or a byte on the GPU: there is "
+            "nothing to judge",
             where=script,
             hint="Rehearse the script that trains, with the arguments with which it does",
         )
