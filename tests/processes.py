@@ -14,13 +14,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from zerokit.distributed.process_table import stat_of
+
 PATIENCE = 600.0
 """Seconds in which a process must do some work: long enough for one that waits while another compiles."""
 LEAST_SHARE = 0.01
 """Of one CPU, while it works, however busy the machine; polling for what never comes takes less."""
 MOST_CPU_SECONDS = 2400.0
 """Ten times what the longest of them uses."""
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class HangsError(AssertionError):
@@ -118,19 +119,11 @@ def checked(command: Sequence[str | Path], **options: Any) -> str:
     return done.stdout
 
 
-def _stat(file: Path) -> tuple[int, float]:
-    """The parent of a process, and its CPU seconds with those of the children that it has waited for."""
-    words = file.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-    return int(words[1]), sum(map(int, words[11:15])) / _TICKS
-
-
 def _family(pid: int) -> dict[int, float]:
     """CPU seconds of a process and its descendants that run, in order of birth."""
-    stats: dict[int, tuple[int, float]] = {}
-    for file in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # it has just ended
-            stats[int(file.parent.name)] = _stat(file)
+    seen = {int(folder.name): stat_of(int(folder.name)) for folder in Path("/proc").glob("[0-9]*")}
+    stats = {one: stat for one, stat in seen.items() if stat is not None}
     found = [pid]
     for parent in found:
-        found += [child for child, (its_parent, _) in stats.items() if its_parent == parent]
-    return {one: stats[one][1] for one in found if one in stats}
+        found += [child for child, stat in stats.items() if stat.parent == parent]
+    return {one: stats[one].cpu_seconds for one in found if one in stats}

@@ -37,6 +37,13 @@ def test_what_is_missing_is_one_line(extra: str, monkeypatch: pytest.MonkeyPatch
     assert line.endswith(f"packages ({missing} not installed). Run pip install 'zerokit[{extra}]'")
 
 
+def test_ninja_may_be_a_program_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "ninja").touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "ninja" else object())
+    require("train", where="zerokit command")
+
+
 WITHOUT_TORCH = """
 import importlib.util, sys
 find = importlib.util.find_spec

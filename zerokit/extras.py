@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
 
 from zerokit.errors import ZerokitError
 
@@ -30,10 +31,16 @@ def require(extra: str, *, where: str) -> None:
     Raises:
         ZerokitError: one is not.
     """
-    missing = [name for name in MODULES[extra] if importlib.util.find_spec(name) is None]
+    missing = [name for name in MODULES[extra] if not _is_there(name)]
     if missing:
         raise ZerokitError(
             f"needs the {_WORDS[extra]} packages ({', '.join(missing)} not installed)",
             where=where,
             hint=f"Run pip install 'zerokit[{extra}]'",
         )
+
+
+def _is_there(name: str) -> bool:
+    if name == "ninja" and shutil.which(name):  # a program; its package is one of the ways to get it
+        return True
+    return importlib.util.find_spec(name) is not None

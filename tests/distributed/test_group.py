@@ -93,16 +93,28 @@ def test_a_bug_is_a_traceback_and_waits_for_no_other_rank(
     assert "KeyError: 'a bug'" in capsys.readouterr().err
 
 
-def test_a_lost_rank_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    def lose(group: RankGroup) -> None:
-        raise RuntimeError("[pair.cc:537] Read error [127.0.0.1]:30623: Connection reset by peer. GLHF!")
-
-    assert run_on_all_ranks(lose) == 1
-    said = capsys.readouterr().err
-    assert said.startswith(
-        "zerokit: error: rank 0: has lost another rank (Connection reset by peer), in 'raise "
-    )
-    assert said.count("\n") == 1
+@pytest.mark.parametrize(
+    ("module", "words", "said"),
+    [
+        ("torch.distributed.distributed_c10d", "Connection reset by peer", "has lost another rank"),
+        ("deepspeed.runtime.zero.coordinator", "Broken pipe", "has lost another rank"),
+        ("torch.distributed", "Timed out waiting", "has waited in vain for another rank"),
+        ("hub_client", "Connection reset by peer", None),
+    ],
+)
+def test_a_lost_rank_is_one_line(
+    module: str, words: str, said: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    space: dict[str, Any] = {"__name__": module}
+    exec(f"def lose(group):\n    raise RuntimeError('[pair.cc:537] {words} [127.0.0.1]:30623. GLHF!')", space)
+    assert run_on_all_ranks(space["lose"]) == 1
+    line = capsys.readouterr().err
+    if said is None:
+        assert "Traceback" in line
+        assert words in line
+    else:
+        assert line.startswith(f"zerokit: error: rank 0: {said} ({words}), in ")
+        assert line.count("\n") == 1
 
 
 def test_a_launcher_that_cannot_be_understood_is_one_line(

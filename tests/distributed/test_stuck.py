@@ -10,6 +10,7 @@ import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +18,7 @@ import pytest
 
 from tests import processes
 from zerokit.distributed import stuck
-from zerokit.distributed.process_table import children_of
+from zerokit.distributed.process_table import Stat, children_of, stat_of
 from zerokit.distributed.ranks import Ranks
 from zerokit.distributed.stuck import StuckWatch, Work
 
@@ -78,10 +79,11 @@ def wait(done: threading.Event) -> None:
     done.wait()  # asleep in user code
 
 
-def library(name: str, what: str = "done.wait()") -> Any:
+def library(name: str, what: str = "done.wait()", folder: str = "/env/site-packages") -> Any:
     """What a module called `name` does until `done` is set."""
     space: dict[str, Any] = {"__name__": name}
-    exec(f"def call(done):\n    {what}\n", space)
+    file = f"{folder}/{name}.py"
+    exec(compile(f"def call(done):\n    {what}\n", file, "exec"), space)
     return space["call"]
 
 
@@ -91,7 +93,8 @@ def test_a_rank_that_does_nothing_in_user_code_is_named_with_its_call(
     with work.step():
         assert look(work, wait)
     said = capsys.readouterr().err
-    assert said.startswith("zerokit: error: rank 1: is stuck: it has done nothing for 5 s, in ")
+    call = f"'done.wait() # asleep in user code' ({__file__}:{wait.__code__.co_firstlineno + 1})"
+    assert said.startswith(f"zerokit: error: rank 1: is stuck: it has done nothing for 5 s, in {call}, and ")
     assert "and the others wait for it. Its stack follows." in said.splitlines()[0]
     assert f'File "{__file__}"' in said
     assert "done.wait()  # asleep in user code" in said
@@ -101,10 +104,11 @@ def test_a_rank_that_does_nothing_in_user_code_is_named_with_its_call(
     "doing",
     [
         library("torch.distributed.distributed_c10d"),
-        library("deepspeed.comm.torch"),
-        library("pdb"),
+        library("deepspeed.comm.torch", folder="/clones"),
+        library("any_package"),
+        library("pdb", folder="/here"),
     ],
-    ids=["waits in a collective", "waits in DeepSpeed", "is debugged"],
+    ids=["waits in a collective", "waits in DeepSpeed's clone", "waits in a library", "is debugged"],
 )
 def test_a_rank_that_waits_for_others_is_left_alone(doing: Any, work: Work) -> None:
     with work.step():
@@ -117,10 +121,81 @@ def test_one_that_does_nothing_between_steps_or_goes_on_is_left_alone(work: Work
         assert not look(work, wait, LOOKS - 1)
 
 
-def test_work_is_told_from_idleness(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stuck, "_IDLE_SHARE", -1.0)  # whatever this machine gives to a thread that spins
+@pytest.mark.parametrize("unknown", ["bytes_moved", "lists_children"])
+def test_what_is_not_counted_is_not_nothing(
+    unknown: str, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stuck, unknown, lambda *_: None)
     with work.step():
-        assert not look(work, library("modeling", SPIN), 40)
+        assert not look(work, wait, 40)
+    work.slowest_batch = 1.0
+    with work.batch():
+        assert not look(work, library("torch.utils.data.dataloader"), 40)
+
+
+def test_work_of_this_process_and_its_children_is_told_from_idleness(tmp_path: Path) -> None:
+    def spin() -> None:
+        begun = cpu_seconds(os.getpid())
+        while cpu_seconds(os.getpid()) < begun + 0.2:
+            pass
+
+    (tmp_path / "first").write_text("so that something is counted")
+    watcher = StuckWatch(Ranks(1, 2, 1, 2), Work(), 1.0)
+    watcher._activity()
+    assert watcher._activity() == (True, False)
+    thread = threading.Thread(target=spin)
+    thread.start()
+    thread.join()
+    assert watcher._activity() == (False, False)
+    (tmp_path / "file").write_text("text")
+    assert watcher._activity() == (False, True)
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as child:
+        try:
+            while cpu_seconds(child.pid) < 0.2:
+                pass
+            watcher._activity()
+            begun = cpu_seconds(child.pid)
+            while cpu_seconds(child.pid) < begun + 0.2:
+                pass
+            assert watcher._activity() == (False, False)
+        finally:
+            child.kill()
+
+
+def cpu_seconds(pid: int) -> float:
+    stat = stat_of(pid)
+    assert stat is not None
+    return stat.cpu_seconds
+
+
+@pytest.mark.parametrize(
+    ("of_other", "ends"),
+    [
+        ({}, True),
+        ({"RANK": "1"}, False),
+        ({"RANK": ""}, False),
+        ({"WORLD_SIZE": "4"}, False),
+        ({"MASTER_PORT": "2"}, False),
+    ],
+)
+def test_only_another_rank_of_this_run_is_ended(
+    of_other: dict[str, str], ends: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "here", "MASTER_PORT": "1"}
+    for name, value in own.items():
+        monkeypatch.setenv(name, value)
+    ended: list[Any] = []
+    other = {**own, "RANK": "0", **of_other}
+    monkeypatch.setattr(stuck, "children_of", lambda parent: [7])
+    monkeypatch.setattr(stuck, "stat_of", lambda pid: Stat("T", 1, "0", 0.0))
+    monkeypatch.setattr(
+        stuck, "variables_of", lambda pid: {name: value for name, value in other.items() if value}
+    )
+    monkeypatch.setattr(StuckWatch, "_end_stopped", lambda *args: ended.append(args[1:]))
+    watcher = StuckWatch(Ranks(1, 2, 1, 2), Work(), 1.0)
+    for _ in range(3):
+        watcher._look_at_others()
+    assert ended == ([(7, "0")] if ends else [])
 
 
 def test_whoever_waits_for_a_batch_may_be_idle(work: Work) -> None:
@@ -144,7 +219,8 @@ def test_a_batch_that_never_comes_ends_the_run_however_busy(
     with work.batch():
         assert not look(work, loader, 15)  # twenty times slower than any before it may be honest
         assert look(work, loader, 40)
-    assert "it has been getting one batch for 20 s, in 'call' (<string>:2)" in capsys.readouterr().err
+    where = "/env/site-packages/torch.utils.data.dataloader.py:2"
+    assert f"it has been getting one batch for 20 s, in 'call' ({where})" in capsys.readouterr().err
 
 
 ELSEWHERE = """
@@ -179,7 +255,7 @@ sys.exit(ranks[0].wait() or ranks[1].wait())
 RANK = """
 import os, sys, threading
 rank = int(sys.argv[1])
-os.environ.update(RANK=str(rank), MASTER_ADDR="here", MASTER_PORT="1")
+os.environ.update(RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="here", MASTER_PORT="1")
 if "started" not in os.environ:  # a launcher gives the variables to the process
     os.environ["started"] = "yes"
     os.execv(sys.executable, [sys.executable, "-c", os.environ["CODE"], str(rank)])

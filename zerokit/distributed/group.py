@@ -172,10 +172,11 @@ def run_on_all_ranks(main: Callable[[RankGroup], None], *, stuck_after: float = 
             console.print_error(port_taken(os.environ["MASTER_PORT"]))
             return LaunchError.exit_code
         lost = next((words for words in _LOST if words in str(error)), None)
-        if lost is not None and isinstance(error, RuntimeError):
+        if lost is not None and isinstance(error, RuntimeError) and _of_collectives(error):
             at = traceback.extract_tb(error.__traceback__)[-1]
+            what = "has waited in vain for another rank" if lost == _IN_VAIN else "has lost another rank"
             lost_rank = RankError(
-                f"has lost another rank ({lost}), in '{at.line}'",
+                f"{what} ({lost}), in '{at.line}'",
                 where=f"rank {group.ranks.rank}",
                 hint="See what that one has said; if nothing, it was ended from outside: 'dmesg' names "
                 "what the kernel has ended for want of memory",
@@ -188,10 +189,24 @@ def run_on_all_ranks(main: Callable[[RankGroup], None], *, stuck_after: float = 
     return exit_code
 
 
+_IN_VAIN = "Timed out waiting"
+"""What gloo says of a rank that may still be there."""
 _LOST = (
-    *("Connection reset by peer", "Connection closed by peer", "Broken pipe", "Timed out waiting"),  # gloo
+    *("Connection reset by peer", "Connection closed by peer", "Broken pipe", _IN_VAIN),  # gloo
     "remote process exited",  # NCCL
 )
+
+
+def _of_collectives(error: Exception) -> bool:
+    """Whether a collective raised it: others, such as what downloads, have connections, too.
+
+    DeepSpeed waits for asynchronous ones itself.
+    """
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    modules = [str(frame.f_globals.get("__name__", "")) for frame in frames]
+    return modules[-1].startswith("deepspeed.") or any(
+        f"{name}.".startswith("torch.distributed.") for name in modules
+    )
 
 
 def _run(main: Callable[[RankGroup], None], group: RankGroup) -> int:

@@ -50,11 +50,17 @@ def variables_of(pid: int) -> dict[str, str]:
     return dict(entry.split("=", 1) for entry in text.split("\0") if "=" in entry)
 
 
-def bytes_moved(pid: int) -> int:
-    """What a process has written to files, and read from and written to disks; 0 where nobody counts."""
+def lists_children() -> bool:
+    """Whether this system says which children a process has: not all kernels do."""
+    pid = str(os.getpid())
+    return Path("/proc", pid, "task", pid, "children").exists()
+
+
+def bytes_moved(pid: int) -> int | None:
+    """What a process has written to files, and read from and written to disks; None where nobody says."""
     try:
         lines = Path("/proc", str(pid), "io").read_text().splitlines()
     except OSError:
-        return 0
+        return None
     counts = dict(line.split(": ") for line in lines)
     return sum(int(counts.get(name, 0)) for name in ("wchar", "read_bytes", "write_bytes"))

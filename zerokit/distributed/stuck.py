@@ -4,10 +4,12 @@ What is slow is not stuck, and nothing but the clock tells one from the other. S
 of three signs, each for as long as the person allows:
 
 - it was stopped by a signal, as the other ranks of its node see;
-- it does nothing at all inside a step, in code that is not a library's: no CPU, no file, no child that works.
-  Libraries wait for other ranks and for devices;
+- it does nothing at all inside a step, in code that is not installed: no CPU, no file, no child that works.
+  Libraries wait for other ranks, for devices and for networks;
 - it has been getting one batch for that long, and 20 times longer than the slowest one before it, and reads
   from no disk.
+
+Where the system does not count what processes do, the first sign is the only one.
 
 Not seen here: a rank that computes without end; one that does nothing elsewhere, as while it saves or
 evaluates, where it may wait for a network; one that waits inside a library, or holds Python's lock there; a
@@ -25,10 +27,11 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from zerokit import console
-from zerokit.distributed.process_table import bytes_moved, children_of, stat_of, variables_of
+from zerokit.distributed.process_table import bytes_moved, children_of, lists_children, stat_of, variables_of
 from zerokit.errors import RankError
 
 if TYPE_CHECKING:
@@ -40,9 +43,13 @@ POLL_SECONDS = 1.0
 _IDLE_SHARE = 0.05
 """Of one CPU, below which a process does nothing: what polls now and then takes less."""
 _SLOWER = 20
+_INSTALLED = {"site-packages", "dist-packages"}
+"""The folders of what pip installs: libraries."""
 _LIBRARIES = {"accelerate", "deepspeed", "peft", "torch", "transformers", "zerokit"}
+"""Those that may run from a clone instead."""
+_STDLIB = Path(os.__file__).parent
 _DEBUGGERS = {"IPython", "_pydevd_bundle", "bdb", "code", "pdb"}
-_SHARED = ("MASTER_ADDR", "MASTER_PORT")
+_SHARED = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")
 """What the ranks of a run have in common, and no other process has."""
 
 
@@ -114,8 +121,12 @@ class StuckWatch:
             # One of those that see it is to speak.
             if self._stopped[pid] >= self._most_looks + 2 * self._ranks.local_rank:
                 variables = variables_of(pid)
-                if all(variables.get(name) == os.environ.get(name) for name in _SHARED):
-                    self._end_stopped(pid, variables.get("RANK", "?"))
+                rank = variables.get("RANK", "")
+                is_of_run = all(
+                    name in variables and variables[name] == os.environ.get(name) for name in _SHARED
+                )
+                if is_of_run and rank not in ("", str(self._ranks.rank)):
+                    self._end_stopped(pid, rank)
 
     def _end_stopped(self, pid: int, rank: str) -> NoReturn:
         looks = self._stopped[pid]
@@ -130,13 +141,20 @@ class StuckWatch:
     def _look_at_this(self) -> None:
         work = self._work
         is_new, self._number = work.number != self._number, work.number
-        idle, reads = self._activity()
+        activity = self._activity()
         frame = sys._current_frames().get(threading.main_thread().ident or 0)
-        if frame is None or is_new or not (work.is_step or work.is_batch) or _is_debugged(frame):
+        if (
+            activity is None
+            or frame is None
+            or is_new
+            or not (work.is_step or work.is_batch)
+            or _is_debugged(frame)
+        ):
             self._idle = self._one_batch = 0
             return
         loads = work.is_batch and _has(frame, "torch.utils.data") and not _has(frame, "torch.distributed")
-        waits = _outside_stdlib(frame) in _LIBRARIES
+        idle, reads = activity
+        waits = _is_library(_caller(frame))
         self._idle = self._idle + 1 if work.is_step and idle and not waits else 0
         self._one_batch = self._one_batch + 1 if loads and not reads else 0
         if self._idle >= self._most_looks:
@@ -146,21 +164,30 @@ class StuckWatch:
             if self._one_batch >= max(self._most_looks, slow):
                 self._end(frame, "it has been getting one batch", self._one_batch)
 
-    def _activity(self) -> tuple[bool, bool]:
-        """Whether this process and its children did nothing since the last look; whether they use disks."""
+    def _activity(self) -> tuple[bool, bool] | None:
+        """Whether this process and its children did nothing since the last look; whether they use disks.
+
+        Returns:
+            None where the system does not say, which is not to say that they did nothing.
+        """
         pid = os.getpid()
+        if not lists_children():
+            return None
         children = _descendants(pid)
         stats = [stat for stat in map(stat_of, (pid, *children)) if stat is not None]
         # Of this process, without this thread; stats[0] counts in hundredths.
         cpu = time.process_time() - time.thread_time() + sum(stat.cpu_seconds for stat in stats[1:])
-        moved = sum(map(bytes_moved, (pid, *children)))
+        counts = [bytes_moved(one) for one in (pid, *children)]
+        if counts[0] == 0 or None in counts:  # a rank has written something by now
+            return None
+        moved = sum(filter(None, counts))
         before, self._used = self._used, (cpu, moved)
         reads = moved != before[1] or any(stat.state == "D" for stat in stats)
         used = abs(cpu - before[0])  # less, where a child has ended
         return used < _IDLE_SHARE * POLL_SECONDS and not reads, reads
 
     def _end(self, frame: FrameType, what: str, looks: int) -> NoReturn:
-        at = traceback.extract_stack(frame)[-1]
+        at = traceback.extract_stack(_caller(frame), limit=1)[-1]
         call = f"'{at.line or at.name}' ({at.filename}:{at.lineno})"
         _say(str(self._ranks.rank), f"{what} for {looks * POLL_SECONDS:.0f} s, in {call}")
         sys.stderr.writelines(traceback.format_stack(frame))
@@ -197,10 +224,24 @@ def _frames(innermost: FrameType) -> Iterator[str]:
         frame = frame.f_back
 
 
-def _outside_stdlib(innermost: FrameType) -> str:
-    """The innermost package that is not Python's own: the one that called what waits."""
-    packages = (name.partition(".")[0] for name in _frames(innermost))
-    return next((name for name in packages if name not in sys.stdlib_module_names), "")
+def _caller(innermost: FrameType) -> FrameType:
+    """The innermost frame of a file that is not Python's own: the one that called what waits.
+
+    Code that was made, as torch.compile does, has no file.
+    """
+    frame: FrameType | None = innermost
+    while frame is not None:
+        file = Path(frame.f_code.co_filename)
+        is_own = file.is_relative_to(_STDLIB) and not _INSTALLED.intersection(file.parts)
+        if not is_own and not file.name.startswith("<"):
+            return frame
+        frame = frame.f_back
+    return innermost
+
+
+def _is_library(frame: FrameType) -> bool:
+    package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+    return package in _LIBRARIES or not _INSTALLED.isdisjoint(Path(frame.f_code.co_filename).parts)
 
 
 def _is_debugged(innermost: FrameType) -> bool:
