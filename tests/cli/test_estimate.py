@@ -264,26 +264,80 @@ def test_bad_input_is_one_line_and_2(
     assert err.count("\n") == 1
 
 
-def test_a_person_at_a_terminal_is_asked_for_what_is_missing(
-    zerokit: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Put a person at a terminal who writes this."""
+
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
 
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    monkeypatch.setattr(sys, "stdin", Terminal(f"{MODEL}\n8\n512\n2\n"))
+    def write(text: str) -> None:
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+        monkeypatch.setattr(sys, "stdin", Terminal(text))
+
+    return write
+
+
+def test_a_person_at_a_terminal_is_asked_for_what_is_missing(
+    zerokit: Run, answers: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers(f"qwen2.5-0.6b\n{MODEL}\neight\n8\n512\n2\n")
     code, out, err = zerokit("estimate", "--micro-batch-size", 1)
     assert code == 0
-    for words in ("MODEL: A name, a", "--num-gpus: GPUs in", "--seq-len: Tokens", "--zero-stage: In place"):
-        assert err.count(words) == 1
+    assert "Did you mean 'qwen2.5-0.5b'?" in err
+    assert "'eight' is not a whole number" in err
+    one_line = f"--micro-batch-size 1 {MODEL} --num-gpus 8 --seq-len 512 --zero-stage 2"
+    assert f"In one line: zerokit estimate {one_line}\n" in err
     assert out.endswith(zerokit(*ONE)[1])
-    monkeypatch.setattr(sys, "stdin", Terminal("7.5B\n8\n2\n"))  # which needs no length
+    answers("7.5B\n8\n2\n")  # which needs no length
     assert zerokit("estimate")[0] == 0
     monkeypatch.setattr(sys, "stdin", io.StringIO(f"{MODEL}\n8\n512\n2\n"))  # a pipe
     code, out, err = zerokit("estimate")
     assert (code, out) == (2, "")
     assert "Missing argument 'MODEL', option '--num-gpus', option '--seq-len', option '--zero-stage'" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "taken"),
+    [
+        (["llama-3.1-8b"], "--num-gpus 1 --seq-len 2048 --zero-stage 0,1,2,3"),
+        (["gpt2", "--offload-optimizer", "cpu"], "--num-gpus 1 --seq-len 1024 --zero-stage 1,2,3"),
+        (["1B", "--fit", "80GiB"], "--num-gpus 1 --zero-stage 3"),
+    ],
+)
+def test_enter_takes_the_defaults(
+    words: list[str], taken: str, zerokit: Run, answers: Callable[[str], None]
+) -> None:
+    answers("\n" * 3)
+    code, out, err = zerokit("estimate", *words)
+    assert code == 0
+    assert f"In one line: zerokit estimate {' '.join(words)} {taken}\n" in err
+    assert "ZeRO" in out
+
+
+def test_input_that_ends_is_answered_as_a_pipe(zerokit: Run, answers: Callable[[str], None]) -> None:
+    answers("2\n")
+    code, _, err = zerokit("estimate", MODEL)
+    assert code == 2
+    missing = "zerokit: error: Missing option '--num-gpus', option '--seq-len', option '--zero-stage'."
+    assert err.splitlines()[-1].startswith(missing)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["llama-3.1-9b"], "Did you mean 'llama-3.1-8b'?"),
+        (["llama-3.1-8b", "--gpu", "4091"], "Did you mean '4090'?"),
+    ],
+)
+def test_no_question_before_a_misspelt_name(
+    words: list[str], message: str, zerokit: Run, answers: Callable[[str], None]
+) -> None:
+    answers("\n" * 3)
+    code, out, err = zerokit("estimate", *words)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert message in err
 
 
 def test_lengths_beyond_the_model_are_named(zerokit: Run) -> None:

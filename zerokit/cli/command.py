@@ -66,19 +66,21 @@ class Command(TyperCommand):
         try:
             return super().parse_args(ctx, args)
         except UsageError as error:
-            missing = self._missing(ctx, words) if hasattr(error, "param_type") else []
-            if missing and self._asks():
-                param, _ = missing[0]
-                return self.parse_args(ctx, words + _asked(param))
+            missing = self.missing(ctx, words) if hasattr(error, "param_type") else []
+            completed = self.completed(ctx, words) if missing else None
+            if completed is not None:
+                return super().parse_args(ctx, completed)
             if len(missing) > 1:
                 ctx.fail(f"Missing {', '.join(name for _, name in missing)}")
             error.ctx = ctx
             raise
 
-    def _asks(self) -> bool:
-        return False
+    def completed(self, ctx: Any, words: list[str]) -> list[str] | None:
+        """The words with what they lack; None where a command has no way to know it."""
+        return None
 
-    def _missing(self, ctx: Any, words: list[str]) -> list[tuple[Any, str]]:
+    def missing(self, ctx: Any, words: list[str]) -> list[tuple[Any, str]]:
+        """The parameters that the words lack, and what an error calls each."""
         given, *_ = self.make_parser(ctx).parse_args(list(words))
         found = []
         for param in self.get_params(ctx):
@@ -89,20 +91,6 @@ class Command(TyperCommand):
                     name = error.format_message().removeprefix("Missing ").partition(".")[0]
                     found.append((param, name))
         return found
-
-
-class AskingCommand(Command):
-    """A command that asks the person at a terminal for what is missing; never a script."""
-
-    def _asks(self) -> bool:
-        return sys.stdin.isatty() and sys.stdout.isatty()
-
-
-def _asked(param: Any) -> list[str]:
-    """The words that say what a person answers, on stderr."""
-    name = param.opts[-1] if param.opts[-1].startswith("-") else str(param.metavar)
-    answer = typer.prompt(f"{name}: {(param.help or '').rstrip('.')}", err=True)
-    return [name, answer] if name.startswith("-") else [answer]
 
 
 class Group(TyperGroup):

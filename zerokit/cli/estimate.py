@@ -98,10 +98,10 @@ def _axes(zero_stage: str | None, num_gpus: str, micro_batch_size: str | None, s
     from zerokit.estimation import Axes
 
     return Axes(
-        zero_stage=_sizes(zero_stage, "--zero-stage", least=0),
-        num_gpus=_sizes(num_gpus, "--num-gpus"),
-        micro_batch_size=_sizes(micro_batch_size, "--micro-batch-size"),
-        seq_len=_sizes(seq_len, "--seq-len"),
+        zero_stage=options.sizes(zero_stage, "--zero-stage", least=0),
+        num_gpus=options.sizes(num_gpus, "--num-gpus"),
+        micro_batch_size=options.sizes(micro_batch_size, "--micro-batch-size"),
+        seq_len=options.sizes(seq_len, "--seq-len"),
     )
 
 
@@ -166,22 +166,6 @@ def _print_text(
         print_sweep(answers, axes.varied)
     else:
         print_estimate(*answers[0], limits)
-
-
-def _sizes(text: str | None, option: str, least: int = 1) -> tuple[int, ...]:
-    """``"1,2,4"`` as numbers, each once."""
-    found = []
-    for word in () if text is None else text.split(","):
-        try:
-            size = int(word)
-        except ValueError:
-            raise ConfigError(
-                f"'{word}' is not a whole number", where=option, hint="Write it like 4, or 1,2,4"
-            ) from None
-        if size < least:
-            raise ConfigError(f"is {size}", where=option, hint=f"Give {least} or more")
-        found.append(size)
-    return tuple(dict.fromkeys(found))
 
 
 def _lora(rank: int | None, targets: str | None) -> Any:

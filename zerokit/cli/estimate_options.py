@@ -13,6 +13,7 @@ from zerokit import choices
 from zerokit.cli import completion
 from zerokit.cli.command import needed_unless
 from zerokit.cli.gpu_options import AS_RENTED, gpu_memory_option, gpu_option, host_memory_option
+from zerokit.errors import ConfigError
 
 _ANSWER = "The answer"
 _run = partial(typer.Option, rich_help_panel="The run")
@@ -184,3 +185,23 @@ Output = Annotated[
 ]
 
 Force = Annotated[bool, _answer("--force", help="Overwrite existing files.")]
+
+
+def sizes(text: str | None, option: str, least: int = 1) -> tuple[int, ...]:
+    """``"1,2,4"`` as numbers, each once.
+
+    Raises:
+        ConfigError: not whole numbers, or one below `least`.
+    """
+    found = []
+    for word in () if text is None else text.split(","):
+        try:
+            size = int(word)
+        except ValueError:
+            raise ConfigError(
+                f"'{word}' is not a whole number", where=option, hint="Write it like 4, or 1,2,4"
+            ) from None
+        if size < least:
+            raise ConfigError(f"is {size}", where=option, hint=f"Give {least} or more")
+        found.append(size)
+    return tuple(dict.fromkeys(found))

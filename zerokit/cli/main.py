@@ -20,10 +20,11 @@ import typer
 from zerokit import __version__
 from zerokit.cli import on_ranks
 from zerokit.cli.check import check
-from zerokit.cli.command import AskingCommand, ClickException, Command, Group
+from zerokit.cli.command import ClickException, Command, Group
 from zerokit.cli.config import config
 from zerokit.cli.diff import diff
 from zerokit.cli.estimate import estimate
+from zerokit.cli.estimate_questions import AskingCommand
 from zerokit.cli.explain import explain
 from zerokit.cli.generate import generate
 from zerokit.cli.gpus import gpus

@@ -77,7 +77,7 @@ class OpenCommand(Command):
             super().parse_args(ctx, own)
         except UsageError:
             # What is missing may be there, misspelt.
-            missing = [name.partition("'")[2].rstrip("'") for _, name in self._missing(ctx, own)]
+            missing = [name.partition("'")[2].rstrip("'") for _, name in self.missing(ctx, own)]
             for option in (word.partition("=")[0] for word in others if word.startswith("--")):
                 if meant := nearest(option, missing):
                     ctx.fail(f"{option}: unknown option. Did you mean '{meant}'?")

@@ -1,0 +1,93 @@
+"""What ``zerokit estimate`` asks a person at a terminal, where the command line lacks it."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import typer
+
+from zerokit.cli.command import Command
+from zerokit.cli.estimate_options import sizes
+from zerokit.cli.gpu_options import chosen_gpu
+from zerokit.errors import ZerokitError
+
+_QUESTIONS = {
+    "model": "Which model? A name such as llama-3.1-8b, a Hub id, a folder, or a size such as 7B",
+    "num_gpus": "How many GPUs in all?",
+    "seq_len": "How many tokens in a sequence?",
+    "zero_stage": "Which ZeRO stages, 0 to 3?",
+}
+"""By the parameters of the command; it needs no others."""
+_SEQ_LEN = 2048
+
+
+class AskingCommand(Command):
+    """Asks for what is missing, with defaults that Enter takes; never a script."""
+
+    def completed(self, ctx: Any, words: list[str]) -> list[str] | None:
+        """The words with the answers; None where nobody is there to give them.
+
+        Raises:
+            ZerokitError: what is given names no model or no card, which is found before the first question.
+        """
+        if not (sys.stdin.isatty() and sys.stdout.isatty()):
+            return None
+        chosen_gpu(ctx.params.get("gpu"), ctx.params.get("gpu_memory"))
+        model = ctx.params.get("model")
+        positions = None if model is None else _positions(model)
+        while missing := self.missing(ctx, words):
+            param, _ = missing[0]
+            answer = _answer(param.name, _default(param.name, ctx.params, positions))
+            if answer is None:
+                return None
+            if param.name == "model":
+                positions = _positions(answer)
+            words = [*words, answer] if param.name == "model" else [*words, param.opts[-1], answer]
+        typer.echo(f"In one line: {ctx.command_path} {shlex.join(words)}\n", err=True)
+        return words
+
+
+def _answer(name: str, default: str | None) -> str | None:
+    """What a person answers, asked again until it can be used; None where the input ends."""
+
+    def usable(text: str) -> str:
+        try:
+            if name == "model":
+                _positions(text)
+            else:
+                sizes(text, "", least=0 if name == "zero_stage" else 1)
+        except ZerokitError as error:
+            raise typer.BadParameter(str(error)) from None
+        return text
+
+    try:
+        return str(typer.prompt(_QUESTIONS[name], default, value_proc=usable, err=True))
+    except typer.Abort as abort:
+        if not isinstance(abort.__context__, EOFError):
+            raise
+        typer.echo(err=True)  # what follows has a line of its own
+        return None
+
+
+def _default(name: str, given: Mapping[str, Any], positions: int | None) -> str | None:
+    if name == "seq_len":
+        return str(min(_SEQ_LEN, positions or _SEQ_LEN))
+    return {"num_gpus": "1", "zero_stage": _stages(given)}.get(name)
+
+
+def _stages(given: Mapping[str, Any]) -> str:
+    """All that go together with the options; one where the answer is for one run."""
+    one_run = given.get("explain") or given.get("fit")
+    if one_run or given.get("offload_param") or given.get("offload_optimizer") == "nvme":
+        return "3"
+    return "1,2,3" if given.get("offload_optimizer") else "0,1,2,3"
+
+
+def _positions(model: str) -> int | None:
+    """The longest sequence of a model, where it says one."""
+    from zerokit.estimation.ask import as_model
+
+    return getattr(as_model(model), "max_position_embeddings", None)
