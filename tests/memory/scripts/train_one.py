@@ -58,6 +58,9 @@ def build(point: dict[str, Any]) -> Any:
         model: Any = getattr(transformers, point["architecture"])._from_config(
             config, dtype=DTYPES[point["precision"]], attn_implementation=point["attention"]
         )
+    for module in model.modules():
+        if hasattr(module, "create_position_ids_from_input_ids"):  # RoBERTa counts positions from it
+            module.padding_idx = 1
     if point["checkpointing"]:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     if point["lora"]:
