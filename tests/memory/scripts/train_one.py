@@ -48,16 +48,18 @@ def build(point: dict[str, Any]) -> Any:
     """The engine."""
     keys = dict(point["config"])
     config = AutoConfig.for_model(keys.pop("model_type"), **keys)
+    padding = config.pad_token_id
     for part in (config, getattr(config, "text_config", config)):
         part.use_cache = False
-        if not config.is_encoder_decoder:
-            part.pad_token_id = None  # transformers writes zeros into its row, which zero.Init has taken away
+        part.pad_token_id = None  # transformers writes zeros into its row, which zero.Init has taken away
     ds_config = point["ds_config"]
     stage_3 = ds_config["zero_optimization"]["stage"] == 3
     with deepspeed.zero.Init(config_dict_or_path=ds_config, enabled=stage_3):
         model: Any = getattr(transformers, point["architecture"])._from_config(
             config, dtype=DTYPES[point["precision"]], attn_implementation=point["attention"]
         )
+    if config.is_encoder_decoder:  # the decoder's inputs begin with it
+        config.pad_token_id = model.config.pad_token_id = padding
     for module in model.modules():
         if hasattr(module, "create_position_ids_from_input_ids"):  # RoBERTa counts positions from it
             module.padding_idx = 1
