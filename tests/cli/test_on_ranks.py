@@ -13,7 +13,7 @@ import pytest
 from typer.main import get_command
 
 from tests import processes
-from tests.tiny import REPOSITORY
+from tests.tiny import ONE_STEP_RECIPE, REPOSITORY
 from zerokit.cli.main import app
 from zerokit.generation import options
 from zerokit.generation.options import Options
@@ -176,7 +176,11 @@ def test_a_recipe_is_printed_by_one_rank(zerokit: Run, monkeypatch: pytest.Monke
 
 
 @pytest.mark.torch
-def test_num_gpus_becomes_deepspeeds_launcher(zerokit: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_num_gpus_becomes_deepspeeds_launcher(
+    zerokit: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("r.yaml").write_text(ONE_STEP_RECIPE)
     started: list[list[str]] = []
 
     def execve(file: str, words: list[str], environment: dict[str, str]) -> None:
