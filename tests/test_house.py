@@ -48,7 +48,7 @@ ALLOWED = {
     | {"config", "resolving", "writing", "models", "hardware", "memory", "lint", "reporting"},
     "data": BASE,
     "distributed": BASE,
-    "checkpoint": BASE,
+    "checkpoint": BASE | {"models"},
     "generation": BASE | {"config", "resolving", "recipe", "data", "distributed", "checkpoint"},
     "training": BASE
     | {"config", "resolving", "writing", "recipe", "models", "hardware", "memory", "lint"}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
 
 import zerokit
-from zerokit.hub import is_hub_id, reason
+from zerokit.hub import is_hub_id, not_given, reason
 
 PACKAGE = Path(zerokit.__file__).parent
 
@@ -35,3 +36,21 @@ def test_the_pattern_stands_once() -> None:
 )
 def test_a_reason_is_one_line(error: Exception, words: str) -> None:
     assert reason(error).strip() == words
+
+
+@pytest.mark.parametrize(
+    ("cause", "words"),
+    [
+        (socket.gaierror(-2, "Name or service not known"), "Name or service not known"),
+        (ConnectionRefusedError(111, "Connection refused"), "Connection refused"),
+        (OSError(101, "Network is unreachable"), "Network is unreachable"),
+        (TimeoutError("timed out"), "timed out"),
+    ],
+)
+def test_a_hub_out_of_reach_is_said_in_the_words_of_the_system(cause: Exception, words: str) -> None:
+    wrapped = FileNotFoundError("Got: ConnectError: [Errno -2] ...")
+    wrapped.__cause__ = RuntimeError()
+    wrapped.__cause__.__context__ = cause
+    assert reason(wrapped) == not_given(wrapped) == f"the Hub cannot be reached ({words})"
+    on_disk = PermissionError(13, "Permission denied", "cache")
+    assert not_given(on_disk, "them").startswith("the Hub did not give them: [Errno 13]")

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import re
+import socket
+import ssl
+from collections.abc import Iterator
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+
+_OF_NETWORKS = (socket.gaierror, ConnectionError, TimeoutError, ssl.SSLError)
+_NO_ROUTE = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN)
 
 
 def is_hub_id(name: str) -> bool:
@@ -14,4 +21,25 @@ def is_hub_id(name: str) -> bool:
 
 def reason(error: Exception) -> str:
     """Why the Hub did not give something: no network, no such repository, gated. The library's own words."""
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+    return _no_way(error) or next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def not_given(error: Exception, what: str = "it") -> str:
+    """That the Hub cannot be reached, or did not give `what`, and why."""
+    return _no_way(error) or f"the Hub did not give {what}: {reason(error)}"
+
+
+def _no_way(error: Exception) -> str | None:
+    """That the Hub cannot be reached, in the system's words, which libraries wrap in several of their own."""
+    for one in _chain(error):
+        words = one.strerror or (str(one) if isinstance(one, TimeoutError) else "")
+        if words and (isinstance(one, _OF_NETWORKS) or one.errno in _NO_ROUTE):
+            return f"the Hub cannot be reached ({words})"
+    return None
+
+
+def _chain(error: BaseException | None) -> Iterator[OSError]:
+    while error is not None:
+        if isinstance(error, OSError):
+            yield error
+        error = error.__cause__ or error.__context__

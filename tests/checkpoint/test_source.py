@@ -173,6 +173,9 @@ def test_a_hub_that_does_not_answer_is_a_model_error(monkeypatch: pytest.MonkeyP
     with pytest.raises(ModelError) as caught:
         resolve_checkpoint("org/name", where="w")
     assert caught.value.message == "'org/name' is no folder here, and the Hub did not give it: no network"
+    for name, meant in (("llama-3.1-8b-instruct", "Llama-3.1-8B-Instruct"), ("llama-3.1-9b", "Llama-3.1-8B")):
+        with pytest.raises(ModelError, match=f"Did you mean 'meta-llama/{meant}'"):
+            resolve_checkpoint(name, where="w")
 
 
 @pytest.mark.parametrize("remote_code", [True, False])

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from zerokit.documents import MAX_BYTES, Document, read_document, shown
 from zerokit.errors import DocumentError, ModelError
-from zerokit.hub import is_hub_id, reason
+from zerokit.hub import is_hub_id, not_given
 
 _HUB_FILES = ["*.json", "model*.safetensors", "*.model", "*.txt", "*.jinja", "*.tiktoken"]
 _HUB_COPIES = ["original/*", "*.fp16*.safetensors"]
@@ -210,8 +210,12 @@ def _download(name: str, *, where: str, revision: str | None, remote_code: bool)
             snapshot_download(name, revision=revision, allow_patterns=files, ignore_patterns=_HUB_COPIES)
         )
     except Exception as error:
+        from zerokit.models.catalogue import hub_id
+
+        meant = hub_id(name)
+        first = f"Did you mean '{meant}'? If so, name it; check" if meant else "Check the name,"
         raise ModelError(
-            f"'{name}' is no folder here, and the Hub did not give it: {reason(error)}",
+            f"'{name}' is no folder here, and {not_given(error)}",
             where=where,
-            hint="Check the name, the network, and `hf auth login` for a gated model",
+            hint=f"{first} the network, and `hf auth login` for a gated model",
         ) from error

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from zerokit.documents import parse_json
 from zerokit.errors import DataError, DocumentError, did_you_mean
-from zerokit.hub import is_hub_id, reason
+from zerokit.hub import is_hub_id, not_given
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -224,7 +224,7 @@ def _load_hub(name: str, subset: str | None, split: str, where: str) -> Dataset:
         return datasets.load_dataset(name, subset, split=split)
     except Exception as error:
         raise DataError(
-            f"'{name}' is no file here, and the Hub did not give it: {reason(error)}",
+            f"'{name}' is no file here, and {not_given(error)}",
             where=where,
             hint="Check the name, the split and the network",
         ) from error

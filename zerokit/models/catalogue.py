@@ -69,6 +69,18 @@ def closest(name: str) -> str | None:
     return nearest(name, [short for entry in entries() for short in entry.short_names])
 
 
+def hub_id(name: str) -> str | None:
+    """The Hub id of the model that a short name, or one that is nearly one, means; None for other names."""
+    if "/" in name:
+        return None
+    short = name if find(name) is not None else closest(name) or ""
+    entry = find(short)
+    if entry is None:
+        return None
+    ids = (one for one in (entry.id, *entry.also) if _folded(one.rpartition("/")[2]) == _folded(short))
+    return next(ids, entry.id)
+
+
 @cache
 def _by_id() -> dict[str, Entry]:
     return {one.lower(): entry for entry in entries() for one in (entry.id, *entry.also)}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from zerokit.documents import read_bytes
 from zerokit.errors import DocumentError, ModelError
-from zerokit.hub import reason
+from zerokit.hub import not_given
 
 _LOOK_UP = 2.0
 """Seconds for the Hub's address: without a network, some resolvers wait for ever."""
@@ -58,7 +58,7 @@ def download_config(name: str, revision: str | None = None) -> Path:
         return Path(hf_hub_download(name, "config.json", revision=revision))
     except Exception as error:
         raise ModelError(
-            f"'{name}' is not on this machine, and the Hub did not give its config.json: {reason(error)}",
+            f"'{name}' is not on this machine, and {not_given(error, 'its config.json')}",
             where="model",
             hint="Check the name (zerokit models lists those that need no network), the network, and "
             "`hf auth login` for a gated model",
@@ -100,7 +100,7 @@ def _in_time(ask: Callable[[], object], seconds: float) -> None:
     thread.start()
     thread.join(seconds)
     if thread.is_alive():
-        raise TimeoutError(f"no answer in {seconds:g} s (HF_HUB_ETAG_TIMEOUT sets the limit)")
+        raise TimeoutError(f"no answer in {seconds:g} s, the limit that HF_HUB_ETAG_TIMEOUT sets")
     if failure:
         raise failure[0]
 
