@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import errno
 import re
-import socket
-import ssl
 from collections.abc import Iterator
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
-_OF_NETWORKS = (socket.gaierror, ConnectionError, TimeoutError, ssl.SSLError)
 _NO_ROUTE = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN)
 
 
@@ -31,9 +28,13 @@ def not_given(error: Exception, what: str = "it") -> str:
 
 def _no_way(error: Exception) -> str | None:
     """That the Hub cannot be reached, in the system's words, which libraries wrap in several of their own."""
+    import socket
+    import ssl  # only here: they cost every light command 10 ms
+
+    of_networks = (socket.gaierror, ConnectionError, TimeoutError, ssl.SSLError)
     for one in _chain(error):
         words = one.strerror or (str(one) if isinstance(one, TimeoutError) else "")
-        if words and (isinstance(one, _OF_NETWORKS) or one.errno in _NO_ROUTE):
+        if words and (isinstance(one, of_networks) or one.errno in _NO_ROUTE):
             return f"the Hub cannot be reached ({words})"
     return None
 
