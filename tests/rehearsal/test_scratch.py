@@ -14,8 +14,10 @@ from tests.rehearsal import fake_worker
 from zerokit.rehearsal.scratch import scratch_folder
 
 REHEARSE = """
-import sys
+import signal, sys
 from zerokit.rehearsal import processes, rehearse
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whatever nohup or a shell's background has had ignored
+signal.signal(signal.SIGINT, signal.default_int_handler)
 processes.WORKER, rehearse.built_library = "fake_rehearsal_worker", lambda: None
 rehearse.rehearse(sys.argv[1], num_gpus=1)
 """
