@@ -119,6 +119,7 @@ def test_a_download_takes_the_config_alone(
         asked.append((name, file, revision))
         return str(folder / file)
 
+    monkeypatch.setattr("socket.getaddrinfo", lambda *_: [])
     monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", lambda url, timeout: asked.append(url))
     monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
     assert load_model_shape("someone/model", revision="v1").num_parameters == PARAMETERS
@@ -134,6 +135,7 @@ def test_without_network_one_line_says_so(cache: Path, monkeypatch: pytest.Monke
     def download(*_: Any, **__: Any) -> str:
         raise AssertionError("a download tries again and again")
 
+    monkeypatch.setattr("socket.getaddrinfo", lambda *_: [])
     monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", ask)
     monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
     error = complaint("someone/model", allow_network=True)
