@@ -11,6 +11,7 @@ import pytest
 from tests import processes
 from tests.rehearsal.commands import SCRIPTS, rehearse
 from tests.rehearsal.local_inputs import write_model_config, write_text_dataset, write_tokenizer
+from zerokit.distributed.extensions import own_folder
 
 
 def checksums(text: str) -> list[str]:
@@ -22,7 +23,8 @@ def test_a_script_computes_the_same_rehearsed_as_real(tmp_path: Path) -> None:
     write_tokenizer(tmp_path / "model")
     write_model_config(tmp_path / "model", architecture="llama-2-7b")
     write_text_dataset(tmp_path / "data")
-    environment = {**os.environ, "DS_ACCELERATOR": "cpu", "HF_HUB_OFFLINE": "1"}
+    extensions = {"TORCH_EXTENSIONS_DIR": str(own_folder())}  # where other tests have them compiled
+    environment = {**os.environ, **extensions, "DS_ACCELERATOR": "cpu", "HF_HUB_OFFLINE": "1"}
     real = processes.checked([sys.executable, SCRIPTS / "host_truth.py", tmp_path], env=environment)
     expected = checksums(real)
     assert len(expected) > 90
