@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+import sys
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -127,3 +129,19 @@ def _family(pid: int) -> dict[int, float]:
     for parent in found:
         found += [child for child, stat in stats.items() if stat.parent == parent]
     return {one: stats[one].cpu_seconds for one in found if one in stats}
+
+
+@contextmanager
+def exits() -> Iterator[None]:
+    """A forked process ends where the block does, with the code of its ``exit``; 1 if it has none."""
+    code = 1
+    try:
+        yield
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else 1 if stop.code else 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)

@@ -21,13 +21,13 @@ import subprocess
 import sys
 import tempfile
 import threading
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tests.faults.inputs import Case, case, contents, lay_out
+from tests.processes import exits
 from tests.tiny import REPOSITORY
 from zerokit.cli.main import main as zerokit
 
@@ -89,8 +89,7 @@ def outcome_of(made: Case, folder: Path) -> Outcome:
 
 def _run(main: Callable[[], None], words: list[str], folder: Path, out: Path, err: Path) -> None:
     """Become the command; never returns."""
-    code = 1
-    try:
+    with exits():
         os.setsid()
         os.chdir(folder)
         for number, name, flags in ((0, Path(os.devnull), os.O_RDONLY), (1, out, 0o101), (2, err, 0o101)):
@@ -100,14 +99,6 @@ def _run(main: Callable[[], None], words: list[str], folder: Path, out: Path, er
         os.environ.update(HF_HUB_OFFLINE="1", DS_ACCELERATOR="cpu", HF_HOME=str(folder), COLUMNS="120")
         sys.argv = words
         main()
-    except SystemExit as stop:
-        code = stop.code if isinstance(stop.code, int) else 1 if stop.code else 0
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
 
 
 def start_seconds() -> float:

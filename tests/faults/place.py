@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.processes import exits
 from tests.tiny import ONE_STEP_RECIPE, REPOSITORY, free_port, tiny_llama, tiny_tokenizer
 from zerokit.distributed.process_table import children_of, stat_of
 
@@ -93,8 +94,7 @@ class Place:
             )  # fmt: skip
 
     def _become(self, words: list[str], variables: dict[str, str], output: Path) -> None:
-        code = 1
-        try:
+        with exits():
             os.setsid()
             os.chdir(self.folder)
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -113,14 +113,6 @@ class Place:
             datasets.config.HF_DATASETS_CACHE = self.path("cache")
             sys.argv = [f"launch/{self.command}.py", *words]
             main(self.command)
-        except SystemExit as stop:
-            code = stop.code if isinstance(stop.code, int) else 1 if stop.code else 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)
 
 
 def import_all() -> None:
