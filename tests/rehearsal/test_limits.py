@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from zerokit.rehearsal.call_sites import CallSites
 from zerokit.rehearsal.errors import RehearsalGap
 from zerokit.rehearsal.limits import limit_of
 from zerokit.rehearsal.stand_ins.from_pretrained import _Slice
@@ -65,3 +66,18 @@ def test_a_failure_that_a_stand_in_takes_part_in_is_a_limit(
     assert limit is not None
     assert said in str(limit)
     assert "test_limits.py" in str(limit)
+
+
+def test_a_project_in_a_folder_called_like_a_package_is_the_users_own() -> None:
+    path = "/home/me/torch/zerokit/train.py"
+    names: dict[str, Any] = {"find": CallSites().find}
+    exec(
+        compile(
+            "def train():\n    raise OSError('libcudart.so.12: cannot open')\nsite = find()", path, "exec"
+        ),
+        names,
+    )
+    limit = limit_of(_fails(names["train"]))
+    assert limit is not None
+    assert limit.where == f"{path}:2"
+    assert names["site"] == 0

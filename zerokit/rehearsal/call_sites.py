@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import sys
 from pathlib import Path
 from types import CodeType
 
 from zerokit import patches
 
-_OWN = (str(Path(__file__).parent), patches.__file__)
+OWN = str(Path(__file__).parent) + os.sep
+"""The folder of the rehearsal's own code."""
 _PACKAGES = ("/site-packages/", "/dist-packages/")
-_PASSED_OVER = ("/torch/", "/contextlib.py", "/functools.py", "/threading.py", "/deepspeed/utils/nvtx.py")
+_PASSED_OVER = ("/contextlib.py", "/functools.py", "/threading.py", "/deepspeed/utils/nvtx.py")
 
 
 class CallSites:
@@ -20,6 +23,7 @@ class CallSites:
         self.lines: list[str] = []
         self._known: dict[tuple[CodeType, int], int] = {}
         self._passed_over: dict[str, bool] = {}
+        self._between = ("<", OWN, patches.__file__, folder_of("torch"))
 
     def find(self) -> int:
         """Index of the innermost line outside torch and the rehearsal itself, or -1 if there is none.
@@ -40,8 +44,8 @@ class CallSites:
     def _is_passed_over(self, path: str) -> bool:
         known = self._passed_over.get(path)
         if known is None:
-            inside = path.startswith("<") or path.startswith(_OWN)
-            known = self._passed_over[path] = inside or any(part in path for part in _PASSED_OVER)
+            known = path.startswith(self._between) or path.endswith(_PASSED_OVER)
+            self._passed_over[path] = known
         return known
 
     def _add(self, key: tuple[CodeType, int]) -> int:
@@ -49,6 +53,14 @@ class CallSites:
         self._known[key] = len(self.lines)
         self.lines.append(f"{short_path(code.co_filename)}:{line} in {code.co_qualname}")
         return self._known[key]
+
+
+def folder_of(package: str) -> str:
+    """Where the code of an installed package lies; a project may lie in a folder of the same name."""
+    spec = importlib.util.find_spec(package)
+    assert spec is not None
+    assert spec.origin is not None
+    return str(Path(spec.origin).parent) + os.sep
 
 
 def short_path(path: str) -> str:

@@ -12,16 +12,14 @@ import re
 import sysconfig
 import traceback
 from collections.abc import Iterator
-from pathlib import Path
 
 from zerokit.errors import LaunchError, ZerokitError
-from zerokit.rehearsal.call_sites import short_path
+from zerokit.rehearsal.call_sites import OWN, folder_of, short_path
 from zerokit.rehearsal.errors import RehearsalGap
 from zerokit.rehearsal.stand_ins.from_pretrained import CHECKPOINT
 
 _GAP = "zerokit cannot stand in for"
 """What native/dispatch.cpp says of an operator."""
-_OWN = str(Path(__file__).parent)
 _NEEDS_CUDA = re.compile(
     r"(?P<library>lib(?:cuda|cudart|cublas\w*|cudnn\w*|cufft\w*|curand|cusolver\w*|cusparse\w*|cupti|nccl|"
     r"nv\w+|c10_cuda|torch_cuda)[\w.+-]*\.so[\d.]*)"
@@ -93,7 +91,7 @@ def _is_of_a_stand_in(error: BaseException) -> bool:
     if isinstance(error, AttributeError) and type(error.obj).__module__.startswith("zerokit.rehearsal"):
         return True
     frames = traceback.extract_tb(error.__traceback__)
-    if not frames or not frames[-1].filename.startswith(_OWN) or isinstance(error, ZerokitError):
+    if not frames or not frames[-1].filename.startswith(OWN) or isinstance(error, ZerokitError):
         return False
     line = linecache.getline(frames[-1].filename, frames[-1].lineno or 0).strip()
     # What is called there in C, such as an original that a stand-in goes around, fails by itself.
@@ -114,4 +112,4 @@ def _line_of(error: BaseException) -> str:
 def _passes_on(path: str) -> bool:
     """Whether a file is torch's, zerokit's or Python's own."""
     is_pythons = path.startswith((sysconfig.get_path("stdlib"), "<")) and "-packages/" not in path
-    return "/torch/" in path or "/zerokit/" in path or is_pythons
+    return is_pythons or path.startswith((folder_of("torch"), folder_of("zerokit")))

@@ -20,6 +20,7 @@ from zerokit import console
 from zerokit.errors import ZerokitError
 from zerokit.files import write_file
 from zerokit.rehearsal import launchers
+from zerokit.rehearsal.call_sites import OWN
 from zerokit.rehearsal.errors import RehearsalGap, met_gaps
 from zerokit.rehearsal.job import RehearsalJob
 from zerokit.rehearsal.limits import limit_of
@@ -177,8 +178,7 @@ def _print_traceback(failure: BaseException) -> None:
     """Without the frames that are the rehearsal's own."""
     trace = failure.__traceback__
     while trace is not None and (
-        "/zerokit/rehearsal/" in trace.tb_frame.f_code.co_filename
-        or "runpy" in str(trace.tb_frame.f_code.co_filename)
+        trace.tb_frame.f_code.co_filename.startswith(OWN) or trace.tb_frame.f_globals["__name__"] == "runpy"
     ):
         trace = trace.tb_next
     traceback.print_exception(type(failure), failure, trace or failure.__traceback__)
