@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import select
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -121,12 +124,48 @@ def test_a_quiet_rehearsal_says_nothing(tmp_path: Path, capfd: pytest.CaptureFix
     assert capfd.readouterr() == ("", "")
 
 
+_LEAVES = """
+import json, os, signal, subprocess, sys
+pause = [sys.executable, "-c", "import signal; signal.pause()"]
+left = [subprocess.Popen(pause), subprocess.Popen(pause, start_new_session=True)]
+fork = os.fork()
+if fork == 0:
+    signal.pause()
+"""
+
+
+def _ended(processes_left: list[int]) -> None:
+    for process in processes_left:
+        with contextlib.suppress(ProcessLookupError):  # it is gone already
+            ended = os.pidfd_open(process)
+            assert select.select([ended], [], [], processes.PATIENCE)[0], "it still runs"
+            os.close(ended)
+
+
 def test_what_a_script_leaves_running_ends_with_its_worker(tmp_path: Path) -> None:
-    pause = "[sys.executable, '-c', 'import signal; signal.pause()']"
-    left = f"import subprocess, sys; paused = subprocess.Popen({pause})"
-    note = f"open({str(tmp_path / 'pid')!r}, 'w').write(str(paused.pid))"
-    _one(tmp_path, fake_worker.script(tmp_path, f"{left}\n{note}", REPORT))
-    with contextlib.suppress(ProcessLookupError):  # it is gone already
-        ended = os.pidfd_open(int((tmp_path / "pid").read_text()))
-        assert select.select([ended], [], [], processes.PATIENCE)[0], "it still runs"
-        os.close(ended)
+    note = f"json.dump([fork, *(one.pid for one in left)], open({str(tmp_path / 'left')!r}, 'w'))"
+    _one(tmp_path, fake_worker.script(tmp_path, f"{_LEAVES}\n{note}", REPORT))
+    _ended(json.loads((tmp_path / "left").read_text()))
+
+
+def test_no_child_stays_behind_when_zerokit_is_killed(tmp_path: Path) -> None:
+    """One in a session of its own, and one that was only forked, as workers that load data are."""
+    worker = f"""
+from zerokit.rehearsal.guard import end_with_the_command
+end_with_the_command()
+{_LEAVES}
+print(json.dumps([fork, os.getpid(), *(one.pid for one in left)]), flush=True)
+signal.pause()
+"""
+    command = f"""
+import subprocess, sys
+from zerokit.rehearsal.guard import marked
+environment = marked(None, {str(tmp_path)!r})
+subprocess.Popen([sys.executable, "-c", {worker!r}], start_new_session=True, env=environment).wait()
+"""
+    with subprocess.Popen([sys.executable, "-c", command], stdout=subprocess.PIPE) as zerokit:
+        assert zerokit.stdout is not None
+        left = json.loads(zerokit.stdout.readline())
+        zerokit.kill()
+        assert zerokit.stdout.read() == b""  # nobody holds it open
+    _ended(left)

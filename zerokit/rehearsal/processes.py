@@ -6,14 +6,13 @@ or 4 when the script itself failed and its traceback has been printed.
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from enum import Enum, auto
 from pathlib import Path
 from types import TracebackType
@@ -24,6 +23,7 @@ from pydantic import ValidationError
 from zerokit.errors import ZerokitError
 from zerokit.files import write_file
 from zerokit.rehearsal.file_overlay import FileOverlay
+from zerokit.rehearsal.guard import end_all, marked
 from zerokit.rehearsal.job import RehearsalJob
 from zerokit.rehearsal.report import RehearsalReport
 from zerokit.units import quantity
@@ -72,8 +72,8 @@ class Worker:
         write_file(job_file, job.model_dump_json())
         # -P: what lies in the current folder must not stand in for the worker's own imports.
         command = [sys.executable, "-P", "-m", module or WORKER, str(job_file)]
-        if environment:
-            environment = {**os.environ, **environment}
+        self._mark = str(job_file)
+        environment = marked(environment, self._mark)
         if output is Output.SHOWN:
             self._process = _start(command, env=environment)
         elif output is Output.SHOWN_ON_STDERR:
@@ -95,8 +95,7 @@ class Worker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         # Also what the script has started and left behind, such as workers that load data.
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        end_all(self._process.pid, self._mark)
         self._process.wait()
 
     def result(self, deadline: float | None) -> RehearsalReport:

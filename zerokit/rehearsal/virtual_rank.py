@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from zerokit.rehearsal.call_sites import CallSites
 from zerokit.rehearsal.job import Overrides
 from zerokit.rehearsal.native.allocator_settings import AllocatorSettings
 from zerokit.rehearsal.native.backend import Backend, Model, Note, NoteKind
-from zerokit.rehearsal.recording import BLOCK, CATEGORY_CODES, EVENT, MadeUp, Recording
+from zerokit.rehearsal.recording import BLOCK, CATEGORY_CODES, EVENT, Collective, MadeUp, Recording
 from zerokit.rehearsal.stand_ins.custom_operators import sized
 from zerokit.rehearsal.stand_ins.object_broadcast import ObjectExchange
 from zerokit.rehearsal.stand_ins.torch_compile import ran_as_written
@@ -34,6 +35,9 @@ _ALLOCATOR_FIGURES = {
     "inactive_split_peak_bytes": ("inactive_split_bytes", "peak"),
     "num_segments": ("segment", "current"),
 }
+
+_LARGER_THAN_A_LOSS = 1024
+"""Bytes of what scripts reduce to print it."""
 
 # What a block is for, by the line that made it, where no label says so. First match counts.
 _BY_LINE: tuple[tuple[str, Category], ...] = (
@@ -163,10 +167,20 @@ def _warnings(rank: VirtualRank) -> list[str]:
             "run needs more"
         )
     elif not rank.labels.saw_engine:
-        warnings.append(
-            "no DeepSpeed engine was made: the steps are of plain torch optimizers, on each GPU for itself"
-        )
+        alone = "" if _reduces_gradients(rank.traffic.calls) else ", on each GPU for itself"
+        warnings.append(f"no DeepSpeed engine was made: the steps are of plain torch optimizers{alone}")
     return warnings
+
+
+def _reduces_gradients(calls: Sequence[Collective]) -> bool:
+    """Whether ranks without an engine add up their gradients, as DDP, FSDP and `all_reduce` by hand do."""
+    return any(
+        "reduce" in call.name
+        and call.group_size > 1
+        and (RUN_PHASES[call.phase] == "backward" or call.bytes >= _LARGER_THAN_A_LOSS)
+        for call in calls
+        if RUN_PHASES[call.phase] != "init"
+    )
 
 
 def _of_notes(notes: list[Note], sites: list[str], rank: VirtualRank) -> list[str]:

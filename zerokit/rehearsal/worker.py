@@ -7,10 +7,8 @@ does not come of a value that was made up.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import runpy
-import signal
 import sys
 import traceback
 from pathlib import Path
@@ -22,6 +20,7 @@ from zerokit.files import write_file
 from zerokit.rehearsal import launchers
 from zerokit.rehearsal.call_sites import OWN
 from zerokit.rehearsal.errors import RehearsalGap, met_gaps
+from zerokit.rehearsal.guard import end_with_the_command
 from zerokit.rehearsal.job import RehearsalJob
 from zerokit.rehearsal.limits import limit_of
 from zerokit.rehearsal.process_setup import InstallGroup, virtual_cluster
@@ -36,18 +35,12 @@ _FAILED_WITH_VALUES = 4
 
 def main(real_group: InstallGroup | None = None) -> None:
     """Entry point; leaves by :func:`os._exit`, since threads of the script may still run."""
-    _end_with_the_command()
+    end_with_the_command()
     job = RehearsalJob.model_validate_json(Path(sys.argv[1]).read_text(encoding="utf-8"))
     code = rehearse(job, real_group)
     sys.stdout.flush()
     sys.stderr.flush()
     _leave(code)
-
-
-def _end_with_the_command() -> None:
-    """Have the kernel end this process when the one that started it is killed and cannot clean up."""
-    set_signal_at_parents_death = 1  # PR_SET_PDEATHSIG, prctl(2)
-    ctypes.CDLL(None).prctl(set_signal_at_parents_death, signal.SIGKILL)
 
 
 def rehearse(job: RehearsalJob, real_group: InstallGroup | None = None) -> int:
