@@ -117,6 +117,20 @@ def test_lora_trains_little_and_saves_less() -> None:
     assert activations[1] < activations[0]
 
 
+def test_gradients_of_a_tied_embedding_become_a_third_but_for_stage_3() -> None:
+    """Autograd adds the second to the first unless that is a view, as torch's linear makes it."""
+    model, added = shape(tie_word_embeddings=True), "both gradients of the tied embedding, added"
+
+    def terms(stage: int, **zero: Any) -> dict[str, int]:
+        # Little else, so that the fullest moment of the backward pass is that of the embedding.
+        told = estimate(run(stage, model=model, seq_len=16, zero={"reduce_bucket_size": 1, **zero}))
+        return {term.name: term.bytes for term in told.terms_of("gpu", "backward")}
+
+    assert added not in terms(3)
+    for others in (terms(2), terms(3, memory_efficient_linear=False)):
+        assert others[added] == others["gradient of the tied embedding"] == 2 * 32000 * 512
+
+
 def test_checkpointing_and_a_chunked_loss_save_memory() -> None:
     plain = estimate(run(2)).device.peak_bytes
     checkpointed = estimate(run(2, gradient_checkpointing=True)).device.peak_bytes

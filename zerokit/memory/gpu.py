@@ -67,7 +67,7 @@ def replay_gpu(run: TrainingRun, layout: Layout, settings: Settings, rank: int) 
     sizes = sizes_of_run(run, settings)
     model_calls = None
     if sizes is not None and not isinstance(run.model, int):
-        model_calls = model_calls_of(run.model, layout, sizes)
+        model_calls = model_calls_of(run.model, layout, sizes, replaces_linear=settings.replaces_linear)
         if settings.stage == 3:
             leaves = run.ds_config.zero_optimization.leaf_module
             model_calls = with_leaf_modules(model_calls, layout, run.model.model_type, leaves)
@@ -77,7 +77,11 @@ def replay_gpu(run: TrainingRun, layout: Layout, settings: Settings, rank: int) 
     layout = layout.unpacked
 
     def replay(stage: Stage, sizes: Sizes | None = sizes) -> Replay:
-        switches = {"checkpointing": run.gradient_checkpointing, "chunked_loss": run.chunked_loss}
+        switches = {
+            "checkpointing": run.gradient_checkpointing,
+            "chunked_loss": run.chunked_loss,
+            "replaces_linear": settings.replaces_linear,
+        }
         e, parameters = settings.parameter_bytes, layout.parameters
         return Replay(timeline, stage, model_calls, sizes, e=e, parameters=parameters, **switches)
 

@@ -45,8 +45,10 @@ class ModelCalls:
     """Whether its family's activations have been checked."""
 
 
-def model_calls_of(model: ModelShape, layout: Layout, sizes: Sizes) -> ModelCalls:
-    """The calls of one forward pass, in order."""
+def model_calls_of(
+    model: ModelShape, layout: Layout, sizes: Sizes, *, replaces_linear: bool = True
+) -> ModelCalls:
+    """The calls of one forward pass, in order; `replaces_linear` as in :class:`Settings`."""
     traits = traits_of(model.model_type)
     modules = [
         Module(name, tuple(parameters))
@@ -59,7 +61,7 @@ def model_calls_of(model: ModelShape, layout: Layout, sizes: Sizes) -> ModelCall
             before.extend(group)
         else:
             calls = list(_layer_calls(model, list(group), sizes))
-            if not traits.torch_linear:
+            if not (traits.torch_linear and replaces_linear):
                 calls = [replace(call, keeps_weight=bool(call.parameters)) for call in calls]
             # The layer's own call, which comes first in either direction.
             keeps_input = traits.norm_after or _norm_of(model) == "layer" or sizes.e == 4

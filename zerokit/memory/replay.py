@@ -72,7 +72,11 @@ TIED_GRADIENT = TermKind(
     source="autograd: it waits for that of the embedding",
     certainty="modelled",
 )
-TIED_SUM = replace(TIED_GRADIENT, name="both gradients of the tied embedding, added")
+TIED_SUM = replace(
+    TIED_GRADIENT,
+    name="both gradients of the tied embedding, added",
+    source="torch csrc/autograd/input_buffer.cpp accumulate",
+)
 
 EVALUATION_HIDDEN = TermKind(
     "hidden states", "activations", unit="e", count="bₑ·s·h", source=_MODELS, certainty="modelled"
@@ -98,11 +102,14 @@ class Replay:
         parameters: Sequence[Parameter],
         checkpointing: bool,
         chunked_loss: bool,
+        replaces_linear: bool = False,
     ) -> None:
         self._timeline, self._stage = timeline, stage
         self._model_calls, self._sizes, self._e = model_calls, sizes, e
         self._parameters = parameters
         self._checkpointing, self._chunked = checkpointing, chunked_loss
+        # What is a view, or kept by the function that has made it, takes no sum.
+        self._adds_in_place = replaces_linear and not chunked_loss
         self._tokens = sizes.tokens if sizes is not None else 0
         self._activations = ACTIVATIONS if model_calls is None else _activations(model_calls)
 
@@ -245,8 +252,8 @@ class Replay:
         timeline.spike(ACTIVATION_GRADIENTS, self._tokens, call.back)
         tied = timeline.bytes_of(TIED_GRADIENT)
         if tied and self._model_calls is not None and call.module == self._model_calls.head.module:
-            # The sum of both is a third.
-            timeline.spike(TIED_SUM, self._e, tied // self._e)
+            if not self._adds_in_place:
+                timeline.spike(TIED_SUM, self._e, tied // self._e)
             timeline.free_all(TIED_GRADIENT)
         if reduces:
             for parameter in gradients:

@@ -55,6 +55,9 @@ class Settings:
     persistence_threshold: int
     max_live: int
     max_reuse_distance: int
+    replaces_linear: bool
+    """A function of stage 3's own stands for torch.nn.functional.linear: it keeps no weight for the backward
+    pass, and its gradient of the weight is no view (deepspeed/runtime/zero/linear.py)."""
 
     @property
     def moment_bytes(self) -> int:
@@ -147,6 +150,7 @@ def settings_of(run: TrainingRun) -> Settings:
         persistence_threshold=_known(zero.stage3_param_persistence_threshold),
         max_live=_known(zero.stage3_max_live_parameters),
         max_reuse_distance=_known(zero.stage3_max_reuse_distance),
+        replaces_linear=stage == 3 and zero.memory_efficient_linear,
     )
 
 

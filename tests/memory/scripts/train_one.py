@@ -48,7 +48,7 @@ def build(point: dict[str, Any]) -> Any:
     """The engine."""
     keys = dict(point["config"])
     config = AutoConfig.for_model(keys.pop("model_type"), **keys)
-    padding = config.pad_token_id
+    padding = getattr(config, "pad_token_id", None)  # of an encoder-decoder
     for part in (config, getattr(config, "text_config", config)):
         part.use_cache = False
         part.pad_token_id = None  # transformers writes zeros into its row, which zero.Init has taken away
