@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests import processes, work
 from tests.examples import examples
+from tests.memory.families import with_layers
 from tests.memory.runs import ds_config, run, shape
 from zerokit.errors import ConfigError, ZerokitError
 from zerokit.memory import (
@@ -22,7 +23,7 @@ from zerokit.memory import (
     model_states,
     total_bytes,
 )
-from zerokit.models import load_model_shape
+from zerokit.models import catalogue, load_model_shape
 from zerokit.reporting.phases import PHASES
 
 
@@ -226,6 +227,13 @@ def test_auto_is_refused_with_its_place() -> None:
     config = ds_config(2, zero={"reduce_bucket_size": "auto"})
     with pytest.raises(ConfigError, match=r"zero_optimization\.reduce_bucket_size"):
         estimate(run(config=config))
+
+
+def test_every_model_of_the_catalogue_can_be_estimated() -> None:
+    for entry in catalogue.entries():
+        model = load_model_shape(with_layers(entry.config, 2))
+        told = estimate(run(3, model=model, seq_len=16, gradient_checkpointing=True))
+        assert told.activations_counted == (model.model_type != "vit"), entry.id
 
 
 def test_a_70b_model_is_little_work() -> None:

@@ -29,6 +29,16 @@ MOE: dict[str, Any] = {
     "tie_word_embeddings": True,
 }
 GPT2: dict[str, Any] = {"model_type": "gpt2", "vocab_size": 100, "n_embd": 32, "n_head": 4, "n_layer": 3}
+STABLELM: dict[str, Any] = {
+    "model_type": "stablelm",
+    "vocab_size": 100,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "qk_layernorm": True,
+}
 
 
 def _model(config: dict[str, Any]) -> Any:
@@ -37,7 +47,7 @@ def _model(config: dict[str, Any]) -> Any:
         return AutoModelForCausalLM.from_config(AutoConfig.for_model(keys.pop("model_type"), **keys))
 
 
-@pytest.mark.parametrize("config", [LLAMA, GPT2], ids=lambda config: config["model_type"])
+@pytest.mark.parametrize("config", [LLAMA, GPT2, STABLELM], ids=lambda config: config["model_type"])
 def test_parameters_come_in_the_models_own_order(config: dict[str, Any]) -> None:
     layout = layout_of(run(model=load_model_shape(config)))
     assert [one.elements for one in layout.parameters] == [one.numel() for one in _model(config).parameters()]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from zerokit.errors import ZerokitError
@@ -131,18 +131,29 @@ def _one_by_one(tensors: Sequence[Tensor]) -> Iterator[tuple[str, Tensor]]:
         if prefix is None:
             yield from ((tensor.name, tensor) for tensor in members)
             continue
-        layers = max(tensor.count for tensor in members)
+        own = [tensor.count for tensor in members if not _is_stack_of_stacks(tensor)]
+        layers = max(own or [tensor.count for tensor in members])
         for layer in range(layers):
-            for tensor in members:
-                if _occurs(tensor, layer, layers):
-                    yield tensor.name.replace("*", str(layer), 1), tensor
+            parts = [
+                replace(tensor, name=tensor.name.replace("*", str(layer), 1), count=count)
+                for tensor in members
+                if (count := _count_in(tensor, layer, layers))
+            ]
+            yield from _one_by_one(parts)
 
 
-def _occurs(tensor: Tensor, layer: int, layers: int) -> bool:
-    """Layers of two sorts: those of experts come last, dense ones first, as in DeepSeek and Qwen."""
+def _count_in(tensor: Tensor, layer: int, layers: int) -> int:
+    """Of two sorts of layers those of experts come last, as in DeepSeek and Qwen."""
+    if _is_stack_of_stacks(tensor):
+        return tensor.count * (layer + 1) // layers - tensor.count * layer // layers
     if tensor.kind in ("expert", "router") or "shared_expert" in tensor.name:
-        return layer >= layers - tensor.count
-    return layer < tensor.count
+        return int(layer >= layers - tensor.count)
+    return int(layer < tensor.count)
+
+
+def _is_stack_of_stacks(tensor: Tensor) -> bool:
+    """As of norms of each head, within each layer."""
+    return tensor.name.count(_STAR) > 1
 
 
 def _prefix(tensor: Tensor) -> str | None:

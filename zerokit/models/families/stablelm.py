@@ -16,15 +16,12 @@ def _stablelm(keys: Keys) -> Parts:
     sizes = decoder_sizes(keys)
     hidden = sizes.hidden_size
     keys.divide("hidden_size", "num_attention_heads")
-    layer = [
-        *attention(sizes, bias=keys.flag("use_qkv_bias"), output_bias=False),
-        *gated_mlp(hidden, sizes.intermediate_size),
-        *layer_norm("input_layernorm", hidden),
-    ]
+    layer = attention(sizes, bias=keys.flag("use_qkv_bias"), output_bias=False)
     if keys.flag("qk_layernorm"):
         one = [Tensor("weight", (sizes.head_dim,), "norm")]
         layer += repeated("self_attn.q_layernorm.norms", sizes.num_attention_heads, one)
         layer += repeated("self_attn.k_layernorm.norms", sizes.num_key_value_heads, one)
+    layer += [*gated_mlp(hidden, sizes.intermediate_size), *layer_norm("input_layernorm", hidden)]
     if not keys.flag("use_parallel_residual"):
         layer += layer_norm("post_attention_layernorm", hidden)
     return Parts(sizes, decoder(sizes, layer, final_norm=layer_norm("norm", hidden)))
