@@ -1,10 +1,14 @@
 """Rehearses public training scripts as their users would, and writes what came of each.
 
 ``python -m tests.rehearsal.public_scripts FOLDER`` runs the rows of docs/measured/scripts.json and rewrites
-what they found. FOLDER gets the inputs that commands name, made on the spot: the model ``qwen`` (config and
-tokenizer, no weights), data sets of some dozen lines, and ds_configs. A script of a repository is looked for
-in FOLDER/REPOSITORY, a checkout at the row's commit; ``-m`` names a module of an installed package. Give
-``--python`` the interpreter of an environment that has what the scripts need; its versions are written down.
+what they found. FOLDER gets the inputs that commands name (`public_inputs`). A script of a repository is
+looked for in FOLDER/REPOSITORY, a checkout at the row's commit; ``-m`` names an installed module,
+and ``pythonpath`` folders of FOLDER that modules lie in. ``--python NAME=INTERPRETER`` gives an environment
+that has what the scripts need, for the rows of that name; its versions are written down. Metrics of
+``evaluate`` are taken from a checkout of it, FOLDER/evaluate.
+
+A row with ``by_hand`` is compared: its steady bytes with ``bytes``, an expression of ``phi``, the number of
+parameters, written for the model's sizes and the accounting of its ZeRO stage, and of no figure of zerokit's.
 """
 
 from __future__ import annotations
@@ -15,11 +19,13 @@ import json
 import os
 import shlex
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from tests import processes
-from tests.rehearsal.local_inputs import write_model_config, write_tokenizer
+from tests.rehearsal.public_inputs import write_inputs
 from tests.tiny import REPOSITORY
 
 WRITTEN = REPOSITORY / "docs" / "measured" / "scripts.json"
@@ -28,138 +34,145 @@ _MEASURE = (
     "import resource, subprocess, sys, time\n"
     "begin = time.monotonic()\n"
     "code = subprocess.call(sys.argv[2:])\n"
-    "used = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024\n"
-    "open(sys.argv[1], 'w').write(f'{time.monotonic() - begin:.1f} {used}')\n"
+    "used = resource.getrusage(resource.RUSAGE_CHILDREN)\n"
+    "took = f'{time.monotonic() - begin:.1f} {used.ru_utime + used.ru_stime:.1f}'\n"
+    "open(sys.argv[1], 'w').write(f'{took} {used.ru_maxrss * 1024}')\n"
     "sys.exit(code)"
 )
-"""Runs a command and writes down its seconds and the most memory that one process of it held, in bytes."""
-LINES = 64
+"""Runs a command and writes its seconds, its CPU seconds and the most bytes that one of its processes had."""
+_IMPORTS = """
+import ast, importlib.util, sys, time
+word, sys.path[:0] = sys.argv[1], sys.argv[2:]
+file = word if word.endswith(".py") else importlib.util.find_spec(word).origin
+body = ast.parse(open(file).read()).body
+for line in [one for one in body if isinstance(one, (ast.Import, ast.ImportFrom))]:
+    try:
+        exec(compile(ast.Module([line], []), file, "exec"), {"__package__": word.rpartition(".")[0]})
+    except Exception:
+        pass
+print(round(time.process_time(), 1))
+"""
+"""Prints the CPU seconds of what a script imports before it does anything."""
 
 Row = dict[str, Any]
 
 
-def write_inputs(folder: Path) -> None:
-    """Make what the commands name, in `folder`."""
-    write_tokenizer(folder / "qwen", vocab_size=151936, model_max_length=32768)
-    write_model_config(folder / "qwen", "qwen2.5-0.5b")
-    for name, row in _DATA.items():
-        (folder / name).mkdir(exist_ok=True)
-        text = "\n".join(json.dumps(row(line)) for line in range(LINES)) + "\n"
-        for split in ("train", "test"):
-            (folder / name / f"{split}.jsonl").write_text(text, encoding="utf-8")
-    for stage, offload in ((2, False), (3, False), (3, True)):
-        zero: dict[str, Any] = {"stage": stage}
-        if offload:
-            zero |= {f"offload_{what}": {"device": "cpu"} for what in ("optimizer", "param")}
-        config = {
-            "bf16": {"enabled": True},
-            "zero_optimization": zero,
-            "train_micro_batch_size_per_gpu": "auto",
-            "gradient_accumulation_steps": "auto",
-            "gradient_clipping": "auto",
-        }
-        file = folder / f"zero{stage}{'_offload' * offload}.json"
-        file.write_text(json.dumps(config), encoding="utf-8")
-
-
-def _user(line: int) -> list[dict[str, str]]:
-    return [{"role": "user", "content": f"What is {line}?"}]
-
-
-def _assistant(text: str, line: int) -> list[dict[str, str]]:
-    return [{"role": "assistant", "content": text * (3 + line % 20)}]
-
-
-_DATA: dict[str, Any] = {
-    "messages": lambda line: {"messages": _user(line) + _assistant("It is a number. ", line)},
-    "prompts": lambda line: {"prompt": _user(line), "solution": str(line)},
-    "preferences": lambda line: {
-        "prompt": _user(line),
-        "chosen": _assistant("It is a number. ", line),
-        "rejected": _assistant("No. ", line),
-    },
-    "rewards": lambda line: {
-        "chosen": _user(line) + _assistant("It is a number. ", line),
-        "rejected": _user(line) + _assistant("No. ", line),
-    },
-    "labelled": lambda line: {
-        "prompt": _user(line),
-        "completion": _assistant("It is a number. ", line),
-        "label": line % 2 == 0,
-    },
-}
-"""Data sets by their folders: what line number N holds."""
-
-
 def rerun(row: Row, folder: Path, python: str) -> Row:
     """The row with what came of it today."""
-    report_file, measured = folder / "report.json", folder / "measured"
-    report_file.unlink(missing_ok=True)
     checkout = folder / row["repository"].rpartition("/")[2]
     words = [
         str(checkout / word) if (checkout / word).is_file() else word for word in shlex.split(row["command"])
     ]
-    options = ["--num-gpus", str(row["gpus"]), "--rank", "0", "--no-advise", "-o", str(report_file)]
-    paths = [str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])]
-    done = processes.run(
-        [
-            sys.executable,
-            "-c",
-            _MEASURE,
-            str(measured),
-            python,
-            "-c",
-            _REHEARSE,
-            "rehearse",
-            *options,
-            *words,
-        ],
-        cwd=folder,
-        env={
-            **os.environ,
-            "HF_HUB_OFFLINE": "1",
-            "HF_DATASETS_CACHE": str(folder / "cache"),
-            "PYTHONPATH": os.pathsep.join(paths),
-        },
-        together=True,
-    )
-    seconds, resident = measured.read_text(encoding="utf-8").split()
-    asked = ("name", "repository", "commit", "command", "gpus")
-    found = {"seconds": float(seconds), "resident_bytes": int(resident)}
+    places = [folder / name for name in row.get("pythonpath", [])]
+    environment = _environment(folder, places)
+    with TemporaryDirectory() as scratch:
+        report_file, measured = Path(scratch, "report.json"), Path(scratch, "measured")
+        options = ["--num-gpus", str(row["gpus"]), "--rank", "0", "--no-advise", "-o", str(report_file)]
+        options += row.get("options", [])
+        rehearse = [python, "-c", _REHEARSE, "rehearse", *options, *words]
+        done = processes.run(
+            [sys.executable, "-c", _MEASURE, str(measured), *rehearse],
+            cwd=folder,
+            env=environment,
+            together=True,
+        )
+        report = json.loads(report_file.read_text(encoding="utf-8")) if done.returncode in (0, 1) else None
+        seconds, cpu_seconds, resident = measured.read_text(encoding="utf-8").split()
+    kept = {key: row[key] for key in _ASKED if key in row}
+    found: Row = {"seconds": float(seconds), "cpu_seconds": float(cpu_seconds)}
+    found |= {"resident_bytes": int(resident)}
     today = {"date": datetime.datetime.now(datetime.UTC).date().isoformat()}
-    kept = {key: row[key] for key in asked}
-    if done.returncode not in (0, 1):
+    if report is None:
+        (folder / f"{row['name']}.log").write_text(done.stdout, encoding="utf-8")
         line = next((one for one in reversed(done.stdout.splitlines()) if "zerokit: error" in one), "")
         return kept | {"outcome": "refused", "line": line} | found | today
-    report = json.loads(report_file.read_text(encoding="utf-8"))
+    device = report["device"]
+    if "by_hand" in row:
+        kept["by_hand"] = _by_hand(row["by_hand"], device["steady_bytes"])
     return (
         kept
         | {"outcome": "rehearsed", "steps": report["steps"]}
-        | {"peak_bytes": report["device"]["peak_bytes"], "steady_bytes": report["device"]["steady_bytes"]}
+        | {"peak_bytes": device["peak_bytes"], "steady_bytes": device["steady_bytes"]}
         | found
+        | {
+            "import_cpu_seconds": _import_seconds(
+                words, [str(place) for place in places], python, environment
+            )
+        }
         | {"warnings": report["warnings"], "versions": report["run"]["versions"]}
         | today
     )
 
 
+_ASKED = (
+    "name",
+    "repository",
+    "commit",
+    "command",
+    "gpus",
+    "environment",
+    "pythonpath",
+    "options",
+    "by_hand",
+)
+
+
+def _environment(folder: Path, places: list[Path]) -> dict[str, str]:
+    paths = [str(REPOSITORY), *map(str, places), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {
+        **os.environ,
+        "HF_HUB_OFFLINE": "1",
+        "HF_DATASETS_CACHE": str(folder / "cache"),
+        "PYTHONPATH": os.pathsep.join(paths),
+        "WANDB_MODE": "disabled",
+    }
+
+
+def _by_hand(counted: Row, steady_bytes: int) -> Row:
+    """The count with its figures: both expressions are of numbers and ``phi`` alone."""
+    nothing: dict[str, Any] = {"__builtins__": {}}
+    phi = eval(counted["phi"], nothing)
+    expected = eval(counted["bytes"], nothing, {"phi": phi})
+    figures = {"parameters": phi, "expected_bytes": round(expected)}
+    return (
+        {key: counted[key] for key in ("phi", "bytes")}
+        | figures
+        | {"off": round(steady_bytes / expected - 1, 4)}
+    )
+
+
+def _import_seconds(words: list[str], places: list[Path], python: str, environment: dict[str, str]) -> float:
+    module = words[1] if words[0] == "-m" else words[0]
+    beside = [Path(module).parent] if module.endswith(".py") else []
+    done = processes.run([python, "-c", _IMPORTS, module, *beside, *places], env=environment, together=True)
+    return float(done.stdout.split()[-1])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument(
-        "--python", default=sys.executable, help="of the environment that has the scripts' packages"
-    )
-    parser.add_argument("--only", nargs="*", help="names of rows")
+    parser.add_argument("--python", nargs="*", default=[], metavar="NAME=INTERPRETER", help="environments")
+    parser.add_argument("--only", nargs="*", help="beginnings of rows' names")
+    parser.add_argument("--jobs", type=int, default=1, help="rows at a time")
     options = parser.parse_args()
     folder = options.folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
     write_inputs(folder)
+    pythons = dict(word.split("=", 1) for word in options.python)
     rows: list[Row] = json.loads(WRITTEN.read_text(encoding="utf-8"))
-    for place, row in enumerate(rows):
-        if options.only and row["name"] not in options.only:
-            continue
-        rows[place] = rerun(row, folder, options.python)
-        print(f"{row['name']}: {rows[place]['outcome']} {rows[place].get('line', '')}", flush=True)
-        WRITTEN.write_text(json.dumps(rows, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    chosen = [
+        row for row in rows if not options.only or any(row["name"].startswith(name) for name in options.only)
+    ]
+
+    def run(row: Row) -> Row:
+        found = rerun(row, folder, pythons.get(row.get("environment", ""), sys.executable))
+        print(f"{row['name']}: {found['outcome']} {found.get('line', '')}", flush=True)
+        return found
+
+    with ThreadPoolExecutor(options.jobs) as pool:
+        for row, found in zip(chosen, pool.map(run, chosen), strict=True):
+            rows[rows.index(row)] = found
+            WRITTEN.write_text(json.dumps(rows, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

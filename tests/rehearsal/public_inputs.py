@@ -1,0 +1,284 @@
+"""What commands of docs/measured/scripts.json name, made on the spot: models without weights, data, configs.
+
+Nothing comes from the Hub. A script that names a model or a data set of the Hub finds a folder of that name.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import random
+from array import array
+from pathlib import Path
+from typing import Any
+
+from tests.rehearsal.local_inputs import ARCHITECTURES, write_tokenizer
+
+LINES = 64
+_QWEN = ARCHITECTURES["qwen2.5-0.5b"]
+_GPT2 = ARCHITECTURES["gpt2-xl"]
+_LLAMA = {**ARCHITECTURES["llama-2-7b"], "torch_dtype": "bfloat16"}
+_TINY_LLAMA = {
+    "hidden_size": 2048,
+    "intermediate_size": 5632,
+    "num_hidden_layers": 22,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 2048,
+}
+_OPT = {
+    "model_type": "opt",
+    "architectures": ["OPTForCausalLM"],
+    "vocab_size": 50272,
+    "max_position_embeddings": 2048,
+    "bos_token_id": 2,
+    "eos_token_id": 2,
+    "pad_token_id": 1,
+}
+_T5 = {
+    "model_type": "t5",
+    "architectures": ["T5ForConditionalGeneration"],
+    "vocab_size": 32128,
+    "d_model": 768,
+    "d_kv": 64,
+    "d_ff": 3072,
+    "num_layers": 12,
+    "num_heads": 12,
+    "decoder_start_token_id": 1,
+    "eos_token_id": 0,
+    "pad_token_id": 1,
+}
+_BLOOM = {
+    "model_type": "bloom",
+    "architectures": ["BloomForCausalLM"],
+    "vocab_size": 250880,
+    "hidden_size": 4096,
+    "n_layer": 30,
+    "n_head": 32,
+}
+
+MODELS: dict[str, dict[str, Any]] = {
+    "qwen": _QWEN,
+    "gpt2": {**_GPT2, "n_embd": 768, "n_layer": 12, "n_head": 12},
+    "llama-7b": _LLAMA,
+    "TinyLlama/TinyLlama-1.1B-Chat-v1.0": {**_LLAMA, **_TINY_LLAMA},
+    "facebook/opt-350m": {
+        **_OPT,
+        "hidden_size": 1024,
+        "word_embed_proj_dim": 512,
+        "ffn_dim": 4096,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 16,
+        "do_layer_norm_before": False,
+    },
+    "facebook/opt-1.3b": {
+        **_OPT,
+        "hidden_size": 2048,
+        "word_embed_proj_dim": 2048,
+        "ffn_dim": 8192,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 32,
+    },
+    "bigscience/bloomz-7b1": _BLOOM,
+    "t5-base": _T5,
+    "t5-large": {**_T5, "d_model": 1024, "d_ff": 4096, "num_layers": 24, "num_heads": 16},
+    "bart-base": {
+        "model_type": "bart",
+        "architectures": ["BartForConditionalGeneration"],
+        "vocab_size": 50265,
+        "d_model": 768,
+        "encoder_layers": 6,
+        "decoder_layers": 6,
+        "encoder_ffn_dim": 3072,
+        "decoder_ffn_dim": 3072,
+        "encoder_attention_heads": 12,
+        "decoder_attention_heads": 12,
+        "decoder_start_token_id": 0,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+        "pad_token_id": 1,
+    },
+    "bert-base-cased": {
+        "model_type": "bert",
+        "architectures": ["BertForMaskedLM"],
+        "vocab_size": 28996,
+        "pad_token_id": 1,
+    },
+    "vit": {"model_type": "vit", "architectures": ["ViTForImageClassification"]},
+}
+"""Configs by folder, with the sizes each model was published with; special tokens are `write_tokenizer`'s."""
+_MASKED = {"mask_token": "<|mask|>", "cls_token": "<|cls|>", "sep_token": "<|sep|>"}
+
+
+def write_inputs(folder: Path) -> None:
+    """Make all that the commands name, in `folder`."""
+    for name, config in MODELS.items():
+        _write_model(folder / name, config)
+    _write_data(folder)
+    _write_images(folder / "images")
+    _write_configs(folder)
+    for metric in sorted((folder / "evaluate" / "metrics").glob("*")):
+        if not (folder / metric.name).exists():
+            (folder / metric.name).symlink_to(metric)
+
+
+def _write_model(folder: Path, config: dict[str, Any]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    if config["model_type"] == "vit":
+        processor = {"image_processor_type": "ViTImageProcessor", "size": {"height": 224, "width": 224}}
+        processor |= {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+        (folder / "preprocessor_config.json").write_text(json.dumps(processor), encoding="utf-8")
+    else:
+        longest = config.get("max_position_embeddings", config.get("n_positions", 512))
+        write_tokenizer(folder, vocab_size=config["vocab_size"], model_max_length=longest)
+    if config["model_type"] == "bert":
+        from transformers import AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        tokenizer.add_special_tokens(_MASKED)
+        tokenizer.save_pretrained(folder)
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+
+
+def _user(line: int) -> list[dict[str, str]]:
+    return [{"role": "user", "content": f"What is {line}?"}]
+
+
+def _assistant(text: str, line: int) -> list[dict[str, str]]:
+    return [{"role": "assistant", "content": text * (3 + line % 20)}]
+
+
+def _turn(line: int) -> list[dict[str, str]]:
+    return [
+        {"from": "human", "value": f"What is {line}?", "user": "", "content": f"What is {line}?"},
+        {"from": "gpt", "value": "It is a number. " * (3 + line % 20), "content": "It is a number. "},
+    ]
+
+
+_INSTRUCTION = {"instruction": "What is it?", "input": ""}
+_DATA: dict[str, Any] = {
+    "messages": lambda line: {"messages": _user(line) + _assistant("It is a number. ", line)},
+    "prompts": lambda line: {"prompt": _user(line), "solution": str(line)},
+    "preferences": lambda line: {
+        "prompt": _user(line),
+        "chosen": _assistant("It is a number. ", line),
+        "rejected": _assistant("No. ", line),
+    },
+    "rewards": lambda line: {
+        "chosen": _user(line) + _assistant("It is a number. ", line),
+        "rejected": _user(line) + _assistant("No. ", line),
+    },
+    "labelled": lambda line: {
+        "prompt": _user(line),
+        "completion": _assistant("It is a number. ", line),
+        "label": line % 2 == 0,
+    },
+    "texts": lambda line: {"text": f"The number {line} is a number. " * 200},
+    "summaries": lambda line: {"document": f"The number {line} is long. " * 40, "summary": f"It is {line}."},
+    "translations": lambda line: {"translation": {"en": f"It is {line}. " * 9, "ro": f"Este {line}. " * 9}},
+    "questions": lambda line: {
+        "id": str(line),
+        "title": "Numbers",
+        "question": "Which one?",
+        "context": f"It is {line}, and not another. " * 9,
+        "answers": {"text": [str(line)], "answer_start": [6]},
+    },
+    "words": lambda line: {"tokens": ["Ann", "is", str(line)] * 6, "ner_tags": ["B-PER", "O", "O"] * 6},
+    "nyu-mll/glue": lambda line: {
+        "sentence1": f"It is {line}.",
+        "sentence2": "It is a number. " * (1 + line % 9),
+        "label": line % 2,
+        "idx": line,
+    },
+    "tatsu-lab/alpaca": lambda line: {
+        **_INSTRUCTION,
+        "output": "It is a number. " * (3 + line % 20),
+        "text": f"### Instruction: What is {line}? ### Response: It is a number.",
+    },
+    "conversations": lambda line: {"id": str(line), "conversations": _turn(line)},
+    "HuggingFaceH4/ultrachat_200k": lambda line: {
+        "prompt": "What is it?",
+        "prompt_id": str(line),
+        "messages": _user(line) + _assistant("It is a number. ", line),
+    },
+}
+"""Data sets by their folders: what line number N holds."""
+
+
+def _write_data(folder: Path) -> None:
+    for name, row in _DATA.items():
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        rows = [row(line) for line in range(LINES)]
+        text = "\n".join(json.dumps(row) for row in rows) + "\n"
+        names = ("train_sft", "test_sft") if "ultrachat" in name else ("train", "test")
+        for split in names:
+            (folder / name / f"{split}.jsonl").write_text(text, encoding="utf-8")
+        (folder / f"{Path(name).name}.json").write_text(json.dumps(rows), encoding="utf-8")
+    (folder / "squad.json").write_text(
+        json.dumps({"data": json.loads((folder / "questions.json").read_text(encoding="utf-8"))}),
+        encoding="utf-8",
+    )
+    (folder / "nyu-mll/glue/README.md").write_text(
+        "---\nconfigs:\n- config_name: mrpc\n  data_files:\n  - {split: train, path: train.jsonl}\n"
+        "  - {split: validation, path: test.jsonl}\n---\n",
+        encoding="utf-8",
+    )
+    with (folder / "glue.csv").open("w", encoding="utf-8", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["sentence1", "sentence2", "label"])
+        table.writerows([f"It is {line}.", "It is a number.", line % 2] for line in range(LINES))
+    made_up = random.Random(0)
+    for file_name in ("train.bin", "val.bin"):  # as nanoGPT's data/*/prepare.py writes them
+        file = folder / "data" / "openwebtext" / file_name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(array("H", (made_up.randrange(50257) for _ in range(100_000))).tobytes())
+
+
+def _write_images(folder: Path) -> None:
+    from PIL import Image
+
+    made_up = random.Random(0)
+    for split in ("train", "val"):
+        for label in ("cat", "dog"):
+            for number in range(LINES // 2):
+                file = folder / split / label / f"{number}.png"
+                file.parent.mkdir(parents=True, exist_ok=True)
+                Image.frombytes("RGB", (64, 64), made_up.randbytes(64 * 64 * 3)).save(file)
+
+
+def _write_configs(folder: Path) -> None:
+    for stage, offload in ((1, False), (2, False), (3, False), (3, True)):
+        zero: dict[str, Any] = {"stage": stage}
+        if offload:
+            zero |= {f"offload_{what}": {"device": "cpu"} for what in ("optimizer", "param")}
+        config = {
+            "bf16": {"enabled": True},
+            "zero_optimization": zero,
+            "train_micro_batch_size_per_gpu": "auto",
+            "gradient_accumulation_steps": "auto",
+            "gradient_clipping": "auto",
+        }
+        file = folder / f"zero{stage}{'_offload' * offload}.json"
+        file.write_text(json.dumps(config), encoding="utf-8")
+    deepspeed = {
+        "deepspeed_multinode_launcher": "standard",
+        "gradient_accumulation_steps": 1,
+        "zero3_init_flag": True,
+        "zero_stage": 3,
+    }
+    fsdp = {
+        "fsdp_version": 2,
+        "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+        "fsdp_reshard_after_forward": True,
+        "fsdp_state_dict_type": "SHARDED_STATE_DICT",
+    }
+    common = {"compute_environment": "LOCAL_MACHINE", "mixed_precision": "bf16", "num_processes": 8}
+    for name, distributed in (
+        ("accelerate_zero3", {"distributed_type": "DEEPSPEED", "deepspeed_config": deepspeed}),
+        (
+            "accelerate_zero2",
+            {"distributed_type": "DEEPSPEED", "deepspeed_config": {**deepspeed, "zero_stage": 2}},
+        ),
+        ("accelerate_fsdp", {"distributed_type": "FSDP", "fsdp_config": fsdp}),
+        ("accelerate_ddp", {"distributed_type": "MULTI_GPU"}),
+    ):
+        (folder / f"{name}.yaml").write_text(json.dumps(common | distributed), encoding="utf-8")
