@@ -6,6 +6,7 @@ import pytest
 from tests.rehearsal.recordings import MIB, Recorder, device_with, job, training
 from zerokit.rehearsal.analysis import LARGEST_BLOCKS, analyse, combine
 from zerokit.rehearsal.recording import BLOCK, EVENT, Recording, Space
+from zerokit.rehearsal.roles import data_parallel
 
 GIB = 2**30
 
@@ -130,13 +131,14 @@ def test_nothing_recorded_is_a_report_of_nothing() -> None:
 def test_ranks_that_agree_are_one_report() -> None:
     first = analyse(training(), job())
     last = analyse(training(), job(rank=15))
-    assert combine(first, last) == first.model_copy(update={"ranks_rehearsed": [0, 15]})
+    both = combine({0: first, 15: last}, data_parallel(16))
+    assert both == first.model_copy(update={"ranks_rehearsed": [0, 15]})
 
 
 def test_ranks_that_differ_are_both_reported() -> None:
     first = analyse(_with_host(1000 * MIB), job(device=device_with(2 * GIB)))
     last = analyse(_with_host(0), job(rank=15, device=device_with(GIB)))
-    both = combine(first, last)
+    both = combine({0: first, 15: last}, data_parallel(16))
     assert [(rank.rank, rank.host_peak_bytes) for rank in both.ranks] == [(0, 1000 * MIB), (15, 0)]
     assert both.host.per_node_peak_bytes == 1000 * MIB
     assert both.fit == last.fit  # needs as much, and has less

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -31,10 +32,13 @@ from zerokit.rehearsal.report import (
     NvmeMemory,
     RankMemory,
     RehearsalReport,
+    RoleDevice,
+    RoleMemory,
     RunFacts,
     SiteMemory,
     StepMemory,
 )
+from zerokit.rehearsal.roles import Roles
 from zerokit.rehearsal.timeline import peak_event
 from zerokit.reporting.phases import RUN_PHASES
 from zerokit.reporting.verdicts import VERDICTS, host_fit, judge, worst
@@ -288,36 +292,81 @@ def _communication(recording: Recording) -> list[Communication]:
     ]
 
 
-def combine(first: RehearsalReport, last: RehearsalReport) -> RehearsalReport:
-    """The report of rank 0, with what the last rank says where they differ.
+def combine(reports: Mapping[int, RehearsalReport], roles: Roles) -> RehearsalReport:
+    """One report of several ranks, with what each says where they differ.
 
-    A node is taken to hold rank 0 and ranks like the last. The verdict is that of the rank that needs more.
+    It is rank 0's where all ranks have one role, else that of the rank that needs most; so is the verdict.
+    A node holds what its ranks hold, each of which is like the one that stands for it.
+
+    Args:
+        reports: by rank, rank 0's first.
+        roles: of all ranks; at least one of each is in `reports`.
     """
-    local = first.gpus_per_node
-    host = first.host.model_copy(
+    shown = max(reports.values(), key=lambda report: _need(report.fit))
+    if len(roles.names) == 1:
+        shown = reports[0]
+    ranks = [_rank(rank, report) for rank, report in reports.items()]
+    return shown.model_copy(
         update={
-            "per_node_peak_bytes": first.host.peak_bytes + (local - 1) * last.host.peak_bytes,
-            "per_node_steady_bytes": first.host.steady_bytes + (local - 1) * last.host.steady_bytes,
-            "per_node_pinned_bytes": first.host.pinned_bytes + (local - 1) * last.host.pinned_bytes,
+            "host": _host_of_node(shown, reports, roles),
+            "nvme": _nvme_of_node(shown, reports, roles),
+            "fit": max((report.fit for report in reports.values()), key=_need),
+            "ranks": ranks if _differ(ranks) else [],
+            "ranks_rehearsed": list(reports),
+            "roles": [] if len(roles.names) == 1 else _roles(reports, roles),
+            "warnings": _joined(report.warnings for report in reports.values()),
+            "made_up": _joined(report.made_up for report in reports.values()),
+            "suppressed": _joined(report.suppressed for report in reports.values()),
         }
     )
-    ranks = [_rank(first), _rank(last)]
+
+
+def _differ(ranks: list[RankMemory]) -> bool:
     figures = [rank.model_dump(exclude={"rank", "peak_phase", "verdict"}) for rank in ranks]
-    differ = any(
-        abs(figures[0][name] - figures[1][name]) > _RANKS_DIFFER * max(figures[0][name], figures[1][name])
-        for name in figures[0]
-    )
-    return first.model_copy(
-        update={
-            "host": host,
-            "nvme": _nvme_of_node(first, last),
-            "fit": max(first.fit, last.fit, key=_need),
-            "ranks": ranks if differ else [],
-            "ranks_rehearsed": [first.rank, last.rank],
-            "warnings": _joined(first.warnings, last.warnings),
-            "made_up": _joined(first.made_up, last.made_up),
-            "suppressed": _joined(first.suppressed, last.suppressed),
-        }
+    for name in figures[0]:
+        values = [held[name] for held in figures]
+        if max(values) - min(values) > _RANKS_DIFFER * max(values):
+            return True
+    return False
+
+
+def _roles(reports: Mapping[int, RehearsalReport], roles: Roles) -> list[RoleMemory]:
+    return [
+        RoleMemory(
+            role=name,
+            ranks=[rank for rank, role in enumerate(roles.of_rank) if role == number],
+            rehearsed=roles.standing_for[number],
+            device=RoleDevice(
+                peak_bytes=device.peak_bytes,
+                steady_bytes=device.steady_bytes,
+                reserved_peak_bytes=device.reserved_peak_bytes,
+                peak_phase=device.peak_phase,
+            ),
+        )
+        for number, name in enumerate(roles.names)
+        for device in (reports[roles.standing_for[number]].device,)
+    ]
+
+
+def _most_on_a_node(shown: RehearsalReport, roles: Roles, held: Mapping[int, int]) -> int:
+    """The largest sum over the ranks of a node of what those that stand for them hold."""
+    of_all = [held[roles.stands_for(rank)] for rank in range(shown.world_size)]
+    local = shown.gpus_per_node
+    return max(sum(of_all[start : start + local]) for start in range(0, len(of_all), local))
+
+
+def _host_of_node(shown: RehearsalReport, reports: Mapping[int, RehearsalReport], roles: Roles) -> HostMemory:
+    fields = {
+        "per_node_peak_bytes": "peak_bytes",
+        "per_node_steady_bytes": "steady_bytes",
+        "per_node_pinned_bytes": "pinned_bytes",
+    }
+    held = {
+        name: {rank: getattr(report.host, field) for rank, report in reports.items()}
+        for name, field in fields.items()
+    }
+    return shown.host.model_copy(
+        update={name: _most_on_a_node(shown, roles, by_rank) for name, by_rank in held.items()}
     )
 
 
@@ -329,25 +378,32 @@ def on_nodes(report: RehearsalReport, cluster: Cluster) -> RehearsalReport:
     return report.model_copy(update={"fit": fit})
 
 
-def _joined(first: list[T], last: list[T]) -> list[T]:
-    """What both ranks say, once; the last one's own after that."""
-    return [*first, *(line for line in last if line not in first)]
+def _joined(said: Iterable[list[T]]) -> list[T]:
+    """What all ranks say, once, in their order."""
+    joined: list[T] = []
+    for lines in said:
+        joined += [line for line in lines if line not in joined]
+    return joined
 
 
-def _nvme_of_node(first: RehearsalReport, last: RehearsalReport) -> NvmeMemory | None:
-    if first.nvme is None or last.nvme is None:
-        return first.nvme or last.nvme
-    held = first.nvme.per_rank_bytes + (first.gpus_per_node - 1) * last.nvme.per_rank_bytes
-    return first.nvme.model_copy(update={"per_node_bytes": held})
+def _nvme_of_node(
+    shown: RehearsalReport, reports: Mapping[int, RehearsalReport], roles: Roles
+) -> NvmeMemory | None:
+    held = {rank: report.nvme for rank, report in reports.items()}
+    found = shown.nvme or next(filter(None, held.values()), None)
+    if found is None:
+        return None
+    sizes = {rank: 0 if nvme is None else nvme.per_rank_bytes for rank, nvme in held.items()}
+    return found.model_copy(update={"per_node_bytes": _most_on_a_node(shown, roles, sizes)})
 
 
 def _need(fit: Fit) -> tuple[int, int]:
     return VERDICTS.index(fit.verdict), fit.high_bytes
 
 
-def _rank(report: RehearsalReport) -> RankMemory:
+def _rank(rank: int, report: RehearsalReport) -> RankMemory:
     return RankMemory(
-        rank=report.rank,
+        rank=rank,
         device_peak_bytes=report.device.peak_bytes,
         device_steady_bytes=report.device.steady_bytes,
         reserved_peak_bytes=report.device.reserved_peak_bytes,

@@ -44,6 +44,11 @@ def met_gaps() -> tuple[RehearsalGap, ...]:
     return tuple(_met)
 
 
+def is_own_code(path: str) -> bool:
+    """Whether a file is the rehearsal's own, or none at all."""
+    return path.startswith(_OWN)
+
+
 def calling_line() -> str:
     """``file:line`` of the innermost call outside this package, and of the script that led to it.
 
@@ -54,7 +59,7 @@ def calling_line() -> str:
     innermost: str | None = None
     while frame is not None:
         path = frame.f_code.co_filename
-        if not path.startswith(_OWN) and not any(loader in path for loader in _LOADERS):
+        if not is_own_code(path) and not any(loader in path for loader in _LOADERS):
             line = f"{_short(path)}:{frame.f_lineno}"
             in_library = any(folder in path for folder in _LIBRARY_FOLDERS)
             if innermost is None:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from enum import Enum, auto
 from pathlib import Path
@@ -37,6 +37,8 @@ _SCRIPT_FAILED = {
 }
 _INTERRUPTED = 130
 _STDERR = 2
+_MOMENT = 0.01
+"""Seconds for which a rank is waited for before the others are looked at."""
 _SHOWN_OF_A_LOG = 20_000
 
 
@@ -97,6 +99,14 @@ class Worker:
         # Also what the script has started and left behind, such as workers that load data.
         end_all(self._process.pid, self._mark)
         self._process.wait()
+
+    def has_ended(self, deadline: float | None) -> bool:
+        """Whether :meth:`result` is there at once; waits for a moment."""
+        try:
+            self._process.wait(_MOMENT)
+        except subprocess.TimeoutExpired:
+            return deadline is not None and time.monotonic() >= deadline
+        return True
 
     def result(self, deadline: float | None) -> RehearsalReport:
         """Wait for the report.
@@ -159,7 +169,11 @@ def _moment(report: RehearsalReport | None) -> str:
 
 
 def rehearse_together(
-    jobs: Sequence[RehearsalJob], *, on_stderr: bool, timeout: float | None
+    jobs: Sequence[RehearsalJob],
+    *,
+    on_stderr: bool,
+    timeout: float | None,
+    more: Callable[[], Iterable[RehearsalJob]] = tuple,
 ) -> list[RehearsalReport]:
     """Rehearse several ranks side by side; what the first one prints is shown.
 
@@ -167,6 +181,10 @@ def rehearse_together(
         jobs: a job for each rank, with a report file of its own.
         on_stderr: print what the script prints on stderr.
         timeout: seconds for all of them together.
+        more: asked again and again for jobs that are to be started besides.
+
+    Returns:
+        Reports in the order of the jobs, further ones last.
 
     Raises:
         ExplainedError, ZerokitError: as :meth:`Worker.result`, of the first rank that fails.
@@ -174,10 +192,14 @@ def rehearse_together(
     """
     shown = Output.SHOWN_ON_STDERR if on_stderr else Output.SHOWN
     outputs = [shown, *[Output.SHOWN_IF_IT_FAILS] * (len(jobs) - 1)]
-    return _rehearse(list(zip(jobs, outputs, strict=True)), timeout)
+    return _rehearse(list(zip(jobs, outputs, strict=True)), timeout, more)
 
 
-def _rehearse(jobs: Sequence[tuple[RehearsalJob, Output]], timeout: float | None) -> list[RehearsalReport]:
+def _rehearse(
+    jobs: Sequence[tuple[RehearsalJob, Output]],
+    timeout: float | None,
+    more: Callable[[], Iterable[RehearsalJob]] = tuple,
+) -> list[RehearsalReport]:
     first = jobs[0][0]
     deadline = None if timeout is None else time.monotonic() + timeout
     report = Path(first.report_file)
@@ -188,8 +210,16 @@ def _rehearse(jobs: Sequence[tuple[RehearsalJob, Output]], timeout: float | None
                 stack.enter_context(Worker(job, output, environment=files.environment))
                 for job, output in jobs
             ]
-            reports = [worker.result(deadline) for worker in workers]
-        return [report.model_copy(update={"files": files.changes()}) for report in reports]
+            reports: dict[Worker, RehearsalReport] = {}
+            while len(reports) < len(workers):
+                for job in more():
+                    quiet = Worker(job, Output.SHOWN_IF_IT_FAILS, environment=files.environment)
+                    workers.append(stack.enter_context(quiet))
+                for worker in workers:
+                    if worker not in reports and worker.has_ended(deadline):
+                        reports[worker] = worker.result(deadline)
+        changes = files.changes()
+        return [reports[worker].model_copy(update={"files": changes}) for worker in workers]
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from zerokit.rehearsal.job import Overrides, RehearsalJob
 from zerokit.rehearsal.native.build import built_library
 from zerokit.rehearsal.processes import rehearse_quietly, rehearse_together, unwound_by_signals
 from zerokit.rehearsal.report import RehearsalReport
+from zerokit.rehearsal.role_watch import RoleWatch
 from zerokit.rehearsal.scratch import scratch_folder
 from zerokit.reporting.plots import check_plot
 from zerokit.units import GIB
@@ -141,13 +142,14 @@ def _with_the_last_rank(job: RehearsalJob) -> list[RehearsalJob]:
     exchange = folder / "exchange"
     exchange.mkdir()
     first = job.model_copy(update={"exchange_folder": str(exchange)})
+    return [first, _of_rank(first, job.num_gpus - 1)]
+
+
+def _of_rank(first: RehearsalJob, rank: int) -> RehearsalJob:
+    """The job of another rank of the same rehearsal, which leaves nothing but its report."""
     files = {"trace_file": None, "plot_file": None, "snapshot_file": None}
-    return [
-        first,
-        first.model_copy(
-            update={"rank": job.num_gpus - 1, "report_file": str(folder / "last.json"), **files}
-        ),
-    ]
+    report = Path(first.report_file).with_name(f"rank-{rank}.json")
+    return first.model_copy(update={"rank": rank, "report_file": str(report), **files})
 
 
 def _rehearse(
@@ -155,9 +157,26 @@ def _rehearse(
 ) -> RehearsalReport:
     built_library()  # here, where what it says is seen; what a worker makes is thrown away
     job = jobs[0]
-    reports = rehearse_together(jobs, on_stderr=on_stderr, timeout=timeout)
+    if job.exchange_folder is None:
+        roles = None
+        reports = rehearse_together(jobs, on_stderr=on_stderr, timeout=timeout)
+    else:
+        watch = RoleWatch(Path(job.exchange_folder), job.num_gpus)
+        jobs = list(jobs)
+
+        def more() -> Iterator[RehearsalJob]:
+            for rank in watch.look():
+                if all(rank != known.rank for known in jobs):
+                    jobs.append(_of_rank(job, rank))
+                    yield jobs[-1]
+
+        reports = rehearse_together(list(jobs), on_stderr=on_stderr, timeout=timeout, more=more)
+        watch.close()
+        roles, ranks = watch.roles, [known.rank for known in jobs]
     _check_trained(reports, job.script)
-    report = on_nodes(combine(*reports) if len(reports) == 2 else reports[0], cluster)
+    report = on_nodes(
+        reports[0] if roles is None else combine(dict(zip(ranks, reports, strict=True)), roles), cluster
+    )
     found = config_findings(report.run.ds_config, cluster)
     report = report.model_copy(update={"ds_config_findings": found})
     if advise or (advise is None and report.fit.verdict == "does not fit"):

@@ -162,6 +162,25 @@ class RankMemory(_Part):
     verdict: Verdict
 
 
+class RoleDevice(_Part):
+    """Device memory of a role; as of :class:`DeviceMemory`."""
+
+    peak_bytes: int
+    steady_bytes: int
+    reserved_peak_bytes: int
+    peak_phase: str
+
+
+class RoleMemory(_Part):
+    """The ranks that have one role, such as a stage of a pipeline."""
+
+    role: str
+    ranks: list[int]
+    rehearsed: int
+    """The one of them that the figures are of."""
+    device: RoleDevice
+
+
 class Advice(_Part):
     """A change, and what it saved when it was rehearsed."""
 
@@ -227,7 +246,8 @@ class RunFacts(_Part):
 
 
 class RehearsalReport(_Part):
-    """The whole report. Where several ranks were rehearsed, it is rank 0's."""
+    """The whole report. Where several ranks were rehearsed, it is rank 0's, and of several roles that of the
+    rank that needs most."""
 
     world_size: int
     gpus_per_node: int
@@ -245,6 +265,8 @@ class RehearsalReport(_Part):
     flops_per_step: int
     ranks: list[RankMemory] = Field(default_factory=list)
     """Empty if one rank was rehearsed, or if they agree."""
+    roles: list[RoleMemory] = Field(default_factory=list)
+    """Empty if ranks differ by their place among data-parallel ones at most."""
     advice: list[Advice] = Field(default_factory=list)
     ranks_rehearsed: list[int] = Field(default_factory=list)
     warnings: list[str]

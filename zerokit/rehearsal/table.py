@@ -36,6 +36,7 @@ def _parts(report: RehearsalReport) -> Iterator[Part]:
     yield ""
     yield _memory(report)
     yield from _ranks(report)
+    yield from _roles(report)
     yield from _fit_lines(report.fit)
     yield ""
     yield _phases(report)
@@ -65,10 +66,10 @@ def _heading(report: RehearsalReport) -> str:
 
 
 def _rehearsed(report: RehearsalReport) -> str:
-    ranks = [str(rank) for rank in report.ranks_rehearsed or [report.rank]]
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    return f"ranks {' and '.join(ranks)}" + ("" if report.ranks else ", which are alike")
+    *ranks, last = [str(rank) for rank in sorted(report.ranks_rehearsed) or [report.rank]]
+    if not ranks:
+        return f"rank {last}"
+    return f"ranks {', '.join(ranks)} and {last}" + ("" if report.ranks else ", which are alike")
 
 
 def _memory(report: RehearsalReport) -> Part:
@@ -89,11 +90,12 @@ def _memory(report: RehearsalReport) -> Part:
     ]
     if report.nvme is not None:
         rows.append(("NVMe, one node", report.nvme.per_node_bytes, report.nvme.per_node_bytes, ranks))
-    return table("Memory", ["", "Peak", "After the last step", ""], rows)
+    of_rank = f" of rank {report.rank}, which needs most" if report.roles else ""
+    return table(f"Memory{of_rank}", ["", "Peak", "After the last step", ""], rows)
 
 
 def _ranks(report: RehearsalReport) -> Iterator[Part]:
-    if report.ranks:
+    if report.ranks and not report.roles:
         yield table(
             "Ranks differ",
             ["Rank", "GPU peak", "GPU steady", "Host peak", "Host pinned"],
@@ -108,6 +110,37 @@ def _ranks(report: RehearsalReport) -> Iterator[Part]:
                 for rank in report.ranks
             ],
         )
+
+
+def _roles(report: RehearsalReport) -> Iterator[Part]:
+    if report.roles:
+        yield table(
+            "Roles",
+            ["Role", "Ranks", "Rehearsed", "GPU peak", "in", "GPU steady"],
+            [
+                (
+                    role.role,
+                    _spans(role.ranks),
+                    str(role.rehearsed),
+                    role.device.peak_bytes,
+                    phase_words(role.device.peak_phase),
+                    role.device.steady_bytes,
+                )
+                for role in report.roles
+            ],
+        )
+
+
+def _spans(ranks: list[int]) -> str:
+    """Ranks as "0, 2 to 5"."""
+    spans: list[list[int]] = []
+    for rank in ranks:
+        if spans and spans[-1][-1] == rank - 1:
+            spans[-1] = [spans[-1][0], rank]
+        else:
+            spans.append([rank])
+    shown = [" to ".join(map(str, span)) for span in spans[:_MOST_LINES]]
+    return ", ".join(shown) + (" ..." if len(spans) > _MOST_LINES else "")
 
 
 def _fit_lines(fit: Fit) -> Iterator[Part]:

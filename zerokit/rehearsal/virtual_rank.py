@@ -11,12 +11,12 @@ import numpy as np
 
 from zerokit import patches
 from zerokit.rehearsal.call_sites import CallSites
+from zerokit.rehearsal.exchange import FAILED, Exchange
 from zerokit.rehearsal.job import Overrides
 from zerokit.rehearsal.native.allocator_settings import AllocatorSettings
 from zerokit.rehearsal.native.backend import Backend, Model, Note, NoteKind
 from zerokit.rehearsal.recording import BLOCK, CATEGORY_CODES, EVENT, Collective, MadeUp, Recording
 from zerokit.rehearsal.stand_ins.custom_operators import sized
-from zerokit.rehearsal.stand_ins.object_broadcast import ObjectExchange
 from zerokit.rehearsal.stand_ins.torch_compile import ran_as_written
 from zerokit.rehearsal.stand_ins.triton_kernels import launched
 from zerokit.rehearsal.watching.labels import Labels
@@ -90,7 +90,7 @@ class VirtualRank:
         self.rank = rank
         self.call_sites = CallSites()
         self.traffic = Traffic(backend)
-        self.exchange = ObjectExchange(exchange_folder, rank)
+        self.exchange = Exchange(exchange_folder, rank, num_gpus)
         self.suppressed = SuppressedWrites(backend)
         self.labels = Labels(backend)
         self.overriding = Overriding(overrides, folder)
@@ -102,7 +102,7 @@ class VirtualRank:
 
     def close(self) -> None:
         """Let the other ranks go on without this one, and remove what stood in for files of the script."""
-        self.exchange.close()
+        self.exchange.close(FAILED)
         self.overriding.close()
 
     def recording(self, **meta: Any) -> Recording:
@@ -156,8 +156,8 @@ def _warnings(rank: VirtualRank) -> list[str]:
         )
     if unknown := rank.exchange.unknown:
         warnings.append(
-            f"{unknown} broadcasts of Python objects came from a rank that was not rehearsed beside this "
-            "one, which kept its own"
+            f"{unknown} values came from a rank that was not rehearsed beside this one, which went on with "
+            "its own"
         )
     warnings += ran_as_written() + launched() + sized()
     warnings += [f"{line}: the rehearsal went on without it" for line in patches.missing()]

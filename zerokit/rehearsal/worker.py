@@ -20,6 +20,7 @@ from zerokit.files import write_file
 from zerokit.rehearsal import launchers
 from zerokit.rehearsal.call_sites import OWN
 from zerokit.rehearsal.errors import RehearsalGap, met_gaps
+from zerokit.rehearsal.exchange import FAILED, SCRIPT_ENDED, STEPS_DONE
 from zerokit.rehearsal.guard import end_with_the_command
 from zerokit.rehearsal.job import RehearsalJob
 from zerokit.rehearsal.limits import limit_of
@@ -86,6 +87,7 @@ def run_in(rank: VirtualRank, job: RehearsalJob) -> int:
         return _EXPLAINED
     except BaseException as error:
         failure = error
+    rank.exchange.close(FAILED if failure else STEPS_DONE if rank.steps.stopped else SCRIPT_ENDED)
     limit = limit_of(failure)
     if limit is None:
         _write_results(job, rank)

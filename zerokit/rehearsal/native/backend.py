@@ -319,6 +319,11 @@ def uncounted() -> contextlib.AbstractContextManager[None]:
     return backend().uncounted()
 
 
+def is_made_up(tensor: torch.Tensor) -> bool:
+    """Whether what `tensor` holds depends on values that there are none of."""
+    return backend().is_made_up(tensor.untyped_storage())
+
+
 def _open(library: Path) -> ctypes.CDLL:
     # NVML would tell DeepSpeed of a GPU that this machine happens to have.
     sys.modules.setdefault("pynvml", None)  # type: ignore[arg-type]

@@ -1,13 +1,16 @@
 """A process group of one process that answers for all ranks, and writes every collective down.
 
-The other ranks are taken to hold what this rank holds: a sum over N ranks is N times the own value, a
-gather is N copies. That keeps the bookkeeping of DeepSpeed, accelerate and transformers right (sizes, flags,
-averages) at any world size, at a cost that does not grow with it. Large made-up tensors are not touched.
+Integers, and small tensors that one rank hands to others, are exchanged with the ranks that are rehearsed at
+the same time. In all else the other ranks are taken to hold what this rank holds: a sum over N ranks is N
+times the own value, a gather is N copies. That keeps the bookkeeping of DeepSpeed, accelerate and
+transformers right (sizes, flags, averages) at any world size, at a cost that does not grow with it. Large
+made-up tensors are not touched.
 """
 
 from __future__ import annotations
 
 import datetime
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,17 +20,23 @@ from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[
 from torch.futures import Future
 
 from zerokit.patches import Patch, put, wrap
+from zerokit.rehearsal.exchange import NOTHING, Awaited, Exchange
 from zerokit.rehearsal.native.backend import Backend
 from zerokit.rehearsal.recording import Collective
-from zerokit.rehearsal.stand_ins.object_broadcast import ObjectExchange
+from zerokit.rehearsal.roles import Ranks
+from zerokit.rehearsal.stand_ins.object_collectives import ObjectCollectives
+from zerokit.rehearsal.stand_ins.small_tensors import (
+    carries_values,
+    has_values,
+    reduced,
+    unpacked,
+    values_of,
+    what,
+)
+from zerokit.rehearsal.watching.groups import Groups
 from zerokit.reporting.phases import RUN_PHASES
 
 BACKEND = "rehearsal"
-
-# Values below this size are exchanged, since scripts read them; larger ones only if they are of integers.
-# As kSmallBytes and kComputedBytes in native/blocks.h.
-_SMALL_BYTES = 64 * 1024
-_INTEGER_BYTES = 16 * 2**20
 
 
 class Traffic:
@@ -57,13 +66,8 @@ def _size(tensors: Sequence[torch.Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-def _has_values(tensor: torch.Tensor) -> bool:
-    size = tensor.untyped_storage().nbytes()
-    return size < _SMALL_BYTES or (size <= _INTEGER_BYTES and not tensor.is_floating_point())
-
-
 def _copy(target: torch.Tensor, source: torch.Tensor) -> None:
-    if _has_values(target) or _has_values(source):
+    if has_values(target) or has_values(source):
         target.copy_(source.view(target.shape) if source.numel() == target.numel() else source)
 
 
@@ -84,18 +88,95 @@ def done(result: Any) -> Any:
     return _create_work_from_future(future)
 
 
-class VirtualProcessGroup(dist.ProcessGroup):
-    """Every collective of torch.distributed for one rank of `size`, by this module's rule."""
+class _Received(dist.Work):
+    """A tensor that arrives when somebody waits for it, as nothing else can be done with it before."""
 
-    def __init__(self, rank: int, size: int, traffic: Traffic) -> None:
+    def __init__(self, arrive: Callable[[], None], source: int) -> None:
+        super().__init__()
+        self._arrive: Callable[[], None] | None = arrive
+        self._source = source
+
+    def wait(self, timeout: Any = None) -> bool:
+        arrive, self._arrive = self._arrive, None
+        if arrive is not None:
+            arrive()
+        return True
+
+    synchronize = wait
+
+    def is_completed(self) -> bool:
+        return self.wait()
+
+    def _source_rank(self) -> int:
+        return self._source
+
+
+class VirtualProcessGroup(dist.ProcessGroup):
+    """Every collective of torch.distributed for one rank of `size`, by this module's rule.
+
+    Args:
+        rank: of this process in the group.
+        size: of the group.
+        traffic: where the calls are written down.
+        exchange: with the ranks that are rehearsed at the same time; None if the group really talks.
+        groups: told when groups are in use.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        traffic: Traffic,
+        exchange: Exchange | None = None,
+        groups: Groups | None = None,
+    ) -> None:
         super().__init__(rank, size)  # type: ignore[call-arg]
         self._rank = rank
         self._size = size
         self._traffic = traffic
+        self._exchange = exchange
+        self._groups = groups
         self._name = BACKEND
 
     def _note(self, name: str, tensors: Sequence[torch.Tensor]) -> None:
         self._traffic.add(name, _size(tensors), self._size)
+        if self._groups is not None:
+            self._groups.settle()
+
+    # ---- the values of other ranks
+    @functools.cached_property
+    def _ranks(self) -> Ranks:
+        return tuple(dist.get_process_group_ranks(self))
+
+    def _told(
+        self,
+        name: str,
+        tensor: torch.Tensor,
+        *,
+        by: int | None = None,
+        to: int | None = None,
+        value: Any = None,
+    ) -> dict[int, Any]:
+        """What the ranks of the group hold, by place in it; without those that nobody can tell.
+
+        Args:
+            name: the collective.
+            tensor: what it is called with, of one size on all ranks.
+            by: the place of the one rank whose value is wanted; None for all.
+            to: the place of the one rank that wants them; None for all.
+            value: to tell in place of that of `tensor`.
+        """
+        exchange = self._exchange
+        if exchange is None or not exchange.is_active or self._size == 1:
+            return {}
+        if not carries_values(tensor, from_one=by is not None):
+            return {}
+        is_asked = by is None or by == self._rank
+        own = NOTHING if not is_asked else values_of(tensor) if value is None else value
+        of = () if to is not None and to != self._rank else None if by is None else (self._ranks[by],)
+        told = exchange.share(self._ranks, f"{name} of {what(tensor)}", own, of=of)
+        places = {rank: place for place, rank in enumerate(self._ranks)}
+        return {places[rank]: held for rank, held in told.items() if rank in places}
 
     # ---- what torch asks of a group
     def size(self) -> int:
@@ -116,10 +197,15 @@ class VirtualProcessGroup(dist.ProcessGroup):
         return self.pg_name
 
     # ---- reductions
-    def _reduce(self, tensor: torch.Tensor, operation: Any) -> None:
-        if not _has_values(tensor):
+    def _reduce(self, tensor: torch.Tensor, operation: Any, told: dict[int, Any] | None = None) -> None:
+        if not has_values(tensor):
             return
         with torch.no_grad():
+            if told and self._rank in told:
+                own = told[self._rank]
+                held = [told.get(place, own) for place in range(self._size)]
+                tensor.copy_(reduced(tensor, held, operation))
+                return
             if operation == dist.ReduceOp.SUM:
                 tensor.mul_(self._size)
             elif operation == dist.ReduceOp.PRODUCT:
@@ -129,7 +215,8 @@ class VirtualProcessGroup(dist.ProcessGroup):
         tensors = [tensors] if isinstance(tensors, torch.Tensor) else tensors
         self._note("all_reduce", tensors)
         for tensor in tensors:
-            self._reduce(tensor, operation_of(opts))
+            told = self._told("all_reduce", tensor)
+            self._reduce(tensor, operation_of(opts), told)
         return done(tensors)
 
     def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> Any:
@@ -137,14 +224,16 @@ class VirtualProcessGroup(dist.ProcessGroup):
 
     def reduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Any:
         self._note("reduce", tensors)
-        if self._rank == getattr(opts, "rootRank", 0):
-            for tensor in tensors:
-                self._reduce(tensor, operation_of(opts))
+        root = getattr(opts, "rootRank", 0)
+        for tensor in tensors:
+            told = self._told("reduce", tensor, to=root)
+            if self._rank == root:
+                self._reduce(tensor, operation_of(opts), told)
         return done(tensors)
 
     def reduce_scatter_single(self, output: torch.Tensor, source: torch.Tensor, opts: Any = None) -> Any:
         self._note("reduce_scatter", [source])
-        if _has_values(output):
+        if has_values(output):
             _copy(output, source.reshape(self._size, -1)[self._rank].reshape(output.shape))
             self._reduce(output, operation_of(opts))
         return done(output)
@@ -169,9 +258,17 @@ class VirtualProcessGroup(dist.ProcessGroup):
     # ---- gathers
     def all_gather_single(self, output: torch.Tensor, source: torch.Tensor, opts: Any = None) -> Any:
         self._note("all_gather", [output])
-        if _has_values(output) and output.numel():
+        told = self._told("all_gather", source)
+        if has_values(output) and output.numel():
             output.view(self._size, -1).copy_(source.reshape(1, -1).expand(self._size, -1))
+            self._fill(list(output.view(self._size, -1)), told)
         return done(output)
+
+    def _fill(self, parts: Sequence[torch.Tensor], told: dict[int, Any]) -> None:
+        """Put what other ranks hold in their parts."""
+        for place, held in told.items():
+            if place != self._rank:
+                parts[place].copy_(unpacked(parts[place], held))
 
     def all_gather_single_coalesced(
         self, outputs: list[torch.Tensor], sources: list[torch.Tensor], opts: Any = None
@@ -186,9 +283,11 @@ class VirtualProcessGroup(dist.ProcessGroup):
         for parts, source in zip(outputs, sources, strict=True):
             self._note("all_gather", parts)
             _flatten(parts)
-            if _has_values(source):
+            told = self._told("all_gather", source)
+            if has_values(source):
                 for part in parts:
                     _copy(part, source)
+                self._fill(parts, told)
         return done(outputs)
 
     def allgather_coalesced(self, outputs: Any, sources: list[torch.Tensor], opts: Any = None) -> Any:
@@ -200,22 +299,38 @@ class VirtualProcessGroup(dist.ProcessGroup):
 
     def gather(self, outputs: list[list[torch.Tensor]], sources: list[torch.Tensor], opts: Any = None) -> Any:
         self._traffic.add("gather", _size(sources) * self._size, self._size)
+        told = self._told("gather", sources[0], to=getattr(opts, "rootRank", 0))
         for parts in outputs:
             for part in parts:
                 _copy(part, sources[0])
+            self._fill(parts, told)
         return done(outputs)
 
     # ---- the rest
     def broadcast(self, tensors: list[torch.Tensor], opts: Any = None) -> Any:
         self._note("broadcast", tensors)
+        root = getattr(opts, "rootRank", 0)
+        for tensor in tensors:
+            self._take(tensor, self._told("broadcast", tensor, by=root), root)
         return done(tensors)
+
+    def _take(self, tensor: torch.Tensor, told: dict[int, Any], place: int) -> None:
+        """Put what the rank at `place` holds into `tensor`, if that is another one and it is known."""
+        if place in told and place != self._rank:
+            with torch.no_grad():
+                tensor.copy_(unpacked(tensor, told[place]))
 
     def scatter(
         self, outputs: list[torch.Tensor], sources: list[list[torch.Tensor]], opts: Any = None
     ) -> Any:
         self._traffic.add("scatter", _size(outputs) * self._size, self._size)
+        root = getattr(opts, "rootRank", 0)
+        parts = [values_of(part) for part in sources[0]] if sources else None
+        told = self._told("scatter", outputs[0], by=root, value=parts)
         if sources:
             _copy(outputs[0], sources[0][self._rank])
+        elif root in told:
+            self._take(outputs[0], {root: told[root][self._rank]}, root)
         return done(outputs)
 
     def alltoall_base(
@@ -229,6 +344,11 @@ class VirtualProcessGroup(dist.ProcessGroup):
         self._note("all_to_all", [source])
         if output.numel() == source.numel():
             _copy(output, source)
+        if not source_sizes and not output_sizes:  # with sizes, what each rank hands over is its own
+            chunks = list(source.chunk(self._size))
+            told = self._told("all_to_all", source, value=[values_of(chunk) for chunk in chunks])
+            own = {place: held[self._rank] for place, held in told.items()}
+            self._fill(list(output.chunk(self._size)), own)
         return done(output)
 
     all_to_all_single = alltoall_base
@@ -242,13 +362,30 @@ class VirtualProcessGroup(dist.ProcessGroup):
 
     def send(self, tensors: list[torch.Tensor], destination: int, tag: int = 0) -> Any:
         self._note("send", tensors)
+        if self._exchange is not None and self._exchange.is_active:
+            for tensor in tensors:
+                self._exchange.send(self._ranks[destination], tag, what(tensor), values_of(tensor))
         return done(tensors)
 
     def recv(self, tensors: list[torch.Tensor], source: int, tag: int = 0) -> Any:
         self._note("recv", tensors)
-        return done(tensors)
+        exchange = self._exchange
+        if exchange is None or not exchange.is_active:
+            return done(tensors)
+        awaited = [exchange.expect(self._ranks[source], tag, what(tensor)) for tensor in tensors]
+        return _Received(lambda: self._arrive(tensors, awaited), source)
 
-    recv_anysource = recv
+    def _arrive(self, tensors: list[torch.Tensor], awaited: list[Awaited]) -> None:
+        assert self._exchange is not None
+        for tensor, one in zip(tensors, awaited, strict=True):
+            held = self._exchange.receive(one)
+            if held is not NOTHING:
+                with torch.no_grad():
+                    tensor.copy_(unpacked(tensor, held))
+
+    def recv_anysource(self, tensors: list[torch.Tensor], tag: int = 0) -> Any:
+        """From the rank before this one, for want of an order in which messages would arrive."""
+        return self.recv(tensors, (self._rank - 1) % self._size, tag)
 
     def barrier(self, opts: Any = None) -> Any:
         return done(None)
@@ -276,7 +413,6 @@ _INITS = [Patch(owner, "init_process_group", _GROUPS) for owner in _OWNERS]
 _NEW_GROUPS = [Patch(owner, "new_group", _GROUPS) for owner in _OWNERS]
 _GET_BACKENDS = [Patch(owner, "get_backend", _CALLED) for owner in _OWNERS]
 _NCCL_AVAILABLE = [Patch(owner, "is_nccl_available", _CALLED) for owner in _OWNERS]
-_BROADCASTS = [Patch(owner, "broadcast_object_list", "hand objects between ranks") for owner in _OWNERS]
 MONITORED_BARRIERS = [Patch(owner, "monitored_barrier", _ALONE) for owner in _OWNERS]
 _STORE_BARRIER = Patch(_OWNERS[1], "_store_based_barrier", _ALONE)
 
@@ -284,31 +420,39 @@ GroupMaker = Callable[[Any, int, int, datetime.timedelta], "VirtualProcessGroup"
 """Makes a group from its store, this process's rank in it, its size and its timeout."""
 
 
-def install(traffic: Traffic, exchange: ObjectExchange, *, rank: int, world_size: int) -> None:
+def install(traffic: Traffic, exchange: Exchange, *, rank: int, world_size: int) -> None:
     """Give all calls of torch.distributed.init_process_group and new_group a :class:`VirtualProcessGroup`."""
+
+    groups = Groups(exchange)
 
     def create(
         _store: Any, group_rank: int, group_size: int, _timeout: datetime.timedelta
     ) -> VirtualProcessGroup:
-        return VirtualProcessGroup(group_rank, group_size, traffic)
+        return VirtualProcessGroup(group_rank, group_size, traffic, exchange, groups)
 
     def alone() -> Any:
         return dist.HashStore()  # type: ignore[attr-defined]
 
-    install_groups(create, alone, rank=rank, world_size=world_size)
+    install_groups(create, alone, rank=rank, world_size=world_size, note=groups.note)
 
     # What would wait for the other ranks.
     put(_STORE_BARRIER, _nothing)
     for barrier in MONITORED_BARRIERS:
         put(barrier, _nothing)
-    for broadcast in _BROADCASTS:
-        put(broadcast, exchange.broadcast)
+    ObjectCollectives(exchange).install()
 
 
 def _nothing(*_: Any, **__: Any) -> None: ...
 
 
-def install_groups(create: GroupMaker, meet: Callable[[], Any], *, rank: int, world_size: int) -> None:
+def install_groups(
+    create: GroupMaker,
+    meet: Callable[[], Any],
+    *,
+    rank: int,
+    world_size: int,
+    note: Callable[[Ranks, Any, str | None], None] | None = None,
+) -> None:
     """Make the groups of torch.distributed by `create`, whatever backend is asked for.
 
     The groups call themselves "nccl", which is what DeepSpeed, accelerate and transformers look for.
@@ -318,6 +462,7 @@ def install_groups(create: GroupMaker, meet: Callable[[], Any], *, rank: int, wo
         meet: makes the store of the group of all ranks.
         rank: of this process.
         world_size: number of processes.
+        note: told of each group that a script makes: its ranks, what its members are given, its description.
     """
     dist.Backend.register_backend(BACKEND, create, devices=["cpu", "cuda"])
 
@@ -333,7 +478,11 @@ def install_groups(create: GroupMaker, meet: Callable[[], Any], *, rank: int, wo
             for name, value in given.items()
             if name in ("group_desc", "use_local_synchronization")
         }
-        return make_group(ranks, timeout, BACKEND, **kept)
+        group = make_group(ranks, timeout, BACKEND, **kept)
+        if note is not None:
+            members = range(world_size) if ranks is None else sorted(ranks)
+            note(tuple(members), group, given.get("group_desc"))
+        return group
 
     for init in _INITS:
         wrap(init, init_process_group)

@@ -13,7 +13,9 @@ from zerokit.rehearsal.watching.phases import Phases
 if TYPE_CHECKING:
     from zerokit.rehearsal.stand_ins.process_group import Traffic
 
-_STEP = Patch("deepspeed.runtime.engine:DeepSpeedEngine", "step", "count steps and end after the last")
+_COUNTED = "count steps and end after the last"
+_STEP = Patch("deepspeed.runtime.engine:DeepSpeedEngine", "step", _COUNTED)
+_BATCH = Patch("deepspeed.runtime.pipe.engine:PipelineEngine", "train_batch", _COUNTED)
 
 
 class RehearsalComplete(BaseException):
@@ -49,6 +51,7 @@ class Steps:
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
         wrap(_STEP, self._step)
+        wrap(_BATCH, self._step)
         register_optimizer_step_post_hook(self._end_plain_step)
 
     def _step(self, step: Any, engine: Any, *arguments: Any, **given: Any) -> Any:

@@ -1,0 +1,127 @@
+"""What ranks that are rehearsed at the same time tell each other; a thread plays each rank."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zerokit.errors import RunError
+from zerokit.rehearsal.exchange import NOTHING, SCRIPT_ENDED, STEPS_DONE, Exchange
+from zerokit.rehearsal.journal import Journal
+from zerokit.rehearsal.role_watch import RoleWatch
+
+WORLD = (0, 1, 2, 3)
+STAGES = [(0, 2), (1, 3)]
+PATIENCE = 60
+
+
+def together(folder: Path, *ranks: Callable[[Exchange], Any], num_gpus: int = 4) -> list[Any]:
+    """Run a function for rank 0 and each further one for the last ranks; what they return."""
+    numbers = [0, *range(num_gpus - len(ranks) + 1, num_gpus)]
+    with ThreadPoolExecutor(len(ranks)) as pool:
+        running = [
+            pool.submit(rank, Exchange(folder, number, num_gpus))
+            for rank, number in zip(ranks, numbers, strict=True)
+        ]
+        return [one.result(PATIENCE) for one in running]
+
+
+def test_a_value_comes_from_whatever_rank_has_it(tmp_path: Path) -> None:
+    first, last = together(
+        tmp_path,
+        lambda own: own.share(WORLD, "broadcast", of=[3]),
+        lambda own: own.share(WORLD, "broadcast", "of the last", of=[3]),
+    )
+    assert first == last == {3: "of the last"}
+
+
+def test_the_last_rank_answers_for_those_that_are_not_rehearsed(tmp_path: Path) -> None:
+    first, last = together(
+        tmp_path, lambda own: own.share(WORLD, "all_gather", 7), lambda own: own.share(WORLD, "all_gather", 9)
+    )
+    assert first == last == {0: 7, 1: 9, 2: 9, 3: 9}
+
+
+def test_a_group_hears_what_the_like_of_its_ranks_say_in_theirs(tmp_path: Path) -> None:
+    Journal(tmp_path, 0).write(
+        "groups.2", payload=json.dumps([("a", "pipeline", ranks) for ranks in STAGES]).encode()
+    )
+    assert RoleWatch(tmp_path, 4).look() == (0, 3)
+
+    def sums(own: Exchange) -> Any:
+        for ranks in STAGES:
+            own.know_group(ranks)
+        return own.share(STAGES[0 if own.rank == 0 else 1], "all_reduce", 10 + own.rank)
+
+    assert together(tmp_path, sums, sums) == [{0: 10, 2: 13}, {1: 10, 3: 13}]
+
+
+def test_what_was_sent_is_received_and_a_late_rank_finds_it(tmp_path: Path) -> None:
+    watch = RoleWatch(tmp_path, 2)
+    Journal(tmp_path, 0).write("pair.1", "0", "1")
+    watch.look()
+    Exchange(tmp_path, 0, 2).send(1, 0, "3 x int64", b"abc")
+    late = Exchange(tmp_path, 1, 2)
+    assert late.receive(late.expect(0, 0, "3 x int64")) == b"abc"
+
+
+def both_waiting(folder: Path, *ranks: Callable[[Exchange], Any]) -> list[str]:
+    def told(rank: Callable[[Exchange], Any]) -> Callable[[Exchange], str]:
+        def run(own: Exchange) -> str:
+            with pytest.raises(RunError) as error:
+                rank(own)
+            return str(error.value)
+
+        return run
+
+    return together(folder, *map(told, ranks), num_gpus=2)
+
+
+def test_ranks_that_wait_for_each_other_are_named_with_their_lines(tmp_path: Path) -> None:
+    def receive(own: Exchange) -> None:
+        own.receive(own.expect(1 - own.rank, 0, "1 x int64"))
+
+    Journal(tmp_path, 0).write("pair.1", "0", "1")
+    RoleWatch(tmp_path, 2).look()
+    for message in both_waiting(tmp_path, receive, receive):
+        assert "wait for each other" in message
+        assert "rank 0 in receive 1 x int64 at " in message
+        assert "rank 1 in receive 1 x int64 at " in message
+        assert message.count("test_exchange.py:") == 3
+
+
+def test_ranks_that_do_not_call_the_same_are_named_with_their_lines(tmp_path: Path) -> None:
+    messages = both_waiting(
+        tmp_path,
+        lambda own: own.share((0, 1), "all_reduce of 1 x int64", 1),
+        lambda own: own.share((0, 1), "all_gather of 1 x int64", 1),
+    )
+    for message in messages:
+        assert "do not call the same" in message
+        assert "all_reduce of 1 x int64 at" in message
+        assert "all_gather of 1 x int64 at" in message
+
+
+def test_nobody_waits_for_a_rank_that_has_ended(tmp_path: Path) -> None:
+    Exchange(tmp_path, 1, 2).close(SCRIPT_ENDED)
+    with pytest.raises(RunError, match="for rank 1, whose script has ended, in all_gather"):
+        Exchange(tmp_path, 0, 2).share((0, 1), "all_gather", 1)
+
+
+def test_who_is_done_with_its_steps_leaves_the_others_to_their_own_values(tmp_path: Path) -> None:
+    Exchange(tmp_path, 1, 2).close(STEPS_DONE)
+    own = Exchange(tmp_path, 0, 2)
+    assert own.share((0, 1), "all_gather", 1) == {0: 1}
+    assert own.unknown == 1
+
+
+def test_a_rank_by_itself_waits_for_nobody() -> None:
+    own = Exchange(None, 1, 2)
+    assert not own.is_active
+    assert own.share((0, 1), "broadcast", NOTHING, of=[0]) == {}
+    assert own.unknown == 1

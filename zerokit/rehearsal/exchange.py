@@ -1,0 +1,350 @@
+"""What the ranks that are rehearsed at the same time tell each other.
+
+What a rank that is not rehearsed would say is taken from the one that stands for it, in its own group.
+Nobody waits for what cannot come: ranks that wait for each other, or for one whose script has ended, would
+wait for ever on the cluster, and are named with their lines.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import pickle
+import time
+import zlib
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from zerokit.errors import RunError
+from zerokit.rehearsal.errors import calling_line
+from zerokit.rehearsal.journal import Journal
+from zerokit.rehearsal.roles import ROLES, Ranks, Roles, data_parallel
+
+_PAUSES = (0.0002, 0.001, 0.005)
+"""Seconds between looks, the last one for all that follow: answers often come at once."""
+_LOOKS_BEFORE_DOUBT = 20
+"""After so many a rank says that it waits, and looks whether anybody waits for it."""
+
+
+class _Nothing:
+    def __bool__(self) -> bool:
+        return False
+
+    def __reduce__(self) -> str:
+        return "NOTHING"  # the one of this module, wherever it is read
+
+
+NOTHING = _Nothing()
+"""A value that nobody can tell."""
+STEPS_DONE, SCRIPT_ENDED, FAILED = "steps done", "script ended", "failed"
+"""How a rank ends."""
+
+
+class Awaited(NamedTuple):
+    """What a rank waits for."""
+
+    rank: int
+    names: tuple[str, ...]
+    """Of the entries that will do."""
+    operation: str
+    """What the rank that waits does, with its size."""
+    line: str
+    is_certain: bool
+    """Whether the other rank is the one that takes part, and not one that stands for it."""
+
+
+class Exchange:
+    """One rank's part in it.
+
+    Args:
+        folder: shared by the ranks of one rehearsal, and theirs alone, since pickles are read from it; None
+            if this rank is rehearsed by itself.
+        rank: this rank.
+        num_gpus: world size.
+    """
+
+    def __init__(self, folder: Path | None, rank: int, num_gpus: int) -> None:
+        self._folder = folder
+        self.rank = rank
+        self._own = None if folder is None else Journal(folder, rank)
+        self._journals: dict[int | str, Journal] = {}
+        self._calls: Counter[str] = Counter()
+        self._groups: dict[Ranks, None] = {}
+        self._roles = data_parallel(num_gpus)
+        self._roles_name = ""
+        self._is_closed = False
+        self.unknown = 0
+        """Values that nobody could tell; this rank went on with its own."""
+
+    @property
+    def is_active(self) -> bool:
+        """Whether other ranks are rehearsed beside this one."""
+        return self._own is not None
+
+    def say(self, name: str, *words: str, payload: bytes = b"") -> None:
+        """Tell all others."""
+        if self._own is not None:
+            self._own.write(name, *words, payload=payload)
+
+    def close(self, ending: str) -> None:
+        """Say once that no more will come: :data:`STEPS_DONE`, :data:`SCRIPT_ENDED` or :data:`FAILED`."""
+        if not self._is_closed:
+            self._is_closed = True
+            self.say("ends", ending)
+
+    # ---- roles
+    def know_group(self, ranks: Ranks) -> None:
+        """Take a group that the script has made into account."""
+        self._groups[ranks] = None
+
+    def _roles_for(self, group: Ranks | None, pair: str = "") -> Roles:
+        """The roles as known when `group` had been made (None: all so far), and `pair` had been told of."""
+        watch = self._journal(ROLES)
+        if group is None:
+            needed = len(self._groups)
+        else:
+            needed = list(self._groups).index(group) + 1 if group in self._groups else 0
+        watch.read_on()
+        while not _covers(watch, needed, pair) and "ends" not in watch.entries:
+            time.sleep(_PAUSES[-1])
+            watch.read_on()
+        said = watch.of_kind["roles"]
+        if said and said[-1].name != self._roles_name:
+            self._roles_name = said[-1].name
+            self._roles = Roles.from_json(watch.payload(said[-1]))
+        return self._roles
+
+    # ---- values that a group shares
+    def share(
+        self, ranks: Ranks, operation: str, value: Any = NOTHING, *, of: Sequence[int] | None = None
+    ) -> dict[int, Any]:
+        """Tell the own value of a collective, and hear those of others.
+
+        Args:
+            ranks: of the group, all of which call this in the same order.
+            operation: the collective and its size, the same on all of them.
+            value: what can be pickled; :data:`NOTHING` if it is not known, or not asked for.
+            of: whose values are wanted; None for all.
+
+        Returns:
+            values by rank, without those that nobody can tell.
+
+        Raises:
+            RunError: the ranks do not call the same, or wait for each other.
+        """
+        if not self.is_active:
+            self.unknown += of is not None and self.rank not in of and len(of) > 0
+            return _told({self.rank: value})
+        group = _group_name(ranks)
+        call = self._calls[group]
+        self._calls[group] += 1
+        line = calling_line()
+        self.say(f"{group}.{call}", operation, line, payload=_packed(value))
+        known = {self.rank: value}
+        wanted = ranks if of is None else tuple(of)
+        if wanted == (self.rank,):
+            return _told(known)
+        roles = self._roles_for(ranks)
+        told = {self.rank: value}
+        """By the rank that stands for others."""
+        for rank in wanted:
+            source = rank if rank == self.rank else roles.stands_for(rank)
+            if source not in told:
+                members = ranks if source in ranks else self._like(ranks, source, roles)
+                names = () if members is None else (f"{_group_name(members)}.{call}",)
+                told[source] = self._hear(Awaited(source, names, operation, line, source == rank))
+            known[rank] = told[source]
+        return _told(known)
+
+    def _like(self, ranks: Ranks, member: int, roles: Roles) -> Ranks | None:
+        """The group that is to `member` what the group of `ranks` is to this rank."""
+        pattern = roles.pattern(ranks)
+        alike = (group for group in self._groups if member in group and len(group) == len(ranks))
+        return next((group for group in alike if roles.pattern(group) == pattern), None)
+
+    # ---- values that one rank sends to another
+    def send(self, destination: int, tag: int, what: str, value: Any) -> None:
+        """Tell one rank of a tensor.
+
+        Args:
+            destination: the rank.
+            tag: as of `torch.distributed.send`.
+            what: size and type of the tensor.
+            value: what can be pickled; :data:`NOTHING` if it is not known.
+        """
+        self._tell_pair(destination)
+        call = self._count(f"to {destination} {tag}")
+        self.say(
+            _sent(self.rank, destination, tag, call), f"send {what}", calling_line(), payload=_packed(value)
+        )
+
+    def expect(self, source: int, tag: int, what: str) -> Awaited:
+        """What `source` is to send next, for :meth:`receive`."""
+        self._tell_pair(source)
+        roles = self._roles_for(None, _pair(self.rank, source))
+        teller = roles.stands_for(source)
+        call = self._count(f"from {source} {tag}")
+        to = [self.rank] if teller == source else roles.alike(self.rank)
+        names = () if teller == self.rank else tuple(_sent(teller, rank, tag, call) for rank in to)
+        return Awaited(teller, names, f"receive {what}", calling_line(), teller == source)
+
+    def receive(self, awaited: Awaited) -> Any:
+        """The value that is sent, :data:`NOTHING` if nobody can tell it.
+
+        Raises:
+            RunError: it is never sent, or is of another size.
+        """
+        return self._hear(awaited)
+
+    def _count(self, what: str) -> int:
+        self._calls[what] += 1
+        return self._calls[what]
+
+    def _tell_pair(self, other: int) -> None:
+        """Say once that this rank and `other` send to each other, which makes roles of what they are."""
+        if not self._calls[_pair(self.rank, other)]:
+            self._count(_pair(self.rank, other))
+            self.say(f"pair.{other}", str(self.rank), str(other))
+
+    # ---- waiting
+    def _journal(self, owner: int | str) -> Journal:
+        assert self._folder is not None
+        if owner not in self._journals:
+            self._journals[owner] = Journal(self._folder, owner)
+        return self._journals[owner]
+
+    def _hear(self, awaited: Awaited) -> Any:
+        """Wait for an entry of another rank, and give its value."""
+        journal = self._journal(awaited.rank)
+        looks = 0
+        while True:
+            journal.read_on()
+            entry = next((journal.entries[name] for name in awaited.names if name in journal.entries), None)
+            if entry is not None:
+                value = self._value(awaited, journal, entry)
+                break
+            if not awaited.names or "ends" in journal.entries:
+                value = self._without(awaited, journal)
+                break
+            if looks == _LOOKS_BEFORE_DOUBT:
+                self.say("waits", *_as_words(awaited))
+            elif looks > _LOOKS_BEFORE_DOUBT and self._waits_for_itself(awaited):
+                value = self._unknown()
+                break
+            time.sleep(_PAUSES[min(looks // 4, len(_PAUSES) - 1)])
+            looks += 1
+        if looks > _LOOKS_BEFORE_DOUBT:
+            self.say("waits")  # for nothing any more
+        return value
+
+    def _value(self, awaited: Awaited, journal: Journal, entry: Any) -> Any:
+        operation, line = entry.words
+        expected = awaited.operation.replace("receive ", "send ", 1)
+        if awaited.is_certain and operation != expected:
+            raise _stuck(
+                [(self.rank, awaited.operation, awaited.line), (awaited.rank, operation, line)],
+                "do not call the same",
+            )
+        if operation != expected:
+            return self._unknown()
+        if not entry.size:
+            return NOTHING
+        return pickle.loads(journal.payload(entry))  # noqa: S301  written by this very run
+
+    def _without(self, awaited: Awaited, journal: Journal) -> Any:
+        """What becomes of a wait for a rank that has ended."""
+        if awaited.is_certain and journal.entries["ends"].words == (SCRIPT_ENDED,):
+            raise RunError(
+                f"rank {self.rank} would wait for ever on the cluster: for rank {awaited.rank}, whose script "
+                f"has ended, in {awaited.operation}",
+                where=awaited.line,
+                hint="Let every rank of the group make this call",
+            )
+        return self._unknown()
+
+    def _unknown(self) -> Any:
+        self.unknown += 1
+        return NOTHING
+
+    def _waits_for_itself(self, awaited: Awaited) -> bool:
+        """Whether a rank that this one waits for waits for this one.
+
+        Returns:
+            True if so, and this rank has to do without.
+
+        Raises:
+            RunError: so it would be on the cluster.
+        """
+        chain = [awaited]
+        while chain[-1].rank != self.rank:
+            journal = self._journal(chain[-1].rank)
+            journal.read_on()
+            said = journal.of_kind["waits"]
+            if not said or not said[-1].words or len(chain) > len(self._journals) + 1:
+                return False
+            chain.append(_of_words(said[-1].words))
+        # Once more: what one of them waits for may have come while the others were asked.
+        for waiting, other in zip(chain, [*chain[1:], None], strict=True):
+            journal = self._journal(waiting.rank)
+            journal.read_on()
+            if any(name in journal.entries for name in waiting.names):
+                return False
+            said = journal.of_kind["waits"]
+            if other is not None and (not said[-1].words or _of_words(said[-1].words) != other):
+                return False
+        if all(waiting.is_certain for waiting in chain):
+            ranks = [self.rank, *(waiting.rank for waiting in chain[:-1])]
+            raise _stuck(
+                [(rank, one.operation, one.line) for rank, one in zip(ranks, chain, strict=True)],
+                "wait for each other",
+            )
+        return not awaited.is_certain
+
+
+def _stuck(calls: Sequence[tuple[int, str, str]], why: str) -> RunError:
+    first, *others = [f"rank {rank} in {operation} at {line}" for rank, operation, line in calls]
+    return RunError(
+        f"the cluster would wait for ever, since these ranks {why}: {first}, {', '.join(others)}",
+        where=calls[0][2],
+        hint="Let the ranks of a group make the same calls in the same order",
+    )
+
+
+def _covers(watch: Journal, groups: int, pair: str) -> bool:
+    """Whether the roles that were said last rest on so many groups, and on this pair."""
+    if not groups and not pair:
+        return True
+    said = watch.of_kind["roles"]
+    return bool(said) and int(said[-1].words[0]) >= groups and (not pair or pair in said[-1].words[1:])
+
+
+@functools.cache
+def _group_name(ranks: Ranks) -> str:
+    return f"group-{len(ranks)}-{ranks[0]}-{zlib.crc32(repr(ranks).encode()):08x}"
+
+
+def _pair(one: int, other: int) -> str:
+    return f"{min(one, other)} and {max(one, other)}"
+
+
+def _sent(source: int, destination: int, tag: int, call: int) -> str:
+    return f"sent.{source}.{destination}.{tag}.{call}"
+
+
+def _as_words(awaited: Awaited) -> list[str]:
+    return [json.dumps(awaited)]
+
+
+def _of_words(words: Sequence[str]) -> Awaited:
+    rank, names, operation, line, is_certain = json.loads(words[0])
+    return Awaited(rank, tuple(names), operation, line, is_certain)
+
+
+def _packed(value: Any) -> bytes:
+    return b"" if value is NOTHING else pickle.dumps(value)
+
+
+def _told(values: dict[int, Any]) -> dict[int, Any]:
+    return {rank: value for rank, value in values.items() if value is not NOTHING}

@@ -1,0 +1,158 @@
+"""The roles of a run: which ranks hold the same, by the process groups that the script makes.
+
+Ranks that differ by their place among data-parallel ones alone have one role. Of a pipeline, every stage is
+a role; of any other group (tensor, sequence, expert, or of a purpose that nobody tells), its first rank and
+the others are: what does not divide evenly falls to one end. One rank of each role is rehearsed, and stands
+for the others of it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+GroupKind = Literal["pipeline", "tensor", "sequence", "expert", "data", "unknown"]
+Ranks = tuple[int, ...]
+
+_FIRST_COUNTS: tuple[GroupKind, ...] = ("pipeline", "tensor", "sequence", "expert", "data", "unknown")
+"""Of the purposes of groups of the same ranks."""
+ROLES = "roles"
+"""Who writes the journal of the roles."""
+MOST_RANKS = 8
+"""That are rehearsed: each is a process with torch and DeepSpeed in it."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Groups of one size and purpose that have no rank in common, such as all tensor-parallel groups."""
+
+    kind: GroupKind
+    groups: tuple[Ranks, ...]
+
+    @property
+    def size(self) -> int:
+        """Ranks of one group."""
+        return len(self.groups[0])
+
+
+@dataclass(frozen=True)
+class Roles:
+    """Every rank's role, and which ranks are rehearsed."""
+
+    names: tuple[str, ...]
+    """Of the roles; one that is empty is that of all ranks of a run that is data-parallel alone."""
+    of_rank: tuple[int, ...]
+    """Place of each rank's role in :attr:`names`."""
+    rehearsed: Ranks
+    """Rank 0 first, then in order; at least one of each role."""
+
+    @cached_property
+    def standing_for(self) -> dict[int, int]:
+        """The rehearsed rank that stands for the ranks of each role: the last one, as rank 0 may do more."""
+        return {self.of_rank[rank]: rank for rank in sorted(self.rehearsed)}
+
+    def stands_for(self, rank: int) -> int:
+        """The rehearsed rank that answers for `rank`."""
+        return rank if rank in self.rehearsed else self.standing_for[self.of_rank[rank]]
+
+    def alike(self, rank: int) -> list[int]:
+        """All ranks of the role of `rank`."""
+        return [other for other, role in enumerate(self.of_rank) if role == self.of_rank[rank]]
+
+    def pattern(self, ranks: Ranks) -> Ranks:
+        """The role of each of `ranks`."""
+        return tuple(self.of_rank[rank] for rank in ranks)
+
+    def to_json(self) -> str:
+        return json.dumps([self.names, self.of_rank, self.rehearsed])
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Roles:
+        return cls(*(tuple(part) for part in json.loads(text)))
+
+
+def data_parallel(num_gpus: int) -> Roles:
+    """Of a run that has made no groups: the first rank, and the last one for all others."""
+    return Roles(("",), (0,) * num_gpus, tuple(sorted({0, num_gpus - 1})))
+
+
+def axes_of(groups: Iterable[tuple[str, GroupKind, Ranks]]) -> list[Axis]:
+    """Put groups that belong together into one axis each.
+
+    Args:
+        groups: in the order in which they were made: where, what for, and their ranks.
+    """
+    found: list[tuple[str, list[Ranks], set[int], set[GroupKind]]] = []
+    for where, kind, ranks in groups:
+        if len(ranks) < 2:
+            continue
+        for place, members, taken, kinds in found:
+            if ranks in members:
+                kinds.add(kind)
+                break
+            if place == where and len(members[0]) == len(ranks) and not taken & set(ranks):
+                members.append(ranks)
+                taken.update(ranks)
+                kinds.add(kind)
+                break
+        else:
+            found.append((where, [ranks], set(ranks), {kind}))
+    return [
+        Axis(next(kind for kind in _FIRST_COUNTS if kind in kinds), tuple(members))
+        for _, members, _, kinds in found
+    ]
+
+
+def find_roles(num_gpus: int, axes: Sequence[Axis], rehearsed: Iterable[int] = ()) -> Roles:
+    """The roles that `axes` make.
+
+    Args:
+        num_gpus: world size.
+        axes: as of :func:`axes_of`.
+        rehearsed: ranks that are being rehearsed already, besides the first and the last.
+    """
+    told = [axis for axis in axes if axis.kind != "data" and (axis.kind, axis.size) != ("unknown", num_gpus)]
+    signatures: list[tuple[str, ...]] = [()] * num_gpus
+    for axis in sorted(told, key=lambda axis: (_FIRST_COUNTS.index(axis.kind), axis.size)):
+        split = _split(signatures, axis)
+        # Groups of groups tell nothing new; nor can more roles be rehearsed than so many.
+        if len(set(signatures)) < len(set(split)) <= MOST_RANKS:
+            signatures = split
+    numbers = {signature: number for number, signature in enumerate(dict.fromkeys(signatures))}
+    chosen = {0, num_gpus - 1, *rehearsed}
+    of_rank = tuple(numbers[signature] for signature in signatures)
+    taken = {of_rank[rank] for rank in chosen}
+    for rank in range(num_gpus):
+        if of_rank[rank] not in taken:
+            taken.add(of_rank[rank])
+            chosen.add(rank)
+    return Roles(
+        tuple(", ".join(filter(None, signature)) for signature in numbers), of_rank, tuple(sorted(chosen))
+    )
+
+
+def _split(signatures: Sequence[tuple[str, ...]], axis: Axis) -> list[tuple[str, ...]]:
+    """`signatures` of all ranks, with their places in the groups of `axis`."""
+    words = {rank: _place(axis, ranks.index(rank)) for ranks in axis.groups for rank in ranks}
+    return [(*known, words.get(rank, "")) for rank, known in enumerate(signatures)]
+
+
+def _place(axis: Axis, position: int) -> str:
+    if axis.kind == "pipeline":
+        return _stages(position, axis.size)
+    what = "rank" if axis.kind == "unknown" else f"{axis.kind} rank"
+    if position == 0:
+        return f"{what} 0 of {axis.size}"
+    return f"{what} 1 of 2" if axis.size == 2 else f"{what}s 1 to {axis.size - 1} of {axis.size}"
+
+
+def _stages(position: int, size: int) -> str:
+    """Stages next to each other are one role where there are more than can be rehearsed."""
+    parts = min(size, MOST_RANKS)
+    together = [stage for stage in range(size) if stage * parts // size == position * parts // size]
+    if len(together) == 1:
+        return f"pipeline stage {position} of {size}"
+    return f"pipeline stages {together[0]} to {together[-1]} of {size}"

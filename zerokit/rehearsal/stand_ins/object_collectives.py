@@ -1,0 +1,109 @@
+"""Python objects that ranks hand each other: the collectives of torch.distributed for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch.distributed as dist
+
+from zerokit.patches import Patch, wrap
+from zerokit.rehearsal.exchange import NOTHING, Exchange
+from zerokit.rehearsal.roles import Ranks
+
+_OWNERS = ("torch.distributed", "torch.distributed.distributed_c10d")
+_PURPOSE = "hand objects between ranks"
+_BROADCASTS = [Patch(owner, "broadcast_object_list", _PURPOSE) for owner in _OWNERS]
+_ALL_GATHERS = [Patch(owner, "all_gather_object", _PURPOSE) for owner in _OWNERS]
+_GATHERS = [Patch(owner, "gather_object", _PURPOSE) for owner in _OWNERS]
+_SCATTERS = [Patch(owner, "scatter_object_list", _PURPOSE) for owner in _OWNERS]
+
+
+class ObjectCollectives:
+    """Stands in for them; arguments are as torch.distributed's.
+
+    Args:
+        exchange: through which the ranks that are rehearsed hear each other. Where this rank is rehearsed by
+            itself, it goes on with its own objects, as if the others held the same.
+    """
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+
+    def install(self) -> None:
+        """Put them in the place of torch's."""
+        found: tuple[tuple[list[Patch], Callable[..., None]], ...] = (
+            (_BROADCASTS, self.broadcast),
+            (_ALL_GATHERS, self.all_gather),
+            (_GATHERS, self.gather),
+            (_SCATTERS, self.scatter),
+        )
+        for patches, stand_in in found:
+            for patch in patches:
+                wrap(patch, lambda _original, *given, call=stand_in, **named: call(*given, **named))
+
+    def broadcast(
+        self,
+        object_list: list[Any],
+        src: int | None = None,
+        group: Any = None,
+        device: Any = None,
+        group_src: int | None = None,
+        **_: Any,
+    ) -> None:
+        ranks = _ranks(group)
+        root = _root(ranks, src, group_src)
+        told = self._share(ranks, "broadcast_object_list", object_list, by=[root], to=ranks)
+        object_list[:] = told.get(root, object_list)
+
+    def all_gather(self, object_list: list[Any], obj: Any, group: Any = None) -> None:
+        ranks = _ranks(group)
+        told = self._share(ranks, "all_gather_object", obj, by=ranks, to=ranks)
+        object_list[:] = [told.get(rank, obj) for rank in ranks]
+
+    def gather(
+        self,
+        obj: Any,
+        object_gather_list: list[Any] | None = None,
+        dst: int | None = None,
+        group: Any = None,
+        group_dst: int | None = None,
+    ) -> None:
+        ranks = _ranks(group)
+        root = _root(ranks, dst, group_dst)
+        told = self._share(ranks, "gather_object", obj, by=ranks, to=[root])
+        if object_gather_list is not None:
+            object_gather_list[:] = [told.get(rank, obj) for rank in ranks]
+
+    def scatter(
+        self,
+        scatter_object_output_list: list[Any],
+        scatter_object_input_list: list[Any] | None = None,
+        src: int | None = None,
+        group: Any = None,
+        group_src: int | None = None,
+    ) -> None:
+        ranks = _ranks(group)
+        root = _root(ranks, src, group_src)
+        told = self._share(ranks, "scatter_object_list", scatter_object_input_list, by=[root], to=ranks)
+        if told.get(root) is not None:
+            scatter_object_output_list[0] = told[root][ranks.index(self._exchange.rank)]
+
+    def _share(
+        self, ranks: Ranks, operation: str, value: Any, *, by: Sequence[int], to: Sequence[int]
+    ) -> dict[int, Any]:
+        own = self._exchange.rank
+        if own not in ranks:
+            return {}
+        told = self._exchange.share(
+            ranks, operation, value if own in by else NOTHING, of=by if own in to else ()
+        )
+        return {**told, own: value} if own in by else told
+
+
+def _ranks(group: Any) -> Ranks:
+    return tuple(dist.get_process_group_ranks(group or dist.group.WORLD))
+
+
+def _root(ranks: Ranks, root: int | None, group_root: int | None) -> int:
+    return ranks[group_root] if group_root is not None else root or 0

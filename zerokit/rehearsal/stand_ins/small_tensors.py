@@ -1,0 +1,92 @@
+"""Tensors whose values ranks tell each other: small ones, and those of integers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from zerokit.rehearsal.exchange import NOTHING
+from zerokit.rehearsal.native.backend import is_made_up, uncounted
+
+# Values below this size are computed, since scripts read them; larger ones only if they are of integers.
+# As kSmallBytes and kComputedBytes in native/blocks.h.
+_SMALL_BYTES = 64 * 1024
+_INTEGER_BYTES = 16 * 2**20
+
+
+def has_values(tensor: torch.Tensor) -> bool:
+    """Whether what `tensor` holds is computed."""
+    size = tensor.untyped_storage().nbytes()
+    return size < _SMALL_BYTES or (size <= _INTEGER_BYTES and not tensor.is_floating_point())
+
+
+def carries_values(tensor: torch.Tensor, *, from_one: bool) -> bool:
+    """Whether ranks tell each other what they hold in such a tensor; the same for all that are alike.
+
+    What all ranks compute together, such as losses and norms, is made up, and the same on all of them.
+
+    Args:
+        tensor: of the size and type that it has on all ranks.
+        from_one: whether one rank tells all others.
+    """
+    size = tensor.numel() * tensor.element_size()
+    return size <= _INTEGER_BYTES if not _is_of_reals(tensor) else from_one and size < _SMALL_BYTES
+
+
+def _is_of_reals(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def what(tensor: torch.Tensor) -> str:
+    """Size and type of a tensor, which have to be the same where it is received."""
+    return f"{tensor.numel():,} x {str(tensor.dtype).removeprefix('torch.')}"
+
+
+def values_of(tensor: torch.Tensor) -> Any:
+    """The bytes of a tensor, :data:`NOTHING` if it holds none that anybody has computed."""
+    if tensor.device.type == "meta" or not has_values(tensor):
+        return NOTHING
+    if _is_of_reals(tensor) and is_made_up(tensor):
+        return NOTHING
+    with torch.no_grad(), uncounted():
+        flat = tensor.detach().reshape(-1).contiguous().cpu()
+        return bytes(flat.view(torch.uint8).numpy().tobytes()) if flat.numel() else b""
+
+
+def unpacked(like: torch.Tensor, values: bytes) -> torch.Tensor:
+    """A tensor of the host, of the shape and type of `like`, from :func:`values_of`."""
+    with uncounted():
+        if not values:
+            return like.detach().cpu()
+        flat = torch.frombuffer(bytearray(values), dtype=torch.uint8).view(like.dtype)
+        return flat.view(like.shape) if flat.numel() == like.numel() else like.detach().cpu()
+
+
+def reduced(like: torch.Tensor, held: Sequence[bytes], operation: Any) -> torch.Tensor:
+    """What all ranks' integers come to.
+
+    Args:
+        like: of the shape and type of each rank's tensor.
+        held: by rank; of many ranks, few are not the same.
+        operation: a `torch.distributed.ReduceOp`.
+    """
+    operations = dist.ReduceOp
+    parts = [(unpacked(like, values), times) for values, times in Counter(held).items()]
+    result = parts[0][0].clone()
+    with uncounted(), torch.no_grad():
+        if operation in (operations.SUM, operations.AVG):
+            result = sum(part * times for part, times in parts)  # type: ignore[assignment]
+        elif operation == operations.PRODUCT:
+            result = torch.stack([part**times for part, times in parts]).prod(0)
+        elif operation == operations.MAX:
+            result = torch.stack([part for part, _ in parts]).amax(0)
+        elif operation == operations.MIN:
+            result = torch.stack([part for part, _ in parts]).amin(0)
+        else:
+            for part, _ in parts[1:] if operation != operations.BXOR else []:
+                result = result & part if operation == operations.BAND else result | part
+        return result.to(like.dtype)
