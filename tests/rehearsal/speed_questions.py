@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 from tests import processes
 
@@ -265,38 +266,46 @@ def _active_bytes(rank: VirtualRank) -> int:
 
 
 def compiled(rank: VirtualRank) -> dict[str, Any]:
-    """What becomes of compiled models and functions."""
+    """What compiled functions and models hold, in bytes, and what is said of what is left out."""
     import torch
     from torch.nn.attention.flex_attention import flex_attention
 
-    from zerokit.rehearsal.errors import RehearsalGap
+    def waves(tensor: torch.Tensor) -> torch.Tensor:
+        return ((tensor * 2).sin() * 3).cos()
 
-    @torch.compile
-    def doubled(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor * 2
+    def peak_of(function: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> list[int]:
+        """Most that a call holds, what is kept for backward with the result, and most of backward."""
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        result = function(*inputs)
+        found = [torch.cuda.max_memory_allocated() - before, torch.cuda.memory_allocated() - before]
+        torch.cuda.reset_peak_memory_stats()
+        result.backward(torch.ones_like(result))
+        return [*found, torch.cuda.max_memory_allocated() - before]
 
-    @torch.compile(mode="max-autotune")
-    def never_called(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor
+    def leaf(*shape: int) -> torch.Tensor:
+        return torch.ones(*shape, device="cuda", requires_grad=True)
 
-    model = torch.compile(torch.nn.Linear(8, 8).cuda())
-    layer = torch.nn.ReLU().cuda()
-    layer.compile()
-    inputs = torch.ones(4, 8, device="cuda")
-    shapes = [list(call(inputs).shape) for call in (doubled, model, layer)]
-    attention = torch.compile(flex_attention)
-    heads = torch.ones(1, 2, 128, 64, device="cuda")
-    try:
-        attention(heads, heads, heads)
-        refused = ""
-    except RehearsalGap as gap:
-        refused = str(gap)
-    return {
-        "shapes": shapes,
-        "value": doubled(inputs)[0, 0].item(),
-        "warnings": [warning for warning in rank.recording().warnings if "torch.compile" in warning],
-        "refused": refused,
+    layer = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.GELU()).cuda()
+    layer = torch.compile(layer, mode="reduce-overhead")
+    heads = [leaf(1, 2, 1024, 64) for _ in range(3)]
+    found = {
+        "written": peak_of(waves, leaf(1024, 1024)),
+        "compiled": peak_of(torch.compile(waves), leaf(1024, 1024)),
+        "shape": list(layer(leaf(1024, 256)).shape),
+        "attention": peak_of(torch.compile(flex_attention), *heads),
     }
+    sites = [site for site in rank.recording().sites if "speed_questions.py" not in site]
+    with mock.patch("torch._inductor.compile_fx.compile_fx", side_effect=RuntimeError("no such lowering")):
+        torch._dynamo.reset()
+        found["not compiled"] = peak_of(torch.compile(waves), leaf(1024, 1024))
+        torch._dynamo.reset()
+        try:
+            torch.compile(flex_attention)(*heads)
+        except Exception as error:
+            found["refused"] = str(error)
+    warnings = [warning for warning in rank.recording().warnings if "torch.compile" in warning]
+    return {**found, "warnings": warnings, "sites": sites}
 
 
 QUESTIONS: dict[str, Callable[[VirtualRank], Any]] = {

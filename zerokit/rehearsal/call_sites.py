@@ -23,7 +23,11 @@ class CallSites:
         self.lines: list[str] = []
         self._known: dict[tuple[CodeType, int], int] = {}
         self._passed_over: dict[str, bool] = {}
-        self._between = ("<", OWN, patches.__file__, folder_of("torch"))
+        self._between: tuple[str, ...] = ("<", OWN, patches.__file__, folder_of("torch"))
+
+    def pass_over(self, folder: Path) -> None:
+        """Take code in `folder` for generated: who calls it says more."""
+        self._between += (str(folder) + os.sep,)
 
     def find(self) -> int:
         """Index of the innermost line outside torch and the rehearsal itself, or -1 if there is none.

@@ -55,19 +55,31 @@ def calling_line() -> str:
     A line in an installed library says what was asked for; the line of the user's script says where to change
     it.
     """
+    innermost, script = _innermost_and_script()
+    if innermost is None:
+        return "an unknown line"
+    return innermost if script in (None, innermost) else f"{innermost} (called from {script})"
+
+
+def script_line() -> str:
+    """``file:line`` of the user's script, where a library's line would say nothing."""
+    innermost, script = _innermost_and_script()
+    return script or innermost or "an unknown line"
+
+
+def _innermost_and_script() -> tuple[str | None, str | None]:
+    """The innermost line of the stack outside this package, and the innermost of the user's own."""
     frame: FrameType | None = sys._getframe(1)
     innermost: str | None = None
     while frame is not None:
         path = frame.f_code.co_filename
         if not is_own_code(path) and not any(loader in path for loader in _LOADERS):
             line = f"{_short(path)}:{frame.f_lineno}"
-            in_library = any(folder in path for folder in _LIBRARY_FOLDERS)
-            if innermost is None:
-                innermost = line
-            if not in_library:
-                return line if line == innermost else f"{innermost} (called from {line})"
+            innermost = innermost or line
+            if not any(folder in path for folder in _LIBRARY_FOLDERS):
+                return innermost, line
         frame = frame.f_back
-    return innermost or "an unknown line"
+    return innermost, None
 
 
 def _short(path: str) -> str:

@@ -17,6 +17,7 @@ from zerokit.rehearsal.devices import DEFAULT, VirtualDevice, virtual_device
 from zerokit.rehearsal.job import Overrides
 from zerokit.rehearsal.native import backend as native
 from zerokit.rehearsal.native.allocator_settings import AllocatorSettings
+from zerokit.rehearsal.scratch import scratch_folder
 from zerokit.rehearsal.virtual_rank import VirtualRank
 from zerokit.rehearsal.watching.steps import RehearsalComplete
 
@@ -58,7 +59,8 @@ def virtual_cluster(
             host memory; every operator is computed on the CPU; and the ranks are `num_gpus` processes that
             meet at MASTER_ADDR and MASTER_PORT.
         exchange_folder: where ranks that are rehearsed at the same time hand each other Python objects.
-        folder: for what stands in for the script's `output_dir` until the end; the system's if not given.
+        folder: for what stands in for the script's `output_dir` until the end, and for what compilers
+            write; the system's if not given.
 
     Yields:
         the rank, which collects the recording.
@@ -104,11 +106,12 @@ def virtual_cluster(
         exchange_folder=exchange_folder,
         folder=folder,
     )
-    _stand_in(virtual_rank, real_group)
-    backend.find_sites_with(virtual_rank.call_sites.find)
-    # The end of the steps that were asked for is the end of the block.
-    with contextlib.suppress(RehearsalComplete):
-        yield virtual_rank
+    with scratch_folder(folder) as generated:
+        _stand_in(virtual_rank, real_group, generated)
+        backend.find_sites_with(virtual_rank.call_sites.find)
+        # The end of the steps that were asked for is the end of the block.
+        with contextlib.suppress(RehearsalComplete):
+            yield virtual_rank
 
 
 def _set_environment(num_gpus: int, local_ranks: int, rank: int, *, meets_others: bool) -> None:
@@ -130,8 +133,14 @@ def _set_environment(num_gpus: int, local_ranks: int, rank: int, *, meets_others
         os.environ.pop(name, None)
 
 
-def _stand_in(rank: VirtualRank, real_group: InstallGroup | None) -> None:
-    """Put what stands in for other ranks, compiled code and missing values in its place."""
+def _stand_in(rank: VirtualRank, real_group: InstallGroup | None, generated: Path) -> None:
+    """Put what stands in for other ranks, compiled code and missing values in its place.
+
+    Args:
+        rank: the one that this process plays.
+        real_group: as of :func:`virtual_cluster`.
+        generated: a folder for code that compilers write.
+    """
     from zerokit.rehearsal.stand_ins import (
         bitsandbytes,
         cuda_extensions,
@@ -158,7 +167,8 @@ def _stand_in(rank: VirtualRank, real_group: InstallGroup | None) -> None:
             module.install()
         deepspeed_bookkeeping.agree_with_rank_0()
         generate.install(rank.backend)
-    torch_compile.install()
+    torch_compile.install(generated, compute=real_group is not None)
+    rank.call_sites.pass_over(generated)
     cuda_extensions.install()
     deepspeed_bookkeeping.install()
     op_builders.install(compute=real_group is not None, allocate=page_locked.locked_by(rank.backend))

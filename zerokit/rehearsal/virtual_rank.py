@@ -17,7 +17,7 @@ from zerokit.rehearsal.native.allocator_settings import AllocatorSettings
 from zerokit.rehearsal.native.backend import Backend, Model, Note, NoteKind
 from zerokit.rehearsal.recording import BLOCK, CATEGORY_CODES, EVENT, Collective, MadeUp, Recording
 from zerokit.rehearsal.stand_ins.custom_operators import sized
-from zerokit.rehearsal.stand_ins.torch_compile import ran_as_written
+from zerokit.rehearsal.stand_ins.torch_compile import compiled_otherwise
 from zerokit.rehearsal.stand_ins.triton_kernels import launched
 from zerokit.rehearsal.watching.labels import Labels
 from zerokit.rehearsal.watching.overrides import Overriding
@@ -159,7 +159,7 @@ def _warnings(rank: VirtualRank) -> list[str]:
             f"{unknown} values came from a rank that was not rehearsed beside this one, which went on with "
             "its own"
         )
-    warnings += ran_as_written() + launched() + sized()
+    warnings += compiled_otherwise() + launched() + sized()
     warnings += [f"{line}: the rehearsal went on without it" for line in patches.missing()]
     if not rank.steps.completed:
         warnings.append(

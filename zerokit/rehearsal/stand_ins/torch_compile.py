@@ -1,67 +1,120 @@
-"""torch.compile in a rehearsal: the function as it is written.
+"""torch.compile in a rehearsal: Dynamo, AOTAutograd and Inductor run; the kernels that they write do nothing.
 
-Inductor writes Triton kernels, and needs Triton and a GPU for it. What it would fuse away is counted here
-as eager code makes it, and the report says so. Other backends, such as "eager" and "aot_eager", are torch's
-own affair.
+What Inductor's generated code allocates between its kernels, and what its partitioner keeps for backward, is
+what a GPU would hold. The kernels are Triton's: they allocate nothing, and are neither compiled nor run. A
+graph that Inductor cannot compile here, as without Triton, runs as it is written, and the report says so.
+Other backends, such as "eager" and "aot_eager", are torch's own affair.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
+import os
+from pathlib import Path
 from typing import Any
 
-from zerokit.patches import Patch, wrap
-from zerokit.rehearsal.errors import RehearsalGap, calling_line
+from zerokit.patches import Patch, put, wrap
+from zerokit.rehearsal.errors import RehearsalGap, script_line
+from zerokit.rehearsal.native.backend import backend
+from zerokit.rehearsal.stand_ins.triton_pointers import written_parameters
 
-_COMPILE = Patch("torch", "compile", "run functions as they are written")
-_NEEDS_INDUCTOR = "torch.nn.attention.flex_attention"
-"""A module whose functions make the whole matrix of scores unless they are compiled."""
+_COMPILE = Patch("torch", "compile", "compute real values as they are written")
+_INDUCTOR = Patch(
+    "torch:_TorchCompileInductorWrapper", "__call__", "run as written what Inductor cannot compile here"
+)
+_AUTOTUNER = "torch._inductor.runtime.triton_heuristics:CachingAutotuner"
+_PRECOMPILE = Patch(_AUTOTUNER, "precompile", "leave kernels uncompiled")
+_RUN = Patch(_AUTOTUNER, "run", "launch kernels that do nothing")
+_SET_DRIVER = Patch(
+    "torch._inductor.runtime.triton_helpers", "set_driver_to_gpu", "keep the stand-in of Triton's driver"
+)
+_EMPTY = Patch(
+    "torch._C._dynamo.guards",
+    "_empty_strided_cuda",
+    "allocate on the virtual device",
+    read_by="torch._inductor.codegen.wrapper",
+)
+_OF_GRAPHS = {
+    Patch("torch._C", name, "import torch's module of CUDA graphs", read_by="torch"): dummy
+    for name, dummy in (("_cuda_CUDAAllocator_AllocatorState", object), ("_set_cached_tensors_enabled", bool))
+}
+_NEEDS_INDUCTOR = "flex_attention"
+"""An operator that makes the whole matrix of scores unless it is compiled."""
+_MEASURED = ("max_autotune", "max_autotune_pointwise", "max_autotune_gemm", "coordinate_descent_tuning")
+"""Settings by which Inductor chooses kernels by their speed."""
+_GRAPHS = "triton.cudagraphs"
 
-_ran_as_written: dict[str, str] = {}
+_notes: dict[str, str] = {}
+"""What was done otherwise than on a GPU, and the line where it was met first."""
 
 
-def ran_as_written() -> list[str]:
-    """A warning for each function or model that ran as written though it was to be compiled."""
-    return [
-        f"torch.compile was left out for {name} ({line}): its memory is that of the code as it is written"
-        for name, line in _ran_as_written.items()
-    ]
+def compiled_otherwise() -> list[str]:
+    """A warning for each way in which what was to be compiled ran otherwise than it would on a GPU."""
+    return [f"torch.compile ({line}): {what}" for what, line in _notes.items()]
 
 
-def install() -> None:
-    """Make `torch.compile` with Inductor leave functions and models as they are."""
-    wrap(_COMPILE, _compiled)
+def install(folder: Path, *, compute: bool) -> None:
+    """Have `torch.compile` with Inductor work for the virtual device.
+
+    Args:
+        folder: for what Inductor writes. What it makes for GPUs that are not there must not lie in the
+            caches that real runs read.
+        compute: whether tensors hold values, which kernels that do nothing would lose: then what is to be
+            compiled stays as it is written.
+    """
+    if compute:
+        wrap(_COMPILE, _as_written)
+        return
+    os.environ.update(
+        TORCHINDUCTOR_CACHE_DIR=str(folder),
+        TRITON_CACHE_DIR=str(folder),
+        TORCHINDUCTOR_COMPILE_THREADS="1",  # processes that would compile kernels, of which there are none
+    )
+    wrap(_INDUCTOR, _compile_graph)
+    put(_PRECOMPILE, lambda *_, **__: None)
+    put(_RUN, _launch)
+    put(_SET_DRIVER, lambda: None)
+    put(_EMPTY, _empty)
+    for patch, dummy in _OF_GRAPHS.items():
+        put(patch, dummy)
 
 
-def _compiled(compile_with: Any, model: Any = None, **given: Any) -> Any:
-    if given.get("disable") or given.get("backend", "inductor") != "inductor":
-        return compile_with(model, **given)
-    return as_written if model is None else as_written(model)
+def _as_written(_compile: Any, model: Any = None, **_: Any) -> Any:
+    return (lambda function: function) if model is None else model
 
 
-def as_written(model: Any) -> Any:
-    """`model` itself, noted now if it is a module, else when it is first called."""
+def _empty(size: Any, stride: Any, dtype: Any) -> Any:
     import torch
 
-    if isinstance(model, torch.nn.Module):
-        _ran_as_written.setdefault(type(model).__qualname__, calling_line())
-        return model
-    return _noting(model)
+    return torch.empty_strided(size, stride, dtype=dtype, device="cuda")
 
 
-def _noting(function: Callable[..., Any]) -> Callable[..., Any]:
-    owner = getattr(function, "__self__", None)
-    name = getattr(function, "__qualname__", type(function).__qualname__)
-    if owner is not None:  # a model's own compile() hands its call over
-        name = type(owner).__qualname__
+def _compile_graph(compile_graph: Any, inductor: Any, graph: Any, inputs: Any, **given: Any) -> Any:
+    if inductor.config.pop(_GRAPHS, False):
+        _notes.setdefault("CUDA graphs were left out, with the memory that they keep", script_line())
+    for setting in _MEASURED:
+        inductor.config.pop(setting, None)
+    try:
+        return compile_graph(inductor, graph, inputs, **given)
+    except Exception as error:  # of all that takes part: Inductor, Triton, the compiler of host code
+        reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:200]}"
+        if any(_NEEDS_INDUCTOR in str(node.target) for node in graph.graph.nodes):
+            what = f"torch.compile of {_NEEDS_INDUCTOR} ({reason})"
+            raise RehearsalGap(what, where=script_line()) from error
+        _notes.setdefault(
+            f"Inductor does not compile a graph here ({reason}), whose memory is that of the code as it is "
+            "written",
+            script_line(),
+        )
+        return graph
 
-    @functools.wraps(function)
-    def noted(*arguments: Any, **given: Any) -> Any:
-        if getattr(function, "__module__", None) == _NEEDS_INDUCTOR:
-            raise RehearsalGap(f"torch.compile of {name}")
-        if name not in _ran_as_written:
-            _ran_as_written[name] = calling_line()
-        return function(*arguments, **given)
 
-    return noted
+def _launch(kernel: Any, *arguments: Any, **given: Any) -> None:
+    """Make up what one of Inductor's kernels writes."""
+    import torch
+
+    signature = kernel.triton_meta["signature"]
+    names = [name for name in kernel.fn.arg_names if signature.get(name) != "constexpr"]
+    bound = dict(zip(names, arguments, strict=False)) | given
+    for name in written_parameters(kernel.fn.fn):
+        if isinstance(bound.get(name), torch.Tensor):
+            backend().make_up(bound[name])

@@ -190,7 +190,7 @@ def _answers(backend: Backend, visible: int, index: int) -> dict[str, Any]:
         "getDevice": lambda: index,
         "setDevice": select,
         "exchangeDevice": enter,
-        "maybeExchangeDevice": enter,
+        "maybeExchangeDevice": lambda wanted: enter(wanted),  # Dynamo tells the two apart
         "synchronize": backend.synchronize,
         "emptyCache": backend.empty_cache,
         "memoryStats": lambda _device=0: memory_stats(backend),
