@@ -13,6 +13,7 @@ from zerokit.units import (
     format_seconds,
     parse_bytes,
     parse_count,
+    parse_seconds,
 )
 
 
@@ -54,6 +55,20 @@ def test_sizes(text: str, expected: int) -> None:
 )
 def test_counts(text: str, expected: int) -> None:
     assert parse_count(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("60s", 60), ("90", 90), ("5 min", 300), ("1.5H", 5400), ("500ms", 0.5), ("1h30m", 5400), ("0", 0)],
+)
+def test_durations_are_read(text: str, expected: float) -> None:
+    assert parse_seconds(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "min", "-3s", "60 bananas", "5 mm", "1e3", "inf"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(ZerokitError, match="Write it like 60s"):
+        parse_seconds(text)
 
 
 @pytest.mark.parametrize("text", ["", "GiB", "-1GiB", "1.5", "80 GiBs", "1e400", "0x10", "1 2"])

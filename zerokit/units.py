@@ -27,6 +27,23 @@ _BYTE_UNITS = {
     "gib": GIB,
     "tib": TIB,
 }
+_SECONDS = {
+    name: seconds
+    for names, seconds in (
+        ("ms msec msecs millisecond milliseconds", 0.001),
+        ("s sec secs second seconds", 1.0),
+        ("m min mins minute minutes", 60.0),
+        ("h hr hrs hour hours", 3600.0),
+        ("d day days", 86400.0),
+    )
+    for name in names.split()
+} | {"": 1.0}
+_DURATION = re.compile(
+    r"(\d{1,12}(?:\.\d{0,12})?|\.\d{1,12})\s*("
+    + "|".join(sorted(_SECONDS, key=len, reverse=True))
+    + r")(?![a-z])",
+    re.IGNORECASE,
+)
 _MOST_DIGITS = 30
 """Beyond any size there is; keeps "1e999999999" from becoming an integer of as many digits."""
 _COUNT_UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
@@ -79,6 +96,24 @@ def format_count(count: int | float) -> str:
         if magnitude >= size * 0.9995:
             return f"{count / size:.3g}{unit}"
     return f"{count:g}"
+
+
+def parse_seconds(text: str) -> float:
+    """Read a duration in seconds: ``"60s"``, ``"90"``, ``"5 min"``, ``"1.5h"``, ``"500ms"``, ``"1h30m"``.
+
+    Raises:
+        ZerokitError: not a duration.
+    """
+    parts = _DURATION.findall(text)
+    if not parts or _DURATION.sub("", text).strip(" \t,"):
+        raise ZerokitError(f"{text!r} is not a duration", hint="Write it like 60s, 5min, or 1h30m")
+    return sum(float(number) * _SECONDS[unit.lower()] for number, unit in parts)
+
+
+def ordinal(number: int) -> str:
+    """``"1st"``, ``"57th"``, ``"1,012th"``."""
+    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number:,}{ending}"
 
 
 def format_seconds(seconds: float) -> str:

@@ -36,6 +36,29 @@ def test_steady_is_after_the_last_completed_step() -> None:
     assert analyse(run.recording(step_marks=[]), job()).device.steady_bytes == 510
 
 
+def test_steps_that_rehearse_the_largest_batches_are_no_others() -> None:
+    run = Recorder()
+    run.phase = "forward"
+    run.allocate(10)
+    run.end_step(1)
+    run.phase = "forward"
+    run.communicate("all_reduce", 7)
+    run.release(run.allocate(1000))
+    run.allocate(500)
+    run.end_step(5)
+    size = {"shape": [4, 512], "unit": "tokens", "tokens": 2048, "bytes": 1}
+    found = {"size": size, "number": 1057, "rank": 3, "first_step": 2, "last_step": 2}
+    batches = {
+        "rehearsed_tokens": 2048, "longest_tokens": 2048, "first": size, "largest": size,
+        "rehearsed": [found], "scanned": 9, "of": 9, "is_whole": True, "seconds": 1.0, "problem": None,
+    }  # fmt: skip
+    meta = {"steps_asked": 1, "batches": batches}
+    report = analyse(run.recording(meta=meta), job())
+    assert (report.steps, report.device.peak_bytes, report.device.steady_bytes) == (2, 1010, 10)
+    assert (report.flops_per_step, report.communication) == (1, [])
+    assert report.fit.batch == "the batch of 4 x 512 tokens, the 1,057th of epoch 1, rank 3"
+
+
 def test_the_peak_of_each_phase_counts_what_it_begins_with() -> None:
     run = Recorder()
     weight = run.allocate(10)

@@ -68,7 +68,17 @@ def test_a_mistake_that_comes_later_than_the_rehearsal_ends_is_not_found(tmp_pat
     assert "after 2 optimizer steps" in last_line(late)
 
 
-def test_made_up_losses_are_finite(tmp_path: Path) -> None:
+def test_made_up_losses_are_finite_and_the_largest_batch_is_rehearsed(tmp_path: Path) -> None:
     outcome = rehearse("stops_on_nan.py", tmp_path)
     assert outcome.code == 0
-    assert outcome.report["steps"] == 2
+    report = outcome.report
+    assert (report["steps"], report["device"]["peak_step"]) == (3, 2)
+    assert report["fit"]["batch"] == "the batch of 2 x 4,096 tokens, the 4th of epoch 1, rank 0"
+    assert (report["batches"]["rehearsed_tokens"], report["batches"]["longest_tokens"]) == (8192, 8192)
+    assert report["batches"]["first"]["shape"] == [2, 8]
+    first, second, largest = report["per_step"]
+    activations = 2 * 8192 * 512 * 2
+    assert largest["peak_bytes"] > max(first["peak_bytes"], second["peak_bytes"]) + activations
+    # The figures of an ordinary step are those of the second.
+    assert report["device"]["steady_bytes"] == second["steady_bytes"]
+    assert report["flops_per_step"] == second["flops"]

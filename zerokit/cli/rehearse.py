@@ -39,6 +39,14 @@ _HostMemory = Annotated[str | None, host_memory_option(default=AS_RENTED)]
 _Steps = Annotated[
     int, typer.Option(min=0, help="Stop after so many optimizer steps; 0 runs the script to its end.")
 ]
+_Scan = Annotated[
+    str,
+    typer.Option(
+        metavar="TIME",
+        help="Look through the data so long for its largest batches, which are rehearsed after those steps; "
+        "0 leaves that out.",
+    ),
+]
 _Rank = Annotated[
     int | None,
     typer.Option(min=0, help="Rehearse only this rank.", show_default="the first and the last"),
@@ -95,6 +103,7 @@ def rehearse(
     gpu_memory: _GpuMemory = None,
     host_memory: _HostMemory = None,
     steps: _Steps = 2,
+    scan: _Scan = "60s",
     rank: _Rank = None,
     launcher: _Launcher = "torchrun",
     accelerate_config: _AccelerateConfig = None,
@@ -133,6 +142,7 @@ def rehearse(
             gpu_memory_bytes=None if gpu_memory is None else memory_size(gpu_memory, "--gpu-memory"),
             host_memory_bytes=None if host_memory is None else memory_size(host_memory, "--host-memory"),
             steps=steps,
+            scan_seconds=_seconds(scan),
             rank=rank,
             launcher=launcher,
             accelerate_config=accelerate_config,
@@ -162,6 +172,15 @@ def _give(report: RehearsalReport, as_json: bool, output: Path | None) -> None:
     else:
         print_report(report)
     raise typer.Exit(exit_code([report.fit.verdict]))
+
+
+def _seconds(text: str) -> float:
+    from zerokit.units import parse_seconds
+
+    try:
+        return parse_seconds(text)
+    except ZerokitError as error:
+        raise ZerokitError(error.message, where="--scan", hint=error.hint) from None
 
 
 def _override(text: str) -> tuple[str, Any]:

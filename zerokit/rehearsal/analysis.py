@@ -23,6 +23,7 @@ from zerokit.rehearsal.recording import (
 )
 from zerokit.rehearsal.report import (
     AllocatorMemory,
+    Batches,
     BlockMemory,
     Communication,
     DeviceMemory,
@@ -64,6 +65,7 @@ def analyse(recording: Recording, job: RehearsalJob) -> RehearsalReport:
     device = _device(recording)
     sizes = {call.group_size for call in recording.collectives}
     per_step = _per_step(recording)
+    batches = Batches.model_validate(meta["batches"]) if meta.get("batches") else None
     local_ranks = job.cluster.local_ranks
     return RehearsalReport(
         world_size=job.num_gpus,
@@ -74,10 +76,11 @@ def analyse(recording: Recording, job: RehearsalJob) -> RehearsalReport:
         device=device,
         host=_host(recording, local_ranks),
         nvme=_nvme(recording, local_ranks),
-        fit=_fit(device, job, sizes),
+        fit=_fit(device, job, sizes, batches, per_step),
+        batches=batches,
         per_step=per_step,
         communication=_communication(recording),
-        flops_per_step=recording.flops[-1] if recording.flops else 0,
+        flops_per_step=_flops(recording),
         ranks_rehearsed=[job.rank],
         warnings=list(recording.warnings),
         made_up=[
@@ -133,9 +136,8 @@ def _completed_steps(recording: Recording) -> int:
 def _at_steady(recording: Recording, running: Array) -> int:
     if not len(running):
         return 0
-    if not recording.step_marks:
-        return int(running[-1])
-    return _level(running, recording.step_marks[-1].event)
+    mark = recording.last_mark
+    return int(running[-1]) if mark is None else _level(running, mark.event)
 
 
 def _level(running: Array, events: int) -> int:
@@ -230,7 +232,30 @@ def _nvme(recording: Recording, ranks_per_node: int) -> NvmeMemory | None:
     )
 
 
-def _fit(device: DeviceMemory, job: RehearsalJob, group_sizes: set[int]) -> Fit:
+def _flops(recording: Recording) -> int:
+    mark = recording.last_mark
+    return recording.flops[mark.step - 1] if mark and mark.step <= len(recording.flops) else 0
+
+
+def _deciding(device: DeviceMemory, batches: Batches | None, steps: list[StepMemory]) -> str | None:
+    """The batch found by the scan that makes the peak, if one does."""
+    step = device.peak_step + 1
+    by_themselves = max((one.peak_bytes for one in steps if one.step < step), default=0)
+    for one in batches.rehearsed if batches is not None else ():
+        if one.first_step <= step <= one.last_step and device.peak_bytes > by_themselves * (
+            1 + _RANKS_DIFFER
+        ):
+            return str(one)
+    return None
+
+
+def _fit(
+    device: DeviceMemory,
+    job: RehearsalJob,
+    group_sizes: set[int],
+    batches: Batches | None,
+    steps: list[StepMemory],
+) -> Fit:
     lines = overheads(job.cluster, group_sizes)
     low = device.peak_bytes + sum(line.low_bytes for line in lines)
     high = device.reserved_peak_bytes + sum(line.high_bytes for line in lines)
@@ -240,6 +265,7 @@ def _fit(device: DeviceMemory, job: RehearsalJob, group_sizes: set[int]) -> Fit:
         low_bytes=low,
         high_bytes=high,
         verdict=judge(low, high, job.device.total_bytes),
+        batch=_deciding(device, batches, steps),
     )
 
 
@@ -275,7 +301,7 @@ def _per_step(recording: Recording) -> list[StepMemory]:
 
 def _communication(recording: Recording) -> list[Communication]:
     """Calls of the last completed step, and those of init; all calls if no step was completed."""
-    last = _completed_steps(recording) - 1
+    last = (recording.last_mark.step if recording.last_mark else 0) - 1
     counted: dict[tuple[int, str, int], list[Collective]] = defaultdict(list)
     for call in recording.collectives:
         if last < 0 or call.phase == _INIT or call.step == last:

@@ -13,14 +13,16 @@ import pickle
 import time
 import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from zerokit.errors import RunError
 from zerokit.rehearsal.errors import calling_line
 from zerokit.rehearsal.journal import Journal
 from zerokit.rehearsal.roles import ROLES, Ranks, Roles, data_parallel
+
+T = TypeVar("T")
 
 _PAUSES = (0.0002, 0.001, 0.005)
 """Seconds between looks, the last one for all that follow: answers often come at once."""
@@ -163,6 +165,25 @@ class Exchange:
         pattern = roles.pattern(ranks)
         alike = (group for group in self._groups if member in group and len(group) == len(ranks))
         return next((group for group in alike if roles.pattern(group) == pattern), None)
+
+    def of_rank_0(self, name: str, what: str, make: Callable[[], T]) -> T:
+        """What rank 0 makes under `name`, once for all ranks, and for rehearsals of changes after this one.
+
+        It is made here where rank 0 does not come to it.
+        """
+        if self.is_active:
+            said = self._journal(0)
+            said.read_on()
+            if self.rank != 0 or name in said.entries:
+                unknown = self.unknown
+                heard: T = self._hear(Awaited(0, (name,), what, calling_line(), is_certain=False))
+                if heard is not NOTHING:
+                    return heard
+                self.unknown = unknown
+        made = make()
+        if self.rank == 0:
+            self.say(name, what, calling_line(), payload=_packed(made))
+        return made
 
     # ---- values that one rank sends to another
     def send(self, destination: int, tag: int, what: str, value: Any) -> None:

@@ -42,6 +42,8 @@ class RehearsalJob(BaseModel):
     """The file that `accelerate launch --config_file` is given; the user's default one if None."""
     steps: int = Field(ge=0)
     """Optimizer steps after which the script is stopped; 0 lets it run to its end."""
+    scan_seconds: float = Field(default=0.0, ge=0.0)
+    """How long to look for the largest batches of the data, which are rehearsed after those steps."""
     device: VirtualDevice = Field(default_factory=lambda: virtual_device(find_gpu(DEFAULT)))
     """The GPU that the script sees."""
     overrides: Overrides = Field(default_factory=Overrides)

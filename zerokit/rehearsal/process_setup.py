@@ -35,6 +35,7 @@ def virtual_cluster(
     gpus_per_node: int = GPUS_PER_NODE,
     rank: int = 0,
     steps: int = 0,
+    scan_seconds: float = 0.0,
     device: VirtualDevice | None = None,
     overrides: Overrides | None = None,
     real_group: InstallGroup | None = None,
@@ -52,6 +53,7 @@ def virtual_cluster(
         gpus_per_node: GPUs, and ranks, on each machine.
         rank: the rank that this process plays.
         steps: optimizer steps after which the run ends, and with it the block; 0 for no end.
+        scan_seconds: how long to look for the largest batches of the data, which are rehearsed after `steps`.
         device: the GPU; an H100 with 80 GB if not given.
         overrides: changes to the run.
         real_group: for a real run under the rehearsal's accounting, to check one against the other: puts a
@@ -102,6 +104,7 @@ def virtual_cluster(
         gpus_per_node,
         rank,
         steps=steps,
+        scan_seconds=scan_seconds,
         overrides=overrides or {},
         exchange_folder=exchange_folder,
         folder=folder,

@@ -159,6 +159,12 @@ class Recording:
             changes = np.where(self.block_categories() == category, changes, 0)
         return np.cumsum(changes, dtype=np.int64)
 
+    @property
+    def last_mark(self) -> StepMark | None:
+        """The end of the last step that was asked for: what follows rehearses the largest batches."""
+        asked = self.meta.get("steps_asked") or len(self.step_marks)
+        return self.step_marks[: int(asked)][-1] if self.step_marks else None
+
     def block_categories(self) -> Array:
         """The category of each event's block, of shape ``(len(events),)``."""
         categories: Array = self.blocks["category"][self.events["block"]]

@@ -38,6 +38,7 @@ def rehearse(
     gpu_memory_bytes: int | None = None,
     host_memory_bytes: int | None = None,
     steps: int = 2,
+    scan_seconds: float = 60.0,
     rank: int | None = None,
     launcher: Launcher = "torchrun",
     accelerate_config: str | Path | None = None,
@@ -66,6 +67,8 @@ def rehearse(
         gpu_memory_bytes: memory of one GPU, in place of the card's.
         host_memory_bytes: memory of one node; None: that of nodes rented with such cards, if it is known.
         steps: optimizer steps after which the script is ended; 0 lets it run to its end.
+        scan_seconds: how long to look through the data for its largest batches, which are rehearsed after
+            those steps; 0 leaves that out.
         rank: the one rank to rehearse; None: the first and the last.
         launcher: whose arguments and variables the script is given.
         accelerate_config: as of ``accelerate launch --config_file``; then the launcher is accelerate.
@@ -87,6 +90,10 @@ def rehearse(
     _check_launcher(launcher, accelerate_config)
     if steps < 0:
         raise ZerokitError(f"steps is {steps}", hint="Give 0 or more; 0 runs the script to its end")
+    if scan_seconds < 0:
+        raise ZerokitError(
+            f"scan_seconds is {scan_seconds}", hint="Give 0 or more; 0 looks for no larger batch"
+        )
     if plot is not None:
         check_plot(Path(plot))
     for file in (trace, plot, memory_snapshot):
@@ -112,6 +119,7 @@ def rehearse(
             gpus_per_node=gpus_per_node,
             rank=rank or 0,
             steps=steps,
+            scan_seconds=scan_seconds,
             device=virtual_device(cluster.gpu),
             overrides=overrides,
             cwd=str(Path.cwd()),

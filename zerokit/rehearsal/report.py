@@ -9,7 +9,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from zerokit.rehearsal.batch_size import BatchSize
 from zerokit.reporting.verdicts import HostFit, Verdict
+from zerokit.units import ordinal
 
 
 class _Part(BaseModel):
@@ -59,7 +61,7 @@ class DeviceMemory(_Part):
 
     peak_bytes: int
     steady_bytes: int
-    """Held after the last completed optimizer step, or at the end if there is none."""
+    """Held after the last optimizer step that was asked for, or at the end if there is none."""
     reserved_peak_bytes: int
     """``torch.cuda.max_memory_reserved`` with the segments that the run asks for."""
     peak_phase: str
@@ -144,8 +146,52 @@ class Fit(_Part):
     """Needed at the most: the reserved peak and the high estimates."""
     verdict: Verdict
     """Of both."""
+    batch: str | None = None
+    """The batch of the data that makes the peak, if it is not one of the first."""
     host: HostFit | None = None
     """None where one rank's report is written, before anybody has looked at the node."""
+
+
+class LargestBatch(_Part):
+    """A batch that is larger than the first ones, and was rehearsed after them."""
+
+    size: BatchSize
+    number: int
+    """In epoch 1 of its rank, counted from 1."""
+    rank: int
+    """Of data parallelism."""
+    first_step: int
+    """The optimizer step that it is part of, counted from 1."""
+    last_step: int
+    """The same, unless no engine told which of several it is."""
+
+    def __str__(self) -> str:
+        """``"the batch of 4 x 8,192 tokens, the 57th of epoch 1, rank 0"``."""
+        return f"the batch of {self.size}, the {ordinal(self.number)} of epoch 1, rank {self.rank}"
+
+
+class Batches(_Part):
+    """How large the batches were that the run was rehearsed with, and those of its data are."""
+
+    rehearsed_tokens: int
+    """Of the batch with the most, padding included; of its largest tensor where it has no tokens."""
+    longest_tokens: int
+    """Of the batch of the data with the most, as far as it was looked through."""
+    first: BatchSize
+    """The largest of those that came by themselves, in the steps that were asked for."""
+    largest: BatchSize
+    """The largest of the data, as far as it was looked through."""
+    rehearsed: list[LargestBatch]
+    """What was found and rehearsed besides."""
+    scanned: int
+    """Batches looked through, of all ranks whose batches can be told; 0 if none were."""
+    of: int | None
+    """Batches of the epoch; None if that is not known."""
+    is_whole: bool
+    """Whether all batches of the epoch were looked through."""
+    seconds: float
+    problem: str | None
+    """Why it ended early, where it was not for the time."""
 
 
 class RankMemory(_Part):
@@ -260,6 +306,8 @@ class RehearsalReport(_Part):
     nvme: NvmeMemory | None = None
     """None if nothing is offloaded to NVMe."""
     fit: Fit
+    batches: Batches | None = None
+    """None if the run took none from a DataLoader for training."""
     per_step: list[StepMemory]
     communication: list[Communication]
     flops_per_step: int

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from zerokit.rehearsal.report import BlockMemory, FileChanges, Fit, RehearsalReport
+from zerokit.rehearsal.report import Batches, BlockMemory, FileChanges, Fit, RehearsalReport
 from zerokit.reporting.categories import category_words
 from zerokit.reporting.phases import phase_words
 from zerokit.reporting.tables import table
@@ -38,6 +38,8 @@ def _parts(report: RehearsalReport) -> Iterator[Part]:
     yield from _ranks(report)
     yield from _roles(report)
     yield from _fit_lines(report.fit)
+    if report.batches is not None:
+        yield from _batches(report.batches)
     yield ""
     yield _phases(report)
     yield from _steps(report)
@@ -146,10 +148,34 @@ def _spans(ranks: list[int]) -> str:
 def _fit_lines(fit: Fit) -> Iterator[Part]:
     allocated = fit.low_bytes - sum(line.low_bytes for line in fit.overheads)
     reserved = fit.high_bytes - sum(line.high_bytes for line in fit.overheads)
-    yield verdict_line(fit.verdict, fit.low_bytes, fit.high_bytes, fit.gpu_memory_bytes, fit.host)
+    yield verdict_line(
+        fit.verdict, fit.low_bytes, fit.high_bytes, fit.gpu_memory_bytes, fit.host, batch=fit.batch
+    )
     yield f"  allocated to reserved: {format_span(allocated, reserved)}"
     for line in fit.overheads:
         yield f"  {line.name}, an estimate: {format_span(line.low_bytes, line.high_bytes)}; {line.source}"
+
+
+def _batches(batches: Batches) -> Iterator[str]:
+    line = f"Batches: up to {batches.first} in the first steps"
+    for one in batches.rehearsed:
+        line += f"; {one} in step {one.first_step}"
+    yield line
+    looked = (
+        f"looked through {batches.scanned:,} of {batches.of or 'an unknown number':,} batches of the data"
+    )
+    if batches.problem:
+        yield f"Warning: {looked}, then it failed ({batches.problem}): there may be longer ones"
+    elif batches.scanned and not batches.is_whole:
+        seconds = format_seconds(batches.seconds)
+        yield f"Warning: {looked} in {seconds}: there may be longer ones (--scan gives it more time)"
+    elif batches.scanned:
+        yield f"  the largest of {batches.scanned:,} in an epoch: {batches.largest}"
+    if batches.longest_tokens > batches.rehearsed_tokens:
+        yield (
+            f"Warning: a batch of {batches.largest} was not rehearsed: the script ended before. Let it train "
+            "for more steps"
+        )
 
 
 def _phases(report: RehearsalReport) -> Part:

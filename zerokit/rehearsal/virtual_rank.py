@@ -19,6 +19,7 @@ from zerokit.rehearsal.recording import BLOCK, CATEGORY_CODES, EVENT, Collective
 from zerokit.rehearsal.stand_ins.custom_operators import sized
 from zerokit.rehearsal.stand_ins.torch_compile import compiled_otherwise
 from zerokit.rehearsal.stand_ins.triton_kernels import launched
+from zerokit.rehearsal.watching.batches import Batches
 from zerokit.rehearsal.watching.labels import Labels
 from zerokit.rehearsal.watching.overrides import Overriding
 from zerokit.rehearsal.watching.phases import Phases
@@ -77,6 +78,7 @@ class VirtualRank:
         rank: int,
         *,
         steps: int,
+        scan_seconds: float,
         overrides: Overrides,
         exchange_folder: Path | None,
         folder: Path | None,
@@ -95,9 +97,19 @@ class VirtualRank:
         self.labels = Labels(backend)
         self.overriding = Overriding(overrides, folder)
         phases = Phases(backend)
-        self.steps = Steps(backend, self.traffic, self.labels, phases, last=steps)
+        self.batches = Batches(
+            self.labels,
+            self.exchange,
+            steps,
+            scan_seconds,
+            lambda: self.steps.completed,
+            divisor=overrides.get("micro_batch_divisor", 1),
+        )
+        self.steps = Steps(
+            backend, self.traffic, self.labels, phases, last=steps, are_over=self.batches.are_over
+        )
         # What comes later goes around what came before: a step ends once it is over and out of its phase.
-        for watcher in (self.suppressed, self.labels, phases, self.steps, self.overriding):
+        for watcher in (self.suppressed, self.labels, phases, self.batches, self.steps, self.overriding):
             watcher.install()
 
     def close(self) -> None:
@@ -138,9 +150,11 @@ class VirtualRank:
                 "rank": self.rank,
                 "ds_config": self.overriding.ds_config,
                 "stopped_after_steps": steps.completed if steps.stopped else None,
+                "steps_asked": self.batches.steps or None,
                 "elapsed_seconds": time.perf_counter() - self.started,
                 "suppressed": self.suppressed.lines(),
                 "nvme": _nvme(),
+                "batches": self.batches.facts(),
                 **meta,
             },
         )

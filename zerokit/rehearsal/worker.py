@@ -57,6 +57,7 @@ def rehearse(job: RehearsalJob, real_group: InstallGroup | None = None) -> int:
             gpus_per_node=job.gpus_per_node,
             rank=job.rank,
             steps=job.steps,
+            scan_seconds=job.scan_seconds,
             device=job.device,
             overrides=job.overrides,
             real_group=real_group,

@@ -1,5 +1,8 @@
 # Runs to its end and prints "finished": the loss of a real run is finite, and so must that of a rehearsal be.
-"""Not broken: a script that gives up when its loss, its gradients or its entropy are not finite."""
+"""Not broken: a script that gives up when its loss, its gradients or its entropy are not finite.
+
+One of its batches is much longer than the others.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,20 @@ import math
 import torch
 from small_training import FEATURES, small_model, sound_config, start
 from torch import nn
+from torch.utils.data import DataLoader
+
+LENGTHS = [8] * 12
+LENGTHS[7] = 4096
+
+
+def padded(lengths: list[int]) -> torch.Tensor:
+    return torch.zeros(len(lengths), max(lengths), dtype=torch.long)
+
 
 engine = start(small_model(), sound_config(gradient_clipping=1.0))
-for number in range(4):
-    inputs = torch.rand(2, FEATURES, device=engine.device, dtype=torch.bfloat16)
-    labels = torch.zeros(2, dtype=torch.long, device=engine.device)
+for number, ids in enumerate(DataLoader(LENGTHS, 2, collate_fn=padded)):
+    labels = ids.to(engine.device).flatten()
+    inputs = torch.rand(labels.numel(), FEATURES, device=engine.device, dtype=torch.bfloat16)
     logits = engine(inputs).float()
     loss = nn.functional.cross_entropy(logits, labels)
     if not math.isfinite(loss.item()):

@@ -58,14 +58,15 @@ class Labels:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._engines: list[Any] = []
+        self.engines: list[Any] = []
+        """Those of DeepSpeed that the script has made."""
         self.names: list[str] = []
         """What parameters are called; labels are indices into it."""
 
     @property
     def saw_engine(self) -> bool:
         """Whether the script has made a DeepSpeed engine."""
-        return bool(self._engines)
+        return bool(self.engines)
 
     def install(self) -> None:
         """Label parameters as they are made, and what an engine holds."""
@@ -76,7 +77,7 @@ class Labels:
 
     def _make_engine(self, initialize: Any, engine: Any, *arguments: Any, **given: Any) -> None:
         initialize(engine, *arguments, **given)
-        self._engines.append(engine)
+        self.engines.append(engine)
         self.label_engines()
         self._label_gradients(engine.module)
 
@@ -95,7 +96,7 @@ class Labels:
 
     def label_engines(self) -> None:
         """Label the blocks of parameters, gradients and optimizer states as they lie between steps."""
-        for engine in self._engines:
+        for engine in self.engines:
             for name, parameter in engine.module.named_parameters():
                 index = self._name(name)
                 for tensor in (parameter.data, getattr(parameter, "ds_tensor", None)):

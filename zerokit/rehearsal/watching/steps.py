@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from zerokit.patches import Patch, wrap
@@ -31,16 +32,25 @@ class Steps:
         labels: what blocks are for, said anew at the end of each step.
         phases: who knows whether there is an engine.
         last: steps after which the run ends; 0 lets the script end by itself.
+        are_over: asked from then on, whether all batches have been rehearsed that are to be.
     """
 
     def __init__(
-        self, backend: Backend, traffic: Traffic, labels: Labels, phases: Phases, *, last: int
+        self,
+        backend: Backend,
+        traffic: Traffic,
+        labels: Labels,
+        phases: Phases,
+        *,
+        last: int,
+        are_over: Callable[[], bool],
     ) -> None:
         self._backend = backend
         self._traffic = traffic
         self._labels = labels
         self._phases = phases
         self._last = last
+        self._are_over = are_over
         self.marks: list[StepMark] = []
         self.flops: list[float] = []
         self.completed = 0
@@ -73,6 +83,6 @@ class Steps:
         self._traffic.step = self.completed
         self.marks.append(StepMark(self._backend.event_count(), self.completed))
         self.flops.append(self._backend.flops - sum(self.flops))
-        if self._last and self.completed >= self._last:
+        if self._last and self.completed >= self._last and self._are_over():
             self.stopped = True
             raise RehearsalComplete

@@ -1,0 +1,300 @@
+"""The batches that a run is rehearsed with: the first ones as they come, then the largest of the data.
+
+Every training loop takes its batches from `torch.utils.data.DataLoader`: those of transformers, accelerate,
+Lightning and DeepSpeed put theirs around it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from zerokit import console
+from zerokit.patches import Patch, wrap
+from zerokit.rehearsal.batch_size import BatchSize, measure
+from zerokit.rehearsal.exchange import Exchange
+from zerokit.rehearsal.watching.labels import Labels
+from zerokit.rehearsal.watching.scan import CRITERIA, Candidate, Scan, scan
+from zerokit.rehearsal.watching.scan import install as watch_torch
+
+_ITERATE = Patch("torch.utils.data.dataloader:DataLoader", "__iter__", "find the largest batches")
+_NEXT = Patch("torch.utils.data.dataloader:_BaseDataLoaderIter", "__next__", "rehearse the largest batches")
+
+_MOST_STEPS_FOR_ONE = 3
+"""Optimizer steps within which a batch that has been handed out is used: loaders fetch one ahead."""
+_SECONDS_OF_SILENCE = 3.0
+
+
+@dataclass
+class Rehearsed:
+    """A batch that was found by the scan and handed out."""
+
+    candidate: Candidate
+    first_step: int
+    """The optimizer step that it is part of, counted from 1."""
+    last_step: int
+    """The same, unless no engine tells how many batches a step takes."""
+    fits: bool
+    """Whether it is of this rank's kind of batches, and has taken the place of one."""
+
+
+@dataclass
+class Source:
+    """The loaders of one data set: DeepSpeed's makes a new one for each epoch."""
+
+    dataset: Any
+    name: str = ""
+    """Of its scan, the same on all ranks."""
+    scan: Scan | None = None
+    handed: int = 0
+    """Batches given to training."""
+    steps_before: int = 0
+    """Optimizer steps done when the first of them was given."""
+    micro_steps: int = 0
+    """Of the engines, when it last gave a batch."""
+    first: list[BatchSize] = field(default_factory=list)
+    """The largest of those that came by themselves, by each criterion."""
+    signature: Any = None
+    worst: list[Candidate] | None = None
+    """Those still to be rehearsed; None before that is decided."""
+    rehearsed: list[Rehearsed] = field(default_factory=list)
+
+    def came(self, batch: Any) -> None:
+        """Take a batch that came by itself into account."""
+        size = measure(batch)
+        self.first = self.first or [size] * len(CRITERIA)
+        self.first = [max(size, most, key=of) for of, most in zip(CRITERIA, self.first, strict=True)]
+        self.signature = _signature(batch)
+
+    def larger(self) -> list[int]:
+        """Places in the scan of what is larger than what came by itself, and can be handed out."""
+        return [
+            place
+            for place, one in enumerate(self.scan.worst if self.scan else [])
+            if one.data is not None
+            and any(of(one.size) > of(most) for of, most in zip(CRITERIA, self.first, strict=True))
+        ]
+
+
+class Batches:
+    """Measures what loaders hand out, and has the largest batches follow the steps that were asked for.
+
+    Args:
+        labels: which engines there are.
+        exchange: has all ranks go through the same batches.
+        steps: optimizer steps whose batches come as they are; 0: all of them.
+        seconds: to look for larger ones, in all; 0: none are looked for.
+        completed: how many optimizer steps are done.
+        divisor: what the script's micro-batch is divided by: then its batches are others.
+    """
+
+    def __init__(
+        self,
+        labels: Labels,
+        exchange: Exchange,
+        steps: int,
+        seconds: float,
+        completed: Callable[[], int],
+        *,
+        divisor: int = 1,
+    ) -> None:
+        self._labels = labels
+        self._exchange = exchange
+        self.steps = steps
+        self._seconds_left = seconds if steps else 0.0
+        self._completed = completed
+        self._divisor = divisor
+        self._loaders_scanned = 0
+        self.sources: list[Source] = []
+        self._source_of_iterator: WeakKeyDictionary[Any, Source] = WeakKeyDictionary()
+
+    def install(self) -> None:
+        """Go around torch's DataLoader."""
+        wrap(_ITERATE, self._iterate)
+        wrap(_NEXT, self._next)
+        watch_torch()
+
+    # ---- the loader
+
+    def _iterate(self, iterate: Any, loader: Any) -> Any:
+        source = self._source_of(loader.dataset)
+        if source.scan is None and self._seconds_left > 0:
+            source.name = f"{self._divisor}.{self._loaders_scanned}"
+            self._loaders_scanned += 1
+            source.scan = self._exchange.of_rank_0(
+                f"scanned.{source.name}", "look through the data", lambda: self._scan(loader)
+            )
+        iterator = iterate(loader)
+        self._source_of_iterator[iterator] = source
+        return iterator
+
+    def _source_of(self, dataset: Any) -> Source:
+        for source in self.sources:
+            if source.dataset is dataset:
+                return source
+        self.sources.append(Source(dataset))
+        return self.sources[-1]
+
+    def _scan(self, loader: Any) -> Scan:
+        with _Progress() as progress:
+            found = scan(loader, self._seconds_left, progress.tell)
+        self._seconds_left = max(0.0, self._seconds_left - found.seconds)
+        return found
+
+    def _next(self, original: Any, iterator: Any) -> Any:
+        batch = original(iterator)
+        source = self._source_of_iterator.get(iterator)
+        if source is None or not self._is_training(source):
+            return batch
+        if not source.handed:
+            source.steps_before = self._completed()
+        is_due = self._is_due(source)
+        if is_due:
+            self._decide(source)
+        if is_due and source.worst:
+            batch = self._hand_out(source, source.worst.pop(0), batch)
+            if getattr(iterator, "_pin_memory", False):
+                from torch.utils.data._utils import pin_memory as library
+
+                pin: Any = library.pin_memory
+                batch = pin(batch, getattr(iterator, "_pin_memory_device", None))
+        elif not is_due:
+            source.came(batch)
+        source.handed += 1
+        return batch
+
+    def _decide(self, source: Source) -> None:
+        """Choose which batches are to follow: the same on all ranks, which are to stay in step."""
+        if source.worst is None:
+            found = source.scan.worst if source.scan else []
+            places = source.larger()
+            if found:
+                places = self._exchange.of_rank_0(
+                    f"largest.{source.name}", "choose the largest batches", lambda: places
+                )
+            source.worst = [found[place] for place in places]
+
+    def _hand_out(self, source: Source, candidate: Candidate, batch: Any) -> Any:
+        """The candidate's batch; `batch` where the loader of rank 0 is of another kind than this one."""
+        accumulated = self._accumulated()
+        if accumulated is None:
+            first, last = self._completed() + 1, self._completed() + 2
+        else:
+            first = last = source.steps_before + source.handed // accumulated + 1
+        found = candidate.batch
+        fits = _signature(found) == source.signature
+        source.rehearsed.append(Rehearsed(candidate, first, last, fits))
+        return found if fits else batch
+
+    def _is_training(self, source: Source) -> bool:
+        """Whether what `source` gives is trained on; some scripts leave the model in evaluation mode."""
+        import torch
+
+        engines = self._labels.engines
+        micro_steps = sum(engine.micro_steps for engine in engines)
+        has_trained, source.micro_steps = 0 < source.micro_steps < micro_steps, micro_steps
+        return torch.is_grad_enabled() and (
+            not engines or has_trained or any(engine.module.training for engine in engines)
+        )
+
+    def _accumulated(self) -> int | None:
+        """Batches of an optimizer step; None where no engine says so."""
+        steps = [int(engine.gradient_accumulation_steps()) for engine in self._labels.engines]
+        return max(steps, default=None)
+
+    def _is_due(self, source: Source) -> bool:
+        """Whether the steps that were asked for have their batches, and the next one may be another."""
+        over = max((self.steps, *(one.last_step for one in source.rehearsed)))
+        accumulated = self._accumulated()
+        if accumulated is None:
+            return self._completed() >= over
+        return source.handed >= accumulated * (over - source.steps_before)
+
+    # ---- the end of the run
+
+    def are_over(self) -> bool:
+        """Whether the run may end, once the steps that were asked for are done."""
+        completed = self._completed()
+        for source in self._trained_on():
+            self._decide(source)
+            if any(one.last_step > completed for one in source.rehearsed):
+                return False
+            wanted = len(source.worst or []) + len(source.rehearsed)
+            if source.worst and completed < self.steps + _MOST_STEPS_FOR_ONE * wanted:
+                return False
+        return True
+
+    def facts(self) -> dict[str, Any] | None:
+        """What the report says of the batches (report.Batches); None if nothing was trained on."""
+        source = max(self._trained_on(), key=lambda one: one.first[0].tokens, default=None)
+        if source is None:
+            return None
+        found = source.scan or Scan()
+        handed = [one for one in source.rehearsed if one.fits]
+        rehearsed = [source.first[0], *(one.candidate.size for one in handed)]
+        largest = [*rehearsed, *(one.size for one in found.worst)]
+        return {
+            "rehearsed_tokens": max(size.tokens for size in rehearsed),
+            "longest_tokens": max(size.tokens for size in largest),
+            "first": source.first[0].model_dump(),
+            "largest": max(largest, key=CRITERIA[0]).model_dump(),
+            "rehearsed": [
+                {
+                    "size": one.candidate.size.model_dump(),
+                    "number": one.candidate.number,
+                    "rank": one.candidate.rank,
+                    "first_step": one.first_step,
+                    "last_step": one.last_step,
+                }
+                for one in handed
+            ],
+            "scanned": found.batches,
+            "of": found.of,
+            "is_whole": found.is_whole,
+            "seconds": found.seconds,
+            "problem": found.problem,
+        }
+
+    def _trained_on(self) -> list[Source]:
+        return [source for source in self.sources if source.first]
+
+
+class _Progress:
+    """Says how far a scan is, where it takes long."""
+
+    def __enter__(self) -> _Progress:
+        self._bar: Any = None
+        self._task: Any = None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def tell(self, done: int, of: int | None, seconds: float) -> None:
+        if seconds < _SECONDS_OF_SILENCE:
+            return
+        words = "Looking for the longest batches"
+        if self._bar is None:
+            self._bar = console.progress(transient=True)
+            self._task = self._bar.add_task(words, total=of, note="")
+            self._bar.start()
+            if self._bar.disable:
+                batches = f"{of:,} batches" if of else "the data"
+                console.note(f"{words} of {batches} (--scan 0 leaves this out)")
+        self._bar.update(self._task, completed=done, total=of)
+
+
+def _signature(batch: Any) -> Any:
+    """What two batches of one loader have in common: names, types, and numbers of dimensions."""
+    if hasattr(batch, "shape") and hasattr(batch, "dtype"):
+        return str(batch.dtype), len(batch.shape)
+    if hasattr(batch, "items"):
+        return {str(key): _signature(value) for key, value in batch.items()}
+    if isinstance(batch, tuple):
+        return tuple(_signature(value) for value in batch)
+    if isinstance(batch, list):
+        return [_signature(value) for value in batch[:1]]
+    return type(batch).__name__

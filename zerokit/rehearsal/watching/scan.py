@@ -1,0 +1,291 @@
+"""Goes through the data of a loader for its largest batches, without the script noticing.
+
+The batches are made in a fork of this process: it has the random states, samplers and data sets that the
+script has at this moment, and whatever it makes of them is lost with it. It has files of its own, too: where
+it reads on, the script's do not move; and no pipe or connection of the script's.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import pickle
+import random
+import signal
+import stat
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
+from typing import Any
+
+from zerokit.patches import Patch, PrivateAttribute, put, watch
+from zerokit.rehearsal.batch_size import BatchSize, measure
+
+CRITERIA: tuple[Callable[[BatchSize], int], ...] = (
+    lambda size: size.tokens,
+    lambda size: size.longest,
+    lambda size: size.bytes,
+)
+"""What makes a batch the worst one: most tokens with the padding, the longest sequence, most bytes."""
+
+_SECONDS_BETWEEN_WORDS = 0.2
+_GRACE_SECONDS = 1.0
+"""For the batch that is being made as the time is up."""
+
+_WORKER = Patch("torch.utils.data._utils.worker", "_worker_info", "look through data as one of its workers")
+_READ = tuple(
+    PrivateAttribute(f"torch.utils.data.dataloader:{owner}", name, "find the largest batches")
+    for owner, name in (
+        ("_BaseDataLoaderIter", "_index_sampler"),
+        ("_BaseDataLoaderIter", "_dataset_kind"),
+        ("_SingleProcessDataLoaderIter", "_dataset_fetcher"),
+    )
+)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A batch that is larger than those before it."""
+
+    size: BatchSize
+    number: int
+    """Counted from 1 in the epoch of its rank."""
+    rank: int
+    """Of data parallelism."""
+    data: bytes | None
+    """The batch itself, pickled; None if it cannot be."""
+
+    @property
+    def batch(self) -> Any:
+        """The batch, made anew."""
+        assert self.data is not None
+        return pickle.loads(self.data)  # noqa: S301  written by a fork of this process
+
+
+@dataclass
+class Scan:
+    """What a loader gives in one epoch, as far as that was found out."""
+
+    batches: int = 0
+    """Of all ranks whose batches can be told."""
+    of: int | None = None
+    """Of the epoch; None where nobody knows."""
+    is_whole: bool = False
+    seconds: float = 0.0
+    worst: list[Candidate] = field(default_factory=list)
+    """By the criteria, each batch once."""
+    problem: str | None = None
+    """Why it ended early, but for the time."""
+
+
+def scan(loader: Any, seconds: float, tell: Callable[[int, int | None, float], None]) -> Scan:
+    """Go through an epoch of `loader`, a `torch.utils.data.DataLoader`, for as long as `seconds`.
+
+    Args:
+        loader: it is left as it is, and so is all that it is made of.
+        seconds: after which the batches found until then have to do.
+        tell: called from time to time with batches done, batches in all, and seconds spent.
+    """
+    began = time.monotonic()
+    ours, theirs = Pipe(duplex=False)
+    drawn = random.getstate()
+    child = os.fork()
+    if child == 0:
+        try:
+            random.setstate(drawn)  # a fork is given another one
+            ours.close()
+            _go_through(loader, theirs, began + seconds)
+        finally:
+            os._exit(0)
+    theirs.close()
+    found = Scan()
+    best: list[Candidate | None] = [None] * len(CRITERIA)
+    try:
+        deadline = began + seconds + _GRACE_SECONDS
+        _listen(ours, deadline, found, best, lambda done, of: tell(done, of, time.monotonic() - began))
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        ours.close()
+    found.worst = list({id(one): one for one in best if one is not None}.values())
+    found.seconds = time.monotonic() - began
+    return found
+
+
+def _listen(
+    ours: Connection,
+    deadline: float,
+    found: Scan,
+    best: list[Candidate | None],
+    tell: Callable[[int, int | None], None],
+) -> None:
+    """Take what the fork says, until it has no more to say or the time is up."""
+    while (left := deadline - time.monotonic()) > 0:
+        if ours.poll(min(left, _SECONDS_BETWEEN_WORDS)):
+            try:
+                said = pickle.loads(ours.recv_bytes())  # noqa: S301  of a fork of this process
+            except EOFError:
+                found.problem = found.problem or (None if found.is_whole else "the process that did it ended")
+                return
+            if isinstance(said, Candidate):
+                for place, of in enumerate(CRITERIA):
+                    held = best[place]
+                    if held is None or of(said.size) > of(held.size):
+                        best[place] = said
+            else:
+                found.batches, found.of, found.is_whole, found.problem = said
+        tell(found.batches, found.of)
+
+
+# ---- in the fork
+
+
+def _go_through(loader: Any, answers: Connection, deadline: float) -> None:
+    import torch
+
+    _have_files_of_its_own(answers.fileno())
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # its threads were not forked
+    torch.set_num_threads(1)
+    done, of, is_whole, problem = 0, None, False, None
+    said = time.monotonic()
+    best = [-1] * len(CRITERIA)
+    try:
+        batches, of = _batches(loader)
+        answers.send_bytes(pickle.dumps((0, of, False, None)))
+        for rank, number, batch in batches:
+            done += 1
+            size = measure(batch)
+            figures = [figure(size) for figure in CRITERIA]
+            if any(figure > most for figure, most in zip(figures, best, strict=True)):
+                best = [max(pair) for pair in zip(figures, best, strict=True)]
+                answers.send_bytes(pickle.dumps(Candidate(size, number, rank, _pickled(batch))))
+            now = time.monotonic()
+            if now > deadline:
+                break
+            if now - said > _SECONDS_BETWEEN_WORDS:
+                said = now
+                answers.send_bytes(pickle.dumps((done, of, False, None)))
+        else:
+            is_whole = True
+    except Exception as error:
+        problem = f"{type(error).__name__}: {error}".partition("\n")[0][:300]
+    answers.send_bytes(pickle.dumps((done, of, is_whole, problem)))
+
+
+def _pickled(batch: Any) -> bytes | None:
+    try:
+        return pickle.dumps(batch)
+    except Exception:  # whatever its classes raise
+        return None
+
+
+def _have_files_of_its_own(kept: int) -> None:
+    """Open anew the files that this process shares with the script's; let go of pipes, sockets and output."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]:
+        if number in (kept, nothing):
+            continue
+        with suppress(OSError):
+            kind = os.fstat(number).st_mode
+            if stat.S_ISREG(kind) and not _is_write_only(number):
+                position = os.lseek(number, 0, os.SEEK_CUR)
+                own = os.open(f"/proc/self/fd/{number}", os.O_RDONLY)
+                os.lseek(own, position, os.SEEK_SET)
+                os.dup2(own, number)
+                os.close(own)
+            elif number <= 2 or stat.S_ISREG(kind) or stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind):
+                os.dup2(nothing, number)
+
+
+def _is_write_only(number: int) -> bool:
+    import fcntl
+
+    return fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY
+
+
+def _batches(loader: Any) -> tuple[Iterator[tuple[int, int, Any]], int | None]:
+    """Rank, number and batch of an epoch, of all ranks whose batches can be told; and how many there are."""
+    from torch.utils.data import dataloader as library
+
+    workers = loader.num_workers
+    put = loader.__dict__.update  # the loader refuses to be changed
+    put(num_workers=0, prefetch_factor=None, persistent_workers=False, pin_memory=False, timeout=0)
+    if workers:
+        _be_worker(loader)
+    iterator = library._SingleProcessDataLoaderIter(loader)
+    own = int(os.environ.get("RANK", 0))
+    if iterator._dataset_kind == library._DatasetKind.Iterable:
+        return _numbered(own, iterator), _length(loader)
+    fetch = iterator._dataset_fetcher.fetch
+    shard = loader.batch_sampler
+    inner = getattr(shard, "batch_sampler", None)
+    world = getattr(shard, "num_processes", None)
+    if inner is not None and world is not None and not getattr(shard, "split_batches", False):
+        # accelerate's BatchSamplerShard takes turns.
+        turns = (
+            (index % world, index // world + 1, fetch(indices)) for index, indices in enumerate(iter(inner))
+        )
+        return turns, _length(inner)
+    count = _length(iterator._index_sampler) or _once(loader)
+    sampler = getattr(loader.batch_sampler, "sampler", None) or loader.sampler
+    replicas, rank = getattr(sampler, "num_replicas", None), getattr(sampler, "rank", None)
+    if isinstance(replicas, int) and isinstance(rank, int) and count is not None:
+        others = [other for other in range(replicas) if other != rank]
+        return _of_ranks(sampler, [rank, *others], iterator, fetch, count), count * replicas
+    limited = (batch for batch, _ in zip(iterator, range(count), strict=False)) if count else iterator
+    return _numbered(own, limited), count
+
+
+def _numbered(rank: int, batches: Iterator[Any]) -> Iterator[tuple[int, int, Any]]:
+    for number, batch in enumerate(batches, 1):
+        yield rank, number, batch
+
+
+def _of_ranks(
+    sampler: Any, ranks: list[int], iterator: Any, fetch: Callable[[Any], Any], count: int
+) -> Iterator[tuple[int, int, Any]]:
+    """As a `DistributedSampler` shares batches out, which rank by rank draws the same numbers."""
+    for rank in ranks:
+        sampler.rank = rank
+        for number, indices in zip(range(1, count + 1), iter(iterator._index_sampler), strict=False):
+            yield rank, number, fetch(indices)
+
+
+def _length(counted: Any) -> int | None:
+    try:
+        return len(counted)
+    except Exception:  # whatever a data set without a length raises
+        return None
+
+
+def _once(loader: Any) -> int | None:
+    """Batches in which a sampler without an end has given as many examples as there are."""
+    examples = _length(loader.dataset)
+    return math.ceil(examples / loader.batch_size) if examples and loader.batch_size else None
+
+
+def _be_worker(loader: Any) -> None:
+    """Data sets may ask which worker they are in, and be opened as it starts."""
+    import numpy
+    import torch
+    from torch.utils.data._utils import worker
+
+    information: Any = worker.WorkerInfo
+    put(_WORKER, information(id=0, num_workers=1, seed=0, dataset=loader.dataset))
+    if loader.worker_init_fn is not None:
+        # It may seed what the sampler draws from, which is in another process.
+        before = torch.get_rng_state(), random.getstate(), numpy.random.get_state()
+        loader.worker_init_fn(0)
+        torch.set_rng_state(before[0])
+        random.setstate(before[1])
+        numpy.random.set_state(before[2])
+
+
+def install() -> None:
+    """See that torch has what is read of its iterators."""
+    for attribute in _READ:
+        watch(attribute)
