@@ -73,7 +73,7 @@ class RealProcessGroup(VirtualProcessGroup):
         super().__init__(rank, size, traffic)
         self._gloo: Any = dist.ProcessGroupGloo(store, rank, size, _TIMEOUT)
 
-    def _exchange(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+    def _held_by_all(self, tensor: torch.Tensor) -> list[torch.Tensor]:
         """What each rank holds in `tensor`, by rank; in host memory, contiguous."""
         own = host_view(tensor).contiguous()
         held = []
@@ -90,14 +90,14 @@ class RealProcessGroup(VirtualProcessGroup):
         self._note("all_reduce", tensors)
         with _unseen():
             for tensor in tensors:
-                host_view(tensor).copy_(_reduced(self._exchange(tensor), operation_of(opts)))
+                host_view(tensor).copy_(_reduced(self._held_by_all(tensor), operation_of(opts)))
         return done(tensors)
 
     def reduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Any:
         self._note("reduce", tensors)
         with _unseen():
             for tensor in tensors:
-                total = _reduced(self._exchange(tensor), operation_of(opts))
+                total = _reduced(self._held_by_all(tensor), operation_of(opts))
                 if self._rank == getattr(opts, "rootRank", 0):
                     host_view(tensor).copy_(total)
         return done(tensors)
@@ -105,7 +105,7 @@ class RealProcessGroup(VirtualProcessGroup):
     def reduce_scatter_single(self, output: torch.Tensor, source: torch.Tensor, opts: Any = None) -> Any:
         self._note("reduce_scatter", [source])
         with _unseen():
-            total = _reduced(self._exchange(source), operation_of(opts))
+            total = _reduced(self._held_by_all(source), operation_of(opts))
             host_view(output).copy_(total.view(self._size, -1)[self._rank].view(output.shape))
         return done(output)
 
@@ -116,7 +116,7 @@ class RealProcessGroup(VirtualProcessGroup):
             self._note("reduce_scatter", parts)
             with _unseen():
                 for rank, part in enumerate(parts):
-                    total = _reduced(self._exchange(part), operation_of(opts))
+                    total = _reduced(self._held_by_all(part), operation_of(opts))
                     if rank == self._rank:
                         host_view(output).copy_(total)
         return done(outputs)
@@ -125,7 +125,7 @@ class RealProcessGroup(VirtualProcessGroup):
     def all_gather_single(self, output: torch.Tensor, source: torch.Tensor, opts: Any = None) -> Any:
         self._note("all_gather", [output])
         with _unseen():
-            held = torch.cat([part.view(-1) for part in self._exchange(source)])
+            held = torch.cat([part.view(-1) for part in self._held_by_all(source)])
             host_view(output).copy_(held.view(output.shape))
         return done(output)
 
@@ -142,7 +142,7 @@ class RealProcessGroup(VirtualProcessGroup):
             self._note("all_gather", parts)
             with _unseen():
                 for part, source in zip(parts, sources, strict=True):
-                    host_view(part).copy_(self._exchange(source)[rank])
+                    host_view(part).copy_(self._held_by_all(source)[rank])
         return done(outputs)
 
     def gather(self, outputs: list[list[torch.Tensor]], sources: list[torch.Tensor], opts: Any = None) -> Any:
@@ -153,7 +153,7 @@ class RealProcessGroup(VirtualProcessGroup):
 
     def _spread(self, parts: Sequence[torch.Tensor], source: torch.Tensor) -> None:
         with _unseen():
-            for part, held in zip(parts, self._exchange(source), strict=False):
+            for part, held in zip(parts, self._held_by_all(source), strict=False):
                 host_view(part).copy_(held.view(part.shape))
 
     # ---- the rest
@@ -161,7 +161,7 @@ class RealProcessGroup(VirtualProcessGroup):
         self._note("broadcast", tensors)
         with _unseen():
             for tensor in tensors:
-                host_view(tensor).copy_(self._exchange(tensor)[getattr(opts, "rootRank", 0)])
+                host_view(tensor).copy_(self._held_by_all(tensor)[getattr(opts, "rootRank", 0)])
         return done(tensors)
 
     def scatter(
@@ -172,7 +172,7 @@ class RealProcessGroup(VirtualProcessGroup):
             own = (
                 [host_view(part) for part in sources[0]] if sources else [host_view(outputs[0])] * self._size
             )
-            held = self._exchange(torch.stack(own))[getattr(opts, "rootRank", 0)]
+            held = self._held_by_all(torch.stack(own))[getattr(opts, "rootRank", 0)]
             host_view(outputs[0]).copy_(held[self._rank])
         return done(outputs)
 

@@ -201,7 +201,7 @@ def run(
         for rank, file in enumerate(files)
     ]
     built_library()  # which may take minutes, and is nobody's fault
-    with _environment(), ExitStack() as stack:
+    with environment(), ExitStack() as stack:
         module = "tests.rehearsal.real_worker" if values == "real" else None
         workers = [stack.enter_context(Worker(job, Output.SHOWN_IF_IT_FAILS, module=module)) for job in jobs]
         reports = [worker.result(None) for worker in workers]
@@ -209,7 +209,7 @@ def run(
 
 
 @contextmanager
-def _environment() -> Iterator[None]:
+def environment() -> Iterator[None]:
     """Where the ranks meet, and one thread each; for the processes that are started inside."""
     before = dict(os.environ)
     os.environ.update(

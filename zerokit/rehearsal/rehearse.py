@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +23,7 @@ from zerokit.rehearsal.native.build import built_library
 from zerokit.rehearsal.processes import rehearse_quietly, rehearse_together, unwound_by_signals
 from zerokit.rehearsal.report import RehearsalReport
 from zerokit.rehearsal.role_watch import RoleWatch
+from zerokit.rehearsal.roles import Roles
 from zerokit.rehearsal.scratch import scratch_folder
 from zerokit.reporting.plots import check_plot
 from zerokit.units import GIB
@@ -69,7 +70,7 @@ def rehearse(
         steps: optimizer steps after which the script is ended; 0 lets it run to its end.
         scan_seconds: how long to look through the data for its largest batches, which are rehearsed after
             those steps; 0 leaves that out.
-        rank: the one rank to rehearse; None: the first and the last.
+        rank: the one rank to rehearse; None: one of each role, the first and the last among them.
         launcher: whose arguments and variables the script is given.
         accelerate_config: as of ``accelerate launch --config_file``; then the launcher is accelerate.
         module: whether `script` is the name of a module.
@@ -123,11 +124,11 @@ def rehearse(
             device=virtual_device(cluster.gpu),
             overrides=overrides,
             cwd=str(Path.cwd()),
+            exchange_folder=str(folder / "exchange") if rank is None and num_gpus > 1 else None,
             report_file=str(folder / "report.json"),
             **made,
         )
-        jobs = _with_the_last_rank(job) if rank is None and num_gpus > 1 else [job]
-        report = _rehearse(jobs, cluster, advise, timeout, on_stderr=script_prints_on == "stderr")
+        report = _rehearse(job, cluster, advise, timeout, on_stderr=script_prints_on == "stderr")
     return report.model_copy(update={"warnings": [*report.warnings, *caveats(cluster.gpu)]})
 
 
@@ -145,53 +146,64 @@ def _outputs(files: Mapping[str, str | Path | None], folder: Path) -> Iterator[d
                 write_file(str(files[kind]), path.read_bytes())
 
 
-def _with_the_last_rank(job: RehearsalJob) -> list[RehearsalJob]:
-    folder = Path(job.report_file).parent
-    exchange = folder / "exchange"
+def rehearse_roles(
+    first: RehearsalJob, *, on_stderr: bool = False, timeout: float | None = None
+) -> tuple[dict[int, RehearsalReport], Roles]:
+    """Rehearse the first and the last rank, and one of each other role as soon as it shows.
+
+    Args:
+        first: of rank 0, with an exchange folder.
+        on_stderr, timeout: as of :func:`rehearse_together`.
+
+    Returns:
+        Reports by rank, rank 0's first, and the roles of all ranks.
+    """
+    assert first.exchange_folder is not None
+    exchange = Path(first.exchange_folder)
     exchange.mkdir()
-    first = job.model_copy(update={"exchange_folder": str(exchange)})
-    return [first, _of_rank(first, job.num_gpus - 1)]
+    watch = RoleWatch(exchange, first.num_gpus)
+    ranks = list(watch.look())
+
+    def more() -> Iterator[RehearsalJob]:
+        for rank in watch.look():
+            if rank not in ranks:
+                ranks.append(rank)
+                yield _of_rank(first, rank)
+
+    jobs = [_of_rank(first, rank) for rank in ranks]
+    reports = rehearse_together(jobs, on_stderr=on_stderr, timeout=timeout, more=more)
+    watch.close()
+    return dict(zip(ranks, reports, strict=True)), watch.roles
 
 
 def _of_rank(first: RehearsalJob, rank: int) -> RehearsalJob:
-    """The job of another rank of the same rehearsal, which leaves nothing but its report."""
+    """The job of a rank of the same rehearsal; all but the first leave nothing but their report."""
+    if rank == first.rank:
+        return first
     files = {"trace_file": None, "plot_file": None, "snapshot_file": None}
     report = Path(first.report_file).with_name(f"rank-{rank}.json")
     return first.model_copy(update={"rank": rank, "report_file": str(report), **files})
 
 
 def _rehearse(
-    jobs: list[RehearsalJob], cluster: Cluster, advise: bool | None, timeout: float | None, *, on_stderr: bool
+    job: RehearsalJob, cluster: Cluster, advise: bool | None, timeout: float | None, *, on_stderr: bool
 ) -> RehearsalReport:
     built_library()  # here, where what it says is seen; what a worker makes is thrown away
-    job = jobs[0]
     if job.exchange_folder is None:
-        roles = None
-        reports = rehearse_together(jobs, on_stderr=on_stderr, timeout=timeout)
+        reports = {job.rank: rehearse_together([job], on_stderr=on_stderr, timeout=timeout)[0]}
+        report = reports[job.rank]
     else:
-        watch = RoleWatch(Path(job.exchange_folder), job.num_gpus)
-        jobs = list(jobs)
-
-        def more() -> Iterator[RehearsalJob]:
-            for rank in watch.look():
-                if all(rank != known.rank for known in jobs):
-                    jobs.append(_of_rank(job, rank))
-                    yield jobs[-1]
-
-        reports = rehearse_together(list(jobs), on_stderr=on_stderr, timeout=timeout, more=more)
-        watch.close()
-        roles, ranks = watch.roles, [known.rank for known in jobs]
-    _check_trained(reports, job.script)
-    report = on_nodes(
-        reports[0] if roles is None else combine(dict(zip(ranks, reports, strict=True)), roles), cluster
-    )
+        reports, roles = rehearse_roles(job, on_stderr=on_stderr, timeout=timeout)
+        report = combine(reports, roles)
+    _check_trained(reports.values(), job.script)
+    report = on_nodes(report, cluster)
     found = config_findings(report.run.ds_config, cluster)
     report = report.model_copy(update={"ds_config_findings": found})
     if advise or (advise is None and report.fit.verdict == "does not fit"):
-        larger = max(range(len(jobs)), key=lambda number: reports[number].device.peak_bytes)
+        larger = max(reports, key=lambda rank: reports[rank].device.peak_bytes)
         advice = rehearse_changes(
             reports[larger],
-            jobs[larger],
+            _of_rank(job, larger),
             Path(job.report_file).parent,
             lambda changed: _rehearse_change(changed, cluster, timeout),
         )
@@ -199,7 +211,7 @@ def _rehearse(
     return report
 
 
-def _check_trained(reports: Sequence[RehearsalReport], script: str) -> None:
+def _check_trained(reports: Iterable[RehearsalReport], script: str) -> None:
     """Refuse a verdict on a script that has done nothing: whatever it is, it would fit."""
     done = (
         report.steps or report.run.ds_config is not None or report.device.peak_bytes for report in reports

@@ -54,7 +54,7 @@ def main() -> None:
         "gradient_accumulation_steps": 4,
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
         "bf16": {"enabled": True},
-        "zero_optimization": {"stage": 1},
+        "zero_optimization": {"stage": 1, "reduce_bucket_size": 700_001, "allgather_bucket_size": 900_002},
         "gradient_clipping": 1.0,
     }
     engine, *_ = deepspeed.initialize(model=model, config=config)

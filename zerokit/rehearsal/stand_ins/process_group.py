@@ -62,6 +62,10 @@ class Traffic:
         self.calls.append(Collective(name, phase, self.step, size, group_size, events))
 
 
+_OF_ONE_SIZE = frozenset({"all_reduce", "reduce", "broadcast", "scatter", "all_gather_into_tensor"})
+"""Collectives that are called with tensors of one size on all ranks."""
+
+
 def _size(tensors: Sequence[torch.Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
@@ -161,7 +165,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
 
         Args:
             name: the collective.
-            tensor: what it is called with, of one size on all ranks.
+            tensor: what it is called with.
             by: the place of the one rank whose value is wanted; None for all.
             to: the place of the one rank that wants them; None for all.
             value: to tell in place of that of `tensor`.
@@ -174,7 +178,8 @@ class VirtualProcessGroup(dist.ProcessGroup):
         is_asked = by is None or by == self._rank
         own = NOTHING if not is_asked else values_of(tensor) if value is None else value
         of = () if to is not None and to != self._rank else None if by is None else (self._ranks[by],)
-        told = exchange.share(self._ranks, f"{name} of {what(tensor)}", own, of=of)
+        call = f"{name} of {what(tensor)}" if name in _OF_ONE_SIZE else name
+        told = exchange.share(self._ranks, call, own, of=of)
         places = {rank: place for place, rank in enumerate(self._ranks)}
         return {places[rank]: held for rank, held in told.items() if rank in places}
 
@@ -258,7 +263,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
     # ---- gathers
     def all_gather_single(self, output: torch.Tensor, source: torch.Tensor, opts: Any = None) -> Any:
         self._note("all_gather", [output])
-        told = self._told("all_gather", source)
+        told = self._told("all_gather_into_tensor", source)
         if has_values(output) and output.numel():
             output.view(self._size, -1).copy_(source.reshape(1, -1).expand(self._size, -1))
             self._fill(list(output.view(self._size, -1)), told)

@@ -50,7 +50,9 @@ def values_of(tensor: torch.Tensor) -> Any:
     """The bytes of a tensor, :data:`NOTHING` if it holds none that anybody has computed."""
     if tensor.device.type == "meta" or not has_values(tensor):
         return NOTHING
-    if _is_of_reals(tensor) and is_made_up(tensor):
+    # Small integers are always computed, whatever lies beside them in their memory.
+    is_small = tensor.untyped_storage().nbytes() < _SMALL_BYTES
+    if is_made_up(tensor) and (_is_of_reals(tensor) or not is_small):
         return NOTHING
     with torch.no_grad(), uncounted():
         flat = tensor.detach().reshape(-1).contiguous().cpu()

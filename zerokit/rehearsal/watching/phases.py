@@ -14,9 +14,7 @@ _MAKE_ENGINE = Patch(_ENGINE, "__init__", "see the phase init")
 _FORWARD = Patch(_ENGINE, "forward", "see the phases forward and loss")
 _BACKWARD = Patch(_ENGINE, "backward", "see the phase backward")
 _STEP = Patch(_ENGINE, "step", "see the phase step")
-_PIPELINE_STEP = Patch(
-    "deepspeed.runtime.pipe.engine:PipelineEngine", "_exec_optimizer_step", "see the phase step"
-)
+_TAKE_STEP = Patch(_ENGINE, "_take_model_step", "see the phase step of a pipeline, which calls no step()")
 _LOSS = Patch("torch.nn.functional", "cross_entropy", "see the phase loss")
 _RUN_BACKWARD = Patch("torch.autograd", "backward", "see the phase backward without an engine")
 
@@ -40,8 +38,8 @@ class Phases:
         wrap(_MAKE_ENGINE, self._make_engine)
         wrap(_FORWARD, self._during("forward", then="loss"))
         wrap(_BACKWARD, self._during("backward", then="between"))
-        for step in (_STEP, _PIPELINE_STEP):
-            wrap(step, self._during("step", then="between"))
+        wrap(_STEP, self._during("step", then="between"))
+        wrap(_TAKE_STEP, self._take_step)
         wrap(_LOSS, self._from(("forward",), "loss"))
         wrap(_RUN_BACKWARD, self._from(("forward", "loss", "between"), "backward"))
         register_optimizer_step_pre_hook(lambda *_: self._plain_step("step"))
@@ -61,6 +59,10 @@ class Phases:
             return result
 
         return watched
+
+    def _take_step(self, take: Any, *arguments: Any, **given: Any) -> Any:
+        then: RunPhase = "step" if self._backend.phase == "step" else "between"
+        return self._during("step", then=then)(take, *arguments, **given)
 
     def _from(self, phases: tuple[RunPhase, ...], then: RunPhase) -> Callable[..., Any]:
         def watched(function: Any, *arguments: Any, **given: Any) -> Any:

@@ -1,0 +1,156 @@
+"""Real runs of every role against their rehearsals: a pipeline, and tensor, sequence and expert parallelism.
+
+The real ranks are as many processes with real tensors; rehearsed is one of each role, as for a person.
+`python -m tests.rehearsal.role_runs --write` runs all and writes docs/measured/role_runs.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import platform
+import tempfile
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.rehearsal.real_runs import DEVICE, deviations, environment, figures
+from tests.tiny import REPOSITORY
+from zerokit.rehearsal.job import RehearsalJob
+from zerokit.rehearsal.native.build import built_library
+from zerokit.rehearsal.processes import Output, Worker
+from zerokit.rehearsal.rehearse import rehearse_roles
+from zerokit.rehearsal.report import RehearsalReport
+from zerokit.rehearsal.roles import Roles
+
+SCRIPTS = REPOSITORY / "tests" / "rehearsal" / "scripts"
+WRITTEN = REPOSITORY / "docs" / "measured" / "role_runs.json"
+STEPS = 2
+
+
+@dataclass(frozen=True)
+class RoleRun:
+    """One script on so many ranks."""
+
+    script: str
+    num_ranks: int
+    arguments: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return "-".join([self.script.removesuffix(".py"), str(self.num_ranks), *self.arguments[1:]])
+
+    def job(self, folder: Path, rank: int = 0, **changes: Any) -> RehearsalJob:
+        """The job of one rank, whose files go to `folder`."""
+        return RehearsalJob(
+            script=str(SCRIPTS / self.script),
+            arguments=list(self.arguments),
+            num_gpus=self.num_ranks,
+            gpus_per_node=self.num_ranks,
+            rank=rank,
+            steps=STEPS,
+            device=DEVICE,
+            cwd=str(folder),
+            report_file=str(folder / f"{rank}.json"),
+            **changes,
+        )
+
+
+QUICK = RoleRun("pipeline.py", 2, ("--stages", "2"))
+"""What `make test` runs."""
+ALL = (
+    QUICK,
+    RoleRun("pipeline.py", 4, ("--stages", "4")),
+    RoleRun("pipeline.py", 4, ("--stages", "2")),
+    *(
+        RoleRun(f"{kind}_parallel.py", num_ranks, ("--size", str(num_ranks)))
+        for kind in ("tensor", "sequence", "expert")
+        for num_ranks in (2, 4)
+    ),
+)
+
+
+def run_really(run: RoleRun, folder: Path) -> list[RehearsalReport]:
+    """The reports of all ranks of a real run."""
+    folder.mkdir()
+    built_library()
+    with environment(), ExitStack() as stack:
+        workers = [
+            stack.enter_context(
+                Worker(run.job(folder, rank), Output.SHOWN_IF_IT_FAILS, module="tests.rehearsal.real_worker")
+            )
+            for rank in range(run.num_ranks)
+        ]
+        return [worker.result(None) for worker in workers]
+
+
+def rehearse(run: RoleRun, folder: Path) -> tuple[dict[int, RehearsalReport], Roles]:
+    """Reports of the ranks that are rehearsed, and the roles of all."""
+    folder.mkdir()
+    with environment():
+        return rehearse_roles(run.job(folder, exchange_folder=str(folder / "exchange")), on_stderr=True)
+
+
+def compare(run: RoleRun, folder: Path) -> list[dict[str, Any]]:
+    """A row for each real rank, beside the rehearsed one that stands for it."""
+    real = run_really(run, folder / "real")
+    rehearsed, roles = rehearse(run, folder / "rehearsed")
+    rows = []
+    for rank, report in enumerate(real):
+        stands_for_it = roles.stands_for(rank)
+        found = figures(rehearsed[stands_for_it])
+        rows.append(
+            {
+                "rank": rank,
+                "role": roles.names[roles.of_rank[rank]],
+                "rehearsed_rank": stands_for_it,
+                "real": figures(report),
+                "rehearsed": found,
+                "same_traffic": report.communication == rehearsed[stands_for_it].communication,
+                "worst_deviation_percent": round(
+                    100 * max(map(abs, deviations(found, figures(report)).values())), 4
+                ),
+            }
+        )
+    return rows
+
+
+def main() -> None:
+    """Run all and print, or write, the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true", help=f"write {WRITTEN.relative_to(REPOSITORY)}")
+    parser.add_argument("--only", default="", help="runs whose name contains this")
+    options = parser.parse_args()
+    document: dict[str, Any] = {
+        "what": "Bytes held by every rank: real tensors over gloo, against one rehearsed rank of each role",
+        "unit": "bytes",
+        "date": datetime.date.today().isoformat(),
+        "versions": {"python": platform.python_version()},
+        "runs": [],
+    }
+    for run in ALL:
+        if options.only not in run.name:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            rows = compare(run, Path(folder))
+        worst = max(row["worst_deviation_percent"] for row in rows)
+        print(f"{worst:8.4f} %  {run.name}", flush=True)
+        document["runs"].append({"name": run.name, "arguments": run.arguments, "ranks": rows})
+    for name, is_rehearsed in (("rehearsed", True), ("stood_for", False)):
+        document[f"worst_deviation_percent_of_ranks_{name}"] = max(
+            (
+                row["worst_deviation_percent"]
+                for run in document["runs"]
+                for row in run["ranks"]
+                if (row["rank"] == row["rehearsed_rank"]) == is_rehearsed
+            ),
+            default=0.0,
+        )
+    if options.write:
+        WRITTEN.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
