@@ -196,8 +196,9 @@ def main() -> None:
     kept: dict[str, dict[str, Any]] = {}
     if given.keep is not None and given.keep.exists():
         kept = {row["trial"]: row for row in map(json.loads, given.keep.read_text().splitlines())}
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets its background ignore these
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)  # a shell lets its background ignore some
     become_reaper()
     import_all()
     # Not TemporaryDirectory, which a process forked from this one would remove as it ends.

@@ -98,8 +98,6 @@ class Place:
             os.setsid()
             os.chdir(self.folder)
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-            for number in (1, 2):
-                os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), number)
             os.environ.update(variables)
             if self.shell:
                 assert _LIBC.unshare(_CLONE_NEWNS) == 0, os.strerror(ctypes.get_errno())
@@ -112,6 +110,9 @@ class Place:
 
             datasets.config.HF_DATASETS_CACHE = self.path("cache")
             sys.argv = [f"launch/{self.command}.py", *words]
+            # The last: a run that prepares is told by its output, and is struck at once.
+            for number in (1, 2):
+                os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), number)
             main(self.command)
 
 
