@@ -47,10 +47,12 @@ class Case:
     attention: str
     checkpointing: bool = False
     precision: str = "bf16"
+    window: int | None = None
 
     @property
     def config(self) -> dict[str, Any]:
-        return with_vocabulary(with_layers(BY_TYPE[self.model_type][0].config, 2), 2048)
+        known = with_vocabulary(with_layers(BY_TYPE[self.model_type][0].config, 2), 2048)
+        return {**known, "sliding_window": self.window} if self.window else known
 
     def described(self) -> dict[str, Any]:
         architecture = load_model_shape(self.config).architecture
@@ -73,6 +75,8 @@ class Case:
 
 def _cases() -> list[Case]:
     cases = [Case("llama", "eager", precision="fp32")]
+    cases += [Case(kind, "sdpa", window=SEQ) for kind in ("cohere2", "gemma3_text", "mistral", "phi3")]
+    cases += [Case("mistral", "sdpa", checkpointing=True, window=SEQ)]
     for model_type in MODELED:
         has_sdpa = load_model_shape(BY_TYPE[model_type][0].config).has_sdpa
         for attention in ["eager", *(["sdpa"] if has_sdpa else [])]:

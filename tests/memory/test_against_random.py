@@ -45,3 +45,4 @@ def test_the_record_holds_what_the_page_says() -> None:
     assert RECORDED["summary"]["median"] <= 0.02
     assert RECORDED["summary"]["worst_above"] <= 0.08
     assert RECORDED["summary"]["worst_below"] >= -0.03
+    assert RECORDED["summary"]["unchecked_held"] == RECORDED["summary"]["unchecked"]

@@ -132,6 +132,12 @@ def test_gradients_of_a_tied_embedding_become_a_third_but_for_stage_3() -> None:
         assert others[added] == others["gradient of the tied embedding"] == 2 * 32000 * 512
 
 
+def test_a_head_with_nothing_but_a_bias_of_its_own_is_tied() -> None:
+    model = load_model_shape({"model_type": "roberta", "num_hidden_layers": 1, "vocab_size": 50265})
+    terms = {term.name: term.bytes for term in estimate(run(2, model=model, seq_len=16)).terms_of("gpu")}
+    assert terms["gradient of the tied embedding"] == 2 * 50265 * 768
+
+
 def test_checkpointing_and_a_chunked_loss_save_memory() -> None:
     plain = estimate(run(2)).device.peak_bytes
     checkpointed = estimate(run(2, gradient_checkpointing=True)).device.peak_bytes

@@ -13,7 +13,7 @@ from zerokit.memory.gpu import replay_fullest
 from zerokit.memory.host import replay_host
 from zerokit.memory.layout import Layout, layout_of
 from zerokit.memory.model_states import ModelStates
-from zerokit.memory.overheads import UNCHECKED_ACTIVATIONS, overhead_terms
+from zerokit.memory.overheads import UNCHECKED_ACTIVATIONS, UNCHECKED_REST, overhead_terms
 from zerokit.memory.settings import Settings, settings_of
 from zerokit.memory.term import Device, Term, total_bytes
 from zerokit.memory.timeline import Held
@@ -120,10 +120,10 @@ class Estimate:
         phases = [self._held(list(self.terms_of("gpu")), phase) for phase in self.device.by_phase]
         low, high = (
             max(
-                round(sum(term.bytes * (factor if term.category == "activations" else 1) for term in held))
+                round(sum(term.bytes * (factor if term.category == "activations" else rest) for term in held))
                 for held in phases
             )
-            for factor in UNCHECKED_ACTIVATIONS
+            for factor, rest in zip(UNCHECKED_ACTIVATIONS, UNCHECKED_REST, strict=True)
         )
         return low, high
 

@@ -21,6 +21,7 @@ from zerokit.memory.saved_tensors import (
 )
 from zerokit.memory.sizes import Sizes
 from zerokit.memory.traits import CHECKED, Activation, Norm, traits_of
+from zerokit.memory.windows import has_window
 from zerokit.models import ModelShape
 
 _OUTPUTS = ("o_proj", "out_proj", "dense", "c_proj", "o", "out_lin", "output.dense")
@@ -60,7 +61,8 @@ def model_calls_of(
         if place is None:
             before.extend(group)
         else:
-            calls = list(_layer_calls(model, list(group), sizes))
+            windowed = has_window(model, int(place.rpartition(".")[2]), sizes.seq)
+            calls = list(_layer_calls(model, list(group), sizes, windowed=windowed))
             if not (traits.torch_linear and replaces_linear):
                 calls = [replace(call, keeps_weight=bool(call.parameters)) for call in calls]
             # The layer's own call, which comes first in either direction.
@@ -122,7 +124,14 @@ def _kind(module: Module) -> str:
 
 
 def _is_head(module: Module) -> bool:
-    return module.name.split(".")[-1] in ("lm_head", "embed_out", "score", "classifier", "qa_outputs")
+    """The output matrix where it is a parameter of its own; of RoBERTa's `lm_head` only the bias is."""
+    return _kind(module) != "bias" and module.name.split(".")[-1] in (
+        "lm_head",
+        "embed_out",
+        "score",
+        "classifier",
+        "qa_outputs",
+    )
 
 
 def _norm_of(model: ModelShape) -> Norm:
@@ -168,7 +177,9 @@ def _embedding_calls(model: ModelShape, tables: Sequence[Module], sizes: Sizes) 
         yield dropout_call(sizes)
 
 
-def _layer_calls(model: ModelShape, modules: Sequence[Module], sizes: Sizes) -> Iterator[ModuleCall]:
+def _layer_calls(
+    model: ModelShape, modules: Sequence[Module], sizes: Sizes, *, windowed: bool
+) -> Iterator[ModuleCall]:
     """Norm, attention, the other norms, feed-forward: the order in which most layers call them."""
     traits, norm = traits_of(model.model_type), _norm_of(model)
     dropout = _drops(model, _HIDDEN_DROPOUT, traits.hidden_dropout)
@@ -181,7 +192,7 @@ def _layer_calls(model: ModelShape, modules: Sequence[Module], sizes: Sizes) -> 
     if norms:
         yield norm_call(sizes, norms[0], norm, width=sizes.h, letter="h")
     for _, group in groupby(attention, key=lambda module: _attention_of(module.name)):
-        yield from _attention_calls(model, list(group), inner, sizes)
+        yield from _attention_calls(model, list(group), inner, sizes, windowed=windowed)
         if dropout and traits.drops_attention_output:
             yield dropout_call(sizes)
     for one in norms[1:]:
@@ -218,7 +229,7 @@ def _ends_in(module: Module, names: Sequence[str]) -> bool:
 
 
 def _attention_calls(
-    model: ModelShape, group: Sequence[Module], norms: Sequence[Module], sizes: Sizes
+    model: ModelShape, group: Sequence[Module], norms: Sequence[Module], sizes: Sizes, *, windowed: bool
 ) -> Iterator[ModuleCall]:
     traits = traits_of(model.model_type)
     outputs = [module for module in group if _ends_in(module, _OUTPUTS)]
@@ -243,6 +254,7 @@ def _attention_calls(
         dropout=_drops(model, _ATTENTION_DROPOUT, traits.attention_dropout),
         plain=not traits.torch_linear and sizes.attention == "sdpa",
         capped=_is_capped(model, "attn_logit_softcapping"),
+        masked=windowed,
     )
     for one in outputs:
         yield from linear_calls([one], sizes, inputs=sizes.q, outputs=[sizes.h], letter="q", kept=True)

@@ -25,6 +25,9 @@ UNCHECKED_ACTIVATIONS = (0.45, 2.2)
 """How many times as large activations may be where nobody has compared them: what those of encoder-decoders,
 DeBERTa and Gemma 3 with images turn out to be (tests/memory/test_activations.py)."""
 
+UNCHECKED_REST = (0.98, 1.02)
+"""The same of all else: allocators' blocks, and how DeepSpeed's buffers meet."""
+
 FRAGMENTATION = TermKind(
     "fragmentation",
     "other",

@@ -87,11 +87,14 @@ def attention_core(
     dropout: bool = False,
     plain: bool = False,
     capped: bool = False,
+    masked: bool = False,
 ) -> ModuleCall:
     """Attention itself, between its projections.
 
     `dropout`: the probabilities go through it. `plain`: torch has no kernel for the call and takes to plain
-    operations. `capped`: a tanh bounds the scores.
+    operations. `capped`: a tanh bounds the scores. `masked`: torch is given a mask, of which it makes one in
+    the type of the activations for each layer; keys and values are then repeated for all heads
+    (transformers integrations/sdpa_attention.py use_gqa_in_sdpa).
 
     A fused projection is saved whole where a part of it is used as it is: all of it without rotary
     embeddings, the values with them. Where heads are rotated partly, queries lie head by head, and so does
@@ -101,7 +104,8 @@ def attention_core(
     repeats = kv < q
     if sizes.attention == "eager":
         return _eager_core(sizes, traits, fused=fused, dropout=dropout, capped=capped)
-    if plain or (e == 4 and repeats and sizes.attention == "sdpa"):
+    masked = masked and sizes.attention == "sdpa"
+    if plain or (e == 4 and repeats and sizes.attention == "sdpa" and not masked):
         # No kernel takes fp32 and grouped queries: torch falls back to plain operations, in fp32.
         saved = [Saved("(12 + e)·q + 4a·s", (12 + e) * q + 4 * a * s)]
         return ModuleCall("", (), tuple(saved), work=8 * a * s, back=8 * a * s)
@@ -112,6 +116,10 @@ def attention_core(
     saved = [projections, Saved("e·q + 4a", e * q + 4 * a)]
     if traits.rotary == "partial":
         saved.append(Saved("e·q", e * q))
+    if masked:
+        saved.append(Saved("e·s", e * s))
+        if repeats and kv > q // a:  # one head is repeated as a view
+            saved.append(Saved("2e·(q - kv)", 2 * e * (q - kv)))
     expanded = 2 * e * q if repeats else 0
     back = e * (2 * q + 2 * kv) + 4 * q + 4 * a + expanded
     return ModuleCall("", (), tuple(saved), work=e * (q + kv), back=back)

@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from transformers import AutoConfig
+
+from zerokit.memory.windows import has_window
+from zerokit.models import catalogue, load_model_shape
+
+pytestmark = pytest.mark.torch
+
+
+def _theirs(config: dict[str, Any]) -> tuple[int | None, list[bool]]:
+    """transformers' window, and which layers have it: all, where no types of layers are named."""
+    keys = dict(config)
+    text = AutoConfig.for_model(keys.pop("model_type"), **keys).get_text_config()
+    window = getattr(text, "sliding_window", None) or None
+    kinds = getattr(text, "layer_types", None) or ["sliding_attention"] * text.num_hidden_layers
+    return window, [window is not None and kind == "sliding_attention" for kind in kinds]
+
+
+@pytest.mark.parametrize("entry", catalogue.entries(), ids=lambda entry: entry.id)
+def test_windows_are_transformers(entry: catalogue.Entry) -> None:
+    model = load_model_shape(entry.config)
+    window, layers = _theirs(dict(entry.config))
+    assert [has_window(model, layer, window or 10**9) for layer in range(len(layers))] == layers
+    assert not any(has_window(model, layer, (window or 10**9) - 1) for layer in range(len(layers)))
+
+
+def test_a_switch_and_types_of_layers_are_read() -> None:
+    qwen = {"model_type": "qwen2", "sliding_window": 64, "use_sliding_window": True, "max_window_layers": 1}
+    gemma = {"model_type": "gemma3_text", "sliding_window": 64, "sliding_window_pattern": 2}
+    named = {**gemma, "num_hidden_layers": 2, "layer_types": ["full_attention", "sliding_attention"]}
+    for config in (qwen, gemma, named):
+        heads = {"num_attention_heads": 4, "num_key_value_heads": 4}
+        known = {"hidden_size": 64, "num_hidden_layers": 4, **heads, **config}
+        model, (_, layers) = load_model_shape(known), _theirs(known)
+        assert True in layers
+        assert [has_window(model, layer, 64) for layer in range(len(layers))] == layers
