@@ -79,6 +79,7 @@ def test_made_up_losses_are_finite_and_the_largest_batch_is_rehearsed(tmp_path: 
     first, second, largest = report["per_step"]
     activations = 2 * 8192 * 512 * 2
     assert largest["peak_bytes"] > max(first["peak_bytes"], second["peak_bytes"]) + activations
+    assert any("the loader of a list" in line and "4 x 16 tokens" in line for line in report["warnings"])
     # The figures of an ordinary step are those of the second.
     assert report["device"]["steady_bytes"] == second["steady_bytes"]
     assert report["flops_per_step"] == second["flops"]

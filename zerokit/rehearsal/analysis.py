@@ -27,6 +27,7 @@ from zerokit.rehearsal.report import (
     BlockMemory,
     Communication,
     DeviceMemory,
+    Evaluation,
     Fit,
     HostMemory,
     MadeUpResult,
@@ -66,6 +67,7 @@ def analyse(recording: Recording, job: RehearsalJob) -> RehearsalReport:
     sizes = {call.group_size for call in recording.collectives}
     per_step = _per_step(recording)
     batches = Batches.model_validate(meta["batches"]) if meta.get("batches") else None
+    evaluation = Evaluation.model_validate(meta["evaluation"]) if meta.get("evaluation") else None
     local_ranks = job.cluster.local_ranks
     return RehearsalReport(
         world_size=job.num_gpus,
@@ -76,8 +78,9 @@ def analyse(recording: Recording, job: RehearsalJob) -> RehearsalReport:
         device=device,
         host=_host(recording, local_ranks),
         nvme=_nvme(recording, local_ranks),
-        fit=_fit(device, job, sizes, batches, per_step),
+        fit=_fit(device, job, sizes, _deciding(device, batches, evaluation, per_step)),
         batches=batches,
+        evaluation=evaluation,
         per_step=per_step,
         communication=_communication(recording),
         flops_per_step=_flops(recording),
@@ -237,8 +240,12 @@ def _flops(recording: Recording) -> int:
     return recording.flops[mark.step - 1] if mark and mark.step <= len(recording.flops) else 0
 
 
-def _deciding(device: DeviceMemory, batches: Batches | None, steps: list[StepMemory]) -> str | None:
+def _deciding(
+    device: DeviceMemory, batches: Batches | None, evaluation: Evaluation | None, steps: list[StepMemory]
+) -> str | None:
     """The batch found by the scan that makes the peak, if one does."""
+    if evaluation is not None and device.peak_phase == "evaluation":
+        return f"the evaluation batch of {evaluation.largest}"
     step = device.peak_step + 1
     by_themselves = max((one.peak_bytes for one in steps if one.step < step), default=0)
     for one in batches.rehearsed if batches is not None else ():
@@ -253,8 +260,7 @@ def _fit(
     device: DeviceMemory,
     job: RehearsalJob,
     group_sizes: set[int],
-    batches: Batches | None,
-    steps: list[StepMemory],
+    batch: str | None,
 ) -> Fit:
     lines = overheads(job.cluster, group_sizes)
     low = device.peak_bytes + sum(line.low_bytes for line in lines)
@@ -265,7 +271,7 @@ def _fit(
         low_bytes=low,
         high_bytes=high,
         verdict=judge(low, high, job.device.total_bytes),
-        batch=_deciding(device, batches, steps),
+        batch=batch,
     )
 
 

@@ -194,6 +194,17 @@ class Batches(_Part):
     """Why it ended early, where it was not for the time."""
 
 
+class Evaluation(_Part):
+    """The evaluation of transformers' Trainer, rehearsed once on the largest batches of its data."""
+
+    largest: BatchSize
+    """Of those that it was rehearsed with."""
+    scanned: int
+    """Batches of its data that were looked through."""
+    of: int | None
+    is_whole: bool
+
+
 class RankMemory(_Part):
     """One of the ranks that were rehearsed, where they differ."""
 
@@ -308,6 +319,8 @@ class RehearsalReport(_Part):
     fit: Fit
     batches: Batches | None = None
     """None if the run took none from a DataLoader for training."""
+    evaluation: Evaluation | None = None
+    """None if none was rehearsed."""
     per_step: list[StepMemory]
     communication: list[Communication]
     flops_per_step: int

@@ -40,6 +40,9 @@ def _parts(report: RehearsalReport) -> Iterator[Part]:
     yield from _fit_lines(report.fit)
     if report.batches is not None:
         yield from _batches(report.batches)
+    if report.evaluation is not None:
+        evaluation = report.evaluation
+        yield f"Evaluation, at the end: {evaluation.largest}, the largest of {evaluation.scanned:,} batches"
     yield ""
     yield _phases(report)
     yield from _steps(report)
@@ -77,8 +80,8 @@ def _rehearsed(report: RehearsalReport) -> str:
 def _memory(report: RehearsalReport) -> Part:
     device, host = report.device, report.host
     where = f"in {phase_words(device.peak_phase)} {device.peak_step + 1}"
-    if device.peak_phase == "init":
-        where = "in init"
+    if device.peak_phase in ("init", "evaluation"):
+        where = f"in {device.peak_phase}"
     ranks = quantity(report.gpus_per_node, "rank")
     rows: list[Cells] = [("GPU, allocated", device.peak_bytes, device.steady_bytes, where)]
     for segments, figures in device.allocator.items():

@@ -20,6 +20,7 @@ from zerokit.rehearsal.stand_ins.custom_operators import sized
 from zerokit.rehearsal.stand_ins.torch_compile import compiled_otherwise
 from zerokit.rehearsal.stand_ins.triton_kernels import launched
 from zerokit.rehearsal.watching.batches import Batches
+from zerokit.rehearsal.watching.evaluation import Evaluation
 from zerokit.rehearsal.watching.labels import Labels
 from zerokit.rehearsal.watching.overrides import Overriding
 from zerokit.rehearsal.watching.phases import Phases
@@ -61,6 +62,7 @@ _BY_PHASE: dict[RunPhase, Category] = {
     "backward": "activations",
     "step": "buffers",
     "between": "other",
+    "evaluation": "activations",
 }
 
 
@@ -105,11 +107,26 @@ class VirtualRank:
             lambda: self.steps.completed,
             divisor=overrides.get("micro_batch_divisor", 1),
         )
+        self.evaluation = Evaluation(backend, self.batches)
         self.steps = Steps(
-            backend, self.traffic, self.labels, phases, last=steps, are_over=self.batches.are_over
+            backend,
+            self.traffic,
+            self.labels,
+            phases,
+            last=steps,
+            are_over=self.batches.are_over,
+            at_end=self.evaluation.rehearse,
         )
         # What comes later goes around what came before: a step ends once it is over and out of its phase.
-        for watcher in (self.suppressed, self.labels, phases, self.batches, self.steps, self.overriding):
+        for watcher in (
+            self.suppressed,
+            self.labels,
+            phases,
+            self.batches,
+            self.evaluation,
+            self.steps,
+            self.overriding,
+        ):
             watcher.install()
 
     def close(self) -> None:
@@ -155,6 +172,7 @@ class VirtualRank:
                 "suppressed": self.suppressed.lines(),
                 "nvme": _nvme(),
                 "batches": self.batches.facts(),
+                "evaluation": self.batches.evaluation_facts(),
                 **meta,
             },
         )
@@ -175,6 +193,9 @@ def _warnings(rank: VirtualRank) -> list[str]:
         )
     warnings += compiled_otherwise() + launched() + sized()
     warnings += [f"{line}: the rehearsal went on without it" for line in patches.missing()]
+    if rank.evaluation.problem is not None:
+        warnings.append(f"the evaluation was rehearsed as far as it failed: {rank.evaluation.problem}")
+    warnings += rank.evaluation.not_rehearsed
     if not rank.steps.completed:
         warnings.append(
             "no optimizer step was seen: the figures are of what ran before the script ended, and a training "

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-RunPhase = Literal["init", "forward", "loss", "backward", "step", "between"]
+RunPhase = Literal["init", "forward", "loss", "backward", "step", "between", "evaluation"]
 """What a moment of a run belongs to. ``init`` ends where the first forward pass begins; ``between`` is what
-lies outside the engine's calls after that."""
+lies outside the engine's calls after that; ``evaluation`` is the one that a rehearsal makes at its end."""
 
 RUN_PHASES: tuple[RunPhase, ...] = get_args(RunPhase)
 """In the order of a run, which is that of the codes in a recording."""
@@ -18,6 +18,7 @@ SHADES: dict[str, str] = {
     "backward": "0.88",
     "step": "0.76",
     "between": "1.0",
+    "evaluation": "0.85",
 }
 """Grey behind what is drawn of a phase, from 0 (black) to 1 (white)."""
 

@@ -22,6 +22,7 @@ def padded(lengths: list[int]) -> torch.Tensor:
 
 
 engine = start(small_model(), sound_config(gradient_clipping=1.0))
+held_out = DataLoader([16] * 9, 4, collate_fn=padded)
 for number, ids in enumerate(DataLoader(LENGTHS, 2, collate_fn=padded)):
     labels = ids.to(engine.device).flatten()
     inputs = torch.rand(labels.numel(), FEATURES, device=engine.device, dtype=torch.bfloat16)

@@ -29,6 +29,8 @@ def main(model_folder: str, data_folder: str, ds_config: str, output: str) -> No
         gradient_checkpointing=True,
         per_device_train_batch_size=1,
         max_steps=3,
+        eval_strategy="steps",
+        per_device_eval_batch_size=2,
         logging_steps=1,
         save_strategy="steps",
         save_steps=1,
@@ -44,7 +46,13 @@ def main(model_folder: str, data_folder: str, ds_config: str, output: str) -> No
 
     examples = texts.map(blocks, batched=True, remove_columns=texts.column_names)
     model = AutoModelForCausalLM.from_pretrained(model_folder, dtype="bfloat16")
-    Trainer(model, arguments, train_dataset=examples, data_collator=default_data_collator).train()
+    Trainer(
+        model,
+        arguments,
+        train_dataset=examples,
+        eval_dataset=examples.select(range(8)),
+        data_collator=default_data_collator,
+    ).train()
     Path(output, "done").write_text(f"{len(examples)}", encoding="utf-8")
 
 

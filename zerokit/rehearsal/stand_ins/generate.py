@@ -19,7 +19,7 @@ def install(backend: Backend) -> None:
 
     def watched(generate: Any, model: Any, *arguments: Any, **given: Any) -> Any:
         around = backend.phase
-        backend.phase = "forward"
+        backend.phase = around if around == "evaluation" else "forward"
         try:
             return generate(model, *arguments, **given)
         finally:

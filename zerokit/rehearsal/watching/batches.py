@@ -6,10 +6,11 @@ Lightning and DeepSpeed put theirs around it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from zerokit import console
 from zerokit.patches import Patch, wrap
@@ -19,6 +20,7 @@ from zerokit.rehearsal.watching.labels import Labels
 from zerokit.rehearsal.watching.scan import CRITERIA, Candidate, Scan, scan
 from zerokit.rehearsal.watching.scan import install as watch_torch
 
+_MAKE = Patch("torch.utils.data.dataloader:DataLoader", "__init__", "find data that nobody asks for")
 _ITERATE = Patch("torch.utils.data.dataloader:DataLoader", "__iter__", "find the largest batches")
 _NEXT = Patch("torch.utils.data.dataloader:_BaseDataLoaderIter", "__next__", "rehearse the largest batches")
 
@@ -107,16 +109,36 @@ class Batches:
         self._completed = completed
         self._divisor = divisor
         self._loaders_scanned = 0
+        self.most: int | None = None
+        """Batches that a rank takes in the whole run, where that is known."""
         self.sources: list[Source] = []
+        self.evaluated: list[Source] = []
+        """Those that an evaluation was rehearsed with."""
+        self._evaluating = False
+        self._never_asked: WeakSet[Any] = WeakSet()
         self._source_of_iterator: WeakKeyDictionary[Any, Source] = WeakKeyDictionary()
 
     def install(self) -> None:
         """Go around torch's DataLoader."""
+        wrap(_MAKE, self._make)
         wrap(_ITERATE, self._iterate)
         wrap(_NEXT, self._next)
         watch_torch()
 
+    @contextmanager
+    def only_the_largest(self) -> Iterator[None]:
+        """Have loaders hand out the largest batches of their data alone, and come to their end."""
+        self._evaluating = True
+        try:
+            yield
+        finally:
+            self._evaluating = False
+
     # ---- the loader
+
+    def _make(self, initialize: Any, loader: Any, *arguments: Any, **given: Any) -> None:
+        initialize(loader, *arguments, **given)
+        self._never_asked.add(loader)
 
     def _iterate(self, iterate: Any, loader: Any) -> Any:
         source = self._source_of(loader.dataset)
@@ -126,6 +148,9 @@ class Batches:
             source.scan = self._exchange.of_rank_0(
                 f"scanned.{source.name}", "look through the data", lambda: self._scan(loader)
             )
+        if self._evaluating:
+            self.evaluated.append(replace(source, first=[], handed=0, rehearsed=[]))
+            source = self.evaluated[-1]
         iterator = iterate(loader)
         self._source_of_iterator[iterator] = source
         return iterator
@@ -139,13 +164,15 @@ class Batches:
 
     def _scan(self, loader: Any) -> Scan:
         with _Progress() as progress:
-            found = scan(loader, self._seconds_left, progress.tell)
+            found = scan(loader, self._seconds_left, progress.tell, most=self.most)
         self._seconds_left = max(0.0, self._seconds_left - found.seconds)
         return found
 
     def _next(self, original: Any, iterator: Any) -> Any:
         batch = original(iterator)
         source = self._source_of_iterator.get(iterator)
+        if source is not None and self._evaluating:
+            return self._to_evaluate(source, batch)
         if source is None or not self._is_training(source):
             return batch
         if not source.handed:
@@ -164,6 +191,18 @@ class Batches:
             source.came(batch)
         source.handed += 1
         return batch
+
+    def _to_evaluate(self, source: Source, batch: Any) -> Any:
+        worst = [one for one in (source.scan.worst if source.scan else []) if one.data is not None]
+        source.handed += 1
+        if source.handed > max(1, len(worst)):
+            raise StopIteration
+        source.came(batch)
+        if not worst or _signature(worst[source.handed - 1].batch) != source.signature:
+            return batch
+        found = worst[source.handed - 1].batch
+        source.came(found)
+        return found
 
     def _decide(self, source: Source) -> None:
         """Choose which batches are to follow: the same on all ranks, which are to stay in step."""
@@ -228,7 +267,7 @@ class Batches:
 
     def facts(self) -> dict[str, Any] | None:
         """What the report says of the batches (report.Batches); None if nothing was trained on."""
-        source = max(self._trained_on(), key=lambda one: one.first[0].tokens, default=None)
+        source = max(self._trained_on(), key=_most_tokens, default=None)
         if source is None:
             return None
         found = source.scan or Scan()
@@ -256,6 +295,37 @@ class Batches:
             "seconds": found.seconds,
             "problem": found.problem,
         }
+
+    def evaluation_facts(self) -> dict[str, Any] | None:
+        """What the report says of an evaluation that was rehearsed (report.Evaluation); None if none was."""
+        source = max((one for one in self.evaluated if one.first), key=_most_tokens, default=None)
+        if source is None:
+            return None
+        found = source.scan or Scan()
+        return {
+            "largest": source.first[0].model_dump(),
+            "scanned": found.batches,
+            "of": found.of,
+            "is_whole": found.is_whole,
+        }
+
+    def never_asked(self) -> list[str]:
+        """The largest batch of data that has loaders, of which none was asked for anything, in words."""
+        lines: list[str] = []
+        if self._exchange.rank != 0 and self._exchange.is_active:
+            return lines  # rank 0 says it
+        for loader in list(self._never_asked):
+            if self._seconds_left <= 0 or any(one.dataset is loader.dataset for one in self.sources):
+                continue
+            source = self._source_of(loader.dataset)
+            source.scan = self._scan(loader)
+            if source.scan.worst:
+                lines.append(
+                    f"not rehearsed: the loader of a {type(loader.dataset).__name__} was asked for nothing "
+                    "within the rehearsed steps (it may be for evaluation); its longest batch is "
+                    f"{source.scan.worst[0].size}"
+                )
+        return lines
 
     def _trained_on(self) -> list[Source]:
         return [source for source in self.sources if source.first]
@@ -285,6 +355,10 @@ class _Progress:
                 batches = f"{of:,} batches" if of else "the data"
                 console.note(f"{words} of {batches} (--scan 0 leaves this out)")
         self._bar.update(self._task, completed=done, total=of)
+
+
+def _most_tokens(source: Source) -> int:
+    return source.first[0].tokens
 
 
 def _signature(batch: Any) -> Any:

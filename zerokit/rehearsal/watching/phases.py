@@ -53,6 +53,8 @@ class Phases:
 
     def _during(self, phase: RunPhase, *, then: RunPhase) -> Callable[..., Any]:
         def watched(method: Any, *arguments: Any, **given: Any) -> Any:
+            if self._backend.phase == "evaluation":
+                return method(*arguments, **given)
             self._backend.phase = phase
             result = method(*arguments, **given)
             self._backend.phase = then

@@ -7,6 +7,7 @@ it reads on, the script's do not move; and no pipe or connection of the script's
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import pickle
@@ -81,13 +82,16 @@ class Scan:
     """Why it ended early, but for the time."""
 
 
-def scan(loader: Any, seconds: float, tell: Callable[[int, int | None, float], None]) -> Scan:
+def scan(
+    loader: Any, seconds: float, tell: Callable[[int, int | None, float], None], *, most: int | None = None
+) -> Scan:
     """Go through an epoch of `loader`, a `torch.utils.data.DataLoader`, for as long as `seconds`.
 
     Args:
         loader: it is left as it is, and so is all that it is made of.
         seconds: after which the batches found until then have to do.
         tell: called from time to time with batches done, batches in all, and seconds spent.
+        most: batches that each rank takes, if not all of the epoch.
     """
     began = time.monotonic()
     ours, theirs = Pipe(duplex=False)
@@ -97,7 +101,7 @@ def scan(loader: Any, seconds: float, tell: Callable[[int, int | None, float], N
         try:
             random.setstate(drawn)  # a fork is given another one
             ours.close()
-            _go_through(loader, theirs, began + seconds)
+            _go_through(loader, theirs, began + seconds, most)
         finally:
             os._exit(0)
     theirs.close()
@@ -144,7 +148,7 @@ def _listen(
 # ---- in the fork
 
 
-def _go_through(loader: Any, answers: Connection, deadline: float) -> None:
+def _go_through(loader: Any, answers: Connection, deadline: float, most: int | None) -> None:
     import torch
 
     _have_files_of_its_own(answers.fileno())
@@ -154,7 +158,7 @@ def _go_through(loader: Any, answers: Connection, deadline: float) -> None:
     said = time.monotonic()
     best = [-1] * len(CRITERIA)
     try:
-        batches, of = _batches(loader)
+        batches, of = _batches(loader, most)
         answers.send_bytes(pickle.dumps((0, of, False, None)))
         for rank, number, batch in batches:
             done += 1
@@ -207,7 +211,7 @@ def _is_write_only(number: int) -> bool:
     return fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY
 
 
-def _batches(loader: Any) -> tuple[Iterator[tuple[int, int, Any]], int | None]:
+def _batches(loader: Any, most: int | None) -> tuple[Iterator[tuple[int, int, Any]], int | None]:
     """Rank, number and batch of an epoch, of all ranks whose batches can be told; and how many there are."""
     from torch.utils.data import dataloader as library
 
@@ -219,7 +223,7 @@ def _batches(loader: Any) -> tuple[Iterator[tuple[int, int, Any]], int | None]:
     iterator = library._SingleProcessDataLoaderIter(loader)
     own = int(os.environ.get("RANK", 0))
     if iterator._dataset_kind == library._DatasetKind.Iterable:
-        return _numbered(own, iterator), _length(loader)
+        return _numbered(own, iterator, most), _least(_length(loader), most)
     fetch = iterator._dataset_fetcher.fetch
     shard = loader.batch_sampler
     inner = getattr(shard, "batch_sampler", None)
@@ -229,19 +233,23 @@ def _batches(loader: Any) -> tuple[Iterator[tuple[int, int, Any]], int | None]:
         turns = (
             (index % world, index // world + 1, fetch(indices)) for index, indices in enumerate(iter(inner))
         )
-        return turns, _length(inner)
-    count = _length(iterator._index_sampler) or _once(loader)
+        of = _least(_length(inner), None if most is None else most * world)
+        return itertools.islice(turns, of), of
+    count = _least(_length(iterator._index_sampler) or _once(loader), most)
     sampler = getattr(loader.batch_sampler, "sampler", None) or loader.sampler
     replicas, rank = getattr(sampler, "num_replicas", None), getattr(sampler, "rank", None)
     if isinstance(replicas, int) and isinstance(rank, int) and count is not None:
         others = [other for other in range(replicas) if other != rank]
         return _of_ranks(sampler, [rank, *others], iterator, fetch, count), count * replicas
-    limited = (batch for batch, _ in zip(iterator, range(count), strict=False)) if count else iterator
-    return _numbered(own, limited), count
+    return _numbered(own, iterator, count), count
 
 
-def _numbered(rank: int, batches: Iterator[Any]) -> Iterator[tuple[int, int, Any]]:
-    for number, batch in enumerate(batches, 1):
+def _least(*limits: int | None) -> int | None:
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def _numbered(rank: int, batches: Iterator[Any], most: int | None) -> Iterator[tuple[int, int, Any]]:
+    for number, batch in enumerate(itertools.islice(batches, most), 1):
         yield rank, number, batch
 
 

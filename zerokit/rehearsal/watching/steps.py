@@ -33,6 +33,7 @@ class Steps:
         phases: who knows whether there is an engine.
         last: steps after which the run ends; 0 lets the script end by itself.
         are_over: asked from then on, whether all batches have been rehearsed that are to be.
+        at_end: called when they have.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Steps:
         *,
         last: int,
         are_over: Callable[[], bool],
+        at_end: Callable[[], None],
     ) -> None:
         self._backend = backend
         self._traffic = traffic
@@ -51,6 +53,7 @@ class Steps:
         self._phases = phases
         self._last = last
         self._are_over = are_over
+        self._at_end = at_end
         self.marks: list[StepMark] = []
         self.flops: list[float] = []
         self.completed = 0
@@ -85,4 +88,5 @@ class Steps:
         self.flops.append(self._backend.flops - sum(self.flops))
         if self._last and self.completed >= self._last and self._are_over():
             self.stopped = True
+            self._at_end()
             raise RehearsalComplete
