@@ -106,12 +106,19 @@ def _through_helpers(values: Any, first: Any, second: Any, third: Any, size: Any
     tl.store(third + load_row(values, 0), value)
 
 
+def _starred(value: Any, first: Any, second: Any, others: Any) -> None:
+    store_tile(value, *(first, 8))
+    addresses = (second, others)
+    store_tile(*addresses)
+
+
 def test_what_a_triton_kernel_writes_is_read_from_its_source() -> None:
     # Functions under @triton.jit are read, too, however they are named.
     assert written_parameters(_through_helpers) == {"first", "second", "third"}
     # A recursion is not followed.
     assert written_parameters(_halve) == {"pointer", "size"}
     assert written_parameters(_add_one) == {"out"}
+    assert written_parameters(_starred) == {"first", "second", "others"}
     # A function that is handed an address and that nobody knows may write there.
     assert written_parameters(_in_blocks) == {"block_out", "described", "sums", "table", "size"}
 

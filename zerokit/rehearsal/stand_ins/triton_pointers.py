@@ -11,6 +11,7 @@ import ast
 import builtins
 import functools
 import inspect
+import itertools
 import textwrap
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -115,7 +116,11 @@ class _Addresses:
 
     def _given(self, function: Callable[..., Any], call: ast.Call, parameters: Names) -> Names:
         """The own parameters that `call` hands `function` as those `parameters`."""
-        given = dict(zip(inspect.signature(function).parameters, call.args, strict=False))
+        # What a starred argument stands for may go to any of the parameters from its place on.
+        starred = next((i for i, node in enumerate(call.args) if isinstance(node, ast.Starred)), None)
+        rest = ast.Tuple(call.args[starred:]) if starred is not None else None
+        nodes = itertools.chain(call.args[:starred], itertools.repeat(rest) if rest else ())
+        given: dict[str, ast.AST] = dict(zip(inspect.signature(function).parameters, nodes, strict=False))
         given |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
         return _union(self._sources(node) for name, node in given.items() if name in parameters)
 
