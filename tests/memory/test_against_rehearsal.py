@@ -15,7 +15,6 @@ pytestmark = [pytest.mark.torch, pytest.mark.rehearsal]
 FAST = [
     "llama-1b stage 0",
     "llama-1b stage 2, checkpointing, accumulation 4, 4 GPUs",
-    "llama-1b stage 3",
     "qwen2-1.5b stage 3, micro batch 4, fp16",
     "llama-1b stage 2, optimizer on the host, accumulation 4",
     "llama-1b stage 3, parameters on the host",

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable
+from functools import cache
 
 import pytest
 
 from tests.rehearsal import commands
 from tests.rehearsal.commands import SCRIPTS, Rehearsed
 
+Rehearse = Callable[..., Rehearsed]
 
-def rehearse(script: str, folder: Path, *, steps: int = 2) -> Rehearsed:
-    options = ("--num-gpus", 8, "--no-advise", "--format", "json", "--steps", steps)
-    return commands.rehearse(*options, SCRIPTS / script, cwd=folder)
+
+@pytest.fixture(scope="module")
+def rehearse(tmp_path_factory: pytest.TempPathFactory) -> Rehearse:
+    """Rehearses a script, once: on the first rank, or on the first and the last."""
+
+    @cache
+    def outcome_of(script: str, *, steps: int = 2, both: bool = False) -> Rehearsed:
+        options = ("--num-gpus", 8, "--no-advise", "--format", "json", "--steps", steps)
+        ranks = () if both else ("--rank", 0)
+        return commands.rehearse(*options, *ranks, SCRIPTS / script, cwd=tmp_path_factory.mktemp("broken"))
+
+    return outcome_of
 
 
 def last_line(outcome: Rehearsed) -> str:
@@ -35,8 +46,8 @@ def last_line(outcome: Rehearsed) -> str:
         ),
     ],
 )
-def test_a_mistake_surfaces(script: str, message: str, tmp_path: Path) -> None:
-    outcome = rehearse(script, tmp_path)
+def test_a_mistake_surfaces(script: str, message: str, rehearse: Rehearse) -> None:
+    outcome = rehearse(script, both=script == "broken_raises.py")
     assert outcome.code == 2
     assert message in outcome.err
     assert outcome.err.count("Traceback (most recent call last)") == 1
@@ -47,13 +58,13 @@ def test_a_mistake_surfaces(script: str, message: str, tmp_path: Path) -> None:
     assert ("unless it comes of a value" in last_line(outcome)) == (script == "broken_raises.py")
 
 
-def test_says_how_far_a_script_came(tmp_path: Path) -> None:
-    assert "after 1 optimizer step" in last_line(rehearse("broken_raises.py", tmp_path))
-    assert "before its first optimizer step" in last_line(rehearse("broken_shapes.py", tmp_path))
+def test_says_how_far_a_script_came(rehearse: Rehearse) -> None:
+    assert "after 1 optimizer step" in last_line(rehearse("broken_raises.py", both=True))
+    assert "before its first optimizer step" in last_line(rehearse("broken_shapes.py"))
 
 
-def test_an_operator_without_a_stand_in_is_named_with_its_line(tmp_path: Path) -> None:
-    outcome = rehearse("broken_gap.py", tmp_path)
+def test_an_operator_without_a_stand_in_is_named_with_its_line(rehearse: Rehearse) -> None:
+    outcome = rehearse("broken_gap.py")
     assert outcome.code == 2
     line = last_line(outcome)
     assert "aten::bincount" in line
@@ -61,15 +72,17 @@ def test_an_operator_without_a_stand_in_is_named_with_its_line(tmp_path: Path) -
     assert not outcome.out
 
 
-def test_a_mistake_that_comes_later_than_the_rehearsal_ends_is_not_found(tmp_path: Path) -> None:
-    assert rehearse("broken_shapes_late.py", tmp_path, steps=2).code == 0
-    late = rehearse("broken_shapes_late.py", tmp_path, steps=4)
+def test_a_mistake_that_comes_later_than_the_rehearsal_ends_is_not_found(
+    rehearse: Rehearse,
+) -> None:
+    assert rehearse("broken_shapes_late.py", steps=2).code == 0
+    late = rehearse("broken_shapes_late.py", steps=4)
     assert late.code == 2
     assert "after 2 optimizer steps" in last_line(late)
 
 
-def test_made_up_losses_are_finite_and_the_largest_batch_is_rehearsed(tmp_path: Path) -> None:
-    outcome = rehearse("stops_on_nan.py", tmp_path)
+def test_made_up_losses_are_finite_and_the_largest_batch_is_rehearsed(rehearse: Rehearse) -> None:
+    outcome = rehearse("stops_on_nan.py", both=True)
     assert outcome.code == 0
     report = outcome.report
     assert (report["steps"], report["device"]["peak_step"]) == (3, 2)

@@ -38,6 +38,8 @@ _SCRIPT_FAILED = {
 _INTERRUPTED = 130
 _STDERR = 2
 _MOMENT = 0.01
+_FOR_THE_SAME = 10.0
+"""Seconds that the first rank is given to fail of what another one fails of."""
 """Seconds for which a rank is waited for before the others are looked at."""
 _SHOWN_OF_A_LOG = 20_000
 
@@ -102,10 +104,19 @@ class Worker:
 
     def has_ended(self, deadline: float | None) -> bool:
         """Whether :meth:`result` is there at once; waits for a moment."""
+        return self.ends_within(_MOMENT) or (deadline is not None and time.monotonic() >= deadline)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it has ended without a report."""
+        return bool(self._process.poll())
+
+    def ends_within(self, seconds: float) -> bool:
+        """Wait so long for its end."""
         try:
-            self._process.wait(_MOMENT)
+            self._process.wait(seconds)
         except subprocess.TimeoutExpired:
-            return deadline is not None and time.monotonic() >= deadline
+            return False
         return True
 
     def result(self, deadline: float | None) -> RehearsalReport:
@@ -215,9 +226,12 @@ def _rehearse(
                 for job in more():
                     quiet = Worker(job, Output.SHOWN_IF_IT_FAILS, environment=files.environment)
                     workers.append(stack.enter_context(quiet))
-                for worker in workers:
-                    if worker not in reports and worker.has_ended(deadline):
-                        reports[worker] = worker.result(deadline)
+                ended = [one for one in workers if one not in reports and one.has_ended(deadline)]
+                # What all ranks fail of is told once, by the one whose output is seen.
+                if any(one.has_failed for one in ended) and workers[0].ends_within(_FOR_THE_SAME):
+                    ended.insert(0, workers[0])
+                for worker in ended:
+                    reports[worker] = worker.result(deadline)
         changes = files.changes()
         return [reports[worker].model_copy(update={"files": changes}) for worker in workers]
 
