@@ -62,6 +62,26 @@ def test_a_rank_that_fails_unheard_is_heard_after_all(
     assert capfd.readouterr().err == "no such op\n"
 
 
+def test_what_all_ranks_fail_of_is_told_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    first_goes_on_when_the_other_has_ended = f"""
+import os
+if job['rank']:
+    os.open({str(pipe)!r}, os.O_WRONLY)
+else:
+    open({str(pipe)!r}).read()
+print('no such op on rank', job['rank'])
+raise SystemExit(2)
+"""
+    script = fake_worker.script(tmp_path, first_goes_on_when_the_other_has_ended)
+    with pytest.raises(ExplainedError):
+        rehearse_together(
+            [_job(tmp_path, script), _job(tmp_path, script, rank=15)], on_stderr=False, timeout=None
+        )
+    assert capfd.readouterr() == ("no such op on rank 0\n", "")
+
+
 @pytest.mark.parametrize(
     ("steps", "moment"),
     [

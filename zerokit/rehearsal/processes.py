@@ -38,9 +38,9 @@ _SCRIPT_FAILED = {
 _INTERRUPTED = 130
 _STDERR = 2
 _MOMENT = 0.01
+"""Seconds for which a rank is waited for before the others are looked at."""
 _FOR_THE_SAME = 10.0
 """Seconds that the first rank is given to fail of what another one fails of."""
-"""Seconds for which a rank is waited for before the others are looked at."""
 _SHOWN_OF_A_LOG = 20_000
 
 
