@@ -93,8 +93,8 @@ def rehearse(run: RoleRun, folder: Path) -> tuple[dict[int, RehearsalReport], Ro
         return rehearse_roles(run.job(folder, exchange_folder=str(folder / "exchange")), on_stderr=True)
 
 
-def compare(run: RoleRun, folder: Path) -> list[dict[str, Any]]:
-    """A row for each real rank, beside the rehearsed one that stands for it."""
+def compare(run: RoleRun, folder: Path) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """A row for each real rank, beside the rehearsed one that stands for it; and versions of packages."""
     real = run_really(run, folder / "real")
     rehearsed, roles = rehearse(run, folder / "rehearsed")
     rows = []
@@ -114,7 +114,7 @@ def compare(run: RoleRun, folder: Path) -> list[dict[str, Any]]:
                 ),
             }
         )
-    return rows
+    return rows, real[0].run.versions
 
 
 def main() -> None:
@@ -134,7 +134,8 @@ def main() -> None:
         if options.only not in run.name:
             continue
         with tempfile.TemporaryDirectory() as folder:
-            rows = compare(run, Path(folder))
+            rows, versions = compare(run, Path(folder))
+        document["versions"] |= versions
         worst = max(row["worst_deviation_percent"] for row in rows)
         print(f"{worst:8.4f} %  {run.name}", flush=True)
         document["runs"].append({"name": run.name, "arguments": run.arguments, "ranks": rows})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from zerokit.errors import RunError
-from zerokit.rehearsal.exchange import NOTHING, SCRIPT_ENDED, STEPS_DONE, Exchange
+from zerokit.rehearsal.exchange import NOTHING, SCRIPT_ENDED, STEPS_DONE, Exchange, unequal_calls
 from zerokit.rehearsal.journal import Journal
 from zerokit.rehearsal.role_watch import RoleWatch
 
@@ -118,6 +119,21 @@ def test_who_is_done_with_its_steps_leaves_the_others_to_their_own_values(tmp_pa
     own = Exchange(tmp_path, 0, 2)
     assert own.share((0, 1), "all_gather", 1) == {0: 1}
     assert own.unknown == 1
+
+
+def test_unequal_calls_are_told_with_both_lines_whatever_they_carry(tmp_path: Path) -> None:
+    made = {0: ["all_reduce", "broadcast"], 1: ["all_reduce", "all_gather", "all_reduce"], 3: ["all_reduce"]}
+    for rank, operations in made.items():
+        own = Exchange(tmp_path, rank, 4)
+        for operation in operations:
+            own.note_call(WORLD, operation)
+        own.close(STEPS_DONE)
+    journals = [(rank, Journal(tmp_path, rank)) for rank in made]
+    for _, journal in journals:
+        journal.read_on()
+    (line,) = unequal_calls(journals)  # who is done with its steps may call more later
+    assert re.search(r"rank 0 calls broadcast at .*test_exchange.py:\d+, where rank 1", line)
+    assert re.search(r"calls all_gather at .*test_exchange.py:\d+", line)
 
 
 def test_a_rank_by_itself_waits_for_nobody() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.rehearsal.feature_runs import ALL, NUM_GPUS, FeatureRuns, job_of
+from tests.rehearsal.feature_runs import ALL, GPUS_PER_NODE, NUM_GPUS, FeatureRuns, job_of
 from zerokit.rehearsal.processes import ExplainedError, Output, Worker
 
 PARAMETERS, LAYERS, KEYS, MICRO_BATCH = 110_633_984, 4, 256, 2
@@ -52,6 +52,14 @@ def test_device_map_auto_on_several_gpus_is_refused(
     with Worker(job, Output.SHOWN) as worker, pytest.raises(ExplainedError):
         worker.result(None)
     assert "cannot stand in for a model that one process spreads over" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("how", ["spawn", "process"])
+def test_ranks_that_the_script_starts_itself(runs: FeatureRuns, how: str) -> None:
+    arguments = ("started_ranks.py", "--how", how, "--ranks", str(GPUS_PER_NODE))
+    assert runs.run(*arguments).steps == 2
+    assert ("another process" in runs.printed(*arguments)) == (how == "process")
+    assert runs.printed(*arguments).count("trained rank 0 as 0") == 1
 
 
 def test_the_cache_grows_while_text_is_generated(runs: FeatureRuns) -> None:

@@ -49,6 +49,11 @@ def is_own_code(path: str) -> bool:
     return path.startswith(_OWN)
 
 
+def is_in_library(path: str) -> bool:
+    """Whether a file is of an installed package, and not the user's."""
+    return any(folder in path for folder in _LIBRARY_FOLDERS)
+
+
 def calling_line() -> str:
     """``file:line`` of the innermost call outside this package, and of the script that led to it.
 
@@ -76,7 +81,7 @@ def _innermost_and_script() -> tuple[str | None, str | None]:
         if not is_own_code(path) and not any(loader in path for loader in _LOADERS):
             line = f"{_short(path)}:{frame.f_lineno}"
             innermost = innermost or line
-            if not any(folder in path for folder in _LIBRARY_FOLDERS):
+            if not is_in_library(path):
                 return innermost, line
         frame = frame.f_back
     return innermost, None

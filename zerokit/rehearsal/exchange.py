@@ -10,6 +10,8 @@ from __future__ import annotations
 import functools
 import json
 import pickle
+import sys
+import sysconfig
 import time
 import zlib
 from collections import Counter
@@ -18,7 +20,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from zerokit.errors import RunError
-from zerokit.rehearsal.errors import calling_line
+from zerokit.rehearsal.call_sites import short_path
+from zerokit.rehearsal.errors import is_in_library, is_own_code, script_line
 from zerokit.rehearsal.journal import Journal
 from zerokit.rehearsal.roles import ROLES, Ranks, Roles, data_parallel
 
@@ -38,8 +41,11 @@ class _Nothing:
         return "NOTHING"  # the one of this module, wherever it is read
 
 
+_PYTHON = sysconfig.get_path("stdlib")
 NOTHING = _Nothing()
 """A value that nobody can tell."""
+CALLS = "calls"
+"""The entry of all collectives of a rank, in their order."""
 STEPS_DONE, SCRIPT_ENDED, FAILED = "steps done", "script ended", "failed"
 """How a rank ends."""
 
@@ -77,6 +83,9 @@ class Exchange:
         self._roles = data_parallel(num_gpus)
         self._roles_name = ""
         self._is_closed = False
+        self._places: dict[tuple[str, str, int], int] = {}
+        """Collectives and their lines, numbered."""
+        self._order: dict[str, list[int]] = {}
         self.unknown = 0
         """Values that nobody could tell; this rank went on with its own."""
 
@@ -94,7 +103,14 @@ class Exchange:
         """Say once that no more will come: :data:`STEPS_DONE`, :data:`SCRIPT_ENDED` or :data:`FAILED`."""
         if not self._is_closed:
             self._is_closed = True
+            self.say(CALLS, payload=json.dumps([list(self._places), self._order]).encode())
             self.say("ends", ending)
+
+    def note_call(self, ranks: Ranks, operation: str) -> None:
+        """Take down a collective in its order on the group of `ranks`, whether or not values are shared."""
+        if self.is_active:
+            place = self._places.setdefault((operation, *_script_place()), len(self._places))
+            self._order.setdefault(_group_name(ranks), []).append(place)
 
     # ---- roles
     def know_group(self, ranks: Ranks) -> None:
@@ -142,7 +158,7 @@ class Exchange:
         group = _group_name(ranks)
         call = self._calls[group]
         self._calls[group] += 1
-        line = calling_line()
+        line = script_line()
         self.say(f"{group}.{call}", operation, line, payload=_packed(value))
         known = {self.rank: value}
         wanted = ranks if of is None else tuple(of)
@@ -176,13 +192,13 @@ class Exchange:
             said.read_on()
             if self.rank != 0 or name in said.entries:
                 unknown = self.unknown
-                heard: T = self._hear(Awaited(0, (name,), what, calling_line(), is_certain=False))
+                heard: T = self._hear(Awaited(0, (name,), what, script_line(), is_certain=False))
                 if heard is not NOTHING:
                     return heard
                 self.unknown = unknown
         made = make()
         if self.rank == 0:
-            self.say(name, what, calling_line(), payload=_packed(made))
+            self.say(name, what, script_line(), payload=_packed(made))
         return made
 
     # ---- values that one rank sends to another
@@ -198,7 +214,7 @@ class Exchange:
         self._tell_pair(destination)
         call = self._count(f"to {destination} {tag}")
         self.say(
-            _sent(self.rank, destination, tag, call), f"send {what}", calling_line(), payload=_packed(value)
+            _sent(self.rank, destination, tag, call), f"send {what}", script_line(), payload=_packed(value)
         )
 
     def expect(self, source: int, tag: int, what: str) -> Awaited:
@@ -209,7 +225,7 @@ class Exchange:
         call = self._count(f"from {source} {tag}")
         to = [self.rank] if teller == source else roles.alike(self.rank)
         names = () if teller == self.rank else tuple(_sent(teller, rank, tag, call) for rank in to)
-        return Awaited(teller, names, f"receive {what}", calling_line(), teller == source)
+        return Awaited(teller, names, f"receive {what}", script_line(), teller == source)
 
     def receive(self, awaited: Awaited) -> Any:
         """The value that is sent, :data:`NOTHING` if nobody can tell it.
@@ -331,6 +347,66 @@ def _stuck(calls: Sequence[tuple[int, str, str]], why: str) -> RunError:
         where=calls[0][2],
         hint="Let the ranks of a group make the same calls in the same order",
     )
+
+
+def _script_place() -> tuple[str, int]:
+    """File and line of the user's script, or else of whoever calls torch; fast, as every collective asks."""
+    frame = sys._getframe(1)
+    place = None
+    while frame.f_back is not None:
+        frame = frame.f_back
+        path = frame.f_code.co_filename
+        if _is_of_script(path):
+            return path, frame.f_lineno
+        if place is None and not is_own_code(path) and "/torch/" not in path:
+            place = path, frame.f_lineno
+    return place or ("an unknown file", 0)
+
+
+@functools.cache
+def _is_of_script(path: str) -> bool:
+    return not is_own_code(path) and not is_in_library(path) and not path.startswith(_PYTHON)
+
+
+def unequal_calls(journals: Sequence[tuple[int, Journal]]) -> list[str]:
+    """Where ranks do not make the same calls on their group, in the same order.
+
+    Args:
+        journals: of ranks that have ended.
+    """
+    found: list[str] = []
+    firsts: dict[str, tuple[int, list[tuple[str, str, int]], bool]] = {}
+    for rank, journal in journals:
+        if CALLS not in journal.entries:
+            continue
+        places, order = json.loads(journal.payload(journal.entries[CALLS]))
+        is_whole = journal.entries["ends"].words == (SCRIPT_ENDED,)
+        for group, numbers in order.items():
+            calls = [tuple(places[number]) for number in numbers]
+            first, others, other_is_whole = firsts.setdefault(group, (rank, calls, is_whole))
+            place = next(
+                (
+                    place
+                    for place, (one, other) in enumerate(zip(others, calls, strict=False))
+                    if one[0] != other[0]
+                ),
+                min(len(others), len(calls)),
+            )
+            one, other = (_call(said, place) for said in (others, calls))
+            is_late = (one is None and other_is_whole) or (other is None and is_whole)
+            if one != other and (is_late or (one and other)):
+                found.append(
+                    f"the cluster would wait for ever: rank {first} calls {one or 'nothing'}, where rank "
+                    f"{rank}, of the same group, calls {other or 'nothing'}"
+                )
+    return found
+
+
+def _call(calls: Sequence[tuple[str, str, int]], place: int) -> str | None:
+    if place >= len(calls):
+        return None
+    operation, path, line = calls[place]
+    return f"{operation} at {short_path(path)}:{line}"
 
 
 def _covers(watch: Journal, groups: int, pair: str) -> bool:

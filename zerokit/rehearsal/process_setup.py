@@ -156,6 +156,7 @@ def _stand_in(rank: VirtualRank, real_group: InstallGroup | None, generated: Pat
         op_builders,
         page_locked,
         process_group,
+        started_ranks,
         torch_compile,
         triton_kernels,
         zero3_rank_loops,
@@ -170,6 +171,8 @@ def _stand_in(rank: VirtualRank, real_group: InstallGroup | None, generated: Pat
             module.install()
         deepspeed_bookkeeping.agree_with_rank_0()
         generate.install(rank.backend)
+    local_ranks = Cluster(rank.num_gpus, rank.gpus_per_node).local_ranks
+    started_ranks.StartedRanks(rank.rank % local_ranks, local_ranks).install()
     torch_compile.install(generated, compute=real_group is not None)
     rank.call_sites.pass_over(generated)
     cuda_extensions.install()

@@ -172,7 +172,8 @@ def rehearse_roles(
 
     jobs = [_of_rank(first, rank) for rank in ranks]
     reports = rehearse_together(jobs, on_stderr=on_stderr, timeout=timeout, more=more)
-    watch.close()
+    warnings = [*reports[0].warnings, *watch.close()]
+    reports[0] = reports[0].model_copy(update={"warnings": warnings})
     return dict(zip(ranks, reports, strict=True)), watch.roles
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from zerokit.rehearsal.exchange import unequal_calls
 from zerokit.rehearsal.journal import Journal
 from zerokit.rehearsal.roles import ROLES, Axis, axes_of, data_parallel, find_roles
 
@@ -48,9 +49,16 @@ class RoleWatch:
         self._own.write(f"roles.{self._said}", str(len(made)), *pairs, payload=self.roles.to_json().encode())
         return self.roles.rehearsed
 
-    def close(self) -> None:
-        """Tell ranks that are rehearsed later, with a change, that nobody answers any more."""
+    def close(self) -> list[str]:
+        """Tell ranks that are rehearsed later, with a change, that nobody answers any more.
+
+        Returns:
+            where the ranks of a group did not make the same calls.
+        """
         self._own.write("ends")
+        for journal in self._journals.values():
+            journal.read_on()
+        return unequal_calls(sorted(self._journals.items()))
 
 
 def _with_stages(axes: list[Axis], pair: tuple[int, int], num_gpus: int) -> list[Axis]:

@@ -62,7 +62,9 @@ class Traffic:
         self.calls.append(Collective(name, phase, self.step, size, group_size, events))
 
 
-_OF_ONE_SIZE = frozenset({"all_reduce", "reduce", "broadcast", "scatter", "all_gather_into_tensor"})
+_OF_ONE_SIZE = frozenset(
+    {"all_reduce", "reduce_scatter", "reduce", "broadcast", "scatter", "all_gather_into_tensor"}
+)
 """Collectives that are called with tensors of one size on all ranks."""
 
 
@@ -146,6 +148,9 @@ class VirtualProcessGroup(dist.ProcessGroup):
         self._traffic.add(name, _size(tensors), self._size)
         if self._groups is not None:
             self._groups.settle()
+        if self._exchange is not None and name not in ("send", "recv"):
+            size = f" of {_size(tensors):,} bytes" if name in _OF_ONE_SIZE else ""
+            self._exchange.note_call(self._ranks, name + size)
 
     # ---- the values of other ranks
     @functools.cached_property

@@ -1,0 +1,51 @@
+"""Starts its ranks itself, by torch.multiprocessing.spawn or a Process for each, beside one that is none."""
+
+from __future__ import annotations
+
+import argparse
+
+import deepspeed
+import torch
+import torch.multiprocessing as mp
+from small_training import FEATURES, small_model, sound_config
+
+
+def train(rank: int, num_ranks: int, steps: int) -> None:
+    torch.distributed.init_process_group(
+        "nccl", init_method="tcp://127.0.0.1:29511", rank=rank, world_size=num_ranks
+    )
+    engine, *_ = deepspeed.initialize(model=small_model(), config=sound_config())
+    for _ in range(steps):
+        inputs = torch.randn(2, FEATURES, device=engine.device).bfloat16()
+        engine.backward(engine(inputs).float().sum())
+        engine.step()
+    print(f"trained rank {torch.distributed.get_rank()} as {rank}")
+
+
+def answer(queue: mp.Queue[str]) -> None:
+    queue.put("another process")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--how", choices=["spawn", "process"], default="spawn")
+    parser.add_argument("--ranks", type=int, default=4)
+    args = parser.parse_args()
+    if args.how == "spawn":
+        mp.spawn(train, args=(args.ranks, 2), nprocs=args.ranks)
+        return
+    queue: mp.Queue[str] = mp.Queue()
+    other = mp.Process(target=answer, args=(queue,))
+    other.start()
+    print(queue.get())
+    other.join()
+    processes = [mp.Process(target=train, args=(rank, args.ranks, 2)) for rank in range(args.ranks)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+        assert process.exitcode == 0
+
+
+if __name__ == "__main__":
+    main()

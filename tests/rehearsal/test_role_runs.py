@@ -1,0 +1,31 @@
+"""A pipeline rehearsed by its roles, against real ranks that send to each other; and what was measured so."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.rehearsal.role_runs import ALL, QUICK, WRITTEN, compare
+
+
+@pytest.mark.distributed
+def test_every_stage_of_a_pipeline_holds_what_a_real_one_does(tmp_path: Path) -> None:
+    rows, _ = compare(QUICK, tmp_path)
+    assert [row["role"] for row in rows] == ["pipeline stage 0 of 2", "pipeline stage 1 of 2"]
+    assert rows[0]["real"] != rows[1]["real"]
+    for row in rows:
+        assert (row["rehearsed_rank"], row["same_traffic"]) == (row["rank"], True)
+        assert row["rehearsed"] == row["real"]
+
+
+def test_what_was_written_down_is_of_every_run() -> None:
+    """docs/measured/role_runs.json is written by `python -m tests.rehearsal.role_runs --write`."""
+    written = json.loads(WRITTEN.read_text(encoding="utf-8"))
+    assert [run["name"] for run in written["runs"]] == [run.name for run in ALL]
+    rows = [row for run in written["runs"] for row in run["ranks"]]
+    assert all(row["rehearsed"] == row["real"] for row in rows if row["rank"] == row["rehearsed_rank"])
+    assert all(row["same_traffic"] for row in rows)
+    assert written["worst_deviation_percent_of_ranks_rehearsed"] == 0
+    assert written["worst_deviation_percent_of_ranks_stood_for"] < 2.5

@@ -1,0 +1,126 @@
+"""Ranks that a script starts itself, by torch.multiprocessing.spawn or a Process for each.
+
+The rehearsed rank's function runs in this process, which is that rank; the others are not started. A Process
+is taken for a rank if the script starts it before it has joined the others, gives it its number, and has code
+that joins them. Any other, such as one that loads data, is started as it is.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from zerokit.errors import LaunchError
+from zerokit.patches import Patch, apply, wrap
+from zerokit.rehearsal.errors import calling_line, is_in_library
+
+_PURPOSE = "run the rehearsed rank's function in its process"
+_SPAWNS = [
+    Patch("torch.multiprocessing", "spawn", _PURPOSE),
+    Patch("torch.multiprocessing", "start_processes", _PURPOSE),
+]
+_PROCESS = "multiprocessing.process:BaseProcess"
+_START = Patch(_PROCESS, "start", _PURPOSE)
+_JOIN = Patch(_PROCESS, "join", _PURPOSE)
+_IS_ALIVE = Patch(_PROCESS, "is_alive", _PURPOSE)
+_EXIT_CODE = Patch(_PROCESS, "exitcode", _PURPOSE)
+_JOINS_OTHERS = re.compile(r"init_process_group|init_distributed|deepspeed\.initialize|Accelerator\(")
+
+
+class _HasRun:
+    """What `spawn(join=False)` returns."""
+
+    def join(self, *_: Any, **__: Any) -> bool:
+        return True
+
+
+class StartedRanks:
+    """Stands in for those starts.
+
+    Args:
+        local_rank: of the rehearsed rank on its node.
+        local_ranks: number of ranks on a node.
+    """
+
+    def __init__(self, local_rank: int, local_ranks: int) -> None:
+        self._local_rank = local_rank
+        self._local_ranks = local_ranks
+        self._started: Counter[str] = Counter()
+        """Ranks started so far, by line."""
+        self._ranks: list[Any] = []
+
+    def install(self) -> None:
+        """Put them in the place of torch's and Python's."""
+        for patch in _SPAWNS:
+            wrap(patch, self._spawn)
+        wrap(_START, self._start)
+        wrap(_JOIN, self._of_rank(None))
+        wrap(_IS_ALIVE, self._of_rank(False))
+        apply(_EXIT_CODE, lambda known: property(lambda process: self._of_rank(0)(known.fget, process)))
+
+    def _spawn(
+        self,
+        spawn: Any,
+        fn: Any,
+        args: tuple[Any, ...] = (),
+        nprocs: int = 1,
+        join: bool = True,
+        *further: Any,
+        **given: Any,
+    ) -> Any:
+        if _has_joined():
+            return spawn(fn, args, nprocs, join, *further, **given)
+        if nprocs != self._local_ranks:
+            raise LaunchError(
+                f"the script starts {nprocs} ranks on a node, and {self._local_ranks} are rehearsed",
+                where=calling_line(),
+                hint="Let --num-gpus and --gpus-per-node say what the script starts",
+            )
+        fn(self._local_rank, *args)
+        return None if join else _HasRun()
+
+    def _start(self, start: Any, process: Any) -> None:
+        caller = sys._getframe(2)
+        place = f"{caller.f_code.co_filename}:{caller.f_lineno}"
+        number = self._started[place]
+        if is_in_library(caller.f_code.co_filename) or not _is_rank(process, number):
+            start(process)
+            return
+        self._started[place] += 1
+        self._ranks.append(process)
+        if number == self._local_rank:
+            process.run()
+
+    def _of_rank(self, answer: Any) -> Callable[..., Any]:
+        """Answers what is asked of a process that is a rank, and leaves all others to themselves."""
+
+        def ask(original: Any, process: Any, *arguments: Any, **given: Any) -> Any:
+            if any(process is rank for rank in self._ranks):
+                return answer
+            return original(process, *arguments, **given)
+
+        return ask
+
+
+def _has_joined() -> bool:
+    import torch.distributed as dist
+
+    return dist.is_initialized()
+
+
+def _is_rank(process: Any, number: int) -> bool:
+    """Whether a process is rank `number`, by what it is given and by the code that it runs."""
+    module = inspect.getmodule(getattr(process, "_target", None) or type(process))
+    given = [*getattr(process, "_args", ()), *getattr(process, "_kwargs", {}).values()]
+    if module is None or not any(type(one) is int and one == number for one in given):
+        return False
+    if number == 0 and _has_joined():  # after the first, it is the rehearsed rank that has
+        return False
+    try:
+        return bool(_JOINS_OTHERS.search(inspect.getsource(module)))
+    except (OSError, TypeError):
+        return False
