@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from zerokit.rehearsal.errors import RehearsalGap
 from zerokit.rehearsal.limits import limit_of
 from zerokit.rehearsal.stand_ins.from_pretrained import _Slice
 from zerokit.rehearsal.stand_ins.triton_kernels import _check_pointers
+from zerokit.rehearsal.watching import suppressed_writes
 
 
 def _fails(call: Callable[[], object]) -> Exception:
@@ -40,9 +42,21 @@ def _handled(cause: Exception) -> None:
         raise RuntimeError("the fast path is gone") from error
 
 
+def _reads_back(name: str) -> None:
+    """A file that was not written, and one in a folder that was not."""
+    suppressed_writes._leave("runs/last.pt")
+    suppressed_writes._leave("runs/model")
+    Path(name).read_bytes()
+
+
 @pytest.mark.parametrize(
     ("call", "said"),
     [
+        (lambda: _reads_back("runs/last.pt"), "did not write runs/last.pt"),
+        (lambda: _reads_back("runs/model/config.json"), "did not write runs/model"),
+        (lambda: _reads_back("runs/data.json"), None),
+        (lambda: _handled(OSError("no file named model.bin found in directory runs/model.")), "runs/model"),
+        (lambda: _handled(ValueError("runs/model has 3 layers")), None),
         (lambda: _handled(OSError("libcudart.so.12: cannot open shared object file")), "libcudart.so.12"),
         (lambda: _handled(ImportError("libc10_cuda.so: cannot open")), "libc10_cuda.so"),
         (lambda: _handled(AssertionError("Torch not compiled with CUDA enabled")), "a CUDA driver"),

@@ -17,6 +17,7 @@ from zerokit.errors import LaunchError, ZerokitError
 from zerokit.rehearsal.call_sites import OWN, folder_of, short_path
 from zerokit.rehearsal.errors import RehearsalGap
 from zerokit.rehearsal.stand_ins.from_pretrained import CHECKPOINT
+from zerokit.rehearsal.watching.suppressed_writes import not_written
 
 _GAP = "zerokit cannot stand in for"
 """What native/dispatch.cpp says of an operator."""
@@ -72,6 +73,13 @@ def _cause(error: BaseException) -> tuple[str, str] | None:
         return (
             f"the rehearsal reads no weights, and the script reads their files ({_first_line(text)})",
             "Load the model by from_pretrained, or read weights only where ZEROKIT_REHEARSAL is not set",
+        )
+    missing = not_written(error)
+    if missing is not None:
+        return (
+            f"the rehearsal did not write {missing}, since what it holds has no values, and the script reads "
+            f"it ({_first_line(text)})",
+            "Leave out what comes after saving, or read it only where ZEROKIT_REHEARSAL is not set",
         )
     if _is_of_a_stand_in(error):
         return (

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import re
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -59,6 +60,29 @@ _LEFT_OUT: list[tuple[str, Any, tuple[Patch, ...]]] = [
 """What would have been written, what its savers return instead, and the savers."""
 
 
+_not_there: dict[str, None] = {}
+_ABSENT = re.compile(r"no such file|not found|no file|does not exist|missing", re.IGNORECASE)
+
+
+def not_written(error: BaseException) -> str | None:
+    """The file or folder that was left out and that `error` says is not there."""
+    file = getattr(error, "filename", None)
+    for path in _not_there:
+        if isinstance(file, str) and Path(file).absolute().is_relative_to(Path(path).absolute()):
+            return path
+        # One word without a folder may be said of anything.
+        is_named = os.sep in path and re.search(rf"(?<![\w./-]){re.escape(path)}(?![\w-])", str(error))
+        if is_named and (isinstance(error, OSError) or _ABSENT.search(str(error))):
+            return path
+    return None
+
+
+def _leave(target: Any) -> None:
+    path = target if isinstance(target, str | os.PathLike) else getattr(target, "name", None)
+    if isinstance(path, str | os.PathLike) and Path(path).name:
+        _not_there[os.fspath(path)] = None
+
+
 class SuppressedWrites:
     """Counts the writes that were left out, by what would have been written."""
 
@@ -70,9 +94,11 @@ class SuppressedWrites:
         """One line for each kind of write, with how often it was asked for."""
         return [what if count == 1 else f"{what} ({count} times)" for what, count in self._counts.items()]
 
-    def _instead_of(self, what: str, result: Any) -> Callable[..., Any]:
-        def leave_out(*_: Any, **__: Any) -> Any:
+    def _instead_of(self, what: str, result: Any, saver: Patch) -> Callable[..., Any]:
+        def leave_out(*arguments: Any, **given: Any) -> Any:
             self._counts[what] += 1
+            if saver.name.startswith("save"):  # what is saved comes first, then where to
+                _leave(given.get("save_directory", given.get("save_dir", (*arguments, None, None)[1])))
             return result
 
         return leave_out
@@ -85,7 +111,7 @@ class SuppressedWrites:
         wrap(_SAVE_MODEL, self._save_model)
         for what, result, savers in _LEFT_OUT:
             for saver in savers:
-                put(saver, self._instead_of(what, result))
+                put(saver, self._instead_of(what, result, saver))
 
     def _torch_save(self, save: Any, what: Any, f: Any, *arguments: Any, **given: Any) -> None:
         # What is only kept in memory is how objects travel between ranks.
@@ -93,16 +119,19 @@ class SuppressedWrites:
             save(what, f, *arguments, **given)
         else:
             self._counts[f"torch.save to {_file_name(f)}"] += 1
+            _leave(f)
 
     def _save_file(self, save: Any, tensors: Any, filename: Any, *arguments: Any, **given: Any) -> None:
         if lacks_values(tensors, self._backend):
             self._counts[f"safetensors to {_file_name(filename)}"] += 1
+            _leave(filename)
         else:
             save(tensors, filename, *arguments, **given)
 
     def _save_model(self, save: Any, model: Any, filename: Any, *arguments: Any, **given: Any) -> None:
         if lacks_values(model.state_dict(), self._backend):
             self._counts[f"safetensors to {_file_name(filename)}"] += 1
+            _leave(filename)
         else:
             save(model, filename, *arguments, **given)
 
