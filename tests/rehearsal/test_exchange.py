@@ -15,6 +15,7 @@ from zerokit.errors import RunError
 from zerokit.rehearsal.exchange import NOTHING, SCRIPT_ENDED, STEPS_DONE, Exchange, unequal_calls
 from zerokit.rehearsal.journal import Journal
 from zerokit.rehearsal.role_watch import RoleWatch
+from zerokit.rehearsal.watching.groups import Groups
 
 WORLD = (0, 1, 2, 3)
 STAGES = [(0, 2), (1, 3)]
@@ -134,6 +135,18 @@ def test_unequal_calls_are_told_with_both_lines_whatever_they_carry(tmp_path: Pa
     (line,) = unequal_calls(journals)  # who is done with its steps may call more later
     assert re.search(r"rank 0 calls broadcast at .*test_exchange.py:\d+, where rank 1", line)
     assert re.search(r"calls all_gather at .*test_exchange.py:\d+", line)
+
+
+def test_rank_0_tells_of_its_groups_before_it_waits_for_roles(tmp_path: Path) -> None:
+    RoleWatch(tmp_path, 4).close()  # nobody answers, so that nobody waits
+    Exchange(tmp_path, 3, 4).close(STEPS_DONE)
+    own = Exchange(tmp_path, 0, 4)
+    Groups(own).note((0, 1), object(), "mesh_tensor_parallel")
+    assert own.share((0, 1), "broadcast_object_list", of=[1]) == {}
+    said = Journal(tmp_path, 0)
+    said.read_on()
+    (entry,) = said.of_kind["groups"]
+    assert [kind for _, kind, _ in json.loads(said.payload(entry))] == ["tensor"]
 
 
 def test_a_rank_by_itself_waits_for_nobody() -> None:

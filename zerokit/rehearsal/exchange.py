@@ -82,6 +82,8 @@ class Exchange:
         self._groups: dict[Ranks, None] = {}
         self._roles = data_parallel(num_gpus)
         self._roles_name = ""
+        self.tell_groups: Callable[[], None] = lambda: None
+        """As rank 0: say which groups the script has made; before it waits for roles that come of them."""
         self._is_closed = False
         self._places: dict[tuple[str, str, int], int] = {}
         """Collectives and their lines, numbered."""
@@ -119,6 +121,7 @@ class Exchange:
 
     def _roles_for(self, group: Ranks | None, pair: str = "") -> Roles:
         """The roles as known when `group` had been made (None: all so far), and `pair` had been told of."""
+        self.tell_groups()
         watch = self._journal(ROLES)
         if group is None:
             needed = len(self._groups)

@@ -49,6 +49,7 @@ class Groups:
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
+        exchange.tell_groups = self.settle
         self._made: list[_Made] = []
         self._told = 0
 
