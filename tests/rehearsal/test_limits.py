@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,7 @@ import torch
 from zerokit.rehearsal.call_sites import CallSites
 from zerokit.rehearsal.errors import RehearsalGap
 from zerokit.rehearsal.limits import limit_of
+from zerokit.rehearsal.stand_ins import flash_attention
 from zerokit.rehearsal.stand_ins.from_pretrained import _Slice
 from zerokit.rehearsal.stand_ins.triton_kernels import _check_pointers
 from zerokit.rehearsal.watching import suppressed_writes
@@ -80,6 +84,19 @@ def test_a_failure_that_a_stand_in_takes_part_in_is_a_limit(
     assert limit is not None
     assert said in str(limit)
     assert "test_limits.py" in str(limit)
+
+
+def test_a_module_that_a_stand_in_lacks_is_a_limit_and_one_that_is_missing_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, flash_attention._Finder({"flash_attn"})])
+    monkeypatch.delitem(sys.modules, "flash_attn", raising=False)
+    for name in ("flash_attn.ops.triton.layer_norm", "flash_attn.no_such"):
+        limit = limit_of(_fails(functools.partial(importlib.import_module, name)))
+        assert name in str(limit)
+    for name in [name for name in sys.modules if name.startswith("flash_attn")]:
+        monkeypatch.delitem(sys.modules, name)
+    assert limit_of(_fails(lambda: importlib.import_module("no_such_package.layers"))) is None
 
 
 def test_a_project_in_a_folder_called_like_a_package_is_the_users_own() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import linecache
 import re
+import sys
 import sysconfig
 import traceback
 from collections.abc import Iterator
@@ -95,8 +96,10 @@ def _first_line(text: str) -> str:
 
 
 def _is_of_a_stand_in(error: BaseException) -> bool:
-    """Whether one of the rehearsal's own objects lacks an attribute, or its own code fails unintended."""
+    """Whether one of the rehearsal's objects or packages lacks a name, or its own code fails unintended."""
     if isinstance(error, AttributeError) and type(error.obj).__module__.startswith("zerokit.rehearsal"):
+        return True
+    if isinstance(error, ImportError) and error.name is not None and _is_a_stand_in(error.name):
         return True
     frames = traceback.extract_tb(error.__traceback__)
     if not frames or not frames[-1].filename.startswith(OWN) or isinstance(error, ZerokitError):
@@ -106,6 +109,12 @@ def _is_of_a_stand_in(error: BaseException) -> bool:
     return not line.startswith("raise") and isinstance(
         error, NameError | AttributeError | NotImplementedError
     )
+
+
+def _is_a_stand_in(module: str) -> bool:
+    """Whether `module` would lie in a package that the rehearsal stands in for."""
+    spec = getattr(sys.modules.get(module.partition(".")[0]), "__spec__", None)
+    return spec is not None and (spec.origin or "").startswith(OWN)
 
 
 def _line_of(error: BaseException) -> str:
