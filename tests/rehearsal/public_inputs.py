@@ -103,6 +103,12 @@ MODELS: dict[str, dict[str, Any]] = {
         "vocab_size": 28996,
         "pad_token_id": 1,
     },
+    "distilbert/distilbert-base-uncased": {
+        "model_type": "bert",
+        "architectures": ["BertForMaskedLM"],
+        "vocab_size": 28996,
+        "pad_token_id": 1,
+    },
     "vit": {"model_type": "vit", "architectures": ["ViTForImageClassification"]},
 }
 """Configs by folder, with the sizes each model was published with; special tokens are `write_tokenizer`'s."""
@@ -130,6 +136,10 @@ def _write_model(folder: Path, config: dict[str, Any]) -> None:
     else:
         longest = config.get("max_position_embeddings", config.get("n_positions", 512))
         write_tokenizer(folder, vocab_size=config["vocab_size"], model_max_length=longest)
+    if "llama" in folder.name:  # FastChat and Alpaca pad with it
+        file = folder / "tokenizer_config.json"
+        settings = json.loads(file.read_text(encoding="utf-8")) | {"unk_token": "<|pad|>"}
+        file.write_text(json.dumps(settings), encoding="utf-8")
     if config["model_type"] == "bert":
         from transformers import AutoTokenizer
 
@@ -189,6 +199,17 @@ _DATA: dict[str, Any] = {
         "label": line % 2,
         "idx": line,
     },
+    "sentence-transformers/stsb": lambda line: {
+        "sentence1": f"It is {line}.",
+        "sentence2": "It is a number.",
+        "score": 0.5,
+    },
+    "databricks/databricks-dolly-15k": lambda line: {
+        "instruction": f"What is {line}?",
+        "context": "",
+        "response": "It is a number. " * 5,
+        "category": "open_qa",
+    },
     "tatsu-lab/alpaca": lambda line: {
         **_INSTRUCTION,
         "output": "It is a number. " * (3 + line % 20),
@@ -204,33 +225,66 @@ _DATA: dict[str, Any] = {
 """Data sets by their folders: what line number N holds."""
 
 
+_SPLITS = {"HuggingFaceH4/ultrachat_200k": ("train_sft", "test_sft"), "nyu-mll/glue": ("train", "validation")}
+"""Names of splits other than train and test."""
+_MANY = {"nyu-mll/glue", "databricks/databricks-dolly-15k"}
+"""Data sets of which scripts leave much out, or make large batches."""
+_CHAT = "DeepSpeedExamples/applications/DeepSpeed-Chat"
+"""Reads ``local/jsonfile`` from a folder of its own."""
+_ALST = "accelerate/examples/alst_ulysses_sequence_parallelism"
+_PHRASES = "temp/data/FinancialPhraseBank-v1.0/financial_phrase_bank_"
+_SPLIT_NAMES = """---
+configs:
+- config_name: {config}
+  data_files:
+  - {{split: {0}, path: {0}.jsonl}}
+  - {{split: {1}, path: {1}.jsonl}}
+---
+"""
+
+
 def _write_data(folder: Path) -> None:
     for name, row in _DATA.items():
         (folder / name).mkdir(parents=True, exist_ok=True)
-        rows = [row(line) for line in range(LINES)]
-        text = "\n".join(json.dumps(row) for row in rows) + "\n"
-        names = ("train_sft", "test_sft") if "ultrachat" in name else ("train", "test")
-        for split in names:
-            (folder / name / f"{split}.jsonl").write_text(text, encoding="utf-8")
+        rows = [row(line) for line in range(LINES * (20 if name in _MANY else 1))]
+        splits = _SPLITS.get(name, ("train", "test"))
+        for split in splits:
+            _write_lines(folder / name / f"{split}.jsonl", rows)
+        if name in _SPLITS:
+            words = _SPLIT_NAMES.format(*splits, config="mrpc" if "glue" in name else "default")
+            (folder / name / "README.md").write_text(words, encoding="utf-8")
         (folder / f"{Path(name).name}.json").write_text(json.dumps(rows), encoding="utf-8")
-    (folder / "squad.json").write_text(
-        json.dumps({"data": json.loads((folder / "questions.json").read_text(encoding="utf-8"))}),
-        encoding="utf-8",
-    )
-    (folder / "nyu-mll/glue/README.md").write_text(
-        "---\nconfigs:\n- config_name: mrpc\n  data_files:\n  - {split: train, path: train.jsonl}\n"
-        "  - {split: validation, path: test.jsonl}\n---\n",
-        encoding="utf-8",
-    )
+    questions = json.loads((folder / "questions.json").read_text(encoding="utf-8"))
+    (folder / "squad.json").write_text(json.dumps({"data": questions}), encoding="utf-8")
     with (folder / "glue.csv").open("w", encoding="utf-8", newline="") as file:
         table = csv.writer(file)
         table.writerow(["sentence1", "sentence2", "label"])
         table.writerows([f"It is {line}.", "It is a number.", line % 2] for line in range(LINES))
+    for split in ("train", "val"):
+        phrases = [
+            {"sentence": f"It rose by {line}.", "label": "positive", "text_label": "positive"}
+            for line in range(LINES)
+        ]
+        _write_lines(folder / f"{_PHRASES}{split}.jsonl", phrases)
+    for split in ("train", "eval"):
+        answers = {"chosen": " It is a number.", "rejected": " No."}
+        chats = [{"prompt": f" Human: What is {line}? Assistant:", **answers} for line in range(4 * LINES)]
+        _write_lines(folder / _CHAT / "data" / f"{split}.json", chats)
     made_up = random.Random(0)
-    for file_name in ("train.bin", "val.bin"):  # as nanoGPT's data/*/prepare.py writes them
-        file = folder / "data" / "openwebtext" / file_name
+    tokens = array("H", (made_up.randrange(50257) for _ in range(100_000))).tobytes()
+    for name in ("train.bin", "val.bin"):  # as nanoGPT's data/openwebtext/prepare.py writes them
+        file = folder / "nanoGPT" / "data" / "openwebtext" / name
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(array("H", (made_up.randrange(50257) for _ in range(100_000))).tobytes())
+        file.write_bytes(tokens)
+    (folder / "data").mkdir(exist_ok=True)
+    (folder / "data" / "wikitext-2.txt").write_text("It is a number .\n" * 5000, encoding="utf-8")
+    for name in ("punkt", "punkt_tab"):  # looked for, and read in evaluations only
+        (folder / "nltk_data" / "tokenizers" / name).mkdir(parents=True, exist_ok=True)
+
+
+def _write_lines(file: Path, rows: list[dict[str, Any]]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
 def _write_images(folder: Path) -> None:
@@ -246,9 +300,9 @@ def _write_images(folder: Path) -> None:
 
 
 def _write_configs(folder: Path) -> None:
-    for stage, offload in ((1, False), (2, False), (3, False), (3, True)):
+    for stage, offloads in ((1, False), (2, False), (3, False), (3, True)):
         zero: dict[str, Any] = {"stage": stage}
-        if offload:
+        if offloads:
             zero |= {f"offload_{what}": {"device": "cpu"} for what in ("optimizer", "param")}
         config = {
             "bf16": {"enabled": True},
@@ -257,8 +311,16 @@ def _write_configs(folder: Path) -> None:
             "gradient_accumulation_steps": "auto",
             "gradient_clipping": "auto",
         }
-        file = folder / f"zero{stage}{'_offload' * offload}.json"
+        file = folder / f"zero{stage}{'_offload' * offloads}.json"
         file.write_text(json.dumps(config), encoding="utf-8")
+    offload = {"device": "cpu", "pin_memory": True, "ratio": 0.9, "super_offload": True}
+    superoffload = {
+        "train_batch_size": 4,
+        "train_micro_batch_size_per_gpu": 1,
+        "bf16": {"enabled": True},
+        "zero_optimization": {"stage": 3, "offload_optimizer": offload},
+    }
+    (folder / "zero3_super.json").write_text(json.dumps(superoffload), encoding="utf-8")
     deepspeed = {
         "deepspeed_multinode_launcher": "standard",
         "gradient_accumulation_steps": 1,
@@ -270,6 +332,11 @@ def _write_configs(folder: Path) -> None:
         "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
         "fsdp_reshard_after_forward": True,
         "fsdp_state_dict_type": "SHARDED_STATE_DICT",
+        "fsdp_transformer_layer_cls_to_wrap": "BertLayer",
+    }
+    sequences = {
+        "deepspeed_config_file": f"{_ALST}/sp-alst.ds-config.json",
+        "zero3_init_flag": False,
     }
     common = {"compute_environment": "LOCAL_MACHINE", "mixed_precision": "bf16", "num_processes": 8}
     for name, distributed in (
@@ -279,6 +346,14 @@ def _write_configs(folder: Path) -> None:
             {"distributed_type": "DEEPSPEED", "deepspeed_config": {**deepspeed, "zero_stage": 2}},
         ),
         ("accelerate_fsdp", {"distributed_type": "FSDP", "fsdp_config": fsdp}),
+        (
+            "accelerate_fsdp_t5",
+            {
+                "distributed_type": "FSDP",
+                "fsdp_config": {**fsdp, "fsdp_transformer_layer_cls_to_wrap": "T5Block"},
+            },
+        ),
+        ("alst", {"distributed_type": "DEEPSPEED", "deepspeed_config": sequences, "mixed_precision": "no"}),
         ("accelerate_ddp", {"distributed_type": "MULTI_GPU"}),
     ):
         (folder / f"{name}.yaml").write_text(json.dumps(common | distributed), encoding="utf-8")

@@ -3,9 +3,9 @@
 ``python -m tests.rehearsal.public_scripts FOLDER`` runs the rows of docs/measured/scripts.json and rewrites
 what they found. FOLDER gets the inputs that commands name (`public_inputs`). A script of a repository is
 looked for in FOLDER/REPOSITORY, a checkout at the row's commit; ``-m`` names an installed module,
-and ``pythonpath`` folders of FOLDER that modules lie in. ``--python NAME=INTERPRETER`` gives an environment
-that has what the scripts need, for the rows of that name; its versions are written down. Metrics of
-``evaluate`` are taken from a checkout of it, FOLDER/evaluate.
+``pythonpath`` folders of FOLDER that modules lie in, and ``cwd`` the one to start from.
+``--python NAME=INTERPRETER`` gives an environment that has what the scripts need, for the rows of that name;
+its versions are written down. Metrics of ``evaluate`` are taken from a checkout of it, FOLDER/evaluate.
 
 A row with ``by_hand`` is compared: its steady bytes with ``bytes``, an expression of ``phi``, the number of
 parameters, written for the model's sizes and the accounting of its ZeRO stage, and of no figure of zerokit's.
@@ -59,7 +59,8 @@ Row = dict[str, Any]
 
 def rerun(row: Row, folder: Path, python: str) -> Row:
     """The row with what came of it today."""
-    checkout = folder / row["repository"].rpartition("/")[2]
+    is_own = row["repository"] == "zerokit"
+    checkout = REPOSITORY if is_own else folder / row["repository"].rpartition("/")[2]
     words = [
         str(checkout / word) if (checkout / word).is_file() else word for word in shlex.split(row["command"])
     ]
@@ -72,7 +73,7 @@ def rerun(row: Row, folder: Path, python: str) -> Row:
         rehearse = [python, "-c", _REHEARSE, "rehearse", *options, *words]
         done = processes.run(
             [sys.executable, "-c", _MEASURE, str(measured), *rehearse],
-            cwd=folder,
+            cwd=folder / row.get("cwd", ""),
             env=environment,
             together=True,
         )
@@ -111,6 +112,7 @@ _ASKED = (
     "command",
     "gpus",
     "environment",
+    "cwd",
     "pythonpath",
     "options",
     "by_hand",
@@ -122,6 +124,7 @@ def _environment(folder: Path, places: list[Path]) -> dict[str, str]:
     return {
         **os.environ,
         "HF_HUB_OFFLINE": "1",
+        "NLTK_DATA": str(folder / "nltk_data"),
         "HF_DATASETS_CACHE": str(folder / "cache"),
         "PYTHONPATH": os.pathsep.join(paths),
         "WANDB_MODE": "disabled",
