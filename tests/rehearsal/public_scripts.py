@@ -85,8 +85,10 @@ def rerun(row: Row, folder: Path, python: str) -> Row:
     today = {"date": datetime.datetime.now(datetime.UTC).date().isoformat()}
     if report is None:
         (folder / f"{row['name']}.log").write_text(done.stdout, encoding="utf-8")
-        line = next((one for one in reversed(done.stdout.splitlines()) if "zerokit: error" in one), "")
-        return kept | {"outcome": "refused", "line": line} | found | today
+        before, _, line = done.stdout.rpartition("\nzerokit: error: ")
+        cause = before.splitlines()[-1].strip() if before else ""
+        line = "zerokit: error: " + line.partition("\n")[0].replace(f"{folder}/", "")
+        return kept | {"outcome": "refused", "line": line, "cause": cause} | found | today
     device = report["device"]
     if "by_hand" in row:
         kept["by_hand"] = _by_hand(row["by_hand"], device["steady_bytes"])

@@ -13,6 +13,7 @@ from typing import Any
 
 import deepspeed
 import torch
+import torch._dynamo  # not to be imported first where zero.Init has replaced torch.Tensor.__new__
 import transformers
 
 TOKENS = 64
@@ -108,7 +109,8 @@ def llava() -> Made:
 
 
 def t5() -> Made:
-    config = transformers.T5Config(d_model=1024, d_kv=128, d_ff=16384, num_heads=32, num_layers=4)
+    sizes = {"d_model": 1024, "d_kv": 128, "d_ff": 16384, "num_heads": 32, "num_layers": 4}
+    config = transformers.T5Config(**sizes, decoder_start_token_id=0)
     return transformers.T5ForConditionalGeneration(config), words(config.vocab_size)
 
 
