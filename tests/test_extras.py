@@ -24,6 +24,11 @@ def test_they_are_the_extras_of_the_package() -> None:
         assert packages - {"zerokit"} == set(modules), extra
 
 
+def test_a_rehearsal_takes_the_versions_that_are_there() -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert set(project["optional-dependencies"]["rehearse"]) == set(MODULES["rehearse"])
+
+
 @pytest.mark.torch
 @pytest.mark.parametrize("extra", MODULES)
 def test_what_is_missing_is_one_line(extra: str, monkeypatch: pytest.MonkeyPatch) -> None:

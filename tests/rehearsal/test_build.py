@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import stat
 from pathlib import Path
 
 import pytest
 
 from zerokit.errors import LaunchError
+from zerokit.rehearsal.native import build
 from zerokit.rehearsal.native.build import built_library
 
 COMPILER = """#!/bin/sh
+echo "$*" >> "$0.calls"
 for word; do before=$last; last=$word; case $before in -c) source=$word;; -o) output=$word;; esac; done
 [ -n "$source" ] && basename "$source" >> "$0.log"
 case $source in */kernels.cpp) test -e "$0.good" || { echo "error: out of memory" >&2; exit 1; };; esac
@@ -36,3 +39,30 @@ def test_what_is_compiled_when_a_build_ends_early_is_not_compiled_again(
     assert sorted({*compiled, "kernels.cpp"}) == sorted(set(compiled))
     assert {name: compiled.count(name) for name in compiled if compiled.count(name) > 1} == {"kernels.cpp": 2}
     assert {file.name for file in library.parent.iterdir()} == {library.name, "libcuda.so.1", "lock"}
+
+
+@pytest.mark.parametrize(("constructor", "strings"), [("ESs", 0), ("ENSt7__cxx1112basic_stringE", 1)])
+def test_strings_are_of_the_kind_that_torch_was_built_with(
+    constructor: str, strings: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = tmp_path / "torch" / "lib" / "libc10.so"
+    library.parent.mkdir(parents=True)
+    library.write_bytes(b"\0_ZN3c105ErrorC1ENS_14SourceLocation" + constructor.encode() + b"\0")
+    compiler = tmp_path / "compiler"
+    compiler.write_text(COMPILER)
+    compiler.chmod(compiler.stat().st_mode | stat.S_IXUSR)
+    (tmp_path / "compiler.good").touch()
+    monkeypatch.setenv("CXX", str(compiler))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(build, "torch_folder", lambda: tmp_path / "torch")
+    built_library()
+    compiled = [call for call in (tmp_path / "compiler.calls").read_text().splitlines() if " -c " in call]
+    assert compiled
+    assert all(f"-D_GLIBCXX_USE_CXX11_ABI={strings} " in call for call in compiled)
+
+
+@pytest.mark.parametrize("version", ["1.13.1", "2.4.1+cpu"])
+def test_a_torch_that_is_too_old_is_one_line(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build.importlib.metadata, "version", lambda _: version)
+    with pytest.raises(LaunchError, match=f"does not fit torch {re.escape(version)}, which is too old"):
+        built_library()

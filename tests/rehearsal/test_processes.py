@@ -108,6 +108,7 @@ def test_a_script_that_fails_is_told_when(tmp_path: Path, steps: int | None, mom
             "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
             "killed. This machine may be out of memory",
         ),
+        ("import os; os.abort()", r"native code ended the rehearsal \(SIGABRT\), with torch \d.*tested with"),
     ],
 )
 def test_a_worker_that_fails_is_told(tmp_path: Path, code: str, message: str) -> None:

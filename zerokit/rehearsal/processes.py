@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from enum import Enum, auto
+from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
@@ -25,6 +26,7 @@ from zerokit.files import write_file
 from zerokit.rehearsal.file_overlay import FileOverlay
 from zerokit.rehearsal.guard import end_all, marked
 from zerokit.rehearsal.job import RehearsalJob
+from zerokit.rehearsal.native.build import TESTED
 from zerokit.rehearsal.report import RehearsalReport
 from zerokit.units import quantity
 
@@ -146,6 +148,12 @@ class Worker:
             self._fail(f"the script fails {_moment(report)}", _SCRIPT_FAILED[code])
         if code == -signal.SIGKILL:
             self._fail("the rehearsal was killed", "This machine may be out of memory")
+        if code in (-signal.SIGABRT, -signal.SIGSEGV):
+            name = signal.Signals(-code).name
+            self._fail(
+                f"native code ended the rehearsal ({name}), with torch {version('torch')}",
+                f"Install a version that zerokit is tested with: torch {TESTED}",
+            )
         ending = f"with exit code {code}" if code else "without a report"
         self._fail(
             f"internal error: the rehearsal ended {ending}", "Please report this with the output above"

@@ -14,6 +14,7 @@
 
 #include "attention.h"
 #include "kernel_library.h"
+#include "torch_versions.h"
 
 namespace zerokit {
 namespace {
@@ -85,8 +86,7 @@ bool flash_accepts(const sdp_params& params) {
     return false;
   }
   return !sdp::has_only_dense_inputs(params) ||
-      (sdp::check_batch_size_and_num_heads_dense</*supports_gqa=*/true, /*requires_same_num_heads=*/true>(
-           params, false) &&
+      (check_heads</*supports_gqa=*/true, /*requires_same_num_heads=*/true>(params) &&
        sdp::check_nonzero_sequence_lengths_dense(params, false) &&
        sdp::check_last_dim_stride_equals_1_dense</*ignore_singleton_dim=*/true>(params, false));
 }
@@ -137,8 +137,7 @@ bool efficient_accepts(const sdp_params& params) {
   if (sdp::has_only_dense_inputs(params) &&
       (!sdp::check_nonzero_sequence_lengths_dense(params, false) ||
        !sdp::check_last_dim_stride_equals_1_dense</*ignore_singleton_dim=*/false>(params, false) ||
-       !sdp::check_batch_size_and_num_heads_dense</*supports_gqa=*/false, /*requires_same_num_heads=*/true>(
-           params, false))) {
+       !check_heads</*supports_gqa=*/false, /*requires_same_num_heads=*/true>(params))) {
     return false;
   }
   return device_capability().major >= 8 ? has_dtype(params, {at::kHalf, at::kFloat, at::kBFloat16})
@@ -194,8 +193,7 @@ bool cudnn_accepts(const sdp_params& params) {
   return !sdp::has_only_dense_inputs(params) ||
       (sdp::check_nonzero_sequence_lengths_dense(params, false) &&
        sdp::check_last_dim_stride_equals_1_dense</*ignore_singleton_dim=*/true>(params, false) &&
-       sdp::check_batch_size_and_num_heads_dense</*supports_gqa=*/true, /*requires_same_num_heads=*/false>(
-           params, false) &&
+       check_heads</*supports_gqa=*/true, /*requires_same_num_heads=*/false>(params) &&
        cudnn_takes_shapes(params));
 }
 
@@ -207,7 +205,7 @@ void put_cudnn_first_once() {
     const bool wanted = c10::utils::check_env("TORCH_CUDNN_SDPA_DEPRIORITIZED") != true;
     if (wanted && cudnn_version() > 91500 && (major == 9 || major == 10)) {
       const auto number = [](SDPBackend backend) { return static_cast<int64_t>(backend); };
-      at::globalContext().setSDPPriorityOrder(
+      set_attention_order(
           {number(SDPBackend::cudnn_attention),
            number(SDPBackend::flash_attention),
            number(SDPBackend::efficient_attention),
@@ -243,7 +241,7 @@ int64_t choose_attention(const at::Tensor& query, const at::Tensor& key, const a
                          std::optional<double> /*scale*/, bool enable_gqa) {
   const sdp_params params{query, key, value, attn_mask, dropout_p, is_causal, enable_gqa};
   put_cudnn_first_once();
-  for (const SDPBackend backend : at::globalContext().sDPPriorityOrder()) {
+  for (const SDPBackend backend : attention_order()) {
     if (accepts(backend, params)) return static_cast<int64_t>(backend);
   }
   const Capability device = device_capability();

@@ -193,6 +193,17 @@ class Backend:
         """What `UntypedStorage.resize_` does on a CUDA build."""
         self._library.zk_resize_storage(storage._cdata, size)
 
+    def new_generator(self) -> torch.Generator:
+        """A random generator of the device, where torch does not ask the library for one: before 2.6."""
+        import torch
+
+        libraries = Path(torch.__file__).parent / "lib"
+        # THPGenerator_Wrap(at::Generator) of torch/csrc/Generator.h; a class is handed over by its address.
+        wrap = ctypes.PyDLL(str(libraries / "libtorch_python.so"))._Z17THPGenerator_WrapN2at9GeneratorE
+        wrap.restype, wrap.argtypes = ctypes.py_object, [ctypes.c_void_p]
+        generator: torch.Generator = wrap(self._library.zk_new_generator())
+        return generator
+
     def current(self, space: Space) -> int:
         """Bytes that are allocated in `space` now."""
         return int(self._library.zk_current(space))
@@ -384,6 +395,7 @@ def _declare(library: ctypes.CDLL) -> None:
         "zk_notes": (ctypes.c_char_p, []),
         "zk_random_elements_skipped": (long, []),
         "zk_flops": (ctypes.c_double, []),
+        "zk_new_generator": (pointer, []),
     }
     for name, (result, arguments) in signatures.items():
         function = getattr(library, name)

@@ -27,9 +27,10 @@ SOURCES = Path(__file__).parent
 LIBRARY = "libzerokit_rehearsal.so"
 NO_DRIVER = "libcuda.so.1"
 FILES = "libzerokit_files.so"
-TESTED = "2.8 to 2.14"
+OLDEST = (2, 5)
+TESTED = "2.5 to 2.15"
 """Versions of torch that the library has been built against."""
-COMPILE = ("-O2", "-std=c++20", "-fPIC", "-Wall", "-D_GLIBCXX_USE_CXX11_ABI=1")
+COMPILE = ("-O2", "-std=c++20", "-fPIC", "-Wall")
 
 
 def torch_folder() -> Path:
@@ -51,9 +52,16 @@ def built_library() -> Path:
     Beside it lies :data:`NO_DRIVER`, a CUDA driver without devices.
 
     Raises:
-        LaunchError: there is no C++ compiler, or it fails.
+        LaunchError: torch is too old, there is no C++ compiler, or it fails.
     """
+    torch_folder()
     version = importlib.metadata.version("torch")
+    if tuple(map(int, version.split(".")[:2])) < OLDEST:
+        raise LaunchError(
+            f"the virtual device does not fit torch {version}, which is too old",
+            where="rehearse",
+            hint=f"Install a version that zerokit is tested with: torch {TESTED}",
+        )
     return _built(_cache_folder(f"torch-{version}", SOURCES, str(torch_folder())) / LIBRARY, _build)
 
 
@@ -121,6 +129,7 @@ def _build(library: Path) -> None:
     torch = torch_folder()
     includes = ["-isystem", str(torch / "include")]
     includes += ["-isystem", str(torch / "include" / "torch" / "csrc" / "api" / "include")]
+    strings = f"-D_GLIBCXX_USE_CXX11_ABI={int(_has_new_strings(torch))}"
     sources = [source for source in sorted(SOURCES.glob("*.cpp")) if source.stem != "no_driver"]
     parts = library.parent / "parts"  # which stay where this is interrupted, and are taken the next time
     parts.mkdir(exist_ok=True)
@@ -129,7 +138,7 @@ def _build(library: Path) -> None:
         target = parts / f"{source.stem}.o"
         if not target.is_file():
             beside = target.with_suffix(".begun")
-            _run([*compiler, *COMPILE, *includes, "-c", str(source), "-o", str(beside)])
+            _run([*compiler, *COMPILE, strings, *includes, "-c", str(source), "-o", str(beside)])
             beside.replace(target)
         return target
 
@@ -148,6 +157,14 @@ def _build(library: Path) -> None:
     driver.replace(library.with_name(NO_DRIVER))
     linked.replace(library)  # last: it says that the folder is complete
     shutil.rmtree(parts)
+
+
+def _has_new_strings(torch: Path) -> bool:
+    """Whether torch was compiled with the std::string of C++11; the registry's builds before 2.7 were not."""
+    takes_an_old_one = (
+        b"_ZN3c105ErrorC1ENS_14SourceLocationESs"  # c10::Error::Error(c10::SourceLocation, std::string)
+    )
+    return takes_an_old_one not in (torch / "lib" / "libc10.so").read_bytes()
 
 
 def _build_files(library: Path) -> None:

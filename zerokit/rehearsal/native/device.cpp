@@ -23,6 +23,7 @@ c10::Stream stream_number(int number, c10::Device device) {
   return c10::Stream(c10::Stream::UNSAFE, device.has_index() ? device : own_device(), number);
 }
 
+// Without `override`: what torch has come to ask since 2.5, the oldest that this is for.
 class Guard final : public c10::impl::DeviceGuardImplInterface {
  public:
   c10::DeviceType type() const override { return c10::kCUDA; }
@@ -33,7 +34,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   c10::Device exchangeDevice(c10::Device) const override { return own_device(); }
   c10::DeviceIndex deviceCount() const noexcept override { return visible_devices(); }
 
-  c10::Stream getStream(c10::Device device) const override { return stream_number(current_stream(), device); }
+  c10::Stream getStream(c10::Device device) const noexcept override { return stream_number(current_stream(), device); }
   c10::Stream getDefaultStream(c10::Device device) const override { return stream_number(0, device); }
   c10::Stream getStreamFromGlobalPool(c10::Device device, bool) const override {
     return stream_number(1 + streams_made++ % kStreamsInPool, device);
@@ -41,7 +42,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   c10::Stream getNewStream(c10::Device device, int) const override {
     return stream_number(1 + streams_made++ % kStreamsInPool, device);
   }
-  c10::Stream exchangeStream(c10::Stream stream) const override {
+  c10::Stream exchangeStream(c10::Stream stream) const noexcept override {
     const auto before = getStream(stream.device());
     set_current_stream(static_cast<int>(stream.id()));
     return before;
@@ -56,7 +57,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   bool queryStream(const c10::Stream&) const override { return true; }
   void synchronizeStream(const c10::Stream&) const override {}
   void synchronizeEvent(void*) const override {}
-  void synchronizeDevice(const c10::DeviceIndex) const override {}
+  void synchronizeDevice(const c10::DeviceIndex) const {}
   void recordDataPtrOnStream(const c10::DataPtr&, const c10::Stream&) const override {}
   double elapsedTime(void*, void*, const c10::DeviceIndex) const override { return 1.0; }
 };
@@ -102,21 +103,24 @@ class DeviceGenerator final : public c10::GeneratorImpl {
 class Hooks final : public at::CUDAHooksInterface {
  public:
   explicit Hooks(at::CUDAHooksArgs) {}
-  void init() const override {}
+  void init() const {}
   bool hasCUDA() const override { return true; }
   bool hasCUDART() const override { return true; }
   // Nothing may take the road of a real library: convolutions and RNNs go by their own shape rules.
   bool hasCuDNN() const override { return false; }
   long versionCuDNN() const override { return 0; }
-  long versionRuntimeCuDNN() const override { return 0; }
-  bool isBuilt() const override { return true; }
-  bool isAvailable() const override { return true; }
+  long versionRuntimeCuDNN() const { return 0; }
+  bool isBuilt() const { return true; }
+  bool isAvailable() const { return true; }
   bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
-  const at::Generator& getDefaultGenerator(c10::DeviceIndex) const override {
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex) const {
     static auto* generator = new at::Generator(at::make_generator<DeviceGenerator>());
     return *generator;
   }
-  at::Generator getNewGenerator(c10::DeviceIndex) const override { return at::make_generator<DeviceGenerator>(); }
+  // Before 2.6.
+  const at::Generator& getDefaultCUDAGenerator(c10::DeviceIndex index) const { return getDefaultGenerator(index); }
+  void initCUDA() const {}
+  at::Generator getNewGenerator(c10::DeviceIndex) const { return at::make_generator<DeviceGenerator>(); }
   c10::Device getDeviceFromPtr(void*) const override { return own_device(); }
   bool isPinnedPtr(const void* address) const override { return is_pinned_address(address); }
   c10::Allocator* getPinnedMemoryAllocator() const override { return pinned_allocator(); }
@@ -151,3 +155,10 @@ c10::Registerer<std::string, std::unique_ptr<at::CUDAHooksInterface>, at::CUDAHo
 
 }  // namespace
 }  // namespace zerokit
+
+// Before 2.6 torch makes CUDA generators without asking the hooks. Good until the thread asks for the next one.
+extern "C" void* zk_new_generator() {
+  static thread_local at::Generator made;
+  made = at::make_generator<zerokit::DeviceGenerator>();
+  return &made;
+}

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "dispatch.h"
+#include "torch_versions.h"
 
 namespace zerokit {
 namespace {
@@ -46,7 +47,7 @@ bool any_made_up(const Stack& stack, size_t count) {
 }
 
 // The operator on memory that is thrown away, so that the generator moves on.
-void draw(const c10::OperatorHandle& op, const c10::SafeKernelFunction& kernel, c10::DispatchKeySet keys,
+void draw(const c10::OperatorHandle& op, const Kernel& kernel, c10::DispatchKeySet keys,
           const Stack& stack, size_t count) {
   const IValue& first = *(stack.end() - static_cast<int64_t>(count));
   if (!first.isTensor()) return;
@@ -66,7 +67,7 @@ void draw(const c10::OperatorHandle& op, const c10::SafeKernelFunction& kernel, 
 // Takes the place of one CPU kernel.
 class HostKernel final : public c10::OperatorKernel {
  public:
-  explicit HostKernel(c10::SafeKernelFunction kernel) : kernel_(std::move(kernel)) {}
+  explicit HostKernel(Kernel kernel) : kernel_(std::move(kernel)) {}
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
     const size_t count = op.schema().arguments().size();
     if (!any_made_up(*stack, count)) {
@@ -78,13 +79,13 @@ class HostKernel final : public c10::OperatorKernel {
   }
 
  private:
-  c10::SafeKernelFunction kernel_;
+  Kernel kernel_;
 };
 
 // Zeros written over untouched zeros change nothing, and would make every page resident.
 class HostZero final : public c10::OperatorKernel {
  public:
-  explicit HostZero(c10::SafeKernelFunction kernel) : kernel_(std::move(kernel)) {}
+  explicit HostZero(Kernel kernel) : kernel_(std::move(kernel)) {}
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
     const size_t count = op.schema().arguments().size();
     const auto arguments = stack->end() - static_cast<int64_t>(count);
@@ -112,12 +113,12 @@ class HostZero final : public c10::OperatorKernel {
     block.contents = Contents::untouched;
     return false;
   }
-  c10::SafeKernelFunction kernel_;
+  Kernel kernel_;
 };
 
 class HostCopy final : public c10::OperatorKernel {
  public:
-  explicit HostCopy(c10::SafeKernelFunction kernel) : kernel_(std::move(kernel)) {}
+  explicit HostCopy(Kernel kernel) : kernel_(std::move(kernel)) {}
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
     const auto arguments = stack->end() - static_cast<int64_t>(op.schema().arguments().size());
     const Tensor target = arguments->toTensor();
@@ -147,13 +148,13 @@ class HostCopy final : public c10::OperatorKernel {
     Block* to = block_of(target.storage());
     return from != nullptr && to != nullptr && is_still_untouched(*from) && is_still_untouched(*to);
   }
-  c10::SafeKernelFunction kernel_;
+  Kernel kernel_;
 };
 
 // Results whose size depends on values, of tensors that have none.
 class HostSelection final : public c10::OperatorKernel {
  public:
-  HostSelection(c10::SafeKernelFunction kernel, bool is_nonzero) : kernel_(std::move(kernel)), is_nonzero_(is_nonzero) {}
+  HostSelection(Kernel kernel, bool is_nonzero) : kernel_(std::move(kernel)), is_nonzero_(is_nonzero) {}
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
     const size_t count = op.schema().arguments().size();
     if (!any_made_up(*stack, count)) {
@@ -167,7 +168,7 @@ class HostSelection final : public c10::OperatorKernel {
   }
 
  private:
-  c10::SafeKernelFunction kernel_;
+  Kernel kernel_;
   bool is_nonzero_;
 };
 
@@ -206,7 +207,7 @@ int take_over_host() {
     if (!op || !op->hasSchema() || !takes_tensors(op->schema())) continue;
     const bool is_copy = name.name == "aten::copy_";
     if (!op->hasKernelForDispatchKey(c10::DispatchKey::CPU) && !is_copy) continue;
-    c10::SafeKernelFunction kernel = op->getComputedKernelForDispatchKey(c10::DispatchKey::CPU);
+    const Kernel kernel = computed_kernel(*op, c10::DispatchKey::CPU);
     const std::string full = name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
     const bool is_selection = full == "aten::nonzero" || full == "aten::masked_select";
     const bool is_zero = full == "aten::zero_" || full == "aten::fill_.Scalar";

@@ -13,12 +13,12 @@
 
 namespace zerokit {
 
-// A kernel for an operator that has since been given more arguments, which it does not look at.
-class ShorterKernel final : public c10::OperatorKernel {
+// A kernel for an operator that this torch gives more arguments, which it does not look at, or fewer, which are None then.
+class AdaptedKernel final : public c10::OperatorKernel {
  public:
-  ShorterKernel(c10::KernelFunction kernel, size_t arguments) : kernel_(std::move(kernel)), arguments_(arguments) {}
+  AdaptedKernel(c10::KernelFunction kernel, size_t arguments) : kernel_(std::move(kernel)), arguments_(arguments) {}
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-    torch::jit::drop(*stack, op.schema().arguments().size() - arguments_);
+    stack->resize(stack->size() - op.schema().arguments().size() + arguments_);
     kernel_.callBoxed(op, keys, stack);
   }
 
@@ -36,10 +36,10 @@ class KernelLibrary {
   void impl(const char* name, Result (*kernel)(Arguments...)) {
     const auto op = find(name);
     const auto own = c10::detail::inferFunctionSchemaFromFunctor<Result (*)(Arguments...)>();
-    if (op && op->schema().arguments().size() > sizeof...(Arguments) && begins_alike(op->schema(), *own)) {
-      auto shorter = std::make_unique<ShorterKernel>(c10::KernelFunction::makeFromUnboxedRuntimeFunction(kernel),
+    if (op && differ(op->schema(), *own) && can_be_adapted(op->schema(), *own)) {
+      auto adapted = std::make_unique<AdaptedKernel>(c10::KernelFunction::makeFromUnboxedRuntimeFunction(kernel),
                                                      sizeof...(Arguments));
-      impl(name, torch::CppFunction::makeFromBoxedFunctor(std::move(shorter)));
+      impl(name, torch::CppFunction::makeFromBoxedFunctor(std::move(adapted)));
     } else {
       impl(name, torch::CppFunction(kernel));
     }
@@ -59,9 +59,23 @@ class KernelLibrary {
     const auto overload = dot == std::string::npos ? std::string() : name.substr(dot + 1);
     return c10::Dispatcher::singleton().findSchema({"aten::" + name.substr(0, dot), overload});
   }
-  static bool begins_alike(const c10::FunctionSchema& theirs, const c10::FunctionSchema& own) {
+  static c10::TypeKind kind(const c10::FunctionSchema& schema, size_t index) {
+    return schema.arguments()[index].real_type()->kind();
+  }
+  static bool differ(const c10::FunctionSchema& theirs, const c10::FunctionSchema& own) {
+    if (theirs.arguments().size() != own.arguments().size()) return true;
     for (size_t index = 0; index < own.arguments().size(); ++index) {
-      if (theirs.arguments()[index].type()->kind() != own.arguments()[index].type()->kind()) return false;
+      if (kind(theirs, index) != kind(own, index)) return true;
+    }
+    return false;
+  }
+  // Integers may have become symbolic ones, which a boxed call does not tell apart.
+  static bool can_be_adapted(const c10::FunctionSchema& theirs, const c10::FunctionSchema& own) {
+    const auto same = [](c10::TypeKind one) { return one == c10::TypeKind::SymIntType ? c10::TypeKind::IntType : one; };
+    for (size_t index = 0; index < own.arguments().size(); ++index) {
+      const bool is_theirs = index < theirs.arguments().size();
+      if (is_theirs && same(kind(theirs, index)) != same(kind(own, index))) return false;
+      if (!is_theirs && kind(own, index) != c10::TypeKind::OptionalType) return false;
     }
     return true;
   }

@@ -370,7 +370,7 @@ Tensor histc(const Tensor& tensor, int64_t bins, const at::Scalar& low, const at
 }
 
 void assert_async(const Tensor&) {}
-void assert_async_with_message(const Tensor&, std::string_view) {}
+void assert_async_with_message(const Tensor&, c10::string_view) {}
 
 }  // namespace
 

@@ -10,6 +10,7 @@
 #include "attention.h"
 #include "dispatch.h"
 #include "kernel_library.h"
+#include "torch_versions.h"
 
 namespace zerokit {
 namespace {
@@ -64,7 +65,7 @@ bool is_structured(const c10::OperatorHandle& op) {
 
 class KnownKernel final : public c10::OperatorKernel {
  public:
-  KnownKernel(c10::SafeKernelFunction kernel, const std::string& name)
+  KnownKernel(Kernel kernel, const std::string& name)
       : kernel_(std::move(kernel)), name_(operator_index(name)) {}
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
     RunningOperator running(name_);
@@ -72,7 +73,7 @@ class KnownKernel final : public c10::OperatorKernel {
   }
 
  private:
-  c10::SafeKernelFunction kernel_;
+  Kernel kernel_;
   int32_t name_;
 };
 
@@ -104,7 +105,7 @@ int take_over_device() {
     if (!is_structured(*op)) {
       library_of(name).impl(name.c_str(), torch::CppFunction::makeFromBoxedFunction<&on_device>());
     } else if (has_kernel) {
-      auto kernel = std::make_unique<KnownKernel>(op->getComputedKernelForDispatchKey(kUnusedBackend), name);
+      auto kernel = std::make_unique<KnownKernel>(computed_kernel(*op, kUnusedBackend), name);
       library_of(name).impl(name.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::move(kernel)));
     }
     ++taken;

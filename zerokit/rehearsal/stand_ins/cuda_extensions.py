@@ -9,7 +9,7 @@ from zerokit.patches import Patch, put, wrap
 from zerokit.rehearsal.errors import RehearsalGap
 
 _CUDA_SOURCES = (".cu", ".cuh")
-_KERNEL = Patch("torch.cuda", "_compile_kernel", "refuse CUDA kernels")
+_KERNEL = Patch("torch.cuda", "_compile_kernel", "refuse CUDA kernels", since="2.8")
 _LOAD = Patch("torch.utils.cpp_extension", "load", "refuse CUDA extensions")
 _LOAD_INLINE = Patch("torch.utils.cpp_extension", "load_inline", "refuse CUDA extensions")
 _ENGINE = "deepspeed.runtime.engine:DeepSpeedEngine"

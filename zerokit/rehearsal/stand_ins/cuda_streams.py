@@ -6,9 +6,11 @@ Import it once the backend is loaded, for it imports torch.
 
 from __future__ import annotations
 
+from abc import ABCMeta
 from typing import Any
 
 import torch
+from torch import _streambase
 
 from zerokit.rehearsal.native.backend import backend
 
@@ -106,3 +108,8 @@ def default_stream(device: Any = None) -> Stream:
 def _numbered(number: int) -> Stream:
     cuda = 1  # c10::DeviceType::CUDA
     return Stream(stream_id=number, device_index=torch.cuda.current_device(), device_type=cuda)
+
+
+for _base, _own in ((_streambase._StreamBase, Stream), (_streambase._EventBase, Event)):
+    if isinstance(_base, ABCMeta):  # before torch 2.6, whose Dynamo asks for it
+        _base.register(_own)

@@ -18,11 +18,19 @@ CHECKPOINT = "rehearsed.safetensors"
 """The name that the checkpoint without values goes by; transformers tells formats by the ending."""
 
 _MODELING = "transformers.modeling_utils"
-_RESOLVE_FILES = Patch(_MODELING, "_get_resolved_checkpoint_files", "find a checkpoint without values")
+_RESOLVE_FILES = Patch(
+    _MODELING, "_get_resolved_checkpoint_files", "find a checkpoint without values", since="4.50"
+)
+_FROM_PRETRAINED = Patch(
+    f"{_MODELING}:PreTrainedModel", "from_pretrained", "look for no checkpoint", until="4.50"
+)
 _SAFE_OPEN = Patch(_MODELING, "safe_open", "open a checkpoint without values")
 _LOAD_STATE_DICT = Patch(_MODELING, "load_state_dict", "read a checkpoint without values")
 _LOAD_PRETRAINED = Patch(f"{_MODELING}:PreTrainedModel", "_load_pretrained_model", "know what is loaded")
 _DISPATCH = Patch("accelerate.big_modeling", "dispatch_model", "refuse one model on several GPUs")
+
+_ANY_NAME = ""
+"""Of the one weight that a model is given which is not made yet."""
 
 _SAFETENSORS_NAMES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "float64": "F64"}
 
@@ -125,17 +133,44 @@ def install() -> None:
     def load(load_pretrained: Any, *arguments: Any, **given: Any) -> Any:
         # Before transformers 5 a method of the class, which is the first argument then.
         loading.append(next(one for one in arguments if not isinstance(one, type)))
+        bound = inspect.signature(load_pretrained).bind(*arguments, **given)
+        if bound.arguments.get("loaded_keys") == [_ANY_NAME]:
+            names = [name for name, _ in tensors_of(loading[-1])]
+            bound.arguments |= {
+                "state_dict": None,
+                "loaded_keys": names,
+                "resolved_archive_file": [CHECKPOINT],
+            }
         try:
-            return load_pretrained(*arguments, **given)
+            return load_pretrained(*bound.args, **bound.kwargs)
         finally:
             loading.pop()
 
     # A model that is given its weights has no files.
     put(_RESOLVE_FILES, lambda *_, **__: ([CHECKPOINT], None))
+    wrap(_FROM_PRETRAINED, _given_its_weights)
     wrap(_SAFE_OPEN, open_safely)
     wrap(_LOAD_STATE_DICT, load_dict)
     wrap(_LOAD_PRETRAINED, load)
     wrap(_DISPATCH, _refuse_several_gpus)
+
+
+def _given_its_weights(from_pretrained: Any, cls: Any, path: Any, *arguments: Any, **given: Any) -> Any:
+    """A model of the config at `path`, which has no files: its weights are given."""
+    import torch
+    from transformers import PretrainedConfig
+
+    if path is None or given.get("state_dict") is not None or given.get("gguf_file") is not None:
+        return from_pretrained(cls, path, *arguments, **given)
+    if not isinstance(given.get("config"), PretrainedConfig):
+        source = given.pop("config", None) or path
+        config, given = cls.config_class.from_pretrained(source, return_unused_kwargs=True, **given)
+        given["config"] = config
+    weights = {_ANY_NAME: made_up_tensor((1,), torch.float32)}
+    made = from_pretrained(cls, None, *arguments, state_dict=weights, **given)
+    model = made[0] if isinstance(made, tuple) else made
+    model.name_or_path = model.config.name_or_path = str(path)
+    return made
 
 
 def _refuse_several_gpus(dispatch: Any, model: Any, device_map: Any, *arguments: Any, **given: Any) -> Any:

@@ -129,6 +129,7 @@ _MODULES: dict[Patch, Callable[[_Shown], Any]] = {
 """What `torch.cuda` decides in Python when it starts up."""
 _VERSION = Patch("torch.version", "cuda", "show the virtual device")
 _RESIZE = Patch("torch:UntypedStorage", "resize_", "resize storages of the virtual device")
+_GENERATOR = Patch("torch", "Generator", "make generators of the virtual device", until="2.6")
 _NEW_STORAGE = Patch("torch:UntypedStorage", "__new__", "make storages of the virtual device")
 
 
@@ -148,6 +149,7 @@ def install(backend: Backend, device: VirtualDevice, *, visible: int, index: int
         put(_DRIVER[name], answer)
     for patch in _STREAMS:
         put(patch, getattr(cuda_streams, _STREAM_NAMES.get(patch.name, patch.name)))
+    apply(_GENERATOR, functools.partial(_generator_class, backend))
     for patch, answer in _MODULES.items():
         put(patch, answer(_Shown(backend, device, visible)))
     apply(_VERSION, lambda version: version or "12.8")
@@ -158,6 +160,21 @@ def _c(name: str) -> Any:
     import torch
 
     return getattr(torch._C, f"_cuda_{name}")
+
+
+def _generator_class(backend: Backend, real: Any) -> type:
+    """`torch.Generator`, whose own constructor asks the CUDA driver for one of the GPU."""
+    import torch
+
+    class Kind(type):
+        def __instancecheck__(cls, instance: object) -> bool:
+            return isinstance(instance, real)
+
+    class Generator(real, metaclass=Kind):  # type: ignore[misc]
+        def __new__(cls, device: Any = "cpu") -> Any:
+            return backend.new_generator() if torch.device(device).type == "cuda" else real(device)
+
+    return Generator
 
 
 def _generators(visible: int) -> tuple[Any, ...]:
