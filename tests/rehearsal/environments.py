@@ -96,17 +96,15 @@ def rehearse(python: Path, words: tuple[str, ...], folder: Path) -> Row:
     report_file = folder / "report.json"
     report_file.unlink(missing_ok=True)
     options = ["--num-gpus", str(GPUS), "--rank", "0", "--no-advise", "-o", str(report_file)]
-    try:
-        done = subprocess.run(
-            [str(python), "-c", _REHEARSE, "rehearse", *options, *words],
-            cwd=folder,
-            env={**os.environ, "HF_HUB_OFFLINE": "1"},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_SECONDS,
-        )
-    except subprocess.TimeoutExpired:
+    done = subprocess.run(
+        ["timeout", str(LIMIT_SECONDS), str(python), "-c", _REHEARSE, "rehearse", *options, *words],
+        cwd=folder,
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode == 124:
         return {"outcome": "refused", "line": f"not done after {LIMIT_SECONDS} s"}
     if done.returncode not in (0, 1):
         lines = done.stderr.splitlines()
