@@ -46,6 +46,10 @@ MOST_SECONDS = 120.0
 _START_SECONDS = 400.0
 """Until the moment of the fault, with an extension to compile on a busy machine."""
 _SHARED_MEMORY = Path("/dev/shm")
+_OF_LAUNCHER = re.compile(
+    r"^Traceback .*\n(?:  .*\n)*?  File \"[^\"]*/deepspeed/launcher/.*\n(?:  .*\n)*", re.MULTILINE
+)
+"""DeepSpeed's launcher, interrupted alone, says so in its own way."""
 _ACTED_ON = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 
@@ -102,6 +106,7 @@ def try_one(trial: Trial, base: Path, parent: Path) -> dict[str, Any]:
 def judge(trial: Trial, place: Place, code: int, text: str) -> list[str]:
     """What the run did that it must not do."""
     wrongs = []
+    text = _OF_LAUNCHER.sub("", text)
     error = text.find("zerokit: ")
     trace = text.find("Traceback (most recent call last)")
     if trace >= 0 and not 0 <= error < trace:

@@ -8,6 +8,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -259,3 +260,20 @@ def test_a_second_place_is_advised_to_a_run_that_has_none(rescue: str | None, tm
     with pytest.raises(RunError, match="cannot be saved: full") as caught:
         save_model(Full(), output, RankGroup(Ranks()), REPORT)  # type: ignore[arg-type]
     assert ("--training.rescue_dir" in str(caught.value)) is (rescue is None)
+
+
+def test_no_write_of_deepspeed_ends_its_save_where_other_ranks_wait(tmp_path: Path) -> None:
+    from deepspeed.runtime.engine import DeepSpeedEngine
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    engine: Any = DeepSpeedEngine.__new__(DeepSpeedEngine)
+    torch.nn.Module.__init__(engine)
+    engine.checkpoint_engine = SimpleNamespace(save=fail, makedirs=fail)
+    problems = DiskProblems()
+    problems.note_those_of(engine)
+    engine.checkpoint_engine.save({}, "file")
+    engine.checkpoint_engine.makedirs("folder")
+    engine._copy_recovery_script(str(tmp_path / "gone"))
+    assert problems == ["No space left on device"] * 2 + ["No such file or directory"]

@@ -19,6 +19,7 @@ _WRITES = declare(
     purpose=_PURPOSE,
 )
 _SAVES = Patch("deepspeed.runtime.engine:DeepSpeedEngine", "save_checkpoint", _PURPOSE)
+_COPIES = Patch("deepspeed.runtime.engine:DeepSpeedEngine", "_copy_recovery_script", _PURPOSE)
 _OF_TORCH = ("PytorchStreamWriter", "inline_container", "iostream error", "Parent directory")
 """Words of the RuntimeErrors of torch.save() that speak of a file."""
 
@@ -48,6 +49,7 @@ class DiskProblems(list[str]):
         """
         for patch in _WRITES:
             replace(engine.checkpoint_engine, patch.name, self._noting)
+        replace(engine, _COPIES.name, self._noting)  # by rank 0, before the last barrier
         replace(engine, _SAVES.name, lambda save: partial(save, save_latest=False))
 
     def _noting(self, function: Callable[..., Any]) -> Callable[..., Any]:
