@@ -252,7 +252,7 @@ def _attention_calls(
         traits,
         fused=fused,
         dropout=_drops(model, _ATTENTION_DROPOUT, traits.attention_dropout),
-        plain=not traits.torch_linear and sizes.attention == "sdpa",
+        plain=not traits.torch_linear and sizes.attention == "sdpa" and sizes.kv == sizes.q // sizes.a,
         capped=_is_capped(model, "attn_logit_softcapping"),
         masked=windowed,
     )
