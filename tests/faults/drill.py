@@ -174,7 +174,7 @@ def page(rows: list[dict[str, Any]], names: list[str]) -> str:
     lines = [
         "# The fault drill\n",
         f"`python -m tests.faults.drill --write` puts faults to real runs, one each: {len(rows)} of "
-        f"{len(names)} were tried, and {right} ended as they must. A run must `refuse` (exit code 2) or "
+        f"{len(names)} have a row, and {right} ended as they must. A run must `refuse` (exit code 2) or "
         "`end` (another than 0), both with a line that says why; `stop`, where it was ended from outside; "
         "or `do` all that it was asked for. Seconds are those from the fault to the end, with the start of "
         "the run where the fault is there before it.\n",
@@ -186,7 +186,8 @@ def page(rows: list[dict[str, Any]], names: list[str]) -> str:
         must = row["must"].replace("|", " or ")
         lines.append(f"| {row['trial']} | {must} | {row['exit_code']} | {row['seconds']} | {wrong} |")
     if left := [name for name in names if name not in tried]:
-        lines += ["", f"Not tried when this was written: {'; '.join(left)}."]
+        why = "not tried, or run into what has been mended since or into a busy machine"
+        lines += ["", f"Without a row ({why}): {'; '.join(left)}."]
     return "\n".join(lines) + "\n"
 
 
