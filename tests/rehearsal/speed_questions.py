@@ -143,10 +143,12 @@ def small_values(rank: VirtualRank) -> dict[str, bool]:
         "rms_norm": lambda tensor, scale: functional.rms_norm(tensor, (128,), scale),
         "relu": lambda tensor, _: functional.relu(tensor),
     }
+    half = inputs.cuda().half().requires_grad_()  # for which the CPU has no kernel with a result of fp32
+    functional.log_softmax(half, dim=-1, dtype=torch.float32).sum().backward()
     return {
         name: torch.allclose(call(inputs.cuda(), weight.cuda()).cpu(), call(inputs, weight), atol=1e-5)
         for name, call in calls.items()
-    }
+    } | {"half": half.grad is not None and half.grad.dtype == torch.float16}
 
 
 def made_up_statistics(rank: VirtualRank) -> list[list[float]]:

@@ -449,6 +449,14 @@ bool is_matrix_product(int32_t name_index, const std::string& name) {
   return entry->second;
 }
 
+// What the CPU's kernel cannot do, which the GPU's may: "not implemented for 'Half'", a check that names the CPU, or
+// "expected scalar type Float but found Half". Larger tensors get their sizes without any of these.
+bool is_of_the_cpu_kernel(const c10::Error& error, bool on_device) {
+  if (dynamic_cast<const c10::NotImplementedError*>(&error) != nullptr) return true;
+  const auto says = [&](const char* words) { return error.msg().find(words) != std::string::npos; };
+  return on_device && (says("CPU") || says("expected scalar type"));
+}
+
 void check_devices(const OperatorFacts& facts, const c10::OperatorHandle& op, bool host_tensor_too) {
   TORCH_CHECK(!host_tensor_too || facts.mixes_devices,
               "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu! (when ",
@@ -592,9 +600,9 @@ void run_on_device(const c10::OperatorHandle& op, Stack* stack) {
     try {
       compute(op, facts, arguments, on_device, stack);
       return;
-    } catch (const c10::NotImplementedError&) {
-      // No CPU kernel for this dtype or layout: sizes will do, but not where values are wanted.
-      if (run_state().compute_everything) throw;
+    } catch (const c10::Error& error) {
+      // No CPU kernel for this dtype, layout or mix of dtypes: sizes will do, but not where values are wanted.
+      if (run_state().compute_everything || !is_of_the_cpu_kernel(error, on_device)) throw;
     }
   }
   leave_values_out(op, facts, arguments, on_device, stack);
