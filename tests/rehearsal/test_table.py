@@ -9,8 +9,9 @@ from zerokit import console
 from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.gpus import some_gpu
 from zerokit.rehearsal.analysis import analyse
+from zerokit.rehearsal.batch_size import BatchSize
 from zerokit.rehearsal.config_findings import config_findings
-from zerokit.rehearsal.report import Advice, RankMemory, RehearsalReport
+from zerokit.rehearsal.report import Advice, Batches, RankMemory, RehearsalReport
 from zerokit.rehearsal.table import print_report
 
 
@@ -106,3 +107,33 @@ def test_advice_and_ranks_are_shown(printed: Any) -> None:
     text = printed(report)
     assert 'ZeRO stage 3 1.00 GiB 2.00 GiB 4.00 GiB fits "stage": 3' in text
     assert "15 1.00 GiB 512.00 MiB 0 B 0 B" in text
+
+
+@pytest.mark.parametrize(
+    ("scanned", "of", "said"),
+    [
+        (0, None, ""),
+        (12, None, "Warning: looked through 12 of an unknown number of batches of the data in 5.0 s"),
+        (12, 1200, "Warning: looked through 12 of 1,200 batches of the data in 5.0 s"),
+    ],
+)
+def test_how_far_the_data_was_looked_through_is_said(
+    printed: Any, scanned: int, of: int | None, said: str
+) -> None:
+    size = BatchSize(shape=[2, 8], unit="tokens", tokens=16, bytes=128)
+    batches = Batches(
+        rehearsed_tokens=16,
+        longest_tokens=16,
+        first=size,
+        largest=size,
+        rehearsed=[],
+        scanned=scanned,
+        of=of,
+        is_whole=False,
+        seconds=5.0,
+        problem=None,
+    )
+    text = printed(analyse(training(), job()).model_copy(update={"batches": batches}))
+    assert "Batches: up to 2 x 8 tokens in the first steps" in text
+    assert ("looked through" in text) == bool(said)
+    assert said in text

@@ -164,9 +164,8 @@ def _batches(batches: Batches) -> Iterator[str]:
     for one in batches.rehearsed:
         line += f"; {one} in step {one.first_step}"
     yield line
-    looked = (
-        f"looked through {batches.scanned:,} of {batches.of or 'an unknown number':,} batches of the data"
-    )
+    of = "an unknown number of" if batches.of is None else f"{batches.of:,}"
+    looked = f"looked through {batches.scanned:,} of {of} batches of the data"
     if batches.problem:
         yield f"Warning: {looked}, then it failed ({batches.problem}): there may be longer ones"
     elif batches.scanned and not batches.is_whole:
