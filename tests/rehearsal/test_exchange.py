@@ -149,6 +149,22 @@ def test_rank_0_tells_of_its_groups_before_it_waits_for_roles(tmp_path: Path) ->
     assert [kind for _, kind, _ in json.loads(said.payload(entry))] == ["tensor"]
 
 
+def test_who_makes_a_group_needs_no_dict_of_its_own(tmp_path: Path) -> None:
+    class Made:
+        __slots__ = ("__weakref__", "group")
+
+        def make(self, groups: Groups) -> None:
+            groups.note((0, 1), object(), None)
+
+    own, maker = Exchange(tmp_path, 0, 4), Made()
+    groups = Groups(own)
+    maker.make(groups)
+    groups.settle()
+    said = Journal(tmp_path, 0)
+    said.read_on()
+    assert len(said.of_kind["groups"]) == 1
+
+
 def test_a_rank_by_itself_waits_for_nobody() -> None:
     own = Exchange(None, 1, 2)
     assert not own.is_active

@@ -79,16 +79,23 @@ def reduced(like: torch.Tensor, held: Sequence[bytes], operation: Any) -> torch.
     operations = dist.ReduceOp
     parts = [(unpacked(like, values), times) for values, times in Counter(held).items()]
     result = parts[0][0].clone()
+    # The operation that torch hands on is equal to the one of that name only if it stands on the left.
     with uncounted(), torch.no_grad():
-        if operation in (operations.SUM, operations.AVG):
+        if operation == operations.SUM or operation == operations.AVG:
             result = sum(part * times for part, times in parts)  # type: ignore[assignment]
+            if operation == operations.AVG:
+                result = result.div(len(held), rounding_mode="trunc")
         elif operation == operations.PRODUCT:
             result = torch.stack([part**times for part, times in parts]).prod(0)
         elif operation == operations.MAX:
             result = torch.stack([part for part, _ in parts]).amax(0)
         elif operation == operations.MIN:
             result = torch.stack([part for part, _ in parts]).amin(0)
+        elif operation == operations.BXOR:
+            result = torch.zeros_like(result)
+            for part in (part for part, times in parts if times % 2):
+                result = result ^ part
         else:
-            for part, _ in parts[1:] if operation != operations.BXOR else []:
+            for part, _ in parts[1:]:
                 result = result & part if operation == operations.BAND else result | part
         return result.to(like.dtype)

@@ -115,7 +115,7 @@ def _names(made: _Made) -> Iterator[str]:
     """What the group is called, the most telling first."""
     yield made.description
     for holder in made.holders:
-        for name, value in list(vars(holder() or object).items()):
+        for name, value in list(getattr(holder(), "__dict__", {}).items()):
             values = value.values() if isinstance(value, dict) else (value,)
             if any(one is made.group for one in values) and _is_a_group(made.group):
                 yield name

@@ -1,0 +1,37 @@
+"""What ranks' integers come to, by the operations as torch hands them to a process group."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from zerokit.rehearsal.stand_ins import small_tensors
+from zerokit.rehearsal.stand_ins.process_group import operation_of
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("SUM", [16, -17]),
+        ("AVG", [3, -3]),
+        ("PRODUCT", [200, -49]),
+        ("MIN", [2, -7]),
+        ("MAX", [5, -1]),
+        ("BAND", [0, -7]),
+        ("BOR", [7, -1]),
+        ("BXOR", [2, -1]),
+    ],
+)
+def test_integers_come_to_what_the_operation_says(
+    name: str, expected: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(small_tensors, "uncounted", nullcontext)
+    options = dist.AllreduceOptions()
+    options.reduceOp = getattr(dist.ReduceOp, name)
+    own, other = torch.tensor([5, -7]), torch.tensor([2, -1])
+    held = [one.numpy().tobytes() for one in (own, own, other, other, other)]
+    result = small_tensors.reduced(own, held, operation_of(options))
+    assert result.tolist() == expected
