@@ -59,13 +59,18 @@ def test_counts(text: str, expected: int) -> None:
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("60s", 60), ("90", 90), ("5 min", 300), ("1.5H", 5400), ("500ms", 0.5), ("1h30m", 5400), ("0", 0)],
-)
+    [("60s", 60), ("90", 90), ("5 min", 300), ("1.5H", 5400), ("500ms", 0.5), ("1h30m", 5400), ("0", 0),
+     (" 1 h 30 min ", 5400), (" 1.5 ", 1.5), (".5s", 0.5)],
+)  # fmt: skip
 def test_durations_are_read(text: str, expected: float) -> None:
     assert parse_seconds(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", "min", "-3s", "60 bananas", "5 mm", "1e3", "inf"])
+MISREAD = ["1,000", "1,5s", "1h, 30m", "1.5.5", "5 6", "1h30", "5 1h", "1 h 30 m 5"]
+"""Of which a part is a duration."""
+
+
+@pytest.mark.parametrize("text", ["", "min", "-3s", "60 bananas", "5 mm", "1e3", "inf", *MISREAD])
 def test_what_is_no_duration_is_refused(text: str) -> None:
     with pytest.raises(ZerokitError, match="Write it like 60s"):
         parse_seconds(text)

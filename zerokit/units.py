@@ -37,13 +37,13 @@ _SECONDS = {
         ("d day days", 86400.0),
     )
     for name in names.split()
-} | {"": 1.0}
-_DURATION = re.compile(
-    r"(\d{1,12}(?:\.\d{0,12})?|\.\d{1,12})\s*("
-    + "|".join(sorted(_SECONDS, key=len, reverse=True))
-    + r")(?![a-z])",
+}
+_SECONDS_ALONE = re.compile(r"\s*(\d{1,12}(?:\.\d{0,12})?|\.\d{1,12})\s*")
+_PART_OF_DURATION = re.compile(
+    rf"{_SECONDS_ALONE.pattern}({'|'.join(sorted(_SECONDS, key=len, reverse=True))})(?![a-z])\s*",
     re.IGNORECASE,
 )
+_DURATION = re.compile(f"(?:{_PART_OF_DURATION.pattern})+", re.IGNORECASE)
 _MOST_DIGITS = 30
 """Beyond any size there is; keeps "1e999999999" from becoming an integer of as many digits."""
 _COUNT_UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
@@ -104,9 +104,11 @@ def parse_seconds(text: str) -> float:
     Raises:
         ZerokitError: not a duration.
     """
-    parts = _DURATION.findall(text)
-    if not parts or _DURATION.sub("", text).strip(" \t,"):
+    if _SECONDS_ALONE.fullmatch(text):
+        return float(text)
+    if not _DURATION.fullmatch(text):
         raise ZerokitError(f"{text!r} is not a duration", hint="Write it like 60s, 5min, or 1h30m")
+    parts = _PART_OF_DURATION.findall(text)
     return sum(float(number) * _SECONDS[unit.lower()] for number, unit in parts)
 
 
