@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import random
 import threading
@@ -138,21 +139,48 @@ def test_an_endless_sampler_is_asked_for_every_example_once() -> None:
     assert (found.batches, found.is_whole, found.worst[0].number) == (10, True, LONG // 4 + 1)
 
 
-def _hangs(index: int) -> None:
-    if index == LONG + 8:
-        threading.Event().wait()
+class Clock:
+    """A clock that this process and its forks set."""
+
+    def __init__(self) -> None:
+        self._now = memoryview(mmap.mmap(-1, 8)).cast("d")
+
+    def monotonic(self) -> float:
+        return self._now[0]
+
+    def go_to(self, seconds: float) -> None:
+        self._now[0] = seconds
 
 
-def _fails(index: int) -> None:
-    if index == LONG + 8:
-        raise ValueError("example 31 is broken\nwhatever")
+def _hangs(clock: Clock) -> None:
+    clock.go_to(2 * MINUTES)
+    threading.Event().wait()
+
+
+def _is_slow(clock: Clock) -> None:
+    clock.go_to(MINUTES + 0.5)
+
+
+def _fails(_clock: Clock) -> None:
+    raise ValueError("example 31 is broken\nwhatever")
 
 
 @pytest.mark.parametrize(
-    ("opened", "problem"), [(_hangs, None), (_fails, "ValueError: example 31 is broken")]
+    ("happens", "problem"),
+    [
+        (_hangs, None),
+        (_is_slow, None),
+        (_fails, "ValueError: example 31 is broken"),
+        (lambda _clock: os._exit(0), "the process that did it ended"),
+    ],
 )
-def test_what_was_found_until_then_counts(opened: Callable[[int], None], problem: str | None) -> None:
-    found = looked(DataLoader(Ragged(opened), 4, collate_fn=padded), 3.0)
+def test_what_was_found_until_then_counts(
+    monkeypatch: pytest.MonkeyPatch, happens: Callable[[Clock], None], problem: str | None
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr("zerokit.rehearsal.watching.scan.time", clock)
+    data = Ragged(lambda index: happens(clock) if index == LONG + 8 else None)
+    found = looked(DataLoader(data, 4, collate_fn=padded))
     assert (found.is_whole, found.problem, found.of) == (False, problem, 10)
     assert found.worst[0].number == LONG // 4 + 1
 

@@ -128,12 +128,15 @@ def _listen(
     tell: Callable[[int, int | None], None],
 ) -> None:
     """Take what the fork says, until it has no more to say or the time is up."""
-    while (left := deadline - time.monotonic()) > 0:
-        if ours.poll(min(left, _SECONDS_BETWEEN_WORDS)):
+    while True:
+        left = deadline - time.monotonic()
+        if ours.poll(max(0.0, min(left, _SECONDS_BETWEEN_WORDS))):
             try:
                 said = pickle.loads(ours.recv_bytes())  # noqa: S301  of a fork of this process
             except EOFError:
-                found.problem = found.problem or (None if found.is_whole else "the process that did it ended")
+                found.problem = "the process that did it ended"
+                return
+            if said is None:  # its last word
                 return
             if isinstance(said, Candidate):
                 for place, of in enumerate(CRITERIA):
@@ -142,6 +145,8 @@ def _listen(
                         best[place] = said
             else:
                 found.batches, found.of, found.is_whole, found.problem = said
+        elif left <= 0:
+            return
         tell(found.batches, found.of)
 
 
@@ -178,6 +183,7 @@ def _go_through(loader: Any, answers: Connection, deadline: float, most: int | N
     except Exception as error:
         problem = f"{type(error).__name__}: {error}".partition("\n")[0][:300]
     answers.send_bytes(pickle.dumps((done, of, is_whole, problem)))
+    answers.send_bytes(pickle.dumps(None))
 
 
 def _pickled(batch: Any) -> bytes | None:
