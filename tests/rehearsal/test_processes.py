@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import select
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +15,7 @@ from tests.rehearsal.recordings import job, training
 from zerokit.errors import ZerokitError
 from zerokit.rehearsal.analysis import analyse
 from zerokit.rehearsal.job import RehearsalJob
-from zerokit.rehearsal.processes import ExplainedError, rehearse_quietly, rehearse_together
+from zerokit.rehearsal.processes import ExplainedError, Output, Worker, rehearse_quietly, rehearse_together
 from zerokit.rehearsal.report import RehearsalReport
 
 REPORT = analyse(training(), job())
@@ -148,45 +146,63 @@ def test_a_quiet_rehearsal_says_nothing(tmp_path: Path, capfd: pytest.CaptureFix
 _LEAVES = """
 import json, os, signal, subprocess, sys
 pause = [sys.executable, "-c", "import signal; signal.pause()"]
-left = [subprocess.Popen(pause), subprocess.Popen(pause, start_new_session=True)]
+left = [
+    subprocess.Popen(pause),
+    subprocess.Popen(pause, start_new_session=True),
+    subprocess.Popen(pause, start_new_session=True, env={}),  # nothing of it tells where it comes from
+]
 fork = os.fork()
 if fork == 0:
     signal.pause()
+left = [fork, *(one.pid for one in left)]
 """
 
 
-def _ended(processes_left: list[int]) -> None:
-    for process in processes_left:
-        with contextlib.suppress(ProcessLookupError):  # it is gone already
-            ended = os.pidfd_open(process)
-            assert select.select([ended], [], [], processes.PATIENCE)[0], "it still runs"
-            os.close(ended)
+def _has_ended(process: int) -> bool:
+    try:
+        stat = Path(f"/proc/{process}/stat").read_text()
+    except OSError:
+        return True
+    return stat.rpartition(")")[2].split()[0] == "Z"
 
 
 def test_what_a_script_leaves_running_ends_with_its_worker(tmp_path: Path) -> None:
-    note = f"json.dump([fork, *(one.pid for one in left)], open({str(tmp_path / 'left')!r}, 'w'))"
-    _one(tmp_path, fake_worker.script(tmp_path, f"{_LEAVES}\n{note}", REPORT))
-    _ended(json.loads((tmp_path / "left").read_text()))
+    """At the worker's end, and not only at that of the rehearsal."""
+    note = f"json.dump(left, open({str(tmp_path / 'left')!r}, 'w'))"
+    script = fake_worker.script(tmp_path, f"{_LEAVES}\n{note}", REPORT)
+    with Worker(_job(tmp_path, script), Output.DROPPED) as worker:
+        worker.result(None)
+        left = json.loads((tmp_path / "left").read_text())
+        assert [process for process in left if not _has_ended(process)] == []
 
 
 def test_no_child_stays_behind_when_zerokit_is_killed(tmp_path: Path) -> None:
     """One in a session of its own, and one that was only forked, as workers that load data are."""
-    worker = f"""
-from zerokit.rehearsal.guard import end_with_the_command
-end_with_the_command()
-{_LEAVES}
-print(json.dumps([fork, os.getpid(), *(one.pid for one in left)]), flush=True)
-signal.pause()
-"""
+    rank = f"{_LEAVES}\nprint(json.dumps([os.getpid(), *left]), flush=True)\nsignal.pause()"
     command = f"""
-import subprocess, sys
-from zerokit.rehearsal.guard import marked
-environment = marked(None, {str(tmp_path)!r})
-subprocess.Popen([sys.executable, "-c", {worker!r}], start_new_session=True, env=environment).wait()
+import sys
+from zerokit.rehearsal.guard import GuardedProcess
+GuardedProcess([sys.executable, "-c", {rank!r}], {{}}).wait()
 """
     with subprocess.Popen([sys.executable, "-c", command], stdout=subprocess.PIPE) as zerokit:
         assert zerokit.stdout is not None
         left = json.loads(zerokit.stdout.readline())
         zerokit.kill()
         assert zerokit.stdout.read() == b""  # nobody holds it open
-    _ended(left)
+    assert [process for process in left if not _has_ended(process)] == []
+
+
+def test_a_rank_ends_whose_zerokit_was_killed_before_it_started(tmp_path: Path) -> None:
+    program = "print('started'); import signal; signal.pause()"
+    command = f"""
+import os, subprocess, sys
+from zerokit.rehearsal import guard
+start = subprocess.Popen.__init__
+def start_and_die(*arguments, **given):
+    start(*arguments, **given)
+    os.kill(os.getpid(), 9)
+subprocess.Popen.__init__ = start_and_die
+guard.GuardedProcess([sys.executable, "-c", {program!r}], {{}})
+"""
+    done = processes.run([sys.executable, "-c", command])  # until nobody holds its stdout open
+    assert done.returncode == -9

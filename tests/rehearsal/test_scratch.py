@@ -14,11 +14,12 @@ from tests.rehearsal import fake_worker
 from zerokit.rehearsal.scratch import scratch_folder
 
 REHEARSE = """
-import signal, sys
+import os, signal, sys
 from zerokit.rehearsal import processes, rehearse
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whatever nohup or a shell's background has had ignored
 signal.signal(signal.SIGINT, signal.default_int_handler)
 processes.WORKER, rehearse.built_library = "fake_rehearsal_worker", lambda: None
+os.environ["COMMAND"] = str(os.getpid())
 rehearse.rehearse(sys.argv[1], num_gpus=1)
 """
 SIGNALS = [signal.SIGTERM, signal.SIGHUP, signal.SIGINT]
@@ -28,7 +29,8 @@ def ended_by(number: signal.Signals, folder: Path, monkeypatch: pytest.MonkeyPat
     """Rehearse a script that sends a signal to the rehearsal; the folder of temporary files."""
     fake_worker.install(monkeypatch, folder)
     then = "" if number == signal.SIGKILL else "signal.pause()"
-    script = fake_worker.script(folder, f"import os, signal\nos.kill(os.getppid(), {number:d})\n{then}")
+    code = f"import os, signal\nos.kill(int(os.environ['COMMAND']), {number:d})\n{then}"
+    script = fake_worker.script(folder, code)
     temporary = folder / "tmp"
     temporary.mkdir()
     words = [sys.executable, "-c", REHEARSE, script]

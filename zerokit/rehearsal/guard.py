@@ -1,79 +1,129 @@
 """No process of a rehearsal outlives it, however it ends.
 
-A rank runs in a process group of its own, with all that its script starts; what a script puts into another
-session is known by the folder that only this rehearsal's environment names.
+Between zerokit and each rank stands a process that runs this file alone. The kernel gives it whatever
+processes the rank leaves behind, also those in a session or with an environment of their own (the subreaper
+of prctl(2)). It ends all of them when the rank has ended, or when nobody holds a certain pipe open any more,
+which is when zerokit lets go of it or is killed.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import select
 import signal
-import time
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, NoReturn
 
-_MARK = "ZEROKIT_REHEARSAL_PROCESSES"
-_LOOKS = 100
-_SECONDS_BETWEEN_LOOKS = 0.01
-
-
-def marked(environment: dict[str, str] | None, mark: str) -> dict[str, str]:
-    """The environment of a rank whose processes are to be found again by `mark`, a path of its own."""
-    return {**os.environ, **(environment or {}), _MARK: mark}
+_END_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+_TAKE_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER
 
 
-def end_all(group: int, mark: str) -> None:
-    """End the processes of a group, and those that were started under `mark` in another; not this one."""
-    with suppress(ProcessLookupError):
-        os.killpg(group, signal.SIGKILL)
-    for _ in range(_LOOKS):  # one of them may be starting another
-        found = list(_under(mark))
-        if not found:
+class GuardedProcess(subprocess.Popen[bytes]):
+    """A process that ends together with all that it starts, and with this one.
+
+    It leaves with the exit code of `command`, when no process of it is left.
+
+    Args:
+        command: words.
+        variables: what its environment has beside this one's.
+        streams: its `stdin`, `stdout` and `stderr`, as for Popen.
+    """
+
+    def __init__(self, command: list[str], variables: Mapping[str, str], **streams: Any) -> None:
+        told, self._held = os.pipe()
+        # Not in this environment: what is preloaded is the rank's.
+        set_for_it = ["env", *(f"{name}={value}" for name, value in variables.items())]
+        guard = [sys.executable, "-I", "-S", __file__, str(told)]
+        try:
+            super().__init__(
+                [*guard, *set_for_it, *command], pass_fds=[told], start_new_session=True, **streams
+            )
+        except BaseException:
+            os.close(self._held)
+            raise
+        finally:
+            os.close(told)
+
+    def end(self) -> None:
+        """End all of it that still runs."""
+        os.close(self._held)
+        self.wait()
+
+
+def _main() -> NoReturn:
+    told, command = int(sys.argv[1]), sys.argv[2:]
+    os.set_inheritable(told, False)
+    ctypes.CDLL(None).prctl(_TAKE_ORPHANS, 1)
+    woken, wakes = os.pipe()
+    os.set_blocking(wakes, False)
+    os.set_blocking(woken, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
+    rank = _start(command)
+    status = _status_of(rank, told, woken)
+    _end_children()  # first: whoever reads what the rank prints waits until nobody can print any more
+    if os.WIFSIGNALED(status):
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the rank's own is enough
+        if os.WTERMSIG(status) == signal.SIGINT:  # which Python handles itself
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), os.WTERMSIG(status))
+    os._exit(os.waitstatus_to_exitcode(status))
+
+
+def _start(command: list[str]) -> int:
+    rank = os.fork()
+    if rank == 0:
+        try:
+            os.setpgid(0, 0)  # a script may end its own group
+            ctypes.CDLL(None).prctl(_END_WITH_PARENT, signal.SIGKILL)
+            os.execvp(command[0], command)  # noqa: S606
+        finally:
+            os._exit(127)
+    return rank
+
+
+def _status_of(rank: int, told: int, woken: int) -> int:
+    """As waitpid(2) has it; of a rank that was killed, if nobody holds `told` open before the rank ends."""
+    poll = select.poll()  # any descriptor, also one that is too large for select
+    for one in (told, woken):
+        poll.register(one, select.POLLIN)
+    while True:
+        if told in dict(poll.poll()):
+            return signal.SIGKILL
+        with suppress(BlockingIOError):
+            os.read(woken, 4096)
+        with suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                if ended[0] == rank:
+                    return ended[1]
+
+
+def _end_children() -> None:
+    """Also theirs, which become this process's as they lose their own parent."""
+    while True:
+        for child in _children():
+            os.kill(child, signal.SIGKILL)  # it is not reaped yet, so the number is still its own
+        try:
+            os.wait()
+        except ChildProcessError:
             return
-        for process in found:
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(process, signal.SIGKILL)
-        time.sleep(_SECONDS_BETWEEN_LOOKS)
 
 
-def _under(mark: str) -> Iterator[int]:
-    wanted = os.fsencode(f"{_MARK}={mark}")
+def _children() -> Iterator[int]:
     for folder in Path("/proc").iterdir():
-        if folder.name.isdecimal() and int(folder.name) != os.getpid():
-            with suppress(OSError):  # it is another person's, or has ended
-                if wanted in (folder / "environ").read_bytes().split(b"\0"):
+        if folder.name.isdecimal():
+            with suppress(OSError):
+                stat = (folder / "stat").read_bytes()
+                # proc(5): the name, in brackets and of any bytes, then the state and the parent.
+                if int(stat.rpartition(b")")[2].split()[1]) == os.getpid():
                     yield int(folder.name)
 
 
-def end_with_the_command() -> None:
-    """See that this process, which leads its group, and all that it starts end when zerokit is killed.
-
-    The kernel ends this process with the one that started it, but not the children of this one: a process
-    that watches this one does. It is no child of this one, whose script may wait for all of its own. To be
-    called before there are threads.
-    """
-    command, rank = os.getppid(), os.getpid()
-    set_signal_at_parents_death = 1  # PR_SET_PDEATHSIG, prctl(2)
-    ctypes.CDLL(None).prctl(set_signal_at_parents_death, signal.SIGKILL)
-    ended = os.pidfd_open(rank)
-    between = os.fork()
-    if between == 0:
-        if os.fork() == 0:
-            _end_after(rank, ended)
-        os._exit(0)
-    os.waitpid(between, 0)
-    os.close(ended)
-    if os.getppid() != command:  # it was killed before the kernel had been told
-        os.kill(rank, signal.SIGKILL)
-
-
-def _end_after(rank: int, ended: int) -> None:
-    # Whoever reads what the rank prints waits until nobody can print any more.
-    os.closerange(0, ended)
-    os.closerange(ended + 1, os.sysconf("SC_OPEN_MAX"))
-    select.select([ended], [], [])
-    os.setpgid(0, 0)  # out of the group, which zerokit ends together with this process if it can
-    end_all(rank, os.environ.get(_MARK, ""))
+if __name__ == "__main__":
+    _main()

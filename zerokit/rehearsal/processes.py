@@ -17,14 +17,14 @@ from enum import Enum, auto
 from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from pydantic import ValidationError
 
 from zerokit.errors import ZerokitError
 from zerokit.files import write_file
 from zerokit.rehearsal.file_overlay import FileOverlay
-from zerokit.rehearsal.guard import end_all, marked
+from zerokit.rehearsal.guard import GuardedProcess
 from zerokit.rehearsal.job import RehearsalJob
 from zerokit.rehearsal.native.build import TESTED
 from zerokit.rehearsal.report import RehearsalReport
@@ -78,20 +78,15 @@ class Worker:
         write_file(job_file, job.model_dump_json())
         # -P: what lies in the current folder must not stand in for the worker's own imports.
         command = [sys.executable, "-P", "-m", module or WORKER, str(job_file)]
-        self._mark = str(job_file)
-        environment = marked(environment, self._mark)
+        variables = environment or {}
         if output is Output.SHOWN:
-            self._process = _start(command, env=environment)
+            self._process = GuardedProcess(command, variables)
         elif output is Output.SHOWN_ON_STDERR:
-            self._process = _start(command, env=environment, stdout=_STDERR)
+            self._process = GuardedProcess(command, variables, stdout=_STDERR)
         else:
             with self._log.open("wb") as log:
-                self._process = _start(
-                    command,
-                    env=environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
+                self._process = GuardedProcess(
+                    command, variables, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
                 )
 
     def __enter__(self) -> Worker:
@@ -100,9 +95,7 @@ class Worker:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Also what the script has started and left behind, such as workers that load data.
-        end_all(self._process.pid, self._mark)
-        self._process.wait()
+        self._process.end()
 
     def has_ended(self, deadline: float | None) -> bool:
         """Whether :meth:`result` is there at once; waits for a moment."""
@@ -173,11 +166,6 @@ class Worker:
         if self._output is Output.SHOWN_IF_IT_FAILS:
             sys.stderr.write(self._log.read_text(encoding="utf-8", errors="replace")[-_SHOWN_OF_A_LOG:])
             sys.stderr.flush()
-
-
-def _start(command: list[str], **streams: Any) -> subprocess.Popen[bytes]:
-    """In a session of its own, so that it can be ended together with all that it starts."""
-    return subprocess.Popen(command, start_new_session=True, **streams)
 
 
 def _moment(report: RehearsalReport | None) -> str:

@@ -21,7 +21,6 @@ from zerokit.rehearsal import launchers
 from zerokit.rehearsal.call_sites import OWN
 from zerokit.rehearsal.errors import RehearsalGap, met_gaps
 from zerokit.rehearsal.exchange import FAILED, SCRIPT_ENDED, STEPS_DONE
-from zerokit.rehearsal.guard import end_with_the_command
 from zerokit.rehearsal.job import RehearsalJob
 from zerokit.rehearsal.limits import limit_of
 from zerokit.rehearsal.process_setup import InstallGroup, virtual_cluster
@@ -36,7 +35,6 @@ _FAILED_WITH_VALUES = 4
 
 def main(real_group: InstallGroup | None = None) -> None:
     """Entry point; leaves by :func:`os._exit`, since threads of the script may still run."""
-    end_with_the_command()
     job = RehearsalJob.model_validate_json(Path(sys.argv[1]).read_text(encoding="utf-8"))
     code = rehearse(job, real_group)
     sys.stdout.flush()
