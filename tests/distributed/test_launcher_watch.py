@@ -54,6 +54,34 @@ def test_a_rank_ends_with_any_of_its_launchers(ended: int, tmp_path: Path) -> No
         )
 
 
+def test_a_rank_ends_with_a_launcher_that_has_ended_before_the_rank_looks(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    (tmp_path / "deepspeed").write_text(f"import os\nos.open({str(pipe)!r}, os.O_RDWR)\n{RUNNER}")
+    package = tmp_path / "packages" / "deepspeed" / "launcher"
+    package.mkdir(parents=True)
+    for folder in (package.parent, package):
+        (folder / "__init__.py").touch()
+    (package / "launch.py").write_text(RUNNER)
+    until_the_runner_has_ended = f"print('starts', flush=True)\nopen({str(pipe)!r}).read()\n"
+    command = [sys.executable, tmp_path / "deepspeed", "-m", "deepspeed.launcher.launch", "-c"]
+    with subprocess.Popen(
+        [*command, until_the_runner_has_ended + RANK],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(package.parents[1]), *sys.path])},
+    ) as runner:
+        assert runner.stdout is not None
+        assert runner.stderr is not None
+        assert runner.stdout.readline() == "starts\n"
+        runner.kill()
+        runner.wait()
+        runner.stdout.read()
+        assert f"because its launcher (process {runner.pid}) has ended" in runner.stderr.read()
+
+
 def test_a_run_that_no_launcher_started_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(RUNNER)
     code = RANK.replace("threading.Event().wait()", "print(threading.active_count())")

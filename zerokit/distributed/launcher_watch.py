@@ -21,6 +21,7 @@ _MODULES = (
     *("deepspeed.launcher", "torch.distributed.run", "torch.distributed.launch", "accelerate.commands"),
     "zerokit",
 )
+_STARTED_BY_ANOTHER = "deepspeed.launcher.launch"
 
 
 class Launcher(NamedTuple):
@@ -44,6 +45,11 @@ def launchers() -> list[Launcher]:
     while (stat := stat_of(pid)) is not None and _is_launcher(pid):
         found.append(Launcher(pid, stat.started))
         pid = stat.parent
+    if found and _STARTED_BY_ANOTHER in _words(found[-1].pid):
+        # The runner that started it leads its group, as a shell has it, and may have ended before now.
+        leader = os.getpgid(found[-1].pid)
+        if stat_of(leader) is None:
+            found.append(Launcher(leader, started=""))
     return found
 
 
@@ -72,10 +78,7 @@ def _watch(watched: list[Launcher], rank: int, for_stuck: stuck.StuckWatch | Non
 
 def _is_launcher(pid: int) -> bool:
     """Whether a process is Python that runs a launcher: a shell that was told to start one is none."""
-    try:
-        words = Path("/proc", str(pid), "cmdline").read_bytes().decode(errors="replace").split("\0")
-    except OSError:
-        return False
+    words = _words(pid)
     if not Path(words[0]).name.startswith("python"):
         return False
     first = next((at for at, word in enumerate(words[1:], start=1) if word == "-m" or word[:1] != "-"), None)
@@ -84,3 +87,11 @@ def _is_launcher(pid: int) -> bool:
     if words[first] == "-m":
         return words[first + 1].startswith(_MODULES)
     return Path(words[first]).name in _PROGRAMS
+
+
+def _words(pid: int) -> list[str]:
+    """The command line of a process; an empty word of one that has ended."""
+    try:
+        return Path("/proc", str(pid), "cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return [""]
