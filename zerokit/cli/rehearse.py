@@ -26,7 +26,15 @@ if TYPE_CHECKING:
     from zerokit.rehearsal.report import RehearsalReport
 
 
-_NumGpus = Annotated[int, typer.Option(min=1, help="GPUs of the run.", show_default=False)]
+_NumGpus = Annotated[
+    int,
+    typer.Option(
+        *("--num-gpus", "--num_gpus"),  # the second is how DeepSpeed's launcher writes it
+        min=1,
+        help="GPUs of the run.",
+        show_default=False,
+    ),
+]
 _Script = Annotated[str, typer.Argument(metavar="SCRIPT", help="Training script.", show_default=False)]
 _Arguments = Annotated[
     list[str] | None,

@@ -44,13 +44,14 @@ from zerokit.rehearsal.roles import Roles
 from zerokit.rehearsal.timeline import peak_event
 from zerokit.reporting.phases import RUN_PHASES
 from zerokit.reporting.verdicts import VERDICTS, host_fit, judge, worst
+from zerokit.units import MIB
 
 T = TypeVar("T")
 
 LARGEST_BLOCKS = 20
 LARGEST_SITES = 20
 _RANKS_DIFFER = 0.001
-"""Of a figure; padding to the number of ranks makes less than this."""
+"""Of a figure, and more than a MiB; padding to the number of ranks makes less than this."""
 _INIT = RUN_PHASES.index("init")
 Segments = Literal["ordinary", "expandable"]
 _SEGMENTS: tuple[Segments, ...] = ("ordinary", "expandable")
@@ -354,10 +355,12 @@ def combine(reports: Mapping[int, RehearsalReport], roles: Roles) -> RehearsalRe
 
 
 def _differ(ranks: list[RankMemory]) -> bool:
-    figures = [rank.model_dump(exclude={"rank", "peak_phase", "verdict"}) for rank in ranks]
+    figures = [
+        rank.model_dump(exclude={"rank", "peak_phase", "host_steady_bytes", "verdict"}) for rank in ranks
+    ]
     for name in figures[0]:
         values = [held[name] for held in figures]
-        if max(values) - min(values) > _RANKS_DIFFER * max(values):
+        if max(values) - min(values) > max(_RANKS_DIFFER * max(values), MIB):
             return True
     return False
 

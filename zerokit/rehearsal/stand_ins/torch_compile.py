@@ -2,13 +2,17 @@
 
 What Inductor's generated code allocates between its kernels, and what its partitioner keeps for backward, is
 what a GPU would hold. The kernels are Triton's: they allocate nothing, and are neither compiled nor run. A
-graph that Inductor cannot compile here, as without Triton, runs as it is written, and the report says so.
+graph that Inductor cannot compile here runs as it is written, as does everything without Triton,
+and the report says so.
 Other backends, such as "eager" and "aot_eager", are torch's own affair.
 """
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +46,7 @@ _NEEDS_INDUCTOR = "flex_attention"
 _MEASURED = ("max_autotune", "max_autotune_pointwise", "max_autotune_gemm", "coordinate_descent_tuning")
 """Settings by which Inductor chooses kernels by their speed."""
 _GRAPHS = "triton.cudagraphs"
+_INSTALL = "Install triton beside torch: it needs no GPU here"
 
 _notes: dict[str, str] = {}
 """What was done otherwise than on a GPU, and the line where it was met first."""
@@ -61,8 +66,8 @@ def install(folder: Path, *, compute: bool) -> None:
         compute: whether tensors hold values, which kernels that do nothing would lose: then what is to be
             compiled stays as it is written.
     """
-    if compute:
-        wrap(_COMPILE, _as_written)
+    if compute or importlib.util.find_spec("triton") is None:
+        wrap(_COMPILE, functools.partial(_as_written, noted=not compute))
         return
     os.environ.update(
         TORCHINDUCTOR_CACHE_DIR=str(folder),
@@ -78,8 +83,30 @@ def install(folder: Path, *, compute: bool) -> None:
         put(patch, dummy)
 
 
-def _as_written(_compile: Any, model: Any = None, **_: Any) -> Any:
-    return (lambda function: function) if model is None else model
+def _as_written(compile_with: Any, model: Any = None, *, noted: bool, **given: Any) -> Any:
+    if given.get("backend", "inductor") != "inductor":
+        return compile_with(model, **given)
+    if model is None:
+        return lambda function: _as_written(compile_with, function, noted=noted, **given)
+    if not noted:
+        return model
+    if isinstance(model, sys.modules["torch"].nn.Module):
+        _note_that_triton_is_missing()
+        return model
+
+    @functools.wraps(model)
+    def runs(*arguments: Any, **options: Any) -> Any:
+        if _NEEDS_INDUCTOR in getattr(model, "__module__", ""):
+            raise RehearsalGap(f"torch.compile of {_NEEDS_INDUCTOR}", hint=_INSTALL, where=script_line())
+        _note_that_triton_is_missing()
+        return model(*arguments, **options)
+
+    return runs
+
+
+def _note_that_triton_is_missing() -> None:
+    what = "Triton is not installed, so that code ran as it is written, which mostly takes more memory"
+    _notes.setdefault(f"{what}. {_INSTALL}", script_line())
 
 
 def _empty(size: Any, stride: Any, dtype: Any) -> Any:

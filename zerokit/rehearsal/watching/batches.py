@@ -114,7 +114,8 @@ class Batches:
         self.sources: list[Source] = []
         self.evaluated: list[Source] = []
         """Those that an evaluation was rehearsed with."""
-        self._evaluating = False
+        self._evaluating = 0
+        """Batches that an evaluation takes at least; 0: there is none."""
         self._never_asked: WeakSet[Any] = WeakSet()
         self._source_of_iterator: WeakKeyDictionary[Any, Source] = WeakKeyDictionary()
 
@@ -126,13 +127,17 @@ class Batches:
         watch_torch()
 
     @contextmanager
-    def only_the_largest(self) -> Iterator[None]:
-        """Have loaders hand out the largest batches of their data alone, and come to their end."""
-        self._evaluating = True
+    def only_the_largest(self, *, at_least: int = 1) -> Iterator[None]:
+        """Have loaders hand out the largest batches of their data, and come to their end.
+
+        Args:
+            at_least: batches, the first ones of the data after the largest, where it has so many.
+        """
+        self._evaluating = at_least
         try:
             yield
         finally:
-            self._evaluating = False
+            self._evaluating = 0
 
     # ---- the loader
 
@@ -195,10 +200,10 @@ class Batches:
     def _to_evaluate(self, source: Source, batch: Any) -> Any:
         worst = [one for one in (source.scan.worst if source.scan else []) if one.data is not None]
         source.handed += 1
-        if source.handed > max(1, len(worst)):
+        if source.handed > max(self._evaluating, len(worst)):
             raise StopIteration
         source.came(batch)
-        if not worst or _signature(worst[source.handed - 1].batch) != source.signature:
+        if source.handed > len(worst) or _signature(worst[source.handed - 1].batch) != source.signature:
             return batch
         found = worst[source.handed - 1].batch
         source.came(found)

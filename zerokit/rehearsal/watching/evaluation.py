@@ -14,6 +14,9 @@ from zerokit.rehearsal.watching.batches import Batches
 
 _TRAIN = Patch("transformers.trainer:Trainer", "train", "rehearse the evaluation that is to come")
 
+_MOST_KEPT = 32
+"""Batches of an evaluation that keeps what the model returns."""
+
 
 class Evaluation:
     """Knows the Trainer that trains.
@@ -29,6 +32,8 @@ class Evaluation:
         self._trainer: Any = None
         self.problem: str | None = None
         """What the evaluation failed of."""
+        self.not_kept: str | None = None
+        """Of what evaluation keeps until its end, what was not rehearsed."""
         self.not_rehearsed: list[str] = []
         """What is to be said of other data."""
 
@@ -46,19 +51,29 @@ class Evaluation:
     def rehearse(self) -> None:
         """Evaluate if the Trainer is going to, and look at the data that nobody has asked for."""
         self._evaluate()
-        self.not_rehearsed = self._batches.never_asked()
+        self.not_rehearsed = [*filter(None, [self.not_kept]), *self._batches.never_asked()]
 
     def _evaluate(self) -> None:
         trainer, self._trainer = self._trainer, None
         if trainer is None or not trainer.args.do_eval or trainer.eval_dataset is None:
             return
         self._batches.most = None
+        keeps = trainer.compute_metrics is not None and not trainer.args.prediction_loss_only
         trainer.model.zero_grad()  # as the Trainer does, after the step that this comes in
         self._backend.phase = "evaluation"
         try:
-            with self._batches.only_the_largest():
+            with self._batches.only_the_largest(at_least=_MOST_KEPT if keeps else 1):
                 trainer.evaluate()
         except Exception as error:  # of metrics, say, that want all examples: what is computed is made up
             self.problem = f"{type(error).__name__}: {error}".partition("\n")[0][:300]
         finally:
             self._backend.phase = "between"
+        batches = max(
+            (one.scan.of or 0 for one in self._batches.evaluated if one.scan is not None), default=0
+        )
+        if keeps and batches > _MOST_KEPT and trainer.args.eval_accumulation_steps is None:
+            self.not_kept = (
+                f"compute_metrics has the GPU keep what the model returns for all {batches:,} batches of the "
+                f"evaluation; the figures hold that of {_MOST_KEPT}. eval_accumulation_steps moves it to the "
+                "host, preprocess_logits_for_metrics makes it less"
+            )
