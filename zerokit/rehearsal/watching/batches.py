@@ -6,6 +6,7 @@ Lightning and DeepSpeed put theirs around it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -15,6 +16,7 @@ from weakref import WeakKeyDictionary, WeakSet
 from zerokit import console
 from zerokit.patches import Patch, wrap
 from zerokit.rehearsal.batch_size import BatchSize, measure
+from zerokit.rehearsal.errors import script_line
 from zerokit.rehearsal.exchange import Exchange
 from zerokit.rehearsal.watching.labels import Labels
 from zerokit.rehearsal.watching.scan import CRITERIA, Candidate, Scan, scan
@@ -59,6 +61,8 @@ class Source:
     first: list[BatchSize] = field(default_factory=list)
     """The largest of those that came by themselves, by each criterion."""
     signature: Any = None
+    in_steps: set[int] = field(default_factory=set)
+    """Optimizer steps done when it gave a batch."""
     worst: list[Candidate] | None = None
     """Those still to be rehearsed; None before that is decided."""
     rehearsed: list[Rehearsed] = field(default_factory=list)
@@ -106,14 +110,19 @@ class Batches:
         self._exchange = exchange
         self.steps = steps
         self._seconds_left = seconds if steps else 0.0
+        self._scans = self._seconds_left > 0
         self._completed = completed
         self._divisor = divisor
-        self._loaders_scanned = 0
+        self._names: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+        """Of loaders, by where they were made."""
+        self._made: Counter[str] = Counter()
         self.most: int | None = None
         """Batches that a rank takes in the whole run, where that is known."""
         self.sources: list[Source] = []
         self.evaluated: list[Source] = []
         """Those that an evaluation was rehearsed with."""
+        self._last_of_step: dict[int, Source] = {}
+        """Which gave the last batch after so many optimizer steps."""
         self._evaluating = 0
         """Batches that an evaluation takes at least; 0: there is none."""
         self._never_asked: WeakSet[Any] = WeakSet()
@@ -144,15 +153,27 @@ class Batches:
     def _make(self, initialize: Any, loader: Any, *arguments: Any, **given: Any) -> None:
         initialize(loader, *arguments, **given)
         self._never_asked.add(loader)
+        self._name_of(loader)
+
+    def _name_of(self, loader: Any) -> str:
+        """What tells a loader apart on all ranks, of which one may have made or asked others besides.
+
+        Not the number of its examples, of which ranks may have one more or less than others.
+        """
+        if loader not in self._names:
+            place = f"{type(loader.dataset).__name__}.{script_line()}"
+            self._names[loader] = f"{self._divisor}.{place}.{self._made[place]}"
+            self._made[place] += 1
+        return self._names[loader]
 
     def _iterate(self, iterate: Any, loader: Any) -> Any:
         source = self._source_of(loader.dataset)
-        if source.scan is None and self._seconds_left > 0:
-            source.name = f"{self._divisor}.{self._loaders_scanned}"
-            self._loaders_scanned += 1
+        if source.scan is None and self._scans:
+            source.name = self._name_of(loader)
             source.scan = self._exchange.of_rank_0(
                 f"scanned.{source.name}", "look through the data", lambda: self._scan(loader)
             )
+            self._seconds_left -= source.scan.seconds
         if self._evaluating:
             self.evaluated.append(replace(source, first=[], handed=0, rehearsed=[]))
             source = self.evaluated[-1]
@@ -168,10 +189,11 @@ class Batches:
         return self.sources[-1]
 
     def _scan(self, loader: Any) -> Scan:
+        """Look through the data, unless the time is up, which the other ranks are told as well."""
+        if self._seconds_left <= 0:
+            return Scan()
         with _Progress() as progress:
-            found = scan(loader, self._seconds_left, progress.tell, most=self.most)
-        self._seconds_left = max(0.0, self._seconds_left - found.seconds)
-        return found
+            return scan(loader, self._seconds_left, progress.tell, most=self.most)
 
     def _next(self, original: Any, iterator: Any) -> Any:
         batch = original(iterator)
@@ -180,6 +202,8 @@ class Batches:
             return self._to_evaluate(source, batch)
         if source is None or not self._is_training(source):
             return batch
+        source.in_steps.add(self._completed())
+        self._last_of_step[self._completed()] = source
         if not source.handed:
             source.steps_before = self._completed()
         is_due = self._is_due(source)
@@ -233,7 +257,7 @@ class Batches:
         return found if fits else batch
 
     def _is_training(self, source: Source) -> bool:
-        """Whether what `source` gives is trained on; some scripts leave the model in evaluation mode."""
+        """Whether what `source` gives may be trained on; some scripts leave the model in evaluation mode."""
         import torch
 
         engines = self._labels.engines
@@ -324,6 +348,7 @@ class Batches:
                 continue
             source = self._source_of(loader.dataset)
             source.scan = self._scan(loader)
+            self._seconds_left -= source.scan.seconds
             if source.scan.worst:
                 lines.append(
                     f"not rehearsed: the loader of a {type(loader.dataset).__name__} was asked for nothing "
@@ -333,7 +358,20 @@ class Batches:
         return lines
 
     def _trained_on(self) -> list[Source]:
-        return [source for source in self.sources if source.first]
+        """Those whose last batch an optimizer step followed at once, or that gave some for several steps.
+
+        Without an engine nothing else tells training from a look at the data with autograd on.
+        """
+        completed = self._completed()
+        return [
+            source
+            for source in self.sources
+            if source.first
+            and (
+                any(self._last_of_step[step] is source for step in source.in_steps if step < completed)
+                or sum(step < completed for step in source.in_steps) > 1
+            )
+        ]
 
 
 class _Progress:

@@ -1,0 +1,94 @@
+"""Which data is looked through, on which rank, and which of it counts as trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from zerokit.rehearsal.exchange import STEPS_DONE, Exchange
+from zerokit.rehearsal.watching import batches as module
+from zerokit.rehearsal.watching.batches import Batches
+from zerokit.rehearsal.watching.scan import Scan
+
+SECONDS = 5.0
+STEPS = 2
+
+
+class Rank:
+    """The part of a rank that watches loaders, with a script that makes steps without an engine."""
+
+    def __init__(self, folder: Path | None = None, rank: int = 0) -> None:
+        self.steps = 0
+        self.exchange = Exchange(folder, rank, 2)
+        labels: Any = mock.Mock(engines=[])
+        self.batches = Batches(labels, self.exchange, STEPS, SECONDS, lambda: self.steps)
+
+    def loader(self, tokens: int) -> DataLoader[Any]:
+        """A loader of four examples of so many tokens."""
+        made: Any = DataLoader.__new__(DataLoader)
+        self.batches._make(DataLoader.__init__, made, torch.zeros(4, tokens, dtype=torch.long))
+        return made
+
+    def iterate(self, loader: DataLoader[Any]) -> Callable[[], Any]:
+        """What gives the next batch of `loader`."""
+        iterator = self.batches._iterate(DataLoader.__iter__, loader)
+        return lambda: self.batches._next(type(iterator).__next__, iterator)
+
+
+@pytest.fixture
+def scanned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The tokens of the examples of each loader that was looked through, for all the time there was."""
+    tokens: list[int] = []
+
+    def look(loader: Any, seconds: float, *_: Any, **__: Any) -> Scan:
+        tokens.append(len(loader.dataset[0]))
+        return Scan(batches=tokens[-1], seconds=seconds / 2 if len(tokens) == 1 else seconds)
+
+    monkeypatch.setattr(module, "scan", look)
+    return tokens
+
+
+def test_a_rank_hears_of_its_own_loader_whatever_else_rank_0_asked_for(
+    tmp_path: Path, scanned: list[int]
+) -> None:
+    first, second = Rank(tmp_path, 0), Rank(tmp_path, 1)
+    loaders = {rank: [rank.loader(tokens) for tokens in (9, 7)] for rank in (first, second)}
+    for loader in loaders[first]:
+        first.iterate(loader)
+    second.iterate(loaders[second][1])
+    assert scanned == [9, 7]
+    (source,) = second.batches.sources
+    assert source.scan is not None
+    assert source.scan.batches == 7
+
+
+def test_the_time_to_look_is_that_of_all_ranks_together(tmp_path: Path, scanned: list[int]) -> None:
+    first, second = Rank(tmp_path, 0), Rank(tmp_path, 1)
+    loaders = {rank: [rank.loader(tokens) for tokens in (9, 7, 5)] for rank in (first, second)}
+    for loader in loaders[first]:
+        first.iterate(loader)
+    first.exchange.close(STEPS_DONE)
+    for loader in loaders[second]:
+        second.iterate(loader)
+    second.iterate(second.loader(3))  # rank 0 has none of these
+    assert scanned == [9, 7]
+
+
+def test_only_what_steps_follow_counts_as_trained_on(scanned: list[int]) -> None:
+    rank = Rank()
+    validation, pairs, training = (rank.iterate(rank.loader(tokens)) for tokens in (900, 8, 7))
+    validation()
+    for _ in range(STEPS):
+        pairs(), training()
+        rank.steps += 1
+    trained = {source.first[0].tokens for source in rank.batches._trained_on()}
+    assert trained == {8, 7}
+    facts = rank.batches.facts()
+    assert facts is not None
+    assert facts["first"]["tokens"] == 8
