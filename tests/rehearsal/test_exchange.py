@@ -165,6 +165,57 @@ def test_who_makes_a_group_needs_no_dict_of_its_own(tmp_path: Path) -> None:
     assert len(said.of_kind["groups"]) == 1
 
 
+def test_a_rank_tells_of_its_groups_at_its_end_at_the_latest(tmp_path: Path) -> None:
+    own = Exchange(tmp_path, 0, 4)
+    Groups(own).note((1, 2, 3), object(), None)
+    own.close(SCRIPT_ENDED)
+    assert RoleWatch(tmp_path, 4).look() == (0, 1, 3)
+    Exchange(tmp_path, 1, 4).close(STEPS_DONE)
+    other = Exchange(tmp_path, 3, 4)
+    other.know_group((1, 2, 3))
+    assert other.share((1, 2, 3), "broadcast", of=[1]) == {}
+
+
+def test_nobody_waits_for_roles_of_groups_that_rank_0_does_not_make(tmp_path: Path) -> None:
+    RoleWatch(tmp_path, 4).look()
+
+    def first(own: Exchange) -> Any:
+        told = own.share(WORLD, "all_reduce", 1)
+        own.close(SCRIPT_ENDED)
+        return told
+
+    def last(own: Exchange) -> Any:
+        own.know_group((1, 2, 3))
+        among = own.share((1, 2, 3), "all_gather", 5)  # rank 0 waits for what comes next
+        told = own.share(WORLD, "all_reduce", 2)
+        own.know_group((2, 3))
+        return among, told, own.share((2, 3), "all_gather", 6)  # rank 0 ends
+
+    everybody = {0: 1, 1: 2, 2: 2, 3: 2}
+    assert together(tmp_path, first, last) == [everybody, ({1: 5, 2: 5, 3: 5}, everybody, {2: 6, 3: 6})]
+
+
+def test_groups_of_the_same_ranks_have_an_order_each(tmp_path: Path) -> None:
+    def rank(own: Exchange) -> Any:
+        numbers = [own.know_group((0, 1)) for _ in "AB"]
+        assert numbers == [1, 2]  # the first is that of all ranks
+        shared = {}
+        for number in numbers if own.rank == 0 else numbers[::-1]:
+            own.note_call((0, 1), f"all_reduce of {number}", number=number)
+            shared[number] = own.share(
+                (0, 1), f"all_reduce of {number}", number, number=number, is_async=True
+            )
+        own.close(SCRIPT_ENDED)
+        return shared
+
+    watch = RoleWatch(tmp_path, 2)
+    Journal(tmp_path, 0).write("groups.1", payload=json.dumps([("a", "unknown", (0, 1))]).encode())
+    watch.look()
+    for own, shared in enumerate(together(tmp_path, rank, rank, num_gpus=2)):
+        assert {number: held[own] for number, held in shared.items()} == {1: 1, 2: 2}
+    assert watch.close() == []
+
+
 def test_a_rank_by_itself_waits_for_nobody() -> None:
     own = Exchange(None, 1, 2)
     assert not own.is_active

@@ -15,7 +15,7 @@ import sysconfig
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -61,6 +61,8 @@ class Awaited(NamedTuple):
     line: str
     is_certain: bool
     """Whether the other rank is the one that takes part, and not one that stands for it."""
+    is_async: bool = False
+    """Whether the script goes on meanwhile on the cluster."""
 
 
 class Exchange:
@@ -79,7 +81,11 @@ class Exchange:
         self._own = None if folder is None else Journal(folder, rank)
         self._journals: dict[int | str, Journal] = {}
         self._calls: Counter[str] = Counter()
-        self._groups: dict[Ranks, None] = {}
+        self._groups: Counter[Ranks] = Counter()
+        self._told_by_0: tuple[str, list[Ranks]] = "", []
+        self._never_told: set[Ranks] = set()
+        """Groups that rank 0 cannot tell of before this rank goes on."""
+        self._world = tuple(range(num_gpus))
         self._roles = data_parallel(num_gpus)
         self._roles_name = ""
         self.tell_groups: Callable[[], None] = lambda: None
@@ -105,41 +111,88 @@ class Exchange:
         """Say once that no more will come: :data:`STEPS_DONE`, :data:`SCRIPT_ENDED` or :data:`FAILED`."""
         if not self._is_closed:
             self._is_closed = True
+            self.tell_groups()
             self.say(CALLS, payload=json.dumps([list(self._places), self._order]).encode())
             self.say("ends", ending)
 
-    def note_call(self, ranks: Ranks, operation: str) -> None:
-        """Take down a collective in its order on the group of `ranks`, whether or not values are shared."""
+    def note_call(self, ranks: Ranks, operation: str, *, number: int = 0) -> None:
+        """Take down a collective in its order on a group, whether or not values are shared.
+
+        Args:
+            ranks, number: of the group, as of :meth:`share`.
+            operation: the collective and its size, the same on all of them.
+        """
         if self.is_active:
             place = self._places.setdefault((operation, *_script_place()), len(self._places))
-            self._order.setdefault(_group_name(ranks), []).append(place)
+            self._order.setdefault(_group_name(ranks, number), []).append(place)
 
     # ---- roles
-    def know_group(self, ranks: Ranks) -> None:
-        """Take a group that the script has made into account."""
-        self._groups[ranks] = None
+    def know_group(self, ranks: Ranks) -> int:
+        """Take a group that the script has made into account.
 
-    def _roles_for(self, group: Ranks | None, pair: str = "") -> Roles:
-        """The roles as known when `group` had been made (None: all so far), and `pair` had been told of."""
+        Returns:
+            its number among the groups of these ranks; that of all ranks is there from the start.
+        """
+        self._groups[ranks] += 1
+        return self._groups[ranks] - (ranks != self._world)
+
+    def _roles_for(self, groups: Iterable[Ranks], pair: str = "") -> Roles:
+        """The roles as known when `groups` had been made, and `pair` had been told of."""
         self.tell_groups()
+        needed = self._groups.keys() & set(groups)
         watch = self._journal(ROLES)
-        if group is None:
-            needed = len(self._groups)
-        else:
-            needed = list(self._groups).index(group) + 1 if group in self._groups else 0
         watch.read_on()
-        while not _covers(watch, needed, pair) and "ends" not in watch.entries:
+        looks = 0
+        waiting = Awaited(0, (), "new_group", script_line(), is_certain=False)
+        while "ends" not in watch.entries and not self._covers(watch, needed, pair):
+            if self.rank != 0 and looks == _LOOKS_BEFORE_DOUBT:
+                self.say("waits", *_as_words(waiting))
+            elif self.rank != 0 and looks > _LOOKS_BEFORE_DOUBT and self._waits_for_itself(waiting):
+                self._never_told |= needed - set(self._groups_of_rank_0())
             time.sleep(_PAUSES[-1])
             watch.read_on()
+            looks += 1
+        if self.rank != 0 and looks > _LOOKS_BEFORE_DOUBT:
+            self.say("waits")
         said = watch.of_kind["roles"]
         if said and said[-1].name != self._roles_name:
             self._roles_name = said[-1].name
             self._roles = Roles.from_json(watch.payload(said[-1]))
         return self._roles
 
+    def _covers(self, watch: Journal, groups: Set[Ranks], pair: str) -> bool:
+        """Whether the roles that were said last rest on `groups`, but for those never told, and on `pair`."""
+        said = watch.of_kind["roles"]
+        if pair and (not said or pair not in said[-1].words[1:]):
+            return False
+        if groups <= self._never_told:
+            return True
+        told = self._groups_of_rank_0()
+        if "ends" in self._journal(0).entries:
+            self._never_told |= groups - set(told)
+        covered = told[: int(said[-1].words[0])] if said else []
+        return groups <= self._never_told.union(covered)
+
+    def _groups_of_rank_0(self) -> list[Ranks]:
+        """Those that it has told of, in order."""
+        first = self._journal(0)
+        first.read_on()
+        told = first.of_kind["groups"]
+        if told and told[-1].name != self._told_by_0[0]:
+            made = json.loads(first.payload(told[-1]))
+            self._told_by_0 = told[-1].name, [tuple(ranks) for _, _, ranks in made]
+        return self._told_by_0[1]
+
     # ---- values that a group shares
     def share(
-        self, ranks: Ranks, operation: str, value: Any = NOTHING, *, of: Sequence[int] | None = None
+        self,
+        ranks: Ranks,
+        operation: str,
+        value: Any = NOTHING,
+        *,
+        of: Sequence[int] | None = None,
+        number: int = 0,
+        is_async: bool = False,
     ) -> dict[int, Any]:
         """Tell the own value of a collective, and hear those of others.
 
@@ -148,6 +201,8 @@ class Exchange:
             operation: the collective and its size, the same on all of them.
             value: what can be pickled; :data:`NOTHING` if it is not known, or not asked for.
             of: whose values are wanted; None for all.
+            number: of the group, as of :meth:`know_group`: each group has an order of its own.
+            is_async: whether the script goes on meanwhile on the cluster, where nobody waits here.
 
         Returns:
             values by rank, without those that nobody can tell.
@@ -158,7 +213,7 @@ class Exchange:
         if not self.is_active:
             self.unknown += of is not None and self.rank not in of and len(of) > 0
             return _told({self.rank: value})
-        group = _group_name(ranks)
+        group = _group_name(ranks, number)
         call = self._calls[group]
         self._calls[group] += 1
         line = script_line()
@@ -167,15 +222,15 @@ class Exchange:
         wanted = ranks if of is None else tuple(of)
         if wanted == (self.rank,):
             return _told(known)
-        roles = self._roles_for(ranks)
+        roles = self._roles_for([ranks])
         told = {self.rank: value}
         """By the rank that stands for others."""
         for rank in wanted:
             source = rank if rank == self.rank else roles.stands_for(rank)
             if source not in told:
                 members = ranks if source in ranks else self._like(ranks, source, roles)
-                names = () if members is None else (f"{_group_name(members)}.{call}",)
-                told[source] = self._hear(Awaited(source, names, operation, line, source == rank))
+                names = () if members is None else (f"{_group_name(members, number)}.{call}",)
+                told[source] = self._hear(Awaited(source, names, operation, line, source == rank, is_async))
             known[rank] = told[source]
         return _told(known)
 
@@ -223,7 +278,7 @@ class Exchange:
     def expect(self, source: int, tag: int, what: str) -> Awaited:
         """What `source` is to send next, for :meth:`receive`."""
         self._tell_pair(source)
-        roles = self._roles_for(None, _pair(self.rank, source))
+        roles = self._roles_for(self._groups, _pair(self.rank, source))
         teller = roles.stands_for(source)
         call = self._count(f"from {source} {tag}")
         to = [self.rank] if teller == source else roles.alike(self.rank)
@@ -334,13 +389,15 @@ class Exchange:
             said = journal.of_kind["waits"]
             if other is not None and (not said[-1].words or _of_words(said[-1].words) != other):
                 return False
-        if all(waiting.is_certain for waiting in chain):
+        if awaited.names and not all(waiting.names for waiting in chain):
+            return False  # who waits for roles goes on without
+        if all(waiting.is_certain and not waiting.is_async for waiting in chain):
             ranks = [self.rank, *(waiting.rank for waiting in chain[:-1])]
             raise _stuck(
                 [(rank, one.operation, one.line) for rank, one in zip(ranks, chain, strict=True)],
                 "wait for each other",
             )
-        return not awaited.is_certain
+        return not awaited.is_certain or awaited.is_async
 
 
 def _stuck(calls: Sequence[tuple[int, str, str]], why: str) -> RunError:
@@ -412,17 +469,9 @@ def _call(calls: Sequence[tuple[str, str, int]], place: int) -> str | None:
     return f"{operation} at {short_path(path)}:{line}"
 
 
-def _covers(watch: Journal, groups: int, pair: str) -> bool:
-    """Whether the roles that were said last rest on so many groups, and on this pair."""
-    if not groups and not pair:
-        return True
-    said = watch.of_kind["roles"]
-    return bool(said) and int(said[-1].words[0]) >= groups and (not pair or pair in said[-1].words[1:])
-
-
 @functools.cache
-def _group_name(ranks: Ranks) -> str:
-    return f"group-{len(ranks)}-{ranks[0]}-{zlib.crc32(repr(ranks).encode()):08x}"
+def _group_name(ranks: Ranks, number: int) -> str:
+    return f"group-{len(ranks)}-{ranks[0]}-{zlib.crc32(repr((ranks, number)).encode()):08x}"
 
 
 def _pair(one: int, other: int) -> str:
@@ -438,8 +487,8 @@ def _as_words(awaited: Awaited) -> list[str]:
 
 
 def _of_words(words: Sequence[str]) -> Awaited:
-    rank, names, operation, line, is_certain = json.loads(words[0])
-    return Awaited(rank, tuple(names), operation, line, is_certain)
+    rank, names, *rest = json.loads(words[0])
+    return Awaited(rank, tuple(names), *rest)
 
 
 def _packed(value: Any) -> bytes:

@@ -53,12 +53,12 @@ class ObjectCollectives:
     ) -> None:
         ranks = _ranks(group)
         root = _root(ranks, src, group_src)
-        told = self._share(ranks, "broadcast_object_list", object_list, by=[root], to=ranks)
+        told = self._share(group, ranks, "broadcast_object_list", object_list, by=[root], to=ranks)
         object_list[:] = told.get(root, object_list)
 
     def all_gather(self, object_list: list[Any], obj: Any, group: Any = None) -> None:
         ranks = _ranks(group)
-        told = self._share(ranks, "all_gather_object", obj, by=ranks, to=ranks)
+        told = self._share(group, ranks, "all_gather_object", obj, by=ranks, to=ranks)
         object_list[:] = [told.get(rank, obj) for rank in ranks]
 
     def gather(
@@ -71,7 +71,7 @@ class ObjectCollectives:
     ) -> None:
         ranks = _ranks(group)
         root = _root(ranks, dst, group_dst)
-        told = self._share(ranks, "gather_object", obj, by=ranks, to=[root])
+        told = self._share(group, ranks, "gather_object", obj, by=ranks, to=[root])
         if object_gather_list is not None:
             object_gather_list[:] = [told.get(rank, obj) for rank in ranks]
 
@@ -85,18 +85,24 @@ class ObjectCollectives:
     ) -> None:
         ranks = _ranks(group)
         root = _root(ranks, src, group_src)
-        told = self._share(ranks, "scatter_object_list", scatter_object_input_list, by=[root], to=ranks)
+        told = self._share(
+            group, ranks, "scatter_object_list", scatter_object_input_list, by=[root], to=ranks
+        )
         if told.get(root) is not None:
             scatter_object_output_list[0] = told[root][ranks.index(self._exchange.rank)]
 
     def _share(
-        self, ranks: Ranks, operation: str, value: Any, *, by: Sequence[int], to: Sequence[int]
+        self, group: Any, ranks: Ranks, operation: str, value: Any, *, by: Sequence[int], to: Sequence[int]
     ) -> dict[int, Any]:
         own = self._exchange.rank
         if own not in ranks:
             return {}
         told = self._exchange.share(
-            ranks, operation, value if own in by else NOTHING, of=by if own in to else ()
+            ranks,
+            operation,
+            value if own in by else NOTHING,
+            of=by if own in to else (),
+            number=getattr(group, "number", 0),
         )
         return {**told, own: value} if own in by else told
 

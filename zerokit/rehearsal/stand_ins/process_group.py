@@ -128,6 +128,9 @@ class VirtualProcessGroup(dist.ProcessGroup):
         groups: told when groups are in use.
     """
 
+    number = 0
+    """Among the groups of the same ranks."""
+
     def __init__(
         self,
         rank: int,
@@ -150,7 +153,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
             self._groups.settle()
         if self._exchange is not None and name not in ("send", "recv"):
             size = f" of {_size(tensors):,} bytes" if name in _OF_ONE_SIZE else ""
-            self._exchange.note_call(self._ranks, name + size)
+            self._exchange.note_call(self._ranks, name + size, number=self.number)
 
     # ---- the values of other ranks
     @functools.cached_property
@@ -165,6 +168,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
         by: int | None = None,
         to: int | None = None,
         value: Any = None,
+        opts: Any = None,
     ) -> dict[int, Any]:
         """What the ranks of the group hold, by place in it; without those that nobody can tell.
 
@@ -174,6 +178,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
             by: the place of the one rank whose value is wanted; None for all.
             to: the place of the one rank that wants them; None for all.
             value: to tell in place of that of `tensor`.
+            opts: of the call, as torch hands them over.
         """
         exchange = self._exchange
         if exchange is None or not exchange.is_active or self._size == 1:
@@ -184,7 +189,14 @@ class VirtualProcessGroup(dist.ProcessGroup):
         own = NOTHING if not is_asked else values_of(tensor) if value is None else value
         of = () if to is not None and to != self._rank else None if by is None else (self._ranks[by],)
         call = f"{name} of {what(tensor)}" if name in _OF_ONE_SIZE else name
-        told = exchange.share(self._ranks, call, own, of=of)
+        told = exchange.share(
+            self._ranks,
+            call,
+            own,
+            of=of,
+            number=self.number,
+            is_async=getattr(opts, "asyncOp", False),
+        )
         places = {rank: place for place, rank in enumerate(self._ranks)}
         return {places[rank]: held for rank, held in told.items() if rank in places}
 
@@ -225,7 +237,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
         tensors = [tensors] if isinstance(tensors, torch.Tensor) else tensors
         self._note("all_reduce", tensors)
         for tensor in tensors:
-            told = self._told("all_reduce", tensor)
+            told = self._told("all_reduce", tensor, opts=opts)
             self._reduce(tensor, operation_of(opts), told)
         return done(tensors)
 
@@ -236,7 +248,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
         self._note("reduce", tensors)
         root = getattr(opts, "rootRank", 0)
         for tensor in tensors:
-            told = self._told("reduce", tensor, to=root)
+            told = self._told("reduce", tensor, to=root, opts=opts)
             if self._rank == root:
                 self._reduce(tensor, operation_of(opts), told)
         return done(tensors)
@@ -268,7 +280,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
     # ---- gathers
     def all_gather_single(self, output: torch.Tensor, source: torch.Tensor, opts: Any = None) -> Any:
         self._note("all_gather", [output])
-        told = self._told("all_gather_into_tensor", source)
+        told = self._told("all_gather_into_tensor", source, opts=opts)
         if has_values(output) and output.numel():
             output.view(self._size, -1).copy_(source.reshape(1, -1).expand(self._size, -1))
             self._fill(list(output.view(self._size, -1)), told)
@@ -284,7 +296,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
         self, outputs: list[torch.Tensor], sources: list[torch.Tensor], opts: Any = None
     ) -> Any:
         for output, source in zip(outputs, sources, strict=True):
-            self.all_gather_single(output, source)
+            self.all_gather_single(output, source, opts)
         return done(outputs)
 
     def allgather(
@@ -293,7 +305,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
         for parts, source in zip(outputs, sources, strict=True):
             self._note("all_gather", parts)
             _flatten(parts)
-            told = self._told("all_gather", source)
+            told = self._told("all_gather", source, opts=opts)
             if has_values(source):
                 for part in parts:
                     _copy(part, source)
@@ -309,7 +321,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
 
     def gather(self, outputs: list[list[torch.Tensor]], sources: list[torch.Tensor], opts: Any = None) -> Any:
         self._traffic.add("gather", _size(sources) * self._size, self._size)
-        told = self._told("gather", sources[0], to=getattr(opts, "rootRank", 0))
+        told = self._told("gather", sources[0], to=getattr(opts, "rootRank", 0), opts=opts)
         for parts in outputs:
             for part in parts:
                 _copy(part, sources[0])
@@ -321,7 +333,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
         self._note("broadcast", tensors)
         root = getattr(opts, "rootRank", 0)
         for tensor in tensors:
-            self._take(tensor, self._told("broadcast", tensor, by=root), root)
+            self._take(tensor, self._told("broadcast", tensor, by=root, opts=opts), root)
         return done(tensors)
 
     def _take(self, tensor: torch.Tensor, told: dict[int, Any], place: int) -> None:
@@ -336,7 +348,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
         self._traffic.add("scatter", _size(outputs) * self._size, self._size)
         root = getattr(opts, "rootRank", 0)
         parts = [values_of(part) for part in sources[0]] if sources else None
-        told = self._told("scatter", outputs[0], by=root, value=parts)
+        told = self._told("scatter", outputs[0], by=root, value=parts, opts=opts)
         if sources:
             _copy(outputs[0], sources[0][self._rank])
         elif root in told:
@@ -356,7 +368,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
             _copy(output, source)
         if not source_sizes and not output_sizes:  # with sizes, what each rank hands over is its own
             chunks = list(source.chunk(self._size))
-            told = self._told("all_to_all", source, value=[values_of(chunk) for chunk in chunks])
+            told = self._told("all_to_all", source, value=[values_of(chunk) for chunk in chunks], opts=opts)
             own = {place: held[self._rank] for place, held in told.items()}
             self._fill(list(output.chunk(self._size)), own)
         return done(output)
@@ -443,7 +455,12 @@ def install(traffic: Traffic, exchange: Exchange, *, rank: int, world_size: int)
     def alone() -> Any:
         return dist.HashStore()  # type: ignore[attr-defined]
 
-    install_groups(create, alone, rank=rank, world_size=world_size, note=groups.note)
+    def note(ranks: Ranks, group: Any, description: str | None) -> None:
+        number = groups.note(ranks, group, description)
+        if isinstance(group, VirtualProcessGroup):
+            group.number = number
+
+    install_groups(create, alone, rank=rank, world_size=world_size, note=note)
 
     # What would wait for the other ranks.
     put(_STORE_BARRIER, _nothing)

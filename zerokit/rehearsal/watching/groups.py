@@ -53,9 +53,13 @@ class Groups:
         self._made: list[_Made] = []
         self._told = 0
 
-    def note(self, ranks: Ranks, group: Any, description: str | None) -> None:
-        """Take in a group as it is made; `group` is what its members are given."""
-        self._exchange.know_group(ranks)
+    def note(self, ranks: Ranks, group: Any, description: str | None) -> int:
+        """Take in a group as it is made; `group` is what its members are given.
+
+        Returns:
+            its number, as of :meth:`Exchange.know_group`.
+        """
+        number = self._exchange.know_group(ranks)
         frame = _maker()
         self._made.append(
             _Made(
@@ -68,6 +72,7 @@ class Groups:
                 _holders(frame),
             )
         )
+        return number
 
     def settle(self) -> None:
         """As rank 0: tell of the groups made so far, once they are in use and go by their names."""
