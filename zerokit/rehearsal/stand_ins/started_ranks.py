@@ -1,17 +1,20 @@
 """Ranks that a script starts itself, by torch.multiprocessing.spawn or a Process for each.
 
 The rehearsed rank's function runs in this process, which is that rank; the others are not started. A Process
-is taken for a rank if the script starts it before it has joined the others, gives it its number, and has code
-that joins them. Any other, such as one that loads data, is started as it is.
+is taken for a rank if the script starts it before it has joined the others, gives it its number, and what it
+runs joins them. Any other, such as one that loads data, is started as it is.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
-import re
 import sys
+import sysconfig
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from zerokit.errors import LaunchError
@@ -28,7 +31,8 @@ _START = Patch(_PROCESS, "start", _PURPOSE)
 _JOIN = Patch(_PROCESS, "join", _PURPOSE)
 _IS_ALIVE = Patch(_PROCESS, "is_alive", _PURPOSE)
 _EXIT_CODE = Patch(_PROCESS, "exitcode", _PURPOSE)
-_JOINS_OTHERS = re.compile(r"init_process_group|init_distributed|deepspeed\.initialize|Accelerator\(")
+_JOIN_OTHERS = ({"init_process_group"}, {"init_distributed"}, {"deepspeed", "initialize"}, {"Accelerator"})
+"""Names of which a function that joins the others has all of one set."""
 
 
 class _HasRun:
@@ -114,13 +118,67 @@ def _has_joined() -> bool:
 
 def _is_rank(process: Any, number: int) -> bool:
     """Whether a process is rank `number`, by what it is given and by the code that it runs."""
-    module = inspect.getmodule(getattr(process, "_target", None) or type(process))
     given = [*getattr(process, "_args", ()), *getattr(process, "_kwargs", {}).values()]
-    if module is None or not any(type(one) is int and one == number for one in given):
+    if not any(type(one) is int and one == number for one in given):
         return False
     if number == 0 and _has_joined():  # after the first, it is the rehearsed rank that has
         return False
-    try:
-        return bool(_JOINS_OTHERS.search(inspect.getsource(module)))
-    except (OSError, TypeError):
-        return False
+    # What is given may be the function itself, or the object that does the work.
+    return _joins_others([getattr(process, "_target", None) or process, *given])
+
+
+def _joins_others(run: list[Any]) -> bool:
+    """Whether one of `run`, or what of the script these call by name, joins the other ranks."""
+    left, seen = list(run), set()
+    while left:
+        for function in _functions(left.pop()):
+            code = function.__code__
+            path = code.co_filename
+            if (
+                code in seen
+                or is_in_library(path)
+                or path.startswith((sysconfig.get_path("stdlib"), "<frozen"))
+            ):
+                continue
+            seen.add(code)
+            names = _names(code)
+            if any(wanted <= names for wanted in _JOIN_OTHERS):
+                return True
+            known = {**function.__globals__, **_enclosing(function)}
+            named = [known[name] for name in names & known.keys()]
+            modules = [one for one in named if isinstance(one, ModuleType)]
+            left += named
+            left += [vars(module)[name] for module in modules for name in names & vars(module).keys()]
+    return False
+
+
+def _enclosing(function: FunctionType) -> dict[str, Any]:
+    """The variables of the functions around it that it names, as far as they have been given a value."""
+    found = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with suppress(ValueError):
+            found[name] = cell.cell_contents
+    return found
+
+
+def _names(code: CodeType) -> set[str]:
+    """All that it names, and the functions written in it."""
+    inner = [one for one in code.co_consts if isinstance(one, CodeType)]
+    return {*code.co_names, *code.co_freevars}.union(*map(_names, inner))
+
+
+def _functions(runs: Any) -> Iterator[FunctionType]:
+    """What may run where `runs` does: a function itself, all methods of a class or of an object."""
+    while isinstance(runs, functools.partial):
+        runs = runs.func
+    if isinstance(runs, MethodType):
+        runs = runs.__self__
+    runs = inspect.unwrap(runs) if callable(runs) else runs
+    if isinstance(runs, FunctionType):
+        yield runs
+        return
+    for base in (runs if isinstance(runs, type) else type(runs)).__mro__:
+        for method in vars(base).values():
+            method = getattr(method, "__func__", method)  # of a class, or static
+            if isinstance(method, FunctionType):
+                yield inspect.unwrap(method)

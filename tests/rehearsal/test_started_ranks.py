@@ -1,0 +1,79 @@
+"""Which of the processes that a script starts are ranks."""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+
+from zerokit.rehearsal.stand_ins.started_ranks import _is_rank
+
+
+def _train(rank: int) -> None:
+    _set_up(rank)
+
+
+def _set_up(rank: int) -> None:
+    dist.init_process_group("gloo", rank=rank)
+
+
+def _produce(queue: Any, start: int) -> None:
+    """In a file that has code to join the others, which this does not call."""
+    while True:
+        queue.put(start)
+
+
+def _call(function: Callable[[int], None], rank: int) -> None:
+    function(rank)
+
+
+class _Trainer:
+    def __init__(self, lines: list[str]) -> None:
+        self.lines = lines
+
+    def main(self, rank: int) -> None:
+        self._join(rank)
+
+    @staticmethod
+    def _join(rank: int) -> None:
+        dist.init_process_group("gloo", rank=rank)
+
+
+class _Rank(multiprocessing.Process):
+    def __init__(self, rank: int) -> None:
+        super().__init__(args=(rank,))
+
+    def run(self) -> None:
+        _set_up(0)
+
+
+def _closure() -> Callable[[int], None]:
+    set_up = _set_up
+
+    def train(rank: int) -> None:
+        (lambda: set_up(rank))()
+
+    return train
+
+
+@pytest.mark.parametrize(
+    ("process", "is_rank"),
+    [
+        (multiprocessing.Process(target=_train, args=(0,)), True),
+        (multiprocessing.Process(target=functools.partial(_train), kwargs={"rank": 0}), True),
+        (multiprocessing.Process(target=_call, args=(_train, 0)), True),
+        (multiprocessing.Process(target=_Trainer([]).main, args=(0,)), True),
+        (multiprocessing.Process(target=_closure(), args=(0,)), True),
+        (_Rank(0), True),
+        (_Rank(1), False),
+        (multiprocessing.Process(target=_train, args=(1,)), False),
+        (multiprocessing.Process(target=_produce, args=(None, 0)), False),
+        (multiprocessing.Process(target=print, args=(0,)), False),
+    ],
+)
+def test_a_rank_is_known_by_its_number_and_by_what_it_calls(process: Any, is_rank: bool) -> None:
+    assert _is_rank(process, 0) == is_rank
