@@ -57,7 +57,7 @@ _Scan = Annotated[
 ]
 _Rank = Annotated[
     int | None,
-    typer.Option(min=0, help="Rehearse only this rank.", show_default="the first and the last"),
+    typer.Option(min=0, help="Rehearse only this rank.", show_default="one of each role"),
 ]
 _Launcher = Annotated[
     choices.Launcher,

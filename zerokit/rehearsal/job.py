@@ -49,7 +49,7 @@ class RehearsalJob(BaseModel):
     overrides: Overrides = Field(default_factory=Overrides)
     cwd: str
     exchange_folder: str | None = None
-    """Where the ranks of one rehearsal hand each other Python objects."""
+    """Where the ranks of one rehearsal hand each other what they exchange by value."""
     report_file: str
     """Where the worker writes the report, as JSON; also what there is of one if the script fails."""
     recording_file: str | None = None

@@ -60,7 +60,8 @@ def virtual_cluster(
             process group that really talks in place of the virtual one. Then tensors hold what they would, in
             host memory; every operator is computed on the CPU; and the ranks are `num_gpus` processes that
             meet at MASTER_ADDR and MASTER_PORT.
-        exchange_folder: where ranks that are rehearsed at the same time hand each other Python objects.
+        exchange_folder: where ranks that are rehearsed at the same time hand each other what they exchange by
+            value.
         folder: for what stands in for the script's `output_dir` until the end, and for what compilers
             write; the system's if not given.
 

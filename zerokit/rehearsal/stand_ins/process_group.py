@@ -53,8 +53,7 @@ class Traffic:
         Args:
             name: the collective, as torch.distributed names it.
             size: bytes of the whole tensor: what is gathered in all, scattered from, reduced or broadcast
-            (the
-                convention of nccl-tests, so that bus bandwidth follows from it).
+                (the convention of nccl-tests, so that bus bandwidth follows from it).
             group_size: number of ranks that take part.
         """
         events = self._backend.event_count()
