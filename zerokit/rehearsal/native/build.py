@@ -28,7 +28,7 @@ LIBRARY = "libzerokit_rehearsal.so"
 NO_DRIVER = "libcuda.so.1"
 FILES = "libzerokit_files.so"
 OLDEST = (2, 5)
-TESTED = "2.5 to 2.14"
+TESTED = "2.5 to 2.15"
 """Versions of torch that the library has been built against."""
 COMPILE = ("-O2", "-std=c++20", "-fPIC", "-Wall")
 
