@@ -93,7 +93,7 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, float]:
     """Over the families whose activations have been compared, and how often the others' interval holds."""
     checked = [error(row) for row in rows if row["checked"]]
     others = [row for row in rows if not row["checked"]]
-    held = [_holds(row) for row in others]
+    held = [holds(row) for row in others]
     return {
         "points": len(rows),
         "families": len({row["model_type"] for row in rows}),
@@ -106,7 +106,8 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, float]:
     }
 
 
-def _holds(row: dict[str, Any]) -> bool:
+def holds(row: dict[str, Any]) -> bool:
+    """Whether the interval of the estimate has what was rehearsed."""
     told = row["estimated"]
     return bool(told["low_bytes"] <= row["rehearsed"]["peak_bytes"] <= told["high_bytes"])
 
@@ -152,7 +153,7 @@ def _told(row: dict[str, Any]) -> str:
     if row["checked"]:
         return f"{format_bytes(told['peak_bytes'])} | {error(row):+.1%}"
     between = f"{format_bytes(told['low_bytes'])} to {format_bytes(told['high_bytes'])}"
-    return f"{between} | {'holds' if _holds(row) else 'misses'}"
+    return f"{between} | {'holds' if holds(row) else 'misses'}"
 
 
 def main() -> None:
