@@ -73,6 +73,26 @@ def test_there_are_never_more_roles_than_can_be_rehearsed() -> None:
     assert roles_of(64, grid(64, pipeline=64)).names[1] == "pipeline stages 8 to 15 of 64"
 
 
+def test_ranks_that_are_rehearsed_already_count() -> None:
+    rehearsed: Ranks = ()
+    groups: list[tuple[str, GroupKind, Ranks]] = []
+    for kind in ("tensor", "sequence", "pipeline"):
+        made = grid(32, pipeline=8, data=1, sequence=2, tensor=2)
+        groups += [one for one in made if one[1] == kind]
+        roles = find_roles(32, axes_of(groups), rehearsed)
+        assert set(rehearsed) <= set(roles.rehearsed)
+        assert len(roles.rehearsed) <= MOST_RANKS
+        rehearsed = roles.rehearsed
+    assert any("pipeline stage" in name for name in roles.names)
+
+
+def test_groups_that_make_no_roles_are_named() -> None:
+    roles = roles_of(16, grid(16, pipeline=8, tensor=2))
+    assert roles.left_out == ("tensor groups of 2",)
+    assert Roles.from_json(roles.to_json()) == roles
+    assert roles_of(8, grid(8, pipeline=4, tensor=2)).left_out == ()
+
+
 def test_a_group_whose_purpose_nobody_tells_counts_but_for_one_of_all_ranks() -> None:
     assert roles_of(8, [("train.py:3", "unknown", tuple(range(8)))]).rehearsed == (0, 7)
     halves: list[tuple[str, GroupKind, Ranks]] = [

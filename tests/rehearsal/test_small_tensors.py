@@ -35,3 +35,9 @@ def test_integers_come_to_what_the_operation_says(
     held = [one.numpy().tobytes() for one in (own, own, other, other, other)]
     result = small_tensors.reduced(own, held, operation_of(options))
     assert result.tolist() == expected
+
+
+def test_whether_integers_are_shared_does_not_depend_on_how_many_a_rank_has() -> None:
+    for elements in (1, 2**22):
+        held = torch.empty(elements, dtype=torch.int64, device="meta")
+        assert small_tensors.carries_values(held, from_one=False)

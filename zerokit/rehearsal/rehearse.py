@@ -23,7 +23,7 @@ from zerokit.rehearsal.native.build import built_library
 from zerokit.rehearsal.processes import rehearse_quietly, rehearse_together, unwound_by_signals
 from zerokit.rehearsal.report import RehearsalReport
 from zerokit.rehearsal.role_watch import RoleWatch
-from zerokit.rehearsal.roles import Roles
+from zerokit.rehearsal.roles import MOST_RANKS, Roles
 from zerokit.rehearsal.scratch import scratch_folder
 from zerokit.reporting.plots import check_plot
 from zerokit.units import GIB
@@ -173,6 +173,11 @@ def rehearse_roles(
     jobs = [_of_rank(first, rank) for rank in ranks]
     reports = rehearse_together(jobs, on_stderr=on_stderr, timeout=timeout, more=more)
     warnings = [*reports[0].warnings, *watch.close()]
+    warnings += [
+        f"ranks that differ by their place in the {groups} were taken to be alike: no more than {MOST_RANKS} "
+        "ranks are rehearsed. --rank rehearses another one"
+        for groups in watch.roles.left_out
+    ]
     reports[0] = reports[0].model_copy(update={"warnings": warnings})
     return dict(zip(ranks, reports, strict=True)), watch.roles
 

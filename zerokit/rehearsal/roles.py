@@ -48,6 +48,8 @@ class Roles:
     """Place of each rank's role in :attr:`names`."""
     rehearsed: Ranks
     """Rank 0 first, then in order; at least one of each role."""
+    left_out: tuple[str, ...] = ()
+    """Groups whose places make no roles, as more than :data:`MOST_RANKS` ranks would have to be rehearsed."""
 
     @cached_property
     def standing_for(self) -> dict[int, int]:
@@ -67,7 +69,7 @@ class Roles:
         return tuple(self.of_rank[rank] for rank in ranks)
 
     def to_json(self) -> str:
-        return json.dumps([self.names, self.of_rank, self.rehearsed])
+        return json.dumps([self.names, self.of_rank, self.rehearsed, self.left_out])
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Roles:
@@ -112,46 +114,61 @@ def find_roles(num_gpus: int, axes: Sequence[Axis], rehearsed: Iterable[int] = (
     Args:
         num_gpus: world size.
         axes: as of :func:`axes_of`.
-        rehearsed: ranks that are being rehearsed already, besides the first and the last.
+        rehearsed: ranks that are being rehearsed already, besides the first and the last; they stay.
     """
+    started = {0, num_gpus - 1, *rehearsed}
+    left_out = []
     told = [axis for axis in axes if axis.kind != "data" and (axis.kind, axis.size) != ("unknown", num_gpus)]
     signatures: list[tuple[str, ...]] = [()] * num_gpus
     for axis in sorted(told, key=lambda axis: (_FIRST_COUNTS.index(axis.kind), axis.size)):
-        split = _split(signatures, axis)
-        # Groups of groups tell nothing new; nor can more roles be rehearsed than so many.
-        if len(set(signatures)) < len(set(split)) <= MOST_RANKS:
-            signatures = split
+        # Stages are put together until few enough ranks are rehearsed; groups of groups tell nothing new.
+        for parts in range(min(axis.size, MOST_RANKS) if axis.kind == "pipeline" else 2, 1, -1):
+            split = _split(signatures, axis, parts)
+            if len(set(split)) == len(set(signatures)) or len(_chosen(split, started)) <= MOST_RANKS:
+                signatures = split if len(set(split)) > len(set(signatures)) else signatures
+                break
+        else:
+            members = [rank for ranks in axis.groups for rank in ranks]
+            # A group that holds whole other ones, such as all of a model's, says nothing of its members.
+            if len({split[rank] for rank in members}) > len({signatures[rank] for rank in members}):
+                left_out.append(f"{axis.kind} groups of {axis.size}")
     numbers = {signature: number for number, signature in enumerate(dict.fromkeys(signatures))}
-    chosen = {0, num_gpus - 1, *rehearsed}
-    of_rank = tuple(numbers[signature] for signature in signatures)
-    taken = {of_rank[rank] for rank in chosen}
-    for rank in range(num_gpus):
-        if of_rank[rank] not in taken:
-            taken.add(of_rank[rank])
-            chosen.add(rank)
     return Roles(
-        tuple(", ".join(filter(None, signature)) for signature in numbers), of_rank, tuple(sorted(chosen))
+        tuple(", ".join(filter(None, signature)) for signature in numbers),
+        tuple(numbers[signature] for signature in signatures),
+        _chosen(signatures, started),
+        tuple(left_out),
     )
 
 
-def _split(signatures: Sequence[tuple[str, ...]], axis: Axis) -> list[tuple[str, ...]]:
+def _chosen(signatures: Sequence[tuple[str, ...]], started: Iterable[int]) -> Ranks:
+    """`started`, and the first rank of each role that none of them has."""
+    chosen = set(started)
+    taken = {signatures[rank] for rank in chosen}
+    for rank, signature in enumerate(signatures):
+        if signature not in taken:
+            taken.add(signature)
+            chosen.add(rank)
+    return tuple(sorted(chosen))
+
+
+def _split(signatures: Sequence[tuple[str, ...]], axis: Axis, parts: int) -> list[tuple[str, ...]]:
     """`signatures` of all ranks, with their places in the groups of `axis`."""
-    words = {rank: _place(axis, ranks.index(rank)) for ranks in axis.groups for rank in ranks}
+    words = {rank: _place(axis, ranks.index(rank), parts) for ranks in axis.groups for rank in ranks}
     return [(*known, words.get(rank, "")) for rank, known in enumerate(signatures)]
 
 
-def _place(axis: Axis, position: int) -> str:
+def _place(axis: Axis, position: int, parts: int) -> str:
     if axis.kind == "pipeline":
-        return _stages(position, axis.size)
+        return _stages(position, axis.size, parts)
     what = "rank" if axis.kind == "unknown" else f"{axis.kind} rank"
     if position == 0:
         return f"{what} 0 of {axis.size}"
     return f"{what} 1 of 2" if axis.size == 2 else f"{what}s 1 to {axis.size - 1} of {axis.size}"
 
 
-def _stages(position: int, size: int) -> str:
-    """Stages next to each other are one role where there are more than can be rehearsed."""
-    parts = min(size, MOST_RANKS)
+def _stages(position: int, size: int, parts: int) -> str:
+    """Stages next to each other are one role where there are more than `parts`, which can be rehearsed."""
     together = [stage for stage in range(size) if stage * parts // size == position * parts // size]
     if len(together) == 1:
         return f"pipeline stage {position} of {size}"

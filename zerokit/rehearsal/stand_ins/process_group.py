@@ -288,7 +288,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
     def _fill(self, parts: Sequence[torch.Tensor], told: dict[int, Any]) -> None:
         """Put what other ranks hold in their parts."""
         for place, held in told.items():
-            if place != self._rank:
+            if place != self._rank and held is not NOTHING:
                 parts[place].copy_(unpacked(parts[place], held))
 
     def all_gather_single_coalesced(
@@ -337,7 +337,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
 
     def _take(self, tensor: torch.Tensor, told: dict[int, Any], place: int) -> None:
         """Put what the rank at `place` holds into `tensor`, if that is another one and it is known."""
-        if place in told and place != self._rank:
+        if told.get(place, NOTHING) is not NOTHING and place != self._rank:
             with torch.no_grad():
                 tensor.copy_(unpacked(tensor, told[place]))
 

@@ -30,11 +30,12 @@ def carries_values(tensor: torch.Tensor, *, from_one: bool) -> bool:
     What all ranks compute together, such as losses and norms, is made up, and the same on all of them.
 
     Args:
-        tensor: of the size and type that it has on all ranks.
+        tensor: of integers, whose size may differ between ranks and so decides nothing: who has too many
+            tells :data:`NOTHING`; or of reals, of the size that it has on all ranks.
         from_one: whether one rank tells all others.
     """
     size = tensor.numel() * tensor.element_size()
-    return size <= _INTEGER_BYTES if not _is_of_reals(tensor) else from_one and size < _SMALL_BYTES
+    return not _is_of_reals(tensor) or (from_one and size < _SMALL_BYTES)
 
 
 def _is_of_reals(tensor: torch.Tensor) -> bool:
