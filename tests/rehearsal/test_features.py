@@ -315,7 +315,8 @@ def test_muon_has_one_state_less_for_matrices(runs: FeatureRuns, options: str) -
     report = train(runs, f"{options} --optimizer Muon")
     states = report.device.at_peak["optimizer_states"]
     assert 8 * PARAMETERS / NUM_GPUS <= states < 11 * PARAMETERS / NUM_GPUS
-    assert any("torch.compile was left out for muon_update" in warning for warning in report.warnings)
+    # DeepSpeed has Muon's update compiled.
+    assert not any("torch.compile" in warning for warning in report.warnings)
 
 
 # ---- mixtures of experts
