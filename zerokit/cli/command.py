@@ -89,6 +89,7 @@ class Command(TyperCommand):
             except typer.BadParameter as error:
                 if hasattr(error, "param_type"):
                     name = error.format_message().removeprefix("Missing ").partition(".")[0]
+                    name = name.partition(" / ")[0]  # one way to write it will do
                     found.append((param, name))
         return found
 
