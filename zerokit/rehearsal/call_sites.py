@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import sys
@@ -12,7 +13,8 @@ from zerokit import patches
 
 OWN = str(Path(__file__).parent) + os.sep
 """The folder of the rehearsal's own code."""
-_PACKAGES = ("/site-packages/", "/dist-packages/")
+LIBRARY_FOLDERS = ("/site-packages/", "/dist-packages/")
+"""In whose folders installed packages lie."""
 _PASSED_OVER = ("/contextlib.py", "/functools.py", "/threading.py", "/deepspeed/utils/nvtx.py")
 
 
@@ -59,6 +61,7 @@ class CallSites:
         return self._known[key]
 
 
+@functools.cache
 def folder_of(package: str) -> str:
     """Where the code of an installed package lies; a project may lie in a folder of the same name."""
     spec = importlib.util.find_spec(package)
@@ -67,13 +70,19 @@ def folder_of(package: str) -> str:
     return str(Path(spec.origin).parent) + os.sep
 
 
-def short_path(path: str) -> str:
-    """`path` inside its package, or relative to the working directory."""
-    for folder in _PACKAGES:
+def inside_package(path: str) -> str:
+    """`path` inside its package; all of it if it is the user's own."""
+    for folder in LIBRARY_FOLDERS:
         _, found, inside = path.partition(folder)
         if found:
             return inside
+    return path
+
+
+def short_path(path: str) -> str:
+    """`path` inside its package, or relative to the working directory."""
+    inside = inside_package(path)
     try:
-        return str(Path(path).relative_to(Path.cwd()))
+        return str(Path(inside).relative_to(Path.cwd()))
     except ValueError:
-        return path
+        return inside

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from types import FrameType
 
 from zerokit import patches
 from zerokit.errors import ZerokitError
+from zerokit.rehearsal.call_sites import LIBRARY_FOLDERS, OWN, inside_package
 
-_OWN = (str(Path(__file__).parent), patches.__file__, "<")
-_LIBRARY_FOLDERS = ("/site-packages/", "/dist-packages/")
+_OWN = (OWN, patches.__file__, "<")
 _LOADERS = ("/deepspeed/ops/op_builder/", "/triton/runtime/")
 """Folders of code that only passes a request on; its callers say more."""
 
@@ -51,7 +50,7 @@ def is_own_code(path: str) -> bool:
 
 def is_in_library(path: str) -> bool:
     """Whether a file is of an installed package, and not the user's."""
-    return any(folder in path for folder in _LIBRARY_FOLDERS)
+    return any(folder in path for folder in LIBRARY_FOLDERS)
 
 
 def calling_line() -> str:
@@ -79,17 +78,9 @@ def _innermost_and_script() -> tuple[str | None, str | None]:
     while frame is not None:
         path = frame.f_code.co_filename
         if not is_own_code(path) and not any(loader in path for loader in _LOADERS):
-            line = f"{_short(path)}:{frame.f_lineno}"
+            line = f"{inside_package(path)}:{frame.f_lineno}"
             innermost = innermost or line
             if not is_in_library(path):
                 return innermost, line
         frame = frame.f_back
     return innermost, None
-
-
-def _short(path: str) -> str:
-    for folder in _LIBRARY_FOLDERS:
-        _, found, inside = path.partition(folder)
-        if found:
-            return inside
-    return path

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from zerokit.errors import RunError
-from zerokit.rehearsal.call_sites import short_path
+from zerokit.rehearsal.call_sites import folder_of, short_path
 from zerokit.rehearsal.errors import is_in_library, is_own_code, script_line
 from zerokit.rehearsal.journal import Journal
 from zerokit.rehearsal.roles import ROLES, Ranks, Roles, data_parallel
@@ -418,7 +418,7 @@ def _script_place() -> tuple[str, int]:
         path = frame.f_code.co_filename
         if _is_of_script(path):
             return path, frame.f_lineno
-        if place is None and not is_own_code(path) and "/torch/" not in path:
+        if place is None and not is_own_code(path) and not path.startswith(folder_of("torch")):
             place = path, frame.f_lineno
     return place or ("an unknown file", 0)
 
@@ -444,20 +444,16 @@ def unequal_calls(journals: Sequence[tuple[int, Journal]]) -> list[str]:
         for group, numbers in order.items():
             calls = [tuple(places[number]) for number in numbers]
             first, others, other_is_whole = firsts.setdefault(group, (rank, calls, is_whole))
+            pairs = enumerate(zip(others, calls, strict=False))
             place = next(
-                (
-                    place
-                    for place, (one, other) in enumerate(zip(others, calls, strict=False))
-                    if one[0] != other[0]
-                ),
-                min(len(others), len(calls)),
+                (place for place, (their, own) in pairs if their[0] != own[0]), min(len(others), len(calls))
             )
-            one, other = (_call(said, place) for said in (others, calls))
-            is_late = (one is None and other_is_whole) or (other is None and is_whole)
-            if one != other and (is_late or (one and other)):
+            their_call, own_call = _call(others, place), _call(calls, place)
+            is_late = (their_call is None and other_is_whole) or (own_call is None and is_whole)
+            if their_call != own_call and (is_late or (their_call and own_call)):
                 found.append(
-                    f"the cluster would wait for ever: rank {first} calls {one or 'nothing'}, where rank "
-                    f"{rank}, of the same group, calls {other or 'nothing'}"
+                    f"the cluster would wait for ever: rank {first} calls {their_call or 'nothing'}, where "
+                    f"rank {rank}, of the same group, calls {own_call or 'nothing'}"
                 )
     return found
 

@@ -11,12 +11,13 @@ from zerokit.patches import Patch, wrap
 from zerokit.rehearsal.exchange import NOTHING, Exchange
 from zerokit.rehearsal.roles import Ranks
 
-_OWNERS = ("torch.distributed", "torch.distributed.distributed_c10d")
+OWNERS = ("torch.distributed", "torch.distributed.distributed_c10d")
+"""The modules that have each function of torch.distributed."""
 _PURPOSE = "hand objects between ranks"
-_BROADCASTS = [Patch(owner, "broadcast_object_list", _PURPOSE) for owner in _OWNERS]
-_ALL_GATHERS = [Patch(owner, "all_gather_object", _PURPOSE) for owner in _OWNERS]
-_GATHERS = [Patch(owner, "gather_object", _PURPOSE) for owner in _OWNERS]
-_SCATTERS = [Patch(owner, "scatter_object_list", _PURPOSE) for owner in _OWNERS]
+_BROADCASTS = [Patch(owner, "broadcast_object_list", _PURPOSE) for owner in OWNERS]
+_ALL_GATHERS = [Patch(owner, "all_gather_object", _PURPOSE) for owner in OWNERS]
+_GATHERS = [Patch(owner, "gather_object", _PURPOSE) for owner in OWNERS]
+_SCATTERS = [Patch(owner, "scatter_object_list", _PURPOSE) for owner in OWNERS]
 
 
 class ObjectCollectives:

@@ -24,7 +24,7 @@ from zerokit.rehearsal.exchange import NOTHING, Awaited, Exchange
 from zerokit.rehearsal.native.backend import Backend
 from zerokit.rehearsal.recording import Collective
 from zerokit.rehearsal.roles import Ranks
-from zerokit.rehearsal.stand_ins.object_collectives import ObjectCollectives
+from zerokit.rehearsal.stand_ins.object_collectives import OWNERS, ObjectCollectives
 from zerokit.rehearsal.stand_ins.small_tensors import (
     carries_values,
     has_values,
@@ -423,19 +423,18 @@ def operation_of(opts: Any) -> Any:
     return getattr(opts, "reduceOp", dist.ReduceOp.SUM)
 
 
-_OWNERS = ("torch.distributed", "torch.distributed.distributed_c10d")
 """Where torch offers a name, and where it defines it."""
 _GROUPS, _CALLED, _ALONE = (
     "make virtual groups",
     "call every group nccl",
     "wait for no rank that is not there",
 )
-_INITS = [Patch(owner, "init_process_group", _GROUPS) for owner in _OWNERS]
-_NEW_GROUPS = [Patch(owner, "new_group", _GROUPS) for owner in _OWNERS]
-_GET_BACKENDS = [Patch(owner, "get_backend", _CALLED) for owner in _OWNERS]
-_NCCL_AVAILABLE = [Patch(owner, "is_nccl_available", _CALLED) for owner in _OWNERS]
-MONITORED_BARRIERS = [Patch(owner, "monitored_barrier", _ALONE) for owner in _OWNERS]
-_STORE_BARRIER = Patch(_OWNERS[1], "_store_based_barrier", _ALONE)
+_INITS = [Patch(owner, "init_process_group", _GROUPS) for owner in OWNERS]
+_NEW_GROUPS = [Patch(owner, "new_group", _GROUPS) for owner in OWNERS]
+_GET_BACKENDS = [Patch(owner, "get_backend", _CALLED) for owner in OWNERS]
+_NCCL_AVAILABLE = [Patch(owner, "is_nccl_available", _CALLED) for owner in OWNERS]
+MONITORED_BARRIERS = [Patch(owner, "monitored_barrier", _ALONE) for owner in OWNERS]
+_STORE_BARRIER = Patch(OWNERS[1], "_store_based_barrier", _ALONE)
 
 GroupMaker = Callable[[Any, int, int, datetime.timedelta], "VirtualProcessGroup"]
 """Makes a group from its store, this process's rank in it, its size and its timeout."""
