@@ -63,7 +63,8 @@ def test_a_rank_ends_with_a_launcher_that_has_ended_before_the_rank_looks(tmp_pa
     for folder in (package.parent, package):
         (folder / "__init__.py").touch()
     (package / "launch.py").write_text(RUNNER)
-    until_the_runner_has_ended = f"print('starts', flush=True)\nopen({str(pipe)!r}).read()\n"
+    # Opened before the runner is killed: nobody else holds the end that is written to.
+    until_the_runner_has_ended = f"pipe = open({str(pipe)!r})\nprint('starts', flush=True)\npipe.read()\n"
     command = [sys.executable, tmp_path / "deepspeed", "-m", "deepspeed.launcher.launch", "-c"]
     with subprocess.Popen(
         [*command, until_the_runner_has_ended + RANK],
