@@ -139,6 +139,31 @@ def test_what_does_not_fit_gets_advice(zerokit: Run, tmp_path: Path, script: Pat
     ]
 
 
+def test_a_change_is_rehearsed_on_all_ranks_that_differ_and_named_if_it_fails(
+    zerokit: Run, tmp_path: Path, told: Path, script: Path
+) -> None:
+    larger = DOES_NOT_FIT.model_copy(
+        update={"device": DOES_NOT_FIT.device.model_copy(update={"peak_bytes": 2**40})}
+    )
+    note = f"""
+changed = "" if job["num_gpus"] == 16 else "more"
+if not job["overrides"]:
+    folder = pathlib.Path(job["exchange_folder"])
+    open(f'{told}/{{changed}}{{job["rank"]}}', "w").write(str([file.name for file in folder.iterdir()]))
+if job["rank"]:
+    give({larger.model_dump_json()!r})
+if changed and job["rank"]:
+    print("RuntimeError: no room")
+    raise SystemExit(3)
+"""
+    fake_worker.script(tmp_path, "import pathlib", DOES_NOT_FIT, note)
+    code, out, _ = zerokit("rehearse", "--num-gpus", 16, script)
+    assert code == 1
+    assert sorted(file.name for file in told.iterdir()) == ["0", "15", "more0", "more31"]
+    why = "twice the GPUs: the script fails after 2 optimizer steps (RuntimeError: no room)"
+    assert f"Could not be rehearsed: {why}" in out
+
+
 def test_a_failing_script_gives_2(zerokit: Run, tmp_path: Path, script: Path) -> None:
     fake_worker.script(tmp_path, "raise SystemExit(3)")
     code, out, err = zerokit("rehearse", "--num-gpus", 16, script)

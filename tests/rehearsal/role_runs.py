@@ -90,7 +90,10 @@ def rehearse(run: RoleRun, folder: Path) -> tuple[dict[int, RehearsalReport], Ro
     """Reports of the ranks that are rehearsed, and the roles of all."""
     folder.mkdir()
     with environment():
-        return rehearse_roles(run.job(folder, exchange_folder=str(folder / "exchange")), on_stderr=True)
+        exchange = folder / "exchange"
+        exchange.mkdir()
+        job = run.job(folder, exchange_folder=str(exchange))
+        return rehearse_roles(job, output=Output.SHOWN_ON_STDERR)
 
 
 def compare(run: RoleRun, folder: Path) -> tuple[list[dict[str, Any]], dict[str, str]]:

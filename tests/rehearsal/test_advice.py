@@ -9,6 +9,7 @@ from rich.console import Console
 
 from tests.rehearsal.recordings import MIB, job, training
 from zerokit import console
+from zerokit.errors import ZerokitError
 from zerokit.hardware.cluster import Cluster
 from zerokit.rehearsal.advice import Candidate, advise, candidates
 from zerokit.rehearsal.analysis import analyse, on_nodes
@@ -107,18 +108,29 @@ def test_a_change_is_added_to_those_already_made(tmp_path: Path) -> None:
     }
     assert changed.num_gpus == 32
     assert (changed.trace_file, changed.plot_file) == (None, None)
-    assert changed.report_file == str(tmp_path / "change-4.json")
+    assert changed.report_file == str(tmp_path / "change-4" / "report.json")
+    assert (changed.gpus_per_node, changed.exchange_folder) == (8, None)
     assert original.overrides["micro_batch_divisor"] == 2
+
+
+def test_twice_the_gpus_fill_their_nodes_and_talk_among_themselves(tmp_path: Path) -> None:
+    more = Candidate(change="c", how="h", num_gpus_factor=2)
+    for number, (num_gpus, per_node) in enumerate(((4, 8), (6, 6), (8, 8))):
+        original = job(num_gpus=num_gpus, exchange_folder=str(tmp_path / "exchange"))
+        changed = more.applied_to(original, tmp_path, number)
+        assert (changed.num_gpus, changed.gpus_per_node) == (2 * num_gpus, per_node)
+        assert changed.cluster.num_nodes == 2 * num_gpus // per_node
+        assert changed.exchange_folder == str(tmp_path / f"change-{number}" / "exchange")
 
 
 def _rehearse(peaks: dict[str, int | None]) -> Any:
     """A rehearsal whose peak is found by the change that was made."""
 
-    def rehearse(changed: RehearsalJob) -> RehearsalReport | None:
+    def rehearse(changed: RehearsalJob) -> RehearsalReport:
         made = str(dict(changed.overrides)) + str(changed.num_gpus)
         peak = next((peak for part, peak in peaks.items() if part in made), REPORT.device.peak_bytes)
         if peak is None:
-            return None
+            raise ZerokitError("the optimizer does not run there", where="train.py", hint="Choose another")
         return REPORT.model_copy(update={"device": REPORT.device.model_copy(update={"peak_bytes": peak})})
 
     return rehearse
@@ -132,7 +144,10 @@ def test_what_helps_most_comes_first_and_what_does_not_is_left_out(tmp_path: Pat
         "micro_batch_divisor": 863 * MIB,  # less than 1 %
         "32": 900 * MIB,  # makes it worse
     }
-    advice = advise(REPORT, job(), tmp_path, _rehearse(peaks))
+    advice, failed = advise(REPORT, job(), tmp_path, _rehearse(peaks))
+    assert [(one.change, one.why) for one in failed] == [
+        ("optimizer on the host", "the optimizer does not run there")
+    ]
     assert [(one.change, one.saves_bytes, one.peak_bytes) for one in advice] == [
         ("gradient checkpointing", 464 * MIB, 400 * MIB),
         ("ZeRO stage 3", 364 * MIB, 500 * MIB),
@@ -142,14 +157,14 @@ def test_what_helps_most_comes_first_and_what_does_not_is_left_out(tmp_path: Pat
 
 @pytest.mark.parametrize(("memory", "offered"), [(64 * GIB, False), (256 * GIB, True)])
 def test_what_the_host_cannot_hold_is_no_advice(memory: int, offered: bool, tmp_path: Path) -> None:
-    def rehearse(changed: RehearsalJob) -> RehearsalReport | None:
+    def rehearse(changed: RehearsalJob) -> RehearsalReport:
         offloads = "offload_optimizer" in str(dict(changed.overrides))
         host = REPORT.host.model_copy(update={"per_node_peak_bytes": (100 if offloads else 10) * GIB})
         device = REPORT.device.model_copy(update={"peak_bytes": 500 * MIB})
         made = REPORT.model_copy(update={"device": device, "host": host})
         return on_nodes(made, Cluster(changed.num_gpus, host_bytes=memory))
 
-    advice = {one.change: one.host_bytes for one in advise(REPORT, job(), tmp_path, rehearse)}
+    advice = {one.change: one.host_bytes for one in advise(REPORT, job(), tmp_path, rehearse)[0]}
     assert ("optimizer on the host" in advice) == offered
     assert advice["ZeRO stage 3"] == 10 * GIB
 
@@ -157,7 +172,7 @@ def test_what_the_host_cannot_hold_is_no_advice(memory: int, offered: bool, tmp_
 def test_there_are_never_more_than_five(tmp_path: Path) -> None:
     report = _report(_stage(1, overlap_comm=True))
     assert len(_changes(report)) > 5
-    advice = advise(report, job(), tmp_path, _rehearse({"": 100 * MIB}))
+    advice, _ = advise(report, job(), tmp_path, _rehearse({"": 100 * MIB}))
     assert len(advice) == 5
     assert [one.saves_bytes for one in advice] == [764 * MIB] * 5
 

@@ -11,8 +11,16 @@ from typing import Any
 
 import pytest
 
+from tests.rehearsal.recordings import job
 from zerokit.errors import RunError
-from zerokit.rehearsal.exchange import NOTHING, SCRIPT_ENDED, STEPS_DONE, Exchange, unequal_calls
+from zerokit.rehearsal.exchange import (
+    NOTHING,
+    SCRIPT_ENDED,
+    STEPS_DONE,
+    Exchange,
+    for_a_change,
+    unequal_calls,
+)
 from zerokit.rehearsal.journal import Journal
 from zerokit.rehearsal.role_watch import RoleWatch
 from zerokit.rehearsal.watching.groups import Groups
@@ -214,6 +222,23 @@ def test_groups_of_the_same_ranks_have_an_order_each(tmp_path: Path) -> None:
     for own, shared in enumerate(together(tmp_path, rank, rank, num_gpus=2)):
         assert {number: held[own] for number, held in shared.items()} == {1: 1, 2: 2}
     assert watch.close() == []
+
+
+def test_a_change_hears_only_what_rank_0_made_for_all_ranks_before(tmp_path: Path) -> None:
+    before = job(num_gpus=2, exchange_folder=str(tmp_path / "before"))
+    (tmp_path / "before").mkdir()
+    first = Exchange(tmp_path / "before", 0, 2)
+    first.of_rank_0("scanned.1", "look through the data", lambda: [8, 9])
+    first.share((0, 1), "all_gather of 4 x int64", 4, of=[0])
+    for num_gpus, found in ((2, [8, 9]), (4, [])):
+        folder = tmp_path / str(num_gpus)
+        changed = job(num_gpus=num_gpus, exchange_folder=str(folder))
+        for_a_change(before, changed, alone=True)
+        own = Exchange(folder, 0, num_gpus)
+        assert own.of_rank_0("scanned.1", "look through the data", list) == found
+        world = tuple(range(num_gpus))
+        assert own.share(world, "all_gather of 2 x int64", 5) == {0: 5}
+        assert not (tmp_path / "before" / "journal-1").exists()
 
 
 def test_a_rank_by_itself_waits_for_nobody() -> None:

@@ -15,7 +15,7 @@ from tests.rehearsal.recordings import job, training
 from zerokit.errors import ZerokitError
 from zerokit.rehearsal.analysis import analyse
 from zerokit.rehearsal.job import RehearsalJob
-from zerokit.rehearsal.processes import ExplainedError, Output, Worker, rehearse_quietly, rehearse_together
+from zerokit.rehearsal.processes import ExplainedError, Output, Worker, rehearse_together
 from zerokit.rehearsal.report import RehearsalReport
 
 REPORT = analyse(training(), job())
@@ -32,7 +32,7 @@ def _job(tmp_path: Path, script: Path, **changes: Any) -> RehearsalJob:
 
 
 def _one(tmp_path: Path, script: Path, timeout: float | None = None) -> RehearsalReport:
-    return rehearse_together([_job(tmp_path, script)], on_stderr=False, timeout=timeout)[0]
+    return rehearse_together([_job(tmp_path, script)], timeout=timeout)[0]
 
 
 def test_a_report_comes_back(tmp_path: Path) -> None:
@@ -42,9 +42,9 @@ def test_a_report_comes_back(tmp_path: Path) -> None:
 def test_only_the_first_rank_is_heard(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     script = fake_worker.script(tmp_path, "print('rank', job['rank'])", REPORT)
     jobs = [_job(tmp_path, script), _job(tmp_path, script, rank=15)]
-    assert rehearse_together(jobs, on_stderr=False, timeout=None) == [REPORT, REPORT]
+    assert rehearse_together(jobs) == [REPORT, REPORT]
     assert capfd.readouterr() == ("rank 0\n", "")
-    rehearse_together(jobs, on_stderr=True, timeout=None)
+    rehearse_together(jobs, output=Output.SHOWN_ON_STDERR)
     assert capfd.readouterr() == ("", "rank 0\n")
 
 
@@ -54,9 +54,7 @@ def test_a_rank_that_fails_unheard_is_heard_after_all(
     code = "if job['rank']: print('no such op'); raise SystemExit(2)"
     script = fake_worker.script(tmp_path, code, REPORT)
     with pytest.raises(ExplainedError):
-        rehearse_together(
-            [_job(tmp_path, script), _job(tmp_path, script, rank=15)], on_stderr=False, timeout=None
-        )
+        rehearse_together([_job(tmp_path, script), _job(tmp_path, script, rank=15)])
     assert capfd.readouterr().err == "no such op\n"
 
 
@@ -74,9 +72,7 @@ raise SystemExit(2)
 """
     script = fake_worker.script(tmp_path, first_goes_on_when_the_other_has_ended)
     with pytest.raises(ExplainedError):
-        rehearse_together(
-            [_job(tmp_path, script), _job(tmp_path, script, rank=15)], on_stderr=False, timeout=None
-        )
+        rehearse_together([_job(tmp_path, script), _job(tmp_path, script, rank=15)])
     assert capfd.readouterr() == ("no such op on rank 0\n", "")
 
 
@@ -135,11 +131,20 @@ def test_the_current_folder_does_not_stand_in_for_libraries(
     assert _one(tmp_path, fake_worker.script(tmp_path, report=REPORT)) == REPORT
 
 
-def test_a_quiet_rehearsal_says_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_quiet_rehearsal_prints_nothing_and_tells_why_it_fails(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def jobs(script: Path) -> list[RehearsalJob]:
+        return [_job(tmp_path, script), _job(tmp_path, script, rank=1)]
+
     good = fake_worker.script(tmp_path, "print('hello')", REPORT)
-    assert rehearse_quietly(_job(tmp_path, good), 60) == REPORT
-    bad = fake_worker.script(tmp_path, "print('oh'); raise SystemExit(2)")
-    assert rehearse_quietly(_job(tmp_path, bad, rank=1), 60) is None
+    assert rehearse_together(jobs(good), output=Output.DROPPED) == [REPORT, REPORT]
+    explained = fake_worker.script(tmp_path, "print('zerokit: error: no such op'); raise SystemExit(2)")
+    with pytest.raises(ExplainedError, match=r"^no such op$"):
+        rehearse_together(jobs(explained), output=Output.DROPPED)
+    failing = fake_worker.script(tmp_path, "print('Traceback\\n  x = 1\\nKeyError: 0'); raise SystemExit(3)")
+    with pytest.raises(ZerokitError, match=r"the script fails .* \(KeyError: 0\)"):
+        rehearse_together(jobs(failing), output=Output.DROPPED)
     assert capfd.readouterr() == ("", "")
 
 

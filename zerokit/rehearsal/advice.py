@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from zerokit.console import note, progress
+from zerokit.errors import ZerokitError
 from zerokit.rehearsal.job import Overrides, RehearsalJob
-from zerokit.rehearsal.report import Advice, RehearsalReport
+from zerokit.rehearsal.report import Advice, NotRehearsed, RehearsalReport
 
 _AT_ONCE = 2
 _MOST = 5
@@ -34,7 +35,18 @@ class Candidate:
     num_gpus_factor: int = 1
 
     def applied_to(self, job: RehearsalJob, folder: Path, number: int) -> RehearsalJob:
-        """The job of rehearsing this change, which leaves nothing but its report."""
+        """The job of rehearsing this change, which leaves nothing but its report.
+
+        Args:
+            job: of the run as it is.
+            folder: in which the change gets one of its own.
+            number: of the change.
+        """
+        num_gpus = job.num_gpus * self.num_gpus_factor
+        # Twice six of the eight GPUs of a node are two nodes of six.
+        nodes_of = job.gpus_per_node if num_gpus <= job.gpus_per_node else job.cluster.local_ranks
+        own = folder / f"change-{number}"
+        own.mkdir()
         overrides: Overrides = {**job.overrides}
         if self.ds_config:
             overrides["ds_config"] = {**overrides.get("ds_config", {}), **self.ds_config}
@@ -46,9 +58,11 @@ class Candidate:
             )
         return job.model_copy(
             update={
-                "num_gpus": job.num_gpus * self.num_gpus_factor,
+                "num_gpus": num_gpus,
+                "gpus_per_node": nodes_of,
                 "overrides": overrides,
-                "report_file": str(folder / f"change-{number}.json"),
+                "exchange_folder": str(own / "exchange") if job.exchange_folder else None,
+                "report_file": str(own / "report.json"),
                 "recording_file": None,
                 "trace_file": None,
                 "plot_file": None,
@@ -61,26 +75,27 @@ def advise(
     report: RehearsalReport,
     job: RehearsalJob,
     folder: Path,
-    rehearse: Callable[[RehearsalJob], RehearsalReport | None],
-) -> list[Advice]:
+    rehearse: Callable[[RehearsalJob], RehearsalReport],
+) -> tuple[list[Advice], list[NotRehearsed]]:
     """Rehearse what may help, two changes at a time, saying on stderr which, and keep what helps most.
 
     Args:
         report: of the run as it is.
         job: of the run as it is.
         folder: for the files of the further rehearsals.
-        rehearse: gives the report of a job, None if it cannot be rehearsed.
+        rehearse: gives the report of a job; raises ZerokitError if it cannot be rehearsed.
 
     Returns:
         At most five changes, the most helpful first; none that saves 1 % of the peak or less, unless it makes
-        the run fit, and none that the host cannot hold.
+        the run fit, and none that the host cannot hold. And those that could not be rehearsed.
     """
     chosen = list(candidates(report))
     found = []
+    failed = []
     with progress(transient=True) as bar, ThreadPoolExecutor(_AT_ONCE) as pool:
         task = bar.add_task("Trying changes", total=len(chosen), note="")
 
-        def tried(number: int, candidate: Candidate) -> RehearsalReport | None:
+        def tried(number: int, candidate: Candidate) -> RehearsalReport:
             bar.update(task, note=candidate.change, refresh=True)
             if bar.disable:
                 note(f"Trying change {number} of {len(chosen)}: {candidate.change}")
@@ -92,8 +107,12 @@ def advise(
             }
             for future in as_completed(running):
                 bar.update(task, advance=1)
-                changed = future.result()
-                if changed is not None and _host_holds(changed):
+                try:
+                    changed = future.result()
+                except ZerokitError as error:
+                    failed.append(NotRehearsed(change=running[future].change, why=error.message))
+                    continue
+                if _host_holds(changed):
                     found.append(_advice(running[future], report, changed))
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -105,7 +124,8 @@ def advise(
         if advice.saves_bytes > _WORTH_SAYING * report.device.peak_bytes
         or (stuck and advice.verdict != "does not fit")
     ]
-    return sorted(worth, key=lambda advice: (-advice.saves_bytes, advice.change))[:_MOST]
+    best = sorted(worth, key=lambda advice: (-advice.saves_bytes, advice.change))[:_MOST]
+    return best, sorted(failed, key=lambda one: one.change)
 
 
 def _host_holds(report: RehearsalReport) -> bool:

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, TypeVar
 from zerokit.errors import RunError
 from zerokit.rehearsal.call_sites import folder_of, short_path
 from zerokit.rehearsal.errors import is_in_library, is_own_code, script_line
+from zerokit.rehearsal.job import RehearsalJob
 from zerokit.rehearsal.journal import Journal
 from zerokit.rehearsal.roles import ROLES, Ranks, Roles, data_parallel
 
@@ -44,6 +45,8 @@ class _Nothing:
 _PYTHON = sysconfig.get_path("stdlib")
 NOTHING = _Nothing()
 """A value that nobody can tell."""
+_MADE = "made"
+"""What rank 0 makes for all, before the first dot of its name."""
 CALLS = "calls"
 """The entry of all collectives of a rank, in their order."""
 STEPS_DONE, SCRIPT_ENDED, FAILED = "steps done", "script ended", "failed"
@@ -245,6 +248,7 @@ class Exchange:
 
         It is made here where rank 0 does not come to it.
         """
+        name = f"{_MADE}.{name}"
         if self.is_active:
             said = self._journal(0)
             said.read_on()
@@ -398,6 +402,32 @@ class Exchange:
                 "wait for each other",
             )
         return not awaited.is_certain or awaited.is_async
+
+
+def for_a_change(first: RehearsalJob, changed: RehearsalJob, *, alone: bool) -> None:
+    """Make the exchange of a change that is rehearsed after `first`.
+
+    Of what ranks have said before, only what rank 0 made for all is true of a change, and only among as many
+    ranks: other numbers of them, groups and sizes say something else.
+
+    Args:
+        first: of the run as it is.
+        changed: of the change; both have an exchange folder.
+        alone: whether no other rank is to answer.
+    """
+    assert first.exchange_folder is not None
+    assert changed.exchange_folder is not None
+    folder = Path(changed.exchange_folder)
+    folder.mkdir()
+    if changed.num_gpus == first.num_gpus:
+        before, said = Journal(Path(first.exchange_folder), 0), Journal(folder, 0)
+        before.read_on()
+        for entry in before.of_kind[_MADE]:
+            said.write(entry.name, *entry.words, payload=before.payload(entry))
+    if alone:
+        owners: list[int | str] = [*data_parallel(changed.num_gpus).rehearsed, ROLES]
+        for owner in owners:
+            Journal(folder, owner).write("ends", STEPS_DONE)
 
 
 def _stuck(calls: Sequence[tuple[int, str, str]], why: str) -> RunError:

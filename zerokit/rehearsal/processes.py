@@ -44,10 +44,11 @@ _MOMENT = 0.01
 _FOR_THE_SAME = 10.0
 """Seconds that the first rank is given to fail of what another one fails of."""
 _SHOWN_OF_A_LOG = 20_000
+_SHOWN_OF_A_LINE = 300
 
 
 class ExplainedError(Exception):
-    """A worker has already told the person what is wrong."""
+    """A worker has told what is wrong: the person, or in this line, where nobody saw what it printed."""
 
 
 class Output(Enum):
@@ -136,7 +137,7 @@ class Worker:
         if code in (_INTERRUPTED, -signal.SIGINT):
             raise KeyboardInterrupt
         if code == _EXPLAINED:
-            raise ExplainedError
+            raise ExplainedError(self._last_words().removeprefix("zerokit: error: "))
         if code in _SCRIPT_FAILED:
             self._fail(f"the script fails {_moment(report)}", _SCRIPT_FAILED[code])
         if code == -signal.SIGKILL:
@@ -160,7 +161,16 @@ class Worker:
 
     def _fail(self, message: str, hint: str) -> NoReturn:
         rank = f" (rank {self.job.rank})" if self._output is Output.SHOWN_IF_IT_FAILS else ""
+        if last_words := self._last_words():
+            message += f" ({last_words})"
         raise ZerokitError(message, where=f"{self.job.script}{rank}", hint=hint)
+
+    def _last_words(self) -> str:
+        """The last line that it printed, where nobody saw it; of a traceback that is the error."""
+        if self._output is not Output.DROPPED:
+            return ""
+        lines = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        return lines[-1][:_SHOWN_OF_A_LINE] if lines else ""
 
     def _show_log(self) -> None:
         if self._output is Output.SHOWN_IF_IT_FAILS:
@@ -178,15 +188,16 @@ def _moment(report: RehearsalReport | None) -> str:
 def rehearse_together(
     jobs: Sequence[RehearsalJob],
     *,
-    on_stderr: bool,
-    timeout: float | None,
+    output: Output = Output.SHOWN,
+    timeout: float | None = None,
     more: Callable[[], Iterable[RehearsalJob]] = tuple,
 ) -> list[RehearsalReport]:
-    """Rehearse several ranks side by side; what the first one prints is shown.
+    """Rehearse several ranks side by side.
 
     Args:
         jobs: a job for each rank, with a report file of its own.
-        on_stderr: print what the script prints on stderr.
+        output: what becomes of what the first one prints; that of others is dropped as well if this is, and
+            else shown if they fail.
         timeout: seconds for all of them together.
         more: asked again and again for jobs that are to be started besides.
 
@@ -197,31 +208,24 @@ def rehearse_together(
         ExplainedError, ZerokitError: as :meth:`Worker.result`, of the first rank that fails.
         LaunchError: as :func:`zerokit.rehearsal.native.build.built_files_library`.
     """
-    shown = Output.SHOWN_ON_STDERR if on_stderr else Output.SHOWN
-    outputs = [shown, *[Output.SHOWN_IF_IT_FAILS] * (len(jobs) - 1)]
-    return _rehearse(list(zip(jobs, outputs, strict=True)), timeout, more)
-
-
-def _rehearse(
-    jobs: Sequence[tuple[RehearsalJob, Output]],
-    timeout: float | None,
-    more: Callable[[], Iterable[RehearsalJob]] = tuple,
-) -> list[RehearsalReport]:
-    first = jobs[0][0]
+    of_others = Output.DROPPED if output is Output.DROPPED else Output.SHOWN_IF_IT_FAILS
     deadline = None if timeout is None else time.monotonic() + timeout
-    report = Path(first.report_file)
-    working = [Path(first.cwd), *([] if first.module else [Path(first.cwd, first.script).parent])]
+    report = Path(jobs[0].report_file)
+    working = [Path(jobs[0].cwd), *([] if jobs[0].module else [Path(jobs[0].cwd, jobs[0].script).parent])]
     with FileOverlay(report.with_suffix(".overlay"), working=working, written=[report.parent]) as files:
         with ExitStack() as stack:
-            workers = [
-                stack.enter_context(Worker(job, output, environment=files.environment))
-                for job, output in jobs
-            ]
+            workers: list[Worker] = []
+
+            def start(job: RehearsalJob) -> None:
+                whose = of_others if workers else output
+                workers.append(stack.enter_context(Worker(job, whose, environment=files.environment)))
+
+            for job in jobs:
+                start(job)
             reports: dict[Worker, RehearsalReport] = {}
             while len(reports) < len(workers):
                 for job in more():
-                    quiet = Worker(job, Output.SHOWN_IF_IT_FAILS, environment=files.environment)
-                    workers.append(stack.enter_context(quiet))
+                    start(job)
                 ended = [one for one in workers if one not in reports and one.has_ended(deadline)]
                 # What all ranks fail of is told once, by the one whose output is seen.
                 if any(one.has_failed for one in ended) and workers[0].ends_within(_FOR_THE_SAME):
@@ -250,11 +254,3 @@ def unwound_by_signals() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def rehearse_quietly(job: RehearsalJob, timeout: float | None) -> RehearsalReport | None:
-    """Rehearse one rank without printing anything; None if it does not come to a report."""
-    try:
-        return _rehearse([(job, Output.DROPPED)], timeout)[0]
-    except (ExplainedError, ZerokitError):
-        return None

@@ -18,9 +18,10 @@ from zerokit.rehearsal.advice import advise as rehearse_changes
 from zerokit.rehearsal.analysis import combine, on_nodes
 from zerokit.rehearsal.config_findings import config_findings
 from zerokit.rehearsal.devices import DEFAULT, caveats, virtual_device
+from zerokit.rehearsal.exchange import for_a_change
 from zerokit.rehearsal.job import Overrides, RehearsalJob
 from zerokit.rehearsal.native.build import built_library
-from zerokit.rehearsal.processes import rehearse_quietly, rehearse_together, unwound_by_signals
+from zerokit.rehearsal.processes import ExplainedError, Output, rehearse_together, unwound_by_signals
 from zerokit.rehearsal.report import RehearsalReport
 from zerokit.rehearsal.role_watch import RoleWatch
 from zerokit.rehearsal.roles import MOST_RANKS, Roles
@@ -128,7 +129,8 @@ def rehearse(
             report_file=str(folder / "report.json"),
             **made,
         )
-        report = _rehearse(job, cluster, advise, timeout, on_stderr=script_prints_on == "stderr")
+        output = Output.SHOWN_ON_STDERR if script_prints_on == "stderr" else Output.SHOWN
+        report = _rehearse(job, cluster, advise, timeout, output)
     return report.model_copy(update={"warnings": [*report.warnings, *caveats(cluster.gpu)]})
 
 
@@ -147,21 +149,19 @@ def _outputs(files: Mapping[str, str | Path | None], folder: Path) -> Iterator[d
 
 
 def rehearse_roles(
-    first: RehearsalJob, *, on_stderr: bool = False, timeout: float | None = None
+    first: RehearsalJob, *, output: Output = Output.SHOWN, timeout: float | None = None
 ) -> tuple[dict[int, RehearsalReport], Roles]:
     """Rehearse the first and the last rank, and one of each other role as soon as it shows.
 
     Args:
-        first: of rank 0, with an exchange folder.
-        on_stderr, timeout: as of :func:`rehearse_together`.
+        first: of rank 0, with an exchange folder that is there.
+        output, timeout: as of :func:`rehearse_together`.
 
     Returns:
         Reports by rank, rank 0's first, and the roles of all ranks.
     """
     assert first.exchange_folder is not None
-    exchange = Path(first.exchange_folder)
-    exchange.mkdir()
-    watch = RoleWatch(exchange, first.num_gpus)
+    watch = RoleWatch(Path(first.exchange_folder), first.num_gpus)
     ranks = list(watch.look())
 
     def more() -> Iterator[RehearsalJob]:
@@ -171,7 +171,7 @@ def rehearse_roles(
                 yield _of_rank(first, rank)
 
     jobs = [_of_rank(first, rank) for rank in ranks]
-    reports = rehearse_together(jobs, on_stderr=on_stderr, timeout=timeout, more=more)
+    reports = rehearse_together(jobs, output=output, timeout=timeout, more=more)
     warnings = [*reports[0].warnings, *watch.close()]
     warnings += [
         f"ranks that differ by their place in the {groups} were taken to be alike: no more than {MOST_RANKS} "
@@ -192,29 +192,40 @@ def _of_rank(first: RehearsalJob, rank: int) -> RehearsalJob:
 
 
 def _rehearse(
-    job: RehearsalJob, cluster: Cluster, advise: bool | None, timeout: float | None, *, on_stderr: bool
+    job: RehearsalJob, cluster: Cluster, advise: bool | None, timeout: float | None, output: Output
 ) -> RehearsalReport:
     built_library()  # here, where what it says is seen; what a worker makes is thrown away
-    if job.exchange_folder is None:
-        reports = {job.rank: rehearse_together([job], on_stderr=on_stderr, timeout=timeout)[0]}
-        report = reports[job.rank]
-    else:
-        reports, roles = rehearse_roles(job, on_stderr=on_stderr, timeout=timeout)
-        report = combine(reports, roles)
-    _check_trained(reports.values(), job.script)
-    report = on_nodes(report, cluster)
+    if job.exchange_folder is not None:
+        Path(job.exchange_folder).mkdir()
+    report, fullest = _of_all_ranks(job, cluster, timeout, output)
     found = config_findings(report.run.ds_config, cluster)
     report = report.model_copy(update={"ds_config_findings": found})
     if advise or (advise is None and report.fit.verdict == "does not fit"):
-        larger = max(reports, key=lambda rank: reports[rank].device.peak_bytes)
-        advice = rehearse_changes(
-            reports[larger],
-            _of_rank(job, larger),
+        alone = not report.ranks and not report.roles
+        advice, failed = rehearse_changes(
+            fullest,
+            job,
             Path(job.report_file).parent,
-            lambda changed: _rehearse_change(changed, cluster, timeout),
+            lambda changed: _rehearse_change(job, changed, cluster, timeout, alone=alone),
         )
-        report = report.model_copy(update={"advice": advice})
+        report = report.model_copy(update={"advice": advice, "not_rehearsed": failed})
     return report
+
+
+def _of_all_ranks(
+    job: RehearsalJob, cluster: Cluster, timeout: float | None, output: Output
+) -> tuple[RehearsalReport, RehearsalReport]:
+    """The report of all ranks that are to be rehearsed, and the same of the one whose GPU holds most."""
+    if job.exchange_folder is None:
+        reports = {job.rank: rehearse_together([job], output=output, timeout=timeout)[0]}
+        report = reports[job.rank]
+    else:
+        reports, roles = rehearse_roles(job, output=output, timeout=timeout)
+        report = combine(reports, roles)
+    _check_trained(reports.values(), job.script)
+    report = on_nodes(report, cluster)
+    fullest = max(reports.values(), key=lambda one: one.device.peak_bytes)
+    return report, report.model_copy(update={"device": fullest.device})
 
 
 def _check_trained(reports: Iterable[RehearsalReport], script: str) -> None:
@@ -231,9 +242,31 @@ def _check_trained(reports: Iterable[RehearsalReport], script: str) -> None:
         )
 
 
-def _rehearse_change(job: RehearsalJob, cluster: Cluster, timeout: float | None) -> RehearsalReport | None:
-    report = rehearse_quietly(job, timeout)
-    return None if report is None else on_nodes(report, replace(cluster, num_gpus=job.num_gpus))
+def _rehearse_change(
+    job: RehearsalJob, changed: RehearsalJob, cluster: Cluster, timeout: float | None, *, alone: bool
+) -> RehearsalReport:
+    """The report of the rank that holds most with a change.
+
+    Args:
+        job: of the run as it is.
+        changed: with the change, and a folder of its own.
+        cluster, timeout: of the run as it is.
+        alone: whether rank 0 is enough, since ranks are alike.
+
+    Raises:
+        ZerokitError: it cannot be rehearsed.
+    """
+    cluster = replace(cluster, num_gpus=changed.num_gpus, gpus_per_node=changed.gpus_per_node)
+    if job.exchange_folder is not None and changed.exchange_folder is not None:
+        for_a_change(job, changed, alone=alone)
+    try:
+        if not alone:
+            return _of_all_ranks(changed, cluster, timeout, Output.DROPPED)[1]
+        reports = rehearse_together([changed], output=Output.DROPPED, timeout=timeout)
+    except ExplainedError as error:
+        raise ZerokitError(str(error)) from None
+    _check_trained(reports, job.script)
+    return on_nodes(reports[0], cluster)
 
 
 def _check_script(script: str | Path, module: bool) -> None:

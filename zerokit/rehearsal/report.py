@@ -253,6 +253,13 @@ class Advice(_Part):
     """The changed values by dotted key, if it is the ds_config that changes."""
 
 
+class NotRehearsed(_Part):
+    """A change that might help, and could not be rehearsed."""
+
+    change: str
+    why: str
+
+
 class MadeUpResult(_Part):
     """A result that depends on values, of which there are none."""
 
@@ -329,6 +336,8 @@ class RehearsalReport(_Part):
     roles: list[RoleMemory] = Field(default_factory=list)
     """Empty if ranks differ by their place among data-parallel ones at most."""
     advice: list[Advice] = Field(default_factory=list)
+    not_rehearsed: list[NotRehearsed] = Field(default_factory=list)
+    """What might help besides."""
     ranks_rehearsed: list[int] = Field(default_factory=list)
     warnings: list[str]
     ds_config_findings: list[ConfigFinding] = Field(default_factory=list)

@@ -50,7 +50,7 @@ class RoleWatch:
         return self.roles.rehearsed
 
     def close(self) -> list[str]:
-        """Tell ranks that are rehearsed later, with a change, that nobody answers any more.
+        """Tell ranks that still run that there will be no other roles.
 
         Returns:
             where the ranks of a group did not make the same calls.

@@ -280,6 +280,8 @@ def _advice(report: RehearsalReport) -> Iterator[Part]:
                 for advice in report.advice
             ],
         )
+    for one in report.not_rehearsed:
+        yield f"Could not be rehearsed: {one.change}: {one.why}"
 
 
 def _notes(report: RehearsalReport) -> Iterator[str]:
