@@ -28,6 +28,7 @@ REGISTERED: list[Patch] = []
 """Every patch of the modules imported so far, in the order they were declared."""
 _applied: list[Patch] = []
 _missing: dict[Patch, None] = {}
+_originals: list[Any] = []
 
 
 @dataclass(frozen=True)
@@ -158,12 +159,21 @@ def watch(attribute: PrivateAttribute) -> None:
 
 def replace(holder: Any, name: str, make: Callable[[Any], Any]) -> None:
     """As :func:`apply`, in an owner that is at hand: such as a subclass of the one that is declared."""
-    original = inspect.getattr_static(holder, name, None)
-    if isinstance(original, classmethod):
-        setattr(holder, name, classmethod(make(original.__func__)))
-        return
-    replacement = make(getattr(holder, name, None))
-    setattr(holder, name, staticmethod(replacement) if isinstance(original, staticmethod) else replacement)
+    kept = inspect.getattr_static(holder, name, None)
+    is_of_class = isinstance(kept, classmethod)
+    original = kept.__func__ if is_of_class else getattr(holder, name, None)
+    _originals.append(original)
+    replacement = make(original)
+    if is_of_class:
+        replacement = classmethod(replacement)
+    elif isinstance(kept, staticmethod):
+        replacement = staticmethod(replacement)
+    setattr(holder, name, replacement)
+
+
+def is_original(value: Any) -> bool:
+    """Whether a replacement stands where `value` stood."""
+    return any(value is original for original in _originals)
 
 
 def _is_there(patch: Patch) -> bool:

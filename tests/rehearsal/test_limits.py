@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import operator
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from zerokit import patches
 from zerokit.rehearsal.call_sites import CallSites
 from zerokit.rehearsal.errors import RehearsalGap
 from zerokit.rehearsal.limits import limit_of
@@ -19,6 +21,7 @@ from zerokit.rehearsal.stand_ins import flash_attention
 from zerokit.rehearsal.stand_ins.from_pretrained import _Slice
 from zerokit.rehearsal.stand_ins.triton_kernels import _check_pointers
 from zerokit.rehearsal.watching import suppressed_writes
+from zerokit.rehearsal.watching.overrides import Overriding
 
 
 def _fails(call: Callable[[], object]) -> Exception:
@@ -84,6 +87,16 @@ def test_a_failure_that_a_stand_in_takes_part_in_is_a_limit(
     assert limit is not None
     assert said in str(limit)
     assert "test_limits.py" in str(limit)
+
+
+def test_what_fails_in_c_where_a_watcher_calls_the_original_is_the_scripts() -> None:
+    class Engine:
+        make: Any = operator.attrgetter("module")
+
+    watched = functools.partial(Overriding({})._make_engine, Engine.make)
+    assert "stand-in is not like" in str(limit_of(_fails(lambda: watched(1))))
+    patches.replace(Engine, "make", lambda _original: watched)
+    assert limit_of(_fails(lambda: watched(1))) is None
 
 
 def test_a_module_that_a_stand_in_lacks_is_a_limit_and_one_that_is_missing_is_not(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
 
+from zerokit.rehearsal.native import backend
 from zerokit.rehearsal.stand_ins import small_tensors
 from zerokit.rehearsal.stand_ins.process_group import operation_of
 
@@ -41,3 +44,12 @@ def test_whether_integers_are_shared_does_not_depend_on_how_many_a_rank_has() ->
     for elements in (1, 2**22):
         held = torch.empty(elements, dtype=torch.int64, device="meta")
         assert small_tensors.carries_values(held, from_one=False)
+
+
+def test_the_library_computes_what_ranks_tell_each_other() -> None:
+    header = Path(backend.__file__).with_name("blocks.h").read_text()
+    sizes = dict(re.findall(r"constexpr int64_t (kSmallBytes|kComputedBytes) = ([0-9* ]+);", header))
+    assert {name: eval(size) for name, size in sizes.items()} == {
+        "kSmallBytes": backend.SMALL_BYTES,
+        "kComputedBytes": backend.COMPUTED_BYTES,
+    }

@@ -7,13 +7,17 @@ write. A deliberate `raise` in a stand-in is what the cluster would raise.
 
 from __future__ import annotations
 
+import ast
+import dis
 import linecache
 import re
 import sys
 import sysconfig
 import traceback
 from collections.abc import Iterator
+from types import FrameType
 
+from zerokit import patches
 from zerokit.errors import LaunchError, ZerokitError
 from zerokit.rehearsal.call_sites import OWN, folder_of, short_path
 from zerokit.rehearsal.errors import RehearsalGap
@@ -101,14 +105,33 @@ def _is_of_a_stand_in(error: BaseException) -> bool:
         return True
     if isinstance(error, ImportError) and error.name is not None and _is_a_stand_in(error.name):
         return True
-    frames = traceback.extract_tb(error.__traceback__)
-    if not frames or not frames[-1].filename.startswith(OWN) or isinstance(error, ZerokitError):
-        return False
-    line = linecache.getline(frames[-1].filename, frames[-1].lineno or 0).strip()
-    # What is called there in C, such as an original that a stand-in goes around, fails by itself.
-    return not line.startswith("raise") and isinstance(
-        error, NameError | AttributeError | NotImplementedError
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return (
+        trace is not None
+        and isinstance(error, NameError | AttributeError | NotImplementedError)
+        and not isinstance(error, ZerokitError)
+        and trace.tb_frame.f_code.co_filename.startswith(OWN)
+        and _fails_unintended(trace.tb_frame, trace.tb_lasti)
     )
+
+
+def _fails_unintended(frame: FrameType, offset: int) -> bool:
+    """Whether an instruction neither raises nor calls what a patch has put this code around, written in C."""
+    instruction = next(one for one in dis.get_instructions(frame.f_code) if one.offset == offset)
+    if instruction.opname in ("RAISE_VARARGS", "RERAISE"):
+        return False
+    place = instruction.positions
+    source = ast.parse("".join(linecache.getlines(frame.f_code.co_filename)))
+    called = [
+        frame.f_locals.get(node.func.id)
+        for node in ast.walk(source)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and (node.lineno, node.end_lineno, node.col_offset, node.end_col_offset) == place
+    ]
+    return not any(patches.is_original(function) for function in called)
 
 
 def _is_a_stand_in(module: str) -> bool:

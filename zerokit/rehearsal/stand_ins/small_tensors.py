@@ -10,18 +10,13 @@ import torch
 import torch.distributed as dist
 
 from zerokit.rehearsal.exchange import NOTHING
-from zerokit.rehearsal.native.backend import is_made_up, uncounted
-
-# Values below this size are computed, since scripts read them; larger ones only if they are of integers.
-# As kSmallBytes and kComputedBytes in native/blocks.h.
-_SMALL_BYTES = 64 * 1024
-_INTEGER_BYTES = 16 * 2**20
+from zerokit.rehearsal.native.backend import COMPUTED_BYTES, SMALL_BYTES, is_made_up, uncounted
 
 
 def has_values(tensor: torch.Tensor) -> bool:
     """Whether what `tensor` holds is computed."""
     size = tensor.untyped_storage().nbytes()
-    return size < _SMALL_BYTES or (size <= _INTEGER_BYTES and not tensor.is_floating_point())
+    return size < SMALL_BYTES or (size <= COMPUTED_BYTES and not tensor.is_floating_point())
 
 
 def carries_values(tensor: torch.Tensor, *, from_one: bool) -> bool:
@@ -35,7 +30,7 @@ def carries_values(tensor: torch.Tensor, *, from_one: bool) -> bool:
         from_one: whether one rank tells all others.
     """
     size = tensor.numel() * tensor.element_size()
-    return not _is_of_reals(tensor) or (from_one and size < _SMALL_BYTES)
+    return not _is_of_reals(tensor) or (from_one and size < SMALL_BYTES)
 
 
 def _is_of_reals(tensor: torch.Tensor) -> bool:
@@ -52,7 +47,7 @@ def values_of(tensor: torch.Tensor) -> Any:
     if tensor.device.type == "meta" or not has_values(tensor):
         return NOTHING
     # Small integers are always computed, whatever lies beside them in their memory.
-    is_small = tensor.untyped_storage().nbytes() < _SMALL_BYTES
+    is_small = tensor.untyped_storage().nbytes() < SMALL_BYTES
     if is_made_up(tensor) and (_is_of_reals(tensor) or not is_small):
         return NOTHING
     with torch.no_grad(), uncounted():

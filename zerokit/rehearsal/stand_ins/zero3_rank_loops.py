@@ -18,9 +18,8 @@ from typing import Any
 import torch
 
 from zerokit.patches import Patch, apply
+from zerokit.rehearsal.native.backend import SMALL_BYTES
 
-_SMALL_BYTES = 64 * 1024
-"""As kSmallBytes in native/blocks.h."""
 _COLLECTIVES = "deepspeed.runtime.comm.coalesced_collectives"
 _HANDLE = "deepspeed.runtime.zero.partition_parameters:AllGatherCoalescedHandle"
 _REDUCE_SCATTER = Patch(_COLLECTIVES, "reduce_scatter_coalesced", "do without a loop over all ranks")
@@ -115,7 +114,7 @@ def _part_size(tensor: torch.Tensor, part: int, rank: int) -> int:
 
 
 def _is_small(tensor: torch.Tensor) -> bool:
-    return tensor.untyped_storage().nbytes() < _SMALL_BYTES
+    return tensor.untyped_storage().nbytes() < SMALL_BYTES
 
 
 def _innermost(function: Any) -> Any:
