@@ -114,7 +114,7 @@ def busy_loops(count: int) -> Iterator[None]:
             loop.wait()
 
 
-THIRDS = [
+SIXTHS = [
     pytest.param(
         at,
         marks=pytest.mark.skipif(
@@ -122,15 +122,15 @@ THIRDS = [
             reason="set ZEROKIT_ALL_COMBINATIONS=1 for all files",
         ),
     )
-    for at in range(3)
+    for at in range(6)
 ]
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("third", THIRDS)
-def test_the_quick_part_passes_on_a_busy_machine_without_torch(third: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("sixth", SIXTHS)
+def test_the_quick_part_passes_on_a_busy_machine_without_torch(sixth: int, tmp_path: Path) -> None:
     """`make check`'s tests beside four busy loops, and without torch: all that need it bear the marker."""
-    others = [file for at, file in enumerate(sorted(TESTS.rglob("test_*.py"))) if at % 3 != third]
+    others = [file for at, file in enumerate(sorted(TESTS.rglob("test_*.py"))) if at % 6 != sixth]
     words = ["-m", LIGHT, "--hypothesis-profile=quick", "-q", "-n", "4", "-p", "no:cacheprovider"]
     words += [f"--ignore={file}" for file in others]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}

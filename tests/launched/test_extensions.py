@@ -19,6 +19,8 @@ def main(group):
         left_behind.touch()
     group.together(lambda: None)
     set_up_libraries(group.ranks)
+    from deepspeed.ops.op_builder.cpu import ShareMemCommBuilder
+    ShareMemCommBuilder.sources = lambda builder: [str(Path("module.cpp").absolute())]  # takes no minute
     compile_extensions(group, cpu_optimizer=False)
     from deepspeed.comm.torch import build_shm_op
     from torch.utils.file_baton import FileBaton
@@ -28,9 +30,16 @@ def main(group):
 leave(run_on_all_ranks(main))
 """
 
+MODULE = """
+#include <Python.h>
+static PyModuleDef definition = {PyModuleDef_HEAD_INIT, "deepspeed_shm_comm"};
+PyMODINIT_FUNC PyInit_deepspeed_shm_comm() { return PyModule_Create(&definition); }
+"""
+
 
 def test_a_lock_left_by_a_killed_compiler_does_not_hang_the_next_run(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
+    (tmp_path / "module.cpp").write_text(MODULE)
     cache = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "TORCH_EXTENSIONS_DIR": ""}
     run = launch(["script.py"], ranks=2, cwd=tmp_path, env=cache)
     assert run.returncode == 0, run.stderr

@@ -14,12 +14,9 @@ pytestmark = [pytest.mark.torch, pytest.mark.rehearsal]
 
 FAST = [
     "llama-1b stage 0",
-    "llama-1b stage 2, checkpointing, accumulation 4, 4 GPUs",
     "qwen2-1.5b stage 3, micro batch 4, fp16",
     "llama-1b stage 2, optimizer on the host, accumulation 4",
-    "llama-1b stage 3, parameters on the host",
     "llama-1b stage 3, both on NVMe, few of them in memory",
-    "gpt2-xl stage 1",
 ]
 BY_NAME = {point.name: point for point in points()}
 
