@@ -112,6 +112,11 @@ def parse_seconds(text: str) -> float:
     return sum(float(number) * _SECONDS[unit.lower()] for number, unit in parts)
 
 
+def is_unit_of_time(word: str) -> bool:
+    """Whether a word stands for a unit that :func:`parse_seconds` reads."""
+    return word.lower() in _SECONDS
+
+
 def ordinal(number: int) -> str:
     """``"1st"``, ``"57th"``, ``"1,012th"``."""
     ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")

@@ -51,7 +51,14 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["--num-gpus", 4, "--launcher", "mpirun"], "--launcher"),
         (["--num-gpus", 4, "--gpu-memory", "0"], "--gpu-memory: '0' is less than a MiB. Write it like 80GiB"),
         (["--num-gpus", 4, "--gpu", "gaudi2"], "--gpu: Gaudi2 is no card of torch.cuda"),
-        (["--num-gpus", 4, "--timeout", 0], "--timeout"),
+        (["--num-gpus", 4, "--timeout", 0], "--timeout: 0 seconds are none. Give more than 0"),
+        (["--num-gpus", 4, "--timeout", "5 parsecs"], "--timeout: '5 parsecs' is not a duration"),
+        (["--num-gpus", 4, "--scan", 5, "minutes"], "minutes: no such script. Write a time as one word"),
+        (
+            ["--num-gpus", 4, "--ds-config-override", "zero_optimization.stge=3"],
+            "--ds-config-override zero_optimization.stge: unknown key 'stge'. Did you mean 'stage'?",
+        ),
+        (["--num-gpus", 4, "--ds-config-override", "zero_optimization.stage=7"], "zero_optimization.stage: "),
         (
             ["--num-gpus", 4, "--ds-config-override", "stage"],
             "--ds-config-override: 'stage' is not KEY=VALUE",
@@ -80,16 +87,45 @@ def test_bad_options_are_one_line_and_2(
     assert err.count("\n") == 1
 
 
-def test_a_script_that_does_not_exist(zerokit: Run) -> None:
-    code, _, err = zerokit("rehearse", "--num-gpus", 4, "absent.py")
-    assert code == 2
-    assert "absent.py: no such script" in err
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["absent.py"], "absent.py: no such script. Name a Python file, after all options"),
+        (["."], ".: is a folder. Name the Python file in it that trains"),
+        (["zero3.json"], "zero3.json: is no Python script, but a .json file. Name the Python file"),
+        (["-m", "package/train.py"], "package/train.py: is not the name of a module"),
+        (["-m", "train.py"], "-m train.py: is a file, not the name of a module. Leave out -m"),
+        (["-m", "absent.train"], "-m absent.train: no such module. Name one of the current folder or of"),
+    ],
+)
+def test_what_is_no_script(
+    zerokit: Run, script: Path, words: list[str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(script.parent)
+    Path("zero3.json").write_text("{}")
+    code, out, err = zerokit("rehearse", "--num-gpus", 4, *words)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert said in err
 
 
-def test_a_module_is_named_like_one(zerokit: Run) -> None:
-    code, _, err = zerokit("rehearse", "--num-gpus", 4, "-m", "package/train.py")
-    assert code == 2
-    assert "package/train.py: is not the name of a module" in err
+def test_an_option_behind_the_script_is_named(zerokit: Run, script: Path) -> None:
+    for words in (["--num-gpus", 4], ["--num-gpus=4"]):
+        code, _, err = zerokit("rehearse", script, *words)
+        assert (code, err.count("\n")) == (2, 1)
+        assert f"{words[0]} stands after SCRIPT and goes to it: put it before SCRIPT" in err
+
+
+def test_times_are_written_as_people_write_them(
+    zerokit: Run, tmp_path: Path, told: Path, script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[float | None] = []
+    monkeypatch.setattr(
+        "zerokit.rehearsal.rehearse.rehearse_together",
+        lambda *_, timeout, **__: given.append(timeout) or [REPORT],
+    )
+    for text, seconds in (("5min", 300), ("5m", 300), ("300", 300), ("300s", 300), ("1h", 3600)):
+        assert zerokit("rehearse", "--num-gpus", 1, "--timeout", text, "--scan", text, script)[0] == 0
+        assert given.pop() == seconds
 
 
 def test_a_plot_without_matplotlib_ends_before_the_run(
@@ -236,6 +272,7 @@ def test_a_module_gets_its_arguments(
     monkeypatch.chdir(tmp_path)
     fake_worker.script(tmp_path, f"import json; open('{told}/job', 'w').write(json.dumps(job))", REPORT)
     (tmp_path / "train.py").rename(tmp_path / "package.train")
+    (tmp_path / "package.py").touch()
     assert zerokit("rehearse", "--num-gpus", 1, "-m", "package.train", "-m", "--lr=1")[0] == 0
     told_job = json.loads((told / "job").read_text())
     assert (told_job["script"], told_job["module"]) == ("package.train", True)

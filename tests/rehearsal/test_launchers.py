@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from tests.rehearsal.commands import SCRIPTS, Rehearsed, rehearse
+from zerokit.errors import ZerokitError
+from zerokit.rehearsal.launchers import check_module
 
 ACCELERATE_CONFIG = """\
 compute_environment: LOCAL_MACHINE
@@ -35,6 +37,28 @@ def told(rehearsed: Rehearsed) -> dict[str, Any]:
 def launched(cwd: Path, *options: object, rank: int = 0, train: bool = False) -> Rehearsed:
     words = ("--num-gpus", 16, "--rank", rank, "--format", "json", *options, SCRIPTS / "launched.py")
     return rehearse(*words, *(["--train"] if train else []), cwd=cwd)
+
+
+def test_a_module_that_cannot_be_run_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    package = tmp_path / "run_by_m"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "train.py").touch()
+    (package / "broken.py").write_text("import no_such_library")
+    (package / "inside").mkdir()
+    (package / "inside" / "__init__.py").write_text("import no_such_library")
+    check_module("run_by_m.train")
+    check_module("run_by_m.broken")
+    for name, said in (
+        ("run_by_m", "-m run_by_m: is a package without a module __main__"),
+        ("run_by_m.tain", "-m run_by_m.tain: no such module"),
+        ("run_by_m.train.py", "-m run_by_m.train.py: no such module"),
+    ):
+        with pytest.raises(ZerokitError, match=said):
+            check_module(name)
+    with pytest.raises(ModuleNotFoundError, match="no_such_library"):
+        check_module("run_by_m.inside.train")
 
 
 def test_torchrun_tells_a_rank_by_the_environment_alone(tmp_path: Path) -> None:

@@ -70,10 +70,21 @@ class Command(TyperCommand):
             completed = self.completed(ctx, words) if missing else None
             if completed is not None:
                 return super().parse_args(ctx, completed)
+            if not ctx.allow_interspersed_args:
+                self._refuse_what_stands_too_late(ctx, words, [param for param, _ in missing])
             if len(missing) > 1:
                 ctx.fail(f"Missing {', '.join(name for _, name in missing)}")
             error.ctx = ctx
             raise
+
+    def _refuse_what_stands_too_late(self, ctx: Any, words: list[str], missing: list[Any]) -> None:
+        """Name an option that is missing because it stands after an argument, with what is handed on."""
+        late = [word for word in words if any(word.partition("=")[0] in param.opts for param in missing)]
+        first = next(
+            (param.metavar for param in self.get_params(ctx) if param.param_type_name == "argument"), ""
+        )
+        if late:
+            ctx.fail(f"{late[0]} stands after {first} and goes to it: put it before {first}")
 
     def completed(self, ctx: Any, words: list[str]) -> list[str] | None:
         """The words with what they lack; None where a command has no way to know it."""

@@ -83,8 +83,8 @@ _Advise = Annotated[
     ),
 ]
 _Timeout = Annotated[
-    int | None,
-    typer.Option(metavar="SECONDS", min=1, max=10**7, help="Give up after so long.", show_default="never"),
+    str | None,
+    typer.Option(metavar="TIME", help="Give up after so long: 90, 5min, 1h.", show_default="never"),
 ]
 _Output = Annotated[
     Path | None,
@@ -135,6 +135,7 @@ def rehearse(
     from zerokit.rehearsal.processes import ExplainedError
     from zerokit.rehearsal.rehearse import rehearse as rehearse_script
 
+    _check_words(script)
     as_json = json_on_stdout(output, output_format)
     output = not_stdout(output)
     for file in (output, trace, plot, memory_snapshot):
@@ -150,14 +151,14 @@ def rehearse(
             gpu_memory_bytes=None if gpu_memory is None else memory_size(gpu_memory, "--gpu-memory"),
             host_memory_bytes=None if host_memory is None else memory_size(host_memory, "--host-memory"),
             steps=steps,
-            scan_seconds=_seconds(scan),
+            scan_seconds=_seconds(scan, "--scan"),
             rank=rank,
             launcher=launcher,
             accelerate_config=accelerate_config,
             module=module,
             ds_config_overrides=dict(map(_override, ds_config_override or [])),
             advise=advise,
-            timeout=timeout,
+            timeout=None if timeout is None else _seconds(timeout, "--timeout"),
             trace=trace,
             plot=plot,
             memory_snapshot=memory_snapshot,
@@ -182,13 +183,23 @@ def _give(report: RehearsalReport, as_json: bool, output: Path | None) -> None:
     raise typer.Exit(exit_code([report.fit.verdict]))
 
 
-def _seconds(text: str) -> float:
+def _seconds(text: str, option: str) -> float:
     from zerokit.units import parse_seconds
 
     try:
         return parse_seconds(text)
     except ZerokitError as error:
-        raise ZerokitError(error.message, where="--scan", hint=error.hint) from None
+        raise ZerokitError(error.message, where=option, hint=error.hint) from None
+
+
+def _check_words(script: str) -> None:
+    """Tell whoever writes ``--scan 5 minutes`` that the second word is taken for the script."""
+    from zerokit.units import is_unit_of_time
+
+    if is_unit_of_time(script) and not Path(script).exists():
+        raise ZerokitError(
+            "no such script", where=script, hint="Write a time as one word, such as --scan 5min"
+        )
 
 
 def _override(text: str) -> tuple[str, Any]:

@@ -6,9 +6,10 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
-from zerokit.errors import LaunchError
+from zerokit.errors import LaunchError, ZerokitError
 from zerokit.patches import declare, put
 from zerokit.rehearsal.job import RehearsalJob
 
@@ -26,6 +27,31 @@ _NOT_TAKEN = (
     *("MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "WORLD_SIZE", "CUDA_VISIBLE_DEVICES"),
     *("PYTHONPATH", "OMP_NUM_THREADS"),
 )
+
+
+def no_such_module(name: str, why: str = "no such module") -> ZerokitError:
+    """What is said of a module that cannot be run, be it looked for by the command or by a rank."""
+    hint = "Name one of the current folder or of an installed package, as python -m would find it"
+    return ZerokitError(why, where=f"-m {name}", hint=hint)
+
+
+def check_module(name: str) -> None:
+    """As ``python -m``, find a module, for which its packages are imported.
+
+    Raises:
+        ZerokitError: there is none, or it is a package that cannot be run.
+    """
+    try:
+        found = find_spec(name)
+        is_package = found is not None and found.submodule_search_locations is not None
+        if is_package and find_spec(f"{name}.__main__") is None:
+            raise no_such_module(name, "is a package without a module __main__")
+    except ModuleNotFoundError as error:
+        if not f"{name}.".startswith(f"{error.name}."):
+            raise  # of what a package of it imports
+        found = None
+    if found is None:
+        raise no_such_module(name)
 
 
 def script_arguments(job: RehearsalJob) -> list[str]:

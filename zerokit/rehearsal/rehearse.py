@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -20,12 +23,14 @@ from zerokit.rehearsal.config_findings import config_findings
 from zerokit.rehearsal.devices import DEFAULT, caveats, virtual_device
 from zerokit.rehearsal.exchange import for_a_change
 from zerokit.rehearsal.job import Overrides, RehearsalJob
+from zerokit.rehearsal.launchers import no_such_module
 from zerokit.rehearsal.native.build import built_library
 from zerokit.rehearsal.processes import ExplainedError, Output, rehearse_together, unwound_by_signals
 from zerokit.rehearsal.report import RehearsalReport
 from zerokit.rehearsal.role_watch import RoleWatch
 from zerokit.rehearsal.roles import MOST_RANKS, Roles
 from zerokit.rehearsal.scratch import scratch_folder
+from zerokit.rehearsal.watching.overrides import check_overrides
 from zerokit.reporting.plots import check_plot
 from zerokit.units import GIB
 
@@ -92,6 +97,10 @@ def rehearse(
     _check_launcher(launcher, accelerate_config)
     if steps < 0:
         raise ZerokitError(f"steps is {steps}", hint="Give 0 or more; 0 runs the script to its end")
+    if ds_config_overrides:
+        check_overrides(ds_config_overrides)
+    if timeout is not None and timeout <= 0:
+        raise ZerokitError(f"{timeout:g} seconds are none", where="--timeout", hint="Give more than 0")
     if scan_seconds < 0:
         raise ZerokitError(
             f"scan_seconds is {scan_seconds}", hint="Give 0 or more; 0 looks for no larger batch"
@@ -270,14 +279,29 @@ def _rehearse_change(
 
 
 def _check_script(script: str | Path, module: bool) -> None:
+    path = Path(script)
     if module:
-        if not all(part.isidentifier() for part in str(script).split(".")):
-            raise ZerokitError(
-                "is not the name of a module", where=str(script), hint="Write it like package.train"
-            )
-    elif not Path(script).is_file():
+        _check_module(str(script))
+    elif path.is_dir():
+        raise ZerokitError("is a folder", where=str(script), hint="Name the Python file in it that trains")
+    elif not path.exists():
         hint = "Name a Python file, after all options of zerokit rehearse"
         raise ZerokitError("no such script", where=str(script), hint=hint)
+    elif path.suffix not in ("", ".py", ".pyw", ".pyc"):
+        hint = "Name the Python file that trains; what follows it is its own"
+        raise ZerokitError(f"is no Python script, but a {path.suffix} file", where=str(script), hint=hint)
+
+
+def _check_module(name: str) -> None:
+    """Refuse what cannot be one; whether a package has such a module is seen when the package is imported."""
+    if name.endswith(".py") and Path(name).is_file():
+        raise ZerokitError("is a file, not the name of a module", where=f"-m {name}", hint="Leave out -m")
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise ZerokitError("is not the name of a module", where=name, hint="Write it like package.train")
+    package = name.partition(".")[0]
+    here = PathFinder.find_spec(package, [str(Path.cwd())])
+    if here is None and package not in sys.modules and find_spec(package) is None:
+        raise no_such_module(name)
 
 
 def _check_launcher(launcher: str, accelerate_config: str | Path | None) -> None:

@@ -129,6 +129,7 @@ def _run_script(job: RehearsalJob) -> None:
     sys.argv = [job.script, *launchers.script_arguments(job)]
     if job.module:
         sys.path.insert(0, job.cwd)
+        launchers.check_module(job.script)
         runpy.run_module(job.script, run_name="__main__", alter_sys=True)
     else:
         sys.path.insert(0, str(Path(job.script).resolve().parent))

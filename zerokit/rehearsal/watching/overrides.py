@@ -7,8 +7,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from zerokit.config.load import plain
-from zerokit.documents import from_dotted, has_value, with_value, without
+from zerokit.config.load import check_ds_config, plain
+from zerokit.documents import Document, dotted, from_dotted, has_value, with_value, without
+from zerokit.errors import ConfigError
 from zerokit.patches import Patch, wrap
 from zerokit.rehearsal.job import Overrides
 from zerokit.rehearsal.scratch import scratch_folder
@@ -17,6 +18,7 @@ _MAKE_ENGINE = Patch("deepspeed.runtime.engine:DeepSpeedEngine", "__init__", "tu
 _READ_CONFIG = Patch("deepspeed.runtime.config:DeepSpeedConfig", "__init__", "change and keep the ds_config")
 # Here accelerate and transformers read it, to decide on ZeRO-3.
 _READ_EARLY = Patch("accelerate.utils.deepspeed:HfDeepSpeedConfig", "__init__", "change the ds_config")
+_OF_KEYS = ("unknown-key", "misplaced-key", "removed-key")
 _TRAINING_ARGUMENTS = "transformers.training_args:TrainingArguments"
 _ARGUMENTS = Patch(_TRAINING_ARGUMENTS, "__post_init__", "make changes, and keep output_dir as it is")
 
@@ -84,6 +86,27 @@ def _as_dict(source: Any) -> dict[str, Any]:
     from zerokit.config.load import read_ds_config
 
     return dict(read_ds_config(source).data)
+
+
+def check_overrides(changes: Mapping[str, Any]) -> None:
+    """Refuse a key that no ds_config has, and a value that it cannot have.
+
+    Args:
+        changes: as of :func:`merged`.
+
+    Raises:
+        ConfigError: there is one; it names the nearest key.
+    """
+    paths = [from_dotted(name) for name, value in changes.items() if value is not None]
+    document = Document(merged({}, {name: value for name, value in changes.items() if value is not None}), "")
+    for finding in check_ds_config(document):
+        of_key = [path for path in paths if path[: len(finding.path)] == finding.path]
+        is_of_value = finding.rule in ("wrong-type", "bad-value") and finding.path in of_key
+        # What an optimizer takes depends on its type, which the config may say.
+        is_of_a_kind = finding.path[1:2] == ("params",) and f"{finding.path[0]}.type" not in changes
+        if of_key and (is_of_value or (finding.rule in _OF_KEYS and not is_of_a_kind)):
+            where = f"--ds-config-override {dotted(finding.path)}"
+            raise ConfigError(finding.message, where=where, hint=finding.hint)
 
 
 def merged(config: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
