@@ -13,9 +13,7 @@ from zerokit.memory.traits import CHECKED
 
 OPEN = {
     "20-130 flan-t5-xxl",
-    "20-136 command-r7b",
     "20-176 bart-large",
-    "20-185 falcon-rw-1b",
 }
 """Points whose estimate is not right, as the page says."""
 RECORDED = json.loads(RECORD.read_text(encoding="utf-8"))

@@ -139,9 +139,9 @@ def test_a_head_with_nothing_but_a_bias_of_its_own_is_tied() -> None:
 
 
 def test_checkpointing_and_a_chunked_loss_save_memory() -> None:
-    plain = estimate(run(2)).device.peak_bytes
-    checkpointed = estimate(run(2, gradient_checkpointing=True)).device.peak_bytes
-    chunked = estimate(run(2, gradient_checkpointing=True, chunked_loss=True)).device.peak_bytes
+    plain = estimate(run(2, seq_len=4096)).device.peak_bytes
+    checkpointed = estimate(run(2, seq_len=4096, gradient_checkpointing=True)).device.peak_bytes
+    chunked = estimate(run(2, seq_len=4096, gradient_checkpointing=True, chunked_loss=True)).device.peak_bytes
     assert chunked < checkpointed < plain
 
 

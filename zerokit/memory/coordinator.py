@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from zerokit.memory.layout import Parameter
@@ -51,6 +51,28 @@ class Submodule:
     parameters: tuple[Parameter, ...]
     is_leaf: bool = False
     """Its parameters are those of modules within it."""
+    within: tuple[Parameter, ...] = ()
+    """Those of modules within it that are fetched by themselves."""
+
+
+class _Walk:
+    """Where parameters are used, and how many elements a walk over the calls has met before each."""
+
+    def __init__(self, calls: Iterable[Sequence[Parameter]]) -> None:
+        self._before = [0]
+        self._uses: dict[int, list[int]] = {}
+        for place, parameters in enumerate(calls):
+            self._before.append(self._before[-1] + sum(one.elements for one in parameters))
+            for one in parameters:
+                self._uses.setdefault(id(one), []).append(place)
+
+    def distance(self, one: Parameter, here: int) -> int | None:
+        """Elements met from the call at `here` on before that which uses `one`; None if none does."""
+        uses = self._uses[id(one)]
+        following = bisect_left(uses, here)
+        if following == len(uses):
+            return None
+        return self._before[uses[following]] - self._before[here]
 
 
 class Gather:
@@ -70,17 +92,9 @@ class Coordinator:
     def __init__(self, timeline: Timeline, settings: Settings, calls: Sequence[Submodule]) -> None:
         self._timeline, self._settings, self._e = timeline, settings, settings.parameter_bytes
         self._calls = calls
-        self._before, self._before_without_leaves = [0], [0]
-        self._uses: dict[int, list[int]] = {}
-        self._trace: list[tuple[Parameter, int]] = []
-        for place, call in enumerate(calls):
-            elements = sum(one.elements for one in call.parameters)
-            self._before.append(self._before[-1] + elements)
-            own = 0 if call.is_leaf else elements
-            self._before_without_leaves.append(self._before_without_leaves[-1] + own)
-            for one in call.parameters:
-                self._uses.setdefault(id(one), []).append(place)
-                self._trace.append((one, place))
+        self._own = _Walk(() if call.is_leaf else call.parameters for call in calls)
+        self._recursive = _Walk((*call.parameters, *call.within) for call in calls)
+        self._trace = [(one, place) for place, call in enumerate(calls) for one in call.parameters]
         self._whole: set[int] = set()
         self._flying: dict[int, Gather] = {}
         self._active: dict[int, set[str]] = {}
@@ -189,17 +203,12 @@ class Coordinator:
                 self._let_go(one)
 
     def _is_needed_soon(self, one: Parameter, released: Submodule) -> bool:
-        """`__params_to_release`; it looks into a leaf module on the way only if it releases one itself."""
-        here = self._place
-        before = self._before if released.is_leaf else self._before_without_leaves
+        """`__params_to_release`; it looks into the modules on the way only if it releases a leaf module."""
+        here = min(self._place, len(self._calls))
         if self._latest.get(id(one), -1) > here:
             return True
-        uses = self._uses[id(one)]
-        following = bisect_left(uses, here)
-        if following == len(uses):
-            return False
-        distance = before[uses[following]] - before[min(here, len(self._calls))]
-        return distance < self._settings.max_reuse_distance
+        distance = (self._recursive if released.is_leaf else self._own).distance(one, here)
+        return distance is not None and distance < self._settings.max_reuse_distance
 
     def _let_go(self, one: Parameter) -> None:
         if id(one) in self._whole and id(one) not in self._flying:
@@ -220,6 +229,12 @@ class Coordinator:
         for one in call.parameters:
             self._saved.discard(id(one))
             self._timeline.free(KEPT_BY_AUTOGRAD, self._e, self._outlived.pop(id(one), 0))
+
+    def release_leftovers(self) -> None:
+        """`release_backward_leftovers`: of modules whose input has no gradient, which no hook releases."""
+        for one, _ in self._trace:
+            if self._active.pop(id(one), None) and not self.persists(one):
+                self._let_go(one)
 
     def release_all(self) -> None:
         """`release_and_reset_all`, before the optimizer's step."""

@@ -33,6 +33,8 @@ _FUSED = ("query_key_value", "c_attn", "qkv_proj", "Wqkv")
 class ModelCalls:
     """A model, call by call."""
 
+    whole: ModuleCall
+    """The model's own call, and that of its body: they have no parameters of their own."""
     blocks: tuple[Block, ...]
     head: ModuleCall
     """The output matrix; its saved bytes are its input."""
@@ -67,7 +69,8 @@ def model_calls_of(
                 calls = [replace(call, keeps_weight=bool(call.parameters)) for call in calls]
             # The layer's own call, which comes first in either direction.
             keeps_input = traits.norm_after or _norm_of(model) == "layer" or sizes.e == 4
-            blocks.append(Block((ModuleCall(""), *calls, ModuleCall("")), True, keeps_input))
+            own = ModuleCall("", within=tuple(one for call in calls for one in call.parameters))
+            blocks.append(Block((own, *calls, ModuleCall("")), True, keeps_input))
     outside = list(before)
     head = [module for module in outside if _is_head(module)]
     norms = [module for module in outside if _kind(module) == "norm"]
@@ -89,6 +92,7 @@ def model_calls_of(
     saved = (Saved("e·h", sizes.e * sizes.h),) if owner.trains else ()
     call = ModuleCall(owner.name, owner.parameters, saved, back=sizes.e * sizes.h)
     return ModelCalls(
+        ModuleCall("", within=layout.parameters),
         (first, *blocks, last),
         call,
         _is_capped(model, "final_logit_softcapping"),
@@ -175,6 +179,14 @@ def _embedding_calls(model: ModelShape, tables: Sequence[Module], sizes: Sizes) 
         yield ModuleCall(table.name, table.parameters, saved, work=work, back=sizes.e * sizes.h)
     if _drops(model, _EMBEDDING_DROPOUT, traits_of(model.model_type).embedding_dropout):
         yield dropout_call(sizes)
+    if _has_alibi_mask(model):
+        yield ModuleCall("", (), (Saved("e·a·s", sizes.e * sizes.a * sizes.seq),))
+    yield ModuleCall("")  # of positions, or a dropout of nothing: no parameters, but a call
+
+
+def _has_alibi_mask(model: ModelShape) -> bool:
+    """Falcon adds ALiBi to its mask, which all layers then share, head by head (FalconModel.forward)."""
+    return model.model_type == "falcon" and bool(model.config.get("alibi"))
 
 
 def _layer_calls(
@@ -249,7 +261,7 @@ def _attention_calls(
             yield norm_call(sizes, one, kind, width=width // len(each), letter=letter, rows=rows)
     yield attention_core(
         sizes,
-        traits,
+        replace(traits, rotary="none") if _has_alibi_mask(model) else traits,
         fused=fused,
         dropout=_drops(model, _ATTENTION_DROPOUT, traits.attention_dropout),
         plain=not traits.torch_linear and sizes.attention == "sdpa" and sizes.kv == sizes.q // sizes.a,

@@ -35,6 +35,8 @@ class ModuleCall:
 
     inner: tuple[ModuleCall, ...] = ()
     """The calls within a module that stage 3 takes as one; its parameters are those of all of them."""
+    within: tuple[Parameter, ...] = ()
+    """The parameters of all modules within one that has none itself: a layer, or the whole model."""
 
     @property
     def all_saved(self) -> tuple[Saved, ...]:
@@ -61,6 +63,14 @@ class Block:
     """Gradient checkpointing runs it again in the backward pass."""
     keeps_input: bool = False
     """What it saves first is its input as it is, no copy in fp32."""
+
+    @property
+    def backward(self) -> tuple[ModuleCall, ...]:
+        """The calls in the order of the backward pass; a layer's own comes first in either direction."""
+        if not self.is_layer:
+            return self.calls[::-1]
+        own, *inside, last = self.calls
+        return (own, *reversed(inside), last)
 
     @property
     def saved_bytes(self) -> int:

@@ -133,6 +133,8 @@ class Replay:
         timeline, stage, e, tokens = self._timeline, self._stage, self._e, self._tokens
         timeline.enter("evaluation")
         stage.begin_pass(boundary=False)
+        for _ in range(2):
+            stage.fetch(self._model_calls.whole, forward=True)
         timeline.hold(EVALUATION_HIDDEN, e, self._sizes.h * tokens)
         for call in (call for block in self._model_calls.blocks for call in block.calls):
             stage.fetch(call, forward=True)
@@ -161,9 +163,12 @@ class Replay:
                     self._gradient(parameter)
             self._stage.end_backward(boundary=boundary)
             return
+        for _ in range(2):
+            self._stage.fetch(self._model_calls.whole, forward=True)
         for block in self._model_calls.blocks:
             self._forward(block, saves=not (block.is_layer and self._checkpointing))
         self._head_and_loss()
+        self._stage.fetch(self._model_calls.whole, forward=False)
         assert self._sizes is not None
         # Behind dropout, a branch has a gradient of its own.
         drops = self._model_calls.drops
@@ -177,14 +182,16 @@ class Replay:
     def calls(self) -> Iterator[ModuleCall]:
         """The calls of one micro-batch in their order, forward, again, and backward."""
         assert self._model_calls is not None
-        blocks, head = self._model_calls.blocks, self._model_calls.head
+        whole, blocks, head = self._model_calls.whole, self._model_calls.blocks, self._model_calls.head
+        yield from (whole, whole)
         for block in blocks:
             yield from block.calls
-        yield head
+        yield from (head, whole)
         if not self._chunked:
             yield head
+        yield whole
         for block in reversed(blocks):
-            backward, first = block.calls[::-1], 0
+            backward, first = block.backward, 0
             if block.is_layer and self._checkpointing:
                 first = _gathered_first(block)
                 yield from backward[:first]
@@ -214,7 +221,7 @@ class Replay:
 
     def _backward(self, block: Block) -> None:
         recomputed = block.is_layer and self._checkpointing
-        backward, first = block.calls[::-1], 0
+        backward, first = block.backward, 0
         if recomputed:
             assert self._sizes is not None
             # What the layer's first call saves of its input may be the input itself, which is kept already.
@@ -224,13 +231,16 @@ class Replay:
             for call in backward[:first]:
                 self._stage.fetch(call, forward=False)
             self._forward(block, saves=True, last=backward[first - 1])
+        assert self._model_calls is not None
+        # That of token ids has no gradient, so that nothing tells stage 3 when an embedding has run backward.
+        releases = block is not self._model_calls.blocks[0]
         for number, call in enumerate(backward):
-            self._call_back(call, fetches=number >= first)
+            self._call_back(call, fetches=number >= first, releases=releases)
         if recomputed and not block.keeps_input:
             assert self._sizes is not None
             self._timeline.free(CHECKPOINTS, self._e, self._sizes.h * self._tokens)
 
-    def _call_back(self, call: ModuleCall, *, fetches: bool) -> None:
+    def _call_back(self, call: ModuleCall, *, fetches: bool, releases: bool) -> None:
         """Gradients of a leaf module are reduced when all of them are there, in the order of parameters."""
         if fetches:
             self._stage.fetch(call, forward=False)
@@ -242,7 +252,8 @@ class Replay:
         if call.inner:
             for parameter in call.gradients:
                 self._stage.ready(parameter)
-        self._stage.release(call, forward=False)
+        if releases:
+            self._stage.release(call, forward=False)
 
     def _part_back(self, call: ModuleCall, *, reduces: bool) -> None:
         timeline, gradients = self._timeline, call.gradients
@@ -300,22 +311,27 @@ class Replay:
         timeline.free_all(FP32_LOGITS)
         timeline.free_all(LOGITS)
         timeline.enter("backward")
+        self._stage.fetch(self._model_calls.whole, forward=False)
         timeline.spike(gradients, wide, 2 * logits)
+        # Of one type with the logits, the gradient that reaches the matrix is as large as the log-softmax.
+        incoming = log_softmax
         if is_cast:
-            timeline.hold(LOGIT_GRADIENTS, e, logits)
+            incoming = LOGIT_GRADIENTS
+            timeline.hold(incoming, e, logits)
             timeline.free_all(log_softmax)
-        self._head_back(head)
-        for kind in (CAPPED_LOGITS, log_softmax, LOGIT_GRADIENTS):
-            timeline.free_all(kind)
+        self._head_back(head, incoming)
 
-    def _head_back(self, head: ModuleCall) -> None:
-        """A tied matrix's gradient waits for that of the embedding."""
+    def _head_back(self, head: ModuleCall, incoming: TermKind) -> None:
+        """`incoming`: of the logits. The gradient of a tied matrix waits for that of the embedding."""
         timeline = self._timeline
         self._stage.fetch(head, forward=False)
         tied = self._is_tied(head)
         for parameter in head.gradients:
             timeline.hold(TIED_GRADIENT if tied else NEW_GRADIENT, self._e, parameter.elements)
         timeline.spike(ACTIVATION_GRADIENTS, self._tokens, head.back)
+        # Before the hooks of the matrix's gradient run.
+        timeline.free_all(CAPPED_LOGITS)
+        timeline.free_all(incoming)
         if not tied:
             for parameter in head.gradients:
                 self._stage.ready(parameter)
@@ -324,6 +340,7 @@ class Replay:
 
     def _chunked_head(self, head: ModuleCall) -> None:
         """Liger's fused loss: chunk by chunk, gradients made in the forward pass already."""
+        assert self._model_calls is not None
         assert self._sizes is not None
         timeline = self._timeline
         self._stage.fetch(head, forward=True)
@@ -335,6 +352,7 @@ class Replay:
         chunks = max(1, -(-self._sizes.vocabulary // self._sizes.h))
         timeline.spike(LOGIT_CHUNK, self._e + 8, self._tokens * self._sizes.vocabulary // chunks)
         timeline.enter("backward")
+        self._stage.fetch(self._model_calls.whole, forward=False)
         if not tied:
             for parameter in head.gradients:
                 self._stage.ready(parameter)
@@ -352,7 +370,7 @@ def _gathered_first(block: Block) -> int:
     That begins where the first saved tensor is asked for, after the hook of the call that has saved it, and
     ends with the last saved tensor, within the same call (torch utils/checkpoint.py, without reentry).
     """
-    backward = block.calls[::-1]
+    backward = block.backward
     return next(number for number, call in enumerate(backward, 1) if call.parameters or call.all_saved)
 
 

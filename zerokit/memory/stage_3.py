@@ -196,9 +196,10 @@ class Partitioned(Stage):
         self._own_storage, self._bucket, self._in_bucket = [], [], 0
 
     def end_backward(self, *, boundary: bool) -> None:
-        """`independent_gradient_partition_epilogue`."""
+        """`independent_gradient_partition_epilogue`, then `backward_epilogue`."""
         if self._bucket:
             self._reduce()
+        self._coordinator.release_leftovers()
 
     def step(self) -> None:
         """`step`: test, norm, then one sub-group after the other; nothing on the GPU with offload."""
@@ -227,4 +228,8 @@ def submodules_of(call: ModuleCall) -> list[Submodule]:
         return [Submodule(call.module, unpacked, is_leaf=True)]
     base = tuple(one for one in call.parameters if not (one.adapter or one.packed))
     adapters = [one for one in call.parameters if one.adapter]
-    return [Submodule(call.module, base), *(Submodule(one.module, (one,)) for one in adapters)]
+    within = tuple(one for one in call.within if not one.packed)
+    return [
+        Submodule(call.module, base, within=within),
+        *(Submodule(one.module, (one,)) for one in adapters),
+    ]
