@@ -108,6 +108,18 @@ def test_what_is_no_script(
     assert said in err
 
 
+def test_a_script_whose_engine_makes_no_step_is_not_said_to_fit(
+    zerokit: Run, tmp_path: Path, script: Path
+) -> None:
+    idle = {"steps": 0, "run": REPORT.run.model_copy(update={"idle_engine": "5 of the 8 micro-batches"})}
+    fake_worker.script(tmp_path, report=REPORT.model_copy(update=idle))
+    code, out, err = zerokit("rehearse", "--num-gpus", 16, script)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "train.py: ended by itself before its DeepSpeed engine made an optimizer step, after 5 of" in err
+    fake_worker.script(tmp_path, report=DOES_NOT_FIT.model_copy(update=idle))
+    assert zerokit("rehearse", "--num-gpus", 16, "--no-advise", script)[0] == 1
+
+
 def test_an_option_behind_the_script_is_named(zerokit: Run, script: Path) -> None:
     for words in (["--num-gpus", 4], ["--num-gpus=4"]):
         code, _, err = zerokit("rehearse", script, *words)

@@ -54,6 +54,11 @@ def test_device_map_auto_on_several_gpus_is_refused(
     assert "cannot stand in for a model that one process spreads over" in capfd.readouterr().err
 
 
+def test_an_engine_that_makes_no_step_is_told_apart(runs: FeatureRuns) -> None:
+    idle = runs.run("features.py", "--steps", "0", "--accumulation", "3", "--layers", "1")
+    assert (idle.steps, idle.run.idle_engine) == (0, "0 of the 3 micro-batches")
+
+
 @pytest.mark.parametrize("how", ["spawn", "process"])
 def test_ranks_that_the_script_starts_itself(runs: FeatureRuns, how: str) -> None:
     arguments = ("started_ranks.py", "--how", how, "--ranks", str(GPUS_PER_NODE))

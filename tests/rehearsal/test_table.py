@@ -32,6 +32,7 @@ def printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 def test_the_figures_are_printed(printed: Any) -> None:
     text = printed(analyse(training(), job()))
     for line in (
+        "of 80.00 GiB; at least 76.70 GiB of the GPU to spare; fullest in backward 2",
         "train.py on 16 GPUs, 8 per node: rank 0, 2 optimizer steps rehearsed in 4.5 s",
         "GPU, allocated 864.00 MiB 352.00 MiB in backward 2",
         "GPU, reserved, ordinary 950.40 MiB 950.40 MiB 86.40 MiB unused",
@@ -47,7 +48,8 @@ def test_the_figures_are_printed(printed: Any) -> None:
         "Not written: checkpoint in runs/a",
     ):
         assert line in text
-    assert "Fits: needs 1.39 to 3.30 GiB of 80.00 GiB" in text
+    assert text.startswith("Fits: ")
+    assert text.count("1.39 to 3.30 GiB") == 2
     assert "allocated to reserved: 864.00 to 950.40 MiB" in text
     assert "CUDA context, an estimate: 481.28 to 942.08 MiB" in text
 
@@ -79,8 +81,25 @@ def test_steps_are_shown_where_they_differ(printed: Any) -> None:
 
 
 def test_a_run_that_does_not_fit_says_so(printed: Any) -> None:
-    text = printed(analyse(training(), job(device=device_with(2**30))))
-    assert "Does not fit: needs" in text
+    report = analyse(training(), job(device=device_with(2**30)))
+    rank = dict.fromkeys(("device_steady_bytes", "host_peak_bytes", "host_steady_bytes", "pinned_bytes"), 0)
+    ranks = [
+        RankMemory(
+            rank=one,
+            device_peak_bytes=peak,
+            reserved_peak_bytes=peak,
+            peak_phase=phase,
+            verdict="fits",
+            **rank,
+        )
+        for one, peak, phase in ((0, 2**20, "init"), (15, 2**30, "backward"))
+    ]
+    fit = report.fit.model_copy(update={"batch": "the batch of 4 x 8,192 tokens"})
+    first = printed(report.model_copy(update={"ranks": ranks, "fit": fit})).splitlines()[0]
+    assert first == (
+        "Does not fit: needs 1.39 to 3.30 GiB of 1.00 GiB; at least 394.78 MiB too much for the GPU; "
+        "fullest in backward on rank 15, with the batch of 4 x 8,192 tokens"
+    )
 
 
 def test_advice_and_ranks_are_shown(printed: Any) -> None:

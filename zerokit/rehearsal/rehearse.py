@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.machinery import PathFinder
@@ -237,17 +237,25 @@ def _of_all_ranks(
     return report, report.model_copy(update={"device": fullest.device})
 
 
-def _check_trained(reports: Iterable[RehearsalReport], script: str) -> None:
-    """Refuse a verdict on a script that has done nothing: whatever it is, it would fit."""
-    done = (
+def _check_trained(reports: Collection[RehearsalReport], script: str) -> None:
+    """Refuse a verdict on a script that has done nothing, or that trains and ended before its first step."""
+    if not any(
         report.steps or report.run.ds_config is not None or report.device.peak_bytes for report in reports
-    )
-    if not any(done):
+    ):
         raise ZerokitError(
             "ended by itself, without a DeepSpeed engine, an optimizer step, or a byte on the GPU: there is "
             "nothing to judge",
             where=script,
             hint="Rehearse the script that trains, with the arguments with which it does",
+        )
+    idle = [report.run.idle_engine for report in reports if report.fit.verdict != "does not fit"]
+    if idle and all(idle):
+        raise ZerokitError(
+            f"ended by itself before its DeepSpeed engine made an optimizer step, after {idle[0]} that one "
+            "takes: there is no step to judge",
+            where=script,
+            hint="Rehearse it with data and arguments with which it trains, or with fewer "
+            "gradient_accumulation_steps",
         )
 
 

@@ -307,6 +307,8 @@ class RunFacts(_Part):
     ds_config: dict[str, Any] | None
     stopped_after_steps: int | None
     """None if the script came to its own end."""
+    idle_engine: str | None = None
+    """How far an engine came that was made to train, where the script ended before it made a step."""
 
 
 class RehearsalReport(_Part):

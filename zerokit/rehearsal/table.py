@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from zerokit.rehearsal.report import Batches, BlockMemory, FileChanges, Fit, RehearsalReport
+from zerokit.rehearsal.report import Batches, BlockMemory, DeviceMemory, FileChanges, Fit, RehearsalReport
 from zerokit.reporting.categories import category_words
 from zerokit.reporting.phases import phase_words
 from zerokit.reporting.tables import table
@@ -15,6 +15,8 @@ from zerokit.reporting.verdicts import verdict_line
 from zerokit.units import format_bytes, format_count, format_seconds, format_span, quantity
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from zerokit.reporting.tables import Cells
     from zerokit.reporting.terminal import Part
 
@@ -32,12 +34,13 @@ def print_report(report: RehearsalReport) -> None:
 
 
 def _parts(report: RehearsalReport) -> Iterator[Part]:
+    yield _verdict(report)
     yield _heading(report)
     yield ""
     yield _memory(report)
     yield from _ranks(report)
     yield from _roles(report)
-    yield from _fit_lines(report.fit)
+    yield from _needed(report.fit)
     if report.batches is not None:
         yield from _batches(report.batches)
     if report.evaluation is not None:
@@ -56,6 +59,45 @@ def _parts(report: RehearsalReport) -> Iterator[Part]:
     if report.files is not None:
         yield ""
         yield from _files(report.files)
+
+
+def _verdict(report: RehearsalReport) -> Text:
+    """The answer, by how much, and what decides."""
+    fit = report.fit
+    line = verdict_line(fit.verdict, fit.low_bytes, fit.high_bytes, fit.gpu_memory_bytes, fit.host)
+    for words in (*_margins(fit), _fullest(report)):
+        line.append(f"; {words}")
+    return line.append(f", with {fit.batch}" if fit.batch else "")
+
+
+def _margins(fit: Fit) -> Iterator[str]:
+    held = [("GPU", fit.low_bytes, fit.gpu_memory_bytes)]
+    if fit.host is not None and fit.host.memory_bytes is not None:
+        held.append(("host", fit.host.needed_low_bytes, fit.host.memory_bytes))
+    for what, low, memory in held:
+        if low > memory:
+            yield f"at least {format_bytes(low - memory)} too much for the {what}"
+    if fit.verdict == "fits":
+        yield f"at least {format_bytes(fit.gpu_memory_bytes - fit.high_bytes)} of the GPU to spare"
+
+
+def _fullest(report: RehearsalReport) -> str:
+    """When a GPU holds most, and that of which rank where they differ."""
+    phase, of_rank = _moment(report.device), ""
+    if report.roles:
+        of_rank = f" on rank {report.rank}"
+    elif report.ranks:
+        fullest = max(report.ranks, key=lambda one: one.device_peak_bytes)
+        of_rank = f" on rank {fullest.rank}"
+        if fullest.rank != report.rank:
+            phase = phase_words(fullest.peak_phase)
+    return f"fullest in {phase}{of_rank}"
+
+
+def _moment(device: DeviceMemory) -> str:
+    """The phase of the peak, with the step that it is in."""
+    phase = phase_words(device.peak_phase)
+    return phase if device.peak_phase in ("init", "evaluation") else f"{phase} {device.peak_step + 1}"
 
 
 def _heading(report: RehearsalReport) -> str:
@@ -79,11 +121,8 @@ def _rehearsed(report: RehearsalReport) -> str:
 
 def _memory(report: RehearsalReport) -> Part:
     device, host = report.device, report.host
-    where = f"in {phase_words(device.peak_phase)} {device.peak_step + 1}"
-    if device.peak_phase in ("init", "evaluation"):
-        where = f"in {device.peak_phase}"
     ranks = quantity(report.gpus_per_node, "rank")
-    rows: list[Cells] = [("GPU, allocated", device.peak_bytes, device.steady_bytes, where)]
+    rows: list[Cells] = [("GPU, allocated", device.peak_bytes, device.steady_bytes, f"in {_moment(device)}")]
     for segments, figures in device.allocator.items():
         lost = f"{format_bytes(figures.fragmentation_bytes)} unused"
         name = f"GPU, reserved, {segments}"
@@ -148,12 +187,10 @@ def _spans(ranks: list[int]) -> str:
     return ", ".join(shown) + (" ..." if len(spans) > _MOST_LINES else "")
 
 
-def _fit_lines(fit: Fit) -> Iterator[Part]:
+def _needed(fit: Fit) -> Iterator[Part]:
     allocated = fit.low_bytes - sum(line.low_bytes for line in fit.overheads)
     reserved = fit.high_bytes - sum(line.high_bytes for line in fit.overheads)
-    yield verdict_line(
-        fit.verdict, fit.low_bytes, fit.high_bytes, fit.gpu_memory_bytes, fit.host, batch=fit.batch
-    )
+    yield f"Needed of a GPU: {format_span(fit.low_bytes, fit.high_bytes)}"
     yield f"  allocated to reserved: {format_span(allocated, reserved)}"
     for line in fit.overheads:
         yield f"  {line.name}, an estimate: {format_span(line.low_bytes, line.high_bytes)}; {line.source}"

@@ -28,6 +28,7 @@ from zerokit.rehearsal.watching.steps import Steps
 from zerokit.rehearsal.watching.suppressed_writes import SuppressedWrites
 from zerokit.reporting.categories import Category
 from zerokit.reporting.phases import RUN_PHASES, RunPhase
+from zerokit.units import quantity
 
 _ALLOCATOR_FIGURES = {
     "reserved_peak_bytes": ("reserved_bytes", "peak"),
@@ -168,6 +169,7 @@ class VirtualRank:
                 "ds_config": self.overriding.ds_config,
                 "stopped_after_steps": steps.completed if steps.stopped else None,
                 "steps_asked": self.batches.steps or None,
+                "idle_engine": _idle_engine(self),
                 "elapsed_seconds": time.perf_counter() - self.started,
                 "suppressed": self.suppressed.lines(),
                 "nvme": _nvme(),
@@ -176,6 +178,16 @@ class VirtualRank:
                 **meta,
             },
         )
+
+
+def _idle_engine(rank: VirtualRank) -> str | None:
+    """How far the first engine with an optimizer came, if no step was made."""
+    # Without an optimizer, ZeRO-3 has something in its place that makes no steps.
+    trains = (engine for engine in rank.labels.engines if hasattr(engine.optimizer, "step"))
+    engine = None if rank.steps.completed else next(trains, None)
+    if engine is None:
+        return None
+    return f"{engine.micro_steps:,} of the {quantity(engine.gradient_accumulation_steps(), 'micro-batch')}"
 
 
 def _warnings(rank: VirtualRank) -> list[str]:

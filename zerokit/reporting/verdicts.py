@@ -96,8 +96,6 @@ def verdict_line(
     high_bytes: int,
     gpu_memory_bytes: int,
     host: HostFit | None = None,
-    *,
-    batch: str | None = None,
 ) -> Text:
     """``"Fits: needs 53.06 to 61.19 GiB of 80.00 GiB, and 15.96 to 30.96 GiB of each host's 1.76 TiB"``."""
     from rich.text import Text
@@ -113,8 +111,6 @@ def verdict_line(
             condition = f", if each host has {on_host} for it (--host-memory)"
         if host.nvme_needed_bytes:
             needed += f", and {format_bytes(host.nvme_needed_bytes)} of each host's NVMe"
-    if batch is not None:
-        needed += f"; what decides is {batch}"
     return Text.assemble((_SENTENCES[verdict], _STYLES[verdict]), condition, needed)
 
 

@@ -317,6 +317,8 @@ def main() -> None:
         loss = engine(**given)["loss"]
         engine.backward(loss)
         engine.step()
+    if not args.steps:
+        return
     sizes = (getattr(parameter, "ds_numel", parameter.numel()) for parameter in engine.module.parameters())
     print(f"loss {loss.item()} parameters {sum(sizes)}")
 
