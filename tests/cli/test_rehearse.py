@@ -111,7 +111,7 @@ def test_what_is_no_script(
 def test_a_script_whose_engine_makes_no_step_is_not_said_to_fit(
     zerokit: Run, tmp_path: Path, script: Path
 ) -> None:
-    idle = {"steps": 0, "run": REPORT.run.model_copy(update={"idle_engine": "5 of the 8 micro-batches"})}
+    idle = {"steps": 0, "run": REPORT.run.model_copy(update={"idle_engine": "5 of the 8 micro-steps"})}
     fake_worker.script(tmp_path, report=REPORT.model_copy(update=idle))
     code, out, err = zerokit("rehearse", "--num-gpus", 16, script)
     assert (code, out, err.count("\n")) == (2, "", 1)

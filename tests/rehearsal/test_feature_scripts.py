@@ -56,7 +56,7 @@ def test_device_map_auto_on_several_gpus_is_refused(
 
 def test_an_engine_that_makes_no_step_is_told_apart(runs: FeatureRuns) -> None:
     idle = runs.run("features.py", "--steps", "0", "--accumulation", "3", "--layers", "1")
-    assert (idle.steps, idle.run.idle_engine) == (0, "0 of the 3 micro-batches")
+    assert (idle.steps, idle.run.idle_engine) == (0, "0 of the 3 micro-steps")
 
 
 @pytest.mark.parametrize("how", ["spawn", "process"])

@@ -187,7 +187,7 @@ def _idle_engine(rank: VirtualRank) -> str | None:
     engine = None if rank.steps.completed else next(trains, None)
     if engine is None:
         return None
-    return f"{engine.micro_steps:,} of the {quantity(engine.gradient_accumulation_steps(), 'micro-batch')}"
+    return f"{engine.micro_steps:,} of the {quantity(engine.gradient_accumulation_steps(), 'micro-step')}"
 
 
 def _warnings(rank: VirtualRank) -> list[str]:
