@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import torch
+from host_memory import OPERATORS, touched
 
 torch.set_num_threads(1)  # a forked child has none of OpenMP's threads
 COUNT = 1_000_000
@@ -52,6 +53,22 @@ check("zeros over made-up values", sums.sum().item() == 5)
 mask = torch.zeros(100_000, dtype=torch.bool, device="cuda")
 mask[7] = True
 check("a mask made on the device", mask.nonzero().tolist() == [[7]])
+
+part = torch.arange(float(COUNT))
+part[1_000:900_000].zero_()
+check("data beside zeros", part[[999, 1_000, 899_999, 900_000]].tolist() == [999, 0, 0, 900_000])
+
+buffer = torch.empty(2**26)
+buffer[5_000_000:5_001_000] = torch.arange(1_000.0)
+copied = buffer.clone().resize_(2**27)
+check("a row of a large buffer", copied.sum().item() == buffer.sum().item() == 499_500)
+
+mask = torch.ones(2**12, 2**12).tril()
+check("a mask made of nothing", mask.sum().item() == 2**11 * (2**12 + 1))
+
+found = touched(list(OPERATORS)[::4])
+print(*found, sep="\n")
+check("the room beside memory that nobody has written", not found)
 
 torch.use_deterministic_algorithms(True)
 resident = int(Path("/proc/self/statm").read_text().split()[1])

@@ -2,7 +2,6 @@
 
 #include <ATen/SequenceNumber.h>
 #include <ATen/record_function.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <sys/mman.h>
 #include <torch/csrc/autograd/function.h>
@@ -16,6 +15,8 @@
 #include <memory>
 #include <mutex>
 #include <unordered_map>
+
+#include "host_pages.h"
 
 namespace zerokit {
 namespace {
@@ -197,6 +198,7 @@ void release_pageable(void* memory) {
   if (memory == nullptr) return;
   Block* block = block_before(memory);
   leave(*block, address_of(*block));
+  uncount_from_nothing(*block);
   if (block->own_pages) {
     ::munmap(static_cast<char*>(memory) - kRoomBeforePages, block->bytes + kRoomBeforePages);
   } else {
@@ -206,6 +208,7 @@ void release_pageable(void* memory) {
 }
 
 Block* new_pageable_block(int64_t bytes) {
+  if (bytes >= kOwnPagesBytes) take_allowed_pages(bytes);
   const Space space = locks_pages ? Space::pinned : Space::pageable;
   Block* block = host_block(space, bytes, bytes, uncounted_depth > 0 ? 0 : bytes);
   if (block->counted >= kLoggedHostBytes) {
@@ -320,11 +323,19 @@ void resize_storage(c10::StorageImpl& storage, int64_t bytes) {
   c10::Allocator* allocator = storage.device().is_cuda() ? device_allocator() : storage.allocator();
   c10::DataPtr fresh = allocator->allocate(bytes);
   const Block* old_block = block_of(storage);
+  Block* block = block_of(fresh);
   const int64_t kept = std::min(bytes, old_bytes);
   if (kept > 0 && (old_block == nullptr || old_block->contents == Contents::known || kept < kSmallBytes)) {
-    std::memcpy(fresh.get(), storage.data(), kept);
-    Block* block = block_of(fresh);
+    char* target = static_cast<char*>(fresh.get());
+    const char* source = static_cast<const char*>(storage.data());
+    if (old_block != nullptr && old_block->own_pages && block->own_pages) {
+      copy_resident(target, source, kept);
+    } else {
+      std::memcpy(target, source, kept);
+    }
     if (kept >= kSmallBytes) block->contents = Contents::known;
+  } else if (kept > 0 && old_block->contents == Contents::made_up) {
+    forget_contents(*block);
   }
   storage.set_data_ptr_noswap(std::move(fresh));
   storage.set_nbytes(bytes);
@@ -340,6 +351,7 @@ void forget_contents(Block& block) {
   if (state.compute_everything || block.contents == Contents::made_up) return;
   if (block.own_pages) {
     ::madvise(block.data, block.bytes, MADV_DONTNEED);
+    uncount_from_nothing(block);
   } else if (block.space != Space::device) {
     std::memset(block.data, 0, block.bytes);  // what the heap held before is nobody's value
   }
@@ -348,30 +360,9 @@ void forget_contents(Block& block) {
 
 bool is_still_untouched(Block& block) {
   if (block.contents != Contents::untouched) return false;
-  // mincore(2) would call a page that was swapped out untouched; the page map tells both.
-  // A fork's page map is its own.
-  static thread_local int page_map = -1;
-  static thread_local pid_t process = 0;
-  if (process != ::getpid()) {
-    process = ::getpid();
-    page_map = ::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
-  }
-  constexpr uint64_t kPresentOrSwapped = uint64_t{3} << 62;
-  constexpr int64_t kPagesAtOnce = 1 << 13;
-  static thread_local std::vector<uint64_t> entries(kPagesAtOnce);
-  const int64_t page = ::sysconf(_SC_PAGESIZE);
-  const int64_t first_page = static_cast<int64_t>(address_of(block)) / page;
-  const int64_t pages = (block.bytes + page - 1) / page;
-  for (int64_t done = 0; done < pages; done += kPagesAtOnce) {
-    const int64_t bytes = std::min(kPagesAtOnce, pages - done) * 8;
-    bool written = ::pread(page_map, entries.data(), bytes, (first_page + done) * 8) != bytes;
-    for (int64_t index = 0; index < bytes / 8 && !written; ++index) written = entries[index] & kPresentOrSwapped;
-    if (written) {
-      block.contents = Contents::known;
-      return false;
-    }
-  }
-  return true;
+  if (resident_bytes(block.data, block.bytes, 0) == 0) return true;
+  block.contents = Contents::known;
+  return false;
 }
 
 void label(Block& block, uint8_t category, int32_t name) {

@@ -47,6 +47,7 @@ struct Block {
   CachingAllocator::Allocation* ordinary;    // in the model of the default allocator; device blocks only
   CachingAllocator::Allocation* expandable;  // in the model with expandable_segments:True
   bool never_filled = false;  // a parameter, or a weight of a checkpoint: what is copied into it is dropped
+  int64_t from_nothing = 0;   // bytes whose values come from no data (host_pages.h)
 };
 
 // One line of the event log; `bytes` is negative for a release. Layout: recording.EVENT.

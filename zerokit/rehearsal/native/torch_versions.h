@@ -12,7 +12,7 @@
 
 namespace zerokit {
 
-#if TORCH_IS_BEFORE(8)
+#if TORCH_IS_BEFORE(9)
 // The dispatch table has no public reader; an explicit instantiation may name the private member.
 const c10::KernelFunction& kernel_in_table(const c10::OperatorHandle& op, c10::DispatchKeySet keys);
 template <auto Definition>
