@@ -61,7 +61,8 @@ ALLOWED = {
     | {"distributed", "checkpoint"},
     "cli": BASE
     | {"config", "resolving", "writing", "releases", "recipe", "models", "hardware", "memory", "lint"}
-    | {"estimation", "rehearsal", "quickstart", "reporting", "distributed", "generation", "training"},
+    | {"estimation", "rehearsal", "quickstart", "reporting", "distributed", "generation", "training"}
+    | {"checkpoint"},
     "train": {"cli"},
     "generate": {"cli"},
     "__main__": {"cli"},

@@ -15,10 +15,17 @@ MODULES = {
     "rehearse": ("torch", "deepspeed", "numpy"),
     "plot": ("matplotlib", "numpy"),
     "peft": ("peft",),
+    "checkpoint": ("numpy",),
 }
 """Extra -> what it is there to import."""
 
-_WORDS = {"train": "training", "rehearse": "rehearsal", "plot": "plotting", "peft": "peft"}
+_WORDS = {
+    "train": "training",
+    "rehearse": "rehearsal",
+    "plot": "plotting",
+    "peft": "peft",
+    "checkpoint": "checkpoint",
+}
 
 
 def require(extra: str, *, where: str) -> None:

@@ -18,7 +18,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from zerokit import __version__
-from zerokit.cli import on_ranks
+from zerokit.cli import checkpoint, on_ranks
 from zerokit.cli.check import check
 from zerokit.cli.command import ClickException, Command, Group
 from zerokit.cli.config import config
@@ -163,5 +163,6 @@ _register(config, check, explain, resolve, diff, schema, estimate, gpus, models,
 for function in (train, generate):
     text = on_ranks.help_of(function)
     app.command(cls=on_ranks.OpenCommand, context_settings=on_ranks.SETTINGS, help=text)(function)
+app.add_typer(checkpoint.app)
 # What follows the script is the script's.
 app.command(cls=Command, context_settings={"allow_interspersed_args": False})(rehearse)

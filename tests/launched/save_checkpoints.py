@@ -1,0 +1,180 @@
+"""Trains two steps under each of several configs on all ranks, and saves checkpoints.
+
+Beside each lie its weights, as DeepSpeed itself has them, in float32 (``truth-RANK.safetensors``).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import deepspeed
+import torch
+from deepspeed import comm as dist
+from deepspeed.utils import safe_get_full_fp32_param
+from safetensors.torch import save_file
+from transformers import LlamaConfig, LlamaForCausalLM
+
+OUT = Path(sys.argv[1])
+ONLY = sys.argv[2:]
+ADAPTER = {"r": 2, "target_modules": ["q_proj"], "modules_to_save": ["lm_head"], "task_type": "CAUSAL_LM"}
+RUNS: dict[str, dict[str, Any]] = {
+    "stage0": {"stage": 0, "precision": "bf16"},
+    "stage0-fp32": {"stage": 0, "precision": None, "tied": True},
+    "stage1": {"stage": 1, "precision": "bf16", "tied": True},
+    "stage1-fp32-gradients": {
+        "stage": 1,
+        "precision": "bf16",
+        "data_types": {"grad_accum_dtype": "fp32"},
+        "compared": False,
+    },
+    "stage2": {"stage": 2, "precision": "fp16", "frozen": True},
+    "stage2-offload": {"stage": 2, "precision": None, "offload_optimizer": {"device": "cpu"}},
+    "stage3": {"stage": 3, "precision": "bf16", "tied": True, "frozen": True, "sub_group_size": 1000},
+    "stage3-offload": {
+        "stage": 3,
+        "precision": None,
+        "offload_optimizer": {"device": "cpu"},
+        "offload_param": {"device": "cpu"},
+    },
+    "adapter": {"stage": 2, "precision": "bf16", "adapter": True, "without_frozen": True, "compared": False},
+    "adapter3": {"stage": 3, "precision": "bf16", "adapter": True, "compared": False},
+    "experts": {"stage": 1, "precision": "bf16", "experts": True, "compared": False},
+}
+"""By the name of the folder that a checkpoint is saved in; `compared` unless zero_to_fp32.py
+cannot read it, or gives no model."""
+
+
+class Mixture(torch.nn.Module):
+    """Two layers, one of experts that are spread over the ranks."""
+
+    def __init__(self) -> None:
+        from deepspeed.moe.layer import MoE
+
+        super().__init__()
+        self.first = torch.nn.Linear(16, 16)
+        self.moe = MoE(16, torch.nn.Linear(16, 16), num_experts=4, ep_size=dist.get_world_size(), k=1)
+        self.register_buffer("scale", torch.arange(3))
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """The loss of some rows of 16."""
+        mixed: torch.Tensor = self.moe(self.first(rows))[0]
+        return mixed.float().pow(2).mean()
+
+
+def save(name: str, run: dict[str, Any]) -> None:
+    """Make a model, train it and save it below ``OUT/name``."""
+    torch.manual_seed(0)
+    zero = {"stage": run["stage"], "stage3_param_persistence_threshold": 0}
+    zero |= {key: run[key] for key in ("offload_optimizer", "offload_param", "sub_group_size") if key in run}
+    config: dict[str, Any] = {
+        "train_micro_batch_size_per_gpu": 1,
+        "zero_optimization": zero,
+        "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,
+    }
+    if run["precision"]:
+        config[run["precision"]] = {"enabled": True}
+    if "data_types" in run:
+        config["data_types"] = run["data_types"]
+    if run["precision"] == "fp16":
+        config["fp16"]["initial_scale_power"] = 4
+    model = Mixture() if run.get("experts") else _llama(run, OUT / name)
+    named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    groups: list[dict[str, Any]] = [
+        {
+            "params": [parameter for _, parameter in named if parameter.dim() > 1],
+            "weight_decay": 0.1,
+            "name": "a",
+        },
+        {
+            "params": [parameter for _, parameter in named if parameter.dim() < 2],
+            "weight_decay": 0.0,
+            "name": "b",
+        },
+    ]
+    if run.get("experts"):
+        from deepspeed.moe.utils import split_params_into_different_moe_groups_for_optimizer
+
+        groups = split_params_into_different_moe_groups_for_optimizer(
+            [{"params": [parameter for _, parameter in named], "name": "all"}]
+        )
+    optimizer = torch.optim.AdamW([group for group in groups if group["params"]], lr=0.01)
+    engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
+    for step in range(2):
+        torch.manual_seed(100 + step + 10 * dist.get_rank())
+        if run.get("experts"):
+            rows = torch.randn(8, 16, dtype=torch.bfloat16)
+            loss = engine(rows)
+        else:
+            tokens = torch.randint(0, 50, (1, 8))
+            loss = engine(input_ids=tokens, labels=tokens).loss
+        engine.backward(loss)
+        engine.step()
+    engine.save_checkpoint(str(OUT / name), exclude_frozen_parameters=run.get("without_frozen", False))
+    truth: dict[str, torch.Tensor] = {}
+    with _whole(model, run["stage"]):
+        for parameter_name, parameter in model.named_parameters():
+            if run["stage"] and parameter.requires_grad and not run.get("experts"):
+                weight = safe_get_full_fp32_param(parameter)
+            else:
+                weight = parameter.detach()
+            truth[parameter_name] = weight.float().clone().contiguous()
+        truth |= {
+            buffer: tensor.float()
+            for buffer, tensor in model.state_dict().items()
+            if buffer not in truth and "scale" in buffer
+        }
+    save_file(truth, OUT / name / f"truth-{dist.get_rank()}.safetensors")
+    dist.barrier()
+
+
+def _llama(run: dict[str, Any], folder: Path) -> Any:
+    model: Any = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=51,
+            hidden_size=12,
+            intermediate_size=23,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            tie_word_embeddings=run.get("tied", False),
+            bos_token_id=None,
+            eos_token_id=0,
+            attention_bias=True,
+        )
+    )
+    model.config.save_pretrained(folder)
+    if run.get("frozen"):
+        model.model.layers[0].requires_grad_(False)
+    if run.get("adapter"):
+        import peft
+
+        if dist.get_rank() == 0:
+            model.save_pretrained(folder / "base")
+        adapter = peft.LoraConfig(**ADAPTER)
+        model = peft.get_peft_model(model, adapter)
+        if dist.get_rank() == 0:
+            model.save_pretrained(folder / "adapter")
+            (folder / "adapter" / "adapter_config.json").replace(folder / "adapter_config.json")
+    return model
+
+
+@contextmanager
+def _whole(model: torch.nn.Module, stage: int) -> Iterator[None]:
+    if stage < 3:
+        yield
+        return
+    frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad]
+    with deepspeed.zero.GatheredParameters(frozen):
+        yield
+
+
+if __name__ == "__main__":
+    deepspeed.init_distributed("gloo")
+    for name, run in RUNS.items():
+        if not ONLY or name in ONLY:
+            save(name, run)

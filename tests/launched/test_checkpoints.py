@@ -1,0 +1,148 @@
+"""Checkpoints of real runs on two ranks: their models are the trained ones, and damage has a name."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.launched.save_checkpoints import RUNS
+from tests.tiny import REPOSITORY, launch
+from zerokit.checkpoint.export import export
+from zerokit.checkpoint.verify import verify
+from zerokit.errors import CheckpointError
+
+STEP = "global_step2"
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, None: torch.float32}
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for each of `RUNS`."""
+    folder = tmp_path_factory.mktemp("saved")
+    script = REPOSITORY / "tests/launched/save_checkpoints.py"
+    done = launch([script, folder], ranks=2, launcher="none", env={"PYTHONPATH": str(REPOSITORY)})
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def truth(folder: Path) -> dict[str, torch.Tensor]:
+    """Every weight of a run in float32, as DeepSpeed's engine had it, by the name that an export gives it."""
+    whole = load_file(folder / "truth-0.safetensors")
+    experts = "moe.deepspeed_moe.experts.deepspeed_experts."
+    for name, tensor in load_file(folder / "truth-1.safetensors").items():
+        if name.startswith(experts):  # of which rank 1 has the second half
+            number, rest = name.removeprefix(experts).split(".")
+            whole[f"{experts}{int(number) + 2}.{rest}"] = tensor
+    if folder.name.startswith("adapter"):
+        whole = {name: tensor for name, tensor in whole.items() if ".default." in name}
+    return {
+        name.replace(".default.", ".").replace(".modules_to_save.", "."): tensor
+        for name, tensor in whole.items()
+    }
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_an_export_has_the_trained_weights(name: str, saved: Path, tmp_path: Path) -> None:
+    run = RUNS[name]
+    verify(saved / name)
+    weights = {}
+    for dtype in (None, "fp32"):
+        export(saved / name, tmp_path / f"{dtype}", dtype=dtype, needs_config=name != "experts")
+        (file,) = (tmp_path / f"{dtype}").glob("*.safetensors")
+        weights[dtype] = load_file(file)
+        subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=file.parent, check=True)
+    expected = truth(saved / name)
+    assert weights["fp32"].keys() == weights[None].keys() == expected.keys()
+    for key, tensor in expected.items():
+        computed = tensor.to(DTYPES[run["precision"]]) if key != "scale" else tensor.long()
+        assert torch.equal(weights[None][key], computed), key
+        kept = tensor if name != "experts" else weights["fp32"][key]  # whose float32 no rank has whole
+        assert torch.equal(weights["fp32"][key], kept if key != "scale" else computed), key
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, run in RUNS.items() if run["stage"] and run.get("compared", True)]
+)
+def test_an_export_is_that_of_zero_to_fp32(name: str, saved: Path, tmp_path: Path) -> None:
+    from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
+
+    theirs = get_fp32_state_dict_from_zero_checkpoint(str(saved / name))
+    if RUNS[name].get("tied"):
+        assert theirs.pop("lm_head.weight") is theirs["model.embed_tokens.weight"]
+    export(saved / name, tmp_path / "ours", dtype="fp32")
+    ours = load_file(tmp_path / "ours/model.safetensors")
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[key], theirs[key].float()) for key in ours)
+
+
+def test_transformers_and_peft_load_an_export(saved: Path, tmp_path: Path) -> None:
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    export(saved / "stage3", tmp_path / "model")
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    assert model.dtype == torch.bfloat16
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+    trained = truth(saved / "stage3")["model.norm.weight"]
+    assert torch.equal(model.model.norm.weight, trained.bfloat16())
+
+    export(saved / "adapter", tmp_path / "adapter", dtype="fp32")
+    base = AutoModelForCausalLM.from_pretrained(saved / "adapter/base")
+    adapted = PeftModel.from_pretrained(base, tmp_path / "adapter")
+    trained = truth(saved / "adapter")["base_model.model.lm_head.weight"]
+    assert torch.equal(adapted.base_model.model.lm_head.modules_to_save["default"].weight, trained)
+    got = {key.replace(".default", "") for key in adapted.state_dict() if ".lora_" in key}
+    assert got < load_file(tmp_path / "adapter/adapter_model.safetensors").keys()
+
+
+def test_a_universal_checkpoint_is_that_it_was_made_of(
+    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from deepspeed.checkpoint import ds_to_universal
+
+    universal = saved / "universal/global_step2_universal"
+    folders = ["--input_folder", str(saved / "stage3" / STEP), "--output_folder", str(universal)]
+    monkeypatch.setattr(sys, "argv", ["", *folders, "--num_extract_workers=1", "--num_merge_workers=1"])
+    ds_to_universal.main(ds_to_universal.parse_arguments())
+    for path in (saved / "stage3", saved / "universal"):
+        export(path, tmp_path / path.name, base=saved / "stage3")
+    files = [tmp_path / name / "model.safetensors" for name in ("stage3", "universal")]
+    ours, theirs = map(load_file, files)
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    (universal / "zero/model.norm.weight/fp32.pt").unlink()
+    with pytest.raises(CheckpointError, match=r"model\.norm\.weight/fp32\.pt: cannot be read: No such file"):
+        verify(saved / "universal")
+
+
+def test_an_interrupted_export_goes_on(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from zerokit.checkpoint import export as module
+
+    monkeypatch.setattr(module, "SHARD_BYTES", 2000)
+    write = module.write_safetensors
+    written = []
+
+    def interrupted(file: Path, *arguments: Any) -> str:
+        if len(written) == 2:
+            raise KeyboardInterrupt
+        written.append(file.name)
+        return write(file, *arguments)
+
+    monkeypatch.setattr(module, "write_safetensors", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        export(saved / "stage2", tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+    monkeypatch.setattr(module, "write_safetensors", write)
+    assert export(saved / "stage2", tmp_path / "model").kept == 2
+    index = json.loads((tmp_path / "model/model.safetensors.index.json").read_text())
+    shards = {file.name: load_file(file) for file in (tmp_path / "model").glob("*.safetensors")}
+    assert {name: file for file, tensors in shards.items() for name in tensors} == index["weight_map"]
+    assert index["weight_map"].keys() == truth(saved / "stage2").keys()
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]

@@ -1,0 +1,313 @@
+"""Reads what `torch.save` wrote, without torch and without running anything: tensors stay on the disk.
+
+An archive is a zip file whose members are stored as they are: a pickle (``data.pkl``) of everything but the
+elements of tensors, and a member for each storage (torch/serialization.py, ``_save``). What the pickle names
+is never imported: names on a list of harmless ones become inert :class:`Record` objects, any other name is
+refused.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import pickle
+import struct
+import zipfile
+from collections import OrderedDict
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from zerokit.documents import shown
+from zerokit.errors import CheckpointError
+
+ITEMSIZES = {
+    "float64": 8,
+    "float32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+    "int64": 8,
+    "int32": 4,
+    "int16": 2,
+    "int8": 1,
+    "uint8": 1,
+    "bool": 1,
+}
+"""Bytes of an element, by torch's names of types."""
+_STORAGES = {
+    "DoubleStorage": "float64",
+    "FloatStorage": "float32",
+    "HalfStorage": "float16",
+    "BFloat16Storage": "bfloat16",
+    "Float8_e4m3fnStorage": "float8_e4m3fn",
+    "Float8_e5m2Storage": "float8_e5m2",
+    "LongStorage": "int64",
+    "IntStorage": "int32",
+    "ShortStorage": "int16",
+    "CharStorage": "int8",
+    "ByteStorage": "uint8",
+    "BoolStorage": "bool",
+    "UntypedStorage": "uint8",
+}
+_INERT = frozenset(
+    {
+        # What DeepSpeed's engines put beside tensors (runtime/engine.py, `_common_checkpoint_state`).
+        "deepspeed.runtime.fp16.loss_scaler.LossScaler",
+        "deepspeed.runtime.fp16.loss_scaler.DynamicLossScaler",
+        "deepspeed.runtime.zero.config.ZeroStageEnum",
+        "deepspeed.utils.tensor_fragment.fragment_address",
+        "torch.device",
+        "torch.Tensor",
+        "torch.nn.parameter.Parameter",
+        "argparse.Namespace",
+        "numpy.dtype",
+        "numpy.dtypes.UInt32DType",
+        "numpy.ndarray",
+        "numpy.core.multiarray._reconstruct",
+        "numpy._core.multiarray._reconstruct",
+        "numpy.core.multiarray.scalar",
+        "numpy._core.multiarray.scalar",
+        "_codecs.encode",
+        "collections.defaultdict",
+        "builtins.set",
+        "builtins.dict",
+        "builtins.list",
+        "builtins.slice",
+        "datetime.timedelta",
+        "pathlib.PosixPath",
+    }
+)
+"""Classes and functions whose calls are kept as records. None of them is called."""
+_LOCAL_HEADER = struct.Struct("<4s5H3I2H")
+"""Of a member of a zip file (PKWARE's APPNOTE.TXT, 4.3.7)."""
+
+
+@dataclass(frozen=True)
+class Storage:
+    """What tensors of an archive share: a member of it."""
+
+    file: Path
+    key: str
+    offset: int
+    """In bytes from the start of the file."""
+    nbytes: int
+    crc: int | None
+    """The CRC-32 of its bytes when it was saved, if the file tells."""
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor whose elements are in a file."""
+
+    storage: Storage
+    offset: int
+    """Of its first element, in bytes from the start of the storage."""
+    dtype: str
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+
+    @property
+    def file(self) -> Path:
+        return self.storage.file
+
+    @property
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.numel * ITEMSIZES[self.dtype]
+
+    @property
+    def is_contiguous(self) -> bool:
+        expected = 1
+        for size, stride in zip(reversed(self.shape), reversed(self.stride), strict=True):
+            if size != 1 and stride != expected:
+                return False
+            expected *= size
+        return True
+
+
+class Record:
+    """What a pickle would have made of a class or a function: its name and what it was given."""
+
+    name = ""
+    state: Any = None
+    arguments: tuple[Any, ...]
+
+    def __new__(cls, *arguments: Any, **_: Any) -> Record:
+        """Also without the call of ``__init__`` that pickles leave out."""
+        self = super().__new__(cls)
+        self.arguments = arguments
+        return self
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """Items of a subclass of dict or list are of no interest."""
+
+    def append(self, value: Any) -> None:
+        """As :meth:`__setitem__`."""
+
+    extend = append
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __repr__(self) -> str:
+        return f"<{self.name}>"
+
+
+@dataclass(frozen=True)
+class Archive:
+    """What a file holds."""
+
+    file: Path
+    saved_as: str
+    """The name that the file had when it was written, without its ending (``PyTorchFileWriter`` keeps it)."""
+    content: Any
+    """What was saved, its tensors as :class:`StoredTensor`."""
+    storages: Sequence[Storage]
+    """Of its tensors."""
+
+
+def read_archive(file: Path) -> Archive:
+    """All of a file of `torch.save` but the elements of its tensors.
+
+    Raises:
+        CheckpointError: the file is no archive of `torch.save`, is damaged or cut short, or its pickle names
+            something that no checkpoint needs.
+    """
+    try:
+        with file.open("rb") as opened:
+            if opened.read(1) == b"\x80":
+                _refuse_plain_pickle(file, opened)
+            with zipfile.ZipFile(opened) as archive:
+                return _Reader(file, archive, opened).read()
+    except CheckpointError:
+        raise
+    except OSError as error:
+        raise CheckpointError(f"cannot be read: {error.strerror}", where=shown(file), hint=_HINT) from None
+    except Exception as error:
+        # Of zipfile and pickle, and whatever a damaged pickle leads to.
+        problem = next(iter(str(error).splitlines()), "") or type(error).__name__
+        raise CheckpointError(
+            f"is damaged, cut short, or not written by torch.save ({problem})", where=shown(file), hint=_HINT
+        ) from None
+
+
+_HINT = "Take it from another checkpoint, or copy it again"
+
+
+def _refuse_plain_pickle(file: Path, opened: io.BufferedReader) -> NoReturn:
+    """Say what a file of torch before 1.6, or of `pickle`, is: its pickles lie one after the other."""
+    opened.seek(0)
+    unpickler = _Unpickler(opened)
+    unpickler.file = file
+    unpickler.persistent_load = lambda _: None  # type: ignore[method-assign]
+    with suppress(EOFError, pickle.UnpicklingError):
+        for _ in range(5):  # a magic number, the protocol, the machine, what was saved, keys of storages
+            unpickler.load()
+    raise ValueError("it is a pickle")
+
+
+class _Reader:
+    def __init__(self, file: Path, archive: zipfile.ZipFile, opened: io.BufferedReader) -> None:
+        self._file = file
+        self._archive = archive
+        self._opened = opened
+        self._size = file.stat().st_size
+        (pickled,) = [name for name in archive.namelist() if name.endswith("/data.pkl")]
+        self._folder = pickled.removesuffix("data.pkl")
+        self._storages: dict[str, Storage] = {}
+
+    def read(self) -> Archive:
+        order = f"{self._folder}byteorder"
+        if order in self._archive.namelist() and self._archive.read(order) != b"little":
+            raise CheckpointError("was written on a big-endian machine", where=shown(self._file), hint=_HINT)
+        pickled = self._archive.getinfo(f"{self._folder}data.pkl")
+        if pickled.compress_type != zipfile.ZIP_STORED:
+            raise ValueError("it is compressed")
+        unpickler = _Unpickler(io.BytesIO(self._archive.read(pickled)))
+        unpickler.file = self._file
+        unpickler.persistent_load = self._typed_storage  # type: ignore[method-assign]
+        content = unpickler.load()
+        return Archive(self._file, self._folder.removesuffix("/"), content, list(self._storages.values()))
+
+    def _typed_storage(self, saved: Any) -> tuple[Storage, str]:
+        """What ``("storage", type, key, location, numel)`` stands for, and the type of its elements."""
+        _, kind, key, _, numel = saved
+        dtype = _STORAGES[kind.name.rpartition(".")[2]]
+        storage = self._storages.get(str(key)) or self._storages.setdefault(str(key), self._find(str(key)))
+        if storage.nbytes < numel * ITEMSIZES[dtype]:
+            raise ValueError(f"storage {key} has {storage.nbytes:,} bytes for {numel:,} elements")
+        return storage, dtype
+
+    def _find(self, key: str) -> Storage:
+        member = self._archive.getinfo(f"{self._folder}data/{key}")
+        if member.compress_type != zipfile.ZIP_STORED:
+            raise ValueError(f"storage {key} is compressed")
+        self._opened.seek(member.header_offset)
+        header = _LOCAL_HEADER.unpack(self._opened.read(_LOCAL_HEADER.size))
+        offset = member.header_offset + _LOCAL_HEADER.size + header[-2] + header[-1]
+        if header[0] != b"PK\x03\x04" or offset + member.file_size > self._size:
+            raise ValueError("the file ends within a tensor")
+        return Storage(self._file, key, offset, member.file_size, member.CRC)
+
+
+class _Unpickler(pickle.Unpickler):
+    file: Path
+
+    def find_class(self, module: str, name: str) -> Any:
+        """What stands for a name of the pickle. Nothing is imported."""
+        full = f"{module.replace('__builtin__', 'builtins')}.{name}"  # as protocol 2 calls it
+        if full == "collections.OrderedDict":
+            return OrderedDict
+        if full in _STANDING_IN:
+            return _STANDING_IN[full]
+        of_torch = full.startswith("torch.") and (name in _STORAGES or name in ITEMSIZES)
+        if of_torch or full in _INERT:
+            return type(name, (Record,), {"name": full})
+        raise CheckpointError(
+            f"its pickle would load '{full}', which may run code and no run of DeepSpeed saves",
+            where=shown(self.file),
+            hint="Do not use a checkpoint from somebody you do not trust",
+        )
+
+
+def _tensor(
+    typed: tuple[Storage, str], offset: int, shape: tuple[int, ...], stride: tuple[int, ...], *_: Any
+) -> StoredTensor:
+    storage, dtype = typed
+    last = offset + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
+    within = offset >= 0 and min((*stride, *shape, 0)) >= 0
+    if math.prod(shape) and not (within and (last + 1) * ITEMSIZES[dtype] <= storage.nbytes):
+        raise ValueError(f"a tensor of {shape} does not fit its storage of {storage.nbytes:,} bytes")
+    return StoredTensor(storage, offset * ITEMSIZES[dtype], dtype, tuple(shape), tuple(stride))
+
+
+def _first(data: Any, *_: Any) -> Any:
+    return data
+
+
+def _of_type(function: Any, _: Any, arguments: tuple[Any, ...], __: Any) -> Any:
+    """A tensor with attributes (`torch._tensor._rebuild_from_type_v2`)."""
+    if function is not _tensor:
+        raise ValueError("a tensor is made in an unknown way")
+    return _tensor(*arguments)
+
+
+_STANDING_IN = {
+    "torch._utils._rebuild_tensor": _tensor,
+    "torch._utils._rebuild_tensor_v2": _tensor,
+    "torch._utils._rebuild_parameter": _first,
+    "torch._utils._rebuild_parameter_with_state": _first,
+    "torch._tensor._rebuild_from_type_v2": _of_type,
+    "torch.Size": tuple,
+}
+"""What is called instead of a function of torch."""

@@ -1,0 +1,167 @@
+"""The elements of tensors, a block at a time, however large the tensors are; and their types."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from zerokit.checkpoint.archive import ITEMSIZES, Storage
+from zerokit.documents import shown
+from zerokit.errors import CheckpointError
+from zerokit.extras import require
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Block = np.ndarray[Any, np.dtype[np.uint8]]
+    """The bytes of some elements."""
+
+    from zerokit.checkpoint.tensors import NamedTensor
+
+BLOCK_ELEMENTS = 4 << 20
+_MOST_OPEN = 64
+"""Files at a time."""
+
+
+class ElementReader:
+    """Reads elements, and sees on the way whether the storages that they lie in are as they were saved."""
+
+    def __init__(self) -> None:
+        require("checkpoint", where="zerokit checkpoint")
+        self._open: OrderedDict[Path, int] = OrderedDict()
+        self._read: dict[Storage, tuple[int, int]] = {}
+        """Of each storage how many bytes were read in order, and their CRC-32."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        while self._open:
+            os.close(self._open.popitem()[1])
+
+    def blocks(self, tensor: NamedTensor) -> Iterator[Block]:
+        """All elements in order, at most `BLOCK_ELEMENTS` at a time.
+
+        Raises:
+            CheckpointError: a file cannot be read, or has become shorter.
+        """
+        import numpy as np
+
+        itemsize = ITEMSIZES[tensor.dtype]
+        block = np.empty(min(tensor.numel, BLOCK_ELEMENTS) * itemsize, np.uint8)
+        filled = 0
+        for piece in tensor.pieces:
+            offset, left = piece.offset, piece.numel * itemsize
+            while left:
+                taken = min(left, block.size - filled)
+                self._fill(piece.storage, offset, block[filled : filled + taken])
+                filled, offset, left = filled + taken, offset + taken, left - taken
+                if filled == block.size:
+                    yield block
+                    filled = 0
+        if filled:
+            yield block[:filled]
+
+    def finish(self) -> None:
+        """Read what is left of the storages that were read from.
+
+        Raises:
+            CheckpointError: one is not what was saved.
+        """
+        import numpy as np
+
+        buffer = np.empty(BLOCK_ELEMENTS, np.uint8)
+        checked = (storage for storage in self._read if storage.crc is not None)
+        for storage in sorted(checked, key=lambda one: (one.file, one.offset)):
+            while (begin := self._read[storage][0]) < storage.nbytes:
+                self._fill(storage, begin, buffer[: min(buffer.size, storage.nbytes - begin)])
+            if self._read[storage][1] != storage.crc:
+                raise CheckpointError(
+                    f"has bytes that are not those that were saved (tensor storage {storage.key})",
+                    where=shown(storage.file),
+                    hint="Copy it again, or take another checkpoint",
+                )
+
+    def check(self, storage: Storage) -> None:
+        """See that a storage is what was saved, at the next :meth:`finish`."""
+        self._read.setdefault(storage, (0, 0))
+
+    def _fill(self, storage: Storage, offset: int, into: Block) -> None:
+        view = into.data
+        try:
+            file = self._opened(storage.file)
+            while view:
+                read = os.preadv(file, [view], storage.offset + offset + into.size - len(view))
+                if not read:
+                    raise CheckpointError(
+                        "has become shorter", where=shown(storage.file), hint="Copy it again"
+                    )
+                view = view[read:]
+        except OSError as error:
+            problem = f"cannot be read: {error.strerror}"
+            raise CheckpointError(problem, where=shown(storage.file), hint="Check the disk") from None
+        done, crc = self._read.get(storage, (0, 0))
+        # Of what is read out of order, and by whom, finish() sees.
+        self._read[storage] = (
+            (done + into.size, zlib.crc32(into.data, crc)) if offset == done else (done, crc)
+        )
+
+    def _opened(self, file: Path) -> int:
+        if file not in self._open:
+            if len(self._open) >= _MOST_OPEN:
+                os.close(self._open.popitem(last=False)[1])
+            self._open[file] = os.open(file, os.O_RDONLY)
+        self._open.move_to_end(file)
+        return self._open[file]
+
+
+def converter(of: str, to: str) -> Callable[[Block], Block]:
+    """What turns the bytes of elements of one type into those of another, rounded to the nearest.
+
+    Both must be of float64, float32, float16 or bfloat16, or the same.
+    """
+    if of == to:
+        return lambda block: block
+    return lambda block: _narrowed(_widened(block, of), to)
+
+
+def is_finite(block: Block, dtype: str) -> bool:
+    """Whether no element is infinite or NaN; of other types than :func:`converter`'s, True."""
+    import numpy as np
+
+    return dtype not in CONVERTIBLE or bool(np.isfinite(_widened(block, dtype)).all())
+
+
+CONVERTIBLE = ("float64", "float32", "float16", "bfloat16")
+
+
+def _widened(block: Block, dtype: str) -> Any:
+    import numpy as np
+
+    if dtype == "bfloat16":
+        return (block.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    found = block.view(np.dtype(dtype))
+    return found.astype(np.float32) if dtype == "float16" else found
+
+
+def _narrowed(found: Any, dtype: str) -> Block:
+    import numpy as np
+
+    if dtype != "bfloat16":
+        with np.errstate(over="ignore"):  # infinite, as torch makes it
+            narrow: Block = found.astype(np.dtype(dtype)).view(np.uint8)
+        return narrow
+    bits = found.astype(np.float32).view(np.uint32)
+    rounded = bits + 0x7FFF
+    rounded += (bits >> 16) & 1
+    rounded >>= 16
+    result = rounded.astype(np.uint16)
+    is_nan = np.isnan(bits.view(np.float32))
+    if is_nan.any():
+        result[is_nan] = 0x7FC0
+    narrowed: Block = result.view(np.uint8)
+    return narrowed

@@ -1,0 +1,281 @@
+"""Makes a model folder of a checkpoint, a block of elements at a time."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zerokit import choices, console
+from zerokit.checkpoint.adapter_names import ADAPTER_CONFIG, adapter_names, is_adapted
+from zerokit.checkpoint.checksums import checksums, read_checksums, write_checksums
+from zerokit.checkpoint.deepspeed_folder import read_checkpoint
+from zerokit.checkpoint.elements import CONVERTIBLE, ElementReader, converter
+from zerokit.checkpoint.model_files import CONFIG, copy_model_files, find_file, read_config
+from zerokit.checkpoint.safetensors_file import write_safetensors
+from zerokit.checkpoint.soundness import sound_blocks
+from zerokit.documents import shown
+from zerokit.errors import CheckpointError, ZerokitError
+from zerokit.files import write_file
+from zerokit.units import format_bytes, quantity
+
+if TYPE_CHECKING:
+    from zerokit.checkpoint.deepspeed_folder import DeepSpeedCheckpoint
+    from zerokit.checkpoint.elements import Block
+    from zerokit.checkpoint.tensors import NamedTensor
+
+SHARD_BYTES = 5 * 10**9
+"""As `save_pretrained` divides weights."""
+_DTYPES: Mapping[choices.Precision, str] = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+_PLAN = "export.json"
+"""In an unfinished folder, what it is to become."""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written."""
+
+    folder: Path
+    files: Sequence[str]
+    num_tensors: int
+    nbytes: int
+    dtypes: Sequence[str]
+    kept: int
+    """Files of weights that an earlier, interrupted export had written."""
+    notes: Sequence[str]
+
+
+@dataclass(frozen=True)
+class _Plan:
+    checkpoint: DeepSpeedCheckpoint
+    sources: Mapping[str, NamedTensor]
+    """Each tensor by the name that it gets."""
+    targets: Mapping[str, NamedTensor]
+    """The same, of the type that it gets."""
+    shards: Mapping[str, Sequence[str]]
+    """Names of tensors by file."""
+    config: Path | None
+    """Of the model, or of its adapter."""
+    notes: list[str] = field(default_factory=list)
+
+
+def export(
+    path: Path,
+    output: Path,
+    *,
+    dtype: choices.Precision | None = None,
+    base: Path | None = None,
+    needs_config: bool = True,
+    verify: bool = True,
+) -> Exported:
+    """Write the model of a checkpoint as a folder that `from_pretrained` loads.
+
+    What is written lies beside `output` until it is whole. An interrupted export goes on where it was.
+
+    Args:
+        path: of a checkpoint, or of a run, whose newest one is taken.
+        output: a folder that does not exist, or is empty.
+        dtype: of all floating-point tensors; None for those that the model had.
+        base: the folder of the model that was trained, for its config and tokenizer.
+        needs_config: refuse to write weights without a config.
+        verify: see that files are as they were saved, and of one step.
+
+    Raises:
+        ZerokitError: the checkpoint is none, or damaged; there is no config; the folder cannot be written.
+    """
+    _check_output(output)
+    if base is not None and not base.is_dir():
+        raise CheckpointError("no such folder", where=shown(base), hint="Name the model that was trained")
+    plan = _plan(read_checkpoint(path), dtype, base, needs_config=needs_config)
+    staging = output.absolute().with_name(f".{output.absolute().name}.exporting")
+    with _explained(output, staging):
+        sums = _begun(staging, plan)
+        kept = len(sums)
+        _check_space(staging, plan, sums)
+        _write_weights(staging, plan, sums, verify=verify)
+        names = _write_rest(staging, plan)
+        (staging / _PLAN).unlink()
+        write_checksums(staging, {**sums, **checksums(staging, names)})
+        staging.rename(output.absolute())
+    return Exported(
+        output,
+        sorted([*sums, *names]),
+        len(plan.targets),
+        sum(tensor.nbytes for tensor in plan.targets.values()),
+        sorted({tensor.dtype for tensor in plan.targets.values()}),
+        kept,
+        plan.notes,
+    )
+
+
+def _check_output(output: Path) -> None:
+    if output.exists() and not (output.is_dir() and not any(output.iterdir())):
+        raise CheckpointError("exists", where=shown(output), hint="Name a folder that does not exist yet")
+    if not output.absolute().parent.is_dir():
+        raise CheckpointError("its folder does not exist", where=shown(output), hint="Make it first")
+
+
+def _plan(
+    checkpoint: DeepSpeedCheckpoint, dtype: choices.Precision | None, base: Path | None, *, needs_config: bool
+) -> _Plan:
+    found = checkpoint.tensors()
+    step = checkpoint.facts.folder
+    adapted = is_adapted(found)
+    what = "a folder with it" if adapted else "the model that was trained"
+    config_name = ADAPTER_CONFIG if adapted else CONFIG
+    config = find_file(step, base, config_name)
+    if config is None and (needs_config or adapted):
+        without = "" if adapted else ", or write the weights alone with --no-config"
+        raise CheckpointError(
+            f"there is no {config_name} in {'it' if base is not None else 'the folder of the run'}",
+            where=shown(base or step),
+            hint=f"Name {what} with --base{without}",
+        )
+    if adapted and config is not None:
+        names = adapter_names(found, read_config(config), where=shown(step))
+        sources = {new: found[name] for name, new in names.items()}
+    else:
+        tied = _tied_by_content(found, config)
+        sources = {name: tensor for name, tensor in found.items() if name not in tied}
+    if not sources:
+        raise CheckpointError("has no weights of a model", where=shown(step), hint="Take another checkpoint")
+    targets = {}
+    for name, tensor in sources.items():
+        wanted = _DTYPES[dtype] if dtype else checkpoint.dtype_of(tensor.name) or tensor.dtype
+        is_converted = tensor.dtype in CONVERTIBLE and wanted in CONVERTIBLE
+        targets[name] = replace(tensor, name=name, dtype=wanted if is_converted else tensor.dtype)
+    stem = "adapter_model" if adapted else "model"
+    plan = _Plan(checkpoint, sources, targets, _shards(targets, stem), config)
+    widened = [name for name, tensor in targets.items() if sources[name].nbytes < tensor.nbytes]
+    if widened:
+        some = f"{quantity(len(widened), 'tensor')}, such as '{widened[0]}'"
+        plan.notes.append(f"saved in 16 bits alone, and widened: {some}")
+    return plan
+
+
+def _tied_by_content(found: Mapping[str, NamedTensor], config: Path | None) -> set[str]:
+    """Without ZeRO DeepSpeed does not say which weights are tied: those of the vocabulary that are equal."""
+    settings = read_config(config) if config is not None else {}
+    vocab_size = settings.get("vocab_size")
+    seen: dict[Any, str] = {}
+    tied = set()
+    for name, tensor in found.items() if settings.get("tie_word_embeddings", True) and vocab_size else ():
+        storages = [piece.storage for piece in tensor.pieces]
+        is_of_vocabulary = tensor.shape[:1] == (vocab_size,)
+        is_whole = [one.nbytes for one in storages] == [tensor.nbytes]
+        content = (tensor.shape, tensor.dtype, storages[0].crc) if is_whole else name
+        if is_of_vocabulary and seen.setdefault(content, name) != name:
+            tied.add(name)
+    return tied
+
+
+def _shards(targets: Mapping[str, NamedTensor], stem: str) -> dict[str, list[str]]:
+    shards: list[list[str]] = [[]]
+    room = SHARD_BYTES
+    for name, tensor in targets.items():
+        if shards[-1] and tensor.nbytes > room:
+            shards.append([])
+            room = SHARD_BYTES
+        shards[-1].append(name)
+        room -= tensor.nbytes
+    if len(shards) == 1 or stem != "model":  # peft reads one file
+        return {f"{stem}.safetensors": [name for shard in shards for name in shard]}
+    return {
+        f"{stem}-{number:05}-of-{len(shards):05}.safetensors": names
+        for number, names in enumerate(shards, start=1)
+    }
+
+
+def _begun(staging: Path, plan: _Plan) -> dict[str, str]:
+    """Make the folder, or find out what an earlier export of the same has written: SHA-256 by file."""
+    stats = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in plan.checkpoint.files]
+    shards = {
+        file: [(plan.targets[name].dtype, name) for name in names] for file, names in plan.shards.items()
+    }
+    text = json.dumps({"files": stats, "shards": shards})
+    file = staging / _PLAN
+    if file.is_file() and file.read_text(encoding="utf-8") == text:
+        sums = read_checksums(staging) or {}
+        whole = {name for name in sums if name in plan.shards and (staging / name).is_file()}
+        return {name: sums[name] for name in whole if checksums(staging, [name])[name] == sums[name]}
+    shutil.rmtree(staging, ignore_errors=True)
+    staging.mkdir()
+    write_file(file, text)
+    return {}
+
+
+def _check_space(staging: Path, plan: _Plan, sums: Mapping[str, str]) -> None:
+    left = [name for file, names in plan.shards.items() if file not in sums for name in names]
+    needed = sum(plan.targets[name].nbytes for name in left)
+    free = shutil.disk_usage(staging).free
+    if needed > free:
+        raise CheckpointError(
+            f"needs {format_bytes(needed)}, and the disk has {format_bytes(free)} left",
+            where=shown(staging.parent),
+            hint="Make room, or name a folder on another disk",
+        )
+
+
+def _write_weights(staging: Path, plan: _Plan, sums: dict[str, str], *, verify: bool) -> None:
+    not_finite: list[str] = []
+    with ElementReader() as reader, console.progress() as bar:
+        task = bar.add_task("exporting", total=len(plan.shards), completed=len(sums), note="")
+
+        def blocks(target: NamedTensor) -> Iterator[Block]:
+            source = plan.sources[target.name]
+            convert = converter(source.dtype, target.dtype)
+            read = (
+                sound_blocks(reader, plan.checkpoint, source, not_finite) if verify else reader.blocks(source)
+            )
+            return map(convert, read)
+
+        for file, names in plan.shards.items():
+            if file in sums:
+                for piece in (piece for name in names for piece in plan.sources[name].pieces):
+                    reader.check(piece.storage)
+            else:
+                sums[file] = write_safetensors(staging / file, [plan.targets[name] for name in names], blocks)
+                write_checksums(staging, sums)
+                bar.advance(task)
+        if verify:
+            reader.finish()
+    if not_finite:
+        some = f"{quantity(len(not_finite), 'tensor')}, such as '{not_finite[0]}'"
+        plan.notes.append(f"infinite or NaN in some elements: {some}")
+
+
+def _write_rest(staging: Path, plan: _Plan) -> list[str]:
+    """Write the index, the config and what belongs to it; their names."""
+    names = []
+    if len(plan.shards) > 1:
+        names.append("model.safetensors.index.json")
+        sizes = {"total_size": sum(tensor.nbytes for tensor in plan.targets.values())}
+        where = {name: file for file, shard in plan.shards.items() for name in shard}
+        write_file(staging / names[0], json.dumps({"metadata": sizes, "weight_map": where}, indent=2) + "\n")
+    if plan.config is None:
+        return names
+    settings = read_config(plan.config)
+    names += copy_model_files(plan.config.parent, staging, code="auto_map" in settings)
+    if plan.config.name == CONFIG:
+        floats = [tensor.dtype for tensor in plan.targets.values() if tensor.is_float]
+        settings["torch_dtype" if "torch_dtype" in settings else "dtype"] = max(floats, key=floats.count)
+    write_file(staging / plan.config.name, json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
+    return [*names, plan.config.name]
+
+
+@contextmanager
+def _explained(output: Path, staging: Path) -> Iterator[None]:
+    """Say of errors of the system what cannot be written; of a damaged checkpoint leave nothing."""
+    try:
+        yield
+    except CheckpointError:
+        shutil.rmtree(staging, ignore_errors=True)
+        raise
+    except OSError as error:
+        raise ZerokitError(
+            f"cannot be written: {error.strerror or error}", where=shown(output), hint="Name another folder"
+        ) from None

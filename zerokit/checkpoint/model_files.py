@@ -1,0 +1,67 @@
+"""What makes weights a model: config, tokenizer and the like, copied from the model that was trained."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from zerokit.checkpoint.source import check_files
+from zerokit.documents import read_document, shown
+from zerokit.errors import CheckpointError
+
+CONFIG = "config.json"
+_COPIED = (
+    *("generation_config.json", "tokenizer*", "special_tokens_map.json", "added_tokens.json"),
+    *("vocab.json", "vocab.txt", "merges.txt", "*.model", "*.tiktoken", "chat_template.*"),
+    *("preprocessor_config.json", "processor_config.json", "*_preprocessor_config.json"),
+)
+_TEMPLATES = "additional_chat_templates"
+
+
+def find_file(step: Path, base: Path | None, name: str) -> Path | None:
+    """A file of the model that was trained: in `base`, or beside the checkpoint of a step, or above it."""
+    places = [base] if base is not None else [step, step.parent, step.parent.parent]
+    return next((place / name for place in places if (place / name).is_file()), None)
+
+
+def read_config(file: Path) -> dict[str, Any]:
+    """A JSON object.
+
+    Raises:
+        ZerokitError: it cannot be read, or is none.
+    """
+    data = read_document(file).data
+    if not isinstance(data, dict):
+        raise CheckpointError("is not a JSON object", where=shown(file), hint="Copy it again")
+    return dict(data)
+
+
+def copy_model_files(folder: Path, to: Path, *, code: bool) -> list[str]:
+    """Copy what belongs to a model beside its config and weights.
+
+    Args:
+        folder: of the model.
+        to: the folder of the new one.
+        code: also its Python files, which the config names.
+
+    Returns:
+        the names of the files.
+
+    Raises:
+        ZerokitError: a file is a device or a pipe, or far too large.
+    """
+    check_files(folder, where=shown(folder))
+    copied = []
+    for file in _files(folder, code=code):
+        name = file.relative_to(folder)
+        (to / name).parent.mkdir(exist_ok=True)
+        shutil.copyfile(file, to / name)
+        copied.append(name.as_posix())
+    return copied
+
+
+def _files(folder: Path, *, code: bool) -> Iterator[Path]:
+    patterns = [*_COPIED, f"{_TEMPLATES}/*", *(["*.py"] if code else [])]
+    yield from sorted({file for pattern in patterns for file in folder.glob(pattern) if file.is_file()})

@@ -1,0 +1,57 @@
+"""Whether the elements of a checkpoint are as they were saved, and the same wherever they are twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from zerokit.checkpoint.elements import CONVERTIBLE, converter, is_finite
+from zerokit.documents import shown
+from zerokit.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from zerokit.checkpoint.deepspeed_folder import DeepSpeedCheckpoint
+    from zerokit.checkpoint.elements import Block, ElementReader
+    from zerokit.checkpoint.tensors import NamedTensor
+
+
+def sound_blocks(
+    reader: ElementReader, checkpoint: DeepSpeedCheckpoint, tensor: NamedTensor, not_finite: list[str]
+) -> Iterator[Block]:
+    """The elements of a tensor of the checkpoint, compared on the way with all that is to be the same.
+
+    After each step the optimizer copies its weights into the model's, rounded to their type; so they differ
+    only if the files are not of one step, or a rank's file is another rank's.
+
+    Args:
+        reader: reads them; its ``finish`` says the rest.
+        checkpoint: that has it.
+        tensor: one of its ``tensors()``.
+        not_finite: gets the tensor's name if it has an element that is infinite or NaN.
+
+    Raises:
+        CheckpointError: two places differ.
+    """
+    copies = [copy for original, copy in checkpoint.copies if original.name == tensor.name]
+    weight = checkpoint.weights.get(tensor.name)
+    if weight is not None and weight != tensor and {weight.dtype, tensor.dtype} <= set(CONVERTIBLE):
+        copies.append(weight)
+    others = [(reader.blocks(copy), converter(tensor.dtype, copy.dtype), copy) for copy in copies]
+    for block in reader.blocks(tensor):
+        finite = is_finite(block, tensor.dtype)
+        if not finite and tensor.name not in not_finite:
+            not_finite.append(tensor.name)
+        for blocks, convert, copy in others:
+            # Of NaN there are many.
+            if (next(blocks) != convert(block)).any() and finite:
+                _refuse(tensor, copy)
+        yield block
+
+
+def _refuse(tensor: NamedTensor, copy: NamedTensor) -> None:
+    first, second = tensor.pieces[0].storage.file, copy.pieces[0].storage.file
+    raise CheckpointError(
+        f"has another '{tensor.name}' than {first.name}: they are of different steps, ranks or runs",
+        where=shown(second),
+        hint="Take another checkpoint; --no-verify takes the optimizer's weights as they are",
+    )

@@ -1,0 +1,151 @@
+"""Which files of a folder are DeepSpeed's, and of which ranks (runtime/engine.py, `_get_ckpt_name`)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from zerokit.documents import shown
+from zerokit.errors import CheckpointError
+
+AGAIN = "Take an earlier checkpoint, or copy this one again"
+_MODEL_STATES = re.compile(r"(?:zero_pp_rank_(?P<rank>\d+)_)?mp_rank_(?P<model_rank>\d+)_model_states\.pt")
+_OPTIMIZER_STATES = re.compile(
+    r"(?:bf16_|fp16_)?zero_pp_rank_(?P<rank>\d+)_mp_rank_(?P<model_rank>\d+)_optim_states\.pt"
+)
+_EXPERT = re.compile(r"layer_(?P<layer>\d+)_expert_(?P<expert>\d+)_mp_rank_\d+_model_states\.pt")
+_EXPERT_OPTIMIZER = re.compile(r"expp_rank_\d+_mp_rank_\d+_optim_states\.pt")
+_PIPELINE_STAGE = re.compile(r"layer_\d+-model_\d+-model_states\.pt")
+_OF_DEEPSPEED = (_MODEL_STATES, _OPTIMIZER_STATES, _EXPERT, _EXPERT_OPTIMIZER, _PIPELINE_STAGE)
+_UNFINISHED = re.compile(r".*\.(tmp|partial|incomplete)$|tmp[-_.].*", re.IGNORECASE)
+_NUMBERED = re.compile(r"(?:global_step|checkpoint[-_]|epoch_|step_)(\d+)(?:_universal)?")
+
+
+@dataclass(frozen=True)
+class StepFolder:
+    """The files of one step."""
+
+    folder: Path
+    models: Mapping[int, Path]
+    """Model states by rank; of stages 0 to 2 rank 0's alone."""
+    optimizers: Mapping[int, Path]
+    experts: Mapping[tuple[int, int], Path]
+    """By the number of the mixture in the model, and the expert's in it."""
+    universal: Path | None
+    """Of a universal checkpoint, the folder that has one for each parameter."""
+
+    @property
+    def files(self) -> list[Path]:
+        """All of them, but for the parameters of a universal one."""
+        return [*self.models.values(), *self.optimizers.values(), *self.experts.values()]
+
+
+def find_step_folder(path: Path) -> Path:
+    """The folder with the files of one step: `path` itself, or the newest one in it.
+
+    Raises:
+        CheckpointError: there is none, or the one that ``latest`` names is missing.
+    """
+    if not path.is_dir():
+        problem = "is a file, not a folder" if path.exists() else "no such folder"
+        raise CheckpointError(problem, where=shown(path), hint="Name the folder of a checkpoint")
+    names = _names(path)
+    if any(pattern.fullmatch(name) for name in names for pattern in _OF_DEEPSPEED):
+        return path
+    for latest in ("latest", "latest_universal"):
+        if latest in names:
+            return _named_by(path / latest)
+    for folder in [*reversed(numbered(path)), path / "pytorch_model"]:  # which accelerate calls it
+        if folder.is_dir():
+            return find_step_folder(folder)
+    raise CheckpointError(
+        "holds no checkpoint of DeepSpeed's",
+        where=shown(path),
+        hint="Name the folder that 'latest' lies in, or one like global_step1200",
+    )
+
+
+def numbered(path: Path) -> list[Path]:
+    """The folders of `path` that are named by a step, in order."""
+    found = [(int(match[1]), name) for name in _names(path) if (match := _NUMBERED.fullmatch(name))]
+    return [path / name for _, name in sorted(found) if (path / name).is_dir()]
+
+
+def _named_by(latest: Path) -> Path:
+    name = latest.read_bytes()[:200].decode(errors="replace").strip() if latest.is_file() else ""
+    step = latest.parent / name
+    if name and step.parent == latest.parent and step.is_dir():
+        return step
+    problem = f"says that the checkpoint is '{name}', which is not there" if name else "is empty"
+    raise CheckpointError(problem, where=shown(latest), hint=AGAIN)
+
+
+def read_step_folder(folder: Path) -> StepFolder:
+    """Sort the files of a folder.
+
+    Raises:
+        CheckpointError: one is unfinished, two are of the same rank, or they are of a kind that is not read.
+    """
+    names = _names(folder)
+    _refuse(folder, names)
+    found = StepFolder(
+        folder,
+        _by_rank(folder, names, _MODEL_STATES),
+        _by_rank(folder, names, _OPTIMIZER_STATES),
+        {
+            (int(match["layer"]), int(match["expert"])): folder / name
+            for name in names
+            if (match := _EXPERT.fullmatch(name))
+        },
+        folder / "zero" if (folder / "zero").is_dir() else None,
+    )
+    for file in found.files:
+        if not file.is_file():
+            raise CheckpointError("is not a plain file", where=shown(file), hint=AGAIN)
+    if 0 not in found.models:
+        raise CheckpointError("lacks the model states of rank 0", where=shown(folder), hint=AGAIN)
+    return found
+
+
+def _refuse(folder: Path, names: Iterable[str]) -> None:
+    for pattern, problem, hint in (
+        (_UNFINISHED, "was left by a save that did not end", AGAIN),
+        (_PIPELINE_STAGE, "is of the stages of a pipeline, which zerokit does not put together", _CONVERT),
+        (
+            re.compile(r"(?:\w+_)?mp_rank_0*[1-9]\d*_\w+\.pt"),
+            "is of tensor-parallel ranks, which zerokit does not put together",
+            _CONVERT,
+        ),
+    ):
+        one = next((name for name in names if pattern.fullmatch(name)), None)
+        if one is not None:
+            raise CheckpointError(problem, where=shown(folder / one), hint=hint)
+
+
+_CONVERT = "Convert it with DeepSpeed's ds_to_universal.py"
+
+
+def _by_rank(folder: Path, names: Iterable[str], pattern: re.Pattern[str]) -> dict[int, Path]:
+    found: dict[int, Path] = {}
+    for name in names:
+        if match := pattern.fullmatch(name):
+            rank = int(match["rank"] or 0)
+            if rank in found:
+                raise CheckpointError(
+                    f"and {found[rank].name} are both of rank {rank}: two runs lie in one folder",
+                    where=shown(folder / name),
+                    hint="Remove the files of the other run",
+                )
+            found[rank] = folder / name
+    return dict(sorted(found.items()))
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return sorted(entry.name for entry in folder.iterdir())
+    except OSError as error:
+        raise CheckpointError(
+            f"cannot be read: {error.strerror}", where=shown(folder), hint="Check its permissions"
+        ) from None

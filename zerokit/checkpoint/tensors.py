@@ -1,0 +1,120 @@
+"""Named tensors whose elements lie in pieces in the files of ranks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from zerokit.checkpoint.archive import ITEMSIZES, Storage, StoredTensor
+from zerokit.checkpoint.step_folder import AGAIN
+from zerokit.documents import shown
+from zerokit.errors import CheckpointError
+
+_OTHERS = "the files are of different models or world sizes"
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Elements that lie next to each other in a storage."""
+
+    storage: Storage
+    offset: int
+    """In bytes from the start of the storage."""
+    numel: int
+
+
+@dataclass(frozen=True)
+class NamedTensor:
+    """A tensor, its elements in order."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    pieces: tuple[Piece, ...]
+
+    @property
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.numel * ITEMSIZES[self.dtype]
+
+    @property
+    def is_float(self) -> bool:
+        return "float" in self.dtype
+
+    def named(self, name: str) -> NamedTensor:
+        """The same under another name."""
+        return replace(self, name=name)
+
+
+def whole(name: str, tensor: StoredTensor) -> NamedTensor:
+    """A tensor that one file has all of.
+
+    Raises:
+        CheckpointError: its elements do not lie in order.
+    """
+    if not tensor.is_contiguous:
+        raise CheckpointError(f"'{name}' is not contiguous", where=shown(tensor.file), hint=AGAIN)
+    return NamedTensor(
+        name, tensor.dtype, tensor.shape, (Piece(tensor.storage, tensor.offset, tensor.numel),)
+    )
+
+
+def joined(name: str, shape: Sequence[int], parts: Sequence[StoredTensor]) -> NamedTensor:
+    """A tensor of what ranks have of it, the last of them padded.
+
+    Raises:
+        CheckpointError: they have too little.
+    """
+    return Flat(parts).tensor(name, shape, 0)
+
+
+class Flat:
+    """Flat tensors one after the other, in which parameters lie one after the other."""
+
+    def __init__(self, parts: Sequence[StoredTensor]) -> None:
+        self.parts = parts
+        self.dtype = parts[0].dtype
+        self.numel = sum(part.numel for part in parts)
+
+    def tensor(self, name: str, shape: Sequence[int], offset: int) -> NamedTensor:
+        """The parameter that begins at element `offset`."""
+        return NamedTensor(name, self.dtype, tuple(shape), tuple(self.pieces(offset, math.prod(shape), name)))
+
+    def pieces(self, offset: int, numel: int, name: str) -> Iterator[Piece]:
+        """Where `numel` elements from `offset` on lie.
+
+        Raises:
+            CheckpointError: they do not.
+        """
+        if offset + numel > self.numel:
+            raise CheckpointError(
+                f"'{name}' lies beyond the {self.numel:,} elements that were saved: {_OTHERS}",
+                where=shown(self.parts[-1].file),
+                hint=AGAIN,
+            )
+        begin = 0
+        for part in self.parts:
+            first, last = max(offset, begin), min(offset + numel, begin + part.numel)
+            if first < last:
+                skipped = (first - begin) * ITEMSIZES[part.dtype]
+                yield Piece(part.storage, part.offset + skipped, last - first)
+            begin += part.numel
+
+    def check_end(self, offset: int, alignment: int) -> None:
+        """See that behind the last parameter no more is left than alignment has added.
+
+        As zero_to_fp32.py (`_zero2_merge_trainable_params`) sees it.
+
+        Raises:
+            CheckpointError: more is.
+        """
+        if math.ceil(offset / alignment) != math.ceil(self.numel / alignment):
+            raise CheckpointError(
+                f"has {self.numel - offset:,} elements that belong to no parameter: {_OTHERS}",
+                where=shown(self.parts[-1].file),
+                hint=AGAIN,
+            )

@@ -1,0 +1,197 @@
+"""``zerokit checkpoint``: what a checkpoint of DeepSpeed's is, and a model of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from zerokit import choices
+from zerokit.cli.command import Command, Group
+from zerokit.cli.output import OutputFormat, print_json
+
+if TYPE_CHECKING:
+    from zerokit.checkpoint.summary import Summary
+
+app = typer.Typer(
+    name="checkpoint",
+    cls=Group,
+    help="Look at checkpoints of DeepSpeed's, and get the model out of them.",
+    rich_markup_mode=None,
+)
+
+
+@app.callback(invoke_without_command=True)
+def _root(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+_Checkpoint = Annotated[
+    Path,
+    typer.Argument(
+        metavar="PATH",
+        help="A folder like global_step1200 or checkpoint-1200, or of a run, whose newest one is taken.",
+        show_default=False,
+    ),
+]
+
+
+@app.command(cls=Command)
+def show(path: _Checkpoint, output_format: OutputFormat = "text") -> None:
+    """Say what a checkpoint is, and whether anything of it is missing.
+
+    Reads only the headers of its files.
+    """
+    from zerokit.checkpoint.summary import summarize
+
+    summary = summarize(path)
+    if output_format == "json":
+        print_json(_as_data(summary))
+    else:
+        _print_text(summary)
+
+
+def _as_data(summary: Summary) -> dict[str, Any]:
+    facts, checkpoint = summary.facts, summary.checkpoint
+    tensors = checkpoint.tensors() if checkpoint is not None else {}
+    return {
+        "folder": str(facts.folder),
+        "complete": summary.problem is None,
+        "missing": str(summary.problem) if summary.problem is not None else None,
+        "zero_stage": facts.stage,
+        "universal": facts.universal,
+        "world_size": facts.num_ranks,
+        "step": facts.step,
+        "deepspeed_version": facts.version,
+        "dtype": facts.dtype,
+        "adapter": summary.is_adapter,
+        "bytes": summary.nbytes,
+        "num_parameters": sum(tensor.numel for tensor in tensors.values()),
+        "num_trained_parameters": sum(one.numel for one in checkpoint.masters.values()) if checkpoint else 0,
+        "tied": dict(checkpoint.aliases) if checkpoint else {},
+        "tensors": [
+            {"name": one.name, "dtype": one.dtype, "shape": list(one.shape)} for one in tensors.values()
+        ],
+    }
+
+
+def _print_text(summary: Summary) -> None:
+    from zerokit.reporting.terminal import show as print_parts
+    from zerokit.reporting.terminal import show_rows
+    from zerokit.units import format_bytes, quantity
+
+    facts, data = summary.facts, _as_data(summary)
+    kind = "universal" if facts.universal else f"ZeRO stage {facts.stage}" if facts.stage else "no ZeRO"
+    rows = [
+        ("folder", str(facts.folder)),
+        ("kind", f"{kind}{', an adapter' if summary.is_adapter else ''}"),
+        ("saved by", f"{quantity(facts.num_ranks, 'rank')}, DeepSpeed {facts.version or '(not said)'}"),
+        ("step", f"{facts.step:,}" if facts.step is not None else "not said"),
+        ("computes in", facts.dtype or "not said"),
+        ("files", format_bytes(summary.nbytes)),
+    ]
+    if summary.checkpoint is not None:
+        trained = data["num_trained_parameters"]
+        types = sorted({tensor["dtype"] for tensor in data["tensors"]})
+        rows += [
+            (
+                "tensors",
+                f"{len(data['tensors']):,} ({data['num_parameters']:,} elements), in {', '.join(types)}",
+            ),
+            ("trained", f"{trained:,} elements" if trained else "not said"),
+            *(("tied", f"{name} is {of}") for name, of in data["tied"].items()),
+            ("complete", "yes, by the headers of its files; 'zerokit checkpoint verify' reads all of them"),
+        ]
+    show_rows(rows)
+    if summary.problem is not None:
+        print_parts([f"not complete: {summary.problem}"])
+
+
+@app.command(cls=Command)
+def export(
+    path: _Checkpoint,
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="DIR", help="The new folder.", show_default=False)
+    ],
+    dtype: Annotated[
+        choices.Precision | None,
+        typer.Option(help="Of all weights; fp32 is what the optimizer has.", show_default="the model's own"),
+    ] = None,
+    base: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="MODEL",
+            help="The folder of the model that was trained, for config and tokenizer.",
+            show_default="the folder of the run",
+        ),
+    ] = None,
+    no_config: Annotated[
+        bool, typer.Option("--no-config", help="Write weights alone where there is no config.")
+    ] = False,
+    no_verify: Annotated[
+        bool,
+        typer.Option("--no-verify", help="Take files as they are: of several steps, or changed since."),
+    ] = False,
+    output_format: OutputFormat = "text",
+) -> None:
+    """Write the model of a checkpoint as a folder that from_pretrained loads; an adapter as an adapter.
+
+    Weights are safetensors, read and written a block at a time. The folder appears when it is whole; an
+    export that was interrupted goes on where it was.
+    """
+    from zerokit.checkpoint.export import export as export_model
+    from zerokit.console import note
+    from zerokit.reporting.terminal import show as print_parts
+    from zerokit.units import format_bytes, quantity
+
+    done = export_model(
+        path, output, dtype=dtype, base=base, needs_config=not no_config, verify=not no_verify
+    )
+    for remark in done.notes:
+        note(remark)
+    if output_format == "json":
+        print_json(
+            {
+                "folder": str(done.folder),
+                "files": list(done.files),
+                "num_tensors": done.num_tensors,
+                "bytes": done.nbytes,
+                "dtypes": list(done.dtypes),
+            }
+        )
+        return
+    kept = f"; {quantity(done.kept, 'file')} were there already" if done.kept else ""
+    size = f"{quantity(done.num_tensors, 'tensor')}, {format_bytes(done.nbytes)} in {', '.join(done.dtypes)}"
+    print_parts([f"{done.folder}: {size}{kept}"])
+
+
+@app.command(cls=Command)
+def verify(path: _Checkpoint, output_format: OutputFormat = "text") -> None:
+    """Read all of a checkpoint, and say whether it is complete, as it was saved, and of one step.
+
+    Exits with 2 if it is not, and with 1 if it is but has weights that are infinite or NaN.
+    """
+    from zerokit.checkpoint.verify import verify as verify_all
+    from zerokit.reporting.terminal import show as print_parts
+    from zerokit.units import format_bytes, quantity
+
+    found = verify_all(path)
+    if output_format == "json":
+        print_json(
+            {
+                "folder": str(found.facts.folder),
+                "num_files": found.num_files,
+                "bytes": found.nbytes,
+                "checksums": found.hashes,
+                "not_finite": found.not_finite,
+            }
+        )
+    else:
+        looked_at = f"{quantity(found.num_files, 'file')}, {format_bytes(found.nbytes)}"
+        how = "and their SHA-256 is that of SHA256SUMS" if found.hashes else "by their CRC-32"
+        print_parts([f"{found.facts.folder}: {looked_at}: complete, and as it was saved, {how}"])
+        print_parts(f"not finite: {name}" for name in found.not_finite)
+    if found.not_finite:
+        raise typer.Exit(1)
