@@ -2,9 +2,9 @@
 
     python -m tests.memory.against_random [--count N] [--seed S]
 
-A rehearsal takes 10 to 40 seconds. Each is recorded in docs/measured/estimate_random.json as it comes, so
-that the command can be interrupted and goes on where it was; estimates are made anew for all points. The
-summary goes to docs/estimate-accuracy.md.
+A rehearsal takes 10 to 40 seconds. Each is recorded in docs/measured/estimate_random.json as it comes, under
+its seed, so that the command can be interrupted and goes on where it was; estimates are made anew for all
+points of the seed. The summary goes to docs/estimate-accuracy.md.
 """
 
 from __future__ import annotations
@@ -112,17 +112,21 @@ def holds(row: dict[str, Any]) -> bool:
     return bool(told["low_bytes"] <= row["rehearsed"]["peak_bytes"] <= told["high_bytes"])
 
 
-def write(rows: list[dict[str, Any]], seed: int) -> None:
-    """The record, and the summary on the page."""
-    found = summary(rows)
+def write(draws: dict[str, dict[str, Any]]) -> None:
+    """The record, and the summary on the page; `draws` by their seed."""
     record = {
         "what": "estimate against rehearsal of random runs (tests/memory/against_random.py), rank 0",
-        "seed": seed,
         "versions": {name: version(name) for name in ("torch", "deepspeed", "transformers")},
-        "summary": found,
-        "rows": rows,
+        "draws": draws,
     }
     RECORD.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    text = "\n\n".join("\n".join(_section(seed, draw["rows"])) for seed, draw in draws.items())
+    PAGE.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+
+
+def _section(seed: str, rows: list[dict[str, Any]]) -> list[str]:
+    found = summary(rows)
     lines = [
         f"{found['points']} points of {found['families']} families, seed {seed}. Over the checked families",
         f"the peak's median error is {found['median']:.1%}, the worst {found['worst_below']:+.1%} and",
@@ -134,9 +138,7 @@ def write(rows: list[dict[str, Any]], seed: int) -> None:
     ]
     for row in sorted(rows, key=lambda row: row["model_type"]):
         lines.append(f"| {_words(row)} | {format_bytes(row['rehearsed']['peak_bytes'])} | {_told(row)} |")
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    text = "\n".join(lines)
-    PAGE.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+    return lines
 
 
 def _words(row: dict[str, Any]) -> str:
@@ -162,10 +164,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=SEED)
     args = parser.parse_args()
     print(f"seed {args.seed}")
-    known: dict[str, dict[str, int]] = {}
-    if RECORD.is_file():
-        recorded = json.loads(RECORD.read_text(encoding="utf-8"))
-        known = {json.dumps(row["point"], sort_keys=True): row["rehearsed"] for row in recorded["rows"]}
+    draws = json.loads(RECORD.read_text(encoding="utf-8"))["draws"] if RECORD.is_file() else {}
+    recorded = draws.get(str(args.seed), {"rows": []})["rows"]
+    known = {json.dumps(row["point"], sort_keys=True): row["rehearsed"] for row in recorded}
     rows: list[dict[str, Any]] = []
     for number, point in enumerate(drawn(args.seed, args.count), 1):
         key = json.dumps(asdict(point), sort_keys=True)
@@ -176,7 +177,7 @@ def main() -> None:
         rows.append(row_of(point, told, known[key]))
         print(f"{number}/{args.count} {_words(rows[-1])}: {_told(rows[-1])}", flush=True)
         if any(row["checked"] for row in rows):
-            write(rows, args.seed)
+            write({**draws, str(args.seed): {"summary": summary(rows), "rows": rows}})
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from zerokit.memory.saved_tensors import (
     linear_calls,
     norm_call,
     plain_mlp,
+    position_bias,
 )
 from zerokit.memory.sizes import Sizes
 from zerokit.memory.traits import CHECKED, Activation, Norm, traits_of
@@ -70,13 +71,18 @@ def model_calls_of(
             # The layer's own call, which comes first in either direction.
             keeps_input = traits.norm_after or _norm_of(model) == "layer" or sizes.e == 4
             own = ModuleCall("", within=tuple(one for call in calls for one in call.parameters))
-            blocks.append(Block((own, *calls, ModuleCall("")), True, keeps_input))
+            blocks.append(Block((own, *calls, ModuleCall("")), is_layer=True, keeps_input=keeps_input))
     outside = list(before)
     head = [module for module in outside if _is_head(module)]
     norms = [module for module in outside if _kind(module) == "norm"]
     transforms = [module for module in outside if _kind(module) == "other"]
     tables = [module for module in outside if module not in (*head, *norms, *transforms)]
-    first = Block(tuple(_embedding_calls(model, tables, sizes)))
+    decoder = [number for number, block in enumerate(blocks) if _is_of(block.calls, "decoder")]
+    if decoder and decoder[0]:  # an encoder stands before it, and reads by the same table of words
+        its_tables = [table for table in tables if not _is_of([table], "encoder")]
+        blocks.insert(decoder[0], Block(tuple(_embedding_calls(model, its_tables, sizes)), is_embedding=True))
+        tables = [table for table in tables if not _is_of([table], "decoder")]
+    first = Block(tuple(_embedding_calls(model, tables, sizes)), is_embedding=True)
     norm = _norm_of(model)
     final = norms or ([Module("", ())] if norm == "plain" else [])
     last = Block(
@@ -149,7 +155,7 @@ def _activation_of(model: ModelShape) -> Activation:
     named = next((str(model.config[key]) for key in keys if model.config.get(key)), "")
     if not named:
         return traits_of(model.model_type).activation or "kernel"
-    return "gelu_new" if named == "gelu_new" else "relu" if named == "relu" else "kernel"
+    return "gelu_new" if named in ("gelu_new", "gated-gelu") else "relu" if named == "relu" else "kernel"
 
 
 def _is_capped(model: ModelShape, key: str) -> bool:
@@ -178,10 +184,17 @@ def _embedding_calls(model: ModelShape, tables: Sequence[Module], sizes: Sizes) 
         # The gradient of a table is as large as the table; what flows into it is one hidden state.
         yield ModuleCall(table.name, table.parameters, saved, work=work, back=sizes.e * sizes.h)
     if _drops(model, _EMBEDDING_DROPOUT, traits_of(model.model_type).embedding_dropout):
-        yield dropout_call(sizes)
+        yield dropout_call(sizes, sizes.h, "h")
     if _has_alibi_mask(model):
         yield ModuleCall("", (), (Saved("e·a·s", sizes.e * sizes.a * sizes.seq),))
+    if traits_of(model.model_type).position_bias:
+        yield ModuleCall("", (), (position_bias(sizes),))
     yield ModuleCall("")  # of positions, or a dropout of nothing: no parameters, but a call
+
+
+def _is_of(modules: Sequence[Module] | Sequence[ModuleCall], stack: str) -> bool:
+    names = (one.name if isinstance(one, Module) else one.module for one in modules)
+    return any(stack in name.split(".") for name in names)
 
 
 def _has_alibi_mask(model: ModelShape) -> bool:
@@ -206,7 +219,7 @@ def _layer_calls(
     for _, group in groupby(attention, key=lambda module: _attention_of(module.name)):
         yield from _attention_calls(model, list(group), inner, sizes, windowed=windowed)
         if dropout and traits.drops_attention_output:
-            yield dropout_call(sizes)
+            yield dropout_call(sizes, sizes.h, "h")
     for one in norms[1:]:
         call = norm_call(sizes, one, norm, width=sizes.h, letter="h")
         # Both norms have, and save, the same input.
@@ -215,7 +228,7 @@ def _layer_calls(
     shares_input = len(norms) == 1 and any(module.trains for module in attention)
     yield from _forward_calls(model, forward, sizes, kept=shares_input)
     if dropout and forward:
-        yield dropout_call(sizes)
+        yield dropout_call(sizes, sizes.h, "h")
 
 
 def _attention_of(name: str) -> str | None:
@@ -267,6 +280,7 @@ def _attention_calls(
         plain=not traits.torch_linear and sizes.attention == "sdpa" and sizes.kv == sizes.q // sizes.a,
         capped=_is_capped(model, "attn_logit_softcapping"),
         masked=windowed,
+        biased=traits.position_bias,
     )
     for one in outputs:
         yield from linear_calls([one], sizes, inputs=sizes.q, outputs=[sizes.h], letter="q", kept=True)
@@ -345,10 +359,15 @@ def _dense_calls(
         )
         return
     inside = _outputs(downs[0], sizes.h)
+    traits = traits_of(model.model_type)
+    drops = traits.drops_inside and _drops(model, _HIDDEN_DROPOUT, traits.hidden_dropout)
+    activation = _activation_of(model)
     if len(ups) == 2 or _outputs(ups[0], sizes.h) == 2 * inside:
-        yield from gated_mlp(sizes, up=ups, down=downs[0], width=inside, kept=kept)
+        yield from gated_mlp(
+            sizes, up=ups, down=downs[0], width=inside, activation=activation, dropout=drops, kept=kept
+        )
     else:
-        yield from plain_mlp(sizes, up=ups[0], down=downs[0], activation=_activation_of(model), kept=kept)
+        yield from plain_mlp(sizes, up=ups[0], down=downs[0], activation=activation, dropout=drops, kept=kept)
 
 
 def _expert_width(experts: Module, model: ModelShape, sizes: Sizes) -> int:

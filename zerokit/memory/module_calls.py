@@ -59,6 +59,8 @@ class Block:
     """Calls that belong together: the embedding, one layer, the head."""
 
     calls: tuple[ModuleCall, ...]
+    is_embedding: bool = False
+    """It reads token ids, which have no gradient."""
     is_layer: bool = False
     """Gradient checkpointing runs it again in the backward pass."""
     keeps_input: bool = False

@@ -109,7 +109,8 @@ class Replay:
         self._parameters = parameters
         self._checkpointing, self._chunked = checkpointing, chunked_loss
         # What is a view, or kept by the function that has made it, takes no sum.
-        self._adds_in_place = replaces_linear and not chunked_loss
+        self._head_adds_in_place = self._adds_in_place = replaces_linear and not chunked_loss
+        self._tied_module: str | None = None
         self._tokens = sizes.tokens if sizes is not None else 0
         self._activations = ACTIVATIONS if model_calls is None else _activations(model_calls)
 
@@ -167,6 +168,8 @@ class Replay:
             self._stage.fetch(self._model_calls.whole, forward=True)
         for block in self._model_calls.blocks:
             self._forward(block, saves=not (block.is_layer and self._checkpointing))
+        self._adds_in_place = self._head_adds_in_place
+        self._tied_module = self._model_calls.head.module
         self._head_and_loss()
         self._stage.fetch(self._model_calls.whole, forward=False)
         assert self._sizes is not None
@@ -232,21 +235,28 @@ class Replay:
                 self._stage.fetch(call, forward=False)
             self._forward(block, saves=True, last=backward[first - 1])
         assert self._model_calls is not None
-        # That of token ids has no gradient, so that nothing tells stage 3 when an embedding has run backward.
-        releases = block is not self._model_calls.blocks[0]
+        before = self._model_calls.blocks[0] if block.is_embedding else block
         for number, call in enumerate(backward):
-            self._call_back(call, fetches=number >= first, releases=releases)
+            again = before is not block and any(one.module == call.module for one in before.calls)
+            waits = again and bool(call.parameters)
+            # Ids have no gradient, by which stage 3 would see that an embedding has run backward.
+            self._call_back(call, fetches=number >= first, releases=not block.is_embedding, waits=waits)
         if recomputed and not block.keeps_input:
             assert self._sizes is not None
             self._timeline.free(CHECKPOINTS, self._e, self._sizes.h * self._tokens)
 
-    def _call_back(self, call: ModuleCall, *, fetches: bool, releases: bool) -> None:
-        """Gradients of a leaf module are reduced when all of them are there, in the order of parameters."""
+    def _call_back(self, call: ModuleCall, *, fetches: bool, releases: bool, waits: bool) -> None:
+        """Gradients of a leaf module are reduced when all of them are there, in the order of parameters.
+
+        `waits`: the module has run twice, and this gradient is added to that of its first call.
+        """
         if fetches:
             self._stage.fetch(call, forward=False)
         for one in reversed(call.inner or (call,)):
             for part in reversed(one.parts or (one,)):
-                self._part_back(part, reduces=not call.inner)
+                self._part_back(part, reduces=not (call.inner or waits))
+            if waits:
+                self._wait(one)
             if one.keeps_weight:
                 self._stage.unsave(one)
         if call.inner:
@@ -262,14 +272,21 @@ class Replay:
             timeline.hold(NEW_GRADIENT, self._e, parameter.elements)
         timeline.spike(ACTIVATION_GRADIENTS, self._tokens, call.back)
         tied = timeline.bytes_of(TIED_GRADIENT)
-        if tied and self._model_calls is not None and call.module == self._model_calls.head.module:
+        if tied and call.module == self._tied_module:
             if not self._adds_in_place:
                 timeline.spike(TIED_SUM, self._e, tied // self._e)
+            self._adds_in_place = True  # the sum is no view
             timeline.free_all(TIED_GRADIENT)
         if reduces:
             for parameter in gradients:
                 self._stage.ready(parameter)
         timeline.free(self._activations, self._tokens, call.saved_bytes)
+
+    def _wait(self, call: ModuleCall) -> None:
+        self._tied_module = call.module
+        for parameter in call.gradients:
+            self._timeline.free(NEW_GRADIENT, self._e, parameter.elements)
+            self._timeline.hold(TIED_GRADIENT, self._e, parameter.elements)
 
     def _unpack(self, call: ModuleCall) -> None:
         """A weight in 4 bits is unpacked for each product, forward and backward."""

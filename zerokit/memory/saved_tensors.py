@@ -88,13 +88,15 @@ def attention_core(
     plain: bool = False,
     capped: bool = False,
     masked: bool = False,
+    biased: bool = False,
 ) -> ModuleCall:
     """Attention itself, between its projections.
 
     `dropout`: the probabilities go through it. `plain`: torch has no kernel for the call and takes to plain
     operations. `capped`: a tanh bounds the scores. `masked`: torch is given a mask, of which it makes one in
     the type of the activations for each layer; keys and values are then repeated for all heads
-    (transformers integrations/sdpa_attention.py use_gqa_in_sdpa).
+    (transformers integrations/sdpa_attention.py use_gqa_in_sdpa). `biased`: a tensor of positions stands for
+    the mask, one for all sequences of a batch.
 
     A fused projection is saved whole where a part of it is used as it is: all of it without rotary
     embeddings, the values with them. Where heads are rotated partly, queries lie head by head, and so does
@@ -122,7 +124,17 @@ def attention_core(
             saved.append(Saved("2e·(q - kv)", 2 * e * (q - kv)))
     expanded = 2 * e * q if repeats else 0
     back = e * (2 * q + 2 * kv) + 4 * q + 4 * a + expanded
+    if biased:
+        saved.append(position_bias(sizes))
+        # Its gradient: of each sequence, their sum where there are several, and that added to other layers'.
+        several = sizes.batch + 1 if sizes.batch > 1 else 1
+        back += (several + 2) * position_bias(sizes).bytes
     return ModuleCall("", (), tuple(saved), work=e * (q + kv), back=back)
+
+
+def position_bias(sizes: Sizes) -> Saved:
+    """What T5 adds to the scores of all heads."""
+    return Saved("e·a·s/b", sizes.e * sizes.a * sizes.seq // sizes.batch)
 
 
 def _eager_core(sizes: Sizes, traits: Traits, *, fused: bool, dropout: bool, capped: bool) -> ModuleCall:
@@ -185,14 +197,24 @@ def latent_attention_core(sizes: Sizes, *, values: int, expanded: int) -> Module
 
 
 def gated_mlp(
-    sizes: Sizes, *, up: Sequence[Module], down: Module, width: int, kept: bool = False
+    sizes: Sizes,
+    *,
+    up: Sequence[Module],
+    down: Module,
+    width: int,
+    activation: Activation = "kernel",
+    dropout: bool = False,
+    kept: bool = False,
 ) -> list[ModuleCall]:
     """Gate, up and down: down(act(gate(x))·up(x)); gate and up may be one. `kept`: x is saved already."""
     e, f, letter = sizes.e, width, _width_letter(sizes, width)
     outputs = [2 * f] if len(up) == 1 else [f, f]
     calls = linear_calls(up, sizes, inputs=sizes.h, outputs=outputs, letter="h", kept=kept)
-    saved = Saved(f"3e·{letter}", 3 * e * f)
+    count = 6 if activation == "gelu_new" else 3
+    saved = Saved(f"{count}e·{letter}", count * e * f)
     calls.append(ModuleCall("", (), (saved,), work=e * f, back=3 * e * f))
+    if dropout:
+        calls.append(dropout_call(sizes, f, letter))
     calls += linear_calls([down], sizes, inputs=f, outputs=[sizes.h], letter=letter, kept=False)
     return calls
 
@@ -203,7 +225,13 @@ def _width_letter(sizes: Sizes, width: int) -> str:
 
 
 def plain_mlp(
-    sizes: Sizes, *, up: Module, down: Module, activation: Activation, kept: bool = False
+    sizes: Sizes,
+    *,
+    up: Module,
+    down: Module,
+    activation: Activation,
+    dropout: bool = False,
+    kept: bool = False,
 ) -> list[ModuleCall]:
     """Two linear layers with an activation between them. `kept`: their input is saved already."""
     e, f = sizes.e, sizes.f
@@ -217,13 +245,16 @@ def plain_mlp(
     else:
         calls.append(ModuleCall("", (), (Saved("e·f", e * f),), work=e * f, back=2 * e * f))
         kept = False
+    if dropout:
+        calls.append(dropout_call(sizes, f, "f"))
+        kept = False
     calls += linear_calls([down], sizes, inputs=f, outputs=[sizes.h], letter="f", kept=kept)
     return calls
 
 
-def dropout_call(sizes: Sizes, letter: str = "h") -> ModuleCall:
+def dropout_call(sizes: Sizes, width: int, letter: str) -> ModuleCall:
     """A mask of one byte per element."""
-    return ModuleCall("", (), (Saved(letter, sizes.h),), work=sizes.e * sizes.h, back=sizes.e * sizes.h)
+    return ModuleCall("", (), (Saved(letter, width),), work=sizes.e * width, back=sizes.e * width)
 
 
 def expert_calls(

@@ -35,6 +35,8 @@ class Traits:
     """Eager attention multiplies queries and keys in fp32."""
     score_copies: int = 2
     """Of the scores, that eager attention makes on the way to the softmax; BLOOM adds positions to them."""
+    position_bias: bool = False
+    """Scores get relative positions by a tensor that all layers of a stack share, and that has a gradient."""
     sinks: bool = False
     """Scores have a column more, and their largest is taken off first."""
     torch_linear: bool = True
@@ -56,6 +58,8 @@ class Traits:
     embedding_dropout: float = 0.0
     drops_attention_output: bool = True
     """Dropout follows attention's output, too, not only the feed-forward layer's."""
+    drops_inside: bool = False
+    """Dropout follows the activation of a feed-forward layer, too."""
     loss_in_fp32: bool = True
     """Logits are cast before the cross entropy (ForCausalLMLoss)."""
 
@@ -120,12 +124,21 @@ CHECKED: Mapping[str, Traits] = {
 }
 """Model types whose activations have been compared with rehearsals."""
 
+_T5 = Traits(
+    rotary="none",
+    position_bias=True,
+    hidden_dropout=0.1,
+    attention_dropout=0.1,
+    drops_inside=True,
+    loss_in_fp32=False,
+)
+
 _UNCHECKED: Mapping[str, Traits] = {
     "gemma3": Traits(norm="gemma"),
     "olmo3": Traits(norm="gemma", norm_after=True),
-    "t5": Traits(rotary="none", activation="relu", hidden_dropout=0.1, attention_dropout=0.1),
-    "mt5": Traits(rotary="none", hidden_dropout=0.1, attention_dropout=0.1),
-    "bart": Traits(rotary="none", hidden_dropout=0.1),
+    "t5": replace(_T5, activation="relu"),
+    "mt5": _T5,
+    "bart": Traits(rotary="none", softmax="native", hidden_dropout=0.1, loss_in_fp32=False),
     "deberta-v2": _ENCODER,
 }
 
