@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from transformers import AutoConfig
 
+from tests.memory.families import BY_TYPE
 from zerokit.memory.windows import has_window
 from zerokit.models import catalogue, load_model_shape
 
@@ -24,6 +25,20 @@ def _theirs(config: dict[str, Any]) -> tuple[int | None, list[bool]]:
 def test_windows_are_transformers(entry: catalogue.Entry) -> None:
     model = load_model_shape(entry.config)
     window, layers = _theirs(dict(entry.config))
+    assert [has_window(model, layer, window or 10**9) for layer in range(len(layers))] == layers
+    assert not any(has_window(model, layer, (window or 10**9) - 1) for layer in range(len(layers)))
+
+
+@pytest.mark.parametrize("model_type", [*BY_TYPE, "olmo3"])
+def test_defaults_are_those_of_transformers_classes(model_type: str) -> None:
+    """What holds where a config names neither a window nor which layers have it."""
+    config = dict(BY_TYPE[model_type if model_type in BY_TYPE else "olmo2"][0].config, model_type=model_type)
+    named = ("sliding_window", "layer_types", "sliding_window_pattern", "use_sliding_window")
+    config = {key: value for key, value in config.items() if key not in named}
+    if "text_config" in config:
+        config["text_config"] = {k: v for k, v in config["text_config"].items() if k not in named}
+    window, layers = _theirs(config)
+    model = load_model_shape(config)
     assert [has_window(model, layer, window or 10**9) for layer in range(len(layers))] == layers
     assert not any(has_window(model, layer, (window or 10**9) - 1) for layer in range(len(layers)))
 

@@ -2,6 +2,9 @@
 
 `catalogue.json` holds of each its Hub id, other Hub ids of the same shape, further short names, and those
 keys of its public config.json that bear on shape and type.
+
+Attention windows were held against public copies of the files of Phi-3, Phi-4 and Gemma 3; those of
+Mistral 7B v0.1 and Command R7B are the defaults of their classes, StarCoder2's is in transformers' docs.
 """
 
 from __future__ import annotations
