@@ -5,8 +5,10 @@ import pytest
 
 from tests.rehearsal.recordings import MIB, Recorder, device_with, job, training
 from zerokit.rehearsal.analysis import LARGEST_BLOCKS, analyse, combine
+from zerokit.rehearsal.batch_size import BatchSize
 from zerokit.rehearsal.recording import BLOCK, EVENT, Recording, Space
-from zerokit.rehearsal.roles import data_parallel
+from zerokit.rehearsal.report import Batches
+from zerokit.rehearsal.roles import Roles, data_parallel
 
 GIB = 2**30
 
@@ -166,6 +168,31 @@ def test_ranks_that_differ_are_both_reported() -> None:
     assert both.host.per_node_peak_bytes == 1000 * MIB
     assert both.fit == last.fit  # needs as much, and has less
     assert both.rank == 0
+
+
+def test_a_stage_without_batches_of_its_own_is_given_those_of_another() -> None:
+    size = BatchSize(shape=[4, 512], unit="tokens", tokens=2048, bytes=1)
+    batches = Batches(
+        rehearsed_tokens=2048, longest_tokens=2048, first=size, largest=size, rehearsed=[], scanned=0,
+        of=None, is_whole=False, seconds=0.0, problem=None,
+    )  # fmt: skip
+    first = analyse(_with_host(0), job()).model_copy(update={"batches": batches})
+    last = analyse(training(), job(rank=15))
+    stages = Roles(("pipeline stage 0 of 2", "pipeline stage 1 of 2"), (0,) * 8 + (1,) * 8, (0, 15))
+    both = combine({0: first, 15: last}, stages)
+    assert (both.rank, both.batches) == (15, batches)
+
+
+def test_host_memory_is_told_by_what_it_is_for() -> None:
+    run = Recorder()
+    run.allocate(3, "optimizer_states", space=Space.PINNED_HOST)
+    run.allocate(5, "optimizer_states", space=Space.PAGEABLE_HOST)
+    run.release(run.allocate(7, "buffers", space=Space.PINNED_HOST))
+    run.allocate(1, "parameters", space=Space.PAGEABLE_HOST)
+    host = analyse(run.recording(), job()).host
+    held = {name: size for name, size in host.at_peak.items() if size}
+    assert (held, host.pinned_at_peak["buffers"]) == ({"optimizer_states": 8, "buffers": 7}, 7)
+    assert host.pinned_at_peak["optimizer_states"] == 3
 
 
 def _with_host(size: int) -> Recording:

@@ -29,10 +29,11 @@ class Rank:
         labels: Any = mock.Mock(engines=[])
         self.batches = Batches(labels, self.exchange, STEPS, SECONDS, lambda: self.steps)
 
-    def loader(self, tokens: int) -> DataLoader[Any]:
-        """A loader of four examples of so many tokens."""
+    def loader(self, *tokens: int) -> DataLoader[Any]:
+        """A loader of four examples of so many tokens, or of one of each length."""
         made: Any = DataLoader.__new__(DataLoader)
-        self.batches._make(DataLoader.__init__, made, torch.zeros(4, tokens, dtype=torch.long))
+        examples = [torch.zeros(size, dtype=torch.long) for size in tokens]
+        self.batches._make(DataLoader.__init__, made, examples if len(tokens) > 1 else examples * 4)
         return made
 
     def iterate(self, loader: DataLoader[Any]) -> Callable[[], Any]:
@@ -92,3 +93,14 @@ def test_only_what_steps_follow_counts_as_trained_on(scanned: list[int]) -> None
     facts = rank.batches.facts()
     assert facts is not None
     assert facts["first"]["tokens"] == 8
+
+
+@pytest.mark.parametrize(("tokens", "uneven"), [((7, 7), False), ((7, 9), True)])
+def test_batches_of_one_size_are_the_same_whatever_the_shuffle(
+    tokens: tuple[int, ...], uneven: bool, scanned: list[int]
+) -> None:
+    rank = Rank()
+    following = rank.iterate(rank.loader(*tokens))
+    for _ in tokens:
+        following()
+    assert rank.batches.are_uneven() == uneven

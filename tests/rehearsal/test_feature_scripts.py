@@ -54,6 +54,18 @@ def test_device_map_auto_on_several_gpus_is_refused(
     assert "cannot stand in for a model that one process spreads over" in capfd.readouterr().err
 
 
+def test_the_buckets_and_the_first_backward_pass_of_ddp(runs: FeatureRuns) -> None:
+    report = runs.run("one_decoder.py", "--with", "ddp")
+    calls = {(call.phase, call.collective): call.count for call in report.communication}
+    assert calls["backward", "all_reduce"] > 0
+    assert ("init", "all_reduce") not in calls
+    parameters = 220_366_848
+    assert report.device.at_peak["parameters"] == parameters
+    # The buckets, and what AdamW holds for a moment, of which the peak is.
+    assert report.device.at_peak["buffers"] == pytest.approx(2 * parameters + WORKSPACES, rel=NEAR)
+    assert report.device.by_phase["init"] == pytest.approx(2 * parameters, rel=NEAR)
+
+
 def test_an_engine_that_makes_no_step_is_told_apart(runs: FeatureRuns) -> None:
     idle = runs.run("features.py", "--steps", "0", "--accumulation", "3", "--layers", "1")
     assert (idle.steps, idle.run.idle_engine) == (0, "0 of the 3 micro-steps")

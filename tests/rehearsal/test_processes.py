@@ -121,6 +121,17 @@ def test_a_rehearsal_that_takes_too_long_is_ended(tmp_path: Path) -> None:
         _one(tmp_path, script, timeout=0.5)
 
 
+def test_a_rehearsal_that_takes_too_long_says_where_it_stands(tmp_path: Path) -> None:
+    pipe, script = tmp_path / "pipe", tmp_path / "endless.py"
+    os.mkfifo(pipe)
+    script.write_text(f"import signal\n\nopen({str(pipe)!r}, 'w').close()\nsignal.pause()\n")
+    code = "from zerokit.rehearsal import stacks; stacks.answer(job['report_file']); import endless"
+    with Worker(_job(tmp_path, fake_worker.script(tmp_path, code)), Output.DROPPED) as worker:
+        pipe.read_text()
+        with pytest.raises(ZerokitError, match=rf"allowed: it stands at {script}:[34]\. Raise --timeout"):
+            worker.result(0.0)  # which is over
+
+
 def test_the_current_folder_does_not_stand_in_for_libraries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

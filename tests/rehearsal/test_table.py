@@ -40,6 +40,7 @@ def test_the_figures_are_printed(printed: Any) -> None:
         "backward 864.00 MiB",
         "activations 384.00 MiB 44.4%",
         "forward (train.py:30) 128.00 MiB 14.8% 4",
+        "other 96.00 MiB 48.00 MiB",
         "4 x 64.00 MiB parameters bfloat16 4096x8192 layers.*.weight",
         "4 x 32.00 MiB activations bfloat16 2x2048x4096 forward (train.py:30)",
         "reduce_scatter backward 16 4 256.00 MiB",

@@ -213,12 +213,15 @@ def _host(recording: Recording, ranks_per_node: int) -> HostMemory:
     pinned = recording.running_bytes(Space.PINNED_HOST)
     peak = int(all_host.max(initial=0))
     most_pinned = int(pinned.max(initial=0))
+    at_peak = peak_event(all_host)
     steady = _at_steady(recording, all_host)
     return HostMemory(
         peak_bytes=peak,
         steady_bytes=steady,
         pinned_bytes=most_pinned,
         pinned_steady_bytes=_at_steady(recording, pinned),
+        at_peak=_by_category(recording, recording.alive(at_peak, *HOST)),
+        pinned_at_peak=_by_category(recording, recording.alive(at_peak, Space.PINNED_HOST)),
         per_node_peak_bytes=peak * ranks_per_node,
         per_node_steady_bytes=steady * ranks_per_node,
         per_node_pinned_bytes=most_pinned * ranks_per_node,
@@ -340,8 +343,11 @@ def combine(reports: Mapping[int, RehearsalReport], roles: Roles) -> RehearsalRe
     if len(roles.names) == 1:
         shown = reports[0]
     ranks = [_rank(rank, report) for rank, report in reports.items()]
+    # Not every stage of a pipeline is given batches.
+    given = shown if shown.batches is not None else _first(one for one in reports.values() if one.batches)
     return shown.model_copy(
         update={
+            "batches": None if given is None else given.batches,
             "host": _host_of_node(shown, reports, roles),
             "nvme": _nvme_of_node(shown, reports, roles),
             "fit": max((report.fit for report in reports.values()), key=_need),
@@ -414,6 +420,10 @@ def on_nodes(report: RehearsalReport, cluster: Cluster) -> RehearsalReport:
     return report.model_copy(update={"fit": fit})
 
 
+def _first(found: Iterable[T]) -> T | None:
+    return next(iter(found), None)
+
+
 def _joined(said: Iterable[list[T]]) -> list[T]:
     """What all ranks say, once, in their order."""
     joined: list[T] = []
@@ -426,7 +436,7 @@ def _nvme_of_node(
     shown: RehearsalReport, reports: Mapping[int, RehearsalReport], roles: Roles
 ) -> NvmeMemory | None:
     held = {rank: report.nvme for rank, report in reports.items()}
-    found = shown.nvme or next(filter(None, held.values()), None)
+    found = shown.nvme or _first(filter(None, held.values()))
     if found is None:
         return None
     sizes = {rank: 0 if nvme is None else nvme.per_rank_bytes for rank, nvme in held.items()}

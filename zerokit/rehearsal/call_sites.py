@@ -6,6 +6,9 @@ import functools
 import importlib.util
 import os
 import sys
+import sysconfig
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from types import CodeType
 
@@ -13,9 +16,14 @@ from zerokit import patches
 
 OWN = str(Path(__file__).parent) + os.sep
 """The folder of the rehearsal's own code."""
-LIBRARY_FOLDERS = ("/site-packages/", "/dist-packages/")
+_LIBRARY_FOLDERS = ("/site-packages/", "/dist-packages/")
 """In whose folders installed packages lie."""
+_PYTHON = sysconfig.get_path("stdlib") + os.sep
+_NOT_A_FILE = "<"
+"""How the path of what is compiled from a text begins."""
 _PASSED_OVER = ("/contextlib.py", "/functools.py", "/threading.py", "/deepspeed/utils/nvtx.py")
+_PASSING_ON = ("deepspeed/ops/op_builder/", "triton/runtime/")
+"""Folders of code that only passes a request on; its callers say more."""
 
 
 class CallSites:
@@ -25,7 +33,7 @@ class CallSites:
         self.lines: list[str] = []
         self._known: dict[tuple[CodeType, int], int] = {}
         self._passed_over: dict[str, bool] = {}
-        self._between: tuple[str, ...] = ("<", OWN, patches.__file__, folder_of("torch"))
+        self._between: tuple[str, ...] = (_NOT_A_FILE, OWN, patches.__file__, folder_of("torch"))
 
     def pass_over(self, folder: Path) -> None:
         """Take code in `folder` for generated: who calls it says more."""
@@ -70,9 +78,59 @@ def folder_of(package: str) -> str:
     return str(Path(spec.origin).parent) + os.sep
 
 
+@functools.cache
+def is_in(path: str, folder: str) -> bool:
+    """Whether a file lies in a folder of a package, such as ``torch/distributed/``; not if there is none."""
+    package, _, inside = folder.partition("/")
+    with suppress(ValueError):  # what stands in for a package may have no spec
+        spec = importlib.util.find_spec(package)
+        # A folder of that name without code in it has no origin.
+        return spec is not None and spec.origin is not None and path.startswith(folder_of(package) + inside)
+    return False
+
+
+def is_own_code(path: str) -> bool:
+    """Whether a file is the rehearsal's own, or none at all."""
+    return path.startswith((OWN, patches.__file__, _NOT_A_FILE))
+
+
+@functools.cache
+def is_in_library(path: str) -> bool:
+    """Whether a file is of an installed package or of Python, and not the user's."""
+    return any(folder in path for folder in _LIBRARY_FOLDERS) or path.startswith(_PYTHON)
+
+
+@functools.cache
+def is_of_script(path: str) -> bool:
+    """Whether a file is the user's own."""
+    return not is_own_code(path) and not is_in_library(path)
+
+
+def innermost_and_script(places: Iterable[tuple[str, int]]) -> tuple[str | None, str | None]:
+    """The innermost line outside this package, and the innermost of the user's own, as ``file:line``.
+
+    Args:
+        places: files and lines of a stack, the innermost first.
+    """
+    innermost: str | None = None
+    for path, number in places:
+        if is_own_code(path) or any(is_in(path, folder) for folder in _PASSING_ON):
+            continue
+        line = f"{inside_package(path)}:{number}"
+        innermost = innermost or line
+        if is_of_script(path):
+            return innermost, line
+    return innermost, None
+
+
+def in_words(innermost: str | None, script: str | None) -> str | None:
+    """What :func:`innermost_and_script` gives, as one place."""
+    return innermost if script in (None, innermost) else f"{innermost} (called from {script})"
+
+
 def inside_package(path: str) -> str:
     """`path` inside its package; all of it if it is the user's own."""
-    for folder in LIBRARY_FOLDERS:
+    for folder in _LIBRARY_FOLDERS:
         _, found, inside = path.partition(folder)
         if found:
             return inside

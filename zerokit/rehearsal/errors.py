@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from types import FrameType
 
-from zerokit import patches
 from zerokit.errors import ZerokitError
-from zerokit.rehearsal.call_sites import LIBRARY_FOLDERS, OWN, inside_package
+from zerokit.rehearsal.call_sites import in_words, innermost_and_script
 
-_OWN = (OWN, patches.__file__, "<")
-_LOADERS = ("/deepspeed/ops/op_builder/", "/triton/runtime/")
-"""Folders of code that only passes a request on; its callers say more."""
+_UNKNOWN = "an unknown line"
 
 _met: list[RehearsalGap] = []
 
@@ -43,44 +41,23 @@ def met_gaps() -> tuple[RehearsalGap, ...]:
     return tuple(_met)
 
 
-def is_own_code(path: str) -> bool:
-    """Whether a file is the rehearsal's own, or none at all."""
-    return path.startswith(_OWN)
-
-
-def is_in_library(path: str) -> bool:
-    """Whether a file is of an installed package, and not the user's."""
-    return any(folder in path for folder in LIBRARY_FOLDERS)
-
-
 def calling_line() -> str:
     """``file:line`` of the innermost call outside this package, and of the script that led to it.
 
     A line in an installed library says what was asked for; the line of the user's script says where to change
     it.
     """
-    innermost, script = _innermost_and_script()
-    if innermost is None:
-        return "an unknown line"
-    return innermost if script in (None, innermost) else f"{innermost} (called from {script})"
+    return in_words(*innermost_and_script(_stack())) or _UNKNOWN
 
 
 def script_line() -> str:
     """``file:line`` of the user's script, where a library's line would say nothing."""
-    innermost, script = _innermost_and_script()
-    return script or innermost or "an unknown line"
+    innermost, script = innermost_and_script(_stack())
+    return script or innermost or _UNKNOWN
 
 
-def _innermost_and_script() -> tuple[str | None, str | None]:
-    """The innermost line of the stack outside this package, and the innermost of the user's own."""
+def _stack() -> Iterator[tuple[str, int]]:
     frame: FrameType | None = sys._getframe(1)
-    innermost: str | None = None
     while frame is not None:
-        path = frame.f_code.co_filename
-        if not is_own_code(path) and not any(loader in path for loader in _LOADERS):
-            line = f"{inside_package(path)}:{frame.f_lineno}"
-            innermost = innermost or line
-            if not is_in_library(path):
-                return innermost, line
+        yield frame.f_code.co_filename, frame.f_lineno
         frame = frame.f_back
-    return innermost, None

@@ -11,7 +11,6 @@ import functools
 import json
 import pickle
 import sys
-import sysconfig
 import time
 import zlib
 from collections import Counter
@@ -20,8 +19,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from zerokit.errors import RunError
-from zerokit.rehearsal.call_sites import folder_of, short_path
-from zerokit.rehearsal.errors import is_in_library, is_own_code, script_line
+from zerokit.rehearsal.call_sites import folder_of, is_of_script, is_own_code, short_path
+from zerokit.rehearsal.errors import script_line
 from zerokit.rehearsal.job import RehearsalJob
 from zerokit.rehearsal.journal import Journal
 from zerokit.rehearsal.roles import ROLES, Ranks, Roles, data_parallel
@@ -42,7 +41,6 @@ class _Nothing:
         return "NOTHING"  # the one of this module, wherever it is read
 
 
-_PYTHON = sysconfig.get_path("stdlib")
 NOTHING = _Nothing()
 """A value that nobody can tell."""
 _MADE = "made"
@@ -446,16 +444,11 @@ def _script_place() -> tuple[str, int]:
     while frame.f_back is not None:
         frame = frame.f_back
         path = frame.f_code.co_filename
-        if _is_of_script(path):
+        if is_of_script(path):
             return path, frame.f_lineno
         if place is None and not is_own_code(path) and not path.startswith(folder_of("torch")):
             place = path, frame.f_lineno
     return place or ("an unknown file", 0)
-
-
-@functools.cache
-def _is_of_script(path: str) -> bool:
-    return not is_own_code(path) and not is_in_library(path) and not path.startswith(_PYTHON)
 
 
 def unequal_calls(journals: Sequence[tuple[int, Journal]]) -> list[str]:

@@ -23,6 +23,7 @@ from pydantic import ValidationError
 
 from zerokit.errors import ZerokitError
 from zerokit.files import write_file
+from zerokit.rehearsal import stacks
 from zerokit.rehearsal.file_overlay import FileOverlay
 from zerokit.rehearsal.guard import GuardedProcess
 from zerokit.rehearsal.job import RehearsalJob
@@ -129,7 +130,11 @@ class Worker:
         try:
             code = self._process.wait(left)
         except subprocess.TimeoutExpired:
-            self._fail("the rehearsal did not end in the time allowed", "Raise --timeout, or lower --steps")
+            place = stacks.ask(self.job.report_file)
+            message = "the rehearsal did not end in the time allowed"
+            self._fail(
+                f"{message}: it stands at {place}" if place else message, "Raise --timeout, or lower --steps"
+            )
         report = self._report()
         if code == 0 and report is not None:
             return report

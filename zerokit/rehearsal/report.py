@@ -86,6 +86,10 @@ class HostMemory(_Part):
     pinned_bytes: int
     """Most pinned bytes held; part of the above."""
     pinned_steady_bytes: int
+    at_peak: dict[str, int] = Field(default_factory=dict)
+    """Bytes by category at the peak, of the rank."""
+    pinned_at_peak: dict[str, int] = Field(default_factory=dict)
+    """What of them is pinned."""
     per_node_peak_bytes: int
     """As if all ranks of a node reached their peak together."""
     per_node_steady_bytes: int

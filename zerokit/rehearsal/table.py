@@ -53,6 +53,7 @@ def _parts(report: RehearsalReport) -> Iterator[Part]:
         yield table("At the peak, by category", ["Category", "Bytes", "Share"], category_rows(report))
         yield _sites(report)
         yield _blocks(report)
+    yield _host_categories(report)
     yield from _communication(report)
     yield from _advice(report)
     yield from _notes(report)
@@ -244,6 +245,15 @@ def category_rows(report: RehearsalReport) -> list[tuple[str, ...]]:
     peak = report.device.peak_bytes
     held = sorted(report.device.at_peak.items(), key=lambda entry: -entry[1])
     return [(category_words(name), format_bytes(size), f"{size / peak:.1%}") for name, size in held if size]
+
+
+def _host_categories(report: RehearsalReport) -> Part:
+    host = report.host
+    held = sorted(host.at_peak.items(), key=lambda entry: -entry[1])
+    rows = [(category_words(name), size, host.pinned_at_peak.get(name, 0)) for name, size in held if size]
+    return table(
+        "At the peak of the host, one rank, by category", ["Category", "Bytes", "Of it pinned"], rows
+    )
 
 
 def _sites(report: RehearsalReport) -> Part:

@@ -141,7 +141,7 @@ class VirtualRank:
         blocks = backend.blocks(BLOCK)
         sites = self.call_sites.lines
         ops = backend.operator_names()
-        _categorize(blocks, sites, ops)
+        _categorize(blocks, sites, ops, self.labels.of_buckets)
         notes = backend.notes()
         return Recording(
             events=backend.events(EVENT),
@@ -193,10 +193,10 @@ def _idle_engine(rank: VirtualRank) -> str | None:
 def _warnings(rank: VirtualRank) -> list[str]:
     """What of the run differs from a real one's."""
     warnings = []
-    if skipped := rank.backend.random_elements_skipped:
+    if rank.backend.random_elements_skipped and rank.batches.are_uneven():
         warnings.append(
-            f"{skipped:,} random numbers that fill weights on the host were not drawn: shuffles that use "
-            "torch's default generator afterwards differ from a real run's"
+            "batches are of several sizes, and a shuffle by torch's default generator puts others together "
+            "than in a real run: the random numbers that fill weights on the host were not drawn"
         )
     if unknown := rank.exchange.unknown:
         warnings.append(
@@ -273,9 +273,14 @@ def _allocator_figures(backend: Backend, model: Model) -> dict[str, int]:
     return {**figures, "num_alloc_retries": stats["num_alloc_retries"], "num_ooms": stats["num_ooms"]}
 
 
-def _categorize(blocks: np.ndarray[Any, Any], sites: list[str], ops: list[str]) -> None:
+def _categorize(
+    blocks: np.ndarray[Any, Any], sites: list[str], ops: list[str], buckets: Sequence[range]
+) -> None:
     """Fill in the category of every block that has none, from the line and the phase it was born in."""
     code = CATEGORY_CODES.index
+    for made in buckets:
+        own = blocks["category"][made.start : made.stop]
+        own[own == code("other")] = code("buffers")
     unsorted = blocks["category"] == code("other")
     by_site = np.zeros(len(sites) + 1, dtype=np.uint8)  # the last place answers for -1
     for index, site in enumerate(sites):

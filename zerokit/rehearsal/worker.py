@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from zerokit import console
 from zerokit.errors import ZerokitError
 from zerokit.files import write_file
-from zerokit.rehearsal import launchers
+from zerokit.rehearsal import launchers, stacks
 from zerokit.rehearsal.call_sites import OWN
 from zerokit.rehearsal.errors import RehearsalGap, met_gaps
 from zerokit.rehearsal.exchange import FAILED, SCRIPT_ENDED, STEPS_DONE
@@ -36,6 +36,7 @@ _FAILED_WITH_VALUES = 4
 def main(real_group: InstallGroup | None = None) -> None:
     """Entry point; leaves by :func:`os._exit`, since threads of the script may still run."""
     job = RehearsalJob.model_validate_json(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    stacks.answer(job.report_file)
     code = rehearse(job, real_group)
     sys.stdout.flush()
     sys.stderr.flush()

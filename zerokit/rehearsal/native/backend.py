@@ -263,6 +263,10 @@ class Backend:
         """A copy of the records of all blocks, as an array of `dtype` (recording.BLOCK)."""
         return _copied(self._library.zk_copy_blocks, self._library.zk_block_count(), dtype)
 
+    def block_count(self) -> int:
+        """Number of blocks so far; the next one's place in :meth:`blocks`."""
+        return int(self._library.zk_block_count())
+
     def event_count(self) -> int:
         """Length of the event log so far."""
         return int(self._library.zk_event_count())

@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-import sysconfig
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -19,7 +18,8 @@ from typing import Any
 
 from zerokit.errors import LaunchError
 from zerokit.patches import Patch, apply, wrap
-from zerokit.rehearsal.errors import calling_line, is_in_library
+from zerokit.rehearsal.call_sites import is_in_library
+from zerokit.rehearsal.errors import calling_line
 
 _PURPOSE = "run the rehearsed rank's function in its process"
 _SPAWNS = [
@@ -134,11 +134,7 @@ def _joins_others(run: list[Any]) -> bool:
         for function in _functions(left.pop()):
             code = function.__code__
             path = code.co_filename
-            if (
-                code in seen
-                or is_in_library(path)
-                or path.startswith((sysconfig.get_path("stdlib"), "<frozen"))
-            ):
+            if code in seen or is_in_library(path) or path.startswith("<frozen"):
                 continue
             seen.add(code)
             names = _names(code)

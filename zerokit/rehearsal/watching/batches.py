@@ -60,6 +60,8 @@ class Source:
     """Of the engines, when it last gave a batch."""
     first: list[BatchSize] = field(default_factory=list)
     """The largest of those that came by themselves, by each criterion."""
+    is_uneven: bool = False
+    """Whether not all that came by themselves were of one size."""
     signature: Any = None
     in_steps: set[int] = field(default_factory=set)
     """Optimizer steps done when it gave a batch."""
@@ -71,6 +73,7 @@ class Source:
         """Take a batch that came by itself into account."""
         size = measure(batch)
         self.first = self.first or [size] * len(CRITERIA)
+        self.is_uneven = self.is_uneven or size != self.first[0]
         self.first = [max(size, most, key=of) for of, most in zip(CRITERIA, self.first, strict=True)]
         self.signature = _signature(batch)
 
@@ -293,6 +296,14 @@ class Batches:
             if source.worst and completed < self.steps + _MOST_STEPS_FOR_ONE * wanted:
                 return False
         return True
+
+    def are_uneven(self) -> bool:
+        """Whether the sizes of batches depend on which examples are put together, such as by a shuffle."""
+        return any(
+            source.is_uneven or any(one.size != source.first[0] for one in (source.scan or Scan()).worst)
+            for source in [*self.sources, *self.evaluated]
+            if source.first
+        )
 
     def facts(self) -> dict[str, Any] | None:
         """What the report says of the batches (report.Batches); None if nothing was trained on."""

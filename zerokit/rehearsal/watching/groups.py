@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from zerokit.rehearsal.errors import is_own_code
+from zerokit.rehearsal.call_sites import is_in, is_own_code
 from zerokit.rehearsal.exchange import Exchange
 from zerokit.rehearsal.roles import GroupKind, Ranks
 
@@ -25,7 +25,7 @@ _NAMES: dict[GroupKind, frozenset[str]] = {
 }
 """Words in the names of groups, as DeepSpeed, Megatron and torch's device meshes have them; an expert's group
 of data parallelism is one of data."""
-_PASSED_OVER = ("/torch/distributed/", "/deepspeed/comm/")
+_PASSED_OVER = ("torch/distributed/", "deepspeed/comm/")
 
 
 @dataclass
@@ -88,7 +88,7 @@ def _maker() -> FrameType:
     frame = sys._getframe(2)
     while frame.f_back is not None:
         path = frame.f_code.co_filename
-        if not is_own_code(path) and not any(part in path for part in _PASSED_OVER):
+        if not is_own_code(path) and not any(is_in(path, folder) for folder in _PASSED_OVER):
             break
         frame = frame.f_back
     return frame

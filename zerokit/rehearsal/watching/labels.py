@@ -10,6 +10,8 @@ from zerokit.rehearsal.native.backend import Backend
 from zerokit.reporting.categories import Category
 
 _MAKE_ENGINE = Patch("deepspeed.runtime.engine:DeepSpeedEngine", "__init__", "label what it holds")
+_DDP = "torch.nn.parallel.distributed:DistributedDataParallel"
+_MAKE_BUCKETS = [Patch(_DDP, name, "label its buckets") for name in ("__init__", "_pre_forward")]
 _NEW_PARAMETER = Patch("torch.nn:Parameter", "__new__", "label parameters as they are made")
 
 
@@ -62,6 +64,8 @@ class Labels:
         """Those of DeepSpeed that the script has made."""
         self.names: list[str] = []
         """What parameters are called; labels are indices into it."""
+        self.of_buckets: list[range] = []
+        """Blocks that DistributedDataParallel has made, in C++."""
 
     @property
     def saw_engine(self) -> bool:
@@ -72,6 +76,8 @@ class Labels:
         """Label parameters as they are made, and what an engine holds."""
         wrap(_MAKE_ENGINE, self._make_engine)
         wrap(_NEW_PARAMETER, self._new_parameter)
+        for makes_buckets in _MAKE_BUCKETS:
+            wrap(makes_buckets, self._make_buckets)
         for place in (place for places in _PLACES.values() for place in places):
             watch(place)
 
@@ -80,6 +86,12 @@ class Labels:
         self.engines.append(engine)
         self.label_engines()
         self._label_gradients(engine.module)
+
+    def _make_buckets(self, make: Any, *arguments: Any, **given: Any) -> Any:
+        before = self._backend.block_count()
+        made = make(*arguments, **given)
+        self.of_buckets.append(range(before, self._backend.block_count()))
+        return made
 
     def _new_parameter(self, new: Any, cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
         parameter = new(cls, data, requires_grad)

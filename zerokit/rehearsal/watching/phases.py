@@ -16,6 +16,9 @@ _BACKWARD = Patch(_ENGINE, "backward", "see the phase backward")
 _STEP = Patch(_ENGINE, "step", "see the phase step")
 _TAKE_STEP = Patch(_ENGINE, "_take_model_step", "see the phase step of a pipeline, which calls no step()")
 _LOSS = Patch("torch.nn.functional", "cross_entropy", "see the phase loss")
+_DDP_FORWARD = Patch(
+    "torch.nn.parallel.distributed:DistributedDataParallel", "_pre_forward", "see the phase forward"
+)
 _RUN_BACKWARD = Patch("torch.autograd", "backward", "see the phase backward without an engine")
 
 
@@ -41,7 +44,8 @@ class Phases:
         wrap(_STEP, self._during("step", then="between"))
         wrap(_TAKE_STEP, self._take_step)
         wrap(_LOSS, self._from(("forward",), "loss"))
-        wrap(_RUN_BACKWARD, self._from(("forward", "loss", "between"), "backward"))
+        wrap(_RUN_BACKWARD, self._run_backward)
+        wrap(_DDP_FORWARD, self._ddp_forward)
         register_optimizer_step_pre_hook(lambda *_: self._plain_step("step"))
         register_optimizer_step_post_hook(lambda *_: self._plain_step("between"))
 
@@ -73,6 +77,24 @@ class Phases:
             return function(*arguments, **given)
 
         return watched
+
+    def _ddp_forward(self, prepare: Any, *arguments: Any, **given: Any) -> Any:
+        import torch
+
+        if not self.has_engine and torch.is_grad_enabled() and self._backend.phase in ("init", "between"):
+            self._backend.phase = "forward"
+        return prepare(*arguments, **given)
+
+    def _run_backward(self, run: Any, *arguments: Any, **given: Any) -> Any:
+        if self.has_engine:
+            return self._from(("forward", "loss", "between"), "backward")(run, *arguments, **given)
+        if self._backend.phase == "evaluation":
+            return run(*arguments, **given)
+        # Nothing says where init ends without an engine, but at the first backward pass it has.
+        self._backend.phase = "backward"
+        result = run(*arguments, **given)
+        self._backend.phase = "between"
+        return result
 
     def _plain_step(self, phase: RunPhase) -> None:
         """A step of a torch optimizer that no DeepSpeed engine drives."""
