@@ -29,8 +29,8 @@ DEFECTS = (
     Defect(
         id="pipeline-backward",
         releases="0.18.3 .. 0.18.5",
-        harm="hang",
-        summary="The backward pass does not run its hooks, and training hangs",
+        harm="stuck",
+        summary="The backward pass does not run its hooks, and training gets stuck",
         beyond="a PipelineModule",
         sometimes=True,
         source="#7787, introduced by #7665",

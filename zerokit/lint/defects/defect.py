@@ -13,7 +13,7 @@ from zerokit.lint.defect_conditions import Condition
 from zerokit.lint.subject import Subject
 from zerokit.releases.versions import Span, Version, parse_span
 
-Harm = Literal["wrong results", "crash", "hang", "memory", "speed"]
+Harm = Literal["wrong results", "crash", "stuck", "memory", "speed"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -60,7 +60,7 @@ DEFECTS = (
     Defect(
         id="nvme-hang",
         releases=".. 0.18.4",
-        harm="hang",
+        harm="stuck",
         summary="Waiting for a transfer holds Python's lock, and training stands still once in a while",
         when=stage(3) & ON_NVME,
         sometimes=True,

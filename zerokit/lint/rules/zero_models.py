@@ -28,12 +28,12 @@ def moe_leaf_module(subject: Subject) -> Iterator[Hit]:
     """A mixture of experts that stage 3 does not know as such
 
     Stage 3 gathers parameters module by module, all ranks together. If the experts are modules of their own,
-    a rank whose tokens meet other experts than its neighbours' gathers other parameters, and training hangs.
-    DeepSpeed avoids this by gathering a block of experts as one ("leaf module"), and knows the blocks of
-    Mixtral, Qwen2-MoE and Qwen3-MoE.
+    a rank whose tokens meet other experts than its neighbours' gathers other parameters, and training gets
+    stuck. DeepSpeed avoids this by gathering a block of experts as one ("leaf module"), and knows the blocks
+    of Mixtral, Qwen2-MoE and Qwen3-MoE.
 
-    Transformers 5 keeps the experts of most models in one tensor, which every rank gathers anyway, so that a
-    hang is unlikely there. Name the block in `leaf_module` for older releases and for models with code of
+    Transformers 5 keeps the experts of most models in one tensor, which every rank gathers anyway, so that
+    this is unlikely there. Name the block in `leaf_module` for older releases and for models with code of
     their own; accelerate does the same with `deepspeed_moe_layer_cls_names`.
 
     Source: `deepspeed/runtime/zero/leaf_module_config.py`; DeepSpeed pull requests 4966 and 5008.
@@ -43,7 +43,7 @@ def moe_leaf_module(subject: Subject) -> Iterator[Hit]:
         return
     if subject.lacks(ZERO, "leaf_module"):
         message = f"DeepSpeed has no leaf module for the experts of '{model.model_type}'"
-        hint = "Name the class of its expert block in 'leaf_module.classes' if training hangs"
+        hint = "Name the class of its expert block in 'leaf_module.classes' if training gets stuck"
         yield Hit((ZERO,), message, hint)
 
 
