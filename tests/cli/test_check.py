@@ -229,7 +229,8 @@ def test_fix_mends_the_file_and_says_what_it_did(zerokit: Run, bad: Path) -> Non
     assert bad.read_text() == before.replace("cliping", "clipping")
     assert bad.stat().st_mode & 0o777 == 0o640
     assert list(bad.parent.iterdir()) == [bad]
-    assert out.splitlines()[0] == f"{bad}:3:3: fixed: unknown key 'gradient_cliping' [unknown-key]"
+    became = "gradient_cliping -> gradient_clipping: 1.0"
+    assert out.splitlines()[0] == f"{bad}:3:3: fixed: unknown key 'gradient_cliping': {became} [unknown-key]"
     assert out.splitlines()[1] == f"{bad}: nothing found"
     again = zerokit("check", bad, "--fix", "--severity", "warning")
     assert again[0] == 0

@@ -206,7 +206,7 @@ CONFIG = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "
     [
         ("absent/config.json", ["--zero-stage", 2], "absent/config.json"),
         ("0", ["--zero-stage", 2], "model: 0 is no number of parameters"),
-        (MODEL, ["--zero-stage", 4], "there is no ZeRO stage 4"),
+        (MODEL, ["--zero-stage", 4], "--zero-stage: is 4. Give 0 to 3"),
         (MODEL, ["--zero-stage", "two"], "--zero-stage: 'two' is not a whole number"),
         (MODEL, ["--zero-stage", "1,,2"], "--zero-stage: '' is not a whole number"),
         (
@@ -290,6 +290,8 @@ def test_a_person_at_a_terminal_is_asked_for_what_is_missing(
     one_line = f"--micro-batch-size 1 {MODEL} --num-gpus 8 --seq-len 512 --zero-stage 2"
     assert f"In one line: zerokit estimate {one_line}\n" in err
     assert out.endswith(zerokit(*ONE)[1])
+    code, out, err = zerokit("estimate", MODEL, "--zero-stage", "2,4")  # said before the first question
+    assert (code, err) == (2, "zerokit: error: --zero-stage: is 4. Give 0 to 3\n")
     answers("7.5B\n8\n2\n")  # which needs no length
     assert zerokit("estimate")[0] == 0
     monkeypatch.setattr(sys, "stdin", io.StringIO(f"{MODEL}\n8\n512\n2\n"))  # a pipe

@@ -102,6 +102,8 @@ def test_commands_do_not_import_the_heavy_libraries(arguments: list[str]) -> Non
         ("check --model llama-3-8", {"llama-3-8b"}),
         ("resolve --model llama-3-8", {"llama-3-8b"}),
         ("resolve --target a", {"accelerate"}),
+        ("check --disable deprecated-k", {"deprecated-key"}),
+        ("explain nvme-h", {"nvme-hang"}),
     ],
 )
 def test_a_shell_completes_values(
@@ -117,7 +119,8 @@ def test_a_shell_completes_values(
 def test_completing_does_not_import_the_heavy_libraries() -> None:
     script = (
         "import sys\nfrom zerokit.cli import completion\n"
-        "assert all(list(names('')) for names in (completion.gpu, completion.model, completion.preset))\n"
+        "names = (completion.gpu, completion.model, completion.preset, completion.explained)\n"
+        "assert all(list(one('')) for one in names)\n"
         "heavy = {'torch', 'transformers', 'deepspeed', 'numpy', 'yaml', 'rich'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
     )

@@ -97,6 +97,10 @@ def test_cards_go_by_several_names(name: str, found: str) -> None:
         ("4091", "--gpu: there is no GPU '4091'. Did you mean '4090'?"),
         ("l40", "--gpu: there is no GPU 'l40'. Did you mean 'L40S'?"),
         ("voodoo", "--gpu: there is no GPU 'voodoo'. 'zerokit gpus' lists those that there are"),
+        *(  # no misspelt H200 and H100
+            (card, f"--gpu: there is no GPU '{card}'. 'zerokit gpus' lists those that there are. For another")
+            for card in ("2080", "1080", "RTX 2080 Ti")
+        ),
         ("", "--gpu: there is no GPU ''. 'zerokit gpus'"),
         ("RTX", "--gpu: there is no GPU 'RTX'. 'zerokit gpus'"),
     ],

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -85,10 +86,10 @@ def test_names_cannot_move_the_cursor_or_break_the_line() -> None:
 
 
 def test_text_names_what_was_mended() -> None:
-    mended = CheckedFile("a.json", Report((), {}), fixed=REPORT.findings[:1])
-    first, good, summary = lines(mended)
+    done = replace(REPORT.findings[0], hint="a -> b: 1")
+    first, good, summary = lines(CheckedFile("a.json", Report((), {}), fixed=(done,)))
     assert first.startswith("a.json:3:37: fixed: ")
-    assert "Did you mean" not in first
+    assert first.endswith(": a -> b: 1 [unknown-key]")
     assert (good, summary) == ("a.json: no problems", "1 fixed in 1 file")
 
 

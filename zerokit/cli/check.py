@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -62,8 +63,9 @@ HostMemory = Annotated[str | None, host_memory_option()]
 DeepSpeedVersion = Annotated[
     str | None, typer.Option(metavar="VERSION", help="DeepSpeed of the cluster.", show_default="the newest")
 ]
-Only = Annotated[list[str] | None, typer.Option("--only", metavar="RULE", help="Report this rule only.")]
-Disable = Annotated[list[str] | None, typer.Option(metavar="RULE", help="Do not report this rule.")]
+_rule = partial(typer.Option, metavar="RULE", autocompletion=completion.rule)
+Only = Annotated[list[str] | None, _rule("--only", help="Report this rule only.")]
+Disable = Annotated[list[str] | None, _rule(help="Do not report this rule.")]
 Least = Annotated[Severity, typer.Option("--severity", help="The least severity to report.")]
 Form = Annotated[
     Literal["text", "json", "github", "sarif"], typer.Option("--format", help="Form of the result.")

@@ -32,6 +32,20 @@ def _presets() -> Iterable[str]:
     return PRESETS
 
 
+def _rules() -> Iterable[str]:
+    from zerokit.lint.run import all_rules
+
+    return all_rules()
+
+
+def _explained() -> Iterable[str]:
+    from zerokit.lint.defects import KNOWN_DEFECTS
+
+    return (*_rules(), *KNOWN_DEFECTS)
+
+
 gpu = _beginning(_gpus)
 model = _beginning(_models)
 preset = _beginning(_presets)
+rule = _beginning(_rules)
+explained = _beginning(_explained)

@@ -85,10 +85,10 @@ def _print_text(left: Path, right: Path, found: tuple[Difference, ...]) -> None:
         show_rows(rows, ("key", str(left), str(right)))
     else:
         show([f"{left} and {right} do the same"])
-    show(f"no difference: {dotted(one.path)}, for {one.without_effect}" for one in idle)
+    show(f"no effect: {dotted(one.path)}: {one.without_effect}" for one in idle)
 
 
 def _show(side: Side) -> str:
     if side.given == "absent":
-        return "-"
+        return "(absent)"
     return json.dumps(side.value) + (" (default)" if side.given == "default" else "")

@@ -67,7 +67,7 @@ def estimate(
     as_json = json_on_stdout(output, output_format)
     output = not_stdout(output)
     _check_files(plot, output, force=force)
-    axes = _axes(zero_stage, num_gpus, micro_batch_size, seq_len)
+    axes = _axes(zero_stage=zero_stage, num_gpus=num_gpus, micro_batch_size=micro_batch_size, seq_len=seq_len)
     card = _card(gpu, gpu_memory, fit)
     host_bytes = None if host_memory is None else memory_size(host_memory, "--host-memory")
     question = Question(
@@ -94,15 +94,10 @@ def estimate(
     _answer(question, axes, fit is not None, explain, plot, as_json, output)
 
 
-def _axes(zero_stage: str | None, num_gpus: str, micro_batch_size: str | None, seq_len: str | None) -> Axes:
+def _axes(**given: str | None) -> Axes:
     from zerokit.estimation import Axes
 
-    return Axes(
-        zero_stage=options.sizes(zero_stage, "--zero-stage", least=0),
-        num_gpus=options.sizes(num_gpus, "--num-gpus"),
-        micro_batch_size=options.sizes(micro_batch_size, "--micro-batch-size"),
-        seq_len=options.sizes(seq_len, "--seq-len"),
-    )
+    return Axes(**{name: options.sizes(text, *options.SIZES[name]) for name, text in given.items()})
 
 
 def _count(text: str | None) -> int | None:

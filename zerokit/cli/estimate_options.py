@@ -187,11 +187,11 @@ Output = Annotated[
 Force = Annotated[bool, _answer("--force", help="Overwrite existing files.")]
 
 
-def sizes(text: str | None, option: str, least: int = 1) -> tuple[int, ...]:
+def sizes(text: str | None, option: str, least: int = 1, most: int | None = None) -> tuple[int, ...]:
     """``"1,2,4"`` as numbers, each once.
 
     Raises:
-        ConfigError: not whole numbers, or one below `least`.
+        ConfigError: not whole numbers, or one below `least` or above `most`.
     """
     found = []
     for word in () if text is None else text.split(","):
@@ -203,5 +203,16 @@ def sizes(text: str | None, option: str, least: int = 1) -> tuple[int, ...]:
             ) from None
         if size < least:
             raise ConfigError(f"is {size}", where=option, hint=f"Give {least} or more")
+        if most is not None and size > most:
+            raise ConfigError(f"is {size}", where=option, hint=f"Give {least} to {most}")
         found.append(size)
     return tuple(dict.fromkeys(found))
+
+
+SIZES: Mapping[str, tuple[str, int, int | None]] = {
+    "zero_stage": ("--zero-stage", 0, 3),
+    "num_gpus": ("--num-gpus", 1, None),
+    "micro_batch_size": ("--micro-batch-size", 1, None),
+    "seq_len": ("--seq-len", 1, None),
+}
+"""Of each parameter that may be a list: its option, the least and the most."""

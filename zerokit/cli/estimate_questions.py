@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from zerokit.cli.command import Command
-from zerokit.cli.estimate_options import sizes
+from zerokit.cli.estimate_options import SIZES, sizes
 from zerokit.cli.gpu_options import chosen_gpu
 from zerokit.errors import ZerokitError
 
@@ -31,11 +31,14 @@ class AskingCommand(Command):
         """The words with the answers; None where nobody is there to give them.
 
         Raises:
-            ZerokitError: what is given names no model or no card, which is found before the first question.
+            ZerokitError: what is given names no model or no card, or is no size, which is found before the
+                first question.
         """
         if not (sys.stdin.isatty() and sys.stdout.isatty()):
             return None
         chosen_gpu(ctx.params.get("gpu"), ctx.params.get("gpu_memory"))
+        for name, bounds in SIZES.items():
+            sizes(ctx.params.get(name), *bounds)
         model = ctx.params.get("model")
         positions = None if model is None else _positions(model)
         while missing := self.missing(ctx, words):
@@ -58,7 +61,7 @@ def _answer(name: str, default: str | None) -> str | None:
             if name == "model":
                 _positions(text)
             else:
-                sizes(text, "", least=0 if name == "zero_stage" else 1)
+                sizes(text, "", *SIZES[name][1:])
         except ZerokitError as error:
             raise typer.BadParameter(str(error)) from None
         return text

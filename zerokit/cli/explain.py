@@ -6,12 +6,15 @@ from typing import Annotated
 
 import typer
 
+from zerokit.cli import completion
+
 
 def explain(
     name: Annotated[
         str | None,
         typer.Argument(
             metavar="[KEY|RULE]",
+            autocompletion=completion.explained,
             help="A key such as zero_optimization.stage or overlap_comm, or the id of a rule.",
             show_default="all rules, a line each",
         ),

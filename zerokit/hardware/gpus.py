@@ -154,9 +154,18 @@ def find_gpu(name: str) -> Gpu:
             f"'{name}' may be several GPUs", where="--gpu", hint=f"Choose one of {', '.join(several)}"
         )
     known = [one.removeprefix("RTX ") for gpu in gpus() for one in (gpu.name, *gpu.also)]
-    close = several[0] if several else nearest(folded, known)
-    hint = f"Did you mean '{close}'?" if close else "'zerokit gpus' lists those that there are"
+    # A misspelt name keeps its letters or its number: 2080 is a card of its own, and no H200.
+    letters, number = _letters_and_number(name)
+    alike = [one for one in known if letters == (of := _letters_and_number(one))[0] or number == of[1]]
+    close = several[0] if several else nearest(folded, alike)
+    listed = f"Did you mean '{close}'?" if close else "'zerokit gpus' lists those that there are."
+    hint = f"{listed} For another card give its memory alone: --gpu-memory 16GiB"
     raise ZerokitError(f"there is no GPU '{name}'", where="--gpu", hint=hint)
+
+
+def _letters_and_number(name: str) -> tuple[str, str]:
+    folded = _folded(name)
+    return "".join(filter(str.isalpha, folded)), "".join(filter(str.isdigit, folded))
 
 
 def matching_gpus(part: str) -> tuple[Gpu, ...]:

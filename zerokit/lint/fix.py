@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
-from zerokit.documents import Document
-from zerokit.findings import Finding
+from zerokit.documents import Document, dotted
+from zerokit.documents.paths import has_value, value_at
+from zerokit.findings import Finding, Move, Remove, SetValue
 from zerokit.lint.rewrite import EditError, apply_edits
 from zerokit.lint.run import Report
 
 MOST_FIXES = 500
 """More than any file has mistakes; a bound for fixes that would undo one another."""
+_LONGEST = 60
+"""Characters of a value in the line that says what a key became."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +27,7 @@ class Fixed:
     document: Document
     """As it is now."""
     done: tuple[Finding, ...]
-    """What was mended, in order, with the places at which it stood then."""
+    """What was mended, in order, with the places at which it stood then; hints say what became of it."""
     report: Report
     """What is left."""
 
@@ -49,7 +54,7 @@ def fix_document(document: Document, check: Callable[[Document], Report]) -> Fix
             document = apply_edits(document, finding.fix)
         except EditError:
             continue
-        done.append(finding)
+        done.append(replace(finding, hint=_became(finding, document)))
         report = check(document)
     return Fixed(document, tuple(done), report)
 
@@ -63,6 +68,26 @@ def unified_diff(before: Document, after: Document) -> str:
     ):
         lines.append(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n")
     return "".join(lines)
+
+
+def _became(finding: Finding, document: Document) -> str | None:
+    """``fp16.enable -> fp16.enabled: true``; None of what no key tells, such as a missing comma."""
+    old = [dotted(edit.path) for edit in finding.fix if isinstance(edit, Move | Remove)]
+    places = dict.fromkeys(
+        edit.to if isinstance(edit, Move) else edit.path
+        for edit in finding.fix
+        if isinstance(edit, Move | SetValue)
+    )
+    data = document.data
+    new = [f"{dotted(path)}: {_short(value_at(data, path))}" for path in places if has_value(data, path)]
+    if not new:
+        return f"{', '.join(old)} -> removed" if old else None
+    return f"{', '.join(old)} -> {', '.join(new)}" if old else ", ".join(new)
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def _key(finding: Finding) -> tuple[object, ...]:

@@ -40,8 +40,9 @@ def text_lines(files: Sequence[CheckedFile], *, narrowed: bool = False) -> Itera
 
 def _line(name: str, kind: str, finding: Finding) -> StyledLine:
     place = "".join(f":{number}" for number in (finding.line, finding.column) if number is not None)
-    hint = f". {finding.hint}" if finding.hint and kind != "fixed" else ""
-    inside = f" ({dotted(finding.path)})" if len(finding.path) > 1 else ""
+    between = ": " if kind == "fixed" else ". "
+    hint = f"{between}{finding.hint}" if finding.hint else ""
+    inside = f" ({dotted(finding.path)})" if len(finding.path) > 1 and kind != "fixed" else ""
     return [
         (f"{visible(name)}{place}: ", "bold"),
         (kind, _STYLES[kind]),
