@@ -6,6 +6,8 @@ import pytest
 
 from tests import processes
 
+Run = Callable[..., tuple[int, str, str]]
+
 
 @pytest.fixture
 def zerokit(

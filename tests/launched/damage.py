@@ -261,6 +261,21 @@ CASES = [
         "a pipeline", "stage2", write("layer_01-model_00-model_states.pt"), "is of the stages of a pipeline"
     ),
     Case(
+        "weights in swap files",
+        "stage3",
+        lambda folder: (folder / "offloaded_tensors").mkdir(),
+        "offloaded_tensors: has the optimizer's weights, in swap files",
+    ),
+    Case(
+        "ranks without end", "stage0", rewrite(MODEL, put(["dp_world_size"], 1 << 60)), "lacks what DeepSpeed"
+    ),
+    Case(
+        "a parameter elsewhere",
+        "stage2",
+        rewrite(MODEL, put(["param_shapes", 0], lambda shapes: {"../../weight": [1]})),
+        "lacks what DeepSpeed saves .*a parameter '../../weight'",
+    ),
+    Case(
         "weights cut",
         "stage2",
         rewrite(OPTIMIZER.format(1), put([*_GROUPS, 0], lambda group: group[:-40].clone())),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import pickle
 import re
 import shutil
@@ -16,16 +17,19 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
-from tests.launched.damage import CASES, MODEL, OPTIMIZER_BF16, Case
+from tests.cli import conftest
+from tests.launched.damage import CASES, MODEL, OPTIMIZER, OPTIMIZER_BF16, Case, put, rewrite
 from tests.launched.save_checkpoints import RUNS
 from tests.tiny import REPOSITORY, launch
 from zerokit.checkpoint.deepspeed_folder import read_checkpoint
 from zerokit.checkpoint.export import export
+from zerokit.checkpoint.prune import plan_pruning
 from zerokit.checkpoint.verify import verify
 from zerokit.errors import CheckpointError
 
+zerokit = conftest.zerokit
 STEP = "global_step2"
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, None: torch.float32}
 
@@ -233,3 +237,90 @@ def test_code_in_a_checkpoint_is_named_and_not_run(
         ):
             look(tmp_path / "run")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
+
+
+def test_the_command_line_shows_what_is_there_and_what_is_missing(
+    saved: Path, tmp_path: Path, zerokit: conftest.Run
+) -> None:
+    code, out, err = zerokit("checkpoint", "show", saved / "stage3", "--format", "json")
+    said = json.loads(out)
+    tensors = {tensor["name"]: tensor for tensor in said.pop("tensors")}
+    assert (code, err) == (0, "")
+    assert tensors.keys() == truth(saved / "stage3").keys()
+    assert tensors["model.norm.weight"] == {"name": "model.norm.weight", "dtype": "float32", "shape": [12]}
+    known = {
+        "complete": True,
+        "zero_stage": 3,
+        "world_size": 2,
+        "step": 2,
+        "dtype": "bfloat16",
+        "adapter": False,
+    }
+    assert said.items() >= known.items()
+    assert said["tied"] == {"lm_head.weight": "model.embed_tokens.weight"}
+    assert said["num_parameters"] == sum(math.prod(tensor["shape"]) for tensor in tensors.values())
+    shutil.copytree(saved / "stage3", tmp_path / "run")
+    (tmp_path / "run" / STEP / OPTIMIZER_BF16.format(1)).unlink()
+    code, out, _ = zerokit("checkpoint", "show", tmp_path / "run")
+    assert (code, out.count("ZeRO stage 3"), out.count("2 ranks, DeepSpeed")) == (0, 1, 1)
+    assert "not complete" in out
+    assert "lacks the optimizer states of 1 of 2 ranks: 1" in out
+    code, out, err = zerokit("checkpoint", "export", tmp_path / "run", "-o", tmp_path / "model")
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+
+
+def test_weights_that_are_not_finite_are_the_answer_no(
+    saved: Path, tmp_path: Path, zerokit: conftest.Run
+) -> None:
+    shutil.copytree(saved / "stage0", tmp_path / "run")
+    rewrite(MODEL, put(["module", "model.norm.weight"], lambda weight: weight * float("nan")))(
+        tmp_path / "run" / STEP
+    )
+    code, out, _ = zerokit("checkpoint", "verify", tmp_path / "run")
+    assert (code, out.splitlines()[1:]) == (1, ["not finite: model.norm.weight"])
+    code, _, err = zerokit("checkpoint", "export", tmp_path / "run", "-o", tmp_path / "model")
+    assert (code, err) == (0, "infinite or NaN in some elements: 1 tensor, such as 'model.norm.weight'\n")
+
+
+def test_a_diff_names_each_tensor_and_how_far_it_is(
+    saved: Path, tmp_path: Path, zerokit: conftest.Run
+) -> None:
+    export(saved / "stage3", tmp_path / "model")
+    assert zerokit("checkpoint", "diff", saved / "stage3", tmp_path / "model")[0] == 0
+    weights = load_file(tmp_path / "model/model.safetensors")
+    weights["model.norm.weight"][3] += 0.5
+    weights["more"] = torch.ones(1)
+    weights["model.layers.0.self_attn.q_proj.bias"] = torch.ones(13, dtype=torch.bfloat16)
+    del weights["model.embed_tokens.weight"]
+    save_file(weights, tmp_path / "model/model.safetensors")
+    code, out, _ = zerokit("checkpoint", "diff", saved / "stage3", tmp_path / "model", "--format", "json")
+    found = {
+        one["name"]: (one["what"], one["num_elements"], one["largest"])
+        for one in json.loads(out)["differences"]
+    }
+    assert code == 1
+    assert found == {
+        "model.embed_tokens.weight": ("only in A", 0, None),
+        "model.layers.0.self_attn.q_proj.bias": ("shape", 0, None),
+        "model.norm.weight": ("elements", 1, pytest.approx(0.5, abs=0.01)),
+        "more": ("only in B", 0, None),
+    }
+
+
+def test_pruning_keeps_the_newest_complete_ones(saved: Path, tmp_path: Path, zerokit: conftest.Run) -> None:
+    for step in (2, 9, 10, 30, 100):
+        shutil.copytree(saved / "stage2" / STEP, tmp_path / f"checkpoint-{step}" / STEP)
+        (tmp_path / f"checkpoint-{step}/latest").write_text(STEP)
+    (tmp_path / "checkpoint-1").mkdir()  # of weights alone
+    for step in (9, 100):  # the last is being written
+        (tmp_path / f"checkpoint-{step}" / STEP / OPTIMIZER.format(1)).unlink()
+    code, _, err = zerokit("checkpoint", "prune", tmp_path, "--keep", "2")
+    assert code == 2
+    assert "would remove checkpoint-2, checkpoint-9. Add --yes" in err
+    assert zerokit("checkpoint", "prune", tmp_path, "--keep", "2", "--yes")[0] == 0
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {"checkpoint-1", "checkpoint-10", "checkpoint-30", "checkpoint-100"}
+    shutil.rmtree(tmp_path / "checkpoint-10")
+    shutil.rmtree(tmp_path / "checkpoint-30")
+    with pytest.raises(CheckpointError, match="has no complete checkpoint, so none is removed"):
+        plan_pruning(tmp_path, 1)

@@ -284,6 +284,8 @@ def _tensor(
     typed: tuple[Storage, str], offset: int, shape: tuple[int, ...], stride: tuple[int, ...], *_: Any
 ) -> StoredTensor:
     storage, dtype = typed
+    if not all(type(number) is int for number in (offset, *shape, *stride)):
+        raise ValueError("a tensor's shape is not of integers")
     last = offset + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
     within = offset >= 0 and min((*stride, *shape, 0)) >= 0
     if math.prod(shape) and not (within and (last + 1) * ITEMSIZES[dtype] <= storage.nbytes):

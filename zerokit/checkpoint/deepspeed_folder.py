@@ -6,6 +6,7 @@ import math
 import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from zerokit.errors import CheckpointError
 
 States = Mapping[str, Any]
 _RANK_IN_NAME = re.compile(r"zero_pp_rank_(\d+)_")
+_MOST_RANKS = 1 << 20
 _WRAPPERS = re.compile(r"(?<![^.])(?:_orig_mod|_checkpoint_wrapped_module)\.")
 """What torch.compile and wrappers of checkpointed blocks put into names; no model loads them."""
 
@@ -86,7 +88,8 @@ def read_facts(path: Path) -> tuple[Facts, StepFolder]:
     model = _model_states(read_archive(files.models[0]))
     first = next(iter(files.optimizers.values()), None)
     optimizer = _optimizer_states(read_archive(first)) if first is not None else {}
-    return _facts(files, model, optimizer), files
+    with _as_deepspeed_saves(files.folder):
+        return _facts(files, model, optimizer), files
 
 
 def read_checkpoint(path: Path) -> DeepSpeedCheckpoint:
@@ -105,14 +108,21 @@ def read_checkpoint(path: Path) -> DeepSpeedCheckpoint:
         _check_place(archive)
     models = [_model_states(archives[file]) for file in files.models.values()]
     optimizers = [_optimizer_states(archives[file]) for file in files.optimizers.values()]
-    facts = _facts(files, models[0], next(iter(optimizers), {}))
-    _check_ranks(facts, files, models[0])
-    _check_steps(files, models, optimizers)
-    try:
+    with _as_deepspeed_saves(files.folder):
+        facts = _facts(files, models[0], next(iter(optimizers), {}))
+        _check_ranks(facts, files, models[0])
+        _check_steps(files, models, optimizers)
         return _put_together(facts, files, models, optimizers, archives)
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+
+
+@contextmanager
+def _as_deepspeed_saves(folder: Path) -> Iterator[None]:
+    """Say of what is not there, or is something else, that it is."""
+    try:
+        yield
+    except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
         problem = f"lacks what DeepSpeed saves ({type(error).__name__}: {error})"
-        raise CheckpointError(problem, where=shown(files.folder), hint=AGAIN) from None
+        raise CheckpointError(problem, where=shown(folder), hint=AGAIN) from None
 
 
 def _put_together(
@@ -124,7 +134,7 @@ def _put_together(
 ) -> DeepSpeedCheckpoint:
     first = models[0]
     masters: dict[str, NamedTensor] = {}
-    shapes: Shapes = first.get("param_shapes") or []
+    shapes = _shapes(first)
     if files.universal is not None:
         named = {name: shape for group in shapes for name, shape in group.items()}
         parts = {name: read_archive(files.universal / name / "fp32.pt") for name in named}
@@ -161,6 +171,14 @@ def _put_together(
     )
 
 
+def _shapes(model: States) -> Shapes:
+    shapes: Shapes = model.get("param_shapes") or []
+    for name, shape in (item for group in shapes for item in group.items()):
+        if "/" in name or not all(isinstance(size, int) and size >= 0 for size in shape):
+            raise ValueError(f"a parameter '{name}' of shape {shape}")
+    return shapes
+
+
 def _unwrapped(tensors: Mapping[str, NamedTensor]) -> dict[str, NamedTensor]:
     names = {name: _WRAPPERS.sub("", name) for name in tensors}
     return {names[name]: tensor.named(names[name]) for name, tensor in tensors.items()}
@@ -195,6 +213,8 @@ def _facts(files: StepFolder, model: States, optimizer: States) -> Facts:
         stage = 3 if divided else 1 if optimizer or model.get("param_shapes") is not None else 0
     counts = optimizer.get("partition_count") if optimizer else model.get("dp_world_size")
     num_ranks = max(counts, default=1) if isinstance(counts, list | tuple) else counts
+    if isinstance(num_ranks, int) and num_ranks > _MOST_RANKS:
+        raise ValueError(f"{num_ranks:,} ranks")
     floats = (
         one.dtype
         for one in model["module"].values()
@@ -309,8 +329,10 @@ def _frozen(models: Sequence[States]) -> Iterator[tuple[str, NamedTensor]]:
 
 def _check_experts(files: StepFolder, model: States) -> None:
     for layer, experts in enumerate(model.get("num_experts") or ()):
-        missing = sorted(set(range(experts)) - {number for of, number in files.experts if of == layer})
-        if isinstance(experts, int) and missing:
+        missing = sorted(
+            set(range(min(experts, _MOST_RANKS))) - {number for of, number in files.experts if of == layer}
+        )
+        if missing:
             raise CheckpointError(
                 f"lacks {len(missing):,} of the {experts:,} experts of mixture {layer}, such as {missing[0]}",
                 where=shown(files.folder),

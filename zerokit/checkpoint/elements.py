@@ -136,6 +136,20 @@ def is_finite(block: Block, dtype: str) -> bool:
     return dtype not in CONVERTIBLE or bool(np.isfinite(_widened(block, dtype)).all())
 
 
+def difference(left: Block, right: Block, dtype: str) -> tuple[int, float]:
+    """How many elements of two blocks differ, and by how much at most: infinite where it is no number."""
+    import numpy as np
+
+    differing = (left != right).reshape(-1, ITEMSIZES[dtype]).any(axis=1)
+    count = int(differing.sum())
+    if not count or dtype not in CONVERTIBLE:
+        return count, 0.0 if not count else float("inf")
+    with np.errstate(invalid="ignore", over="ignore"):
+        values = [_widened(block, dtype)[differing].astype(np.float64) for block in (left, right)]
+        distance = np.abs(values[0] - values[1])
+    return count, float(distance.max()) if np.isfinite(distance).all() else float("inf")
+
+
 CONVERTIBLE = ("float64", "float32", "float16", "bfloat16")
 
 

@@ -1,4 +1,6 @@
-"""Writes a safetensors file a block at a time; the library's own writer takes all of it from memory.
+"""Writes a safetensors file a block at a time, and reads where its tensors lie, without torch.
+
+The library's own writer takes all of a file from memory.
 
 The format: 8 bytes with the length of the header, the header as JSON, and the elements of all tensors
 (https://github.com/huggingface/safetensors, section Format).
@@ -8,15 +10,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from zerokit.checkpoint.archive import Storage
+from zerokit.checkpoint.tensors import NamedTensor, Piece
+from zerokit.documents import shown
+from zerokit.errors import CheckpointError
 from zerokit.files import new_file
 
 if TYPE_CHECKING:
     from zerokit.checkpoint.elements import Block
-    from zerokit.checkpoint.tensors import NamedTensor
 
 TYPES = {
     "float64": "F64",
@@ -33,6 +39,7 @@ TYPES = {
     "bool": "BOOL",
 }
 """What safetensors calls torch's types."""
+_NAMES = {called: name for name, called in TYPES.items()}
 
 
 def write_safetensors(
@@ -72,3 +79,38 @@ def write_safetensors(
                 digest.update(block.data)
                 opened.write(block.data)
     return digest.hexdigest()
+
+
+def read_safetensors(file: Path) -> dict[str, NamedTensor]:
+    """The tensors of a file, by name.
+
+    Raises:
+        CheckpointError: it is damaged or cut short.
+    """
+    try:
+        with file.open("rb") as opened:
+            begin = 8 + int.from_bytes(opened.read(8), "little")
+            if begin > min(file.stat().st_size, _MOST_OF_HEADER):
+                raise ValueError("it ends within its header")
+            header = json.loads(opened.read(begin - 8))
+        header.pop("__metadata__", None)
+        storage = Storage(file, "", begin, file.stat().st_size - begin, None)
+        return {name: _tensor(name, entry, storage) for name, entry in header.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(
+            f"is damaged or cut short ({error})", where=shown(file), hint="Copy or save it again"
+        ) from None
+
+
+_MOST_OF_HEADER = 100 << 20
+"""Bytes, as the library has it."""
+
+
+def _tensor(name: str, entry: dict[str, Any], storage: Storage) -> NamedTensor:
+    dtype = _NAMES[entry["dtype"]]
+    begin, end = entry["data_offsets"]
+    shape = tuple(map(int, entry["shape"]))
+    tensor = NamedTensor(name, dtype, shape, (Piece(storage, begin, math.prod(shape)),))
+    if not 0 <= begin <= end <= storage.nbytes or end - begin != tensor.nbytes:
+        raise ValueError(f"'{name}' lies beyond its end")
+    return tensor

@@ -114,6 +114,11 @@ def _refuse(folder: Path, names: Iterable[str]) -> None:
         (_UNFINISHED, "was left by a save that did not end", AGAIN),
         (_PIPELINE_STAGE, "is of the stages of a pipeline, which zerokit does not put together", _CONVERT),
         (
+            _SWAPPED,
+            "has the optimizer's weights, in swap files of NVMe that zerokit does not read",
+            "Go on from it with the optimizer on the host, and save again",
+        ),
+        (
             re.compile(r"(?:\w+_)?mp_rank_0*[1-9]\d*_\w+\.pt"),
             "is of tensor-parallel ranks, which zerokit does not put together",
             _CONVERT,
@@ -124,6 +129,7 @@ def _refuse(folder: Path, names: Iterable[str]) -> None:
             raise CheckpointError(problem, where=shown(folder / one), hint=hint)
 
 
+_SWAPPED = re.compile("offloaded_tensors")
 _CONVERT = "Convert it with DeepSpeed's ds_to_universal.py"
 
 

@@ -10,6 +10,7 @@ import typer
 from zerokit import choices
 from zerokit.cli.command import Command, Group
 from zerokit.cli.output import OutputFormat, print_json
+from zerokit.errors import ZerokitError
 
 if TYPE_CHECKING:
     from zerokit.checkpoint.summary import Summary
@@ -195,3 +196,92 @@ def verify(path: _Checkpoint, output_format: OutputFormat = "text") -> None:
         print_parts(f"not finite: {name}" for name in found.not_finite)
     if found.not_finite:
         raise typer.Exit(1)
+
+
+_Either = "A checkpoint, or the folder of a model or an adapter with safetensors."
+
+
+@app.command(cls=Command)
+def diff(
+    left: Annotated[Path, typer.Argument(metavar="A", help=_Either, show_default=False)],
+    right: Annotated[Path, typer.Argument(metavar="B", help="Another one.", show_default=False)],
+    output_format: OutputFormat = "text",
+) -> None:
+    """Name the tensors in which two checkpoints differ, and by how much. Exits with 1 if there is any.
+
+    Floating-point types are compared in the one with fewer bits.
+    """
+    from zerokit.checkpoint.compare import compare
+    from zerokit.reporting.terminal import show as print_parts
+    from zerokit.reporting.terminal import show_rows
+
+    found = list(compare(left, right))
+    if output_format == "json":
+        print_json(
+            {
+                "a": str(left),
+                "b": str(right),
+                "equal": not found,
+                "differences": [
+                    {
+                        "name": one.name,
+                        "what": one.what,
+                        "num_elements": one.num_elements,
+                        "largest": one.largest,
+                    }
+                    for one in found
+                ],
+            }
+        )
+    elif found:
+        rows = [
+            (
+                one.name,
+                one.what,
+                f"{one.num_elements:,}" if one.num_elements else "-",
+                f"{one.largest:.3g}" if one.largest is not None else "-",
+            )
+            for one in found
+        ]
+        show_rows(rows, ("tensor", "differs in", "elements", "at most by"))
+    else:
+        print_parts([f"{left} and {right} have the same tensors"])
+    if found:
+        raise typer.Exit(1)
+
+
+@app.command(cls=Command)
+def prune(
+    run: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DIR",
+            help="The folder of a run, with checkpoint-1200 or global_step1200 in it.",
+            show_default=False,
+        ),
+    ],
+    keep: Annotated[
+        int, typer.Option(min=1, help="Complete checkpoints that stay, the newest.", show_default=False)
+    ],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    output_format: OutputFormat = "text",
+) -> None:
+    """Remove the checkpoints of a run that are older than the newest complete ones."""
+    import sys
+
+    from zerokit.checkpoint.prune import plan_pruning, remove
+    from zerokit.reporting.terminal import show as print_parts
+
+    plan = plan_pruning(run, keep)
+    if plan.removed and not yes:
+        names = ", ".join(folder.name for folder in plan.removed)
+        if not sys.stdin.isatty():
+            raise ZerokitError(f"would remove {names}", where=str(run), hint="Add --yes to do so")
+        typer.confirm(f"Remove {names}?", abort=True, err=True)
+    for folder in plan.removed:
+        remove(folder)
+    if output_format == "json":
+        print_json({what: [str(folder) for folder in folders] for what, folders in vars(plan).items()})
+        return
+    for what, folders in vars(plan).items():
+        print_parts(f"{what}: {folder}" for folder in folders)

@@ -1,0 +1,86 @@
+"""Which tensors of two checkpoints, or models, differ, and by how much."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from zerokit.checkpoint.deepspeed_folder import read_checkpoint
+from zerokit.checkpoint.elements import CONVERTIBLE, ElementReader, converter, difference
+from zerokit.checkpoint.safetensors_file import read_safetensors
+from zerokit.checkpoint.source import weight_files
+from zerokit.checkpoint.step_folder import find_step_folder
+from zerokit.checkpoint.tensors import NamedTensor
+from zerokit.documents import shown
+from zerokit.errors import CheckpointError, ModelError
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Of a tensor."""
+
+    name: str
+    what: str
+    """``only in A``, ``only in B``, ``shape``, ``type`` or ``elements``."""
+    num_elements: int = 0
+    """That differ, of those of the type with fewer bits."""
+    largest: float | None = None
+    """Difference of two elements; None if it is not a number."""
+
+
+def compare(left: Path, right: Path) -> Iterator[Difference]:
+    """What differs, in the order of names.
+
+    Tensors of two floating-point types are compared in the one with fewer bits: a model in bf16 does not
+    differ from the float32 weights that it was rounded from.
+
+    Args:
+        left: a checkpoint, or the folder of a model or an adapter.
+        right: another one.
+
+    Raises:
+        CheckpointError: one is neither, or damaged.
+    """
+    first, second = _tensors(left), _tensors(right)
+    with ElementReader() as reader:
+        for name in sorted({*first, *second}):
+            if name not in first or name not in second:
+                yield Difference(name, "only in A" if name in first else "only in B")
+            elif first[name].shape != second[name].shape:
+                yield Difference(name, "shape")
+            elif (found := _difference(reader, first[name], second[name])) is not None:
+                yield found
+        reader.finish()
+
+
+def _difference(reader: ElementReader, left: NamedTensor, right: NamedTensor) -> Difference | None:
+    dtype = left.dtype
+    if left.dtype != right.dtype:
+        if not {left.dtype, right.dtype} <= set(CONVERTIBLE):
+            return Difference(left.name, "type")
+        dtype = max(left.dtype, right.dtype, key=CONVERTIBLE.index)
+    count, largest = 0, 0.0
+    of_both = (map(converter(one.dtype, dtype), reader.blocks(one)) for one in (left, right))
+    for first, second in zip(*of_both, strict=True):
+        differing, at_most = difference(first, second, dtype)
+        count, largest = count + differing, max(largest, at_most)
+    finite = largest if largest < float("inf") else None
+    return Difference(left.name, "elements", count, finite) if count else None
+
+
+def _tensors(path: Path) -> Mapping[str, NamedTensor]:
+    is_checkpoint = False
+    with suppress(CheckpointError):
+        is_checkpoint = find_step_folder(path).is_dir()
+    if is_checkpoint:
+        return read_checkpoint(path).tensors()
+    try:
+        return {
+            name: tensor
+            for file in weight_files(path, where=shown(path))
+            for name, tensor in read_safetensors(file).items()
+        }
+    except ModelError as error:
+        raise CheckpointError(error.message, where=error.where, hint=error.hint) from None
