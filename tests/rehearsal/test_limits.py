@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.error import URLError
 
 import pytest
 import torch
@@ -70,6 +71,8 @@ def _reads_back(name: str) -> None:
         (lambda: _handled(FileNotFoundError(2, "No such file", "rehearsed.safetensors")), "reads no weights"),
         (lambda: _Slice((1,), None).get_strides(), "stand-in is not like what it stands for"),
         (lambda: _check_pointers({"x": torch.zeros(1)}), None),
+        (lambda: _handled(URLError(OSError(-2, "Name or service not known"))), "asks the network"),
+        (lambda: _handled(ConnectionRefusedError(111, "Connection refused")), None),
         (lambda: _handled(KeyError("best")), None),
         (lambda: {}["libcudart"], None),
         (lambda: _done_without(ImportError("libcudart.so.12: cannot open")), None),

@@ -1,8 +1,8 @@
 """Which failures of a script are zerokit's limits, and would not be seen on the cluster.
 
 A failure is one if a stand-in takes part in it: something has no stand-in, a library of CUDA is missing on
-this machine, a stand-in lacks what a script asks it for, or a script reads back what the rehearsal did not
-write. A deliberate `raise` in a stand-in is what the cluster would raise.
+this machine, or the network, a stand-in lacks what a script asks it for, or a script reads back what the
+rehearsal did not write. A deliberate `raise` in a stand-in is what the cluster would raise.
 """
 
 from __future__ import annotations
@@ -31,6 +31,10 @@ _NEEDS_CUDA = re.compile(
     r"nv\w+|c10_cuda|torch_cuda)[\w.+-]*\.so[\d.]*)"
     r"|(?P<else>Torch not compiled with CUDA enabled|CUDA_HOME|no CUDA-capable device|CUDA driver|"
     r"NVIDIA driver|no kernel image|CUDA (?:runtime )?initialization)"
+)
+_NO_NETWORK = re.compile(
+    r"Name or service not known|Temporary failure in name resolution|No address associated with hostname|"
+    r"Network is unreachable|No route to host|Failed to resolve '"
 )
 _ELSEWHERE = "Choose a setting that does not use it, or measure this run on a GPU"
 
@@ -78,6 +82,12 @@ def _cause(error: BaseException) -> tuple[str, str] | None:
         return (
             f"the rehearsal reads no weights, and the script reads their files ({_first_line(text)})",
             "Load the model by from_pretrained, or read weights only where ZEROKIT_REHEARSAL is not set",
+        )
+    if isinstance(error, OSError) and _NO_NETWORK.search(text):
+        return (
+            f"the script asks the network, which this machine does not reach ({type(error).__name__}: "
+            f"{_first_line(text)})",
+            "Put what it would load where it looks first, or rehearse where the network is reached",
         )
     missing = not_written(error)
     if missing is not None:
