@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from tests.rehearsal.attention_questions import answer
-from zerokit.rehearsal.stand_ins import flash_attention_2, flash_attention_3
+from zerokit.rehearsal.stand_ins import flash_attention_2, flash_attention_3, flash_attention_layers
+from zerokit.rehearsal.stand_ins.flash_attention import _MODULES
 from zerokit.rehearsal.stand_ins.flash_attention_calls import Call
 
 
@@ -92,3 +93,29 @@ def test_packed_sequences_and_windows_reach_the_call() -> None:
     given = {"dropout_p": 0.1, "causal": False, "window_size_left": 2, "window_size_right": 3}
     ring = Call.of({**given, "return_softmax": True, "deterministic": True}, generation=3)
     assert ring == Call(0.1, window=(2, 3), deterministic=True, return_softmax=True, generation=3)
+
+
+def test_rows_of_a_group_are_gathered_and_their_gradient_scattered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in flash_attn.utils.distributed, for two ranks that hold the same."""
+    layers = flash_attention_layers
+    assert _MODULES["flash_attn.utils.distributed"] == layers.__name__
+    monkeypatch.setattr(layers.dist, "get_world_size", lambda group: 2)
+    monkeypatch.setattr(
+        layers.dist, "all_gather_into_tensor", lambda whole, x, group: whole.copy_(torch.cat([x, x]))
+    )
+    monkeypatch.setattr(
+        layers.dist, "reduce_scatter_tensor", lambda part, x, group: part.copy_(x.chunk(2)[0] * 2)
+    )
+    x = torch.ones(2, 3, requires_grad=True)
+    whole = layers.all_gather(x, None)
+    assert whole.shape == (4, 3)
+    layers.reduce_scatter(whole, None).sum().backward()
+    assert x.grad is not None
+    assert x.grad.unique().tolist() == [2]
+
+
+def test_scripts_find_einops_where_flash_attn_has_it() -> None:
+    import einops
+
+    assert flash_attention_layers.rearrange is einops.rearrange
+    assert {"rearrange", "repeat"} <= set(flash_attention_layers.__all__)

@@ -1,27 +1,35 @@
-"""What libraries import from flash_attn beside attention: bert_padding, layers.rotary and
-ops.triton.cross_entropy.
+"""What libraries import from flash_attn beside attention: bert_padding, layers.rotary,
+ops.triton.cross_entropy and utils.distributed.
 
-Gathers and scatters are real operators; the Triton kernels (rotary, cross entropy) only write into tensors,
-which are allocated here as the originals do.
+Gathers and scatters are real operators and collectives; the Triton kernels (rotary, cross entropy) only
+write into tensors, which are allocated here as the originals do.
 """
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.nn.functional import pad
 
 __all__ = [
+    "all_gather",
     "apply_rotary_emb",
     "apply_rotary_emb_func",
     "cross_entropy_loss",
     "index_first_axis",
     "index_put_first_axis",
     "pad_input",
+    "reduce_scatter",
     "unpad_input",
 ]
+with contextlib.suppress(ImportError):  # flash_attn brings it, and scripts take it from there
+    from einops import rearrange, repeat
+
+    __all__ += ["rearrange", "repeat"]
 
 
 class _IndexFirstAxis(torch.autograd.Function):
@@ -157,3 +165,51 @@ def cross_entropy_loss(
     """Losses and squared log-sum-exps [rows] in float32, of logits [rows, classes]."""
     result: tuple[Tensor, Tensor] = _CrossEntropy.apply(logits, labels, inplace_backward)  # type: ignore[no-untyped-call]
     return result
+
+
+def _gathered(x: Tensor, group: Any) -> Tensor:
+    rows = dist.get_world_size(group) * x.size(0)
+    whole = torch.empty((rows, *x.shape[1:]), dtype=x.dtype, device=x.device)
+    dist.all_gather_into_tensor(whole, x.contiguous(), group=group)
+    return whole
+
+
+def _scattered(x: Tensor, group: Any) -> Tensor:
+    rows = x.size(0) // dist.get_world_size(group)
+    part = torch.empty((rows, *x.shape[1:]), dtype=x.dtype, device=x.device)
+    dist.reduce_scatter_tensor(part, x.contiguous(), group=group)
+    return part
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:
+        ctx.group = group
+        return _gathered(x, group)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return _scattered(grad, ctx.group), None
+
+
+class _Scatter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:
+        ctx.group = group
+        return _scattered(x, group)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return _gathered(grad, ctx.group), None
+
+
+def all_gather(x: Tensor, process_group: Any) -> Tensor:
+    """The x [rows, ...] of all ranks of a group, stacked; its gradient is summed and scattered."""
+    whole: Tensor = _Gather.apply(x, process_group)  # type: ignore[no-untyped-call]
+    return whole
+
+
+def reduce_scatter(x: Tensor, process_group: Any) -> Tensor:
+    """This rank's rows of the sum over a group of x [rows of all, ...]; its gradient is gathered."""
+    part: Tensor = _Scatter.apply(x, process_group)  # type: ignore[no-untyped-call]
+    return part
