@@ -35,12 +35,13 @@ ENVIRONMENTS: dict[str, tuple[str, ...]] = {
         *("torch==2.8.0", "deepspeed==0.16.9", "transformers==4.57.6", "accelerate==1.10.1", "peft==0.17.1"),
     ),
     "llama-factory": ("llamafactory==0.9.5", "torch==2.8.0", "torchvision==0.23.0", "torchaudio==2.8.0"),
-    "openrlhf": ("openrlhf==0.11.2", "torch==2.9.1"),
+    "openrlhf": ("openrlhf==0.11.2", "torch==2.9.1", "!flash-attn"),
     "axolotl": ("axolotl[deepspeed]==0.19.0", "torch==2.13.0"),
     "ms-swift": ("ms-swift==4.6.0", "torch==2.13.0", "deepspeed==0.18.6", "peft"),
     "newest": ("torch", "deepspeed", "transformers", "accelerate", "peft"),
 }
-"""What is installed by name; the newest of all is whatever the registry has that day."""
+"""What is installed by name; the newest of all is whatever the registry has that day. What follows ``!`` is
+left out: it is compiled with CUDA's toolkit, and the rehearsal stands in for it."""
 
 _OWN = str(REPOSITORY / "tests" / "rehearsal" / "scripts" / "one_decoder.py")
 _TRAINER = str(REPOSITORY / "tests" / "rehearsal" / "scripts" / "one_trainer.py")
@@ -72,7 +73,10 @@ def install(folder: Path, requirements: tuple[str, ...]) -> Path:
     subprocess.run([*uv, "venv", "--clear", "--python", version, str(folder)], check=True)
     # In one go, so that what zerokit asks for cannot move what the environment is there for.
     words = ["pip", "install", "--python", str(python), "--editable", f"{REPOSITORY}[rehearse]"]
-    subprocess.run([*uv, *words, "setuptools", *requirements], check=True, env=_settings(folder.parent))
+    excludes = folder / "excludes.txt"
+    excludes.write_text("".join(f"{one[1:]}\n" for one in requirements if one[0] == "!"), encoding="utf-8")
+    words += ["setuptools", *(one for one in requirements if one[0] != "!")]
+    subprocess.run([*uv, *words, "--excludes", str(excludes)], check=True, env=_settings(folder.parent))
     (folder / "installed").touch()
     return python
 
