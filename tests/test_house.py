@@ -47,7 +47,9 @@ ALLOWED = {
     "estimation": BASE
     | {"config", "resolving", "writing", "models", "hardware", "memory", "lint", "reporting"},
     "data": BASE,
-    "distributed": BASE,
+    # Why a run died.
+    "exits": BASE,
+    "distributed": BASE | {"exits"},
     "checkpoint": BASE | {"models"},
     "generation": BASE | {"config", "resolving", "recipe", "data", "distributed", "checkpoint"},
     "training": BASE
@@ -58,11 +60,11 @@ ALLOWED = {
     "quickstart": BASE
     | {"config", "resolving", "writing", "recipe", "models", "hardware", "memory", "estimation", "lint"}
     | {"reporting"}
-    | {"distributed", "checkpoint"},
+    | {"distributed", "checkpoint", "exits"},
     "cli": BASE
     | {"config", "resolving", "writing", "releases", "recipe", "models", "hardware", "memory", "lint"}
     | {"estimation", "rehearsal", "quickstart", "reporting", "distributed", "generation", "training"}
-    | {"checkpoint"},
+    | {"checkpoint", "exits"},
     "train": {"cli"},
     "generate": {"cli"},
     "__main__": {"cli"},

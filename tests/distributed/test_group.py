@@ -174,3 +174,16 @@ def test_gpus_are_hidden_from_a_run_on_cpu(monkeypatch: pytest.MonkeyPatch) -> N
     seen: list[str] = []
     assert run_on_all_ranks(lambda group: seen.append(os.environ["CUDA_VISIBLE_DEVICES"])) == 0
     assert seen == [""]
+
+
+def test_an_exception_that_is_known_is_followed_by_its_cause(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail(group: RankGroup) -> None:
+        raise RuntimeError(
+            "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 8.00 GiB"
+        )
+
+    assert run_on_all_ranks(fail) == 1
+    *_, last = capsys.readouterr().err.splitlines()
+    assert last.startswith(
+        "zerokit: a GPU ran out of memory in a step: 2.00 GiB more were asked for, 8.00 GiB total. Try"
+    )

@@ -26,6 +26,7 @@ from zerokit.cli.diff import diff
 from zerokit.cli.estimate import estimate
 from zerokit.cli.estimate_questions import AskingCommand
 from zerokit.cli.explain import explain
+from zerokit.cli.explain_exit import CodeCommand, explain_exit
 from zerokit.cli.generate import generate
 from zerokit.cli.gpus import gpus
 from zerokit.cli.models import models
@@ -160,6 +161,7 @@ def _register(*commands: Callable[..., None]) -> None:
 
 
 _register(config, check, explain, resolve, diff, schema, estimate, gpus, models, quickstart)
+app.command(cls=CodeCommand)(explain_exit)
 for function in (train, generate):
     text = on_ranks.help_of(function)
     app.command(cls=on_ranks.OpenCommand, context_settings=on_ranks.SETTINGS, help=text)(function)

@@ -24,6 +24,8 @@ from zerokit.distributed.ranks import STUCK_AFTER, Ranks, check_devices, port_ta
 from zerokit.distributed.stuck import StuckWatch, Work
 from zerokit.documents import shown
 from zerokit.errors import LaunchError, RankError, ZerokitError
+from zerokit.exits.explain import explain_log
+from zerokit.exits.log import Log
 
 T = TypeVar("T")
 
@@ -184,6 +186,9 @@ def run_on_all_ranks(main: Callable[[RankGroup], None], *, stuck_after: float = 
             console.print_error(lost_rank)
             return RankError.exit_code
         traceback.print_exc()
+        known = explain_log(Log("stderr", traceback.format_exc()))
+        if known.cause not in ("exception", "unknown"):
+            console.note(f"zerokit: {known.says}. {known.mend}")
         return 1
     group.close()
     return exit_code

@@ -17,6 +17,8 @@ from zerokit import console
 from zerokit.distributed.extensions import COMPILING
 from zerokit.distributed.launcher import deepspeed_words, launch_environment
 from zerokit.errors import ZerokitError
+from zerokit.exits.explain import explain_log
+from zerokit.exits.log import read_log
 
 _POLL_SECONDS = 0.2
 _LOG_TAIL = 30
@@ -68,8 +70,11 @@ def run(num_ranks: int, words: list[str], log: Path, metrics: Path | None, *, wh
     if process.returncode != 0:
         for line in log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_TAIL:]:
             console.note(f"      | {line}")
+        why = explain_log(read_log(str(log)))
         raise RunFailedError(
-            f"'{what}' ended with exit code {process.returncode}", where=str(log), hint="See the log"
+            f"'{what}' ended with exit code {process.returncode}: {why.says}",
+            where=f"{log}:{why.line}" if why.line else str(log),
+            hint=why.mend or "See the log",
         )
 
 

@@ -1,0 +1,285 @@
+"""What is said of logs, in the words that libraries, launchers and schedulers print."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from zerokit.errors import DocumentError
+from zerokit.exits.explain import Explanation, explain_log
+from zerokit.exits.gpu_memory import Settings
+from zerokit.exits.log import HEAD_BYTES, TAIL_BYTES, Log, read_log
+
+Run = Callable[..., tuple[int, str, str]]
+
+OUT_OF_MEMORY = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {asked} GiB. GPU 3 has a total capacity "
+    "of 79.15 GiB of which {free} GiB is free. Including non-PyTorch memory, this process has {own} GiB "
+    "memory in use. Of the allocated memory 70.20 GiB is allocated by PyTorch, and {idle} GiB is reserved by "
+    "PyTorch but unallocated. If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF"
+)
+TIMEOUT = (
+    "[rank{rank}]:[E1122 10:00:00.1 ProcessGroupNCCL.cpp:632] [Rank {rank}] Watchdog caught collective "
+    "operation timeout: WorkNCCL(SeqNum={number}, OpType={call}, NumelIn={size}, NumelOut={size}, "
+    "Timeout(ms)=600000) ran for 600013 milliseconds before timing out."
+)
+ENDED = (
+    "[2026-11-22 10:00:00,1] [ERROR] [launch.py:325:sigkill_handler] ['python'] exits with return code = {}"
+)
+
+
+def told(*lines: str, settings: Settings | None = None) -> Explanation:
+    return explain_log(Log("a.log", "\n".join(["starting", *lines]) + "\n"), settings)
+
+
+def out_of_memory(asked: float = 2, free: float = 1.44, own: float = 77.7, idle: float = 1) -> str:
+    return "[rank3]: " + OUT_OF_MEMORY.format(asked=asked, free=free, own=own, idle=idle)
+
+
+def timeout(rank: int, number: int = 41, call: str = "ALLREDUCE", size: int = 1) -> str:
+    return TIMEOUT.format(rank=rank, number=number, call=call, size=size)
+
+
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        ("[12345.6] Out of memory: Killed process 4711 (python) total-vm:1kB", "host-memory"),
+        ("slurmstepd: error: Detected 1 oom_kill event in StepId=7.0. Some of the step tasks", "host-memory"),
+        ("srun: error: node1: task 3: Out Of Memory", "host-memory"),
+        ("      Reason:       OOMKilled", "host-memory"),
+        (
+            "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-22T10:00:00 DUE TO TIME LIMIT ***",
+            "time-limit",
+        ),
+        (
+            "slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-11-22T10:00 DUE TO PREEMPTION ***",
+            "preempted",
+        ),
+        (
+            "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-22T10:00:00 DUE TO NODE FAILURE",
+            "node-failed",
+        ),
+        ("slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-22T10:00:00 ***", "cancelled"),
+        ("The node was low on resource: ephemeral-storage. Threshold quantity: 1Gi", "evicted"),
+        ("0/8 nodes are available: 8 Insufficient nvidia.com/gpu.", "no-room-in-cluster"),
+        ("RuntimeError: CUDA error: invalid device ordinal", "no-such-gpu"),
+        ("RuntimeError: CUDA error: device-side assert triggered", "index-out-of-range"),
+        (
+            "RuntimeError: CUDA error: no kernel image is available for execution on the device",
+            "no-kernel-image",
+        ),
+        ("RuntimeError: CUDA error: uncorrectable ECC error encountered", "gpu-broken"),
+        (
+            "RuntimeError: DataLoader worker (pid 9) is killed by signal: Bus error. It is possible",
+            "shared-memory",
+        ),
+        (
+            "node1: NCCL WARN Error while creating shared memory segment /dev/shm/nccl-4F (size 9)",
+            "shared-memory",
+        ),
+        ("RuntimeError: DataLoader worker (pid 9) is killed by signal: Killed.", "host-memory"),
+        (
+            "RuntimeError: [enforce fail at CPUAllocator.cpp] DefaultCPUAllocator: can't allocate memory",
+            "host-memory",
+        ),
+        ("OSError: [Errno 28] No space left on device: 'out/checkpoint-5'", "no-space"),
+        ("OSError: [Errno 24] Too many open files: 'a'", "open-files"),
+        (
+            "RuntimeError: The server socket has failed to listen on any local address. EADDRINUSE",
+            "port-in-use",
+        ),
+        ("node2: Permission denied (publickey,password).", "ssh"),
+        ("ModuleNotFoundError: No module named 'mpi4py'", "no-launcher"),
+        ("NCCL WARN Bootstrap : no socket interface found", "interface"),
+        ("/usr/include/a.h:3:10: fatal error: curand_kernel.h: No such file or directory", "extension"),
+        ("AttributeError: 'DeepSpeedCPUAdam' object has no attribute 'ds_opt_adam'", "extension"),
+        ("RuntimeError: 'weight' must be 2-D", "partitioned-parameter"),
+        ("Exception: Current loss scale already at minimum - cannot decrease scale anymore.", "loss-scale"),
+        ("AssertionError: Check batch related parameters. train_batch_size is not equal to", "batch-sizes"),
+        ("AssertionError: More elements 524709888 than buffer size 100,000,000", "nvme-buffer"),
+        (
+            "AssertionError: The parameter 12 has already been reduced. Gradient computed twice",
+            "gradient-twice",
+        ),
+        ("zerokit: error: a.yaml:3: there is no such key. Did you mean 'b'?", "zerokit"),
+        ("RuntimeError: [gloo/tcp/pair.cc:547] Connection closed by peer [10.0.0.2]:9", "lost-rank"),
+        (
+            "DistNetworkError: The client socket has timed out after 6ms while trying to connect to (n1, 2)",
+            None,
+        ),
+        (ENDED.format(-9), "exit-code"),
+        ("  exitcode  : -11 (pid: 4711)", "exit-code"),
+        ("srun: error: node1: task 3: Killed", "exit-code"),
+        ("run.sh: line 3: 4711 Killed                  python a.py", "exit-code"),
+    ],
+)
+def test_a_line_is_told_by_its_words(line: str, cause: str | None) -> None:
+    found = told(line)
+    assert found.cause == (cause or "no-meeting")
+    assert found.line == 2
+    assert found.text == " ".join(line.split())
+    assert "{" not in found.says + (found.mend or "")
+
+
+def test_the_cause_comes_before_what_follows_from_it() -> None:
+    found = told(
+        "[rank0]: RuntimeError: [gloo] Connection closed by peer",
+        timeout(0),
+        "[rank3]: Traceback (most recent call last):",
+        '[rank3]:   File "train.py", line 7, in <module>',
+        '[rank3]:   File "/x/site-packages/torch/_tensor.py", line 9, in backward',
+        out_of_memory(),
+        ENDED.format(-6),
+    )
+    assert (found.cause, found.line) == ("cuda-out-of-memory", 7)
+    assert found.says == (
+        "rank 3: a GPU ran out of memory in backward: 2.00 GiB more were asked for, 79.15 GiB total, 1.44 "
+        "GiB free, 77.70 GiB in use, 70.20 GiB allocated, 1.00 GiB reserved but not allocated"
+    )
+    assert found.also == (
+        "line 3: ranks waited 10 min 00 s in vain: rank 0 in collective 41 (ALLREDUCE of 1 elements)",
+    )
+
+
+def test_out_of_memory_is_mended_by_what_its_figures_say() -> None:
+    assert "expandable_segments" in str(told(out_of_memory(idle=6.1)).mend)
+    assert "Another process holds about 40.00 GiB" in str(told(out_of_memory(own=37.71)).mend)
+    own = Settings(4, 2, checkpoints_activations=True, zero_stage=2, offloads_optimizer=True)
+    mend = str(told(out_of_memory(), settings=own).mend)
+    assert "per_device_train_batch_size 2 and gradient_accumulation_steps 4; ZeRO stage 3; shorter" in mend
+    old = (
+        "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0; 39.59 GiB total capacity; 30.00"
+    )
+    old += " GiB already allocated; 1.00 GiB free; 38.00 GiB reserved in total by PyTorch)"
+    assert "expandable_segments" in str(told(old).mend)
+    # What is allocated when the engine starts depends on no batch.
+    start = told(
+        '  File "a.py", line 3, in main', "    engine = deepspeed.initialize(model)", out_of_memory()
+    )
+    assert "the engine's start" in start.says
+    assert "accumulation" not in str(start.mend)
+
+
+def test_ranks_that_waited_name_the_one_that_did_not_come() -> None:
+    absent = told("world_size=4", *(timeout(rank) for rank in (0, 1, 3)))
+    assert absent.cause == "nccl-timeout"
+    assert "ranks 0-1, 3 in collective 41" in absent.says
+    assert "rank 2 did not come" in absent.says
+    behind = told(timeout(0), timeout(1, number=40))
+    assert "rank 1 came least far" in behind.says
+    other = told(timeout(0), timeout(1, call="ALLGATHER", size=64))
+    assert "different calls" in other.says
+    assert "rehearse" in str(other.mend)
+
+
+def test_a_flight_recorder_is_read_where_it_is_json_and_named_where_not(tmp_path: Path) -> None:
+    dump = tmp_path / "nccl_trace_rank_0"
+    entries = [
+        {"state": "completed"},
+        {"state": "started", "profiling_name": "nccl:x", "collective_seq_id": 5},
+    ]
+    dump.write_text(json.dumps({"entries": entries}))
+    said = f"Finished writing Flight Recorder debug info to {dump}"
+    assert told(timeout(0), said).also == (f"{dump}: collective 5 (nccl:x) was started",)
+    dump.write_bytes(b"\x80\x04pickle")
+    assert "torchfrtrace" in told(timeout(0), said).also[0]
+
+
+def test_an_exception_is_told_with_its_line_though_ranks_speak_at_once() -> None:
+    found = told(
+        "[rank0]: Traceback (most recent call last):",
+        "[rank1]: Traceback (most recent call last):",
+        '[rank0]:   File "/w/train.py", line 12, in <module>',
+        '[rank1]:   File "/w/train.py", line 12, in <module>',
+        '[rank0]:   File "/v/site-packages/torch/x.py", line 3, in y',
+        "[rank0]: KeyError: 'labels'",
+        "[rank0]: During handling of the above exception, another exception occurred:",
+        "[rank0]: Traceback (most recent call last):",
+        '[rank0]:   File "/w/train.py", line 14, in <module>',
+        "[rank0]: ValueError: no labels",
+        ENDED.format(1),
+    )
+    assert (found.cause, found.says, found.mend, found.line) == (
+        "exception",
+        "rank 0: ValueError: no labels",
+        "Look at /w/train.py:14",
+        11,
+    )
+
+
+def test_what_a_run_has_survived_did_not_end_it() -> None:
+    steps = [f"{{'loss': 2.{step}}}" for step in range(9)]
+    assert told(out_of_memory(), *steps, ENDED.format(-9)).cause == "exit-code"
+    assert told(*steps, out_of_memory(), *steps[:2], ENDED.format(1)).cause == "cuda-out-of-memory"
+
+
+def test_the_end_of_a_long_log_keeps_its_line_numbers(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    many = (HEAD_BYTES + 2 * TAIL_BYTES) // 10
+    log.write_text("x" * 9 + "\n" + ("y" * 9 + "\n") * many + out_of_memory() + "\n")
+    found = explain_log(read_log(str(log)))
+    assert (found.cause, found.line) == ("cuda-out-of-memory", many + 2)
+
+
+def test_hostile_bytes_are_shown_as_escapes(tmp_path: Path, zerokit: Run) -> None:
+    log = tmp_path / "a.log"
+    log.write_bytes(
+        b"\xff\0\x1b]0;owned\x07 Traceback\nzerokit: error: \x1b]0;owned\x07 {x} " + b"y" * 9000 + b"\n"
+    )
+    code, out, err = zerokit("explain-exit", log)
+    assert (code, err) == (0, "")
+    assert "\x1b" not in out
+    assert "\\x1b]0;owned\\x07 {x}" in out
+    assert max(map(len, out.splitlines())) < 1500
+
+
+def test_the_command_says_cause_line_and_mend(tmp_path: Path, zerokit: Run) -> None:
+    log, recipe = tmp_path / "a.log", tmp_path / "r.yaml"
+    log.write_text("start\n" + out_of_memory() + "\n")
+    recipe.write_text(
+        "model: m\ndata: {train: d}\ntraining: {output_dir: o, per_device_train_batch_size: 6}\n"
+    )
+    code, out, err = zerokit("explain-exit", log, "--recipe", recipe)
+    assert (code, err) == (0, "")
+    assert out.startswith(f"{log}:2: rank 3: a GPU ran out of memory")
+    assert (
+        "per_device_train_batch_size 3 and gradient_accumulation_steps 2; gradient_checkpointing; ZeRO" in out
+    )
+    found = json.loads(zerokit("explain-exit", log, "--format", "json")[1])
+    assert (found["cause"], found["line"]) == ("cuda-out-of-memory", 2)
+
+
+def test_a_log_that_does_not_say_it_gives_1(tmp_path: Path, zerokit: Run) -> None:
+    (tmp_path / "a.log").write_text("all is well\n")
+    code, out, err = zerokit("explain-exit", tmp_path / "a.log")
+    assert (code, err) == (1, "")
+    assert "ended from outside" in out
+
+
+@pytest.mark.parametrize(
+    ("word", "signal"),
+    [
+        *(("-9", "SIGKILL"), ("137", "SIGKILL"), ("247", "SIGKILL"), ("sigbus", "SIGBUS"), ("-7", "SIGBUS")),
+        *(("134", "SIGABRT"), ("-11", "SIGSEGV"), ("143", "SIGTERM"), ("241", "SIGTERM")),
+        *(("1", None), ("255", None)),
+    ],
+)
+def test_a_code_is_told_however_it_is_written(word: str, signal: str | None, zerokit: Run) -> None:
+    code, out, err = zerokit("explain-exit", word)
+    assert (code, err) == (0, "")
+    assert (f"({signal})" in out) == (signal is not None)
+
+
+@pytest.mark.parametrize("word", ["999", "-99", "none.log", "/dev/zero", "/"])
+def test_what_is_neither_log_nor_code_gives_2(word: str, zerokit: Run) -> None:
+    code, out, err = zerokit("explain-exit", word)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+
+
+def test_a_packed_log_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.gz").write_bytes(b"\x1f\x8b\x08xxxx")
+    with pytest.raises(DocumentError, match="zcat"):
+        read_log(str(tmp_path / "a.gz"))

@@ -1,0 +1,92 @@
+"""``zerokit explain-exit``: why a run died."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from zerokit.cli.command import Command
+from zerokit.cli.output import OutputFormat, print_json
+
+if TYPE_CHECKING:
+    from zerokit.exits.gpu_memory import Settings
+
+
+class CodeCommand(Command):
+    """A command whose argument may be a negative number, which is no option."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Set exit codes behind ``--``."""
+        codes = [word for word in args if re.fullmatch(r"-\d+", word)]
+        others = [word for word in args if word not in codes]
+        return super().parse_args(ctx, [*others, "--", *codes] if codes and "--" not in args else args)
+
+
+def explain_exit(
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="LOG|CODE",
+            help="The log of a run ('-': standard input), or an exit code such as -9, 137 or SIGBUS.",
+            show_default=False,
+        ),
+    ],
+    recipe: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The recipe of the run: advice then names its values."),
+    ] = None,
+    output_format: OutputFormat = "text",
+) -> None:
+    """Say why a run died: the cause first, with its line in the log, then what to do."""
+    from dataclasses import asdict
+
+    from zerokit.exits.codes import parse_code
+    from zerokit.exits.explain import explain_code, explain_log
+    from zerokit.exits.log import read_log
+    from zerokit.reporting.terminal import show
+
+    settings = None if recipe is None else _settings(recipe)
+    code = None if Path(what).is_file() else parse_code(what)
+    log = None if code is not None else read_log(what)
+    found = explain_code(code) if code is not None else explain_log(log, settings) if log else None
+    assert found is not None
+    if output_format == "json":
+        print_json({"log": None if log is None else log.name, **asdict(found)})
+    else:
+        where = "" if log is None or found.line is None else f"{log.name}:{found.line}: "
+        show([f"{where}{found.says}"])
+        show([f"  what to do: {found.mend}"] if found.mend else [])
+        show([f"  the line: {found.text}"] if found.text else [])
+        show(f"  also: {one}" for one in found.also)
+    if found.cause == "unknown":
+        raise typer.Exit(1)
+
+
+def _settings(recipe: Path) -> Settings:
+    """The sizes of a recipe's run, as far as the recipe itself says them."""
+    from zerokit.config.base import ZERO
+    from zerokit.config.load import read_ds_config
+    from zerokit.exits.gpu_memory import Settings
+    from zerokit.recipe.load import load_recipe
+
+    data = load_recipe(recipe).recipe
+    ds_config: Any = (
+        read_ds_config(data.deepspeed).data if isinstance(data.deepspeed, str) else data.deepspeed
+    )
+    zero = ds_config.get(ZERO) if isinstance(ds_config, dict) else {"stage": 2}
+    zero = zero if isinstance(zero, dict) else {}
+    offload = zero.get("offload_optimizer")
+
+    def whole(value: object, default: int) -> int:
+        return value if isinstance(value, int) and value > 0 else default
+
+    return Settings(
+        micro_batch_size=whole(data.training.get("per_device_train_batch_size"), 8),
+        gradient_accumulation_steps=whole(data.training.get("gradient_accumulation_steps"), 1),
+        checkpoints_activations=data.training.get("gradient_checkpointing") is True,
+        zero_stage=whole(zero.get("stage"), 0),
+        offloads_optimizer=isinstance(offload, dict) and offload.get("device") in ("cpu", "nvme"),
+    )

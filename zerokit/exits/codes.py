@@ -1,0 +1,121 @@
+"""Exit codes: what they mean, however the launcher writes a signal."""
+
+from __future__ import annotations
+
+import re
+import signal
+from typing import NamedTuple
+
+from zerokit.errors import ZerokitError
+
+
+class Meaning(NamedTuple):
+    """What a code says by itself."""
+
+    says: str
+    mend: str
+
+
+_CODES = {
+    0: Meaning("the run ended well", "Nothing is to be mended"),
+    1: Meaning(
+        "Python ended with an exception, or zerokit with the answer 'no'",
+        "Read the first traceback of the log: zerokit explain-exit LOG finds it",
+    ),
+    2: Meaning("unusable input or options", "Read the line that begins with 'zerokit: error:' or 'usage:'"),
+    124: Meaning("the command 'timeout' ended it", "Allow it more time"),
+    125: Meaning("the container could not be started", "Read what docker or podman says above"),
+    126: Meaning("the command cannot be executed", "Look at its mode, and at the first line of the script"),
+    127: Meaning("no such command", "Look at PATH on that machine, and whether the environment is activated"),
+    255: Meaning(
+        "ssh could not reach a machine, or Python ended with exit(-1)",
+        "Try 'ssh -o BatchMode=yes HOST true' for each host of the hostfile",
+    ),
+}
+
+_SIGNALS = {
+    "SIGHUP": Meaning("its terminal or ssh connection closed", "Start it in tmux, or with nohup or sbatch"),
+    "SIGINT": Meaning("somebody pressed Ctrl-C", "Nothing is to be mended"),
+    "SIGQUIT": Meaning("somebody pressed Ctrl-\\", "Nothing is to be mended"),
+    "SIGILL": Meaning(
+        "a compiled extension has instructions that this CPU lacks",
+        "Remove the folder of extensions (TORCH_EXTENSIONS_DIR, else ~/.cache/torch_extensions and "
+        "~/.cache/zerokit/extensions): it was compiled on another machine",
+    ),
+    "SIGABRT": Meaning(
+        "C++ code gave up: mostly NCCL's watchdog after a timeout, or an error in a destructor",
+        "Read what stands above in the log: zerokit explain-exit LOG",
+    ),
+    "SIGBUS": Meaning(
+        "shared memory ran out (/dev/shm), or a mapped file was cut while it was read",
+        "Start the container with --shm-size=16g or --ipc=host; on Kubernetes mount an emptyDir with "
+        "medium: Memory at /dev/shm",
+    ),
+    "SIGFPE": Meaning("an integer was divided by zero in native code", "Look at the batch that came last"),
+    "SIGKILL": Meaning(
+        "killed from outside: mostly by the kernel or the container, because host memory ran out",
+        "'dmesg -T | grep -i killed' or 'sacct -j JOB -o MaxRSS,State' says whether; then fewer ranks per "
+        "node, fewer data loader workers, or no offload to the CPU ('zerokit estimate' says what the host "
+        "needs)",
+    ),
+    "SIGSEGV": Meaning(
+        "native code read a wrong address: mostly an extension compiled for another torch or CUDA",
+        "Remove the folder of extensions (~/.cache/torch_extensions), install flash-attn and the like anew, "
+        "and run with PYTHONFAULTHANDLER=1 to see the line",
+    ),
+    "SIGPIPE": Meaning("the reader of its output has ended", "Write the output to a file"),
+    "SIGTERM": Meaning(
+        "it was asked to end: by the launcher, because another rank failed first, or by the scheduler "
+        "(preemption, time limit)",
+        "Look for the rank that failed first: zerokit explain-exit LOG",
+    ),
+    "SIGXCPU": Meaning("it used more CPU time than 'ulimit -t' allows", "Raise the limit"),
+    "SIGXFSZ": Meaning("it wrote a larger file than 'ulimit -f' allows", "Raise the limit"),
+}
+
+_MOST = 64
+"""Signals of Linux."""
+
+
+def parse_code(word: str) -> int | None:
+    """The exit code that a word is: ``137``, ``-9``, ``SIGKILL``; None of another word.
+
+    Raises:
+        ZerokitError: a number that no process ends with.
+    """
+    if word.upper() in signal.Signals.__members__:
+        return -signal.Signals[word.upper()]
+    if not re.fullmatch(r"-?[0-9]{1,10}", word):
+        return None
+    code = int(word)
+    if not -_MOST <= code <= 255:
+        raise ZerokitError(
+            f"no process ends with {code}",
+            where="LOG|CODE",
+            hint="Exit codes are 0 to 255; a signal may be negative, such as -9",
+        )
+    return code
+
+
+def signal_of(code: int) -> str | None:
+    """The name of the signal behind a code.
+
+    Python writes -9, a shell 128 + 9, and a launcher that ends with Python's code 256 - 9.
+    """
+    number = -code if code < 0 else 256 - code if code >= 256 - _MOST else code - 128
+    try:
+        return signal.Signals(number).name if number > 0 and code != 255 else None
+    except ValueError:  # a real-time signal
+        return f"signal {number}" if 0 < number <= _MOST and code != 255 else None
+
+
+def meaning(code: int) -> Meaning:
+    """What an exit code says."""
+    name = signal_of(code)
+    if name is not None:
+        unknown = Meaning("ended by that signal", "Read what stands above in the log")
+        says, mend = _SIGNALS.get(name, unknown)
+        return Meaning(f"exit code {code} ({name}): {says}", mend)
+    unknown = Meaning("the program's own code", "Read what stands above in the log")
+    says, mend = _CODES.get(code, unknown)
+    return Meaning(f"exit code {code}: {says}", mend)

@@ -1,0 +1,125 @@
+"""A GPU that ran out of memory: the figures of torch's line, and the change that they speak for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from zerokit.units import format_bytes
+
+_UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+_SIZE = r"(\d{1,9}(?:\.\d{1,9})?) ?(bytes|[KMGT]iB)"
+_FIGURES = {
+    "total": (r"total capacity of {}", r"{} total capacity"),
+    "free": (r"of which {} is free", r"{} free"),
+    "in use": (r"this process has {} memory in use",),
+    "allocated": (r"{} is allocated by PyTorch", r"{} already allocated"),
+    "reserved but not allocated": (r"{} is reserved by PyTorch but unallocated",),
+    "reserved": (r"{} reserved in total by PyTorch",),
+}
+"""What torch says in c10/cuda/CUDACachingAllocator.cpp: today, and before 2.1."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a recipe says of the sizes of its run."""
+
+    micro_batch_size: int = 1
+    gradient_accumulation_steps: int = 1
+    checkpoints_activations: bool = False
+    zero_stage: int = 0
+    offloads_optimizer: bool = False
+
+
+def explain(line: str, frames: Sequence[str], settings: Settings | None) -> tuple[str, str]:
+    """What happened, and what to change.
+
+    Args:
+        line: with the words "out of memory. Tried to allocate".
+        frames: the lines of the traceback above it.
+        settings: of the run, if they are known.
+    """
+    figures = _figures(line)
+    asked = _bytes(line, r"Tried to allocate {}")
+    says = f"a GPU ran out of memory in {_phase(frames)}: {_shown(asked)} more were asked for"
+    if figures:
+        says += ", " + ", ".join(f"{_shown(value)} {name}" for name, value in figures.items())
+    idle = figures.get("reserved but not allocated")
+    if idle is None and "reserved" in figures and "allocated" in figures:
+        idle = figures["reserved"] - figures["allocated"]
+    own = figures.get("in use", figures.get("reserved"))
+    if own is not None and {"total", "free"} <= figures.keys():
+        others = figures["total"] - figures["free"] - own
+        if others > max(figures["total"] // 10, 2 << 30):
+            return says, f"Another process holds about {_shown(others)} of it: see nvidia-smi, and end it"
+    if idle is not None and asked is not None and idle >= asked:
+        return says, (
+            "Enough is reserved, but in pieces: set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; then "
+            + _changes(frames, settings)
+        )
+    changes = _changes(frames, settings)
+    return says, changes[0].upper() + changes[1:]
+
+
+def _changes(frames: Sequence[str], settings: Settings | None) -> str:
+    """In the order in which they cost least."""
+    own = settings or Settings(micro_batch_size=2)
+    changes = []
+    at = "".join(frames)
+    of_states = re.search(r"initialize|\.step\(|_init_|\.to\(|from_pretrained", at) and "backward" not in at
+    if own.micro_batch_size > 1 and not of_states:
+        exact = settings is not None
+        changes.append(
+            f"per_device_train_batch_size {own.micro_batch_size // 2} and gradient_accumulation_steps "
+            f"{own.gradient_accumulation_steps * 2}"
+            if exact
+            else "half the micro-batch and twice the gradient accumulation"
+        )
+    if not own.checkpoints_activations and not of_states:
+        changes.append("gradient_checkpointing")
+    if re.search(r"cross_entropy|logits|lm_head", at):
+        changes.append("a loss in chunks (use_liger_kernel), since the logits are what did not fit")
+    if own.zero_stage < 3:
+        changes.append(f"ZeRO stage {own.zero_stage + 1 if own.zero_stage else 3}")
+    if not own.offloads_optimizer:
+        changes.append("offload_optimizer to the CPU")
+    changes.append("shorter sequences, or more or larger GPUs")
+    return f"try in this order: {'; '.join(changes)}; 'zerokit estimate' says beforehand whether it fits"
+
+
+def _phase(frames: Sequence[str]) -> str:
+    """What the run did, from the lines of a traceback; the innermost that tells it."""
+    for frame in reversed(frames):
+        for phase, words in (
+            ("backward", r"\bbackward\b"),
+            ("the optimizer's step", r"optimizer\.step|, in step$|_take_model_step"),
+            ("the loss", r"cross_entropy|fused_linear"),
+            ("generation", r", in generate$|\.generate\("),
+            ("evaluation", r", in (?:evaluate|evaluation_loop|prediction_step)$"),
+            ("the engine's start", r"deepspeed\.initialize|, in initialize$|_configure_"),
+            ("forward", r", in (?:forward|training_step|_call_impl|compute_loss)$"),
+            ("loading the model", r"from_pretrained"),
+            ("saving", r", in (?:save_\w+|_zero3_consolidated\w+)$"),
+        ):
+            if re.search(words, frame.rstrip()):
+                return phase
+    return "a step"
+
+
+def _figures(line: str) -> dict[str, int]:
+    found = {}
+    for name, patterns in _FIGURES.items():
+        value = next((size for pattern in patterns if (size := _bytes(line, pattern)) is not None), None)
+        if value is not None:
+            found[name] = value
+    return found
+
+
+def _bytes(line: str, pattern: str) -> int | None:
+    match = re.search(pattern.replace("{}", _SIZE), line)
+    return round(float(match[1]) * _UNITS[match[2]]) if match else None
+
+
+def _shown(size: int | None) -> str:
+    return "memory" if size is None else format_bytes(size)

@@ -1,0 +1,117 @@
+"""The text of a log, however long: its first and its last part, with the numbers of lines."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import sys
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import BinaryIO
+
+from zerokit.documents import shown
+from zerokit.errors import DocumentError
+
+HEAD_BYTES = 1 << 20
+TAIL_BYTES = 4 << 20
+"""The end of a run, with the tracebacks of a thousand ranks, is within it."""
+_CHUNK = 1 << 20
+_COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+
+
+@dataclass
+class Log:
+    """What was read of a log."""
+
+    name: str
+    text: str
+    """Without colours."""
+    skipped_at: int | None = None
+    """The offset in `text` before which lines were left out."""
+    skipped_lines: int = 0
+    _ends: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._ends = list(accumulate(len(line) + 1 for line in self.text.split("\n")))
+
+    def line_at(self, offset: int) -> int:
+        """The number, from 1, of the line in which an offset of `text` lies."""
+        skipped = self.skipped_lines if self.skipped_at is not None and offset >= self.skipped_at else 0
+        return bisect_right(self._ends, offset) + 1 + skipped
+
+    def bounds(self, offset: int) -> tuple[int, int]:
+        """Where the line begins and ends in which an offset lies; a bar's carriage return begins one, too."""
+        begin = max(self.text.rfind("\n", 0, offset), self.text.rfind("\r", 0, offset)) + 1
+        end = self.text.find("\n", offset)
+        return begin, end if end >= 0 else len(self.text)
+
+    def lines_from(self, offset: int, most: int) -> Iterator[tuple[int, str]]:
+        """Offset and text of the line at `offset` and of those after it, `most` in all."""
+        begin, end = self.bounds(offset)
+        for _ in range(most):
+            yield begin, self.text[begin:end].rstrip("\r")
+            begin = end + 1
+            if begin > len(self.text):
+                return
+            end = self.text.find("\n", begin)
+            end = end if end >= 0 else len(self.text)
+
+
+def read_log(path: str) -> Log:
+    """Read a log; ``-`` is standard input.
+
+    Raises:
+        DocumentError: no such file, a folder, no ordinary file, or one that is not text.
+    """
+    if path == "-":
+        return _read(sys.stdin.buffer, "stdin")
+    name = shown(path)
+    try:
+        with open(path, "rb", opener=_without_waiting) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise DocumentError("is no file", where=name, hint="For a pipe: explain-exit - < PIPE")
+            return _read(file, name)
+    except FileNotFoundError:
+        hint = "Give a log, '-' for standard input, or an exit code such as -9"
+        raise DocumentError("no such file", where=name, hint=hint) from None
+    except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise DocumentError(f"cannot be read: {reason}", where=name, hint="Name a log file") from None
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # for who writes to a named pipe
+
+
+def _read(file: BinaryIO, name: str) -> Log:
+    head = _exactly(file, HEAD_BYTES)
+    if head.startswith((b"\x1f\x8b", b"PK\x03\x04", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ")):
+        raise DocumentError("is compressed", where=name, hint="Unpack it: zcat LOG | zerokit explain-exit -")
+    tail = bytearray()
+    left_out, is_whole = 0, True
+    # The middle of an ordinary file is read as well, for the number of its lines.
+    while chunk := file.read(_CHUNK):
+        tail += chunk
+        if len(tail) > TAIL_BYTES + (4 << 20):
+            left_out += tail.count(b"\n", 0, len(tail) - TAIL_BYTES)
+            is_whole = False
+            del tail[: len(tail) - TAIL_BYTES]
+    first = _text(head)
+    # Where nothing was left out, a character may lie across the two parts.
+    text = _text(head + tail) if is_whole else first + _text(bytes(tail))
+    return Log(name, text, None if is_whole else len(first), left_out)
+
+
+def _exactly(file: BinaryIO, size: int) -> bytes:
+    content = bytearray()
+    while len(content) < size and (chunk := file.read(size - len(content))):
+        content += chunk
+    return bytes(content)
+
+
+def _text(content: bytes) -> str:
+    encoding = "utf-16" if content.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8"
+    return _COLOURS.sub("", content.decode(encoding, errors="replace")).replace("\r\n", "\n")
