@@ -15,7 +15,8 @@ from zerokit.cli.rehearse import rehearse as command
 from zerokit.errors import LaunchError, ZerokitError
 from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.gpus import find_gpu
-from zerokit.rehearsal.analysis import analyse, on_nodes
+from zerokit.rehearsal.analysis import analyse
+from zerokit.rehearsal.combined import on_nodes
 from zerokit.rehearsal.rehearse import rehearse
 
 pytestmark = pytest.mark.torch

@@ -12,7 +12,8 @@ from zerokit import console
 from zerokit.errors import ZerokitError
 from zerokit.hardware.cluster import Cluster
 from zerokit.rehearsal.advice import Candidate, advise, candidates
-from zerokit.rehearsal.analysis import analyse, on_nodes
+from zerokit.rehearsal.analysis import analyse
+from zerokit.rehearsal.combined import on_nodes
 from zerokit.rehearsal.job import RehearsalJob
 from zerokit.rehearsal.report import RehearsalReport
 from zerokit.units import GIB

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from tests.rehearsal.recordings import MIB, Recorder, device_with, job, training
-from zerokit.rehearsal.analysis import LARGEST_BLOCKS, analyse, combine
+from zerokit.rehearsal.analysis import LARGEST_BLOCKS, analyse
 from zerokit.rehearsal.batch_size import BatchSize
+from zerokit.rehearsal.combined import combine
 from zerokit.rehearsal.recording import BLOCK, EVENT, Recording, Space
 from zerokit.rehearsal.report import Batches
 from zerokit.rehearsal.roles import Roles, data_parallel

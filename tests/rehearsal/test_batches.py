@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from zerokit.rehearsal.exchange import STEPS_DONE, Exchange
+from zerokit.rehearsal.call_order import STEPS_DONE
+from zerokit.rehearsal.exchange import Exchange
 from zerokit.rehearsal.watching import batches as module
 from zerokit.rehearsal.watching.batches import Batches
 from zerokit.rehearsal.watching.scan import Scan

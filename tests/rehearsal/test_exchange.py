@@ -13,14 +13,8 @@ import pytest
 
 from tests.rehearsal.recordings import job
 from zerokit.errors import RunError
-from zerokit.rehearsal.exchange import (
-    NOTHING,
-    SCRIPT_ENDED,
-    STEPS_DONE,
-    Exchange,
-    for_a_change,
-    unequal_calls,
-)
+from zerokit.rehearsal.call_order import SCRIPT_ENDED, STEPS_DONE, unequal_calls
+from zerokit.rehearsal.exchange import NOTHING, Exchange, for_a_change
 from zerokit.rehearsal.journal import Journal
 from zerokit.rehearsal.role_watch import RoleWatch
 from zerokit.rehearsal.watching.groups import Groups
@@ -77,7 +71,7 @@ def test_what_was_sent_is_received_and_a_late_rank_finds_it(tmp_path: Path) -> N
     watch.look()
     Exchange(tmp_path, 0, 2).send(1, 0, "3 x int64", b"abc")
     late = Exchange(tmp_path, 1, 2)
-    assert late.receive(late.expect(0, 0, "3 x int64")) == b"abc"
+    assert late.hear(late.expect(0, 0, "3 x int64")) == b"abc"
 
 
 def both_waiting(folder: Path, *ranks: Callable[[Exchange], Any]) -> list[str]:
@@ -94,7 +88,7 @@ def both_waiting(folder: Path, *ranks: Callable[[Exchange], Any]) -> list[str]:
 
 def test_ranks_that_wait_for_each_other_are_named_with_their_lines(tmp_path: Path) -> None:
     def receive(own: Exchange) -> None:
-        own.receive(own.expect(1 - own.rank, 0, "1 x int64"))
+        own.hear(own.expect(1 - own.rank, 0, "1 x int64"))
 
     Journal(tmp_path, 0).write("pair.1", "0", "1")
     RoleWatch(tmp_path, 2).look()

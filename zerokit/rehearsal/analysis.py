@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 
-from zerokit.hardware.cluster import Cluster
 from zerokit.rehearsal.job import RehearsalJob
 from zerokit.rehearsal.native.allocator_settings import AllocatorSettings
 from zerokit.rehearsal.overheads import overheads
@@ -32,25 +30,18 @@ from zerokit.rehearsal.report import (
     HostMemory,
     MadeUpResult,
     NvmeMemory,
-    RankMemory,
     RehearsalReport,
-    RoleDevice,
-    RoleMemory,
     RunFacts,
     SiteMemory,
     StepMemory,
 )
-from zerokit.rehearsal.roles import Roles
 from zerokit.rehearsal.timeline import peak_event
 from zerokit.reporting.phases import RUN_PHASES
-from zerokit.reporting.verdicts import VERDICTS, host_fit, judge, worst
-from zerokit.units import MIB
-
-T = TypeVar("T")
+from zerokit.reporting.verdicts import judge
 
 LARGEST_BLOCKS = 20
 LARGEST_SITES = 20
-_RANKS_DIFFER = 0.001
+RANKS_DIFFER = 0.001
 """Of a figure, and more than a MiB; padding to the number of ranks makes less than this."""
 _INIT = RUN_PHASES.index("init")
 Segments = Literal["ordinary", "expandable"]
@@ -254,9 +245,7 @@ def _deciding(
     step = device.peak_step + 1
     by_themselves = max((one.peak_bytes for one in steps if one.step < step), default=0)
     for one in batches.rehearsed if batches is not None else ():
-        if one.first_step <= step <= one.last_step and device.peak_bytes > by_themselves * (
-            1 + _RANKS_DIFFER
-        ):
+        if one.first_step <= step <= one.last_step and device.peak_bytes > by_themselves * (1 + RANKS_DIFFER):
             return str(one)
     return None
 
@@ -327,135 +316,3 @@ def _communication(recording: Recording) -> list[Communication]:
         )
         for (phase, name, group_size), calls in sorted(counted.items())
     ]
-
-
-def combine(reports: Mapping[int, RehearsalReport], roles: Roles) -> RehearsalReport:
-    """One report of several ranks, with what each says where they differ.
-
-    It is rank 0's where all ranks have one role, else that of the rank that needs most; so is the verdict.
-    A node holds what its ranks hold, each of which is like the one that stands for it.
-
-    Args:
-        reports: by rank, rank 0's first.
-        roles: of all ranks; at least one of each is in `reports`.
-    """
-    shown = max(reports.values(), key=lambda report: _need(report.fit))
-    if len(roles.names) == 1:
-        shown = reports[0]
-    ranks = [_rank(rank, report) for rank, report in reports.items()]
-    # Not every stage of a pipeline is given batches.
-    given = shown if shown.batches is not None else _first(one for one in reports.values() if one.batches)
-    return shown.model_copy(
-        update={
-            "batches": None if given is None else given.batches,
-            "host": _host_of_node(shown, reports, roles),
-            "nvme": _nvme_of_node(shown, reports, roles),
-            "fit": max((report.fit for report in reports.values()), key=_need),
-            "ranks": ranks if _differ(ranks) else [],
-            "ranks_rehearsed": list(reports),
-            "roles": [] if len(roles.names) == 1 else _roles(reports, roles),
-            "warnings": _joined(report.warnings for report in reports.values()),
-            "made_up": _joined(report.made_up for report in reports.values()),
-            "suppressed": _joined(report.suppressed for report in reports.values()),
-        }
-    )
-
-
-def _differ(ranks: list[RankMemory]) -> bool:
-    figures = [
-        rank.model_dump(exclude={"rank", "peak_phase", "host_steady_bytes", "verdict"}) for rank in ranks
-    ]
-    for name in figures[0]:
-        values = [held[name] for held in figures]
-        if max(values) - min(values) > max(_RANKS_DIFFER * max(values), MIB):
-            return True
-    return False
-
-
-def _roles(reports: Mapping[int, RehearsalReport], roles: Roles) -> list[RoleMemory]:
-    return [
-        RoleMemory(
-            role=name,
-            ranks=[rank for rank, role in enumerate(roles.of_rank) if role == number],
-            rehearsed=roles.standing_for[number],
-            device=RoleDevice(
-                peak_bytes=device.peak_bytes,
-                steady_bytes=device.steady_bytes,
-                reserved_peak_bytes=device.reserved_peak_bytes,
-                peak_phase=device.peak_phase,
-            ),
-        )
-        for number, name in enumerate(roles.names)
-        for device in (reports[roles.standing_for[number]].device,)
-    ]
-
-
-def _most_on_a_node(shown: RehearsalReport, roles: Roles, held: Mapping[int, int]) -> int:
-    """The largest sum over the ranks of a node of what those that stand for them hold."""
-    of_all = [held[roles.stands_for(rank)] for rank in range(shown.world_size)]
-    local = shown.gpus_per_node
-    return max(sum(of_all[start : start + local]) for start in range(0, len(of_all), local))
-
-
-def _host_of_node(shown: RehearsalReport, reports: Mapping[int, RehearsalReport], roles: Roles) -> HostMemory:
-    fields = {
-        "per_node_peak_bytes": "peak_bytes",
-        "per_node_steady_bytes": "steady_bytes",
-        "per_node_pinned_bytes": "pinned_bytes",
-    }
-    held = {
-        name: {rank: getattr(report.host, field) for rank, report in reports.items()}
-        for name, field in fields.items()
-    }
-    return shown.host.model_copy(
-        update={name: _most_on_a_node(shown, roles, by_rank) for name, by_rank in held.items()}
-    )
-
-
-def on_nodes(report: RehearsalReport, cluster: Cluster) -> RehearsalReport:
-    """The report with what a node of `cluster` holds judged, too."""
-    nvme = 0 if report.nvme is None else report.nvme.per_node_bytes
-    host = host_fit(cluster, report.host.per_node_peak_bytes, nvme)
-    fit = report.fit.model_copy(update={"host": host, "verdict": worst(report.fit.verdict, host.verdict)})
-    return report.model_copy(update={"fit": fit})
-
-
-def _first(found: Iterable[T]) -> T | None:
-    return next(iter(found), None)
-
-
-def _joined(said: Iterable[list[T]]) -> list[T]:
-    """What all ranks say, once, in their order."""
-    joined: list[T] = []
-    for lines in said:
-        joined += [line for line in lines if line not in joined]
-    return joined
-
-
-def _nvme_of_node(
-    shown: RehearsalReport, reports: Mapping[int, RehearsalReport], roles: Roles
-) -> NvmeMemory | None:
-    held = {rank: report.nvme for rank, report in reports.items()}
-    found = shown.nvme or _first(filter(None, held.values()))
-    if found is None:
-        return None
-    sizes = {rank: 0 if nvme is None else nvme.per_rank_bytes for rank, nvme in held.items()}
-    return found.model_copy(update={"per_node_bytes": _most_on_a_node(shown, roles, sizes)})
-
-
-def _need(fit: Fit) -> tuple[int, int]:
-    return VERDICTS.index(fit.verdict), fit.high_bytes
-
-
-def _rank(rank: int, report: RehearsalReport) -> RankMemory:
-    return RankMemory(
-        rank=rank,
-        device_peak_bytes=report.device.peak_bytes,
-        device_steady_bytes=report.device.steady_bytes,
-        reserved_peak_bytes=report.device.reserved_peak_bytes,
-        peak_phase=report.device.peak_phase,
-        host_peak_bytes=report.host.peak_bytes,
-        host_steady_bytes=report.host.steady_bytes,
-        pinned_bytes=report.host.pinned_bytes,
-        verdict=report.fit.verdict,
-    )

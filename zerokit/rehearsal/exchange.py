@@ -7,19 +7,16 @@ wait for ever on the cluster, and are named with their lines.
 
 from __future__ import annotations
 
-import functools
 import json
 import pickle
-import sys
 import time
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence, Set
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from zerokit.errors import RunError
-from zerokit.rehearsal.call_sites import folder_of, is_of_script, is_own_code, short_path
+from zerokit.rehearsal.call_order import CALLS, SCRIPT_ENDED, STEPS_DONE, CallOrder, group_name
 from zerokit.rehearsal.errors import script_line
 from zerokit.rehearsal.job import RehearsalJob
 from zerokit.rehearsal.journal import Journal
@@ -45,10 +42,6 @@ NOTHING = _Nothing()
 """A value that nobody can tell."""
 _MADE = "made"
 """What rank 0 makes for all, before the first dot of its name."""
-CALLS = "calls"
-"""The entry of all collectives of a rank, in their order."""
-STEPS_DONE, SCRIPT_ENDED, FAILED = "steps done", "script ended", "failed"
-"""How a rank ends."""
 
 
 class Awaited(NamedTuple):
@@ -92,9 +85,7 @@ class Exchange:
         self.tell_groups: Callable[[], None] = lambda: None
         """As rank 0: say which groups the script has made; before it waits for roles that come of them."""
         self._is_closed = False
-        self._places: dict[tuple[str, str, int], int] = {}
-        """Collectives and their lines, numbered."""
-        self._order: dict[str, list[int]] = {}
+        self._order = CallOrder()
         self.unknown = 0
         """Values that nobody could tell; this rank went on with its own."""
 
@@ -113,7 +104,7 @@ class Exchange:
         if not self._is_closed:
             self._is_closed = True
             self.tell_groups()
-            self.say(CALLS, payload=json.dumps([list(self._places), self._order]).encode())
+            self.say(CALLS, payload=self._order.to_json())
             self.say("ends", ending)
 
     def note_call(self, ranks: Ranks, operation: str, *, number: int = 0) -> None:
@@ -124,8 +115,7 @@ class Exchange:
             operation: the collective and its size, the same on all of them.
         """
         if self.is_active:
-            place = self._places.setdefault((operation, *_script_place()), len(self._places))
-            self._order.setdefault(_group_name(ranks, number), []).append(place)
+            self._order.add(group_name(ranks, number), operation)
 
     # ---- roles
     def know_group(self, ranks: Ranks) -> int:
@@ -214,7 +204,7 @@ class Exchange:
         if not self.is_active:
             self.unknown += of is not None and self.rank not in of and len(of) > 0
             return _told({self.rank: value})
-        group = _group_name(ranks, number)
+        group = group_name(ranks, number)
         call = self._calls[group]
         self._calls[group] += 1
         line = script_line()
@@ -230,8 +220,8 @@ class Exchange:
             source = rank if rank == self.rank else roles.stands_for(rank)
             if source not in told:
                 members = ranks if source in ranks else self._like(ranks, source, roles)
-                names = () if members is None else (f"{_group_name(members, number)}.{call}",)
-                told[source] = self._hear(Awaited(source, names, operation, line, source == rank, is_async))
+                names = () if members is None else (f"{group_name(members, number)}.{call}",)
+                told[source] = self.hear(Awaited(source, names, operation, line, source == rank, is_async))
             known[rank] = told[source]
         return _told(known)
 
@@ -252,7 +242,7 @@ class Exchange:
             said.read_on()
             if self.rank != 0 or name in said.entries:
                 unknown = self.unknown
-                heard: T = self._hear(Awaited(0, (name,), what, script_line(), is_certain=False))
+                heard: T = self.hear(Awaited(0, (name,), what, script_line(), is_certain=False))
                 if heard is not NOTHING:
                     return heard
                 self.unknown = unknown
@@ -278,7 +268,7 @@ class Exchange:
         )
 
     def expect(self, source: int, tag: int, what: str) -> Awaited:
-        """What `source` is to send next, for :meth:`receive`."""
+        """What `source` is to send next, for :meth:`hear`."""
         self._tell_pair(source)
         roles = self._roles_for(self._groups, _pair(self.rank, source))
         teller = roles.stands_for(source)
@@ -286,14 +276,6 @@ class Exchange:
         to = [self.rank] if teller == source else roles.alike(self.rank)
         names = () if teller == self.rank else tuple(_sent(teller, rank, tag, call) for rank in to)
         return Awaited(teller, names, f"receive {what}", script_line(), teller == source)
-
-    def receive(self, awaited: Awaited) -> Any:
-        """The value that is sent, :data:`NOTHING` if nobody can tell it.
-
-        Raises:
-            RunError: it is never sent, or is of another size.
-        """
-        return self._hear(awaited)
 
     def _count(self, what: str) -> int:
         self._calls[what] += 1
@@ -312,8 +294,12 @@ class Exchange:
             self._journals[owner] = Journal(self._folder, owner)
         return self._journals[owner]
 
-    def _hear(self, awaited: Awaited) -> Any:
-        """Wait for an entry of another rank, and give its value."""
+    def hear(self, awaited: Awaited) -> Any:
+        """Wait for what another rank tells; :data:`NOTHING` if nobody can tell it.
+
+        Raises:
+            RunError: it never does, or tells what does not fit.
+        """
         journal = self._journal(awaited.rank)
         looks = 0
         while True:
@@ -435,62 +421,6 @@ def _stuck(calls: Sequence[tuple[int, str, str]], why: str) -> RunError:
         where=calls[0][2],
         hint="Let the ranks of a group make the same calls in the same order",
     )
-
-
-def _script_place() -> tuple[str, int]:
-    """File and line of the user's script, or else of whoever calls torch; fast, as every collective asks."""
-    frame = sys._getframe(1)
-    place = None
-    while frame.f_back is not None:
-        frame = frame.f_back
-        path = frame.f_code.co_filename
-        if is_of_script(path):
-            return path, frame.f_lineno
-        if place is None and not is_own_code(path) and not path.startswith(folder_of("torch")):
-            place = path, frame.f_lineno
-    return place or ("an unknown file", 0)
-
-
-def unequal_calls(journals: Sequence[tuple[int, Journal]]) -> list[str]:
-    """Where ranks do not make the same calls on their group, in the same order.
-
-    Args:
-        journals: of ranks that have ended.
-    """
-    found: list[str] = []
-    firsts: dict[str, tuple[int, list[tuple[str, str, int]], bool]] = {}
-    for rank, journal in journals:
-        if CALLS not in journal.entries:
-            continue
-        places, order = json.loads(journal.payload(journal.entries[CALLS]))
-        is_whole = journal.entries["ends"].words == (SCRIPT_ENDED,)
-        for group, numbers in order.items():
-            calls = [tuple(places[number]) for number in numbers]
-            first, others, other_is_whole = firsts.setdefault(group, (rank, calls, is_whole))
-            pairs = enumerate(zip(others, calls, strict=False))
-            place = next(
-                (place for place, (their, own) in pairs if their[0] != own[0]), min(len(others), len(calls))
-            )
-            their_call, own_call = _call(others, place), _call(calls, place)
-            is_late = (their_call is None and other_is_whole) or (own_call is None and is_whole)
-            if their_call != own_call and (is_late or (their_call and own_call)):
-                found.append(
-                    f"the cluster would wait for ever: rank {first} calls {their_call or 'nothing'}, where "
-                    f"rank {rank}, of the same group, calls {own_call or 'nothing'}"
-                )
-    return found
-
-
-def _call(calls: Sequence[tuple[str, str, int]], place: int) -> str | None:
-    if place >= len(calls):
-        return None
-    operation, path, line = calls[place]
-    return f"{operation} at {short_path(path)}:{line}"
-
-
-@functools.cache
-def _group_name(ranks: Ranks, number: int) -> str:
-    return f"group-{len(ranks)}-{ranks[0]}-{zlib.crc32(repr((ranks, number)).encode()):08x}"
 
 
 def _pair(one: int, other: int) -> str:

@@ -22,7 +22,7 @@ from zerokit.rehearsal.virtual_rank import VirtualRank
 from zerokit.rehearsal.watching.steps import RehearsalComplete
 
 if TYPE_CHECKING:
-    from zerokit.rehearsal.stand_ins.process_group import Traffic
+    from zerokit.rehearsal.watching.traffic import Traffic
 
 InstallGroup = Callable[["Traffic", int, int], None]
 """Puts a process group in place, for the traffic, the rank and the world size that it is given."""
@@ -154,9 +154,9 @@ def _stand_in(rank: VirtualRank, real_group: InstallGroup | None, generated: Pat
         fresh_memory,
         from_pretrained,
         generate,
+        making_groups,
         op_builders,
         page_locked,
-        process_group,
         started_ranks,
         torch_compile,
         triton_kernels,
@@ -166,7 +166,7 @@ def _stand_in(rank: VirtualRank, real_group: InstallGroup | None, generated: Pat
     if real_group is not None:
         real_group(rank.traffic, rank.rank, rank.num_gpus)
     else:
-        process_group.install(rank.traffic, rank.exchange, rank=rank.rank, world_size=rank.num_gpus)
+        making_groups.install(rank.traffic, rank.exchange, rank=rank.rank, world_size=rank.num_gpus)
         libraries = (from_pretrained, zero3_rank_loops, flash_attention, custom_operators, bitsandbytes)
         for module in (fresh_memory, *libraries):
             module.install()

@@ -18,7 +18,7 @@ from zerokit.hardware import GPUS_PER_NODE
 from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.gpus import some_gpu
 from zerokit.rehearsal.advice import advise as rehearse_changes
-from zerokit.rehearsal.analysis import combine, on_nodes
+from zerokit.rehearsal.combined import combine, on_nodes
 from zerokit.rehearsal.config_findings import config_findings
 from zerokit.rehearsal.devices import DEFAULT, caveats, virtual_device
 from zerokit.rehearsal.exchange import for_a_change

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from zerokit.rehearsal.exchange import unequal_calls
+from zerokit.rehearsal.call_order import unequal_calls
 from zerokit.rehearsal.journal import Journal
 from zerokit.rehearsal.roles import ROLES, Axis, axes_of, data_parallel, find_roles
 

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from zerokit import patches
+from zerokit.rehearsal.call_order import FAILED
 from zerokit.rehearsal.call_sites import CallSites
-from zerokit.rehearsal.exchange import FAILED, Exchange
+from zerokit.rehearsal.exchange import Exchange
 from zerokit.rehearsal.job import Overrides
 from zerokit.rehearsal.native.allocator_settings import AllocatorSettings
 from zerokit.rehearsal.native.backend import Backend, Model, Note, NoteKind
@@ -26,6 +27,7 @@ from zerokit.rehearsal.watching.overrides import Overriding
 from zerokit.rehearsal.watching.phases import Phases
 from zerokit.rehearsal.watching.steps import Steps
 from zerokit.rehearsal.watching.suppressed_writes import SuppressedWrites
+from zerokit.rehearsal.watching.traffic import Traffic
 from zerokit.reporting.categories import Category
 from zerokit.reporting.phases import RUN_PHASES, RunPhase
 from zerokit.units import quantity
@@ -86,8 +88,6 @@ class VirtualRank:
         exchange_folder: Path | None,
         folder: Path | None,
     ) -> None:
-        from zerokit.rehearsal.stand_ins.process_group import Traffic
-
         self.started = time.perf_counter()
         self.backend = backend
         self.num_gpus = num_gpus

@@ -18,9 +18,9 @@ from zerokit import console
 from zerokit.errors import ZerokitError
 from zerokit.files import write_file
 from zerokit.rehearsal import launchers, stacks
+from zerokit.rehearsal.call_order import FAILED, SCRIPT_ENDED, STEPS_DONE
 from zerokit.rehearsal.call_sites import OWN
 from zerokit.rehearsal.errors import RehearsalGap, met_gaps
-from zerokit.rehearsal.exchange import FAILED, SCRIPT_ENDED, STEPS_DONE
 from zerokit.rehearsal.job import RehearsalJob
 from zerokit.rehearsal.limits import limit_of
 from zerokit.rehearsal.process_setup import InstallGroup, virtual_cluster

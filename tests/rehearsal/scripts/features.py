@@ -53,14 +53,11 @@ def options() -> argparse.Namespace:
 def model_config(args: argparse.Namespace) -> Any:
     """A config of transformers, 111 million parameters if it is Llama's."""
     import transformers
+    from small_llama import SHAPE
 
     shape = {
-        "vocab_size": 32000,
-        "hidden_size": 1024,
-        "intermediate_size": 2816,
+        **SHAPE,
         "num_hidden_layers": args.layers,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 4,
         "max_position_embeddings": 4096,
         "tie_word_embeddings": args.tied,
         "attn_implementation": args.attention,

@@ -6,7 +6,8 @@ import argparse
 
 import torch
 from accelerate import Accelerator, DeepSpeedPlugin
-from transformers import LlamaConfig, LlamaForCausalLM, get_linear_schedule_with_warmup
+from small_llama import small_llama
+from transformers import LlamaForCausalLM, get_linear_schedule_with_warmup
 
 
 def main() -> None:
@@ -18,16 +19,7 @@ def main() -> None:
         zero_stage=args.stage, gradient_accumulation_steps=args.accumulation, gradient_clipping=1.0
     )
     accelerator = Accelerator(mixed_precision="bf16", deepspeed_plugin=plugin)
-    model = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=32000,
-            hidden_size=1024,
-            intermediate_size=2816,
-            num_hidden_layers=4,
-            num_attention_heads=16,
-            num_key_value_heads=4,
-        )
-    )
+    model = LlamaForCausalLM(small_llama())
     rows = [{"input_ids": torch.arange(512) % 32000} for _ in range(64)]
     loader = torch.utils.data.DataLoader(rows, batch_size=2)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)

@@ -6,7 +6,8 @@ import argparse
 
 import deepspeed
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from small_llama import small_llama
+from transformers import LlamaForCausalLM
 
 BATCH = 4
 PROMPT = 128
@@ -24,16 +25,7 @@ def main() -> None:
         "zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0},
     }
     with deepspeed.zero.Init(config_dict_or_path=config):
-        model = LlamaForCausalLM(
-            LlamaConfig(
-                vocab_size=32000,
-                hidden_size=1024,
-                intermediate_size=2816,
-                num_hidden_layers=4,
-                num_attention_heads=16,
-                num_key_value_heads=4,
-            )
-        )
+        model = LlamaForCausalLM(small_llama())
     engine, *_ = deepspeed.initialize(model=model, config=config)
     engine.eval()
     prompt = torch.randint(3, 32000, (BATCH, PROMPT), device=engine.device)

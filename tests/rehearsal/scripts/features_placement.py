@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig
+from small_llama import small_llama
+from transformers import AutoModelForCausalLM
 
 
 def placed(how: str, folder: Path) -> Any:
@@ -25,13 +26,7 @@ def main() -> None:
     parser.add_argument("how", choices=["cuda", "to", "auto", "first"])
     args = parser.parse_args()
     folder = Path("model")
-    LlamaConfig(
-        vocab_size=32000,
-        hidden_size=1024,
-        intermediate_size=2816,
-        num_hidden_layers=4,
-        num_attention_heads=16,
-        num_key_value_heads=4,
+    small_llama(
         architectures=["LlamaForCausalLM"],
         dtype="bfloat16",
     ).save_pretrained(folder)

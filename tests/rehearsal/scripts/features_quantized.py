@@ -7,7 +7,8 @@ from pathlib import Path
 import bitsandbytes as bnb
 import torch
 from peft import LoraConfig, get_peft_model
-from transformers import AutoModelForCausalLM, BitsAndBytesConfig, LlamaConfig
+from small_llama import small_llama
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 SIZE = 2048
 
@@ -17,13 +18,7 @@ def say(what: str, before: int) -> None:
 
 
 def four_bits(folder: Path) -> None:
-    LlamaConfig(
-        vocab_size=32000,
-        hidden_size=1024,
-        intermediate_size=2816,
-        num_hidden_layers=4,
-        num_attention_heads=16,
-        num_key_value_heads=4,
+    small_llama(
         architectures=["LlamaForCausalLM"],
         dtype="bfloat16",
     ).save_pretrained(folder)

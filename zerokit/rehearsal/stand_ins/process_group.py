@@ -9,7 +9,6 @@ made-up tensors are not touched.
 
 from __future__ import annotations
 
-import datetime
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,12 +18,8 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[attr-defined]
 from torch.futures import Future
 
-from zerokit.patches import Patch, put, wrap
 from zerokit.rehearsal.exchange import NOTHING, Awaited, Exchange
-from zerokit.rehearsal.native.backend import Backend
-from zerokit.rehearsal.recording import Collective
 from zerokit.rehearsal.roles import Ranks
-from zerokit.rehearsal.stand_ins.object_collectives import OWNERS, ObjectCollectives
 from zerokit.rehearsal.stand_ins.small_tensors import (
     carries_values,
     has_values,
@@ -34,31 +29,9 @@ from zerokit.rehearsal.stand_ins.small_tensors import (
     what,
 )
 from zerokit.rehearsal.watching.groups import Groups
-from zerokit.reporting.phases import RUN_PHASES
+from zerokit.rehearsal.watching.traffic import Traffic
 
 BACKEND = "rehearsal"
-
-
-class Traffic:
-    """The collectives of this rank, in order."""
-
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
-        self.calls: list[Collective] = []
-        self.step = 0
-
-    def add(self, name: str, size: int, group_size: int) -> None:
-        """Write one call down.
-
-        Args:
-            name: the collective, as torch.distributed names it.
-            size: bytes of the whole tensor: what is gathered in all, scattered from, reduced or broadcast
-                (the convention of nccl-tests, so that bus bandwidth follows from it).
-            group_size: number of ranks that take part.
-        """
-        events = self._backend.event_count()
-        phase = RUN_PHASES.index(self._backend.phase)
-        self.calls.append(Collective(name, phase, self.step, size, group_size, events))
 
 
 _OF_ONE_SIZE = frozenset(
@@ -399,7 +372,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
     def _arrive(self, tensors: list[torch.Tensor], awaited: list[Awaited]) -> None:
         assert self._exchange is not None
         for tensor, one in zip(tensors, awaited, strict=True):
-            held = self._exchange.receive(one)
+            held = self._exchange.hear(one)
             if held is not NOTHING:
                 with torch.no_grad():
                     tensor.copy_(unpacked(tensor, held))
@@ -421,99 +394,3 @@ class VirtualProcessGroup(dist.ProcessGroup):
 def operation_of(opts: Any) -> Any:
     """The reduction that is asked for; a sum if nothing says."""
     return getattr(opts, "reduceOp", dist.ReduceOp.SUM)
-
-
-"""Where torch offers a name, and where it defines it."""
-_GROUPS, _CALLED, _ALONE = (
-    "make virtual groups",
-    "call every group nccl",
-    "wait for no rank that is not there",
-)
-_INITS = [Patch(owner, "init_process_group", _GROUPS) for owner in OWNERS]
-_NEW_GROUPS = [Patch(owner, "new_group", _GROUPS) for owner in OWNERS]
-_GET_BACKENDS = [Patch(owner, "get_backend", _CALLED) for owner in OWNERS]
-_NCCL_AVAILABLE = [Patch(owner, "is_nccl_available", _CALLED) for owner in OWNERS]
-MONITORED_BARRIERS = [Patch(owner, "monitored_barrier", _ALONE) for owner in OWNERS]
-_STORE_BARRIER = Patch(OWNERS[1], "_store_based_barrier", _ALONE)
-
-GroupMaker = Callable[[Any, int, int, datetime.timedelta], "VirtualProcessGroup"]
-"""Makes a group from its store, this process's rank in it, its size and its timeout."""
-
-
-def install(traffic: Traffic, exchange: Exchange, *, rank: int, world_size: int) -> None:
-    """Give all calls of torch.distributed.init_process_group and new_group a :class:`VirtualProcessGroup`."""
-
-    groups = Groups(exchange)
-
-    def create(
-        _store: Any, group_rank: int, group_size: int, _timeout: datetime.timedelta
-    ) -> VirtualProcessGroup:
-        return VirtualProcessGroup(group_rank, group_size, traffic, exchange, groups)
-
-    def alone() -> Any:
-        return dist.HashStore()  # type: ignore[attr-defined]
-
-    def note(ranks: Ranks, group: Any, description: str | None) -> None:
-        number = groups.note(ranks, group, description)
-        if isinstance(group, VirtualProcessGroup):
-            group.number = number
-
-    install_groups(create, alone, rank=rank, world_size=world_size, note=note)
-
-    # What would wait for the other ranks.
-    put(_STORE_BARRIER, _nothing)
-    for barrier in MONITORED_BARRIERS:
-        put(barrier, _nothing)
-    ObjectCollectives(exchange).install()
-
-
-def _nothing(*_: Any, **__: Any) -> None: ...
-
-
-def install_groups(
-    create: GroupMaker,
-    meet: Callable[[], Any],
-    *,
-    rank: int,
-    world_size: int,
-    note: Callable[[Ranks, Any, str | None], None] | None = None,
-) -> None:
-    """Make the groups of torch.distributed by `create`, whatever backend is asked for.
-
-    The groups call themselves "nccl", which is what DeepSpeed, accelerate and transformers look for.
-
-    Args:
-        create: makes a group.
-        meet: makes the store of the group of all ranks.
-        rank: of this process.
-        world_size: number of processes.
-        note: told of each group that a script makes: its ranks, what its members are given, its description.
-    """
-    dist.Backend.register_backend(BACKEND, create, devices=["cpu", "cuda"])
-
-    def init_process_group(join_world: Any, backend: Any = None, *_: Any, **given: Any) -> None:
-        kept = {name: value for name, value in given.items() if name == "timeout" and value is not None}
-        join_world(backend=BACKEND, rank=rank, world_size=world_size, store=meet(), **kept)
-
-    def new_group(
-        make_group: Any, ranks: Any = None, timeout: Any = None, backend: Any = None, *_: Any, **given: Any
-    ) -> Any:
-        kept = {
-            name: value
-            for name, value in given.items()
-            if name in ("group_desc", "use_local_synchronization")
-        }
-        group = make_group(ranks, timeout, BACKEND, **kept)
-        if note is not None:
-            members = range(world_size) if ranks is None else sorted(ranks)
-            note(tuple(members), group, given.get("group_desc"))
-        return group
-
-    for init in _INITS:
-        wrap(init, init_process_group)
-    for new in _NEW_GROUPS:
-        wrap(new, new_group)
-    for get_backend in _GET_BACKENDS:
-        put(get_backend, lambda *_, **__: "nccl")
-    for is_available in _NCCL_AVAILABLE:
-        put(is_available, lambda: True)

@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
 from zerokit import console
 from zerokit.patches import Patch, wrap
-from zerokit.rehearsal.batch_size import BatchSize, measure
 from zerokit.rehearsal.errors import script_line
 from zerokit.rehearsal.exchange import Exchange
+from zerokit.rehearsal.watching.batch_sources import Rehearsed, Source, signature_of
 from zerokit.rehearsal.watching.labels import Labels
-from zerokit.rehearsal.watching.scan import CRITERIA, Candidate, Scan, scan
+from zerokit.rehearsal.watching.scan import Candidate, Scan, scan
 from zerokit.rehearsal.watching.scan import install as watch_torch
 
 _MAKE = Patch("torch.utils.data.dataloader:DataLoader", "__init__", "find data that nobody asks for")
@@ -29,62 +29,6 @@ _NEXT = Patch("torch.utils.data.dataloader:_BaseDataLoaderIter", "__next__", "re
 _MOST_STEPS_FOR_ONE = 3
 """Optimizer steps within which a batch that has been handed out is used: loaders fetch one ahead."""
 _SECONDS_OF_SILENCE = 3.0
-
-
-@dataclass
-class Rehearsed:
-    """A batch that was found by the scan and handed out."""
-
-    candidate: Candidate
-    first_step: int
-    """The optimizer step that it is part of, counted from 1."""
-    last_step: int
-    """The same, unless no engine tells how many batches a step takes."""
-    fits: bool
-    """Whether it is of this rank's kind of batches, and has taken the place of one."""
-
-
-@dataclass
-class Source:
-    """The loaders of one data set: DeepSpeed's makes a new one for each epoch."""
-
-    dataset: Any
-    name: str = ""
-    """Of its scan, the same on all ranks."""
-    scan: Scan | None = None
-    handed: int = 0
-    """Batches given to training."""
-    steps_before: int = 0
-    """Optimizer steps done when the first of them was given."""
-    micro_steps: int = 0
-    """Of the engines, when it last gave a batch."""
-    first: list[BatchSize] = field(default_factory=list)
-    """The largest of those that came by themselves, by each criterion."""
-    is_uneven: bool = False
-    """Whether not all that came by themselves were of one size."""
-    signature: Any = None
-    in_steps: set[int] = field(default_factory=set)
-    """Optimizer steps done when it gave a batch."""
-    worst: list[Candidate] | None = None
-    """Those still to be rehearsed; None before that is decided."""
-    rehearsed: list[Rehearsed] = field(default_factory=list)
-
-    def came(self, batch: Any) -> None:
-        """Take a batch that came by itself into account."""
-        size = measure(batch)
-        self.first = self.first or [size] * len(CRITERIA)
-        self.is_uneven = self.is_uneven or size != self.first[0]
-        self.first = [max(size, most, key=of) for of, most in zip(CRITERIA, self.first, strict=True)]
-        self.signature = _signature(batch)
-
-    def larger(self) -> list[int]:
-        """Places in the scan of what is larger than what came by itself, and can be handed out."""
-        return [
-            place
-            for place, one in enumerate(self.scan.worst if self.scan else [])
-            if one.data is not None
-            and any(of(one.size) > of(most) for of, most in zip(CRITERIA, self.first, strict=True))
-        ]
 
 
 class Batches:
@@ -230,7 +174,7 @@ class Batches:
         if source.handed > max(self._evaluating, len(worst)):
             raise StopIteration
         source.came(batch)
-        if source.handed > len(worst) or _signature(worst[source.handed - 1].batch) != source.signature:
+        if source.handed > len(worst) or signature_of(worst[source.handed - 1].batch) != source.signature:
             return batch
         found = worst[source.handed - 1].batch
         source.came(found)
@@ -255,7 +199,7 @@ class Batches:
         else:
             first = last = source.steps_before + source.handed // accumulated + 1
         found = candidate.batch
-        fits = _signature(found) == source.signature
+        fits = signature_of(found) == source.signature
         source.rehearsed.append(Rehearsed(candidate, first, last, fits))
         return found if fits else batch
 
@@ -306,48 +250,14 @@ class Batches:
         )
 
     def facts(self) -> dict[str, Any] | None:
-        """What the report says of the batches (report.Batches); None if nothing was trained on."""
-        source = max(self._trained_on(), key=_most_tokens, default=None)
-        if source is None:
-            return None
-        found = source.scan or Scan()
-        handed = [one for one in source.rehearsed if one.fits]
-        rehearsed = [source.first[0], *(one.candidate.size for one in handed)]
-        largest = [*rehearsed, *(one.size for one in found.worst)]
-        return {
-            "rehearsed_tokens": max(size.tokens for size in rehearsed),
-            "longest_tokens": max(size.tokens for size in largest),
-            "first": source.first[0].model_dump(),
-            "largest": max(largest, key=CRITERIA[0]).model_dump(),
-            "rehearsed": [
-                {
-                    "size": one.candidate.size.model_dump(),
-                    "number": one.candidate.number,
-                    "rank": one.candidate.rank,
-                    "first_step": one.first_step,
-                    "last_step": one.last_step,
-                }
-                for one in handed
-            ],
-            "scanned": found.batches,
-            "of": found.of,
-            "is_whole": found.is_whole,
-            "seconds": found.seconds,
-            "problem": found.problem,
-        }
+        """What the report says of the batches; None if nothing was trained on."""
+        source = max(self._trained_on(), key=Source.most_tokens, default=None)
+        return None if source is None else source.facts()
 
     def evaluation_facts(self) -> dict[str, Any] | None:
-        """What the report says of an evaluation that was rehearsed (report.Evaluation); None if none was."""
-        source = max((one for one in self.evaluated if one.first), key=_most_tokens, default=None)
-        if source is None:
-            return None
-        found = source.scan or Scan()
-        return {
-            "largest": source.first[0].model_dump(),
-            "scanned": found.batches,
-            "of": found.of,
-            "is_whole": found.is_whole,
-        }
+        """What the report says of an evaluation that was rehearsed; None if none was."""
+        source = max((one for one in self.evaluated if one.first), key=Source.most_tokens, default=None)
+        return None if source is None else source.evaluation_facts()
 
     def never_asked(self) -> list[str]:
         """The largest batch of data that has loaders, of which none was asked for anything, in words."""
@@ -409,20 +319,3 @@ class _Progress:
                 batches = f"{of:,} batches" if of else "the data"
                 console.note(f"{words} of {batches} (--scan 0 leaves this out)")
         self._bar.update(self._task, completed=done, total=of)
-
-
-def _most_tokens(source: Source) -> int:
-    return source.first[0].tokens
-
-
-def _signature(batch: Any) -> Any:
-    """What two batches of one loader have in common: names, types, and numbers of dimensions."""
-    if hasattr(batch, "shape") and hasattr(batch, "dtype"):
-        return str(batch.dtype), len(batch.shape)
-    if hasattr(batch, "items"):
-        return {str(key): _signature(value) for key, value in batch.items()}
-    if isinstance(batch, tuple):
-        return tuple(_signature(value) for value in batch)
-    if isinstance(batch, list):
-        return [_signature(value) for value in batch[:1]]
-    return type(batch).__name__

@@ -12,7 +12,7 @@ from zerokit.rehearsal.watching.labels import Labels
 from zerokit.rehearsal.watching.phases import Phases
 
 if TYPE_CHECKING:
-    from zerokit.rehearsal.stand_ins.process_group import Traffic
+    from zerokit.rehearsal.watching.traffic import Traffic
 
 _COUNTED = "count steps and end after the last"
 _STEP = Patch("deepspeed.runtime.engine:DeepSpeedEngine", "step", _COUNTED)

@@ -1,0 +1,120 @@
+"""Data that loaders give batches of: which came, which are to follow, what the report says of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from zerokit.rehearsal.batch_size import BatchSize, measure
+from zerokit.rehearsal.watching.scan import CRITERIA, Candidate, Scan
+
+
+@dataclass
+class Rehearsed:
+    """A batch that was found by the scan and handed out."""
+
+    candidate: Candidate
+    first_step: int
+    """The optimizer step that it is part of, counted from 1."""
+    last_step: int
+    """The same, unless no engine tells how many batches a step takes."""
+    fits: bool
+    """Whether it is of this rank's kind of batches, and has taken the place of one."""
+
+
+@dataclass
+class Source:
+    """The loaders of one data set: DeepSpeed's makes a new one for each epoch."""
+
+    dataset: Any
+    name: str = ""
+    """Of its scan, the same on all ranks."""
+    scan: Scan | None = None
+    handed: int = 0
+    """Batches given to training."""
+    steps_before: int = 0
+    """Optimizer steps done when the first of them was given."""
+    micro_steps: int = 0
+    """Of the engines, when it last gave a batch."""
+    first: list[BatchSize] = field(default_factory=list)
+    """The largest of those that came by themselves, by each criterion."""
+    is_uneven: bool = False
+    """Whether not all that came by themselves were of one size."""
+    signature: Any = None
+    in_steps: set[int] = field(default_factory=set)
+    """Optimizer steps done when it gave a batch."""
+    worst: list[Candidate] | None = None
+    """Those still to be rehearsed; None before that is decided."""
+    rehearsed: list[Rehearsed] = field(default_factory=list)
+
+    def came(self, batch: Any) -> None:
+        """Take a batch that came by itself into account."""
+        size = measure(batch)
+        self.first = self.first or [size] * len(CRITERIA)
+        self.is_uneven = self.is_uneven or size != self.first[0]
+        self.first = [max(size, most, key=of) for of, most in zip(CRITERIA, self.first, strict=True)]
+        self.signature = signature_of(batch)
+
+    def larger(self) -> list[int]:
+        """Places in the scan of what is larger than what came by itself, and can be handed out."""
+        return [
+            place
+            for place, one in enumerate(self.scan.worst if self.scan else [])
+            if one.data is not None
+            and any(of(one.size) > of(most) for of, most in zip(CRITERIA, self.first, strict=True))
+        ]
+
+    def most_tokens(self) -> int:
+        """Of the batches that came by themselves."""
+        return self.first[0].tokens
+
+    def facts(self) -> dict[str, Any]:
+        """What the report says of batches that were trained on (report.Batches)."""
+        found = self.scan or Scan()
+        handed = [one for one in self.rehearsed if one.fits]
+        rehearsed = [self.first[0], *(one.candidate.size for one in handed)]
+        largest = [*rehearsed, *(one.size for one in found.worst)]
+        return {
+            "rehearsed_tokens": max(size.tokens for size in rehearsed),
+            "longest_tokens": max(size.tokens for size in largest),
+            "first": self.first[0].model_dump(),
+            "largest": max(largest, key=CRITERIA[0]).model_dump(),
+            "rehearsed": [
+                {
+                    "size": one.candidate.size.model_dump(),
+                    "number": one.candidate.number,
+                    "rank": one.candidate.rank,
+                    "first_step": one.first_step,
+                    "last_step": one.last_step,
+                }
+                for one in handed
+            ],
+            "scanned": found.batches,
+            "of": found.of,
+            "is_whole": found.is_whole,
+            "seconds": found.seconds,
+            "problem": found.problem,
+        }
+
+    def evaluation_facts(self) -> dict[str, Any]:
+        """What the report says of batches that an evaluation was rehearsed with (report.Evaluation)."""
+        found = self.scan or Scan()
+        return {
+            "largest": self.first[0].model_dump(),
+            "scanned": found.batches,
+            "of": found.of,
+            "is_whole": found.is_whole,
+        }
+
+
+def signature_of(batch: Any) -> Any:
+    """What two batches of one loader have in common: names, types, and numbers of dimensions."""
+    if hasattr(batch, "shape") and hasattr(batch, "dtype"):
+        return str(batch.dtype), len(batch.shape)
+    if hasattr(batch, "items"):
+        return {str(key): signature_of(value) for key, value in batch.items()}
+    if isinstance(batch, tuple):
+        return tuple(signature_of(value) for value in batch)
+    if isinstance(batch, list):
+        return [signature_of(value) for value in batch[:1]]
+    return type(batch).__name__

@@ -1,0 +1,29 @@
+"""The collectives of a rank, as the report tells them."""
+
+from __future__ import annotations
+
+from zerokit.rehearsal.native.backend import Backend
+from zerokit.rehearsal.recording import Collective
+from zerokit.reporting.phases import RUN_PHASES
+
+
+class Traffic:
+    """The collectives of this rank, in order."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self.calls: list[Collective] = []
+        self.step = 0
+
+    def add(self, name: str, size: int, group_size: int) -> None:
+        """Write one call down.
+
+        Args:
+            name: the collective, as torch.distributed names it.
+            size: bytes of the whole tensor: what is gathered in all, scattered from, reduced or broadcast
+                (the convention of nccl-tests, so that bus bandwidth follows from it).
+            group_size: number of ranks that take part.
+        """
+        events = self._backend.event_count()
+        phase = RUN_PHASES.index(self._backend.phase)
+        self.calls.append(Collective(name, phase, self.step, size, group_size, events))
