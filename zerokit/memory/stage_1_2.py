@@ -41,6 +41,14 @@ NORM = TermKind(
     source=f"{STAGE_1_2} get_grad_norm_direct",
     certainty="exact",
 )
+OVERSIZED = TermKind(
+    "clone of a gradient larger than the bucket",
+    "gradients",
+    unit="e",
+    count="size",
+    source=f"{STAGE_1_2} reduce_independent_p_g_buckets_and_remove_grads",
+    certainty="exact",
+)
 OFFLOAD_BUFFER = replace(CLONES, name="buffer for offloaded gradients", count="largest parameter")
 FLAT = replace(
     CLONES,
@@ -217,12 +225,17 @@ class FlatPartitions(Stage):
             self._to_bucket(parameter)
 
     def _to_bucket(self, parameter: Parameter) -> None:
-        """`reduce_independent_p_g_buckets_and_remove_grads`: what fits is copied and freed."""
+        """`reduce_independent_p_g_buckets_and_remove_grads`: what fits is copied and freed.
+
+        With offload what does not fit is cloned.
+        """
         size = self._settings.reduce_bucket
         if self._in_bucket + parameter.elements > size:
             self._reduce()
         if parameter.elements <= size:
             self._drop(parameter)
+        elif self._offloads:
+            self._timeline.spike(OVERSIZED, self._gradient_bytes, parameter.elements)
         self._bucket.append(parameter)
         self._in_bucket += parameter.elements
 

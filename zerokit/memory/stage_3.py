@@ -46,14 +46,19 @@ FLAT_COPY = replace(
     certainty="modelled",
 )
 OFFLOADED_GRADIENTS = TermKind(
-    "gradient shards on their way to the host",
+    "a gradient's shard on its way to the host",
     "gradients",
     unit="g",
-    count="Σ⌈size/N⌉ in the bucket",
+    count="⌈size/N⌉",
     source=f"{STAGE_3} partition_grads",
     certainty="modelled",
 )
-CAST_SHARDS = replace(OFFLOADED_GRADIENTS, name="gradient shards in the master weights' type", unit="m")
+CAST_SHARDS = replace(
+    OFFLOADED_GRADIENTS,
+    name="gradient shards in the master weights' type",
+    unit="m",
+    count="⌈size/N⌉, to NVMe Σ⌈size/N⌉ in the bucket",
+)
 OVERFLOW = TermKind(
     "test for overflow",
     "buffers",
@@ -182,18 +187,25 @@ class Partitioned(Stage):
         alone = len(self._bucket) == 1 and self._bucket[0].elements % world == 0
         timeline.hold(FLAT_COPY, settings.communication_bytes, 0 if alone else padded)
         if self._offloads:
-            shards = [shard(one, world) for one in self._bucket]
-            timeline.hold(OFFLOADED_GRADIENTS, settings.accumulation_bytes, sum(shards))
-            if settings.offload_optimizer == "nvme":
-                timeline.hold(CAST_SHARDS, settings.master_bytes, sum(shards))
-            timeline.spike(NORM, 8, min(max(shards), _NORM_PIECE))
-            timeline.spike(CAST_SHARDS, settings.master_bytes, max(shards))
-            timeline.free_all(OFFLOADED_GRADIENTS)
-            timeline.free_all(CAST_SHARDS)
+            self._offload()
         timeline.free_all(FLAT_COPY)
         for one in self._own_storage:
             timeline.free(NEW_GRADIENT, self._e, one.elements)
         self._own_storage, self._bucket, self._in_bucket = [], [], 0
+
+    def _offload(self) -> None:
+        """`partition_grads`: one shard after the other; NVMe's are written together."""
+        timeline, settings = self._timeline, self._settings
+        g, m = settings.accumulation_bytes, settings.master_bytes
+        for elements in (shard(one, settings.world_size) for one in self._bucket):
+            timeline.hold(OFFLOADED_GRADIENTS, g, elements)
+            timeline.spike(NORM, 8, min(elements, _NORM_PIECE))
+            if settings.offload_optimizer == "nvme":
+                timeline.hold(CAST_SHARDS, m, elements)
+            else:
+                timeline.spike(CAST_SHARDS, m, elements)
+            timeline.free(OFFLOADED_GRADIENTS, g, elements)
+        timeline.free_all(CAST_SHARDS)
 
     def end_backward(self, *, boundary: bool) -> None:
         """`independent_gradient_partition_epilogue`, then `backward_epilogue`."""
