@@ -14,6 +14,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.tiny import launch, tiny_llama, tiny_tokenizer
 from zerokit.checkpoint.checksums import check_checksums, files_of, read_checksums
+from zerokit.checkpoint.export import export
+from zerokit.checkpoint.verify import verify
 
 MESSAGES = [
     [
@@ -129,17 +131,31 @@ def test_lora_under_zero_3_saves_a_trained_adapter(start: Path, tmp_path: Path) 
         tmp_path,
         ds_config={"zero_optimization": {"stage": 3}},
         peft={"type": "lora", "r": 4, "target_modules": ["q_proj", "v_proj"]},
-        training={"learning_rate": 2e-2, "gradient_checkpointing": True},
+        training={"learning_rate": 2e-2, "gradient_checkpointing": True, "save_strategy": "steps"},
     )
     report = run(recipe, launcher="none")
     assert report["num_trainable_parameters"] == 2 * (4 * (64 + 64) + 4 * (64 + 32))
     adapter = load_file(tmp_path / "out" / "adapter_model.safetensors")
     assert all(tensor.numel() > 0 for tensor in adapter.values())
     assert all(tensor.abs().sum() > 0 for name, tensor in adapter.items() if "lora_B" in name)
+    (checkpoint,) = (tmp_path / "out").glob("checkpoint-*")
+    check_export(checkpoint, adapter)
     base = AutoModelForCausalLM.from_pretrained(start / "model", dtype=torch.float32)
     model = PeftModel.from_pretrained(base, tmp_path / "out")
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
     assert answer_loss(model, tokenizer, MESSAGES[19:]) == pytest.approx(report["loss_after"], abs=1e-5)
+
+
+def check_export(checkpoint: Path, trained: dict[str, torch.Tensor]) -> None:
+    """See that a checkpoint of the Trainer, exported, has the weights that its run saved in the end."""
+    assert verify(checkpoint).hashes
+    exported = checkpoint.with_name("exported")
+    export(checkpoint, exported)
+    (file,) = exported.glob("*.safetensors")
+    weights = load_file(file)
+    assert trained.keys() - weights.keys() <= {"lm_head.weight"}  # tied, which the Trainer writes twice
+    assert all(torch.equal(tensor, trained[name]) for name, tensor in weights.items())
+    assert AutoTokenizer.from_pretrained(exported).eos_token == "<|end|>"
 
 
 def test_a_resumed_run_continues_where_it_stopped(start: Path, tmp_path: Path) -> None:
@@ -155,6 +171,7 @@ def test_a_resumed_run_continues_where_it_stopped(start: Path, tmp_path: Path) -
     assert sums is not None
     assert list(sums) == files_of(tmp_path / "out" / "checkpoint-6")
     check_checksums(tmp_path / "elsewhere", read_checksums(tmp_path / "elsewhere") or {})
+    check_export(tmp_path / "elsewhere", load_file(tmp_path / "out" / "model.safetensors"))
     resumed = run(recipe, "--training.resume_from_checkpoint", "true", launcher="none")
     assert resumed["losses"][-2:] == pytest.approx(whole["losses"][-2:], abs=1e-6)
     assert resumed["loss_after"] == pytest.approx(whole["loss_after"], abs=1e-6)

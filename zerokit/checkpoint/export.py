@@ -213,7 +213,7 @@ def _check_space(staging: Path, plan: _Plan, sums: Mapping[str, str]) -> None:
     needed = sum(plan.targets[name].nbytes for name in left)
     free = shutil.disk_usage(staging).free
     if needed > free:
-        raise CheckpointError(
+        raise ZerokitError(
             f"needs {format_bytes(needed)}, and the disk has {format_bytes(free)} left",
             where=shown(staging.parent),
             hint="Make room, or name a folder on another disk",

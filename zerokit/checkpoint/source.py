@@ -98,8 +98,8 @@ def check_weights(folder: Path, *, where: str) -> None:
             f"{len(empty)} weights are empty, such as '{empty[0]}': it was saved from ZeRO-3 without "
             "gathering its parameters",
             where=where,
-            hint='Save it again with "stage3_gather_16bit_weights_on_model_save": true, or convert its '
-            "ZeRO checkpoint with zero_to_fp32.py",
+            hint='Save it again with "stage3_gather_16bit_weights_on_model_save": true, or run '
+            "'zerokit checkpoint export' on its DeepSpeed checkpoint",
         )
 
 

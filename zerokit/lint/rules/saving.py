@@ -30,7 +30,7 @@ def unsaved_weights(subject: Subject) -> Iterator[Hit]:
     off unless it is given. Without it
 
     - the Trainer's `save_model` warns and writes a ZeRO checkpoint, with all optimizer states, where
-      `model.safetensors` should be; `zero_to_fp32.py` makes a model of it afterwards;
+      `model.safetensors` should be; `zerokit checkpoint export` makes a model of it afterwards;
     - accelerate's `save_model` and `get_state_dict` raise ValueError, at the end of training;
     - DeepSpeed's `save_16bit_model` returns False and writes nothing.
 
