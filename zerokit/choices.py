@@ -34,5 +34,8 @@ OptimizerKind = Literal[
 Launcher = Literal["torchrun", "deepspeed", "accelerate"]
 """Who starts the ranks."""
 
+LaunchTarget = Literal["deepspeed", "torchrun", "accelerate", "slurm", "kubernetes", "skypilot"]
+"""Who starts a run on several machines."""
+
 OutputFormat = Literal["text", "json"]
 """Of what a command prints."""

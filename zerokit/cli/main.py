@@ -29,6 +29,7 @@ from zerokit.cli.explain import explain
 from zerokit.cli.explain_exit import CodeCommand, explain_exit
 from zerokit.cli.generate import generate
 from zerokit.cli.gpus import gpus
+from zerokit.cli.launch_script import launch_script
 from zerokit.cli.models import models
 from zerokit.cli.quickstart import quickstart
 from zerokit.cli.rehearse import rehearse
@@ -160,7 +161,7 @@ def _register(*commands: Callable[..., None]) -> None:
         app.command(cls=AskingCommand if command is estimate else Command)(command)
 
 
-_register(config, check, explain, resolve, diff, schema, estimate, gpus, models, quickstart)
+_register(config, check, explain, resolve, diff, schema, estimate, gpus, models, launch_script, quickstart)
 app.command(cls=CodeCommand)(explain_exit)
 for function in (train, generate):
     text = on_ranks.help_of(function)

@@ -1,0 +1,204 @@
+"""The files that start a run: whatever its paths are, the shell, the schema and the launcher take them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import yaml
+
+from tests import processes
+from tests.tiny import REPOSITORY
+from zerokit.choices import LaunchTarget
+
+Run = Callable[..., tuple[int, str, str]]
+ODD = 'it\'s $(touch owned) `id` "x" & ünï'
+RECIPE = "model: m\ndata: {train: d.jsonl}\ntraining: {output_dir: out}\n"
+HOSTS = "# mine\nworker-1 slots=2\nworker-2 slots=2 # the other\n"
+LEAST = ["--num-nodes", "2", "--gpus-per-node", "2"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder and a recipe whose names a shell would take apart."""
+    place = tmp_path / ODD
+    place.mkdir()
+    (place / f"{ODD}.yaml").write_text(RECIPE)
+    (place / "hosts").write_text(HOSTS)
+    monkeypatch.chdir(place)
+    return place
+
+
+@pytest.fixture
+def written(folder: Path, zerokit: Run) -> Callable[..., str]:
+    """The file that is written for a launcher."""
+
+    def text(target: str, *words: str) -> str:
+        name = f"./{ODD}.yaml"
+        code, out, err = zerokit(
+            "launch-script", name, *LEAST, "--for", target, *words, "-o", "made", "--force"
+        )
+        assert (code, out, err) == (0, "", "")
+        return (folder / "made").read_text()
+
+    return text
+
+
+def stub(folder: Path, name: str, script: str) -> None:
+    """A program of that name."""
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f"#!/bin/bash\n{script}\n")
+    (folder / name).chmod(0o755)
+
+
+def with_stubs(folder: Path, **variables: str) -> dict[str, str]:
+    """The environment in which stubs are found first."""
+    return {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", **variables}
+
+
+@pytest.mark.torch
+@pytest.mark.distributed
+def test_slurm_starts_every_rank_by_the_real_torchrun(
+    written: Callable[..., str], folder: Path, tmp_path: Path
+) -> None:
+    written("slurm")
+    bin_ = tmp_path / "bin"
+    stub(bin_, "scontrol", "printf '127.0.0.1\\n127.0.0.2\\n'")
+    # What srun does with one task on each of two nodes.
+    stub(
+        bin_,
+        "srun",
+        "while [[ $1 == -* ]]; do shift; done\n"
+        '(SLURM_NODEID=0 "$@") & (SLURM_NODEID=1 "$@") & wait -n && wait -n',
+    )
+    (folder / "zerokit").mkdir()
+    (folder / "zerokit" / "__init__.py").touch()
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR")
+    (folder / "zerokit" / "train.py").write_text(
+        "import json, os, sys\n"
+        f"said = [*map(os.environ.get, {names!r}), *sys.argv[1:]]\n"
+        "open('rank' + os.environ['RANK'], 'w').write(json.dumps(said))\n"
+    )
+    job = str(os.getpid())  # from which the port is made
+    env = with_stubs(bin_, SLURM_JOB_NODELIST="n[1-2]", SLURM_JOB_ID=job, SLURM_NNODES="2")
+    processes.checked(["bash", "made"], cwd=folder, env=env)
+    said = [json.loads((folder / f"rank{rank}").read_text()) for rank in range(4)]
+    recipe = str(folder / f"{ODD}.yaml")
+    assert said == [
+        [str(rank), str(rank % 2), "4", "2", "127.0.0.1", "--recipe", recipe] for rank in range(4)
+    ]
+    assert not (folder / "owned").exists()
+
+
+def test_what_bash_runs_are_the_words_that_were_meant(
+    written: Callable[..., str], folder: Path, tmp_path: Path
+) -> None:
+    recipe = str(folder / f"{ODD}.yaml")
+    for target, words in (("deepspeed", ["--hostfile", "hosts"]), ("torchrun", []), ("skypilot", [])):
+        text = written(target, *words)
+        program = Path(sys.executable).parent / (
+            "deepspeed" if target == "deepspeed" else Path(sys.executable)
+        )
+        if target == "skypilot":
+            text, program, recipe_there = yaml.safe_load(text)["run"], Path("python"), f"{ODD}.yaml"
+        else:
+            recipe_there = recipe
+        assert shlex.quote(str(program)) in text
+        # The program itself is replaced, and says what it is given.
+        text = text.replace(f"{shlex.quote(str(program))} ", "show ").replace("exec show", "show")
+        stub(tmp_path / "bin", "show", 'printf "%s\\n" "$@" > said; [ ! -e "$2" ] || cat "$2" > hosts_of')
+        (folder / "made").write_text(text)
+        env = with_stubs(tmp_path / "bin", NODE_RANK="1", MASTER_ADDR="10.0.0.1")
+        env |= {"SKYPILOT_NODE_RANK": "1", "SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2"}
+        processes.checked(["bash", "made"], cwd=folder, env=env)
+        said = (folder / "said").read_text().splitlines()
+        assert said[-3:] == ["zerokit.train", "--recipe", recipe_there]
+        if target == "deepspeed":
+            assert (folder / "hosts_of").read_text() == "worker-1 slots=2\nworker-2 slots=2\n"
+        else:
+            options = dict(zip(said[2:12:2], said[3:12:2], strict=True))
+            assert options["--nnodes"] == options["--nproc-per-node"] == "2"
+            assert (options["--node-rank"], options["--master-addr"]) == ("1", "10.0.0.1")
+    assert not (folder / "owned").exists()
+
+
+def test_kubernetes_takes_the_job(written: Callable[..., str], folder: Path) -> None:
+    job = yaml.safe_load(written("kubernetes", "--image", "me/zerokit:1", "--volume", "work"))
+    assert (job["apiVersion"], job["kind"]) == ("kubeflow.org/v1", "PyTorchJob")
+    roles = job["spec"]["pytorchReplicaSpecs"]
+    assert {name: role["replicas"] for name, role in roles.items()} == {"Master": 1, "Worker": 1}
+    for role in roles.values():
+        assert set(role) == {"replicas", "restartPolicy", "template"}
+        pod = role["template"]["spec"]
+        (container,) = pod["containers"]
+        assert container["name"] == "pytorch"
+        assert all(isinstance(word, str) for word in container["command"])
+        assert container["command"][-1] == str(folder / f"{ODD}.yaml").replace("$(", "$$(")
+        assert container["resources"]["limits"] == {"nvidia.com/gpu": 2}
+        mounted = {mount["name"] for mount in container["volumeMounts"]}
+        assert mounted == {volume["name"] for volume in pod["volumes"]}
+        assert {"name": "shm", "emptyDir": {"medium": "Memory"}} in pod["volumes"]
+
+
+@pytest.mark.torch
+def test_accelerate_reads_its_config(written: Callable[..., str], folder: Path) -> None:
+    from accelerate.commands.config.config_args import load_config_from_file
+
+    written("accelerate", "--hostfile", "hosts")
+    config: Any = load_config_from_file(str(folder / "made"))
+    assert (config.num_processes, config.num_machines, config.main_process_ip) == (4, 2, "worker-1")
+
+
+@pytest.mark.parametrize("target", get_args(LaunchTarget))
+def test_one_machine_needs_no_names(target: str, folder: Path, zerokit: Run, tmp_path: Path) -> None:
+    words = ["--image", "i", "--volume", "v"] if target == "kubernetes" else []
+    code, out, err = zerokit("launch-script", f"./{ODD}.yaml", "--for", target, *words)
+    assert (code, err) == (0, "")
+    if out.startswith("#!/bin/bash"):
+        processes.checked(["bash", "-n", "-c", out])
+    else:
+        assert isinstance(yaml.safe_load(out), dict)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--for", "slurm", "--gpus-per-node", "9"], "no machine has 9 GPUs"),
+        (["--for", "deepspeed"], "needs the names of the machines"),
+        (["--for", "kubernetes"], "needs a container image"),
+        (["--for", "deepspeed", "--hostfile", "twice"], "twice:2: host 'a' comes twice"),
+        (["--for", "deepspeed", "--hostfile", "none"], "none:1: host 'a' has no slots"),
+        (
+            ["--for", "deepspeed", "--hostfile", "odd"],
+            "odd:1: '-oProxyCommand=id slots=2' is not HOST slots=N",
+        ),
+        (["--for", "deepspeed", "--hostfile", "empty"], "names no host"),
+        (
+            ["--for", "deepspeed", "--hostfile", "hosts", "--num-nodes", "3"],
+            "names 2 hosts, and the run has 3",
+        ),
+        (["--for", "deepspeed", "--hostfile", "hosts", "--gpus-per-node", "8"], "'worker-1' has 2 slots"),
+        (["--for", "slurm", "--num-nodes", "0"], "--num-nodes"),
+        (["--for", "pbs"], "pbs"),
+    ],
+)
+def test_bad_input_is_one_line(words: list[str], says: str, folder: Path, zerokit: Run) -> None:
+    files = {"twice": "a slots=2\na slots=2\n", "none": "a slots=0\n", "empty": "# nobody\n"}
+    for name, text in {**files, "odd": "-oProxyCommand=id slots=2\n"}.items():
+        (folder / name).write_text(text)
+    code, out, err = zerokit("launch-script", f"./{ODD}.yaml", *LEAST, *words, "-o", "made")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert says in err
+    assert not (folder / "made").exists()
+
+
+def test_the_example_hostfile_is_read(zerokit: Run) -> None:
+    from zerokit.launching.hostfile import read_hostfile
+
+    assert read_hostfile(REPOSITORY / "launch" / "hostfile") == {"worker-1": 8, "worker-2": 8}

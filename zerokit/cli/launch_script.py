@@ -1,0 +1,73 @@
+"""``zerokit launch-script``: the file that starts a recipe on several machines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from zerokit import choices
+from zerokit.cli.output import Force, not_stdout
+from zerokit.errors import LaunchError
+from zerokit.files import write_file
+from zerokit.hardware import GPUS_PER_NODE
+
+_SIZES = (*range(1, 9), 16)
+"""GPUs of the machines that there are."""
+
+
+def launch_script(
+    recipe: Annotated[Path, typer.Argument(metavar="RECIPE", help="The run.", show_default=False)],
+    target: Annotated[
+        choices.LaunchTarget, typer.Option("--for", help="Who starts the ranks.", show_default=False)
+    ],
+    num_nodes: Annotated[int, typer.Option(min=1, max=100_000, help="Machines.")] = 1,
+    gpus_per_node: Annotated[int, typer.Option(min=1, help="GPUs of one machine.")] = GPUS_PER_NODE,
+    hostfile: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="The machines, a line each: HOST slots=N. deepspeed needs it for several."
+        ),
+    ] = None,
+    image: Annotated[
+        str | None, typer.Option(metavar="NAME", help="kubernetes: a container image with zerokit[train].")
+    ] = None,
+    volume: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="kubernetes: the volume claim with recipe, data and output."),
+    ] = None,
+    gpu: Annotated[
+        str | None, typer.Option(metavar="NAME", help="skypilot: the card.", show_default="H100")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Write there, not to stdout.", callback=not_stdout
+        ),
+    ] = None,
+    force: Force = False,
+) -> None:
+    """Write the file that starts a recipe on several machines, to be run in this folder on all of them.
+
+    A bash script for deepspeed and torchrun, a config file for accelerate, an sbatch script for slurm, a
+    PyTorchJob for kubernetes, a task for skypilot.
+    """
+    from zerokit.launching.hostfile import read_hostfile
+    from zerokit.launching.scripts import Job, launch_script
+    from zerokit.recipe.load import load_recipe
+
+    if gpus_per_node not in _SIZES:
+        raise LaunchError(
+            f"no machine has {gpus_per_node} GPUs",
+            where="--gpus-per-node",
+            hint="Give 1 to 8, or 16; more GPUs are more nodes: --num-nodes",
+        )
+    load_recipe(recipe)
+    hosts = None if hostfile is None else read_hostfile(hostfile)
+    job = Job(recipe.absolute(), Path.cwd(), num_nodes, gpus_per_node, hosts, image, volume, gpu)
+    text = launch_script(job, target)
+    if output is None:
+        typer.echo(text, nl=False)
+    else:
+        write_file(output, text, force=force)

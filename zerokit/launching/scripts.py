@@ -1,0 +1,280 @@
+"""The files by which launchers and schedulers start a recipe on several machines.
+
+Each starts ``python -m zerokit.train`` once per GPU. No ``NCCL_*`` or ``GLOO_*`` variable is set: the
+libraries choose well, and what a machine needs is for its owner to say.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from zerokit.choices import LaunchTarget
+from zerokit.documents import shown
+from zerokit.errors import LaunchError, visible
+from zerokit.units import quantity
+
+PORT = 29500
+"""torch's and DeepSpeed's own default."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run to be started."""
+
+    recipe: Path
+    """Absolute."""
+    folder: Path
+    """In which it runs: absolute, and the same on every machine."""
+    num_nodes: int
+    gpus_per_node: int
+    hosts: Mapping[str, int] | None = None
+    """Of a hostfile, the first with rank 0."""
+    image: str | None = None
+    """Of a container."""
+    volume: str | None = None
+    """A claim that holds `folder`, on Kubernetes."""
+    gpu: str | None = None
+    """A card's name, in SkyPilot's words."""
+
+    @property
+    def name(self) -> str:
+        """Of the job: letters that every scheduler takes."""
+        return re.sub(r"[^a-z0-9]+", "-", self.recipe.stem.lower()).strip("-")[:40] or "zerokit"
+
+    @property
+    def words(self) -> list[str]:
+        """What torchrun starts."""
+        return ["-m", "zerokit.train", "--recipe", str(self.recipe)]
+
+
+def launch_script(job: Job, target: LaunchTarget) -> str:
+    """The text of the file.
+
+    Raises:
+        LaunchError: the hosts are not those of the run, or something is missing that the target needs.
+    """
+    if job.hosts is not None:
+        _check_hosts(job, job.hosts)
+    for path in (job.recipe, job.folder):
+        if shown(path) != str(path):
+            raise LaunchError("has a name that is no text", where=shown(path), hint="Rename it")
+    return _TARGETS[target](job)
+
+
+def _check_hosts(job: Job, hosts: Mapping[str, int]) -> None:
+    if len(hosts) != job.num_nodes:
+        raise LaunchError(
+            f"names {quantity(len(hosts), 'host')}, and the run has {quantity(job.num_nodes, 'node')}",
+            where="--hostfile",
+            hint=f"Give --num-nodes {len(hosts)}, or another file",
+        )
+    for host, slots in hosts.items():
+        if slots != job.gpus_per_node:
+            raise LaunchError(
+                f"host '{host}' has {quantity(slots, 'slot')}, and the run {job.gpus_per_node} per node",
+                where="--hostfile",
+                hint="Slots are the GPUs of one machine, and all machines have as many",
+            )
+
+
+_PYTHON = Path(sys.executable)
+
+
+def _shell(job: Job, *lines: str, header: tuple[str, ...] = ()) -> str:
+    """A bash script that runs in the job's folder, with this Python's programs on the PATH."""
+    return "\n".join(
+        [
+            "#!/bin/bash",
+            *header,
+            "set -euo pipefail",
+            f"cd -- {shlex.quote(str(job.folder))}",
+            f"export PATH={shlex.quote(str(_PYTHON.parent))}:$PATH",
+            *lines,
+            "",
+        ]
+    )
+
+
+def _torchrun(job: Job, python: str | Path, *, node: str, address: str, port: str) -> str:
+    """torchrun's words in bash, but for what it starts."""
+    return (
+        f"{shlex.quote(str(python))} -m torch.distributed.run --nnodes {job.num_nodes} --node-rank {node} "
+        f"--nproc-per-node {job.gpus_per_node} --master-addr {address} --master-port {port}"
+    )
+
+
+def _deepspeed(job: Job) -> str:
+    if job.hosts is None and job.num_nodes > 1:
+        raise LaunchError(
+            "needs the names of the machines", where="--for deepspeed", hint="Give --hostfile FILE"
+        )
+    words = ["--module", *job.words[1:]]
+    launcher = shlex.quote(str(_PYTHON.parent / "deepspeed"))
+    if job.hosts is None:
+        return _shell(job, f"exec {launcher} --num_gpus {job.gpus_per_node} {shlex.join(words)}")
+    lines = [f"{host} slots={slots}" for host, slots in job.hosts.items()]
+    return _shell(
+        job,
+        "hosts=$(mktemp)",
+        "trap 'rm -f \"$hosts\"' EXIT",
+        "cat > \"$hosts\" <<'HOSTS'",
+        *lines,
+        "HOSTS",
+        f'{launcher} --hostfile "$hosts" --master_port {PORT} {shlex.join(words)}',
+    )
+
+
+def _on_each_node(job: Job) -> str:
+    if job.num_nodes == 1:
+        address, node = "127.0.0.1", "0"
+    else:
+        first = next(iter(job.hosts)) if job.hosts else None
+        address = f'"${{MASTER_ADDR:{f"-{first}" if first else "?the address of the first machine"}}}"'
+        node = '"${NODE_RANK:?the number of this machine, from 0}"'
+    run = _torchrun(job, _PYTHON, node=node, address=address, port=f'"${{MASTER_PORT:-{PORT}}}"')
+    return _shell(
+        job,
+        f"exec {run} {shlex.join(job.words)}",
+        header=("# Start it on every machine: MASTER_ADDR=10.0.0.1 NODE_RANK=0 bash FILE",)
+        if job.num_nodes > 1
+        else (),
+    )
+
+
+def _accelerate(job: Job) -> str:
+    first = next(iter(job.hosts)) if job.hosts else None
+    config: dict[str, Any] = {
+        "compute_environment": "LOCAL_MACHINE",
+        # The recipe has its own ds_config: a second one here would speak against it.
+        "distributed_type": "MULTI_GPU",
+        "num_machines": job.num_nodes,
+        "num_processes": job.num_nodes * job.gpus_per_node,
+        "machine_rank": 0,
+        "main_process_port": PORT,
+        "main_training_function": "main",
+        "mixed_precision": "no",
+        "rdzv_backend": "static",
+        "same_network": True,
+        "use_cpu": False,
+    }
+    if job.num_nodes > 1:
+        config["main_process_ip"] = first or "10.0.0.1"
+    rank = " --machine_rank 0" if job.num_nodes > 1 else ""
+    address = "" if first or job.num_nodes == 1 else " --main_process_ip ADDRESS_OF_THE_FIRST"
+    start = f"accelerate launch --config_file FILE{rank}{address} {shlex.join(job.words)}"
+    on = " on every machine, with its number" if job.num_nodes > 1 else ""
+    return f"# Start it{on}: {visible(start)}\n{yaml.safe_dump(config, sort_keys=False)}"
+
+
+def _slurm(job: Job) -> str:
+    header = (
+        f"#SBATCH --job-name={job.name}",
+        f"#SBATCH --nodes={job.num_nodes}",
+        "#SBATCH --ntasks-per-node=1",
+        f"#SBATCH --gpus-per-node={job.gpus_per_node}",
+        "#SBATCH --exclusive",
+        "#SBATCH --mem=0",
+        "#SBATCH --output=%x-%j.log",
+    )
+    run = _torchrun(job, _PYTHON, node='"$SLURM_NODEID"', address='"$MASTER_ADDR"', port='"$MASTER_PORT"')
+    task = f'exec {run} "$@"'
+    return _shell(
+        job,
+        'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)',
+        "MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))",
+        "export MASTER_ADDR MASTER_PORT",
+        f"srun --kill-on-bad-exit=1 bash -c {shlex.quote(task)} - {shlex.join(job.words)}",
+        header=header,
+    )
+
+
+def _kubernetes(job: Job) -> str:
+    for value, option, what in (
+        (job.image, "--image", "a container image that has zerokit[train]"),
+        (job.volume, "--volume", "the volume claim that holds the recipe, the data and the output"),
+    ):
+        if value is None:
+            raise LaunchError(f"needs {what}", where="--for kubernetes", hint=f"Give {option} NAME")
+    run = _torchrun(job, "python", node='"$RANK"', address='"$MASTER_ADDR"', port='"$MASTER_PORT"')
+    # Kubernetes itself replaces $(NAME).
+    words = [word.replace("$(", "$$(") for word in job.words]
+    container = {
+        "name": "pytorch",  # by which the operator knows it
+        "image": job.image,
+        "workingDir": str(job.folder),
+        "command": ["bash", "-c", f'exec {run} "$@"', "-", *words],
+        "resources": {"limits": {"nvidia.com/gpu": job.gpus_per_node}},
+        "volumeMounts": [
+            {"name": "workspace", "mountPath": str(job.folder)},
+            {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108  not a temporary file
+        ],
+    }
+    volumes = [
+        {"name": "workspace", "persistentVolumeClaim": {"claimName": job.volume}},
+        # A container's own has 64 MiB, of which NCCL and data loaders die.
+        {"name": "shm", "emptyDir": {"medium": "Memory"}},
+    ]
+
+    def replicas(number: int) -> dict[str, Any]:
+        spec = {"containers": [container], "volumes": volumes}
+        return {"replicas": number, "restartPolicy": "Never", "template": {"spec": spec}}
+
+    roles = {"Master": replicas(1)} | ({"Worker": replicas(job.num_nodes - 1)} if job.num_nodes > 1 else {})
+    return _yaml(
+        {
+            "apiVersion": "kubeflow.org/v1",
+            "kind": "PyTorchJob",
+            "metadata": {"name": job.name},
+            "spec": {"pytorchReplicaSpecs": roles},
+        }
+    )
+
+
+def _skypilot(job: Job) -> str:
+    if not job.recipe.is_relative_to(job.folder):
+        raise LaunchError(
+            "lies outside this folder, which is what SkyPilot sends",
+            where=str(job.recipe),
+            hint="Run this in a folder above it",
+        )
+    words = ["-m", "zerokit.train", "--recipe", str(job.recipe.relative_to(job.folder))]
+    run = _torchrun(job, "python", node='"$SKYPILOT_NODE_RANK"', address='"$MASTER_ADDR"', port=str(PORT))
+    return _yaml(
+        {
+            "name": job.name,
+            "num_nodes": job.num_nodes,
+            "resources": {"accelerators": f"{job.gpu or 'H100'}:{job.gpus_per_node}"},
+            "workdir": str(job.folder),
+            "setup": "pip install 'zerokit[train]'\n",
+            "run": f'MASTER_ADDR=$(echo "$SKYPILOT_NODE_IPS" | sed -n 1p)\nexec {run} {shlex.join(words)}\n',
+        }
+    )
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes what is used twice twice: not every reader knows anchors."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _yaml(data: dict[str, Any]) -> str:
+    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, width=10_000)
+
+
+_TARGETS: dict[LaunchTarget, Callable[[Job], str]] = {
+    "deepspeed": _deepspeed,
+    "torchrun": _on_each_node,
+    "accelerate": _accelerate,
+    "slurm": _slurm,
+    "kubernetes": _kubernetes,
+    "skypilot": _skypilot,
+}
