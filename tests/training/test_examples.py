@@ -14,7 +14,9 @@ from tests.examples import examples
 from tests.tiny import CHAT_TEMPLATE
 from zerokit.errors import DataError
 from zerokit.recipe.model import Columns, DataSection, TaskSection
-from zerokit.training.examples import IGNORED, Format, detect_format, tokenize
+from zerokit.training.examples import IGNORED, tokenize
+from zerokit.training.preview import marked
+from zerokit.training.shapes import Format, detect_format
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -357,3 +359,71 @@ def test_without_packing_each_text_is_cut_by_itself(tokenizer: PreTrainedTokeniz
         [{"text": "x" * 20}, {"text": ""}, {"text": "y"}], tokenizer, "text", seq_len=8, packing=False
     )
     assert [tokenizer.decode(example["input_ids"]) for example in examples] == ["x" * 8, "y<|end|>"]
+
+
+CONVERSATION = [
+    {"from": "gpt", "value": "left over"},
+    {"from": "human", "value": "a"},
+    {"from": "gpt", "value": "b"},
+]
+
+
+def test_alpaca_and_sharegpt_are_the_chats_that_they_tell_of(tokenizer: PreTrainedTokenizerBase) -> None:
+    row = {"instruction": "Add", "input": "1 and 2", "output": "3"}
+    (example,) = run([row], tokenizer, "alpaca")
+    assert [example] == run([chat(("user", "Add\n\n1 and 2"), ("assistant", "3"))], tokenizer, "messages")
+    assert trained_text(example, tokenizer) == "_3<|end|>"
+    (shared,) = run([{"conversations": CONVERSATION}], tokenizer, "sharegpt")
+    assert [shared] == run([chat(("user", "a"), ("assistant", "b"))], tokenizer, "messages")
+    named = [chat(("user", "a"), ("assistant", "b"))["messages"]]
+    assert run([{"conversations": turns} for turns in named], tokenizer, "sharegpt") == [shared]
+
+
+def test_an_instruction_is_a_prompt_where_there_is_no_template(tokenizer: PreTrainedTokenizerBase) -> None:
+    plain = copy.deepcopy(tokenizer)
+    plain.chat_template = None
+    rows = [{"ask": "Name one", "input": None, "output": "Red"}]
+    (example,) = run(rows, plain, "alpaca", columns={"instruction": "ask"})
+    pairs = [{"prompt": "Name one\n\n", "completion": "Red"}]
+    assert [example] == run(pairs, plain, "prompt_completion")
+
+
+@pytest.mark.parametrize(
+    ("format_", "row", "message"),
+    [
+        ("alpaca", {"instruction": "a", "input": 3, "output": "b"}, "'input' is a number, not text"),
+        ("alpaca", {"instruction": "a", "output": None}, "'output' is null, not text"),
+        ("sharegpt", {"conversations": [{"from": "humans", "value": "a"}]}, "Did you mean 'human'"),
+        ("sharegpt", {"conversations": CONVERSATION[:1]}, "the conversation has no messages"),
+        ("sharegpt", {"conversations": "a"}, "the conversation has no messages"),
+    ],
+)
+def test_what_is_no_such_example_is_named(
+    format_: Format, row: dict[str, Any], message: str, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    assert message in error_of([row], tokenizer, format_)
+
+
+@pytest.mark.parametrize(
+    ("columns", "format_"),
+    [
+        ("instruction input output text", "alpaca"),
+        ("id conversations", "sharegpt"),
+        ("conversations messages", "messages"),
+        ("prompt completion instruction output", "prompt_completion"),
+        ("instruction input text", "text"),
+    ],
+)
+def test_the_shape_is_told_by_the_columns(columns: str, format_: Format) -> None:
+    assert detect_format(columns.split(), DataSection(train="x"), where="data.train") == format_
+
+
+def test_a_preview_marks_what_is_trained_on(tokenizer: PreTrainedTokenizerBase) -> None:
+    turns = [("user", "one\n\x1b[31mtwo"), ("assistant", "three")]
+    (example,) = run([chat(*turns)], tokenizer, "messages")
+    lines = list(marked(example["input_ids"], example["labels"], tokenizer))
+    assert ["".join(text for text, _ in line) for line in lines] == [
+        "<|user|>one",
+        "\\x1b[31mtwo<|end|><|assistant|>⟦three<|end|>⟧",
+    ]
+    assert [text for text, style in lines[1] if style] == ["⟦three<|end|>⟧"]

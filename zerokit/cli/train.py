@@ -40,6 +40,14 @@ def train(
     print_recipe: Annotated[
         bool, typer.Option("--print-recipe", help="Print a recipe for fine-tuning, to be changed, and leave.")
     ] = False,
+    preview: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="COUNT",
+            help="Print so many examples as the model will see them, what is trained on marked, and leave.",
+        ),
+    ] = None,
     stuck_after: StuckAfter = STUCK_AFTER,
     num_gpus: NumGpus = None,
     master_port: MasterPort = None,
@@ -66,4 +74,4 @@ def train(
     from zerokit.training.main import main
 
     options = {"force": force, "trust_checkpoint": trust_checkpoint, "verify": not no_verify}
-    leave(main(recipe, context.args, stuck_after=stuck_after, **options))
+    leave(main(recipe, context.args, stuck_after=stuck_after, previewed=preview, **options))

@@ -39,6 +39,7 @@ def set_up_libraries(ranks: Ranks) -> None:
 
     level = logging.WARNING if ranks.is_main else logging.ERROR
     logging.getLogger("DeepSpeed").setLevel(level)
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # warns of kernels for 4-bit models on the CPU
     transformers.logging.set_verbosity(level)
     transformers.logging.disable_progress_bar()
     datasets.logging.set_verbosity(logging.CRITICAL)  # it logs errors that it raises as well

@@ -32,7 +32,7 @@ _SHORTHANDS = ("model", "deepspeed")
 
 OWN_NAMES = (
     *("--recipe", "--force", "--print-recipe", "--num-gpus", "--master-port"),
-    *("--trust-checkpoint", "--no-verify", "--stuck-after"),
+    *("--trust-checkpoint", "--no-verify", "--stuck-after", "--preview"),
 )
 """The options of ``zerokit train`` that override nothing."""
 

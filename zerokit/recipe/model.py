@@ -76,7 +76,11 @@ class Columns(Section):
     text: str = "text"
     prompt: str = "prompt"
     completion: str = "completion"
+    instruction: str = "instruction"
+    input: str = "input"
+    output: str = "output"
     messages: str = "messages"
+    conversations: str = "conversations"
 
 
 class DataSection(Section):
@@ -88,7 +92,7 @@ class DataSection(Section):
     """Held-out data; by default `eval_fraction` of the training data is set aside."""
     eval_fraction: Annotated[float, Field(ge=0, lt=1, strict=False)] = 0.05
     """Share of the training examples held out when there is no `eval`; 0 for no evaluation."""
-    format: Literal["auto", "text", "prompt_completion", "messages"] = "auto"
+    format: Literal["auto", "text", "prompt_completion", "alpaca", "messages", "sharegpt"] = "auto"
     """What an example is; ``auto`` decides by the columns that are there."""
     columns: Columns = Columns()
     """Names of the columns."""

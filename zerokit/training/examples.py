@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from zerokit.data.encoding import encode, render_chat
 from zerokit.errors import DataError
+from zerokit.training.shapes import Format, messages_of
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -15,41 +16,9 @@ if TYPE_CHECKING:
 
     from zerokit.recipe.model import DataSection, TaskSection
 
-Format = Literal["text", "prompt_completion", "messages"]
 Features = dict[str, list[int]]
 
 IGNORED = -100
-
-
-def detect_format(columns: list[str], data: DataSection, *, where: str) -> Format:
-    """What an example is, by the recipe or by its columns.
-
-    Raises:
-        DataError: a column that the format needs is not there.
-    """
-    names = data.columns
-    needed: dict[Format, list[str]] = {
-        "messages": [names.messages],
-        "prompt_completion": [names.prompt, names.completion],
-        "text": [names.text],
-    }
-    if data.format != "auto":
-        for name in needed[data.format]:
-            if name not in columns:
-                raise DataError(
-                    f"format '{data.format}' needs a column '{name}'; the columns are {', '.join(columns)}",
-                    where=where,
-                    hint="Set data.columns to the names in your file, or mend the file",
-                )
-        return data.format
-    for format_, required in needed.items():
-        if set(required) <= set(columns):
-            return format_
-    raise DataError(
-        f"cannot tell what an example is from the columns {', '.join(columns)}",
-        where=where,
-        hint="Use 'text', 'prompt' and 'completion', or 'messages', or set data.columns",
-    )
 
 
 @dataclass(frozen=True)
@@ -165,23 +134,37 @@ class _Encoder:
 
     def _encode(self, example: dict[str, Any]) -> list[tuple[list[int], list[bool]]]:
         """The sequences of an example, with whether each token is an answer."""
-        if self.format == "messages":
-            return self._chat(example[self.columns.messages])
-        end = self.tokenizer.eos_token_id
-        if self.format == "text":
-            input_ids = [*self._ids(example, self.columns.text), end]
-            return [(input_ids, [True] * len(input_ids))]
-        prompt = self._ids(example, self.columns.prompt)
-        completion = self._ids(example, self.columns.completion, special_tokens=False)
-        trained = [False] * len(prompt) + [True] * (len(completion) + 1)
-        return [([*prompt, *completion, end], trained)]
+        names = self.columns
+        match self.format:
+            case "messages":
+                return self._chat(example[names.messages])
+            case "sharegpt":
+                try:
+                    return self._chat(messages_of(example[names.conversations]))
+                except DataError as error:
+                    raise _UnusableError(error.message, hint=error.hint) from error
+            case "alpaca":
+                return self._instruction(example)
+            case "text":
+                input_ids = [*self._ids(_text(example, names.text)), self.tokenizer.eos_token_id]
+                return [(input_ids, [True] * len(input_ids))]
+        return self._completion(_text(example, names.prompt), _text(example, names.completion))
 
-    def _ids(self, example: dict[str, Any], column: str, *, special_tokens: bool = True) -> list[int]:
-        text = example[column]
-        if not isinstance(text, str):
-            raise _UnusableError(
-                f"'{column}' is {_described(text)}, not text", hint="Mend or remove that example"
-            )
+    def _instruction(self, example: dict[str, Any]) -> list[tuple[list[int], list[bool]]]:
+        names = self.columns
+        question, answer = _text(example, names.instruction), _text(example, names.output)
+        if example.get(names.input) is not None and (given := _text(example, names.input)):
+            question = f"{question}\n\n{given}"
+        if not self.tokenizer.chat_template:
+            return self._completion(f"{question}\n\n", answer)
+        return self._chat([{"role": "user", "content": question}, {"role": "assistant", "content": answer}])
+
+    def _completion(self, prompt: str, completion: str) -> list[tuple[list[int], list[bool]]]:
+        before = self._ids(prompt)
+        after = [*self._ids(completion, special_tokens=False), self.tokenizer.eos_token_id]
+        return [([*before, *after], [False] * len(before) + [True] * len(after))]
+
+    def _ids(self, text: str, *, special_tokens: bool = True) -> list[int]:
         ids = encode(self.tokenizer, text, most=self.most, special_tokens=special_tokens)
         if special_tokens and ids and ids[-1] == self.tokenizer.eos_token_id:
             ids = ids[:-1]  # the end of the example is marked once, by the caller
@@ -230,6 +213,15 @@ class _Encoder:
         raise _UnusableError(
             f"the conversation {what}", hint="Mend it, or use a tokenizer with another chat template"
         )
+
+
+def _text(example: dict[str, Any], column: str) -> str:
+    value = example[column]
+    if not isinstance(value, str):
+        raise _UnusableError(
+            f"'{column}' is {_described(value)}, not text", hint="Mend or remove that example"
+        )
+    return value
 
 
 def _described(value: Any) -> str:

@@ -10,18 +10,36 @@ from zerokit.extras import require
 from zerokit.recipe.load import LoadedRecipe, load_recipe
 
 
-def main(recipe: Path | None, overrides: Sequence[str], *, stuck_after: float, **options: bool) -> int:
+def main(
+    recipe: Path | None,
+    overrides: Sequence[str],
+    *,
+    stuck_after: float,
+    previewed: int | None = None,
+    **options: bool,
+) -> int:
     """Run on this rank; returns the exit code. Arguments as of :func:`train` and `run_on_all_ranks`."""
-    return run_on_all_ranks(lambda group: train(group, recipe, overrides, **options), stuck_after=stuck_after)
+    return run_on_all_ranks(
+        lambda group: train(group, recipe, overrides, previewed=previewed, **options),
+        stuck_after=stuck_after,
+    )
 
 
-def train(group: RankGroup, recipe: Path | None, overrides: Sequence[str], **options: bool) -> None:
+def train(
+    group: RankGroup,
+    recipe: Path | None,
+    overrides: Sequence[str],
+    *,
+    previewed: int | None = None,
+    **options: bool,
+) -> None:
     """Prepare, train, save and report.
 
     Args:
         group: all ranks.
         recipe: its file; None for an embedded one.
         overrides: command-line words on top of it.
+        previewed: print so many sequences, and train on none; None trains.
         options: as of :func:`zerokit.training.prepare.prepare`.
 
     Raises:
@@ -30,9 +48,12 @@ def train(group: RankGroup, recipe: Path | None, overrides: Sequence[str], **opt
     loaded = group.together(lambda: read_recipe(group, recipe, overrides))
 
     # Imported here so that a mistyped option is answered before torch and transformers load.
-    from zerokit.training.prepare import prepare
+    from zerokit.training.prepare import prepare, preview
     from zerokit.training.run import run
 
+    if previewed is not None:
+        preview(group, loaded, previewed)
+        return
     prepared = prepare(group, loaded, **options)
     with prepared.output.owned(group, prepared.identity.run_id):
         run(group, prepared)

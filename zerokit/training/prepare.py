@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from zerokit import console
 from zerokit.checkpoint.source import is_rehearsal
@@ -15,12 +15,14 @@ from zerokit.distributed.group import count_gpus, device_precision
 from zerokit.distributed.libraries import set_up_libraries
 from zerokit.errors import RecipeError, did_you_mean
 from zerokit.training.arguments import build_arguments, resolve_arguments
-from zerokit.training.examples import Tokenized, detect_format, tokenize
+from zerokit.training.examples import Tokenized, tokenize
 from zerokit.training.folder import OutputFolder
 from zerokit.training.identity import Identity, identify
 from zerokit.training.model import PreparedModel, find_checkpoint, prepare_model
 from zerokit.training.peft import check_peft_keys
+from zerokit.training.preview import show
 from zerokit.training.resume import find_resume, resumed
+from zerokit.training.shapes import described, detect_format, text_columns
 from zerokit.training.tokenizer import load_tokenizer, train_tokenizer
 from zerokit.units import quantity
 
@@ -109,7 +111,7 @@ def prepare(
         group.together(lambda: output.check(loaded))
     group.together(lambda: check_peft_keys(loaded))
     folder = group.node_main_first(lambda: find_checkpoint(recipe.model, loaded.where("model", "path")))
-    examples, held_out = group.node_main_first(lambda: _load_data(loaded, _seed(resolved)))
+    examples, held_out = group.node_main_first(lambda: _load_data(loaded, _seed(resolved.training)))
     tokenizer = _get_tokenizer(group, loaded, folder, examples.dataset)
     model = group.together(lambda: prepare_model(loaded, folder, tokenizer))
     generation = group.together(lambda: _generation_config(loaded, folder, tokenizer))
@@ -125,6 +127,33 @@ def prepare(
         *(loaded, resolved, args, output, identity, trust_checkpoint),
         *(tokenizer, model, train, evaluated, generation),
     )
+
+
+_PREVIEWED = 1000
+"""Examples that a preview reads, of those that are there."""
+
+
+def preview(group: RankGroup, loaded: LoadedRecipe, count: int) -> None:
+    """Print the first sequences as the model would see them.
+
+    Args:
+        group: all ranks.
+        loaded: the recipe.
+        count: how many.
+
+    Raises:
+        ZerokitError: bad input; the same on every rank.
+    """
+    set_up_libraries(group.ranks)
+    model = loaded.recipe.model
+    folder = group.node_main_first(lambda: find_checkpoint(model, loaded.where("model", "path")))
+    seed = _seed(loaded.recipe.training)
+    examples, _ = group.node_main_first(lambda: _load_data(loaded, seed))
+    tokenizer = _get_tokenizer(group, loaded, folder, examples.dataset)
+    first = examples.dataset.select(range(min(_PREVIEWED, len(examples.dataset))))
+    sequences = _tokenize(group, replace(examples, dataset=first), tokenizer, loaded, "train")
+    if group.ranks.is_main:
+        show(sequences, tokenizer, count)
 
 
 def _identity(
@@ -168,8 +197,8 @@ def _check_precision(resolved: Resolved, loaded: LoadedRecipe) -> None:
             )
 
 
-def _seed(resolved: Resolved) -> int:
-    return int(resolved.training.get("seed", 42))  # TrainingArguments' default
+def _seed(training: Mapping[str, Any]) -> int:
+    return int(training.get("seed", 42))  # TrainingArguments' default
 
 
 @dataclass(frozen=True)
@@ -233,14 +262,13 @@ def _get_tokenizer(
     format_ = group.together(
         lambda: detect_format(columns, loaded.recipe.data, where=loaded.where("data", "train"))
     )
-    if format_ == "messages":
+    used = text_columns(format_, loaded.recipe.data.columns, columns)
+    if used is None:
         raise RecipeError(
             "a tokenizer trained here has no chat template, which data with messages needs",
             where=loaded.where("model", "tokenizer"),
             hint="Use text or prompt/completion data, or name a tokenizer",
         )
-    names = loaded.recipe.data.columns
-    used = [names.text] if format_ == "text" else [names.prompt, names.completion]
     # Trained on one rank and sent to the others: all of them must have the very same merges.
     tokenizer = None
     if group.ranks.is_main:
@@ -296,6 +324,10 @@ def _tokenize(
         )
 
     tokenized = group.node_main_first(tokenize_here)
+    if group.ranks.is_main and which == "train":
+        format_ = detect_format(dataset.column_names, recipe.data, where=where)
+        what = described(format_, recipe.data.columns, tokenizer)
+        console.note(f"data: {quantity(len(dataset), 'example')} with {what}")
     if group.ranks.is_main and (tokenized.num_cut or tokenized.num_left_out):
         console.note(
             f"{which} data: of {quantity(len(dataset), 'example')}, {tokenized.num_cut:,} cut to "

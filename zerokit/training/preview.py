@@ -1,0 +1,60 @@
+"""Examples as the model will see them, with what is trained on marked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from zerokit.errors import visible
+from zerokit.reporting.tables import STRONG, StyledLine
+from zerokit.reporting.terminal import GOOD, show_lines
+from zerokit.training.examples import IGNORED
+from zerokit.units import quantity
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from transformers import PreTrainedTokenizerBase
+
+BEGINS, ENDS = "⟦", "⟧"
+"""Around what is trained on."""
+
+
+def show(sequences: Dataset, tokenizer: PreTrainedTokenizerBase, count: int) -> None:
+    """Print the first `count` sequences.
+
+    Args:
+        sequences: ``input_ids`` and ``labels``, as they are trained on.
+        tokenizer: which made them.
+        count: how many; fewer if there are not as many.
+    """
+    for number, sequence in enumerate(sequences.select(range(min(count, len(sequences)))), start=1):
+        ids, labels = sequence["input_ids"], sequence["labels"]
+        trained = sum(label != IGNORED for label in labels)
+        head = f"Sequence {number}: {quantity(len(ids), 'token')}, {trained:,} trained on (in {BEGINS}{ENDS})"
+        show_lines([[(head, STRONG)], *marked(ids, labels, tokenizer), []])
+
+
+def marked(
+    input_ids: Sequence[int], labels: Sequence[int], tokenizer: PreTrainedTokenizerBase
+) -> Iterator[StyledLine]:
+    """The lines of a sequence's text, with what is trained on in brackets.
+
+    Args:
+        input_ids: tokens.
+        labels: of each token; -100 where it is not trained on.
+        tokenizer: which made them.
+    """
+    line: list[tuple[str, str]] = []
+    pairs = zip(input_ids, labels, strict=True)
+    for is_trained, part in groupby(pairs, key=lambda pair: pair[1] != IGNORED):
+        text = tokenizer.decode([token for token, _ in part])
+        if is_trained:
+            text = f"{BEGINS}{text}{ENDS}"
+        first, *others = map(visible, text.split("\n"))
+        style = GOOD if is_trained else ""
+        line.append((first, style))
+        for other in others:
+            yield line
+            line = [(other, style)]
+    yield line

@@ -1,0 +1,118 @@
+"""What an example is, by its columns: the shapes in which people keep data, and the one that each becomes.
+
+Alpaca's ``instruction``, ``input`` and ``output`` and ShareGPT's ``conversations`` become chats; without a
+chat template an instruction becomes the prompt of a completion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from zerokit.errors import DataError, did_you_mean
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from zerokit.recipe.model import Columns, DataSection
+
+Format = Literal["text", "prompt_completion", "messages", "alpaca", "sharegpt"]
+
+_ROLES = {
+    **{"human": "user", "gpt": "assistant", "chatgpt": "assistant", "model": "assistant"},
+    **{name: name for name in ("user", "assistant", "system", "tool")},
+}
+"""Of a message, by what ShareGPT's files call who it is from."""
+
+
+def needed_columns(format_: Format, names: Columns) -> list[str]:
+    """The columns without which an example is not of a format."""
+    return {
+        "messages": [names.messages],
+        "sharegpt": [names.conversations],
+        "prompt_completion": [names.prompt, names.completion],
+        "alpaca": [names.instruction, names.output],
+        "text": [names.text],
+    }[format_]
+
+
+_TRIED: tuple[Format, ...] = ("messages", "sharegpt", "prompt_completion", "alpaca", "text")
+"""In this order: Alpaca's own file has a column of whole texts too."""
+
+
+def detect_format(columns: Sequence[str], data: DataSection, *, where: str) -> Format:
+    """What an example is, by the recipe or by its columns.
+
+    Args:
+        columns: of the data set.
+        data: the recipe's section.
+        where: the place of the data in the recipe, for errors.
+
+    Raises:
+        DataError: a column that the format needs is not there.
+    """
+    if data.format != "auto":
+        for name in needed_columns(data.format, data.columns):
+            if name not in columns:
+                raise DataError(
+                    f"format '{data.format}' needs a column '{name}'; the columns are {', '.join(columns)}",
+                    where=where,
+                    hint="Set data.columns to the names in your file, or mend the file",
+                )
+        return data.format
+    for format_ in _TRIED:
+        if set(needed_columns(format_, data.columns)) <= set(columns):
+            return format_
+    raise DataError(
+        f"cannot tell what an example is from the columns {', '.join(columns)}",
+        where=where,
+        hint="Use 'text', 'prompt' and 'completion', 'instruction' and 'output', 'messages' or "
+        "'conversations', or set data.columns",
+    )
+
+
+def text_columns(format_: Format, names: Columns, columns: Sequence[str]) -> list[str] | None:
+    """The columns whose values are texts, of those that are there; None: an example is a chat."""
+    if format_ in ("messages", "sharegpt"):
+        return None
+    more = [names.input] if format_ == "alpaca" else []
+    return [name for name in (*needed_columns(format_, names), *more) if name in columns]
+
+
+def described(format_: Format, names: Columns, tokenizer: PreTrainedTokenizerBase) -> str:
+    """What is recognised, and what it becomes, for people."""
+    needed = needed_columns(format_, names)
+    listed = f"'{needed[0]}'" if len(needed) == 1 else f"'{needed[0]}' and '{needed[1]}'"
+    if format_ == "alpaca":
+        becomes = "chats" if tokenizer.chat_template else "prompts and completions: there is no chat template"
+        return f"{listed} (alpaca), as {becomes}"
+    return f"{listed} (sharegpt), as chats" if format_ == "sharegpt" else listed
+
+
+def messages_of(conversation: Any) -> Any:
+    """A ShareGPT conversation as messages; what comes before its first question is left out.
+
+    Lists that are no such conversation are returned as they are, for the caller to name.
+
+    Raises:
+        DataError: somebody speaks in it who is not known; without a place.
+    """
+    if not isinstance(conversation, list) or not all(isinstance(turn, dict) for turn in conversation):
+        return conversation
+    messages = []
+    for turn in conversation:
+        speaker = turn.get("from")
+        if speaker is None:
+            messages.append(turn)
+        elif speaker not in _ROLES:
+            raise DataError(
+                f"the conversation has a message from '{speaker}'",
+                hint=did_you_mean(str(speaker), list(_ROLES)),
+            )
+        else:
+            messages.append({"role": _ROLES[speaker], "content": turn.get("value")})
+    roles = [message.get("role") for message in messages]
+    # Files of shared links often begin in the middle, with an answer whose question is elsewhere.
+    while roles and roles[0] == "assistant":
+        del roles[0], messages[0]
+    return messages
