@@ -105,3 +105,14 @@ def test_batches_of_one_size_are_the_same_whatever_the_shuffle(
     for _ in tokens:
         following()
     assert rank.batches.are_uneven() == uneven
+
+
+def test_a_rank_without_batches_goes_as_far_as_rank_0(
+    tmp_path: Path, scanned: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = Rank(tmp_path, 0), Rank(tmp_path, 1)
+    for steps, over in ((2, False), (3, True)):
+        first.steps = second.steps = steps
+        monkeypatch.setattr(first.batches, "_are_rehearsed", lambda _, over=over: over)
+        assert [first.batches.are_over(), second.batches.are_over()] == [over, over]
+    assert second.exchange.unknown == 0

@@ -51,6 +51,16 @@ def test_the_last_rank_answers_for_those_that_are_not_rehearsed(tmp_path: Path) 
     assert first == last == {0: 7, 1: 9, 2: 9, 3: 9}
 
 
+def test_what_is_told_for_others_is_counted_unless_it_is_the_own(tmp_path: Path) -> None:
+    def counted(own: Exchange) -> Any:
+        own.share(WORLD, "all_gather", b"same")
+        own.share(WORLD, "all_gather", b"%d" % own.rank)
+        return own.stood_for
+
+    # Of ranks 1 and 2, the last one's value is told to both, and is its own.
+    assert together(tmp_path, counted, counted) == [2, 0]
+
+
 def test_a_group_hears_what_the_like_of_its_ranks_say_in_theirs(tmp_path: Path) -> None:
     Journal(tmp_path, 0).write(
         "groups.2", payload=json.dumps([("a", "pipeline", ranks) for ranks in STAGES]).encode()

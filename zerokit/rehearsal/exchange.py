@@ -88,6 +88,8 @@ class Exchange:
         self._order = CallOrder()
         self.unknown = 0
         """Values that nobody could tell; this rank went on with its own."""
+        self.stood_for = 0
+        """Values that came from a rank that stands for the one that has them, and are not this one's own."""
 
     @property
     def is_active(self) -> bool:
@@ -223,6 +225,7 @@ class Exchange:
                 names = () if members is None else (f"{group_name(members, number)}.{call}",)
                 told[source] = self.hear(Awaited(source, names, operation, line, source == rank, is_async))
             known[rank] = told[source]
+            self.stood_for += source != rank and _differs(told[source], value)
         return _told(known)
 
     def _like(self, ranks: Ranks, member: int, roles: Roles) -> Ranks | None:
@@ -438,6 +441,11 @@ def _as_words(awaited: Awaited) -> list[str]:
 def _of_words(words: Sequence[str]) -> Awaited:
     rank, names, *rest = json.loads(words[0])
     return Awaited(rank, tuple(names), *rest)
+
+
+def _differs(told: Any, own: Any) -> bool:
+    """Whether another's value may change what this rank does."""
+    return told is not NOTHING and not (isinstance(told, bytes) and told == own)
 
 
 def _packed(value: Any) -> bytes:

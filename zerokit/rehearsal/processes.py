@@ -36,7 +36,7 @@ _EXPLAINED = 2
 _SCRIPT_FAILED = {
     3: "What is printed above is what the cluster would show",
     4: "The cluster would show what is printed above, unless it comes of a value: what depends on parameters "
-    "is made up (a loss is 1)",
+    "is made up (a loss is 1), and what is told by a rank that is not rehearsed is that of one like it",
 }
 _INTERRUPTED = 130
 _STDERR = 2

@@ -105,9 +105,9 @@ def run_in(rank: VirtualRank, job: RehearsalJob) -> int:
 
 
 def _may_rest_on_values(failure: BaseException, rank: VirtualRank) -> bool:
-    """Whether a script may have raised `failure` because of what it read from the model."""
+    """Whether a script may have raised `failure` because of what it read from the model or of other ranks."""
     kinds = (ArithmeticError, AssertionError, LookupError, ValueError)
-    return isinstance(failure, kinds) and rank.backend.flops > 0
+    return isinstance(failure, kinds) and (rank.backend.flops > 0 or rank.exchange.stood_for > 0)
 
 
 def _stay() -> None:

@@ -230,9 +230,21 @@ class Batches:
     # ---- the end of the run
 
     def are_over(self) -> bool:
-        """Whether the run may end, once the steps that were asked for are done."""
+        """Whether the run may end, once the steps that were asked for are done.
+
+        A rank without batches of its own, such as a stage in the middle of a pipeline, goes as far as rank 0.
+        """
+        sources = self._trained_on()
+        over = self._are_rehearsed(sources)
+        if sources and self._exchange.rank != 0:
+            return over
+        return self._exchange.of_rank_0(
+            f"over.{self._divisor}.{self._completed()}", "end the run", lambda: over
+        )
+
+    def _are_rehearsed(self, sources: list[Source]) -> bool:
         completed = self._completed()
-        for source in self._trained_on():
+        for source in sources:
             self._decide(source)
             if any(one.last_step > completed for one in source.rehearsed):
                 return False
