@@ -51,6 +51,7 @@ ALLOWED = {
     "exits": BASE,
     "launching": BASE,
     "distributed": BASE | {"exits"},
+    "doctor": BASE | {"distributed", "hardware"},
     "checkpoint": BASE | {"models"},
     "generation": BASE | {"config", "resolving", "recipe", "data", "distributed", "checkpoint"},
     "training": BASE
@@ -65,7 +66,7 @@ ALLOWED = {
     "cli": BASE
     | {"config", "resolving", "writing", "releases", "recipe", "models", "hardware", "memory", "lint"}
     | {"estimation", "rehearsal", "quickstart", "reporting", "distributed", "generation", "training"}
-    | {"checkpoint", "exits", "launching"},
+    | {"checkpoint", "exits", "launching", "doctor"},
     "train": {"cli"},
     "generate": {"cli"},
     "__main__": {"cli"},

@@ -14,11 +14,12 @@ from tests.memory.runs import LLAMA, shape
 from zerokit.distributed.ranks import Ranks
 from zerokit.errors import ZerokitError
 from zerokit.estimation import estimate
+from zerokit.hardware.host_memory import host_memory_bytes
 from zerokit.memory import Lora
 from zerokit.resolving.settle import resolve_for_trainer
 from zerokit.training import preflight
 from zerokit.training.announce import announce, expected_states, states_line
-from zerokit.training.preflight import host_memory_bytes, peak_lines
+from zerokit.training.preflight import peak_lines
 from zerokit.units import GIB
 from zerokit.writing.build import build_ds_config
 

@@ -23,6 +23,7 @@ from zerokit.cli.check import check
 from zerokit.cli.command import ClickException, Command, Group
 from zerokit.cli.config import config
 from zerokit.cli.diff import diff
+from zerokit.cli.doctor import doctor, env
 from zerokit.cli.estimate import estimate
 from zerokit.cli.estimate_questions import AskingCommand
 from zerokit.cli.explain import explain
@@ -161,7 +162,21 @@ def _register(*commands: Callable[..., None]) -> None:
         app.command(cls=AskingCommand if command is estimate else Command)(command)
 
 
-_register(config, check, explain, resolve, diff, schema, estimate, gpus, models, launch_script, quickstart)
+_register(
+    config,
+    check,
+    explain,
+    resolve,
+    diff,
+    schema,
+    estimate,
+    gpus,
+    models,
+    launch_script,
+    doctor,
+    env,
+    quickstart,
+)
 app.command(cls=CodeCommand)(explain_exit)
 for function in (train, generate):
     text = on_ranks.help_of(function)

@@ -17,12 +17,13 @@ import socket
 import sys
 import sysconfig
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zerokit import console
 from zerokit.distributed.group import count_gpus
+from zerokit.distributed.process_table import process_with
 from zerokit.distributed.shared_memory import check_shared_memory
 from zerokit.documents import shown
 from zerokit.errors import LaunchError
@@ -151,21 +152,12 @@ def _look_at_lock(lock: Path) -> None:
     """
     if not lock.exists():
         return
-    holder = _process_with(lock)
+    holder = process_with(lock)
     if holder is None and lock.parent.parent == own_folder():
         lock.unlink(missing_ok=True)
         return
     whose = f"process {holder} compiles there" if holder else "remove it if no program compiles there"
     console.note(f"waiting for {lock} to go: {whose}")
-
-
-def _process_with(file: Path) -> int | None:
-    """A process of this machine that has `file` open, as the holder of torch's lock has (FileBaton)."""
-    for link in Path("/proc").glob("[0-9]*/fd/*"):
-        with suppress(OSError):  # it has just ended, or is another user's
-            if link.samefile(file):
-                return int(link.parts[2])
-    return None
 
 
 _DIGEST = "zerokit.sha256"

@@ -64,3 +64,12 @@ def bytes_moved(pid: int) -> int | None:
         return None
     counts = dict(line.split(": ") for line in lines)
     return sum(int(counts.get(name, 0)) for name in ("wchar", "read_bytes", "write_bytes"))
+
+
+def process_with(file: Path) -> int | None:
+    """A process of this machine that has `file` open, as the holder of torch's lock has (FileBaton)."""
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        with suppress(OSError):  # it has just ended, or is another user's
+            if link.samefile(file):
+                return int(link.parts[2])
+    return None

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from zerokit.checkpoint.source import is_rehearsal
@@ -16,6 +13,7 @@ from zerokit.errors import ZerokitError
 from zerokit.estimation import Fit, Question, Runs, verdict
 from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.gpus import some_gpu
+from zerokit.hardware.host_memory import host_memory_bytes
 from zerokit.memory import Estimate, Lora
 from zerokit.memory import estimate as estimate_run
 from zerokit.memory.optimizers import optimizer_made
@@ -137,40 +135,6 @@ def plain_config(ds_config: Mapping[str, Any]) -> DeepSpeedConfig:
     """The ds_config as the Trainer is given it, but for what is still "auto": sizes of buckets."""
     zero = {key: value for key, value in ds_config["zero_optimization"].items() if value != "auto"}
     return DeepSpeedConfig.model_validate({**ds_config, "zero_optimization": zero})
-
-
-def host_memory_bytes(root: Path = Path("/")) -> int:
-    """Of this machine, or what the control groups leave of it: a container's, a job's on a cluster.
-
-    Args:
-        root: where the system's files are.
-    """
-    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return min([whole, *_group_limits(root)])
-
-
-def _group_limits(root: Path) -> Iterator[int]:
-    """Memory limits of this process's control groups and of those above them, of version 2 and 1.
-
-    Source: Linux, cgroups(7), "/proc/[pid]/cgroup": lines of ``number:controllers:path``.
-    """
-    mounted = root / "sys/fs/cgroup"
-    # The groups at the top are those of a container that hides where it stands.
-    lines = ["0::/", "1:memory:/"]
-    with suppress(OSError):
-        lines += (root / "proc/self/cgroup").read_text().splitlines()
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if not controllers:
-            hierarchy, name = mounted, "memory.max"
-        elif "memory" in controllers.split(","):
-            hierarchy, name = mounted / "memory", "memory.limit_in_bytes"
-        else:
-            continue
-        group = PurePosixPath(path.lstrip("/"))
-        for folder in (group, *group.parents):
-            with suppress(OSError, ValueError):  # out of sight, or without a limit: "max"
-                yield int((hierarchy / folder / name).read_text())
 
 
 def _checkpoints(args: Any) -> bool:

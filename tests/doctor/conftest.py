@@ -1,0 +1,3 @@
+from tests.cli.conftest import zerokit
+
+__all__ = ["zerokit"]

@@ -1,0 +1,217 @@
+"""Faults planted one by one, each where the doctor reads it for real."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+
+from tests import processes
+from tests.launching.test_scripts import stub
+from zerokit.doctor import host, hosts, software
+from zerokit.doctor.look import Look
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+def only(looks: Iterable[Look], what: str) -> Look:
+    """What was found of one thing."""
+    (found,) = [look for look in looks if look.what == what]
+    return found
+
+
+def is_found(look: Look, verdict: str, *words: str) -> None:
+    assert look.verdict == verdict
+    assert look.mend
+    assert [word for word in words if word not in f"{look.says} {look.mend}"] == []
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of programs, the only one on the PATH but for the shell's."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.delenv("CXX", raising=False)
+    return folder
+
+
+def test_full_shared_memory() -> None:
+    is_found(host.shared_memory(Path("/proc")), "error", "0 B", "--shm-size")  # which has no room at all
+
+
+def test_few_open_files() -> None:
+    code = "from zerokit.doctor.host import limits; print(*limits())"
+    said = processes.checked(f"ulimit -S -n 64; exec '{sys.executable}' -c '{code}'")
+    assert "verdict='error', says='64 may be open at once'" in said
+    assert "ulimit -n" in said
+
+
+@pytest.mark.parametrize(
+    ("gpu", "arches", "verdict"),
+    [
+        ("sm_90", ["sm_80", "sm_90a"], "ok"),
+        ("sm_86", ["sm_75", "sm_80"], "ok"),
+        ("sm_120", ["sm_80", "compute_90"], "ok"),
+        ("sm_70", ["sm_75", "sm_80", "compute_120"], "error"),
+        ("sm_80", ["sm_86"], "error"),
+    ],
+)
+def test_a_gpu_for_which_torch_has_no_code(gpu: str, arches: list[str], verdict: str) -> None:
+    answer = {"build": "12.8", "nccl": "2.27", "arches": arches, "gpus": [["A card", 80 << 30, gpu]] * 2}
+    looks = list(software.gpus(answer))
+    assert only(looks, "GPUs").verdict == verdict
+    assert only(looks, "NCCL").verdict == "ok"
+
+
+def test_torch_that_sees_no_gpu(programs: Path) -> None:
+    answer = {"build": "", "nccl": "", "arches": [], "gpus": []}
+    assert only(software.gpus(answer), "GPUs").verdict == "could not look"
+    stub(programs, "nvidia-smi", "")
+    is_found(only(software.gpus(answer), "GPUs"), "error", "build for CPUs")
+    is_found(only(software.gpus("torch cannot be imported: libc10.so"), "torch"), "error", "libc10.so")
+
+
+def test_no_compiler(programs: Path) -> None:
+    is_found(only(software.compiler(needed=True), "compiler"), "error", "apt install g++")
+    assert only(software.compiler(needed=False), "compiler").verdict == "warning"
+
+
+def test_an_old_compiler(programs: Path) -> None:
+    stub(programs, "c++", "echo 7.5.0")
+    is_found(only(software.compiler(needed=True), "compiler"), "error", "7.5.0", "CXX=")
+    stub(programs, "c++", "echo 13.2.0")
+    assert only(software.compiler(needed=True), "compiler").verdict == "ok"
+
+
+def test_a_lock_that_was_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "own"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert only(software.locks(), "extensions").verdict == "ok"
+    lock = tmp_path / "torch_extensions" / "py311_cpu" / "cpu_adam" / "lock"
+    lock.parent.mkdir(parents=True)
+    with lock.open("w"):  # as one that compiles has it
+        assert only(software.locks(), "extensions").verdict == "ok"
+    is_found(only(software.locks(), "extensions"), "error", f"rm '{lock}'")
+
+
+def test_a_name_that_leads_to_this_machine_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def found(*addresses: str) -> Callable[..., list[object]]:
+        return lambda name, port: [(2, 1, 6, "", (address, 0)) for address in addresses]
+
+    monkeypatch.setattr(socket, "getaddrinfo", found("127.0.1.1"))
+    is_found(host.network(several=True), "error", "127.0.1.1", "GLOO_SOCKET_IFNAME")
+    assert host.network(several=False).verdict == "warning"
+    monkeypatch.setattr(socket, "getaddrinfo", found("10.0.0.5"))
+    assert host.network(several=True).verdict == "ok"
+
+
+def test_a_port_that_is_taken() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        number = taken.getsockname()[1]
+        is_found(host.port(number), "warning", str(number), "--master_port")
+
+
+def test_an_output_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for output in (Path("/proc/out"), tmp_path / "file" / "out"):
+        is_found(only(host.disk(output), "output"), "error", str(output), "output_dir")
+    assert {look.verdict for look in host.disk(tmp_path / "new" / "out")} <= {"ok", "warning"}
+    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_disk_without_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(folder: Path) -> float:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(host, "_seconds_to_write", full)
+    is_found(only(host.disk(tmp_path), "output"), "error", "No space left")
+
+
+def test_a_control_group_of_1_gib(tmp_path: Path) -> None:
+    limit = tmp_path / "sys/fs/cgroup/memory.max"
+    limit.parent.mkdir(parents=True)
+    limit.write_text(f"{1 << 30}\n")
+    is_found(host.memory(tmp_path), "error", "1.00 GiB", "--memory")
+
+
+SAME = 'shift 6; exec bash -c "$1"'
+"""What ssh does, on this machine: five words of options, the host, and a line for a shell."""
+
+
+@pytest.mark.parametrize(
+    ("there", "verdict", "words"),
+    [
+        (SAME, "ok", []),
+        (f'{SAME.replace("exec ", "")} | sed \'s/"torch": "/&0./\'', "error", ["other versions: torch 0."]),
+        (f'{SAME.replace("exec ", "")} | sed \'s/"time": 1/"time": 2/\'', "error", ["clock is off by"]),
+        ("echo 'ssh: connect to host a port 22: No route to host' >&2; exit 255", "error", ["No route"]),
+        ("echo 'bash: no such file' >&2; exit 127", "error", ["does not run there"]),
+        ("echo zerokit:{", "error", []),
+    ],
+)
+def test_another_host(
+    there: str, verdict: str, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stub(tmp_path / "bin", "ssh", there)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    (look,) = hosts.hosts(["a"], [str(tmp_path)])
+    assert look.verdict == verdict
+    assert [word for word in words if word not in look.says] == []
+
+
+def test_data_that_another_host_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stub(tmp_path / "bin", "ssh", SAME)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    lacking = str(tmp_path / "it's $(gone)")
+    is_found(
+        only(hosts.hosts(["a"], [str(tmp_path), lacking]), "host a"), "error", f"lacks {lacking}", "Copy"
+    )
+
+
+@pytest.mark.torch
+def test_the_doctor_says_all_of_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, zerokit: Run
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("TORCH_EXTENSIONS_DIR", raising=False)
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text(
+        f"model: m\ndata: {{train: {tmp_path}/d.jsonl}}\ntraining: {{output_dir: {tmp_path}/out}}\n"
+    )
+    code, out, err = zerokit("doctor", "--recipe", recipe, "--format", "json")
+    assert (code, err) == (1, "")
+    looks = {look["what"]: look for look in json.loads(out)["looks"]}
+    # How the machine that runs this test is, in other respects, is not the test's.
+    errors = {look["what"] for look in looks.values() if look["verdict"] == "error"}
+    assert errors - {"shared memory", "open files", "host memory"} == {"paths"}
+    assert f"{tmp_path}/d.jsonl is not there" in looks["paths"]["says"]
+    assert {
+        "Python",
+        "packages",
+        "compiler",
+        "extensions",
+        "open files",
+        "host memory",
+        "port",
+    } <= looks.keys()
+
+
+def test_a_bug_report_has_versions_and_no_secrets(monkeypatch: pytest.MonkeyPatch, zerokit: Run) -> None:
+    variables = {"NCCL_DEBUG": "INFO", "HF_TOKEN": "hf_x1", "TORCH_API_KEY": "x2", "OTHER": "x3"}
+    for name, value in {**variables, "CUDA_PROXY": "http://me:x4@host"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("zerokit.doctor.report.ask_torch", lambda: {"build": "12.8", "nccl": "", "gpus": []})
+    code, out, err = zerokit("env")
+    assert (code, err) == (0, "")
+    assert "  NCCL_DEBUG: INFO\n" in out
+    assert f"  python: {sys.version.split()[0]}\n" in out
+    assert [secret for secret in ("hf_x1", "x2", "x3", "x4", str(Path.home()) + "/") if secret in out] == []

@@ -1,0 +1,111 @@
+"""``zerokit doctor``: what is wrong with the machines of a run; ``zerokit env``: what a bug report needs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from zerokit.cli.output import OutputFormat, print_json
+
+if TYPE_CHECKING:
+    from zerokit.doctor.examine import Needs
+
+_STYLES = {"ok": "green", "warning": "yellow", "error": "bold red", "could not look": "cyan"}
+
+
+def doctor(
+    hostfile: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Look at these machines, too, over ssh; a line each: HOST slots=N."
+        ),
+    ] = None,
+    recipe: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The run: its data, its output folder, what it offloads."),
+    ] = None,
+    master_port: Annotated[
+        int,
+        typer.Option(
+            "--master-port", "--master_port", min=1, max=65535, help="Where the ranks are going to meet."
+        ),
+    ] = 29500,
+    output_format: OutputFormat = "text",
+) -> None:
+    """Say what is wrong with this machine for DeepSpeed, and with all machines of a hostfile.
+
+    A line for each thing that was looked at, with its mend. Exit code 1 where there is an error.
+    """
+    from dataclasses import asdict, replace
+
+    from zerokit.doctor.examine import Needs, examine
+    from zerokit.errors import visible
+    from zerokit.launching.hostfile import read_hostfile
+    from zerokit.reporting.terminal import show_lines
+
+    needs = replace(Needs() if recipe is None else _needs(recipe), port=master_port)
+    machines = None if hostfile is None else read_hostfile(hostfile)
+    looks = []
+    for look in examine(needs, machines):
+        looks.append(look)
+        if output_format == "text":
+            text = f"{look.what}: {look.says}" + (f". {look.mend}" if look.mend else "")
+            show_lines([((f"{look.verdict:<14}  ", _STYLES[look.verdict]), (visible(text), ""))])
+    if output_format == "json":
+        print_json({"looks": [asdict(look) for look in looks]})
+    if any(look.verdict == "error" for look in looks):
+        raise typer.Exit(1)
+
+
+def _needs(recipe: Path) -> Needs:
+    """What a recipe asks of its machines."""
+    from zerokit.config.base import ZERO
+    from zerokit.config.load import read_ds_config
+    from zerokit.doctor.examine import Needs
+    from zerokit.recipe.load import load_recipe
+
+    run = load_recipe(recipe).recipe
+    ds_config: Any = read_ds_config(run.deepspeed).data if isinstance(run.deepspeed, str) else run.deepspeed
+    zero: Any = ds_config.get(ZERO) if isinstance(ds_config, dict) else None
+    sections = (
+        [zero.get(name) for name in ("offload_optimizer", "offload_param")] if isinstance(zero, dict) else []
+    )
+    devices = [
+        section.get("device") if isinstance(section, dict) else None for section in (*sections, None, None)
+    ]
+    named = [run.data.train, run.data.eval, run.model.path]
+    words = [word for one in named for word in ([one] if isinstance(one, str) else one or [])]
+    return Needs(
+        output=Path(str(run.training.get("output_dir", "runs"))),
+        paths=tuple(Path(word) for word in words if _is_local(word)),
+        offloads_optimizer=devices[0] in ("cpu", "nvme"),
+        uses_nvme="nvme" in devices[:2],
+    )
+
+
+def _is_local(word: str) -> bool:
+    """Whether a model or data set is a file or folder, not a name on the Hub."""
+    from zerokit.documents import is_folder
+
+    path = Path(word)
+    endings = (".jsonl", ".json", ".csv", ".parquet", ".txt")
+    return path.is_absolute() or word.startswith(".") or path.suffix in endings or is_folder(path)
+
+
+def env(output_format: OutputFormat = "text") -> None:
+    """Print what a bug report needs of this machine: versions, GPUs, limits, variables; no secrets."""
+    from zerokit.doctor.report import report
+
+    found = report()
+    if output_format == "json":
+        print_json(found)
+        return
+    for name, value in found.items():
+        if isinstance(value, dict):
+            typer.echo(f"{name}:")
+            for key, one in value.items():
+                typer.echo(f"  {key}: {one}")
+        else:
+            typer.echo(f"{name}: {value}")

@@ -1,0 +1,113 @@
+"""Whether the machines of a hostfile are alike: asked over ssh, all at once."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from zerokit.doctor.look import Look, ok
+from zerokit.doctor.software import PACKAGES, versions
+
+_PATIENCE = 30
+"""Seconds for one machine."""
+_WARN_SECONDS, _ERROR_SECONDS = 2.0, 60.0
+"""By which clocks differ: logs and the times of files no longer have one order; certificates fail."""
+_MOST_AT_ONCE = 32
+
+_ASK = """
+import json, os, sys, time
+from importlib import metadata
+found = {}
+for name in sys.argv[1].split(","):
+    try:
+        found[name] = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        pass
+missing = [path for path in json.loads(sys.argv[2]) if not os.path.exists(path)]
+python = sys.version.split()[0]
+print("zerokit:" + json.dumps({"time": time.time(), "python": python, "versions": found, "missing": missing}))
+"""
+
+
+def hosts(names: Sequence[str], paths: Sequence[str]) -> Iterator[Look]:
+    """Look at each machine of a hostfile.
+
+    Args:
+        names: the machines.
+        paths: absolute, of what each must have: this folder, the data, the model.
+    """
+    with ThreadPoolExecutor(min(_MOST_AT_ONCE, len(names))) as pool:
+        for found in pool.map(lambda name: list(_host(name, paths)), names):
+            yield from found
+
+
+def _host(name: str, paths: Sequence[str]) -> Iterator[Look]:
+    what = f"host {name}"
+    begin = time.time()
+    answer = _ask(name, paths)
+    end = time.time()
+    if isinstance(answer, Look):
+        yield answer
+        return
+    fine = True
+    away = max(answer["time"] - end, begin - answer["time"], 0.0)
+    if away > _WARN_SECONDS:
+        says = f"its clock is off by {away:.0f} s"
+        mend = "Set it: timedatectl set-ntp true, or chronyc makestep"
+        yield Look(what, "error" if away > _ERROR_SECONDS else "warning", says, mend)
+        fine = False
+    own = {"python": sys.version.split()[0], **versions()}
+    theirs = {"python": answer["python"], **answer["versions"]}
+    others = [
+        f"{one} {theirs.get(one, 'missing')} (here {own.get(one, 'missing')})"
+        for one in ("python", *PACKAGES)
+        if own.get(one) != theirs.get(one)
+    ]
+    if others:
+        mend = "Install the same on all: pip freeze here, pip install -r there"
+        yield Look(what, "error", f"has other versions: {', '.join(others)}", mend)
+        fine = False
+    if answer["missing"]:
+        says = f"lacks {', '.join(map(str, answer['missing']))}"
+        yield Look(what, "error", says, "Copy it there, or mount the same folder on all machines")
+        fine = False
+    if fine:
+        yield ok(what, "same versions and paths, clocks agree")
+
+
+def _ask(name: str, paths: Sequence[str]) -> dict[str, Any] | Look:
+    what = f"host {name}"
+    # ssh hands one line to a shell there.
+    line = shlex.join([sys.executable, "-c", _ASK, ",".join(PACKAGES), json.dumps(list(paths))])
+    command = ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "--", name, line]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, timeout=_PATIENCE, check=False, stdin=subprocess.DEVNULL
+        )
+    except FileNotFoundError:
+        return Look(
+            what, "error", "no ssh on this machine", "apt install openssh-client, or start without ssh"
+        )
+    except subprocess.TimeoutExpired:
+        mend = f"Try: ssh -o BatchMode=yes {name} true"
+        return Look(what, "error", f"ssh did not answer in {_PATIENCE} s", mend)
+    said = done.stdout.decode(errors="replace")
+    for text in said.splitlines():
+        if text.startswith("zerokit:"):
+            try:
+                answer: dict[str, Any] = json.loads(text.removeprefix("zerokit:"))
+            except ValueError:
+                break
+            return answer
+    last = (done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+    if done.returncode == 255:
+        mend = f"Set up a key without a password, then try: ssh -o BatchMode=yes {name} true"
+        return Look(what, "error", f"ssh does not reach it: {last}", mend)
+    mend = "Give all machines the same environment at the same path"
+    return Look(what, "error", f"{sys.executable} does not run there: {last}", mend)

@@ -1,0 +1,190 @@
+"""Python, its packages, and what compiles DeepSpeed's extensions."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator
+from contextlib import suppress
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from zerokit.distributed.process_table import process_with
+from zerokit.doctor.look import Look, Verdict, ok, unseen
+
+PACKAGES = ("zerokit", "torch", "deepspeed", "transformers", "accelerate", "peft", "datasets", "safetensors")
+"""On which a run depends."""
+_OLDEST_PYTHON = (3, 11)
+_OLDEST_COMPILER = 9
+"""Of GCC, for the C++17 of torch's headers: torch.utils.cpp_extension.MINIMUM_GCC_VERSION."""
+_PATIENCE = 120
+"""Seconds for importing torch, from a slow disk as well."""
+
+_ASK_TORCH = """
+import json, torch
+cuda = torch.cuda.is_available()
+gpus = [torch.cuda.get_device_properties(n) for n in range(torch.cuda.device_count())] if cuda else []
+nccl = torch.cuda.nccl.version() if cuda and torch.distributed.is_nccl_available() else ()
+print(json.dumps({
+    "build": torch.version.cuda or torch.version.hip or "",
+    "gpus": [[gpu.name, gpu.total_memory, f"sm_{gpu.major}{gpu.minor}"] for gpu in gpus],
+    "arches": torch.cuda.get_arch_list() if cuda else [],
+    "nccl": ".".join(map(str, nccl)),
+}))
+"""
+
+
+def versions() -> dict[str, str]:
+    """Of the packages that are installed, without importing them."""
+    found = {}
+    for name in PACKAGES:
+        with suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
+
+
+def packages() -> Iterator[Look]:
+    """Python, and what a run imports."""
+    python = platform.python_version()
+    if sys.version_info < _OLDEST_PYTHON:
+        yield Look("Python", "error", python, "Use Python 3.11 to 3.13")
+    else:
+        yield ok("Python", f"{python}, {sys.executable}")
+    found = versions()
+    missing = [name for name in ("torch", "deepspeed", "transformers", "accelerate") if name not in found]
+    if missing:
+        says = f"{', '.join(missing)} not installed"
+        yield Look("packages", "error", says, "Run pip install 'zerokit[train]'")
+    else:
+        yield ok("packages", ", ".join(f"{name} {version}" for name, version in found.items()))
+
+
+def ask_torch() -> dict[str, Any] | str:
+    """What torch sees of this machine, in a process of its own; or why it cannot be asked."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _ASK_TORCH], capture_output=True, text=True, timeout=_PATIENCE, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return f"importing torch took more than {_PATIENCE} s"
+    if done.returncode != 0:
+        last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+        return f"torch cannot be imported: {last[0]}"
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
+def gpus(answer: dict[str, Any] | str) -> Iterator[Look]:
+    """Whether torch can use the GPUs, from :func:`ask_torch`."""
+    if isinstance(answer, str):
+        yield Look("torch", "error", answer, "Install it anew: pip install --force-reinstall torch")
+        return
+    build = answer["build"]
+    if not answer["gpus"]:
+        if Path("/dev/nvidiactl").exists() or shutil.which("nvidia-smi"):
+            says = "there is an NVIDIA driver, but torch sees no GPU" + (
+                "" if build else ": it is a build for CPUs"
+            )
+            yield Look(
+                "GPUs", "error", says, "Install a torch for CUDA that suits the driver; see nvidia-smi"
+            )
+        else:
+            yield unseen("GPUs", "none here: runs on the CPU, over gloo")
+        return
+    capabilities = {capability for _, _, capability in answer["gpus"]}
+    lacking = {one for one in capabilities if not any(_runs_on(arch, one) for arch in answer["arches"])}
+    names = ", ".join(sorted({name for name, _, _ in answer["gpus"]}))
+    if lacking:
+        says = f"torch's build has no code for {', '.join(sorted(lacking))} ({names})"
+        yield Look("GPUs", "error", says, "Install a torch whose torch.cuda.get_arch_list() has it")
+    else:
+        yield ok("GPUs", f"{len(answer['gpus'])} of {names}, CUDA {build}")
+    if len({(name, memory) for name, memory, _ in answer["gpus"]}) > 1:
+        yield Look("GPUs", "warning", f"of several kinds: {names}", "Choose some by CUDA_VISIBLE_DEVICES")
+    if answer["nccl"]:
+        yield ok("NCCL", answer["nccl"])
+    else:
+        yield Look("NCCL", "error", "torch has none", "Install a torch for CUDA from pytorch.org")
+
+
+def _runs_on(arch: str, capability: str) -> bool:
+    """Whether code for `arch` runs on a GPU: sm_80 on sm_86, too, and the PTX of compute_80 on all later.
+
+    Source: NVIDIA, CUDA C++ Programming Guide, "Binary Compatibility" and "PTX Compatibility".
+    """
+    match = re.fullmatch(r"(sm|compute)_(\d+)(\d)[af]?", arch)
+    own = re.fullmatch(r"sm_(\d+)(\d)", capability)
+    if match is None or own is None:
+        return False
+    code, gpu = (int(match[2]), int(match[3])), (int(own[1]), int(own[2]))
+    return code <= gpu and (match[1] == "compute" or code[0] == gpu[0])
+
+
+def compiler(*, needed: bool) -> Iterator[Look]:
+    """Whether DeepSpeed's extensions can be compiled; `needed` says whether this run has one."""
+    verdict: Verdict = "error" if needed else "warning"
+    why = "which this run needs for DeepSpeed's extensions" if needed else "which DeepSpeed's extensions need"
+    name = os.environ.get("CXX") or "c++"
+    path = shutil.which(name) or shutil.which("g++")
+    if path is None:
+        mend = "apt install g++ (Debian, Ubuntu), dnf install gcc-c++ (Fedora)"
+        yield Look("compiler", verdict, f"no C++ compiler, {why}", mend)
+    else:
+        yield _compiler_age(path, verdict)
+    if not Path(sysconfig.get_path("include"), "Python.h").is_file():
+        yield Look("headers", verdict, f"Python's C headers are missing, {why}", "apt install python3-dev")
+    beside = Path(sys.executable).parent / "ninja"
+    if shutil.which("ninja") is None and not beside.is_file():
+        yield Look("ninja", verdict, f"no ninja, {why}", "pip install ninja")
+
+
+def _compiler_age(path: str, verdict: Verdict) -> Look:
+    try:
+        command = [path, "-dumpfullversion", "-dumpversion"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Look("compiler", verdict, f"{path} does not run: {error}", "Name another one by CXX")
+    match = re.match(r"(\d+)(?:\.\d+)*", done.stdout.strip())
+    if match is None:
+        return Look("compiler", verdict, f"{path} does not say its version", "Name GCC or clang by CXX")
+    if int(match[1]) < _OLDEST_COMPILER:
+        return Look(
+            "compiler",
+            verdict,
+            f"{path} is {match[0]}, and torch's headers need GCC {_OLDEST_COMPILER} or later",
+            f"apt install g++-{_OLDEST_COMPILER + 4}, then CXX=g++-{_OLDEST_COMPILER + 4}",
+        )
+    return ok("compiler", f"{path} {match[0]}")
+
+
+def locks() -> Iterator[Look]:
+    """Locks that a killed compiler left behind, at which torch waits forever without a word."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folders = [cache / "torch_extensions"]
+    if os.environ.get("TORCH_EXTENSIONS_DIR"):
+        folders.append(Path(os.environ["TORCH_EXTENSIONS_DIR"]))
+    # torch: FOLDER/py311_cpu/NAME/lock, or FOLDER/NAME/lock. zerokit's own folders mend theirs by themselves.
+    found = [lock for folder in folders for depth in ("*", "*/*") for lock in folder.glob(f"{depth}/lock")]
+    left = [lock for lock in found if process_with(lock) is None]
+    for lock in left:
+        yield Look(
+            "extensions", "error", f"{lock} was left behind: torch waits for it forever", f"rm '{lock}'"
+        )
+    if not left:
+        yield ok("extensions", "no lock was left behind")
+
+
+def libaio() -> Look:
+    """For offload to NVMe."""
+    from ctypes.util import find_library
+
+    if find_library("aio") is None:
+        return Look("libaio", "error", "not found, which offload to NVMe needs", "apt install libaio-dev")
+    return ok("libaio", "found")
