@@ -33,13 +33,15 @@ def set_up_libraries(ranks: Ranks) -> None:
     if not ranks.is_main:
         warnings.simplefilter("ignore")
 
+    # Where it is imported, it warns of kernels for 4-bit models on the CPU.
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+
     import datasets
     import deepspeed  # noqa: F401  # makes its logger, and decides on its device
     import transformers
 
     level = logging.WARNING if ranks.is_main else logging.ERROR
     logging.getLogger("DeepSpeed").setLevel(level)
-    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # warns of kernels for 4-bit models on the CPU
     transformers.logging.set_verbosity(level)
     transformers.logging.disable_progress_bar()
     datasets.logging.set_verbosity(logging.CRITICAL)  # it logs errors that it raises as well

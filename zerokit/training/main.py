@@ -49,12 +49,14 @@ def train(
 
     # Imported here so that a mistyped option is answered before torch and transformers load.
     from zerokit.training.prepare import prepare, preview
-    from zerokit.training.run import run
 
     if previewed is not None:
         preview(group, loaded, previewed)
         return
     prepared = prepare(group, loaded, **options)
+
+    from zerokit.training.run import run  # imports transformers, whose words prepare has set up
+
     with prepared.output.owned(group, prepared.identity.run_id):
         run(group, prepared)
 
