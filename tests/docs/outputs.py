@@ -15,7 +15,7 @@ from tests import processes
 from tests.tiny import REPOSITORY
 
 PAGES = ["where-the-bytes-go.md"]
-WITH_EXAMPLES = [*PAGES, "../README.md"]
+WITH_EXAMPLES = [*PAGES, "trouble.md", "../README.md"]
 """Pages with other blocks and figures, too."""
 FILES = ["where-the-bytes-go.svg"]
 """What the commands write."""

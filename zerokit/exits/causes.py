@@ -348,7 +348,7 @@ CAUSES = (
         "extension",
         "an extension cannot be compiled: {what}",
         "Mend what the compiler names: a missing header is a missing -dev package; CUDA_HOME and c++ must "
-        "suit torch; 'ds_report' says which are found",
+        "suit torch: see zerokit doctor",
         r"fatal error: [^\n]{1,200}",
         r"unsupported GNU version![^\n]{0,100}",
         r"cannot find -l[\w.-]{1,40}",
@@ -360,7 +360,7 @@ CAUSES = (
     _cause(
         "extension",
         "an extension could not be compiled: {what}",
-        "The compiler's first error stands above; 'ds_report' says which compilers are found",
+        "The compiler's first error stands above; 'zerokit doctor' looks at what it needs",
         r"Error building extension '\w{1,60}'",
         r"object has no attribute 'ds_opt_\w{1,20}'",
     ),
