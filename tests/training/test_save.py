@@ -15,13 +15,15 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from tests.tiny import ONE_STEP_RECIPE
 from tests.training.test_records import REPORT
 from zerokit.checkpoint.source import check_checkpoint
 from zerokit.distributed.group import RankGroup
 from zerokit.distributed.ranks import Ranks
-from zerokit.errors import CheckpointError, RunError
+from zerokit.errors import CheckpointError, RecipeError, RunError
+from zerokit.recipe import load_recipe
 from zerokit.training.disks import DiskProblems
-from zerokit.training.folder import OutputFolder
+from zerokit.training.folder import OutputFolder, checkpoints
 from zerokit.training.save import save_model, settle
 
 if TYPE_CHECKING:
@@ -277,3 +279,16 @@ def test_no_write_of_deepspeed_ends_its_save_where_other_ranks_wait(tmp_path: Pa
     engine.checkpoint_engine.makedirs("folder")
     engine._copy_recovery_script(str(tmp_path / "gone"))
     assert problems == ["No space left on device"] * 2 + ["No such file or directory"]
+
+
+def test_a_file_by_the_name_of_a_checkpoint_is_none(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint-5").mkdir()
+    (tmp_path / "checkpoint-50").touch()
+    assert checkpoints(tmp_path) == [tmp_path / "checkpoint-5"]
+
+
+def test_a_link_to_nothing_is_refused_before_the_run(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text(ONE_STEP_RECIPE)
+    (tmp_path / "out").symlink_to(tmp_path / "away" / "out")
+    with pytest.raises(RecipeError, match="cannot write into"):
+        OutputFolder(tmp_path / "out", "w", False, None).check(load_recipe(tmp_path / "recipe.yaml"))

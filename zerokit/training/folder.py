@@ -34,7 +34,8 @@ _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 
 def checkpoints(folder: Path) -> list[Path]:
     """The checkpoint-N folders of a run, in order of N."""
-    found = [path for path in folder.glob("checkpoint-*") if _CHECKPOINT.fullmatch(path.name)]
+    named = (path for path in folder.glob("checkpoint-*") if _CHECKPOINT.fullmatch(path.name))
+    found = [path for path in named if path.is_dir()]
     return sorted(found, key=lambda path: int(path.name.partition("-")[2]))
 
 
@@ -67,7 +68,8 @@ class OutputFolder:
         for path, where in ((self.path, self.where), (self.rescue, loaded.where("training", "rescue_dir"))):
             if path is None:
                 continue
-            existing = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+            # A link to nothing is in the way, too.
+            existing = next(folder for folder in (path, *path.absolute().parents) if os.path.lexists(folder))
             if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
                 raise RecipeError(
                     f"cannot write into '{path}'",
