@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from tests import processes
 from zerokit.rehearsal.native import backend
 from zerokit.rehearsal.stand_ins import small_tensors
 from zerokit.rehearsal.stand_ins.process_group import operation_of
@@ -53,3 +55,26 @@ def test_the_library_computes_what_ranks_tell_each_other() -> None:
         "kSmallBytes": backend.SMALL_BYTES,
         "kComputedBytes": backend.COMPUTED_BYTES,
     }
+
+
+def test_the_groups_of_a_device_mesh_are_told_of() -> None:
+    program = """
+from unittest import mock
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from zerokit.rehearsal.stand_ins.making_groups import install_groups
+from zerokit.rehearsal.stand_ins.process_group import VirtualProcessGroup
+told = set()
+install_groups(
+    lambda _store, rank, size, _timeout: VirtualProcessGroup(rank, size, mock.Mock()),
+    dist.HashStore,
+    rank=0,
+    world_size=4,
+    note=lambda ranks, _group, what: told.add((what, ranks)),
+)
+dist.distributed_c10d._store_based_barrier = lambda *_: None
+dist.init_process_group()
+init_device_mesh("cpu", (2, 2), mesh_dim_names=("data_parallel", "tensor_parallel"))
+assert {("mesh_tensor_parallel", (0, 1)), ("mesh_tensor_parallel", (2, 3))} <= told, told
+"""
+    processes.checked([sys.executable, "-c", program])
