@@ -1,6 +1,6 @@
 """Seconds and memory of `zerokit checkpoint export` beside DeepSpeed's ``zero_to_fp32.py``, with 1.5B.
 
-``python -m tests.benchmarks.export --write`` puts the result into docs/measured/export.json and
+``python -m tests.benchmarks.export --stage 3 --write`` puts the result into docs/measured/export.json and
 docs/checkpoints.md. One process writes the files that two ranks would: 9 GiB, without the moments of the
 optimizer, which neither reads. It needs 25 GiB of disk in ``TMPDIR`` and 16 GiB of memory.
 """
@@ -27,6 +27,7 @@ PAGE = REPOSITORY / "docs" / "checkpoints.md"
 BEGIN, END = "<!-- measured -->\n", "<!-- /measured -->\n"
 RANKS = 2
 STAGES = (2, 3)
+COMMAND = "python -m tests.benchmarks.export --stage STAGE --write"
 
 
 def make(folder: Path, stage: int) -> None:
@@ -89,10 +90,10 @@ def make(folder: Path, stage: int) -> None:
 
 
 def measure(folder: Path, stage: int) -> dict[str, Any]:
-    """Each way once, on files that have been read before; their weights are compared."""
-    subprocess.run(
-        [sys.executable, "-m", __spec__.name, "--make", folder / "run", f"--stage={stage}"], check=True
-    )
+    """Each way once; their weights are compared."""
+    if not (folder / "run").exists():
+        itself = [sys.executable, "-m", "tests.benchmarks.export"]
+        subprocess.run([*itself, "--make", folder / "run", "--stage", f"{stage}"], check=True)
     python = [sys.executable, "-c", "from zerokit.cli.main import main; main()", "checkpoint"]
     theirs = [sys.executable, "-m", "deepspeed.utils.zero_to_fp32", "--safe_serialization"]
     ways = {
@@ -154,20 +155,21 @@ def table(results: Mapping[str, Any]) -> str:
 def _main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true", help="rewrite the file and the page")
+    parser.add_argument("--stage", type=int, choices=STAGES, required=True)
+    parser.add_argument("--folder", type=Path, help="for the checkpoint, which is kept; else a temporary one")
     parser.add_argument("--make", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--stage", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.make:
         make(options.make, options.stage)
         return
-    stages = {}
-    for stage in STAGES:
-        folder = Path(tempfile.mkdtemp(prefix="export-"))
-        try:
-            stages[str(stage)] = measure(folder, stage)
-        finally:
+    folder = options.folder or Path(tempfile.mkdtemp(prefix="export-"))
+    try:
+        measured = {str(options.stage): measure(folder, options.stage)}
+    finally:
+        if options.folder is None:
             shutil.rmtree(folder)
-    results = {"command": "python -m tests.benchmarks.export --write", "ranks": RANKS, "stages": stages}
+    stages = json.loads(WRITTEN.read_text(encoding="utf-8"))["stages"] if WRITTEN.is_file() else {}
+    results = {"command": COMMAND, "ranks": RANKS, "stages": {**stages, **measured}}
     print(table(results))
     if options.write:
         WRITTEN.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,50 @@
+"""Which folder is meant, in what DeepSpeed, the Trainer and accelerate leave."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from zerokit.checkpoint.step_folder import find_step_folder
+from zerokit.errors import CheckpointError
+
+STATES = "mp_rank_00_model_states.pt"
+
+
+@pytest.mark.parametrize(
+    ("files", "found"),
+    [
+        ({STATES: ""}, "."),
+        (
+            {"latest": "global_step9", f"global_step9/{STATES}": "", f"global_step10/{STATES}": ""},
+            "global_step9",
+        ),
+        ({f"global_step9/{STATES}": "", f"global_step10/{STATES}": ""}, "global_step10"),
+        (
+            {
+                f"checkpoint-9/global_step9/{STATES}": "",
+                "checkpoint-10/latest": "global_step10\n",
+                f"checkpoint-10/global_step10/{STATES}": "",
+                "config.json": "{}",
+            },
+            "checkpoint-10/global_step10",
+        ),
+        ({f"pytorch_model/{STATES}": "", "random_states_0.pkl": ""}, "pytorch_model"),
+        ({"latest_universal": "step_universal", f"step_universal/{STATES}": ""}, "step_universal"),
+        ({"latest": "../elsewhere", f"global_step1/{STATES}": ""}, None),
+        ({"model.safetensors": ""}, None),
+    ],
+)
+def test_the_newest_is_taken_unless_latest_names_one(
+    files: dict[str, str], found: str | None, tmp_path: Path
+) -> None:
+    (tmp_path / "run/elsewhere").mkdir(parents=True)
+    for name, content in files.items():
+        (tmp_path / "run" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "run" / name).write_text(content)
+    if found is None:
+        with pytest.raises(CheckpointError):
+            find_step_folder(tmp_path / "run")
+    else:
+        assert find_step_folder(tmp_path / "run") == tmp_path / "run" / found
