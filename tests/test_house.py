@@ -216,6 +216,7 @@ def test_importing_does_not_load_torch(code: str) -> None:
     [
         ["config", "--zero-stage", "2"],
         ["schema"],
+        ["explain-exit", "-9"],
         ["--help"],
         ["estimate", "llama-3.1-8b", "--num-gpus", "8", "--zero-stage", "3", "--seq-len", "4096"],
     ],

@@ -97,6 +97,7 @@ def timeout(rank: int, number: int = 41, call: str = "ALLREDUCE", size: int = 1)
         ("/usr/include/a.h:3:10: fatal error: curand_kernel.h: No such file or directory", "extension"),
         ("AttributeError: 'DeepSpeedCPUAdam' object has no attribute 'ds_opt_adam'", "extension"),
         ("RuntimeError: 'weight' must be 2-D", "partitioned-parameter"),
+        ("RuntimeError: mat2 must be a matrix, got 1-D tensor", "partitioned-parameter"),
         ("Exception: Current loss scale already at minimum - cannot decrease scale anymore.", "loss-scale"),
         ("AssertionError: Check batch related parameters. train_batch_size is not equal to", "batch-sizes"),
         ("AssertionError: More elements 524709888 than buffer size 100,000,000", "nvme-buffer"),

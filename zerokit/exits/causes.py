@@ -369,6 +369,7 @@ CAUSES = (
         "a parameter was used while ZeRO-3 had it in parts on all ranks, where its shape is [0]",
         _PARTITIONED,
         r"'weight' must be 2-D",
+        r"mat2 must be a matrix, got 1-D tensor",
         r"The size of tensor a \(0\)",
         r"hape \[?0\]? is invalid",
         r"torch\.Size\(\[0\]\)",

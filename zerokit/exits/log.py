@@ -44,7 +44,8 @@ class Log:
 
     def bounds(self, offset: int) -> tuple[int, int]:
         """Where the line begins and ends in which an offset lies; a bar's carriage return begins one, too."""
-        begin = max(self.text.rfind("\n", 0, offset), self.text.rfind("\r", 0, offset)) + 1
+        begin = self.text.rfind("\n", 0, offset) + 1
+        begin = max(begin, self.text.rfind("\r", begin, offset) + 1)
         end = self.text.find("\n", offset)
         return begin, end if end >= 0 else len(self.text)
 
