@@ -174,7 +174,7 @@ def _main() -> None:
     if options.write:
         WRITTEN.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
         before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
-        PAGE.write_text(before + BEGIN + table(results) + END + rest.split(END)[1], encoding="utf-8")
+        PAGE.write_text(before + BEGIN + "\n" + table(results) + END + rest.split(END)[1], encoding="utf-8")
 
 
 if __name__ == "__main__":
