@@ -110,8 +110,23 @@ MODELS: dict[str, dict[str, Any]] = {
         "pad_token_id": 1,
     },
     "vit": {"model_type": "vit", "architectures": ["ViTForImageClassification"]},
+    "clip-vit": {
+        "model_type": "clip_vision_model",
+        "architectures": ["CLIPVisionModel"],
+        "hidden_size": 1024,
+        "intermediate_size": 4096,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 16,
+        "image_size": 336,
+        "patch_size": 14,
+        "projection_dim": 768,
+    },
 }
 """Configs by folder, with the sizes each model was published with; special tokens are `write_tokenizer`'s."""
+_PROCESSORS: dict[str, dict[str, Any]] = {
+    "vit": {"image_processor_type": "ViTImageProcessor", "size": {"height": 224, "width": 224}},
+    "clip_vision_model": {"image_processor_type": "CLIPImageProcessor", "crop_size": 336, "size": 336},
+}
 _MASKED = {"mask_token": "<|mask|>", "cls_token": "<|cls|>", "sep_token": "<|sep|>"}
 
 
@@ -129,9 +144,8 @@ def write_inputs(folder: Path) -> None:
 
 def _write_model(folder: Path, config: dict[str, Any]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    if config["model_type"] == "vit":
-        processor = {"image_processor_type": "ViTImageProcessor", "size": {"height": 224, "width": 224}}
-        processor |= {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+    if config["model_type"] in _PROCESSORS:
+        processor = _PROCESSORS[config["model_type"]] | {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
         (folder / "preprocessor_config.json").write_text(json.dumps(processor), encoding="utf-8")
     else:
         longest = config.get("max_position_embeddings", config.get("n_positions", 512))
@@ -215,6 +229,14 @@ _DATA: dict[str, Any] = {
         "output": "It is a number. " * (3 + line % 20),
         "text": f"### Instruction: What is {line}? ### Response: It is a number.",
     },
+    "pictures": lambda line: {
+        "id": str(line),
+        "image": f"train/cat/{line % (LINES // 2)}.png",
+        "conversations": [
+            {"from": "human", "value": "<image>\nWhat is it?"},
+            {"from": "gpt", "value": "It is a number. " * (3 + line % 20)},
+        ],
+    },
     "conversations": lambda line: {"id": str(line), "conversations": _turn(line)},
     "HuggingFaceH4/ultrachat_200k": lambda line: {
         "prompt": "What is it?",
@@ -231,6 +253,31 @@ _MANY = {"nyu-mll/glue", "databricks/databricks-dolly-15k"}
 """Data sets of which scripts leave much out, or make large batches."""
 _CHAT = "DeepSpeedExamples/applications/DeepSpeed-Chat"
 """Reads ``local/jsonfile`` from a folder of its own."""
+_CIFAR = """
+import importlib.abc, importlib.util, sys
+
+class Cifar(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name != "torchvision.datasets.cifar":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        run = spec.loader.exec_module
+
+        def exec_module(module):
+            run(module)
+            from torchvision.datasets.fakedata import FakeData
+
+            module.CIFAR10 = lambda root, train=True, transform=None, download=False: FakeData(
+                1024, (3, 32, 32), 10, transform
+            )
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+sys.meta_path.insert(0, Cifar())
+"""
+"""Gives torchvision's made-up images for CIFAR-10, which is downloaded and compared with its checksum."""
 _ALST = "accelerate/examples/alst_ulysses_sequence_parallelism"
 _PHRASES = "temp/data/FinancialPhraseBank-v1.0/financial_phrase_bank_"
 _SPLIT_NAMES = """---
@@ -321,6 +368,11 @@ def _write_configs(folder: Path) -> None:
         "zero_optimization": {"stage": 3, "offload_optimizer": offload},
     }
     (folder / "zero3_super.json").write_text(json.dumps(superoffload), encoding="utf-8")
+    split = json.loads((folder / "zero2.json").read_text(encoding="utf-8"))
+    split["tensor_parallel"] = {"autotp_size": 4}
+    (folder / "zero2_tp4.json").write_text(json.dumps(split), encoding="utf-8")
+    (folder / "cifar10").mkdir(exist_ok=True)
+    (folder / "cifar10" / "sitecustomize.py").write_text(_CIFAR, encoding="utf-8")
     deepspeed = {
         "deepspeed_multinode_launcher": "standard",
         "gradient_accumulation_steps": 1,
