@@ -100,8 +100,11 @@ def _follow(
     with console.progress(transient=True) as bar:
         task = bar.add_task(f"      {what}", total=None, note="starting")
         printed = -1
-        while process.poll() is None:
-            time.sleep(_POLL_SECONDS)
+        ended = False
+        while not ended:
+            ended = process.poll() is not None  # then once more, for what it wrote last
+            if not ended:
+                time.sleep(_POLL_SECONDS)
             # Until this run begins to train, what lies there is of an earlier one, or of one beside it.
             entries = _read(metrics) if metrics is not None and _changed_at(metrics) != before else []
             if not entries:
