@@ -16,7 +16,7 @@ from zerokit.errors import DataError
 from zerokit.recipe.model import Columns, DataSection, TaskSection
 from zerokit.training.examples import IGNORED, tokenize
 from zerokit.training.preview import marked
-from zerokit.training.shapes import Format, detect_format
+from zerokit.training.shapes import Format, described, detect_format
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -379,6 +379,29 @@ def test_alpaca_and_sharegpt_are_the_chats_that_they_tell_of(tokenizer: PreTrain
     assert run([{"conversations": turns} for turns in named], tokenizer, "sharegpt") == [shared]
 
 
+def test_what_stands_beside_an_instruction_or_a_conversation_is_used(
+    tokenizer: PreTrainedTokenizerBase,
+) -> None:
+    row = {"instruction": "a", "output": "yes", "system": "s", "history": [["q", "r"]]}
+    turns = [("system", "s"), ("user", "q"), ("assistant", "r"), ("user", "a"), ("assistant", "yes")]
+    (expected,) = run([chat(*turns)], tokenizer, "messages")
+    assert run([row], tokenizer, "alpaca") == [expected]
+    asked = {
+        "system": "s",
+        "conversations": [
+            {"from": "human", "value": "q"},
+            {"from": "gpt", "value": "r"},
+            {"from": "user", "value": "a"},
+            {"from": "gpt", "value": "yes"},
+        ],
+    }
+    assert run([asked], tokenizer, "sharegpt") == [expected]
+    columns = ["id", "instruction", "output", "system"]
+    assert described("alpaca", Columns(), columns, tokenizer) == (
+        "instruction, output, system (alpaca), as chats; not used: id"
+    )
+
+
 def test_an_instruction_is_a_prompt_where_there_is_no_template(tokenizer: PreTrainedTokenizerBase) -> None:
     plain = copy.deepcopy(tokenizer)
     plain.chat_template = None
@@ -396,6 +419,9 @@ def test_an_instruction_is_a_prompt_where_there_is_no_template(tokenizer: PreTra
         ("sharegpt", {"conversations": [{"from": "humans", "value": "a"}]}, "Did you mean 'human'"),
         ("sharegpt", {"conversations": CONVERSATION[:1]}, "the conversation has no messages"),
         ("sharegpt", {"conversations": "a"}, "the conversation has no messages"),
+        ("sharegpt", {"conversations": [{"from": ["human"], "value": "a"}]}, "a message from '['human']'"),
+        ("alpaca", {"instruction": "a", "output": "b", "history": [["q"]]}, "'history' has something other"),
+        ("alpaca", {"instruction": "a", "output": "b", "system": 1}, "'system' is a number, not text"),
     ],
 )
 def test_what_is_no_such_example_is_named(

@@ -81,6 +81,8 @@ class Columns(Section):
     output: str = "output"
     messages: str = "messages"
     conversations: str = "conversations"
+    system: str = "system"
+    history: str = "history"
 
 
 class DataSection(Section):

@@ -140,9 +140,11 @@ class _Encoder:
                 return self._chat(example[names.messages])
             case "sharegpt":
                 try:
-                    return self._chat(messages_of(example[names.conversations]))
+                    messages = messages_of(example[names.conversations])
                 except DataError as error:
                     raise _UnusableError(error.message, hint=error.hint) from error
+                system = _text_or_none(example, names.system)
+                return self._chat([_turn("system", system), *messages] if system and messages else messages)
             case "alpaca":
                 return self._instruction(example)
             case "text":
@@ -153,11 +155,25 @@ class _Encoder:
     def _instruction(self, example: dict[str, Any]) -> list[tuple[list[int], list[bool]]]:
         names = self.columns
         question, answer = _text(example, names.instruction), _text(example, names.output)
-        if example.get(names.input) is not None and (given := _text(example, names.input)):
+        if given := _text_or_none(example, names.input):
             question = f"{question}\n\n{given}"
-        if not self.tokenizer.chat_template:
-            return self._completion(f"{question}\n\n", answer)
-        return self._chat([{"role": "user", "content": question}, {"role": "assistant", "content": answer}])
+        system = _text_or_none(example, names.system)
+        said = [_turn("system", system)] if system else []
+        for pair in example.get(names.history) or []:
+            if (
+                not isinstance(pair, list)
+                or len(pair) != 2
+                or not all(isinstance(text, str) for text in pair)
+            ):
+                raise _UnusableError(
+                    f"'{names.history}' has something other than pairs of a question and its answer",
+                    hint="Mend or remove that example",
+                )
+            said += [_turn("user", pair[0]), _turn("assistant", pair[1])]
+        said.append(_turn("user", question))
+        if self.tokenizer.chat_template:
+            return self._chat([*said, _turn("assistant", answer)])
+        return self._completion("".join(f"{turn['content']}\n\n" for turn in said), answer)
 
     def _completion(self, prompt: str, completion: str) -> list[tuple[list[int], list[bool]]]:
         before = self._ids(prompt)
@@ -213,6 +229,15 @@ class _Encoder:
         raise _UnusableError(
             f"the conversation {what}", hint="Mend it, or use a tokenizer with another chat template"
         )
+
+
+def _turn(role: str, content: str) -> dict[str, str]:
+    return {"role": role, "content": content}
+
+
+def _text_or_none(example: dict[str, Any], column: str) -> str | None:
+    """Of a column that there may be."""
+    return None if example.get(column) is None else _text(example, column)
 
 
 def _text(example: dict[str, Any], column: str) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from zerokit import console
 from zerokit.checkpoint.source import is_rehearsal
@@ -111,7 +111,7 @@ def prepare(
         group.together(lambda: output.check(loaded))
     group.together(lambda: check_peft_keys(loaded))
     folder = group.node_main_first(lambda: find_checkpoint(recipe.model, loaded.where("model", "path")))
-    examples, held_out = group.node_main_first(lambda: _load_data(loaded, _seed(resolved.training)))
+    examples, held_out = group.node_main_first(lambda: _load_data(loaded, _seed(resolved)))
     tokenizer = _get_tokenizer(group, loaded, folder, examples.dataset)
     model = group.together(lambda: prepare_model(loaded, folder, tokenizer))
     generation = group.together(lambda: _generation_config(loaded, folder, tokenizer))
@@ -147,8 +147,12 @@ def preview(group: RankGroup, loaded: LoadedRecipe, count: int) -> None:
     set_up_libraries(group.ranks)
     model = loaded.recipe.model
     folder = group.node_main_first(lambda: find_checkpoint(model, loaded.where("model", "path")))
-    seed = _seed(loaded.recipe.training)
-    examples, _ = group.node_main_first(lambda: _load_data(loaded, seed))
+    resolved = group.together(
+        lambda: resolve_arguments(
+            loaded, world_size=group.ranks.world_size, default_precision=device_precision()
+        )
+    )
+    examples, _ = group.node_main_first(lambda: _load_data(loaded, _seed(resolved)))
     tokenizer = _get_tokenizer(group, loaded, folder, examples.dataset)
     first = examples.dataset.select(range(min(_PREVIEWED, len(examples.dataset))))
     sequences = _tokenize(group, replace(examples, dataset=first), tokenizer, loaded, "train")
@@ -197,8 +201,8 @@ def _check_precision(resolved: Resolved, loaded: LoadedRecipe) -> None:
             )
 
 
-def _seed(training: Mapping[str, Any]) -> int:
-    return int(training.get("seed", 42))  # TrainingArguments' default
+def _seed(resolved: Resolved) -> int:
+    return int(resolved.training.get("seed", 42))  # TrainingArguments' default
 
 
 @dataclass(frozen=True)
@@ -326,8 +330,8 @@ def _tokenize(
     tokenized = group.node_main_first(tokenize_here)
     if group.ranks.is_main and which == "train":
         format_ = detect_format(dataset.column_names, recipe.data, where=where)
-        what = described(format_, recipe.data.columns, tokenizer)
-        console.note(f"data: {quantity(len(dataset), 'example')} with {what}")
+        what = described(format_, recipe.data.columns, dataset.column_names, tokenizer)
+        console.note(f"data: {quantity(len(dataset), 'example')} of {what}")
     if group.ranks.is_main and (tokenized.num_cut or tokenized.num_left_out):
         console.note(
             f"{which} data: of {quantity(len(dataset), 'example')}, {tokenized.num_cut:,} cut to "

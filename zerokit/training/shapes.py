@@ -20,6 +20,7 @@ Format = Literal["text", "prompt_completion", "messages", "alpaca", "sharegpt"]
 
 _ROLES = {
     **{"human": "user", "gpt": "assistant", "chatgpt": "assistant", "model": "assistant"},
+    **{"function_call": "assistant", "observation": "tool"},
     **{name: name for name in ("user", "assistant", "system", "tool")},
 }
 """Of a message, by what ShareGPT's files call who it is from."""
@@ -71,22 +72,30 @@ def detect_format(columns: Sequence[str], data: DataSection, *, where: str) -> F
     )
 
 
+def used_columns(format_: Format, names: Columns, columns: Sequence[str]) -> list[str]:
+    """All columns that make an example, of those that are there."""
+    may_be = {"alpaca": [names.input, names.system, names.history], "sharegpt": [names.system]}
+    return [name for name in (*needed_columns(format_, names), *may_be.get(format_, ())) if name in columns]
+
+
 def text_columns(format_: Format, names: Columns, columns: Sequence[str]) -> list[str] | None:
     """The columns whose values are texts, of those that are there; None: an example is a chat."""
     if format_ in ("messages", "sharegpt"):
         return None
-    more = [names.input] if format_ == "alpaca" else []
-    return [name for name in (*needed_columns(format_, names), *more) if name in columns]
+    return [name for name in used_columns(format_, names, columns) if name != names.history]
 
 
-def described(format_: Format, names: Columns, tokenizer: PreTrainedTokenizerBase) -> str:
-    """What is recognised, and what it becomes, for people."""
-    needed = needed_columns(format_, names)
-    listed = f"'{needed[0]}'" if len(needed) == 1 else f"'{needed[0]}' and '{needed[1]}'"
-    if format_ == "alpaca":
-        becomes = "chats" if tokenizer.chat_template else "prompts and completions: there is no chat template"
-        return f"{listed} (alpaca), as {becomes}"
-    return f"{listed} (sharegpt), as chats" if format_ == "sharegpt" else listed
+def described(
+    format_: Format, names: Columns, columns: Sequence[str], tokenizer: PreTrainedTokenizerBase
+) -> str:
+    """What is recognised, what it becomes, and the columns that nobody reads, for people."""
+    used = used_columns(format_, names, columns)
+    unused = [name for name in columns if name not in used]
+    becomes = {"alpaca": " (alpaca), as chats", "sharegpt": " (sharegpt), as chats"}.get(format_, "")
+    if format_ == "alpaca" and not tokenizer.chat_template:
+        becomes = " (alpaca), as prompts and completions: there is no chat template"
+    left = f"; not used: {', '.join(unused)}" if unused else ""
+    return f"{', '.join(used)}{becomes}{left}"
 
 
 def messages_of(conversation: Any) -> Any:
@@ -104,7 +113,7 @@ def messages_of(conversation: Any) -> Any:
         speaker = turn.get("from")
         if speaker is None:
             messages.append(turn)
-        elif speaker not in _ROLES:
+        elif not isinstance(speaker, str) or speaker not in _ROLES:
             raise DataError(
                 f"the conversation has a message from '{speaker}'",
                 hint=did_you_mean(str(speaker), list(_ROLES)),
