@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,33 @@ def test_a_bug_is_a_traceback_and_waits_for_no_other_rank(
     monkeypatch.setattr(RankGroup, "close", lambda group: pytest.fail("it would wait for the others"))
     assert run_on_all_ranks(bug) == 1
     assert "KeyError: 'a bug'" in capsys.readouterr().err
+
+
+def no_space() -> None:
+    raise OSError(28, "No space left on device")
+
+
+def quoted() -> None:
+    raise KeyError("x") if os else MemoryError("Cannot allocate memory")
+
+
+def without_mend() -> None:
+    raise RuntimeError("zerokit: error: it is so")
+
+
+@pytest.mark.parametrize(
+    ("bug", "last"),
+    [
+        (no_space, "zerokit: a disk is full. Make"),
+        (quoted, "KeyError: 'x'"),
+        (without_mend, "zerokit: it is so"),
+    ],
+)
+def test_a_known_cause_follows_its_traceback(
+    bug: Callable[[], None], last: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_on_all_ranks(lambda group: bug()) == 1
+    assert capsys.readouterr().err.splitlines()[-1].startswith(last)
 
 
 @pytest.mark.parametrize(

@@ -185,8 +185,18 @@ def test_a_flight_recorder_is_read_where_it_is_json_and_named_where_not(tmp_path
     dump.write_text(json.dumps({"entries": entries}))
     said = f"Finished writing Flight Recorder debug info to {dump}"
     assert told(timeout(0), said).also == (f"{dump}: collective 5 (nccl:x) was started",)
-    dump.write_bytes(b"\x80\x04pickle")
-    assert "torchfrtrace" in told(timeout(0), said).also[0]
+    for content, why in (
+        (b"\x80\x04pickle", "are pickles"),
+        (b" " * (5 << 20), "are larger than 4.00 MiB"),
+        (b"[]", "have no entries"),
+        (b"{", "are no JSON"),
+        (None, "are not on this machine"),
+    ):
+        dump.unlink()
+        if content is not None:
+            dump.write_bytes(content)
+        (line,) = told(timeout(0), said).also
+        assert line == f"the flight recorder's dumps, such as {dump}, {why}: torchfrtrace reads them"
 
 
 def test_an_exception_is_told_with_its_line_though_ranks_speak_at_once() -> None:
@@ -212,9 +222,69 @@ def test_an_exception_is_told_with_its_line_though_ranks_speak_at_once() -> None
 
 
 def test_what_a_run_has_survived_did_not_end_it() -> None:
-    steps = [f"{{'loss': 2.{step}}}" for step in range(9)]
-    assert told(out_of_memory(), *steps, ENDED.format(-9)).cause == "exit-code"
+    steps = [f"{{'loss': 2.{step}}}" for step in range(13)]
+    killed = told(out_of_memory(), *steps, ENDED.format(-9))
+    assert killed.cause == "exit-code"
+    assert killed.also[0].startswith("line 2: a GPU ran out of memory")
+    silent = told(out_of_memory(), *steps)
+    assert (silent.cause, silent.also[0][:25]) == ("unknown", "line 2: a GPU ran out of ")
     assert told(*steps, out_of_memory(), *steps[:2], ENDED.format(1)).cause == "cuda-out-of-memory"
+    # A later one, after which only other ranks have gone on, is the one that ended it.
+    assert told(out_of_memory(), *steps, "KeyError: 3", "Disk quota exceeded", ENDED.format(1)).cause == (
+        "no-space"
+    )
+
+
+def test_other_ranks_go_on_for_a_moment() -> None:
+    bars = [f" {step}%|#| {step}/100 [00:09, 1.2s/it, loss=2.3]" for step in range(7)]
+    for after in (bars, [f"{{'loss': 2.{step}}}" for step in range(7)], [" \r".join(bars)]):
+        assert told(out_of_memory(), *after, "  exitcode  : 1 (pid: 9)").cause == "cuda-out-of-memory"
+    # Lines of all kinds of programs look like steps; but an exception has ended it.
+    shards = [f"Loading shards: {step}/99 [1.0it/s]" for step in range(99)]
+    assert told(out_of_memory(), *shards, ENDED.format(1)).cause == "cuda-out-of-memory"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "google.api_core.exceptions.DeadlineExceeded: 504 Deadline Exceeded",
+        "Found 3 checkpoints; 2 nodes are available: using both",
+        "The cache exceeded memory limit: evicting",
+        "Raise limits.memory if a pod is OOMKilled",
+        "W1122 10:00:00 7 tensorboard.py:9] Address already in use",
+        "WARNING: TensorBoard: Address already in use",
+        "TensorBoard: Address already in use, tries 6007",
+        "/x/a.py:3: ResourceWarning: Too many open files",
+    ],
+)
+def test_words_of_another_program_are_not_the_cause(line: str) -> None:
+    traceback = ["Traceback (most recent call last):", '  File "train.py", line 7, in f', "KeyError: 3"]
+    assert told(line, *traceback, ENDED.format(1)).says == "KeyError: 3"
+
+
+def test_a_program_that_a_traceback_quotes_says_nothing() -> None:
+    quoted = 'raise ValueError("Cannot allocate memory") if x else MemoryError'
+    for rank, other in (("", ""), ("[rank1]: ", "[rank0]: "), ("  | ", "  | ")):
+        lines = ["Traceback (most recent call last):", '  File "train.py", line 7, in f']
+        lines += [f"    {quoted}", "    .g('No space left on device')", "       ^^^^", "KeyError: 3"]
+        both = [f"{one}{line}" for line in lines for one in {rank, other}]
+        assert told(*both).cause == "exception"
+    warned = told("/x/a.py:3: UserWarning: slow", '  warnings.warn("Too many open files")')
+    assert warned.cause == "unknown"
+    # What is raised stands less deep.
+    assert told(*lines[:3], "OSError: [Errno 28] No space left on device").cause == "no-space"
+    grouped = ["  + Exception Group Traceback (most recent call last):", '  |   File "a.py", line 7, in f']
+    assert told(*grouped, f"  |     {quoted}", "  | MemoryError: No space left on device").cause != "unknown"
+
+
+def test_lines_that_end_as_those_of_bars_are_lines() -> None:
+    """They once were one line, which was read anew for each of its words."""
+    log = Log("a.log", "\r".join(["x", *[out_of_memory()] * 3, "y"]) + "\nz")
+    begin, end = log.bounds(log.text.index("Tried"))
+    assert log.text[begin:end] == out_of_memory()
+    assert [line for _, line in log.lines_from(begin, 9)] == [*[out_of_memory()] * 3, "y", "z"]
+    assert [line for _, line in log.lines_above(end + 1, 9)] == [out_of_memory(), "x"]
+    assert (log.line_at(end), log.line_at(len(log.text))) == (1, 2)
 
 
 def test_the_end_of_a_long_log_keeps_its_line_numbers(tmp_path: Path) -> None:
@@ -274,7 +344,7 @@ def test_a_code_is_told_however_it_is_written(word: str, signal: str | None, zer
     assert (f"({signal})" in out) == (signal is not None)
 
 
-@pytest.mark.parametrize("word", ["999", "-99", "none.log", "/dev/zero", "/"])
+@pytest.mark.parametrize("word", ["999", "-99", "none.log", "/dev/zero", "/", "x" * 300])
 def test_what_is_neither_log_nor_code_gives_2(word: str, zerokit: Run) -> None:
     code, out, err = zerokit("explain-exit", word)
     assert (code, out, err.count("\n")) == (2, "", 1)

@@ -43,13 +43,14 @@ def explain_exit(
     """Say why a run died: the cause first, with its line in the log, then what to do."""
     from dataclasses import asdict
 
+    from zerokit.documents import is_file
     from zerokit.exits.codes import parse_code
     from zerokit.exits.explain import explain_code, explain_log
     from zerokit.exits.log import read_log
     from zerokit.reporting.terminal import show
 
     settings = None if recipe is None else _settings(recipe)
-    code = None if Path(what).is_file() else parse_code(what)
+    code = None if is_file(Path(what)) else parse_code(what)
     log = None if code is not None else read_log(what)
     found = explain_code(code) if code is not None else explain_log(log, settings) if log else None
     assert found is not None

@@ -188,7 +188,7 @@ def run_on_all_ranks(main: Callable[[RankGroup], None], *, stuck_after: float = 
         traceback.print_exc()
         known = explain_log(Log("stderr", traceback.format_exc()))
         if known.cause not in ("exception", "unknown"):
-            console.note(f"zerokit: {known.says}. {known.mend}")
+            console.note(f"zerokit: {known.says}" + (f". {known.mend}" if known.mend else ""))
         return 1
     group.close()
     return exit_code

@@ -21,6 +21,7 @@ from zerokit.documents.paths import (
 )
 from zerokit.documents.reading import (
     MAX_BYTES,
+    is_file,
     is_folder,
     parse_document,
     read_bytes,
@@ -41,6 +42,7 @@ __all__ = [
     "finite",
     "from_dotted",
     "has_value",
+    "is_file",
     "is_folder",
     "leaves",
     "parse_document",

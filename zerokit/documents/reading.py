@@ -75,6 +75,14 @@ def is_folder(path: Path) -> bool:
         return False
 
 
+def is_file(path: Path) -> bool:
+    """Whether there is such an ordinary file, as :func:`is_folder` says it of a folder."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
 def shown(path: str | Path) -> str:
     """A path as it can be printed: bytes of it that are no text are replaced."""
     return str(path).encode(errors="surrogateescape").decode(errors="replace")

@@ -23,7 +23,9 @@ class Weight(IntEnum):
     """A launcher saw a signal, of which the process itself could say nothing."""
     CONSEQUENCE = 4
     """What is seen where another rank has failed; or where it waits."""
-    EXIT = 5
+    MENTIONED = 5
+    """Words of a cause in a line that is no error by its own word: a warning, or something tried again."""
+    EXIT = 6
     """A launcher saw that something had failed."""
 
 
@@ -51,6 +53,8 @@ _PARTITIONED = (
     "Under ZeRO-3 read it inside the module's forward, or in deepspeed.zero.GatheredParameters; save by "
     "stage3_gather_16bit_weights_on_model_save"
 )
+_REASON = r"eason\"?:\s{0,20}\"?"
+"""Before the words by which Kubernetes says why, which are words of other programs, too."""
 
 OUT_OF_MEMORY = "cuda-out-of-memory"
 NCCL_TIMEOUT = "nccl-timeout"
@@ -73,9 +77,9 @@ CAUSES = (
         "host-memory",
         "Slurm killed it, because the job used more host memory than it asked for",
         "Ask for more by --mem or --mem-per-cpu; " + _HOST_MEMORY[0].lower() + _HOST_MEMORY[1:],
-        r"oom[-_]kill event",
+        r"oom[-_]kill event\S{0,3} in [Ss]tep",
         r"Exceeded job memory limit",
-        r"exceeded memory limit",
+        r"slurmstepd: error: [^\n]{0,200}exceeded (?:\w{1,10} )?memory limit",
         r"task \d+: Out Of Memory",
         weight=Weight.ENDED,
     ),
@@ -83,8 +87,9 @@ CAUSES = (
         "host-memory",
         "Kubernetes killed it, because the container used more host memory than its limit",
         "Raise resources.limits.memory (an emptyDir in memory at /dev/shm counts, too); " + _HOST_MEMORY,
-        r"OOMKilled",
-        r"OOMKilling",
+        _REASON + "OOMKilled",
+        r"OOMKilled\s{1,20}\d",
+        r"Warning\s{1,20}OOMKilling",
         weight=Weight.ENDED,
     ),
     _cause(
@@ -99,7 +104,8 @@ CAUSES = (
         "time-limit",
         "Kubernetes ended it at its time limit (activeDeadlineSeconds)",
         "Raise it, and go on from the last checkpoint",
-        r"DeadlineExceeded",
+        _REASON + "DeadlineExceeded",
+        r"Warning\s{1,20}DeadlineExceeded",
         weight=Weight.ENDED,
     ),
     _cause(
@@ -107,11 +113,12 @@ CAUSES = (
         "the scheduler took its machines for another job",
         "Submit it again and go on from the last checkpoint; save more often, or ask for machines that stay",
         r"DUE TO PREEMPTION",
-        r"PreemptionByScheduler",
-        r"Reason:\s+Preempt",
+        _REASON + "Preempt(?:ed|ing|ionByScheduler)",
+        r"Warning\s{1,20}Preempt(?:ed|ing)",
+        r"Normal\s{1,20}Preempt(?:ed|ing)",
         r"instance was preempted",
         r"instance has been preempted",
-        r"Spot instance interruption",
+        r"Spot instance interruption notice",
         weight=Weight.ENDED,
     ),
     _cause(
@@ -126,9 +133,10 @@ CAUSES = (
         "a machine of the job failed",
         "Submit it again without that machine (sbatch --exclude), and go on from the last checkpoint",
         r"DUE TO NODE FAILURE",
-        r"Node failure on ",
-        r"NodeLost",
-        r"NodeNotReady",
+        r"error: Node failure on ",
+        _REASON + "NodeLost",
+        _REASON + "NodeNotReady",
+        r"Warning\s{1,20}NodeNotReady",
         weight=Weight.ENDED,
     ),
     _cause(
@@ -143,7 +151,7 @@ CAUSES = (
         "no-room-in-cluster",
         "no node of the cluster has what the pod asks for: {what}",
         "Ask for fewer GPUs per node, or for what 'kubectl describe nodes' lists as allocatable",
-        r"nodes are available: (?P<what>[^\n]{1,200})",
+        r"/\d{1,6} nodes are available: (?P<what>[^\n]{1,200})",
     ),
     _cause(
         "no-image",

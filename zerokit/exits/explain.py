@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 from zerokit.errors import visible
@@ -17,17 +18,30 @@ from zerokit.exits.log import Log
 _WIDEST = 300
 """Characters of a line that are shown."""
 _LATE = 3
-"""Signs of progress that other ranks may still print when one has failed."""
+"""Lines of progress that a rank may still print when another one has failed."""
 _MOST_EVENTS = 2000
 """That are looked at, of a kind: a thousand ranks may say the same."""
 _MOST_FRAMES = 400
+_MOST_OTHERS = 3
+"""Kinds of lines that are told beside the first."""
 
 _PROGRESS = [re.compile(pattern) for pattern in (r"it/s", r"s/it", r"loss['\"]?: ?['\"]?\d", r"loss=\d")]
+_RANKS = [re.compile(rf"\[{word}(\d{{1,5}})\]") for word in ("rank", "Rank ", "default")]
 _RANK = re.compile(r"\[?\b(?:[Rr]ank|default) ?(\d{1,7})\b")
 _WORLD_SIZE = re.compile(r"world[ _]size['\"]?[=: ]{1,3}(\d{1,7})", re.IGNORECASE)
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\):")
 _RAISED = re.compile(r"(?P<kind>[A-Za-z_][\w.]{0,200})(?:: (?P<text>.*))?$")
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
+_NO_ERROR = re.compile(
+    r"(?<!NCCL )\bWARN\b|(?<!=)\b(?:WARNING|INFO|DEBUG|NOTICE)\b|[Ww]arning: |^(?:\[\w+\]: ?)?[IW]\d{4} "
+)
+"""Before the words of a cause: the level of a line that is no error."""
+_GOES_ON = re.compile(r"\b(?:try|trying|tries|retry|retries|retrying|falling back|skipping|ignoring)\b")
+"""After them, in a line that is not what an exception says."""
+_OF_EXCEPTION = re.compile(r"(?:Error|Exception)\b: ")
+_INDENTED = re.compile(r"(?P<prefix>.{0,60}?(?:[ |]*\|)?)(?P<indent> {2,})\S")
+_QUOTES = re.compile(r'File "[^"]{1,400}", line \d|\S{1,400}:\d{1,8}: \w*Warning: ')
+"""Above a line of a program."""
 _FRAME = re.compile(r'File "(?P<file>[^"]{1,400})", line (?P<line>\d{1,8})')
 
 
@@ -71,21 +85,21 @@ def explain_log(log: Log, settings: Settings | None = None) -> Explanation:
         settings: of the run, if they are known.
     """
     text = log.text
-    events = [*_known(log, settings)]
+    events = [*_known(log)]
     events += _exceptions(log, events)
-    progress = sorted(match.start() for pattern in _PROGRESS for match in pattern.finditer(text))
-    last = progress[-_LATE - 1] if len(progress) > _LATE else -1
-    # What a run has survived did not end it.
-    events = [event for event in events if event.offset > last or event.weight is Weight.EXIT]
-    if not events:
-        return _silent(log)
-    first = min(events, key=lambda event: (event.weight, event.offset))
+    left = _not_survived(events, log)
+    if not left:
+        return _silent(log, tuple(_also(events, None, log, settings)))
+    first = _in_full(min(left, key=lambda event: (event.weight, event.offset)), log, settings)
     line = log.line_at(first.offset)
     begin, end = log.bounds(first.offset)
     rank = _RANK.search(text, begin, end)
     named = rank is not None and first.cause not in (NCCL_TIMEOUT, ZEROKIT)
     says = f"rank {rank[1]}: {first.says}" if rank is not None and named else first.says
-    also = (*_also(events, first, log), *(nccl.dumps(text) if first.cause == NCCL_TIMEOUT else ()))
+    also = (
+        *_also(events, first.cause, log, settings),
+        *(nccl.dumps(text) if first.cause == NCCL_TIMEOUT else ()),
+    )
     return Explanation(
         first.cause,
         _short(says),
@@ -96,7 +110,56 @@ def explain_log(log: Log, settings: Settings | None = None) -> Explanation:
     )
 
 
-def _known(log: Log, settings: Settings | None) -> Iterator[_Event]:
+def _not_survived(events: list[_Event], log: Log) -> list[_Event]:
+    """The events after which the run has not gone on.
+
+    Other ranks go on for a moment. And a code with which Python itself ends is that of an exception, so that
+    the last ones before it are its cause, however much was printed later.
+    """
+    found = (match.start() for pattern in _PROGRESS for match in pattern.finditer(log.text))
+    progress = sorted({log.bounds(offset)[0] for offset in found})
+    ranks = {int(match[1]) + 1 for pattern in _RANKS for match in pattern.finditer(log.text)}
+    size = _WORLD_SIZE.search(log.text)
+    limit = _LATE * max(1, int(size[1]) if size else 1, *ranks)
+
+    def lines_after(event: _Event) -> int:
+        return len(progress) - bisect_right(progress, event.offset)
+
+    kinds = {event.weight for event in events}
+    causes = [event for event in events if event.weight <= Weight.EXCEPTION]
+    ends_itself = Weight.EXIT in kinds and Weight.KILLED not in kinds
+    limit += min(map(lines_after, causes), default=0) if ends_itself else 0
+    return [event for event in events if event.weight is Weight.EXIT or lines_after(event) <= limit]
+
+
+def _weight_of(event: Weight, log: Log, match: re.Match[str]) -> Weight:
+    """That of a cause, unless its line says that it is no error."""
+    if event > Weight.CAUSE:
+        return event
+    begin, end = log.bounds(match.start())
+    before = log.text[max(begin, match.start() - _WIDEST) : match.start()]
+    after = log.text[match.start() : min(end, match.end() + _WIDEST)]
+    tried_again = _GOES_ON.search(after) is not None and _OF_EXCEPTION.search(before) is None
+    return Weight.MENTIONED if tried_again or _NO_ERROR.search(before) else event
+
+
+def _is_quoted(log: Log, begin: int, line: str) -> bool:
+    """Whether a line is one of a program, below the place in it that a traceback or a warning names."""
+    indented = _INDENTED.match(line)
+    if indented is None:
+        return False
+    prefix = indented["prefix"]
+    for _, above in log.lines_above(begin, _MOST_FRAMES):
+        if not above.startswith(prefix):
+            continue  # another rank's
+        rest = above.removeprefix(prefix)
+        words = rest.lstrip(" ")
+        if len(rest) - len(words) < len(indented["indent"]):
+            return _QUOTES.match(words) is not None
+    return False
+
+
+def _known(log: Log) -> Iterator[_Event]:
     taken: set[int] = set()
     for cause in CAUSES:
         found = chain.from_iterable(pattern.finditer(log.text) for pattern in cause.patterns)
@@ -107,8 +170,10 @@ def _known(log: Log, settings: Settings | None) -> Iterator[_Event]:
             if begin in taken:
                 continue
             taken.add(begin)
+            if _is_quoted(log, begin, log.text[begin : min(end, begin + _WIDEST)]):
+                continue
             groups = {"what": match[0], **match.groupdict(default="")}
-            weight, mend = cause.weight, cause.mend
+            weight, mend = _weight_of(cause.weight, log, match), cause.mend
             says = cause.says.format(**groups)
             if cause.name == EXIT_CODE:
                 word = groups.get("code", says)
@@ -117,15 +182,23 @@ def _known(log: Log, settings: Settings | None) -> Iterator[_Event]:
                     continue
                 says, mend = meaning(code)
                 weight = Weight.KILLED if _kills(code) else weight
-            elif cause.name == OUT_OF_MEMORY:
-                above = log.text[max(0, begin - 20_000) : begin].splitlines()[-80:]
-                says, mend = gpu_memory.explain(log.text[match.start() : end], above, settings)
             elif cause.name == NCCL_TIMEOUT:
                 size = _WORLD_SIZE.search(log.text)
                 says, mend = nccl.explain(nccl.waiting(log.text), int(size[1]) if size else None)
             yield _Event(weight, match.start(), cause.name, says, mend)
             if cause.name == NCCL_TIMEOUT:  # the first tells of all
                 break
+
+
+def _in_full(event: _Event, log: Log, settings: Settings | None) -> _Event:
+    """With the figures of torch's line: a thousand ranks may have one, of which few are told."""
+    if event.cause != OUT_OF_MEMORY:
+        return event
+    begin, end = log.bounds(event.offset)
+    above = [line for _, line in log.lines_above(begin, 80)][::-1]
+    line = log.text[event.offset : min(end, event.offset + 4 * _WIDEST)]
+    says, mend = gpu_memory.explain(line, above, settings)
+    return replace(event, says=says, mend=mend)
 
 
 def _kills(code: int) -> bool:
@@ -136,12 +209,14 @@ def _kills(code: int) -> bool:
 
 def _exceptions(log: Log, known: list[_Event]) -> Iterator[_Event]:
     """What tracebacks end with, where nothing better is known of that line."""
-    lines = {log.bounds(event.offset)[0] for event in known}
+    lines = {log.bounds(event.offset)[0] for event in known if event.weight is not Weight.MENTIONED}
     for number, match in enumerate(_TRACEBACK.finditer(log.text)):
         if number >= _MOST_EVENTS:
             return
         begin, _ = log.bounds(match.start())
         prefix = log.text[begin : match.start()]
+        if len(prefix) > _WIDEST:
+            continue
         frame = None
         for at, line in log.lines_from(match.start(), _MOST_FRAMES):
             if at == begin or not line.startswith(prefix):
@@ -170,17 +245,17 @@ def _is_chained(log: Log, offset: int, prefix: str) -> bool:
     return any(line.startswith(_CHAINED) for line in after)
 
 
-def _also(events: list[_Event], first: _Event, log: Log) -> Iterator[str]:
+def _also(events: list[_Event], told: str | None, log: Log, settings: Settings | None) -> Iterator[str]:
     """The other kinds of lines, each where it comes first."""
-    seen = {first.cause, "lost-rank"}
+    seen = {told, "lost-rank"}
     for event in sorted(events, key=lambda event: event.offset):
         if event.cause not in seen and event.weight < Weight.EXIT:
             seen.add(event.cause)
-            if len(seen) <= 2 + _LATE:
-                yield f"line {log.line_at(event.offset)}: {event.says}"
+            if len(seen) <= 2 + _MOST_OTHERS:
+                yield f"line {log.line_at(event.offset)}: {_in_full(event, log, settings).says}"
 
 
-def _silent(log: Log) -> Explanation:
+def _silent(log: Log, also: tuple[str, ...]) -> Explanation:
     lines = log.text.rstrip().split("\n")
     last = lines[-1].rpartition("\r")[2].strip()
     if not last:
@@ -194,6 +269,7 @@ def _silent(log: Log) -> Explanation:
         "'sacct -j JOB' or 'kubectl describe pod POD'",
         log.line_at(len(log.text.rstrip()) - 1),
         _short(last),
+        tuple(map(_short, also)),
     )
 
 

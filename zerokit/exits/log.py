@@ -6,6 +6,7 @@ import os
 import re
 import stat
 import sys
+from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -19,6 +20,8 @@ HEAD_BYTES = 1 << 20
 TAIL_BYTES = 4 << 20
 """The end of a run, with the tracebacks of a thousand ranks, is within it."""
 _CHUNK = 1 << 20
+_WIDEST = 10_000
+"""Characters of a line that are looked at, beside those that a pattern has found."""
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
@@ -32,33 +35,38 @@ class Log:
     skipped_at: int | None = None
     """The offset in `text` before which lines were left out."""
     skipped_lines: int = 0
-    _ends: list[int] = field(default_factory=list)
+    _ends: array[int] = field(default_factory=lambda: array("Q"))
+    """Where the next line begins, of each: a bar's carriage return begins one, too."""
 
     def __post_init__(self) -> None:
-        self._ends = list(accumulate(len(line) + 1 for line in self.text.split("\n")))
+        lines = self.text.replace("\r", "\n").split("\n")
+        self._ends = array("Q", accumulate(len(line) + 1 for line in lines))
 
     def line_at(self, offset: int) -> int:
-        """The number, from 1, of the line in which an offset of `text` lies."""
+        """The number, from 1, of the line in which an offset of `text` lies, as an editor counts them."""
         skipped = self.skipped_lines if self.skipped_at is not None and offset >= self.skipped_at else 0
-        return bisect_right(self._ends, offset) + 1 + skipped
+        return self.text.count("\n", 0, offset) + 1 + skipped
 
     def bounds(self, offset: int) -> tuple[int, int]:
-        """Where the line begins and ends in which an offset lies; a bar's carriage return begins one, too."""
-        begin = self.text.rfind("\n", 0, offset) + 1
-        begin = max(begin, self.text.rfind("\r", begin, offset) + 1)
-        end = self.text.find("\n", offset)
-        return begin, end if end >= 0 else len(self.text)
+        """Where the line begins and ends in which an offset lies."""
+        return self._bounds(bisect_right(self._ends, offset))
 
     def lines_from(self, offset: int, most: int) -> Iterator[tuple[int, str]]:
         """Offset and text of the line at `offset` and of those after it, `most` in all."""
-        begin, end = self.bounds(offset)
-        for _ in range(most):
-            yield begin, self.text[begin:end].rstrip("\r")
-            begin = end + 1
-            if begin > len(self.text):
-                return
-            end = self.text.find("\n", begin)
-            end = end if end >= 0 else len(self.text)
+        first = bisect_right(self._ends, offset)
+        yield from map(self._line, range(first, min(first + most, len(self._ends))))
+
+    def lines_above(self, offset: int, most: int) -> Iterator[tuple[int, str]]:
+        """Offset and text of the lines above the one at `offset`, the nearest first, `most` in all."""
+        own = bisect_right(self._ends, offset)
+        yield from map(self._line, range(own - 1, max(own - 1 - most, -1), -1))
+
+    def _bounds(self, number: int) -> tuple[int, int]:
+        return self._ends[number - 1] if number else 0, self._ends[number] - 1
+
+    def _line(self, number: int) -> tuple[int, str]:
+        begin, end = self._bounds(number)
+        return begin, self.text[begin : min(end, begin + _WIDEST)]
 
 
 def read_log(path: str) -> Log:

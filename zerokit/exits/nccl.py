@@ -7,9 +7,9 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from zerokit.documents import parse_document, read_bytes
+from zerokit import documents
 from zerokit.errors import DocumentError
-from zerokit.units import format_seconds
+from zerokit.units import format_bytes, format_seconds
 
 # torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, WorkNCCL::timeoutMsg and its printing.
 _TIMEOUT = re.compile(
@@ -18,7 +18,8 @@ _TIMEOUT = re.compile(
     r"(?:, NumelIn=(?P<elements>\d{1,18}))?[^)]{0,120}Timeout\(ms\)=(?P<limit>\d{1,12})"
 )
 _DUMP = re.compile(r"(?:[Ff]light [Rr]ecorder|debug info|NCCL trace)[^\n]{0,60}? to (?P<path>/[^\s:]{1,300})")
-_MOST_BYTES = 64 << 20
+_MOST_BYTES = 4 << 20
+"""Of a dump: a log with several is to be explained within seconds."""
 MOST_RANKS = 8
 """That are listed."""
 
@@ -102,23 +103,31 @@ def listed(ranks: list[int]) -> str:
 def dumps(text: str) -> list[str]:
     """What the log says of the flight recorder's dumps: a line for those that can be read, or for all."""
     paths = list(dict.fromkeys(match["path"].rstrip(".,") for match in _DUMP.finditer(text)))
-    read = [told for path in paths[:MOST_RANKS] if (told := _read_dump(path)) is not None]
-    if paths and not read:
-        read = [f"the flight recorder's dumps, such as {paths[0]}, are pickles: torchfrtrace reads them"]
-    return read
+    told = {path: _read_dump(path) for path in paths[:MOST_RANKS]}
+    read = [f"{path}: {_first_open(entries)}" for path, entries in told.items() if isinstance(entries, list)]
+    others = [
+        f"the flight recorder's dumps, such as {path}, {why}: torchfrtrace reads them"
+        for path, why in told.items()
+        if isinstance(why, str)
+    ]
+    return read or others[:1]
 
 
-def _read_dump(path: str) -> str | None:
-    """The first call of a dump of plain JSON that was not done; None of another one."""
+def _read_dump(path: str) -> list[Any] | str:
+    """The calls of a dump of plain JSON, or why they cannot be read."""
+    if not documents.is_file(Path(path)):
+        return "are not on this machine"
     try:
-        content = read_bytes(Path(path), max_bytes=_MOST_BYTES)
-        data = parse_document(content, path, max_bytes=_MOST_BYTES).data
+        content = documents.read_bytes(Path(path), max_bytes=_MOST_BYTES)
+        if content.startswith(b"\x80"):
+            return "are pickles"
+        if len(content) > _MOST_BYTES:
+            return f"are larger than {format_bytes(_MOST_BYTES)}"
+        data = documents.parse_document(content, path, max_bytes=_MOST_BYTES).data
     except DocumentError:
-        return None
+        return "are no JSON"
     entries = data.get("entries") if isinstance(data, dict) else None
-    if not isinstance(entries, list):
-        return None
-    return f"{path}: {_first_open(entries)}"
+    return entries if isinstance(entries, list) else "have no entries"
 
 
 def _first_open(entries: list[Any]) -> str:
