@@ -29,7 +29,7 @@ class Case:
 
     name: str
     run: str
-    """Of `save_checkpoints`."""
+    """Of `checkpoint_runs.RUNS`."""
     damage: Damage
     said: str
     """A regular expression."""

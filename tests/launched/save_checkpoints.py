@@ -18,34 +18,7 @@ from deepspeed.utils import safe_get_full_fp32_param
 from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
-OUT = Path(sys.argv[1])
-ONLY = sys.argv[2:]
-ADAPTER = {"r": 2, "target_modules": ["q_proj"], "modules_to_save": ["lm_head"], "task_type": "CAUSAL_LM"}
-RUNS: dict[str, dict[str, Any]] = {
-    "stage0": {"stage": 0, "precision": "bf16"},
-    "stage0-fp32": {"stage": 0, "precision": None, "tied": True},
-    "stage1": {"stage": 1, "precision": "bf16", "tied": True},
-    "stage1-fp32-gradients": {
-        "stage": 1,
-        "precision": "bf16",
-        "data_types": {"grad_accum_dtype": "fp32"},
-        "compared": False,
-    },
-    "stage2": {"stage": 2, "precision": "fp16", "frozen": True},
-    "stage2-offload": {"stage": 2, "precision": None, "offload_optimizer": {"device": "cpu"}},
-    "stage3": {"stage": 3, "precision": "bf16", "tied": True, "frozen": True, "sub_group_size": 1000},
-    "stage3-offload": {
-        "stage": 3,
-        "precision": None,
-        "offload_optimizer": {"device": "cpu"},
-        "offload_param": {"device": "cpu"},
-    },
-    "adapter": {"stage": 2, "precision": "bf16", "adapter": True, "without_frozen": True, "compared": False},
-    "adapter3": {"stage": 3, "precision": "bf16", "adapter": True, "compared": False},
-    "experts": {"stage": 1, "precision": "bf16", "experts": True, "compared": False},
-}
-"""By the name of the folder that a checkpoint is saved in; `compared` unless zero_to_fp32.py
-cannot read it, or gives no model."""
+from tests.launched.checkpoint_runs import ADAPTER, RUNS
 
 
 class Mixture(torch.nn.Module):
@@ -65,8 +38,8 @@ class Mixture(torch.nn.Module):
         return mixed.float().pow(2).mean()
 
 
-def save(name: str, run: dict[str, Any]) -> None:
-    """Make a model, train it and save it below ``OUT/name``."""
+def save(name: str, run: dict[str, Any], folder: Path) -> None:
+    """Make a model, train it and save it into `folder`."""
     torch.manual_seed(0)
     zero = {"stage": run["stage"], "stage3_param_persistence_threshold": 0}
     zero |= {key: run[key] for key in ("offload_optimizer", "offload_param", "sub_group_size") if key in run}
@@ -82,7 +55,7 @@ def save(name: str, run: dict[str, Any]) -> None:
         config["data_types"] = run["data_types"]
     if run["precision"] == "fp16":
         config["fp16"]["initial_scale_power"] = 4
-    model = Mixture() if run.get("experts") else _llama(run, OUT / name)
+    model = Mixture() if run.get("experts") else _llama(run, folder)
     named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     groups: list[dict[str, Any]] = [
         {
@@ -114,7 +87,7 @@ def save(name: str, run: dict[str, Any]) -> None:
             loss = engine(input_ids=tokens, labels=tokens).loss
         engine.backward(loss)
         engine.step()
-    engine.save_checkpoint(str(OUT / name), exclude_frozen_parameters=run.get("without_frozen", False))
+    engine.save_checkpoint(str(folder), exclude_frozen_parameters=run.get("without_frozen", False))
     truth: dict[str, torch.Tensor] = {}
     with _whole(model, run["stage"]):
         for parameter_name, parameter in model.named_parameters():
@@ -128,7 +101,7 @@ def save(name: str, run: dict[str, Any]) -> None:
             for buffer, tensor in model.state_dict().items()
             if buffer not in truth and "scale" in buffer
         }
-    save_file(truth, OUT / name / f"truth-{dist.get_rank()}.safetensors")
+    save_file(truth, folder / f"truth-{dist.get_rank()}.safetensors")
     dist.barrier()
 
 
@@ -175,6 +148,7 @@ def _whole(model: torch.nn.Module, stage: int) -> Iterator[None]:
 
 if __name__ == "__main__":
     deepspeed.init_distributed("gloo")
+    out, *only = sys.argv[1:]
     for name, run in RUNS.items():
-        if not ONLY or name in ONLY:
-            save(name, run)
+        if not only or name in only:
+            save(name, run, Path(out) / name)

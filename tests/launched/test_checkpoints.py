@@ -20,8 +20,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.cli import conftest
+from tests.launched.checkpoint_runs import RUNS
 from tests.launched.damage import CASES, MODEL, OPTIMIZER, OPTIMIZER_BF16, Case, put, rewrite
-from tests.launched.save_checkpoints import RUNS
 from tests.tiny import REPOSITORY, launch
 from zerokit.checkpoint.deepspeed_folder import read_checkpoint
 from zerokit.checkpoint.export import export

@@ -8,6 +8,7 @@ write into tensors, which are allocated here as the originals do.
 from __future__ import annotations
 
 import contextlib
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -26,9 +27,10 @@ __all__ = [
     "reduce_scatter",
     "unpad_input",
 ]
-with contextlib.suppress(ImportError):  # flash_attn brings it, and scripts take it from there
-    from einops import rearrange, repeat
-
+# flash_attn brings einops, and scripts take it from there; zerokit does not depend on it.
+with contextlib.suppress(ImportError):
+    einops = import_module("einops")
+    rearrange, repeat = einops.rearrange, einops.repeat
     __all__ += ["rearrange", "repeat"]
 
 
