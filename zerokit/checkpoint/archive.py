@@ -10,9 +10,13 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import pickle
+import pickletools
+import stat
 import struct
 import zipfile
+import zlib
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
@@ -184,7 +188,9 @@ def read_archive(file: Path) -> Archive:
             something that no checkpoint needs.
     """
     try:
-        with file.open("rb") as opened:
+        with open(file, "rb", opener=_without_waiting) as opened:
+            if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
+                raise CheckpointError("is not a plain file", where=shown(file), hint=_HINT)
             if opened.read(1) == b"\x80":
                 _refuse_plain_pickle(file, opened)
             with zipfile.ZipFile(opened) as archive:
@@ -202,18 +208,41 @@ def read_archive(file: Path) -> Archive:
 
 
 _HINT = "Take it from another checkpoint, or copy it again"
+_MOST_OF_PICKLE = 64 << 20
+"""Bytes; with a hundred thousand tensors it has some 20 MB."""
+_MOST_OF_BYTEORDER = 16
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # for who writes to a pipe
 
 
 def _refuse_plain_pickle(file: Path, opened: io.BufferedReader) -> NoReturn:
     """Say what a file of torch before 1.6, or of `pickle`, is: its pickles lie one after the other."""
     opened.seek(0)
-    unpickler = _Unpickler(opened)
+    content = io.BytesIO(opened.read(_MOST_OF_PICKLE))
+    unpickler = _Unpickler(content)
     unpickler.file = file
     unpickler.persistent_load = lambda _: None  # type: ignore[method-assign]
     with suppress(EOFError, pickle.UnpicklingError):
         for _ in range(5):  # a magic number, the protocol, the machine, what was saved, keys of storages
+            begin = content.tell()
+            _check_memo(content)
+            content.seek(begin)
             unpickler.load()
     raise ValueError("it is a pickle")
+
+
+def _check_memo(pickled: io.BytesIO) -> None:
+    """Refuse a pickle that numbers its objects beyond its bytes: unpicklers make a table of that many.
+
+    Raises:
+        ValueError: it does, or it is cut short.
+    """
+    most = len(pickled.getbuffer())
+    for operation, argument, _ in pickletools.genops(pickled):
+        if operation.name in ("PUT", "LONG_BINPUT") and (argument or 0) > most:
+            raise ValueError(f"its pickle has an object of number {argument:,}")
 
 
 class _Reader:
@@ -225,15 +254,17 @@ class _Reader:
         (pickled,) = [name for name in archive.namelist() if name.endswith("/data.pkl")]
         self._folder = pickled.removesuffix("data.pkl")
         self._storages: dict[str, Storage] = {}
+        self._has_crcs = any(member.CRC for member in archive.infolist())
+        """torch can leave them out (`torch.serialization.set_crc32_options`)."""
 
     def read(self) -> Archive:
         order = f"{self._folder}byteorder"
-        if order in self._archive.namelist() and self._archive.read(order) != b"little":
+        if order in self._archive.namelist() and self._read(order, _MOST_OF_BYTEORDER) != b"little":
             raise CheckpointError("was written on a big-endian machine", where=shown(self._file), hint=_HINT)
-        pickled = self._archive.getinfo(f"{self._folder}data.pkl")
-        if pickled.compress_type != zipfile.ZIP_STORED:
-            raise ValueError("it is compressed")
-        unpickler = _Unpickler(io.BytesIO(self._archive.read(pickled)))
+        pickled = io.BytesIO(self._read(f"{self._folder}data.pkl", _MOST_OF_PICKLE))
+        _check_memo(pickled)
+        pickled.seek(0)
+        unpickler = _Unpickler(pickled)
         unpickler.file = self._file
         unpickler.persistent_load = self._typed_storage  # type: ignore[method-assign]
         content = unpickler.load()
@@ -243,21 +274,36 @@ class _Reader:
         """What ``("storage", type, key, location, numel)`` stands for, and the type of its elements."""
         _, kind, key, _, numel = saved
         dtype = _STORAGES[kind.name.rpartition(".")[2]]
-        storage = self._storages.get(str(key)) or self._storages.setdefault(str(key), self._find(str(key)))
+        if str(key) not in self._storages:
+            self._storages[str(key)] = self._find(f"{self._folder}data/{key}")
+        storage = self._storages[str(key)]
         if storage.nbytes < numel * ITEMSIZES[dtype]:
             raise ValueError(f"storage {key} has {storage.nbytes:,} bytes for {numel:,} elements")
         return storage, dtype
 
-    def _find(self, key: str) -> Storage:
-        member = self._archive.getinfo(f"{self._folder}data/{key}")
+    def _read(self, name: str, most: int) -> bytes:
+        """The bytes of a member, which has at most `most`."""
+        found = self._find(name)
+        if found.nbytes > most:
+            raise ValueError(f"{name} has {found.nbytes:,} bytes")
+        self._opened.seek(found.offset)
+        content = self._opened.read(found.nbytes)
+        if found.crc not in (None, zlib.crc32(content)):
+            raise ValueError(f"Bad CRC-32 for file {name!r}")
+        return content
+
+    def _find(self, name: str) -> Storage:
+        """Where the bytes of a member lie."""
+        member = self._archive.getinfo(name)
         if member.compress_type != zipfile.ZIP_STORED:
-            raise ValueError(f"storage {key} is compressed")
+            raise ValueError(f"{name} is compressed")
         self._opened.seek(member.header_offset)
         header = _LOCAL_HEADER.unpack(self._opened.read(_LOCAL_HEADER.size))
         offset = member.header_offset + _LOCAL_HEADER.size + header[-2] + header[-1]
         if header[0] != b"PK\x03\x04" or offset + member.file_size > self._size:
             raise ValueError("the file ends within a tensor")
-        return Storage(self._file, key, offset, member.file_size, member.CRC)
+        key = name.rpartition("/")[2]
+        return Storage(self._file, key, offset, member.file_size, member.CRC if self._has_crcs else None)
 
 
 class _Unpickler(pickle.Unpickler):

@@ -166,7 +166,7 @@ def _tied_by_content(found: Mapping[str, NamedTensor], config: Path | None) -> s
     for name, tensor in found.items() if settings.get("tie_word_embeddings", True) and vocab_size else ():
         storages = [piece.storage for piece in tensor.pieces]
         is_of_vocabulary = tensor.shape[:1] == (vocab_size,)
-        is_whole = [one.nbytes for one in storages] == [tensor.nbytes]
+        is_whole = [one.nbytes for one in storages] == [tensor.nbytes] and storages[0].crc is not None
         content = (tensor.shape, tensor.dtype, storages[0].crc) if is_whole else name
         if is_of_vocabulary and seen.setdefault(content, name) != name:
             tied.add(name)

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from zerokit.checkpoint.deepspeed_folder import read_checkpoint
-from zerokit.checkpoint.step_folder import find_step_folder, numbered
-from zerokit.documents import shown
+from zerokit.checkpoint.step_folder import (
+    TRAINER_STATE,
+    find_step_folder,
+    is_numbered,
+    named_as_latest,
+    numbered,
+)
+from zerokit.documents import is_folder, read_bytes, shown
 from zerokit.errors import CheckpointError
+
+_MOST_OF_STATE = 64 << 20
+"""Bytes; it has a line for each step that was logged."""
+_REMOVING = ".removing"
+"""Ends the name of a checkpoint whose removal has begun."""
 
 
 @dataclass(frozen=True)
@@ -18,8 +32,9 @@ class Pruning:
     """What is to be done with the checkpoints of a run, oldest first."""
 
     kept: Sequence[Path]
-    """The newest complete ones, and the one that ``latest`` names."""
+    """The newest complete ones, the one that ``latest`` names, and the best one by the Trainer's state."""
     removed: Sequence[Path]
+    """Also what is left of those whose removal was interrupted."""
     left: Sequence[Path]
     """Newer than one that is kept but not complete, or none of DeepSpeed's."""
 
@@ -34,9 +49,10 @@ def plan_pruning(run: Path, keep: int) -> Pruning:
         keep: at least 1.
 
     Raises:
-        CheckpointError: there is no such folder, or no complete checkpoint in it.
+        CheckpointError: there is no such folder, or no complete checkpoint in it, or the best
+            one or the order of them cannot be told.
     """
-    if not run.is_dir():
+    if not is_folder(run):
         raise CheckpointError("no such folder", where=shown(run), hint="Name the folder of a run")
     folders = [folder for folder in numbered(run) if not folder.is_symlink()]
     complete = [folder for folder in folders if _is_complete(folder)]
@@ -47,11 +63,44 @@ def plan_pruning(run: Path, keep: int) -> Pruning:
             hint="Name the folder that checkpoint-1200 or global_step1200 lies in",
         )
     oldest = folders.index(complete[-keep:][0])
-    latest = run / "latest"
-    named = latest.read_text(encoding="utf-8", errors="replace").strip() if latest.is_file() else None
-    removed = [folder for folder in folders[:oldest] if folder.name != named and _is_of_deepspeed(folder)]
-    kept = [*(folder for folder in folders[:oldest] if folder.name == named), *complete[-keep:]]
-    return Pruning(kept, removed, [folder for folder in folders if folder not in (*kept, *removed)])
+    named = {*named_as_latest(run).values(), *_best(run, folders)}
+    old = folders[:oldest]
+    begun = [path for path in sorted(run.glob(f".*{_REMOVING}")) if _was_begun(path)]
+    removed = [folder for folder in old if folder.name not in named and _is_of_deepspeed(folder)]
+    kept = [*(folder for folder in old if folder.name in named), *complete[-keep:]]
+    left = [folder for folder in folders if folder not in (*kept, *removed)]
+    return Pruning(kept, [*begun, *removed], left)
+
+
+def _best(run: Path, folders: Sequence[Path]) -> Iterator[str]:
+    """The names of the checkpoints with the best metric, by the run's state and the newest of a checkpoint.
+
+    The Trainer's own rotation keeps them, too (`rotate_checkpoints` of transformers' trainer_utils.py).
+    """
+    newest = next((one for one in reversed(folders) if (one / TRAINER_STATE).is_file()), run)
+    for file in {run / TRAINER_STATE, newest / TRAINER_STATE}:
+        if file.is_file():
+            best = _state(file).get("best_model_checkpoint")
+            yield Path(best).name if isinstance(best, str) else ""
+
+
+def _state(file: Path) -> dict[str, Any]:
+    content = read_bytes(file, max_bytes=_MOST_OF_STATE)
+    with suppress(ValueError, RecursionError):
+        state = json.loads(content) if len(content) <= _MOST_OF_STATE else None
+        if isinstance(state, dict):
+            return state
+    raise CheckpointError(
+        "is damaged or far too large: it does not tell which checkpoint is the best",
+        where=shown(file),
+        hint="Remove it, and no checkpoint is taken for the best",
+    )
+
+
+def _was_begun(folder: Path) -> bool:
+    """Whether this is a checkpoint of which half may be removed."""
+    name = folder.name.removesuffix(_REMOVING).removeprefix(".")
+    return is_numbered(name) and folder.is_dir() and not folder.is_symlink()
 
 
 def remove(folder: Path) -> None:
@@ -61,8 +110,9 @@ def remove(folder: Path) -> None:
         CheckpointError: it cannot be removed.
     """
     try:
-        doomed = folder.with_name(f".{folder.name}.removing")
-        folder.rename(doomed)
+        doomed = folder
+        if not _was_begun(folder):
+            doomed = folder.rename(folder.with_name(f".{folder.name}{_REMOVING}"))
         shutil.rmtree(doomed)
     except OSError as error:
         raise CheckpointError(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from zerokit.documents import shown
+from zerokit.documents import is_folder, read_bytes, shown
 from zerokit.errors import CheckpointError
 
 AGAIN = "Take an earlier checkpoint, or copy this one again"
@@ -20,7 +21,12 @@ _EXPERT_OPTIMIZER = re.compile(r"expp_rank_\d+_mp_rank_\d+_optim_states\.pt")
 _PIPELINE_STAGE = re.compile(r"layer_\d+-model_\d+-model_states\.pt")
 _OF_DEEPSPEED = (_MODEL_STATES, _OPTIMIZER_STATES, _EXPERT, _EXPERT_OPTIMIZER, _PIPELINE_STAGE)
 _UNFINISHED = re.compile(r".*\.(tmp|partial|incomplete)$|tmp[-_.].*", re.IGNORECASE)
-_NUMBERED = re.compile(r"(?:global_step|checkpoint[-_]|epoch_|step_)(\d+)(?:_universal)?")
+_NUMBERED = re.compile(r"(?P<kind>global_step|checkpoint[-_]|epoch_|step_)(?P<number>\d+)(?:_universal)?")
+_LATEST = ("latest", "latest_universal")
+_LONGEST_NAME = 255
+"""Of a file, in bytes."""
+TRAINER_STATE = "trainer_state.json"
+"""The Trainer's own part of a checkpoint, beside the folder of DeepSpeed's."""
 
 
 @dataclass(frozen=True)
@@ -46,17 +52,21 @@ def find_step_folder(path: Path) -> Path:
     """The folder with the files of one step: `path` itself, or the newest one in it.
 
     Raises:
-        CheckpointError: there is none, or the one that ``latest`` names is missing.
+        CheckpointError: there is none, the one that ``latest`` names is missing, or nothing
+            tells which is the newest.
     """
-    if not path.is_dir():
-        problem = "is a file, not a folder" if path.exists() else "no such folder"
+    if not is_folder(path):
+        problem = "is a file, not a folder" if os.path.lexists(path) else "no such folder"
         raise CheckpointError(problem, where=shown(path), hint="Name the folder of a checkpoint")
-    names = _names(path)
-    if any(pattern.fullmatch(name) for name in names for pattern in _OF_DEEPSPEED):
+    if any(pattern.fullmatch(name) for name in _names(path) for pattern in _OF_DEEPSPEED):
         return path
-    for latest in ("latest", "latest_universal"):
-        if latest in names:
-            return _named_by(path / latest)
+    for latest, name in named_as_latest(path).items():
+        if name not in ("", "..") and (path / name).parent == path and is_folder(path / name):
+            return path / name
+        problem = "is empty" if not name else "is damaged: it names no checkpoint"
+        if name.isprintable() and name:
+            problem = f"says that the checkpoint is '{name}', which is not there"
+        raise CheckpointError(problem, where=shown(path / latest), hint=AGAIN)
     for folder in [*reversed(numbered(path)), path / "pytorch_model"]:  # which accelerate calls it
         if folder.is_dir():
             return find_step_folder(folder)
@@ -67,19 +77,47 @@ def find_step_folder(path: Path) -> Path:
     )
 
 
+def named_as_latest(path: Path) -> dict[str, str]:
+    """What ``latest`` and ``latest_universal`` of a folder say, as far as it has them.
+
+    Raises:
+        ZerokitError: one cannot be read.
+    """
+    found = {name: path / name for name in _LATEST if os.path.lexists(path / name)}
+    return {
+        name: read_bytes(file, max_bytes=_LONGEST_NAME).decode(errors="replace").strip()
+        if file.is_file()
+        else ""
+        for name, file in found.items()
+    }
+
+
+def is_numbered(name: str) -> bool:
+    """Whether a folder of this name is one of the checkpoints of a run."""
+    return _NUMBERED.fullmatch(name) is not None
+
+
 def numbered(path: Path) -> list[Path]:
-    """The folders of `path` that are named by a step, in order."""
-    found = [(int(match[1]), name) for name in _names(path) if (match := _NUMBERED.fullmatch(name))]
-    return [path / name for _, name in sorted(found) if (path / name).is_dir()]
+    """The folders of `path` that are named by a step, in order.
+
+    Raises:
+        CheckpointError: some are named by what others are not, such as epochs.
+    """
+    matches = [match for name in _names(path) if (match := _NUMBERED.fullmatch(name))]
+    found = sorted((match for match in matches if (path / match[0]).is_dir()), key=_place)
+    other = next((match for match in found if match["kind"] != found[0]["kind"]), None)
+    if other is not None:
+        raise CheckpointError(
+            f"has checkpoints of two kinds, such as {found[0][0]} and {other[0]}: "
+            "nothing tells which are newer",
+            where=shown(path),
+            hint="Name one checkpoint, or move one kind into a folder of its own",
+        )
+    return [path / match[0] for match in found]
 
 
-def _named_by(latest: Path) -> Path:
-    name = latest.read_bytes()[:200].decode(errors="replace").strip() if latest.is_file() else ""
-    step = latest.parent / name
-    if name and step.parent == latest.parent and step.is_dir():
-        return step
-    problem = f"says that the checkpoint is '{name}', which is not there" if name else "is empty"
-    raise CheckpointError(problem, where=shown(latest), hint=AGAIN)
+def _place(match: re.Match[str]) -> tuple[int, str]:
+    return int(match["number"]), match[0]
 
 
 def read_step_folder(folder: Path) -> StepFolder:
@@ -101,9 +139,6 @@ def read_step_folder(folder: Path) -> StepFolder:
         },
         folder / "zero" if (folder / "zero").is_dir() else None,
     )
-    for file in found.files:
-        if not file.is_file():
-            raise CheckpointError("is not a plain file", where=shown(file), hint=AGAIN)
     if 0 not in found.models:
         raise CheckpointError("lacks the model states of rank 0", where=shown(folder), hint=AGAIN)
     return found

@@ -1,0 +1,75 @@
+"""Which checkpoints of a run are removed, and which never."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.checkpoint.small import save_checkpoint
+from zerokit.checkpoint.prune import plan_pruning, remove
+from zerokit.checkpoint.step_folder import find_step_folder
+from zerokit.errors import CheckpointError
+
+
+def run_of(folder: Path, *names: str) -> Path:
+    for step, name in enumerate(names):
+        save_checkpoint(folder / name / f"global_step{step}")
+    return folder
+
+
+def removed(run: Path, keep: int = 1) -> list[str]:
+    return [folder.name for folder in plan_pruning(run, keep).removed]
+
+
+def test_epochs_and_steps_have_no_order(tmp_path: Path) -> None:
+    run = run_of(tmp_path, "epoch_0", "epoch_1", "step_500", "step_1000")
+    for look in (find_step_folder, removed):
+        with pytest.raises(CheckpointError, match="of two kinds, such as epoch_0 and step_500"):
+            look(run)
+    shutil.rmtree(run / "epoch_0")
+    shutil.rmtree(run / "epoch_1")
+    assert removed(run) == ["step_500"]
+
+
+@pytest.mark.parametrize("of_run", [None, "checkpoint-200"])
+def test_the_best_checkpoints_stay(of_run: str | None, tmp_path: Path) -> None:
+    run = run_of(tmp_path, "checkpoint-100", "checkpoint-200", "checkpoint-300")
+    for step, best in ((200, "checkpoint-200"), (300, "checkpoint-100")):
+        state = {"best_model_checkpoint": f"/elsewhere/run/{best}", "log_history": []}
+        (run / f"checkpoint-{step}/trainer_state.json").write_text(json.dumps(state))
+    if of_run is not None:
+        (run / "trainer_state.json").write_text(json.dumps({"best_model_checkpoint": of_run}))
+    assert removed(run) == ([] if of_run else ["checkpoint-200"])
+    (run / "checkpoint-300/trainer_state.json").write_text('{"best_model_')
+    with pytest.raises(CheckpointError, match=r"300/trainer_state\.json: is damaged or far too large"):
+        removed(run)
+
+
+def test_a_removal_that_was_interrupted_is_ended(tmp_path: Path) -> None:
+    run = run_of(tmp_path, "checkpoint-100", "checkpoint-200", ".checkpoint-100.removing")
+    (run / ".notes.removing").mkdir()
+    assert removed(run) == [".checkpoint-100.removing", "checkpoint-100"]
+    for folder in plan_pruning(run, 1).removed:
+        remove(folder)
+    assert sorted(path.name for path in run.iterdir()) == [".notes.removing", "checkpoint-200"]
+
+
+def test_latest_is_never_read_whole(tmp_path: Path) -> None:
+    run = run_of(tmp_path, "global_step1", "global_step2")
+    (run / "latest").write_text("global_step1\n")
+    assert removed(run) == []
+    with (run / "latest").open("wb") as latest:
+        latest.truncate(1 << 40)  # which no memory takes
+    assert removed(run) == ["global_step1"]
+    with pytest.raises(CheckpointError, match="latest: is damaged: it names no checkpoint"):
+        find_step_folder(run)
+
+
+@pytest.mark.parametrize("look", [find_step_folder, removed])
+def test_a_name_that_no_file_system_takes_is_no_folder(look: object, tmp_path: Path) -> None:
+    assert callable(look)
+    with pytest.raises(CheckpointError, match="no such folder"):
+        look(tmp_path / ("a" * 300))
