@@ -13,7 +13,7 @@ from zerokit.checkpoint.safetensors_file import read_safetensors
 from zerokit.checkpoint.source import weight_files
 from zerokit.checkpoint.step_folder import find_step_folder
 from zerokit.checkpoint.tensors import NamedTensor
-from zerokit.documents import shown
+from zerokit.documents import is_folder, shown
 from zerokit.errors import CheckpointError, ModelError
 
 
@@ -71,6 +71,8 @@ def _difference(reader: ElementReader, left: NamedTensor, right: NamedTensor) ->
 
 
 def _tensors(path: Path) -> Mapping[str, NamedTensor]:
+    if not is_folder(path):
+        raise CheckpointError("no such folder", where=shown(path), hint="Name a checkpoint or a model")
     is_checkpoint = False
     with suppress(CheckpointError):
         is_checkpoint = find_step_folder(path).is_dir()

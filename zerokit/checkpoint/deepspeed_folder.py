@@ -155,12 +155,14 @@ def _put_together(
     }
     computed = {name: one for name, one in first["module"].items() if isinstance(one, StoredTensor)}
     tied = first.get("shared_params") or {}
+    masters, weights = _unwrapped(masters), _unwrapped(weights)
+    _check_shapes(masters, weights)
     return DeepSpeedCheckpoint(
         facts,
         list(archives),
         [storage for archive in archives.values() for storage in archive.storages],
-        _unwrapped(masters),
-        _unwrapped(weights),
+        masters,
+        weights,
         [
             (tensor, whole(name, other["module"][name]))
             for other in models[1:]
@@ -177,6 +179,18 @@ def _shapes(model: States) -> Shapes:
         if "/" in name or not all(isinstance(size, int) and size >= 0 for size in shape):
             raise ValueError(f"a parameter '{name}' of shape {shape}")
     return shapes
+
+
+def _check_shapes(masters: Mapping[str, NamedTensor], weights: Mapping[str, NamedTensor]) -> None:
+    """See that the optimizer's weights have the shapes of the model's."""
+    for name, weight in weights.items():
+        if name in masters and weight.shape != masters[name].shape:
+            raise CheckpointError(
+                f"has '{name}' of shape {list(weight.shape)}, and the optimizer of "
+                f"{list(masters[name].shape)}: they are of different models",
+                where=shown(weight.pieces[0].storage.file),
+                hint=AGAIN,
+            )
 
 
 def _unwrapped(tensors: Mapping[str, NamedTensor]) -> dict[str, NamedTensor]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from zerokit import choices, console
 from zerokit.checkpoint.adapter_names import ADAPTER_CONFIG, adapter_names, is_adapted
@@ -17,8 +19,8 @@ from zerokit.checkpoint.deepspeed_folder import read_checkpoint
 from zerokit.checkpoint.elements import CONVERTIBLE, ElementReader, converter
 from zerokit.checkpoint.model_files import CONFIG, copy_model_files, find_file, read_config
 from zerokit.checkpoint.safetensors_file import write_safetensors
-from zerokit.checkpoint.soundness import sound_blocks
-from zerokit.documents import shown
+from zerokit.checkpoint.soundness import Remarks, sound_blocks
+from zerokit.documents import is_folder, shown
 from zerokit.errors import CheckpointError, ZerokitError
 from zerokit.files import write_file
 from zerokit.units import format_bytes, quantity
@@ -33,6 +35,8 @@ SHARD_BYTES = 5 * 10**9
 _DTYPES: Mapping[choices.Precision, str] = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 _PLAN = "export.json"
 """In an unfinished folder, what it is to become."""
+_LOCK = ".lock"
+"""In an unfinished folder, locked by the export that writes it."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,8 @@ class Exported:
     dtypes: Sequence[str]
     kept: int
     """Files of weights that an earlier, interrupted export had written."""
+    config: Path | None
+    """Of which model the config is, with what lies beside it."""
     notes: Sequence[str]
 
 
@@ -88,32 +94,36 @@ def export(
         ZerokitError: the checkpoint is none, or damaged; there is no config; the folder cannot be written.
     """
     _check_output(output)
-    if base is not None and not base.is_dir():
+    if base is not None and not is_folder(base):
         raise CheckpointError("no such folder", where=shown(base), hint="Name the model that was trained")
     plan = _plan(read_checkpoint(path), dtype, base, needs_config=needs_config)
     staging = output.absolute().with_name(f".{output.absolute().name}.exporting")
-    with _explained(output, staging):
+    with _explained(output), _alone(output, staging):
         sums = _begun(staging, plan)
         kept = len(sums)
         _check_space(staging, plan, sums)
         _write_weights(staging, plan, sums, verify=verify)
         names = _write_rest(staging, plan)
         (staging / _PLAN).unlink()
-        write_checksums(staging, {**sums, **checksums(staging, names)})
+        sums |= checksums(staging, names)
+        write_checksums(staging, sums)
+        _check_whole(output, staging, sums)
         staging.rename(output.absolute())
+        (output.absolute() / _LOCK).unlink()
     return Exported(
         output,
-        sorted([*sums, *names]),
+        sorted(sums),
         len(plan.targets),
         sum(tensor.nbytes for tensor in plan.targets.values()),
         sorted({tensor.dtype for tensor in plan.targets.values()}),
         kept,
+        plan.config,
         plan.notes,
     )
 
 
 def _check_output(output: Path) -> None:
-    if output.exists() and not (output.is_dir() and not any(output.iterdir())):
+    if os.path.lexists(output) and not (is_folder(output) and not any(output.iterdir())):
         raise CheckpointError("exists", where=shown(output), hint="Name a folder that does not exist yet")
     if not output.absolute().parent.is_dir():
         raise CheckpointError("its folder does not exist", where=shown(output), hint="Make it first")
@@ -135,6 +145,14 @@ def _plan(
             where=shown(base or step),
             hint=f"Name {what} with --base{without}",
         )
+    if not adapted and config is not None and "model_type" not in read_config(config):
+        if needs_config:
+            raise CheckpointError(
+                "has no 'model_type', as configs of models have",
+                where=shown(config),
+                hint=f"Name {what} with --base, or write the weights alone with --no-config",
+            )
+        config = None
     if adapted and config is not None:
         names = adapter_names(found, read_config(config), where=shown(step))
         sources = {new: found[name] for name, new in names.items()}
@@ -198,14 +216,19 @@ def _begun(staging: Path, plan: _Plan) -> dict[str, str]:
     }
     text = json.dumps({"files": stats, "shards": shards})
     file = staging / _PLAN
+    kept = {}
     if file.is_file() and file.read_text(encoding="utf-8") == text:
         sums = read_checksums(staging) or {}
         whole = {name for name in sums if name in plan.shards and (staging / name).is_file()}
-        return {name: sums[name] for name in whole if checksums(staging, [name])[name] == sums[name]}
-    shutil.rmtree(staging, ignore_errors=True)
-    staging.mkdir()
+        kept = {name: sums[name] for name in whole if checksums(staging, [name])[name] == sums[name]}
+    for other in list(staging.iterdir()):
+        if other.is_dir():
+            shutil.rmtree(other)
+        elif other.name not in (*kept, _LOCK):
+            other.unlink()
     write_file(file, text)
-    return {}
+    write_checksums(staging, kept)
+    return kept
 
 
 def _check_space(staging: Path, plan: _Plan, sums: Mapping[str, str]) -> None:
@@ -221,16 +244,14 @@ def _check_space(staging: Path, plan: _Plan, sums: Mapping[str, str]) -> None:
 
 
 def _write_weights(staging: Path, plan: _Plan, sums: dict[str, str], *, verify: bool) -> None:
-    not_finite: list[str] = []
+    remarks = Remarks()
     with ElementReader() as reader, console.progress() as bar:
         task = bar.add_task("exporting", total=len(plan.shards), completed=len(sums), note="")
 
         def blocks(target: NamedTensor) -> Iterator[Block]:
             source = plan.sources[target.name]
             convert = converter(source.dtype, target.dtype)
-            read = (
-                sound_blocks(reader, plan.checkpoint, source, not_finite) if verify else reader.blocks(source)
-            )
+            read = sound_blocks(reader, plan.checkpoint, source, remarks) if verify else reader.blocks(source)
             return map(convert, read)
 
         for file, names in plan.shards.items():
@@ -243,9 +264,12 @@ def _write_weights(staging: Path, plan: _Plan, sums: dict[str, str], *, verify: 
                 bar.advance(task)
         if verify:
             reader.finish()
-    if not_finite:
-        some = f"{quantity(len(not_finite), 'tensor')}, such as '{not_finite[0]}'"
-        plan.notes.append(f"infinite or NaN in some elements: {some}")
+    for names, what in (
+        (remarks.not_finite, "infinite or NaN in some elements"),
+        (remarks.differing, "not the same on all ranks, and taken of rank 0"),
+    ):
+        if names:
+            plan.notes.append(f"{what}: {quantity(len(names), 'tensor')}, such as '{names[0]}'")
 
 
 def _write_rest(staging: Path, plan: _Plan) -> list[str]:
@@ -262,20 +286,55 @@ def _write_rest(staging: Path, plan: _Plan) -> list[str]:
     names += copy_model_files(plan.config.parent, staging, code="auto_map" in settings)
     if plan.config.name == CONFIG:
         floats = [tensor.dtype for tensor in plan.targets.values() if tensor.is_float]
-        settings["torch_dtype" if "torch_dtype" in settings else "dtype"] = max(floats, key=floats.count)
+        if floats:
+            settings["torch_dtype" if "torch_dtype" in settings else "dtype"] = max(floats, key=floats.count)
     write_file(staging / plan.config.name, json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
     return [*names, plan.config.name]
 
 
+def _check_whole(output: Path, staging: Path, sums: Mapping[str, str]) -> None:
+    """See that nobody has removed a file meanwhile: not all file systems have locks."""
+    lost = next((name for name in sums if not (staging / name).is_file()), None)
+    if lost is not None:
+        raise ZerokitError(f"has lost '{lost}' again", where=shown(output), hint="Export it once more")
+
+
 @contextmanager
-def _explained(output: Path, staging: Path) -> Iterator[None]:
-    """Say of errors of the system what cannot be written; of a damaged checkpoint leave nothing."""
+def _explained(output: Path) -> Iterator[None]:
+    """Say of errors of the system what cannot be written."""
     try:
         yield
-    except CheckpointError:
-        shutil.rmtree(staging, ignore_errors=True)
-        raise
     except OSError as error:
         raise ZerokitError(
             f"cannot be written: {error.strerror or error}", where=shown(output), hint="Name another folder"
         ) from None
+
+
+@contextmanager
+def _alone(output: Path, staging: Path) -> Iterator[None]:
+    """Keep other exports out of the unfinished folder; of a damaged checkpoint leave nothing."""
+    staging.mkdir(exist_ok=True)
+    lock = staging / _LOCK
+    with lock.open("wb") as opened:
+        if not _locked(opened, lock):
+            raise ZerokitError(
+                "is being written by another export",
+                where=shown(output),
+                hint="Wait for its end, or name another folder",
+            )
+        try:
+            yield
+        except CheckpointError:
+            shutil.rmtree(staging, ignore_errors=True)
+            raise
+
+
+def _locked(opened: IO[bytes], lock: Path) -> bool:
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # on a file system without locks
+        return True
+    # The one that had it may have moved its folder away meanwhile.
+    return lock.exists() and os.path.samestat(lock.stat(), os.fstat(opened.fileno()))

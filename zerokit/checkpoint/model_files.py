@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from zerokit.checkpoint.source import check_files
+from zerokit.checkpoint.step_folder import is_numbered, is_of_run
 from zerokit.documents import read_document, shown
 from zerokit.errors import CheckpointError
 
@@ -21,8 +22,12 @@ _TEMPLATES = "additional_chat_templates"
 
 
 def find_file(step: Path, base: Path | None, name: str) -> Path | None:
-    """A file of the model that was trained: in `base`, or beside the checkpoint of a step, or above it."""
-    places = [base] if base is not None else [step, step.parent, step.parent.parent]
+    """A file of the model that was trained: in `base`, or beside the checkpoint of a step, or in the run."""
+    places = [base] if base is not None else [step]
+    if base is None and is_of_run(step):
+        places.append(step.parent)
+        # The Trainer and accelerate have a folder of their own between the two.
+        places += [step.parent.parent] if is_numbered(step.parent.name) else []
     return next((place / name for place in places if (place / name).is_file()), None)
 
 

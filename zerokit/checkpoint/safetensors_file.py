@@ -88,6 +88,8 @@ def read_safetensors(file: Path) -> dict[str, NamedTensor]:
         CheckpointError: it is damaged or cut short.
     """
     try:
+        if not file.is_file():  # a pipe would be waited for
+            raise ValueError("it is not a plain file")
         with file.open("rb") as opened:
             begin = 8 + int.from_bytes(opened.read(8), "little")
             if begin > min(file.stat().st_size, _MOST_OF_HEADER):
@@ -96,7 +98,15 @@ def read_safetensors(file: Path) -> dict[str, NamedTensor]:
         header.pop("__metadata__", None)
         storage = Storage(file, "", begin, file.stat().st_size - begin, None)
         return {name: _tensor(name, entry, storage) for name, entry in header.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (
+        OSError,
+        ArithmeticError,
+        LookupError,
+        RecursionError,
+        TypeError,
+        ValueError,
+        AttributeError,
+    ) as error:
         raise CheckpointError(
             f"is damaged or cut short ({error})", where=shown(file), hint="Copy or save it again"
         ) from None

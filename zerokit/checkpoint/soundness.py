@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from zerokit.checkpoint.elements import CONVERTIBLE, converter, is_finite
@@ -15,8 +16,18 @@ if TYPE_CHECKING:
     from zerokit.checkpoint.tensors import NamedTensor
 
 
+@dataclass(frozen=True)
+class Remarks:
+    """What is worth a word of elements that are sound, by the names of tensors."""
+
+    not_finite: list[str] = field(default_factory=list)
+    """With elements that are infinite or NaN."""
+    differing: list[str] = field(default_factory=list)
+    """Buffers that each rank has its own of, such as means of batches: nothing keeps them alike."""
+
+
 def sound_blocks(
-    reader: ElementReader, checkpoint: DeepSpeedCheckpoint, tensor: NamedTensor, not_finite: list[str]
+    reader: ElementReader, checkpoint: DeepSpeedCheckpoint, tensor: NamedTensor, remarks: Remarks
 ) -> Iterator[Block]:
     """The elements of a tensor of the checkpoint, compared on the way with all that is to be the same.
 
@@ -27,25 +38,30 @@ def sound_blocks(
         reader: reads them; its ``finish`` says the rest.
         checkpoint: that has it.
         tensor: one of its ``tensors()``.
-        not_finite: gets the tensor's name if it has an element that is infinite or NaN.
+        remarks: get the tensor's name.
 
     Raises:
-        CheckpointError: two places differ.
+        CheckpointError: two places differ that the optimizer keeps alike.
     """
-    copies = [copy for original, copy in checkpoint.copies if original.name == tensor.name]
+    own = [copy for original, copy in checkpoint.copies if original.name == tensor.name]
+    copies = [copy for copy in own if (copy.shape, copy.dtype) == (tensor.shape, tensor.dtype)]
+    not_finite, differing = False, len(copies) < len(own)
     weight = checkpoint.weights.get(tensor.name)
     if weight is not None and weight != tensor and {weight.dtype, tensor.dtype} <= set(CONVERTIBLE):
         copies.append(weight)
     others = [(reader.blocks(copy), converter(tensor.dtype, copy.dtype), copy) for copy in copies]
     for block in reader.blocks(tensor):
         finite = is_finite(block, tensor.dtype)
-        if not finite and tensor.name not in not_finite:
-            not_finite.append(tensor.name)
+        not_finite |= not finite
         for blocks, convert, copy in others:
             # Of NaN there are many.
             if (next(blocks) != convert(block)).any() and finite:
-                _refuse(tensor, copy)
+                if copy is weight:
+                    _refuse(tensor, copy)
+                differing = True
         yield block
+    remarks.not_finite.extend([tensor.name] * not_finite)
+    remarks.differing.extend([tensor.name] * differing)
 
 
 def _refuse(tensor: NamedTensor, copy: NamedTensor) -> None:

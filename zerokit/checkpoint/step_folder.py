@@ -23,6 +23,8 @@ _OF_DEEPSPEED = (_MODEL_STATES, _OPTIMIZER_STATES, _EXPERT, _EXPERT_OPTIMIZER, _
 _UNFINISHED = re.compile(r".*\.(tmp|partial|incomplete)$|tmp[-_.].*", re.IGNORECASE)
 _NUMBERED = re.compile(r"(?P<kind>global_step|checkpoint[-_]|epoch_|step_)(?P<number>\d+)(?:_universal)?")
 _LATEST = ("latest", "latest_universal")
+_OF_ACCELERATE = "pytorch_model"
+"""What accelerate calls the folder of a step."""
 _LONGEST_NAME = 255
 """Of a file, in bytes."""
 TRAINER_STATE = "trainer_state.json"
@@ -67,7 +69,7 @@ def find_step_folder(path: Path) -> Path:
         if name.isprintable() and name:
             problem = f"says that the checkpoint is '{name}', which is not there"
         raise CheckpointError(problem, where=shown(path / latest), hint=AGAIN)
-    for folder in [*reversed(numbered(path)), path / "pytorch_model"]:  # which accelerate calls it
+    for folder in [*reversed(numbered(path)), path / _OF_ACCELERATE]:
         if folder.is_dir():
             return find_step_folder(folder)
     raise CheckpointError(
@@ -95,6 +97,12 @@ def named_as_latest(path: Path) -> dict[str, str]:
 def is_numbered(name: str) -> bool:
     """Whether a folder of this name is one of the checkpoints of a run."""
     return _NUMBERED.fullmatch(name) is not None
+
+
+def is_of_run(step: Path) -> bool:
+    """Whether the folder above that of a step is of the same run, by its name or by ``latest``."""
+    named = is_numbered(step.name) or step.name == _OF_ACCELERATE
+    return named or any(os.path.lexists(step.parent / name) for name in _LATEST)
 
 
 def numbered(path: Path) -> list[Path]:

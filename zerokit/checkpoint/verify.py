@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,13 +11,12 @@ from zerokit.checkpoint.archive import read_archive
 from zerokit.checkpoint.checksums import SUMS_FILE, check_checksums, read_checksums
 from zerokit.checkpoint.deepspeed_folder import read_checkpoint
 from zerokit.checkpoint.elements import ElementReader
-from zerokit.checkpoint.soundness import sound_blocks
+from zerokit.checkpoint.safetensors_file import read_safetensors
+from zerokit.checkpoint.soundness import Remarks, sound_blocks
+from zerokit.checkpoint.step_folder import TRAINER_STATE, is_numbered
 
 if TYPE_CHECKING:
     from zerokit.checkpoint.deepspeed_folder import Facts
-
-_TRAINER_STATE = "trainer_state.json"
-"""Beside it the Trainer's own part of a checkpoint lies."""
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,17 @@ class Verified:
     nbytes: int
     hashes: bool
     """Whether the files had checksums to compare, beside those in each."""
-    not_finite: list[str] = field(default_factory=list)
-    """Tensors with elements that are infinite or NaN."""
+    without_checksums: Sequence[Path]
+    """Of those that were looked at: nothing tells whether their tensors are as they were saved."""
+    not_read: Sequence[Path]
+    """Of the checkpoint's files: neither read nor compared with checksums."""
+    remarks: Remarks
 
 
 def verify(path: Path) -> Verified:
-    """See that a checkpoint is complete, as it was saved, of one step, and loads nothing that may run code.
+    """See that a checkpoint is complete, as it was saved and of one step, as far as its files are read.
+
+    Read are archives of torch, which may load nothing that could run code, and headers of safetensors.
 
     Args:
         path: of a step, or of a run, whose newest one is taken.
@@ -43,23 +48,43 @@ def verify(path: Path) -> Verified:
     """
     checkpoint = read_checkpoint(path)
     step = checkpoint.facts.folder
-    read = set(checkpoint.files)
-    storages = list(checkpoint.storages)
-    for folder in [step, *([step.parent] if (step.parent / _TRAINER_STATE).is_file() else [])]:
-        for file in sorted({*folder.glob("*.pt"), *folder.glob("*.pth")} - read):
+    read, storages = set(checkpoint.files), list(checkpoint.storages)
+    others = {file for folder in _folders(step) for file in folder.iterdir() if not file.is_dir()} - read
+    safetensors = {file for file in others if file.suffix == ".safetensors"}
+    for file in sorted(others):
+        if file.suffix in (".pt", ".pth"):
             storages += read_archive(file).storages
             read.add(file)
+        elif file in safetensors:
+            read_safetensors(file)
+            read.add(file)
     hashed = next((folder for folder in (step, step.parent) if (folder / SUMS_FILE).is_file()), None)
+    sums = (read_checksums(hashed) if hashed is not None else None) or {}
+    compared = {hashed / name for name in sums} if hashed is not None else set()
     if hashed is not None:
-        check_checksums(hashed, read_checksums(hashed) or {})
-    verified = Verified(
-        checkpoint.facts, len(read), sum(file.stat().st_size for file in read), hashed is not None
-    )
+        check_checksums(hashed, sums)
+        compared.add(hashed / SUMS_FILE)
+    remarks = Remarks()
     with ElementReader() as reader:
         for storage in storages:
             reader.check(storage)
         for tensor in checkpoint.tensors().values():
-            for _ in sound_blocks(reader, checkpoint, tensor, verified.not_finite):
+            for _ in sound_blocks(reader, checkpoint, tensor, remarks):
                 pass
         reader.finish()
-    return verified
+    without = safetensors | {storage.file for storage in storages if storage.crc is None}
+    return Verified(
+        checkpoint.facts,
+        len(read),
+        sum(file.stat().st_size for file in read),
+        hashed is not None,
+        sorted(without - compared),
+        sorted(others - read - compared),
+        remarks,
+    )
+
+
+def _folders(step: Path) -> list[Path]:
+    """That of a step, and the one above it if it has the rest of the same checkpoint."""
+    above = step.parent
+    return [step, above] if is_numbered(above.name) or (above / TRAINER_STATE).is_file() else [step]

@@ -160,19 +160,23 @@ def export(
                 "num_tensors": done.num_tensors,
                 "bytes": done.nbytes,
                 "dtypes": list(done.dtypes),
+                "config": str(done.config) if done.config is not None else None,
             }
         )
         return
     kept = f"; {quantity(done.kept, 'file')} were there already" if done.kept else ""
     size = f"{quantity(done.num_tensors, 'tensor')}, {format_bytes(done.nbytes)} in {', '.join(done.dtypes)}"
     print_parts([f"{done.folder}: {size}{kept}"])
+    if done.config is not None:
+        print_parts([f"config, and what belongs to it, of {done.config.parent}"])
 
 
 @app.command(cls=Command)
 def verify(path: _Checkpoint, output_format: OutputFormat = "text") -> None:
-    """Read all of a checkpoint, and say whether it is complete, as it was saved, and of one step.
+    """Read all weights of a checkpoint, and say whether it is complete, as it was saved, and of one step.
 
-    Exits with 2 if it is not, and with 1 if it is but has weights that are infinite or NaN.
+    Files that it does not look at are named. Exits with 2 if it is not, and with 1 if it is but has weights
+    that are infinite or NaN.
     """
     from zerokit.checkpoint.verify import verify as verify_all
     from zerokit.reporting.terminal import show as print_parts
@@ -186,15 +190,25 @@ def verify(path: _Checkpoint, output_format: OutputFormat = "text") -> None:
                 "num_files": found.num_files,
                 "bytes": found.nbytes,
                 "checksums": found.hashes,
-                "not_finite": found.not_finite,
+                "without_checksums": [str(file) for file in found.without_checksums],
+                "not_looked_at": [str(file) for file in found.not_read],
+                "not_finite": found.remarks.not_finite,
+                "differing": found.remarks.differing,
             }
         )
     else:
         looked_at = f"{quantity(found.num_files, 'file')}, {format_bytes(found.nbytes)}"
         how = "and their SHA-256 is that of SHA256SUMS" if found.hashes else "by their CRC-32"
         print_parts([f"{found.facts.folder}: {looked_at}: complete, and as it was saved, {how}"])
-        print_parts(f"not finite: {name}" for name in found.not_finite)
-    if found.not_finite:
+        for what, files in (
+            ("but for these, whose tensors have no checksum", found.without_checksums),
+            ("not looked at", found.not_read),
+        ):
+            if files:
+                print_parts([f"{what}: {', '.join(file.name for file in files)}"])
+        print_parts(f"not finite: {name}" for name in found.remarks.not_finite)
+        print_parts(f"not the same on all ranks: {name}" for name in found.remarks.differing)
+    if found.remarks.not_finite:
         raise typer.Exit(1)
 
 
