@@ -102,7 +102,7 @@ def test_what_fails_in_c_where_a_watcher_calls_the_original_is_the_scripts() -> 
     assert limit_of(_fails(lambda: watched(1))) is None
 
 
-def test_a_module_that_a_stand_in_lacks_is_a_limit_and_one_that_is_missing_is_not(
+def test_a_module_that_a_stand_in_lacks_is_a_limit_and_one_that_is_missing_is_not_installed_here(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, flash_attention._Finder({"flash_attn"})])
@@ -110,9 +110,18 @@ def test_a_module_that_a_stand_in_lacks_is_a_limit_and_one_that_is_missing_is_no
     for name in ("flash_attn.ops.triton.layer_norm", "flash_attn.no_such"):
         limit = limit_of(_fails(functools.partial(importlib.import_module, name)))
         assert name in str(limit)
+        assert "stand-in is not like" in str(limit)
     for name in [name for name in sys.modules if name.startswith("flash_attn")]:
         monkeypatch.delitem(sys.modules, name)
-    assert limit_of(_fails(lambda: importlib.import_module("no_such_package.layers"))) is None
+    for imports, what in (
+        ("import no_such.layers", "is not installed in this environment (ModuleNotFoundError: "),
+        ("import email.no_such", "is not installed in this environment (ModuleNotFoundError: "),
+        ("from email import no_such", "do not have in this environment (ImportError: "),
+        ("import tests.no_such", None),
+        ("from tests import no_such", None),
+    ):
+        limit = limit_of(_fails(functools.partial(exec, imports)))
+        assert limit is None if what is None else what in str(limit)
 
 
 def test_a_project_in_a_folder_called_like_a_package_is_the_users_own() -> None:

@@ -1,8 +1,9 @@
-"""Which failures of a script are zerokit's limits, and would not be seen on the cluster.
+"""Which failures of a script the cluster may not see: zerokit's limits, and what is not installed here.
 
-A failure is one if a stand-in takes part in it: something has no stand-in, a library of CUDA is missing on
-this machine, or the network, a stand-in lacks what a script asks it for, or a script reads back what the
-rehearsal did not write. A deliberate `raise` in a stand-in is what the cluster would raise.
+A failure is a limit if a stand-in takes part in it: something has no stand-in, a library of CUDA is missing
+on this machine, or the network, a stand-in lacks what a script asks it for, or a script reads back what the
+rehearsal did not write. A deliberate `raise` in a stand-in is what the cluster would raise. What a script
+imports is looked for in the environment that it is rehearsed in; the cluster may have another one.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from types import FrameType
 
 from zerokit import patches
 from zerokit.errors import LaunchError, ZerokitError
-from zerokit.rehearsal.call_sites import OWN, folder_of, short_path
+from zerokit.rehearsal.call_sites import OWN, folder_of, is_of_script, short_path
 from zerokit.rehearsal.errors import RehearsalGap
 from zerokit.rehearsal.stand_ins.from_pretrained import CHECKPOINT
 from zerokit.rehearsal.watching.suppressed_writes import not_written
@@ -40,7 +41,7 @@ _ELSEWHERE = "Choose a setting that does not use it, or measure this run on a GP
 
 
 def limit_of(failure: BaseException | None) -> ZerokitError | None:
-    """The limit of the rehearsal behind `failure`, if that is what it is, with what to do."""
+    """What the rehearsal or its environment lacks, if `failure` came of that, with what to do."""
     for error, is_cause in _chain(failure):
         if isinstance(error, RehearsalGap):
             return error
@@ -68,7 +69,7 @@ def _chain(failure: BaseException | None) -> Iterator[tuple[BaseException, bool]
 
 
 def _cause(error: BaseException) -> tuple[str, str] | None:
-    """What of the rehearsal takes part in `error`, and what to do."""
+    """What of the rehearsal or its environment takes part in `error`, and what to do."""
     text = str(error)
     needed = _NEEDS_CUDA.search(text)
     if needed is not None:
@@ -102,6 +103,14 @@ def _cause(error: BaseException) -> tuple[str, str] | None:
             f"{_first_line(text)})",
             "Please report this with the output above; " + _ELSEWHERE[0].lower() + _ELSEWHERE[1:],
         )
+    if isinstance(error, ImportError) and not _is_of_own_module(error):
+        lacks = "is not installed" if isinstance(error, ModuleNotFoundError) else "the packages do not have"
+        return (
+            f"the script imports what {lacks} in this environment ({type(error).__name__}: "
+            f"{_first_line(text)})",
+            "Install it here, too, if the cluster has it, or mend the import; the rehearsal cannot go on "
+            "without it",
+        )
     return None
 
 
@@ -125,6 +134,13 @@ def _is_of_a_stand_in(error: BaseException) -> bool:
         and trace.tb_frame.f_code.co_filename.startswith(OWN)
         and _fails_unintended(trace.tb_frame, trace.tb_lasti)
     )
+
+
+def _is_of_own_module(error: ImportError) -> bool:
+    """Whether one of the script's own modules lacks what is imported, as it does on the cluster."""
+    package = sys.modules.get((error.name or "").partition(".")[0])
+    path = error.path or getattr(package, "__file__", None)
+    return path is not None and is_of_script(path)
 
 
 def _fails_unintended(frame: FrameType, offset: int) -> bool:
