@@ -51,7 +51,31 @@ def test_of_another_group_the_first_rank_and_the_others_are(kind: str) -> None:
     assert roles.rehearsed == (0, 7)
     roles = roles_of(8, grid(8, data=2, **{kind: 4}))
     assert roles.names == (f"{kind} rank 0 of 4", f"{kind} ranks 1 to 3 of 4")
-    assert (roles.rehearsed, roles.stands_for(4), roles.stands_for(1)) == ((0, 7), 0, 7)
+    assert {roles.stands_for(rank) for rank in (1, 2)} == {7}
+
+
+@pytest.mark.parametrize(
+    ("num_gpus", "sizes", "rehearsed"),
+    [
+        (4, {"data": 2, "tensor": 2}, (0, 1, 2, 3)),
+        (8, {"data": 4, "tensor": 2}, (0, 1, 6, 7)),
+        (8, {"data": 2, "sequence": 4}, (0, 3, 4, 7)),
+        (8, {"tensor": 2, "data": 4}, (0, 3, 4, 7)),
+        (8, {"data": 2, "sequence": 2, "tensor": 2}, tuple(range(8))),
+        (16, {"pipeline": 4, "data": 2, "tensor": 2}, (0, 1, 4, 5, 8, 9, 14, 15)),
+        (32, {"data": 4, "unknown": 2, "sequence": 2, "tensor": 2}, (0, 1, 2, 3, 28, 29, 30, 31)),
+        (8, {"data": 2, "expert": 4}, (0, 7)),  # whose ranks have data of their own
+    ],
+)
+def test_a_rank_hears_nobody_who_has_the_data_of_another_group(
+    num_gpus: int, sizes: dict[str, int], rehearsed: Ranks
+) -> None:
+    groups = grid(num_gpus, **sizes)
+    roles = roles_of(num_gpus, groups)
+    assert roles.rehearsed == rehearsed
+    for _, kind, ranks in groups:
+        if kind in ("tensor", "sequence", "unknown") and set(ranks) & set(rehearsed):
+            assert {roles.stands_for(rank, ranks) for rank in ranks} <= set(ranks)
 
 
 def test_groups_of_groups_make_no_further_roles() -> None:

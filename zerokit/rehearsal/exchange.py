@@ -219,7 +219,7 @@ class Exchange:
         told = {self.rank: value}
         """By the rank that stands for others."""
         for rank in wanted:
-            source = rank if rank == self.rank else roles.stands_for(rank)
+            source = rank if rank == self.rank else roles.stands_for(rank, ranks)
             if source not in told:
                 members = ranks if source in ranks else self._like(ranks, source, roles)
                 names = () if members is None else (f"{group_name(members, number)}.{call}",)
@@ -274,7 +274,8 @@ class Exchange:
         """What `source` is to send next, for :meth:`hear`."""
         self._tell_pair(source)
         roles = self._roles_for(self._groups, _pair(self.rank, source))
-        teller = roles.stands_for(source)
+        both = [ranks for ranks in self._groups if self.rank in ranks and source in ranks]
+        teller = roles.stands_for(source, min(both, key=len, default=()))
         call = self._count(f"from {source} {tag}")
         to = [self.rank] if teller == source else roles.alike(self.rank)
         names = () if teller == self.rank else tuple(_sent(teller, rank, tag, call) for rank in to)

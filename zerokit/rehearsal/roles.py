@@ -4,6 +4,9 @@ Ranks that differ by their place among data-parallel ones alone have one role. O
 a role; of any other group (tensor, sequence, expert, or of a purpose that nobody tells), its first rank and
 the others are: what does not divide evenly falls to one end. One rank of each role is rehearsed, and stands
 for the others of it.
+
+The ranks of a tensor or sequence group work on the same data, those of the next group on other data; what
+they tell each other is true of their own group alone: if one of it is rehearsed, one of each role in it is.
 """
 
 from __future__ import annotations
@@ -19,6 +22,8 @@ Ranks = tuple[int, ...]
 
 _FIRST_COUNTS: tuple[GroupKind, ...] = ("pipeline", "tensor", "sequence", "expert", "data", "unknown")
 """Of the purposes of groups of the same ranks."""
+_OF_SAME_DATA: frozenset[GroupKind] = frozenset({"tensor", "sequence", "unknown"})
+"""Purposes of groups whose ranks may work on the same data."""
 ROLES = "roles"
 """Who writes the journal of the roles."""
 MOST_RANKS = 8
@@ -56,9 +61,12 @@ class Roles:
         """The rehearsed rank that stands for the ranks of each role: the last one, as rank 0 may do more."""
         return {self.of_rank[rank]: rank for rank in sorted(self.rehearsed)}
 
-    def stands_for(self, rank: int) -> int:
-        """The rehearsed rank that answers for `rank`."""
-        return rank if rank in self.rehearsed else self.standing_for[self.of_rank[rank]]
+    def stands_for(self, rank: int, group: Ranks = ()) -> int:
+        """The rehearsed rank that answers for `rank`: one of `group`, if there is one of its role in it."""
+        if rank in self.rehearsed:
+            return rank
+        mates = [one for one in group if one in self.rehearsed and self.of_rank[one] == self.of_rank[rank]]
+        return max(mates, default=self.standing_for[self.of_rank[rank]])
 
     def alike(self, rank: int) -> list[int]:
         """All ranks of the role of `rank`."""
@@ -120,12 +128,18 @@ def find_roles(num_gpus: int, axes: Sequence[Axis], rehearsed: Iterable[int] = (
     left_out = []
     told = [axis for axis in axes if axis.kind != "data" and (axis.kind, axis.size) != ("unknown", num_gpus)]
     signatures: list[tuple[str, ...]] = [()] * num_gpus
+    together: list[Ranks] = []
+    """Groups of which one rank of each role is rehearsed if any is."""
     for axis in sorted(told, key=lambda axis: (_FIRST_COUNTS.index(axis.kind), axis.size)):
         # Stages are put together until few enough ranks are rehearsed; groups of groups tell nothing new.
         for parts in range(min(axis.size, MOST_RANKS) if axis.kind == "pipeline" else 2, 1, -1):
             split = _split(signatures, axis, parts)
-            if len(set(split)) == len(set(signatures)) or len(_chosen(split, started)) <= MOST_RANKS:
-                signatures = split if len(set(split)) > len(set(signatures)) else signatures
+            if len(set(split)) == len(set(signatures)):
+                break
+            of_axis = axis.groups if axis.kind in _OF_SAME_DATA else ()
+            if len(_chosen(split, started, [*together, *of_axis])) <= MOST_RANKS:
+                signatures = split
+                together += of_axis
                 break
         else:
             members = [rank for ranks in axis.groups for rank in ranks]
@@ -136,20 +150,32 @@ def find_roles(num_gpus: int, axes: Sequence[Axis], rehearsed: Iterable[int] = (
     return Roles(
         tuple(", ".join(filter(None, signature)) for signature in numbers),
         tuple(numbers[signature] for signature in signatures),
-        _chosen(signatures, started),
+        _chosen(signatures, started, together),
         tuple(left_out),
     )
 
 
-def _chosen(signatures: Sequence[tuple[str, ...]], started: Iterable[int]) -> Ranks:
-    """`started`, and the first rank of each role that none of them has."""
+def _chosen(
+    signatures: Sequence[tuple[str, ...]], started: Iterable[int], together: Iterable[Ranks]
+) -> Ranks:
+    """`started`, the first rank of each other role, and one of each role in their groups of `together`."""
     chosen = set(started)
-    taken = {signatures[rank] for rank in chosen}
-    for rank, signature in enumerate(signatures):
-        if signature not in taken:
-            taken.add(signature)
-            chosen.add(rank)
-    return tuple(sorted(chosen))
+
+    def lacking(ranks: Sequence[int]) -> dict[tuple[str, ...], int]:
+        """The last of `ranks` of each role that is not chosen among them: it is at the uneven end."""
+        taken = {signatures[rank] for rank in chosen.intersection(ranks)}
+        return {signatures[rank]: rank for rank in ranks if signatures[rank] not in taken}
+
+    while True:
+        known = len(chosen)
+        for ranks in together:
+            if chosen.intersection(ranks):
+                chosen.update(lacking(ranks).values())
+        if len(chosen) == known:
+            left = lacking(range(len(signatures)))
+            if not left:
+                return tuple(sorted(chosen))
+            chosen.add(signatures.index(next(iter(left))))
 
 
 def _split(signatures: Sequence[tuple[str, ...]], axis: Axis, parts: int) -> list[tuple[str, ...]]:
