@@ -37,5 +37,8 @@ Launcher = Literal["torchrun", "deepspeed", "accelerate"]
 LaunchTarget = Literal["deepspeed", "torchrun", "accelerate", "slurm", "kubernetes", "skypilot"]
 """Who starts a run on several machines."""
 
+DEFAULT_PORT = 29500
+"""At which ranks meet: torch's and DeepSpeed's own."""
+
 OutputFormat = Literal["text", "json"]
 """Of what a command prints."""

@@ -92,6 +92,7 @@ def test_bad_options_are_one_line_and_2(
     ("words", "said"),
     [
         (["absent.py"], "absent.py: no such script. Name a Python file, after all options"),
+        (["x" * 300], "xxx: no such script"),
         (["."], ".: is a folder. Name the Python file in it that trains"),
         (["zero3.json"], "zero3.json: is no Python script, but a .json file. Name the Python file"),
         (["-m", "package/train.py"], "package/train.py: is not the name of a module"),

@@ -14,8 +14,9 @@ import pytest
 
 from tests import processes
 from tests.launching.test_scripts import stub
-from zerokit.doctor import host, hosts, software
+from zerokit.doctor import examine, host, hosts, software
 from zerokit.doctor.look import Look
+from zerokit.errors import LaunchError
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -98,7 +99,7 @@ def test_a_lock_that_was_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyP
     lock.parent.mkdir(parents=True)
     with lock.open("w"):  # as one that compiles has it
         assert only(software.locks(), "extensions").verdict == "ok"
-    is_found(only(software.locks(), "extensions"), "error", f"rm '{lock}'")
+    is_found(only(software.locks(), "extensions"), "error", f"rm '{lock}', unless another machine")
 
 
 def test_a_name_that_leads_to_this_machine_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,6 +119,38 @@ def test_a_port_that_is_taken() -> None:
         taken.listen()
         number = taken.getsockname()[1]
         is_found(host.port(number), "warning", str(number), "--master_port")
+    with socket.socket() as other:  # the store of rank 0 takes all addresses
+        other.bind(("127.0.0.2", 0))
+        other.listen()
+        assert host.port(other.getsockname()[1]).verdict == "warning"
+
+
+def test_the_port_that_is_offered_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def taken(wanted: int) -> int:
+        raise LaunchError(f"another process has port {wanted}")
+
+    monkeypatch.setattr(host, "free_port", taken)
+    for number, another in ((29500, 29511), (65530, 29511), (65524, 65535)):
+        is_found(host.port(number), "warning", f"--master_port {another};")
+
+
+def test_names_that_no_file_system_takes_are_not_there() -> None:
+    looks = list(examine._paths(examine.Needs(paths=(Path("x" * 300), Path("/")))))
+    assert [look.says for look in looks] == [f"{'x' * 300} is not there"]
+
+
+def test_nothing_of_the_current_folder_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "json.py").write_text("open('owned', 'w')\nraise SystemExit(3)\n")
+    # As an installed one: for tests the clone is on the path.
+    (tmp_path / "site" / "torch").mkdir(parents=True)
+    (tmp_path / "site" / "torch" / "__init__.py").write_text("raise ImportError('torch of the site')\n")
+    stub(tmp_path / "bin", "ssh", SAME)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+    monkeypatch.chdir(tmp_path)
+    assert software.ask_torch() == "torch cannot be imported: ImportError: torch of the site"
+    assert [look.verdict for look in hosts.hosts(["a"], [])] == ["ok"]
+    assert not (tmp_path / "owned").exists()
 
 
 def test_an_output_folder_that_cannot_be_written(tmp_path: Path) -> None:
@@ -143,6 +176,14 @@ def test_a_control_group_of_1_gib(tmp_path: Path) -> None:
     is_found(host.memory(tmp_path), "error", "1.00 GiB", "--memory")
 
 
+OTHERS = (
+    *("{}", "[1]", "1", "[" * 5000),
+    '{"time": 1, "python": "3", "versions": {}, "missing": []}',
+    '{"time": 1e999, "python": "3", "versions": {}, "missing": []}',
+    '{"time": 1.5, "python": "3", "versions": {"torch": []}, "missing": []}',
+    '{"time": 1.5, "python": "3", "versions": {}, "missing": [{}]}',
+)
+"""What a host may say that has another program there."""
 SAME = 'shift 6; exec bash -c "$1"'
 """What ssh does, on this machine: five words of options, the host, and a line for a shell."""
 
@@ -156,6 +197,7 @@ SAME = 'shift 6; exec bash -c "$1"'
         ("echo 'ssh: connect to host a port 22: No route to host' >&2; exit 255", "error", ["No route"]),
         ("echo 'bash: no such file' >&2; exit 127", "error", ["does not run there"]),
         ("echo zerokit:{", "error", []),
+        *((f"echo 'zerokit:{other}'", "error", ["does not run there"]) for other in OTHERS),
     ],
 )
 def test_another_host(
@@ -207,11 +249,13 @@ def test_the_doctor_says_all_of_this_machine(
 
 def test_a_bug_report_has_versions_and_no_secrets(monkeypatch: pytest.MonkeyPatch, zerokit: Run) -> None:
     variables = {"NCCL_DEBUG": "INFO", "HF_TOKEN": "hf_x1", "TORCH_API_KEY": "x2", "OTHER": "x3"}
+    variables["TOKENIZERS_PARALLELISM"] = "false"
     for name, value in {**variables, "CUDA_PROXY": "http://me:x4@host"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("zerokit.doctor.report.ask_torch", lambda: {"build": "12.8", "nccl": "", "gpus": []})
     code, out, err = zerokit("env")
     assert (code, err) == (0, "")
     assert "  NCCL_DEBUG: INFO\n" in out
+    assert "  TOKENIZERS_PARALLELISM: false\n" in out
     assert f"  python: {sys.version.split()[0]}\n" in out
     assert [secret for secret in ("hf_x1", "x2", "x3", "x4", str(Path.home()) + "/") if secret in out] == []

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, get_args
 
@@ -16,6 +18,9 @@ import yaml
 from tests import processes
 from tests.tiny import REPOSITORY
 from zerokit.choices import LaunchTarget
+from zerokit.distributed.ranks import free_port
+from zerokit.errors import LaunchError
+from zerokit.launching.scripts import Job
 
 Run = Callable[..., tuple[int, str, str]]
 ODD = 'it\'s $(touch owned) `id` "x" & ünï'
@@ -62,6 +67,15 @@ def with_stubs(folder: Path, **variables: str) -> dict[str, str]:
     return {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", **variables}
 
 
+def job_with_a_free_port() -> str:
+    """A number of a Slurm job, from which its port is made."""
+    for number in range(os.getpid() % 10_000, 20_000):
+        with suppress(LaunchError):
+            free_port(20_000 + number % 10_000)
+            return str(number)
+    raise AssertionError("no port is free")
+
+
 @pytest.mark.torch
 @pytest.mark.distributed
 def test_slurm_starts_every_rank_by_the_real_torchrun(
@@ -85,7 +99,7 @@ def test_slurm_starts_every_rank_by_the_real_torchrun(
         f"said = [*map(os.environ.get, {names!r}), *sys.argv[1:]]\n"
         "open('rank' + os.environ['RANK'], 'w').write(json.dumps(said))\n"
     )
-    job = str(os.getpid())  # from which the port is made
+    job = job_with_a_free_port()
     env = with_stubs(bin_, SLURM_JOB_NODELIST="n[1-2]", SLURM_JOB_ID=job, SLURM_NNODES="2")
     processes.checked(["bash", "made"], cwd=folder, env=env)
     said = [json.loads((folder / f"rank{rank}").read_text()) for rank in range(4)]
@@ -131,6 +145,7 @@ def test_what_bash_runs_are_the_words_that_were_meant(
 def test_kubernetes_takes_the_job(written: Callable[..., str], folder: Path) -> None:
     job = yaml.safe_load(written("kubernetes", "--image", "me/zerokit:1", "--volume", "work"))
     assert (job["apiVersion"], job["kind"]) == ("kubeflow.org/v1", "PyTorchJob")
+    assert job["metadata"] == {"name": "it-s-touch-owned-id-x-n"}
     roles = job["spec"]["pytorchReplicaSpecs"]
     assert {name: role["replicas"] for name, role in roles.items()} == {"Master": 1, "Worker": 1}
     for role in roles.values():
@@ -144,6 +159,53 @@ def test_kubernetes_takes_the_job(written: Callable[..., str], folder: Path) -> 
         mounted = {mount["name"] for mount in container["volumeMounts"]}
         assert mounted == {volume["name"] for volume in pod["volumes"]}
         assert {"name": "shm", "emptyDir": {"medium": "Memory"}} in pod["volumes"]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "name"),
+    [("7b", "run-7b"), ("ü", "zerokit"), ("Qwen_3-", "qwen-3"), ("a" * 39 + "-b", "a" * 39), ("_7", "run-7")],
+)
+def test_kubernetes_takes_the_name(recipe: str, name: str) -> None:
+    job = Job(Path(f"/w/{recipe}.yaml"), Path("/w"), 1, 8)
+    assert job.name == name
+    assert re.fullmatch(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?", name)  # NameIsDNS1035Label
+
+
+@pytest.mark.parametrize("target", ["kubernetes", "skypilot"])
+def test_a_recipe_must_lie_in_the_folder_that_is_sent(
+    target: str, folder: Path, zerokit: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["--for", target, *(["--image", "i", "--volume", "v"] if target == "kubernetes" else [])]
+    (folder / "sub").mkdir()
+    (folder / "sub" / "deep.yaml").write_text(RECIPE)
+    (folder / "7b.yaml").write_text(RECIPE)
+    (folder.parent / "link").symlink_to(folder / "sub")
+    (folder / "sub" / "link").symlink_to(folder)
+    monkeypatch.chdir(folder / "sub")
+    for recipe in ("../7b.yaml", str(folder / "7b.yaml"), "link/7b.yaml"):
+        code, out, err = zerokit("launch-script", recipe, *words)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+    for recipe in ("../sub/deep.yaml", str(folder.parent / "link" / "deep.yaml"), "./deep.yaml"):
+        code, out, err = zerokit("launch-script", recipe, *words)
+        assert (code, err) == (0, "")
+        job = yaml.safe_load(out)
+        if target == "kubernetes":
+            pod = job["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]
+            place = pod["containers"][0]["command"][-1].replace("$$(", "$(")
+            assert place == str(folder / "sub" / "deep.yaml")
+        else:
+            assert job["run"].endswith(" --recipe deep.yaml\n")
+
+
+def test_what_the_run_reads_is_not_written_over(folder: Path, zerokit: Run) -> None:
+    (folder / "link").symlink_to(f"{ODD}.yaml")
+    for output, words in (("link", []), ("hosts", ["--hostfile", "hosts"])):
+        command = ["launch-script", f"./{ODD}.yaml", *LEAST, "--for", "torchrun", *words]
+        code, _, err = zerokit(*command, "-o", output, "--force")
+        assert (code, err.count("\n")) == (2, 1)
+        assert "is what this run reads" in err
+    assert (folder / f"{ODD}.yaml").read_text() == RECIPE
+    assert (folder / "hosts").read_text() == HOSTS
 
 
 @pytest.mark.torch
@@ -186,6 +248,11 @@ def test_one_machine_needs_no_names(target: str, folder: Path, zerokit: Run, tmp
         (["--for", "deepspeed", "--hostfile", "hosts", "--gpus-per-node", "8"], "'worker-1' has 2 slots"),
         (["--for", "slurm", "--num-nodes", "0"], "--num-nodes"),
         (["--for", "pbs"], "pbs"),
+        (["--for", "slurm", "--hostfile", "hosts"], "--hostfile: is not taken by --for slurm"),
+        (["--for", "slurm", "--image", "x"], "--image: is not taken by --for slurm"),
+        (["--for", "deepspeed", "--volume", "x"], "Leave it out; it is for kubernetes"),
+        (["--for", "kubernetes", "--gpu", "Z100"], "--gpu: is not taken by --for kubernetes"),
+        (["--for", "skypilot", "--gpu", "H100\nrun: id"], "--gpu: 'H100 run: id' is no name"),
     ],
 )
 def test_bad_input_is_one_line(words: list[str], says: str, folder: Path, zerokit: Run) -> None:

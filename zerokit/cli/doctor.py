@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from zerokit.choices import DEFAULT_PORT
 from zerokit.cli.output import OutputFormat, print_json
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def doctor(
         typer.Option(
             "--master-port", "--master_port", min=1, max=65535, help="Where the ranks are going to meet."
         ),
-    ] = 29500,
+    ] = DEFAULT_PORT,
     output_format: OutputFormat = "text",
 ) -> None:
     """Say what is wrong with this machine for DeepSpeed, and with all machines of a hostfile.

@@ -69,5 +69,7 @@ def launch_script(
     text = launch_script(job, target)
     if output is None:
         typer.echo(text, nl=False)
+    elif any(file is not None and output.exists() and output.samefile(file) for file in (recipe, hostfile)):
+        raise LaunchError("is what this run reads", where=f"-o {output}", hint="Name another file")
     else:
         write_file(output, text, force=force)

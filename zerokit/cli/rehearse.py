@@ -194,9 +194,10 @@ def _seconds(text: str, option: str) -> float:
 
 def _check_words(script: str) -> None:
     """Tell whoever writes ``--scan 5 minutes`` that the second word is taken for the script."""
+    from zerokit.documents import is_there
     from zerokit.units import is_unit_of_time
 
-    if is_unit_of_time(script) and not Path(script).exists():
+    if is_unit_of_time(script) and not is_there(Path(script)):
         raise ZerokitError(
             "no such script", where=script, hint="Write a time as one word, such as --scan 5min"
         )

@@ -127,7 +127,7 @@ def free_port(wanted: int = 0) -> int:
         # A port whose last run has just ended is free.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(("127.0.0.1", wanted))
+            probe.bind(("", wanted))  # as the store of rank 0 does: all addresses
         except OSError:
             raise port_taken(wanted) from None
         return int(probe.getsockname()[1])

@@ -6,8 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from zerokit.choices import DEFAULT_PORT
 from zerokit.doctor import host, hosts, software
 from zerokit.doctor.look import Look
+from zerokit.documents import is_there
 
 
 @dataclass(frozen=True)
@@ -19,7 +21,7 @@ class Needs:
     """That must be there on every machine: data, model."""
     offloads_optimizer: bool = False
     uses_nvme: bool = False
-    port: int = 29500
+    port: int = DEFAULT_PORT
 
 
 def examine(needs: Needs, machines: Mapping[str, int] | None = None) -> Iterator[Look]:
@@ -52,7 +54,7 @@ def examine(needs: Needs, machines: Mapping[str, int] | None = None) -> Iterator
 
 def _paths(needs: Needs) -> Iterator[Look]:
     for path in needs.paths:
-        if not path.exists():
+        if not is_there(path):
             yield Look(
                 "paths", "error", f"{path} is not there", "Mend its name in the recipe, or copy it here"
             )

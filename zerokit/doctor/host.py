@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from zerokit.choices import DEFAULT_PORT
 from zerokit.distributed.ranks import free_port
 from zerokit.distributed.shared_memory import BYTES_PER_RANK, SHARED_MEMORY
 from zerokit.doctor.look import Look, Verdict, ok, unseen
@@ -22,6 +23,7 @@ _LEAST_DISK, _ENOUGH_DISK = GIB, 10 * GIB
 _SLOW_BYTES_PER_SECOND = 20 * MIB
 """A checkpoint of a model of 1B parameters then takes more than ten minutes."""
 _PROBE_BYTES = 16 * MIB
+_LAST_PORT = 65535
 _RUN_BYTES = 4 * GIB
 """Of host memory: torch with CUDA and its libraries, and a small model."""
 
@@ -126,6 +128,7 @@ def port(number: int) -> Look:
     try:
         free_port(number)
     except LaunchError as error:
-        mend = f"Give the launcher another: --master_port {number + 11}; 'ss -ltnp' says who has it"
+        another = number + 11 if number + 11 <= _LAST_PORT else DEFAULT_PORT + 11
+        mend = f"Give the launcher another: --master_port {another}; 'ss -ltnp' says who has it"
         return Look("port", "warning", error.message, mend)
     return ok("port", f"{number} is free")

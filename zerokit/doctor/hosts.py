@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import NamedTuple
 
 from zerokit.doctor.look import Look, ok
 from zerokit.doctor.software import PACKAGES, versions
@@ -35,6 +36,17 @@ print("zerokit:" + json.dumps({"time": time.time(), "python": python, "versions"
 """
 
 
+class _Answer(NamedTuple):
+    """Of one machine."""
+
+    time: float
+    """In seconds since 1970."""
+    python: str
+    versions: dict[str, str]
+    missing: list[str]
+    """Of the paths that it was asked for."""
+
+
 def hosts(names: Sequence[str], paths: Sequence[str]) -> Iterator[Look]:
     """Look at each machine of a hostfile.
 
@@ -56,14 +68,14 @@ def _host(name: str, paths: Sequence[str]) -> Iterator[Look]:
         yield answer
         return
     fine = True
-    away = max(answer["time"] - end, begin - answer["time"], 0.0)
+    away = max(answer.time - end, begin - answer.time, 0.0)
     if away > _WARN_SECONDS:
         says = f"its clock is off by {away:.0f} s"
         mend = "Set it: timedatectl set-ntp true, or chronyc makestep"
         yield Look(what, "error" if away > _ERROR_SECONDS else "warning", says, mend)
         fine = False
     own = {"python": sys.version.split()[0], **versions()}
-    theirs = {"python": answer["python"], **answer["versions"]}
+    theirs = {"python": answer.python, **answer.versions}
     others = [
         f"{one} {theirs.get(one, 'missing')} (here {own.get(one, 'missing')})"
         for one in ("python", *PACKAGES)
@@ -73,18 +85,31 @@ def _host(name: str, paths: Sequence[str]) -> Iterator[Look]:
         mend = "Install the same on all: pip freeze here, pip install -r there"
         yield Look(what, "error", f"has other versions: {', '.join(others)}", mend)
         fine = False
-    if answer["missing"]:
-        says = f"lacks {', '.join(map(str, answer['missing']))}"
+    if answer.missing:
+        says = f"lacks {', '.join(answer.missing)}"
         yield Look(what, "error", says, "Copy it there, or mount the same folder on all machines")
         fine = False
     if fine:
         yield ok(what, "same versions and paths, clocks agree")
 
 
-def _ask(name: str, paths: Sequence[str]) -> dict[str, Any] | Look:
+def _read(text: str) -> _Answer | None:
+    """What `_ASK` prints there; None of what another program does."""
+    try:
+        answer = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    match answer:
+        case {"time": float(now), "python": str(python), "versions": dict(found), "missing": list(missing)}:
+            whole = math.isfinite(now) and all(isinstance(one, str) for one in (*found.values(), *missing))
+            return _Answer(now, python, found, missing) if whole else None
+    return None
+
+
+def _ask(name: str, paths: Sequence[str]) -> _Answer | Look:
     what = f"host {name}"
     # ssh hands one line to a shell there.
-    line = shlex.join([sys.executable, "-c", _ASK, ",".join(PACKAGES), json.dumps(list(paths))])
+    line = shlex.join([sys.executable, "-P", "-c", _ASK, ",".join(PACKAGES), json.dumps(list(paths))])
     command = ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "--", name, line]
     try:
         done = subprocess.run(
@@ -100,9 +125,8 @@ def _ask(name: str, paths: Sequence[str]) -> dict[str, Any] | Look:
     said = done.stdout.decode(errors="replace")
     for text in said.splitlines():
         if text.startswith("zerokit:"):
-            try:
-                answer: dict[str, Any] = json.loads(text.removeprefix("zerokit:"))
-            except ValueError:
+            answer = _read(text.removeprefix("zerokit:"))
+            if answer is None:
                 break
             return answer
     last = (done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.returncode}"])[-1]

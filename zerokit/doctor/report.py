@@ -15,7 +15,7 @@ from zerokit.hardware.host_memory import host_memory_bytes
 from zerokit.units import format_bytes
 
 _SHOWN = re.compile(
-    r"(?:NCCL|GLOO|CUDA|TORCH|PYTORCH|DS|OMP|MKL|ACCELERATE|TOKENIZERS)_\w+|CXX|CC|HF_HUB_OFFLINE|HF_HOME"
+    r"(?:NCCL|GLOO|CUDA|TORCH|PYTORCH|DS|OMP|MKL|ACCELERATE)_\w+|TOKENIZERS_PARALLELISM|CXX|CC|HF_HUB_OFFLINE|HF_HOME"
     r"|WORLD_SIZE|LOCAL_WORLD_SIZE|LD_LIBRARY_PATH"
 )
 """Variables that change what a run does. No others are told, whatever they are called."""
@@ -36,7 +36,7 @@ def report() -> dict[str, Any]:
         "variables": {
             name: _without_owner(value)
             for name, value in sorted(os.environ.items())
-            if _SHOWN.fullmatch(name) and not _SECRET.search(name)
+            if _SHOWN.fullmatch(name) and not _SECRET.search(name.removeprefix("TOKENIZERS_"))
         },
     }
 

@@ -67,10 +67,17 @@ def packages() -> Iterator[Look]:
 
 
 def ask_torch() -> dict[str, Any] | str:
-    """What torch sees of this machine, in a process of its own; or why it cannot be asked."""
+    """What torch sees of this machine, in a process of its own; or why it cannot be asked.
+
+    It imports nothing from the current folder, which may be anybody's.
+    """
     try:
         done = subprocess.run(
-            [sys.executable, "-c", _ASK_TORCH], capture_output=True, text=True, timeout=_PATIENCE, check=False
+            [sys.executable, "-P", "-c", _ASK_TORCH],
+            capture_output=True,
+            text=True,
+            timeout=_PATIENCE,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         return f"importing torch took more than {_PATIENCE} s"
@@ -175,7 +182,10 @@ def locks() -> Iterator[Look]:
     left = [lock for lock in found if process_with(lock) is None]
     for lock in left:
         yield Look(
-            "extensions", "error", f"{lock} was left behind: torch waits for it forever", f"rm '{lock}'"
+            "extensions",
+            "error",
+            f"no process of this machine has {lock}: torch waits for it forever",
+            f"rm '{lock}', unless another machine that shares this folder compiles",
         )
     if not left:
         yield ok("extensions", "no lock was left behind")

@@ -75,6 +75,14 @@ def is_folder(path: Path) -> bool:
         return False
 
 
+def is_there(path: Path) -> bool:
+    """Whether there is anything of that name, as :func:`is_folder` says it of a folder."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
 def is_file(path: Path) -> bool:
     """Whether there is such an ordinary file, as :func:`is_folder` says it of a folder."""
     try:

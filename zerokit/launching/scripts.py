@@ -12,17 +12,14 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
-from zerokit.choices import LaunchTarget
+from zerokit.choices import DEFAULT_PORT, LaunchTarget
 from zerokit.documents import shown
 from zerokit.errors import LaunchError, visible
 from zerokit.units import quantity
-
-PORT = 29500
-"""torch's and DeepSpeed's own default."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +43,9 @@ class Job:
 
     @property
     def name(self) -> str:
-        """Of the job: letters that every scheduler takes."""
-        return re.sub(r"[^a-z0-9]+", "-", self.recipe.stem.lower()).strip("-")[:40] or "zerokit"
+        """Of the job, as every scheduler takes it: DNS-1035, which Kubeflow asks for, is the strictest."""
+        words = re.sub(r"[^a-z0-9]+", "-", self.recipe.stem.lower()).strip("-") or "zerokit"
+        return (words if words[:1].isalpha() else f"run-{words}")[:40].strip("-")
 
     @property
     def words(self) -> list[str]:
@@ -59,14 +57,39 @@ def launch_script(job: Job, target: LaunchTarget) -> str:
     """The text of the file.
 
     Raises:
-        LaunchError: the hosts are not those of the run, or something is missing that the target needs.
+        LaunchError: the hosts are not those of the run, something is missing that the target needs, or
+            something is named that it does not take.
     """
+    for field, option in _OPTIONS.items():
+        value = getattr(job, field)
+        if value is not None and target not in option.targets:
+            raise LaunchError(
+                f"is not taken by --for {target}",
+                where=option.name,
+                hint=f"Leave it out; it is for {', '.join(option.targets)}",
+            )
+        if isinstance(value, str) and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*", value):
+            raise LaunchError(f"'{value[:80]}' is no name", where=option.name, hint="Give the name alone")
     if job.hosts is not None:
         _check_hosts(job, job.hosts)
     for path in (job.recipe, job.folder):
         if shown(path) != str(path):
             raise LaunchError("has a name that is no text", where=shown(path), hint="Rename it")
     return _TARGETS[target](job)
+
+
+class _Option(NamedTuple):
+    name: str
+    targets: tuple[LaunchTarget, ...]
+
+
+_OPTIONS = {
+    "hosts": _Option("--hostfile", ("deepspeed", "torchrun", "accelerate")),
+    "image": _Option("--image", ("kubernetes",)),
+    "volume": _Option("--volume", ("kubernetes",)),
+    "gpu": _Option("--gpu", ("skypilot",)),
+}
+"""What only some targets take, by the field of a job."""
 
 
 def _check_hosts(job: Job, hosts: Mapping[str, int]) -> None:
@@ -128,7 +151,7 @@ def _deepspeed(job: Job) -> str:
         "cat > \"$hosts\" <<'HOSTS'",
         *lines,
         "HOSTS",
-        f'{launcher} --hostfile "$hosts" --master_port {PORT} {shlex.join(words)}',
+        f'{launcher} --hostfile "$hosts" --master_port {DEFAULT_PORT} {shlex.join(words)}',
     )
 
 
@@ -139,7 +162,7 @@ def _on_each_node(job: Job) -> str:
         first = next(iter(job.hosts)) if job.hosts else None
         address = f'"${{MASTER_ADDR:{f"-{first}" if first else "?the address of the first machine"}}}"'
         node = '"${NODE_RANK:?the number of this machine, from 0}"'
-    run = _torchrun(job, _PYTHON, node=node, address=address, port=f'"${{MASTER_PORT:-{PORT}}}"')
+    run = _torchrun(job, _PYTHON, node=node, address=address, port=f'"${{MASTER_PORT:-{DEFAULT_PORT}}}"')
     return _shell(
         job,
         f"exec {run} {shlex.join(job.words)}",
@@ -158,7 +181,7 @@ def _accelerate(job: Job) -> str:
         "num_machines": job.num_nodes,
         "num_processes": job.num_nodes * job.gpus_per_node,
         "machine_rank": 0,
-        "main_process_port": PORT,
+        "main_process_port": DEFAULT_PORT,
         "main_training_function": "main",
         "mixed_precision": "no",
         "rdzv_backend": "static",
@@ -196,6 +219,16 @@ def _slurm(job: Job) -> str:
     )
 
 
+def _in_folder(job: Job, why: str) -> Path:
+    """The recipe's path in the job's folder, which is all that is there where it runs."""
+    recipe, folder = job.recipe.resolve(), job.folder.resolve()  # links may lead out of it
+    if not recipe.is_relative_to(folder):
+        raise LaunchError(
+            f"lies outside this folder, {why}", where=str(job.recipe), hint="Run this in a folder above it"
+        )
+    return recipe.relative_to(folder)
+
+
 def _kubernetes(job: Job) -> str:
     for value, option, what in (
         (job.image, "--image", "a container image that has zerokit[train]"),
@@ -204,8 +237,9 @@ def _kubernetes(job: Job) -> str:
         if value is None:
             raise LaunchError(f"needs {what}", where="--for kubernetes", hint=f"Give {option} NAME")
     run = _torchrun(job, "python", node='"$RANK"', address='"$MASTER_ADDR"', port='"$MASTER_PORT"')
+    recipe = job.folder / _in_folder(job, "where --volume is mounted")
     # Kubernetes itself replaces $(NAME).
-    words = [word.replace("$(", "$$(") for word in job.words]
+    words = [word.replace("$(", "$$(") for word in [*job.words[:-1], str(recipe)]]
     container = {
         "name": "pytorch",  # by which the operator knows it
         "image": job.image,
@@ -239,14 +273,10 @@ def _kubernetes(job: Job) -> str:
 
 
 def _skypilot(job: Job) -> str:
-    if not job.recipe.is_relative_to(job.folder):
-        raise LaunchError(
-            "lies outside this folder, which is what SkyPilot sends",
-            where=str(job.recipe),
-            hint="Run this in a folder above it",
-        )
-    words = ["-m", "zerokit.train", "--recipe", str(job.recipe.relative_to(job.folder))]
-    run = _torchrun(job, "python", node='"$SKYPILOT_NODE_RANK"', address='"$MASTER_ADDR"', port=str(PORT))
+    words = [*job.words[:-1], str(_in_folder(job, "which is what SkyPilot sends"))]
+    run = _torchrun(
+        job, "python", node='"$SKYPILOT_NODE_RANK"', address='"$MASTER_ADDR"', port=str(DEFAULT_PORT)
+    )
     return _yaml(
         {
             "name": job.name,

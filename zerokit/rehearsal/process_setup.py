@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zerokit.choices import DEFAULT_PORT
 from zerokit.errors import LaunchError
 from zerokit.hardware import GPUS_PER_NODE
 from zerokit.hardware.cluster import Cluster
@@ -120,7 +121,7 @@ def virtual_cluster(
 
 def _set_environment(num_gpus: int, local_ranks: int, rank: int, *, meets_others: bool) -> None:
     if not meets_others:
-        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29500", ZEROKIT_REHEARSAL="1")
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(DEFAULT_PORT), ZEROKIT_REHEARSAL="1")
     os.environ.update(
         RANK=str(rank),
         WORLD_SIZE=str(num_gpus),

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from zerokit.choices import Launcher
+from zerokit.documents import is_file, is_folder, is_there
 from zerokit.errors import ZerokitError, check_choice
 from zerokit.files import check_writable, write_file
 from zerokit.hardware import GPUS_PER_NODE
@@ -290,9 +291,9 @@ def _check_script(script: str | Path, module: bool) -> None:
     path = Path(script)
     if module:
         _check_module(str(script))
-    elif path.is_dir():
+    elif is_folder(path):
         raise ZerokitError("is a folder", where=str(script), hint="Name the Python file in it that trains")
-    elif not path.exists():
+    elif not is_there(path):
         hint = "Name a Python file, after all options of zerokit rehearse"
         raise ZerokitError("no such script", where=str(script), hint=hint)
     elif path.suffix not in ("", ".py", ".pyw", ".pyc"):
@@ -302,7 +303,7 @@ def _check_script(script: str | Path, module: bool) -> None:
 
 def _check_module(name: str) -> None:
     """Refuse what cannot be one; whether a package has such a module is seen when the package is imported."""
-    if name.endswith(".py") and Path(name).is_file():
+    if name.endswith(".py") and is_file(Path(name)):
         raise ZerokitError("is a file, not the name of a module", where=f"-m {name}", hint="Leave out -m")
     if not all(part.isidentifier() for part in name.split(".")):
         raise ZerokitError("is not the name of a module", where=name, hint="Write it like package.train")
@@ -322,7 +323,7 @@ def _check_launcher(launcher: str, accelerate_config: str | Path | None) -> None
             where="--accelerate-config",
             hint="Leave one of the two options out",
         )
-    if not Path(accelerate_config).is_file():
+    if not is_file(Path(accelerate_config)):
         raise ZerokitError("no such file", where=str(accelerate_config), hint="accelerate config writes one")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 
+from zerokit.choices import DEFAULT_PORT
 from zerokit.errors import ConfigError
 from zerokit.writing.request import Decisions
 
@@ -56,5 +57,5 @@ def accelerate_yaml(decisions: Decisions, ds_config_file: str) -> str:
 def _launch_options(decisions: Decisions, machines: int) -> str:
     options = "" if decisions.run.cluster.num_gpus is not None else "--num_processes N "
     if machines > 1:
-        options += "--machine_rank R --main_process_ip ADDRESS --main_process_port 29500 "
+        options += f"--machine_rank R --main_process_ip ADDRESS --main_process_port {DEFAULT_PORT} "
     return options
