@@ -58,10 +58,17 @@ def test_a_file_that_is_lost_meanwhile_is_no_success(tmp_path: Path, monkeypatch
     assert not (tmp_path / "model").exists()
 
 
-def test_what_a_killed_export_left_is_not_exported(tmp_path: Path) -> None:
+def test_what_a_killed_export_left_is_not_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = save_checkpoint(tmp_path / "run/global_step1")
-    (tmp_path / ".model.exporting").mkdir()
-    (tmp_path / ".model.exporting/.model.safetensors.0123").write_bytes(b"half")
+
+    def killed(file: Path, *_: Any) -> str:
+        (file.parent / f".{file.name}.0123").write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "write_safetensors", killed)
+        with pytest.raises(KeyboardInterrupt):
+            export(run, tmp_path / "model", needs_config=False)
     export(run, tmp_path / "model", needs_config=False)
     assert names(tmp_path / "model") == ["SHA256SUMS", "model.safetensors"]
 
@@ -129,7 +136,7 @@ def test_shapes_of_the_optimizer_are_those_of_the_model(shape: list[int], tmp_pa
 
 @pytest.mark.parametrize("other", [torch.full((3,), 2.0), torch.full((2,), 2.0)])
 def test_buffers_may_differ_between_ranks(other: torch.Tensor, tmp_path: Path) -> None:
-    buffers = [{"mean": one, "same": torch.ones(2)} for one in (torch.ones(3), other)]
+    buffers = [{"_orig_mod.mean": one, "same": torch.ones(2)} for one in (torch.ones(3), other)]
     run = save_stage_3(tmp_path / "run/global_step1", *buffers)
     assert verify(run).remarks.differing == ["mean"]
     done = export(run, tmp_path / "model", needs_config=False)

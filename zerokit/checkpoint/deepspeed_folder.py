@@ -150,9 +150,7 @@ def _put_together(
     if facts.stage == 3:
         weights |= dict(_frozen(models))
     _check_experts(files, first)
-    buffers = {
-        name: tensor for name, tensor in weights.items() if name in set(first.get("buffer_names") or ())
-    }
+    buffers = weights.keys() & set(first.get("buffer_names") or ())
     computed = {name: one for name, one in first["module"].items() if isinstance(one, StoredTensor)}
     tied = first.get("shared_params") or {}
     masters, weights = _unwrapped(masters), _unwrapped(weights)
@@ -164,9 +162,9 @@ def _put_together(
         masters,
         weights,
         [
-            (tensor, whole(name, other["module"][name]))
+            (weights[_WRAPPERS.sub("", name)], whole(name, other["module"][name]))
             for other in models[1:]
-            for name, tensor in buffers.items()
+            for name in buffers
         ],
         {_WRAPPERS.sub("", name): one.dtype for name, one in computed.items()},
         {_WRAPPERS.sub("", name): _WRAPPERS.sub("", of) for name, of in tied.items()},

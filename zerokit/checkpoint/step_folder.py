@@ -60,7 +60,7 @@ def find_step_folder(path: Path) -> Path:
     if not is_folder(path):
         problem = "is a file, not a folder" if os.path.lexists(path) else "no such folder"
         raise CheckpointError(problem, where=shown(path), hint="Name the folder of a checkpoint")
-    if any(pattern.fullmatch(name) for name in _names(path) for pattern in _OF_DEEPSPEED):
+    if any(pattern.fullmatch(name) for name in names_in(path) for pattern in _OF_DEEPSPEED):
         return path
     for latest, name in named_as_latest(path).items():
         if name not in ("", "..") and (path / name).parent == path and is_folder(path / name):
@@ -111,7 +111,7 @@ def numbered(path: Path) -> list[Path]:
     Raises:
         CheckpointError: some are named by what others are not, such as epochs.
     """
-    matches = [match for name in _names(path) if (match := _NUMBERED.fullmatch(name))]
+    matches = [match for name in names_in(path) if (match := _NUMBERED.fullmatch(name))]
     found = sorted((match for match in matches if (path / match[0]).is_dir()), key=_place)
     other = next((match for match in found if match["kind"] != found[0]["kind"]), None)
     if other is not None:
@@ -134,7 +134,7 @@ def read_step_folder(folder: Path) -> StepFolder:
     Raises:
         CheckpointError: one is unfinished, two are of the same rank, or they are of a kind that is not read.
     """
-    names = _names(folder)
+    names = names_in(folder)
     _refuse(folder, names)
     found = StepFolder(
         folder,
@@ -191,7 +191,12 @@ def _by_rank(folder: Path, names: Iterable[str], pattern: re.Pattern[str]) -> di
     return dict(sorted(found.items()))
 
 
-def _names(folder: Path) -> list[str]:
+def names_in(folder: Path) -> list[str]:
+    """What lies in a folder, in order.
+
+    Raises:
+        CheckpointError: it cannot be read.
+    """
     try:
         return sorted(entry.name for entry in folder.iterdir())
     except OSError as error:

@@ -13,7 +13,7 @@ from zerokit.checkpoint.deepspeed_folder import read_checkpoint
 from zerokit.checkpoint.elements import ElementReader
 from zerokit.checkpoint.safetensors_file import read_safetensors
 from zerokit.checkpoint.soundness import Remarks, sound_blocks
-from zerokit.checkpoint.step_folder import TRAINER_STATE, is_numbered
+from zerokit.checkpoint.step_folder import TRAINER_STATE, is_numbered, names_in
 
 if TYPE_CHECKING:
     from zerokit.checkpoint.deepspeed_folder import Facts
@@ -49,7 +49,8 @@ def verify(path: Path) -> Verified:
     checkpoint = read_checkpoint(path)
     step = checkpoint.facts.folder
     read, storages = set(checkpoint.files), list(checkpoint.storages)
-    others = {file for folder in _folders(step) for file in folder.iterdir() if not file.is_dir()} - read
+    found = {folder / name for folder in _folders(step) for name in names_in(folder)}
+    others = {file for file in found if not file.is_dir()} - read
     safetensors = {file for file in others if file.suffix == ".safetensors"}
     for file in sorted(others):
         if file.suffix in (".pt", ".pth"):
