@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -275,6 +275,19 @@ def test_a_program_that_a_traceback_quotes_says_nothing() -> None:
     assert told(*lines[:3], "OSError: [Errno 28] No space left on device").cause == "no-space"
     grouped = ["  + Exception Group Traceback (most recent call last):", '  |   File "a.py", line 7, in f']
     assert told(*grouped, f"  |     {quoted}", "  | MemoryError: No space left on device").cause != "unknown"
+
+
+def test_of_many_lines_alike_few_are_read_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+
+    def explain(line: str, frames: Sequence[str], settings: Settings | None) -> tuple[str, str]:
+        read.append(line)
+        return "ran out", "mend"
+
+    monkeypatch.setattr("zerokit.exits.gpu_memory.explain", explain)
+    assert told(*[out_of_memory() + "x" * 99_999] * 9).says == "rank 3: ran out"
+    assert len(read) == 1
+    assert len(read[0]) < 5000
 
 
 def test_lines_that_end_as_those_of_bars_are_lines() -> None:

@@ -204,6 +204,8 @@ def test_what_the_run_reads_is_not_written_over(folder: Path, zerokit: Run) -> N
         code, _, err = zerokit(*command, "-o", output, "--force")
         assert (code, err.count("\n")) == (2, 1)
         assert "is what this run reads" in err
+    code, _, err = zerokit("launch-script", f"./{ODD}.yaml", "--for", "slurm", "-o", "x" * 300)
+    assert (code, err.count("\n")) == (2, 1)
     assert (folder / f"{ODD}.yaml").read_text() == RECIPE
     assert (folder / "hosts").read_text() == HOSTS
 

@@ -53,6 +53,7 @@ def launch_script(
     A bash script for deepspeed and torchrun, a config file for accelerate, an sbatch script for slurm, a
     PyTorchJob for kubernetes, a task for skypilot.
     """
+    from zerokit.documents import is_there
     from zerokit.launching.hostfile import read_hostfile
     from zerokit.launching.scripts import Job, launch_script
     from zerokit.recipe.load import load_recipe
@@ -69,7 +70,7 @@ def launch_script(
     text = launch_script(job, target)
     if output is None:
         typer.echo(text, nl=False)
-    elif any(file is not None and output.exists() and output.samefile(file) for file in (recipe, hostfile)):
+    elif any(file is not None and is_there(output) and output.samefile(file) for file in (recipe, hostfile)):
         raise LaunchError("is what this run reads", where=f"-o {output}", hint="Name another file")
     else:
         write_file(output, text, force=force)
