@@ -259,9 +259,10 @@ def test_fix_keeps_line_ends_and_does_not_touch_a_good_file(zerokit: Run, bad: P
 @pytest.mark.parametrize("option", ["--dry-run", "--diff"])
 def test_a_dry_run_prints_the_change_and_writes_nothing(zerokit: Run, bad: Path, option: str) -> None:
     before = bad.read_text()
-    code, out, _ = zerokit("check", bad, "--fix", option)
+    code, out, err = zerokit("check", bad, "--fix", option)
     assert code == 1
     assert bad.read_text() == before
+    assert "note: nothing is written" in err
     assert out.splitlines()[:2] == [f"--- a/{bad}", f"+++ b/{bad}"]
     assert '+  "gradient_clipping": 1.0,' in out.splitlines()
 

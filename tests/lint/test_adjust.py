@@ -43,6 +43,14 @@ def test_what_no_release_takes_stays_an_error() -> None:
     assert error.severity == "error"
 
 
+def test_a_key_that_the_trainer_compares_is_left_to_a_person_and_says_so() -> None:
+    data = {"train_micro_batch_size_per_gpu": 1, "gradient_acumulation_steps": 4, "fp16": {"enabel": True}}
+    for target, told in (("trainer", True), ("deepspeed", False)):
+        found = check_config(data, Run.of(target=target)).findings
+        (misspelt,) = [one for one in found if one.path == ("gradient_acumulation_steps",)]
+        assert (misspelt.fix == (), "--fix leaves this to you" in str(misspelt.hint)) == (told, told)
+
+
 @pytest.mark.parametrize("target", ["trainer", "accelerate"])
 def test_a_stage_in_quotes_is_an_error_where_it_empties_what_is_saved(target: str) -> None:
     data = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": "3"}}

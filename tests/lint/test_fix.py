@@ -107,6 +107,12 @@ def fixed(text: str) -> Fixed:
     return fix_document(parse_json(text, lenient=True), lambda document: check_document(document))
 
 
+def test_a_text_that_is_mended_in_part_says_so() -> None:
+    for comment, told in (("# of all", "in part, the rest is for you"), ("", None)):
+        done = fixed(f'{{"train_batch_size": 8, {comment}\n}}').done
+        assert [finding.hint for finding in done if finding.rule == "not-plain-json"] == [told]
+
+
 @pytest.mark.parametrize("text", FAULTS.values(), ids=FAULTS)
 def test_mending_twice_is_mending_once_and_leaves_no_fix(text: str) -> None:
     once = fixed(text)

@@ -118,6 +118,10 @@ def check(
         from zerokit.console import note
 
         note("zerokit: note: check does not look whether the run fits; 'zerokit estimate' does")
+    if any(checker.diffs):
+        from zerokit.console import note
+
+        note("zerokit: note: nothing is written: --fix without --dry-run (--diff) makes this change")
     _exit(checked, checker)
 
 

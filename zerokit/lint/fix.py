@@ -54,8 +54,8 @@ def fix_document(document: Document, check: Callable[[Document], Report]) -> Fix
             document = apply_edits(document, finding.fix)
         except EditError:
             continue
-        done.append(replace(finding, hint=_became(finding, document)))
         report = check(document)
+        done.append(replace(finding, hint=_became(finding, document) or _left(finding, report)))
     return Fixed(document, tuple(done), report)
 
 
@@ -83,6 +83,12 @@ def _became(finding: Finding, document: Document) -> str | None:
     if not new:
         return f"{', '.join(old)} -> removed" if old else None
     return f"{', '.join(old)} -> {', '.join(new)}" if old else ", ".join(new)
+
+
+def _left(finding: Finding, report: Report) -> str | None:
+    """What to say of a finding of which a fix could mend a part."""
+    is_left = any((one.rule, one.path) == (finding.rule, finding.path) for one in report.findings)
+    return "in part, the rest is for you" if is_left else None
 
 
 def _short(value: Any) -> str:
