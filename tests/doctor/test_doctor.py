@@ -79,6 +79,12 @@ def test_torch_that_sees_no_gpu(programs: Path) -> None:
     is_found(only(software.gpus("torch cannot be imported: libc10.so"), "torch"), "error", "libc10.so")
 
 
+def test_torch_that_is_not_installed_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(software, "versions", lambda: {"zerokit": "1"})
+    is_found(only(software.packages(), "packages"), "error", "torch, deepspeed")
+    assert list(software.gpus("torch cannot be imported: No module named 'torch'")) == []
+
+
 def test_no_compiler(programs: Path) -> None:
     is_found(only(software.compiler(needed=True), "compiler"), "error", "apt install g++")
     assert only(software.compiler(needed=False), "compiler").verdict == "warning"

@@ -226,7 +226,9 @@ def test_what_a_run_has_survived_did_not_end_it() -> None:
     killed = told(out_of_memory(), *steps, ENDED.format(-9))
     assert killed.cause == "exit-code"
     assert killed.also[0].startswith("line 2: a GPU ran out of memory")
+    assert told(*steps).says == "the log does not say why the run ended, nor that it failed"
     silent = told(out_of_memory(), *steps)
+    assert not silent.says.endswith("failed")
     assert (silent.cause, silent.also[0][:25]) == ("unknown", "line 2: a GPU ran out of ")
     assert told(*steps, out_of_memory(), *steps[:2], ENDED.format(1)).cause == "cuda-out-of-memory"
     # A later one, after which only other ranks have gone on, is the one that ended it.

@@ -101,6 +101,11 @@ def test_cards_go_by_several_names(name: str, found: str) -> None:
             (card, f"--gpu: there is no GPU '{card}'. 'zerokit gpus' lists those that there are. For another")
             for card in ("2080", "1080", "RTX 2080 Ti")
         ),
+        (
+            "24GB",
+            "--gpu: there is no GPU '24GB'. 'zerokit gpus' lists those that there are. For another card give "
+            "its memory alone: --gpu-memory 24GB",
+        ),
         ("", "--gpu: there is no GPU ''. 'zerokit gpus'"),
         ("RTX", "--gpu: there is no GPU 'RTX'. 'zerokit gpus'"),
     ],

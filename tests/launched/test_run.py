@@ -249,7 +249,7 @@ def test_an_example_that_cannot_be_trained_on_is_named_by_file_and_line(column: 
         broken[number - 1] = json.dumps({**json.loads(broken[number - 1]), column: None})
         (here.folder / "broken.jsonl").write_text("\n".join(broken))
         named = here.train("--data.train", "broken.jsonl").error
-        assert named == f"2 broken.jsonl:{number}: '{column}' is null, not text. Mend or remove that example"
+        assert named == f"2 broken.jsonl:{number}: '{column}' is absent or null. Mend or remove that example"
 
 
 def test_an_adapter_is_merged_as_documented_into_a_model_that_generates(here: OneRank) -> None:

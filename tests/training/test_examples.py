@@ -237,6 +237,13 @@ def test_a_conversation_that_cannot_be_trained_on_is_named_by_its_number(
     assert message in error_of(rows, tokenizer, "messages")
 
 
+def test_a_tokenizer_without_a_chat_template_is_what_is_wrong(tokenizer: PreTrainedTokenizerBase) -> None:
+    plain = copy.deepcopy(tokenizer)
+    plain.chat_template = None
+    with pytest.raises(DataError, match=r"^model\.tokenizer: the tokenizer has no chat template"):
+        run([chat(("user", "u"), ("assistant", "a"))], plain, "messages")
+
+
 @pytest.mark.parametrize("messages", ["text", ["a", "b"], 5])
 def test_messages_that_are_no_objects_are_refused(messages: Any, tokenizer: PreTrainedTokenizerBase) -> None:
     assert "example 1: the conversation has " in error_of([{"messages": messages}], tokenizer, "messages")
@@ -255,11 +262,10 @@ def test_messages_that_are_no_objects_are_refused(messages: Any, tokenizer: PreT
         ),
         ("{{ messages[0].content.none() }}", "cannot be rendered by the tokenizer's chat template: "),
         ("{% if %}", "cannot be rendered by the tokenizer's chat template: "),
-        (None, "cannot be rendered by the tokenizer's chat template: "),
     ],
 )
 def test_a_template_that_cannot_be_used_is_a_data_error(
-    template: str | None, message: str, tokenizer: PreTrainedTokenizerBase
+    template: str, message: str, tokenizer: PreTrainedTokenizerBase
 ) -> None:
     other = copy.deepcopy(tokenizer)
     other.chat_template = template
@@ -271,7 +277,7 @@ def test_a_template_that_cannot_be_used_is_a_data_error(
     ("format_", "row", "message"),
     [
         ("text", {"text": 5}, "example 1: 'text' is a number, not text"),
-        ("text", {"text": None}, "example 1: 'text' is null, not text"),
+        ("text", {"text": None}, "example 1: 'text' is absent or null"),
         (
             "prompt_completion",
             {"prompt": "a", "completion": 1.5},
@@ -415,7 +421,7 @@ def test_an_instruction_is_a_prompt_where_there_is_no_template(tokenizer: PreTra
     ("format_", "row", "message"),
     [
         ("alpaca", {"instruction": "a", "input": 3, "output": "b"}, "'input' is a number, not text"),
-        ("alpaca", {"instruction": "a", "output": None}, "'output' is null, not text"),
+        ("alpaca", {"instruction": "a", "output": None}, "'output' is absent or null"),
         ("sharegpt", {"conversations": [{"from": "humans", "value": "a"}]}, "Did you mean 'human'"),
         ("sharegpt", {"conversations": CONVERSATION[:1]}, "the conversation has no messages"),
         ("sharegpt", {"conversations": "a"}, "the conversation has no messages"),

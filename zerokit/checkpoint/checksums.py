@@ -64,7 +64,7 @@ def check_checksums(folder: Path, sums: Mapping[str, str]) -> None:
             )
 
 
-_HINT = "Resume from another checkpoint; --no-verify takes this one as it is"
+_HINT = "Take another checkpoint; 'zerokit train' goes on from this one as it is with --no-verify"
 
 
 def _sha256(file: Path) -> str:

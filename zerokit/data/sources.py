@@ -207,8 +207,9 @@ def _parse(text: str, file: str, line: int | None = None) -> None:
     try:
         data = parse_json(text, name).data
     except DocumentError as error:
-        where = error.where if line is None else name  # its own line is that of one line of the file
-        raise DataError(error.message, where=where, hint=error.hint) from None
+        if line is not None and line > 1:  # once more, with its lines counted in the file
+            _parse("\n" * (line - 1) + text, file)
+        raise DataError(error.message, where=error.where if line is None else name, hint=error.hint) from None
     examples = data if isinstance(data, list) else [data]
     for example in examples:
         if not isinstance(example, dict):

@@ -91,6 +91,8 @@ def ask_torch() -> dict[str, Any] | str:
 def gpus(answer: dict[str, Any] | str) -> Iterator[Look]:
     """Whether torch can use the GPUs, from :func:`ask_torch`."""
     if isinstance(answer, str):
+        if "torch" not in versions():
+            return  # packages() says so
         yield Look("torch", "error", answer, "Install it anew: pip install --force-reinstall torch")
         return
     build = answer["build"]

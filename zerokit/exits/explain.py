@@ -264,9 +264,9 @@ def _silent(log: Log, also: tuple[str, ...]) -> Explanation:
         )
     return Explanation(
         "unknown",
-        "the log does not say why the run ended",
-        "If it stops without a word, it was ended from outside: give the exit code, and see 'dmesg -T', "
-        "'sacct -j JOB' or 'kubectl describe pod POD'",
+        "the log does not say why the run ended" + ("" if also else ", nor that it failed"),
+        "If it stops without a word before its end, it was ended from outside: give the exit code, and see "
+        "'dmesg -T', 'sacct -j JOB' or 'kubectl describe pod POD'",
         log.line_at(len(log.text.rstrip()) - 1),
         _short(last),
         tuple(map(_short, also)),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from zerokit.errors import ZerokitError, nearest
-from zerokit.units import GIB, MIB, format_bytes
+from zerokit.units import GIB, MIB, format_bytes, parse_bytes
 
 _FILE = Path(__file__).with_name("gpus.json")
 
@@ -159,8 +159,17 @@ def find_gpu(name: str) -> Gpu:
     alike = [one for one in known if letters == (of := _letters_and_number(one))[0] or number == of[1]]
     close = several[0] if several else nearest(folded, alike)
     listed = f"Did you mean '{close}'?" if close else "'zerokit gpus' lists those that there are."
-    hint = f"{listed} For another card give its memory alone: --gpu-memory 16GiB"
+    hint = f"{listed} For another card give its memory alone: --gpu-memory {_size_in(name) or '16GiB'}"
     raise ZerokitError(f"there is no GPU '{name}'", where="--gpu", hint=hint)
+
+
+def _size_in(name: str) -> str | None:
+    """`name`, if it is an amount of memory."""
+    is_size = name.strip()[-1:].isalpha()  # a number alone is rather a card's
+    try:
+        return name.strip() if is_size and parse_bytes(name) >= GIB else None
+    except ZerokitError:
+        return None
 
 
 def _letters_and_number(name: str) -> tuple[str, str]:

@@ -193,6 +193,12 @@ class _Encoder:
         reasoning in them): then another one begins at each change, so that the model is trained on every
         turn as it will see it.
         """
+        if not self.tokenizer.chat_template:
+            raise DataError(
+                "the tokenizer has no chat template, which conversations need",
+                where="model.tokenizer",
+                hint="Name one that has, or put a chat_template.jinja into the tokenizer's folder",
+            )
         if not isinstance(messages, list) or not messages:
             self._fail_chat("has no messages")
         if not all(isinstance(turn, dict) for turn in messages):
@@ -242,6 +248,8 @@ def _text_or_none(example: dict[str, Any], column: str) -> str | None:
 
 def _text(example: dict[str, Any], column: str) -> str:
     value = example[column]
+    if value is None:  # datasets fills in what an example lacks
+        raise _UnusableError(f"'{column}' is absent or null", hint="Mend or remove that example")
     if not isinstance(value, str):
         raise _UnusableError(
             f"'{column}' is {_described(value)}, not text", hint="Mend or remove that example"
@@ -252,7 +260,7 @@ def _text(example: dict[str, Any], column: str) -> str:
 def _described(value: Any) -> str:
     """What a value is, in the words of JSON."""
     kinds = {bool: "true or false", int: "a number", float: "a number", list: "a list", dict: "an object"}
-    return "null" if value is None else kinds.get(type(value), f"of type {type(value).__name__}")
+    return kinds.get(type(value), f"of type {type(value).__name__}")
 
 
 def _has_targets(labels: list[int]) -> bool:
