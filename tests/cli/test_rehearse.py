@@ -113,11 +113,15 @@ def test_what_is_no_script(
 def test_a_script_whose_engine_makes_no_step_is_not_said_to_fit(
     zerokit: Run, tmp_path: Path, script: Path
 ) -> None:
-    idle = {"steps": 0, "run": REPORT.run.model_copy(update={"idle_engine": "5 of the 8 micro-steps"})}
-    fake_worker.script(tmp_path, report=REPORT.model_copy(update=idle))
-    code, out, err = zerokit("rehearse", "--num-gpus", 16, script)
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert "train.py: ended by itself before its DeepSpeed engine made an optimizer step, after 5 of" in err
+    for done, reached in ((5, "after 5 of the 8 micro-steps"), (0, "as engine.step() was never called: ")):
+        run = REPORT.run.model_copy(update={"idle_micro_steps": (done, 8)})
+        idle = {"steps": 0, "run": run}
+        fake_worker.script(tmp_path, report=REPORT.model_copy(update=idle))
+        code, out, err = zerokit("rehearse", "--num-gpus", 16, script)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert (
+            f"train.py: ended by itself before its DeepSpeed engine made an optimizer step, {reached}" in err
+        )
     fake_worker.script(tmp_path, report=DOES_NOT_FIT.model_copy(update=idle))
     assert zerokit("rehearse", "--num-gpus", 16, "--no-advise", script)[0] == 1
 

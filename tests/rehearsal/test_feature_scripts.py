@@ -68,7 +68,7 @@ def test_the_buckets_and_the_first_backward_pass_of_ddp(runs: FeatureRuns) -> No
 
 def test_an_engine_that_makes_no_step_is_told_apart(runs: FeatureRuns) -> None:
     idle = runs.run("features.py", "--steps", "0", "--accumulation", "3", "--layers", "1")
-    assert (idle.steps, idle.run.idle_engine) == (0, "0 of the 3 micro-steps")
+    assert (idle.steps, idle.run.idle_micro_steps) == (0, (0, 3))
 
 
 @pytest.mark.parametrize("how", ["spawn", "process"])

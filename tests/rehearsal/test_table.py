@@ -69,6 +69,7 @@ def test_findings_about_the_ds_config_are_one_line_each(printed: Any) -> None:
         Cluster(16, gpu=some_gpu(None, 2**36)),
     )
     text = printed(analyse(training(), job()).model_copy(update={"ds_config_findings": found}))
+    assert "; 1 error in the ds_config, told at the end" in text.splitlines()[0]
     assert "ds_config (zero_optimisation): error: unknown key 'zero_optimisation'" in text
     assert "Did you mean 'zero_optimization'? [unknown-key]" in text
     assert config_findings(None, Cluster(1)) == []

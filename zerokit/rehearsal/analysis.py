@@ -88,7 +88,7 @@ def analyse(recording: Recording, job: RehearsalJob) -> RehearsalReport:
             versions={name: str(version) for name, version in meta.get("versions", {}).items()},
             ds_config=meta.get("ds_config"),
             stopped_after_steps=meta.get("stopped_after_steps"),
-            idle_engine=meta.get("idle_engine"),
+            idle_micro_steps=meta.get("idle_micro_steps"),
         ),
     )
 

@@ -33,7 +33,7 @@ from zerokit.rehearsal.roles import MOST_RANKS, Roles
 from zerokit.rehearsal.scratch import scratch_folder
 from zerokit.rehearsal.watching.overrides import check_overrides
 from zerokit.reporting.plots import check_plot
-from zerokit.units import GIB
+from zerokit.units import GIB, quantity
 
 
 def rehearse(
@@ -249,15 +249,23 @@ def _check_trained(reports: Collection[RehearsalReport], script: str) -> None:
             where=script,
             hint="Rehearse the script that trains, with the arguments with which it does",
         )
-    idle = [report.run.idle_engine for report in reports if report.fit.verdict != "does not fit"]
-    if idle and all(idle):
-        raise ZerokitError(
-            f"ended by itself before its DeepSpeed engine made an optimizer step, after {idle[0]} that one "
-            "takes: there is no step to judge",
-            where=script,
-            hint="Rehearse it with data and arguments with which it trains, or with fewer "
-            "gradient_accumulation_steps",
-        )
+    idle = [report.run.idle_micro_steps for report in reports if report.fit.verdict != "does not fit"]
+    if not idle or None in idle or idle[0] is None:
+        return
+    done, needed = idle[0]
+    hint = "Rehearse it with data and arguments with which it trains"
+    if done:
+        reached = f"after {done:,} of the {quantity(needed, 'micro-step')} that one takes"
+        hint += ", or with fewer gradient_accumulation_steps"
+    else:  # engine.step() ends a micro-step
+        reached = "as engine.step() was never called"
+        hint = f"Call it after each engine.backward(), or {hint[0].lower()}{hint[1:]}"
+    raise ZerokitError(
+        f"ended by itself before its DeepSpeed engine made an optimizer step, {reached}: there is no step to "
+        "judge",
+        where=script,
+        hint=hint,
+    )
 
 
 def _rehearse_change(

@@ -311,8 +311,9 @@ class RunFacts(_Part):
     ds_config: dict[str, Any] | None
     stopped_after_steps: int | None
     """None if the script came to its own end."""
-    idle_engine: str | None = None
-    """How far an engine came that was made to train, where the script ended before it made a step."""
+    idle_micro_steps: tuple[int, int] | None = None
+    """Micro-steps done, of those that an optimizer step takes, where the script ended before an engine that
+    was made to train made a step."""
 
 
 class RehearsalReport(_Part):

@@ -68,7 +68,9 @@ def _verdict(report: RehearsalReport) -> Text:
     line = verdict_line(fit.verdict, fit.low_bytes, fit.high_bytes, fit.gpu_memory_bytes, fit.host)
     for words in (*_margins(fit), _fullest(report)):
         line.append(f"; {words}")
-    return line.append(f", with {fit.batch}" if fit.batch else "")
+    line.append(f", with {fit.batch}" if fit.batch else "")
+    errors = sum(found.severity == "error" for found in report.ds_config_findings)
+    return line.append(f"; {quantity(errors, 'error')} in the ds_config, told at the end" if errors else "")
 
 
 def _margins(fit: Fit) -> Iterator[str]:

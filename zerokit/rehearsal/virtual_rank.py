@@ -30,7 +30,6 @@ from zerokit.rehearsal.watching.suppressed_writes import SuppressedWrites
 from zerokit.rehearsal.watching.traffic import Traffic
 from zerokit.reporting.categories import Category
 from zerokit.reporting.phases import RUN_PHASES, RunPhase
-from zerokit.units import quantity
 
 _ALLOCATOR_FIGURES = {
     "reserved_peak_bytes": ("reserved_bytes", "peak"),
@@ -169,7 +168,7 @@ class VirtualRank:
                 "ds_config": self.overriding.ds_config,
                 "stopped_after_steps": steps.completed if steps.stopped else None,
                 "steps_asked": self.batches.steps or None,
-                "idle_engine": _idle_engine(self),
+                "idle_micro_steps": _idle_micro_steps(self),
                 "elapsed_seconds": time.perf_counter() - self.started,
                 "suppressed": self.suppressed.lines(),
                 "nvme": _nvme(),
@@ -180,14 +179,14 @@ class VirtualRank:
         )
 
 
-def _idle_engine(rank: VirtualRank) -> str | None:
-    """How far the first engine with an optimizer came, if no step was made."""
+def _idle_micro_steps(rank: VirtualRank) -> tuple[int, int] | None:
+    """How far the first engine with an optimizer came, of what a step takes, if no step was made."""
     # Without an optimizer, ZeRO-3 has something in its place that makes no steps.
     trains = (engine for engine in rank.labels.engines if hasattr(engine.optimizer, "step"))
     engine = None if rank.steps.completed else next(trains, None)
     if engine is None:
         return None
-    return f"{engine.micro_steps:,} of the {quantity(engine.gradient_accumulation_steps(), 'micro-step')}"
+    return engine.micro_steps, engine.gradient_accumulation_steps()
 
 
 def _warnings(rank: VirtualRank) -> list[str]:
