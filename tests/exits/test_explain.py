@@ -338,6 +338,12 @@ def test_the_command_says_cause_line_and_mend(tmp_path: Path, zerokit: Run) -> N
     assert (found["cause"], found["line"]) == ("cuda-out-of-memory", 2)
 
 
+def test_an_error_of_zerokit_s_own_is_told_once(tmp_path: Path, zerokit: Run) -> None:
+    log = tmp_path / "a.log"
+    log.write_text("start\nzerokit: error: a.yaml: no such file. Check the path\n")
+    assert zerokit("explain-exit", log) == (0, f"{log}:2: a.yaml: no such file. Check the path\n", "")
+
+
 def test_a_log_that_does_not_say_it_gives_1(tmp_path: Path, zerokit: Run) -> None:
     (tmp_path / "a.log").write_text("all is well\n")
     code, out, err = zerokit("explain-exit", tmp_path / "a.log")
