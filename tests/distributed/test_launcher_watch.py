@@ -54,6 +54,7 @@ def test_a_rank_ends_with_any_of_its_launchers(ended: int, tmp_path: Path) -> No
         )
 
 
+@pytest.mark.torch  # a package called deepspeed must be found, though it is none
 def test_a_rank_ends_with_a_launcher_that_has_ended_before_the_rank_looks(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)

@@ -140,13 +140,44 @@ def test_unequal_calls_are_told_with_both_lines_whatever_they_carry(tmp_path: Pa
         own = Exchange(tmp_path, rank, 4)
         for operation in operations:
             own.note_call(WORLD, operation)
-        own.close(STEPS_DONE)
+        own.close(STEPS_DONE, steps=rank)
     journals = [(rank, Journal(tmp_path, rank)) for rank in made]
     for _, journal in journals:
         journal.read_on()
     (line,) = unequal_calls(journals)  # who is done with its steps may call more later
     assert re.search(r"rank 0 calls broadcast at .*test_exchange.py:\d+, where rank 1", line)
     assert re.search(r"calls all_gather at .*test_exchange.py:\d+", line)
+
+
+def differences(folder: Path, made: dict[int, list[tuple[Any, ...]]], *, steps: dict[int, int]) -> list[str]:
+    """Of ranks that stopped after so many steps, and made calls of (group, operation, async)."""
+    for rank, calls in made.items():
+        own = Exchange(folder, rank, 4)
+        for ranks, operation, is_async in calls:
+            own.note_call(ranks, operation, is_async=is_async)
+        own.close(STEPS_DONE, steps=steps[rank])
+    journals = [(rank, Journal(folder, rank)) for rank in made]
+    for _, journal in journals:
+        journal.read_on()
+    return unequal_calls(journals)
+
+
+def test_a_call_that_one_rank_makes_alone_in_a_step_is_told(tmp_path: Path) -> None:
+    step = (WORLD, "all_reduce", False)
+    for at, (own, others, steps, told) in enumerate(
+        [
+            ([step, (WORLD, "barrier", False)], [step], (2, 2), True),
+            ([], [(WORLD, "barrier", False)], (2, 2), True),
+            ([step, (WORLD, "barrier", False)], [step], (3, 2), False),  # it may come in its third step
+            ([step, (WORLD, "all_gather", True)], [step], (2, 2), False),
+            ([step, ((0, 1), "barrier", False)], [step], (2, 2), False),  # rank 3 is not of that group
+            ([step, ((0, 3), "barrier", False)], [step], (2, 2), True),
+        ]
+    ):
+        folder = tmp_path / f"{at}"
+        folder.mkdir()
+        found = differences(folder, {0: own, 3: others}, steps={0: steps[0], 3: steps[1]})
+        assert bool(found) == told, (at, found)
 
 
 def test_rank_0_tells_of_its_groups_before_it_waits_for_roles(tmp_path: Path) -> None:

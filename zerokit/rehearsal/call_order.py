@@ -7,6 +7,8 @@ import json
 import sys
 import zlib
 from collections.abc import Sequence
+from itertools import zip_longest
+from typing import NamedTuple
 
 from zerokit.rehearsal.call_sites import folder_of, is_of_script, is_own_code, short_path
 from zerokit.rehearsal.journal import Journal
@@ -18,31 +20,34 @@ STEPS_DONE, SCRIPT_ENDED, FAILED = "steps done", "script ended", "failed"
 """How a rank ends."""
 
 
-_Call = tuple[str, str, int]
-"""The collective with its size, and file and line of the script."""
+_Call = tuple[str, str, int, bool]
+"""The collective with its size, file and line of the script, and whether the script goes on meanwhile."""
 
 
 class CallOrder:
     """The collectives of one rank."""
 
     def __init__(self) -> None:
-        self._places: dict[tuple[str, str, int], int] = {}
+        self._places: dict[_Call, int] = {}
         """Collectives and their lines, numbered."""
-        self._order: dict[str, list[int]] = {}
+        self._order: dict[str, tuple[Ranks, list[int]]] = {}
+        """The ranks of a group, and its calls by number."""
 
-    def add(self, group: str, operation: str) -> None:
+    def add(self, group: str, ranks: Ranks, operation: str, *, is_async: bool) -> None:
         """Take one down.
 
         Args:
             group: as of :func:`group_name`.
+            ranks: of the group.
             operation: the collective and its size, the same on all ranks of the group.
+            is_async: whether the script goes on meanwhile.
         """
-        place = self._places.setdefault((operation, *_script_place()), len(self._places))
-        self._order.setdefault(group, []).append(place)
+        place = self._places.setdefault((operation, *_script_place(), is_async), len(self._places))
+        self._order.setdefault(group, (ranks, []))[1].append(place)
 
-    def to_json(self) -> bytes:
-        """For the entry :data:`CALLS`."""
-        return json.dumps([list(self._places), self._order]).encode()
+    def to_json(self, steps: int) -> bytes:
+        """For the entry :data:`CALLS`, at the end of so many optimizer steps."""
+        return json.dumps([list(self._places), self._order, steps]).encode()
 
 
 @functools.cache
@@ -62,34 +67,54 @@ def unequal_calls(journals: Sequence[tuple[int, Journal]]) -> list[str]:
     Args:
         journals: of ranks that have ended.
     """
-    found: list[str] = []
-    firsts: dict[str, tuple[int, list[_Call], bool]] = {}
+    ranks: list[_Rank] = []
+    members: dict[str, list[int]] = {}
     for rank, journal in journals:
-        if CALLS not in journal.entries:
-            continue
-        places, order = json.loads(journal.payload(journal.entries[CALLS]))
-        is_whole = journal.entries["ends"].words == (SCRIPT_ENDED,)
-        for group, numbers in order.items():
-            own_calls = [tuple(places[number]) for number in numbers]
-            first, its_calls, its_is_whole = firsts.setdefault(group, (rank, own_calls, is_whole))
-            pairs = enumerate(zip(its_calls, own_calls, strict=False))
-            shared = min(len(its_calls), len(own_calls))
-            place = next((place for place, (its, own) in pairs if its[0] != own[0]), shared)
-            its_call, own_call = _call(its_calls, place), _call(own_calls, place)
-            is_late = (its_call is None and its_is_whole) or (own_call is None and is_whole)
-            if its_call != own_call and (is_late or (its_call and own_call)):
-                found.append(
-                    f"the cluster would wait for ever: rank {first} calls {its_call or 'nothing'}, where "
-                    f"rank {rank}, of the same group, calls {own_call or 'nothing'}"
-                )
+        if CALLS in journal.entries:
+            calls, groups, steps = json.loads(journal.payload(journal.entries[CALLS]))
+            members |= {group: of for group, (of, _) in groups.items()}
+            order = {group: [calls[number] for number in numbers] for group, (_, numbers) in groups.items()}
+            ranks.append(_Rank(rank, order, journal.entries["ends"].words[0], steps))
+    found: list[str] = []
+    for group, of in members.items():
+        first, *others = [rank for rank in ranks if rank.number in of]
+        found += filter(None, (_difference(group, first, other) for other in others))
     return found
 
 
-def _call(calls: Sequence[_Call], place: int) -> str | None:
-    if place >= len(calls):
+class _Rank(NamedTuple):
+    number: int
+    calls: dict[str, list[_Call]]
+    """By group."""
+    ending: str
+    steps: int
+
+
+def _difference(group: str, first: _Rank, other: _Rank) -> str | None:
+    """The first call in which they are not at one, if the cluster would wait there."""
+    pairs = zip_longest(first.calls.get(group, ()), other.calls.get(group, ()))
+    its, own = next((pair for pair in pairs if _operation(pair[0]) != _operation(pair[1])), (None, None))
+    surplus = its or own
+    if surplus is None:
         return None
-    operation, path, line = calls[place]
-    return f"{operation} at {short_path(path)}:{line}"
+    if its is None or own is None:
+        lacking = first if its is None else other
+        # In a step the ranks wait for each other, but for nothing that goes on beside it.
+        same_step = (first.ending, first.steps) == (other.ending, other.steps) and not surplus[3]
+        if lacking.ending != SCRIPT_ENDED and not (lacking.ending == STEPS_DONE and same_step):
+            return None
+    return (
+        f"the cluster would wait for ever: rank {first.number} calls {_described(its)}, where "
+        f"rank {other.number}, of the same group, calls {_described(own)}"
+    )
+
+
+def _operation(call: _Call | None) -> str | None:
+    return None if call is None else call[0]
+
+
+def _described(call: _Call | None) -> str:
+    return "nothing" if call is None else f"{call[0]} at {short_path(call[1])}:{call[2]}"
 
 
 def _script_place() -> tuple[str, int]:

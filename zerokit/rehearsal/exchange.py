@@ -101,23 +101,29 @@ class Exchange:
         if self._own is not None:
             self._own.write(name, *words, payload=payload)
 
-    def close(self, ending: str) -> None:
-        """Say once that no more will come: :data:`STEPS_DONE`, :data:`SCRIPT_ENDED` or :data:`FAILED`."""
+    def close(self, ending: str, *, steps: int = 0) -> None:
+        """Say once that no more will come.
+
+        Args:
+            ending: :data:`STEPS_DONE`, :data:`SCRIPT_ENDED` or :data:`FAILED`.
+            steps: optimizer steps until then.
+        """
         if not self._is_closed:
             self._is_closed = True
             self.tell_groups()
-            self.say(CALLS, payload=self._order.to_json())
+            self.say(CALLS, payload=self._order.to_json(steps))
             self.say("ends", ending)
 
-    def note_call(self, ranks: Ranks, operation: str, *, number: int = 0) -> None:
+    def note_call(self, ranks: Ranks, operation: str, *, number: int = 0, is_async: bool = False) -> None:
         """Take down a collective in its order on a group, whether or not values are shared.
 
         Args:
             ranks, number: of the group, as of :meth:`share`.
             operation: the collective and its size, the same on all of them.
+            is_async: whether the script goes on meanwhile on the cluster.
         """
         if self.is_active:
-            self._order.add(group_name(ranks, number), operation)
+            self._order.add(group_name(ranks, number), ranks, operation, is_async=is_async)
 
     # ---- roles
     def know_group(self, ranks: Ranks) -> int:

@@ -87,7 +87,8 @@ def run_in(rank: VirtualRank, job: RehearsalJob) -> int:
         return _EXPLAINED
     except BaseException as error:
         failure = error
-    rank.exchange.close(FAILED if failure else STEPS_DONE if rank.steps.stopped else SCRIPT_ENDED)
+    ending = FAILED if failure else STEPS_DONE if rank.steps.stopped else SCRIPT_ENDED
+    rank.exchange.close(ending, steps=rank.steps.completed)
     limit = limit_of(failure)
     if limit is None:
         _write_results(job, rank)

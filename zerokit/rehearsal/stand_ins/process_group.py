@@ -119,13 +119,15 @@ class VirtualProcessGroup(dist.ProcessGroup):
         self._groups = groups
         self._name = BACKEND
 
-    def _note(self, name: str, tensors: Sequence[torch.Tensor]) -> None:
+    def _note(self, name: str, tensors: Sequence[torch.Tensor], opts: Any = None) -> None:
         self._traffic.add(name, _size(tensors), self._size)
         if self._groups is not None:
             self._groups.settle()
         if self._exchange is not None and name not in ("send", "recv"):
             size = f" of {_size(tensors):,} bytes" if name in _OF_ONE_SIZE else ""
-            self._exchange.note_call(self._ranks, name + size, number=self.number)
+            # Options of older torch do not tell, and no option at all says that nobody waits.
+            is_async = getattr(opts, "asyncOp", True)
+            self._exchange.note_call(self._ranks, name + size, number=self.number, is_async=is_async)
 
     # ---- the values of other ranks
     @functools.cached_property
@@ -207,7 +209,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
 
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:
         tensors = [tensors] if isinstance(tensors, torch.Tensor) else tensors
-        self._note("all_reduce", tensors)
+        self._note("all_reduce", tensors, opts)
         for tensor in tensors:
             told = self._told("all_reduce", tensor, opts=opts)
             self._reduce(tensor, operation_of(opts), told)
@@ -217,7 +219,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
         return self.allreduce(tensors, opts)
 
     def reduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Any:
-        self._note("reduce", tensors)
+        self._note("reduce", tensors, opts)
         root = getattr(opts, "rootRank", 0)
         for tensor in tensors:
             told = self._told("reduce", tensor, to=root, opts=opts)
@@ -226,7 +228,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
         return done(tensors)
 
     def reduce_scatter_single(self, output: torch.Tensor, source: torch.Tensor, opts: Any = None) -> Any:
-        self._note("reduce_scatter", [source])
+        self._note("reduce_scatter", [source], opts)
         if has_values(output):
             _copy(output, source.reshape(self._size, -1)[self._rank].reshape(output.shape))
             self._reduce(output, operation_of(opts))
@@ -236,7 +238,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
         self, outputs: list[torch.Tensor], sources: list[list[torch.Tensor]], opts: Any = None
     ) -> Any:
         for output, parts in zip(outputs, sources, strict=True):
-            self._note("reduce_scatter", parts)
+            self._note("reduce_scatter", parts, opts)
             _flatten(parts)
             _copy(output, parts[self._rank])
             self._reduce(output, operation_of(opts))
@@ -251,7 +253,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
 
     # ---- gathers
     def all_gather_single(self, output: torch.Tensor, source: torch.Tensor, opts: Any = None) -> Any:
-        self._note("all_gather", [output])
+        self._note("all_gather", [output], opts)
         told = self._told("all_gather_into_tensor", source, opts=opts)
         if has_values(output) and output.numel():
             output.view(self._size, -1).copy_(source.reshape(1, -1).expand(self._size, -1))
@@ -275,7 +277,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
         self, outputs: list[list[torch.Tensor]], sources: list[torch.Tensor], opts: Any = None
     ) -> Any:
         for parts, source in zip(outputs, sources, strict=True):
-            self._note("all_gather", parts)
+            self._note("all_gather", parts, opts)
             _flatten(parts)
             told = self._told("all_gather", source, opts=opts)
             if has_values(source):
@@ -286,7 +288,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
 
     def allgather_coalesced(self, outputs: Any, sources: list[torch.Tensor], opts: Any = None) -> Any:
         for parts in outputs:
-            self._note("all_gather", parts)
+            self._note("all_gather", parts, opts)
             for part, source in zip(parts, sources, strict=True):
                 _copy(part, source)
         return done(outputs)
@@ -302,7 +304,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
 
     # ---- the rest
     def broadcast(self, tensors: list[torch.Tensor], opts: Any = None) -> Any:
-        self._note("broadcast", tensors)
+        self._note("broadcast", tensors, opts)
         root = getattr(opts, "rootRank", 0)
         for tensor in tensors:
             self._take(tensor, self._told("broadcast", tensor, by=root, opts=opts), root)
@@ -335,7 +337,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
         source_sizes: list[int],
         opts: Any = None,
     ) -> Any:
-        self._note("all_to_all", [source])
+        self._note("all_to_all", [source], opts)
         if output.numel() == source.numel():
             _copy(output, source)
         if not source_sizes and not output_sizes:  # with sizes, what each rank hands over is its own
@@ -348,7 +350,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
     all_to_all_single = alltoall_base
 
     def alltoall(self, outputs: list[torch.Tensor], sources: list[torch.Tensor], opts: Any = None) -> Any:
-        self._note("all_to_all", sources)
+        self._note("all_to_all", sources, opts)
         for output, source in zip(outputs, sources, strict=True):
             if output.numel() == source.numel():
                 _copy(output, source)
@@ -382,6 +384,9 @@ class VirtualProcessGroup(dist.ProcessGroup):
         return self.recv(tensors, (self._rank - 1) % self._size, tag)
 
     def barrier(self, opts: Any = None) -> Any:
+        if self._exchange is not None:
+            is_async = getattr(opts, "asyncOp", False)
+            self._exchange.note_call(self._ranks, "barrier", number=self.number, is_async=is_async)
         return done(None)
 
     # The names that torch had before 2.13.

@@ -83,6 +83,14 @@ def _leave(target: Any) -> None:
         _not_there[os.fspath(path)] = None
 
 
+def _wait_for_all() -> None:
+    """As DeepSpeed's engine does where it saves: a rank that saves alone would wait for ever."""
+    import torch.distributed as dist
+
+    if dist.is_initialized():
+        dist.barrier()
+
+
 class SuppressedWrites:
     """Counts the writes that were left out, by what would have been written."""
 
@@ -97,6 +105,8 @@ class SuppressedWrites:
     def _instead_of(self, what: str, result: Any, saver: Patch) -> Callable[..., Any]:
         def leave_out(*arguments: Any, **given: Any) -> Any:
             self._counts[what] += 1
+            if saver.owner == _ENGINE:
+                _wait_for_all()
             if saver.name.startswith("save"):  # what is saved comes first, then where to
                 _leave(given.get("save_directory", given.get("save_dir", (*arguments, None, None)[1])))
             return result
