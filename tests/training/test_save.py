@@ -69,6 +69,19 @@ def test_what_is_saved_can_be_started_from(model: PreTrainedModel, tmp_path: Pat
     assert all(torch.equal(weight, saved[name]) for name, weight in model.state_dict().items())
 
 
+def test_a_rehearsal_saves_without_the_weights_that_it_does_not_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Suppressed(OnDisk):
+        def save_model(self, folder: str) -> None:
+            Path(folder).mkdir()
+
+    with pytest.raises(CheckpointError, match="has no weights"):
+        save(Suppressed(), tmp_path)
+    monkeypatch.setenv("ZEROKIT_REHEARSAL", "1")
+    assert [file.name for file in save(Suppressed(), tmp_path)] == ["run.json"]
+
+
 @pytest.mark.parametrize(("first", "second"), [("100KB", "5GB"), ("5GB", "100KB"), ("100KB", "200KB")])
 def test_a_new_model_replaces_all_files_of_the_old_one(
     first: str, second: str, model: PreTrainedModel, tmp_path: Path
