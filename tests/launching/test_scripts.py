@@ -253,8 +253,8 @@ def test_one_machine_needs_no_names(target: str, folder: Path, zerokit: Run, tmp
         (["--for", "slurm", "--hostfile", "hosts"], "--hostfile: is not taken by --for slurm"),
         (["--for", "slurm", "--image", "x"], "--image: is not taken by --for slurm"),
         (["--for", "deepspeed", "--volume", "x"], "Leave it out; it is for kubernetes"),
-        (["--for", "kubernetes", "--gpu", "Z100"], "--gpu: is not taken by --for kubernetes"),
-        (["--for", "skypilot", "--gpu", "H100\nrun: id"], "--gpu: 'H100 run: id' is no name"),
+        (["--for", "kubernetes", "--accelerator", "Z100"], "--accelerator: is not taken by --for kubernetes"),
+        (["--for", "skypilot", "--accelerator", "H100\nrun: id"], "--accelerator: 'H100 run: id' is no name"),
     ],
 )
 def test_bad_input_is_one_line(words: list[str], says: str, folder: Path, zerokit: Run) -> None:

@@ -37,8 +37,9 @@ def launch_script(
         str | None,
         typer.Option(metavar="NAME", help="kubernetes: the volume claim with recipe, data and output."),
     ] = None,
-    gpu: Annotated[
-        str | None, typer.Option(metavar="NAME", help="skypilot: the card.", show_default="H100")
+    accelerator: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="skypilot: the card, by its name there.", show_default="H100"),
     ] = None,
     output: Annotated[
         Path | None,
@@ -66,7 +67,7 @@ def launch_script(
         )
     load_recipe(recipe)
     hosts = None if hostfile is None else read_hostfile(hostfile)
-    job = Job(recipe.absolute(), Path.cwd(), num_nodes, gpus_per_node, hosts, image, volume, gpu)
+    job = Job(recipe.absolute(), Path.cwd(), num_nodes, gpus_per_node, hosts, image, volume, accelerator)
     text = launch_script(job, target)
     if output is None:
         typer.echo(text, nl=False)

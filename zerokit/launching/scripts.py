@@ -38,7 +38,7 @@ class Job:
     """Of a container."""
     volume: str | None = None
     """A claim that holds `folder`, on Kubernetes."""
-    gpu: str | None = None
+    accelerator: str | None = None
     """A card's name, in SkyPilot's words."""
 
     @property
@@ -87,7 +87,7 @@ _OPTIONS = {
     "hosts": _Option("--hostfile", ("deepspeed", "torchrun", "accelerate")),
     "image": _Option("--image", ("kubernetes",)),
     "volume": _Option("--volume", ("kubernetes",)),
-    "gpu": _Option("--gpu", ("skypilot",)),
+    "accelerator": _Option("--accelerator", ("skypilot",)),
 }
 """What only some targets take, by the field of a job."""
 
@@ -281,7 +281,7 @@ def _skypilot(job: Job) -> str:
         {
             "name": job.name,
             "num_nodes": job.num_nodes,
-            "resources": {"accelerators": f"{job.gpu or 'H100'}:{job.gpus_per_node}"},
+            "resources": {"accelerators": f"{job.accelerator or 'H100'}:{job.gpus_per_node}"},
             "workdir": str(job.folder),
             "setup": "pip install 'zerokit[train]'\n",
             "run": f'MASTER_ADDR=$(echo "$SKYPILOT_NODE_IPS" | sed -n 1p)\nexec {run} {shlex.join(words)}\n',
