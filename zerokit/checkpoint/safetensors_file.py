@@ -11,9 +11,10 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from zerokit.checkpoint.archive import Storage
 from zerokit.checkpoint.tensors import NamedTensor, Piece
@@ -91,11 +92,7 @@ def read_safetensors(file: Path) -> dict[str, NamedTensor]:
         if not file.is_file():  # a pipe would be waited for
             raise ValueError("it is not a plain file")
         with file.open("rb") as opened:
-            begin = 8 + int.from_bytes(opened.read(8), "little")
-            if begin > min(file.stat().st_size, _MOST_OF_HEADER):
-                raise ValueError("it ends within its header")
-            header = json.loads(opened.read(begin - 8))
-        header.pop("__metadata__", None)
+            begin, header = read_header(opened)
         storage = Storage(file, "", begin, file.stat().st_size - begin, None)
         return {name: _tensor(name, entry, storage) for name, entry in header.items()}
     except (
@@ -114,6 +111,26 @@ def read_safetensors(file: Path) -> dict[str, NamedTensor]:
 
 _MOST_OF_HEADER = 100 << 20
 """Bytes, as the library has it."""
+
+
+def read_header(opened: BinaryIO) -> tuple[int, dict[str, Any]]:
+    """Where the elements begin, in bytes, and what the header says of each tensor, by name.
+
+    Args:
+        opened: the file, at its start.
+
+    Raises:
+        ValueError: it ends within its header, or that is no JSON object.
+        RecursionError: so deep is the header.
+    """
+    begin = 8 + int.from_bytes(opened.read(8), "little")
+    if begin > min(os.fstat(opened.fileno()).st_size, _MOST_OF_HEADER):
+        raise ValueError("it ends within its header")
+    header = json.loads(opened.read(begin - 8))
+    if not isinstance(header, dict):
+        raise ValueError("its header is no JSON object")
+    header.pop("__metadata__", None)
+    return begin, header
 
 
 def _tensor(name: str, entry: dict[str, Any], storage: Storage) -> NamedTensor:

@@ -7,10 +7,10 @@ So whatever can be wrong with a checkpoint is found here, on the host, from file
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from pathlib import Path
 
+from zerokit.checkpoint.safetensors_file import read_header
 from zerokit.documents import MAX_BYTES, Document, read_document, shown
 from zerokit.errors import DocumentError, ModelError
 from zerokit.hub import is_hub_id, not_given
@@ -172,16 +172,13 @@ def weights_digest(folder: Path, *, where: str) -> str:
     for file in weight_files(folder, where=where):
         try:
             with file.open("rb") as opened:
-                size = int.from_bytes(opened.read(8), "little")
-                tensors = json.loads(opened.read(size))
+                begin, tensors = read_header(opened)
                 for name, tensor in sorted(tensors.items()):
-                    if name == "__metadata__":
-                        continue
                     start, end = tensor["data_offsets"]
-                    opened.seek(8 + size + start)
+                    opened.seek(begin + start)
                     digest.update(f"{name} {tensor['dtype']} {tensor['shape']} ".encode())
                     digest.update(opened.read(min(end - start, _SAMPLE_BYTES)))
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise ModelError(f"{file} is damaged ({error})", where=where, hint="Copy it again") from None
     return digest.hexdigest()
 
