@@ -103,8 +103,27 @@ class Storage:
     """The CRC-32 of its bytes when it was saved, if the file tells."""
 
 
+class Sized:
+    """The size of what has a type and a shape."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.numel * ITEMSIZES[self.dtype]
+
+    @property
+    def is_float(self) -> bool:
+        return "float" in self.dtype
+
+
 @dataclass(frozen=True)
-class StoredTensor:
+class StoredTensor(Sized):
     """A tensor whose elements are in a file."""
 
     storage: Storage
@@ -117,14 +136,6 @@ class StoredTensor:
     @property
     def file(self) -> Path:
         return self.storage.file
-
-    @property
-    def numel(self) -> int:
-        return math.prod(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        return self.numel * ITEMSIZES[self.dtype]
 
     @property
     def is_contiguous(self) -> bool:

@@ -75,7 +75,7 @@ class DeepSpeedCheckpoint:
         }
 
 
-def read_facts(path: Path) -> tuple[Facts, StepFolder]:
+def read_facts(path: Path) -> Facts:
     """What a checkpoint is, read from rank 0's files.
 
     Args:
@@ -89,7 +89,7 @@ def read_facts(path: Path) -> tuple[Facts, StepFolder]:
     first = next(iter(files.optimizers.values()), None)
     optimizer = _optimizer_states(read_archive(first)) if first is not None else {}
     with _as_deepspeed_saves(files.folder):
-        return _facts(files, model, optimizer), files
+        return _facts(files, model, optimizer)
 
 
 def read_checkpoint(path: Path) -> DeepSpeedCheckpoint:
@@ -227,11 +227,8 @@ def _facts(files: StepFolder, model: States, optimizer: States) -> Facts:
     num_ranks = max(counts, default=1) if isinstance(counts, list | tuple) else counts
     if isinstance(num_ranks, int) and num_ranks > _MOST_RANKS:
         raise ValueError(f"{num_ranks:,} ranks")
-    floats = (
-        one.dtype
-        for one in model["module"].values()
-        if isinstance(one, StoredTensor) and "float" in one.dtype
-    )
+    tensors = (one for one in model["module"].values() if isinstance(one, StoredTensor))
+    floats = (one.dtype for one in tensors if one.is_float)
     version, step = model.get("ds_version"), model.get("global_steps")
     return Facts(
         files.folder,

@@ -36,9 +36,13 @@ def summarize(path: Path) -> Summary:
     Raises:
         CheckpointError: it is none, or rank 0's files are damaged.
     """
-    facts, _ = read_facts(path)
-    nbytes = sum(file.stat().st_size for file in facts.folder.rglob("*") if file.is_file())
     try:
-        return Summary(facts, nbytes, read_checkpoint(path), None)
+        checkpoint = read_checkpoint(path)
     except CheckpointError as problem:
-        return Summary(facts, nbytes, None, problem)
+        facts = read_facts(path)
+        return Summary(facts, _nbytes(facts), None, problem)
+    return Summary(checkpoint.facts, _nbytes(checkpoint.facts), checkpoint, None)
+
+
+def _nbytes(facts: Facts) -> int:
+    return sum(file.stat().st_size for file in facts.folder.rglob("*") if file.is_file())

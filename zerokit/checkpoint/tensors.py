@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from zerokit.checkpoint.archive import ITEMSIZES, Storage, StoredTensor
+from zerokit.checkpoint.archive import ITEMSIZES, Sized, Storage, StoredTensor
 from zerokit.checkpoint.step_folder import AGAIN
 from zerokit.documents import shown
 from zerokit.errors import CheckpointError
@@ -25,25 +25,13 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class NamedTensor:
+class NamedTensor(Sized):
     """A tensor, its elements in order."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     pieces: tuple[Piece, ...]
-
-    @property
-    def numel(self) -> int:
-        return math.prod(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        return self.numel * ITEMSIZES[self.dtype]
-
-    @property
-    def is_float(self) -> bool:
-        return "float" in self.dtype
 
     def named(self, name: str) -> NamedTensor:
         """The same under another name."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -62,27 +62,20 @@ def doctor(
 
 def _needs(recipe: Path) -> Needs:
     """What a recipe asks of its machines."""
-    from zerokit.config.base import ZERO
-    from zerokit.config.load import read_ds_config
     from zerokit.doctor.examine import Needs
     from zerokit.recipe.load import load_recipe
+    from zerokit.recipe.zero import offload_device, zero_section
 
     run = load_recipe(recipe).recipe
-    ds_config: Any = read_ds_config(run.deepspeed).data if isinstance(run.deepspeed, str) else run.deepspeed
-    zero: Any = ds_config.get(ZERO) if isinstance(ds_config, dict) else None
-    sections = (
-        [zero.get(name) for name in ("offload_optimizer", "offload_param")] if isinstance(zero, dict) else []
-    )
-    devices = [
-        section.get("device") if isinstance(section, dict) else None for section in (*sections, None, None)
-    ]
+    zero = zero_section(run)
+    devices = [offload_device(zero, section) for section in ("offload_optimizer", "offload_param")]
     named = [run.data.train, run.data.eval, run.model.path]
     words = [word for one in named for word in ([one] if isinstance(one, str) else one or [])]
     return Needs(
         output=Path(str(run.training.get("output_dir", "runs"))),
         paths=tuple(Path(word) for word in words if _is_local(word)),
         offloads_optimizer=devices[0] in ("cpu", "nvme"),
-        uses_nvme="nvme" in devices[:2],
+        uses_nvme="nvme" in devices,
     )
 
 

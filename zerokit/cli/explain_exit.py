@@ -69,18 +69,12 @@ def explain_exit(
 
 def _settings(recipe: Path) -> Settings:
     """The sizes of a recipe's run, as far as the recipe itself says them."""
-    from zerokit.config.base import ZERO
-    from zerokit.config.load import read_ds_config
     from zerokit.exits.gpu_memory import Settings
     from zerokit.recipe.load import load_recipe
+    from zerokit.recipe.zero import offload_device, zero_section
 
     data = load_recipe(recipe).recipe
-    ds_config: Any = (
-        read_ds_config(data.deepspeed).data if isinstance(data.deepspeed, str) else data.deepspeed
-    )
-    zero = ds_config.get(ZERO) if isinstance(ds_config, dict) else {"stage": 2}
-    zero = zero if isinstance(zero, dict) else {}
-    offload = zero.get("offload_optimizer")
+    zero = zero_section(data)
 
     def whole(value: object, default: int) -> int:
         return value if isinstance(value, int) and value > 0 else default
@@ -90,5 +84,5 @@ def _settings(recipe: Path) -> Settings:
         gradient_accumulation_steps=whole(data.training.get("gradient_accumulation_steps"), 1),
         checkpoints_activations=data.training.get("gradient_checkpointing") is True,
         zero_stage=whole(zero.get("stage"), 0),
-        offloads_optimizer=isinstance(offload, dict) and offload.get("device") in ("cpu", "nvme"),
+        offloads_optimizer=offload_device(zero, "offload_optimizer") in ("cpu", "nvme"),
     )

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from zerokit import choices
-from zerokit.cli.output import Force, not_stdout
+from zerokit.cli.output import Force, Output
 from zerokit.errors import LaunchError
 from zerokit.files import write_file
 from zerokit.hardware import GPUS_PER_NODE
@@ -41,12 +41,7 @@ def launch_script(
         str | None,
         typer.Option(metavar="NAME", help="skypilot: the card, by its name there.", show_default="H100"),
     ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", metavar="FILE", help="Write there, not to stdout.", callback=not_stdout
-        ),
-    ] = None,
+    output: Output = None,
     force: Force = False,
 ) -> None:
     """Write the file that starts a recipe on several machines, to be run in this folder on all of them.

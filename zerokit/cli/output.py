@@ -24,6 +24,12 @@ def not_stdout(output: Path | None) -> Path | None:
     return None if output == STDOUT else output
 
 
+Output = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", metavar="FILE", help="Write there, not to stdout.", callback=not_stdout),
+]
+
+
 def json_on_stdout(output: Path | None, output_format: choices.OutputFormat) -> bool:
     """Whether the JSON of a command that can write it beside its text goes to standard output, alone."""
     return output == STDOUT or output_format == "json"

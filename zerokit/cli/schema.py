@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from zerokit.cli.output import Force, not_stdout, print_json, to_json
+from zerokit.cli.output import Force, Output, print_json, to_json
 from zerokit.files import write_file
 
 
@@ -15,12 +14,7 @@ def schema(
     recipe: Annotated[
         bool, typer.Option("--recipe", help="The schema of a recipe, instead of a ds_config's.")
     ] = False,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", metavar="FILE", help="Write there, not to stdout.", callback=not_stdout
-        ),
-    ] = None,
+    output: Output = None,
     force: Force = False,
 ) -> None:
     """Print the JSON Schema (draft 2020-12) of a ds_config, by which editors complete and check keys."""

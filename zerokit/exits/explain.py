@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from zerokit.errors import visible
-from zerokit.exits import causes, gpu_memory, nccl
+from zerokit.exits import gpu_memory, nccl
 from zerokit.exits.causes import CAUSES, EXIT_CODE, NCCL_TIMEOUT, OUT_OF_MEMORY, ZEROKIT, Weight
 from zerokit.exits.codes import meaning, parse_code, signal_of
 from zerokit.exits.gpu_memory import Settings
@@ -119,8 +119,7 @@ def _not_survived(events: list[_Event], log: Log) -> list[_Event]:
     found = (match.start() for pattern in _PROGRESS for match in pattern.finditer(log.text))
     progress = sorted({log.bounds(offset)[0] for offset in found})
     ranks = {int(match[1]) + 1 for pattern in _RANKS for match in pattern.finditer(log.text)}
-    size = _WORLD_SIZE.search(log.text)
-    limit = _LATE * max(1, int(size[1]) if size else 1, *ranks)
+    limit = _LATE * max(1, _world_size(log) or 1, *ranks)
 
     def lines_after(event: _Event) -> int:
         return len(progress) - bisect_right(progress, event.offset)
@@ -130,6 +129,12 @@ def _not_survived(events: list[_Event], log: Log) -> list[_Event]:
     ends_itself = Weight.EXIT in kinds and Weight.KILLED not in kinds
     limit += min(map(lines_after, causes), default=0) if ends_itself else 0
     return [event for event in events if event.weight is Weight.EXIT or lines_after(event) <= limit]
+
+
+def _world_size(log: Log) -> int | None:
+    """What the log says of it."""
+    found = _WORLD_SIZE.search(log.text)
+    return int(found[1]) if found else None
 
 
 def _weight_of(event: Weight, log: Log, match: re.Match[str]) -> Weight:
@@ -183,8 +188,7 @@ def _known(log: Log) -> Iterator[_Event]:
                 says, mend = meaning(code)
                 weight = Weight.KILLED if _kills(code) else weight
             elif cause.name == NCCL_TIMEOUT:
-                size = _WORLD_SIZE.search(log.text)
-                says, mend = nccl.explain(nccl.waiting(log.text), int(size[1]) if size else None)
+                says, mend = nccl.explain(nccl.waiting(log.text), _world_size(log))
             yield _Event(weight, match.start(), cause.name, says, mend)
             if cause.name == NCCL_TIMEOUT:  # the first tells of all
                 break
@@ -277,6 +281,3 @@ def _short(text: str) -> str:
     text = visible(" ".join(text.split()))
     limit = 4 * _WIDEST
     return text if len(text) <= limit else text[: limit - 1] + "…"
-
-
-__all__ = ["Explanation", "Settings", "causes", "explain_code", "explain_log"]

@@ -93,11 +93,7 @@ def prepare(
     from zerokit.training.checksums import check_resumed  # its callback imports transformers
 
     recipe = loaded.recipe
-    resolved = group.together(
-        lambda: resolve_arguments(
-            loaded, world_size=group.ranks.world_size, default_precision=device_precision()
-        )
-    )
+    resolved = _resolve(group, loaded)
     group.together(lambda: _check_precision(resolved, loaded))
     resume = group.together(lambda: find_resume(resolved, loaded, world_size=group.ranks.world_size))
     if resume is not None:
@@ -147,17 +143,20 @@ def preview(group: RankGroup, loaded: LoadedRecipe, count: int) -> None:
     set_up_libraries(group.ranks)
     model = loaded.recipe.model
     folder = group.node_main_first(lambda: find_checkpoint(model, loaded.where("model", "path")))
-    resolved = group.together(
-        lambda: resolve_arguments(
-            loaded, world_size=group.ranks.world_size, default_precision=device_precision()
-        )
-    )
+    resolved = _resolve(group, loaded)
     examples, _ = group.node_main_first(lambda: _load_data(loaded, _seed(resolved)))
     tokenizer = _get_tokenizer(group, loaded, folder, examples.dataset)
     first = examples.dataset.select(range(min(_PREVIEWED, len(examples.dataset))))
     sequences = _tokenize(group, replace(examples, dataset=first), tokenizer, loaded, "train")
     if group.ranks.is_main:
         show(sequences, tokenizer, count)
+
+
+def _resolve(group: RankGroup, loaded: LoadedRecipe) -> Resolved:
+    world_size = group.ranks.world_size
+    return group.together(
+        lambda: resolve_arguments(loaded, world_size=world_size, default_precision=device_precision())
+    )
 
 
 def _identity(
