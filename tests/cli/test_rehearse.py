@@ -180,6 +180,25 @@ def test_what_does_not_fit_gives_1(zerokit: Run, tmp_path: Path, script: Path) -
     assert "Does not fit: needs" in out
 
 
+def test_what_would_not_end_gives_2_above_its_report(zerokit: Run, tmp_path: Path, script: Path) -> None:
+    alone = """
+from zerokit.rehearsal.call_order import STEPS_DONE
+from zerokit.rehearsal.exchange import Exchange
+exchange = Exchange(pathlib.Path(job["exchange_folder"]), job["rank"], 16)
+if job["rank"] == 0:
+    exchange.note_call(tuple(range(16)), "barrier")
+exchange.close(STEPS_DONE, steps=2)
+"""
+    fake_worker.script(tmp_path, "import pathlib" + alone, REPORT)
+    code, out, _ = zerokit("rehearse", "--num-gpus", 16, script)
+    assert code == 2
+    first, second, *_ = out.splitlines()
+    assert first.startswith("The cluster would wait for ever: rank 0 calls barrier at ")
+    assert second.startswith("Fits: needs")
+    code, out, _ = zerokit("rehearse", "--num-gpus", 16, "--format", "json", script)
+    assert (code, len(json.loads(out)["stuck"])) == (2, 1)
+
+
 def test_what_does_not_fit_gets_advice(zerokit: Run, tmp_path: Path, script: Path) -> None:
     smaller = DOES_NOT_FIT.model_copy(
         update={"device": DOES_NOT_FIT.device.model_copy(update={"peak_bytes": 2**20})}

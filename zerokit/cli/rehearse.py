@@ -126,7 +126,7 @@ def rehearse(
     memory_snapshot: _MemorySnapshot = None,
     force: Force = False,
 ) -> None:
-    """Run SCRIPT on virtual GPUs and report its memory. Exits with 1 if it does not fit.
+    """Run SCRIPT on virtual GPUs and report its memory. Exits with 1 where it does not fit, 2 where it hangs.
 
     The real DeepSpeed runs the real script; no GPU is needed and none is used. Options go before SCRIPT.
     """
@@ -180,7 +180,7 @@ def _give(report: RehearsalReport, as_json: bool, output: Path | None) -> None:
         print_json(data)
     else:
         print_report(report)
-    raise typer.Exit(exit_code([report.fit.verdict]))
+    raise typer.Exit(ZerokitError.exit_code if report.stuck else exit_code([report.fit.verdict]))
 
 
 def _seconds(text: str, option: str) -> float:

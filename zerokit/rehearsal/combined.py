@@ -48,6 +48,7 @@ def combine(reports: Mapping[int, RehearsalReport], roles: Roles) -> RehearsalRe
             "ranks": ranks if _differ(ranks) else [],
             "ranks_rehearsed": list(reports),
             "roles": [] if len(roles.names) == 1 else _roles(reports, roles),
+            "stuck": reports[0].stuck,
             "warnings": _joined(report.warnings for report in reports.values()),
             "made_up": _joined(report.made_up for report in reports.values()),
             "suppressed": _joined(report.suppressed for report in reports.values()),

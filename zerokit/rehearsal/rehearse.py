@@ -182,13 +182,13 @@ def rehearse_roles(
 
     jobs = [_of_rank(first, rank) for rank in ranks]
     reports = rehearse_together(jobs, output=output, timeout=timeout, more=more)
-    warnings = [*reports[0].warnings, *watch.close()]
-    warnings += [
+    stuck = watch.close()
+    warnings = reports[0].warnings + [
         f"ranks that differ by their place in the {groups} were taken to be alike: no more than {MOST_RANKS} "
         "ranks are rehearsed. --rank rehearses another one"
         for groups in watch.roles.left_out
     ]
-    reports[0] = reports[0].model_copy(update={"warnings": warnings})
+    reports[0] = reports[0].model_copy(update={"stuck": stuck, "warnings": warnings})
     return dict(zip(ranks, reports, strict=True)), watch.roles
 
 

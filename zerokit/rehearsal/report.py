@@ -346,6 +346,8 @@ class RehearsalReport(_Part):
     not_rehearsed: list[NotRehearsed] = Field(default_factory=list)
     """What might help besides."""
     ranks_rehearsed: list[int] = Field(default_factory=list)
+    stuck: list[str] = Field(default_factory=list)
+    """Where ranks did not make the same calls on their group: the cluster would wait there for ever."""
     warnings: list[str]
     ds_config_findings: list[ConfigFinding] = Field(default_factory=list)
     """What DeepSpeed passes over in silence, or will stop at later, in the config that it was given."""

@@ -11,7 +11,7 @@ from zerokit.reporting.categories import category_words
 from zerokit.reporting.phases import phase_words
 from zerokit.reporting.tables import table
 from zerokit.reporting.terminal import show
-from zerokit.reporting.verdicts import verdict_line
+from zerokit.reporting.verdicts import stuck_line, verdict_line
 from zerokit.units import format_bytes, format_count, format_seconds, format_span, quantity
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ def print_report(report: RehearsalReport) -> None:
 
 
 def _parts(report: RehearsalReport) -> Iterator[Part]:
+    yield from map(stuck_line, report.stuck)
     yield _verdict(report)
     yield _heading(report)
     yield ""

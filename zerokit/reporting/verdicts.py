@@ -114,6 +114,13 @@ def verdict_line(
     return Text.assemble((_SENTENCES[verdict], _STYLES[verdict]), condition, needed)
 
 
+def stuck_line(where: str) -> Text:
+    """What stands above a verdict on a run that never comes to its end."""
+    from rich.text import Text
+
+    return Text(where[0].upper() + where[1:], style=BAD)
+
+
 def exit_code(verdicts: Iterable[Verdict]) -> int:
     """1 if there are runs and none of them may fit, else 0."""
     found = set(verdicts)
