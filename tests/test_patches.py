@@ -14,6 +14,7 @@ import pytest
 
 from tests import processes
 from tests.sources import PACKAGE, parsed
+from tests.work import calls_in
 from zerokit import patches
 from zerokit.errors import LaunchError
 from zerokit.patches import Patch, PrivateAttribute
@@ -123,7 +124,7 @@ def test_no_file_replaces_anything_but_through_the_registry() -> None:
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A package whose engine has `step` and a static `load`, and keeps `self.bucket`."""
+    """A package whose engine has `step` and a static `load`, keeps `self.bucket` and reads `self.gone`."""
     folder = tmp_path / "given_package"
     folder.mkdir()
     (folder / "__init__.py").write_text("__version__ = '2.4.1'\n")
@@ -131,6 +132,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         "class Engine:\n"
         "    def __init__(self):\n        self.bucket = self.__flat = []\n"
         "    def step(self, size):\n        return size\n"
+        "    @property\n    def full(self):\n        self._seen = True\n        return self.gone\n"
         "    @staticmethod\n    def load(name):\n        return name\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
@@ -221,11 +223,16 @@ def test_a_name_that_another_build_has_is_added(package: str) -> None:
     assert patches.missing() == []
 
 
-def test_a_private_attribute_is_looked_for_in_the_source(package: str) -> None:
-    for name in ("bucket", "_Engine__flat"):
+def test_a_private_attribute_is_what_a_method_assigns(package: str) -> None:
+    for name in ("bucket", "_Engine__flat", "_seen", "gone"):
         patches.watch(PrivateAttribute(ENGINE, name, "label it"))
     _engine(package)
-    assert patches.missing() == []
+    (line,) = patches.missing()
+    assert "has no given_package.engine.Engine.gone" in line
+
+
+def test_to_look_for_a_private_attribute_is_little_work(package: str) -> None:
+    assert calls_in(PrivateAttribute("argparse:ArgumentParser", "prog", "read it").is_found) < 5_000
 
 
 def test_an_override_of_what_is_gone_is_one_clear_line(package: str) -> None:

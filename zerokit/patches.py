@@ -8,6 +8,7 @@ are made at the moment a script imports it.
 
 from __future__ import annotations
 
+import dis
 import functools
 import importlib.abc
 import importlib.machinery
@@ -17,7 +18,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any, ClassVar, TypeVar
 
 from zerokit.errors import LaunchError
@@ -92,24 +93,36 @@ class Patch:
 
 
 class PrivateAttribute(Patch):
-    """An attribute that instances of the owner are given, as its source says, and that zerokit reads."""
+    """An attribute that instances of the owner are given, as its methods show, and that zerokit reads."""
 
     use: ClassVar[str] = "reads"
 
     def is_found(self) -> bool:
         holder = self.holder()
-        if holder is None:
-            return False
-        written = self.name.removeprefix(f"_{holder.__name__}")  # as a name with two underscores is
+        if holder is None or hasattr(holder, self.name):
+            return holder is not None
         own = (base for base in holder.__mro__ if base.__module__.partition(".")[0] == self.package)
-        assigned = re.compile(rf"^[^#\n]*\bself\.{re.escape(written)}\b", re.MULTILINE)
-        return any(assigned.search(inspect.getsource(base)) for base in own)
+        members = (
+            inspect.unwrap(getattr(member, "fget", member)) for base in own for member in vars(base).values()
+        )
+        return any(_assigns(getattr(member, "__code__", None), self.name) for member in members)
 
 
 class Override(Patch):
     """A method of the owner that a subclass of zerokit's overrides: see :func:`overriding`."""
 
     use: ClassVar[str] = "overrides"
+
+
+def _assigns(code: CodeType | None, name: str) -> bool:
+    """Whether a function gives something an attribute of that name; its source would take long to parse."""
+    if code is None:
+        return False
+    if name in code.co_names and any(
+        step.opname == "STORE_ATTR" and step.argval == name for step in dis.get_instructions(code)
+    ):
+        return True
+    return any(_assigns(inner, name) for inner in code.co_consts if isinstance(inner, CodeType))
 
 
 def declare(owner: str, *names: str, purpose: str, **bounds: str | None) -> tuple[Patch, ...]:
