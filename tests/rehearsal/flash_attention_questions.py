@@ -67,7 +67,33 @@ def flash_attn_memory(rank: VirtualRank) -> dict[str, Any]:
         "kept for backward": kept,
         "backward": backward,
         "version 3 backward": version_3,
+        **_norm_memory(),
     }
+
+
+def _norm_memory() -> dict[str, int]:
+    """Of a norm with a residual in float32, as Mamba and picotron call it."""
+    import torch
+
+    norms = importlib.import_module("flash_attn.ops.triton.layer_norm")
+    losses = importlib.import_module("flash_attn.losses.cross_entropy")
+    x = torch.empty((2, 500, 256), dtype=torch.bfloat16, device="cuda", requires_grad=True)
+    residual = torch.empty((2, 500, 256), device="cuda", requires_grad=True)
+    norm = norms.RMSNorm(256, device="cuda", dtype=torch.bfloat16)
+    before = requested()
+    out, kept = norm(x, residual=residual, prenorm=True)
+    forward = requested() - before
+    grads = torch.empty_like(out), torch.empty_like(kept)
+    before = requested()
+    torch.autograd.backward([out, kept], grads)
+    gradients = requested() - before
+    assert x.grad is not None
+    assert residual.grad is not None
+    logits = torch.empty((10, 64), device="cuda", requires_grad=True)
+    loss = losses.CrossEntropyLoss()(logits, torch.zeros(10, dtype=torch.int64, device="cuda"))
+    torch.autograd.backward(loss)
+    assert logits.grad is not None
+    return {"norm": forward, "gradients of norm": gradients}
 
 
 def flash_attn_refusals(rank: VirtualRank) -> dict[str, str]:

@@ -51,6 +51,14 @@ def test_flash_attn_3_accumulates_grouped_gradients_in_float32() -> None:
     assert measured["version 3 backward"] == 2 * 500 * (8 + 2 + 2) * 128 * 2 + accumulators
 
 
+def test_flash_attn_norms_keep_the_residual_and_a_figure_per_row() -> None:
+    measured = answer("flash_attn_memory")
+    numbers, rows = 2 * 500 * 256, 2 * 500
+    assert measured["norm"] == numbers * (2 + 4) + rows * 4
+    of_weight, statistics = 256 * 2, rows * 4  # those are given back
+    assert measured["gradients of norm"] == numbers * (2 + 4) + of_weight - statistics
+
+
 def test_flash_attn_refuses_what_its_kernels_refuse() -> None:
     refusals = answer("flash_attn_refusals")
     assert "fp16 and bf16" in refusals["float32"]

@@ -30,15 +30,21 @@ _MODULES = {
     "flash_attn.bert_padding": f"{_HERE}.flash_attention_layers",
     "flash_attn.layers": f"{_HERE}.flash_attention_layers",
     "flash_attn.layers.rotary": f"{_HERE}.flash_attention_layers",
+    "flash_attn.losses": f"{_HERE}.flash_attention_norms",
+    "flash_attn.losses.cross_entropy": f"{_HERE}.flash_attention_norms",
     "flash_attn.ops": f"{_HERE}.flash_attention_layers",
     "flash_attn.ops.triton": f"{_HERE}.flash_attention_layers",
     "flash_attn.ops.triton.cross_entropy": f"{_HERE}.flash_attention_layers",
+    "flash_attn.ops.triton.layer_norm": f"{_HERE}.flash_attention_norms",
     "flash_attn.utils": f"{_HERE}.flash_attention_layers",
     "flash_attn.utils.distributed": f"{_HERE}.flash_attention_layers",
     "flash_attn_interface": f"{_HERE}.flash_attention_3",
 }
 """Where the contents of each module come from."""
-_PACKAGES = {"flash_attn", "flash_attn.layers", "flash_attn.ops", "flash_attn.ops.triton", "flash_attn.utils"}
+_PACKAGES = {
+    "flash_attn",
+    *(f"flash_attn.{name}" for name in ("layers", "losses", "ops", "ops.triton", "utils")),
+}
 _DISTRIBUTIONS = {"flash_attn": ("flash-attn", VERSION), "flash_attn_interface": ("flash-attn-3", VERSION_3)}
 """The distribution, and its version, that brings each top-level module."""
 
