@@ -1,0 +1,165 @@
+"""What no price may do, on any card of the catalogue."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zerokit.errors import ZerokitError
+from zerokit.hardware.cluster import Cluster
+from zerokit.hardware.gpus import Gpu, Link, find_gpu, gpus, some_gpu
+from zerokit.hardware.prices.collectives import COLLECTIVES, Collective
+from zerokit.hardware.prices.prices import KERNELS, Kernel, Prices
+from zerokit.units import GIB
+
+CARDS = st.sampled_from(gpus())
+SIDES = st.integers(1, 200_000)
+FEW = st.integers(1, 300)
+BYTES = st.integers(1, 2**36)
+GROWTH = st.integers(0, 100_000)
+DTYPES = ("float32", "bfloat16")
+
+prices_of = {gpu: Prices(Cluster(64, gpu=gpu)) for gpu in gpus()}
+
+
+@given(CARDS, SIDES, SIDES, SIDES, FEW, st.sampled_from(DTYPES))
+def test_no_product_is_above_the_roofline(gpu: Gpu, m: int, n: int, k: int, batch: int, dtype: str) -> None:
+    seconds = prices_of[gpu].matmul(m, n, k, batch, dtype)
+    peak = (
+        max(gpu.tflops.values()) if dtype == "bfloat16" else gpu.tflops.get("fp32", max(gpu.tflops.values()))
+    )
+    moved = batch * (m * k + k * n + m * n) * (4 if dtype == "float32" else 2)
+    assert gpu.bandwidth_gb_s is not None
+    assert seconds >= 2 * m * n * k * batch / (peak * 1e12)
+    assert seconds >= moved / (gpu.bandwidth_gb_s * 1e9)
+
+
+@given(
+    CARDS,
+    st.sampled_from(KERNELS),
+    st.booleans(),
+    st.booleans(),
+    FEW,
+    FEW,
+    SIDES,
+    st.sampled_from((64, 96, 128, 256)),
+)
+def test_no_attention_is_above_the_roofline(
+    gpu: Gpu, kernel: Kernel, backward: bool, causal: bool, batch: int, heads: int, length: int, head_dim: int
+) -> None:
+    seconds = prices_of[gpu].attention(
+        kernel, backward, batch, heads, heads, length, length, head_dim, causal
+    )
+    flops = 4 * batch * heads * length**2 * head_dim * (2.5 if backward and kernel != "eager" else 1)
+    assert seconds >= flops * (0.5 if causal else 1) / (max(gpu.tflops.values()) * 1e12)
+
+
+@given(
+    CARDS,
+    st.tuples(SIDES, SIDES, SIDES, FEW),
+    st.integers(0, 3),
+    GROWTH,
+    st.sampled_from((None, "TN", "NN", "NT")),
+)
+def test_a_larger_product_takes_no_less(
+    gpu: Gpu, sizes: tuple[int, ...], side: int, growth: int, layout: Any
+) -> None:
+    larger = [size + growth * (at == side) for at, size in enumerate(sizes)]
+    prices = prices_of[gpu]
+    assert prices.matmul(*larger, layout=layout) >= prices.matmul(*sizes, layout=layout) * (1 - 1e-12)
+
+
+@given(
+    CARDS,
+    st.sampled_from(KERNELS),
+    st.booleans(),
+    st.booleans(),
+    st.tuples(FEW, FEW, SIDES, SIDES),
+    st.integers(0, 3),
+    GROWTH,
+)
+def test_a_larger_attention_takes_no_less(
+    gpu: Gpu, kernel: Kernel, backward: bool, causal: bool, sizes: tuple[int, ...], side: int, growth: int
+) -> None:
+    def seconds(batch: int, heads: int, q_len: int, k_len: int) -> float:
+        return prices_of[gpu].attention(kernel, backward, batch, heads, heads, q_len, k_len, 128, causal)
+
+    larger = [size + growth * (at == side) for at, size in enumerate(sizes)]
+    assert seconds(*larger) >= seconds(*sizes) * (1 - 1e-12)
+
+
+@given(
+    CARDS,
+    st.sampled_from(COLLECTIVES),
+    BYTES,
+    BYTES,
+    st.sampled_from((1, 2, 4, 8)),
+    st.sampled_from((1, 2, 4, 8)),
+)
+def test_collectives_grow_with_bytes_and_ranks(
+    gpu: Gpu, kind: Collective, num_bytes: int, more: int, ranks: int, nodes: int
+) -> None:
+    prices = prices_of[gpu]
+    seconds = prices.collective(kind, num_bytes, ranks, nodes)
+    assert prices.collective(kind, num_bytes + more, ranks, nodes) >= seconds
+    assert prices.collective(kind, num_bytes, ranks, nodes * 2) >= seconds
+    if nodes == 1:
+        assert prices.collective(kind, num_bytes, ranks * 2, 1) >= seconds or ranks == 8
+    if ranks * nodes <= 8:
+        assert seconds >= prices.collective(kind, num_bytes, ranks * nodes, 1)
+
+
+def faster(gpu: Gpu, factor: float) -> Gpu:
+    """A card that is so much faster in everything, under the same name."""
+
+    def link(one: Link | None) -> Link | None:
+        return None if one is None else replace(one, gb_s=one.gb_s * factor)
+
+    assert gpu.bandwidth_gb_s is not None
+    return replace(
+        gpu,
+        bandwidth_gb_s=gpu.bandwidth_gb_s * factor,
+        tflops={dtype: rate * factor for dtype, rate in gpu.tflops.items()},
+        link=link(gpu.link),
+        host_link=link(gpu.host_link),
+    )
+
+
+@given(CARDS, st.floats(1, 4), SIDES, SIDES, SIDES, st.sampled_from(KERNELS), BYTES)
+def test_a_card_faster_in_everything_is_never_slower(
+    gpu: Gpu, factor: float, m: int, n: int, k: int, kernel: Kernel, num_bytes: int
+) -> None:
+    slow, fast = prices_of[gpu], Prices(Cluster(64, gpu=faster(gpu, factor)))
+    for call in (
+        lambda prices: prices.matmul(m, n, k),
+        lambda prices: prices.attention(kernel, False, 1, 32, 8, m, m, 128, True),
+        lambda prices: prices.memory_bound(num_bytes),
+        lambda prices: prices.copy("h2d", num_bytes),
+        lambda prices: prices.collective("all_gather", num_bytes, 8, 2),
+    ):
+        assert call(fast) <= call(slow) * (1 + 1e-12)
+
+
+def test_newer_cards_of_a_line_are_faster() -> None:
+    line = [prices_of[find_gpu(name)] for name in ("V100-32", "A100-80", "H100", "B200")]
+    for call in (
+        lambda prices: prices.matmul(4096, 14336, 4096, dtype="float16"),
+        lambda prices: prices.attention(
+            "flash_attention_2", True, 4, 32, 8, 4096, 4096, 128, True, "float16"
+        ),
+        lambda prices: prices.memory_bound(GIB),
+        lambda prices: prices.collective("all_gather", GIB, 8),
+        lambda prices: prices.copy("d2h", GIB),
+    ):
+        seconds = [call(prices) for prices in line]
+        assert seconds == sorted(seconds, reverse=True)
+
+
+def test_a_card_of_unknown_speed_is_refused() -> None:
+    for gpu in (None, some_gpu(None, 24 * GIB)):
+        with pytest.raises(ZerokitError, match=r"--gpu: the speed of .* is not known\. Name a card"):
+            Prices(Cluster(8, gpu=gpu))

@@ -1,0 +1,161 @@
+"""Fits the curves of :mod:`zerokit.hardware.prices` to ``tables.json``.
+
+``python -m tools.kernel_prices.fit`` writes ``zerokit/hardware/prices/kernels.json``.
+``python -m tests.hardware.prices_against_tables`` says how well they hold on shapes that were left out.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from zerokit.hardware.prices.attention import Attention, AttentionCurve, attention_work
+from zerokit.hardware.prices.matmul import KNOTS, LAYOUTS, SIDES, MatmulCurve
+
+TABLES = Path(__file__).with_name("tables.json")
+WRITTEN = Path(__file__).parents[2] / "zerokit" / "hardware" / "prices" / "kernels.json"
+
+STIFFNESS = 1.0
+"""Of the curves of matrix products, against bends and, a third of it, against slopes."""
+
+BEST = {"A100-80GB-PCIe": 252.9 / 312, "B200": 1745 / 2250}
+"""The largest share of the peak that any shape reached on the card: stas00/ml-engineering's MAMF."""
+
+Array = np.ndarray[Any, np.dtype[np.float64]]
+
+
+def tables() -> dict[str, Any]:
+    """The measurements; columns are named in the file."""
+    data: dict[str, Any] = json.loads(TABLES.read_text(encoding="utf-8"))
+    return data
+
+
+def fit_matmul(rows: Sequence[Sequence[Any]], best: float) -> MatmulCurve:
+    """Least squares of the logarithm of the share of `best`, additive in the logarithms of the sides.
+
+    Args:
+        rows: card, layout, m, n, k, share of the peak.
+        best: largest share of the peak of any shape.
+    """
+    features = np.array([_matmul_features(layout, m, n, k) for _, layout, m, n, k, _ in rows])
+    target = np.array([math.log(row[-1] / best) for row in rows])
+    stiff = [1e-3 * np.eye(features.shape[1])]
+    for side in range(len(SIDES)):
+        start = side * len(KNOTS)
+        for knot in range(start, start + len(KNOTS) - 1):
+            slope = np.zeros(features.shape[1])
+            slope[knot : knot + 2] = -1, 1
+            stiff.append(0.3 * STIFFNESS * slope[None])
+            if knot < start + len(KNOTS) - 2:
+                bend = np.zeros(features.shape[1])
+                bend[knot : knot + 3] = 1, -2, 1
+                stiff.append(STIFFNESS * bend[None])
+    ridge = np.vstack(stiff)
+    found = np.linalg.solve(features.T @ features + ridge.T @ ridge, features.T @ target)
+    values = [round(float(value), 4) for value in found]
+    sides = {name: tuple(values[at * len(KNOTS) : (at + 1) * len(KNOTS)]) for at, name in enumerate(SIDES)}
+    return MatmulCurve(layouts=dict(zip(LAYOUTS, values[-len(LAYOUTS) :], strict=True)), **sides)
+
+
+def _matmul_features(layout: str, m: int, n: int, k: int) -> list[float]:
+    row = []
+    for side in (min(m, n), max(m, n), k):
+        at = np.interp(math.log(side), [math.log(knot) for knot in KNOTS], range(len(KNOTS)))
+        row += [max(0.0, 1 - abs(at - knot)) for knot in range(len(KNOTS))]
+    return row + [float(layout == name) for name in LAYOUTS]
+
+
+def fit_attention(rows: Sequence[Sequence[Any]], peak_flops: float, multiprocessors: int) -> AttentionCurve:
+    """Least squares of the relative error, by coefficients that are not negative.
+
+    Args:
+        rows: card, kernel, passes, causal, batch, heads, kv_heads, length, head_dim, TFLOPS, source.
+        peak_flops: of the card, per second.
+        multiprocessors: of the card.
+    """
+    features, names = [], AttentionCurve.terms()
+    for _, _, passes, causal, batch, heads, kv_heads, length, head_dim, tflops, _ in rows:
+        call = Attention(batch, heads, kv_heads, length, length, head_dim, causal)
+        row = np.zeros(2 * len(names))
+        flops = 0.0
+        for at, backward in enumerate((False, True)):
+            if passes in ("both", "backward" if backward else "forward"):
+                work = attention_work(call, backward, multiprocessors)
+                row[at * len(names) : (at + 1) * len(names)] = work
+                flops += work[0] / (1 + causal / length) if causal else work[0]
+        features.append(row / peak_flops / (flops / (tflops * 1e12)))
+    whole = np.array(features)
+    if all(row[2] == "both" for row in rows):  # nothing tells one pass from the other
+        both = _above_peak(whole[:, : len(names)] + whole[:, len(names) :])
+        found = np.concatenate([both, both])
+    else:
+        found = _above_peak(whole)
+    # Where no causal pass was measured, its diagonal costs what it costs the other pass, per product.
+    if not any(row[2] != "forward" and row[3] for row in rows):
+        found[len(names) + names.index("diagonal")] = found[names.index("diagonal")]
+    values = [round(float(value), 4) for value in found]
+    return AttentionCurve(forward=tuple(values[: len(names)]), backward=tuple(values[len(names) :]))
+
+
+def _above_peak(features: Array) -> Array:
+    """The coefficients, none below 0 and those of products not below 1, that bring each row nearest to 1."""
+    products = np.zeros(features.shape[1])
+    products[:: len(AttentionCurve.terms())] = 1
+    return products + _not_negative(features, 1 - features @ products)
+
+
+def _not_negative(features: Array, target: Array) -> Array:
+    """Least squares with no coefficient below 0, by coordinate descent."""
+    used = features.any(axis=0)
+    scale = np.linalg.norm(features[:, used], axis=0)
+    scaled = features[:, used] / scale
+    gram, aim = scaled.T @ scaled, scaled.T @ target
+    found = np.zeros(len(aim))
+    for _ in range(3000):
+        for at in range(len(aim)):
+            found[at] = max(0.0, found[at] - (gram[at] @ found - aim[at]))
+    whole = np.zeros(features.shape[1])
+    whole[used] = found / scale
+    return whole
+
+
+def matmul_rows(card: str) -> list[list[Any]]:
+    """The measured products of a card."""
+    return [row for row in tables()["matmul"] if row[0] == card]
+
+
+def attention_rows(card: str, kernel: str) -> list[list[Any]]:
+    """The measured calls of a kernel on a card."""
+    return [row for row in tables()["attention"] if row[:2] == [card, kernel]]
+
+
+def fitted() -> dict[str, Any]:
+    """What ``kernels.json`` holds."""
+    data = tables()
+    cards = data["cards"]
+    kernels = sorted({(row[0], row[1]) for row in data["attention"] if row[1] != "eager"})
+    return {
+        "made_by": "python -m tools.kernel_prices.fit",
+        "sources": data["sources"],
+        "matmul": {card: vars(fit_matmul(matmul_rows(card), best)) for card, best in BEST.items()},
+        "attention": [
+            {"card": card, "kernel": kernel, **cards[card]}
+            | vars(
+                fit_attention(
+                    attention_rows(card, kernel),
+                    cards[card]["peak_tflops"] * 1e12,
+                    cards[card]["multiprocessors"],
+                )
+            )
+            for card, kernel in kernels
+        ],
+    }
+
+
+if __name__ == "__main__":
+    WRITTEN.write_text(json.dumps(fitted(), indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,1 @@
+"""What kernels, copies, collectives and launches cost, in seconds, by card."""

@@ -1,0 +1,76 @@
+"""Seconds of fused attention: five kinds of work, each at a multiple of the time at the peak."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_BLOCK = 128
+"""Queries that one block of threads goes through the keys with (FlashAttention-2, section 3.3)."""
+
+_BACKWARD = 2.5
+"""Products of the backward pass by those of the forward (FlashAttention-2, section 3.1.2: five and two)."""
+
+
+@dataclass(frozen=True)
+class Attention:
+    """One call."""
+
+    batch: int
+    heads: int
+    kv_heads: int
+    q_len: int
+    k_len: int
+    head_dim: int
+    causal: bool
+
+    @property
+    def pairs(self) -> float:
+        """Of a query with a key that it sees."""
+        if not self.causal:
+            return float(self.q_len * self.k_len)
+        # Query i sees keys 0 to i, and the keys before the first query besides.
+        square = min(self.q_len, self.k_len)
+        rest = abs(self.q_len - self.k_len) * square
+        return square * (square + 1) / 2 + rest
+
+
+@dataclass(frozen=True)
+class AttentionCurve:
+    """What each kind of work costs in multiples of its floating-point operations at the card's peak.
+
+    In the order of :meth:`terms`, which is that of :func:`attention_work`.
+    """
+
+    forward: tuple[float, ...]
+    backward: tuple[float, ...]
+
+    @staticmethod
+    def terms() -> tuple[str, ...]:
+        """The kinds of work."""
+        return ("products", "scores", "rows", "diagonal", "one_block")
+
+    def peak_flops(self, call: Attention, backward: bool, multiprocessors: int) -> float:
+        """Operations that the card would do at its peak in the time of the call."""
+        costs = self.backward if backward else self.forward
+        work = attention_work(call, backward, multiprocessors)
+        return sum(cost * one for cost, one in zip(costs, work, strict=True))
+
+
+def attention_work(call: Attention, backward: bool, multiprocessors: int) -> tuple[float, ...]:
+    """Floating-point operations of each kind.
+
+    Returns:
+        the two (backward: five) products; as many with heads of 64 for the exponentials of each score; a
+        block's start and end for each row; the half of each block on the diagonal that causal attention
+        computes in vain; the last block, which one multiprocessor does while the others wait.
+    """
+    times = _BACKWARD if backward else 1.0
+    all_heads = call.batch * call.heads
+    rows = 4.0 * all_heads * call.q_len * _BLOCK * call.head_dim * times
+    return (
+        4.0 * all_heads * call.pairs * call.head_dim * times,
+        4.0 * all_heads * call.pairs * 64 * times,
+        rows,
+        rows if call.causal else 0.0,
+        4.0 * _BLOCK * call.k_len * call.head_dim * times * multiprocessors,
+    )

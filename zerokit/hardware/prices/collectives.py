@@ -1,0 +1,159 @@
+"""Seconds of collectives: NCCL's own model, with the bandwidth that large ones were measured to reach.
+
+Source: NVIDIA/nccl src/graph/tuning.cc, ncclTopoTuneModel and ncclTopoGetAlgoTime. NCCL takes the algorithm
+(ring, tree, NVLS) and the protocol (LL, LL128, Simple) that this model makes fastest, and so does this.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from zerokit.hardware.cluster import Cluster
+from zerokit.hardware.gpus import Gpu
+from zerokit.hardware.prices.figures import figures, generation
+
+Collective = Literal["all_gather", "reduce_scatter", "all_reduce", "broadcast", "all_to_all", "send_recv"]
+COLLECTIVES = get_args(Collective)
+
+_LL, _LL128, _SIMPLE = range(3)
+_MICROSECOND = 1e-6
+
+
+@dataclass(frozen=True)
+class Fabric:
+    """What joins the GPUs of a cluster. Bandwidths are bytes per second of NCCL's "bus"."""
+
+    ring: float
+    """In one node, as rings reach it."""
+    pair: float
+    """As two GPUs with a bridge do; :attr:`ring` without."""
+    switch: float | None
+    """As all-reduce reaches it where the switch adds (NVLS)."""
+    network: float
+    """Between nodes, all GPUs of one together."""
+    nvlink: bool
+    generation: str
+    gpus_per_node: int
+    assumed: tuple[str, ...] = ()
+    """What was not known, a line each."""
+
+    def in_node(self, ranks: int) -> float:
+        """Bus bandwidth of so many GPUs of a node."""
+        return self.pair if ranks <= 2 else self.ring
+
+    def bus(self, ranks: int, nodes: int) -> float:
+        """Bus bandwidth of a ring through so many GPUs of so many nodes each."""
+        if nodes == 1:
+            return self.in_node(ranks)
+        # Groups of some GPUs of each node run beside each other, and share its network.
+        share = self.network * min(1.0, ranks / self.gpus_per_node)
+        return min(self.in_node(ranks * nodes), share)
+
+    def seconds(self, kind: Collective, num_bytes: int, ranks: int, nodes: int) -> float:
+        """Of one collective over `ranks` GPUs in each of `nodes` nodes; see :meth:`Prices.collective`."""
+        seconds = self._seconds(kind, num_bytes, ranks, nodes)
+        if nodes > 1 and ranks * nodes <= self.gpus_per_node:
+            return max(seconds, self._seconds(kind, num_bytes, ranks * nodes, 1))
+        return seconds
+
+    def _seconds(self, kind: Collective, num_bytes: int, ranks: int, nodes: int) -> float:
+        if kind == "all_to_all":
+            return self._all_to_all(num_bytes, ranks, nodes)
+        return min(self._candidates(kind, num_bytes, ranks, nodes))
+
+    def _candidates(self, kind: Collective, num_bytes: int, ranks: int, nodes: int) -> Iterator[float]:
+        for protocol in (_LL, _LL128, _SIMPLE):
+            # NCCL takes LL128 only where NVLink joins all GPUs.
+            if protocol == _LL128 and not self.nvlink:
+                continue
+            yield self._ring(kind, protocol, num_bytes, ranks, nodes)
+            if kind == "all_reduce":
+                yield self._tree(protocol, num_bytes, ranks, nodes)
+        if kind == "all_reduce" and self.switch is not None and nodes == 1:
+            total = ranks * nodes
+            algorithm = self.switch * total / (2 * (total - 1))
+            yield figures()["nccl"]["switch"] * _MICROSECOND + num_bytes / algorithm
+
+    def _ring(self, kind: Collective, protocol: int, num_bytes: int, ranks: int, nodes: int) -> float:
+        total = ranks * nodes
+        steps = {"all_reduce": 2 * (total - 1), "broadcast": total, "send_recv": 1}.get(kind, total - 1)
+        rounds = 2 if kind == "all_reduce" else 1
+        between = min(steps, rounds * (nodes - 1))
+        bus = self._of_protocol(protocol, self.bus(ranks, nodes), 0.5, 0.92)
+        moved = steps if kind in ("all_reduce", "all_gather", "reduce_scatter") else total
+        latency = self._latency("ring", protocol, steps - between, between)
+        # Rings of several nodes are slower at middle sizes than the model has them.
+        if nodes > 1 and kind == "all_reduce" and protocol == _SIMPLE:
+            latency *= 1.9 if self.generation in ("volta", "turing") else 1.4
+        return latency + num_bytes * moved / total / bus
+
+    def _tree(self, protocol: int, num_bytes: int, ranks: int, nodes: int) -> float:
+        bus = 0.92 * self.bus(ranks, nodes)
+        bus = self._of_protocol(protocol, bus, 1 / 3.8, 7 / 9 if nodes == 1 else 0.9375)
+        correction: list[float] = figures()["nccl"]["tree_correction"][protocol]
+        at = min(max(0.0, math.log2(max(num_bytes, 1) / 64)), len(correction) - 1.0)
+        left = min(int(at), len(correction) - 2)
+        factor = correction[left] + (at - left) * (correction[left + 1] - correction[left])
+        latency = self._latency("tree", protocol, 2 * (ranks - 1), 2 * math.log2(nodes))
+        return latency + num_bytes / (bus * 0.5 * factor)
+
+    def _all_to_all(self, num_bytes: int, ranks: int, nodes: int) -> float:
+        total = ranks * nodes
+        share: float = figures()["fabric"]["all_to_all_share"]["value"]
+        seconds = num_bytes * (total - 1) / total / (self.in_node(total) * share)
+        if nodes > 1:
+            of_each = self.bus(ranks, nodes) * share / ranks
+            seconds = max(seconds, num_bytes * (nodes - 1) / nodes / of_each)
+        return self._latency("ring", _SIMPLE, ranks - 1, nodes - 1) + seconds
+
+    def _of_protocol(self, protocol: int, bus: float, ll: float, ll128: float) -> float:
+        if protocol == _LL:
+            limits = figures()["nccl"]["ll_max_gb_s"]
+            limit: float = limits.get(self.generation, limits["ampere"])
+            return min(bus * ll, 1e9 * limit)
+        return bus * ll128 if protocol == _LL128 else bus
+
+    def _latency(self, algorithm: str, protocol: int, in_node: float, between: float) -> float:
+        model = figures()["nccl"]
+        inside = model["nvlink" if self.nvlink else "pcie"][algorithm][protocol]
+        outside = model["network"][algorithm][protocol]
+        total: float = model["base"][algorithm][protocol] + in_node * inside + between * outside
+        return total * _MICROSECOND
+
+
+def fabric(cluster: Cluster) -> Fabric:
+    """Of a cluster whose card is known."""
+    gpu = cluster.gpu or Gpu(name="a GPU")
+    data = figures()["fabric"]
+    known: dict[str, Any] = data["cards"].get(gpu.name, {})
+    link, host = gpu.link, gpu.host_link
+    switched = link is not None and "pairs" not in link.name
+    assumed = []
+    ring = known.get("ring")
+    if ring is None and link is not None and switched:
+        ring = link.gb_s * data["link_share"]["value"]
+    if ring is None:
+        if host is None:
+            assumed.append(f"what joins GPUs of {gpu.name} is not known: PCIe 4.0 x16")
+        ring = (31.0 if host is None else host.gb_s) * data["pcie_share"]["value"]
+    pair = known.get("pair")
+    if pair is None:
+        pair = ring if link is None or switched else max(ring, link.gb_s * data["link_share"]["value"])
+    gbit = None if gpu.node is None else gpu.node.network_gbit_s
+    if gbit is None:
+        gbit = data["network_gbit_s"]["value"]
+        assumed.append(f"the network between nodes is not known: {gbit} Gbit/s per node")
+    switch = known.get("switch")
+    return Fabric(
+        ring=1e9 * ring,
+        pair=1e9 * pair,
+        switch=None if switch is None else 1e9 * switch,
+        network=1e9 * gbit / 8 * data["network_share"]["value"],
+        nvlink=switched and gpu.platform == "cuda",
+        generation=generation(gpu),
+        gpus_per_node=cluster.gpus_per_node,
+        assumed=tuple(assumed),
+    )

@@ -1,0 +1,80 @@
+"""The figures behind the prices, with their sources: `figures.json`, gathered, and `kernels.json`, fitted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from zerokit.hardware.gpus import Gpu
+from zerokit.hardware.prices.attention import AttentionCurve
+from zerokit.hardware.prices.matmul import MatmulCurve
+
+_FOLDER = Path(__file__).parent
+
+Generation = Literal["volta", "turing", "ampere", "ada", "hopper", "blackwell", "other"]
+
+
+@cache
+def figures() -> dict[str, Any]:
+    """All of `figures.json`."""
+    return _read("figures.json")
+
+
+@dataclass(frozen=True)
+class MeasuredAttention:
+    """A kernel's curve, and the card that it was measured on."""
+
+    card: str
+    kernel: str
+    peak_flops: float
+    multiprocessors: int
+    curve: AttentionCurve
+
+
+@cache
+def matmul_curves() -> dict[str, MatmulCurve]:
+    """By the card that each was measured on."""
+    return {
+        card: MatmulCurve(
+            shorter=tuple(values["shorter"]),
+            longer=tuple(values["longer"]),
+            depth=tuple(values["depth"]),
+            layouts=values["layouts"],
+        )
+        for card, values in _read("kernels.json")["matmul"].items()
+    }
+
+
+@cache
+def attention_curves() -> tuple[MeasuredAttention, ...]:
+    """All that were measured."""
+    return tuple(
+        MeasuredAttention(
+            one["card"],
+            one["kernel"],
+            one["peak_tflops"] * 1e12,
+            one["multiprocessors"],
+            AttentionCurve(tuple(one["forward"]), tuple(one["backward"])),
+        )
+        for one in _read("kernels.json")["attention"]
+    )
+
+
+def generation(gpu: Gpu) -> Generation:
+    """Of the card's design, by its compute capability."""
+    major, minor = gpu.capability or (0, 0)
+    if major == 7:
+        return "turing" if minor == 5 else "volta"
+    if major == 8:
+        return "ada" if minor == 9 else "ampere"
+    names: dict[int, Generation] = {9: "hopper", 10: "blackwell", 12: "ada"}  # 12: tensor cores as Ada's
+    return names.get(major, "other")
+
+
+def _read(name: str) -> dict[str, Any]:
+    import json
+
+    data: dict[str, Any] = json.loads((_FOLDER / name).read_text(encoding="utf-8"))
+    return data

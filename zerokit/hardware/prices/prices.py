@@ -1,0 +1,392 @@
+"""What everything that a training step does costs, in seconds, on the GPUs of a cluster."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, get_args
+
+from zerokit.errors import ZerokitError
+from zerokit.hardware.cluster import Cluster
+from zerokit.hardware.gpus import Gpu
+from zerokit.hardware.prices.attention import Attention
+from zerokit.hardware.prices.collectives import COLLECTIVES, Collective, Fabric, fabric
+from zerokit.hardware.prices.figures import (
+    MeasuredAttention,
+    attention_curves,
+    figures,
+    generation,
+    matmul_curves,
+)
+from zerokit.hardware.prices.matmul import MatmulCurve, padded
+from zerokit.hardware.prices.operators import (
+    Sizes,
+    attention_of,
+    dtype_name,
+    is_view,
+    moved_bytes,
+    passes_of,
+    product_of,
+    tensor_bytes,
+)
+from zerokit.units import GIB
+
+Copy = Literal["h2d", "d2h", "d2d", "nvme_read", "nvme_write"]
+Layout = Literal["TN", "NN", "NT"]
+Kernel = Literal["flash_attention_2", "flash_attention_3", "flash_attention_4", "cudnn", "efficient", "eager"]
+KERNELS: tuple[Kernel, ...] = get_args(Kernel)
+Class = Literal["matmul", "attention", "memory_bound", "collective", "copy", "host_optimizer"]
+
+_RATES = {"float16": "fp16", "half": "fp16", "bfloat16": "bf16", "float32": "fp32", "float": "fp32"}
+
+_CURVES = {"volta": ("A100-80GB-PCIe",), "turing": ("A100-80GB-PCIe",), "ampere": ("A100-80GB-PCIe",)} | {
+    "ada": ("A100-80GB-PCIe",),
+    "hopper": ("A100-80GB-PCIe", "B200"),
+    "blackwell": ("B200",),
+    "other": ("A100-80GB-PCIe", "B200"),
+}
+"""Whose curve of matrix products stands for a generation; of two, the one between them."""
+
+_ATTENTION = {
+    "hopper": {"efficient": "triton"},
+    "blackwell": {
+        "flash_attention_4": "cudnn",
+        "flash_attention_3": "flash_attention_2",
+        "efficient": "triton",
+    },
+}
+"""Which measured kernel stands for one that was not; elsewhere FlashAttention 2 for all fused ones."""
+
+_MEASURED_ON = {"hopper": "H100-SXM", "blackwell": "B200"}
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Lowest and highest value of a price, as factors of it."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Prices:
+    """Of a cluster. Every price is in seconds, and grows with every size.
+
+    Raises:
+        ZerokitError: the speed of the card is not known.
+    """
+
+    cluster: Cluster
+
+    def __post_init__(self) -> None:
+        gpu = self.cluster.gpu
+        if gpu is None or not gpu.tflops or gpu.bandwidth_gb_s is None:
+            raise ZerokitError(
+                "the speed of the GPU is not known"
+                if gpu is None
+                else f"the speed of {gpu.name} is not known",
+                where="--gpu",
+                hint="Name a card that 'zerokit gpus' lists",
+            )
+
+    @property
+    def gpu(self) -> Gpu:
+        """The card."""
+        assert self.cluster.gpu is not None
+        return self.cluster.gpu
+
+    # On the device
+
+    def matmul(
+        self, m: int, n: int, k: int, batch: int = 1, dtype: str = "bfloat16", layout: Layout | None = None
+    ) -> float:
+        """Of `batch` products (m, k) by (k, n). `layout` as :data:`LAYOUTS`; None: not known."""
+        if not min(m, n, k, batch):
+            return self._kernel_seconds
+        rate, best = self._rate(dtype)
+        share = best * self._matmul_curve.share(m, n, k, batch, layout)
+        moved = sum(tensor_bytes(size, dtype) for size in ((batch, m, k), (batch, k, n), (batch, m, n)))
+        return max(
+            2.0 * batch * math.prod(padded(m, n, k)) / (rate * share),
+            self._moving(moved),
+            self._kernel_seconds,
+        )
+
+    def attention(
+        self,
+        kernel: Kernel,
+        backward: bool,
+        batch: int,
+        heads: int,
+        kv_heads: int,
+        q_len: int,
+        k_len: int,
+        head_dim: int,
+        causal: bool,
+        dtype: str = "bfloat16",
+    ) -> float:
+        """Of scaled dot-product attention, by the kernel that computes it.
+
+        Raises:
+            ZerokitError: there is no such kernel.
+        """
+        if kernel not in KERNELS:
+            raise ZerokitError(
+                f"there is no attention kernel '{kernel}'", hint=f"Choose one of {', '.join(KERNELS)}"
+            )
+        call = Attention(batch, heads, kv_heads, q_len, k_len, head_dim, causal)
+        if kernel == "eager":
+            return self._eager_attention(call, backward, dtype)
+        measured = self._attention_curve(kernel)
+        rate, _ = self._rate(dtype)
+        sms = self.gpu.multiprocessors or measured.multiprocessors
+        if measured.card == "H100-SXM" and self._generation == "blackwell":
+            # A kernel for older tensor cores finds those of their speed in newer cards.
+            rate = min(rate, measured.peak_flops / measured.multiprocessors * sms)
+        seconds = measured.curve.peak_flops(call, backward, sms) / rate
+        queries = tensor_bytes((batch, heads, q_len, head_dim), dtype)
+        keys = tensor_bytes((batch, kv_heads, k_len, head_dim), dtype)
+        moved = (4 * queries + 4 * keys) if backward else (2 * queries + 2 * keys)
+        return max(seconds, self._moving(moved), self._kernel_seconds)
+
+    def memory_bound(self, bytes_moved: int) -> float:
+        """Of a kernel that reads and writes so many bytes together, and computes little."""
+        return self._kernel_seconds + self._moving(bytes_moved)
+
+    def operator(
+        self,
+        name: str,
+        sizes: Sizes,
+        dtypes: Sequence[str],
+        scalars: Sequence[Any] = (),
+        written_bytes: int | None = None,
+    ) -> float:
+        """Of an operator of torch, on the stream.
+
+        Args:
+            name: "aten::mm" or "aten.mm.default".
+            sizes: of its tensors, in the order of its arguments, lists of tensors laid flat.
+            dtypes: theirs, "bfloat16" or "torch.bfloat16".
+            scalars: its other arguments, in their order.
+            written_bytes: of its results, where they are known.
+        """
+        if is_view(name):
+            return 0.0
+        product = product_of(name, sizes)
+        if product is not None:
+            return self.matmul(product.m, product.n, product.k, product.batch, dtypes[-1])
+        found = attention_of(name, sizes, scalars)
+        if found is not None:
+            call = found.call
+            shape = (call.batch, call.heads, call.kv_heads, call.q_len, call.k_len, call.head_dim)
+            kernel: Any = found.kernel
+            return self.attention(kernel, found.backward, *shape, call.causal, dtypes[0])
+        passes = figures()["memory"]["passes"].get(passes_of(name), 1.0)
+        return self.memory_bound(round(passes * moved_bytes(name, sizes, dtypes, written_bytes)))
+
+    # Between devices, and between them and the host
+
+    def copy(self, kind: Copy, num_bytes: int, pinned: bool = True, sharing: int = 1) -> float:
+        """Of a copy, by the slower end of its way.
+
+        Args:
+            kind: what is copied where; "d2d" within one GPU.
+            num_bytes: of the copy.
+            pinned: the memory of the host is page-locked.
+            sharing: GPUs of the node that use the same way at once: drives, or a link that several share.
+        """
+        host = figures()["host"]
+        if kind == "d2d":
+            return self.memory_bound(2 * num_bytes)
+        if kind in ("nvme_read", "nvme_write"):
+            rate = 1e9 * host["nvme_gb_s"][kind.removeprefix("nvme_")]
+        else:
+            rate = 1e9 * self._host_link_gb_s * host["pinned_share"][kind]
+            rate *= 1.0 if pinned else host["pageable_share"]["value"]
+        seconds: float = host["copy_seconds"]["value"] + num_bytes * sharing / rate
+        return seconds
+
+    def collective(self, kind: Collective, num_bytes: int, ranks_in_node: int, nodes: int = 1) -> float:
+        """Of one collective among `ranks_in_node` GPUs of each of `nodes` nodes.
+
+        Args:
+            kind: of :data:`COLLECTIVES`.
+            num_bytes: of the largest buffer of a rank: what all_gather writes, what reduce_scatter and
+                all_to_all read, what the others have.
+            ranks_in_node: GPUs of the group in one node.
+            nodes: that the group spans.
+
+        Raises:
+            ZerokitError: there is no such collective.
+        """
+        if kind not in COLLECTIVES:
+            raise ZerokitError(
+                f"there is no collective '{kind}'", hint=f"Choose one of {', '.join(COLLECTIVES)}"
+            )
+        if ranks_in_node * nodes <= 1:
+            # A group of one copies from one buffer to the other, or does nothing.
+            return 0.0 if kind in ("all_reduce", "broadcast", "send_recv") else self.copy("d2d", num_bytes)
+        return max(self._fabric.seconds(kind, num_bytes, ranks_in_node, nodes), self._kernel_seconds)
+
+    # On the host
+
+    def launch(self, name: str) -> float:
+        """Of the host, until it has launched an operator: Python, autograd, the dispatcher, the driver."""
+        seconds: float = figures()["launch"]["seconds"]["view" if is_view(name) else "kernel"]
+        return seconds
+
+    @property
+    def launch_spread(self) -> Spread:
+        """Of :meth:`launch`."""
+        return Spread(figures()["launch"]["low"], figures()["launch"]["high"])
+
+    def cpu_adam(self, parameters: int, dtype: str = "float32") -> float:
+        """Of DeepSpeedCPUAdam on one rank, with the node's others beside it.
+
+        Parameter, gradient and both moments are read, all but the gradient written: 28 bytes in fp32.
+
+        Args:
+            parameters: elements that the rank updates.
+            dtype: of the gradients, and of the copy of the parameters that goes back.
+        """
+        bits = tensor_bytes((1,), dtype)
+        moved = parameters * (24 + (4 if bits == 4 else 2 * bits))
+        host = figures()["host"]
+        rates = host["memory_gb_s"]
+        name = None if self.gpu.host_link is None else self.gpu.host_link.name
+        rate = 1e9 * rates.get(name, rates["others"]) * host["adam_share"]["value"]
+        ranks = 1 if self.cluster.num_gpus is None else self.cluster.local_ranks
+        return float(moved * ranks / rate)
+
+    def cuda_malloc(self, num_bytes: int) -> float:
+        """Of the host, in cudaMalloc."""
+        known = figures()["host"]["cuda_malloc"]
+        seconds: float = known["seconds"] + known["seconds_per_gib"] * num_bytes / GIB
+        return seconds
+
+    def cuda_free(self) -> float:
+        """Of the host, in cudaFree, besides its wait for the device."""
+        seconds: float = figures()["host"]["cuda_free"]["seconds"]
+        return seconds
+
+    @property
+    def beside_collective(self) -> float:
+        """How much longer kernels take while a collective runs."""
+        factor: float = figures()["beside_collective"]["value"]
+        return factor
+
+    # What is known of them
+
+    def spread(self, kind: Class) -> Spread:
+        """How far prices of a kind may be off: wider where the card's own kernels were not measured."""
+        known = figures()["spread"][kind]
+        return Spread(*known["measured" if self.measured.get(kind) else "borrowed"])
+
+    @cached_property
+    def measured(self) -> dict[Class, str]:
+        """Kinds of prices that were measured on this card, or on its like, with where from."""
+        name, data = self.gpu.name, figures()
+        found: dict[Class, str] = {}
+        if name in matmul_curves():
+            found["matmul"] = "its shapes"
+        elif name in data["best_share"]["cards"]:
+            found["matmul"] = "its best shape"
+        kernels = {one.kernel for one in attention_curves() if _like(name, one.card)} - {"triton"}
+        if kernels:
+            found["attention"] = ", ".join(sorted(kernels))
+        if name in data["memory"]["share"]["cards"]:
+            found["memory_bound"] = "its bandwidth"
+        if name in data["fabric"]["cards"]:
+            found["collective"] = "its links"
+        return found
+
+    @cached_property
+    def assumptions(self) -> tuple[str, ...]:
+        """What was not known of the card, a line each."""
+        lines = [
+            f"{kind} of {self.gpu.name}: as other cards"
+            for kind in ("matmul", "attention")
+            if kind not in self.measured
+        ]
+        if self.gpu.host_link is None:
+            lines.append(
+                f"the link of {self.gpu.name} to its host is not known: {self._host_link_gb_s:g} GB/s"
+            )
+        return (*lines, *self._fabric.assumed)
+
+    @cached_property
+    def _generation(self) -> str:
+        return generation(self.gpu)
+
+    @cached_property
+    def _fabric(self) -> Fabric:
+        return fabric(self.cluster)
+
+    @cached_property
+    def _matmul_curve(self) -> MatmulCurve:
+        curves = [matmul_curves()[card] for card in _CURVES[self._generation]]
+        return curves[0] if len(curves) == 1 else curves[0].mixed_with(curves[1])
+
+    def _attention_curve(self, kernel: Kernel) -> MeasuredAttention:
+        wanted = _ATTENTION.get(self._generation, {"efficient": "triton"}).get(kernel, kernel)
+        on = _MEASURED_ON.get(self._generation, "A100-80GB-PCIe")
+        curves = {(one.card, one.kernel): one for one in attention_curves()}
+        for card in (on, "H100-SXM" if self._generation == "blackwell" else on):
+            if (card, wanted) in curves:
+                return curves[card, wanted]
+        return curves["A100-80GB-PCIe", wanted if wanted == "triton" else "flash_attention_2"]
+
+    def _eager_attention(self, call: Attention, backward: bool, dtype: str) -> float:
+        """Two products and what torch does between them: scaling, mask, softmax in fp32, cast."""
+        batch = call.batch * call.heads
+        products = self.matmul(call.q_len, call.k_len, call.head_dim, batch, dtype) + self.matmul(
+            call.q_len, call.head_dim, call.k_len, batch, dtype
+        )
+        scores = (batch, call.q_len, call.k_len)
+        own, whole = tensor_bytes(scores, dtype), tensor_bytes(scores, "float32")
+        scale_and_mask = (4 if call.causal else 2) * own
+        softmax = round(figures()["memory"]["passes"]["softmax"] * (own + 2 * whole)) + own
+        kernels = 3 + call.causal
+        between = self._moving(scale_and_mask + softmax) + kernels * self._kernel_seconds
+        return 2 * products + between if backward else products + between
+
+    def _rate(self, dtype: str) -> tuple[float, float]:
+        """Nominal operations per second of a dtype, and the largest share of them that is reached."""
+        name = dtype_name(dtype)
+        key = (
+            "fp8"
+            if name.startswith("float8")
+            else _RATES.get(name, name if name in ("tf32", "fp8") else "fp32")
+        )
+        rates = self.gpu.tflops
+        if key not in rates:
+            # A card without a dtype computes in fp32; one of which only some are known, at the nearest.
+            key = "fp32" if "fp32" in rates else min(rates, key=lambda one: rates[one])
+        best = figures()["best_share"]
+        kind = key if key in ("fp32", "fp8") else "tensor"
+        share = best["cards"].get(self.gpu.name, {}).get(kind, best["others"][kind])
+        return 1e12 * rates[key], share
+
+    def _moving(self, num_bytes: int) -> float:
+        assert self.gpu.bandwidth_gb_s is not None
+        shares = figures()["memory"]["share"]
+        share: float = shares["cards"].get(self.gpu.name, shares["others"])
+        return num_bytes / (1e9 * self.gpu.bandwidth_gb_s * share)
+
+    @property
+    def _kernel_seconds(self) -> float:
+        seconds: float = figures()["memory"]["kernel_seconds"]["value"]
+        return seconds
+
+    @property
+    def _host_link_gb_s(self) -> float:
+        return 31.0 if self.gpu.host_link is None else self.gpu.host_link.gb_s
+
+
+def _like(name: str, measured: str) -> bool:
+    """Whether a card has the processor of one that was measured."""
+    return name.split("-")[0] == measured.split("-")[0] or (
+        measured == "H100-SXM" and name in ("H200", "GH200")
+    )
