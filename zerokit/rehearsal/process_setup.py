@@ -42,6 +42,7 @@ def virtual_cluster(
     real_group: InstallGroup | None = None,
     exchange_folder: Path | None = None,
     folder: Path | None = None,
+    beside_collective: float | None = None,
 ) -> Iterator[VirtualRank]:
     """Make this process one rank of a cluster that does not exist.
 
@@ -65,6 +66,7 @@ def virtual_cluster(
             value.
         folder: for what stands in for the script's `output_dir` until the end, and for what compilers
             write; the system's if not given.
+        beside_collective: rehearse time, too: the factor by which kernels take longer beside a collective.
 
     Yields:
         the rank, which collects the recording.
@@ -86,6 +88,8 @@ def virtual_cluster(
     _set_environment(num_gpus, local_ranks, rank, meets_others=real_group is not None)
     device = device or virtual_device(find_gpu(DEFAULT))
     backend = native.load()
+    if beside_collective is not None:
+        backend.start_clock(beside_collective)
     backend.configure(
         own_device=rank % gpus_per_node,
         visible_devices=local_ranks,

@@ -53,6 +53,21 @@ BLOCK = np.dtype(
 """What an allocation was for. ``site``, ``op`` and ``name`` are places in the tables of the recording,
 -1 where unknown."""
 
+SPAN = np.dtype(
+    [
+        ("begin", "<i8"),
+        ("end", "<i8"),
+        ("name", "<i4"),
+        ("step", "<i4"),
+        ("stream", "<i2"),
+        ("kind", "u1"),
+        ("phase", "u1"),
+    ],
+    align=True,
+)
+"""What a stream, or the host (stream -1), did in virtual time, ns since the start. ``name`` is a place in the
+recording's ``ops``, ``kind`` a `WorkKind`; ``step`` and ``phase`` are those in which it was submitted."""
+
 CATEGORY_CODES: tuple[Category, ...] = (
     *("other", "parameters", "gradients", "optimizer_states", "activations", "buffers"),
 )

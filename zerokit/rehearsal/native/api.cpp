@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "dispatch.h"
+#include "timing.h"
 
 using namespace zerokit;
 
@@ -56,8 +57,8 @@ void zk_configure_allocator(int expandable, int64_t max_split_size, int64_t larg
   options.large_segment_size = large_segment_size;
   options.max_non_split_rounding_size = max_non_split_rounding_size;
   options.roundup_power2_divisions = roundup_power2_divisions;
-  configure_models(options);
   answer_from_expandable(expandable != 0);
+  configure_models(options);
 }
 void zk_set_devices(int own, int visible) {
   set_devices(static_cast<c10::DeviceIndex>(own), static_cast<c10::DeviceIndex>(visible));
@@ -111,6 +112,7 @@ int64_t zk_current(int space) { return totals(static_cast<Space>(space)).current
 int64_t zk_peak(int space) { return totals(static_cast<Space>(space)).peak; }
 void zk_reset_peak(int space) { reset_peak(static_cast<Space>(space)); }
 void zk_synchronize() {
+  if (Clock* clock = the_clock()) clock->synchronize_all(waiting_now());
   std::lock_guard<std::mutex> guard(models_mutex());
   ordinary_model().synchronize();
   expandable_model().synchronize();

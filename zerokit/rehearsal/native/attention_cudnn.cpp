@@ -136,10 +136,10 @@ ForwardResult scaled_cudnn_attention(const Tensor& query, const Tensor& key, con
 }  // namespace
 
 void register_cudnn_attention(KernelLibrary& library) {
-  library.impl("_cudnn_attention_forward", cudnn_attention_forward);
-  library.impl("_cudnn_attention_backward", cudnn_attention_backward);
-  library.impl("_scaled_dot_product_cudnn_attention", scaled_cudnn_attention);
-  library.impl("_scaled_dot_product_cudnn_attention_backward", cudnn_attention_backward);
+  library.kernel("_cudnn_attention_forward", cudnn_attention_forward);
+  library.kernel("_cudnn_attention_backward", cudnn_attention_backward);
+  library.kernel("_scaled_dot_product_cudnn_attention", scaled_cudnn_attention);
+  library.kernel("_scaled_dot_product_cudnn_attention_backward", cudnn_attention_backward);
 }
 
 }  // namespace zerokit

@@ -180,10 +180,10 @@ Gradients scaled_efficient_attention_backward(const Tensor& grad_out, const Tens
 }  // namespace
 
 void register_efficient_attention(KernelLibrary& library) {
-  library.impl("_efficient_attention_forward", efficient_attention_forward);
-  library.impl("_efficient_attention_backward", efficient_attention_backward);
-  library.impl("_scaled_dot_product_efficient_attention", scaled_efficient_attention);
-  library.impl("_scaled_dot_product_efficient_attention_backward", scaled_efficient_attention_backward);
+  library.kernel("_efficient_attention_forward", efficient_attention_forward);
+  library.kernel("_efficient_attention_backward", efficient_attention_backward);
+  library.kernel("_scaled_dot_product_efficient_attention", scaled_efficient_attention);
+  library.kernel("_scaled_dot_product_efficient_attention_backward", scaled_efficient_attention_backward);
 }
 
 }  // namespace zerokit

@@ -283,11 +283,11 @@ Gradients scaled_flash_attention_backward(const Tensor& grad_out, const Tensor& 
 }  // namespace
 
 void register_flash_attention(KernelLibrary& library) {
-  library.impl("_flash_attention_forward", flash_attention_forward);
-  library.impl("_flash_attention_forward_no_dropout_inplace", flash_attention_forward_inplace);
-  library.impl("_flash_attention_backward", flash_attention_backward);
-  library.impl("_scaled_dot_product_flash_attention", scaled_flash_attention);
-  library.impl("_scaled_dot_product_flash_attention_backward", scaled_flash_attention_backward);
+  library.kernel("_flash_attention_forward", flash_attention_forward);
+  library.kernel("_flash_attention_forward_no_dropout_inplace", flash_attention_forward_inplace);
+  library.kernel("_flash_attention_backward", flash_attention_backward);
+  library.kernel("_scaled_dot_product_flash_attention", scaled_flash_attention);
+  library.kernel("_scaled_dot_product_flash_attention_backward", scaled_flash_attention_backward);
 }
 
 }  // namespace zerokit

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zerokit.errors import LaunchError
 from zerokit.rehearsal.native.build import NO_DRIVER, TESTED, built_library, torch_folder
+from zerokit.rehearsal.native.clock import Clock
 from zerokit.rehearsal.recording import CATEGORY_CODES, Space
 from zerokit.reporting.categories import Category
 from zerokit.reporting.phases import RUN_PHASES, RunPhase
@@ -84,6 +85,8 @@ class Backend:
         self._library = library
         self._site_finder: Any = None  # ctypes does not keep callbacks alive
         self._peaks_before_reset: dict[Model, dict[str, int]] = {}
+        self.clock: Clock | None = None
+        """None: only memory is rehearsed, and everything has happened as soon as it is asked for."""
         _declare(library)
 
     def configure(
@@ -117,6 +120,10 @@ class Backend:
             allocator.max_non_split_rounding_bytes,
             allocator.roundup_power2_divisions,
         )
+
+    def start_clock(self, beside_collective: float = 1.0) -> None:
+        """Rehearse time, too; before :meth:`configure`. See :class:`Clock`."""
+        self.clock = Clock(self._library, beside_collective)
 
     def take_over(self) -> None:
         """Put the virtual device and its host kernels in the place of torch's own.
@@ -254,6 +261,11 @@ class Backend:
         """One figure of :meth:`stats`, over all pools."""
         which = STATS.index(stat) * len(POOLS) * len(FIELDS) + FIELDS.index(field)
         return int(self._library.zk_stat(model, which))
+
+    def spans(self, dtype: numpy.dtype[Any]) -> numpy.ndarray[Any, Any]:
+        """What was done, and when, as an array of `dtype` (recording.SPAN), in the order of its ends."""
+        count = 0 if self.clock is None else self._library.zk_clock_span_count()
+        return _copied(self._library.zk_clock_copy_spans, count, dtype)
 
     def events(self, dtype: numpy.dtype[Any]) -> numpy.ndarray[Any, Any]:
         """A copy of the event log, as an array of `dtype` (recording.EVENT)."""

@@ -17,6 +17,7 @@
 #include <unordered_map>
 
 #include "host_pages.h"
+#include "timing.h"
 
 namespace zerokit {
 namespace {
@@ -425,6 +426,7 @@ void set_devices(c10::DeviceIndex own, c10::DeviceIndex visible) {
 Uncounted::Uncounted() { ++uncounted_depth; }
 Uncounted::~Uncounted() { --uncounted_depth; }
 void set_counting(bool on) { uncounted_depth += on ? -1 : 1; }
+bool is_counting() { return uncounted_depth == 0; }
 
 void set_page_locking(bool on) { locks_pages = on; }
 
@@ -433,6 +435,7 @@ void set_current_stream(int stream) { stream_of_thread = stream; }
 
 RunningOperator::RunningOperator(int32_t index) : around_(operator_of_thread) { operator_of_thread = index; }
 RunningOperator::~RunningOperator() { operator_of_thread = around_; }
+int32_t running_operator() { return operator_of_thread; }
 
 namespace {
 std::vector<std::string> names_of_operators;
@@ -490,6 +493,7 @@ void reset_peak(Space space) {
 void configure_models(AllocatorOptions options) {
   for (const bool expandable : {false, true}) {
     options.expandable_segments = expandable;
+    options.clock = allocator_clock(expandable == expandable_answers);
     models[expandable] = std::make_unique<CachingAllocator>(options);
   }
 }

@@ -125,6 +125,7 @@ struct Uncounted {
   ~Uncounted();
 };
 void set_counting(bool on);
+bool is_counting();
 
 // While on, this thread's pageable allocations count as pinned at exactly their size: memory that a library locks
 // itself (mlock), past torch's pinned allocator.
@@ -142,6 +143,7 @@ struct RunningOperator {
  private:
   int32_t around_;
 };
+int32_t running_operator();  // the innermost on this thread, or -1
 int32_t operator_index(const std::string& name);
 const std::vector<std::string>& operator_names();
 

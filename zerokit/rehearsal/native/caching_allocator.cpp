@@ -112,7 +112,7 @@ void CachingAllocator::release(Allocation* allocation) {
       only_when_synchronized ? std::numeric_limits<int64_t>::max() : allocations_ + 1 + options_.event_lag;
   for (const int stream : std::exchange(allocation->other_streams, {})) {
     ++allocation->pending_events;
-    events_[stream].push_back({allocation, due});
+    events_[stream].push_back({allocation, due, options_.clock != nullptr ? options_.clock->record(stream) : -1});
   }
 }
 
@@ -240,6 +240,7 @@ CachingAllocator::Block* CachingAllocator::grow(const Request& request) {
   count(stats_.reserved_bytes, *request.pool, segment->size);
   if (is_oversize(segment->size)) stats_.oversize_segments.change(1);
   ++stats_.num_device_alloc;
+  if (options_.clock != nullptr) options_.clock->reserve(request.segment_size);
   return segment->first;
 }
 

@@ -16,6 +16,17 @@
 
 namespace zerokit {
 
+// What the allocator has to do with time. Events are numbers, in the order in which they were recorded.
+class DeviceClock {
+ public:
+  virtual ~DeviceClock() = default;
+  virtual int64_t record(int stream) = 0;
+  virtual bool has_happened(int64_t event) = 0;
+  virtual void wait_for(int64_t event) = 0;
+  virtual void reserve(int64_t bytes) = 0;  // cudaMalloc
+  virtual void give_back() = 0;             // cudaFree
+};
+
 // What PYTORCH_CUDA_ALLOC_CONF and the device say. The defaults are PyTorch's.
 struct AllocatorOptions {
   bool expandable_segments = false;
@@ -43,6 +54,8 @@ struct AllocatorOptions {
   //   -1  the host runs ahead until it synchronises, which gives the upper bound
   // In all three, `synchronize` completes the events, and so do `empty_cache` and a failed cudaMalloc.
   int64_t event_lag = 1;
+  // If there is one, it is asked in place of that choice. Not owned.
+  DeviceClock* clock = nullptr;
 };
 
 // The statistics of torch.cuda.memory_stats under the same names.
@@ -192,6 +205,7 @@ class CachingAllocator {
   struct Event {
     Block* block;
     int64_t due;  // number of the allocation at which it counts as complete
+    int64_t recorded;  // the clock's event
   };
 
   // sizes
@@ -218,6 +232,7 @@ class CachingAllocator {
   // giving back
   void return_to_pool(Block* block);
   int64_t merge(Block* block, Block* neighbour);
+  bool is_complete(const Event& event) const;
   void complete_events(bool wait);
   void collect_garbage();
   bool release_oversize_blocks(const Request& request);

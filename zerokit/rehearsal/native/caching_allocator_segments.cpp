@@ -85,6 +85,7 @@ bool CachingAllocator::map(Block* block, int64_t bytes) {
   insert_free(block);
   count(stats_.reserved_bytes, *block->segment->pool, mapped);
   ++stats_.num_device_alloc;
+  if (options_.clock != nullptr) options_.clock->reserve(mapped);
   return true;
 }
 
@@ -116,6 +117,7 @@ void CachingAllocator::unmap(Block* block) {
   merge(block, block->next);
   count(stats_.reserved_bytes, *segment->pool, begin - end);
   ++stats_.num_device_free;
+  if (options_.clock != nullptr) options_.clock->give_back();
   if (block->is_split()) {
     insert_unmapped(block);
   } else {
@@ -169,11 +171,16 @@ int64_t CachingAllocator::merge(Block* block, Block* neighbour) {
   return gained;
 }
 
+bool CachingAllocator::is_complete(const Event& event) const {
+  return options_.clock != nullptr ? options_.clock->has_happened(event.recorded) : event.due <= allocations_;
+}
+
 // DeviceCachingAllocator::process_events, and with `wait` synchronize_and_free_events.
 void CachingAllocator::complete_events(bool wait) {
   for (auto entry = events_.begin(); entry != events_.end();) {
     std::deque<Event>& queue = entry->second;
-    while (!queue.empty() && (wait || queue.front().due <= allocations_)) {
+    while (!queue.empty() && (wait || is_complete(queue.front()))) {
+      if (wait && options_.clock != nullptr) options_.clock->wait_for(queue.front().recorded);
       Block* block = queue.front().block;
       queue.pop_front();
       if (--block->pending_events == 0) return_to_pool(block);
@@ -268,6 +275,7 @@ void CachingAllocator::release_segment(Block* block) {
   count(stats_.reserved_bytes, pool, -block->size);
   if (is_oversize(block->size)) stats_.oversize_segments.change(-1);
   ++stats_.num_device_free;
+  if (options_.clock != nullptr) options_.clock->give_back();
   remove_from_set(block);
   discard(block);
   segments_.erase(segment.address);

@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "blocks.h"
+#include "timing.h"
 
 namespace zerokit {
 namespace {
@@ -47,19 +48,38 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
     set_current_stream(static_cast<int>(stream.id()));
     return before;
   }
-  // Everything has happened as soon as it is asked for, so that events have nothing to hold.
-  void record(void** event, const c10::Stream&, const c10::DeviceIndex, const c10::EventFlag) const override {
-    static char happened;
-    if (*event == nullptr) *event = &happened;
+  // An event holds its number on the clock. Without a clock everything has happened as soon as it is asked for.
+  void record(void** event, const c10::Stream& stream, const c10::DeviceIndex, const c10::EventFlag) const override {
+    if (*event == nullptr) *event = new int64_t{-1};
+    if (Clock* clock = the_clock()) number(*event) = clock->record(static_cast<int>(stream.id()));
   }
-  void block(void*, const c10::Stream&) const override {}
-  bool queryEvent(void*) const override { return true; }
-  bool queryStream(const c10::Stream&) const override { return true; }
-  void synchronizeStream(const c10::Stream&) const override {}
-  void synchronizeEvent(void*) const override {}
-  void synchronizeDevice(const c10::DeviceIndex) const {}
+  void block(void* event, const c10::Stream& stream) const override {
+    if (is_recorded(event)) the_clock()->wait(static_cast<int>(stream.id()), number(event));
+  }
+  bool queryEvent(void* event) const override { return !is_recorded(event) || the_clock()->has_happened(number(event)); }
+  bool queryStream(const c10::Stream& stream) const override {
+    Clock* clock = the_clock();
+    return clock == nullptr || clock->has_happened(clock->record(static_cast<int>(stream.id())));
+  }
+  void synchronizeStream(const c10::Stream& stream) const override {
+    if (Clock* clock = the_clock()) clock->synchronize_stream(static_cast<int>(stream.id()), waiting_now());
+  }
+  void synchronizeEvent(void* event) const override {
+    if (is_recorded(event)) the_clock()->synchronize(number(event), waiting_now());
+  }
+  void synchronizeDevice(const c10::DeviceIndex) const {
+    if (Clock* clock = the_clock()) clock->synchronize_all(waiting_now());
+  }
+  void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override { delete static_cast<int64_t*>(event); }
   void recordDataPtrOnStream(const c10::DataPtr&, const c10::Stream&) const override {}
-  double elapsedTime(void*, void*, const c10::DeviceIndex) const override { return 1.0; }
+  double elapsedTime(void* begin, void* end, const c10::DeviceIndex) const override {
+    if (!is_recorded(begin) || !is_recorded(end)) return 1.0;
+    return static_cast<double>(the_clock()->time_of(number(end)) - the_clock()->time_of(number(begin))) / 1e6;
+  }
+
+ private:
+  static int64_t& number(void* event) { return *static_cast<int64_t*>(event); }
+  static bool is_recorded(void* event) { return the_clock() != nullptr && event != nullptr && number(event) >= 0; }
 };
 
 // Holds a seed and an offset, as CUDA's Philox generator does; nothing is drawn from it.
@@ -132,7 +152,9 @@ class Hooks final : public at::CUDAHooksInterface {
   c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex) const override { return own_device().index(); }
   int getNumGPUs() const override { return visible_devices(); }
   c10::DeviceIndex deviceCount() const override { return visible_devices(); }
-  void deviceSynchronize(c10::DeviceIndex) const override {}
+  void deviceSynchronize(c10::DeviceIndex) const override {
+    if (Clock* clock = the_clock()) clock->synchronize_all(waiting_now());
+  }
 };
 
 // DistributedDataParallel times its passes by CUDA events; here there is no time to tell.

@@ -7,6 +7,7 @@
 
 #include "dispatch.h"
 #include "kernel_library.h"
+#include "timing.h"
 
 namespace zerokit {
 namespace {
@@ -163,13 +164,13 @@ void relu(const c10::OperatorHandle& op, Stack* stack) {
 }  // namespace
 
 void register_fast_kernels(KernelLibrary& library) {
-  library.impl("native_layer_norm", torch::CppFunction::makeFromBoxedFunction<&layer_norm>());
-  library.impl("native_layer_norm_backward", torch::CppFunction::makeFromBoxedFunction<&layer_norm_backward>());
-  library.impl("_fused_rms_norm", torch::CppFunction::makeFromBoxedFunction<&rms_norm>());
-  library.impl("_fused_rms_norm_backward", torch::CppFunction::makeFromBoxedFunction<&rms_norm_backward>());
-  library.impl("native_dropout", torch::CppFunction::makeFromBoxedFunction<&dropout>());
-  library.impl("native_dropout_backward", torch::CppFunction::makeFromBoxedFunction<&dropout_backward>());
-  library.impl("relu", torch::CppFunction::makeFromBoxedFunction<&relu>());
+  library.impl("native_layer_norm", boxed<&layer_norm>());
+  library.impl("native_layer_norm_backward", boxed<&layer_norm_backward>());
+  library.impl("_fused_rms_norm", boxed<&rms_norm>());
+  library.impl("_fused_rms_norm_backward", boxed<&rms_norm_backward>());
+  library.impl("native_dropout", boxed<&dropout>());
+  library.impl("native_dropout_backward", boxed<&dropout_backward>());
+  library.impl("relu", boxed<&relu>());
 }
 
 }  // namespace zerokit

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "dispatch.h"
+#include "timing.h"
 
 namespace zerokit {
 
@@ -32,14 +33,23 @@ class KernelLibrary {
  public:
   explicit KernelLibrary(torch::Library& library) : library_(library) {}
 
+  // A kernel that stands for work of the device: `impl`, timed if there is a clock.
   template <class Result, class... Arguments>
-  void impl(const char* name, Result (*kernel)(Arguments...)) {
+  void kernel(const char* name, Result (*kernel)(Arguments...)) {
+    impl(name, kernel, the_clock() != nullptr);
+  }
+
+  template <class Result, class... Arguments>
+  void impl(const char* name, Result (*kernel)(Arguments...), bool is_timed = false) {
     const auto op = find(name);
     const auto own = c10::detail::inferFunctionSchemaFromFunctor<Result (*)(Arguments...)>();
     if (op && differ(op->schema(), *own) && can_be_adapted(op->schema(), *own)) {
       auto adapted = std::make_unique<AdaptedKernel>(c10::KernelFunction::makeFromUnboxedRuntimeFunction(kernel),
                                                      sizeof...(Arguments));
-      impl(name, torch::CppFunction::makeFromBoxedFunctor(std::move(adapted)));
+      impl(name, is_timed ? timed(c10::KernelFunction::makeFromBoxedFunctor(std::move(adapted)))
+                          : torch::CppFunction::makeFromBoxedFunctor(std::move(adapted)));
+    } else if (is_timed) {
+      impl(name, timed(c10::KernelFunction::makeFromUnboxedRuntimeFunction(kernel)));
     } else {
       impl(name, torch::CppFunction(kernel));
     }

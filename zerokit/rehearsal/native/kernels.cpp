@@ -391,17 +391,17 @@ void register_kernels(KernelLibrary& library) {
   library.impl("set_.source_Tensor", set_tensor);
   library.impl("set_", set_empty);
   library.impl("resize_", resize);
-  library.impl("copy_", copy);
-  library.impl("_local_scalar_dense", item);
+  library.kernel("copy_", copy);
+  library.kernel("_local_scalar_dense", item);
   library.impl("record_stream", record_stream);
-  library.impl("nonzero", nonzero_of);
-  library.impl("masked_select", masked_selection);
-  library.impl("equal", equal);
-  library.impl("topk.values", topk_out);
-  library.impl("argmax.out", argmax_out);
-  library.impl("sort.values_stable", sort_out);
-  library.impl("multinomial", multinomial);
-  library.impl("histc", histc);
+  library.kernel("nonzero", nonzero_of);
+  library.kernel("masked_select", masked_selection);
+  library.kernel("equal", equal);
+  library.kernel("topk.values", topk_out);
+  library.kernel("argmax.out", argmax_out);
+  library.kernel("sort.values_stable", sort_out);
+  library.kernel("multinomial", multinomial);
+  library.kernel("histc", histc);
   library.impl("_assert_async", assert_async);
   library.impl("_assert_async.msg", assert_async_with_message);
 }

@@ -10,12 +10,17 @@
 #include "attention.h"
 #include "dispatch.h"
 #include "kernel_library.h"
+#include "timing.h"
 #include "torch_versions.h"
 
 namespace zerokit {
 namespace {
 
-void on_device(const c10::OperatorHandle& op, torch::jit::Stack* stack) { run_on_device(op, stack); }
+void on_device(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  TimedOperator timed(op, *stack);
+  run_on_device(op, stack);
+  timed.submit(*stack);
+}
 
 // What no kernel is registered for, on either build.
 TORCH_LIBRARY_IMPL(_, CUDA, library) {
@@ -69,7 +74,9 @@ class KnownKernel final : public c10::OperatorKernel {
       : kernel_(std::move(kernel)), name_(operator_index(name)) {}
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
     RunningOperator running(name_);
+    TimedOperator timed(op, *stack);
     kernel_.callBoxed(op, keys, stack);
+    timed.submit(*stack);
   }
 
  private:

@@ -1,6 +1,7 @@
-"""CUDA streams and events that order nothing: everything has happened when it is asked for.
+"""CUDA streams and events as the rank's clock has them.
 
-The library's current stream follows `torch.cuda.stream`, since the allocator keeps free blocks by stream.
+Without a clock they order nothing: everything has happened when it is asked for. The library's current stream
+follows `torch.cuda.stream`, since the allocator keeps free blocks by stream.
 Import it once the backend is loaded, for it imports torch.
 """
 
@@ -33,17 +34,23 @@ class Stream(torch.Stream):
     def cuda_stream(self) -> int:
         return int(self.stream_id)
 
-    def wait_event(self, event: Any) -> None: ...
+    def wait_event(self, event: Any) -> None:
+        event.wait(self)
 
-    def wait_stream(self, stream: Any) -> None: ...
+    def wait_stream(self, stream: Any) -> None:
+        self.wait_event(stream.record_event())
 
-    def synchronize(self) -> None: ...
+    def synchronize(self) -> None:
+        if clock := backend().clock:
+            clock.synchronize_stream(self.stream_id)
 
     def query(self) -> bool:
-        return True
+        return bool(self.record_event().query())
 
     def record_event(self, event: Any = None) -> Any:
-        return event or Event()
+        event = event or Event()
+        event.record(self)
+        return event
 
     def __enter__(self) -> Any:
         context = StreamContext(self)
@@ -56,22 +63,43 @@ class Stream(torch.Stream):
 
 
 class Event:
-    """`torch.cuda.Event`."""
+    """`torch.cuda.Event`: the last one that was recorded with it, if any and if there is a clock."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
-        pass
+        self.recorded: int | None = None
 
-    def record(self, stream: Any = None) -> None: ...
+    def record(self, stream: Any = None) -> None:
+        if clock := backend().clock:
+            self.recorded = clock.record(_number(stream))
 
-    def wait(self, stream: Any = None) -> None: ...
+    def wait(self, stream: Any = None) -> None:
+        clock = backend().clock
+        if clock and self.recorded is not None:
+            clock.wait(_number(stream), self.recorded)
 
-    def synchronize(self) -> None: ...
+    def synchronize(self) -> None:
+        clock = backend().clock
+        if clock and self.recorded is not None:
+            clock.synchronize(self.recorded)
 
     def query(self) -> bool:
-        return True
+        clock = backend().clock
+        if not clock or self.recorded is None:
+            return True
+        clock.read()  # whoever asks again and again has time pass by it
+        return clock.has_happened(self.recorded)
 
     def elapsed_time(self, end: Any) -> float:
-        return 1.0
+        """Milliseconds."""
+        clock = backend().clock
+        if not clock:
+            return 1.0
+        if self.recorded is None or end.recorded is None:
+            raise ValueError("Both events must be recorded before calculating elapsed time.")
+        begun, ended = clock.time_of(self.recorded), clock.time_of(end.recorded)
+        if begun is None or ended is None:
+            raise torch.AcceleratorError("CUDA error: device not ready")
+        return (ended - begun) / 1e6
 
 
 class StreamContext:
@@ -103,6 +131,10 @@ def current_stream(device: Any = None) -> Stream:
 def default_stream(device: Any = None) -> Stream:
     """Stream 0."""
     return _numbered(0)
+
+
+def _number(stream: Any) -> int:
+    return backend().current_stream if stream is None else int(stream.stream_id)
 
 
 def _numbered(number: int) -> Stream:

@@ -17,11 +17,12 @@ from zerokit.patches import Patch, apply, declare, put, replace, wrap
 from zerokit.rehearsal.devices import VirtualDevice
 from zerokit.rehearsal.errors import RehearsalGap
 from zerokit.rehearsal.native.backend import FIELDS, POOLS, STATS, Backend, Model
+from zerokit.rehearsal.native.clock import WorkKind
 from zerokit.rehearsal.recording import Space
 
 # Functions of torch._C without `_cuda_`: what is taken note of nowhere, and what has one answer.
 _QUIET = (
-    *("init", "ipc_collect", "setMemoryFraction", "set_sync_debug_mode", "sleep"),
+    *("init", "ipc_collect", "setMemoryFraction", "set_sync_debug_mode"),
     *("resetAccumulatedMemoryStats", "resetPeakHostMemoryStats", "resetAccumulatedHostMemoryStats"),
     *("record_memory_history", "record_memory_history_legacy"),
     *("cudaCachingAllocator_enable", "setMemoryMetadata"),
@@ -57,7 +58,7 @@ _CONSTANTS: dict[str, Any] = {
 }
 _ASKED = (
     *("getDeviceCount", "getDevice", "setDevice", "exchangeDevice", "maybeExchangeDevice", "synchronize"),
-    *("emptyCache", "memoryStats", "resetPeakMemoryStats", "getCurrentRawStream"),
+    *("emptyCache", "memoryStats", "resetPeakMemoryStats", "getCurrentRawStream", "sleep"),
 )
 _BEFORE_2_13: dict[str, Any] = {
     "hasPrimaryContext": True,
@@ -73,10 +74,10 @@ _OTHER_DRIVER = Patch("torch._C", "_cuda_*", "refuse what has no answer", read_b
 _STREAM_NAMES = {"ExternalStream": "Stream", "stream": "StreamContext"}
 """What goes by another name in cuda_streams.py."""
 _STREAMS = (
-    *declare("torch.cuda", "Stream", "ExternalStream", "Event", "StreamContext", purpose="order nothing"),
-    *declare("torch.cuda", "stream", "set_stream", "current_stream", purpose="order nothing"),
-    *declare("torch.cuda", "default_stream", purpose="order nothing"),
-    *declare("torch.cuda.streams", "Stream", "Event", purpose="order nothing"),
+    *declare("torch.cuda", "Stream", "ExternalStream", "Event", "StreamContext", purpose="follow the clock"),
+    *declare("torch.cuda", "stream", "set_stream", "current_stream", purpose="follow the clock"),
+    *declare("torch.cuda", "default_stream", purpose="follow the clock"),
+    *declare("torch.cuda.streams", "Stream", "Event", purpose="follow the clock"),
 )
 
 
@@ -145,7 +146,7 @@ def install(backend: Backend, device: VirtualDevice, *, visible: int, index: int
     from zerokit.rehearsal.stand_ins import cuda_streams
 
     _refuse_the_rest()
-    for name, answer in _answers(backend, visible, index).items():
+    for name, answer in _answers(backend, device, visible, index).items():
         put(_DRIVER[name], answer)
     for patch in _STREAMS:
         put(patch, getattr(cuda_streams, _STREAM_NAMES.get(patch.name, patch.name)))
@@ -183,7 +184,7 @@ def _generators(visible: int) -> tuple[Any, ...]:
     return tuple(torch.Generator("cuda") for _ in range(visible))
 
 
-def _answers(backend: Backend, visible: int, index: int) -> dict[str, Any]:
+def _answers(backend: Backend, device: VirtualDevice, visible: int, index: int) -> dict[str, Any]:
     """The functions of :data:`_DRIVER` by name."""
     import torch
 
@@ -202,6 +203,11 @@ def _answers(backend: Backend, visible: int, index: int) -> dict[str, Any]:
         check(wanted)
         return index
 
+    def sleep(cycles: int) -> None:
+        if backend.clock is not None:
+            duration = cycles * 10**6 // device.properties.clock_rate
+            backend.clock.submit(backend.current_stream, WorkKind.KERNEL, "torch.cuda._sleep", duration)
+
     asked = {
         "getDeviceCount": lambda: visible,
         "getDevice": lambda: index,
@@ -213,6 +219,7 @@ def _answers(backend: Backend, visible: int, index: int) -> dict[str, Any]:
         "memoryStats": lambda _device=0: memory_stats(backend),
         "resetPeakMemoryStats": lambda _device=0: backend.reset_peak(Space.DEVICE),
         "getCurrentRawStream": lambda _device=0: backend.current_stream,
+        "sleep": sleep,
     }
     told = {
         name: _constant(value) for name, value in (dict.fromkeys(_QUIET) | _CONSTANTS | _BEFORE_2_13).items()

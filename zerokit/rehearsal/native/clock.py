@@ -1,0 +1,143 @@
+"""The clock of a rehearsed rank, seen from Python: a face of `native/timing.cpp`. Times are nanoseconds."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import enum
+import threading
+from collections.abc import Iterator
+
+_MAIN_THREAD = threading.main_thread().ident
+
+
+class WorkKind(enum.IntEnum):
+    """What is done on a stream, or by the host."""
+
+    KERNEL = 0
+    COPY = 1
+    """Between host and device."""
+    COLLECTIVE = 2
+    OPTIMIZER = 3
+    """Of the host."""
+    WAITING = 4
+    """The host, for the device."""
+    RESERVING = 5
+    """The host, in cudaMalloc and cudaFree."""
+
+
+HOST = -1
+"""In place of a stream: what the host does itself."""
+
+
+class Clock:
+    """Virtual time of the rank: of the host, which submits work, and of the streams, which do it in order.
+
+    Args:
+        library: the loaded library.
+        beside_collective: factor by which kernels take longer while a collective runs on another stream.
+    """
+
+    def __init__(self, library: ctypes.CDLL, beside_collective: float = 1.0) -> None:
+        self._library = library
+        _declare(library)
+        library.zk_clock_start(round(1000 * beside_collective))
+
+    # ---- the host
+    @property
+    def now(self) -> int:
+        """How far the host is."""
+        return int(self._library.zk_clock_now())
+
+    def read(self) -> int:
+        """:attr:`now` for whoever may wait for a time: each look takes a little, so that such loops end.
+
+        Threads beside the script's own look whenever they like: that is free unless nothing else is done.
+        """
+        return int(self._library.zk_clock_read(threading.get_ident() == _MAIN_THREAD))
+
+    def advance(self, duration: int) -> None:
+        """Let the host spend time."""
+        self._library.zk_clock_advance(duration)
+
+    def work_on_host(self, kind: WorkKind, name: str, duration: int) -> None:
+        """Have the host itself work, and write it down."""
+        self._library.zk_clock_work_on_host(kind, name.encode(), duration)
+
+    # ---- the device
+    def submit(self, stream: int, kind: WorkKind, name: str, duration: int) -> None:
+        """Give `stream` something to do."""
+        self._library.zk_clock_submit(stream, kind, name.encode(), duration)
+
+    def record(self, stream: int) -> int:
+        """The event that happens once `stream` has done all that it was given so far."""
+        return int(self._library.zk_clock_record(stream))
+
+    def wait(self, stream: int, event: int) -> None:
+        """Have what `stream` is given from now on wait for `event`."""
+        self._library.zk_clock_wait(stream, event)
+
+    # ---- the host and the device
+    def has_happened(self, event: int) -> bool:
+        """Whether `event` has, by the time that it is for the host."""
+        return bool(self._library.zk_clock_has_happened(event))
+
+    def time_of(self, event: int) -> int | None:
+        """When `event` happened, None if it has not yet."""
+        time = int(self._library.zk_clock_time_of(event))
+        return None if time < 0 else time
+
+    def synchronize(self, event: int) -> None:
+        """Have the host wait for `event`."""
+        self._library.zk_clock_synchronize(event)
+
+    def synchronize_stream(self, stream: int) -> None:
+        """Have the host wait until `stream` has done all that it was given."""
+        self._library.zk_clock_synchronize_stream(stream)
+
+    def synchronize_all(self) -> None:
+        """Have the host wait for all streams."""
+        self._library.zk_clock_synchronize_all()
+
+    @property
+    def streams(self) -> list[int]:
+        """Those that have been given something."""
+        room = int(self._library.zk_clock_streams(None, 0))
+        numbers = (ctypes.c_int64 * room)()
+        return list(numbers[: min(room, int(self._library.zk_clock_streams(numbers, room)))])
+
+    @contextlib.contextmanager
+    def untimed(self) -> Iterator[None]:
+        """Let operators of this thread take no time: they stand for something else."""
+        self._library.zk_clock_set_timing(0)
+        try:
+            yield
+        finally:
+            self._library.zk_clock_set_timing(1)
+
+
+def _declare(library: ctypes.CDLL) -> None:
+    integer, long, text, pointer = ctypes.c_int, ctypes.c_int64, ctypes.c_char_p, ctypes.c_void_p
+    signatures = {
+        "zk_clock_start": (None, [long]),
+        "zk_clock_set_timing": (None, [integer]),
+        "zk_clock_now": (long, []),
+        "zk_clock_read": (long, [integer]),
+        "zk_clock_advance": (None, [long]),
+        "zk_clock_work_on_host": (None, [integer, text, long]),
+        "zk_clock_submit": (None, [integer, integer, text, long]),
+        "zk_clock_record": (long, [integer]),
+        "zk_clock_wait": (None, [integer, long]),
+        "zk_clock_has_happened": (integer, [long]),
+        "zk_clock_time_of": (long, [long]),
+        "zk_clock_synchronize": (None, [long]),
+        "zk_clock_synchronize_stream": (None, [integer]),
+        "zk_clock_synchronize_all": (None, []),
+        "zk_clock_streams": (long, [pointer, long]),
+        "zk_clock_span_count": (long, []),
+        "zk_clock_copy_spans": (None, [pointer, long]),
+    }
+    for name, (result, arguments) in signatures.items():
+        function = getattr(library, name)
+        function.restype = result
+        function.argtypes = arguments

@@ -1,0 +1,75 @@
+// What the rank's clock (clock.h) is told of: operators of the virtual device, and the allocator's calls of the driver.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+#include <torch/library.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "caching_allocator.h"
+#include "clock.h"
+
+namespace zerokit {
+
+// Null unless the rehearsal is of time, too. Set before the first allocation, or never.
+Clock* the_clock();
+
+// `kind` in the moment that the run is in.
+Work work_now(WorkKind kind, int32_t name, int64_t duration);
+// The host waits, for an operator that is running or for what the script asked for.
+Work waiting_now();
+
+// The clock as a model of the allocator sees it; null without a clock. Only where `counts` does the host spend time.
+DeviceClock* allocator_clock(bool counts);
+
+// An operator while it runs on this thread: it is submitted to the current stream when it is done. Operators within it,
+// and those that stand for something else (Untimed), are not.
+class TimedOperator {
+ public:
+  TimedOperator(const c10::OperatorHandle& op, const torch::jit::Stack& stack);
+  ~TimedOperator();
+  TimedOperator(const TimedOperator&) = delete;
+  TimedOperator& operator=(const TimedOperator&) = delete;
+  // `stack` has the results.
+  void submit(const torch::jit::Stack& stack);
+
+ private:
+  void describe_arguments(const torch::jit::Stack& stack);
+  void describe_results(const torch::jit::Stack& stack);
+
+  const c10::OperatorHandle& op_;
+  bool is_timed_;
+  std::vector<int64_t> key_;
+};
+
+void set_timing(bool on);
+
+class TimedKernel final : public c10::OperatorKernel {
+ public:
+  explicit TimedKernel(c10::KernelFunction kernel) : kernel_(std::move(kernel)) {}
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+    TimedOperator timed(op, *stack);
+    kernel_.callBoxed(op, keys, stack);
+    timed.submit(*stack);
+  }
+
+ private:
+  c10::KernelFunction kernel_;
+};
+
+inline torch::CppFunction timed(c10::KernelFunction kernel) {
+  return torch::CppFunction::makeFromBoxedFunctor(std::make_unique<TimedKernel>(std::move(kernel)));
+}
+
+// A boxed kernel, which is timed if there is a clock.
+template <auto* kernel>
+torch::CppFunction boxed() {
+  if (the_clock() == nullptr) return torch::CppFunction::makeFromBoxedFunction<kernel>();
+  return timed(c10::KernelFunction::makeFromBoxedFunction<kernel>());
+}
+
+}  // namespace zerokit
