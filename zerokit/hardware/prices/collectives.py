@@ -60,9 +60,10 @@ class Fabric:
         return seconds
 
     def _seconds(self, kind: Collective, num_bytes: int, ranks: int, nodes: int) -> float:
+        start = figures()["nccl"]["start"]["in_node" if nodes == 1 else "between_nodes"] * _MICROSECOND
         if kind == "all_to_all":
-            return self._all_to_all(num_bytes, ranks, nodes)
-        return min(self._candidates(kind, num_bytes, ranks, nodes))
+            return float(start + self._all_to_all(num_bytes, ranks, nodes))
+        return float(start + min(self._candidates(kind, num_bytes, ranks, nodes)))
 
     def _candidates(self, kind: Collective, num_bytes: int, ranks: int, nodes: int) -> Iterator[float]:
         for protocol in (_LL, _LL128, _SIMPLE):
@@ -75,7 +76,8 @@ class Fabric:
         if kind == "all_reduce" and self.switch is not None and nodes == 1:
             total = ranks * nodes
             algorithm = self.switch * total / (2 * (total - 1))
-            yield figures()["nccl"]["switch"] * _MICROSECOND + num_bytes / algorithm
+            latency = figures()["nccl"]["switch"].get(self.generation, figures()["nccl"]["switch"]["hopper"])
+            yield latency * _MICROSECOND + num_bytes / algorithm
 
     def _ring(self, kind: Collective, protocol: int, num_bytes: int, ranks: int, nodes: int) -> float:
         total = ranks * nodes

@@ -137,7 +137,10 @@ def attention_of(name: str, sizes: Sizes, scalars: Sequence[Any]) -> AttentionCa
     order = (0, 1, 2, 3) if heads_first else (0, 2, 1, 3)
     batch, heads, q_len, head_dim = (query[at] for at in order)
     kv_heads, k_len = key[order[1]], key[order[2]]
-    causal = next((one for one in scalars if isinstance(one, bool)), False)
+    flags = [one for one in scalars if isinstance(one, bool)]
+    if short.startswith("_scaled") and kernel != "flash_attention_2" and not backward:
+        flags = flags[1:]  # the first one asks for the sums of the exponentials
+    causal = bool(flags and flags[0])
     return AttentionCall(kernel, backward, Attention(batch, heads, kv_heads, q_len, k_len, head_dim, causal))
 
 

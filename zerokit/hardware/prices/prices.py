@@ -176,7 +176,7 @@ class Prices:
             return 0.0
         product = product_of(name, sizes)
         if product is not None:
-            return self.matmul(product.m, product.n, product.k, product.batch, dtypes[-1])
+            return self.matmul(product.m, product.n, product.k, product.batch, dtypes[0])
         found = attention_of(name, sizes, scalars)
         if found is not None:
             call = found.call
@@ -339,18 +339,16 @@ class Prices:
         return curves["A100-80GB-PCIe", wanted if wanted == "triton" else "flash_attention_2"]
 
     def _eager_attention(self, call: Attention, backward: bool, dtype: str) -> float:
-        """Two products and what torch does between them: scaling, mask, softmax in fp32, cast."""
+        """Two products, and between them the mask and the softmax, in the same dtype; their gradients."""
         batch = call.batch * call.heads
         products = self.matmul(call.q_len, call.k_len, call.head_dim, batch, dtype) + self.matmul(
             call.q_len, call.head_dim, call.k_len, batch, dtype
         )
-        scores = (batch, call.q_len, call.k_len)
-        own, whole = tensor_bytes(scores, dtype), tensor_bytes(scores, "float32")
-        scale_and_mask = (4 if call.causal else 2) * own
-        softmax = round(figures()["memory"]["passes"]["softmax"] * (own + 2 * whole)) + own
-        kernels = 3 + call.causal
-        between = self._moving(scale_and_mask + softmax) + kernels * self._kernel_seconds
-        return 2 * products + between if backward else products + between
+        scores = tensor_bytes((batch, call.q_len, call.k_len), dtype)
+        softmax = figures()["memory"]["passes"]["softmax"] * scores * (3 if backward else 2)
+        mask = 2 * scores if call.causal else 0
+        between = self.memory_bound(round(softmax)) + (self.memory_bound(mask) if mask else 0.0)
+        return (2 if backward else 1) * products + between
 
     def _rate(self, dtype: str) -> tuple[float, float]:
         """Nominal operations per second of a dtype, and the largest share of them that is reached."""
