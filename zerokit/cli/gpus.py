@@ -21,10 +21,11 @@ def gpus(
         choices.OutputFormat, typer.Option("--format", help="Form of the list; json has every source.")
     ] = "text",
 ) -> None:
-    """List the GPUs that --gpu takes, with their memory, speed, links, machines and prices."""
+    """List the GPUs that --gpu takes: memory, speed, links, machines, prices, what of them was measured."""
     from dataclasses import asdict
 
     from zerokit.hardware.gpus import matching_gpus, sources
+    from zerokit.hardware.prices.known import measured_on
 
     found = matching_gpus(name or "")
     if output_format == "text":
@@ -33,6 +34,7 @@ def gpus(
     data: list[dict[str, Any]] = []
     for gpu in found:
         data.append(asdict(gpu) | {"memory_bytes": gpu.memory_bytes, "memory_caveat": gpu.memory_caveat})
+        data[-1]["measured"] = measured_on(gpu)
         del data[-1]["memory_mib"]
     print_json({"gpus": data, "sources": sources()})
 
@@ -40,14 +42,26 @@ def gpus(
 def _print_lines(found: tuple[Gpu, ...]) -> None:
     from zerokit.reporting.terminal import show, show_rows
 
-    titles = ("GPU", "memory", "GB/s", "bf16 TFLOPS", "link GB/s", "host GB/s", "node", "USD per hour")
+    titles = (
+        "GPU",
+        "memory",
+        "GB/s",
+        "bf16 TFLOPS",
+        "link GB/s",
+        "host GB/s",
+        "node",
+        "USD per hour",
+        "measured",
+    )
     show_rows([_row(gpu) for gpu in found], titles)
     if any(gpu.memory_caveat for gpu in found):
         show(["~: an estimate, since what torch reports is not published; --format json says of what"])
+    show(["measured: kernels and links by which steps are timed; the rest is as on cards that are alike"])
     show(f"{gpu.name}: {gpu.note}" for gpu in found if gpu.note is not None)
 
 
 def _row(gpu: Gpu) -> tuple[str, ...]:
+    from zerokit.hardware.prices.known import measured_on
     from zerokit.units import format_bytes, quantity
 
     memory = "~" * (gpu.memory_caveat is not None) + format_bytes(gpu.memory_bytes)
@@ -57,4 +71,14 @@ def _row(gpu: Gpu) -> tuple[str, ...]:
     price = "-" if gpu.price is None else f"{gpu.price.low:.2f} to {gpu.price.high:.2f}"
     links = (None if link is None else link.gb_s for link in (gpu.link, gpu.host_link))
     speeds = (gpu.bandwidth_gb_s, gpu.tflops.get("bf16"), *links)
-    return (gpu.name, memory, *("-" if speed is None else f"{speed:g}" for speed in speeds), node, price)
+    numbers = ("-" if speed is None else f"{speed:g}" for speed in speeds)
+    measured = ", ".join(word for kind, word in _MEASURED if kind in measured_on(gpu)) or "-"
+    return (gpu.name, memory, *numbers, node, price, measured)
+
+
+_MEASURED = (
+    ("matmul", "matmul"),
+    ("attention", "attention"),
+    ("memory_bound", "memory"),
+    ("collective", "links"),
+)

@@ -159,6 +159,18 @@ def test_newer_cards_of_a_line_are_faster() -> None:
         assert seconds == sorted(seconds, reverse=True)
 
 
+def test_what_was_not_measured_is_said_and_has_a_wider_range() -> None:
+    h100, rtx = (prices_of[find_gpu(name)] for name in ("H100", "RTX 4090"))
+    assert h100.assumptions == ()
+    assert rtx.assumptions[:2] == (
+        "matmul of RTX 4090: as other cards",
+        "attention of RTX 4090: as other cards",
+    )
+    for kind in ("matmul", "attention", "collective"):
+        known, borrowed = h100.spread(kind), rtx.spread(kind)
+        assert borrowed.low <= known.low < 1 < known.high < borrowed.high
+
+
 def test_a_card_of_unknown_speed_is_refused() -> None:
     for gpu in (None, some_gpu(None, 24 * GIB)):
         with pytest.raises(ZerokitError, match=r"--gpu: the speed of .* is not known\. Name a card"):

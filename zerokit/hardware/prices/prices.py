@@ -20,6 +20,7 @@ from zerokit.hardware.prices.figures import (
     generation,
     matmul_curves,
 )
+from zerokit.hardware.prices.known import Class, measured_on
 from zerokit.hardware.prices.matmul import MatmulCurve, padded
 from zerokit.hardware.prices.operators import (
     Sizes,
@@ -37,7 +38,6 @@ Copy = Literal["h2d", "d2h", "d2d", "nvme_read", "nvme_write"]
 Layout = Literal["TN", "NN", "NT"]
 Kernel = Literal["flash_attention_2", "flash_attention_3", "flash_attention_4", "cudnn", "efficient", "eager"]
 KERNELS: tuple[Kernel, ...] = get_args(Kernel)
-Class = Literal["matmul", "attention", "memory_bound", "collective", "copy", "host_optimizer"]
 
 _RATES = {"float16": "fp16", "half": "fp16", "bfloat16": "bf16", "float32": "fp32", "float": "fp32"}
 
@@ -282,25 +282,13 @@ class Prices:
     def spread(self, kind: Class) -> Spread:
         """How far prices of a kind may be off: wider where the card's own kernels were not measured."""
         known = figures()["spread"][kind]
-        return Spread(*known["measured" if self.measured.get(kind) else "borrowed"])
+        what = self.measured.get(kind)
+        return Spread(*known["borrowed" if what is None else what if what in known else "measured"])
 
-    @cached_property
+    @property
     def measured(self) -> dict[Class, str]:
-        """Kinds of prices that were measured on this card, or on its like, with where from."""
-        name, data = self.gpu.name, figures()
-        found: dict[Class, str] = {}
-        if name in matmul_curves():
-            found["matmul"] = "its shapes"
-        elif name in data["best_share"]["cards"]:
-            found["matmul"] = "its best shape"
-        kernels = {one.kernel for one in attention_curves() if _like(name, one.card)} - {"triton"}
-        if kernels:
-            found["attention"] = ", ".join(sorted(kernels))
-        if name in data["memory"]["share"]["cards"]:
-            found["memory_bound"] = "its bandwidth"
-        if name in data["fabric"]["cards"]:
-            found["collective"] = "its links"
-        return found
+        """See :func:`measured_on`."""
+        return measured_on(self.gpu)
 
     @cached_property
     def assumptions(self) -> tuple[str, ...]:
@@ -381,10 +369,3 @@ class Prices:
     @property
     def _host_link_gb_s(self) -> float:
         return 31.0 if self.gpu.host_link is None else self.gpu.host_link.gb_s
-
-
-def _like(name: str, measured: str) -> bool:
-    """Whether a card has the processor of one that was measured."""
-    return name.split("-")[0] == measured.split("-")[0] or (
-        measured == "H100-SXM" and name in ("H200", "GH200")
-    )
