@@ -16,10 +16,12 @@ from zerokit.errors import ZerokitError
 from zerokit.estimation import estimate
 from zerokit.hardware.host_memory import host_memory_bytes
 from zerokit.memory import Lora
+from zerokit.recipe.model import TaskSection
 from zerokit.resolving.settle import resolve_for_trainer
 from zerokit.training import preflight
 from zerokit.training.announce import announce, expected_states, states_line
 from zerokit.training.preflight import peak_lines
+from zerokit.training.tasks.causal_lm import CausalLM
 from zerokit.units import GIB
 from zerokit.writing.build import build_ds_config
 
@@ -110,6 +112,7 @@ def _peak_lines(
         precision="bf16",
         held_out=held_out,
         loaded=SimpleNamespace(recipe=SimpleNamespace(task=SimpleNamespace(seq_len=512))),
+        task=CausalLM(TaskSection()),
     )
     adapters = None if adapter is None else {"default": adapter}
     model = SimpleNamespace(config=SimpleNamespace(to_dict=lambda: LLAMA), peft_config=adapters)

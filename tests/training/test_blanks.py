@@ -20,7 +20,7 @@ SIZES = st.integers(min_value=1, max_value=60)
 
 def filled_up(size: int, multiple: int) -> FilledUp:
     rows = [{"input_ids": [index, 1], "labels": [index, 1]} for index in range(size)]
-    return FilledUp(Dataset.from_list(rows), multiple)
+    return FilledUp(Dataset.from_list(rows), multiple, {"input_ids": [0], "labels": [IGNORED]})
 
 
 @given(SIZES, st.integers(min_value=1, max_value=20))

@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from tests.examples import examples
 from tests.tiny import CHAT_TEMPLATE
 from zerokit.errors import DataError
-from zerokit.recipe.model import Columns, DataSection, TaskSection
+from zerokit.recipe.model import Columns, DataSection, Format, TaskSection
 from zerokit.training.examples import IGNORED, tokenize
 from zerokit.training.preview import marked
-from zerokit.training.shapes import Format, described, detect_format
+from zerokit.training.shapes import described, detect_format
+from zerokit.training.tasks import task_of
+from zerokit.training.tasks.causal_lm import CausalLM
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -41,7 +43,8 @@ def run(
 ) -> list[dict[str, list[int]]]:
     data = DataSection(train="x", columns=Columns(**(columns or {})))
     section = TaskSection(seq_len=seq_len, **task)
-    result = tokenize(Dataset.from_list(rows), tokenizer, format_, data, section, where="data.train")
+    encoder = task_of(section).encoder(tokenizer, format_, data.columns)
+    result = tokenize(Dataset.from_list(rows), encoder, seq_len=seq_len, where="data.train")
     assert sorted(result.dataset.column_names) == ["input_ids", "labels"]
     return result.dataset.to_list()
 
@@ -216,8 +219,9 @@ def test_what_does_not_fit_is_counted(tokenizer: PreTrainedTokenizerBase) -> Non
         {"prompt": "a", "completion": "b" * 40},
         {"prompt": "a" * 40, "completion": "b"},
     ]
-    data, section = DataSection(train="x"), TaskSection(seq_len=8)
-    result = tokenize(Dataset.from_list(rows), tokenizer, "prompt_completion", data, section, where="here")
+    section = TaskSection(seq_len=8)
+    encoder = task_of(section).encoder(tokenizer, "prompt_completion", Columns())
+    result = tokenize(Dataset.from_list(rows), encoder, seq_len=8, where="here")
     assert (len(result.dataset), result.num_cut, result.num_left_out) == (2, 2, 1)
 
 
@@ -300,7 +304,10 @@ def test_columns_may_have_other_names(tokenizer: PreTrainedTokenizerBase) -> Non
     rows = [{"question": "a", "answer": "b", "text": "c"}]
     columns = {"prompt": "question", "completion": "answer"}
     data = DataSection(train="x", columns=Columns(**columns))
-    assert detect_format(["question", "answer", "text"], data, where="w") == "prompt_completion"
+    assert (
+        detect_format(["question", "answer", "text"], data, CausalLM.formats, where="w")
+        == "prompt_completion"
+    )
     (example,) = run(rows, tokenizer, "prompt_completion", columns=columns)
     assert tokenizer.decode(example["input_ids"]) == "ab<|end|>"
 
@@ -316,22 +323,22 @@ def test_columns_may_have_other_names(tokenizer: PreTrainedTokenizerBase) -> Non
     ],
 )
 def test_the_columns_tell_what_an_example_is(columns: list[str], expected: str) -> None:
-    assert detect_format(columns, DataSection(train="x"), where="w") == expected
+    assert detect_format(columns, DataSection(train="x"), CausalLM.formats, where="w") == expected
 
 
 def test_a_format_that_was_asked_for_is_not_guessed() -> None:
     data = DataSection(train="x", format="text")
-    assert detect_format(["messages", "text"], data, where="w") == "text"
+    assert detect_format(["messages", "text"], data, CausalLM.formats, where="w") == "text"
     with pytest.raises(
         DataError, match="format 'text' needs a column 'text'; the columns are body"
     ) as caught:
-        detect_format(["body"], data, where="w")
+        detect_format(["body"], data, CausalLM.formats, where="w")
     assert caught.value.where == "w"
 
 
 def test_columns_of_no_known_format_are_listed() -> None:
     with pytest.raises(DataError, match="from the columns prompt, answer"):
-        detect_format(["prompt", "answer"], DataSection(train="x"), where="w")
+        detect_format(["prompt", "answer"], DataSection(train="x"), CausalLM.formats, where="w")
 
 
 @examples(40)
@@ -447,7 +454,10 @@ def test_what_is_no_such_example_is_named(
     ],
 )
 def test_the_shape_is_told_by_the_columns(columns: str, format_: Format) -> None:
-    assert detect_format(columns.split(), DataSection(train="x"), where="data.train") == format_
+    assert (
+        detect_format(columns.split(), DataSection(train="x"), CausalLM.formats, where="data.train")
+        == format_
+    )
 
 
 def test_a_preview_marks_what_is_trained_on(tokenizer: PreTrainedTokenizerBase) -> None:

@@ -14,6 +14,7 @@ from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING
 from tests.tiny import tiny_llama, tiny_tokenizer
 from zerokit.errors import ModelError, RecipeError, ZerokitError
 from zerokit.recipe import LoadedRecipe, load_recipe
+from zerokit.recipe.model import TaskSection
 from zerokit.training.model import (
     _check_heads,
     build_model,
@@ -21,9 +22,12 @@ from zerokit.training.model import (
     find_checkpoint,
     prepare_model,
 )
+from zerokit.training.tasks.causal_lm import CausalLM
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+CAUSAL = CausalLM(TaskSection())
 
 LLAMA = {
     "model_type": "llama",
@@ -49,7 +53,7 @@ def recipe(folder: Path, from_config: Any, *overrides: str) -> LoadedRecipe:
 
 def error_of(loaded: LoadedRecipe, tokenizer: PreTrainedTokenizerBase) -> ZerokitError:
     with pytest.raises(ZerokitError) as caught:
-        prepare_model(loaded, None, tokenizer)
+        prepare_model(loaded, None, tokenizer, CAUSAL)
     assert "\n" not in str(caught.value)
     assert caught.value.where
     return caught.value
@@ -58,14 +62,14 @@ def error_of(loaded: LoadedRecipe, tokenizer: PreTrainedTokenizerBase) -> Zeroki
 def test_a_model_from_scratch_takes_what_it_was_not_told_from_the_tokenizer(
     tokenizer: PreTrainedTokenizerBase, tmp_path: Path
 ) -> None:
-    config = prepare_model(recipe(tmp_path, LLAMA), None, tokenizer).config
+    config = prepare_model(recipe(tmp_path, LLAMA), None, tokenizer, CAUSAL).config
     assert config.vocab_size == len(tokenizer)
     assert (config.eos_token_id, config.pad_token_id, config.bos_token_id) == (0, 1, None)
 
 
 def test_a_model_from_scratch_computes(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
     loaded = recipe(tmp_path, LLAMA, "--model.attn_implementation", "eager")
-    prepared = prepare_model(loaded, None, tokenizer)
+    prepared = prepare_model(loaded, None, tokenizer, CAUSAL)
     model = build_model(prepared, loaded.recipe.model, torch.float32)
     assert model.config._attn_implementation == "eager"
     assert model(input_ids=torch.tensor([[1, 2, 3]])).logits.shape == (1, 3, len(tokenizer))
@@ -124,7 +128,7 @@ def test_a_config_without_a_model_type_is_refused(tokenizer: PreTrainedTokenizer
 
 def test_other_names_of_a_key_are_known(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
     sizes = {"hidden_size": 64, "num_hidden_layers": 2, "n_head": 4}
-    config = prepare_model(recipe(tmp_path, {"model_type": "gpt2", **sizes}), None, tokenizer).config
+    config = prepare_model(recipe(tmp_path, {"model_type": "gpt2", **sizes}), None, tokenizer, CAUSAL).config
     assert (config.n_embd, config.n_layer) == (64, 2)
 
 
@@ -133,7 +137,7 @@ def test_a_config_json_may_carry_keys_of_other_versions(
 ) -> None:
     file = tmp_path / "config.json"
     file.write_text(json.dumps({**LLAMA, "from_another_version": 1, "vocab_size": 400}))
-    assert prepare_model(recipe(tmp_path, str(file)), None, tokenizer).config.vocab_size == 400
+    assert prepare_model(recipe(tmp_path, str(file)), None, tokenizer, CAUSAL).config.vocab_size == 400
 
 
 @pytest.mark.parametrize("content", [None, "{", "[]", "{}"])
@@ -162,7 +166,7 @@ def test_a_checkpoint_is_found_and_its_weights_are_loaded(tmp_path: Path) -> Non
     loaded = load_recipe(file)
     found = find_checkpoint(loaded.recipe.model, where="w")
     assert found == folder
-    model = build_model(prepare_model(loaded, found, tokenizer), loaded.recipe.model, torch.bfloat16)
+    model = build_model(prepare_model(loaded, found, tokenizer, CAUSAL), loaded.recipe.model, torch.bfloat16)
     assert model.dtype == torch.bfloat16
     for name, weight in model.state_dict().items():
         assert torch.equal(weight, original.state_dict()[name].bfloat16())
@@ -175,4 +179,4 @@ def test_a_checkpoint_that_is_no_language_model_is_refused(
     (tmp_path / "config.json").write_text('{"model_type": "vit"}')
     loaded = load_recipe(None, ["--model", str(tmp_path)])
     with pytest.raises(ModelError, match="'vit' is not a causal language model"):
-        prepare_model(loaded, tmp_path, tokenizer)
+        prepare_model(loaded, tmp_path, tokenizer, CAUSAL)

@@ -22,7 +22,7 @@ def words(**keys: str) -> list[str]:
 
 def add(model: PreTrainedModel, *, checkpointing: bool = False, **keys: str) -> PreTrainedModel:
     args: Any = SimpleNamespace(gradient_checkpointing=checkpointing)
-    return add_adapter(copy.deepcopy(model), load_recipe(None, words(**keys)), args)
+    return add_adapter(copy.deepcopy(model), load_recipe(None, words(**keys)), args, "CAUSAL_LM")
 
 
 def test_without_the_section_all_parameters_are_trained(model: PreTrainedModel) -> None:

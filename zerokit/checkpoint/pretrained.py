@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,30 +13,54 @@ if TYPE_CHECKING:
     import torch
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+
+@dataclass(frozen=True)
+class ModelKind:
+    """A kind of models by what they compute in the end: one of transformers' Auto classes."""
+
+    auto_class: str
+    noun: str
+    such_as: str
+    """One that everybody knows."""
+    new_head: bool = True
+    """Whether a checkpoint may come without the last layers, which are then made anew."""
+
+    @property
+    def auto(self) -> Any:
+        """The class."""
+        import transformers
+
+        return getattr(transformers, self.auto_class)
+
+
+CAUSAL_LM = ModelKind("AutoModelForCausalLM", "a causal language model", "Llama", new_head=False)
+
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
 
-def read_config(folder: Path, *, where: str, trust_remote_code: bool = False) -> PretrainedConfig:
-    """The config of a causal language model.
+def read_config(
+    folder: Path, *, where: str, trust_remote_code: bool = False, kind: ModelKind = CAUSAL_LM, **keys: Any
+) -> PretrainedConfig:
+    """The config of a model of a kind, with `keys` in place of its own.
 
     Raises:
         ModelError: transformers cannot read it, or it is of another kind of model.
     """
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig
 
     try:
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code, **keys)
     except Exception as error:
         # Wrong types, unknown architectures and missing code each have an exception of their own.
         raise ModelError(
             f"{folder / 'config.json'}: {reason(error)}", where=where, hint="Check the model folder"
         ) from error
-    remote = trust_remote_code and "AutoModelForCausalLM" in getattr(config, "auto_map", {})
-    if type(config) not in AutoModelForCausalLM._model_mapping and not remote:
+    remote = trust_remote_code and kind.auto_class in getattr(config, "auto_map", {})
+    if type(config) not in kind.auto._model_mapping and not remote:
         raise ModelError(
-            f"'{config.model_type}' is not a causal language model",
+            f"'{config.model_type}' is not {kind.noun}",
             where=where,
-            hint="Choose a model for text generation",
+            hint=f"Choose one such as {kind.such_as}",
         )
     return config
 
@@ -70,7 +95,12 @@ def read_tokenizer(
 
 
 def check_shapes(
-    folder: Path, config: PretrainedConfig, *, where: str, trust_remote_code: bool = False
+    folder: Path,
+    config: PretrainedConfig,
+    *,
+    where: str,
+    trust_remote_code: bool = False,
+    kind: ModelKind = CAUSAL_LM,
 ) -> None:
     """Refuse weights of other shapes than the config says, on which rank 0 alone would stop.
 
@@ -81,13 +111,12 @@ def check_shapes(
     """
     import torch
     from safetensors import safe_open
-    from transformers import AutoModelForCausalLM
 
     if getattr(config, "quantization_config", None) is not None:
         return  # stored in shapes of their own
     try:
         with torch.device("meta"):
-            model: Any = AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
+            model: Any = kind.auto.from_config(config, trust_remote_code=trust_remote_code)
     except Exception as error:
         # A config with numbers that do not go together, or remote code with errors of its own.
         raise ModelError(
@@ -115,6 +144,7 @@ def load_weights(
     dtype: torch.dtype,
     where: str,
     trust_remote_code: bool = False,
+    kind: ModelKind = CAUSAL_LM,
     **options: Any,
 ) -> PreTrainedModel:
     """Load a checked checkpoint; under ZeRO-3 all ranks together, each keeping its share.
@@ -125,14 +155,13 @@ def load_weights(
         dtype: of the weights as loaded.
         where: the place of the model in the user's input, for errors.
         trust_remote_code: whether code that comes with the model may run.
+        kind: of the model; transformers makes a head anew that the checkpoint does not have.
         options: more of ``from_pretrained``'s.
 
     Raises:
         ModelError: weights of the model are missing; the same on every rank.
     """
-    from transformers import AutoModelForCausalLM
-
-    model, report = AutoModelForCausalLM.from_pretrained(
+    model, report = kind.auto.from_pretrained(
         folder,
         config=config,
         dtype=dtype,
@@ -142,6 +171,8 @@ def load_weights(
         **options,
     )
     missing = sorted(report["missing_keys"])
+    if kind.new_head:
+        missing = [name for name in missing if not _is_of_head(name, model.base_model_prefix)]
     if missing:
         # transformers would fill them with random numbers.
         raise ModelError(
@@ -150,6 +181,11 @@ def load_weights(
             hint="Copy the whole checkpoint; merge an adapter into its model first",
         )
     return model
+
+
+def _is_of_head(name: str, body: str) -> bool:
+    """Whether a weight is none of a model's body, or of the pooler at its end, which some lack."""
+    return not name.startswith(f"{body}.") or "pooler" in name.split(".")
 
 
 def reason(error: Exception) -> str:

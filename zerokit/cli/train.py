@@ -53,7 +53,7 @@ def train(
     master_port: MasterPort = None,
     local_rank: LocalRank = None,
 ) -> None:
-    """Fine-tune a causal language model with DeepSpeed ZeRO.
+    """Fine-tune a model with DeepSpeed ZeRO.
 
     Without --recipe it runs the embedded default: a small Llama from scratch on Python's language
     reference.

@@ -10,7 +10,7 @@ import resource
 import signal
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,6 +52,25 @@ def encode(
         if most is not None and len(tokens) >= most:
             return tokens[:most]
     return tokens
+
+
+def encode_whole(
+    tokenizer: PreTrainedTokenizerBase, text: str, *, most: int, **options: Any
+) -> tuple[Mapping[str, Any], bool]:
+    """A text with what the tokenizer puts around one, also where it is cut, and whether it is.
+
+    Args:
+        tokenizer: the tokenizer.
+        text: of which the first 262,144 characters are looked at.
+        most: tokens, with those around it.
+        options: more of the tokenizer's.
+    """
+    piece = next(_pieces(text))
+    encoded = tokenizer(piece, **options)
+    is_cut = len(piece) < len(text) or len(encoded["input_ids"]) > most
+    if len(encoded["input_ids"]) > most:
+        encoded = tokenizer(piece, truncation=True, max_length=most, **options)
+    return encoded, is_cut
 
 
 def _pieces(text: str) -> Iterator[str]:

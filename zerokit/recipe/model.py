@@ -26,6 +26,10 @@ class Section(BaseModel):
     )
 
 
+Format = Literal["text", "prompt_completion", "messages", "alpaca", "sharegpt", "text_label"]
+"""What an example can be."""
+
+
 class BpeTraining(Section):
     """A byte-level BPE tokenizer, trained on the training split."""
 
@@ -83,6 +87,7 @@ class Columns(Section):
     conversations: str = "conversations"
     system: str = "system"
     history: str = "history"
+    label: str = "label"
 
 
 class DataSection(Section):
@@ -94,7 +99,7 @@ class DataSection(Section):
     """Held-out data; by default `eval_fraction` of the training data is set aside."""
     eval_fraction: Annotated[float, Field(ge=0, lt=1, strict=False)] = 0.05
     """Share of the training examples held out when there is no `eval`; 0 for no evaluation."""
-    format: Literal["auto", "text", "prompt_completion", "alpaca", "messages", "sharegpt"] = "auto"
+    format: Literal["auto"] | Format = "auto"
     """What an example is; ``auto`` decides by the columns that are there."""
     columns: Columns = Columns()
     """Names of the columns."""
@@ -108,17 +113,33 @@ class DataSection(Section):
     """Use only the first so many training examples."""
 
 
+TaskType = Literal["causal_lm", "sequence_classification"]
+
+
 class TaskSection(Section):
     """How examples become tokens and a loss."""
 
-    type: Literal["causal_lm"] = "causal_lm"
-    """Next-token prediction."""
+    type: TaskType = "causal_lm"
+    """``causal_lm``: next-token prediction, on texts, completions and chats. ``sequence_classification``: a
+    label of a text."""
     seq_len: Annotated[int, Field(ge=8)] = 1024
     """Longest sequence, in tokens; longer examples are cut."""
     packing: bool = True
     """Text only: join documents and cut them into full sequences, so that no token is padding."""
     loss_on: Literal["completion", "all"] = "completion"
     """Prompt/completion and chat data: train on the answers alone, or on every token."""
+
+    @model_validator(mode="after")
+    def _keys_of_its_type(self) -> TaskSection:
+        for key in self.model_fields_set & KEYS_OF.keys():
+            if self.type not in KEYS_OF[key]:
+                owners = " and ".join(KEYS_OF[key])
+                raise ValueError(f"'{key}' says nothing to {self.type}: it is of {owners}")
+        return self
+
+
+KEYS_OF: dict[str, tuple[TaskType, ...]] = {"packing": ("causal_lm",), "loss_on": ("causal_lm",)}
+"""Keys of the section that not every task has, with those that have it."""
 
 
 class Recipe(Section):

@@ -8,33 +8,32 @@ sums over tokens divided by the tokens of all ranks, so a blank adds nothing to 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sized
+from collections.abc import Iterator, Mapping, Sized
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import Sampler
 
-from zerokit.training.examples import IGNORED
-
 if TYPE_CHECKING:
     from datasets import Dataset
 
 
-class FilledUp(TorchDataset[dict[str, list[int]]]):
+class FilledUp(TorchDataset[dict[str, Any]]):
     """A data set, followed by as many blanks as make its length a multiple of `multiple`."""
 
-    def __init__(self, examples: Dataset, multiple: int) -> None:
+    def __init__(self, examples: Dataset, multiple: int, blank: Mapping[str, Any]) -> None:
         self.examples = examples
+        self.blank = dict(blank)
         self.num_blanks = -len(examples) % multiple
 
     def __len__(self) -> int:
         return len(self.examples) + self.num_blanks
 
-    def __getitem__(self, index: int) -> dict[str, list[int]]:
+    def __getitem__(self, index: int) -> dict[str, Any]:
         if index < len(self.examples):
             example: dict[str, Any] = self.examples[index]
             return example
-        return {"input_ids": [0], "labels": [IGNORED]}
+        return dict(self.blank)
 
 
 class BlanksLast(Sampler[int]):

@@ -36,6 +36,9 @@ _LEARNING = (
 )
 """TrainingArguments that shape what is learned, but for the length of the run, which may grow."""
 
+_LEARNING_OF_TASK = ("type",)
+"""Keys of the recipe's `task` that do so though the examples are the same."""
+
 _NOT_LEARNING = (
     *("steps_per_print", "wall_clock_breakdown", "memory_breakdown", "dump_state", "flops_profiler"),
     *("comms_logger", "tensorboard", "wandb", "csv_monitor", "comet", "aio", "autotuning", "compile"),
@@ -147,6 +150,7 @@ def differences(was: Identity, now: Identity) -> list[str]:
         *_changed("deepspeed", was.deepspeed, now.deepspeed),
         *_changed("peft", was.recipe["peft"] or {}, now.recipe["peft"] or {}),
         *_changed("model", was.model, now.model),
+        *_changed("task", _learning(was.recipe["task"]), _learning(now.recipe["task"])),
     ]
     if was.examples_per_step != now.examples_per_step:
         found.append(f"a step has {now.examples_per_step} examples, had {was.examples_per_step}")
@@ -157,12 +161,18 @@ def differences(was: Identity, now: Identity) -> list[str]:
             cause
             for section in ("data", "task")
             for cause in _changed(section, was.recipe[section] or {}, now.recipe[section] or {})
+            if cause not in found
         ]
         how = f"{now.num_examples:,}, were {was.num_examples:,}"
         if was.num_examples == now.num_examples:
             how = "as many"
         found.append(", ".join([f"the training examples are others ({how})", *causes]))
     return found
+
+
+def _learning(task: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The keys of a recipe's `task` that shape what is learned of the same examples."""
+    return {name: value for name, value in (task or {}).items() if name in _LEARNING_OF_TASK}
 
 
 def in_words(different: list[str]) -> str:
@@ -189,8 +199,10 @@ def _examples_digest(train: Dataset) -> str:
 
     digest = hashlib.sha256()
     for batch in train.with_format("arrow").iter(batch_size=1000):
-        for name in ("input_ids", "labels"):
-            lists = batch[name].combine_chunks()
-            for numbers in (lists.value_lengths(), lists.flatten()):
-                digest.update(numpy.ascontiguousarray(numbers, dtype="<i8").tobytes())
+        for name in sorted(train.column_names):
+            numbers = batch[name].combine_chunks()
+            while hasattr(numbers, "value_lengths"):  # lists
+                digest.update(numpy.ascontiguousarray(numbers.value_lengths(), dtype="<i8").tobytes())
+                numbers = numbers.flatten()
+            digest.update(numpy.ascontiguousarray(numbers, dtype="<i8").tobytes())
     return digest.hexdigest()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zerokit.checkpoint.pretrained import check_shapes, load_weights, read_config
+from zerokit.checkpoint.pretrained import CAUSAL_LM, ModelKind, check_shapes, load_weights, read_config
 from zerokit.checkpoint.source import check_checkpoint, read_model_config, resolve_checkpoint
 from zerokit.errors import ModelError, RecipeError, did_you_mean
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from zerokit.recipe import LoadedRecipe
     from zerokit.recipe.model import ModelSection
+    from zerokit.training.tasks.task import Task
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ def find_checkpoint(section: ModelSection, where: str) -> Path | None:
 
 
 def prepare_model(
-    loaded: LoadedRecipe, folder: Path | None, tokenizer: PreTrainedTokenizerBase
+    loaded: LoadedRecipe, folder: Path | None, tokenizer: PreTrainedTokenizerBase, task: Task
 ) -> PreparedModel:
     """Make the model's config and check that model, tokenizer and sequence length fit together.
 
@@ -61,10 +62,12 @@ def prepare_model(
     section = loaded.recipe.model
     if folder is not None:
         where, remote = loaded.where("model", "path"), section.trust_remote_code
-        config = read_config(folder, where=where, trust_remote_code=remote)
-        check_shapes(folder, config, where=where, trust_remote_code=remote)
+        options: dict[str, Any] = {"where": where, "trust_remote_code": remote, "kind": task.model}
+        written = read_model_config(folder / "config.json", where=where).data
+        config = read_config(folder, **options, **task.config_keys(written, tokenizer))
+        check_shapes(folder, config, **options)
     else:
-        config = _config_from_scratch(loaded, tokenizer)
+        config = _config_from_scratch(loaded, tokenizer, task)
     if config.get_text_config(decoder=True).vocab_size < len(tokenizer):
         raise ModelError(
             f"the model has {config.get_text_config(decoder=True).vocab_size} embeddings, the tokenizer "
@@ -82,7 +85,9 @@ def prepare_model(
     return PreparedModel(config, folder)
 
 
-def build_model(prepared: PreparedModel, section: ModelSection, dtype: torch.dtype) -> PreTrainedModel:
+def build_model(
+    prepared: PreparedModel, section: ModelSection, dtype: torch.dtype, kind: ModelKind = CAUSAL_LM
+) -> PreTrainedModel:
     """Build the model on every rank together; under ZeRO-3 each keeps its share of the parameters.
 
     TrainingArguments (or an HfDeepSpeedConfig) must exist already: they are what tells transformers
@@ -91,27 +96,28 @@ def build_model(prepared: PreparedModel, section: ModelSection, dtype: torch.dty
     Raises:
         ModelError: the checkpoint lacks some of the model's weights; the same on every rank.
     """
-    from transformers import AutoModelForCausalLM
-
     options: dict[str, Any] = {"dtype": dtype, "trust_remote_code": section.trust_remote_code}
     if section.attn_implementation is not None:
         options["attn_implementation"] = section.attn_implementation
     if prepared.folder is None:
-        return AutoModelForCausalLM.from_config(prepared.config, **options)
-    return load_weights(prepared.folder, prepared.config, where=str(prepared.folder), **options)
+        return kind.auto.from_config(prepared.config, **options)
+    return load_weights(prepared.folder, prepared.config, where=str(prepared.folder), kind=kind, **options)
 
 
-def count_parameters(config: PretrainedConfig, *, trust_remote_code: bool = False) -> int:
+def count_parameters(
+    config: PretrainedConfig, *, trust_remote_code: bool = False, kind: ModelKind = CAUSAL_LM
+) -> int:
     """Parameters of the model that `config` describes, tied ones once, without making any weights."""
     import torch
-    from transformers import AutoModelForCausalLM
 
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
+        model = kind.auto.from_config(config, trust_remote_code=trust_remote_code)
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def _config_from_scratch(loaded: LoadedRecipe, tokenizer: PreTrainedTokenizerBase) -> PretrainedConfig:
+def _config_from_scratch(
+    loaded: LoadedRecipe, tokenizer: PreTrainedTokenizerBase, task: Task
+) -> PretrainedConfig:
     from transformers import AutoConfig
 
     where = loaded.where("model", "from_config")
@@ -123,7 +129,7 @@ def _config_from_scratch(loaded: LoadedRecipe, tokenizer: PreTrainedTokenizerBas
     model_type = keys.pop("model_type", None)
     if model_type is None:
         raise ModelError("has no 'model_type'", where=where, hint="Add it, such as 'llama'")
-    known = _known_keys(str(model_type), where)
+    known = _known_keys(str(model_type), where, task.model)
     for key in keys:
         # A config.json may carry keys of other versions; what a person writes inline may not.
         if key not in known and not isinstance(source, str):
@@ -135,11 +141,12 @@ def _config_from_scratch(loaded: LoadedRecipe, tokenizer: PreTrainedTokenizerBas
     keys.setdefault("vocab_size", len(tokenizer))
     for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
         keys.setdefault(name, getattr(tokenizer, name))
+    keys |= task.config_keys(keys, tokenizer)
     try:
         config = AutoConfig.for_model(model_type, **keys)
         _check_heads(config.get_text_config(decoder=True))
         # On the meta device: what the config lets through may still not be a model.
-        count_parameters(config)
+        count_parameters(config, kind=task.model)
     except Exception as error:
         # Each architecture checks its own sizes, with exceptions of its own.
         reason = str(error) if " " in str(error) else f"{type(error).__name__}: {error}"
@@ -162,15 +169,15 @@ def _check_heads(config: PretrainedConfig) -> None:
         raise ValueError(f"num_attention_heads ({heads}) is not a multiple of num_key_value_heads ({groups})")
 
 
-def _known_keys(model_type: str, where: str) -> set[str]:
-    from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING
+def _known_keys(model_type: str, where: str, kind: ModelKind) -> set[str]:
+    from transformers import CONFIG_MAPPING
 
-    causal = {config.model_type for config in MODEL_FOR_CAUSAL_LM_MAPPING}
-    if model_type not in causal:
+    of_its_kind = {config.model_type for config in kind.auto._model_mapping}
+    if model_type not in of_its_kind:
         raise ModelError(
-            f"'{model_type}' is not a causal language model of transformers",
+            f"'{model_type}' is not {kind.noun} of transformers",
             where=where,
-            hint=did_you_mean(model_type, sorted(causal)),
+            hint=did_you_mean(model_type, sorted(of_its_kind)),
         )
     config = CONFIG_MAPPING[model_type]
     fields = {field.name for field in dataclasses.fields(config)}

@@ -47,7 +47,9 @@ def check_peft_keys(loaded: LoadedRecipe) -> dict[str, Any] | None:
     return keys
 
 
-def add_adapter(model: PreTrainedModel, loaded: LoadedRecipe, args: TrainingArguments) -> PreTrainedModel:
+def add_adapter(
+    model: PreTrainedModel, loaded: LoadedRecipe, args: TrainingArguments, task_type: str | None
+) -> PreTrainedModel:
     """Freeze the model and add the adapter that the recipe asks for, if it asks for one.
 
     Raises:
@@ -59,7 +61,7 @@ def add_adapter(model: PreTrainedModel, loaded: LoadedRecipe, args: TrainingArgu
     from peft import LoraConfig, get_peft_model
 
     try:
-        adapted = get_peft_model(model, LoraConfig(**{"task_type": "CAUSAL_LM", **keys}))
+        adapted = get_peft_model(model, LoraConfig(**{"task_type": task_type, **keys}))
     except (ValueError, TypeError, NotImplementedError) as error:
         raise RecipeError(f"LoRA: {error}", where=loaded.where("peft"), hint="Correct the keys") from error
     if args.gradient_checkpointing:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from zerokit.checkpoint.pretrained import CAUSAL_LM
 from zerokit.checkpoint.source import is_rehearsal
 from zerokit.config import DeepSpeedConfig
 from zerokit.distributed.ranks import Ranks
@@ -36,13 +37,14 @@ def _question(prepared: Prepared, model: PreTrainedModel, cluster: Cluster) -> Q
     """
     args, ds_config = prepared.args, prepared.resolved.ds_config
     config: dict[str, Any] = model.config.to_dict()
+    at_once = prepared.task.sequences_per_example
     return Question(
         model=load_model_shape(config, allow_network=False, allow_torch=False),
         cluster=cluster,
         ds_config=ds_config,
         precision=prepared.precision,  # type: ignore[arg-type]
-        micro_batch_size=args.per_device_train_batch_size,
-        eval_batch_size=None if prepared.held_out is None else args.per_device_eval_batch_size,
+        micro_batch_size=args.per_device_train_batch_size * at_once,
+        eval_batch_size=None if prepared.held_out is None else args.per_device_eval_batch_size * at_once,
         seq_len=prepared.loaded.recipe.task.seq_len,
         gradient_accumulation_steps=args.gradient_accumulation_steps,
         gradient_checkpointing=_checkpoints(args),
@@ -82,11 +84,14 @@ def peak_lines(
     """
     host = None if is_rehearsal() else host_memory_bytes()
     cluster = Cluster(ranks.world_size, ranks.local_world_size, some_gpu(None, gpu_bytes), host)
+    if prepared.task.model != CAUSAL_LM:
+        return [f"peak memory is not estimated: {prepared.task.model.noun} is none that it counts"]
     try:
         question = _question(prepared, model, cluster)
         answer = _estimate(question, num_trainable)
         fit = verdict(answer, gpu_bytes)
-        advice = [] if fit.verdict != "does not fit" else list(_advice(question, answer, fit))
+        at_once = prepared.task.sequences_per_example
+        advice = [] if fit.verdict != "does not fit" else list(_advice(question, answer, fit, at_once))
     except Exception as error:
         # Whatever a config or an argument that nobody has seen leads to: the run does not need the estimate.
         reason = error.message if isinstance(error, ZerokitError) else f"{type(error).__name__}: {error}"
@@ -96,18 +101,19 @@ def peak_lines(
     return [f"estimated peak per rank, in {phase_words(answer.device.peak_phase)}: {line}", *advice]
 
 
-def _advice(question: Question, answer: Estimate, fit: Fit) -> Iterator[str]:
+def _advice(question: Question, answer: Estimate, fit: Fit, at_once: int) -> Iterator[str]:
     """A line on the GPU's memory and one on the host's, of those that do not do."""
     start = "zerokit: warning: the run will probably run out of"
     if not _fits_gpu(fit):
-        less = _less_on_gpu(question, answer, fit)
+        less = _less_on_gpu(question, answer, fit, at_once)
         yield f"{start} GPU memory. {less}, or ask 'zerokit estimate' what fits"
     if fit.host.verdict == "does not fit":
         yield f"{start} host memory. Offload less to the CPU, or start fewer ranks on a node"
 
 
-def _less_on_gpu(question: Question, answer: Estimate, fit: Fit) -> str:
-    smallest = replace(question, micro_batch_size=1, eval_batch_size=question.eval_batch_size and 1)
+def _less_on_gpu(question: Question, answer: Estimate, fit: Fit, at_once: int) -> str:
+    eval_batch = question.eval_batch_size and at_once
+    smallest = replace(question, micro_batch_size=at_once, eval_batch_size=eval_batch)
     least = estimate_run(Runs().training_run(smallest))
     if not _fits_gpu(verdict(least, fit.gpu_memory_bytes)):
         return "Even batches of one do not fit: offload more to the CPU, take more GPUs"

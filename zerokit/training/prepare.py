@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zerokit import console
-from zerokit.checkpoint.source import is_rehearsal
+from zerokit.checkpoint.source import is_rehearsal, read_model_config
 from zerokit.data.sources import BUILTIN, load_examples, place_of
 from zerokit.distributed.extensions import compile_extensions
 from zerokit.distributed.group import count_gpus, device_precision
@@ -23,6 +23,8 @@ from zerokit.training.peft import check_peft_keys
 from zerokit.training.preview import show
 from zerokit.training.resume import find_resume, resumed
 from zerokit.training.shapes import described, detect_format, text_columns
+from zerokit.training.tasks import task_of
+from zerokit.training.tasks.labels import described_labels, known_labels
 from zerokit.training.tokenizer import load_tokenizer, train_tokenizer
 from zerokit.units import quantity
 
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from zerokit.distributed.group import RankGroup
     from zerokit.recipe import LoadedRecipe
     from zerokit.resolving.settle import Resolved
+    from zerokit.training.tasks.task import Task
 
 
 @dataclass(frozen=True)
@@ -47,10 +50,12 @@ class Prepared:
     trust_checkpoint: bool
     """Whether what the checkpoint to continue from pickles may be of any class."""
     tokenizer: PreTrainedTokenizerBase
+    task: Task
     model: PreparedModel
     train: Dataset
     held_out: Dataset | None
-    generation: GenerationConfig
+    generation: GenerationConfig | None
+    """None for a model that generates no text."""
 
     @property
     def zero_stage(self) -> int:
@@ -108,11 +113,12 @@ def prepare(
     group.together(lambda: check_peft_keys(loaded))
     folder = group.node_main_first(lambda: find_checkpoint(recipe.model, loaded.where("model", "path")))
     examples, held_out = group.node_main_first(lambda: _load_data(loaded, _seed(resolved)))
-    tokenizer = _get_tokenizer(group, loaded, folder, examples.dataset)
-    model = group.together(lambda: prepare_model(loaded, folder, tokenizer))
-    generation = group.together(lambda: _generation_config(loaded, folder, tokenizer))
-    train = _tokenize(group, examples, tokenizer, loaded, "train")
-    evaluated = None if held_out is None else _tokenize(group, held_out, tokenizer, loaded, "eval")
+    task = group.together(lambda: _task(loaded, folder, examples))
+    tokenizer = _get_tokenizer(group, loaded, folder, examples.dataset, task)
+    model = group.together(lambda: prepare_model(loaded, folder, tokenizer, task))
+    generation = group.together(lambda: _generation_config(loaded, folder, tokenizer, task))
+    train = _tokenize(group, examples, tokenizer, loaded, task, "train")
+    evaluated = None if held_out is None else _tokenize(group, held_out, tokenizer, loaded, task, "eval")
     offload = resolved.ds_config["zero_optimization"].get("offload_optimizer") or {}
     compile_extensions(group, cpu_optimizer=offload.get("device", "none") != "none")
     args = group.together(
@@ -121,7 +127,7 @@ def prepare(
     identity = _identity(group, loaded, resolved, args, model, train, resume)
     return Prepared(
         *(loaded, resolved, args, output, identity, trust_checkpoint),
-        *(tokenizer, model, train, evaluated, generation),
+        *(tokenizer, task, model, train, evaluated, generation),
     )
 
 
@@ -145,11 +151,12 @@ def preview(group: RankGroup, loaded: LoadedRecipe, count: int) -> None:
     folder = group.node_main_first(lambda: find_checkpoint(model, loaded.where("model", "path")))
     resolved = _resolve(group, loaded)
     examples, _ = group.node_main_first(lambda: _load_data(loaded, _seed(resolved)))
-    tokenizer = _get_tokenizer(group, loaded, folder, examples.dataset)
+    task = group.together(lambda: _task(loaded, folder, examples))
+    tokenizer = _get_tokenizer(group, loaded, folder, examples.dataset, task)
     first = examples.dataset.select(range(min(_PREVIEWED, len(examples.dataset))))
-    sequences = _tokenize(group, replace(examples, dataset=first), tokenizer, loaded, "train")
+    sequences = _tokenize(group, replace(examples, dataset=first), tokenizer, loaded, task, "train")
     if group.ranks.is_main:
-        show(sequences, tokenizer, count)
+        show(sequences, task, tokenizer, count)
 
 
 def _resolve(group: RankGroup, loaded: LoadedRecipe) -> Resolved:
@@ -249,8 +256,20 @@ def _load_data(loaded: LoadedRecipe, seed: int) -> tuple[_Examples, _Examples | 
     return _Examples(train, data.train, where, rows), held_out
 
 
+def _task(loaded: LoadedRecipe, folder: Path | None, examples: _Examples) -> Task:
+    """The task of the recipe, with the labels of its examples."""
+    data, task = loaded.recipe.data, task_of(loaded.recipe.task)
+    detect_format(examples.dataset.column_names, data, task.formats, where=examples.where)
+    known: tuple[str, ...] = ()
+    if folder is not None:
+        known = known_labels(
+            read_model_config(folder / "config.json", where=loaded.where("model", "path")).data
+        )
+    return task.with_labels_of(examples.dataset, data.columns, known, examples.where)
+
+
 def _get_tokenizer(
-    group: RankGroup, loaded: LoadedRecipe, folder: Path | None, examples: Dataset
+    group: RankGroup, loaded: LoadedRecipe, folder: Path | None, examples: Dataset, task: Task
 ) -> PreTrainedTokenizerBase:
     section = loaded.recipe.model
     if section.tokenizer is None or isinstance(section.tokenizer, str):
@@ -258,12 +277,14 @@ def _get_tokenizer(
         assert source is not None  # the recipe names a tokenizer when there is no checkpoint
         where = loaded.where("model", "tokenizer" if section.tokenizer else "path")
         return group.node_main_first(
-            lambda: load_tokenizer(source, where=where, trust_remote_code=section.trust_remote_code)
+            lambda: load_tokenizer(
+                source, where=where, needs=task.needs, trust_remote_code=section.trust_remote_code
+            )
         )
     vocab_size = section.tokenizer.train_bpe.vocab_size
     columns = examples.column_names
     format_ = group.together(
-        lambda: detect_format(columns, loaded.recipe.data, where=loaded.where("data", "train"))
+        lambda: detect_format(columns, loaded.recipe.data, task.formats, where=loaded.where("data", "train"))
     )
     used = text_columns(format_, loaded.recipe.data.columns, columns)
     if used is None:
@@ -282,9 +303,11 @@ def _get_tokenizer(
 
 
 def _generation_config(
-    loaded: LoadedRecipe, folder: Path | None, tokenizer: PreTrainedTokenizerBase
-) -> GenerationConfig:
+    loaded: LoadedRecipe, folder: Path | None, tokenizer: PreTrainedTokenizerBase, task: Task
+) -> GenerationConfig | None:
     """The checkpoint's own generation config, with the recipe's keys on top."""
+    if not task.generates:
+        return None
     from transformers import GenerationConfig
 
     from zerokit.generation.sampling import known_names
@@ -314,26 +337,27 @@ def _tokenize(
     examples: _Examples,
     tokenizer: PreTrainedTokenizerBase,
     loaded: LoadedRecipe,
+    task: Task,
     which: str,
 ) -> Dataset:
     """Tokenize on one rank per node and then, from its cache, on the others; say what did not fit."""
     recipe = loaded.recipe
     dataset, where = examples.dataset, examples.where
+    seq_len = recipe.task.seq_len
 
     def tokenize_here() -> Tokenized:
-        format_ = detect_format(dataset.column_names, recipe.data, where=where)
-        return tokenize(
-            dataset, tokenizer, format_, recipe.data, recipe.task, where=where, place=examples.place
-        )
+        format_ = detect_format(dataset.column_names, recipe.data, task.formats, where=where)
+        encoder = task.encoder(tokenizer, format_, recipe.data.columns)
+        return tokenize(dataset, encoder, seq_len=seq_len, where=where, place=examples.place)
 
     tokenized = group.node_main_first(tokenize_here)
     if group.ranks.is_main and which == "train":
-        format_ = detect_format(dataset.column_names, recipe.data, where=where)
+        format_ = detect_format(dataset.column_names, recipe.data, task.formats, where=where)
         what = described(format_, recipe.data.columns, dataset.column_names, tokenizer)
-        console.note(f"data: {quantity(len(dataset), 'example')} of {what}")
+        console.note(f"data: {quantity(len(dataset), 'example')} of {what}{described_labels(task.labels)}")
     if group.ranks.is_main and (tokenized.num_cut or tokenized.num_left_out):
         console.note(
             f"{which} data: of {quantity(len(dataset), 'example')}, {tokenized.num_cut:,} cut to "
-            f"{recipe.task.seq_len} tokens, {tokenized.num_left_out:,} left out (no token to train on)"
+            f"{seq_len} tokens, {tokenized.num_left_out:,} left out (no token to train on)"
         )
     return tokenized.dataset

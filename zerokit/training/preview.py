@@ -16,23 +16,28 @@ if TYPE_CHECKING:
     from datasets import Dataset
     from transformers import PreTrainedTokenizerBase
 
+    from zerokit.training.tasks.task import Task
+
 BEGINS, ENDS = "⟦", "⟧"
 """Around what is trained on."""
 
 
-def show(sequences: Dataset, tokenizer: PreTrainedTokenizerBase, count: int) -> None:
+def show(sequences: Dataset, task: Task, tokenizer: PreTrainedTokenizerBase, count: int) -> None:
     """Print the first `count` sequences.
 
     Args:
-        sequences: ``input_ids`` and ``labels``, as they are trained on.
+        sequences: as they are trained on.
+        task: what they are for.
         tokenizer: which made them.
         count: how many; fewer if there are not as many.
     """
     for number, sequence in enumerate(sequences.select(range(min(count, len(sequences)))), start=1):
-        ids, labels = sequence["input_ids"], sequence["labels"]
-        trained = sum(label != IGNORED for label in labels)
-        head = f"Sequence {number}: {quantity(len(ids), 'token')}, {trained:,} trained on (in {BEGINS}{ENDS})"
-        show_lines([[(head, STRONG)], *marked(ids, labels, tokenizer), []])
+        head = f"Sequence {number}: {quantity(len(sequence['input_ids']), 'token')}"
+        labels = sequence.get("labels")
+        if isinstance(labels, list):
+            trained = sum(label != IGNORED for label in labels)
+            head += f", {trained:,} trained on (in {BEGINS}{ENDS})"
+        show_lines([[(head, STRONG)], *task.marked(sequence, tokenizer), []])
 
 
 def marked(

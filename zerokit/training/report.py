@@ -38,8 +38,12 @@ class RunReport:
     tokens_per_second: float
     """Over all ranks, from the first step (after a resume) to the last, evaluation included."""
     loss_before: float | None
-    """Mean loss per token on the held-out data before the first step; None without such data."""
+    """Mean loss per token (or example, where a task has one loss for each) on the held-out data before the
+    first step; None without such data."""
     loss_after: float | None
+    metrics_before: dict[str, float]
+    """Of the task, on the held-out data before the first step, such as ``accuracy``; empty without any."""
+    metrics_after: dict[str, float]
     train_loss: float | None
     """None where nothing was left to train."""
     model_states_bytes: int | None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import zerokit
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from zerokit.distributed.group import RankGroup
     from zerokit.training.prepare import Prepared
+    from zerokit.training.trainer import ZeroTrainer
 
 
 def run(group: RankGroup, prepared: Prepared) -> RunReport:
@@ -60,9 +62,10 @@ def _run(group: RankGroup, prepared: Prepared) -> RunReport:
     memory = PeakMemory(cuda=cuda)
     memory.start()
     _seed_everything(prepared)
-    model = build_model(prepared.model, prepared.loaded.recipe.model, _dtype(prepared))
-    model.generation_config = prepared.generation
-    model = add_adapter(model, prepared.loaded, prepared.args)
+    model = build_model(prepared.model, prepared.loaded.recipe.model, _dtype(prepared), prepared.task.model)
+    if prepared.generation is not None:
+        model.generation_config = prepared.generation
+    model = add_adapter(model, prepared.loaded, prepared.args, prepared.task.peft_type)
     expected = announce(group, prepared, model, cuda=cuda)
     progress = RunProgress(prepared.output_dir)
     trainer = _make_trainer(prepared, model, group, [progress, ChecksumsOnSave(group)])
@@ -70,7 +73,7 @@ def _run(group: RankGroup, prepared: Prepared) -> RunReport:
         result = _fit(trainer, prepared)
     finally:
         progress.stop()
-    loss_before, loss_after = _held_out_losses(trainer)
+    before, after = _held_out(trainer)
     peaks = group.gather_objects(memory.read())
     seconds = float(result.metrics["train_runtime"])
     steps, tokens = int(trainer.state.global_step), int(trainer.state.num_input_tokens_seen)
@@ -90,8 +93,10 @@ def _run(group: RankGroup, prepared: Prepared) -> RunReport:
         train_seconds=seconds,
         tokens=tokens,
         tokens_per_second=(tokens - progress.first_tokens) / seconds,
-        loss_before=loss_before,
-        loss_after=loss_after,
+        loss_before=before.pop("loss", None),
+        loss_after=after.pop("loss", None),
+        metrics_before=before,
+        metrics_after=after,
         train_loss=float(result.metrics["train_loss"]) if steps > progress.first_step else None,
         model_states_bytes=expected,
         peak_memory_bytes=max(peaks),
@@ -116,13 +121,13 @@ def _seed_everything(prepared: Prepared) -> None:
 
 def _make_trainer(
     prepared: Prepared, model: PreTrainedModel, group: RankGroup, callbacks: list[TrainerCallback]
-) -> Trainer:
-    from transformers import DataCollatorForSeq2Seq, PrinterCallback, ProgressCallback
+) -> ZeroTrainer:
+    from transformers import PrinterCallback, ProgressCallback
 
     from zerokit.training.trainer import ZeroTrainer
 
-    seq_len = prepared.loaded.recipe.task.seq_len
     trainer = ZeroTrainer(
+        task=prepared.task,
         identity=prepared.identity,
         group=group,
         model=model,
@@ -130,11 +135,7 @@ def _make_trainer(
         train_dataset=prepared.train,
         eval_dataset=prepared.held_out,
         processing_class=prepared.tokenizer,
-        # Pads input_ids with the pad token and labels with -100, to a multiple that tensor cores like; but
-        # never beyond the longest sequence, which may be all that the model has positions for.
-        data_collator=DataCollatorForSeq2Seq(
-            prepared.tokenizer, pad_to_multiple_of=8 if seq_len % 8 == 0 else None
-        ),
+        data_collator=prepared.task.collator(prepared.tokenizer, model),
         callbacks=callbacks,
         trust_checkpoint=prepared.trust_checkpoint,
     )
@@ -168,17 +169,23 @@ def _fit(trainer: Trainer, prepared: Prepared) -> Any:
         ) from error
 
 
-def _held_out_losses(trainer: Trainer) -> tuple[float | None, float | None]:
-    """Mean loss per held-out token before the first step and after the last."""
+def _held_out(trainer: ZeroTrainer) -> tuple[dict[str, float], dict[str, float]]:
+    """Loss and metrics on the held-out data before the first step and after the last; empty without any."""
     if trainer.eval_dataset is None:
-        return None, None
+        return {}, {}
     evaluations = [entry for entry in trainer.state.log_history if "eval_loss" in entry]
-    before = next((entry["eval_loss"] for entry in evaluations if entry["step"] == 0), None)
+    before: dict[str, Any] = next((entry for entry in evaluations if entry["step"] == 0), {})
     # With load_best_model_at_end, the weights are no longer those that were evaluated last.
     outdated = not evaluations or evaluations[-1]["step"] < trainer.state.global_step
-    if outdated or trainer.args.load_best_model_at_end:
-        return before, float(trainer.evaluate()["eval_loss"])
-    return before, float(evaluations[-1]["eval_loss"])
+    again = outdated or trainer.args.load_best_model_at_end
+    after: dict[str, Any] = trainer.evaluate() if again else evaluations[-1]
+    names = trainer.metric_names
+    return _named(names, before), _named(names, after)
+
+
+def _named(names: Sequence[str], evaluation: Mapping[str, Any]) -> dict[str, float]:
+    found = {name: evaluation.get(f"eval_{name}") for name in names}
+    return {name: float(value) for name, value in found.items() if value is not None}
 
 
 def _print_summary(report: RunReport, prepared: Prepared, num_files: int) -> None:
@@ -188,6 +195,9 @@ def _print_summary(report: RunReport, prepared: Prepared, num_files: int) -> Non
         loss = f"train loss {report.train_loss:.3f}"
     else:
         loss = "nothing was left to train"
+    for name, after in report.metrics_after.items():
+        before = report.metrics_before.get(name)
+        loss += f", {name} {after:.3f}" if before is None else f", {name} {before:.3f} -> {after:.3f}"
     since = f" (from step {report.resumed_from_step})" if report.resumed_from_step else ""
     console.note(
         f"{report.steps} steps{since} in {format_seconds(report.train_seconds)}, "

@@ -7,16 +7,14 @@ chat template an instruction becomes the prompt of a completion.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from zerokit.errors import DataError, did_you_mean
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from zerokit.recipe.model import Columns, DataSection
-
-Format = Literal["text", "prompt_completion", "messages", "alpaca", "sharegpt"]
+    from zerokit.recipe.model import Columns, DataSection, Format
 
 _ROLES = {
     **{"human": "user", "gpt": "assistant", "chatgpt": "assistant", "model": "assistant"},
@@ -34,25 +32,31 @@ def needed_columns(format_: Format, names: Columns) -> list[str]:
         "prompt_completion": [names.prompt, names.completion],
         "alpaca": [names.instruction, names.output],
         "text": [names.text],
+        "text_label": [names.text, names.label],
     }[format_]
 
 
-_TRIED: tuple[Format, ...] = ("messages", "sharegpt", "prompt_completion", "alpaca", "text")
-"""In this order: Alpaca's own file has a column of whole texts too."""
-
-
-def detect_format(columns: Sequence[str], data: DataSection, *, where: str) -> Format:
+def detect_format(
+    columns: Sequence[str], data: DataSection, formats: Sequence[Format], *, where: str
+) -> Format:
     """What an example is, by the recipe or by its columns.
 
     Args:
         columns: of the data set.
         data: the recipe's section.
+        formats: those of the task, in the order in which they are tried.
         where: the place of the data in the recipe, for errors.
 
     Raises:
-        DataError: a column that the format needs is not there.
+        DataError: a column that the format needs is not there, or the task has no such examples.
     """
     if data.format != "auto":
+        if data.format not in formats:
+            raise DataError(
+                f"format '{data.format}' is none of this task, which has {', '.join(formats)}",
+                where=where,
+                hint="Set task.type to the task that the data are for, or data.format to 'auto'",
+            )
         for name in needed_columns(data.format, data.columns):
             if name not in columns:
                 raise DataError(
@@ -61,14 +65,14 @@ def detect_format(columns: Sequence[str], data: DataSection, *, where: str) -> F
                     hint="Set data.columns to the names in your file, or mend the file",
                 )
         return data.format
-    for format_ in _TRIED:
+    for format_ in formats:
         if set(needed_columns(format_, data.columns)) <= set(columns):
             return format_
+    wanted = [" and ".join(f"'{name}'" for name in needed_columns(each, data.columns)) for each in formats]
     raise DataError(
         f"cannot tell what an example is from the columns {', '.join(columns)}",
         where=where,
-        hint="Use 'text', 'prompt' and 'completion', 'instruction' and 'output', 'messages' or "
-        "'conversations', or set data.columns",
+        hint=f"Use {', '.join(wanted[:-1])}{' or ' if wanted[1:] else ''}{wanted[-1]}, or set data.columns",
     )
 
 
@@ -82,7 +86,8 @@ def text_columns(format_: Format, names: Columns, columns: Sequence[str]) -> lis
     """The columns whose values are texts, of those that are there; None: an example is a chat."""
     if format_ in ("messages", "sharegpt"):
         return None
-    return [name for name in used_columns(format_, names, columns) if name != names.history]
+    no_text = (names.history, names.label)
+    return [name for name in used_columns(format_, names, columns) if name not in no_text]
 
 
 def described(

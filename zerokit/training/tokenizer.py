@@ -18,20 +18,27 @@ PADDING = "<|pad|>"
 
 
 def load_tokenizer(
-    source: str | Path, *, where: str, trust_remote_code: bool = False
+    source: str | Path, *, where: str, needs: str = "eos", trust_remote_code: bool = False
 ) -> PreTrainedTokenizerBase:
     """Load a tokenizer from a Hub id or folder; one without a padding token pads with its end-of-text.
 
+    Args:
+        source: the id or folder.
+        where: the place of it in the recipe, for errors.
+        needs: the special token that the task cannot do without: ``eos``, ``pad`` or ``mask``.
+        trust_remote_code: whether code that comes with it may run.
+
     Raises:
-        ModelError: there is none, or it has no end-of-text token.
+        ModelError: there is none, or it has no such token.
     """
     tokenizer = read_tokenizer(source, where=where, trust_remote_code=trust_remote_code)
-    if tokenizer.eos_token_id is None:
-        raise ModelError(
-            f"the tokenizer of '{source}' has no end-of-text token", where=where, hint="Set its eos_token"
-        )
-    if tokenizer.pad_token_id is None:
+    if tokenizer.pad_token_id is None and tokenizer.eos_token_id is not None:
         tokenizer.pad_token = tokenizer.eos_token
+    if getattr(tokenizer, f"{needs}_token_id") is None:
+        what = {"eos": "end-of-text", "pad": "padding", "mask": "mask"}[needs]
+        raise ModelError(
+            f"the tokenizer of '{source}' has no {what} token", where=where, hint=f"Set its {needs}_token"
+        )
     return tokenizer
 
 

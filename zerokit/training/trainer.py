@@ -27,7 +27,6 @@ from zerokit.patches import overriding
 from zerokit.training.blanks import BlanksLast, FilledUp
 from zerokit.training.disks import DiskProblems
 from zerokit.training.dummy_step import undo_dummy_step
-from zerokit.training.examples import IGNORED
 from zerokit.training.folder import checkpoints
 
 if TYPE_CHECKING:
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
 
     from zerokit.distributed.group import RankGroup
     from zerokit.training.identity import Identity
+    from zerokit.training.tasks.task import Task
 
 MOST_SKIPPED_STEPS = 50
 """In a row, after which fp16 does not train: from 2^32, a loss scale needs about thirty to find its place."""
@@ -54,7 +54,8 @@ MOST_SKIPPED_STEPS = 50
     _save_optimizer_and_scheduler="outlive a full disk",
     _save_rng_state="outlive a full disk",
     _get_eval_sampler="weigh each held-out token the same",
-    evaluation_loop="weigh each held-out token the same",
+    evaluation_loop="weigh each held-out token the same, and measure the task",
+    compute_loss="train on the task's own loss",
     training_step="stop when the loss is no number, and know a step that is stuck",
     get_batch_samples="know a batch that never comes",
     _get_grad_norm="stop when the gradient norm is no number",
@@ -64,9 +65,13 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
     """Trains every example exactly once an epoch, and measures the loss per held-out token."""
 
     def __init__(
-        self, *, identity: Identity, group: RankGroup, trust_checkpoint: bool, **kwargs: Any
+        self, *, task: Task, identity: Identity, group: RankGroup, trust_checkpoint: bool, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
+        self._task = task
+        if task.has_own_loss:
+            # That there is one has the Trainer count what it is divided by.
+            self.compute_loss_func = task.loss
         self._identity = identity
         self._group = group
         self._trust_checkpoint = trust_checkpoint
@@ -76,6 +81,8 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
         self._num_skipped = 0
         self.disk_problems = DiskProblems()
         """Of what is saved now."""
+        self.metric_names: tuple[str, ...] = ()
+        """Of the last evaluation, its loss included."""
         self.other_places: list[Path] = []
         """Where to save weights that cannot be written where they belong."""
         self._best_saved: tuple[Any, Any, Any] = (None, None, None)
@@ -84,11 +91,15 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
         self.eval_dataset: Any
         if self.train_dataset is not None and self._can_fill_up():
             self.train_dataset = FilledUp(
-                self.train_dataset, self.args.per_device_train_batch_size * self.args.world_size
+                self.train_dataset,
+                self.args.per_device_train_batch_size * self.args.world_size,
+                task.blank(),
             )
         if self.eval_dataset is not None:
             self.eval_dataset = FilledUp(
-                self.eval_dataset, self.args.per_device_eval_batch_size * self.args.world_size
+                self.eval_dataset,
+                self.args.per_device_eval_batch_size * self.args.world_size,
+                task.blank(),
             )
 
     def _init_training_state(self, *args: Any, **kwargs: Any) -> Any:
@@ -115,7 +126,7 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
     def _can_fill_up(self) -> bool:
         """Whether losses are normalised by the tokens of all ranks, and the order is ours to choose."""
         return (
-            self.model_accepts_loss_kwargs
+            (self._task.has_own_loss or self.model_accepts_loss_kwargs)
             and self.args.average_tokens_across_devices
             and not self.args.dataloader_drop_last
             and self.args.train_sampling_strategy in ("random", "sequential")
@@ -207,33 +218,52 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> EvalLoopOutput:
-        """Mean loss per held-out token over all ranks.
+        """Mean loss per held-out token (or example) over all ranks, and the metrics of the task.
 
         transformers averages the means of the batches, which weighs a token by the batch it is in.
         """
         model = self._wrap_model(self.model, training=False)
         model.eval()
-        total = torch.zeros(2, dtype=torch.float64)  # sum of losses, number of tokens
+        total = torch.zeros(2, dtype=torch.float64)  # sum of losses, their number, then scores
         num_batches = 0
         for batch in dataloader:
             num_batches += 1
             inputs = self._prepare_inputs(batch)
-            tokens = int((inputs["labels"][..., 1:] != IGNORED).sum())
             with torch.no_grad(), self.compute_loss_context_manager():
-                loss = model(**inputs).loss
-            if tokens:  # the mean over the tokens of a batch of blanks is not a number
-                total += torch.tensor([float(loss) * tokens, tokens], dtype=torch.float64)
+                loss, output = self._task.loss(model, inputs)
+                scores = self._task.scores(output, inputs, self.model, self.processing_class)
+            sums = torch.tensor([float(loss), self._task.num_targets(inputs), *scores], dtype=torch.float64)
+            total = sums if num_batches == 1 else total + sums
         total = self.accelerator.reduce(total.to(self.args.device), reduction="sum").cpu()
         held_out = float(total[0] / total[1])
         if not math.isfinite(held_out):
             self._stop(f"the held-out loss is {held_out} after step {self.state.global_step}")
-        metrics = {f"{metric_key_prefix}_loss": held_out}
+        found = {"loss": held_out, **self._task.metrics(total[2:].tolist())}
+        self.metric_names = tuple(found)
+        metrics = {f"{metric_key_prefix}_{name}": value for name, value in found.items()}
         return EvalLoopOutput(
             predictions=None,
             label_ids=None,
             metrics=metrics,
             num_samples=num_batches * self.args.eval_batch_size,
         )
+
+    def compute_loss(
+        self,
+        model: Any,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: torch.Tensor | int | None = None,
+    ) -> Any:
+        """The task's loss, as the mean over what all ranks and micro batches of a step have of it."""
+        if not self._task.has_own_loss:
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        loss, output = self._task.loss(model, inputs, self.args.label_smoothing_factor)
+        count = self._task.num_targets(inputs) if num_items_in_batch is None else int(num_items_in_batch)
+        loss = loss / max(count, 1)
+        if self.args.average_tokens_across_devices:  # DeepSpeed takes the mean over the ranks
+            loss = loss * self.accelerator.num_processes
+        return (loss, output) if return_outputs else loss
 
     def get_batch_samples(self, epoch_iterator: Iterator[Any], *args: Any, **kwargs: Any) -> Any:
         """The Trainer's; it also counts tokens over all ranks, which is no part of getting a batch."""

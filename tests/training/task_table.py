@@ -1,0 +1,222 @@
+"""Each task x ZeRO stage x {full, LoRA}, on two CPU ranks: ``python -m tests.training.task_table``.
+
+A cell passes if the run beats the untrained model on held-out data by the task's margin, and if what it saved
+gives, in plain transformers and peft, the held-out loss that the run measured at its end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.tiny import REPOSITORY, launch, tiny_llama, tiny_tokenizer
+
+OFFLOADED = {"stage": 3, "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}}
+STAGES: dict[str, dict[str, Any]] = {
+    **{str(stage): {"stage": stage} for stage in range(4)},
+    "3, offloaded": OFFLOADED,
+}
+RECORDED = REPOSITORY / "docs" / "measured" / "tasks.json"
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A task that a tiny model can learn."""
+
+    task: dict[str, Any]
+    """The recipe's section."""
+    model: Callable[[Path], None]
+    """Makes the model to start from."""
+    examples: Callable[[random.Random], Row]
+    metric: str
+    margin: float
+    """By which `metric` must be better after training; for a loss, the share that must be gone."""
+    steps: int = 40
+    learning_rate: float = 5e-3
+    targets: tuple[str, ...] = ("query", "value")
+    """Modules that LoRA adapts."""
+
+
+def bert(folder: Path) -> None:
+    """A tiny BERT without a head of any task, and its tokenizer."""
+    import torch
+    from transformers import BertConfig, BertModel
+
+    tiny_tokenizer(folder)
+    sizes: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+    config = BertConfig(
+        vocab_size=320, num_attention_heads=4, max_position_embeddings=64, pad_token_id=1, **sizes
+    )
+    torch.manual_seed(0)
+    BertModel(config).save_pretrained(folder)
+
+
+def llama(folder: Path) -> None:
+    """A tiny Llama and its tokenizer."""
+    tiny_tokenizer(folder)
+    tiny_llama(folder, initializer_range=0.05)
+
+
+_NOUNS = ["cat", "dog", "house", "river", "stone", "bird"]
+_GOOD, _BAD = ["fine", "nice", "warm"], ["bad", "cold", "sad"]
+
+
+def _tone(chance: random.Random) -> Row:
+    label = chance.choice(["good", "bad"])
+    words = _GOOD if label == "good" else _BAD
+    return {"text": f"the {chance.choice(_NOUNS)} is {chance.choice(words)}", "label": label}
+
+
+def _counting(chance: random.Random) -> Row:
+    start = chance.randrange(8)
+    return {"prompt": f"{start} ", "completion": " ".join(str((start + step) % 8) for step in range(1, 6))}
+
+
+TRIALS = {
+    "causal_lm": Trial({}, llama, _counting, "loss", 0.5, targets=("q_proj", "v_proj"), learning_rate=1e-2),
+    "sequence_classification": Trial({}, bert, _tone, "accuracy", 0.3),
+}
+
+
+def write(trial: Trial, task: str, folder: Path) -> None:
+    """The model and the data of a trial."""
+    trial.model(folder / "model")
+    chance = random.Random(0)
+    for name, count in (("train", 160), ("eval", 40)):
+        lines = [json.dumps(trial.examples(chance)) for _ in range(count)]
+        (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def run(trial: Trial, task: str, start: Path, out: Path, zero: dict[str, Any], *, lora: bool) -> Row:
+    """Train one cell on two ranks and return its report."""
+    recipe = {
+        "model": str(start / "model"),
+        "data": {"train": str(start / "train.jsonl"), "eval": str(start / "eval.jsonl")},
+        "task": {"type": task, "seq_len": 64, **trial.task},
+        "training": {
+            "output_dir": str(out),
+            "max_steps": trial.steps,
+            "per_device_train_batch_size": 4,
+            "learning_rate": trial.learning_rate * (2 if lora else 1),
+            "lr_scheduler_type": "constant_with_warmup",
+            "warmup_steps": 5,
+            "save_strategy": "no",
+        },
+        "deepspeed": {"zero_optimization": zero},
+    }
+    if lora:
+        recipe["peft"] = {"type": "lora", "r": 8, "lora_alpha": 16, "target_modules": list(trial.targets)}
+    file = out.with_suffix(".yaml")
+    file.write_text(yaml.safe_dump(recipe))
+    result = launch(["launch/train.py", "--recipe", file], ranks=2, launcher="none")
+    if result.returncode:
+        raise RuntimeError(f"{task} with {zero}, LoRA {lora}: {result.stderr[-3000:]}")
+    report: Row = json.loads((out / "run.json").read_text())
+    return report
+
+
+def reloaded_loss(task: str, start: Path, out: Path, section: dict[str, Any], *, lora: bool) -> float:
+    """The held-out loss of what was saved, by the plain libraries on one process."""
+    import torch
+    from datasets import Dataset
+    from peft import PeftModel
+    from transformers import AutoConfig, AutoTokenizer
+
+    from zerokit.recipe.model import Columns, DataSection, TaskSection
+    from zerokit.training.shapes import detect_format
+    from zerokit.training.tasks import task_of
+
+    tokenizer = AutoTokenizer.from_pretrained(out)
+    made = task_of(TaskSection(type=task, seq_len=64, **section))  # type: ignore[arg-type]
+    examples = Dataset.from_json(str(start / "eval.jsonl"), cache_dir=str(out / "cache"))
+    trained = Dataset.from_json(str(start / "train.jsonl"), cache_dir=str(out / "cache"))
+    made = made.with_labels_of(trained, Columns(), (), "data.train")
+    if lora:
+        base = start / "model"
+        keys = made.config_keys(AutoConfig.from_pretrained(base).to_dict(), tokenizer)
+        plain = made.model.auto.from_pretrained(base, dtype=torch.float32, **keys)
+        model = PeftModel.from_pretrained(plain, out).eval()
+    else:
+        model, report = made.model.auto.from_pretrained(out, dtype=torch.float32, output_loading_info=True)
+        if report["missing_keys"]:
+            raise RuntimeError(f"{out} lacks {report['missing_keys']}")
+        model = model.eval()
+    total, count = 0.0, 0
+    encoder = made.encoder(
+        tokenizer,
+        detect_format(examples.column_names, DataSection(train="x"), made.formats, where="w"),
+        Columns(),
+    )
+    collate = made.collator(tokenizer, model)
+    for example in examples:
+        for sequence in encoder.sequences(example):
+            batch = collate([sequence.features])
+            with torch.no_grad():
+                total += float(made.loss(model, batch)[0])
+            count += made.num_targets(batch)
+    return total / count
+
+
+def cells(tasks: list[str]) -> Iterator[Row]:
+    """All cells of the tasks, each with what it showed."""
+    for task in tasks:
+        trial = TRIALS[task]
+        with tempfile.TemporaryDirectory() as folder:
+            start = Path(folder)
+            write(trial, task, start)
+            for name, zero in STAGES.items():
+                for lora in (False, True):
+                    out = start / f"out-{name.replace(', ', '-')}-{lora}"
+                    yield cell(task, start, out, name, zero, lora=lora)
+
+
+def cell(task: str, start: Path, out: Path, stage: str, zero: dict[str, Any], *, lora: bool) -> Row:
+    """Train, reload and judge."""
+    trial = TRIALS[task]
+    report = run(trial, task, start, out, zero, lora=lora)
+    again = reloaded_loss(task, start, out, trial.task, lora=lora)
+    before, after = (
+        {"loss": report[f"loss_{when}"], **report[f"metrics_{when}"]}[trial.metric]
+        for when in ("before", "after")
+    )
+    better = 1 - after / before if trial.metric == "loss" else after - before
+    return {
+        "task": task,
+        "stage": stage,
+        "trained": "LoRA" if lora else "full",
+        "metric": trial.metric,
+        "margin": trial.margin,
+        "before": round(before, 4),
+        "after": round(after, 4),
+        "loss_after": report["loss_after"],
+        "loss_reloaded": again,
+        "passes": better >= trial.margin and abs(again - report["loss_after"]) <= 1e-5 * max(1, again),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument(
+        "tasks", nargs="*", default=list(TRIALS), help="of these tasks alone; then nothing is recorded"
+    )
+    asked = parser.parse_args().tasks
+    rows = []
+    for row in cells(asked):
+        rows.append(row)
+        print(json.dumps(row), flush=True)
+    if asked == list(TRIALS):
+        RECORDED.write_text(json.dumps({"cells": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

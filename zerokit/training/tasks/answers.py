@@ -1,0 +1,159 @@
+"""Texts, completions and chats for models that predict the next token: what is an answer is trained on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from zerokit.data.encoding import encode, render_chat
+from zerokit.errors import DataError
+from zerokit.training.examples import (
+    IGNORED,
+    Encoded,
+    Encoder,
+    UnusableError,
+    text_of,
+    text_or_none,
+)
+from zerokit.training.shapes import messages_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from zerokit.recipe.model import Columns, Format, TaskSection
+
+
+class AnswerEncoder(Encoder):
+    """Texts, prompts with their completions, and chats as ``input_ids`` and ``labels``."""
+
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, format_: Format, columns: Columns, task: TaskSection
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.format = format_
+        self.columns = columns
+        self.seq_len = task.seq_len
+        self.packed_len = task.seq_len if format_ == "text" and task.packing else None
+        self.loss_on_all = task.loss_on == "all"
+        self.most = None if self.packed_len is not None else task.seq_len + 1
+        """Tokens of a text that are looked at: one more than are kept shows that it was cut."""
+
+    def sequences(self, example: dict[str, Any]) -> list[Encoded]:
+        return [self._encoded(*pair) for pair in self._encode(example)]
+
+    def _encoded(self, input_ids: list[int], trained: list[bool]) -> Encoded:
+        end = self.seq_len if self.packed_len is None else len(input_ids)
+        labels = [
+            token if is_trained or self.loss_on_all else IGNORED
+            for token, is_trained in zip(input_ids, trained, strict=True)
+        ][:end]
+        # The first label has no token before it to be predicted from.
+        has_targets = any(label != IGNORED for label in labels[1:])
+        return Encoded({"input_ids": input_ids[:end], "labels": labels}, len(input_ids) > end, has_targets)
+
+    def _encode(self, example: dict[str, Any]) -> list[tuple[list[int], list[bool]]]:
+        """The sequences of an example, with whether each token is an answer."""
+        names = self.columns
+        match self.format:
+            case "messages":
+                return self._chat(example[names.messages])
+            case "sharegpt":
+                try:
+                    messages = messages_of(example[names.conversations])
+                except DataError as error:
+                    raise UnusableError(error.message, hint=error.hint) from error
+                system = text_or_none(example, names.system)
+                return self._chat([_turn("system", system), *messages] if system and messages else messages)
+            case "alpaca":
+                return self._instruction(example)
+            case "text":
+                input_ids = [*self._ids(text_of(example, names.text)), self.tokenizer.eos_token_id]
+                return [(input_ids, [True] * len(input_ids))]
+        return self._completion(text_of(example, names.prompt), text_of(example, names.completion))
+
+    def _instruction(self, example: dict[str, Any]) -> list[tuple[list[int], list[bool]]]:
+        names = self.columns
+        question, answer = text_of(example, names.instruction), text_of(example, names.output)
+        if given := text_or_none(example, names.input):
+            question = f"{question}\n\n{given}"
+        system = text_or_none(example, names.system)
+        said = [_turn("system", system)] if system else []
+        for pair in example.get(names.history) or []:
+            if (
+                not isinstance(pair, list)
+                or len(pair) != 2
+                or not all(isinstance(text, str) for text in pair)
+            ):
+                raise UnusableError(
+                    f"'{names.history}' has something other than pairs of a question and its answer",
+                    hint="Mend or remove that example",
+                )
+            said += [_turn("user", pair[0]), _turn("assistant", pair[1])]
+        said.append(_turn("user", question))
+        if self.tokenizer.chat_template:
+            return self._chat([*said, _turn("assistant", answer)])
+        return self._completion("".join(f"{turn['content']}\n\n" for turn in said), answer)
+
+    def _completion(self, prompt: str, completion: str) -> list[tuple[list[int], list[bool]]]:
+        before = self._ids(prompt)
+        after = [*self._ids(completion, special_tokens=False), self.tokenizer.eos_token_id]
+        return [([*before, *after], [False] * len(before) + [True] * len(after))]
+
+    def _ids(self, text: str, *, special_tokens: bool = True) -> list[int]:
+        ids = encode(self.tokenizer, text, most=self.most, special_tokens=special_tokens)
+        if special_tokens and ids and ids[-1] == self.tokenizer.eos_token_id:
+            ids = ids[:-1]  # the end of the example is marked once, by the caller
+        return ids
+
+    def _chat(self, messages: Any) -> list[tuple[list[int], list[bool]]]:
+        """Render a conversation; the assistant's turns (and what ends them) are trained on.
+
+        One sequence, unless the template changes earlier turns when later ones come (some drop the
+        reasoning in them): then another one begins at each change, so that the model is trained on every
+        turn as it will see it.
+        """
+        if not self.tokenizer.chat_template:
+            raise DataError(
+                "the tokenizer has no chat template, which conversations need",
+                where="model.tokenizer",
+                hint="Name one that has, or put a chat_template.jinja into the tokenizer's folder",
+            )
+        if not isinstance(messages, list) or not messages:
+            self._fail_chat("has no messages")
+        if not all(isinstance(turn, dict) for turn in messages):
+            self._fail_chat("has a message that is not an object with 'role' and 'content'")
+        # datasets fills the keys that some messages lack with None; templates test for presence.
+        turns = [{key: value for key, value in turn.items() if value is not None} for turn in messages]
+        sequences: list[tuple[list[int], list[bool]]] = []
+        for end, turn in enumerate(turns, start=1):
+            if turn.get("role") != "assistant":
+                continue
+            if end == 1:
+                self._fail_chat("begins with the assistant, which has nothing to answer")
+            prompt = self._render(turns[: end - 1], add_generation_prompt=True)
+            whole = self._render(turns[:end])
+            if whole[: len(prompt)] != prompt:
+                self._fail_chat(f"cannot be masked: message {end} does not begin with the generation prompt")
+            before: list[bool] = []
+            if sequences and prompt[: len(sequences[-1][0])] == sequences[-1][0]:
+                before = sequences.pop()[1]
+            trained = before + [False] * (len(prompt) - len(before)) + [True] * (len(whole) - len(prompt))
+            sequences.append((whole, trained))
+        if not sequences:
+            self._fail_chat("has no assistant message")
+        return sequences
+
+    def _render(self, turns: list[dict[str, Any]], **options: Any) -> list[int]:
+        try:
+            rendered = render_chat(self.tokenizer, turns, **options)
+        except DataError as error:
+            self._fail_chat(f"cannot be rendered by the tokenizer's chat template: {error.message}")
+        return encode(self.tokenizer, rendered, most=self.most, special_tokens=False)
+
+    def _fail_chat(self, what: str) -> NoReturn:
+        raise UnusableError(
+            f"the conversation {what}", hint="Mend it, or use a tokenizer with another chat template"
+        )
+
+
+def _turn(role: str, content: str) -> dict[str, str]:
+    return {"role": role, "content": content}
