@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from zerokit.errors import ZerokitError
 from zerokit.hardware.cluster import Cluster
@@ -22,16 +21,6 @@ from zerokit.hardware.prices.figures import (
 )
 from zerokit.hardware.prices.known import Class, measured_on
 from zerokit.hardware.prices.matmul import MatmulCurve, padded
-from zerokit.hardware.prices.operators import (
-    Sizes,
-    attention_of,
-    dtype_name,
-    is_view,
-    moved_bytes,
-    passes_of,
-    product_of,
-    tensor_bytes,
-)
 from zerokit.units import GIB
 
 Copy = Literal["h2d", "d2h", "d2d", "nvme_read", "nvme_write"]
@@ -43,7 +32,7 @@ _RATES = {"float16": "fp16", "half": "fp16", "bfloat16": "bf16", "float32": "fp3
 
 _CURVES = {"volta": ("A100-80GB-PCIe",), "turing": ("A100-80GB-PCIe",), "ampere": ("A100-80GB-PCIe",)} | {
     "ada": ("A100-80GB-PCIe",),
-    "hopper": ("A100-80GB-PCIe", "B200"),
+    "hopper": ("A100-80GB-PCIe",),
     "blackwell": ("B200",),
     "other": ("A100-80GB-PCIe", "B200"),
 }
@@ -60,6 +49,24 @@ _ATTENTION = {
 """Which measured kernel stands for one that was not; elsewhere FlashAttention 2 for all fused ones."""
 
 _MEASURED_ON = {"hopper": "H100-SXM", "blackwell": "B200"}
+
+_BITS = {
+    **dict.fromkeys(("float64", "double", "int64", "long"), 64),
+    **dict.fromkeys(("float32", "float", "int32", "int", "tf32", "fp32"), 32),
+    **dict.fromkeys(("float16", "half", "bfloat16", "int16", "short", "bf16", "fp16"), 16),
+}
+_OTHER_BITS = 8  # bool, int8, uint8 and the kinds of float8
+
+_VIEW_NAMES = """
+view _unsafe_view reshape _reshape_alias t transpose permute expand alias detach slice select narrow
+squeeze unsqueeze as_strided split split_with_sizes chunk unbind unflatten flatten view_as movedim
+swapaxes mT diagonal lift lift_fresh empty empty_like empty_strided new_empty new_empty_strided resize_
+set_ record_stream is_pinned is_same_size size stride numel dim sym_size sym_stride sym_numel unfold
+sym_storage_offset detach_ squeeze_ unsqueeze_ t_ transpose_ as_strided_ view_as_real view_as_complex
+real imag _local_scalar_dense item _nested_view_from_buffer
+"""
+_VIEWS = frozenset(_VIEW_NAMES.split())
+"""Operators that start nothing on the device."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +114,7 @@ class Prices:
             return self._kernel_seconds
         rate, best = self._rate(dtype)
         share = best * self._matmul_curve.share(m, n, k, batch, layout)
-        moved = sum(tensor_bytes(size, dtype) for size in ((batch, m, k), (batch, k, n), (batch, m, n)))
+        moved = sum(_bytes(size, dtype) for size in ((batch, m, k), (batch, k, n), (batch, m, n)))
         return max(
             2.0 * batch * math.prod(padded(m, n, k)) / (rate * share),
             self._moving(moved),
@@ -146,45 +153,19 @@ class Prices:
             # A kernel for older tensor cores finds those of their speed in newer cards.
             rate = min(rate, measured.peak_flops / measured.multiprocessors * sms)
         seconds = measured.curve.peak_flops(call, backward, sms) / rate
-        queries = tensor_bytes((batch, heads, q_len, head_dim), dtype)
-        keys = tensor_bytes((batch, kv_heads, k_len, head_dim), dtype)
+        queries = _bytes((batch, heads, q_len, head_dim), dtype)
+        keys = _bytes((batch, kv_heads, k_len, head_dim), dtype)
         moved = (4 * queries + 4 * keys) if backward else (2 * queries + 2 * keys)
         return max(seconds, self._moving(moved), self._kernel_seconds)
 
-    def memory_bound(self, bytes_moved: int) -> float:
-        """Of a kernel that reads and writes so many bytes together, and computes little."""
-        return self._kernel_seconds + self._moving(bytes_moved)
-
-    def operator(
-        self,
-        name: str,
-        sizes: Sizes,
-        dtypes: Sequence[str],
-        scalars: Sequence[Any] = (),
-        written_bytes: int | None = None,
-    ) -> float:
-        """Of an operator of torch, on the stream.
+    def memory_bound(self, bytes_moved: int, operator: str = "") -> float:
+        """Of a kernel that reads and writes so many bytes together, and computes little.
 
         Args:
-            name: "aten::mm" or "aten.mm.default".
-            sizes: of its tensors, in the order of its arguments, lists of tensors laid flat.
-            dtypes: theirs, "bfloat16" or "torch.bfloat16".
-            scalars: its other arguments, in their order.
-            written_bytes: of its results, where they are known.
+            bytes_moved: read and written.
+            operator: its name; those that reduce along rows need longer for a byte.
         """
-        if is_view(name):
-            return 0.0
-        product = product_of(name, sizes)
-        if product is not None:
-            return self.matmul(product.m, product.n, product.k, product.batch, dtypes[0])
-        found = attention_of(name, sizes, scalars)
-        if found is not None:
-            call = found.call
-            shape = (call.batch, call.heads, call.kv_heads, call.q_len, call.k_len, call.head_dim)
-            kernel: Any = found.kernel
-            return self.attention(kernel, found.backward, *shape, call.causal, dtypes[0])
-        passes = figures()["memory"]["passes"].get(passes_of(name), 1.0)
-        return self.memory_bound(round(passes * moved_bytes(name, sizes, dtypes, written_bytes)))
+        return self._kernel_seconds + self._moving(bytes_moved) * _passes(operator)
 
     # Between devices, and between them and the host
 
@@ -195,7 +176,8 @@ class Prices:
             kind: what is copied where; "d2d" within one GPU.
             num_bytes: of the copy.
             pinned: the memory of the host is page-locked.
-            sharing: GPUs of the node that use the same way at once: drives, or a link that several share.
+            sharing: GPUs of the node that copy at once. They share its drives, and where a machine has one
+                link to the host for two of them, that link.
         """
         host = figures()["host"]
         if kind == "d2d":
@@ -203,6 +185,7 @@ class Prices:
         if kind in ("nvme_read", "nvme_write"):
             rate = 1e9 * host["nvme_gb_s"][kind.removeprefix("nvme_")]
         else:
+            sharing = min(sharing, host["gpus_of_a_link"].get(self.gpu.name, 1))
             rate = 1e9 * self._host_link_gb_s * host["pinned_share"][kind]
             rate *= 1.0 if pinned else host["pageable_share"]["value"]
         seconds: float = host["copy_seconds"]["value"] + num_bytes * sharing / rate
@@ -234,7 +217,7 @@ class Prices:
 
     def launch(self, name: str) -> float:
         """Of the host, until it has launched an operator: Python, autograd, the dispatcher, the driver."""
-        seconds: float = figures()["launch"]["seconds"]["view" if is_view(name) else "kernel"]
+        seconds: float = figures()["launch"]["seconds"]["view" if _short(name) in _VIEWS else "kernel"]
         return seconds
 
     @property
@@ -251,7 +234,7 @@ class Prices:
             parameters: elements that the rank updates.
             dtype: of the gradients, and of the copy of the parameters that goes back.
         """
-        bits = tensor_bytes((1,), dtype)
+        bits = _bytes((1,), dtype)
         moved = parameters * (24 + (4 if bits == 4 else 2 * bits))
         host = figures()["host"]
         rates = host["memory_gb_s"]
@@ -332,15 +315,15 @@ class Prices:
         products = self.matmul(call.q_len, call.k_len, call.head_dim, batch, dtype) + self.matmul(
             call.q_len, call.head_dim, call.k_len, batch, dtype
         )
-        scores = tensor_bytes((batch, call.q_len, call.k_len), dtype)
-        softmax = figures()["memory"]["passes"]["softmax"] * scores * (3 if backward else 2)
+        scores = _bytes((batch, call.q_len, call.k_len), dtype)
+        softmax = scores * (3 if backward else 2)
         mask = 2 * scores if call.causal else 0
-        between = self.memory_bound(round(softmax)) + (self.memory_bound(mask) if mask else 0.0)
+        between = self.memory_bound(softmax, "softmax") + (self.memory_bound(mask) if mask else 0.0)
         return (2 if backward else 1) * products + between
 
     def _rate(self, dtype: str) -> tuple[float, float]:
         """Nominal operations per second of a dtype, and the largest share of them that is reached."""
-        name = dtype_name(dtype)
+        name = _dtype_name(dtype)
         key = (
             "fp8"
             if name.startswith("float8")
@@ -369,3 +352,26 @@ class Prices:
     @property
     def _host_link_gb_s(self) -> float:
         return 31.0 if self.gpu.host_link is None else self.gpu.host_link.gb_s
+
+
+def _short(operator: str) -> str:
+    """`mm` of "aten::mm.out" and of "aten.mm.default"."""
+    words = operator.replace("::", ".").split(".")
+    return words[1 if len(words) > 1 else 0]
+
+
+def _passes(operator: str) -> float:
+    """By how much an operator needs longer for a byte than one that goes through its elements once."""
+    known, name = figures()["memory"]["passes"], _short(operator)
+    if "softmax" in name:
+        return float(known["softmax"])
+    return float(known["layer_norm"]) if "layer_norm" in name or "rms_norm" in name else 1.0
+
+
+def _dtype_name(dtype: str) -> str:
+    """`bfloat16` of "torch.bfloat16"."""
+    return dtype.rpartition(".")[2].lower()
+
+
+def _bytes(sizes: tuple[int, ...], dtype: str) -> int:
+    return math.prod(sizes) * _BITS.get(_dtype_name(dtype), _OTHER_BITS) // 8

@@ -1,0 +1,162 @@
+"""The figures behind the prices."""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tiny import REPOSITORY
+from zerokit.errors import ZerokitError
+from zerokit.hardware.cluster import Cluster
+from zerokit.hardware.gpus import find_gpu, gpus
+from zerokit.hardware.prices.figures import figures
+from zerokit.hardware.prices.prices import Prices
+from zerokit.units import GIB, MIB
+
+TABLES: dict[str, Any] = json.loads(
+    Path(REPOSITORY, "tools", "kernel_prices", "tables.json").read_text(encoding="utf-8")
+)
+
+
+def on(card: str, num_gpus: int = 8) -> Prices:
+    return Prices(Cluster(num_gpus, gpu=find_gpu(card)))
+
+
+def sections(data: Any) -> Iterator[dict[str, Any]]:
+    """Every object of the file that holds figures."""
+    if isinstance(data, dict):
+        yield data
+        for value in data.values():
+            yield from sections(value)
+
+
+def test_every_source_is_told_and_used() -> None:
+    data = dict(figures())
+    sources = data.pop("sources")
+    told = " ".join(str(one.get("source", "")) for one in sections(data))
+    assert sources.keys() - set(re.findall(r"[\w-]+", told)) == set()
+    for one in sections(data):
+        if "source" in one:
+            assert any(key in one["source"] for key in (*sources, "the middle", "above")), one
+
+
+def test_every_figure_of_a_card_is_of_one_that_there_is() -> None:
+    names = {gpu.name for gpu in gpus()}
+    for one in sections(figures()):
+        assert set(one.get("cards", {})) <= names
+    assert {row[0] for row in TABLES["matmul"] + TABLES["attention"] + TABLES["collectives"]} <= names
+
+
+@pytest.mark.parametrize(("card", "median", "p90"), [("A100-80GB-PCIe", 0.03, 0.12), ("B200", 0.07, 0.25)])
+def test_products_are_priced_as_they_were_measured(card: str, median: float, p90: float) -> None:
+    prices, errors = on(card), []
+    peak = find_gpu(card).tflops["bf16"] * 1e12
+    for name, layout, m, n, k, share in TABLES["matmul"]:
+        if name == card:
+            measured = 2 * m * n * k / (peak * share)
+            errors.append(abs(prices.matmul(m, n, k, layout=layout) / measured - 1))
+    assert statistics.median(errors) < median
+    assert sorted(errors)[len(errors) * 9 // 10] < p90
+
+
+@pytest.mark.parametrize(
+    ("card", "kernel", "worst"),
+    [
+        ("A100-80GB-PCIe", "flash_attention_2", 0.1),
+        ("H100-SXM", "flash_attention_2", 0.06),
+        ("H100-SXM", "flash_attention_3", 0.12),
+        ("H100-SXM", "cudnn", 0.12),
+    ],
+)
+def test_attention_is_priced_as_it_was_measured(card: str, kernel: Any, worst: float) -> None:
+    prices, count = on(card), 0
+    for name, of_kernel, passes, causal, batch, heads, kv_heads, length, head_dim, tflops, _ in TABLES[
+        "attention"
+    ]:
+        if (name, of_kernel) != (card, kernel):
+            continue
+        shape = (batch, heads, kv_heads, length, length, head_dim, causal)
+        directions = {"forward": [False], "backward": [True], "both": [False, True]}[passes]
+        seconds = sum(prices.attention(kernel, backward, *shape) for backward in directions)
+        flops = 4 * batch * heads * length**2 * head_dim * (0.5 if causal else 1)
+        measured = flops * sum(2.5 if backward else 1 for backward in directions) / (tflops * 1e12)
+        assert abs(seconds / measured - 1) < worst
+        count += 1
+    assert count >= 28
+
+
+def test_large_all_reduces_are_priced_as_they_were_measured() -> None:
+    for card, kind, ranks, nodes, num_bytes, bus, _ in TABLES["collectives"]:
+        if num_bytes >= GIB:
+            total = ranks * nodes
+            measured = 2 * (total - 1) / total * num_bytes / (bus * 1e9)
+            assert on(card, total).collective(kind, num_bytes, ranks, nodes) == pytest.approx(
+                measured, rel=0.11
+            )
+
+
+def test_the_switch_helps_all_reduce_alone() -> None:
+    h200 = on("H200")
+    gather, scatter = (h200.collective(kind, GIB, 8) for kind in ("all_gather", "reduce_scatter"))
+    assert gather == scatter
+    # On rings an all-reduce is both of them.
+    assert 0.7 < h200.collective("all_reduce", GIB, 8) / (gather + scatter) < 0.8
+
+
+def test_bridges_join_two_cards_and_no_more() -> None:
+    h100, pairs = on("H100"), on("H100-PCIe")
+    times = [prices.collective("all_gather", GIB, ranks) for prices in (h100, pairs) for ranks in (2, 4)]
+    assert times[1] < 2 * times[0]
+    assert times[3] > 4 * times[2]
+
+
+def test_nccl_takes_a_tree_for_little_over_many_nodes() -> None:
+    # A ring's steps alone: 2 * 127 of them, 2 * 15 between nodes, take longer.
+    prices = on("H100", 128)
+    assert prices.collective("all_reduce", 4096, 8, 16) < 85e-6 + 100e-6
+    assert prices.collective("all_gather", 4096, 8, 16) > 85e-6 + 100e-6
+
+
+def test_copies_go_by_the_link_and_share_what_is_shared() -> None:
+    h200, a100 = on("H200"), on("A100-80")
+    assert GIB / h200.copy("h2d", GIB) / 1e9 == pytest.approx(55.4, rel=0.01)
+    assert h200.copy("h2d", GIB, True, 8) == h200.copy("h2d", GIB)
+    assert a100.copy("h2d", GIB, True, 8) == pytest.approx(2 * a100.copy("h2d", GIB), rel=0.01)
+    assert h200.copy("d2h", GIB, pinned=False) == pytest.approx(2 * h200.copy("d2h", GIB), rel=0.01)
+    assert h200.copy("nvme_read", GIB, True, 8) == pytest.approx(8 * GIB / 10e9, rel=0.01)
+    assert h200.copy("d2d", GIB) == h200.memory_bound(2 * GIB)
+
+
+def test_a_launch_a_view_and_what_goes_along_rows() -> None:
+    prices = on("A100-80")
+    assert prices.launch("aten::mm") == prices.launch("aten.add_.Tensor") == 11e-6
+    assert prices.launch("aten::view") == prices.launch("aten.transpose.int") < 3e-6
+    assert prices.launch_spread.low * 11e-6 == pytest.approx(5e-6, rel=0.05)
+    plain, softmax, norm = (
+        prices.memory_bound(GIB, name) for name in ("", "aten::_softmax", "aten::native_layer_norm")
+    )
+    assert plain < softmax < norm < 1.5 * plain
+    # Small kernels reach little of the bandwidth, large ones what was measured: 0.87.
+    shares = [size / prices.memory_bound(size) / 2039e9 for size in (MIB, 8 * MIB, GIB)]
+    assert shares[0] < 0.2 < shares[1] < 0.6 < shares[2] < 0.87
+
+
+def test_adam_on_the_host_goes_by_bytes_and_by_the_ranks_beside_it() -> None:
+    alone, of_eight = on("V100-32", 1), on("V100-32", 8)
+    assert of_eight.cpu_adam(10**9) == 8 * alone.cpu_adam(10**9)
+    assert alone.cpu_adam(10**9, "float32") == pytest.approx(28e9 / (256e9 * 0.2))
+    assert alone.cpu_adam(10**9, "bfloat16") == alone.cpu_adam(10**9)
+
+
+def test_what_there_is_not_is_named() -> None:
+    prices: Any = on("H100")
+    with pytest.raises(ZerokitError, match=r"no attention kernel 'flash'\. Choose one of flash_attention_2,"):
+        prices.attention("flash", False, 1, 8, 8, 128, 128, 64, True)
+    with pytest.raises(ZerokitError, match=r"no collective 'gather'\. Choose one of all_gather,"):
+        prices.collective("gather", 1, 8)
