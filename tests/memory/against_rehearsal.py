@@ -70,9 +70,9 @@ class Row:
         return max(abs(self.host_peak.error), abs(self.host_steady.error))
 
 
-def compare(point: Point, cache: Path | None = None) -> Row:
-    """Estimate and rehearse `point`, both of them rank 0."""
-    report = rehearse(point, cache)
+def compare(point: Point, cache: Path | None = None, *, forked: bool = False) -> Row:
+    """Estimate and rehearse `point`, both of them rank 0; the rest as of :func:`rehearse`."""
+    report = rehearse(point, cache, forked=forked)
     nvme = report["nvme"] or {"per_rank_bytes": 0}
     figures = {f"{where}_{when}": report[where][f"{when}_bytes"] for where, when in _FIGURES}
     return _row(point, {**figures, "nvme": nvme["per_rank_bytes"]}, report["device"]["peak_phase"])

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import sys
 import tempfile
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from tests import processes
+from tests.rehearsal import commands
 from tests.tiny import REPOSITORY
 from zerokit.config import DeepSpeedConfig
 from zerokit.hardware.cluster import Cluster
@@ -20,7 +18,6 @@ from zerokit.memory import Lora, TrainingRun
 from zerokit.models import catalogue, load_model_shape
 
 SCRIPT = REPOSITORY / "tests" / "memory" / "scripts" / "train_one.py"
-_COMMAND = "from zerokit.cli.main import main; main()"
 _TRAINED = {"BartModel": "BartForConditionalGeneration"}
 """Classes without a loss, and what is trained in their place."""
 STEPS = 3
@@ -116,8 +113,8 @@ def key_of(point: Point) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:24]
 
 
-def rehearse(point: Point, cache: Path | None = None) -> dict[str, Any]:
-    """The report of a rehearsal of `point`, from `cache` if it is there."""
+def rehearse(point: Point, cache: Path | None = None, *, forked: bool = False) -> dict[str, Any]:
+    """The report of a rehearsal of `point`, from `cache` if it is there; `forked` as of the command."""
     file = cache / f"{key_of(point)}.json" if cache else None
     if file is not None and file.is_file():
         known: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
@@ -125,18 +122,11 @@ def rehearse(point: Point, cache: Path | None = None) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         description = Path(folder) / "point.json"
         description.write_text(json.dumps(point.description()), encoding="utf-8")
-        words = ["rehearse", "--num-gpus", point.num_gpus, "--gpus-per-node", point.gpus_per_node]
+        words = ["--num-gpus", point.num_gpus, "--gpus-per-node", point.gpus_per_node]
         words += ["--gpu-memory", "2000GiB", "--format", "json", "--steps", STEPS, SCRIPT, description]
-        environment = {name: value for name, value in os.environ.items() if name != "DS_ACCELERATOR"}
-        environment |= {
-            "HF_HUB_OFFLINE": "1",
-            "PYTHONPATH": os.pathsep.join((str(REPOSITORY), os.environ.get("PYTHONPATH", ""))),
-        }
-        command = [sys.executable, "-c", _COMMAND, *map(str, words)]
-        done = processes.run(command, cwd=folder, env=environment)
-    if done.returncode not in (0, 1):
-        raise RuntimeError(f"{point.name}: {done.stderr[-3000:]}")
-    report: dict[str, Any] = json.loads(done.stdout)
+        done = commands.rehearse(*words, cwd=Path(folder), forked=forked)
+    if done.code not in (0, 1):
+        raise RuntimeError(f"{point.name}: {done.err[-3000:]}")
     if file is not None:
-        file.write_text(done.stdout, encoding="utf-8")
-    return report
+        file.write_text(done.out, encoding="utf-8")
+    return done.report

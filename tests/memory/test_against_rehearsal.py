@@ -23,7 +23,7 @@ BY_NAME = {point.name: point for point in points()}
 
 @pytest.mark.parametrize("name", FAST)
 def test_the_estimate_agrees_with_the_rehearsal(name: str) -> None:
-    row = compare(BY_NAME[name])
+    row = compare(BY_NAME[name], forked=True)
     assert abs(row.device_peak.error) < 0.03
     assert abs(row.device_steady.error) < 0.01
     assert row.host_error < 0.03

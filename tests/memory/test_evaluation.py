@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests import processes
 from tests.memory.runs import LLAMA
+from tests.rehearsal.commands import rehearse
 from tests.tiny import REPOSITORY, tiny_tokenizer
 from zerokit.estimation import estimate
 
@@ -52,13 +50,11 @@ def test_an_evaluation_in_larger_batches_is_the_peak(
         "gradient_accumulation_steps": "auto",
     }
     (tmp_path / "ds.json").write_text(json.dumps(ds_config))
-    words = ["rehearse", "--num-gpus", num_gpus, "--rank", 0, "--steps", 2, "--format", "json", "--no-advise"]
+    words = ["--num-gpus", num_gpus, "--rank", 0, "--steps", 2, "--format", "json", "--no-advise"]
     words += [REPOSITORY / "launch" / "train.py", "--recipe", "recipe.yaml"]
-    environment = {name: value for name, value in os.environ.items() if name != "DS_ACCELERATOR"}
-    command = [sys.executable, "-c", "from zerokit.cli.main import main; main()", *map(str, words)]
-    done = processes.run(command, cwd=tmp_path, env={**environment, "PYTHONPATH": str(REPOSITORY)})
-    assert done.returncode == 0, done.stderr[-3000:]
-    rehearsed = json.loads(done.stdout)["device"]
+    done = rehearse(*words, cwd=tmp_path, forked=True)
+    assert done.code == 0, done.err[-3000:]
+    rehearsed = done.report["device"]
     told = estimate(
         tmp_path,
         num_gpus=num_gpus,
@@ -70,4 +66,4 @@ def test_an_evaluation_in_larger_batches_is_the_peak(
     )
     assert (rehearsed["peak_phase"], told.device.peak_phase) == ("between", "evaluation")
     assert told.device.peak_bytes == pytest.approx(rehearsed["peak_bytes"], rel=0.02)
-    assert "estimated peak per rank, in evaluation: Fits: needs " in done.stderr
+    assert "estimated peak per rank, in evaluation: Fits: needs " in done.err

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from tests import processes
+from tests.rehearsal import forked_worker
 from tests.tiny import REPOSITORY
 
 SCRIPTS = REPOSITORY / "tests" / "rehearsal" / "scripts"
 _COMMAND = "from zerokit.cli.main import main; main()"
+_SET = f"from zerokit.rehearsal import processes; processes.WORKER = {forked_worker.__name__!r}"
 
 
 @dataclass(frozen=True)
@@ -32,14 +34,28 @@ class Rehearsed:
         return report
 
 
-def rehearse(*words: object, cwd: Path) -> Rehearsed:
-    """Run ``zerokit rehearse WORDS`` in `cwd`, with neither a Hub nor a warm cache of data sets."""
+def rehearse(*words: object, cwd: Path, forked: bool = False) -> Rehearsed:
+    """Run ``zerokit rehearse WORDS`` in `cwd`, with neither a Hub nor a warm cache of data sets.
+
+    Args:
+        words: options, the script and its arguments.
+        cwd: the folder to run in.
+        forked: whether workers are forked: see :mod:`tests.rehearsal.forked_worker`.
+    """
     environment = {
         **{name: value for name, value in os.environ.items() if name != "DS_ACCELERATOR"},
         "HF_HUB_OFFLINE": "1",
         "HF_DATASETS_CACHE": str(cwd / "datasets-cache"),
         "PYTHONPATH": os.pathsep.join((str(REPOSITORY), os.environ.get("PYTHONPATH", ""))),
     }
-    command = [sys.executable, "-c", _COMMAND, "rehearse", *map(str, words)]
+    if forked:
+        environment[forked_worker.SOCKET] = forked_worker.server()
+    command = [
+        sys.executable,
+        "-c",
+        f"{_SET}; {_COMMAND}" if forked else _COMMAND,
+        "rehearse",
+        *map(str, words),
+    ]
     done = processes.run(command, cwd=cwd, env=environment)
     return Rehearsed(done.returncode, done.stdout, done.stderr)

@@ -21,7 +21,8 @@ def rehearse(tmp_path_factory: pytest.TempPathFactory) -> Rehearse:
     def outcome_of(script: str, *, steps: int = 2, both: bool = False) -> Rehearsed:
         options = ("--num-gpus", 8, "--no-advise", "--format", "json", "--steps", steps)
         ranks = () if both else ("--rank", 0)
-        return commands.rehearse(*options, *ranks, SCRIPTS / script, cwd=tmp_path_factory.mktemp("broken"))
+        cwd = tmp_path_factory.mktemp("broken")
+        return commands.rehearse(*options, *ranks, SCRIPTS / script, cwd=cwd, forked=True)
 
     return outcome_of
 

@@ -36,7 +36,9 @@ def test_a_script_computes_the_same_rehearsed_as_real(tmp_path: Path) -> None:
 
 def test_no_data_is_lost_beside_made_up_values(tmp_path: Path) -> None:
     rehearsed = rehearse(
-        "--num-gpus", 8, "--no-advise", "--rank", 0, "--steps", 0, SCRIPTS / "host_data.py", cwd=tmp_path
+        *("--num-gpus", 8, "--no-advise", "--rank", 0, "--steps", 0, SCRIPTS / "host_data.py"),
+        cwd=tmp_path,
+        forked=True,
     )
     assert rehearsed.out.count(": kept") == 13, rehearsed.out
     assert "LOST" not in rehearsed.out

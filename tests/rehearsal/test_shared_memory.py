@@ -9,5 +9,5 @@ from tests.rehearsal.commands import SCRIPTS, rehearse
 
 def test_views_and_host_kernels_use_the_memory_they_should(tmp_path: Path) -> None:
     script = SCRIPTS / "shared_memory.py"
-    rehearsed = rehearse("--num-gpus", 2, "--rank", 0, "--no-advise", script, cwd=tmp_path)
+    rehearsed = rehearse("--num-gpus", 2, "--rank", 0, "--no-advise", script, cwd=tmp_path, forked=True)
     assert "all as on the cluster" in rehearsed.out, rehearsed.err[-2000:]

@@ -1,0 +1,113 @@
+"""The rehearsal's worker, forked from a process that has imported what a rehearsal leaves as it is.
+
+Of the four to seven seconds of CPU that a short rehearsal of a rank takes, most are imports. `python -m
+tests.rehearsal.forked_worker JOB` has a server fork a worker, which sets the virtual cluster up, imports
+DeepSpeed and runs the script, all as the real one does. What it lacks is the overlay over people's files and
+a start from nothing: what is about those, or compiled, goes through the real worker.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import gc
+import importlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NoReturn
+
+SOCKET = "ZEROKIT_TEST_WORKERS"
+"""The variable that names the server's socket."""
+_IMPORTED = (
+    *("torch", "torch._dynamo", "torch._inductor.compile_fx", "torch.distributed.fsdp"),
+    *("torch.distributed.tensor", "datasets", "networkx", "pandas", "sympy"),
+    *("transformers.configuration_utils", "transformers.generation.configuration_utils"),
+    *("transformers.tokenization_utils_base", "zerokit.rehearsal.worker"),
+)
+"""Of what a rehearsal replaces, these keep only the streams that Dynamo compiles for."""
+_STREAMS = (0, 1, 2)
+_MOST_BYTES = 2**20
+
+
+@functools.cache
+def server() -> str:
+    """The socket of a server that ends with this process."""
+    folder = tempfile.TemporaryDirectory()
+    path = str(Path(folder.name, "socket"))
+    process = subprocess.Popen([sys.executable, "-m", __name__, path, "serve"], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    atexit.register(folder.cleanup)
+    atexit.register(process.kill)
+    return path
+
+
+def _ask() -> NoReturn:
+    """Have the job of the command line run, and leave as its worker does."""
+    with socket.socket(socket.AF_UNIX) as asked:
+        asked.connect(os.environ[SOCKET])
+        told = {"words": sys.argv, "cwd": str(Path.cwd()), "environment": dict(os.environ)}
+        socket.send_fds(asked, [json.dumps(told).encode()], _STREAMS)
+        asked.shutdown(socket.SHUT_WR)
+        os._exit(int(asked.recv(_MOST_BYTES)))  # a worker that was killed has said nothing
+
+
+def _serve(path: str) -> NoReturn:
+    """Fork a worker for each job."""
+    from zerokit.rehearsal.native import backend
+
+    backend.load()  # before torch
+    for name in _IMPORTED:
+        importlib.import_module(name)
+    gc.freeze()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(path)
+        listening.listen()
+        print("ready", flush=True)
+        while True:
+            asking, _ = listening.accept()
+            if os.fork() == 0:
+                listening.close()
+                _work(asking)
+            asking.close()
+
+
+def _work(asking: socket.socket) -> NoReturn:
+    """Be the worker of the job that is asked for."""
+    from zerokit.rehearsal import process_setup, worker
+
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    text, streams, _, _ = socket.recv_fds(asking, _MOST_BYTES, len(_STREAMS))
+    while more := asking.recv(_MOST_BYTES):
+        text += more
+    for stream, number in zip(streams, _STREAMS, strict=True):
+        os.dup2(stream, number)
+        os.close(stream)
+    sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", errors="backslashreplace", buffering=1, closefd=False)  # noqa: SIM115
+    told = json.loads(text)
+    os.chdir(told["cwd"])
+    os.environ.clear()
+    os.environ.update(told["environment"])
+    sys.argv = told["words"]
+    process_setup.is_running = lambda: False  # torch was imported after the library, as it has to be
+    leave = worker._leave
+
+    def answer(code: int) -> NoReturn:
+        asking.send(f"{code}".encode())
+        leave(code)
+
+    worker._leave = answer
+    worker.main()
+    raise AssertionError("a worker leaves by itself")
+
+
+if __name__ == "__main__":
+    _serve(sys.argv[1]) if sys.argv[2:] == ["serve"] else _ask()
