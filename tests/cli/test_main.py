@@ -104,6 +104,14 @@ def test_commands_do_not_import_the_heavy_libraries(arguments: list[str]) -> Non
         ("resolve --target a", {"accelerate"}),
         ("check --disable deprecated-k", {"deprecated-key"}),
         ("explain nvme-h", {"nvme-hang"}),
+        ("estimate x --gpu 409", {"4090"}),
+        ("estimate x --gpu rtx-409", {"rtx-4090"}),
+        ("explain overlap_c", {"overlap_comm"}),
+        ("explain zero_optimization.overlap_c", {"zero_optimization.overlap_comm"}),
+        ("train --training.learn", {"--training.learning_rate"}),
+        ("train --task.seq", {"--task.seq_len"}),
+        ("train --deepspeed.zero_optimization.overlap_c", {"--deepspeed.zero_optimization.overlap_comm"}),
+        ("train --stuck", {"--stuck-after"}),
     ],
 )
 def test_a_shell_completes_values(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 
 def _beginning(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
@@ -14,10 +14,12 @@ def _beginning(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]
     return complete
 
 
-def _gpus() -> Iterable[str]:
+def _gpus() -> Iterator[str]:
     from zerokit.hardware.gpus import gpus
 
-    return (gpu.name for gpu in gpus())
+    for gpu in gpus():
+        name = gpu.name.replace(" ", "-")  # a shell would take it for two words
+        yield from dict.fromkeys((name, name.removeprefix("RTX-")))
 
 
 def _models() -> Iterable[str]:
@@ -39,13 +41,45 @@ def _rules() -> Iterable[str]:
 
 
 def _explained() -> Iterable[str]:
+    from zerokit.config.key_index import all_keys
     from zerokit.lint.defects import KNOWN_DEFECTS
 
-    return (*_rules(), *KNOWN_DEFECTS)
+    return (*_rules(), *KNOWN_DEFECTS, *all_keys())
+
+
+def _dotted_keys() -> Iterator[str]:
+    from zerokit.config.key_index import all_keys, places_of
+    from zerokit.documents import dotted
+
+    for name in all_keys():
+        yield from (dotted((*place, name)) for place in places_of(name))
+
+
+def explained(begun: str) -> list[str]:
+    """Rules, defects and names of keys; keys with the sections that they stand in once a dot is typed."""
+    return _beginning(_dotted_keys if "." in begun else _explained)(begun)
+
+
+def _overrides() -> Iterator[str]:
+    from zerokit.recipe.model import DataSection, ModelSection, Recipe, TaskSection
+    from zerokit.recipe.training_keys import free_keys
+
+    sections = {"model": ModelSection, "data": DataSection, "task": TaskSection}
+    yield from (f"--{name}" for name in Recipe.model_fields)
+    yield from (f"--{name}.{key}" for name, model in sections.items() for key in model.model_fields)
+    yield from (f"--training.{key}" for key in free_keys())
+
+
+def _ds_overrides() -> Iterator[str]:
+    return (f"--deepspeed.{key}" for key in _dotted_keys())
+
+
+def overrides(begun: str) -> list[str]:
+    """The options of ``zerokit train`` that override a value of the recipe."""
+    return _beginning(_ds_overrides if begun.startswith("--deepspeed.") else _overrides)(begun)
 
 
 gpu = _beginning(_gpus)
 model = _beginning(_models)
 preset = _beginning(_presets)
 rule = _beginning(_rules)
-explained = _beginning(_explained)

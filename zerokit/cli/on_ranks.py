@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from zerokit.cli import completion
 from zerokit.cli.command import Command, UsageError
 from zerokit.errors import LaunchError, ZerokitError, nearest
 
@@ -84,6 +85,13 @@ class OpenCommand(Command):
             raise
         ctx.args = others
         return others
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """Offer the options of ``zerokit train`` beside its own."""
+        own = super().shell_complete(ctx, incomplete)
+        names = completion.overrides(incomplete) if ctx.info_name == "train" else []
+        made_by = [type(item) for item in super().shell_complete(ctx, "--")[:1]]  # click's, which typer hides
+        return [*own, *(make(name) for make in made_by for name in names)]
 
     def get_help(self, ctx: Any) -> str:
         """The help; under a launcher, rank 0's alone."""

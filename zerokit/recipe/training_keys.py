@@ -125,6 +125,11 @@ def installed_types() -> Mapping[str, Any] | None:
     }
 
 
+def free_keys() -> list[str]:
+    """The keys of the section that a recipe may set; of zerokit's own alone where transformers is missing."""
+    return [name for name in {**(installed_types() or {}), **_EXTRA} if name not in _OWNED]
+
+
 def _type(annotation: ast.expr) -> Any:
     match annotation:
         case ast.BinOp(left, ast.BitOr(), right):
