@@ -1,5 +1,7 @@
 import json
 import math
+import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from zerokit.documents import (
     parse_yaml,
     read_bytes,
     read_document,
+    reading,
 )
 from zerokit.documents.json_reader import MAX_DEPTH
 from zerokit.errors import DocumentError
@@ -321,6 +324,23 @@ def test_a_file_without_end_is_read_up_to_the_bound(ending: str, tmp_path: Path)
     assert len(read_bytes(file)) == MAX_BYTES + 1
     with pytest.raises(DocumentError, match=f"is larger than {MAX_BYTES >> 20} MiB"):
         read_document(file)
+
+
+def test_a_pipe_is_read_but_not_waited_for_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "_PIPE_PATIENCE", 0.0)
+    pipe = tmp_path / "a.json"
+    os.mkfifo(pipe)
+    with pytest.raises(DocumentError, match="is a pipe that nobody writes to"):
+        read_document(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    writer = os.open(pipe, os.O_WRONLY)
+    slow = threading.Timer(0.0, lambda: (os.write(writer, b'{"a": 1}'), os.close(writer)))
+    slow.start()
+    assert read_document(pipe).data == {"a": 1}
+    slow.join()
+    os.close(reader)
 
 
 def test_a_folder_and_deep_nesting_are_errors_not_crashes(tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ from zerokit.checkpoint import export as module
 from zerokit.checkpoint.compare import compare
 from zerokit.checkpoint.export import export
 from zerokit.checkpoint.verify import verify
-from zerokit.errors import CheckpointError, ZerokitError
+from zerokit.documents import MAX_BYTES
+from zerokit.errors import CheckpointError, ModelError, ZerokitError
 
 CONFIG = json.dumps({"model_type": "llama"})
 
@@ -93,6 +94,17 @@ def test_a_config_is_of_the_run_or_none(step: str, place: str, taken: bool, tmp_
             export(tmp_path / step, tmp_path / "model")
     else:
         assert export(tmp_path / step, tmp_path / "model").config == tmp_path / place / "config.json"
+
+
+def test_what_is_not_the_models_is_not_looked_at(tmp_path: Path) -> None:
+    run = save_checkpoint(tmp_path / "run/global_step1").parent
+    (run / "config.json").write_text(CONFIG)
+    (run / "trainer_state.json").write_text(" " * (MAX_BYTES + 1))  # of a long run
+    export(run, tmp_path / "model")
+    (run / "tokenizer.json").symlink_to("/dev/zero")
+    with pytest.raises(ModelError, match=r"tokenizer\.json is a device or a pipe"):
+        export(run, tmp_path / "other")
+    assert names(tmp_path) == ["model", "run"]  # and nothing of the other
 
 
 def test_a_config_of_something_else_is_not_a_models(tmp_path: Path) -> None:

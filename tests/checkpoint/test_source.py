@@ -153,6 +153,11 @@ def test_a_file_without_end_is_not_given_to_transformers(name: str, folder: Path
     assert f"{name} is larger than 4 MiB" in error_of(folder)
 
 
+def test_the_long_state_of_a_trainer_is_no_part_of_a_model(folder: Path) -> None:
+    (folder / "trainer_state.json").write_text(" " * (MAX_BYTES + 1))
+    check_checkpoint(folder, where="w")
+
+
 def test_a_local_folder_is_taken_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "model").mkdir()

@@ -6,19 +6,15 @@ A case is the words of one command and the files that lie beside it. The same se
 from __future__ import annotations
 
 import json
-import os
 import random
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import yaml
 
+from tests.faults.checkpoints import bad_run
+from tests.faults.damage import WORDS, Write, bad_json, bad_yaml, damaged, distorted, special
 from tests.tiny import REPOSITORY
-
-Write = bytes | Callable[[Path], None]
-"""The content of a file, or what makes it."""
 
 
 @dataclass(frozen=True)
@@ -55,212 +51,6 @@ MODEL = {
     "max_position_embeddings": 256,
     "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
 }
-ODD: list[Any] = [
-    *(None, True, False, -1, 0, 10**30, -(10**400), 1e-320, 1.5, float("nan"), float("inf")),
-    *(
-        "",
-        "auto",
-        "cpu",
-        "1e9999",
-        "\x1b[2J\x1b]0;owned\x07",
-        "\u202egnp.exe",
-        "\ud800",
-        "💥" * 400,
-        "../../../etc/passwd",
-    ),
-    *(
-        [],
-        {},
-        [[]],
-        [1, "a", None],
-        {"": {"": {}}},
-        {"stage": {"stage": 3}},
-        "x" * 300_000,
-        "%s%n{0}{{x}}${HOME}",
-    ),
-]
-WORDS = [
-    *("", " ", "-1", "0", "1e400", "nan", "99999999999999999999", "0x10", "١٢", "80GiB", "-80GiB", "1,2,,3"),
-    *(
-        "a,b",
-        "💥",
-        "\x1b[31m",
-        "\u202e",
-        "none.json",
-        ".",
-        "/",
-        "/dev/null",
-        "/dev/zero",
-        "x" * 5000,
-        "--",
-        "-",
-    ),
-    *("a/b/c/d", "~nobody", "%s", "$(id)", "trainer", "json", "NaN", "True", "None", "[]", "{}", "key=value"),
-    *("=", "a=", "=b", "zero_optimization.stage", "..", "\udcff"),
-]
-
-
-def damaged(text: str, random_: random.Random) -> bytes:
-    """A text that was cut, mixed up or saved as something else."""
-    content = bytearray(text.encode())
-    at = random_.randrange(len(content))
-    kind = random_.randrange(12)
-    if kind == 0:
-        return bytes(content[:at])
-    if kind == 1:
-        for _ in range(random_.randint(1, 20)):
-            content[random_.randrange(len(content))] = random_.randrange(256)
-        return bytes(content)
-    if kind == 2:
-        odd = random_.choice(
-            [
-                "}",
-                "]",
-                "{",
-                ",",
-                ":",
-                '"',
-                "\\",
-                "#",
-                "//",
-                "\t",
-                "\0",
-                "\x1b[31m",
-                "NaN",
-                "\u2028",
-                "&a ",
-                "*a ",
-            ]
-        )
-        return bytes(content[:at]) + odd.encode() + bytes(content[at:])
-    if kind == 3:
-        return text.encode(random_.choice(["utf-16", "utf-32", "utf-8-sig", "cp037"]))
-    if kind == 4:
-        return bytes(content[at:] + content[:at])
-    if kind == 5:
-        lines = text.splitlines()
-        return "\n".join(
-            [*lines[: at % len(lines)], "<<<<<<< HEAD", *lines, "=======", *lines, ">>>>>>> x"]
-        ).encode()
-    if kind == 6:
-        return bytes(content) * random_.randint(2, 400)
-    if kind == 7:
-        return random_.choice(
-            [b"", b"\n", b"null", b"[]", b'""', b"0", b"\xef\xbb\xbf", b"{}", b"---\n---\n", b"[{}]"]
-        )
-    if kind == 8:
-        return random_.choice(
-            [
-                b"<!DOCTYPE html><html></html>",
-                b"version https://git-lfs.github.com/spec/v1\n",
-                b"\x7fELF" * 99,
-                b"PK\x03\x04",
-                b"%PDF",
-            ]
-        )
-    if kind == 9:
-        deep = random_.choice([150, 250, 5_000, 200_000])
-        return b'{"a":' * deep + b"1" + b"}" * random_.choice([deep, 0])
-    if kind == 10:
-        return random_.randbytes(random_.choice([1, 100, 100_000]))
-    return (
-        text.replace('"', random_.choice(["'", "“", ""]))
-        .replace(":", random_.choice([":", "=", " "]))
-        .encode()
-    )
-
-
-def places(data: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The path of each entry of nested data."""
-    entries = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
-    for key, value in entries:
-        yield (*path, key)
-        yield from places(value, (*path, key))
-
-
-def distorted(data: Any, random_: random.Random) -> Any:
-    """Data of which some entries have other values or names, or are doubled, gone or many."""
-    data = json.loads(json.dumps(data))
-    for _ in range(random_.randint(1, 4)):
-        path = random_.choice([*places(data)] or [()])
-        if not path:
-            return random_.choice(ODD)
-        section = data
-        for key in path[:-1]:
-            section = section[key]
-        kind = random_.randrange(6)
-        if kind == 0 and isinstance(section, dict):
-            section[str(random_.choice(ODD))[:400]] = section.pop(path[-1])
-        elif kind == 1:
-            del section[path[-1]]
-        elif kind == 2 and isinstance(section, dict):
-            section.update({f"key_{number}": number for number in range(random_.choice([10, 2000]))})
-        else:
-            section[path[-1]] = random_.choice(ODD)
-    return data
-
-
-def bad_json(data: Any, random_: random.Random) -> Write:
-    """A file of JSON that is damaged, distorted, or no file."""
-    if random_.random() < 0.12:
-        return special(random_)
-    if random_.random() < 0.45:
-        return damaged(json.dumps(data, indent=2), random_)
-    return json.dumps(distorted(data, random_)).encode(errors="surrogatepass")
-
-
-def bad_yaml(data: Any, random_: random.Random) -> Write:
-    """As :func:`bad_json`, with what only YAML has."""
-    chance = random_.random()
-    if chance < 0.1:
-        return special(random_)
-    if chance < 0.4:
-        return damaged(yaml.safe_dump(data), random_)
-    if chance < 0.6:
-        return random_.choice(YAML)
-    return yaml.safe_dump(distorted(data, random_), allow_unicode=True).encode(errors="surrogatepass")
-
-
-YAML = [
-    b"a: &a [x,x]\n"
-    + b"".join(b"%c: &%c [*%c,*%c,*%c,*%c]\n" % (c, c, *[c - 1] * 4) for c in range(98, 112)),
-    b"model: !!python/object/apply:os.system ['touch owned']\n",
-    b"a: &a\n  b: *a\n",
-    b"? {a: b}\n: c\n",
-    b"model: *nowhere\n",
-    b"<<: {<<: {a: 1}}\nmodel: 2024-99-99\n",
-    b"model: 0o17\ndata: 1_000\ntask: 12:30:45\ntraining: !!binary x\n",
-    b"".join(b"k%d: &x%d {a: 1}\n" % (number, number) for number in range(20_000)),
-    b"\ttraining: 1\n",
-    b"%YAML 9.9\n---\na: 1\n",
-]
-
-
-def special(random_: random.Random) -> Write:
-    """What is not an ordinary file, or is far too large."""
-
-    def sparse(file: Path) -> None:
-        with file.open("wb") as opened:
-            opened.truncate(200 << 20)
-
-    def large(file: Path) -> None:
-        file.write_text(json.dumps({f"key_{number}": number for number in range(150_000)}))
-
-    return random_.choice(
-        [
-            lambda file: file.symlink_to("/dev/zero"),
-            lambda file: file.symlink_to("/dev/null"),
-            lambda file: file.symlink_to("/dev/urandom"),
-            lambda file: file.symlink_to(file.name),
-            lambda file: file.symlink_to("/proc/self/mem"),
-            lambda file: file.mkdir(),
-            sparse,
-            large,
-            lambda file: None,
-        ]
-    )
-
-
 NAMES = [
     "a.json",
     "\x1b[31mred.json",
@@ -320,7 +110,101 @@ def of_train(random_: random.Random) -> Case:
         content = yaml.safe_dump({**distorted({"a": RECIPE}, random_), "model_": 1}).encode(
             errors="surrogatepass"
         )
-    return Case("train", ("train", "--recipe=r.yaml"), {"r.yaml": content})
+    previews = random_.random() < 0.3
+    words = ("train", "--recipe=r.yaml", *(("--preview=2",) if previews else ()))
+    return Case("train --preview" if previews else "train", words, {"r.yaml": content})
+
+
+def of_checkpoint(random_: random.Random) -> Case:
+    step, files = bad_run(random_)
+    form = random_.choice([(), ("--format=json",)])
+    command = random_.choice(["show", "verify", "export", "diff", "prune"])
+    path = random_.choice([step, step, "run", random_.choice([*files, *WORDS])])
+    words = {
+        "export": (
+            path,
+            "-o",
+            "out",
+            *random_.choice([(), ("--no-verify",), ("--dtype=fp32", "--no-config")]),
+        ),
+        "diff": random_.sample([path, "run"], 2),
+        "prune": (
+            random_.choice(["run", "run", path]),
+            f"--keep={random_.choice([1, 1, 2, 10**30])}",
+            "--yes",
+        ),
+    }.get(command, (path,))
+    # What prune removes is for its own tests; here it must end well.
+    line = ("checkpoint", command, *words, *form)
+    return Case(f"checkpoint {command}", line, files, frozenset(["out"]), writes=command == "prune")
+
+
+LOG = """\
+[2026-11-22 10:00:00,1] [INFO] [runner.py:610:main] cmd = python -u -m deepspeed.launcher.launch train.py
+{'loss': 2.5, 'grad_norm': 1.25, 'learning_rate': 1e-05, 'epoch': 0.1}  10%|#         | 10/100 [00:10<01:30]
+[rank3]:[E1122 10:00:00.1 ProcessGroupNCCL.cpp:632] [Rank 3] Watchdog caught collective operation timeout: \
+WorkNCCL(SeqNum=41, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600013 milliseconds
+[rank3]: Traceback (most recent call last):
+[rank3]:   File "/home/me/train.py", line 12, in <module>
+[rank3]:     main()
+[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has a total capacity \
+of 79.15 GiB, of which 1.44 GiB is free. With non-PyTorch memory, this process has 77.70 GiB memory in use.
+[2026-11-22 10:00:00,1] [ERROR] [launch.py:325:sigkill_handler] ['python'] exits with return code = -9
+zerokit: error: recipe.yaml:3: no such key. Remove it
+"""
+
+
+def _bad_log(random_: random.Random) -> Write:
+    chance = random_.random()
+    if chance < 0.2:
+        return special(random_)
+    lines = LOG.splitlines(keepends=True)
+    if chance < 0.3:
+        return random_.choice(lines).strip().encode() * 200_000
+    if chance < 0.4:
+        return (random_.choice([*" :'[({=.-0a\t\r", "Tried to allocate "]) * 3_000_000).encode()
+    if chance < 0.6:
+        return "".join(random_.choices(lines, k=random_.choice([1, 30, 40_000]))).encode()
+    return damaged(LOG, random_)
+
+
+def of_explain_exit(random_: random.Random) -> Case:
+    files: dict[str, Write] = {"a.log": _bad_log(random_)}
+    words = ["explain-exit", random_.choice(["a.log"] * 5 + ["-", "-9", "137", "SIGBUS", *WORDS])]
+    if random_.random() < 0.3:
+        files["r.yaml"] = bad_yaml(RECIPE, random_)
+        words.append("--recipe=r.yaml")
+    return Case("explain-exit", (*words, f"--format={random_.choice(['text', 'json'])}"), files)
+
+
+HOSTS = "# my machines\nworker-1 slots=8\nworker-2 slots=8  # the new one\n"
+TARGETS = ("deepspeed", "torchrun", "accelerate", "slurm", "kubernetes", "skypilot")
+
+
+def of_launch_script(random_: random.Random) -> Case:
+    files: dict[str, Write] = {"r.yaml": yaml.safe_dump(RECIPE).encode(), "hosts": HOSTS.encode()}
+    name = random_.choice(["r.yaml", "hosts"])
+    if name == "r.yaml":
+        files[name] = bad_yaml(RECIPE, random_)
+    else:
+        files[name] = special(random_) if random_.random() < 0.2 else damaged(HOSTS, random_)
+    target = random_.choice(TARGETS)
+    words = ["launch-script", "r.yaml", f"--for={target}", "--num-nodes=2"]
+    words += ["--hostfile=hosts"] * (name == "hosts")
+    words += [
+        f"--{random_.choice(['image', 'volume', 'accelerator', 'gpus-per-node'])}={random_.choice(WORDS)}"
+    ] * (random_.random() < 0.3)
+    return Case("launch-script", tuple(words), files)
+
+
+def of_doctor(random_: random.Random) -> Case:
+    # As for training, broken before torch is asked; what a look finds is for its own tests.
+    if random_.random() < 0.5:
+        content = (
+            special(random_) if random_.random() < 0.2 else damaged(HOSTS, random_) + b"\nworker slots=\n"
+        )
+        return Case("doctor", ("doctor", "--hostfile=hosts"), {"hosts": content})
+    return Case("doctor", ("doctor", "--recipe=r.yaml"), of_train(random_).files)
 
 
 _OPTIONS = {
@@ -338,8 +222,16 @@ _OPTIONS = {
     "generate": "batch-size seed max-prompt-tokens output dtype",
     "rehearse": "num-gpus gpus-per-node gpu gpu-memory steps rank timeout trace",
     "quickstart": "max-steps output",
+    "checkpoint prune .": "keep format",
+    "checkpoint export .": "dtype base output",
+    "launch-script r.yaml": "for num-nodes gpus-per-node hostfile image volume accelerator",
+    "explain-exit -9": "recipe format",
+    "doctor": "hostfile recipe master-port format",
+    "env": "format",
 }
 """What follows ``zerokit``, and the options that get a value."""
+_DO_MUCH = ("generate", "rehearse", "quickstart", "schema", "train", "doctor", "env")
+"""Of these, words that happen to be right are not followed."""
 
 
 def of_options(random_: random.Random) -> Case:
@@ -352,10 +244,13 @@ def of_options(random_: random.Random) -> Case:
     words = [word if random_.random() < 0.7 else random_.choice(WORDS) for word in first]
     for option in random_.sample(options, min(len(options), random_.randint(1, 2))):
         words.append(f"--{option}={random_.choice(WORDS)}")
-    if command in ("generate", "rehearse", "quickstart", "schema", "train") or random_.random() < 0.2:
+    if command in _DO_MUCH or random_.random() < 0.2:
         words.append(f"--{random_.choice(['nonsense', 'num_gpu', '', '💥', 'help=1', 'format'])}")
     writes = any(word.startswith(("--output", "--plot", "--trace")) for word in words)
-    files = {"good.json": json.dumps(CONFIG).encode()}
+    files: dict[str, Write] = {
+        "good.json": json.dumps(CONFIG).encode(),
+        "r.yaml": yaml.safe_dump(RECIPE).encode(),
+    }
     return Case(f"{command}, options", (command, *words), files, writes=writes)
 
 
@@ -365,11 +260,15 @@ MAKERS = [
     of_resolve,
     of_diff,
     of_estimate,
-    of_estimate,
     of_train,
     of_options,
     of_options,
-    of_options,
+    of_checkpoint,
+    of_checkpoint,
+    of_checkpoint,
+    of_explain_exit,
+    of_launch_script,
+    of_doctor,
 ]
 
 
@@ -383,6 +282,7 @@ def lay_out(made: Case, folder: Path) -> None:
     """Write the files of a case into an empty folder."""
     for name, content in made.files.items():
         file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
         if callable(content):
             content(file)
         else:
@@ -392,8 +292,7 @@ def lay_out(made: Case, folder: Path) -> None:
 def contents(folder: Path, but: frozenset[str]) -> dict[str, tuple[int, int]]:
     """Size and time of change of all in a folder, but what the case is asked to write."""
     found = {}
-    for entry in os.scandir(folder):
-        if entry.name not in but:
-            status = entry.stat(follow_symlinks=False)
-            found[entry.name] = (status.st_size, status.st_mtime_ns)
+    for entry in (entry for entry in folder.rglob("*") if entry.relative_to(folder).parts[0] not in but):
+        status = entry.lstat()
+        found[str(entry)] = (0 if entry.is_dir() else status.st_size, status.st_mtime_ns)
     return found

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from zerokit.documents import shown
+from zerokit.documents import shown, without_waiting
 from zerokit.errors import CheckpointError
 
 ITEMSIZES = {
@@ -199,7 +199,7 @@ def read_archive(file: Path) -> Archive:
             something that no checkpoint needs.
     """
     try:
-        with open(file, "rb", opener=_without_waiting) as opened:
+        with open(file, "rb", opener=without_waiting) as opened:
             if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
                 raise CheckpointError("is not a plain file", where=shown(file), hint=_HINT)
             if opened.read(1) == b"\x80":
@@ -222,10 +222,6 @@ _HINT = "Take it from another checkpoint, or copy it again"
 _MOST_OF_PICKLE = 64 << 20
 """Bytes; with a hundred thousand tensors it has some 20 MB."""
 _MOST_OF_BYTEORDER = 16
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)  # for who writes to a pipe
 
 
 def _refuse_plain_pickle(file: Path, opened: io.BufferedReader) -> NoReturn:

@@ -17,7 +17,7 @@ from zerokit.checkpoint.adapter_names import ADAPTER_CONFIG, adapter_names, is_a
 from zerokit.checkpoint.checksums import checksums, read_checksums, write_checksums
 from zerokit.checkpoint.deepspeed_folder import read_checkpoint
 from zerokit.checkpoint.elements import CONVERTIBLE, ElementReader, converter
-from zerokit.checkpoint.model_files import CONFIG, copy_model_files, find_file, read_config
+from zerokit.checkpoint.model_files import CONFIG, copy_files, find_file, model_files, read_config
 from zerokit.checkpoint.safetensors_file import write_safetensors
 from zerokit.checkpoint.soundness import Remarks, sound_blocks
 from zerokit.documents import is_folder, shown
@@ -66,6 +66,8 @@ class _Plan:
     """Names of tensors by file."""
     config: Path | None
     """Of the model, or of its adapter."""
+    files: Sequence[Path]
+    """What belongs to it, beside it."""
     notes: list[str] = field(default_factory=list)
 
 
@@ -167,7 +169,8 @@ def _plan(
         is_converted = tensor.dtype in CONVERTIBLE and wanted in CONVERTIBLE
         targets[name] = replace(tensor, name=name, dtype=wanted if is_converted else tensor.dtype)
     stem = "adapter_model" if adapted else "model"
-    plan = _Plan(checkpoint, sources, targets, _shards(targets, stem), config)
+    files = [] if config is None else model_files(config.parent, code="auto_map" in read_config(config))
+    plan = _Plan(checkpoint, sources, targets, _shards(targets, stem), config, files)
     widened = [name for name, tensor in targets.items() if sources[name].nbytes < tensor.nbytes]
     if widened:
         some = f"{quantity(len(widened), 'tensor')}, such as '{widened[0]}'"
@@ -283,7 +286,7 @@ def _write_rest(staging: Path, plan: _Plan) -> list[str]:
     if plan.config is None:
         return names
     settings = read_config(plan.config)
-    names += copy_model_files(plan.config.parent, staging, code="auto_map" in settings)
+    names += copy_files(plan.files, plan.config.parent, staging)
     if plan.config.name == CONFIG:
         floats = [tensor.dtype for tensor in plan.targets.values() if tensor.is_float]
         if floats:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from zerokit.checkpoint.source import check_files
+from zerokit.checkpoint.source import check_file
 from zerokit.checkpoint.step_folder import is_numbered, is_of_run
 from zerokit.documents import read_document, shown
 from zerokit.errors import CheckpointError
@@ -43,30 +43,29 @@ def read_config(file: Path) -> dict[str, Any]:
     return dict(data)
 
 
-def copy_model_files(folder: Path, to: Path, *, code: bool) -> list[str]:
-    """Copy what belongs to a model beside its config and weights.
+def model_files(folder: Path, *, code: bool) -> list[Path]:
+    """What belongs to a model beside its config and weights.
 
     Args:
         folder: of the model.
-        to: the folder of the new one.
         code: also its Python files, which the config names.
-
-    Returns:
-        the names of the files.
 
     Raises:
         ZerokitError: a file is a device or a pipe, or far too large.
     """
-    check_files(folder, where=shown(folder))
+    patterns = [*_COPIED, f"{_TEMPLATES}/*", *(["*.py"] if code else [])]
+    files = sorted({file for pattern in patterns for file in folder.glob(pattern)})
+    for file in files:
+        check_file(file, where=shown(folder))
+    return [file for file in files if file.is_file()]
+
+
+def copy_files(files: Sequence[Path], folder: Path, to: Path) -> list[str]:
+    """Copy files of a folder into another one; their names there."""
     copied = []
-    for file in _files(folder, code=code):
+    for file in files:
         name = file.relative_to(folder)
         (to / name).parent.mkdir(exist_ok=True)
         shutil.copyfile(file, to / name)
         copied.append(name.as_posix())
     return copied
-
-
-def _files(folder: Path, *, code: bool) -> Iterator[Path]:
-    patterns = [*_COPIED, f"{_TEMPLATES}/*", *(["*.py"] if code else [])]
-    yield from sorted({file for pattern in patterns for file in folder.glob(pattern) if file.is_file()})

@@ -11,6 +11,7 @@ import os
 from pathlib import Path
 
 from zerokit.checkpoint.safetensors_file import read_header
+from zerokit.checkpoint.step_folder import TRAINER_STATE
 from zerokit.documents import MAX_BYTES, Document, read_document, shown
 from zerokit.errors import DocumentError, ModelError
 from zerokit.hub import is_hub_id, not_given
@@ -74,15 +75,21 @@ def check_files(folder: Path, *, where: str) -> None:
     """
     for pattern in ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken", "additional_chat_templates/*"):
         for file in sorted(folder.glob(pattern)):
-            is_settings = file.suffix in (".json", ".jinja") and file.name not in _TABLES
-            most = MAX_BYTES if is_settings else _MOST_OF_TABLES
-            if file.is_file() and file.stat().st_size > most:
-                problem = f"is larger than {most >> 20} MiB"
-            elif file.exists() and not file.is_file() and not file.is_dir():
-                problem = "is a device or a pipe, not a file"
-            else:
-                continue
-            raise ModelError(f"{shown(file)} {problem}", where=where, hint="Copy the model again")
+            if file.name != TRAINER_STATE:  # no part of a model, and long after a long run
+                check_file(file, where=where)
+
+
+def check_file(file: Path, *, where: str) -> None:
+    """As :func:`check_files`, of one file."""
+    is_settings = file.suffix in (".json", ".jinja") and file.name not in _TABLES
+    most = MAX_BYTES if is_settings else _MOST_OF_TABLES
+    if file.is_file() and file.stat().st_size > most:
+        problem = f"is larger than {most >> 20} MiB"
+    elif file.exists() and not file.is_file() and not file.is_dir():
+        problem = "is a device or a pipe, not a file"
+    else:
+        return
+    raise ModelError(f"{shown(file)} {problem}", where=where, hint="Copy the model again")
 
 
 def check_weights(folder: Path, *, where: str) -> None:

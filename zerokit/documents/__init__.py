@@ -28,6 +28,7 @@ from zerokit.documents.reading import (
     read_bytes,
     read_document,
     shown,
+    without_waiting,
 )
 from zerokit.documents.yaml_reader import parse_scalar, parse_yaml
 
@@ -57,4 +58,5 @@ __all__ = [
     "value_at",
     "with_value",
     "without",
+    "without_waiting",
 ]

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import select
+import stat
+from contextlib import suppress
 from os.path import lexists
 from pathlib import Path
 
@@ -16,6 +20,8 @@ _YAML = (".yaml", ".yml")
 MAX_BYTES = 4 << 20
 """The largest file of settings that is read: a hundred times the largest ds_config seen, four times
 the largest config.json (its labels are the 22,000 of ImageNet)."""
+_PIPE_PATIENCE = 5.0
+"""Seconds in which somebody must write to a pipe, or have it open for that."""
 _BYTES_PER_ENTRY = 80
 """So that a file of `MAX_BYTES` has no more than 52,428 keys and items, which are read within a second."""
 _BYTES_PER_YAML_ENTRY = 200
@@ -52,12 +58,13 @@ def read_bytes(path: str | Path, *, max_bytes: int = MAX_BYTES) -> bytes:
     """The content of a file, but no more of it than a byte over `max_bytes`.
 
     Raises:
-        DocumentError: no such file, a folder, or one that may not be read.
+        DocumentError: no such file, a folder, one that may not be read, or a pipe that nobody writes to.
     """
     name = shown(path)
     try:
-        with Path(path).open("rb") as opened:
-            return opened.read(max_bytes + 1)
+        with open(path, "rb", opener=without_waiting) as opened:
+            first = _first_of_pipe(opened.fileno(), name)
+            return first + opened.read(max_bytes + 1 - len(first))
     except FileNotFoundError:
         raise DocumentError("no such file", where=name, hint="Check the path") from None
     except IsADirectoryError:
@@ -65,6 +72,28 @@ def read_bytes(path: str | Path, *, max_bytes: int = MAX_BYTES) -> bytes:
     except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
         reason = error.strerror if isinstance(error, OSError) else error
         raise DocumentError(f"cannot be read: {reason}", where=name, hint="Check its name and mode") from None
+
+
+def without_waiting(path: str, flags: int) -> int:
+    """Open a file, for `open`; a named pipe at once, also if nobody writes to it."""
+    is_pipe = stat.S_ISFIFO(Path(path).stat().st_mode)
+    return os.open(path, flags | os.O_NONBLOCK if is_pipe else flags)
+
+
+def _first_of_pipe(descriptor: int, name: str) -> bytes:
+    """Wait for who writes to a pipe, but not forever; a byte of it if that was read, nothing of a file."""
+    first = b""
+    if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+        return first
+    waiting = select.poll()
+    waiting.register(descriptor, select.POLLIN)
+    if not waiting.poll(_PIPE_PATIENCE * 1000):
+        with suppress(BlockingIOError):  # somebody has it open, and is slow
+            first = os.read(descriptor, 1)
+            if not first:
+                raise DocumentError("is a pipe that nobody writes to", where=name, hint="Name a file")
+    os.set_blocking(descriptor, True)
+    return first
 
 
 def is_folder(path: Path) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import BinaryIO
 
-from zerokit.documents import shown
+from zerokit.documents import shown, without_waiting
 from zerokit.errors import DocumentError
 
 HEAD_BYTES = 1 << 20
@@ -79,7 +79,7 @@ def read_log(path: str) -> Log:
         return _read(sys.stdin.buffer, "stdin")
     name = shown(path)
     try:
-        with open(path, "rb", opener=_without_waiting) as file:
+        with open(path, "rb", opener=without_waiting) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise DocumentError("is no file", where=name, hint="For a pipe: explain-exit - < PIPE")
             return _read(file, name)
@@ -89,10 +89,6 @@ def read_log(path: str) -> Log:
     except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
         reason = error.strerror if isinstance(error, OSError) else error
         raise DocumentError(f"cannot be read: {reason}", where=name, hint="Name a log file") from None
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)  # for who writes to a named pipe
 
 
 def _read(file: BinaryIO, name: str) -> Log:
