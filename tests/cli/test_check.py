@@ -187,6 +187,17 @@ def test_what_the_options_say_of_the_run_reaches_the_rules(
     assert str(run.deepspeed_version) == "0.16.4"
 
 
+@pytest.mark.parametrize(("name", "hidden_size"), [("gpt2", 768), ("./not-here", None)])
+def test_the_model_is_the_recipes_where_none_is_given(
+    name: str, hidden_size: int | None, zerokit: Run, subjects: list[Subject], tmp_path: Path
+) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(f"model: {name}\ndata: {{train: a.jsonl}}\n")
+    assert zerokit("check", ZERO2, "--num-gpus", 8, "--recipe", recipe)[0] == 0
+    model = subjects[0].run.model
+    assert (model.hidden_size if model else None) == hidden_size
+
+
 @pytest.mark.parametrize(("num_gpus", "local"), [(4, 4), (64, 8)])
 def test_nodes_have_8_gpus_unless_there_are_fewer(
     zerokit: Run, subjects: list[Subject], num_gpus: int, local: int

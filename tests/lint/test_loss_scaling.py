@@ -164,7 +164,7 @@ def test_the_releases_that_do_not_scale_without_zero(version: str | None, errors
 def test_fp16_without_zero_where_the_stage_is_open() -> None:
     rule = "fp16-without-zero"
     assert said(rule, {"train_batch_size": 1, "fp16": {"enabled": True}}) == [("fp16.enabled", "warning")]
-    assert said(rule, {"train_batch_size": 1, "fp16": {"enabled": True}, "zero_optimisation": {}}) == []
+    assert said(rule, {"train_batch_size": 1, "fp16": {"enabled": True}, "zero_section": {"stag": 2}}) == []
     assert said(rule, fp16(stage="auto")) == said(rule, fp16(stage=0, enabled="auto")) == []
     assert said(rule, fp16(stage=0, loss_scale=1)) == []
     assert said(rule, fp16(stage=0), target="trainer") == [("fp16.enabled", "error")]

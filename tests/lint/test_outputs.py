@@ -67,8 +67,8 @@ def test_text_has_a_line_for_each_finding_and_file_and_what_was_left_out() -> No
         ),
         (
             {"a": ("model",), "b": ("model", "num_gpus"), "c": ("model",), "d": ("gpu_memory", "num_gpus")},
-            "not checked: 4 rules that need --model (3), --num-gpus (2), --gpu-memory (1); "
-            "'zerokit explain' lists them",
+            "not checked: 4 rules that need --model (3), --num-gpus (2), --gpu-memory (1), "
+            "some of them several; 'zerokit explain' lists them",
         ),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -19,7 +20,7 @@ from zerokit.cli.gpu_options import (
     note_caveat,
 )
 from zerokit.cli.output import print_json
-from zerokit.errors import DocumentError, ZerokitError
+from zerokit.errors import DocumentError, ModelError, ZerokitError
 from zerokit.files import write_file
 from zerokit.findings import Severity
 from zerokit.hardware import GPUS_PER_NODE
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from zerokit.lint.rule import Rule
     from zerokit.lint.run import Report
     from zerokit.lint.selection import Selection
+    from zerokit.models import ModelShape
+    from zerokit.recipe import Recipe
     from zerokit.resolving.run import Run
 
 Files = Annotated[
@@ -136,11 +139,25 @@ def _read_facts(model: str | None, recipe: Path | None, deepspeed_version: str |
         from zerokit.recipe import load_recipe
 
         facts["recipe"] = load_recipe(recipe).recipe
+        if model is None:
+            facts["model"] = _model_of(facts["recipe"])
     if deepspeed_version is not None:
         from zerokit.releases.versions import parse_version
 
         facts["deepspeed_version"] = parse_version(deepspeed_version)
     return facts
+
+
+def _model_of(recipe: Recipe) -> ModelShape | None:
+    """The model that a recipe names, as far as it can be had without a network, torch and an error."""
+    from zerokit.models import load_model_shape
+
+    section = recipe.model
+    named = section.path or section.from_config
+    assert named is not None
+    with suppress(ModelError):
+        return load_model_shape(named, revision=section.revision, allow_network=False, allow_torch=False)
+    return None
 
 
 class _Checker:

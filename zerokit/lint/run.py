@@ -15,6 +15,7 @@ from zerokit.findings import Edit, Finding, Move, Remove, ReplaceText, SetValue
 from zerokit.lint.adjust import for_this_run
 from zerokit.lint.disabling import apply_disables, read_disables
 from zerokit.lint.folding import fold_placeholders, fold_sections
+from zerokit.lint.misnamed import look_inside
 from zerokit.lint.plain_json import check_text
 from zerokit.lint.rule import RULES, Hit, Need, Rule
 from zerokit.lint.subject import Subject
@@ -75,11 +76,12 @@ def check_document(
         select: what is to be said; a finding that is not cannot say it for another one.
     """
     rules = all_rules()
-    valid = load_valid_part(document)
     run = run or Run()
-    found = [for_this_run(finding, document, run) for finding in valid.findings]
-    findings, of_text = check_text(document, found, run.target)
-    findings = [_placed(finding, document) for finding in findings] + of_text
+    misnamed, meant, as_in_file = look_inside(document, run)
+    valid = load_valid_part(meant)
+    found = [for_this_run(finding, meant, run) for finding in valid.findings]
+    findings, of_text = check_text(meant, found, run.target)
+    findings = [_placed(finding, meant) for finding in findings] + of_text
     disables, of_disables = read_disables(document)
     not_run: dict[str, tuple[str, ...]] = {}
     if valid.config is not None:
@@ -89,8 +91,9 @@ def check_document(
             if missing:
                 not_run[rule.id] = missing
             elif rule.check is not None:
-                findings += _run(rule, rule.check, subject, valid.written, document, on_bug)
-    kept, suppressed = apply_disables(fold_placeholders(findings, document), disables, not_run)
+                findings += _run(rule, rule.check, subject, valid.written, meant, on_bug)
+    findings = [*misnamed, *map(as_in_file, fold_placeholders(findings, meant))]
+    kept, suppressed = apply_disables(findings, disables, not_run)
     kept = [_placed(finding, document) if finding.line is None else finding for finding in kept + of_disables]
     report = select(Report(tuple(kept), not_run, _sorted(suppressed, document)))
     return replace(report, findings=_sorted(fold_sections(report.findings), document))

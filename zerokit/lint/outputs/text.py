@@ -66,7 +66,8 @@ def _not_run(files: Sequence[CheckedFile]) -> Iterator[str]:
         return
     count = Counter(need for needs in rules.values() for need in needs)
     options = ", ".join(f"{_option(need)} ({number})" for need, number in count.most_common())
-    yield f"not checked: {len(rules)} rules that need {options}; 'zerokit explain' lists them"
+    several = ", some of them several" if count.total() > len(rules) else ""
+    yield f"not checked: {len(rules)} rules that need {options}{several}; 'zerokit explain' lists them"
 
 
 def _option(need: str) -> str:

@@ -1,0 +1,84 @@
+"""What stands in a section under a wrong name, judged by what it was plainly meant to be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+from zerokit.config.load import load_valid_part
+from zerokit.config.repairs import edited
+from zerokit.documents import Document, KeyPath, value_at
+from zerokit.findings import Edit, Finding, Move, Remove, ReplaceText, SetValue
+from zerokit.lint.adjust import for_this_run
+from zerokit.resolving.run import Run
+
+_Entry = TypeVar("_Entry")
+
+
+def look_inside(document: Document, run: Run) -> tuple[list[Finding], Document, Callable[[Finding], Finding]]:
+    """Give the sections of a document that plainly have another's name their own.
+
+    Returns:
+        what is wrong with their names; the document as it is meant, in which everything keeps its line; and
+        what makes a finding in the meant document one in this one.
+    """
+    found: list[Finding] = []
+    moves: list[Move] = []
+
+    def in_file(path: KeyPath) -> KeyPath:
+        for move in reversed(moves):
+            if path[: len(move.to)] == move.to:
+                path = (*move.path, *path[len(move.to) :])
+        return path
+
+    def as_in_file(finding: Finding) -> Finding:
+        return _with_paths(finding, in_file) if moves else finding
+
+    meant = document
+    while move := _first(load_valid_part(meant).findings, meant):
+        finding, edit = move
+        found.append(as_in_file(for_this_run(finding, meant, run)))
+        moves.append(edit)
+        meant = replace(
+            meant,
+            data=edited(meant.data, [edit]),
+            positions=_moved(meant.positions, edit),
+            spans=_moved(meant.spans, edit),
+        )
+    return found, meant, as_in_file
+
+
+def _first(findings: list[Finding], document: Document) -> tuple[Finding, Move] | None:
+    """The first finding that a section has another name, and its fix; two may be meant to be the same."""
+    for finding in findings:
+        match finding.fix:
+            case (Move() as move,) if isinstance(value_at(document.data, move.path), Mapping):
+                return finding, move
+    return None
+
+
+def _moved(entries: Mapping[KeyPath, _Entry], move: Move) -> dict[KeyPath, _Entry]:
+    size = len(move.path)
+    return {
+        (*move.to, *path[size:]) if path[:size] == move.path else path: entry
+        for path, entry in entries.items()
+    }
+
+
+def _with_paths(finding: Finding, other: Callable[[KeyPath], KeyPath]) -> Finding:
+    def with_path(edit: Edit) -> Edit:
+        match edit:
+            case Move(path, to):
+                return Move(other(path), other(to))
+            case SetValue(path) | Remove(path):
+                return replace(edit, path=other(path))
+            case ReplaceText():
+                return edit
+
+    return replace(
+        finding,
+        path=other(finding.path),
+        fix=tuple(map(with_path, finding.fix)),
+        also=tuple(map(other, finding.also)),
+    )
