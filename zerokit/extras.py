@@ -38,13 +38,17 @@ def require(extra: str, *, where: str) -> None:
     Raises:
         ZerokitError: one is not.
     """
-    missing = [name for name in MODULES[extra] if not _is_there(name)]
-    if missing:
+    if absent := missing(extra):
         raise ZerokitError(
-            f"needs the {_WORDS[extra]} packages ({', '.join(missing)} not installed)",
+            f"needs the {_WORDS[extra]} packages ({', '.join(absent)} not installed)",
             where=where,
             hint=f"Run pip install 'zerokit[{extra}]'",
         )
+
+
+def missing(extra: str) -> list[str]:
+    """The packages of an extra that are not installed."""
+    return [name for name in MODULES[extra] if not _is_there(name)]
 
 
 def _is_there(name: str) -> bool:

@@ -351,6 +351,13 @@ def test_a_log_that_does_not_say_it_gives_1(tmp_path: Path, zerokit: Run) -> Non
     assert "ended from outside" in out
 
 
+def test_a_run_that_ended_well_is_no_riddle() -> None:
+    left = "[2026-11-22 10:00:00,1] [INFO] [launch.py:285:main] Process 4711 exits successfully."
+    assert told("{'train_runtime': 12.5}", left).cause == "ended-well"
+    assert told(left, *["another run"] * 1000).cause == "unknown"
+    assert told(left, "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026 ***").cause == "cancelled"
+
+
 @pytest.mark.parametrize(
     ("word", "signal"),
     [

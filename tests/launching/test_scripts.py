@@ -17,6 +17,7 @@ import yaml
 
 from tests import processes
 from tests.tiny import REPOSITORY
+from zerokit import extras
 from zerokit.choices import LaunchTarget
 from zerokit.distributed.ranks import free_port
 from zerokit.errors import LaunchError
@@ -53,6 +54,16 @@ def written(folder: Path, zerokit: Run) -> Callable[..., str]:
         return (folder / "made").read_text()
 
     return text
+
+
+@pytest.mark.parametrize(("target", "starts_it"), [("slurm", True), ("deepspeed", True), ("skypilot", False)])
+def test_a_python_that_cannot_train_is_named(
+    target: str, starts_it: bool, folder: Path, zerokit: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(extras.MODULES, "train", ("no_such_module",))
+    code, _, err = zerokit("launch-script", f"./{ODD}.yaml", "--for", target)
+    assert code == 0
+    assert (f"the script starts {sys.executable}, which lacks no_such_module" in err) == starts_it
 
 
 def stub(folder: Path, name: str, script: str) -> None:

@@ -61,10 +61,10 @@ def explained(begun: str) -> list[str]:
 
 
 def _overrides() -> Iterator[str]:
-    from zerokit.recipe.model import DataSection, ModelSection, Recipe, TaskSection
+    from zerokit.recipe.model import DataSection, ModelSection, Recipe, Section, TaskSection
     from zerokit.recipe.training_keys import free_keys
 
-    sections = {"model": ModelSection, "data": DataSection, "task": TaskSection}
+    sections: dict[str, type[Section]] = {"model": ModelSection, "data": DataSection, "task": TaskSection}
     yield from (f"--{name}" for name in Recipe.model_fields)
     yield from (f"--{name}.{key}" for name, model in sections.items() for key in model.model_fields)
     yield from (f"--training.{key}" for key in free_keys())

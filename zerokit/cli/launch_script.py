@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +10,9 @@ import typer
 
 from zerokit import choices
 from zerokit.cli.output import Force, Output
+from zerokit.console import note
 from zerokit.errors import LaunchError
+from zerokit.extras import missing
 from zerokit.files import write_file
 from zerokit.hardware import GPUS_PER_NODE
 
@@ -64,6 +67,12 @@ def launch_script(
     hosts = None if hostfile is None else read_hostfile(hostfile)
     job = Job(recipe.absolute(), Path.cwd(), num_nodes, gpus_per_node, hosts, image, volume, accelerator)
     text = launch_script(job, target)
+    if str(Path(sys.executable).parent) in text and (absent := missing("train")):
+        listed = ", ".join(absent)
+        note(
+            f"zerokit: note: the script starts {sys.executable}, which lacks {listed}: write it with the "
+            "Python that trains, or run pip install 'zerokit[train]'"
+        )
     if output is None:
         typer.echo(text, nl=False)
     elif any(file is not None and is_there(output) and output.samefile(file) for file in (recipe, hostfile)):

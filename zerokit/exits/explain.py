@@ -42,6 +42,12 @@ _OF_EXCEPTION = re.compile(r"(?:Error|Exception)\b: ")
 _INDENTED = re.compile(r"(?P<prefix>.{0,60}?(?:[ |]*\|)?)(?P<indent> {2,})\S")
 _QUOTES = re.compile(r'File "[^"]{1,400}", line \d|\S{1,400}:\d{1,8}: \w*Warning: ')
 """Above a line of a program."""
+_ENDED_WELL = re.compile(
+    r"^\[.{0,80}\] Process \d+ exits successfully|['\"]train_runtime['\"]: ", re.MULTILINE
+)
+"""What DeepSpeed's launcher and the Trainer print at the end, and then little else."""
+_END = 4000
+"""Characters."""
 _FRAME = re.compile(r'File "(?P<file>[^"]{1,400})", line (?P<line>\d{1,8})')
 
 
@@ -50,7 +56,8 @@ class Explanation:
     """Why a run died."""
 
     cause: str
-    """A stable id: an entry of :data:`zerokit.exits.causes.CAUSES`, ``exception``, or ``unknown``."""
+    """A stable id: an entry of :data:`zerokit.exits.causes.CAUSES`, ``exception``, ``ended-well``, or
+    ``unknown``."""
     says: str
     """In one line, without a full stop."""
     mend: str | None = None
@@ -266,6 +273,8 @@ def _silent(log: Log, also: tuple[str, ...]) -> Explanation:
         return Explanation(
             "unknown", "the log is empty", "Name the log of the ranks, not the launcher's alone"
         )
+    if not also and _ENDED_WELL.search(log.text, log.bounds(max(0, len(log.text) - _END))[0]):
+        return Explanation("ended-well", "nothing failed: by its last lines the run ended well")
     return Explanation(
         "unknown",
         "the log does not say why the run ended" + ("" if also else ", nor that it failed"),
