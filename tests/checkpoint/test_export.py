@@ -40,7 +40,7 @@ def test_two_exports_to_one_folder_are_not_mixed(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(module, "write_safetensors", with_another)
     done = export(run, tmp_path / "model", needs_config=False)
-    assert ["is being written by another export" in str(error) for error in refused] == [True, True]
+    assert ["is being written by another process" in str(error) for error in refused] == [True, True]
     assert sorted([*done.files, "SHA256SUMS"]) == names(tmp_path / "model")
     assert names(tmp_path) == ["model", "run"]
 

@@ -5,8 +5,9 @@ Beside each lie its weights, as DeepSpeed itself has them, in float32 (``truth-R
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from deepspeed.utils import safe_get_full_fp32_param
 from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from tests.launched.checkpoint_runs import ADAPTER, RUNS
+from tests.launched.checkpoint_runs import ADAPTER, NEXT_STEPS, RUNS, SAVED_AT, ZERO_KEYS
 
 
 class Mixture(torch.nn.Module):
@@ -38,11 +39,11 @@ class Mixture(torch.nn.Module):
         return mixed.float().pow(2).mean()
 
 
-def save(name: str, run: dict[str, Any], folder: Path) -> None:
-    """Make a model, train it and save it into `folder`."""
+def begin(run: dict[str, Any], folder: Path) -> Any:
+    """DeepSpeed's engine, with a model and two groups of parameters."""
     torch.manual_seed(0)
     zero = {"stage": run["stage"], "stage3_param_persistence_threshold": 0}
-    zero |= {key: run[key] for key in ("offload_optimizer", "offload_param", "sub_group_size") if key in run}
+    zero |= {key: run[key] for key in ZERO_KEYS if key in run}
     config: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": 1,
         "zero_optimization": zero,
@@ -75,23 +76,51 @@ def save(name: str, run: dict[str, Any], folder: Path) -> None:
         groups = split_params_into_different_moe_groups_for_optimizer(
             [{"params": [parameter for _, parameter in named], "name": "all"}]
         )
-    optimizer = torch.optim.AdamW([group for group in groups if group["params"]], lr=0.01)
-    engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
-    for step in range(2):
-        torch.manual_seed(100 + step + 10 * dist.get_rank())
-        if run.get("experts"):
-            rows = torch.randn(8, 16, dtype=torch.bfloat16)
-            loss = engine(rows)
-        else:
-            tokens = torch.randint(0, 50, (1, 8))
+    optimizer = torch.optim.AdamW([group for group in groups if group["params"]], lr=run.get("lr", 0.01))
+    return deepspeed.initialize(model=model, optimizer=optimizer, config=config)[0]
+
+
+def train(engine: Any, steps: Iterable[int], rows: Sequence[int]) -> list[float]:
+    """Train some steps on rows of examples, which are the same at a step wherever they are; the mean losses.
+
+    Each rank has as many rows as the others.
+    """
+    losses = []
+    for step in steps:
+        examples = [_example(engine, step, row) for row in rows]
+        if isinstance(examples[0], dict):
+            tokens = torch.cat([example["input_ids"] for example in examples])
             loss = engine(input_ids=tokens, labels=tokens).loss
+        else:
+            loss = engine(torch.cat(examples))
         engine.backward(loss)
         engine.step()
+        mean = loss.detach().float().clone()
+        dist.all_reduce(mean)
+        losses.append(mean.item() / dist.get_world_size())
+    return losses
+
+
+def _example(engine: Any, step: int, row: int) -> Any:
+    torch.manual_seed(100 + step + 10 * row)
+    if isinstance(engine.module, Mixture):
+        return torch.randn(8, 16, dtype=torch.bfloat16)
+    return {"input_ids": torch.randint(0, 50, (1, 8))}
+
+
+def save(name: str, run: dict[str, Any], folder: Path) -> None:
+    """Make a model, train it, save it into `folder`, and write the losses of the next steps."""
+    engine = begin(run, folder)
+    model = engine.module
+    rows = [dist.get_rank()]
+    train(engine, range(SAVED_AT), rows)
     engine.save_checkpoint(str(folder), exclude_frozen_parameters=run.get("without_frozen", False))
     truth: dict[str, torch.Tensor] = {}
     with _whole(model, run["stage"]):
         for parameter_name, parameter in model.named_parameters():
-            if run["stage"] and parameter.requires_grad and not run.get("experts"):
+            # DeepSpeed looks for them elsewhere with round_robin_gradients.
+            moved = run.get("round_robin_gradients") or run.get("experts")
+            if run["stage"] and parameter.requires_grad and not moved:
                 weight = safe_get_full_fp32_param(parameter)
             else:
                 weight = parameter.detach()
@@ -102,6 +131,9 @@ def save(name: str, run: dict[str, Any], folder: Path) -> None:
             if buffer not in truth and "scale" in buffer
         }
     save_file(truth, folder / f"truth-{dist.get_rank()}.safetensors")
+    if run.get("goes_on"):
+        losses = train(engine, NEXT_STEPS, rows)
+        (folder / "losses.json").write_text(json.dumps(losses))
     dist.barrier()
 
 

@@ -17,15 +17,18 @@ from typing import Any
 
 import pytest
 import torch
+from deepspeed.runtime.fp16.loss_scaler import LossScalerBase
 from safetensors.torch import load_file, save_file
 
 from tests.cli import conftest
 from tests.launched.checkpoint_runs import RUNS
 from tests.launched.damage import CASES, MODEL, OPTIMIZER, OPTIMIZER_BF16, Case, put, rewrite
 from tests.tiny import REPOSITORY, launch
+from zerokit.checkpoint.compare import compare
 from zerokit.checkpoint.deepspeed_folder import read_checkpoint
 from zerokit.checkpoint.export import export
 from zerokit.checkpoint.prune import plan_pruning
+from zerokit.checkpoint.reshard import reshard
 from zerokit.checkpoint.verify import verify
 from zerokit.errors import CheckpointError
 
@@ -132,6 +135,64 @@ def test_a_universal_checkpoint_is_that_it_was_made_of(
     (universal / "zero/model.norm.weight/fp32.pt").unlink()
     with pytest.raises(CheckpointError, match=r"model\.norm\.weight/fp32\.pt: cannot be read: No such file"):
         verify(saved / "universal")
+
+
+@pytest.mark.parametrize("name", [name for name, run in RUNS.items() if run["stage"] and name != "experts"])
+def test_resharding_there_and_back_gives_the_files_that_deepspeed_saved(
+    name: str, saved: Path, tmp_path: Path
+) -> None:
+    stage = RUNS[name]["stage"]
+    reshard(saved / name, tmp_path / "three", num_ranks=3)
+    verify(tmp_path / "three")
+    reshard(tmp_path / "three", tmp_path / "two", num_ranks=2)
+    files = sorted((saved / name / STEP).iterdir())
+    assert [file.name for file in sorted((tmp_path / "two" / STEP).iterdir())] == [
+        file.name for file in files
+    ]
+    for file in files:
+        same_object(torch.load(tmp_path / "two" / STEP / file.name, weights_only=False), file)
+    if "fp32-gradients" in name:
+        with pytest.raises(CheckpointError, match="was saved by DeepSpeed's BF16_Optimizer"):
+            reshard(saved / name, tmp_path / "other", num_ranks=3, stage=3)
+        return
+    reshard(saved / name, tmp_path / "other", num_ranks=3, stage=5 - max(stage, 2))
+    verify(tmp_path / "other")
+    for path in (saved / name, tmp_path / "other"):
+        export(path, tmp_path / f"{path.name}-model", dtype="fp32", base=saved / name)
+    assert not list(compare(tmp_path / f"{name}-model", tmp_path / "other-model"))
+
+
+def same_object(ours: Any, theirs: Any) -> None:
+    """Compare what two archives hold."""
+    theirs = torch.load(theirs, weights_only=False) if isinstance(theirs, Path) else theirs
+    assert type(ours) is type(theirs)
+    if isinstance(ours, torch.Tensor):
+        assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
+        assert torch.equal(ours, theirs)
+    elif isinstance(ours, dict):
+        assert list(ours) == list(theirs)
+        for key in ours:
+            same_object(ours[key], theirs[key])
+    elif isinstance(ours, list | tuple):
+        assert len(ours) == len(theirs)
+        for pair in zip(ours, theirs, strict=True):
+            same_object(*pair)
+    elif isinstance(ours, LossScalerBase):
+        assert vars(ours) == vars(theirs)
+    else:
+        assert ours == theirs
+
+
+def test_training_goes_on_with_another_number_of_ranks_and_another_stage(saved: Path, tmp_path: Path) -> None:
+    wanted = {"stage2-offload": None, "stage2-offload:3": 3, "stage3-offload": None, "stage3-offload:1": 1}
+    for name, stage in wanted.items():
+        reshard(saved / name.partition(":")[0], tmp_path / name, num_ranks=3, stage=stage)
+    script = REPOSITORY / "tests/launched/go_on.py"
+    done = launch([script, tmp_path, *wanted], ranks=3, launcher="none", env={"PYTHONPATH": str(REPOSITORY)})
+    assert done.returncode == 0, done.stderr
+    for name in wanted:
+        without = json.loads((saved / name.partition(":")[0] / "losses.json").read_text())
+        assert json.loads((tmp_path / name / "losses.json").read_text()) == pytest.approx(without, abs=1e-5)
 
 
 def test_an_interrupted_export_goes_on(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

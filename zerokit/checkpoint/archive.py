@@ -42,7 +42,7 @@ ITEMSIZES = {
     "bool": 1,
 }
 """Bytes of an element, by torch's names of types."""
-_STORAGES = {
+STORAGES = {
     "DoubleStorage": "float64",
     "FloatStorage": "float32",
     "HalfStorage": "float16",
@@ -57,6 +57,7 @@ _STORAGES = {
     "BoolStorage": "bool",
     "UntypedStorage": "uint8",
 }
+"""Types of elements, by torch's names of storages."""
 _INERT = frozenset(
     {
         # What DeepSpeed's engines put beside tensors (runtime/engine.py, `_common_checkpoint_state`).
@@ -153,29 +154,60 @@ class Record:
     name = ""
     state: Any = None
     arguments: tuple[Any, ...]
+    called = False
+    """As functions are; objects are mostly made without their ``__init__``."""
+    items: list[tuple[Any, Any]]
+    """Of a subclass of dict."""
+    elements: list[Any]
+    """Of a subclass of list."""
 
     def __new__(cls, *arguments: Any, **_: Any) -> Record:
         """Also without the call of ``__init__`` that pickles leave out."""
         self = super().__new__(cls)
         self.arguments = arguments
+        self.items, self.elements = [], []
         return self
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.called = True
 
     def __setstate__(self, state: Any) -> None:
         self.state = state
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        """Items of a subclass of dict or list are of no interest."""
+        self.items.append((key, value))
 
     def append(self, value: Any) -> None:
-        """As :meth:`__setitem__`."""
+        """Take an element of a list."""
+        self.elements.append(value)
 
-    extend = append
+    def extend(self, values: Any) -> None:
+        """Take several."""
+        self.elements.extend(values)
 
     def __hash__(self) -> int:
         return id(self)
 
     def __repr__(self) -> str:
         return f"<{self.name}>"
+
+
+def record(name: str, *arguments: Any, state: Any = None) -> Record:
+    """What stands for an object of the class `name`, with its module: a call of it if it has no state."""
+    made = record_class(name).__new__(record_class(name), *arguments)
+    made.called, made.state = state is None, state
+    return made
+
+
+def record_class(name: str) -> type[Record]:
+    """What stands for a class or a function, by its name with its module."""
+    return type(name.rpartition(".")[2], (Record,), {"name": name})
+
+
+class Size(tuple[int, ...]):
+    """A shape, as torch has it (`torch.Size`)."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True)
@@ -280,7 +312,7 @@ class _Reader:
     def _typed_storage(self, saved: Any) -> tuple[Storage, str]:
         """What ``("storage", type, key, location, numel)`` stands for, and the type of its elements."""
         _, kind, key, _, numel = saved
-        dtype = _STORAGES[kind.name.rpartition(".")[2]]
+        dtype = STORAGES[kind.name.rpartition(".")[2]]
         if str(key) not in self._storages:
             self._storages[str(key)] = self._find(f"{self._folder}data/{key}")
         storage = self._storages[str(key)]
@@ -323,9 +355,9 @@ class _Unpickler(pickle.Unpickler):
             return OrderedDict
         if full in _STANDING_IN:
             return _STANDING_IN[full]
-        of_torch = full.startswith("torch.") and (name in _STORAGES or name in ITEMSIZES)
+        of_torch = full.startswith("torch.") and (name in STORAGES or name in ITEMSIZES)
         if of_torch or full in _INERT:
-            return type(name, (Record,), {"name": full})
+            return record_class(full)
         raise CheckpointError(
             f"its pickle would load '{full}', which may run code and no run of DeepSpeed saves",
             where=shown(self.file),
@@ -363,6 +395,6 @@ _STANDING_IN = {
     "torch._utils._rebuild_parameter": _first,
     "torch._utils._rebuild_parameter_with_state": _first,
     "torch._tensor._rebuild_from_type_v2": _of_type,
-    "torch.Size": tuple,
+    "torch.Size": Size,
 }
 """What is called instead of a function of torch."""

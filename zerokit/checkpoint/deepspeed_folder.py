@@ -88,7 +88,7 @@ def read_facts(path: Path) -> Facts:
     model = _model_states(read_archive(files.models[0]))
     first = next(iter(files.optimizers.values()), None)
     optimizer = _optimizer_states(read_archive(first)) if first is not None else {}
-    with _as_deepspeed_saves(files.folder):
+    with as_deepspeed_saves(files.folder):
         return _facts(files, model, optimizer)
 
 
@@ -102,22 +102,46 @@ def read_checkpoint(path: Path) -> DeepSpeedCheckpoint:
         CheckpointError: it is none, it is damaged, a file of a rank is missing, or of another step, rank or
             run, or it is of a kind that is not read.
     """
+    saved = read_saved(path)
+    with as_deepspeed_saves(saved.files.folder):
+        return _put_together(saved)
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What the files of a step hold, of one run and one step, as DeepSpeed wrote it."""
+
+    facts: Facts
+    files: StepFolder
+    archives: Mapping[Path, Archive]
+    models: Sequence[States]
+    """The model states, of each rank that has some."""
+    optimizers: Sequence[States]
+    """Those of ZeRO's optimizer, of each rank."""
+
+
+def read_saved(path: Path) -> Saved:
+    """As :func:`read_checkpoint`, before tensors are put together."""
     files = read_step_folder(find_step_folder(path))
     archives = {file: read_archive(file) for file in files.files}
     for archive in archives.values():
         _check_place(archive)
     models = [_model_states(archives[file]) for file in files.models.values()]
     optimizers = [_optimizer_states(archives[file]) for file in files.optimizers.values()]
-    with _as_deepspeed_saves(files.folder):
+    with as_deepspeed_saves(files.folder):
         facts = _facts(files, models[0], next(iter(optimizers), {}))
         _check_ranks(facts, files, models[0])
         _check_steps(files, models, optimizers)
-        return _put_together(facts, files, models, optimizers, archives)
+    return Saved(facts, files, archives, models, optimizers)
 
 
 @contextmanager
-def _as_deepspeed_saves(folder: Path) -> Iterator[None]:
-    """Say of what is not there, or is something else, that it is."""
+def as_deepspeed_saves(folder: Path) -> Iterator[None]:
+    """Say of what is not there, or is something else, that it is.
+
+    Raises:
+        CheckpointError: it is so.
+    """
     try:
         yield
     except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
@@ -125,16 +149,12 @@ def _as_deepspeed_saves(folder: Path) -> Iterator[None]:
         raise CheckpointError(problem, where=shown(folder), hint=AGAIN) from None
 
 
-def _put_together(
-    facts: Facts,
-    files: StepFolder,
-    models: Sequence[States],
-    optimizers: Sequence[States],
-    archives: Mapping[Path, Archive],
-) -> DeepSpeedCheckpoint:
+def _put_together(saved: Saved) -> DeepSpeedCheckpoint:
+    facts, files, archives = saved.facts, saved.files, saved.archives
+    models, optimizers = saved.models, saved.optimizers
     first = models[0]
     masters: dict[str, NamedTensor] = {}
-    shapes = _shapes(first)
+    shapes = shapes_of(first)
     if files.universal is not None:
         named = {name: shape for group in shapes for name, shape in group.items()}
         parts = {name: read_archive(files.universal / name / "fp32.pt") for name in named}
@@ -171,7 +191,12 @@ def _put_together(
     )
 
 
-def _shapes(model: States) -> Shapes:
+def shapes_of(model: States) -> Shapes:
+    """The shapes of the parameters that the optimizer has.
+
+    Raises:
+        ValueError: they are none.
+    """
     shapes: Shapes = model.get("param_shapes") or []
     for name, shape in (item for group in shapes for item in group.items()):
         if "/" in name or not all(isinstance(size, int) and size >= 0 for size in shape):

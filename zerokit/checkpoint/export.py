@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from zerokit import choices, console
 from zerokit.checkpoint.adapter_names import ADAPTER_CONFIG, adapter_names, is_adapted
@@ -18,12 +14,13 @@ from zerokit.checkpoint.checksums import checksums, read_checksums, write_checks
 from zerokit.checkpoint.deepspeed_folder import read_checkpoint
 from zerokit.checkpoint.elements import CONVERTIBLE, ElementReader, converter
 from zerokit.checkpoint.model_files import CONFIG, copy_files, find_file, model_files, read_config
+from zerokit.checkpoint.new_folder import check_output, check_space, clear, new_folder
 from zerokit.checkpoint.safetensors_file import write_safetensors
 from zerokit.checkpoint.soundness import Remarks, sound_blocks
 from zerokit.documents import is_folder, shown
 from zerokit.errors import CheckpointError, ZerokitError
 from zerokit.files import write_file
-from zerokit.units import format_bytes, quantity
+from zerokit.units import quantity
 
 if TYPE_CHECKING:
     from zerokit.checkpoint.deepspeed_folder import DeepSpeedCheckpoint
@@ -35,8 +32,6 @@ SHARD_BYTES = 5 * 10**9
 _DTYPES: Mapping[choices.Precision, str] = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 _PLAN = "export.json"
 """In an unfinished folder, what it is to become."""
-_LOCK = ".lock"
-"""In an unfinished folder, locked by the export that writes it."""
 
 
 @dataclass(frozen=True)
@@ -95,23 +90,21 @@ def export(
     Raises:
         ZerokitError: the checkpoint is none, or damaged; there is no config; the folder cannot be written.
     """
-    _check_output(output)
+    check_output(output)
     if base is not None and not is_folder(base):
         raise CheckpointError("no such folder", where=shown(base), hint="Name the model that was trained")
     plan = _plan(read_checkpoint(path), dtype, base, needs_config=needs_config)
-    staging = output.absolute().with_name(f".{output.absolute().name}.exporting")
-    with _explained(output), _alone(output, staging):
+    with new_folder(output) as staging:
         sums = _begun(staging, plan)
         kept = len(sums)
-        _check_space(staging, plan, sums)
+        left = [name for file, names in plan.shards.items() if file not in sums for name in names]
+        check_space(output, sum(plan.targets[name].nbytes for name in left))
         _write_weights(staging, plan, sums, verify=verify)
         names = _write_rest(staging, plan)
         (staging / _PLAN).unlink()
         sums |= checksums(staging, names)
         write_checksums(staging, sums)
         _check_whole(output, staging, sums)
-        staging.rename(output.absolute())
-        (output.absolute() / _LOCK).unlink()
     return Exported(
         output,
         sorted(sums),
@@ -122,13 +115,6 @@ def export(
         plan.config,
         plan.notes,
     )
-
-
-def _check_output(output: Path) -> None:
-    if os.path.lexists(output) and not (is_folder(output) and not any(output.iterdir())):
-        raise CheckpointError("exists", where=shown(output), hint="Name a folder that does not exist yet")
-    if not output.absolute().parent.is_dir():
-        raise CheckpointError("its folder does not exist", where=shown(output), hint="Make it first")
 
 
 def _plan(
@@ -224,26 +210,10 @@ def _begun(staging: Path, plan: _Plan) -> dict[str, str]:
         sums = read_checksums(staging) or {}
         whole = {name for name in sums if name in plan.shards and (staging / name).is_file()}
         kept = {name: sums[name] for name in whole if checksums(staging, [name])[name] == sums[name]}
-    for other in list(staging.iterdir()):
-        if other.is_dir():
-            shutil.rmtree(other)
-        elif other.name not in (*kept, _LOCK):
-            other.unlink()
+    clear(staging, kept=kept)
     write_file(file, text)
     write_checksums(staging, kept)
     return kept
-
-
-def _check_space(staging: Path, plan: _Plan, sums: Mapping[str, str]) -> None:
-    left = [name for file, names in plan.shards.items() if file not in sums for name in names]
-    needed = sum(plan.targets[name].nbytes for name in left)
-    free = shutil.disk_usage(staging).free
-    if needed > free:
-        raise ZerokitError(
-            f"needs {format_bytes(needed)}, and the disk has {format_bytes(free)} left",
-            where=shown(staging.parent),
-            hint="Make room, or name a folder on another disk",
-        )
 
 
 def _write_weights(staging: Path, plan: _Plan, sums: dict[str, str], *, verify: bool) -> None:
@@ -300,44 +270,3 @@ def _check_whole(output: Path, staging: Path, sums: Mapping[str, str]) -> None:
     lost = next((name for name in sums if not (staging / name).is_file()), None)
     if lost is not None:
         raise ZerokitError(f"has lost '{lost}' again", where=shown(output), hint="Export it once more")
-
-
-@contextmanager
-def _explained(output: Path) -> Iterator[None]:
-    """Say of errors of the system what cannot be written."""
-    try:
-        yield
-    except OSError as error:
-        raise ZerokitError(
-            f"cannot be written: {error.strerror or error}", where=shown(output), hint="Name another folder"
-        ) from None
-
-
-@contextmanager
-def _alone(output: Path, staging: Path) -> Iterator[None]:
-    """Keep other exports out of the unfinished folder; of a damaged checkpoint leave nothing."""
-    staging.mkdir(exist_ok=True)
-    lock = staging / _LOCK
-    with lock.open("wb") as opened:
-        if not _locked(opened, lock):
-            raise ZerokitError(
-                "is being written by another export",
-                where=shown(output),
-                hint="Wait for its end, or name another folder",
-            )
-        try:
-            yield
-        except CheckpointError:
-            shutil.rmtree(staging, ignore_errors=True)
-            raise
-
-
-def _locked(opened: IO[bytes], lock: Path) -> bool:
-    try:
-        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # on a file system without locks
-        return True
-    # The one that had it may have moved its folder away meanwhile.
-    return lock.exists() and os.path.samestat(lock.stat(), os.fstat(opened.fileno()))

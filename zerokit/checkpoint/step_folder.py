@@ -22,7 +22,9 @@ _PIPELINE_STAGE = re.compile(r"layer_\d+-model_\d+-model_states\.pt")
 _OF_DEEPSPEED = (_MODEL_STATES, _OPTIMIZER_STATES, _EXPERT, _EXPERT_OPTIMIZER, _PIPELINE_STAGE)
 _UNFINISHED = re.compile(r".*\.(tmp|partial|incomplete)$|tmp[-_.].*", re.IGNORECASE)
 _NUMBERED = re.compile(r"(?P<kind>global_step|checkpoint[-_]|epoch_|step_)(?P<number>\d+)(?:_universal)?")
-_LATEST = ("latest", "latest_universal")
+LATEST = "latest"
+"""The file that names the newest step."""
+_LATEST = (LATEST, "latest_universal")
 _OF_ACCELERATE = "pytorch_model"
 """What accelerate calls the folder of a step."""
 _LONGEST_NAME = 255
@@ -103,6 +105,12 @@ def is_of_run(step: Path) -> bool:
     """Whether the folder above that of a step is of the same run, by its name or by ``latest``."""
     named = is_numbered(step.name) or step.name == _OF_ACCELERATE
     return named or any(os.path.lexists(step.parent / name) for name in _LATEST)
+
+
+def is_of_checkpoint(step: Path) -> bool:
+    """Whether the folder above that of a step has the rest of the same checkpoint, as of the Trainer."""
+    above = step.parent
+    return step.name == _OF_ACCELERATE or is_numbered(above.name) or (above / TRAINER_STATE).is_file()
 
 
 def numbered(path: Path) -> list[Path]:

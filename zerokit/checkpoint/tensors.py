@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from zerokit.checkpoint.archive import ITEMSIZES, Sized, Storage, StoredTensor
@@ -36,6 +36,21 @@ class NamedTensor(Sized):
     def named(self, name: str) -> NamedTensor:
         """The same under another name."""
         return replace(self, name=name)
+
+    def cut(self, begin: int, end: int) -> NamedTensor:
+        """Its elements from `begin` on to before `end`, as far as it has them, in one row."""
+        pieces = tuple(_cut(self.pieces, begin, end, ITEMSIZES[self.dtype]))
+        return NamedTensor(self.name, self.dtype, (sum(piece.numel for piece in pieces),), pieces)
+
+
+def _cut(pieces: Iterable[Piece], begin: int, end: int, itemsize: int) -> Iterator[Piece]:
+    """Those elements from `begin` on to before `end`."""
+    at = 0
+    for piece in pieces:
+        first, last = max(begin, at), min(end, at + piece.numel)
+        if first < last:
+            yield Piece(piece.storage, piece.offset + (first - at) * itemsize, last - first)
+        at += piece.numel
 
 
 def whole(name: str, tensor: StoredTensor) -> NamedTensor:
@@ -84,13 +99,8 @@ class Flat:
                 where=shown(self.parts[-1].file),
                 hint=AGAIN,
             )
-        begin = 0
-        for part in self.parts:
-            first, last = max(offset, begin), min(offset + numel, begin + part.numel)
-            if first < last:
-                skipped = (first - begin) * ITEMSIZES[part.dtype]
-                yield Piece(part.storage, part.offset + skipped, last - first)
-            begin += part.numel
+        parts = [Piece(part.storage, part.offset, part.numel) for part in self.parts]
+        return _cut(parts, offset, offset + numel, ITEMSIZES[self.dtype])
 
     def check_end(self, offset: int, alignment: int) -> None:
         """See that behind the last parameter no more is left than alignment has added.

@@ -13,7 +13,7 @@ from zerokit.checkpoint.deepspeed_folder import read_checkpoint
 from zerokit.checkpoint.elements import ElementReader
 from zerokit.checkpoint.safetensors_file import read_safetensors
 from zerokit.checkpoint.soundness import Remarks, sound_blocks
-from zerokit.checkpoint.step_folder import TRAINER_STATE, is_numbered, names_in
+from zerokit.checkpoint.step_folder import is_of_checkpoint, names_in
 
 if TYPE_CHECKING:
     from zerokit.checkpoint.deepspeed_folder import Facts
@@ -49,7 +49,8 @@ def verify(path: Path) -> Verified:
     checkpoint = read_checkpoint(path)
     step = checkpoint.facts.folder
     read, storages = set(checkpoint.files), list(checkpoint.storages)
-    found = {folder / name for folder in _folders(step) for name in names_in(folder)}
+    folders = [step, step.parent] if is_of_checkpoint(step) else [step]
+    found = {folder / name for folder in folders for name in names_in(folder)}
     others = {file for file in found if not file.is_dir()} - read
     safetensors = {file for file in others if file.suffix == ".safetensors"}
     for file in sorted(others):
@@ -83,9 +84,3 @@ def verify(path: Path) -> Verified:
         sorted(others - read - compared),
         remarks,
     )
-
-
-def _folders(step: Path) -> list[Path]:
-    """That of a step, and the one above it if it has the rest of the same checkpoint."""
-    above = step.parent
-    return [step, above] if is_numbered(above.name) or (above / TRAINER_STATE).is_file() else [step]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     name="checkpoint",
     cls=Group,
-    help="Look at checkpoints of DeepSpeed's, and get the model out of them.",
+    help="Look at checkpoints of DeepSpeed's, get the model out of them, and go on with more or fewer GPUs.",
     rich_markup_mode=None,
 )
 
@@ -169,6 +169,47 @@ def export(
     print_parts([f"{done.folder}: {size}{kept}"])
     if done.config is not None:
         print_parts([f"config, and what belongs to it, of {done.config.parent}"])
+
+
+@app.command(cls=Command)
+def reshard(
+    path: _Checkpoint,
+    num_gpus: Annotated[
+        int, typer.Option(min=1, max=1 << 20, help="Of the run that is to go on.", show_default=False)
+    ],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="DIR",
+            help="The new folder; for the Trainer, one like new/checkpoint-1200.",
+            show_default=False,
+        ),
+    ],
+    zero_stage: Annotated[
+        int | None,
+        typer.Option(min=1, max=3, help="Of the run that is to go on.", show_default="the checkpoint's"),
+    ] = None,
+    no_verify: Annotated[
+        bool, typer.Option("--no-verify", help="Take files as they are: of several steps, or changed since.")
+    ] = False,
+    output_format: OutputFormat = "text",
+) -> None:
+    """Write the checkpoint of another number of GPUs, or of another ZeRO stage, to go on from.
+
+    Its files are those that DeepSpeed would have saved there: load_checkpoint takes them as any others.
+    """
+    from zerokit.checkpoint.reshard import reshard as reshard_all
+    from zerokit.reporting.terminal import show as print_parts
+    from zerokit.units import format_bytes, quantity
+
+    done = reshard_all(path, output, num_ranks=num_gpus, stage=zero_stage, verify=not no_verify)
+    if output_format == "json":
+        print_json({**vars(done), "folder": str(done.folder)})
+        return
+    size = f"{quantity(done.num_files, 'file')}, {format_bytes(done.nbytes)}"
+    print_parts([f"{done.folder}: {size}, of {quantity(done.num_ranks, 'rank')} and ZeRO stage {done.stage}"])
 
 
 @app.command(cls=Command)

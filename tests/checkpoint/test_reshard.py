@@ -1,0 +1,220 @@
+"""What a reshard refuses, in one line, and leaves nothing of; what it copies; that what it writes is read."""
+
+from __future__ import annotations
+
+import collections
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from deepspeed.runtime.fp16.loss_scaler import LossScaler
+from deepspeed.runtime.zero.config import ZeroStageEnum
+
+from tests.checkpoint.small import save_checkpoint, save_stage_2, save_stage_3
+from tests.cli import conftest
+from tests.launched.damage import rewrite
+from zerokit.checkpoint import new_folder
+from zerokit.checkpoint.archive import read_archive
+from zerokit.checkpoint.archive_writer import pickled, write_archive
+from zerokit.checkpoint.deepspeed_folder import read_checkpoint
+from zerokit.checkpoint.elements import ElementReader
+from zerokit.checkpoint.reshard import reshard
+from zerokit.errors import CheckpointError
+
+zerokit = conftest.zerokit
+OPTIMIZER = "zero_pp_rank_{}_mp_rank_00_optim_states.pt"
+
+
+def with_moments(folder: Path) -> Path:
+    """A checkpoint of stage 3 with what Adam keeps; the folder."""
+    save_stage_3(folder, {}, {})
+    for rank in range(2):
+        rewrite(OPTIMIZER.format(rank), add_moments)(folder)
+    return folder
+
+
+def add_moments(content: Any) -> None:
+    states = content["optimizer_state_dict"]
+    part = states["fp32_flat_groups"][0]
+    kept = {"step": torch.tensor(1.0), "exp_avg": part * 2, "exp_avg_sq": part * 3}
+    groups = [{"lr": 0.1, "params": [0]}]
+    states["optimizer_state_dict"] = {"state": {0: kept}, "param_groups": groups}
+
+
+def test_an_archive_is_written_as_it_was_read(tmp_path: Path) -> None:
+    weight = torch.randn(3, 4)
+    ordered: Any = collections.OrderedDict(x=1, y=[1, (3, None, True)])
+    ordered._metadata = {"version": 2}
+    saved = {
+        "weight": weight,
+        "tied": weight,
+        "turned": weight.t()[1:],
+        "half": torch.randn(5).bfloat16(),
+        "empty": torch.zeros(0),
+        "one": torch.tensor(3.0),
+        "shape": torch.Size([3, 4]),
+        "scaler": LossScaler(2.0),
+        "stage": ZeroStageEnum.weights,
+        "ordered": ordered,
+        "random": np.random.default_rng(0).integers(9, size=3),
+        "many": collections.defaultdict(list, {1: [2]}),
+        "large": 1 << 70,
+        "bytes": b"abc",
+    }
+    (tmp_path / "again").mkdir()
+    again = tmp_path / "again/x_states.pt"
+    torch.save(saved, tmp_path / "x_states.pt")
+    archive = read_archive(tmp_path / "x_states.pt")
+    with ElementReader() as reader:
+        write_archive(again, pickled(archive.content), reader)
+    assert read_archive(again).saved_as == archive.saved_as
+    for mapped in (False, True):
+        found = torch.load(again, weights_only=False, mmap=mapped)
+        assert list(found) == list(saved)
+        for name, value in saved.items():
+            assert type(found[name]) is type(value), name
+            if isinstance(value, torch.Tensor):
+                assert torch.equal(found[name], value), name
+            elif isinstance(value, np.ndarray):
+                assert (found[name] == value).all()
+            elif isinstance(value, LossScaler):
+                assert vars(found[name]) == vars(value)
+            else:
+                assert found[name] == value
+        assert found["tied"].data_ptr() == found["weight"].data_ptr()
+        assert found["ordered"]._metadata == {"version": 2}
+
+
+def test_a_content_that_holds_itself_is_refused(tmp_path: Path) -> None:
+    content: dict[str, Any] = {}
+    content["again"] = content
+    torch.save(content, tmp_path / "x.pt")
+    with pytest.raises(ValueError, match="holds itself"):
+        pickled(read_archive(tmp_path / "x.pt").content)
+
+
+def _elastic(folder: Path) -> Path:
+    save_stage_2(folder, torch.arange(4.0), [4])
+    rewrite(
+        OPTIMIZER.format(0), lambda content: content["optimizer_state_dict"].update(base_optimizer_state=[{}])
+    )(folder)
+    return folder
+
+
+def _of_ranks(folder: Path) -> Path:
+    with_moments(folder)
+    for rank in range(2):
+        rewrite(
+            OPTIMIZER.format(rank),
+            lambda content: content["optimizer_state_dict"]["optimizer_state_dict"]["state"][0].update(
+                worker_error=torch.zeros(9)
+            ),
+        )(folder)
+    return folder
+
+
+def _sub_groups(folder: Path) -> Path:
+    with_moments(folder)
+    for rank in range(2):
+        rewrite(
+            f"zero_pp_rank_{rank}_mp_rank_00_model_states.pt",
+            lambda content: content.update(
+                ds_config={"zero_optimization": {"sub_group_size": 1}},
+                param_shapes=[{"weight": torch.Size([4, 1]), "other": torch.Size([4, 1])}],
+            ),
+        )(folder)
+    return folder
+
+
+def _universal(folder: Path) -> Path:
+    save_checkpoint(folder)
+    (folder / "zero").mkdir()
+    return folder
+
+
+def _evil(folder: Path) -> Path:
+    with_moments(folder)
+    rewrite(OPTIMIZER.format(1), lambda content: content.update(more=print))(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (save_checkpoint, "is not divided among ranks: it has no ZeRO. Any number of ranks goes on from it"),
+        (_elastic, "was saved with elastic_checkpoint"),
+        (_of_ranks, "has an optimizer that keeps 'worker_error' in a form that belongs to its ranks"),
+        (_sub_groups, r"is divided otherwise than its sub_group_size \(1\) says"),
+        (_universal, "is a universal checkpoint. Any number of ranks loads it"),
+        (_evil, "its pickle would load 'builtins.print'"),
+    ],
+)
+def test_what_cannot_be_divided_anew_is_named_and_nothing_is_left(
+    make: Callable[[Path], Path], said: str, tmp_path: Path
+) -> None:
+    make(tmp_path / "global_step1")
+    with pytest.raises(CheckpointError, match=said) as caught:
+        reshard(tmp_path / "global_step1", tmp_path / "new", num_ranks=3)
+    assert caught.value.exit_code == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["global_step1"]
+
+
+def test_the_space_is_stated_and_asked_for_before(
+    tmp_path: Path, zerokit: conftest.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_moments(tmp_path / "run/global_step1")
+    words = ("checkpoint", "reshard", tmp_path / "run", "--num-gpus", 3, "-o", tmp_path / "new")
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            new_folder.shutil,
+            "disk_usage",
+            lambda folder: type("Usage", (), {"free": 100}),  # type: ignore[attr-defined]
+        )
+        code, _, err = zerokit(*words)
+    assert code == 2
+    assert "and the disk has 100 B left. Make room" in err
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    code, out, err = zerokit(*words, "--format", "json")
+    said = json.loads(out)
+    assert (code, said["num_ranks"], said["num_files"], said["stage"]) == (0, 3, 7, 3)
+    assert err.startswith(f"{tmp_path / 'new'} takes ")
+    assert said["nbytes"] == sum(
+        file.stat().st_size for file in (tmp_path / "new").rglob("*") if file.is_file()
+    )
+    code, _, err = zerokit(*words)
+    assert (code, "exists. Name a folder that does not exist yet" in err) == (2, True)
+
+
+def test_the_rest_of_a_checkpoint_of_the_trainer_goes_with_it(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoint-1"
+    with_moments(checkpoint / "global_step1")
+    for name in ("trainer_state.json", "latest", "SHA256SUMS", "rng_state_0.pth", "rng_state_1.pth"):
+        (checkpoint / name).write_text("global_step1" if name == "latest" else "")
+    (checkpoint / "additional_chat_templates").mkdir()
+    (checkpoint / "additional_chat_templates/tool.jinja").write_text("")
+    (tmp_path / "checkpoint-2").mkdir()
+    for file in checkpoint.glob("rng_state*"):
+        torch.save({}, file)
+    reshard(checkpoint, tmp_path / "new", num_ranks=1)
+    files = {file.relative_to(tmp_path / "new").as_posix() for file in (tmp_path / "new").rglob("*")}
+    assert files - {"global_step1"} == {
+        "trainer_state.json",
+        "latest",
+        "SHA256SUMS",
+        "rng_state.pth",
+        "additional_chat_templates",
+        "additional_chat_templates/tool.jinja",
+        "global_step1/zero_pp_rank_0_mp_rank_00_model_states.pt",
+        f"global_step1/{OPTIMIZER.format(0)}",
+    }
+    named = (tmp_path / "new/SHA256SUMS").read_text().splitlines()
+    assert len(named) == len(files) - 3  # itself and two folders
+    checkpoint_of_one = read_checkpoint(tmp_path / "new")
+    assert checkpoint_of_one.facts.num_ranks == 1
+    states = torch.load(tmp_path / "new/global_step1" / OPTIMIZER.format(0), weights_only=False)
+    kept = states["optimizer_state_dict"]["optimizer_state_dict"]["state"][0]
+    assert torch.equal(kept["exp_avg_sq"], torch.arange(8.0) * 3)

@@ -1,0 +1,209 @@
+"""Writes what `torch.load` reads, without torch and a block of elements at a time.
+
+What :mod:`zerokit.checkpoint.archive` has read is written with the same names of classes and functions, none
+of which is imported. The format is that of torch/serialization.py (`_save`).
+"""
+
+from __future__ import annotations
+
+import pickle
+import struct
+import zipfile
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zerokit.checkpoint.archive import ITEMSIZES, STORAGES, Record, Size, Sized, Storage, StoredTensor
+from zerokit.checkpoint.elements import BLOCK_ELEMENTS, ElementReader, converter
+from zerokit.checkpoint.tensors import NamedTensor, Piece
+from zerokit.files import new_file
+
+if TYPE_CHECKING:
+    from zerokit.checkpoint.elements import Block
+
+_NAMES = {dtype: f"torch.{name}" for name, dtype in STORAGES.items() if name != "UntypedStorage"}
+_ALIGNMENT = 64
+"""Of tensors, in bytes from the start of the file, so that they can be mapped."""
+_EXTRA = struct.Struct("<HH")
+"""Before a field of a member's header: whose it is, and its length."""
+_PADDING = 0x4246
+"""Whose fields are padding: those that torch writes, too."""
+_ZIP64_BYTES = 20
+"""Of the field that zipfile adds with `force_zip64`."""
+_LOCAL_HEADER_BYTES = 30
+_MEMBER_BYTES = 700
+"""At most what a member has beside its content: two headers, with its name and padding."""
+_OTHER_MEMBERS = 3
+
+
+@dataclass(frozen=True)
+class Assembled(Sized):
+    """A tensor to be written: parts of others one after the other, and zeros."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    parts: tuple[NamedTensor | int, ...] = ()
+    """Tensors, which are converted, and numbers of zeros."""
+
+
+@dataclass(frozen=True)
+class Pickled:
+    """Content that is ready to be written."""
+
+    content: bytes
+    storages: list[Assembled]
+
+    @property
+    def nbytes(self) -> int:
+        """Of its file, at most."""
+        members = len(self.storages) + _OTHER_MEMBERS
+        return len(self.content) + sum(one.nbytes for one in self.storages) + members * _MEMBER_BYTES
+
+
+def pickled(content: Any) -> Pickled:
+    """Make a pickle of what an archive holds.
+
+    Args:
+        content: dicts, lists, tuples, numbers, text, `Record`, and tensors: `StoredTensor` or `Assembled`.
+
+    Raises:
+        ValueError: there is something else in it, or it holds itself.
+    """
+    pickler = _Pickler()
+    try:
+        text = b"".join([pickle.PROTO, b"\x02", *pickler.opcodes(content), pickle.STOP])
+    except RecursionError:
+        raise ValueError("its pickle holds itself") from None
+    return Pickled(text, pickler.storages)
+
+
+def write_archive(file: Path, saved: Pickled, reader: ElementReader) -> None:
+    """Write a file whole or not at all.
+
+    Raises:
+        ZerokitError: it cannot be written, or what it is made of cannot be read.
+    """
+    with new_file(file) as opened, zipfile.ZipFile(opened, "w") as archive:
+
+        def write(name: str, blocks: Iterable[bytes | memoryview], alignment: int = 1) -> None:
+            member = zipfile.ZipInfo(f"{file.stem}/{name}")
+            begin = opened.tell() + _LOCAL_HEADER_BYTES + len(member.filename) + _ZIP64_BYTES + _EXTRA.size
+            padding = -begin % alignment
+            member.extra = _EXTRA.pack(_PADDING, padding) + bytes(padding)
+            with archive.open(member, "w", force_zip64=True) as into:
+                for block in blocks:
+                    into.write(block)
+
+        write("data.pkl", [saved.content])
+        write("byteorder", [b"little"])
+        for key, storage in enumerate(saved.storages):
+            write(f"data/{key}", (block.data for block in blocks(storage, reader)), _ALIGNMENT)
+        write("version", [b"3\n"])
+
+
+def blocks(tensor: Assembled, reader: ElementReader) -> Iterator[Block]:
+    """The bytes of a tensor in order.
+
+    Raises:
+        CheckpointError: a file that it is made of cannot be read.
+    """
+    import numpy as np
+
+    for part in tensor.parts:
+        if isinstance(part, NamedTensor):
+            yield from map(converter(part.dtype, tensor.dtype), reader.blocks(part))
+            continue
+        for begin in range(0, part, BLOCK_ELEMENTS):
+            yield np.zeros(min(part - begin, BLOCK_ELEMENTS) * ITEMSIZES[tensor.dtype], np.uint8)
+
+
+class _Pickler:
+    """Makes protocol 2, as torch does, without a memo."""
+
+    def __init__(self) -> None:
+        self.storages: list[Assembled] = []
+        self._keys: dict[tuple[Path, int], int] = {}
+        """Of storages that are copied as they are, by where they lie."""
+
+    def opcodes(self, value: Any) -> Iterator[bytes]:
+        if isinstance(value, StoredTensor | Assembled):
+            yield from self._tensor(value)
+        elif isinstance(value, Record):
+            yield from self._record(value)
+        elif isinstance(value, type) and issubclass(value, Record):
+            yield _named(value.name)
+        elif isinstance(value, OrderedDict):
+            yield from (_named("collections.OrderedDict"), pickle.EMPTY_TUPLE, pickle.REDUCE)
+            yield from self._items(value)
+            if vars(value):
+                yield from (*self.opcodes(vars(value)), pickle.BUILD)
+        elif isinstance(value, dict):
+            yield from (pickle.EMPTY_DICT, *self._items(value))
+        elif isinstance(value, Size):
+            yield from (_named("torch.Size"), *self.opcodes((tuple(value),)), pickle.REDUCE)
+        elif isinstance(value, tuple):
+            yield from (pickle.MARK, *self._all(value), pickle.TUPLE)
+        elif isinstance(value, list):
+            yield from (pickle.EMPTY_LIST, pickle.MARK, *self._all(value), pickle.APPENDS)
+        elif value is None or type(value) in (bool, int, float, str, bytes):
+            yield pickle.dumps(value, protocol=2)[2:-1]
+        else:
+            raise ValueError(f"its pickle holds a {type(value).__name__}")
+
+    def _all(self, values: Iterable[Any]) -> Iterator[bytes]:
+        for value in values:
+            yield from self.opcodes(value)
+
+    def _items(self, items: Mapping[Any, Any]) -> Iterator[bytes]:
+        flat = (one for item in items.items() for one in item)
+        yield from (pickle.MARK, *self._all(flat), pickle.SETITEMS)
+
+    def _record(self, record: Record) -> Iterator[bytes]:
+        yield from (_named(record.name), *self.opcodes(record.arguments))
+        yield pickle.REDUCE if record.called else pickle.NEWOBJ
+        if record.elements:
+            yield from (pickle.MARK, *self._all(record.elements), pickle.APPENDS)
+        if record.items:
+            yield from (pickle.MARK, *self._all(one for item in record.items for one in item))
+            yield pickle.SETITEMS
+        if record.state is not None:
+            yield from (*self.opcodes(record.state), pickle.BUILD)
+
+    def _tensor(self, tensor: StoredTensor | Assembled) -> Iterator[bytes]:
+        if isinstance(tensor, StoredTensor):
+            key = self._key(tensor.storage)
+            offset, stride = tensor.offset // ITEMSIZES[tensor.dtype], tensor.stride
+        else:
+            key, offset, stride = len(self.storages), 0, _strides(tensor.shape)
+            self.storages.append(tensor)
+        numel = self.storages[key].nbytes // ITEMSIZES[tensor.dtype]
+        yield from (_named("torch._utils._rebuild_tensor_v2"), pickle.MARK, pickle.MARK)
+        yield from (*self.opcodes("storage"), _named(_NAMES[tensor.dtype]))
+        yield from (*self._all((str(key), "cpu", numel)), pickle.TUPLE, pickle.BINPERSID)
+        yield from self._all((offset, tuple(tensor.shape), tuple(stride), False, OrderedDict()))
+        yield from (pickle.TUPLE, pickle.REDUCE)
+
+    def _key(self, storage: Storage) -> int:
+        where = (storage.file, storage.offset)
+        if where not in self._keys:
+            self._keys[where] = len(self.storages)
+            size = storage.nbytes
+            copied = NamedTensor(storage.key, "uint8", (size,), (Piece(storage, 0, size),))
+            self.storages.append(Assembled("uint8", (size,), (copied,)))
+        return self._keys[where]
+
+
+def _named(name: str) -> bytes:
+    """What loads a class or a function, by its name with its module."""
+    module, _, attribute = name.rpartition(".")
+    module = "__builtin__" if module == "builtins" else module  # as protocol 2 calls it
+    return pickle.GLOBAL + f"{module}\n{attribute}\n".encode()
+
+
+def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    strides = [1]
+    for size in reversed(shape[1:]):
+        strides.append(strides[-1] * max(size, 1))
+    return tuple(reversed(strides[: len(shape)]))

@@ -1,0 +1,216 @@
+"""Cuts what ZeRO's optimizer keeps into the parts of ranks, as DeepSpeed does when a run begins."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import Any
+
+from zerokit.checkpoint.archive import ITEMSIZES, Record, Size, StoredTensor, record
+from zerokit.checkpoint.archive_writer import Assembled
+from zerokit.checkpoint.optimizer_groups import ALIGNMENT, Group, in_turns
+from zerokit.checkpoint.tensors import NamedTensor, whole
+
+_PARAMETER_ALIGNMENT = 16
+"""Bytes at which each parameter begins with `parameter_alignment`."""
+
+
+class FlatGroups:
+    """Stages 1 and 2: the parameters of a group one after the other, cut into a part for each rank.
+
+    As `DeepSpeedZeroOptimizer.__init__` of runtime/zero/stage_1_and_2.py has it.
+    """
+
+    def __init__(
+        self, groups: Sequence[Group], num_ranks: int, *, round_robin: bool, aligned_as: str | None
+    ) -> None:
+        """Lay the groups out.
+
+        Args:
+            groups: the groups.
+            num_ranks: of the new run.
+            round_robin: whether parameters take turns.
+            aligned_as: the type of the model, if each parameter begins aligned.
+        """
+        self.groups = groups
+        self.num_ranks = num_ranks
+        self.orders = [
+            in_turns(list(one.weights), num_ranks) if round_robin else list(one.weights) for one in groups
+        ]
+        alignment = _PARAMETER_ALIGNMENT // ITEMSIZES[aligned_as] if aligned_as else 1
+        self.paddings = [list(_paddings(one, order, alignment)) for one, order in self._ordered()]
+        self.lengths = [
+            sum(one.weights[name].numel for name in order) + sum(padding)
+            for (one, order), padding in zip(self._ordered(), self.paddings, strict=True)
+        ]
+        """Elements of each group, without what makes its parts equal."""
+        multiple = ALIGNMENT * num_ranks
+        self.sizes = [math.ceil(length / multiple) * ALIGNMENT for length in self.lengths]
+        """Elements of a rank's part of each group."""
+
+    @property
+    def shapes(self) -> list[OrderedDict[str, Size]]:
+        """Of the parameters, in the order in which they lie."""
+        return [_shapes(*one) for one in self._ordered()]
+
+    def part_paddings(self, rank: int) -> list[int]:
+        """The elements at the end of a rank's parts that belong to no parameter."""
+        return [
+            max(0, min(size, (rank + 1) * size - length))
+            for size, length in zip(self.sizes, self.lengths, strict=True)
+        ]
+
+    def weights(self, rank: int, *, padded: bool) -> list[Assembled]:
+        """A rank's part of each group; `padded`: with the elements at its end that belong to no parameter."""
+        cut = [0] * len(self.groups) if padded else self.part_paddings(rank)
+        return [
+            self._part(number, one.weights, rank, without=cut[number])
+            for number, one in enumerate(self.groups)
+        ]
+
+    def states(self, rank: int) -> list[dict[str, Any]]:
+        """What the optimizer keeps of a rank's part of each group."""
+        return [
+            _others(one) | {key: self._part(number, of, rank) for key, of in one.moments.items()}
+            for number, one in enumerate(self.groups)
+        ]
+
+    def slices(self, rank: int) -> list[OrderedDict[str, Record]]:
+        """Where each parameter lies in a rank's parts, as ``param_slice_mappings`` has it."""
+        return [OrderedDict(self._slices(number, rank)) for number in range(len(self.groups))]
+
+    def _slices(self, number: int, rank: int) -> Iterator[tuple[str, Record]]:
+        tensors = self.groups[number].weights
+        begin, size = rank * self.sizes[number], self.sizes[number]
+        padded = any(self.paddings[number])
+        # Where parameters take turns and are not aligned, DeepSpeed itself has them in the other order here.
+        order = self.orders[number] if padded else list(tensors)
+        ends = list(
+            accumulate(
+                tensors[name].numel + behind
+                for name, behind in zip(order, self.paddings[number], strict=True)
+            )
+        )
+        offsets = dict(zip(order, [0, *ends], strict=False))
+        for name, tensor in tensors.items():
+            first, last = max(offsets[name], begin), min(offsets[name] + tensor.numel, begin + size)
+            if first < last:
+                address = {"numel": last - first, "start": first - begin}
+                yield name, record("deepspeed.utils.tensor_fragment.fragment_address", state=address)
+
+    def _ordered(self) -> Iterator[tuple[Group, list[str]]]:
+        return zip(self.groups, self.orders, strict=True)
+
+    def _part(
+        self, number: int, tensors: Mapping[str, NamedTensor], rank: int, *, without: int = 0
+    ) -> Assembled:
+        size = self.sizes[number]
+        names, paddings = self.orders[number], self.paddings[number]
+        row = [
+            part for name, padding in zip(names, paddings, strict=True) for part in (tensors[name], padding)
+        ]
+        row.append(size * self.num_ranks - self.lengths[number])
+        return _assembled(_cut(row, rank * size, (rank + 1) * size - without), tensors[names[0]].dtype)
+
+
+class DividedParameters:
+    """Stage 3: every parameter cut by itself; a rank's parts one after the other, in groups of some size.
+
+    As `_create_fp16_sub_groups` of runtime/zero/stage3.py and `_partition_param` of
+    partition_parameters.py have it.
+    """
+
+    def __init__(self, groups: Sequence[Group], num_ranks: int, sub_group_size: float) -> None:
+        self.num_ranks = num_ranks
+        self.flats: list[tuple[Group, list[str]]] = []
+        """The group and the names of each part of a rank."""
+        self.numbers: list[list[int]] = []
+        """Of each group, its parts' places among them."""
+        for group in groups:
+            cut = list(self._sub_groups(group, sub_group_size))
+            self.numbers.append(list(range(len(self.flats), len(self.flats) + len(cut))))
+            self.flats += [(group, names) for names in cut]
+
+    @property
+    def shapes(self) -> list[OrderedDict[str, Size]]:
+        """As :attr:`FlatGroups.shapes`."""
+        return [_shapes(*one) for one in self.flats]
+
+    def weights(self, rank: int) -> list[Assembled]:
+        """A rank's parts."""
+        return [self._part(group.weights, names, rank) for group, names in self.flats]
+
+    def states(self, rank: int) -> list[dict[str, Any]]:
+        """What the optimizer keeps of a rank's parts."""
+        return [
+            _others(group) | {key: self._part(of, names, rank) for key, of in group.moments.items()}
+            for group, names in self.flats
+        ]
+
+    def parameter(self, tensor: NamedTensor, rank: int) -> Assembled:
+        """A rank's part of one."""
+        return _assembled(self._divided(tensor, rank), tensor.dtype)
+
+    def _part(self, tensors: Mapping[str, NamedTensor], names: Sequence[str], rank: int) -> Assembled:
+        parts = [part for name in names for part in self._divided(tensors[name], rank)]
+        return _assembled(parts, tensors[names[0]].dtype)
+
+    def _divided(self, tensor: NamedTensor, rank: int) -> list[NamedTensor | int]:
+        each = math.ceil(tensor.numel / self.num_ranks)
+        return _cut([tensor, each * self.num_ranks - tensor.numel], rank * each, (rank + 1) * each)
+
+    def _sub_groups(self, group: Group, size: float) -> Iterator[list[str]]:
+        names: list[str] = []
+        numel = 0
+        for name, tensor in group.weights.items():
+            names.append(name)
+            numel += math.ceil(tensor.numel / self.num_ranks)
+            if numel >= size:
+                yield names
+                names, numel = [], 0
+        if names:
+            yield names
+
+
+def _others(group: Group) -> dict[str, Any]:
+    """What the optimizer keeps once, such as ``step``: each part has its own, to which it adds."""
+    return {
+        key: Assembled(value.dtype, value.shape, (whole(key, value),))
+        if isinstance(value, StoredTensor)
+        else value
+        for key, value in group.others.items()
+    }
+
+
+def _shapes(group: Group, names: Sequence[str]) -> OrderedDict[str, Size]:
+    return OrderedDict((name, Size(group.weights[name].shape)) for name in names)
+
+
+def _paddings(group: Group, order: Sequence[str], alignment: int) -> Iterator[int]:
+    """Of each parameter the elements behind it; none behind the last."""
+    offset = 0
+    for place, name in enumerate(order, start=1):
+        offset += group.weights[name].numel
+        padding = -offset % alignment if place < len(order) else 0
+        offset += padding
+        yield padding
+
+
+def _cut(row: Sequence[NamedTensor | int], begin: int, end: int) -> list[NamedTensor | int]:
+    """The elements of a row of tensors and zeros from `begin` on to before `end`."""
+    found: list[NamedTensor | int] = []
+    at = 0
+    for part in row:
+        numel = part if isinstance(part, int) else part.numel
+        first, last = max(begin - at, 0), min(end - at, numel)
+        if first < last:
+            found.append(last - first if isinstance(part, int) else part.cut(first, last))
+        at += numel
+    return found
+
+
+def _assembled(parts: Sequence[NamedTensor | int], dtype: str) -> Assembled:
+    numel = sum(part if isinstance(part, int) else part.numel for part in parts)
+    return Assembled(dtype, (numel,), tuple(parts))

@@ -1,0 +1,347 @@
+"""Makes the checkpoint of another number of ranks, or of another ZeRO stage, of one that was saved.
+
+What is written are the files that DeepSpeed itself would have saved: each rank loads its own part, without a
+word in the ds_config. DeepSpeed's universal format has every rank read the files of all parameters, gives
+under stage 3 all groups of parameters the settings of the first (stage3.py,
+`load_hp_checkpoint_state_from_checkpoint_dir_stage3`), and loads neither buffers nor what is not trained.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from zerokit import console
+from zerokit.checkpoint.archive import Size, StoredTensor, record
+from zerokit.checkpoint.archive_writer import Assembled, pickled, write_archive
+from zerokit.checkpoint.checksums import SUMS_FILE, checksums, files_of, write_checksums
+from zerokit.checkpoint.deepspeed_folder import Saved, as_deepspeed_saves, read_saved, shapes_of
+from zerokit.checkpoint.elements import ElementReader
+from zerokit.checkpoint.new_folder import check_output, check_space, clear, new_folder
+from zerokit.checkpoint.optimizer_groups import read_groups, takes_turns, zero_settings
+from zerokit.checkpoint.partitions import DividedParameters, FlatGroups
+from zerokit.checkpoint.step_folder import LATEST, is_of_checkpoint, names_in
+from zerokit.checkpoint.tensors import NamedTensor, joined, whole
+from zerokit.checkpoint.verify import verify as verify_all
+from zerokit.documents import shown
+from zerokit.errors import CheckpointError
+from zerokit.files import write_file
+from zerokit.units import format_bytes
+
+_SUB_GROUP_SIZE = 1e9
+"""DeepSpeed's default (runtime/zero/config.py)."""
+_OF_ANY_STAGE = ("loss_scaler", "dynamic_loss_scale", "overflow")
+"""What stages 1 and 2 and stage 3 keep alike beside tensors."""
+_RNG_STATE = re.compile(r"rng_state(?:_(\d+))?\.pth")
+
+
+@dataclass(frozen=True)
+class Resharded:
+    """What was written."""
+
+    folder: Path
+    """It has ``latest``, and the folder that this names."""
+    stage: int
+    num_ranks: int
+    num_files: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class _Plan:
+    saved: Saved
+    stage: int
+    num_ranks: int
+    flat: FlatGroups | None
+    divided: DividedParameters | None
+
+    def files(self) -> Iterator[tuple[str, Any]]:
+        """Each file, and what it holds."""
+        yield from self.models()
+        for rank in range(self.num_ranks):
+            yield self.optimizer(rank)
+
+    def models(self) -> Iterator[tuple[str, Any]]:
+        """The files of model states, and what they hold."""
+        saved = self.saved
+        if self.flat is not None:
+            yield "mp_rank_00_model_states.pt", _whole_model(self, self.flat)
+        elif self.divided is not None:
+            for rank in range(self.num_ranks):
+                content = _divided_model(self, self.divided, saved.models[rank % len(saved.models)], rank)
+                yield f"zero_pp_rank_{rank}_mp_rank_00_model_states.pt", content
+
+    def optimizer(self, rank: int) -> tuple[str, Any]:
+        """The file of the optimizer states of a rank, and what it holds."""
+        saved = self.saved
+        number = rank % len(saved.optimizers)
+        file = saved.files.optimizers[number]
+        states = _optimizer(self, saved.optimizers[number], rank)
+        name = re.sub(r"zero_pp_rank_\d+", f"zero_pp_rank_{rank}", file.name)
+        return name, {**saved.archives[file].content, "optimizer_state_dict": states}
+
+
+def reshard(
+    path: Path,
+    output: Path,
+    *,
+    num_ranks: int,
+    stage: int | None = None,
+    verify: bool = True,
+) -> Resharded:
+    """Write the checkpoint of `num_ranks` ranks, each with its part.
+
+    Of the Trainer's and of accelerate's checkpoints, the rest is copied.
+
+    Args:
+        path: of a checkpoint, or of a run, whose newest one is taken.
+        output: a folder that does not exist, or is empty.
+        num_ranks: of the run that is to go on.
+        stage: of ZeRO, in that run; None for the one that it had.
+        verify: see first that all files are as they were saved, and of one step.
+
+    Raises:
+        ZerokitError: the checkpoint is none, damaged, or of a kind that cannot be divided anew; the folder
+            cannot be written, or there is no room for it.
+    """
+    check_output(output)
+    saved = read_saved(path)
+    step = saved.files.folder
+    _check_kind(saved)
+    if verify:
+        verify_all(step)
+    with as_deepspeed_saves(step):
+        plan = _plan(saved, num_ranks, saved.facts.stage if stage is None else stage)
+        needed = sum(pickled(content).nbytes for _, content in plan.models())
+        needed += pickled(plan.optimizer(0)[1]).nbytes * num_ranks
+    others = dict(_others(step, num_ranks))
+    needed += sum(file.stat().st_size for file in others.values())
+    check_space(output, needed)
+    console.note(f"{shown(output)} takes {format_bytes(needed)}")
+    with new_folder(output) as staging, as_deepspeed_saves(step):
+        clear(staging)
+        _write(staging, plan, others)
+        files = files_of(staging)
+    return Resharded(
+        output,
+        plan.stage,
+        num_ranks,
+        len(files) - 1,  # the lock
+        sum((output / name).stat().st_size for name in files if (output / name).is_file()),
+    )
+
+
+def _write(staging: Path, plan: _Plan, others: Mapping[str, Path]) -> None:
+    step = plan.saved.files.folder
+    (staging / step.name).mkdir()
+    with ElementReader() as reader, console.progress() as bar:
+        num_models = plan.num_ranks if plan.stage == 3 else 1
+        task = bar.add_task("resharding", total=num_models + plan.num_ranks, note="")
+        for name, content in plan.files():
+            write_archive(staging / step.name / name, pickled(content), reader)
+            bar.advance(task)
+    for name, file in others.items():
+        (staging / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, staging / name)
+    write_file(staging / LATEST, step.name)
+    if is_of_checkpoint(step) and (step.parent / SUMS_FILE).is_file():
+        write_checksums(staging, checksums(staging, [n for n in files_of(staging) if not n.startswith(".")]))
+
+
+def _check_kind(saved: Saved) -> None:
+    facts = saved.facts
+    if facts.universal:
+        _refuse(
+            saved, "is a universal checkpoint", "Any number of ranks loads it, with checkpoint.load_universal"
+        )
+    if facts.stage == 0:
+        _refuse(saved, "is not divided among ranks: it has no ZeRO", "Any number of ranks goes on from it")
+    if saved.files.experts or saved.models[0].get("num_experts"):
+        _refuse(saved, "has experts that are spread over ranks", "Go on with as many ranks as saved it")
+    if not saved.optimizers or not saved.models[0].get("param_shapes"):
+        _refuse(saved, "has no states of an optimizer", "Load its weights: 'zerokit checkpoint export'")
+
+
+def _refuse(saved: Saved, problem: str, hint: str) -> NoReturn:
+    raise CheckpointError(problem, where=shown(saved.facts.folder), hint=hint)
+
+
+def _plan(saved: Saved, num_ranks: int, stage: int) -> _Plan:
+    groups = read_groups(saved)
+    settings = zero_settings(saved)
+    size = float(settings.get("sub_group_size", _SUB_GROUP_SIZE))
+    if saved.facts.stage == 3:
+        was = DividedParameters(groups, saved.facts.num_ranks, size)
+        if [list(one) for one in was.shapes] != [list(one) for one in shapes_of(saved.models[0])]:
+            _refuse(
+                saved,
+                f"is divided otherwise than its sub_group_size ({size:,.0f}) says",
+                "Go on with as many ranks as saved it",
+            )
+    if stage == 3:
+        return _Plan(saved, stage, num_ranks, None, DividedParameters(groups, num_ranks, size))
+    paddings = saved.optimizers[0].get("param_alignment_paddings") or ()
+    aligned = settings.get("parameter_alignment") or any(any(group) for group in paddings)
+    flat = FlatGroups(
+        groups,
+        num_ranks,
+        round_robin=takes_turns(saved),
+        aligned_as=saved.facts.dtype if aligned else None,
+    )
+    return _Plan(saved, stage, num_ranks, flat, None)
+
+
+def _optimizer(plan: _Plan, states: Mapping[str, Any], rank: int) -> dict[str, Any]:
+    """What ZeRO's optimizer of a rank saves: its `state_dict`."""
+    saved = plan.saved
+    inner_key = "optimizer_state_dict" if saved.facts.stage == 3 else "base_optimizer_state"
+    inner = states[inner_key]
+    was_divided = saved.facts.stage == 3
+    if was_divided != (plan.stage == 3):
+        if not was_divided and "loss_scaler" not in states:
+            _refuse(
+                saved, "was saved by DeepSpeed's BF16_Optimizer", "Keep its stage: leave out --zero-stage"
+            )
+        states = {key: states[key] for key in _OF_ANY_STAGE} | {"ds_version": saved.facts.version}
+    made = dict(states)
+    if plan.stage != saved.facts.stage:
+        made["zero_stage"] = record("deepspeed.runtime.zero.config.ZeroStageEnum", plan.stage)
+    settings = [
+        {key: value for key, value in group.items() if key != "params"} for group in inner["param_groups"]
+    ]
+    if plan.flat is not None:
+        flat = plan.flat
+        # BF16_Optimizer saves its part with what belongs to no parameter.
+        padded = not was_divided and "zero_stage" not in states
+        numbers = [[number] for number in range(len(settings))]
+        made |= {
+            "partition_count": [plan.num_ranks] * len(settings),
+            "single_partition_of_fp32_groups": flat.weights(rank, padded=padded),
+            "group_paddings": flat.part_paddings(rank),
+            "param_slice_mappings": flat.slices(rank),
+            "base_optimizer_state": _inner(inner, settings, numbers, flat.states(rank)),
+        }
+        if was_divided or "param_alignment_paddings" in states:
+            made["param_alignment_paddings"] = flat.paddings
+    elif plan.divided is not None:
+        divided = plan.divided
+        made |= {
+            "partition_count": plan.num_ranks,
+            "fp32_flat_groups": divided.weights(rank),
+            "optimizer_state_dict": _inner(inner, settings, divided.numbers, divided.states(rank)),
+        }
+    return made
+
+
+def _inner(
+    inner: Mapping[str, Any],
+    settings: list[dict[str, Any]],
+    numbers: list[list[int]],
+    states: list[dict[str, Any]],
+) -> dict[str, Any]:
+    """What torch's optimizer saves of flat parameters."""
+    return {
+        **inner,
+        "state": {number: state for number, state in enumerate(states) if state},
+        "param_groups": [{**one, "params": of} for one, of in zip(settings, numbers, strict=True)],
+    }
+
+
+def _common(plan: _Plan, model: Mapping[str, Any]) -> dict[str, Any]:
+    config = model.get("ds_config") or {}
+    if plan.stage != plan.saved.facts.stage:
+        config = {**config, "zero_optimization": {**zero_settings(plan.saved), "stage": plan.stage}}
+    return {**model, "dp_world_size": plan.num_ranks, "ds_config": config}
+
+
+def _whole_model(plan: _Plan, flat: FlatGroups) -> dict[str, Any]:
+    saved = plan.saved
+    first = saved.models[0]
+    made = {**_common(plan, first), "param_shapes": flat.shapes}
+    if saved.facts.stage != 3:
+        return made
+    trained = {name: tensor for group in flat.groups for name, tensor in group.weights.items()}
+    frozen = {
+        name: joined(name, shape, [model["frozen_param_fragments"][name] for model in saved.models])
+        for name, shape in (first.get("frozen_param_shapes") or {}).items()
+    }
+    tied = first.get("shared_params") or {}
+    found: OrderedDict[str, Any] = OrderedDict()
+    for name, placeholder in first["module"].items():
+        tensor = trained.get(tied.get(name, name)) or frozen.get(tied.get(name, name))
+        if tied.get(name) in found:
+            found[name] = found[tied[name]]
+        elif isinstance(placeholder, StoredTensor) and tensor is not None:
+            found[name] = Assembled(placeholder.dtype, tensor.shape, (tensor,))
+        else:
+            found[name] = placeholder
+    made["module"] = found
+    if first.get("frozen_param_fragments") is not None:
+        made["frozen_param_fragments"] = OrderedDict((name, found[name]) for name in frozen if name in found)
+    return made
+
+
+def _divided_model(
+    plan: _Plan, divided: DividedParameters, model: Mapping[str, Any], rank: int
+) -> dict[str, Any]:
+    saved = plan.saved
+    first = saved.models[0]
+    made = {**_common(plan, model), "param_shapes": divided.shapes}
+    if saved.facts.stage == 3:
+        frozen = {
+            name: joined(name, shape, [one["frozen_param_fragments"][name] for one in saved.models])
+            for name, shape in (first.get("frozen_param_shapes") or {}).items()
+        }
+    else:
+        frozen = dict(_not_trained(saved, divided))
+        buffers = set(model.get("buffer_names") or ())
+        made["frozen_param_shapes"] = (
+            OrderedDict((name, Size(of.shape)) for name, of in frozen.items()) or None
+        )
+        made["module"] = OrderedDict(
+            (
+                name,
+                Assembled(one.dtype, (0,)) if isinstance(one, StoredTensor) and name not in buffers else one,
+            )
+            for name, one in model["module"].items()
+        )
+    parts = OrderedDict((name, divided.parameter(tensor, rank)) for name, tensor in frozen.items())
+    # DeepSpeed would look for all that is not trained in an empty one that it did not save.
+    return {**made, "frozen_param_fragments": parts or made.get("frozen_param_fragments")}
+
+
+def _not_trained(saved: Saved, divided: DividedParameters) -> Iterator[tuple[str, NamedTensor]]:
+    """The parameters of stages 1 and 2 that the optimizer does not have."""
+    first = saved.models[0]
+    others = {name for _, names in divided.flats for name in names}
+    others |= {*(first.get("buffer_names") or ()), *(first.get("shared_params") or ())}
+    for name, tensor in first["module"].items():
+        if isinstance(tensor, StoredTensor) and name not in others:
+            yield name, whole(name, tensor)
+
+
+def _others(step: Path, num_ranks: int) -> Iterator[tuple[str, Path]]:
+    """What lies beside the step's folder in a checkpoint of the Trainer or of accelerate, by its new name."""
+    if not is_of_checkpoint(step):
+        return
+    above = step.parent
+    for name in names_in(above):
+        path = above / name
+        files = [path]
+        if path.is_dir():
+            files = [] if path == step or path.is_symlink() else sorted(path.rglob("*"))
+        for file in files:
+            found = _RNG_STATE.fullmatch(name)
+            new = file.relative_to(above).as_posix()
+            if found is not None:
+                rank = int(found[1] or 0)
+                if rank >= num_ranks:
+                    continue
+                new = "rng_state.pth" if num_ranks == 1 else f"rng_state_{rank}.pth"
+            if file.is_file() and new not in (LATEST, SUMS_FILE):
+                yield new, file
