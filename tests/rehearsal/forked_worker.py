@@ -8,19 +8,19 @@ a start from nothing: what is about those, or compiled, goes through the real wo
 
 from __future__ import annotations
 
-import atexit
 import functools
 import gc
 import importlib
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 SOCKET = "ZEROKIT_TEST_WORKERS"
 """The variable that names the server's socket."""
@@ -33,6 +33,7 @@ _IMPORTED = (
 """Of what a rehearsal replaces, these keep only the streams that Dynamo compiles for."""
 _STREAMS = (0, 1, 2)
 _MOST_BYTES = 2**20
+_kept: list[Any] = []
 
 
 @functools.cache
@@ -40,19 +41,27 @@ def server() -> str:
     """The socket of a server that ends with this process."""
     folder = tempfile.TemporaryDirectory()
     path = str(Path(folder.name, "socket"))
-    process = subprocess.Popen([sys.executable, "-m", __name__, path, "serve"], stdout=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, "-m", __name__, path, "serve"],
+        stdin=subprocess.PIPE,  # which closes as this process ends
+        stdout=subprocess.PIPE,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},  # threads do not outlive a fork
+    )
     assert process.stdout is not None
     assert process.stdout.readline() == b"ready\n"
-    atexit.register(folder.cleanup)
-    atexit.register(process.kill)
+    _kept.extend((process, folder))
     return path
 
 
-def _ask() -> NoReturn:
-    """Have the job of the command line run, and leave as its worker does."""
+def ask(*, real: bool = False) -> NoReturn:
+    """Have the job of the command line run, and leave as its worker does.
+
+    Args:
+        real: whether as by :mod:`tests.rehearsal.real_worker`.
+    """
     with socket.socket(socket.AF_UNIX) as asked:
         asked.connect(os.environ[SOCKET])
-        told = {"words": sys.argv, "cwd": str(Path.cwd()), "environment": dict(os.environ)}
+        told = {"words": sys.argv, "cwd": str(Path.cwd()), "environment": dict(os.environ), "real": real}
         socket.send_fds(asked, [json.dumps(told).encode()], _STREAMS)
         asked.shutdown(socket.SHUT_WR)
         os._exit(int(asked.recv(_MOST_BYTES)))  # a worker that was killed has said nothing
@@ -71,16 +80,18 @@ def _serve(path: str) -> NoReturn:
         listening.bind(path)
         listening.listen()
         print("ready", flush=True)
-        while True:
+        while sys.stdin not in select.select([listening, sys.stdin], [], [])[0]:
             asking, _ = listening.accept()
             if os.fork() == 0:
                 listening.close()
                 _work(asking)
             asking.close()
+    os._exit(0)
 
 
 def _work(asking: socket.socket) -> NoReturn:
     """Be the worker of the job that is asked for."""
+    from tests.rehearsal.real_worker import install_group
     from zerokit.rehearsal import process_setup, worker
 
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -105,9 +116,9 @@ def _work(asking: socket.socket) -> NoReturn:
         leave(code)
 
     worker._leave = answer
-    worker.main()
+    worker.main(install_group if told["real"] else None)
     raise AssertionError("a worker leaves by itself")
 
 
 if __name__ == "__main__":
-    _serve(sys.argv[1]) if sys.argv[2:] == ["serve"] else _ask()
+    _serve(sys.argv[1]) if sys.argv[2:] == ["serve"] else ask()

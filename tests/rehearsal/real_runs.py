@@ -18,9 +18,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
+from unittest import mock
 
+from tests.rehearsal import forked_worker
 from tests.rehearsal.recordings import device_with
 from tests.tiny import REPOSITORY, free_port
+from zerokit.rehearsal import processes
 from zerokit.rehearsal.job import RehearsalJob
 from zerokit.rehearsal.native.build import built_library
 from zerokit.rehearsal.processes import Output, Worker
@@ -162,7 +165,12 @@ class Pair:
 
 
 def run(
-    arguments: Sequence[str], values: Literal["none", "real"], folder: Path, *, steps: int = STEPS
+    arguments: Sequence[str],
+    values: Literal["none", "real"],
+    folder: Path,
+    *,
+    steps: int = STEPS,
+    forked: bool = False,
 ) -> tuple[list[RehearsalReport], list[list[float]]]:
     """Run scripts/matrix.py on two ranks, really or rehearsed.
 
@@ -171,6 +179,7 @@ def run(
         values: "real" for two ranks that talk to each other.
         folder: takes the reports, what the script prints, and NVMe files.
         steps: optimizer steps.
+        forked: whether workers are forked: see :mod:`tests.rehearsal.forked_worker`.
 
     Returns:
         Report and losses of each rank.
@@ -204,7 +213,7 @@ def run(
         for rank, file in enumerate(files)
     ]
     built_library()  # which may take minutes, and is nobody's fault
-    with environment(), ExitStack() as stack:
+    with environment(forked=forked), ExitStack() as stack:
         module = "tests.rehearsal.real_worker" if values == "real" else None
         workers = [stack.enter_context(Worker(job, Output.SHOWN_IF_IT_FAILS, module=module)) for job in jobs]
         reports = [worker.result(None) for worker in workers]
@@ -212,26 +221,26 @@ def run(
 
 
 @contextmanager
-def environment() -> Iterator[None]:
+def environment(*, forked: bool = False) -> Iterator[None]:
     """Where the ranks meet, and one thread each; for the processes that are started inside."""
-    before = dict(os.environ)
-    os.environ.update(
-        MASTER_ADDR="127.0.0.1",
-        MASTER_PORT=str(free_port()),
-        OMP_NUM_THREADS="1",
-        PYTHONPATH=str(REPOSITORY),  # of the worker whose ranks talk
-    )
-    try:
+    variables = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(REPOSITORY),  # of the worker whose ranks talk
+    }
+    worker = processes.WORKER
+    if forked:
+        variables[forked_worker.SOCKET] = forked_worker.server()
+        worker = forked_worker.__name__
+    with mock.patch.dict(os.environ, variables), mock.patch.object(processes, "WORKER", worker):
         yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
 
 
-def compare(combination: Combination, folder: Path) -> Pair:
-    """Run `combination` really and rehearsed; `folder` as for :func:`run`."""
-    real, losses = run(combination.arguments(), "real", folder)
-    rehearsed, _ = run(combination.arguments(), "none", folder)
+def compare(combination: Combination, folder: Path, *, forked: bool = False) -> Pair:
+    """Run `combination` really and rehearsed; the rest as for :func:`run`."""
+    real, losses = run(combination.arguments(), "real", folder, forked=forked)
+    rehearsed, _ = run(combination.arguments(), "none", folder, forked=forked)
     return Pair(real, rehearsed, losses)
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
-from zerokit.rehearsal import worker
+from tests.rehearsal import forked_worker
 
 
 def install_group(traffic: Any, rank: int, world_size: int) -> None:
@@ -15,4 +16,8 @@ def install_group(traffic: Any, rank: int, world_size: int) -> None:
 
 
 if __name__ == "__main__":
+    if forked_worker.SOCKET in os.environ:
+        forked_worker.ask(real=True)
+    from zerokit.rehearsal import worker
+
     worker.main(install_group)

@@ -72,11 +72,11 @@ ALL = (
 )
 
 
-def run_really(run: RoleRun, folder: Path) -> list[RehearsalReport]:
+def run_really(run: RoleRun, folder: Path, *, forked: bool = False) -> list[RehearsalReport]:
     """The reports of all ranks of a real run."""
     folder.mkdir()
     built_library()
-    with environment(), ExitStack() as stack:
+    with environment(forked=forked), ExitStack() as stack:
         workers = [
             stack.enter_context(
                 Worker(run.job(folder, rank), Output.SHOWN_IF_IT_FAILS, module="tests.rehearsal.real_worker")
@@ -86,20 +86,28 @@ def run_really(run: RoleRun, folder: Path) -> list[RehearsalReport]:
         return [worker.result(None) for worker in workers]
 
 
-def rehearse(run: RoleRun, folder: Path) -> tuple[dict[int, RehearsalReport], Roles]:
+def rehearse(run: RoleRun, folder: Path, *, forked: bool = False) -> tuple[dict[int, RehearsalReport], Roles]:
     """Reports of the ranks that are rehearsed, and the roles of all."""
     folder.mkdir()
-    with environment():
+    with environment(forked=forked):
         exchange = folder / "exchange"
         exchange.mkdir()
         job = run.job(folder, exchange_folder=str(exchange))
         return rehearse_roles(job, output=Output.SHOWN_ON_STDERR)
 
 
-def compare(run: RoleRun, folder: Path) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """A row for each real rank, beside the rehearsed one that stands for it; and versions of packages."""
-    real = run_really(run, folder / "real")
-    rehearsed, roles = rehearse(run, folder / "rehearsed")
+def compare(
+    run: RoleRun, folder: Path, *, forked: bool = False
+) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """A row for each real rank, beside the rehearsed one that stands for it; and versions of packages.
+
+    Args:
+        run: what to run.
+        folder: takes what it writes.
+        forked: whether workers are forked: see :mod:`tests.rehearsal.forked_worker`.
+    """
+    real = run_really(run, folder / "real", forked=forked)
+    rehearsed, roles = rehearse(run, folder / "rehearsed", forked=forked)
     rows = []
     for rank, report in enumerate(real):
         stands_for_it = roles.stands_for(rank)

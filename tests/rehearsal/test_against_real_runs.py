@@ -38,7 +38,7 @@ def _parameter(combination: Combination) -> object:
 @pytest.mark.distributed
 @pytest.mark.parametrize("combination", [_parameter(combination) for combination in ALL])
 def test_a_rehearsal_holds_the_bytes_of_the_real_run(combination: Combination, tmp_path: Path) -> None:
-    pair = compare(combination, tmp_path)
+    pair = compare(combination, tmp_path, forked=True)
     assert pair.worst <= TOLERANCE, _told(pair)
     for real, rehearsed in zip(pair.real, pair.rehearsed, strict=True):
         assert rehearsed.communication == real.communication
@@ -102,7 +102,7 @@ def test_a_real_run_trains_as_plain_pytorch_does(
 ) -> None:
     weights, losses = plain
     arguments = ["--stage", str(stage), "--precision", "fp32", "--weights", str(weights)]
-    _, real = run(arguments, "real", tmp_path, steps=PLAIN_STEPS)
+    _, real = run(arguments, "real", tmp_path, steps=PLAIN_STEPS, forked=True)
     for own, expected in zip(real, losses, strict=True):
         assert own == pytest.approx(expected, abs=1e-4)
 

@@ -36,7 +36,7 @@ def told(rehearsed: Rehearsed) -> dict[str, Any]:
 
 def launched(cwd: Path, *options: object, rank: int = 0, train: bool = False) -> Rehearsed:
     words = ("--num-gpus", 16, "--rank", rank, "--format", "json", *options, SCRIPTS / "launched.py")
-    return rehearse(*words, *(["--train"] if train else []), cwd=cwd)
+    return rehearse(*words, *(["--train"] if train else []), cwd=cwd, forked=True)
 
 
 def test_a_module_that_cannot_be_run_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

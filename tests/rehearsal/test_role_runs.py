@@ -12,7 +12,7 @@ from tests.rehearsal.role_runs import ALL, QUICK, WRITTEN, compare
 
 @pytest.mark.distributed
 def test_every_stage_of_a_pipeline_holds_what_a_real_one_does(tmp_path: Path) -> None:
-    rows, _ = compare(QUICK, tmp_path)
+    rows, _ = compare(QUICK, tmp_path, forked=True)
     assert [row["role"] for row in rows] == ["pipeline stage 0 of 2", "pipeline stage 1 of 2"]
     assert rows[0]["real"] != rows[1]["real"]
     for row in rows:
