@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from tests.examples import examples
+from tests.rehearsal.fixed_prices import FixedPrices
 
 STREAMS, EVENTS = 4, 3
 READ = 100
@@ -244,7 +245,7 @@ def main() -> None:
     number, slower = int(sys.argv[1]), int(sys.argv[2])
     tried = waits = slowed = 0
 
-    with virtual_cluster(8, beside_collective=float(slower)) as rank:
+    with virtual_cluster(8, prices=FixedPrices(beside_collective=float(slower))) as rank:
 
         @examples(
             number, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)

@@ -45,7 +45,18 @@ _Gpu = Annotated[str | None, gpu_option(default="H100")]
 _GpuMemory = Annotated[str | None, gpu_memory_option(default="80GiB, or that of --gpu")]
 _HostMemory = Annotated[str | None, host_memory_option(default=AS_RENTED)]
 _Steps = Annotated[
-    int, typer.Option(min=0, help="Stop after so many optimizer steps; 0 runs the script to its end.")
+    int | None,
+    typer.Option(
+        min=0,
+        help="Stop after so many optimizer steps; 0 runs the script to its end.",
+        show_default="2, or 3 with --time",
+    ),
+]
+_Time = Annotated[
+    bool,
+    typer.Option(
+        "--time", help="Rehearse time, too: how long a step takes, and what the script's clocks show."
+    ),
 ]
 _Scan = Annotated[
     str,
@@ -110,7 +121,8 @@ def rehearse(
     gpu: _Gpu = None,
     gpu_memory: _GpuMemory = None,
     host_memory: _HostMemory = None,
-    steps: _Steps = 2,
+    steps: _Steps = None,
+    time: _Time = False,
     scan: _Scan = "60s",
     rank: _Rank = None,
     launcher: _Launcher = "torchrun",
@@ -151,6 +163,7 @@ def rehearse(
             gpu_memory_bytes=None if gpu_memory is None else memory_size(gpu_memory, "--gpu-memory"),
             host_memory_bytes=None if host_memory is None else memory_size(host_memory, "--host-memory"),
             steps=steps,
+            time=time,
             scan_seconds=_seconds(scan, "--scan"),
             rank=rank,
             launcher=launcher,

@@ -36,6 +36,7 @@ from zerokit.rehearsal.report import (
     StepMemory,
 )
 from zerokit.rehearsal.timeline import peak_event
+from zerokit.rehearsal.timing.breakdown import time_of
 from zerokit.reporting.phases import RUN_PHASES
 from zerokit.reporting.verdicts import judge
 
@@ -61,6 +62,7 @@ def analyse(recording: Recording, job: RehearsalJob) -> RehearsalReport:
     batches = Batches.model_validate(meta["batches"]) if meta.get("batches") else None
     evaluation = Evaluation.model_validate(meta["evaluation"]) if meta.get("evaluation") else None
     local_ranks = job.cluster.local_ranks
+    prices = job.prices
     return RehearsalReport(
         world_size=job.num_gpus,
         gpus_per_node=local_ranks,
@@ -77,7 +79,7 @@ def analyse(recording: Recording, job: RehearsalJob) -> RehearsalReport:
         communication=_communication(recording),
         flops_per_step=_flops(recording),
         ranks_rehearsed=[job.rank],
-        warnings=list(recording.warnings),
+        warnings=[*recording.warnings, *(prices.assumptions if prices is not None else ())],
         made_up=[
             MadeUpResult(what=case.what, site=case.site, count=case.times) for case in recording.made_up
         ],
@@ -90,6 +92,7 @@ def analyse(recording: Recording, job: RehearsalJob) -> RehearsalReport:
             stopped_after_steps=meta.get("stopped_after_steps"),
             idle_micro_steps=meta.get("idle_micro_steps"),
         ),
+        time=None if prices is None else time_of(recording, prices),
     )
 
 

@@ -49,6 +49,11 @@ def combine(reports: Mapping[int, RehearsalReport], roles: Roles) -> RehearsalRe
             "ranks_rehearsed": list(reports),
             "roles": [] if len(roles.names) == 1 else _roles(reports, roles),
             "stuck": reports[0].stuck,
+            "time": max(
+                (report.time for report in reports.values() if report.time is not None),
+                key=lambda time: time.step_seconds,
+                default=None,
+            ),
             "warnings": _joined(report.warnings for report in reports.values()),
             "made_up": _joined(report.made_up for report in reports.values()),
             "suppressed": _joined(report.suppressed for report in reports.values()),

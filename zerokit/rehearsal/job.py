@@ -9,7 +9,8 @@ from typing_extensions import TypedDict
 
 from zerokit.choices import Launcher
 from zerokit.hardware.cluster import Cluster
-from zerokit.hardware.gpus import find_gpu
+from zerokit.hardware.gpus import Gpu, find_gpu
+from zerokit.hardware.prices.prices import Prices
 from zerokit.rehearsal.devices import DEFAULT, VirtualDevice, virtual_device
 
 
@@ -46,6 +47,8 @@ class RehearsalJob(BaseModel):
     """How long to look for the largest batches of the data, which are rehearsed after those steps."""
     device: VirtualDevice = Field(default_factory=lambda: virtual_device(find_gpu(DEFAULT)))
     """The GPU that the script sees."""
+    timed_on: Gpu | None = None
+    """The card whose speed time is rehearsed with; None: memory alone is."""
     overrides: Overrides = Field(default_factory=Overrides)
     cwd: str
     exchange_folder: str | None = None
@@ -60,4 +63,13 @@ class RehearsalJob(BaseModel):
     @property
     def cluster(self) -> Cluster:
         """What is rehearsed."""
-        return Cluster(self.num_gpus, self.gpus_per_node)
+        return Cluster(self.num_gpus, self.gpus_per_node, self.timed_on)
+
+    @property
+    def prices(self) -> Prices | None:
+        """What everything costs; None if memory alone is rehearsed.
+
+        Raises:
+            ZerokitError: the speed of the card is not known.
+        """
+        return None if self.timed_on is None else Prices(self.cluster)

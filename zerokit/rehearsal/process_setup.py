@@ -19,10 +19,12 @@ from zerokit.rehearsal.job import Overrides
 from zerokit.rehearsal.native import backend as native
 from zerokit.rehearsal.native.allocator_settings import AllocatorSettings
 from zerokit.rehearsal.scratch import scratch_folder
+from zerokit.rehearsal.timing.rank_time import RankTime
 from zerokit.rehearsal.virtual_rank import VirtualRank
 from zerokit.rehearsal.watching.steps import RehearsalComplete
 
 if TYPE_CHECKING:
+    from zerokit.rehearsal.timing.prices import Prices
     from zerokit.rehearsal.watching.traffic import Traffic
 
 InstallGroup = Callable[["Traffic", int, int], None]
@@ -42,7 +44,7 @@ def virtual_cluster(
     real_group: InstallGroup | None = None,
     exchange_folder: Path | None = None,
     folder: Path | None = None,
-    beside_collective: float | None = None,
+    prices: Prices | None = None,
 ) -> Iterator[VirtualRank]:
     """Make this process one rank of a cluster that does not exist.
 
@@ -66,7 +68,7 @@ def virtual_cluster(
             value.
         folder: for what stands in for the script's `output_dir` until the end, and for what compilers
             write; the system's if not given.
-        beside_collective: rehearse time, too: the factor by which kernels take longer beside a collective.
+        prices: of kernels, copies and collectives, to rehearse time with, too; None: memory alone.
 
     Yields:
         the rank, which collects the recording.
@@ -88,8 +90,7 @@ def virtual_cluster(
     _set_environment(num_gpus, local_ranks, rank, meets_others=real_group is not None)
     device = device or virtual_device(find_gpu(DEFAULT))
     backend = native.load()
-    if beside_collective is not None:
-        backend.start_clock(beside_collective)
+    time = None if prices is None else RankTime(backend, prices, Cluster(num_gpus, gpus_per_node))
     backend.configure(
         own_device=rank % gpus_per_node,
         visible_devices=local_ranks,
@@ -114,10 +115,15 @@ def virtual_cluster(
         overrides=overrides or {},
         exchange_folder=exchange_folder,
         folder=folder,
+        time=time,
     )
     with scratch_folder(folder) as generated:
         _stand_in(virtual_rank, real_group, generated)
         backend.find_sites_with(virtual_rank.call_sites.find)
+        if time is not None:
+            from zerokit.rehearsal.timing import script_clocks
+
+            script_clocks.install(time.clock)
         # The end of the steps that were asked for is the end of the block.
         with contextlib.suppress(RehearsalComplete):
             yield virtual_rank
@@ -171,7 +177,9 @@ def _stand_in(rank: VirtualRank, real_group: InstallGroup | None, generated: Pat
     if real_group is not None:
         real_group(rank.traffic, rank.rank, rank.num_gpus)
     else:
-        making_groups.install(rank.traffic, rank.exchange, rank=rank.rank, world_size=rank.num_gpus)
+        making_groups.install(
+            rank.traffic, rank.exchange, rank=rank.rank, world_size=rank.num_gpus, time=rank.time
+        )
         libraries = (from_pretrained, zero3_rank_loops, flash_attention, custom_operators, bitsandbytes)
         for module in (fresh_memory, *libraries):
             module.install()

@@ -35,7 +35,8 @@ EVENT = np.dtype(
     ]
 )
 """One allocation (``bytes`` > 0) or release (< 0). ``time_ns`` is CPU time of the rehearsal: it orders
-events, it does not say how long a GPU takes. ``step`` counts the optimizer steps completed before."""
+events, it does not say how long a GPU takes; where time is rehearsed, it is the host's. ``step`` counts the
+optimizer steps completed before."""
 
 BLOCK = np.dtype(
     [
@@ -146,6 +147,8 @@ class Recording:
     collectives: tuple[Collective, ...] = ()
     flops: tuple[int, ...] = ()
     """Floating-point operations of each optimizer step."""
+    spans: Array = field(default_factory=lambda: np.zeros(0, SPAN))
+    """What streams and host did in virtual time; empty if only memory was rehearsed."""
     allocator: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Figures of the modelled caching allocator, under ``ordinary`` and ``expandable``."""
     warnings: tuple[str, ...] = ()
@@ -202,7 +205,8 @@ class Recording:
         }
         text = json.dumps({**rest, "allocator": dict(self.allocator), "meta": dict(self.meta)}, default=str)
         with new_file(path) as file:
-            np.savez_compressed(file, events=self.events, blocks=self.blocks, rest=np.array(text))
+            arrays: dict[str, Any] = {"spans": self.spans} if len(self.spans) else {}
+            np.savez_compressed(file, events=self.events, blocks=self.blocks, rest=np.array(text), **arrays)
 
     @classmethod
     def load(cls, path: str | Path) -> Recording:
@@ -214,7 +218,8 @@ class Recording:
         try:
             with np.load(path, allow_pickle=False) as arrays:
                 rest = json.loads(str(arrays["rest"]))
-                return cls(events=arrays["events"], blocks=arrays["blocks"], **rest)
+                spans = arrays["spans"] if "spans" in arrays else np.zeros(0, SPAN)
+                return cls(events=arrays["events"], blocks=arrays["blocks"], spans=spans, **rest)
         except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile):
             raise DocumentError(
                 "is not a recording of a rehearsal",

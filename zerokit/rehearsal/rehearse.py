@@ -45,7 +45,8 @@ def rehearse(
     gpu: str | None = None,
     gpu_memory_bytes: int | None = None,
     host_memory_bytes: int | None = None,
-    steps: int = 2,
+    steps: int | None = None,
+    time: bool = False,
     scan_seconds: float = 60.0,
     rank: int | None = None,
     launcher: Launcher = "torchrun",
@@ -74,7 +75,9 @@ def rehearse(
         gpu: a card by its name (:func:`zerokit.hardware.gpus.find_gpu`); None: an H100 with 80 GiB.
         gpu_memory_bytes: memory of one GPU, in place of the card's.
         host_memory_bytes: memory of one node; None: that of nodes rented with such cards, if it is known.
-        steps: optimizer steps after which the script is ended; 0 lets it run to its end.
+        steps: optimizer steps after which the script is ended; 0 lets it run to its end; None: 2, or 3 with
+            `time`, for it is the third from which on ZeRO-3 prefetches as it will.
+        time: rehearse time, too: the script sees virtual clocks, and the report has `time`.
         scan_seconds: how long to look through the data for its largest batches, which are rehearsed after
             those steps; 0 leaves that out.
         rank: the one rank to rehearse; None: one of each role, the first and the last among them.
@@ -96,6 +99,7 @@ def rehearse(
     """
     _check_script(script, module)
     _check_launcher(launcher, accelerate_config)
+    steps = (3 if time else 2) if steps is None else steps
     if steps < 0:
         raise ZerokitError(f"steps is {steps}", hint="Give 0 or more; 0 runs the script to its end")
     if ds_config_overrides:
@@ -133,12 +137,14 @@ def rehearse(
             steps=steps,
             scan_seconds=scan_seconds,
             device=virtual_device(cluster.gpu),
+            timed_on=cluster.gpu if time else None,
             overrides=overrides,
             cwd=str(Path.cwd()),
             exchange_folder=str(folder / "exchange") if rank is None and num_gpus > 1 else None,
             report_file=str(folder / "report.json"),
             **made,
         )
+        _ = job.prices  # or one line says that the card's speed is not known
         output = Output.SHOWN_ON_STDERR if script_prints_on == "stderr" else Output.SHOWN
         report = _rehearse(job, cluster, advise, timeout, output)
     return report.model_copy(update={"warnings": [*report.warnings, *caveats(cluster.gpu)]})

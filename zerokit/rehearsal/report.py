@@ -7,7 +7,13 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+)
 
 from zerokit.rehearsal.batch_size import BatchSize
 from zerokit.reporting.verdicts import HostFit, Verdict
@@ -209,6 +215,59 @@ class Evaluation(_Part):
     is_whole: bool
 
 
+class TimeBreakdown(_Part):
+    """Seconds of a step, by the first of these that goes on at each moment; they add up to it."""
+
+    compute: float
+    """A kernel runs on some stream."""
+    communication: float
+    """A collective runs, and no kernel beside it."""
+    copies: float
+    """Between host and device, beside neither."""
+    host_optimizer: float
+    launch: float
+    """The device has nothing to do: the host launches, allocates or waits."""
+
+
+class StepTime(_Part):
+    """One optimizer step, from the end of the one before it."""
+
+    step: int
+    """Counted from 1."""
+    seconds: float
+    breakdown: TimeBreakdown
+
+
+class KernelTime(_Part):
+    """One kind of work in a step, on all streams."""
+
+    name: str
+    seconds: float
+    count: int
+
+
+class TimeReport(_Part):
+    """How long the last step takes that was asked for, on the slowest of the ranks that were rehearsed."""
+
+    step_seconds: float
+    low_seconds: float
+    """If all prices are as low as they may be; likewise the highest."""
+    high_seconds: float
+    step: int
+    breakdown: TimeBreakdown
+    tokens_per_second: float | None
+    """Of all GPUs, padding included; None if the batches are not of tokens."""
+    mfu: float | None
+    """Three times the floating-point operations of the forward passes, by what the card can do in 16 bits."""
+    hfu: float | None
+    """All floating-point operations that the step does, recomputed ones among them, by the same."""
+    peak_flops: float | None
+    """Dense, of one card in 16 bits."""
+    steps: list[StepTime]
+    kernels: list[KernelTime]
+    """That cost most in that step."""
+
+
 class RankMemory(_Part):
     """One of the ranks that were rehearsed, where they differ."""
 
@@ -357,3 +416,12 @@ class RehearsalReport(_Part):
     files: FileChanges | None = None
     """None if the script changes no files, all ranks that were rehearsed taken together."""
     run: RunFacts
+    time: TimeReport | None = None
+    """Left out of the JSON if only memory was rehearsed."""
+
+    @model_serializer(mode="wrap")
+    def _without_time(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        data: dict[str, Any] = dump(self)
+        if self.time is None:
+            del data["time"]
+        return data

@@ -6,7 +6,15 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from zerokit.rehearsal.report import Batches, BlockMemory, DeviceMemory, FileChanges, Fit, RehearsalReport
+from zerokit.rehearsal.report import (
+    Batches,
+    BlockMemory,
+    DeviceMemory,
+    FileChanges,
+    Fit,
+    RehearsalReport,
+    TimeReport,
+)
 from zerokit.reporting.categories import category_words
 from zerokit.reporting.phases import phase_words
 from zerokit.reporting.tables import table
@@ -38,6 +46,8 @@ def _parts(report: RehearsalReport) -> Iterator[Part]:
     yield _verdict(report)
     yield _heading(report)
     yield ""
+    if report.time is not None:
+        yield from _time(report.time)
     yield _memory(report)
     yield from _ranks(report)
     yield from _roles(report)
@@ -121,6 +131,40 @@ def _rehearsed(report: RehearsalReport) -> str:
     if not ranks:
         return f"rank {last}"
     return f"ranks {', '.join(ranks)} and {last}" + ("" if report.ranks else ", which are alike")
+
+
+_PARTS = {
+    "compute": "Compute",
+    "communication": "Communication, beside no kernel",
+    "copies": "Copies from and to the host, beside neither",
+    "host_optimizer": "Optimizer on the host",
+    "launch": "Waiting for the host to launch",
+}
+
+
+def _time(time: TimeReport) -> Iterator[Part]:
+    spread = f"{_milliseconds(time.low_seconds)} to {_milliseconds(time.high_seconds)}"
+    facts = [f"step {time.step} takes {_milliseconds(time.step_seconds)} ({spread})"]
+    if time.tokens_per_second is not None:
+        facts.append(f"{time.tokens_per_second:,.0f} tokens/s on all GPUs")
+    if time.mfu is not None and time.hfu is not None:
+        facts.append(f"MFU {time.mfu:.1%}, HFU {time.hfu:.1%}")
+    yield f"Time: {'; '.join(facts)}"
+    parts = {_PARTS[name]: seconds for name, seconds in time.breakdown.model_dump().items() if seconds}
+    rows = [
+        (name, _milliseconds(seconds), f"{seconds / time.step_seconds:.1%}")
+        for name, seconds in parts.items()
+    ]
+    yield table("Where a step's time goes", ["", "Time", "Share"], rows)
+    yield table(
+        "What takes most of it, whatever goes on beside",
+        ["Kernel", "Calls", "Time"],
+        [(one.name, f"{one.count:,}", _milliseconds(one.seconds)) for one in time.kernels],
+    )
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1000 * seconds:,.1f} ms"
 
 
 def _memory(report: RehearsalReport) -> Part:

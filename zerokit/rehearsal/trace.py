@@ -1,7 +1,8 @@
 """The trace of a rehearsal.
 
-Counters show bytes by category and memory, bars show steps and phases, marks the collectives. Time is the CPU
-time of the rehearsal: the order is the run's, the lengths are not a GPU's.
+Counters show bytes by category and memory, bars show steps and phases, marks the collectives. Time is the
+CPU time of the rehearsal: the order is the run's, the lengths are not a GPU's. Where time is rehearsed, it
+is that: steps, phases and memory are as the host sees them, and each stream has a row of its work.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from zerokit.rehearsal.native.clock import FIRST_COMMUNICATOR, HOST, WorkKind
 from zerokit.rehearsal.recording import CATEGORY_CODES, Array, Collective, Recording, Space
 from zerokit.rehearsal.timeline import phase_runs, thinned
 from zerokit.reporting import traces
@@ -26,6 +28,7 @@ _COUNTERS = {
     Space.PINNED_HOST: "pinned host memory (bytes)",
 }
 _STEPS, _PHASES, _COLLECTIVES = 1, 2, 3
+_FIRST_STREAM = 10
 _THREADS = {_STEPS: "optimizer steps", _PHASES: "phases", _COLLECTIVES: "collectives"}
 
 
@@ -40,7 +43,8 @@ def write_trace(recording: Recording, path: str | Path) -> None:
 
 def _entries(recording: Recording) -> Iterator[Entry]:
     rank = recording.meta.get("rank", 0)
-    yield traces.process_name(f"rank {rank}, rehearsed: CPU time, not GPU time")
+    axis = "virtual time" if len(recording.spans) else "CPU time, not GPU time"
+    yield traces.process_name(f"rank {rank}, rehearsed: {axis}")
     for thread, name in _THREADS.items():
         yield traces.thread_name(thread, name)
     times = _microseconds(recording)
@@ -49,6 +53,7 @@ def _entries(recording: Recording) -> Iterator[Entry]:
     yield from _phase_bars(recording, times)
     yield from _step_bars(recording, times)
     yield from _collectives(recording, times)
+    yield from _work(recording)
     for space, name in _COUNTERS.items():
         yield from _counter(recording, times, space, name)
 
@@ -82,6 +87,27 @@ def _collectives(recording: Recording, times: Array) -> Iterator[Entry]:
     if len(calls) < len(recording.collectives):
         left_out = len(recording.collectives) - len(calls)
         yield traces.thread_name(_COLLECTIVES, f"collectives (the last {left_out:,} are left out)")
+
+
+def _work(recording: Recording) -> Iterator[Entry]:
+    """What the host and each stream did, a row each."""
+    start = int(recording.events["time_ns"][0])
+    for stream in np.unique(recording.spans["stream"]).tolist():
+        thread = _FIRST_STREAM + stream
+        yield traces.thread_name(thread, _stream_words(stream))
+        for span in recording.spans[recording.spans["stream"] == stream].tolist():
+            begin, end, name, _, _, kind, _ = span
+            operator = recording.ops[name] if name >= 0 else ""
+            words = f"waits ({operator})" if kind == WorkKind.WAITING else operator
+            yield traces.stretch(
+                thread, words.removeprefix("aten::"), (begin - start) / 1000, (end - start) / 1000
+            )
+
+
+def _stream_words(stream: int) -> str:
+    if stream >= FIRST_COMMUNICATOR:
+        return f"communicator {stream - FIRST_COMMUNICATOR}"
+    return "host" if stream == HOST else "default stream" if stream == 0 else f"stream {stream}"
 
 
 def _facts(call: Collective) -> Entry:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,19 @@ from zerokit.rehearsal.exchange import Exchange
 from zerokit.rehearsal.job import Overrides
 from zerokit.rehearsal.native.allocator_settings import AllocatorSettings
 from zerokit.rehearsal.native.backend import Backend, Model, Note, NoteKind
-from zerokit.rehearsal.recording import BLOCK, CATEGORY_CODES, EVENT, Collective, MadeUp, Recording
+from zerokit.rehearsal.recording import (
+    BLOCK,
+    CATEGORY_CODES,
+    EVENT,
+    SPAN,
+    Collective,
+    MadeUp,
+    Recording,
+)
 from zerokit.rehearsal.stand_ins.custom_operators import sized
 from zerokit.rehearsal.stand_ins.torch_compile import compiled_otherwise
 from zerokit.rehearsal.stand_ins.triton_kernels import launched
+from zerokit.rehearsal.timing.rank_time import RankTime
 from zerokit.rehearsal.watching.batches import Batches
 from zerokit.rehearsal.watching.evaluation import Evaluation
 from zerokit.rehearsal.watching.labels import Labels
@@ -86,8 +95,10 @@ class VirtualRank:
         overrides: Overrides,
         exchange_folder: Path | None,
         folder: Path | None,
+        time: RankTime | None = None,
     ) -> None:
-        self.started = time.perf_counter()
+        self.started = perf_counter()
+        self.time = time
         self.backend = backend
         self.num_gpus = num_gpus
         self.gpus_per_node = gpus_per_node
@@ -113,6 +124,7 @@ class VirtualRank:
             self.traffic,
             self.labels,
             phases,
+            time=time,
             last=steps,
             are_over=self.batches.are_over,
             at_end=self.evaluation.rehearse,
@@ -137,6 +149,7 @@ class VirtualRank:
     def recording(self, **meta: Any) -> Recording:
         """Everything up to now; `meta` is added to its meta data."""
         backend, steps = self.backend, self.steps
+        times = {} if self.time is None else _times(self, self.time)
         blocks = backend.blocks(BLOCK)
         sites = self.call_sites.lines
         ops = backend.operator_names()
@@ -150,6 +163,7 @@ class VirtualRank:
             names=tuple(self.labels.names),
             step_marks=tuple(steps.marks),
             collectives=tuple(self.traffic.calls),
+            spans=backend.spans(SPAN),
             flops=tuple(round(flops) for flops in steps.flops),
             allocator={
                 "ordinary": _allocator_figures(backend, Model.ORDINARY),
@@ -169,11 +183,12 @@ class VirtualRank:
                 "stopped_after_steps": steps.completed if steps.stopped else None,
                 "steps_asked": self.batches.steps or None,
                 "idle_micro_steps": _idle_micro_steps(self),
-                "elapsed_seconds": time.perf_counter() - self.started,
+                "elapsed_seconds": perf_counter() - self.started,
                 "suppressed": self.suppressed.lines(),
                 "nvme": _nvme(),
                 "batches": self.batches.facts(),
                 "evaluation": self.batches.evaluation_facts(),
+                **times,
                 **meta,
             },
         )
@@ -187,6 +202,21 @@ def _idle_micro_steps(rank: VirtualRank) -> tuple[int, int] | None:
     if engine is None:
         return None
     return engine.micro_steps, engine.gradient_accumulation_steps()
+
+
+def _times(rank: VirtualRank, time: RankTime) -> dict[str, Any]:
+    """When steps ended, and what they did."""
+    engine = next((one for one in rank.labels.engines if one.optimizer is not None), None)
+    batches = rank.batches.facts()
+    tokens = None
+    if engine is not None and batches is not None and batches["first"]["unit"] == "tokens":
+        micro_steps = engine.gradient_accumulation_steps()
+        tokens = batches["first"]["tokens"] * micro_steps * engine.dp_world_size
+    return {
+        "ends_of_steps": time.ends_of_steps(),
+        "model_flops": rank.steps.model_flops,
+        "tokens_per_step": tokens,
+    }
 
 
 def _warnings(rank: VirtualRank) -> list[str]:
@@ -204,6 +234,8 @@ def _warnings(rank: VirtualRank) -> list[str]:
         )
     warnings += compiled_otherwise() + launched() + sized()
     warnings += [f"{line}: the rehearsal went on without it" for line in patches.missing()]
+    if rank.time is not None:
+        warnings += [f"{name} took no time: {why}" for name, why in rank.time.unpriced.items()]
     if rank.evaluation.problem is not None:
         warnings.append(f"the evaluation was rehearsed as far as it failed: {rank.evaluation.problem}")
     warnings += rank.evaluation.not_rehearsed

@@ -62,6 +62,7 @@ def rehearse(job: RehearsalJob, real_group: InstallGroup | None = None) -> int:
             real_group=real_group,
             exchange_folder=Path(job.exchange_folder) if job.exchange_folder else None,
             folder=Path(job.report_file).parent,
+            prices=job.prices,
         ) as rank:
             try:
                 return run_in(rank, job)

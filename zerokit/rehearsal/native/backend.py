@@ -85,6 +85,7 @@ class Backend:
         self._library = library
         self._site_finder: Any = None  # ctypes does not keep callbacks alive
         self._peaks_before_reset: dict[Model, dict[str, int]] = {}
+        self._flops_by_phase: dict[RunPhase, float] = dict.fromkeys(RUN_PHASES, 0.0)
         self.clock: Clock | None = None
         """None: only memory is rehearsed, and everything has happened as soon as it is asked for."""
         _declare(library)
@@ -121,9 +122,10 @@ class Backend:
             allocator.roundup_power2_divisions,
         )
 
-    def start_clock(self, beside_collective: float = 1.0) -> None:
+    def start_clock(self, beside_collective: float) -> Clock:
         """Rehearse time, too; before :meth:`configure`. See :class:`Clock`."""
         self.clock = Clock(self._library, beside_collective)
+        return self.clock
 
     def take_over(self) -> None:
         """Put the virtual device and its host kernels in the place of torch's own.
@@ -150,7 +152,12 @@ class Backend:
 
     @phase.setter
     def phase(self, phase: RunPhase) -> None:
+        self._flops_by_phase[self.phase] += self.flops - sum(self._flops_by_phase.values())
         self._library.zk_set_phase(RUN_PHASES.index(phase))
+
+    def flops_of(self, phase: RunPhase) -> float:
+        """Floating-point operations in all times that the run was in `phase`, once it has left it."""
+        return self._flops_by_phase[phase]
 
     def set_step(self, step: int) -> None:
         """Number of optimizer steps that are completed."""

@@ -27,14 +27,9 @@ int64_t Clock::now() {
   return host_;
 }
 
-int64_t Clock::read(bool advances) {
+int64_t Clock::read() {
   std::lock_guard<std::mutex> guard(mutex_);
-  const bool idle = ++reads_ > kReadsBeforeIdle;
-  if (idle) {
-    host_ += kIdleReadNs;
-  } else if (advances) {
-    host_ += kReadNs;
-  }
+  host_ += ++reads_ > kReadsBeforeIdle ? kIdleReadNs : kReadNs;
   return host_;
 }
 

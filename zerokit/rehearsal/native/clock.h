@@ -44,6 +44,7 @@ struct Span {
   uint8_t kind;
   uint8_t phase;
 };
+static_assert(sizeof(Span) == 32, "recording.py reads this layout");
 
 class Clock {
  public:
@@ -56,7 +57,7 @@ class Clock {
   int64_t now();
   // Somebody reads the clock or asks whether something has happened: time goes on a little, and faster for those who do
   // nothing else, so that loops that wait for a time or an event come to their end.
-  int64_t read(bool advances);
+  int64_t read();
   void advance(int64_t duration);
   // The host itself works.
   void work_on_host(const Work& work);

@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import enum
-import threading
-from collections.abc import Iterator
-
-_MAIN_THREAD = threading.main_thread().ident
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 
 class WorkKind(enum.IntEnum):
@@ -28,6 +26,27 @@ class WorkKind(enum.IntEnum):
 
 HOST = -1
 """In place of a stream: what the host does itself."""
+FIRST_COMMUNICATOR = 1000
+"""The streams of groups of ranks have numbers from here on, above those of torch's pools."""
+
+
+class Price(NamedTuple):
+    """What an operator costs."""
+
+    duration: int
+    """On the stream; 0: nothing is launched."""
+    launch: int
+    """Of the host."""
+    kind: WorkKind = WorkKind.KERNEL
+    waits: bool = False
+    """Whether the host then waits for the stream."""
+
+
+class _Price(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_int64) for name in Price._fields]
+
+
+_ASKER = ctypes.CFUNCTYPE(None, ctypes.POINTER(ctypes.c_int64), ctypes.c_int64, ctypes.POINTER(_Price))
 
 
 class Clock:
@@ -38,10 +57,24 @@ class Clock:
         beside_collective: factor by which kernels take longer while a collective runs on another stream.
     """
 
-    def __init__(self, library: ctypes.CDLL, beside_collective: float = 1.0) -> None:
+    def __init__(self, library: ctypes.CDLL, beside_collective: float) -> None:
         self._library = library
+        self._asker: Any = None  # ctypes does not keep callbacks alive
         _declare(library)
         library.zk_clock_start(round(1000 * beside_collective))
+
+    def price_operators(self, price: Callable[[Sequence[int]], Price]) -> None:
+        """Time the operators of the device: `price` is asked once for each key (`native/timing.cpp`)."""
+
+        def ask(key: Any, length: int, answer: Any) -> None:
+            answer[0] = _Price(*map(int, price(key[:length])))
+
+        self._asker = _ASKER(ask)
+        self._library.zk_clock_ask(self._asker)
+
+    def price_driver(self, reserve: int, reserve_gib: int, give_back: int) -> None:
+        """What cudaMalloc costs the host, besides for each GiB, and cudaFree."""
+        self._library.zk_clock_driver_costs(reserve, reserve_gib, give_back)
 
     # ---- the host
     @property
@@ -50,11 +83,8 @@ class Clock:
         return int(self._library.zk_clock_now())
 
     def read(self) -> int:
-        """:attr:`now` for whoever may wait for a time: each look takes a little, so that such loops end.
-
-        Threads beside the script's own look whenever they like: that is free unless nothing else is done.
-        """
-        return int(self._library.zk_clock_read(threading.get_ident() == _MAIN_THREAD))
+        """:attr:`now` for whoever may wait for a time: each look takes a little, so that such loops end."""
+        return int(self._library.zk_clock_read())
 
     def advance(self, duration: int) -> None:
         """Let the host spend time."""
@@ -120,9 +150,11 @@ def _declare(library: ctypes.CDLL) -> None:
     integer, long, text, pointer = ctypes.c_int, ctypes.c_int64, ctypes.c_char_p, ctypes.c_void_p
     signatures = {
         "zk_clock_start": (None, [long]),
+        "zk_clock_ask": (None, [_ASKER]),
+        "zk_clock_driver_costs": (None, [long, long, long]),
         "zk_clock_set_timing": (None, [integer]),
         "zk_clock_now": (long, []),
-        "zk_clock_read": (long, [integer]),
+        "zk_clock_read": (long, []),
         "zk_clock_advance": (None, [long]),
         "zk_clock_work_on_host": (None, [integer, text, long]),
         "zk_clock_submit": (None, [integer, integer, text, long]),

@@ -259,7 +259,7 @@ void zk_clock_driver_costs(int64_t reserve, int64_t reserve_gib, int64_t give_ba
 }
 void zk_clock_set_timing(int on) { set_timing(on != 0); }
 int64_t zk_clock_now() { return clock_of_rank->now(); }
-int64_t zk_clock_read(int advances) { return clock_of_rank->read(advances != 0); }
+int64_t zk_clock_read() { return clock_of_rank->read(); }
 void zk_clock_advance(int64_t duration) { clock_of_rank->advance(duration); }
 void zk_clock_work_on_host(int kind, const char* name, int64_t duration) {
   clock_of_rank->work_on_host(work_now(static_cast<WorkKind>(kind), operator_index(name), duration));

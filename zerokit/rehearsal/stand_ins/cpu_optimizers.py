@@ -18,6 +18,7 @@ from torch import Tensor
 
 from zerokit.rehearsal.stand_ins.arithmetic import float32, kernel, pieces, stand_in_module
 from zerokit.rehearsal.stand_ins.zenflow_adam import ZenFlowAdam
+from zerokit.rehearsal.timing.rank_time import rank_time
 
 _STATE_TYPES = {
     torch.float16: (torch.float32, torch.float16),
@@ -87,6 +88,7 @@ class _CpuAdam:
         update = _AdamUpdate(*arguments)
         tensors = [tensor.contiguous() for tensor in update.tensors]
         _check_types("Adam", update.params, update.exp_avg)
+        _take_time("adam_update", update.params, update.grads)
         if self._compute:
             with kernel():
                 for p, g, m, v in pieces(*tensors):
@@ -146,6 +148,7 @@ def cpu_lion(*, compute: bool) -> ModuleType:
         lr, beta1, beta2, decay = float32(lr), float32(beta1), float32(beta2), float32(weight_decay)
         tensors = [tensor.contiguous() for tensor in (params, grads, exp_avg)]
         _check_types("Lion", params, exp_avg)
+        _take_time("lion_update", params, grads)
         after_decay = float32(1 - float32(lr * decay)) if decay > 0 else 1.0
         if compute:
             with kernel():
@@ -190,6 +193,7 @@ def cpu_adagrad(*, compute: bool) -> ModuleType:
         lr, epsilon, decay = float32(lr), float32(epsilon), float32(weight_decay)
         tensors = [tensor.contiguous() for tensor in (params, grads, exp_avg_sq)]
         _check_types("Adagrad", params, exp_avg_sq)
+        _take_time("adagrad_update", params, grads)
         if compute:
             with kernel():
                 for param, grad, variance in pieces(*tensors):
@@ -249,6 +253,12 @@ def _adam_rollback(
     param.copy_(torch.where(before.isfinite(), before, 0.0))
     exp_avg.copy_((exp_avg - float32(1 - beta1) * grad) / beta1)
     exp_avg_sq.copy_((exp_avg_sq - float32(1 - beta2) * grad * grad) / beta2)
+
+
+def _take_time(name: str, params: Tensor, grads: Tensor) -> None:
+    """Lion and Adagrad as Adam, though they have a state less."""
+    if time := rank_time():
+        time.optimizer_of_host(name, params.numel(), str(grads.dtype).removeprefix("torch."))
 
 
 def _check_types(optimizer: str, params: Tensor, state: Tensor) -> None:

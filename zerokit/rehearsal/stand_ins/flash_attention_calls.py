@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from zerokit.rehearsal.native.backend import backend
+from zerokit.rehearsal.timing.rank_time import rank_time, untimed
 
 _ROWS = 128
 """Rows of queries that a thread block may write at once; buffers are padded to it."""
@@ -100,19 +101,24 @@ def forward(q: Tensor, k: Tensor, v: Tensor, call: Call) -> tuple[Tensor, Tensor
     """Output, log-sum-exp, softmax (empty unless asked for) and random state, freshly allocated."""
     cum_q, cum_k = call.lengths or (None, None)
     longest_q, longest_k = call.longest if call.lengths else (q.size(1), k.size(1))
-    out, lse, state, _, softmax = torch.ops.aten._flash_attention_forward(
-        *(_contiguous_rows(part) for part in (q, k, v)),
-        cum_q,
-        cum_k,
-        longest_q,
-        longest_k,
-        call.dropout_p,
-        call.causal,
-        call.return_softmax and call.dropout_p > 0,
-        window_size_left=call.window[0],
-        window_size_right=call.window[1],
-        alibi_slopes=call.alibi_slopes,
-    )
+    q, k, v = (_contiguous_rows(part) for part in (q, k, v))
+    with untimed():  # the package's kernel may be a faster one
+        out, lse, state, _, softmax = torch.ops.aten._flash_attention_forward(
+            q,
+            k,
+            v,
+            cum_q,
+            cum_k,
+            longest_q,
+            longest_k,
+            call.dropout_p,
+            call.causal,
+            call.return_softmax and call.dropout_p > 0,
+            window_size_left=call.window[0],
+            window_size_right=call.window[1],
+            alibi_slopes=call.alibi_slopes,
+        )
+    _take_time(q, k, call, backward=False)
     return out, lse, softmax, state
 
 
@@ -129,9 +135,25 @@ def backward(
             grad_out, q, k, v, out, lse, cum_q, cum_k, longest_q, longest_k,
             call.dropout_p, call.causal, empty, empty,
         )  # fmt: skip
+    _take_time(q, k, call, backward=True)
     if call.generation == 3:
         return _workspace_3(q, k, v, call)
     return _workspace_2(q, k, call)
+
+
+def _take_time(q: Tensor, k: Tensor, call: Call, *, backward: bool) -> None:
+    time = rank_time()
+    if time is None:
+        return
+    batch, (longest_q, longest_k) = q.size(0), (q.size(1), k.size(1))
+    if call.lengths:
+        longest_q, longest_k = call.longest
+        batch = call.lengths[0].numel() - 1
+    time.attention(
+        *("flash_attention_3" if call.generation == 3 else "flash_attention_2", backward, batch),
+        *(q.size(-2), k.size(-2), longest_q, longest_k, q.size(-1), call.causal),
+        str(q.dtype).removeprefix("torch."),
+    )
 
 
 def _workspace_2(q: Tensor, k: Tensor, call: Call) -> Tensor:

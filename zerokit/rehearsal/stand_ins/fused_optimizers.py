@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from zerokit.rehearsal.stand_ins.arithmetic import float32, kernel, pieces, stand_in_module
+from zerokit.rehearsal.timing.rank_time import rank_time
 
 _L2_MODE = 0
 _EPS_INSIDE_SQUARE_ROOT = 0
@@ -42,6 +43,7 @@ def fused_adam(*, compute: bool, device_type: str = "cuda") -> ModuleType:
         /,
     ) -> None:
         _check_lists(tensor_lists, 4, device_type)
+        _take_time("multi_tensor_adam", *tensor_lists)
         lr, beta1, beta2 = float32(lr), float32(beta1), float32(beta2)
         epsilon, weight_decay = float32(epsilon), float32(weight_decay)
         steps = operator.index(step)
@@ -82,6 +84,7 @@ def fused_lion(*, compute: bool, device_type: str = "cuda") -> ModuleType:
         /,
     ) -> None:
         _check_lists(tensor_lists, 3, device_type)
+        _take_time("multi_tensor_lion", *tensor_lists)
         lr, beta1, beta2 = float32(lr), float32(beta1), float32(beta2)
         after_decay = float32(1 - float32(lr * float32(weight_decay)))
         if not compute:
@@ -122,6 +125,7 @@ def fused_lamb(*, compute: bool, device_type: str = "cuda") -> ModuleType:
         /,
     ) -> Tensor:
         _check_lamb(p, p_copy, m, v, g, device_type)
+        _take_time("lamb", [g], [p], [m], [v])
         accumulate = torch.float32 if p.dtype == torch.float16 else p.dtype
         partial_sums = [
             torch.empty(_REDUCTION_THREADS, dtype=accumulate, device=p.device) for _ in ("weights", "update")
@@ -180,6 +184,13 @@ def _lamb_coefficient(squares: Tensor, max_coeff: float, min_coeff: float) -> fl
     if weights == 0 or update == 0:
         return 1.0
     return max(min(weights / update, max_coeff), min_coeff)
+
+
+def _take_time(name: str, gradients: Sequence[Tensor], *updated: Sequence[Tensor]) -> None:
+    """Gradients are read; parameters and states are read and written."""
+    if time := rank_time():
+        moved = sum(2 * tensor.nbytes for tensors in updated for tensor in tensors)
+        time.kernel(name, moved + sum(gradient.nbytes for gradient in gradients))
 
 
 def _check_lamb(p: Tensor, p_copy: Tensor, m: Tensor, v: Tensor, g: Tensor, device_type: str) -> None:

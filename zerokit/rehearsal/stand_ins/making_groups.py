@@ -13,6 +13,8 @@ from zerokit.rehearsal.exchange import Exchange
 from zerokit.rehearsal.roles import Ranks
 from zerokit.rehearsal.stand_ins.object_collectives import OWNERS, ObjectCollectives
 from zerokit.rehearsal.stand_ins.process_group import BACKEND, VirtualProcessGroup
+from zerokit.rehearsal.timing.process_group import TimedProcessGroup
+from zerokit.rehearsal.timing.rank_time import RankTime
 from zerokit.rehearsal.watching.groups import Groups
 from zerokit.rehearsal.watching.traffic import Traffic
 
@@ -32,7 +34,9 @@ GroupMaker = Callable[[Any, int, int, datetime.timedelta], "VirtualProcessGroup"
 """Makes a group from its store, this process's rank in it, its size and its timeout."""
 
 
-def install(traffic: Traffic, exchange: Exchange, *, rank: int, world_size: int) -> None:
+def install(
+    traffic: Traffic, exchange: Exchange, *, rank: int, world_size: int, time: RankTime | None = None
+) -> None:
     """Give all calls of torch.distributed.init_process_group and new_group a :class:`VirtualProcessGroup`."""
 
     groups = Groups(exchange)
@@ -40,6 +44,8 @@ def install(traffic: Traffic, exchange: Exchange, *, rank: int, world_size: int)
     def create(
         _store: Any, group_rank: int, group_size: int, _timeout: datetime.timedelta
     ) -> VirtualProcessGroup:
+        if time is not None:
+            return TimedProcessGroup(group_rank, group_size, traffic, exchange, groups, time=time)
         return VirtualProcessGroup(group_rank, group_size, traffic, exchange, groups)
 
     def alone() -> Any:

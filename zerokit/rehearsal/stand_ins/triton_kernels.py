@@ -9,13 +9,14 @@ and the autotuner, for which all configurations are equally fast, so that it tak
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NoReturn
 
 from zerokit.patches import Patch, put, when_imported, wrap
 from zerokit.rehearsal.errors import RehearsalGap
 from zerokit.rehearsal.native.backend import backend
 from zerokit.rehearsal.stand_ins.triton_pointers import written_parameters
+from zerokit.rehearsal.timing.rank_time import rank_time
 from zerokit.units import MIB
 
 _RUN = Patch("triton.runtime.jit:JITFunction", "run", "launch kernels that do nothing")
@@ -89,7 +90,19 @@ def _launch(_run: Any, kernel: Any, *arguments: Any, grid: Any, warmup: bool, **
             backend().make_up(tensor)
             _launched[name] = _launched.get(name, False) or not tensor.is_floating_point()
     _launched.setdefault(name, False)
+    _take_time(name, bound.arguments, written_parameters(kernel.fn))
     return _Launched(name)
+
+
+def _take_time(name: str, arguments: Mapping[str, Any], written: Collection[str]) -> None:
+    """As if the kernel went through its tensors once."""
+    if time := rank_time():
+        moved = sum(
+            tensor.nbytes * (1 + (parameter in written))
+            for parameter, argument in arguments.items()
+            for tensor in _tensors(argument)
+        )
+        time.kernel(name, moved)
 
 
 def _check_options(options: dict[str, Any]) -> None:

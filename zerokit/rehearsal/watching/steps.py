@@ -12,6 +12,7 @@ from zerokit.rehearsal.watching.labels import Labels
 from zerokit.rehearsal.watching.phases import Phases
 
 if TYPE_CHECKING:
+    from zerokit.rehearsal.timing.rank_time import RankTime
     from zerokit.rehearsal.watching.traffic import Traffic
 
 _COUNTED = "count steps and end after the last"
@@ -31,6 +32,7 @@ class Steps:
         traffic: the collectives of this rank.
         labels: what blocks are for, said anew at the end of each step.
         phases: who knows whether there is an engine.
+        time: of the rank, if it is rehearsed.
         last: steps after which the run ends; 0 lets the script end by itself.
         are_over: asked from then on, whether all batches have been rehearsed that are to be.
         at_end: called when they have.
@@ -43,6 +45,7 @@ class Steps:
         labels: Labels,
         phases: Phases,
         *,
+        time: RankTime | None,
         last: int,
         are_over: Callable[[], bool],
         at_end: Callable[[], None],
@@ -51,11 +54,14 @@ class Steps:
         self._traffic = traffic
         self._labels = labels
         self._phases = phases
+        self._time = time
         self._last = last
         self._are_over = are_over
         self._at_end = at_end
         self.marks: list[StepMark] = []
         self.flops: list[float] = []
+        self.model_flops: list[float] = []
+        """Three times those of each step's forward passes."""
         self.completed = 0
         self.stopped = False
 
@@ -86,6 +92,10 @@ class Steps:
         self._traffic.step = self.completed
         self.marks.append(StepMark(self._backend.event_count(), self.completed))
         self.flops.append(self._backend.flops - sum(self.flops))
+        forward = self._backend.flops_of("forward") + self._backend.flops_of("loss")
+        self.model_flops.append(3 * forward - sum(self.model_flops))
+        if self._time is not None:
+            self._time.mark()
         if self._last and self.completed >= self._last and self._are_over():
             self.stopped = True
             self._at_end()

@@ -1,0 +1,298 @@
+"""What an operator costs, from what the library tells of its arguments and results.
+
+The library (`native/timing.cpp`) asks once for each operator with arguments of given sizes.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from zerokit.rehearsal.native.clock import Price, WorkKind
+from zerokit.rehearsal.recording import DTYPES
+from zerokit.rehearsal.timing.prices import CopyKind, Kernel, Layout, Prices
+
+_ON_DEVICE, _READ, _WRITTEN, _PINNED = 1, 2, 4, 8
+_TENSOR, _LIST, _INTEGER, _FLOAT, _INTEGERS = range(1, 6)
+
+
+@dataclass(frozen=True)
+class TensorUse:
+    """A tensor, or a list of them, among an operator's arguments or results."""
+
+    flags: int
+    dtype: str
+    elements: int
+    """In memory: what a stride of 0 repeats counts once."""
+    sizes: tuple[int, ...] = ()
+    """Empty for lists."""
+    strides: tuple[int, ...] = ()
+
+    @property
+    def bytes(self) -> int:
+        return round(self.elements * _itemsize(self.dtype))
+
+    @property
+    def on_device(self) -> bool:
+        return bool(self.flags & _ON_DEVICE)
+
+    @property
+    def is_pinned(self) -> bool:
+        return bool(self.flags & _PINNED)
+
+    @property
+    def is_read(self) -> bool:
+        return bool(self.flags & _READ)
+
+    @property
+    def is_written(self) -> bool:
+        return bool(self.flags & _WRITTEN)
+
+
+@dataclass(frozen=True)
+class Call:
+    """An operator, with its arguments and then its results in the order of its schema."""
+
+    name: str
+    entries: tuple[Any, ...]
+    """Tensors, numbers and tuples of numbers; None for all else."""
+
+    @property
+    def base(self) -> str:
+        """The name without its overload."""
+        return self.name.partition(".")[0]
+
+    @property
+    def tensors(self) -> list[TensorUse]:
+        return [one for one in self.entries if isinstance(one, TensorUse)]
+
+    def tensor(self, place: int) -> TensorUse:
+        found = self.entries[place]
+        assert isinstance(found, TensorUse), f"{self.name} has no tensor in place {place}"
+        return found
+
+
+def _itemsize(dtype: str) -> float:
+    digits = "".join(character for character in dtype.partition("_")[0] if character.isdigit())
+    return 1 if dtype == "bool" else max(int(digits or 8) / 8, 1)
+
+
+def entries(key: Sequence[int]) -> Iterator[Any]:
+    """The arguments and results in a key of the library, after the operator's name."""
+    place = 1
+    while place < len(key):
+        kind, *rest = key[place : place + 5]
+        if kind == _TENSOR:
+            flags, dtype, elements, dimensions = rest
+            sizes = place + 5
+            place = sizes + 2 * dimensions
+            shape, strides = key[sizes : sizes + dimensions], key[sizes + dimensions : place]
+            yield TensorUse(flags, DTYPES[dtype], elements, tuple(shape), tuple(strides))
+        elif kind == _LIST:
+            flags, dtype, elements, _ = rest
+            yield TensorUse(flags, DTYPES[dtype], elements)
+            place += 5
+        elif kind == _INTEGERS:
+            yield tuple(key[place + 2 : place + 2 + rest[0]])
+            place += 2 + rest[0]
+        elif kind in (_INTEGER, _FLOAT):
+            yield rest[0] if kind == _INTEGER else struct.unpack("<d", struct.pack("<q", rest[0]))[0]
+            place += 2
+        else:
+            yield None
+            place += 1
+
+
+class Operators:
+    """Prices of operators.
+
+    Args:
+        prices: of kernels, copies and launches.
+        local_ranks: ranks that share a node.
+    """
+
+    def __init__(self, prices: Prices, local_ranks: int) -> None:
+        self._prices = prices
+        self._local_ranks = local_ranks
+
+    def price(self, call: Call) -> Price:
+        """Of one call."""
+        tensors = call.tensors
+        launch = to_ns(self._prices.launch(call.name))
+        if call.base == "aten::copy_" and tensors[0].on_device != tensors[1].on_device:
+            return self._copy(call, launch)
+        if call.base == "aten::_local_scalar_dense":
+            seconds = self._prices.copy("d2h", _SCALAR_BYTES, True, 1)
+            return Price(to_ns(seconds), launch, WorkKind.COPY, waits=True)
+        # What writes nothing, as views do, launches nothing; nor does what is empty.
+        if not any(one.is_written and one.bytes for one in tensors) and call.base not in _WAITING:
+            return Price(0, launch)
+        return Price(to_ns(self._kernel(call)), launch, waits=call.base in _WAITING)
+
+    def _kernel(self, call: Call) -> float:
+        products = _PRODUCTS.get(call.base)
+        if products is not None:
+            return sum(self._prices.matmul(*one) for one in products(call))
+        if call.base in _ATTENTION:
+            return self._prices.attention(*attention_arguments(call))
+        return self._prices.memory_bound(bytes_moved(call), call.base)
+
+    def _copy(self, call: Call, launch: int) -> Price:
+        """Between host and device: as bytes, converted where they lie (aten/src/ATen/native/cuda/Copy.cu)."""
+        target, source, non_blocking, *_ = call.entries
+        kind: CopyKind = "h2d" if target.on_device else "d2h"
+        host = source if target.on_device else target
+        seconds = self._prices.copy(kind, target.bytes, host.is_pinned, self._local_ranks)
+        if target.dtype != source.dtype:
+            seconds += self._prices.memory_bound(source.bytes + target.bytes)
+        # cudaMemcpyAsync comes back from pageable memory only when all of it has been read, or written.
+        waits = not (non_blocking and host.is_pinned)
+        return Price(to_ns(seconds), launch, WorkKind.COPY, waits)
+
+
+def to_ns(seconds: float) -> int:
+    """In the clock's unit."""
+    return round(seconds * 1e9)
+
+
+# ---- what is read and written
+
+_SCALAR_BYTES = 8
+_WAITING = frozenset(
+    {"aten::nonzero", "aten::masked_select", "aten::equal", "aten::_unique2", "aten::unique_consecutive"}
+    | {"aten::unique_dim", "aten::bincount"}
+)
+"""Operators whose CUDA kernels ask the device for a size or an answer before they return."""
+_OVERWRITING = frozenset(
+    {"aten::copy_", "aten::zero_", "aten::fill_", "aten::normal_", "aten::uniform_", "aten::bernoulli_"}
+    | {"aten::_foreach_zero_", "aten::_foreach_copy_"}
+)
+"""In-place operators that read nothing of what they write."""
+_SELECTING = frozenset(
+    {"aten::embedding", "aten::index_select", "aten::index", "aten::gather", "aten::take"}
+    | {"aten::_index_put_impl_", "aten::index_put_", "aten::index_add_", "aten::index_copy_"}
+    | {"aten::scatter_add_", "aten::scatter_", "aten::nll_loss_forward"}
+)
+"""Operators that touch no more of their first tensor than another one, or the result, has."""
+
+
+def bytes_moved(call: Call) -> int:
+    """What a kernel without much arithmetic reads and writes."""
+    first, *rest = call.tensors
+    if call.base in _SELECTING and rest:
+        touched = min(first.bytes, max(one.bytes for one in rest))
+        return touched * (1 + first.is_written) + sum(one.bytes for one in rest)
+    overwrites = call.base in _OVERWRITING
+    return sum(
+        one.bytes * ((one.is_read and not (one.is_written and overwrites)) + one.is_written)
+        for one in call.tensors
+    )
+
+
+# ---- matrix products
+
+Product = tuple[int, int, int, int, str, Layout | None]
+"""m, n, k, batch, dtype and layout of (m, k) by (k, n)."""
+_LAYOUTS: dict[tuple[bool, bool], Layout] = {(False, True): "TN", (False, False): "NN", (True, False): "NT"}
+
+
+def _product(call: Call, first: int) -> list[Product]:
+    a, b = call.tensor(first), call.tensor(first + 1)
+    batch = a.sizes[0] if len(a.sizes) == 3 else 1
+    m, k = a.sizes[-2:]
+    layout = _LAYOUTS.get((_is_transposed(a), _is_transposed(b)))
+    return [(m, b.sizes[-1], k, batch, a.dtype, layout)]
+
+
+def _is_transposed(matrix: TensorUse) -> bool:
+    return matrix.strides[-1] != 1 and matrix.strides[-2] == 1
+
+
+def _grouped(call: Call) -> list[Product]:
+    """Groups of rows as one product; groups of columns, or of what is summed over, as a batch."""
+    a, b, result = call.tensor(0), call.tensor(1), call.tensors[-1]
+    ((m, n, k, batch, dtype, layout),) = _product(call, 0)
+    if len(a.sizes) == len(b.sizes) == 2:
+        groups = result.sizes[0]
+        return [(m, n, max(k // groups, 1), groups, dtype, layout)]
+    return [(m, max(n // batch, 1) if len(b.sizes) == 2 else n, k, batch, dtype, layout)]
+
+
+def _convolution(call: Call) -> list[Product]:
+    return [_of_windows(call.tensors[-1], call.tensor(1))]
+
+
+def _convolution_backward(call: Call) -> list[Product]:
+    m, n, k, batch, dtype, _ = _of_windows(call.tensor(0), call.tensor(2))
+    products: list[Product] = [(m, k, n, batch, dtype, "NN"), (n, k, m, batch, dtype, "NT")]
+    return [one for one, wanted in zip(products, call.entries[10][:2], strict=True) if wanted]
+
+
+def _of_windows(output: TensorUse, weight: TensorUse) -> Product:
+    """A convolution as the product that it is once the input's windows lie side by side."""
+    channels = weight.sizes[0]
+    return max(output.elements // channels, 1), channels, weight.elements // channels, 1, output.dtype, "TN"
+
+
+_PRODUCTS: dict[str, Callable[[Call], list[Product]]] = {
+    **dict.fromkeys(("aten::mm", "aten::bmm", "aten::_scaled_mm"), lambda call: _product(call, 0)),
+    **dict.fromkeys(
+        ("aten::addmm", "aten::_addmm_activation", "aten::baddbmm"), lambda call: _product(call, 1)
+    ),
+    "aten::_grouped_mm": _grouped,
+    "aten::convolution": _convolution,
+    "aten::convolution_backward": _convolution_backward,
+}
+
+
+# ---- attention
+
+
+class _Attention(NamedTuple):
+    """Where one of aten's fused operators has its arguments."""
+
+    kernel: Kernel
+    is_causal: int
+    query: int = 0
+    longest: int | None = None
+    """The place of the longest sequence's queries, where sequences may lie one after the other."""
+    heads_first: bool = False
+
+
+_ATTENTION = {
+    "aten::_scaled_dot_product_flash_attention": _Attention("flash_attention_2", 4, heads_first=True),
+    "aten::_scaled_dot_product_flash_attention_backward": (
+        _Attention("flash_attention_2", 11, 1, heads_first=True)
+    ),
+    "aten::_flash_attention_forward": _Attention("flash_attention_2", 8, longest=5),
+    "aten::_flash_attention_backward": _Attention("flash_attention_2", 11, 1, 8),
+    "aten::_scaled_dot_product_efficient_attention": _Attention("efficient", 6, heads_first=True),
+    "aten::_scaled_dot_product_efficient_attention_backward": (
+        _Attention("efficient", 11, 1, heads_first=True)
+    ),
+    "aten::_efficient_attention_forward": _Attention("efficient", 9, longest=6),
+    "aten::_efficient_attention_backward": _Attention("efficient", 14, 1, 8),
+    "aten::_scaled_dot_product_cudnn_attention": _Attention("cudnn", 6, heads_first=True),
+    "aten::_scaled_dot_product_cudnn_attention_backward": _Attention("cudnn", 14, 1, heads_first=True),
+    "aten::_cudnn_attention_forward": _Attention("cudnn", 10, heads_first=True),
+    "aten::_cudnn_attention_backward": _Attention("cudnn", 14, 1, heads_first=True),
+}
+AttentionArguments = tuple[Kernel, bool, int, int, int, int, int, int, bool, str]
+
+
+def attention_arguments(call: Call) -> AttentionArguments:
+    """Those of `Prices.attention` for one of aten's fused attention operators."""
+    where = _ATTENTION[call.base]
+    query, key = call.tensor(where.query), call.tensor(where.query + 1)
+    heads, length = (-3, -2) if where.heads_first else (-2, -3)
+    batch = query.sizes[0] if len(query.sizes) == 4 else 1
+    queries, keys = query.sizes[length], key.sizes[length]
+    longest = None if where.longest is None else call.entries[where.longest]
+    if len(query.sizes) == 3 and longest:
+        batch, queries, keys = max(queries // longest, 1), longest, longest
+    return (
+        *(where.kernel, where.query == 1, batch, query.sizes[heads], key.sizes[heads], queries, keys),
+        *(query.sizes[-1], bool(call.entries[where.is_causal]), query.dtype),
+    )

@@ -1,0 +1,122 @@
+"""Collectives that take time: on the communicator's stream, or the current one, as NCCL's do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.futures import Future
+
+from zerokit.rehearsal.native.backend import backend
+from zerokit.rehearsal.stand_ins.process_group import VirtualProcessGroup
+from zerokit.rehearsal.timing.rank_time import RankTime
+
+_COLLECTIVES = (
+    *("allreduce", "allreduce_coalesced", "reduce", "broadcast", "gather", "scatter", "send", "recv"),
+    *("reduce_scatter", "reduce_scatter_single", "reduce_scatter_single_coalesced", "recv_anysource"),
+    *("allgather", "allgather_coalesced", "all_gather_single", "all_gather_single_coalesced"),
+    *("alltoall", "alltoall_base", "all_to_all_single", "_allgather_base", "_reduce_scatter_base"),
+    *("allgather_into_tensor_coalesced", "reduce_scatter_tensor_coalesced"),
+)
+_BARRIER_BYTES = 4
+
+
+class _Submitted(dist.Work):
+    """A collective on a stream of its own: who waits for it is the current stream, not the host."""
+
+    def __init__(self, time: RankTime, event: int, communicator: int, work: Any) -> None:
+        super().__init__()
+        self._time, self._event, self._communicator, self._work = time, event, communicator, work
+
+    def wait(self, timeout: Any = None) -> bool:
+        with self._time.clock.untimed():  # what a message brings is there when it is asked for
+            self._work.wait()
+        self._time.clock.wait(backend().current_stream, self._event)
+        return True
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def is_completed(self) -> bool:
+        self._time.clock.read()
+        return self._time.clock.has_happened(self._event)
+
+    def get_future(self) -> Future[Any]:
+        """One that streams wait for, as DistributedDataParallel does."""
+        future: Future[Any] = Future(devices=[torch.device("cuda", torch.cuda.current_device())])
+        around = backend().current_stream
+        backend().current_stream = self._communicator
+        future.set_result(self._work.get_future().value())
+        backend().current_stream = around
+        return future
+
+
+class _TimedProcessGroup(VirtualProcessGroup):
+    """A virtual process group whose collectives take the time of NCCL's.
+
+    They start when this rank has come to them: ranks that are rehearsed beside it are not waited for.
+    """
+
+    def __init__(self, *arguments: Any, time: RankTime) -> None:
+        super().__init__(*arguments)
+        self._time = time
+        self._communicator = time.new_communicator()
+        self._is_running = False
+
+    def run(self, collective: Callable[..., Any], arguments: Any, given: Any) -> Any:
+        """Call one of the virtual group's, and have it take its time."""
+        if self._is_running:
+            return collective(self, *arguments, **given)
+        self._is_running = True
+        before = len(self._traffic.calls)
+        try:
+            with self._time.clock.untimed():
+                work = collective(self, *arguments, **given)
+        finally:
+            self._is_running = False
+        calls = self._traffic.calls[before:]
+        if not calls or not _is_on_device(arguments):
+            return work
+        options = given.get("opts", arguments[-1])
+        event = self._time.collective(
+            calls[0].name,
+            sum(call.bytes for call in calls),
+            self._ranks,
+            self._communicator,
+            # Options of older torch do not tell: then all run on the communicator's stream.
+            is_async=bool(getattr(options, "asyncOp", True)),
+        )
+        return work if event is None else _Submitted(self._time, event, self._communicator, work)
+
+    def barrier(self, opts: Any = None) -> Any:
+        """An all-reduce that the host waits for."""
+        work = super().barrier(opts)
+        self._time.collective("all_reduce", _BARRIER_BYTES, self._ranks, self._communicator, is_async=False)
+        self._time.clock.synchronize_stream(backend().current_stream)
+        return work
+
+
+def _is_on_device(arguments: Any) -> bool:
+    """Whether the first tensor among `arguments`, lists of them included, is on the device."""
+    for value in arguments:
+        while isinstance(value, list | tuple) and value:
+            value = value[0]
+        if isinstance(value, torch.Tensor):
+            return value.is_cuda
+    return False
+
+
+def _timed(collective: Callable[..., Any]) -> Callable[..., Any]:
+    def call(self: _TimedProcessGroup, *arguments: Any, **given: Any) -> Any:
+        return self.run(collective, arguments, given)
+
+    return call
+
+
+TimedProcessGroup: type[_TimedProcessGroup] = type(
+    "TimedProcessGroup",
+    (_TimedProcessGroup,),
+    {name: _timed(getattr(VirtualProcessGroup, name)) for name in _COLLECTIVES},
+)

@@ -1,0 +1,129 @@
+"""The time of a rehearsed rank: the backend's clock, and what things cost on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+from zerokit.hardware.cluster import Cluster
+from zerokit.rehearsal.native.clock import FIRST_COMMUNICATOR, Clock, Price, WorkKind
+from zerokit.rehearsal.timing.operators import Call, Operators, entries, to_ns
+from zerokit.rehearsal.timing.prices import CollectiveKind, Kernel, Prices
+from zerokit.units import GIB, MIB
+
+if TYPE_CHECKING:
+    from zerokit.rehearsal.native.backend import Backend
+
+_KINDS: dict[str, CollectiveKind] = {
+    **{"all_gather": "all_gather", "gather": "all_gather", "scatter": "broadcast"},
+    **{"reduce_scatter": "reduce_scatter", "all_reduce": "all_reduce", "reduce": "all_reduce"},
+    **{"broadcast": "broadcast", "all_to_all": "all_to_all", "send": "send_recv", "recv": "send_recv"},
+}
+"""What the collectives of torch.distributed are to NCCL; a reduce to one rank moves at most what an
+all-reduce does."""
+
+_of_process: RankTime | None = None
+
+
+def rank_time() -> RankTime | None:
+    """That of the rank that this process plays; None if only memory is rehearsed."""
+    return _of_process
+
+
+def untimed() -> AbstractContextManager[None]:
+    """A context in which operators take no time: they stand for something else."""
+    return nullcontext() if _of_process is None else _of_process.clock.untimed()
+
+
+class RankTime:
+    """What the work of a rank costs, by its clock.
+
+    Args:
+        backend: the loaded library, before it is configured.
+        prices: of everything.
+        cluster: of which this is a rank.
+    """
+
+    def __init__(self, backend: Backend, prices: Prices, cluster: Cluster) -> None:
+        global _of_process
+        _of_process = self
+        self.prices = prices
+        self.unpriced: dict[str, str] = {}
+        """Operators that could not be priced, and took no time but their launch; why."""
+        self._backend = backend
+        self._gpus_per_node = cluster.gpus_per_node
+        self._operators = Operators(prices, cluster.local_ranks)
+        self._communicators = 0
+        self._marks: list[list[int]] = []
+        self.clock: Clock = backend.start_clock(prices.beside_collective)
+        self.clock.price_operators(self._price)
+        smallest = prices.cuda_malloc(2 * MIB)
+        of_a_gib = prices.cuda_malloc(2 * MIB + GIB) - smallest
+        self.clock.price_driver(to_ns(smallest), to_ns(of_a_gib), to_ns(prices.cuda_free()))
+
+    def _price(self, key: Sequence[int]) -> Price:
+        name = self._backend.operator_names()[key[0]]
+        try:
+            return self._operators.price(Call(name, tuple(entries(key))))
+        except Exception as error:  # a library's callback cannot raise; the report tells of it
+            self.unpriced.setdefault(name, f"{type(error).__name__}: {error}")
+            return Price(0, to_ns(self.prices.launch(name)))
+
+    # ---- what Python stands in for
+    def kernel(self, name: str, bytes_moved: int) -> None:
+        """A kernel of a stand-in, on the current stream, that reads and writes so many bytes."""
+        self.clock.advance(to_ns(self.prices.launch(name)))
+        duration = to_ns(self.prices.memory_bound(bytes_moved, name))
+        self.clock.submit(self._backend.current_stream, WorkKind.KERNEL, name, duration)
+
+    def attention(self, kernel: Kernel, backward: bool, *shape: Any) -> None:
+        """Attention of a package beside torch, on the current stream; arguments as of `Prices.attention`."""
+        name = f"{kernel} backward" if backward else kernel
+        self.clock.advance(to_ns(self.prices.launch(name)))
+        duration = to_ns(self.prices.attention(kernel, backward, *shape))
+        self.clock.submit(self._backend.current_stream, WorkKind.KERNEL, name, duration)
+
+    def optimizer_of_host(self, name: str, parameters: int, dtype: str) -> None:
+        """An update by a kernel of the CPU (DeepSpeedCPUAdam)."""
+        self.clock.work_on_host(WorkKind.OPTIMIZER, name, to_ns(self.prices.cpu_adam(parameters, dtype)))
+
+    # ---- collectives
+    def new_communicator(self) -> int:
+        """The stream of a group of ranks."""
+        self._communicators += 1
+        return FIRST_COMMUNICATOR + self._communicators
+
+    def collective(
+        self, name: str, num_bytes: int, ranks: Sequence[int], communicator: int, *, is_async: bool
+    ) -> int | None:
+        """A collective of this rank with `ranks`.
+
+        As torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp has it: asynchronous ones run on the
+        communicator's stream after what the current stream was given, others on the current stream.
+
+        Returns:
+            the event of its end; None if it runs on the current stream.
+        """
+        self.clock.advance(to_ns(self.prices.launch(name)))
+        nodes = len({rank // self._gpus_per_node for rank in ranks})
+        in_node = -(-len(ranks) // nodes)
+        duration = to_ns(self.prices.collective(_KINDS.get(name, "all_reduce"), num_bytes, in_node, nodes))
+        current = self._backend.current_stream
+        kind = WorkKind.COLLECTIVE if len(ranks) > 1 else WorkKind.KERNEL
+        if not is_async:
+            self.clock.submit(current, kind, name, duration)
+            return None
+        self.clock.wait(communicator, self.clock.record(current))
+        self.clock.submit(communicator, kind, name, duration)
+        return self.clock.record(communicator)
+
+    # ---- steps
+    def mark(self) -> None:
+        """The end of a step: all that has been submitted by now belongs to it."""
+        self._marks.append([self.clock.record(stream) for stream in {0, *self.clock.streams}])
+
+    def ends_of_steps(self) -> list[int]:
+        """When all that belonged to each step was done, in nanoseconds; has the host wait for all of it."""
+        self.clock.synchronize_all()
+        return [max(self.clock.time_of(event) or 0 for event in events) for events in self._marks]

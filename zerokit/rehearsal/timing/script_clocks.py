@@ -1,0 +1,69 @@
+"""What the script sees of time: the clocks of Python go by the rank's.
+
+Python's own library, zerokit and threads beside the script's own keep the real time, so that what waits with
+a limit waits as long as it says. A sleep takes its time on both.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from zerokit.patches import Patch, apply, wrap
+from zerokit.rehearsal.native.clock import Clock
+
+_GO_BY_THE_CLOCK = "go by the rank's clock"
+_SECONDS = [Patch("time", name, _GO_BY_THE_CLOCK) for name in ("time", "perf_counter", "monotonic")]
+_NANOSECONDS = [
+    Patch("time", f"{name}_ns", _GO_BY_THE_CLOCK) for name in ("time", "perf_counter", "monotonic")
+]
+_SLEEP = Patch("time", "sleep", "let virtual time pass, too")
+_REAL = sys.stdlib_module_names | {"zerokit"}
+_MAIN_THREAD = threading.main_thread().ident
+
+
+def install(clock: Clock) -> None:
+    """Replace the clocks of the module `time`, which start from what they show now."""
+    for seconds, nanoseconds in zip(_SECONDS, _NANOSECONDS, strict=True):
+        real_ns: Callable[[], int] = getattr(time, nanoseconds.name)
+        start = real_ns() - clock.now
+        apply(nanoseconds, functools.partial(_clock, clock, start, 1))
+        apply(seconds, functools.partial(_clock, clock, start, 1e9))
+
+    def sleep(really_sleep: Any, seconds: float) -> None:
+        really_sleep(seconds)
+        if not _is_real_for(2):
+            clock.advance(round(seconds * 1e9))
+
+    wrap(_SLEEP, sleep)
+
+
+def _clock(clock: Clock, start: int, unit: float, real: Callable[[], Any]) -> Callable[[], Any]:
+    """In place of `real`: nanoseconds from `start` on, in units of so many."""
+
+    def now() -> Any:
+        if _is_real_for(1):
+            return real()
+        nanoseconds = start + clock.read()
+        return nanoseconds if unit == 1 else nanoseconds / unit
+
+    return now
+
+
+def _is_real_for(frames: int) -> bool:
+    """Whether the caller, so many frames above the one that asks, keeps the real time."""
+    module = sys._getframe(frames + 1).f_globals.get("__name__", "")
+    if module.partition(".")[0] in _REAL:
+        return True
+    return threading.get_ident() != _MAIN_THREAD and not _in_backward()
+
+
+def _in_backward() -> bool:
+    """Whether this thread is one of autograd's, which go on with the script while it waits for them."""
+    return torch._C._current_graph_task_id() != -1
