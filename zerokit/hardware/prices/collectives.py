@@ -7,13 +7,13 @@ Source: NVIDIA/nccl src/graph/tuning.cc, ncclTopoTuneModel and ncclTopoGetAlgoTi
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.gpus import Gpu
-from zerokit.hardware.prices.figures import figures, generation
+from zerokit.hardware.prices.figures import generation
 
 Collective = Literal["all_gather", "reduce_scatter", "all_reduce", "broadcast", "all_to_all", "send_recv"]
 COLLECTIVES = get_args(Collective)
@@ -37,6 +37,7 @@ class Fabric:
     nvlink: bool
     generation: str
     gpus_per_node: int
+    figures: Mapping[str, Any]
     assumed: tuple[str, ...] = ()
     """What was not known, a line each."""
 
@@ -60,7 +61,7 @@ class Fabric:
         return seconds
 
     def _seconds(self, kind: Collective, num_bytes: int, ranks: int, nodes: int) -> float:
-        start = figures()["nccl"]["start"]["in_node" if nodes == 1 else "between_nodes"] * _MICROSECOND
+        start = self.figures["nccl"]["start"]["in_node" if nodes == 1 else "between_nodes"] * _MICROSECOND
         if kind == "all_to_all":
             return float(start + self._all_to_all(num_bytes, ranks, nodes))
         return float(start + min(self._candidates(kind, num_bytes, ranks, nodes)))
@@ -76,7 +77,9 @@ class Fabric:
         if kind == "all_reduce" and self.switch is not None and nodes == 1:
             total = ranks * nodes
             algorithm = self.switch * total / (2 * (total - 1))
-            latency = figures()["nccl"]["switch"].get(self.generation, figures()["nccl"]["switch"]["hopper"])
+            latency = self.figures["nccl"]["switch"].get(
+                self.generation, self.figures["nccl"]["switch"]["hopper"]
+            )
             yield latency * _MICROSECOND + num_bytes / algorithm
 
     def _ring(self, kind: Collective, protocol: int, num_bytes: int, ranks: int, nodes: int) -> float:
@@ -95,7 +98,7 @@ class Fabric:
     def _tree(self, protocol: int, num_bytes: int, ranks: int, nodes: int) -> float:
         bus = 0.92 * self.bus(ranks, nodes)
         bus = self._of_protocol(protocol, bus, 1 / 3.8, 7 / 9 if nodes == 1 else 0.9375)
-        correction: list[float] = figures()["nccl"]["tree_correction"][protocol]
+        correction: list[float] = self.figures["nccl"]["tree_correction"][protocol]
         at = min(max(0.0, math.log2(max(num_bytes, 1) / 64)), len(correction) - 1.0)
         left = min(int(at), len(correction) - 2)
         factor = correction[left] + (at - left) * (correction[left + 1] - correction[left])
@@ -104,7 +107,7 @@ class Fabric:
 
     def _all_to_all(self, num_bytes: int, ranks: int, nodes: int) -> float:
         total = ranks * nodes
-        share: float = figures()["fabric"]["all_to_all_share"]["value"]
+        share: float = self.figures["fabric"]["all_to_all_share"]["value"]
         seconds = num_bytes * (total - 1) / total / (self.in_node(total) * share)
         if nodes > 1:
             of_each = self.bus(ranks, nodes) * share / ranks
@@ -113,23 +116,23 @@ class Fabric:
 
     def _of_protocol(self, protocol: int, bus: float, ll: float, ll128: float) -> float:
         if protocol == _LL:
-            limits = figures()["nccl"]["ll_max_gb_s"]
+            limits = self.figures["nccl"]["ll_max_gb_s"]
             limit: float = limits.get(self.generation, limits["ampere"])
             return min(bus * ll, 1e9 * limit)
         return bus * ll128 if protocol == _LL128 else bus
 
     def _latency(self, algorithm: str, protocol: int, in_node: float, between: float) -> float:
-        model = figures()["nccl"]
+        model = self.figures["nccl"]
         inside = model["nvlink" if self.nvlink else "pcie"][algorithm][protocol]
         outside = model["network"][algorithm][protocol]
         total: float = model["base"][algorithm][protocol] + in_node * inside + between * outside
         return total * _MICROSECOND
 
 
-def fabric(cluster: Cluster) -> Fabric:
+def fabric(cluster: Cluster, known_figures: Mapping[str, Any]) -> Fabric:
     """Of a cluster whose card is known."""
     gpu = cluster.gpu or Gpu(name="a GPU")
-    data = figures()["fabric"]
+    data = known_figures["fabric"]
     known: dict[str, Any] = data["cards"].get(gpu.name, {})
     link, host = gpu.link, gpu.host_link
     switched = link is not None and "pairs" not in link.name
@@ -157,5 +160,6 @@ def fabric(cluster: Cluster) -> Fabric:
         nvlink=switched and gpu.platform == "cuda",
         generation=generation(gpu),
         gpus_per_node=cluster.gpus_per_node,
+        figures=known_figures,
         assumed=tuple(assumed),
     )

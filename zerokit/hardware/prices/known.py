@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from zerokit.hardware.gpus import Gpu
 from zerokit.hardware.prices.figures import attention_curves, figures, matmul_curves
@@ -11,9 +12,9 @@ Class = Literal["matmul", "attention", "memory_bound", "collective", "copy", "ho
 """Kinds of prices."""
 
 
-def measured_on(gpu: Gpu) -> dict[Class, str]:
+def measured_on(gpu: Gpu, data: Mapping[str, Any] | None = None) -> dict[Class, str]:
     """Kinds of prices that rest on measurements of the card, or of its processor, with what was measured."""
-    data = figures()
+    data = figures() if data is None else data
     found: dict[Class, str] = {}
     if gpu.name in matmul_curves():
         found["matmul"] = "many shapes"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from zerokit.errors import ZerokitError
 from zerokit.hardware.cluster import Cluster
@@ -86,6 +87,8 @@ class Prices:
     """
 
     cluster: Cluster
+    figures: Mapping[str, Any] = field(default_factory=figures, hash=False, repr=False)
+    """As in `figures.json`, or with a file's changes (:mod:`zerokit.hardware.hardware_file`)."""
 
     def __post_init__(self) -> None:
         gpu = self.cluster.gpu
@@ -165,7 +168,7 @@ class Prices:
             bytes_moved: read and written.
             operator: its name; those that reduce along rows need longer for a byte.
         """
-        return self._kernel_seconds + self._moving(bytes_moved) * _passes(operator)
+        return self._kernel_seconds + self._moving(bytes_moved) * self._passes(operator)
 
     # Between devices, and between them and the host
 
@@ -179,7 +182,7 @@ class Prices:
             sharing: GPUs of the node that copy at once. They share its drives, and where a machine has one
                 link to the host for two of them, that link.
         """
-        host = figures()["host"]
+        host = self.figures["host"]
         if kind == "d2d":
             return self.memory_bound(2 * num_bytes)
         if kind in ("nvme_read", "nvme_write"):
@@ -217,13 +220,13 @@ class Prices:
 
     def launch(self, name: str) -> float:
         """Of the host, until it has launched an operator: Python, autograd, the dispatcher, the driver."""
-        seconds: float = figures()["launch"]["seconds"]["view" if _short(name) in _VIEWS else "kernel"]
+        seconds: float = self.figures["launch"]["seconds"]["view" if _short(name) in _VIEWS else "kernel"]
         return seconds
 
     @property
     def launch_spread(self) -> Spread:
         """Of :meth:`launch`."""
-        return Spread(figures()["launch"]["low"], figures()["launch"]["high"])
+        return Spread(self.figures["launch"]["low"], self.figures["launch"]["high"])
 
     def cpu_adam(self, parameters: int, dtype: str = "float32") -> float:
         """Of DeepSpeedCPUAdam on one rank, with the node's others beside it.
@@ -236,7 +239,7 @@ class Prices:
         """
         bits = _bytes((1,), dtype)
         moved = parameters * (24 + (4 if bits == 4 else 2 * bits))
-        host = figures()["host"]
+        host = self.figures["host"]
         rates = host["memory_gb_s"]
         name = None if self.gpu.host_link is None else self.gpu.host_link.name
         rate = 1e9 * rates.get(name, rates["others"]) * host["adam_share"]["value"]
@@ -245,33 +248,33 @@ class Prices:
 
     def cuda_malloc(self, num_bytes: int) -> float:
         """Of the host, in cudaMalloc."""
-        known = figures()["host"]["cuda_malloc"]
+        known = self.figures["host"]["cuda_malloc"]
         seconds: float = known["seconds"] + known["seconds_per_gib"] * num_bytes / GIB
         return seconds
 
     def cuda_free(self) -> float:
         """Of the host, in cudaFree, besides its wait for the device."""
-        seconds: float = figures()["host"]["cuda_free"]["seconds"]
+        seconds: float = self.figures["host"]["cuda_free"]["seconds"]
         return seconds
 
     @property
     def beside_collective(self) -> float:
         """How much longer kernels take while a collective runs."""
-        factor: float = figures()["beside_collective"]["value"]
+        factor: float = self.figures["beside_collective"]["value"]
         return factor
 
     # What is known of them
 
     def spread(self, kind: Class) -> Spread:
         """How far prices of a kind may be off: wider where the card's own kernels were not measured."""
-        known = figures()["spread"][kind]
+        known = self.figures["spread"][kind]
         what = self.measured.get(kind)
         return Spread(*known["borrowed" if what is None else what if what in known else "measured"])
 
     @property
     def measured(self) -> dict[Class, str]:
         """See :func:`measured_on`."""
-        return measured_on(self.gpu)
+        return measured_on(self.gpu, self.figures)
 
     @cached_property
     def assumptions(self) -> tuple[str, ...]:
@@ -293,7 +296,7 @@ class Prices:
 
     @cached_property
     def _fabric(self) -> Fabric:
-        return fabric(self.cluster)
+        return fabric(self.cluster, self.figures)
 
     @cached_property
     def _matmul_curve(self) -> MatmulCurve:
@@ -333,39 +336,38 @@ class Prices:
         if key not in rates:
             # A card without a dtype computes in fp32; one of which only some are known, at the nearest.
             key = "fp32" if "fp32" in rates else min(rates, key=lambda one: rates[one])
-        best = figures()["best_share"]
+        best = self.figures["best_share"]
         kind = key if key in ("fp32", "fp8") else "tensor"
         share = best["cards"].get(self.gpu.name, {}).get(kind, best["others"][kind])
         return 1e12 * rates[key], share
 
     def _moving(self, num_bytes: int) -> float:
         assert self.gpu.bandwidth_gb_s is not None
-        shares = figures()["memory"]["share"]
+        shares = self.figures["memory"]["share"]
         share: float = shares["cards"].get(self.gpu.name, shares["others"])
         return num_bytes / (1e9 * self.gpu.bandwidth_gb_s * share)
 
     @property
     def _kernel_seconds(self) -> float:
-        seconds: float = figures()["memory"]["kernel_seconds"]["value"]
+        seconds: float = self.figures["memory"]["kernel_seconds"]["value"]
         return seconds
 
     @property
     def _host_link_gb_s(self) -> float:
         return 31.0 if self.gpu.host_link is None else self.gpu.host_link.gb_s
 
+    def _passes(self, operator: str) -> float:
+        """By how much an operator needs longer for a byte than one that goes through its elements once."""
+        known, name = self.figures["memory"]["passes"], _short(operator)
+        if "softmax" in name:
+            return float(known["softmax"])
+        return float(known["layer_norm"]) if "layer_norm" in name or "rms_norm" in name else 1.0
+
 
 def _short(operator: str) -> str:
     """`mm` of "aten::mm.out" and of "aten.mm.default"."""
     words = operator.replace("::", ".").split(".")
     return words[1 if len(words) > 1 else 0]
-
-
-def _passes(operator: str) -> float:
-    """By how much an operator needs longer for a byte than one that goes through its elements once."""
-    known, name = figures()["memory"]["passes"], _short(operator)
-    if "softmax" in name:
-        return float(known["softmax"])
-    return float(known["layer_norm"]) if "layer_norm" in name or "rms_norm" in name else 1.0
 
 
 def _dtype_name(dtype: str) -> str:
