@@ -93,6 +93,11 @@ def timeout(rank: int, number: int = 41, call: str = "ALLREDUCE", size: int = 1)
         ),
         ("node2: Permission denied (publickey,password).", "ssh"),
         ("ModuleNotFoundError: No module named 'mpi4py'", "no-launcher"),
+        (
+            "ZeRORuntimeException: The checkpoint being loaded used a DP world size "
+            "of 16 but the current world size is 8. Automatic adjustment of ZeRO's optimizer state",
+            "other-ranks",
+        ),
         ("NCCL WARN Bootstrap : no socket interface found", "interface"),
         ("/usr/include/a.h:3:10: fatal error: curand_kernel.h: No such file or directory", "extension"),
         ("AttributeError: 'DeepSpeedCPUAdam' object has no attribute 'ds_opt_adam'", "extension"),

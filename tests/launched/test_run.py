@@ -19,6 +19,7 @@ import pytest
 
 from tests.launched.one_rank import OneRank, make_folder, one_process
 from tests.tiny import REPOSITORY, tiny_llama, tiny_tokenizer
+from zerokit.checkpoint.reshard import reshard
 
 
 @pytest.fixture(scope="module")
@@ -173,16 +174,37 @@ def test_a_checkpoint_that_says_nothing_of_its_run_is_resumed_with_a_note(here: 
     assert "out/checkpoint-1 does not say which run it is of" in resumed.said
 
 
-def test_a_checkpoint_of_another_number_of_ranks_is_named(here: OneRank) -> None:
-    assert here.train(*steps(1)).error is None
-    (states,) = (here.folder / "out" / "checkpoint-1").glob("global_step*/*zero_pp_rank_0*optim_states.pt")
-    states.with_name(states.name.replace("rank_0", "rank_1")).write_bytes(states.read_bytes())
-    resumed = here.train(*steps(2), *RESUME)
-    assert resumed.error is not None
-    assert (
-        "'out/checkpoint-1' was saved by 2 ranks, each of which kept its part, and this run has 1. Start 2"
-        in (resumed.error)
-    )
+def test_a_run_goes_on_from_a_checkpoint_of_another_number_of_ranks(here: OneRank) -> None:
+    recipe = (*steps(3), "--training.logging_steps", "1", "--deepspeed.zero_optimization.stage", "2")
+    assert here.train(*recipe).error is None
+    out = here.folder / "out"
+    whole = losses(out)
+    one = out / "checkpoint-1"
+    for later in ("checkpoint-2", "checkpoint-3", "run.json"):
+        (out / later).rename(here.folder / later)
+    one.rename(here.folder / "of-one")
+    reshard(here.folder / "of-one", one, num_ranks=2)
+    (one / "SHA256SUMS").unlink()
+    identity = json.loads((one / "zerokit_run.json").read_text()) | {"world_size": 2}
+    (one / "zerokit_run.json").write_text(json.dumps(identity))
+
+    other = here.train(*recipe, *RESUME, "--training.gradient_accumulation_steps", "2")
+    assert other.error is not None
+    assert "is of a run of 2 ranks: a step has 16 examples, had 8. Set per_device_train" in other.error
+    assert other.error.endswith("gradient_accumulation_steps to 8")
+
+    resumed = here.train(*recipe, *RESUME)
+    assert resumed.error is None
+    assert "out/checkpoint-1 was saved by 2 ranks, and this run has 1: it is divided anew" in resumed.said
+    assert "out/.checkpoint-1-on-1-rank takes " in resumed.said
+    assert losses(out)[-2:] == whole[-2:]
+    assert not list(out.glob(".*"))
+
+
+def losses(out: Path) -> list[float]:
+    """As they were logged."""
+    entries = map(json.loads, (out / "metrics.jsonl").read_text().splitlines())
+    return [entry["loss"] for entry in entries if "loss" in entry]
 
 
 @pytest.mark.parametrize(

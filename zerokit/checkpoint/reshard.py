@@ -93,6 +93,7 @@ def reshard(
     num_ranks: int,
     stage: int | None = None,
     verify: bool = True,
+    sums: bool = True,
 ) -> Resharded:
     """Write the checkpoint of `num_ranks` ranks, each with its part.
 
@@ -104,6 +105,7 @@ def reshard(
         num_ranks: of the run that is to go on.
         stage: of ZeRO, in that run; None for the one that it had.
         verify: see first that all files are as they were saved, and of one step.
+        sums: write ``SHA256SUMS``, if the checkpoint has them.
 
     Raises:
         ZerokitError: the checkpoint is none, damaged, or of a kind that cannot be divided anew; the folder
@@ -125,7 +127,7 @@ def reshard(
     console.note(f"{shown(output)} takes {format_bytes(needed)}")
     with new_folder(output) as staging, as_deepspeed_saves(step):
         clear(staging)
-        _write(staging, plan, others)
+        _write(staging, plan, others, sums=sums)
         files = files_of(staging)
     return Resharded(
         output,
@@ -136,7 +138,7 @@ def reshard(
     )
 
 
-def _write(staging: Path, plan: _Plan, others: Mapping[str, Path]) -> None:
+def _write(staging: Path, plan: _Plan, others: Mapping[str, Path], *, sums: bool) -> None:
     step = plan.saved.files.folder
     (staging / step.name).mkdir()
     with ElementReader() as reader, console.progress() as bar:
@@ -149,7 +151,7 @@ def _write(staging: Path, plan: _Plan, others: Mapping[str, Path]) -> None:
         (staging / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, staging / name)
     write_file(staging / LATEST, step.name)
-    if is_of_checkpoint(step) and (step.parent / SUMS_FILE).is_file():
+    if sums and is_of_checkpoint(step) and (step.parent / SUMS_FILE).is_file():
         write_checksums(staging, checksums(staging, [n for n in files_of(staging) if not n.startswith(".")]))
 
 

@@ -328,6 +328,13 @@ CAUSES = (
         r"pdsh: (?:command )?not found",
     ),
     _cause(
+        "other-ranks",
+        "the checkpoint is divided among {saved} ranks, and this run has {ranks}",
+        "'zerokit checkpoint reshard PATH --num-gpus N -o DIR' divides it anew, as 'zerokit train' does",
+        r"The checkpoint being loaded used a DP world size of (?P<saved>\d{1,7}) but the current world size "
+        r"is (?P<ranks>\d{1,7})",
+    ),
+    _cause(
         "no-launcher",
         "it was started without a launcher, and DeepSpeed then asks MPI for its rank",
         "Start it by deepspeed, torchrun or accelerate launch",

@@ -152,8 +152,7 @@ def differences(was: Identity, now: Identity) -> list[str]:
         *_changed("model", was.model, now.model),
         *_changed("task", _learning(was.recipe["task"]), _learning(now.recipe["task"])),
     ]
-    if was.examples_per_step != now.examples_per_step:
-        found.append(f"a step has {now.examples_per_step} examples, had {was.examples_per_step}")
+    found += num_examples_differ(was, now)
     if was.weights != now.weights:
         found.append("the model to start from has other weights")
     if was.examples != now.examples:
@@ -173,6 +172,13 @@ def differences(was: Identity, now: Identity) -> list[str]:
 def _learning(task: Mapping[str, Any] | None) -> dict[str, Any]:
     """The keys of a recipe's `task` that shape what is learned of the same examples."""
     return {name: value for name, value in (task or {}).items() if name in _LEARNING_OF_TASK}
+
+
+def num_examples_differ(was: Identity, now: Identity) -> list[str]:
+    """In words, that a step would train on more or fewer examples; empty if it does not."""
+    if was.examples_per_step == now.examples_per_step:
+        return []
+    return [f"a step has {now.examples_per_step} examples, had {was.examples_per_step}"]
 
 
 def in_words(different: list[str]) -> str:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from zerokit import console
+from zerokit.checkpoint.reshard import reshard
+from zerokit.checkpoint.source import is_rehearsal
 from zerokit.errors import CheckpointError, RecipeError
 from zerokit.training.folder import checkpoints
-from zerokit.training.identity import differences, in_words, read_identity
+from zerokit.training.identity import differences, in_words, num_examples_differ, read_identity
 from zerokit.units import quantity
 
 if TYPE_CHECKING:
+    from zerokit.distributed.group import RankGroup
     from zerokit.recipe import LoadedRecipe
     from zerokit.resolving.settle import Resolved
     from zerokit.training.identity import Identity
@@ -33,7 +37,8 @@ def find_resume(resolved: Resolved, loaded: LoadedRecipe, *, world_size: int) ->
     Takes the argument out of the resolved ones.
 
     Raises:
-        RecipeError: there is none, it lacks the Trainer's state, or another number of ranks saved it.
+        RecipeError: there is none, or it lacks the Trainer's state; in a rehearsal, another number of ranks
+            saved it.
     """
     asked = resolved.training.pop("resume_from_checkpoint", None)
     where = loaded.where("training", "resume_from_checkpoint")
@@ -63,13 +68,13 @@ def find_resume(resolved: Resolved, loaded: LoadedRecipe, *, world_size: int) ->
         raise CheckpointError(
             f"{_STATE_FILE} is damaged: {error}", where=str(folder), hint=_ANOTHER
         ) from None
-    parts = [int(found[1]) for file in folder.glob("global_step*/*") if (found := _PART.search(file.name))]
-    if parts and max(parts) + 1 != world_size:
-        saved = quantity(max(parts) + 1, "rank")
+    num_parts = saved_by(folder)
+    if is_rehearsal() and num_parts not in (0, world_size):  # which reads none of its tensors
+        saved = quantity(num_parts, "rank")
         raise RecipeError(
             f"'{folder}' was saved by {saved}, each of which kept its part, and this run has {world_size}",
             where=where,
-            hint=f"Start {saved}: 'deepspeed --num_gpus {max(parts) + 1}'",
+            hint=f"Rehearse {saved}, or a run that begins: one that goes on needs as much",
         )
     tag = folder / "latest"
     states = folder / tag.read_text(encoding="utf-8", errors="replace").strip() if tag.is_file() else tag
@@ -80,13 +85,69 @@ def find_resume(resolved: Resolved, loaded: LoadedRecipe, *, world_size: int) ->
             "DeepSpeed's part, which latest names": states.is_dir()
             and states.resolve().parent == folder.resolve(),
             "the states of the model": any(states.glob("*model_states.pt")),
-            "the states of the optimizer of each rank": len(set(parts)) == world_size,
+            "the states of the optimizer of each rank": len(_parts(folder)) == num_parts > 0,
         }.items()
         if not found
     ]
     if lacks:
         raise CheckpointError(f"lacks {lacks[0]}", where=str(folder), hint=_ANOTHER)
     return folder
+
+
+def _parts(folder: Path) -> set[int]:
+    """The ranks that have left their part of the optimizer in a checkpoint-N."""
+    names = (file.name for file in folder.glob("global_step*/*"))
+    return {int(found[1]) for name in names if (found := _PART.search(name))}
+
+
+def saved_by(folder: Path) -> int:
+    """How many ranks have saved a checkpoint-N; 0 if none has left a part of the optimizer."""
+    return max(_parts(folder), default=-1) + 1
+
+
+class Divided:
+    """The checkpoint to go on from, with as many parts as this run has ranks."""
+
+    def __init__(self, group: RankGroup, resume: Path | None, output_dir: Path) -> None:
+        """Divide one that was saved by another number of ranks anew, beside this run's own checkpoints.
+
+        Args:
+            group: all ranks.
+            resume: the checkpoint-N; None if the run begins.
+            output_dir: of this run, whose disk takes about as much once more.
+
+        Raises:
+            ZerokitError: it cannot be divided anew, or there is no room; the same on every rank.
+        """
+        self.folder = resume
+        self._made: Path | None = None
+        self._is_main = group.ranks.is_main
+        ranks = group.ranks.world_size
+        if resume is None or saved_by(resume) == ranks:
+            return
+        made = output_dir / f".{resume.name}-on-{quantity(ranks, 'rank').replace(' ', '-')}"
+        group.together(lambda: self._make(resume, made, ranks) if self._is_main else None)
+        self.folder = self._made = made
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+    def remove(self) -> None:
+        """Remove what was made, when every rank has loaded it."""
+        if self._made is not None and self._is_main:
+            shutil.rmtree(self._made, ignore_errors=True)
+        self._made = None
+
+    def _make(self, resume: Path, made: Path, ranks: int) -> None:
+        was = quantity(saved_by(resume), "rank")
+        console.note(
+            f"{resume} was saved by {was}, and this run has {ranks}: it is divided anew until step 1"
+        )
+        shutil.rmtree(made, ignore_errors=True)  # of a run that was ended
+        reshard(resume, made, num_ranks=ranks, verify=False, sums=False)
 
 
 def resumed(checkpoint: Path, now: Identity, *, where: str) -> Identity:
@@ -107,6 +168,15 @@ def resumed(checkpoint: Path, now: Identity, *, where: str) -> Identity:
         console.note(f"{checkpoint} does not say which run it is of: recipe, data and model are not compared")
         return now
     different = differences(was, now)
+    if different and was.world_size != now.world_size and different == num_examples_differ(was, now):
+        each, left = divmod(was.examples_per_step, now.world_size)
+        raise RecipeError(
+            f"'{checkpoint}' is of a run of {quantity(was.world_size, 'rank')}: {different[0]}",
+            where=where,
+            hint=f"Set per_device_train_batch_size times gradient_accumulation_steps to {each}"
+            if not left
+            else f"Start a number of ranks that divides {was.examples_per_step}",
+        )
     if different:
         raise RecipeError(
             f"'{checkpoint}' is of a run that differs: {in_words(different)}",

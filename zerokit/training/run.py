@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from transformers import TrainerCallback
+
 import zerokit
 from zerokit import console
 from zerokit.distributed.group import count_gpus
@@ -17,11 +19,12 @@ from zerokit.training.model import build_model
 from zerokit.training.peft import add_adapter
 from zerokit.training.progress import RunProgress
 from zerokit.training.report import RunReport
+from zerokit.training.resume import Divided
 from zerokit.training.save import save_model
 from zerokit.units import format_bytes, format_seconds, quantity
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, Trainer, TrainerCallback
+    from transformers import PreTrainedModel, Trainer
 
     from zerokit.distributed.group import RankGroup
     from zerokit.training.prepare import Prepared
@@ -39,7 +42,8 @@ def run(group: RankGroup, prepared: Prepared) -> RunReport:
         RunError: the run has diverged; the same on every rank.
     """
     try:
-        return _run(group, prepared)
+        with Divided(group, prepared.output.resume, prepared.output_dir) as divided:
+            return _run(group, prepared, divided)
     except (MemoryError, RuntimeError) as error:
         text = str(error)
         if not isinstance(error, MemoryError) and not any(words in text for words in _NO_MEMORY):
@@ -57,7 +61,7 @@ def run(group: RankGroup, prepared: Prepared) -> RunReport:
 _NO_MEMORY = ("out of memory", "can't allocate memory", "Cannot allocate memory")
 
 
-def _run(group: RankGroup, prepared: Prepared) -> RunReport:
+def _run(group: RankGroup, prepared: Prepared, divided: Divided) -> RunReport:
     cuda = count_gpus() > 0
     memory = PeakMemory(cuda=cuda)
     memory.start()
@@ -68,9 +72,9 @@ def _run(group: RankGroup, prepared: Prepared) -> RunReport:
     model = add_adapter(model, prepared.loaded, prepared.args, prepared.task.peft_type)
     expected = announce(group, prepared, model, cuda=cuda)
     progress = RunProgress(prepared.output_dir)
-    trainer = _make_trainer(prepared, model, group, [progress, ChecksumsOnSave(group)])
+    trainer = _make_trainer(prepared, model, group, [progress, ChecksumsOnSave(group), _Loaded(divided)])
     try:
-        result = _fit(trainer, prepared)
+        result = _fit(trainer, prepared, divided)
     finally:
         progress.stop()
     before, after = _held_out(trainer)
@@ -109,6 +113,16 @@ def _run(group: RankGroup, prepared: Prepared) -> RunReport:
     return report
 
 
+class _Loaded(TrainerCallback):  # type: ignore[misc]  # transformers is untyped here
+    """Removes a checkpoint that was divided anew, when a step shows that all ranks have loaded it."""
+
+    def __init__(self, divided: Divided) -> None:
+        self._divided = divided
+
+    def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+        self._divided.remove()
+
+
 def _seed_everything(prepared: Prepared) -> None:
     """Seed before the model is made; the Trainer does so only after."""
     from transformers import enable_full_determinism, set_seed
@@ -145,8 +159,8 @@ def _make_trainer(
     return trainer
 
 
-def _fit(trainer: Trainer, prepared: Prepared) -> Any:
-    resume = prepared.output.resume
+def _fit(trainer: Trainer, prepared: Prepared, divided: Divided) -> Any:
+    resume = divided.folder
     try:
         return trainer.train(resume_from_checkpoint=resume and str(resume))
     except RunError:
