@@ -9,7 +9,7 @@ import pytest
 from tests.training.task_table import STAGES, TRIALS, cell, write
 
 
-@pytest.mark.parametrize(("task", "lora"), [("sequence_classification", True)])
+@pytest.mark.parametrize(("task", "lora"), [("sequence_classification", True), ("dpo", True)])
 def test_a_task_is_learned_and_reloads_in_plain_libraries(task: str, lora: bool, tmp_path: Path) -> None:
     write(TRIALS[task], task, tmp_path)
     row = cell(task, tmp_path, tmp_path / "out", "3", STAGES["3"], lora=lora)

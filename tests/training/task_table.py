@@ -11,6 +11,7 @@ import json
 import random
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,17 +49,31 @@ class Trial:
 
 
 def bert(folder: Path) -> None:
-    """A tiny BERT without a head of any task, and its tokenizer."""
+    """A tiny BERT with the head that it was pre-trained with, and its tokenizer, which has a mask."""
     import torch
-    from transformers import BertConfig, BertModel
+    from transformers import BertConfig, BertForMaskedLM
 
-    tiny_tokenizer(folder)
+    tokenizer = tiny_tokenizer(folder)
+    tokenizer.add_special_tokens({"mask_token": "<|mask|>"})
+    tokenizer.save_pretrained(folder)
     sizes: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
     config = BertConfig(
-        vocab_size=320, num_attention_heads=4, max_position_embeddings=64, pad_token_id=1, **sizes
+        vocab_size=len(tokenizer), num_attention_heads=4, max_position_embeddings=64, pad_token_id=1, **sizes
     )
     torch.manual_seed(0)
-    BertModel(config).save_pretrained(folder)
+    BertForMaskedLM(config).save_pretrained(folder)
+
+
+def t5(folder: Path) -> None:
+    """A tiny T5 and its tokenizer."""
+    import torch
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    tiny_tokenizer(folder)
+    sizes: dict[str, Any] = {"d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 2, "num_heads": 4}
+    tokens: dict[str, Any] = {"decoder_start_token_id": 1, "pad_token_id": 1, "eos_token_id": 0}
+    torch.manual_seed(0)
+    T5ForConditionalGeneration(T5Config(vocab_size=320, **sizes, **tokens)).save_pretrained(folder)
 
 
 def llama(folder: Path) -> None:
@@ -82,9 +97,42 @@ def _counting(chance: random.Random) -> Row:
     return {"prompt": f"{start} ", "completion": " ".join(str((start + step) % 8) for step in range(1, 6))}
 
 
+_NAMES = ["Ada", "Bob", "Eve", "Kim", "Max"]
+
+
+def _names(chance: random.Random) -> Row:
+    person, place = chance.choice(_NAMES), chance.choice(["Rome", "Oslo", "Bonn", "Lima"])
+    words = [(person, "B-PER"), ("Smith", "I-PER"), ("is", "O"), ("in", "O"), (place, "B-LOC")]
+    if chance.random() < 0.5:
+        del words[1]
+    return {"tokens": [word for word, _ in words], "tags": [tag for _, tag in words]}
+
+
+def _sentence(chance: random.Random) -> Row:
+    return {"text": _tone(chance)["text"]}
+
+
+def _reversing(chance: random.Random) -> Row:
+    word = chance.choice(_NOUNS)
+    return {"prompt": f"the {word}", "completion": f"{word} {word}"}
+
+
+def _preference(chance: random.Random) -> Row:
+    prompt = f"the {chance.choice(_NOUNS)} is "
+    return {"prompt": prompt, "chosen": chance.choice(_GOOD), "rejected": chance.choice(_BAD)}
+
+
 TRIALS = {
     "causal_lm": Trial({}, llama, _counting, "loss", 0.5, targets=("q_proj", "v_proj"), learning_rate=1e-2),
     "sequence_classification": Trial({}, bert, _tone, "accuracy", 0.3),
+    "token_classification": Trial({}, bert, _names, "f1", 0.5, steps=60),
+    "masked_lm": Trial(
+        {"whole_words": True, "packing": False}, bert, _sentence, "loss", 0.05, steps=60, learning_rate=1e-2
+    ),
+    "seq2seq": Trial({"target_len": 16}, t5, _reversing, "loss", 0.5, targets=("q", "v"), learning_rate=1e-2),
+    "dpo": Trial(
+        {}, llama, _preference, "reward_accuracy", 0.9, targets=("q_proj", "v_proj"), learning_rate=2e-3
+    ),
 }
 
 
@@ -130,9 +178,10 @@ def reloaded_loss(task: str, start: Path, out: Path, section: dict[str, Any], *,
     import torch
     from datasets import Dataset
     from peft import PeftModel
-    from transformers import AutoConfig, AutoTokenizer
+    from transformers import AutoTokenizer
 
     from zerokit.recipe.model import Columns, DataSection, TaskSection
+    from zerokit.training.examples import tokenize
     from zerokit.training.shapes import detect_format
     from zerokit.training.tasks import task_of
 
@@ -143,26 +192,29 @@ def reloaded_loss(task: str, start: Path, out: Path, section: dict[str, Any], *,
     made = made.with_labels_of(trained, Columns(), (), "data.train")
     if lora:
         base = start / "model"
-        keys = made.config_keys(AutoConfig.from_pretrained(base).to_dict(), tokenizer)
-        plain = made.model.auto.from_pretrained(base, dtype=torch.float32, **keys)
+        plain = made.model.auto.from_pretrained(base, dtype=torch.float32, **made.config_keys())
         model = PeftModel.from_pretrained(plain, out).eval()
     else:
         model, report = made.model.auto.from_pretrained(out, dtype=torch.float32, output_loading_info=True)
         if report["missing_keys"]:
             raise RuntimeError(f"{out} lacks {report['missing_keys']}")
         model = model.eval()
-    total, count = 0.0, 0
-    encoder = made.encoder(
-        tokenizer,
-        detect_format(examples.column_names, DataSection(train="x"), made.formats, where="w"),
-        Columns(),
-    )
+    format_ = detect_format(examples.column_names, DataSection(train="x"), made.formats, where="w")
+    encoder = made.encoder(tokenizer, format_, Columns())
+    encoded = tokenize(examples, encoder, seq_len=64, where="w").dataset
     collate = made.collator(tokenizer, model)
-    for example in examples:
-        for sequence in encoder.sequences(example):
-            batch = collate([sequence.features])
-            with torch.no_grad():
-                total += float(made.loss(model, batch)[0])
+    untrained: Any = model.disable_adapter if lora else nullcontext
+    reference = (
+        model if lora else made.model.auto.from_pretrained(start / "model", dtype=torch.float32).eval()
+    )
+    total, count = 0.0, 0
+    with torch.no_grad():
+        for example in made.with_fixed_targets(encoded, tokenizer):
+            batch = dict(collate([example]))
+            if made.needs_reference:
+                with untrained():
+                    batch["reference"] = made.log_probabilities(reference, batch)
+            total += float(made.loss(model, batch)[0])
             count += made.num_targets(batch)
     return total / count
 

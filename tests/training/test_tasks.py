@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -10,15 +11,19 @@ import torch
 from datasets import ClassLabel, Dataset, Features, Value
 from pydantic import ValidationError
 
+from tests.tiny import tiny_tokenizer
 from zerokit.errors import DataError
 from zerokit.recipe.model import Columns, DataSection, TaskSection, TaskType
 from zerokit.training.examples import IGNORED, tokenize
+from zerokit.training.preview import marked
 from zerokit.training.shapes import detect_format
-from zerokit.training.tasks import TASKS, task_of
+from zerokit.training.tasks import TASKS, task_of, tasks_for
 from zerokit.training.tasks.labels import described_labels, known_labels
+from zerokit.training.tasks.seq2seq import rouge_l
+from zerokit.training.tasks.token_classification import Entity, entities
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from zerokit.training.tasks.task import Task
 
@@ -66,10 +71,11 @@ def test_classes_keep_the_names_of_the_data_set_and_the_ids_of_the_checkpoint(
     assert made("sequence_classification", rows).labels == ("neg", "pos")
     task = made("sequence_classification", rows, known=("pos", "unsure", "neg"))
     assert [row["labels"] for row in encoded(task, rows, tokenizer)] == [0, 0]
-    keys = task.config_keys({}, tokenizer)
-    assert keys["id2label"] == {0: "pos", 1: "unsure", 2: "neg"}
-    assert keys["pad_token_id"] == tokenizer.pad_token_id
-    assert "pad_token_id" not in task.config_keys({"pad_token_id": 0}, tokenizer)
+    assert task.config_keys()["id2label"] == {0: "pos", 1: "unsure", 2: "neg"}
+    for pad, expected in ((None, tokenizer.pad_token_id), (0, 0)):
+        config: Any = SimpleNamespace(pad_token_id=pad)
+        task.complete(config, tokenizer)
+        assert config.pad_token_id == expected
 
 
 def test_a_checkpoint_names_its_classes_or_not() -> None:
@@ -148,3 +154,256 @@ def test_a_collator_pads_labelled_texts_and_takes_blanks(tokenizer: PreTrainedTo
     assert batch["labels"].tolist() == [0, 1, IGNORED]
     text = "".join(part for line in task.marked(first, tokenizer) for part, _ in line)
     assert text == "label: xabc"
+
+
+TAGGED = [
+    {"tokens": ["Ada", "Lovelace", "unbelievably", "wrote"], "tags": ["B-PER", "I-PER", "O", "O"]},
+    {"tokens": ["in", "Rome"], "tags": ["O", "B-LOC"]},
+]
+
+
+def test_the_first_token_of_each_word_has_its_tag(tokenizer: PreTrainedTokenizerBase) -> None:
+    task = made("token_classification", TAGGED)
+    assert task.labels == ("B-LOC", "B-PER", "I-PER", "O")
+    first, _ = encoded(task, TAGGED, tokenizer)
+    pieces = [tokenizer.decode([token]) for token in first["input_ids"]]
+    assert "".join(pieces) == "Ada Lovelace unbelievably wrote"
+    assert len(pieces) > 4  # words of several tokens, of which the others have no label
+    labelled = [index for index, label in enumerate(first["labels"]) if label != IGNORED]
+    starts = [len("".join(pieces[:index])) for index in labelled]
+    # A byte-level token brings the space before its word, or that is one of its own.
+    assert [start in (begin - 1, begin) for start, begin in zip(starts, (0, 4, 13, 26), strict=True)] == [
+        True
+    ] * 4
+    assert [task.labels[first["labels"][index]] for index in labelled] == TAGGED[0]["tags"]
+    cut = made("token_classification", TAGGED, seq_len=8)
+    assert len(encoded(cut, TAGGED, tokenizer)[0]["labels"]) == 8
+
+
+def test_special_tokens_have_no_tag(tmp_path: Path) -> None:
+    tokenizer = with_special_tokens(tmp_path)
+    first, _ = encoded(made("token_classification", TAGGED), TAGGED, tokenizer)
+    assert first["input_ids"][0] == first["input_ids"][-1] == 0
+    assert first["labels"][0] == first["labels"][-1] == IGNORED
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"tokens": ["a"], "tags": ["O", "O"]}, "example 3: 1 words in 'tokens', but 2 tags in 'tags'"),
+        ({"tokens": None, "tags": ["O"]}, "example 3: 'tokens' is absent or null, not a list"),
+        ({"tokens": ["a"], "tags": ["B-ORG"]}, "example 3: 'tags' is 'B-ORG', a class that the model"),
+        ({"tokens": [None], "tags": ["O"]}, "example 3: 'tokens' has"),
+    ],
+)
+def test_words_without_their_tags_are_named_with_their_place(
+    row: dict[str, Any], message: str, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    with pytest.raises(DataError) as caught:
+        encoded(made("token_classification", TAGGED), [*TAGGED, row], tokenizer)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("tags", "found"),
+    [
+        ("O B-A I-A O", [("A", 1, 2)]),
+        ("B-A B-A I-B", [("A", 0, 0), ("A", 1, 1), ("B", 2, 2)]),
+        ("I-A O I-A I-A", [("A", 0, 0), ("A", 2, 3)]),
+        ("S-A E-A O B-x-y", [("A", 0, 0), ("A", 1, 1), ("x-y", 3, 3)]),
+        ("B I O NOUN", [("_", 0, 1), ("OUN", 3, 3)]),
+    ],
+)
+def test_entities_are_those_of_seqeval(tags: str, found: list[Entity]) -> None:
+    """What ``seqeval.metrics.sequence_labeling.get_entities`` of 1.2.2 returns."""
+    assert entities(tags.split()) == found
+
+
+def test_precision_and_recall_are_of_whole_entities() -> None:
+    """Of seqeval 1.2.2: half of what is said, and half of what there is."""
+    task = made("token_classification", TAGGED)
+    ids = {label: index for index, label in enumerate(task.labels)}
+    truth = torch.tensor([[ids["B-PER"], ids["I-PER"], IGNORED, ids["O"], ids["B-LOC"]]])
+    guess = torch.tensor([[ids["B-PER"], ids["O"], ids["B-PER"], ids["O"], ids["B-LOC"]]])
+    output = SimpleNamespace(logits=torch.nn.functional.one_hot(guess, 4).float())
+    any_: Any = None
+    scores = task.scores(output, {"labels": truth}, any_, any_)
+    assert task.metrics(scores) == {"precision": 0.5, "recall": 0.5, "f1": 0.5, "accuracy": 0.75}
+    parts = made("token_classification", [{"tokens": ["a", "b"], "tags": ["NOUN", "VERB"]}])
+    assert parts.metrics([4, 3, 0, 0, 0]) == {"accuracy": 0.75}
+
+
+def with_special_tokens(folder: Path) -> PreTrainedTokenizerBase:
+    """The tiny tokenizer with a mask, and ``<|end|>`` around each text, as BERT has its own."""
+    from tokenizers.processors import TemplateProcessing
+
+    tokenizer = tiny_tokenizer(folder)
+    tokenizer.add_special_tokens({"mask_token": "<|mask|>"})
+    core: Any = tokenizer.backend_tokenizer  # type: ignore[attr-defined]
+    core.post_processor = TemplateProcessing(single="<|end|> $A <|end|>", special_tokens=[("<|end|>", 0)])
+    return tokenizer
+
+
+SENTENCES = [{"text": "Unbelievably, the statement is used to iterate."}, {"text": "a"}]
+
+
+@pytest.mark.parametrize("whole_words", [False, True])
+def test_masks_spare_special_tokens_and_differ_each_time(whole_words: bool, tmp_path: Path) -> None:
+    tokenizer = with_special_tokens(tmp_path)
+    section = {"whole_words": whole_words, "packing": False, "mask_probability": 0.5}
+    task = made("masked_lm", SENTENCES, **section)
+    rows = encoded(task, SENTENCES, tokenizer)
+    collate = task.collator(tokenizer, None)
+    torch.manual_seed(0)
+    chosen = set()
+    words = tokenizer(SENTENCES[0]["text"]).word_ids()
+    for _ in range(20):
+        batch = collate([rows[0], rows[1], task.blank()])
+        labels = batch["labels"]
+        assert labels[0][0] == labels[0][len(rows[0]["input_ids"]) - 1] == IGNORED
+        assert (labels[2] == IGNORED).all()
+        is_masked = labels[0][: len(words)] != IGNORED
+        chosen.add(tuple(is_masked.tolist()))
+        if whole_words:
+            assert all(
+                len({bool(is_masked[at]) for at, other in enumerate(words) if other == word}) == 1
+                for word in {*words} - {None}
+            )
+            assert (batch["input_ids"][0][: len(words)][is_masked] == tokenizer.mask_token_id).all()
+    assert len(chosen) > 5
+
+
+def test_held_out_masks_stay_and_leave_something_to_tell(tmp_path: Path) -> None:
+    tokenizer = with_special_tokens(tmp_path)
+    task = made("masked_lm", SENTENCES, whole_words=True, packing=False)
+    held_out = Dataset.from_list(encoded(task, SENTENCES, tokenizer))
+    fixed = task.with_fixed_targets(held_out, tokenizer)
+    assert fixed.to_list() == task.with_fixed_targets(held_out, tokenizer).to_list()
+    assert all(any(label != IGNORED for label in row["labels"]) for row in fixed)
+    batch = task.collator(tokenizer, None)([*fixed, task.blank()])
+    assert batch["labels"][0][: len(fixed[0]["labels"])].tolist() == fixed[0]["labels"]
+    assert (batch["labels"][2] == IGNORED).all()
+
+
+def test_texts_to_mask_are_joined_and_cut(tmp_path: Path) -> None:
+    tokenizer = with_special_tokens(tmp_path)
+    task = made("masked_lm", SENTENCES, whole_words=True, seq_len=8)
+    rows = encoded(task, SENTENCES * 3, tokenizer)
+    assert {len(row["input_ids"]) for row in rows} == {len(row["words"]) for row in rows} == {8}
+    assert task.collator(tokenizer, None)(rows)["input_ids"].shape == (len(rows), 8)
+
+
+def test_an_answer_of_an_encoder_and_decoder_ends(tokenizer: PreTrainedTokenizerBase) -> None:
+    rows = [{"prompt": "abc", "completion": "de"}, {"prompt": "a" * 99, "completion": "b" * 99}]
+    task = made("seq2seq", rows, seq_len=16, target_len=8)
+    first, second = encoded(task, rows, tokenizer)
+    assert tokenizer.decode(first["labels"]) == "de<|end|>"
+    assert (len(second["input_ids"]), len(second["labels"]), second["labels"][-1]) == (16, 8, 0)
+    (given,) = encoded(task, [{"instruction": "a", "input": "b", "output": "c"}], tokenizer)
+    assert tokenizer.decode(given["input_ids"]) == "a\n\nb"
+
+
+def test_generated_answers_are_compared_as_texts(tokenizer: PreTrainedTokenizerBase) -> None:
+    task = made("seq2seq", [])
+    answers = ["the cat sat", "the dog", "x"]
+    ids = tokenizer(answers, padding=True, return_tensors="pt")
+    said = tokenizer(["the cat sat", "a dog", "y"], padding=True, return_tensors="pt")["input_ids"]
+    labels = ids["input_ids"].masked_fill(ids["attention_mask"] == 0, IGNORED)
+    labels[2] = IGNORED  # a blank
+    asked: dict[str, Any] = {}
+
+    def generate(**options: Any) -> torch.Tensor:
+        asked.update(options)
+        return said
+
+    model = SimpleNamespace(generate=generate)
+    scores = task.scores(None, {**ids, "labels": labels}, model, tokenizer)
+    assert task.metrics(scores) == {"exact_match": 0.5, "rouge_l": 0.75}
+    assert asked["max_new_tokens"] == 128
+    assert made("seq2seq", [], predict_with_generate=False).scores(None, {}, model, tokenizer) == ()
+
+
+@pytest.mark.parametrize(
+    ("said", "wanted", "score"),
+    [
+        ("police killed the gunman", "police kill the gunman", 0.75),
+        ("the gunman kill police", "police kill the gunman", 0.5),
+        ("The cat, the dog!", "the dog", 2 / 3),
+        ("", "a", 0.0),
+    ],
+)
+def test_rouge_l_is_that_of_rouge_score(said: str, wanted: str, score: float) -> None:
+    """The first two are Lin's own (2004, section 3.1)."""
+    assert rouge_l(said, wanted) == pytest.approx(score)
+
+
+PREFERRED = {"prompt": "Say it: ", "chosen": "yes", "rejected": "never"}
+
+
+def test_preferred_answers_are_texts_or_last_turns(tokenizer: PreTrainedTokenizerBase) -> None:
+    def trained(row: dict[str, Any]) -> list[str]:
+        task = made("dpo", [row])
+        (features,) = encoded(task, [row], tokenizer)
+        pairs = [(features[f"{name}input_ids"], features[f"{name}labels"]) for name in ("", "rejected_")]
+        return ["".join(part for line in marked(*pair, tokenizer) for part, _ in line) for pair in pairs]
+
+    assert trained(PREFERRED) == ["Say it: ⟦yes<|end|>⟧", "Say it: ⟦never<|end|>⟧"]
+    question, chosen, rejected = (
+        {"role": role, "content": content}
+        for role, content in (("user", "u"), ("assistant", "yes"), ("assistant", "no"))
+    )
+    expected = ["<|user|>u<|end|><|assistant|>⟦yes<|end|>⟧", "<|user|>u<|end|><|assistant|>⟦no<|end|>⟧"]
+    assert trained({"prompt": [question], "chosen": [chosen], "rejected": [rejected]}) == expected
+    assert trained({"chosen": [question, chosen], "rejected": [question, rejected]}) == expected
+    with pytest.raises(DataError, match="example 1: the conversation does not end with the assistant"):
+        trained({"chosen": [question, chosen, question], "rejected": [question, rejected]})
+
+
+def test_the_loss_of_pairs_is_trls(
+    tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, tmp_path: Path
+) -> None:
+    """The sigmoid loss of TRL 1.16 (``trainer/dpo_trainer.py``), of log-probabilities summed one by one."""
+    rows = [PREFERRED, {"prompt": "a", "chosen": "b" * 30, "rejected": "c"}]
+    task = made("dpo", rows, beta=0.3)
+    features = encoded(task, rows, tokenizer)
+    reference = torch.tensor([[-9.0, -20.0], [-50.0, -3.0], [0.0, 0.0]])
+    pairs = [{**row, "reference": reference[at].tolist()} for at, row in enumerate([*features, task.blank()])]
+    batch = task.collator(tokenizer, None)(pairs)
+
+    def log_probability(row: dict[str, Any], name: str) -> torch.Tensor:
+        ids, labels = (torch.tensor(row[f"{name}{what}"]) for what in ("input_ids", "labels"))
+        logps = model(input_ids=ids[None]).logits[0, :-1].log_softmax(-1)
+        return logps[range(len(ids) - 1), ids[1:]][labels[1:] != IGNORED].sum()
+
+    with torch.no_grad():
+        chosen, rejected = (
+            torch.stack([log_probability(row, name) for row in features]) for name in ("", "rejected_")
+        )
+        delta_score = (chosen - reference[:2, 0]) - (rejected - reference[:2, 1])
+        loss, rewards = task.loss(model, batch)
+    assert float(loss) == pytest.approx(
+        float(-torch.nn.functional.logsigmoid(0.3 * delta_score).sum()), rel=1e-4
+    )
+    assert task.num_targets(batch) == 2
+    scores = task.scores(rewards, batch, model, tokenizer)
+    margins = 0.3 * delta_score
+    assert task.metrics(scores)["reward_margin"] == pytest.approx(float(margins.mean()), rel=1e-4)
+    assert task.metrics(scores)["reward_accuracy"] == float((margins > 0).float().mean())
+    blanks = task.collator(tokenizer, None)([{**task.blank(), "reference": [0.0, 0.0]}])
+    loss, _ = task.loss(model, blanks)
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert (loss.item(), task.num_targets(blanks)) == (0.0, 0)
+
+
+@pytest.mark.parametrize(
+    ("columns", "types"),
+    [
+        ("text label", ["causal_lm", "sequence_classification", "masked_lm"]),
+        ("id tokens tags", ["token_classification"]),
+        ("prompt completion", ["causal_lm", "seq2seq"]),
+        ("prompt chosen rejected", ["dpo"]),
+        ("body", []),
+    ],
+)
+def test_columns_tell_the_tasks_that_they_are_for(columns: str, types: list[str]) -> None:
+    assert tasks_for(columns.split(), Columns()) == types

@@ -10,7 +10,7 @@ import resource
 import signal
 import threading
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,7 +44,7 @@ def encode(
         special_tokens: whether it puts anything around it.
     """
     tokens: list[int] = []
-    for number, piece in enumerate(_pieces(text)):
+    for number, piece in enumerate(pieces(text)):
         begins = special_tokens and number == 0
         tokens += tokenizer(piece, add_special_tokens=begins)["input_ids"]
         if begins and len(piece) < len(text) and tokens[-1:] == [tokenizer.eos_token_id]:
@@ -56,7 +56,7 @@ def encode(
 
 def encode_whole(
     tokenizer: PreTrainedTokenizerBase, text: str, *, most: int, **options: Any
-) -> tuple[Mapping[str, Any], bool]:
+) -> tuple[Any, bool]:
     """A text with what the tokenizer puts around one, also where it is cut, and whether it is.
 
     Args:
@@ -65,7 +65,7 @@ def encode_whole(
         most: tokens, with those around it.
         options: more of the tokenizer's.
     """
-    piece = next(_pieces(text))
+    piece = next(pieces(text))
     encoded = tokenizer(piece, **options)
     is_cut = len(piece) < len(text) or len(encoded["input_ids"]) > most
     if len(encoded["input_ids"]) > most:
@@ -73,7 +73,8 @@ def encode_whole(
     return encoded, is_cut
 
 
-def _pieces(text: str) -> Iterator[str]:
+def pieces(text: str) -> Iterator[str]:
+    """A text in parts that are encoded one by one, each up to a space."""
     start = 0
     while len(text) - start > _PIECE:
         space = text.rfind(" ", start + 1, start + _PIECE)

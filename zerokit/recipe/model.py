@@ -26,7 +26,16 @@ class Section(BaseModel):
     )
 
 
-Format = Literal["text", "prompt_completion", "messages", "alpaca", "sharegpt", "text_label"]
+Format = Literal[
+    "text",
+    "prompt_completion",
+    "messages",
+    "alpaca",
+    "sharegpt",
+    "text_label",
+    "tokens_tags",
+    "preference",
+]
 """What an example can be."""
 
 
@@ -88,6 +97,10 @@ class Columns(Section):
     system: str = "system"
     history: str = "history"
     label: str = "label"
+    tokens: str = "tokens"
+    tags: str = "tags"
+    chosen: str = "chosen"
+    rejected: str = "rejected"
 
 
 class DataSection(Section):
@@ -113,7 +126,9 @@ class DataSection(Section):
     """Use only the first so many training examples."""
 
 
-TaskType = Literal["causal_lm", "sequence_classification"]
+TaskType = Literal[
+    "causal_lm", "sequence_classification", "token_classification", "masked_lm", "seq2seq", "dpo"
+]
 
 
 class TaskSection(Section):
@@ -121,13 +136,24 @@ class TaskSection(Section):
 
     type: TaskType = "causal_lm"
     """``causal_lm``: next-token prediction, on texts, completions and chats. ``sequence_classification``: a
-    label of a text."""
+    label of a text. ``token_classification``: a tag of each word. ``masked_lm``: masked tokens. ``seq2seq``:
+    an answer, by an encoder and a decoder. ``dpo``: the better of two answers."""
     seq_len: Annotated[int, Field(ge=8)] = 1024
     """Longest sequence, in tokens; longer examples are cut."""
     packing: bool = True
     """Text only: join documents and cut them into full sequences, so that no token is padding."""
     loss_on: Literal["completion", "all"] = "completion"
     """Prompt/completion and chat data: train on the answers alone, or on every token."""
+    mask_probability: Annotated[float, Field(gt=0, lt=1, strict=False)] = 0.15
+    """Of masked_lm: the share of tokens to be told."""
+    whole_words: bool = False
+    """Of masked_lm: mask all tokens of a word, or none."""
+    target_len: Annotated[int, Field(ge=2)] = 128
+    """Of seq2seq: the longest answer, in tokens, also of those that are generated."""
+    predict_with_generate: bool = True
+    """Of seq2seq: generate the answers to held-out data at each evaluation, and compare them."""
+    beta: Annotated[float, Field(gt=0, strict=False)] = 0.1
+    """Of dpo: how much a step away from the untrained model costs."""
 
     @model_validator(mode="after")
     def _keys_of_its_type(self) -> TaskSection:
@@ -138,7 +164,15 @@ class TaskSection(Section):
         return self
 
 
-KEYS_OF: dict[str, tuple[TaskType, ...]] = {"packing": ("causal_lm",), "loss_on": ("causal_lm",)}
+KEYS_OF: dict[str, tuple[TaskType, ...]] = {
+    "packing": ("causal_lm", "masked_lm"),
+    "loss_on": ("causal_lm",),
+    "mask_probability": ("masked_lm",),
+    "whole_words": ("masked_lm",),
+    "target_len": ("seq2seq",),
+    "predict_with_generate": ("seq2seq",),
+    "beta": ("dpo",),
+}
 """Keys of the section that not every task has, with those that have it."""
 
 

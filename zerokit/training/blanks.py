@@ -8,7 +8,7 @@ sums over tokens divided by the tokens of all ranks, so a blank adds nothing to 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sized
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import Dataset as TorchDataset
@@ -25,15 +25,15 @@ class FilledUp(TorchDataset[dict[str, Any]]):
         self.examples = examples
         self.blank = dict(blank)
         self.num_blanks = -len(examples) % multiple
+        self.more: dict[str, Sequence[Any]] = {}
+        """More features by name, of each example and blank in turn."""
 
     def __len__(self) -> int:
         return len(self.examples) + self.num_blanks
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        if index < len(self.examples):
-            example: dict[str, Any] = self.examples[index]
-            return example
-        return dict(self.blank)
+        found = self.examples[index] if index < len(self.examples) else self.blank
+        return {**found, **{name: values[index] for name, values in self.more.items()}}
 
 
 class BlanksLast(Sampler[int]):

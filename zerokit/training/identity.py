@@ -36,7 +36,7 @@ _LEARNING = (
 )
 """TrainingArguments that shape what is learned, but for the length of the run, which may grow."""
 
-_LEARNING_OF_TASK = ("type",)
+_LEARNING_OF_TASK = ("type", "mask_probability", "whole_words", "beta")
 """Keys of the recipe's `task` that do so though the examples are the same."""
 
 _NOT_LEARNING = (

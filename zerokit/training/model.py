@@ -63,11 +63,11 @@ def prepare_model(
     if folder is not None:
         where, remote = loaded.where("model", "path"), section.trust_remote_code
         options: dict[str, Any] = {"where": where, "trust_remote_code": remote, "kind": task.model}
-        written = read_model_config(folder / "config.json", where=where).data
-        config = read_config(folder, **options, **task.config_keys(written, tokenizer))
+        config = read_config(folder, **options, **task.config_keys())
         check_shapes(folder, config, **options)
     else:
         config = _config_from_scratch(loaded, tokenizer, task)
+    task.complete(config, tokenizer)
     if config.get_text_config(decoder=True).vocab_size < len(tokenizer):
         raise ModelError(
             f"the model has {config.get_text_config(decoder=True).vocab_size} embeddings, the tokenizer "
@@ -141,7 +141,7 @@ def _config_from_scratch(
     keys.setdefault("vocab_size", len(tokenizer))
     for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
         keys.setdefault(name, getattr(tokenizer, name))
-    keys |= task.config_keys(keys, tokenizer)
+    keys |= task.config_keys()
     try:
         config = AutoConfig.for_model(model_type, **keys)
         _check_heads(config.get_text_config(decoder=True))

@@ -13,7 +13,7 @@ from zerokit.data.sources import BUILTIN, load_examples, place_of
 from zerokit.distributed.extensions import compile_extensions
 from zerokit.distributed.group import count_gpus, device_precision
 from zerokit.distributed.libraries import set_up_libraries
-from zerokit.errors import RecipeError, did_you_mean
+from zerokit.errors import DataError, RecipeError, did_you_mean
 from zerokit.training.arguments import build_arguments, resolve_arguments
 from zerokit.training.examples import Tokenized, tokenize
 from zerokit.training.folder import OutputFolder
@@ -23,7 +23,7 @@ from zerokit.training.peft import check_peft_keys
 from zerokit.training.preview import show
 from zerokit.training.resume import find_resume, resumed
 from zerokit.training.shapes import described, detect_format, text_columns
-from zerokit.training.tasks import task_of
+from zerokit.training.tasks import task_of, tasks_for
 from zerokit.training.tasks.labels import described_labels, known_labels
 from zerokit.training.tokenizer import load_tokenizer, train_tokenizer
 from zerokit.units import quantity
@@ -116,9 +116,12 @@ def prepare(
     task = group.together(lambda: _task(loaded, folder, examples))
     tokenizer = _get_tokenizer(group, loaded, folder, examples.dataset, task)
     model = group.together(lambda: prepare_model(loaded, folder, tokenizer, task))
-    generation = group.together(lambda: _generation_config(loaded, folder, tokenizer, task))
+    generation = group.together(lambda: _generation_config(loaded, folder, tokenizer, task, model))
     train = _tokenize(group, examples, tokenizer, loaded, task, "train")
-    evaluated = None if held_out is None else _tokenize(group, held_out, tokenizer, loaded, task, "eval")
+    evaluated = None
+    if held_out is not None:
+        tokenized = _tokenize(group, held_out, tokenizer, loaded, task, "eval")
+        evaluated = group.node_main_first(lambda: task.with_fixed_targets(tokenized, tokenizer))
     offload = resolved.ds_config["zero_optimization"].get("offload_optimizer") or {}
     compile_extensions(group, cpu_optimizer=offload.get("device", "none") != "none")
     args = group.together(
@@ -259,7 +262,14 @@ def _load_data(loaded: LoadedRecipe, seed: int) -> tuple[_Examples, _Examples | 
 def _task(loaded: LoadedRecipe, folder: Path | None, examples: _Examples) -> Task:
     """The task of the recipe, with the labels of its examples."""
     data, task = loaded.recipe.data, task_of(loaded.recipe.task)
-    detect_format(examples.dataset.column_names, data, task.formats, where=examples.where)
+    columns = examples.dataset.column_names
+    try:
+        detect_format(columns, data, task.formats, where=examples.where)
+    except DataError as error:
+        if data.format != "auto" or not (fitting := tasks_for(columns, data.columns)):
+            raise
+        hint = f"They are for task.type {' or '.join(fitting)}: set that, or data.columns"
+        raise DataError(error.message, where=error.where, hint=hint) from None
     known: tuple[str, ...] = ()
     if folder is not None:
         known = known_labels(
@@ -298,12 +308,16 @@ def _get_tokenizer(
     if group.ranks.is_main:
         # What is no text is named with its place when it is tokenized.
         texts = (text for column in used for text in examples[column] if isinstance(text, str))
-        tokenizer = train_tokenizer(texts, vocab_size)
+        tokenizer = train_tokenizer(texts, vocab_size, mask=task.needs == "mask")
     return group.broadcast_object(tokenizer)
 
 
 def _generation_config(
-    loaded: LoadedRecipe, folder: Path | None, tokenizer: PreTrainedTokenizerBase, task: Task
+    loaded: LoadedRecipe,
+    folder: Path | None,
+    tokenizer: PreTrainedTokenizerBase,
+    task: Task,
+    model: PreparedModel,
 ) -> GenerationConfig | None:
     """The checkpoint's own generation config, with the recipe's keys on top."""
     if not task.generates:
@@ -322,6 +336,7 @@ def _generation_config(
             )
     tokens = ("bos_token_id", "eos_token_id", "pad_token_id")
     defaults = {name: getattr(tokenizer, name) for name in tokens}
+    defaults["decoder_start_token_id"] = getattr(model.config, "decoder_start_token_id", None)
     try:
         if folder is not None and (folder / "generation_config.json").is_file():
             defaults = GenerationConfig.from_pretrained(folder).to_dict()

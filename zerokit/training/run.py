@@ -140,6 +140,7 @@ def _make_trainer(
 
     from zerokit.training.trainer import ZeroTrainer
 
+    prepared.args.remove_unused_columns = False  # a task makes those that its collator takes
     trainer = ZeroTrainer(
         task=prepared.task,
         identity=prepared.identity,

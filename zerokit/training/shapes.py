@@ -33,6 +33,8 @@ def needed_columns(format_: Format, names: Columns) -> list[str]:
         "alpaca": [names.instruction, names.output],
         "text": [names.text],
         "text_label": [names.text, names.label],
+        "tokens_tags": [names.tokens, names.tags],
+        "preference": [names.chosen, names.rejected],
     }[format_]
 
 
@@ -78,13 +80,17 @@ def detect_format(
 
 def used_columns(format_: Format, names: Columns, columns: Sequence[str]) -> list[str]:
     """All columns that make an example, of those that are there."""
-    may_be = {"alpaca": [names.input, names.system, names.history], "sharegpt": [names.system]}
+    may_be = {
+        "alpaca": [names.input, names.system, names.history],
+        "sharegpt": [names.system],
+        "preference": [names.prompt],
+    }
     return [name for name in (*needed_columns(format_, names), *may_be.get(format_, ())) if name in columns]
 
 
 def text_columns(format_: Format, names: Columns, columns: Sequence[str]) -> list[str] | None:
-    """The columns whose values are texts, of those that are there; None: an example is a chat."""
-    if format_ in ("messages", "sharegpt"):
+    """The columns whose values are texts, of those that are there; None: an example is in lists."""
+    if format_ in ("messages", "sharegpt", "tokens_tags"):
         return None
     no_text = (names.history, names.label)
     return [name for name in used_columns(format_, names, columns) if name not in no_text]

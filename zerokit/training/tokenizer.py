@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 END_OF_TEXT = "<|endoftext|>"
 PADDING = "<|pad|>"
+MASK = "<|mask|>"
 
 
 def load_tokenizer(
@@ -42,12 +43,13 @@ def load_tokenizer(
     return tokenizer
 
 
-def train_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerBase:
+def train_tokenizer(texts: Iterable[str], vocab_size: int, *, mask: bool = False) -> PreTrainedTokenizerBase:
     """Train a byte-level BPE tokenizer: any text can be encoded, and decoding gives it back exactly.
 
     Args:
         texts: what it is trained on.
         vocab_size: entries in the vocabulary, at most; a small corpus may give fewer.
+        mask: whether it has a mask token.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
@@ -57,11 +59,15 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenize
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
-        special_tokens=[END_OF_TEXT, PADDING],
+        special_tokens=[END_OF_TEXT, PADDING, *([MASK] if mask else [])],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token=END_OF_TEXT, eos_token=END_OF_TEXT, pad_token=PADDING
+        tokenizer_object=tokenizer,
+        bos_token=END_OF_TEXT,
+        eos_token=END_OF_TEXT,
+        pad_token=PADDING,
+        **({"mask_token": MASK} if mask else {}),
     )

@@ -115,13 +115,44 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
         self, max_steps: int, train_dataloader: DataLoader[Any], resume_from_checkpoint: str | None
     ) -> tuple[Any, Any]:
         is_restricted = resume_from_checkpoint is not None and not self._trust_checkpoint
+        if self._task.needs_reference:
+            # Before a checkpoint is loaded: until then the model is the one that the run started from.
+            prepared = super()._prepare_for_training(max_steps, train_dataloader, None)
+            for dataset in (self.train_dataset, self.eval_dataset):
+                if dataset is not None:
+                    self._note_reference(dataset)
         with known_classes_only() if is_restricted else nullcontext():
-            prepared = super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
+            if not self._task.needs_reference:
+                prepared = super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
+            elif resume_from_checkpoint is not None:
+                self._load(resume_from_checkpoint)
         self.disk_problems.note_those_of(self.deepspeed)
         if resume_from_checkpoint is None:
             undo_dummy_step(self.deepspeed.optimizer)
         release_shared_memory(read_ranks())  # every rank has exchanged parameters, and so has it open
         return prepared  # type: ignore[no-any-return]
+
+    def _load(self, checkpoint: str) -> None:
+        """What the Trainer does with a checkpoint at the end of `_prepare_for_training`."""
+        from transformers.integrations.deepspeed import deepspeed_load_checkpoint
+
+        is_whole = not hasattr(self.model, "peft_config")
+        deepspeed_load_checkpoint(self.model_wrapped, checkpoint, load_module_strict=is_whole)
+        self._load_optimizer_and_scheduler(checkpoint)
+        self._load_scaler(checkpoint)
+
+    def _note_reference(self, dataset: FilledUp) -> None:
+        """Have each example bring along what the model says of it now, without its adapter."""
+        without = getattr(self.model, "disable_adapter", nullcontext)
+        self.model_wrapped.eval()
+        found = []
+        with without(), torch.no_grad():
+            for batch in self.get_eval_dataloader(dataset):
+                inputs = self._prepare_inputs(batch)
+                with self.compute_loss_context_manager():
+                    found.append(self._task.log_probabilities(self.model_wrapped, inputs).float())
+                found[-1] = self.accelerator.gather(found[-1]).cpu()
+        dataset.more["reference"] = torch.cat(found)[: len(dataset)].tolist()
 
     def _can_fill_up(self) -> bool:
         """Whether losses are normalised by the tokens of all ranks, and the order is ours to choose."""

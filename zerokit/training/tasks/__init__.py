@@ -2,20 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from zerokit.training.shapes import needed_columns
 from zerokit.training.tasks.causal_lm import CausalLM
+from zerokit.training.tasks.dpo import DPO
+from zerokit.training.tasks.masked_lm import MaskedLM
+from zerokit.training.tasks.seq2seq import Seq2Seq
 from zerokit.training.tasks.sequence_classification import SequenceClassification
+from zerokit.training.tasks.token_classification import TokenClassification
 
 if TYPE_CHECKING:
-    from zerokit.recipe.model import TaskSection
+    from zerokit.recipe.model import Columns, TaskSection
     from zerokit.training.tasks.task import Task
 
 TASKS: dict[str, type[Task]] = {
     "causal_lm": CausalLM,
     "sequence_classification": SequenceClassification,
+    "token_classification": TokenClassification,
+    "masked_lm": MaskedLM,
+    "seq2seq": Seq2Seq,
+    "dpo": DPO,
 }
 """By `task.type`."""
+
+
+def tasks_for(columns: Sequence[str], names: Columns) -> list[str]:
+    """The types of tasks that data with these columns are for.
+
+    Args:
+        columns: of the data set.
+        names: what the recipe calls them.
+    """
+    return [
+        type_
+        for type_, task in TASKS.items()
+        if any(set(needed_columns(format_, names)) <= set(columns) for format_ in task.formats)
+    ]
 
 
 def task_of(section: TaskSection) -> Task:

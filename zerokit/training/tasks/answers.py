@@ -50,6 +50,23 @@ class AnswerEncoder(Encoder):
         has_targets = any(label != IGNORED for label in labels[1:])
         return Encoded({"input_ids": input_ids[:end], "labels": labels}, len(input_ids) > end, has_targets)
 
+    def completion(self, prompt: str, completion: str) -> Encoded:
+        """A text and what follows it, which is trained on."""
+        return self._encoded(*self._completion(prompt, completion)[0])
+
+    def last_turn(self, messages: list[Any]) -> Encoded:
+        """A chat, of which the last turn is trained on.
+
+        Raises:
+            UnusableError: it is not the assistant's, or the chat cannot be rendered.
+        """
+        input_ids, trained = self._chat(messages)[-1]
+        last = messages[-1]
+        if last.get("role") != "assistant":
+            self._fail_chat("does not end with the assistant")
+        prompt = self._render(_without_none(messages[:-1]), add_generation_prompt=True)
+        return self._encoded(input_ids, [index >= len(prompt) for index in range(len(trained))])
+
     def _encode(self, example: dict[str, Any]) -> list[tuple[list[int], list[bool]]]:
         """The sequences of an example, with whether each token is an answer."""
         names = self.columns
@@ -121,8 +138,7 @@ class AnswerEncoder(Encoder):
             self._fail_chat("has no messages")
         if not all(isinstance(turn, dict) for turn in messages):
             self._fail_chat("has a message that is not an object with 'role' and 'content'")
-        # datasets fills the keys that some messages lack with None; templates test for presence.
-        turns = [{key: value for key, value in turn.items() if value is not None} for turn in messages]
+        turns = _without_none(messages)
         sequences: list[tuple[list[int], list[bool]]] = []
         for end, turn in enumerate(turns, start=1):
             if turn.get("role") != "assistant":
@@ -157,3 +173,8 @@ class AnswerEncoder(Encoder):
 
 def _turn(role: str, content: str) -> dict[str, str]:
     return {"role": role, "content": content}
+
+
+def _without_none(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """datasets fills the keys that some messages lack with None; templates test for presence."""
+    return [{key: value for key, value in turn.items() if value is not None} for turn in messages]

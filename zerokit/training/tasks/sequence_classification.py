@@ -24,7 +24,7 @@ from zerokit.training.tasks.task import Task
 if TYPE_CHECKING:
     import torch
     from datasets import Dataset
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
     from zerokit.recipe.model import Columns, Format
     from zerokit.reporting.tables import StyledLine
@@ -50,11 +50,12 @@ class SequenceClassification(Task):
         )
         return replace(self, labels=labels, names=names)
 
-    def config_keys(self, config: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
-        keys = config_of_labels(self.labels)
-        if config.get("pad_token_id") is None:  # by which a decoder finds the last token of a text
-            keys["pad_token_id"] = tokenizer.pad_token_id
-        return keys
+    def config_keys(self) -> dict[str, Any]:
+        return config_of_labels(self.labels)
+
+    def complete(self, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> None:
+        if config.pad_token_id is None:  # by which a decoder finds the last token of a text
+            config.pad_token_id = tokenizer.pad_token_id
 
     def encoder(self, tokenizer: PreTrainedTokenizerBase, format_: Format, columns: Columns) -> Encoder:
         return _Encoder(tokenizer, columns, self)

@@ -17,7 +17,7 @@ from zerokit.training.examples import IGNORED, Encoder
 if TYPE_CHECKING:
     import torch
     from datasets import Dataset
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
     from zerokit.reporting.tables import StyledLine
 
@@ -38,8 +38,8 @@ class Task(ABC):
     """The class of its models."""
     formats: ClassVar[tuple[Format, ...]]
     """What its examples can be, in the order in which their columns are tried."""
-    peft_type: ClassVar[str]
-    """peft's name for it."""
+    peft_type: ClassVar[str | None]
+    """peft's name for it, if it has one."""
     needs: ClassVar[str] = "eos"
     """The special token that its tokenizers must have: ``eos``, ``pad`` or ``mask``."""
     generates: ClassVar[bool] = False
@@ -48,6 +48,8 @@ class Task(ABC):
     """That are in memory at once for each example of a batch."""
     counts: ClassVar[str] = "token"
     """What a loss is the mean over."""
+    needs_reference: ClassVar[bool] = False
+    """Whether its loss compares with what the untrained model says."""
     has_own_loss: ClassVar[bool] = True
     """Whether :meth:`loss` is its loss, or what the model's ``forward`` returns."""
 
@@ -82,14 +84,17 @@ class Task(ABC):
         """
         return self
 
-    def config_keys(self, config: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
-        """Keys of the model's config that the task decides.
-
-        Args:
-            config: as the checkpoint or the recipe has it.
-            tokenizer: the model's.
-        """
+    def config_keys(self) -> dict[str, Any]:
+        """Keys of the model's config that the task decides."""
         return {}
+
+    def complete(self, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Set what a model's config lacks for the task."""
+        return
+
+    def with_fixed_targets(self, held_out: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
+        """The held-out examples with targets that are the same at each evaluation."""
+        return held_out
 
     def blank(self) -> dict[str, Any]:
         """Features of an example that adds nothing to a loss."""
@@ -126,6 +131,10 @@ class Task(ABC):
         is_target = labels != IGNORED  # selected first: what is left out needs no copy in float32
         logits = output.logits[is_target].float()
         return cross_entropy(logits, labels[is_target], reduction="sum", label_smoothing=smoothing), output
+
+    def log_probabilities(self, model: Any, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """What a task that needs a reference compares with it: a row for each example."""
+        raise NotImplementedError
 
     def scores(
         self, output: Any, inputs: Mapping[str, torch.Tensor], model: Any, tokenizer: PreTrainedTokenizerBase
