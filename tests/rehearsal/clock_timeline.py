@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import sys
+from pathlib import Path
 from typing import Any
 
 from tests.rehearsal.fixed_prices import FixedPrices
@@ -87,6 +89,8 @@ def main() -> None:
             for prefetch in (0, LAYERS)
         }
         found["again"] = steps(rank, overlap_comm=True, prefetch=LAYERS)
+        script = Path(__file__).with_name("scripts") / "clocks.py"
+        found["clocks"] = runpy.run_path(str(script), run_name="__main__")["SEEN"]
     sys.stdout.write(json.dumps(found) + "\n")
     sys.stdout.flush()
     os._exit(0)

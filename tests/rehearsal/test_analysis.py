@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from tests.rehearsal.recordings import MIB, Recorder, device_with, job, training
+from zerokit.hardware.gpus import find_gpu
 from zerokit.rehearsal.analysis import LARGEST_BLOCKS, analyse
 from zerokit.rehearsal.batch_size import BatchSize
 from zerokit.rehearsal.combined import combine
-from zerokit.rehearsal.recording import BLOCK, EVENT, Recording, Space
-from zerokit.rehearsal.report import Batches
+from zerokit.rehearsal.native.clock import WorkKind
+from zerokit.rehearsal.recording import BLOCK, EVENT, SPAN, Recording, Space
+from zerokit.rehearsal.report import Batches, RehearsalReport
 from zerokit.rehearsal.roles import Roles, data_parallel
 
 GIB = 2**30
@@ -27,6 +31,34 @@ def test_the_peak_and_what_makes_it() -> None:
         "activations": 384 * MIB,
         "buffers": 128 * MIB,
     }
+
+
+def test_times_of_steps_stand_in_the_report_only_if_time_was_rehearsed() -> None:
+    assert "time" not in analyse(training(), job()).model_dump()
+    ops = ("aten::mm.out", "aten::mm", "all_reduce")
+    work = [
+        (0, 40, 0, 0, 0, WorkKind.KERNEL, 2),
+        (40, 100, 1, 0, 0, WorkKind.KERNEL, 2),
+        (120, 200, 2, 1, 1001, WorkKind.COLLECTIVE, 2),
+    ]
+    recording = replace(
+        training(),
+        spans=np.array([(begin, end, name, *rest) for begin, end, name, *rest in work], SPAN),
+        ops=ops,
+        flops=(1, 989),
+        meta={"ends_of_steps": [100, 210], "model_flops": [1, 494.5], "tokens_per_step": 11},
+    )
+    time = analyse(recording, job(timed_on=find_gpu("H100"))).time
+    assert time is not None
+    assert [round(step.seconds * 1e9) for step in time.steps] == [100, 110]
+    assert [(one.name, one.count) for one in time.kernels] == [("all_reduce", 1)]
+    assert time.low_seconds < time.step_seconds < time.high_seconds
+    assert time.tokens_per_second == pytest.approx(1e8)
+    # The card could do 989e12 in a second.
+    assert time.hfu == pytest.approx(1 / 110e-9 / 1e12)
+    assert time.mfu == pytest.approx(time.hfu / 2)
+    again = RehearsalReport.model_validate_json(analyse(recording, job()).model_dump_json())
+    assert again.time is None
 
 
 def test_steady_is_after_the_last_completed_step() -> None:

@@ -69,6 +69,16 @@ def test_the_same_step_takes_the_same_nanoseconds() -> None:
     assert len(timelines()["again"]["work"]) > 10
 
 
+def test_the_clocks_of_a_script_go_by_virtual_time() -> None:
+    seen = timelines()["clocks"]
+    assert seen["event"] == 3.0
+    assert seen["before the host waits"] < 0.1
+    for clock in ("perf_counter", "monotonic_ns", "time"):
+        assert 3.0 <= seen[clock] < 3.1
+    assert 0.001 <= seen["sleep"] < 0.0011
+    assert seen["behind in a thread"] > 3.0  # which sees the real time
+
+
 def test_each_moment_of_a_step_counts_once() -> None:
     work = [
         (0, 10, 0, WorkKind.KERNEL),

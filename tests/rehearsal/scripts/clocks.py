@@ -1,0 +1,39 @@
+"""What a script sees of virtual time; leaves it in `SEEN`, seconds."""
+
+import asyncio
+import threading
+import time
+
+import torch
+
+SECOND = 1_980_000_000
+"""Cycles of the virtual GPU."""
+
+SEEN = {}
+
+before = time.perf_counter(), time.monotonic_ns(), time.time()
+start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+start.record()
+torch.cuda._sleep(3 * SECOND)
+end.record()
+SEEN["before the host waits"] = time.perf_counter() - before[0]
+torch.cuda.synchronize()
+SEEN["perf_counter"] = time.perf_counter() - before[0]
+SEEN["monotonic_ns"] = (time.monotonic_ns() - before[1]) / 1e9
+SEEN["time"] = time.time() - before[2]
+SEEN["event"] = start.elapsed_time(end) / 1000
+
+before_sleep = time.perf_counter()
+time.sleep(0.001)
+SEEN["sleep"] = time.perf_counter() - before_sleep
+
+# Loops that wait for a time come to their end, and so do waits of Python's library, which are real.
+deadline = time.monotonic() + 10
+while time.monotonic() < deadline:
+    pass
+asyncio.run(asyncio.sleep(0.001))
+in_thread: list[float] = []
+thread = threading.Thread(target=lambda: in_thread.append(time.perf_counter()))
+thread.start()
+thread.join()
+SEEN["behind in a thread"] = time.perf_counter() - in_thread[0]
