@@ -330,6 +330,8 @@ def test_reporting_needs_no_torch() -> None:
         ({"launcher": "torchrum"}, "there is no launcher 'torchrum'. Did you mean 'torchrun'?"),
         ({"launcher": "foo"}, "there is no launcher 'foo'. Choose one of: torchrun, deepspeed, accelerate"),
         ({"steps": -1}, "steps is -1. Give 0 or more; 0 runs the script to its end"),
+        ({"hardware": "x.json", "gpu": "H100"}, "--hardware: the file names the card. Leave out --gpu"),
+        ({"hardware": "/absent.json"}, "/absent.json: no such file. Check the path"),
     ],
 )
 def test_the_python_api_refuses_what_cannot_be(options: dict[str, Any], message: str) -> None:

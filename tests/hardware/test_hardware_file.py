@@ -37,8 +37,8 @@ def test_an_unknown_card_has_the_prices_of_its_kind_and_says_what_is_not_known(t
     # As an H100, but for its peak; a best share of 0.8 where the H100's is 0.803.
     assert prices.matmul(8192, 8192, 8192) == pytest.approx(of_h100 * 989 / 500, rel=0.01)
     assert prices.assumptions == (
-        "matmul of X1: as other cards",
-        "attention of X1: as other cards",
+        "matrix products were not measured on X1: their times are as on cards that are alike",
+        "attention kernels were not measured on X1: their times are as on cards that are alike",
         "the link of X1 to its host is not known: 31 GB/s",
         "what joins GPUs of X1 is not known: PCIe 4.0 x16",
         "the network between nodes is not known: 100 Gbit/s per node",

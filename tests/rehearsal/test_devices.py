@@ -11,6 +11,7 @@ import pytest
 from tests.rehearsal.feature_runs import job_of
 from zerokit.errors import ZerokitError
 from zerokit.hardware.gpus import Gpu, find_gpu, gpus
+from zerokit.hardware.hardware_file import read_hardware
 from zerokit.rehearsal.devices import caveats, virtual_device
 from zerokit.rehearsal.job import RehearsalJob
 from zerokit.rehearsal.processes import Output, Worker
@@ -39,6 +40,34 @@ def test_what_is_uncertain_of_a_card_is_a_caveat() -> None:
     assert caveats(find_gpu("H100")) == []
     assert caveats(find_gpu("GH200")) == [find_gpu("GH200").memory_caveat]
     assert len(caveats(find_gpu("MI325X"))) == 2
+
+
+def test_a_card_of_a_file_is_an_h100_where_it_says_nothing(tmp_path: Path) -> None:
+    card = {
+        "name": "X1",
+        "nominal_gb": 64,
+        "memory_mib": 65000,
+        "bandwidth_gb_s": 3000,
+        "tflops": {"bf16": 500},
+    }
+    file = tmp_path / "x1.json"
+    file.write_text(json.dumps({"gpu": card | {"multiprocessors": 100}}), encoding="utf-8")
+    gpu = read_hardware(file).gpu
+    device, h100 = virtual_device(gpu), virtual_device(find_gpu("H100"))
+    assert device == replace(h100, name="X1", total_bytes=65000 * 2**20, multiprocessors=100)
+    assert caveats(gpu) == ["X1 is shown to the script with an H100's capability, l2_mib"]
+
+
+def test_a_job_prices_by_the_figures_of_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "slow.json"
+    changes = {"launch": {"seconds": {"kernel": 1.0}}}
+    file.write_text(json.dumps({"gpu": "H100", "figures": changes}), encoding="utf-8")
+    found = read_hardware(file)
+    told = {"timed_on": found.gpu, "figures": dict(found.figures)}
+    job = job_of("says_its_gpu.py", (), Path("report.json")).model_copy(update=told)
+    prices = RehearsalJob.model_validate_json(job.model_dump_json()).prices
+    assert prices is not None
+    assert prices.launch("aten::mm") == 1.0
 
 
 def test_the_default_is_an_h100() -> None:

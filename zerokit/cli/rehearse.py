@@ -58,6 +58,14 @@ _Time = Annotated[
         "--time", help="Rehearse time, too: how long a step takes, and what the script's clocks show."
     ),
 ]
+_Hardware = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="A card that --gpu does not know, or figures of times other than its own.",
+        show_default=False,
+    ),
+]
 _Scan = Annotated[
     str,
     typer.Option(
@@ -119,6 +127,7 @@ def rehearse(
     arguments: _Arguments = None,
     gpus_per_node: _GpusPerNode = GPUS_PER_NODE,
     gpu: _Gpu = None,
+    hardware: _Hardware = None,
     gpu_memory: _GpuMemory = None,
     host_memory: _HostMemory = None,
     steps: _Steps = None,
@@ -160,6 +169,7 @@ def rehearse(
             num_gpus=num_gpus,
             gpus_per_node=gpus_per_node,
             gpu=gpu,
+            hardware=hardware,
             gpu_memory_bytes=None if gpu_memory is None else memory_size(gpu_memory, "--gpu-memory"),
             host_memory_bytes=None if host_memory is None else memory_size(host_memory, "--host-memory"),
             steps=steps,

@@ -20,6 +20,9 @@ _SHARED_MEMORY_ELSE = 227
 _THREADS = {(7, 5): 1024, (8, 6): 1536, (8, 9): 1536, (12, 0): 1536}
 """Resident threads of a multiprocessor, where it is not 2048 (same table)."""
 
+_SHOWN = ("capability", "multiprocessors", "l2_mib")
+"""What torch tells of a card beside its name and memory."""
+
 
 @dataclass(frozen=True)
 class VirtualDevice:
@@ -74,17 +77,19 @@ def virtual_device(gpu: Gpu) -> VirtualDevice:
     """
     if gpu.platform == "rocm":
         gpu = find_gpu(DEFAULT).with_memory(gpu.memory_bytes)
-    if gpu.torch_name is None or gpu.capability is None:
+    default = find_gpu(DEFAULT)
+    if gpu.platform == "hpu":
         raise ZerokitError(
             f"{gpu.name} is no card of torch.cuda, and DeepSpeed takes another way on it",
             where="--gpu",
             hint="zerokit estimate says what fits into it",
         )
-    assert gpu.multiprocessors is not None
-    assert gpu.l2_mib is not None
-    return VirtualDevice(
-        gpu.torch_name, gpu.memory_bytes, gpu.capability, gpu.multiprocessors, gpu.l2_mib * MIB
+    # A card of a file may leave out what the catalogue has of all.
+    capability, multiprocessors, l2_mib = (
+        getattr(gpu, figure) or getattr(default, figure) for figure in _SHOWN
     )
+    name = gpu.torch_name or gpu.name
+    return VirtualDevice(name, gpu.memory_bytes, capability, multiprocessors, l2_mib * MIB)
 
 
 def caveats(gpu: Gpu) -> list[str]:
@@ -95,4 +100,6 @@ def caveats(gpu: Gpu) -> list[str]:
             f"{gpu.name} is rehearsed as an {DEFAULT} with the memory of {gpu.name}: kernels and their "
             "buffers, and what drivers and RCCL take beside PyTorch's allocator, are those of CUDA"
         )
+    elif missing := [figure for figure in _SHOWN if getattr(gpu, figure) is None]:
+        found.append(f"{gpu.name} is shown to the script with an {DEFAULT}'s {', '.join(missing)}")
     return found

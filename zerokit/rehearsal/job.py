@@ -10,6 +10,7 @@ from typing_extensions import TypedDict
 from zerokit.choices import Launcher
 from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.gpus import Gpu, find_gpu
+from zerokit.hardware.prices.figures import figures
 from zerokit.hardware.prices.prices import Prices
 from zerokit.rehearsal.devices import DEFAULT, VirtualDevice, virtual_device
 
@@ -49,6 +50,8 @@ class RehearsalJob(BaseModel):
     """The GPU that the script sees."""
     timed_on: Gpu | None = None
     """The card whose speed time is rehearsed with; None: memory alone is."""
+    figures: dict[str, Any] | None = None
+    """Those behind the prices, where a file changes them (:mod:`zerokit.hardware.hardware_file`)."""
     overrides: Overrides = Field(default_factory=Overrides)
     cwd: str
     exchange_folder: str | None = None
@@ -72,4 +75,4 @@ class RehearsalJob(BaseModel):
         Raises:
             ZerokitError: the speed of the card is not known.
         """
-        return None if self.timed_on is None else Prices(self.cluster)
+        return None if self.timed_on is None else Prices(self.cluster, self.figures or figures())

@@ -17,7 +17,8 @@ from zerokit.errors import ZerokitError, check_choice
 from zerokit.files import check_writable, write_file
 from zerokit.hardware import GPUS_PER_NODE
 from zerokit.hardware.cluster import Cluster
-from zerokit.hardware.gpus import some_gpu
+from zerokit.hardware.gpus import Gpu, some_gpu
+from zerokit.hardware.hardware_file import read_hardware
 from zerokit.rehearsal.advice import advise as rehearse_changes
 from zerokit.rehearsal.combined import combine, on_nodes
 from zerokit.rehearsal.config_findings import config_findings
@@ -43,6 +44,7 @@ def rehearse(
     num_gpus: int,
     gpus_per_node: int = GPUS_PER_NODE,
     gpu: str | None = None,
+    hardware: str | Path | None = None,
     gpu_memory_bytes: int | None = None,
     host_memory_bytes: int | None = None,
     steps: int | None = None,
@@ -73,6 +75,8 @@ def rehearse(
         num_gpus: GPUs of the run.
         gpus_per_node: GPUs of one node.
         gpu: a card by its name (:func:`zerokit.hardware.gpus.find_gpu`); None: an H100 with 80 GiB.
+        hardware: a file with a card, and figures behind its times, in place of `gpu`
+            (:mod:`zerokit.hardware.hardware_file`).
         gpu_memory_bytes: memory of one GPU, in place of the card's.
         host_memory_bytes: memory of one node; None: that of nodes rented with such cards, if it is known.
         steps: optimizer steps after which the script is ended; 0 lets it run to its end; None: 2, or 3 with
@@ -115,9 +119,8 @@ def rehearse(
     for file in (trace, plot, memory_snapshot):
         if file is not None:
             check_writable(Path(file))
-    if gpu is None and gpu_memory_bytes is None:
-        gpu_memory_bytes = 80 * GIB
-    cluster = Cluster(num_gpus, gpus_per_node, some_gpu(gpu or DEFAULT, gpu_memory_bytes), host_memory_bytes)
+    card, figures = _card(gpu, hardware, gpu_memory_bytes)
+    cluster = Cluster(num_gpus, gpus_per_node, card, host_memory_bytes)
     cluster.check_nodes()
     if rank is not None:
         cluster.check_rank(rank)
@@ -138,6 +141,7 @@ def rehearse(
             scan_seconds=scan_seconds,
             device=virtual_device(cluster.gpu),
             timed_on=cluster.gpu if time else None,
+            figures=figures,
             overrides=overrides,
             cwd=str(Path.cwd()),
             exchange_folder=str(folder / "exchange") if rank is None and num_gpus > 1 else None,
@@ -148,6 +152,26 @@ def rehearse(
         output = Output.SHOWN_ON_STDERR if script_prints_on == "stderr" else Output.SHOWN
         report = _rehearse(job, cluster, advise, timeout, output)
     return report.model_copy(update={"warnings": [*report.warnings, *caveats(cluster.gpu)]})
+
+
+def _card(
+    gpu: str | None, hardware: str | Path | None, memory_bytes: int | None
+) -> tuple[Gpu, dict[str, Any] | None]:
+    """The card to rehearse, and the figures of a file.
+
+    Raises:
+        ZerokitError: there is no such card, the file says what cannot be, or both are given.
+    """
+    if hardware is None:
+        if gpu is None and memory_bytes is None:
+            memory_bytes = 80 * GIB
+        card = some_gpu(gpu or DEFAULT, memory_bytes)
+        assert card is not None
+        return card, None
+    if gpu is not None:
+        raise ZerokitError("the file names the card", where="--hardware", hint="Leave out --gpu")
+    found = read_hardware(hardware)
+    return found.gpu if memory_bytes is None else found.gpu.with_memory(memory_bytes), dict(found.figures)
 
 
 @contextmanager

@@ -163,8 +163,8 @@ def test_what_was_not_measured_is_said_and_has_a_wider_range() -> None:
     h100, rtx = (prices_of[find_gpu(name)] for name in ("H100", "RTX 4090"))
     assert h100.assumptions == ()
     assert rtx.assumptions[:2] == (
-        "matmul of RTX 4090: as other cards",
-        "attention of RTX 4090: as other cards",
+        "matrix products were not measured on RTX 4090: their times are as on cards that are alike",
+        "attention kernels were not measured on RTX 4090: their times are as on cards that are alike",
     )
     for kind in ("matmul", "attention", "collective"):
         known, borrowed = h100.spread(kind), rtx.spread(kind)

@@ -141,7 +141,7 @@ def fabric(cluster: Cluster, known_figures: Mapping[str, Any]) -> Fabric:
     if ring is None and link is not None and switched:
         ring = link.gb_s * data["link_share"]["value"]
     if ring is None:
-        if host is None:
+        if host is None and cluster.num_gpus != 1:
             assumed.append(f"what joins GPUs of {gpu.name} is not known: PCIe 4.0 x16")
         ring = (31.0 if host is None else host.gb_s) * data["pcie_share"]["value"]
     pair = known.get("pair")
@@ -150,7 +150,8 @@ def fabric(cluster: Cluster, known_figures: Mapping[str, Any]) -> Fabric:
     gbit = None if gpu.node is None else gpu.node.network_gbit_s
     if gbit is None:
         gbit = data["network_gbit_s"]["value"]
-        assumed.append(f"the network between nodes is not known: {gbit} Gbit/s per node")
+        if cluster.num_gpus is None or cluster.num_gpus > cluster.gpus_per_node:
+            assumed.append(f"the network between nodes is not known: {gbit} Gbit/s per node")
     switch = known.get("switch")
     return Fabric(
         ring=1e9 * ring,

@@ -69,6 +69,11 @@ real imag _local_scalar_dense item _nested_view_from_buffer
 _VIEWS = frozenset(_VIEW_NAMES.split())
 """Operators that start nothing on the device."""
 
+_KERNELS_MEASURED: tuple[tuple[Class, str], ...] = (
+    ("matmul", "matrix products"),
+    ("attention", "attention kernels"),
+)
+
 
 @dataclass(frozen=True)
 class Spread:
@@ -280,8 +285,8 @@ class Prices:
     def assumptions(self) -> tuple[str, ...]:
         """What was not known of the card, a line each."""
         lines = [
-            f"{kind} of {self.gpu.name}: as other cards"
-            for kind in ("matmul", "attention")
+            f"{what} were not measured on {self.gpu.name}: their times are as on cards that are alike"
+            for kind, what in _KERNELS_MEASURED
             if kind not in self.measured
         ]
         if self.gpu.host_link is None:
