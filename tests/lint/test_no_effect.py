@@ -158,9 +158,13 @@ def test_they_agree_on_any_config(config: dict[str, Any]) -> None:
     assert [path for path in says if not is_said(path, places)] == []
 
 
+@pytest.fixture(scope="module")
+def schema() -> dict[str, Any]:
+    return json_schema()
+
+
 @pytest.mark.parametrize("model", list(all_sections()), ids=lambda model: model.__name__)
-def test_schema_and_explain_say_what_is_judged(model: Any) -> None:
-    schema = json_schema()
+def test_schema_and_explain_say_what_is_judged(model: Any, schema: dict[str, Any]) -> None:
     properties = schema["$defs"].get(model.__name__, schema)["properties"]
     paths = {path for path, at in sections().items() if at is model}
     for name, field in model.model_fields.items():
