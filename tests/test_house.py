@@ -203,7 +203,7 @@ def test_no_circle_of_files() -> None:
         "import zerokit.config, zerokit.recipe, zerokit.memory",
         "import zerokit.cli.main",
         "import zerokit.training.main, zerokit.generation.main",
-        "from zerokit.checkpoint import compare, export, prune, reshard, summary, verify",
+        "from zerokit.checkpoint import compare, export, merge, prune, reshard, summary, verify",
     ],
 )
 def test_importing_does_not_load_torch(code: str) -> None:

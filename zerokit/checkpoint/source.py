@@ -121,7 +121,7 @@ def read_model_config(file: Path, *, where: str) -> Document:
         raise ModelError(
             f"'{file.parent}' is a peft adapter" if adapter else f"'{file.parent}' has no {file.name}",
             where=where,
-            hint="Merge it into its model first: PeftModel.from_pretrained(...).merge_and_unload()"
+            hint="Merge it into its model first: 'zerokit checkpoint merge ADAPTER -o DIR'"
             if adapter
             else "Name a model folder",
         )

@@ -257,6 +257,42 @@ _Either = "A checkpoint, or the folder of a model or an adapter with safetensors
 
 
 @app.command(cls=Command)
+def merge(
+    adapter: Annotated[
+        Path,
+        typer.Argument(metavar="ADAPTER", help="The folder of a LoRA adapter of peft's.", show_default=False),
+    ],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="DIR", help="The new folder.", show_default=False)
+    ],
+    base: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="MODEL",
+            help="The model that it was trained on.",
+            show_default="the one that the adapter names",
+        ),
+    ] = None,
+    output_format: OutputFormat = "text",
+) -> None:
+    """Write the model with an adapter in it, and the adapter's tokenizer: a folder that generates.
+
+    Weights are read and written a block at a time; the folder appears when it is whole.
+    """
+    from zerokit.checkpoint.merge import merge as merge_adapter
+    from zerokit.reporting.terminal import show as print_parts
+    from zerokit.units import format_bytes, quantity
+
+    done = merge_adapter(adapter, output, base=base)
+    if output_format == "json":
+        print_json({**vars(done), "folder": str(done.folder), "base": str(done.base)})
+        return
+    kept = f", {done.num_replaced:,} replaced" if done.num_replaced else ""
+    size = f"{quantity(done.num_merged, 'weight')} added to{kept}, {format_bytes(done.nbytes)}"
+    print_parts([f"{done.folder}: {size}, of {done.base}"])
+
+
+@app.command(cls=Command)
 def diff(
     left: Annotated[Path, typer.Argument(metavar="A", help=_Either, show_default=False)],
     right: Annotated[Path, typer.Argument(metavar="B", help="Another one.", show_default=False)],

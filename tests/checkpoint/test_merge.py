@@ -1,0 +1,180 @@
+"""An adapter that is merged gives the weights that peft gives; what cannot be merged is named."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import peft
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
+
+from tests.cli import conftest
+from tests.tiny import tiny_llama, tiny_tokenizer
+from zerokit.checkpoint.merge import merge
+from zerokit.errors import CheckpointError, ZerokitError
+
+zerokit = conftest.zerokit
+
+
+def adapt(folder: Path, dtype: torch.dtype = torch.float32, **settings: Any) -> Path:
+    """Save a model into `folder`/model, and an adapter with a tokenizer, whose folder this gives."""
+    torch.manual_seed(1)
+    if settings.pop("gpt2", False):
+        GPT2LMHeadModel(GPT2Config(vocab_size=320, n_embd=32, n_layer=1, n_head=2)).save_pretrained(
+            folder / "model"
+        )
+    else:
+        tiny_llama(folder / "model")
+    base = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=dtype)
+    base.save_pretrained(folder / "model", max_shard_size="100KB")
+    model = peft.get_peft_model(base, peft.LoraConfig(task_type="CAUSAL_LM", **settings))
+    for name, parameter in model.named_parameters():
+        if ".lora_" in name or "modules_to_save" in name:
+            torch.nn.init.normal_(parameter, std=0.05)
+    model.save_pretrained(folder / "adapter")
+    tiny_tokenizer(folder / "adapter")
+    return folder / "adapter"
+
+
+def weights_in(folder: Path) -> dict[str, torch.Tensor]:
+    return {name: tensor for file in folder.glob("*.safetensors") for name, tensor in load_file(file).items()}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "settings"),
+    [
+        (torch.float32, {"target_modules": ["q_proj", "embed_tokens"], "modules_to_save": ["lm_head"]}),
+        (
+            torch.bfloat16,
+            {
+                "target_modules": "all-linear",
+                "use_rslora": True,
+                "rank_pattern": {"q_proj": 3},
+                "alpha_pattern": {"layers.1.mlp.up_proj": 5},
+            },
+        ),
+        (torch.float16, {"target_modules": ["c_attn", "c_proj"], "fan_in_fan_out": True, "gpt2": True}),
+    ],
+    ids=["fp32", "bf16", "fp16 turned"],
+)
+def test_the_weights_are_those_of_peft(
+    dtype: torch.dtype, settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("zerokit.checkpoint.merge.BLOCK_ELEMENTS", 1000)
+    adapter = adapt(tmp_path, dtype, **settings)
+    merge(adapter, tmp_path / "ours")
+    base = AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype=dtype)
+    whole: Any = peft.PeftModel.from_pretrained(base, adapter).merge_and_unload()
+    theirs = whole.state_dict()
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "ours", dtype="auto")
+    assert merged.dtype == dtype
+    ours, before = merged.state_dict(), weights_in(tmp_path / "model")
+    assert ours.keys() == theirs.keys()
+    for name, tensor in ours.items():
+        torch.testing.assert_close(tensor, theirs[name], rtol=2 * torch.finfo(dtype).eps, atol=1e-7, msg=name)
+        if name in before and not any(word in name for word in ("proj", "c_attn", "embed", "lm_head")):
+            assert torch.equal(tensor, before[name])
+    assert any(not torch.equal(tensor, before[name]) for name, tensor in ours.items() if name in before)
+    files = {file.name for file in (tmp_path / "ours").iterdir()}
+    assert {"config.json", "SHA256SUMS", "tokenizer.json"} <= files
+    assert not {"adapter_config.json", ".lock"} & files
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda found: found.update(peft_type="IA3"), "is of the kind IA3. Merge it with peft"),
+        (lambda found: found.update(use_dora=True), "has use_dora: true, which is more than B @ A"),
+        (lambda found: found.update(bias="all"), 'has bias: "all", which is more than'),
+        (lambda found: found.update(init_lora_weights="pissa"), 'has init_lora_weights: "pissa", which'),
+        (lambda found: found.update(a_new_kind={"x": 1}), 'has a_new_kind: {"x": 1}, which is more than'),
+        (lambda found: found.update(base_model_name_or_path=None), "does not say of which model it is"),
+        (lambda found: found.update(base_model_name_or_path="/nowhere/model"), "no such model folder"),
+        (lambda found: found.update(alpha_pattern={"(": 1}), "has a malformed alpha_pattern"),
+        (lambda found: found.update(lora_alpha="much"), "has lora_alpha 'much' and rank 8"),
+    ],
+)
+def test_an_adapter_that_is_more_than_two_matrices_is_named(
+    change: Callable[[dict[str, Any]], object], said: str, tmp_path: Path, once: Path
+) -> None:
+    shutil.copytree(once / "adapter", tmp_path / "adapter")
+    file = tmp_path / "adapter/adapter_config.json"
+    found = json.loads(file.read_text())
+    change(found)
+    file.write_text(json.dumps(found))
+    with pytest.raises(ZerokitError) as caught:
+        merge(tmp_path / "adapter", tmp_path / "ours")
+    assert said in str(caught.value)
+    assert caught.value.exit_code == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["adapter"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda found: found.popitem(), "has no pair of matrices for 'model."),
+        (
+            lambda found: found.update({"base_model.model.other.weight": torch.ones(2)}),
+            "has 'other.weight', which",
+        ),
+        (
+            lambda found: found.update({"base_model.model.model.norm.weight": torch.ones(2)}),
+            "has [2] for 'model.norm.weight', which is [64] of float32 in",
+        ),
+        (
+            lambda found: found.update({"base_model.model.model.norm.weight": torch.ones(64).int()}),
+            "of int32. Save it again",
+        ),
+        (lambda found: found.clear(), "has no weights"),
+    ],
+)
+def test_an_adapter_that_does_not_fit_is_named(
+    change: Callable[[dict[str, torch.Tensor]], object], said: str, tmp_path: Path, once: Path
+) -> None:
+    shutil.copytree(once / "adapter", tmp_path / "adapter")
+    file = tmp_path / "adapter/adapter_model.safetensors"
+    found = load_file(file)
+    change(found)
+    save_file(found, file)
+    with pytest.raises(CheckpointError) as caught:
+        merge(tmp_path / "adapter", tmp_path / "ours")
+    assert said in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["adapter"]
+
+
+def test_a_weight_that_is_tied_and_replaced_is_refused(once: Path, tmp_path: Path) -> None:
+    shutil.copytree(once, tmp_path / "tied")
+    tiny_llama(tmp_path / "tied/model", tie_word_embeddings=True)
+    for file in (tmp_path / "tied/model").glob("model-*"):
+        file.unlink()
+    (tmp_path / "tied/model/model.safetensors.index.json").unlink()
+    file = tmp_path / "tied/adapter/adapter_model.safetensors"
+    save_file(load_file(file) | {"base_model.model.model.embed_tokens.weight": torch.ones(320, 64)}, file)
+    with pytest.raises(CheckpointError, match=r"whole \(modules_to_save\), which the model ties to another"):
+        merge(tmp_path / "tied/adapter", tmp_path / "ours", base=tmp_path / "tied/model")
+
+
+def test_the_command_says_what_was_merged(once: Path, tmp_path: Path, zerokit: conftest.Run) -> None:
+    code, out, _ = zerokit(
+        "checkpoint", "merge", once / "adapter", "-o", tmp_path / "new", "--format", "json"
+    )
+    said = json.loads(out)
+    assert (code, said["num_merged"], said["num_replaced"]) == (0, 2, 0)
+    code, _, err = zerokit("checkpoint", "merge", once / "model", "-o", tmp_path / "other")
+    assert (code, "has no adapter_config.json. Name the folder of an adapter" in err) == (2, True)
+    code, _, err = zerokit("checkpoint", "merge", once / "adapter", "-o", tmp_path / "new")
+    assert (code, "exists. Name a folder that does not exist yet" in err) == (2, True)
+
+
+@pytest.fixture(scope="module")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model and an adapter."""
+    folder = tmp_path_factory.mktemp("once")
+    adapt(folder, target_modules=["q_proj"])
+    return folder
