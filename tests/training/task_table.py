@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -123,11 +124,27 @@ def _preference(chance: random.Random) -> Row:
 
 
 TRIALS = {
-    "causal_lm": Trial({}, llama, _counting, "loss", 0.5, targets=("q_proj", "v_proj"), learning_rate=1e-2),
+    "causal_lm": Trial(
+        {},
+        llama,
+        _counting,
+        "loss",
+        0.5,
+        steps=60,
+        targets=("q_proj", "v_proj", "up_proj", "down_proj"),
+        learning_rate=1e-2,
+    ),
     "sequence_classification": Trial({}, bert, _tone, "accuracy", 0.3),
     "token_classification": Trial({}, bert, _names, "f1", 0.5, steps=60),
     "masked_lm": Trial(
-        {"whole_words": True, "packing": False}, bert, _sentence, "loss", 0.05, steps=60, learning_rate=1e-2
+        {"whole_words": True, "packing": False},
+        bert,
+        _sentence,
+        "loss",
+        0.3,
+        steps=60,
+        learning_rate=1e-2,
+        targets=("query", "value", "dense"),
     ),
     "seq2seq": Trial({"target_len": 16}, t5, _reversing, "loss", 0.5, targets=("q", "v"), learning_rate=1e-2),
     "dpo": Trial(
@@ -138,6 +155,7 @@ TRIALS = {
 
 def write(trial: Trial, task: str, folder: Path) -> None:
     """The model and the data of a trial."""
+    folder.mkdir(parents=True, exist_ok=True)
     trial.model(folder / "model")
     chance = random.Random(0)
     for name, count in (("train", 160), ("eval", 40)):
@@ -219,17 +237,14 @@ def reloaded_loss(task: str, start: Path, out: Path, section: dict[str, Any], *,
     return total / count
 
 
-def cells(tasks: list[str]) -> Iterator[Row]:
-    """All cells of the tasks, each with what it showed."""
-    for task in tasks:
-        trial = TRIALS[task]
-        with tempfile.TemporaryDirectory() as folder:
-            start = Path(folder)
-            write(trial, task, start)
-            for name, zero in STAGES.items():
-                for lora in (False, True):
-                    out = start / f"out-{name.replace(', ', '-')}-{lora}"
-                    yield cell(task, start, out, name, zero, lora=lora)
+def cells(tasks: list[str], stages: list[str]) -> Iterator[Row]:
+    """All cells of the tasks and stages, each with what it showed."""
+    with tempfile.TemporaryDirectory() as folder:
+        for task in tasks:
+            write(TRIALS[task], task, Path(folder, task))
+        for stage, task, lora in product(stages, tasks, (False, True)):
+            with tempfile.TemporaryDirectory(dir=folder) as out:
+                yield cell(task, Path(folder, task), Path(out, "out"), stage, STAGES[stage], lora=lora)
 
 
 def cell(task: str, start: Path, out: Path, stage: str, zero: dict[str, Any], *, lora: bool) -> Row:
@@ -257,17 +272,22 @@ def cell(task: str, start: Path, out: Path, stage: str, zero: dict[str, Any], *,
 
 
 def main() -> None:
+    """Run the cells that are asked for, and put each in its place in the record."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument(
-        "tasks", nargs="*", default=list(TRIALS), help="of these tasks alone; then nothing is recorded"
-    )
-    asked = parser.parse_args().tasks
-    rows = []
-    for row in cells(asked):
-        rows.append(row)
+    parser.add_argument("tasks", nargs="*", default=list(TRIALS), help="by default all")
+    parser.add_argument("--stages", nargs="*", default=list(STAGES), help="by default all")
+    asked = parser.parse_args()
+    recorded: list[Row] = json.loads(RECORDED.read_text())["cells"] if RECORDED.is_file() else []
+    found = {_key(row): row for row in recorded}
+    for row in cells(asked.tasks, asked.stages):
+        found[_key(row)] = row
         print(json.dumps(row), flush=True)
-    if asked == list(TRIALS):
-        RECORDED.write_text(json.dumps({"cells": rows}, indent=1) + "\n")
+        in_order = [found[key] for key in product(TRIALS, STAGES, ("full", "LoRA")) if key in found]
+        RECORDED.write_text(json.dumps({"cells": in_order}, indent=1) + "\n")
+
+
+def _key(row: Row) -> tuple[str, str, str]:
+    return row["task"], row["stage"], row["trained"]
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import typing
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from zerokit.errors import ConfigError, RecipeError, ZerokitError
 from zerokit.recipe import LoadedRecipe, load_recipe
 from zerokit.recipe.training_keys import installed_types
 from zerokit.training.arguments import build_arguments, check_training_keys, resolve_arguments
+from zerokit.training.prepare import check_fp16
 
 MINIMAL = "model: org/name\ndata:\n  train: x.jsonl\n"
 
@@ -263,3 +265,68 @@ def test_checkpointing_has_the_name_of_this_transformers(name: str, recipe_file:
     args = build(with_training(recipe_file, f"{name}: true\n  {name}_kwargs: {{use_reentrant: false}}"))
     assert args.gradient_checkpointing is True
     assert args.gradient_checkpointing_kwargs == {"use_reentrant": False}
+
+
+def with_ds(folder: Path, ds_config: dict[str, Any], *words: str) -> LoadedRecipe:
+    file = folder / "ds.json"
+    file.write_text(json.dumps(ds_config))
+    (folder / "recipe.yaml").write_text(MINIMAL)
+    return load_recipe(folder / "recipe.yaml", ["--deepspeed", str(file), *words])
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16", "bf16-true"])
+def test_one_key_says_the_precision_to_all(precision: str, tmp_path: Path) -> None:
+    inline = {"zero_optimization": {"stage": 2}, "bf16": {"enabled": "auto"}}
+    resolved = resolve(with_ds(tmp_path, inline, "--precision", precision), default_precision="bf16")
+    kind = precision.removesuffix("-true")
+    config = resolved.ds_config
+    for name in ("bf16", "fp16"):
+        assert resolved.training[name] is (name == kind)
+        assert config.get(name, {}).get("enabled", False) is (name == kind)
+    is_whole = precision == "bf16-true"
+    assert config["bf16"].get("bf16_master_weights_and_grads", False) is is_whole
+    assert config["bf16"].get("bf16_optimizer_states", False) is is_whole
+
+
+@pytest.mark.parametrize(
+    ("ds_config", "words", "message"),
+    [
+        ({}, ["--precision", "bf16", "--training.fp16", "true"], "--training.fp16: fp16 is true, but"),
+        (
+            {"fp16": {"enabled": True}},
+            ["--precision", "bf16"],
+            "--precision: fp16 is False, but fp16.enabled in",
+        ),
+        (
+            {"stage": 0},
+            ["--precision", "bf16-true"],
+            "--precision: precision bf16-true needs ZeRO stage 1, 2 or 3",
+        ),
+        (
+            {"bf16": {"bf16_optimizer_states": False}},
+            ["--precision", "bf16-true"],
+            "--precision: precision is bf16-true, but bf16.bf16_optimizer_states in",
+        ),
+        ({}, ["--matmul_precision", "high", "--training.tf32", "true"], "--training.tf32: says what"),
+    ],
+)
+def test_another_precision_elsewhere_is_refused(
+    ds_config: dict[str, Any], words: list[str], message: str, tmp_path: Path
+) -> None:
+    stage = ds_config.pop("stage", 2)
+    with pytest.raises(ZerokitError) as caught:
+        resolve(with_ds(tmp_path, {"zero_optimization": {"stage": stage}, **ds_config}, *words))
+    assert message in str(caught.value)
+
+
+def test_fp16_for_a_checkpoint_in_bf16_is_refused_unless_it_is_meant(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama", "dtype": "bfloat16"}')
+    for words, refused in (
+        (["--precision", "fp16"], True),
+        (["--precision", "fp16", "--model.dtype", "float16"], False),
+        (["--precision", "bf16"], False),
+    ):
+        loaded = load_recipe(None, ["--model", str(tmp_path), *words])
+        resolved = resolve_arguments(loaded, world_size=1, default_precision="fp32")
+        with pytest.raises(RecipeError, match="was trained in bf16") if refused else nullcontext():
+            check_fp16(resolved, loaded, tmp_path)

@@ -61,7 +61,7 @@ def train(
     All other options override one value of the recipe each, and have YAML values: --SECTION.KEY VALUE,
     such as --training.learning_rate 1e-5 or --data.train my.jsonl. Two replace a whole section: --model,
     by a Hub id or a folder (without --recipe, the rest is then the embedded fine-tuning recipe), and
-    --deepspeed, by a ds_config.
+    --deepspeed, by a ds_config. --precision and --matmul_precision are keys of no section.
     """
     if print_recipe:
         if is_main():

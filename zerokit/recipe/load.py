@@ -27,8 +27,8 @@ from zerokit.recipe.validation_errors import problems
 EMBEDDED = {"default.yaml": "embedded default recipe", "finetune.yaml": "embedded fine-tuning recipe"}
 """Recipes that come with zerokit, and what errors call them."""
 
-_SHORTHANDS = ("model", "deepspeed")
-"""Sections that one value on the command line can replace as a whole."""
+_SHORTHANDS = ("model", "deepspeed", "precision", "matmul_precision")
+"""Sections that one value on the command line can replace as a whole, and keys that are none."""
 
 OWN_NAMES = (
     *("--recipe", "--force", "--print-recipe", "--num-gpus", "--master-port"),

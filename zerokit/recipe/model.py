@@ -182,6 +182,11 @@ class Recipe(Section):
     model: ModelSection
     data: DataSection
     task: TaskSection = TaskSection()
+    precision: Literal["fp32", "fp16", "bf16", "bf16-true"] | None = None
+    """What it computes in, for `training` and `deepspeed` alike. ``bf16-true`` keeps master weights,
+    gradients and the optimizer's states in bf16, too. By default what either says, or the machine's best."""
+    matmul_precision: Literal["highest", "high", "medium"] | None = None
+    """Of fp32 matrix products, as ``torch.set_float32_matmul_precision`` takes it; by default ``highest``."""
     peft: dict[str, Any] | None = None
     """``type: lora`` and keys of peft's ``LoraConfig``; absent trains all parameters."""
     training: dict[str, Any] = {}

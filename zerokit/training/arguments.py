@@ -64,13 +64,14 @@ def resolve_arguments(loaded: LoadedRecipe, *, world_size: int, default_precisio
         ds_config = load_ds_config(document).dump()
         ds_where = document.name
     _check_optimizer(ds_config, training, ds_where, loaded)
+    _spread_precision(loaded, training, ds_config, ds_where)
     return resolve_for_trainer(
         ds_config,
         {**_DEFAULTS, **training},
         default_precision=default_precision,
         world_size=world_size,
         ds_where=ds_where,
-        where=lambda name: loaded.where("training", name),
+        where=lambda name: loaded.where(*_written_at(name, loaded)),
     )
 
 
@@ -113,6 +114,57 @@ def _check_ds_config(document: Document, loaded: LoadedRecipe, world_size: int) 
                 "divides the model in a way that launch/train.py does not run",
                 where=where((key,)),
                 hint="Remove it",
+            )
+
+
+def _written_at(name: str, loaded: LoadedRecipe) -> KeyPath:
+    """Where the recipe says a training argument."""
+    is_spread = name in ("bf16", "fp16") and loaded.recipe.precision is not None
+    return ("precision",) if is_spread and name not in loaded.recipe.training else ("training", name)
+
+
+def _spread_precision(
+    loaded: LoadedRecipe, training: dict[str, Any], ds_config: dict[str, Any], ds_where: str
+) -> None:
+    """Have the recipe's one key for precision mean the two training arguments and the section `bf16`.
+
+    Raises:
+        RecipeError: the recipe says another precision in `training`, or another of matrix products.
+        ConfigError: all of it in bf16, which ZeRO stage 0 does not have.
+    """
+    recipe = loaded.recipe
+    if recipe.matmul_precision is not None and training.get("tf32") is not None:
+        raise RecipeError(
+            "says what 'matmul_precision' says, too",
+            where=loaded.where("training", "tf32"),
+            hint="Remove it: matmul_precision 'high' is TF32",
+        )
+    if recipe.precision is None:
+        return
+    kind = recipe.precision.removesuffix("-true")
+    for name in ("bf16", "fp16"):
+        if training.setdefault(name, name == kind) is not (name == kind):
+            raise RecipeError(
+                f"{name} is {str(training[name]).lower()}, but 'precision' is {recipe.precision}",
+                where=loaded.where("training", name),
+                hint="Remove it: precision says it for all",
+            )
+    if recipe.precision != "bf16-true":
+        return
+    if ds_config.get("zero_optimization", {}).get("stage", 0) == 0:
+        raise ConfigError(
+            f"precision bf16-true needs ZeRO stage 1, 2 or 3, and {ds_where} has 0",
+            where=loaded.where("precision"),
+            hint="Raise the stage, or take bf16",
+        )
+    whole = {"bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}
+    section = ds_config.setdefault("bf16", {})
+    for key, value in whole.items():
+        if section.setdefault(key, value) is not value:
+            raise ConfigError(
+                f"precision is bf16-true, but bf16.{key} in {ds_where} is false",
+                where=loaded.where("precision"),
+                hint="Remove one of the two",
             )
 
 

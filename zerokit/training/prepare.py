@@ -115,6 +115,7 @@ def prepare(
     examples, held_out = group.node_main_first(lambda: _load_data(loaded, _seed(resolved)))
     task = group.together(lambda: _task(loaded, folder, examples))
     tokenizer = _get_tokenizer(group, loaded, folder, examples.dataset, task)
+    group.together(lambda: check_fp16(resolved, loaded, folder))
     model = group.together(lambda: prepare_model(loaded, folder, tokenizer, task))
     generation = group.together(lambda: _generation_config(loaded, folder, tokenizer, task, model))
     train = _tokenize(group, examples, tokenizer, loaded, task, "train")
@@ -208,6 +209,23 @@ def _check_precision(resolved: Resolved, loaded: LoadedRecipe) -> None:
                 where=loaded.where("training", name),
                 hint=f"Leave it out: {device_precision()} is taken where nobody names a precision",
             )
+
+
+def check_fp16(resolved: Resolved, loaded: LoadedRecipe, folder: Path | None) -> None:
+    """Refuse fp16 for a checkpoint in bf16: what it computes may be beyond 65,504, where fp16 ends.
+
+    Raises:
+        RecipeError: it is one, and the recipe does not say by `model.dtype` that fp16 is meant.
+    """
+    if folder is None or not resolved.training["fp16"] or loaded.recipe.model.dtype is not None:
+        return
+    config = read_model_config(folder / "config.json", where=loaded.where("model", "path")).data
+    if "bfloat16" in (config.get("dtype"), config.get("torch_dtype")):
+        raise RecipeError(
+            f"the run would be in fp16, but '{folder}' was trained in bf16, of which fp16 lacks the range",
+            where=loaded.where("precision"),
+            hint="Set precision to bf16 or fp32, or model.dtype to float16 if fp16 is meant",
+        )
 
 
 def _seed(resolved: Resolved) -> int:

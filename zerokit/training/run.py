@@ -62,10 +62,14 @@ _NO_MEMORY = ("out of memory", "can't allocate memory", "Cannot allocate memory"
 
 
 def _run(group: RankGroup, prepared: Prepared, divided: Divided) -> RunReport:
+    import torch
+
     cuda = count_gpus() > 0
     memory = PeakMemory(cuda=cuda)
     memory.start()
     _seed_everything(prepared)
+    if prepared.loaded.recipe.matmul_precision is not None:
+        torch.set_float32_matmul_precision(prepared.loaded.recipe.matmul_precision)
     model = build_model(prepared.model, prepared.loaded.recipe.model, _dtype(prepared), prepared.task.model)
     if prepared.generation is not None:
         model.generation_config = prepared.generation
@@ -88,7 +92,7 @@ def _run(group: RankGroup, prepared: Prepared, divided: Divided) -> RunReport:
         num_trainable_parameters=count_parameters(model, trainable=True),
         zero_stage=prepared.zero_stage,
         world_size=group.ranks.world_size,
-        precision=prepared.precision,
+        precision=prepared.loaded.recipe.precision or prepared.precision,
         device="cuda" if cuda else "cpu",
         num_train_examples=len(prepared.train),
         num_eval_examples=len(prepared.held_out or ()),
