@@ -25,11 +25,16 @@ _BOUNDS = {
     "bandwidth_gb_s": (5, 100_000),
     "gb_s": (0.1, 10_000),
     "nominal_gb": (1, 10_000),
+    "memory_mib": (1024, 10_000_000),
+    "multiprocessors": (1, 100_000),
     "tflops": (0.01, 100_000),
 }
 """Of cards that there may be: a figure outside was written in another unit."""
+_DTYPES = ("bf16", "fp16", "tf32", "fp32", "fp8")
 _UNITS = {"bandwidth_gb_s": "10^9 bytes per second", "gb_s": "10^9 bytes per second", "nominal_gb": "GB"} | {
-    "tflops": "10^12 operations per second"
+    "tflops": "10^12 operations per second",
+    "memory_mib": "MiB",
+    "multiprocessors": "units",
 }
 
 
@@ -63,7 +68,7 @@ def read_hardware(path: str | Path) -> Hardware:
         )
     gpu = find_gpu(data["gpu"]) if isinstance(data["gpu"], str) else _gpu(document)
     changed = copy.deepcopy(figures())
-    _change(changed, data.get("figures") or {}, ("figures",), document, gpu.name)
+    _change(changed, data.get("figures", {}), ("figures",), document, gpu.name)
     return Hardware(gpu, changed)
 
 
@@ -78,6 +83,11 @@ def _gpu(document: Document) -> Gpu:
         message = "there is no such key" if first["type"] == "unexpected_keyword_argument" else first["msg"]
         raise DocumentError(message, where=document.where(path), hint="Write it as in gpus.json") from None
     _check_units(document.data["gpu"], ("gpu",), document)
+    for dtype in gpu.tflops.keys() - set(_DTYPES):
+        where, hint = document.where(("gpu", "tflops", dtype)), did_you_mean(dtype, _DTYPES)
+        raise DocumentError(f"there is no dtype '{dtype}'", where=where, hint=hint)
+    if gpu.memory_mib is None and not gpu.nominal_gb:
+        raise DocumentError("its memory is missing", where=document.where(("gpu",)), hint='Give "nominal_gb"')
     return gpu
 
 
@@ -113,19 +123,38 @@ def _change(target: dict[str, Any], changes: Any, path: KeyPath, document: Docum
             _change(known, value, here, document, gpu)
         elif key in target:
             target[key] = _like(known, value, here, document)
-        elif isinstance(value, dict):
-            target[key] = {name: _like(1.0, one, (*here, name), document) for name, one in value.items()}
         else:
-            target[key] = _like(1.0, value, here, document)
+            target[key] = _of_own_card(target, value, here, document)
+
+
+def _of_own_card(others: Mapping[str, Any], value: Any, path: KeyPath, document: Document) -> Any:
+    """A figure, or several, as other cards have there."""
+    if not isinstance(next(iter(others.values())), dict):
+        return _like(1.0, value, path, document)
+    names = {name for one in others.values() for name in one} - {"source"}
+    if not isinstance(value, dict):
+        raise DocumentError(
+            "figures stand in objects", where=document.where(path), hint=f"Of {sorted(names)}"
+        )
+    for name in value.keys() - names:
+        hint = did_you_mean(name, sorted(names))
+        raise DocumentError(f"there is no figure '{name}'", where=document.where((*path, name)), hint=hint)
+    return {name: _like(1.0, one, (*path, name), document) for name, one in value.items()}
 
 
 def _like(known: Any, value: Any, path: KeyPath, document: Document) -> Any:
-    """`value`, if it is a number where one is known."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
-    if isinstance(known, int | float) and not is_number:
-        hint = f"Give a number above 0, such as {known}"
-        raise DocumentError(f"{value!r} is no figure", where=document.where(path), hint=hint)
-    if not isinstance(known, int | float) and type(value) is not type(known):
+    """`value`, if it has the form of what is known: a number above 0, a text, or a list of as many."""
+    where = document.where(path)
+    if isinstance(known, int | float):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+            raise DocumentError(
+                f"{value!r} is no figure", where=where, hint=f"Give a number above 0, such as {known}"
+            )
+        if value > 1 and any("share" in str(key) for key in path):
+            raise DocumentError(f"{value!r} is no share", where=where, hint="Give 1 at most, for all of it")
+    elif isinstance(known, list) and isinstance(value, list) and len(known) == len(value):
+        return [_like(*both, path, document) for both in zip(known, value, strict=True)]
+    elif not isinstance(known, str) or not isinstance(value, str):
         hint = f"It is written like {json.dumps(known)[:80]}"
-        raise DocumentError("this is not the figure's form", where=document.where(path), hint=hint)
+        raise DocumentError("this is not the figure's form", where=where, hint=hint)
     return value
