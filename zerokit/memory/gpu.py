@@ -67,7 +67,13 @@ def replay_gpu(run: TrainingRun, layout: Layout, settings: Settings, rank: int) 
     sizes = sizes_of_run(run, settings)
     model_calls = None
     if sizes is not None and not isinstance(run.model, int):
-        model_calls = model_calls_of(run.model, layout, sizes, replaces_linear=settings.replaces_linear)
+        model_calls = model_calls_of(
+            run.model,
+            layout,
+            sizes,
+            replaces_linear=settings.replaces_linear,
+            checkpointing=run.gradient_checkpointing,
+        )
         if settings.stage == 3:
             leaves = run.ds_config.zero_optimization.leaf_module
             model_calls = with_leaf_modules(model_calls, layout, run.model.model_type, leaves)

@@ -10,6 +10,7 @@ from zerokit.memory.layout import Layout, Parameter
 from zerokit.memory.module_calls import Block, ModuleCall, Saved
 from zerokit.memory.saved_tensors import (
     Module,
+    PositionBias,
     attention_core,
     dropout_call,
     expert_calls,
@@ -50,7 +51,12 @@ class ModelCalls:
 
 
 def model_calls_of(
-    model: ModelShape, layout: Layout, sizes: Sizes, *, replaces_linear: bool = True
+    model: ModelShape,
+    layout: Layout,
+    sizes: Sizes,
+    *,
+    replaces_linear: bool = True,
+    checkpointing: bool = False,
 ) -> ModelCalls:
     """The calls of one forward pass, in order; `replaces_linear` as in :class:`Settings`."""
     traits = traits_of(model.model_type)
@@ -65,11 +71,13 @@ def model_calls_of(
             before.extend(group)
         else:
             windowed = has_window(model, int(place.rpartition(".")[2]), sizes.seq)
-            calls = list(_layer_calls(model, list(group), sizes, windowed=windowed))
+            calls = list(
+                _layer_calls(model, list(group), sizes, windowed=windowed, checkpointing=checkpointing)
+            )
             if not (traits.torch_linear and replaces_linear):
                 calls = [replace(call, keeps_weight=bool(call.parameters)) for call in calls]
             # The layer's own call, which comes first in either direction.
-            keeps_input = traits.norm_after or _norm_of(model) == "layer" or sizes.e == 4
+            keeps_input = traits.norm_after or _norm_of(model) in ("layer", "mixed") or sizes.e == 4
             own = ModuleCall("", within=tuple(one for call in calls for one in call.parameters))
             blocks.append(Block((own, *calls, ModuleCall("")), is_layer=True, keeps_input=keeps_input))
     outside = list(before)
@@ -80,9 +88,15 @@ def model_calls_of(
     decoder = [number for number, block in enumerate(blocks) if _is_of(block.calls, "decoder")]
     if decoder and decoder[0]:  # an encoder stands before it, and reads by the same table of words
         its_tables = [table for table in tables if not _is_of([table], "encoder")]
-        blocks.insert(decoder[0], Block(tuple(_embedding_calls(model, its_tables, sizes)), is_embedding=True))
+        blocks.insert(
+            decoder[0],
+            Block(
+                tuple(_embedding_calls(model, its_tables, sizes, biases=2 * checkpointing)), is_embedding=True
+            ),
+        )
         tables = [table for table in tables if not _is_of([table], "decoder")]
-    first = Block(tuple(_embedding_calls(model, tables, sizes)), is_embedding=True)
+    words_in = _embedding_calls(model, tables, sizes, biases=1 * checkpointing)
+    first = Block(tuple(words_in), is_embedding=True)
     norm = _norm_of(model)
     final = norms or ([Module("", ())] if norm == "plain" else [])
     last = Block(
@@ -177,7 +191,10 @@ def _drops(model: ModelShape, keys: Sequence[str], default: float) -> bool:
     return float(next(given, default)) > 0
 
 
-def _embedding_calls(model: ModelShape, tables: Sequence[Module], sizes: Sizes) -> Iterator[ModuleCall]:
+def _embedding_calls(
+    model: ModelShape, tables: Sequence[Module], sizes: Sizes, *, biases: int
+) -> Iterator[ModuleCall]:
+    """`biases`: tensors of positions that checkpointed layers get from the first one."""
     for number, table in enumerate(tables):
         saved = (Saved("8", 8),) if number == 0 else ()
         work = sizes.e * sizes.h
@@ -187,8 +204,8 @@ def _embedding_calls(model: ModelShape, tables: Sequence[Module], sizes: Sizes) 
         yield dropout_call(sizes, sizes.h, "h")
     if _has_alibi_mask(model):
         yield ModuleCall("", (), (Saved("e·a·s", sizes.e * sizes.a * sizes.seq),))
-    if traits_of(model.model_type).position_bias:
-        yield ModuleCall("", (), (position_bias(sizes),))
+    if biases and traits_of(model.model_type).position_bias:
+        yield ModuleCall("", (), (position_bias(sizes, biases),))
     yield ModuleCall("")  # of positions, or a dropout of nothing: no parameters, but a call
 
 
@@ -203,7 +220,7 @@ def _has_alibi_mask(model: ModelShape) -> bool:
 
 
 def _layer_calls(
-    model: ModelShape, modules: Sequence[Module], sizes: Sizes, *, windowed: bool
+    model: ModelShape, modules: Sequence[Module], sizes: Sizes, *, windowed: bool, checkpointing: bool
 ) -> Iterator[ModuleCall]:
     """Norm, attention, the other norms, feed-forward: the order in which most layers call them."""
     traits, norm = traits_of(model.model_type), _norm_of(model)
@@ -216,8 +233,21 @@ def _layer_calls(
         norms = [Module("", ())] * 2
     if norms:
         yield norm_call(sizes, norms[0], norm, width=sizes.h, letter="h")
-    for _, group in groupby(attention, key=lambda module: _attention_of(module.name)):
-        yield from _attention_calls(model, list(group), inner, sizes, windowed=windowed)
+    tables = [module for module in attention if module.name.endswith(".relative_attention_bias")]
+    linear = [module for module in attention if module not in tables]
+    for table in tables:
+        yield ModuleCall(table.name, table.parameters)
+    for _, group in groupby(linear, key=lambda module: _attention_of(module.name)):
+        own = list(group)
+        bias = None
+        if traits.position_bias:
+            bias = PositionBias(
+                is_made=bool(tables),
+                of_zeros="EncDecAttention" in own[0].name,
+                causal=_is_of(own, "decoder") and "EncDecAttention" not in own[0].name,
+                checkpointing=checkpointing,
+            )
+        yield from _attention_calls(model, own, inner, sizes, windowed=windowed, bias=bias)
         if dropout and traits.drops_attention_output:
             yield dropout_call(sizes, sizes.h, "h")
     for one in norms[1:]:
@@ -254,7 +284,13 @@ def _ends_in(module: Module, names: Sequence[str]) -> bool:
 
 
 def _attention_calls(
-    model: ModelShape, group: Sequence[Module], norms: Sequence[Module], sizes: Sizes, *, windowed: bool
+    model: ModelShape,
+    group: Sequence[Module],
+    norms: Sequence[Module],
+    sizes: Sizes,
+    *,
+    windowed: bool,
+    bias: PositionBias | None,
 ) -> Iterator[ModuleCall]:
     traits = traits_of(model.model_type)
     outputs = [module for module in group if _ends_in(module, _OUTPUTS)]
@@ -280,7 +316,7 @@ def _attention_calls(
         plain=not traits.torch_linear and sizes.attention == "sdpa" and sizes.kv == sizes.q // sizes.a,
         capped=_is_capped(model, "attn_logit_softcapping"),
         masked=windowed,
-        biased=traits.position_bias,
+        bias=bias,
     )
     for one in outputs:
         yield from linear_calls([one], sizes, inputs=sizes.q, outputs=[sizes.h], letter="q", kept=True)

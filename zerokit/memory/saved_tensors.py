@@ -52,7 +52,9 @@ def norm_call(
         saved = [Saved(f"4{letter} + {8 * rows}", 4 * width + 8 * rows)]
     else:
         saved = [Saved(f"4{times}{letter} + {4 * rows}", 4 * width + 4 * rows)]
-    if module.trains and kind in ("rms", "gemma"):
+    if kind == "mixed":
+        saved.append(Saved(f"e·{letter}", e * width))
+    if module.trains and kind in ("rms", "mixed", "gemma"):
         saved.append(Saved(f"4{letter}", 4 * width) if kind == "gemma" else Saved(f"e·{letter}", e * width))
     casts = 4 if e == 2 else 0
     return ModuleCall(module.name, module.parameters, tuple(saved), work=4 * width, back=(12 + casts) * width)
@@ -88,14 +90,14 @@ def attention_core(
     plain: bool = False,
     capped: bool = False,
     masked: bool = False,
-    biased: bool = False,
+    bias: PositionBias | None = None,
 ) -> ModuleCall:
     """Attention itself, between its projections.
 
     `dropout`: the probabilities go through it. `plain`: torch has no kernel for the call and takes to plain
     operations. `capped`: a tanh bounds the scores. `masked`: torch is given a mask, of which it makes one in
     the type of the activations for each layer; keys and values are then repeated for all heads
-    (transformers integrations/sdpa_attention.py use_gqa_in_sdpa). `biased`: a tensor of positions stands for
+    (transformers integrations/sdpa_attention.py use_gqa_in_sdpa). `bias`: a tensor of positions stands for
     the mask, one for all sequences of a batch.
 
     A fused projection is saved whole where a part of it is used as it is: all of it without rotary
@@ -124,17 +126,55 @@ def attention_core(
             saved.append(Saved("2e·(q - kv)", 2 * e * (q - kv)))
     expanded = 2 * e * q if repeats else 0
     back = e * (2 * q + 2 * kv) + 4 * q + 4 * a + expanded
-    if biased:
-        saved.append(position_bias(sizes))
-        # Its gradient: of each sequence, their sum where there are several, and that added to other layers'.
-        several = sizes.batch + 1 if sizes.batch > 1 else 1
-        back += (several + 2) * position_bias(sizes).bytes
+    if bias is not None:
+        saved += bias.saved(sizes)
+        back += bias.back(sizes)
     return ModuleCall("", (), tuple(saved), work=e * (q + kv), back=back)
 
 
-def position_bias(sizes: Sizes) -> Saved:
-    """What T5 adds to the scores of all heads."""
-    return Saved("e·a·s/b", sizes.e * sizes.a * sizes.seq // sizes.batch)
+def position_bias(sizes: Sizes, count: int = 1) -> Saved:
+    """What T5 adds to the scores of all heads, `count` times."""
+    return Saved(f"{count if count > 1 else ''}e·a·s/b", count * sizes.e * sizes.a * sizes.seq // sizes.batch)
+
+
+@dataclass(frozen=True)
+class PositionBias:
+    """T5's tensor of positions in one attention.
+
+    The first layer of a stack makes it of a table, and one of zeros for attention to the other stack. The
+    former is copied for each layer, the latter taken as it is (transformers T5Attention.forward, and
+    create_position_bias_mask in integrations/sdpa_attention.py).
+    """
+
+    is_made: bool
+    """This layer is the first."""
+    of_zeros: bool
+    causal: bool
+    checkpointing: bool
+    """Layers are run again; zeros then have a gradient, too."""
+
+    def saved(self, sizes: Sizes) -> list[Saved]:
+        """Copies that attention keeps, and what has made the tensor."""
+        # Torch fills rows up to 16 (_preprocess_mask in aten's attention.cpp), in a copy.
+        is_copied = not self.of_zeros or sizes.seq % _ROW_ALIGNMENT != 0
+        saved = [position_bias(sizes)] if is_copied else []
+        if self.causal:
+            saved.append(Saved("s/b", sizes.seq // sizes.batch))
+        if self.is_made and not self.of_zeros:
+            saved.append(Saved("8s/b", 8 * sizes.seq // sizes.batch))  # rows of the table
+        if self.is_made and (self.checkpointing or (self.of_zeros and not is_copied)):
+            saved.append(position_bias(sizes))
+        return saved
+
+    def back(self, sizes: Sizes) -> int:
+        """Its gradient: of each sequence, their sum where there are several, and that of later layers."""
+        if self.of_zeros and not self.checkpointing:  # it has none
+            return 0
+        several = sizes.batch + 1 if sizes.batch > 1 else 1
+        return (several + 1) * position_bias(sizes).bytes
+
+
+_ROW_ALIGNMENT = 16
 
 
 def _eager_core(sizes: Sizes, traits: Traits, *, fused: bool, dropout: bool, capped: bool) -> ModuleCall:

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-Norm = Literal["rms", "gemma", "centred", "plain", "layer"]
-"""``rms``: Llama's; ``gemma``: multiplied in fp32; ``centred``: Cohere's LayerNorm, written out in fp32;
-``plain``: OLMo's, without weights and in fp32; ``layer``: torch's native LayerNorm."""
+Norm = Literal["rms", "mixed", "gemma", "centred", "plain", "layer"]
+"""``rms``: Llama's; ``mixed``: T5's, which multiplies its input as it is by a scale in fp32; ``gemma``:
+multiplied in fp32; ``centred``: Cohere's LayerNorm, written out in fp32; ``plain``: OLMo's, without weights
+and in fp32; ``layer``: torch's native LayerNorm."""
 
 Activation = Literal["kernel", "relu", "gelu_new"]
 """``kernel``: one operation that saves its input; ``relu`` saves its output; ``gelu_new`` is made of many."""
@@ -125,10 +126,12 @@ CHECKED: Mapping[str, Traits] = {
 """Model types whose activations have been compared with rehearsals."""
 
 _T5 = Traits(
+    norm="mixed",
     rotary="none",
     position_bias=True,
     hidden_dropout=0.1,
     attention_dropout=0.1,
+    embedding_dropout=0.1,
     drops_inside=True,
     loss_in_fp32=False,
 )

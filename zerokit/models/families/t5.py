@@ -68,10 +68,12 @@ def _stack(
     ]
     rows = keys.size("relative_attention_num_buckets")
     table = Tensor("relative_attention_bias.weight", (rows, sizes.num_attention_heads), "attention")
-    in_first = under("layer.0.SelfAttention", [table])
+    own = under("layer.0.SelfAttention", [table])
+    behind = len(parts[0])  # its attention's projections
     return [
-        *repeated("block", num_layers, block),
-        *(repeated("block", num_layers, in_first) if table_per_layer else under("block.0", in_first)),
+        *repeated("block", num_layers, block[:behind]),
+        *repeated("block", num_layers if table_per_layer else min(1, num_layers), own),
+        *repeated("block", num_layers, block[behind:]),
         *rms_norm("final_layer_norm", sizes.hidden_size),
     ]
 
