@@ -57,6 +57,15 @@ def test_a_removal_that_was_interrupted_is_ended(tmp_path: Path) -> None:
     assert sorted(path.name for path in run.iterdir()) == [".notes.removing", "checkpoint-200"]
 
 
+def test_half_of_a_checkpoint_never_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = run_of(tmp_path / "run", "checkpoint-1", "checkpoint-2")
+    removed_as: list[str] = []
+    monkeypatch.setattr(shutil, "rmtree", lambda folder: removed_as.append(folder.name))
+    remove(run / "checkpoint-1")
+    assert removed_as == [".checkpoint-1.removing"]
+    assert sorted(path.name for path in run.iterdir()) == [".checkpoint-1.removing", "checkpoint-2"]
+
+
 def test_latest_is_never_read_whole(tmp_path: Path) -> None:
     run = run_of(tmp_path, "global_step1", "global_step2")
     (run / "latest").write_text("global_step1\n")

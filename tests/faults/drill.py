@@ -23,6 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from tests.faults.checkpoint_trials import checkpoint_trials
 from tests.faults.place import (
     PROMPTS,
     Forked,
@@ -45,6 +46,7 @@ MOST_SECONDS = 120.0
 """From the fault to the end."""
 _START_SECONDS = 400.0
 """Until the moment of the fault, with an extension to compile on a busy machine."""
+_OF_EXPORT = ("model.safetensors", "config.json", "tokenizer.json", "SHA256SUMS")
 _SHARED_MEMORY = Path("/dev/shm")
 _OF_LAUNCHER = re.compile(
     r"^Traceback .*\n(?:  .*\n)*?  File \"[^\"]*/deepspeed/launcher/.*\n(?:  .*\n)*", re.MULTILINE
@@ -72,7 +74,7 @@ def try_one(trial: Trial, base: Path, parent: Path) -> dict[str, Any]:
         begun = time.monotonic()
         if process.poll() is None:
             trial.strike(place)
-        else:
+        elif "do" not in trial.must.split("|"):
             wrongs.append("it ended before")
     limit = MOST_SECONDS if trial.strike is not None else _START_SECONDS
     if not wait_until(lambda: process.poll() is not None, limit):
@@ -122,6 +124,8 @@ def judge(trial: Trial, place: Place, code: int, text: str) -> list[str]:
         wrongs += [f"exit code {code}, not 2"] * ("end" not in allowed and code != 2)
     if place.path("out/model.safetensors").exists() and not place.path("out/config.json").exists():
         wrongs.append("half a model")
+    exported = [place.path(f"made/{name}").is_file() for name in _OF_EXPORT]
+    wrongs += ["half an export"] * (place.path("made").exists() and not all(exported))
     wrongs += ["code that it was given ran"] * place.path("it_ran").exists()
     wrongs += ["a character that a terminal acts on"] * (
         _ACTED_ON.search(text.replace("\x1b[0m", "")) is not None
@@ -136,13 +140,29 @@ def is_whole(place: Place) -> bool:
             return len(place.path("out.jsonl").read_text().splitlines()) == PROMPTS
         return False
     # On a disk of its own, nobody else sees it.
-    return bool(place.shell) or all(
-        place.path(f"out/{name}").is_file() for name in ("model.safetensors", "run.json")
-    )
+    if place.shell:
+        return True
+    if place.command == "checkpoint":
+        return _is_done(place)
+    if "--preview" in place.words:
+        return not place.path("out").exists()
+    return all(place.path(f"out/{name}").is_file() for name in ("model.safetensors", "run.json"))
+
+
+def _is_done(place: Place) -> bool:
+    """Whether a command for checkpoints has left what it must, and nothing else."""
+    unfinished = [*place.folder.glob(".*.exporting"), *place.path("out").glob(".*.removing")]
+    if unfinished or not next(place.path("out").glob("checkpoint-[1-9]*/latest"), None):
+        return False
+    if place.words[0] == "export":
+        return all(place.path(f"made/{name}").is_file() for name in _OF_EXPORT)
+    return place.words[0] != "prune" or not place.path("out/checkpoint-0").exists()
 
 
 def resume(place: Place, parent: Path) -> list[str]:
-    """What is wrong with the run that goes on from the last checkpoint."""
+    """What is wrong with the run that goes on from the last checkpoint, or with the command once more."""
+    if place.command == "checkpoint":
+        return [] if is_whole(place) else _again(place, parent)
     checkpoints = [
         int(file.parent.name.partition("-")[2])
         for file in place.path("out").glob("checkpoint-*/trainer_state.json")
@@ -151,6 +171,11 @@ def resume(place: Place, parent: Path) -> list[str]:
         return []
     last = str(max(checkpoints) + 1)
     place.words = [*place.words, "--training.resume_from_checkpoint", "true", "--training.max_steps", last]
+    return _again(place, parent)
+
+
+def _again(place: Place, parent: Path) -> list[str]:
+    """Start it again: it must end well."""
     output = parent / "resumed"
     output.unlink(missing_ok=True)
     process = place.start(output)
@@ -158,7 +183,7 @@ def resume(place: Place, parent: Path) -> list[str]:
     end_all()
     if process.poll() == 0 and is_whole(place):
         return []
-    return [f"cannot be resumed: {output.read_text(errors='replace')[-300:]}"]
+    return [f"does not go on: {output.read_text(errors='replace')[-300:]}"]
 
 
 def shown(row: dict[str, Any]) -> str:
@@ -197,7 +222,7 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, metavar="FILE", help="rows of trials that are not tried again")
     parser.add_argument("--write", action="store_true", help="rewrite the files in docs/measured/")
     given = parser.parse_args()
-    all_trials = trials()
+    all_trials = [*checkpoint_trials(), *trials()]
     assert len({trial.name for trial in all_trials}) == len(all_trials)
     kept: dict[str, dict[str, Any]] = {}
     if given.keep is not None and given.keep.exists():

@@ -73,7 +73,7 @@ class Place:
             "train": ["--recipe", "recipe.yaml"],
             "generate": ["--model", "model", "--prompts", "prompts.jsonl", "-o", "out.jsonl"],
         }
-        words = [*own[self.command], *self.words]
+        words = [*own.get(self.command, ()), *self.words]
         variables = {**self.variables, "ZEROKIT_DRILL": str(self.folder)}
         if self.ranks == 1:
             pid = os.fork()

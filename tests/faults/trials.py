@@ -199,7 +199,8 @@ def delete_output(place: Place) -> None:
     shutil.rmtree(place.path("out"), ignore_errors=True)
 
 
-def _mount(where: str, size: str) -> str:
+def mount(where: str, size: str) -> str:
+    """The line of a shell that makes a disk of its own there."""
     return f"mkdir -p {where} && mount -t tmpfs -o {size} tmpfs {where}"
 
 
@@ -271,7 +272,7 @@ HOSTILE = {
     "a ds_config of zeros without end": options("--deepspeed", "/dev/zero"),
     "no ds_config": options("--deepspeed", "none.json"),
     "output folder is a file": lambda place: place.path("out").touch(),
-    "output folder cannot be written": options(shell=_mount("out", "ro")),
+    "output folder cannot be written": options(shell=mount("out", "ro")),
     "no batch": options("--training.per_device_train_batch_size", "0"),
 }  # fmt: skip
 """What a run must refuse."""
@@ -356,22 +357,22 @@ def _of_machine() -> Iterator[Trial]:
     yield Trial("port taken, train", options(ranks=2, then=take_port), "end")
     yield Trial("port taken, generate", options(command="generate", ranks=2, then=take_port), "end")
     for stage in ("1", "2", "3"):
-        full = options(*_FEW, *_EVERY, _STAGE, stage, shell=_mount("out", "size=3500k"))
+        full = options(*_FEW, *_EVERY, _STAGE, stage, shell=mount("out", "size=3500k"))
         yield Trial(f"disk full at a checkpoint, stage {stage}", full, "do|end")
     yield Trial("disk full at a checkpoint of two ranks", options(
-        *_FEW, *_EVERY, ranks=2, shell=_mount("out", "size=3500k")), "do|end")  # fmt: skip
+        *_FEW, *_EVERY, ranks=2, shell=mount("out", "size=3500k")), "do|end")  # fmt: skip
     for number in (12, 20):
-        full = options(*_FEW, *_EVERY, shell=_mount("out", f"nr_inodes={number}"))
+        full = options(*_FEW, *_EVERY, shell=mount("out", f"nr_inodes={number}"))
         yield Trial(f"{number} names left on the disk", full, "do|end")
     once = ("--training.save_strategy", "'no'")
     for size in ("4k", "100k", "400k"):
-        full = options(*once, shell=_mount("out", f"size={size}"))
+        full = options(*once, shell=mount("out", f"size={size}"))
         yield Trial(f"disk of {size} full at the end", full, "refuse|end")
     rescue = ("--training.rescue_dir", "second")
-    one, both = _mount("out", "size=100k"), f"{_mount('out', 'size=100k')} && {_mount('second', 'size=100k')}"
+    one, both = mount("out", "size=100k"), f"{mount('out', 'size=100k')} && {mount('second', 'size=100k')}"
     yield Trial("disk full at the end, rescued", options(*once, *rescue, shell=one), "end")
     yield Trial("disk full at the end, and the second", options(*once, *rescue, shell=both), "end")
-    yield Trial("disk of the cache full", options(shell=_mount("cache", "size=4k")), "refuse|do")
+    yield Trial("disk of the cache full", options(shell=mount("cache", "size=4k")), "refuse|do")
     yield Trial(
         "results on a full disk", options("-o", "/dev/full", "--force", command="generate"), "refuse|end"
     )

@@ -100,7 +100,8 @@ def _state(file: Path) -> dict[str, Any]:
 def _was_begun(folder: Path) -> bool:
     """Whether this is a checkpoint of which half may be removed."""
     name = folder.name.removesuffix(_REMOVING).removeprefix(".")
-    return is_numbered(name) and folder.is_dir() and not folder.is_symlink()
+    is_named_so = folder.name == f".{name}{_REMOVING}"
+    return is_named_so and is_numbered(name) and folder.is_dir() and not folder.is_symlink()
 
 
 def remove(folder: Path) -> None:
