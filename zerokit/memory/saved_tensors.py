@@ -110,8 +110,10 @@ def attention_core(
         return _eager_core(sizes, traits, fused=fused, dropout=dropout, capped=capped)
     masked = masked and sizes.attention == "sdpa"
     if plain or (e == 4 and repeats and sizes.attention == "sdpa" and not masked):
-        # No kernel takes fp32 and grouped queries: torch falls back to plain operations, in fp32.
-        saved = [Saved("(12 + e)·q + 4a·s", (12 + e) * q + 4 * a * s)]
+        # No kernel takes fp32 and grouped queries: torch falls back to plain operations, in fp32. Of one
+        # sequence, the one head of keys and values is repeated as a view.
+        keys, letter = (kv, "kv") if plain and sizes.batch == 1 else (q, "q")
+        saved = [Saved(f"(4 + e)·q + 8{letter} + 4a·s", (4 + e) * q + 8 * keys + 4 * a * s)]
         return ModuleCall("", (), tuple(saved), work=8 * a * s, back=8 * a * s)
     if fused and traits.rotary != "none":
         projections = Saved("e·(2q + 3kv)", e * (2 * q + 3 * kv))
