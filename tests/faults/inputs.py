@@ -118,7 +118,7 @@ def of_train(random_: random.Random) -> Case:
 def of_checkpoint(random_: random.Random) -> Case:
     step, files = bad_run(random_)
     form = random_.choice([(), ("--format=json",)])
-    command = random_.choice(["show", "verify", "export", "diff", "prune"])
+    command = random_.choice(["show", "verify", "export", "reshard", "diff", "prune"])
     path = random_.choice([step, step, "run", random_.choice([*files, *WORDS])])
     words = {
         "export": (
@@ -126,6 +126,13 @@ def of_checkpoint(random_: random.Random) -> Case:
             "-o",
             "out",
             *random_.choice([(), ("--no-verify",), ("--dtype=fp32", "--no-config")]),
+        ),
+        "reshard": (
+            path,
+            "-o",
+            "out",
+            f"--num-gpus={random_.choice([1, 3, 3, 0, 10**30])}",
+            *random_.choice([(), ("--no-verify",), ("--zero-stage=1",), ("--zero-stage=3", "--no-verify")]),
         ),
         "diff": random_.sample([path, "run"], 2),
         "prune": (

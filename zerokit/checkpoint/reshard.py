@@ -60,6 +60,10 @@ class _Plan:
     flat: FlatGroups | None
     divided: DividedParameters | None
 
+    @property
+    def num_models(self) -> int:
+        return self.num_ranks if self.stage == 3 else 1
+
     def files(self) -> Iterator[tuple[str, Any]]:
         """Each file, and what it holds."""
         yield from self.models()
@@ -119,7 +123,8 @@ def reshard(
         verify_all(step)
     with as_deepspeed_saves(step):
         plan = _plan(saved, num_ranks, saved.facts.stage if stage is None else stage)
-        needed = sum(pickled(content).nbytes for _, content in plan.models())
+        _, model = next(plan.models())  # those of all ranks are as large
+        needed = pickled(model).nbytes * plan.num_models
         needed += pickled(plan.optimizer(0)[1]).nbytes * num_ranks
     others = dict(_others(step, num_ranks))
     needed += sum(file.stat().st_size for file in others.values())
@@ -142,8 +147,7 @@ def _write(staging: Path, plan: _Plan, others: Mapping[str, Path], *, sums: bool
     step = plan.saved.files.folder
     (staging / step.name).mkdir()
     with ElementReader() as reader, console.progress() as bar:
-        num_models = plan.num_ranks if plan.stage == 3 else 1
-        task = bar.add_task("resharding", total=num_models + plan.num_ranks, note="")
+        task = bar.add_task("resharding", total=plan.num_models + plan.num_ranks, note="")
         for name, content in plan.files():
             write_archive(staging / step.name / name, pickled(content), reader)
             bar.advance(task)

@@ -143,9 +143,7 @@ class Divided:
 
     def _make(self, resume: Path, made: Path, ranks: int) -> None:
         was = quantity(saved_by(resume), "rank")
-        console.note(
-            f"{resume} was saved by {was}, and this run has {ranks}: it is divided anew until step 1"
-        )
+        console.note(f"{resume} was saved by {was}, and this run has {ranks}: it is divided anew")
         shutil.rmtree(made, ignore_errors=True)  # of a run that was ended
         reshard(resume, made, num_ranks=ranks, verify=False, sums=False)
 
