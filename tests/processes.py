@@ -11,10 +11,10 @@ import signal
 import subprocess
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from zerokit.distributed.process_table import stat_of
 
@@ -132,7 +132,7 @@ def _family(pid: int) -> dict[int, float]:
 
 
 @contextmanager
-def exits() -> Iterator[None]:
+def exits(leave: Callable[[int], NoReturn] = os._exit) -> Iterator[None]:
     """A forked process ends where the block does, with the code of its ``exit``; 1 if it has none."""
     code = 1
     try:
@@ -144,4 +144,4 @@ def exits() -> Iterator[None]:
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(code)
+        leave(code)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests import processes
+from tests.rehearsal import forked_worker
 from tests.rehearsal.attention_cases import CHOICES, Case, choice
 from tests.rehearsal.attention_memory_questions import cudnn_memory, efficient_memory, flash_memory
 from tests.rehearsal.flash_attention_questions import (
@@ -37,8 +38,9 @@ ROOT = Path(__file__).resolve().parents[2]
 @functools.cache
 def answer(question: str, capability: str = "9.0", environment: tuple[tuple[str, str], ...] = ()) -> Any:
     """The answer of a rehearsal on a GPU of this compute capability, with changes to its environment."""
-    command = [sys.executable, "-m", __name__, question, capability]
-    printed = processes.checked(command, cwd=ROOT, env=os.environ | dict(environment))
+    command = [sys.executable, "-m", forked_worker.__name__, "-m", __name__, question, capability]
+    variables = {forked_worker.SOCKET: forked_worker.server(), **dict(environment)}
+    printed = processes.checked(command, cwd=ROOT, env=os.environ | variables)
     return json.loads(printed.splitlines()[-1])
 
 
@@ -281,9 +283,7 @@ def main(question: str, capability: str) -> None:
         multiprocessors=132 if int(major) >= 9 else 108,
     )
     with virtual_cluster(num_gpus=8, device=device) as rank:
-        print(json.dumps(QUESTIONS[question](rank)), flush=True)
-        # Autograd's threads are still waiting for work, and need not be.
-        os._exit(0)
+        print(json.dumps(QUESTIONS[question](rank)))
 
 
 if __name__ == "__main__":

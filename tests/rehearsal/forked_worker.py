@@ -4,6 +4,8 @@ Of the four to seven seconds of CPU that a short rehearsal of a rank takes, most
 tests.rehearsal.forked_worker JOB` has a server fork a worker, which sets the virtual cluster up, imports
 DeepSpeed and runs the script, all as the real one does. What it lacks is the overlay over people's files and
 a start from nothing: what is about those, or compiled, goes through the real worker.
+
+`python -m tests.rehearsal.forked_worker -m MODULE WORDS` runs a module that sets a virtual cluster up itself.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import gc
 import importlib
 import json
 import os
+import runpy
 import select
 import signal
 import socket
@@ -91,6 +94,7 @@ def _serve(path: str) -> NoReturn:
 
 def _work(asking: socket.socket) -> NoReturn:
     """Be the worker of the job that is asked for."""
+    from tests.processes import exits
     from tests.rehearsal.real_worker import install_group
     from zerokit.rehearsal import process_setup, worker
 
@@ -107,6 +111,7 @@ def _work(asking: socket.socket) -> NoReturn:
     os.chdir(told["cwd"])
     os.environ.clear()
     os.environ.update(told["environment"])
+    sys.path[:0] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     sys.argv = told["words"]
     process_setup.is_running = lambda: False  # torch was imported after the library, as it has to be
     leave = worker._leave
@@ -115,6 +120,11 @@ def _work(asking: socket.socket) -> NoReturn:
         asking.send(f"{code}".encode())
         leave(code)
 
+    if told["words"][1] == "-m":
+        sys.argv = told["words"][2:]
+        with exits(answer):
+            runpy.run_module(sys.argv[0], run_name="__main__")
+            sys.exit()
     worker._leave = answer
     worker.main(install_group if told["real"] else None)
     raise AssertionError("a worker leaves by itself")
