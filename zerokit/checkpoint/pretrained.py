@@ -149,6 +149,8 @@ def load_weights(
 ) -> PreTrainedModel:
     """Load a checked checkpoint; under ZeRO-3 all ranks together, each keeping its share.
 
+    The model's attribute ``new_modules`` names those that the checkpoint lacked, where it may lack some.
+
     Args:
         folder: the checkpoint.
         config: its config.
@@ -172,6 +174,7 @@ def load_weights(
     )
     missing = sorted(report["missing_keys"])
     if kind.new_head:
+        model.new_modules = tuple(sorted({name.rpartition(".")[0] for name in missing}))
         missing = [name for name in missing if not _is_of_head(name, model.base_model_prefix)]
     if missing:
         # transformers would fill them with random numbers.

@@ -9,7 +9,8 @@ import typer
 
 from zerokit.cli.on_ranks import LocalRank, MasterPort, NumGpus, StuckAfter, is_main, start_ranks
 from zerokit.distributed.ranks import STUCK_AFTER
-from zerokit.recipe.load import embedded_text, load_recipe
+from zerokit.recipe.load import load_recipe, parse_overrides
+from zerokit.recipe.starters import starter
 
 
 def train(
@@ -38,7 +39,11 @@ def train(
         bool, typer.Option("--no-verify", help="Resume without comparing the checkpoint's checksums.")
     ] = False,
     print_recipe: Annotated[
-        bool, typer.Option("--print-recipe", help="Print a recipe for fine-tuning, to be changed, and leave.")
+        bool,
+        typer.Option(
+            "--print-recipe",
+            help="Print a recipe for fine-tuning, to be changed, and leave; --task.type TYPE: for that task.",
+        ),
     ] = False,
     preview: Annotated[
         int | None,
@@ -65,7 +70,8 @@ def train(
     """
     if print_recipe:
         if is_main():
-            typer.echo(embedded_text("finetune.yaml"), nl=False)
+            asked = dict(parse_overrides(context.args))
+            typer.echo(starter(str(asked.get(("task", "type"), "causal_lm"))), nl=False)
         return
     if num_gpus is not None:
         load_recipe(recipe, context.args)  # before the launcher, which says much of its own

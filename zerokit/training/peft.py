@@ -60,6 +60,10 @@ def add_adapter(
         return model
     from peft import LoraConfig, get_peft_model
 
+    # What was made anew is trained whole and saved with the adapter: no checkpoint has it.
+    new = [*(keys.get("modules_to_save") or ()), *getattr(model, "new_modules", ())]
+    if new:
+        keys["modules_to_save"] = new
     try:
         adapted = get_peft_model(model, LoraConfig(**{"task_type": task_type, **keys}))
     except (ValueError, TypeError, NotImplementedError) as error:
