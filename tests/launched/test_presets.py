@@ -31,7 +31,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Any:
         done = launch(
             ["tests/launched/train_presets.py", folder / "model", here / "out.json", form, *words],
             ranks=2,
-            launcher="torchrun",
+            launcher="none",
             # Each rank is a node of its own: within one, ZeRO++ does not quantise gradients.
             env={"LOCAL_SIZE": "1", "PYTHONPATH": str(REPOSITORY)},
         )
