@@ -29,6 +29,7 @@ HANGS_END_IN = (TESTS / "processes.py", TESTS / "forked.py")
 PROGRAMS = [
     TESTS / "rehearsal" / "real_runs.py",
     *(TESTS / "faults" / f"{name}.py" for name in ("bad_inputs", "drill", "place")),
+    *(TESTS / "launched" / f"{name}.py" for name in ("hosts_drill", "two_hosts")),
 ]
 """Make records, by a command of their own; say how long each took."""
 FILES = sorted(

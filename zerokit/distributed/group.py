@@ -20,6 +20,7 @@ from typing import Any, NoReturn, TypeVar
 from zerokit import console
 from zerokit.choices import Precision
 from zerokit.distributed.launcher_watch import watch
+from zerokit.distributed.other_hosts import OtherHosts
 from zerokit.distributed.ranks import STUCK_AFTER, Ranks, check_devices, port_taken, read_ranks
 from zerokit.distributed.stuck import StuckWatch, Work
 from zerokit.documents import shown
@@ -42,6 +43,7 @@ class RankGroup:
         self.ranks = ranks
         self.work = Work()
         self._objects_group: Any = None
+        self._hosts: OtherHosts | None = None
 
     def together(self, action: Callable[[], T]) -> T:
         """Run `action` on every rank and return its result, or raise on all what failed on any.
@@ -62,9 +64,11 @@ class RankGroup:
             hint = "Check its name, and what you may do there"
             error = ZerokitError(str(raised.strerror), where=shown(raised.filename), hint=hint)
         errors = self.gather_objects(error)
-        first = next((raised for raised in errors if raised is not None), None)
-        if first is not None:
-            raise first
+        for rank, first in enumerate(errors):
+            if first is not None:
+                if rank and self._hosts is not None and self._hosts.names[rank] != self._hosts.names[0]:
+                    first.message = f"on {self._hosts.names[rank]}: {first.message}"
+                raise first
         return result  # type: ignore[return-value]  # no error, so the action returned
 
     def node_main_first(self, action: Callable[[], T]) -> T:
@@ -101,7 +105,9 @@ class RankGroup:
         return values
 
     def close(self) -> None:
-        """Leave the process group."""
+        """Leave the process group, and tell other hosts that this is on purpose."""
+        if self._hosts is not None:
+            self._hosts.leave()
         if "torch" not in sys.modules:
             return
         import torch.distributed as dist
@@ -120,6 +126,8 @@ class RankGroup:
         backend = "nccl" if torch.cuda.is_available() else "gloo"
         dist.init_process_group(backend, timeout=_STEP_TIMEOUT)
         self._objects_group = dist.new_group(backend="gloo", timeout=_PREPARATION_TIMEOUT)
+        if self.ranks.world_size > self.ranks.local_world_size:
+            self._hosts = OtherHosts(self.ranks, self.gather_objects)
 
 
 def count_gpus() -> int:

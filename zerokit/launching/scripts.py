@@ -21,6 +21,9 @@ from zerokit.documents import shown
 from zerokit.errors import LaunchError, visible
 from zerokit.units import quantity
 
+_ASK_HOSTS = "-o ServerAliveInterval=10 -o ServerAliveCountMax=3"
+"""Options of ssh, which else waits for hours for a machine that is gone."""
+
 
 @dataclass(frozen=True)
 class Job:
@@ -151,6 +154,8 @@ def _deepspeed(job: Job) -> str:
         "cat > \"$hosts\" <<'HOSTS'",
         *lines,
         "HOSTS",
+        "# ssh waits for hours for a machine that is gone, and DeepSpeed for ssh.",
+        f'export PDSH_SSH_ARGS_APPEND="{_ASK_HOSTS} ${{PDSH_SSH_ARGS_APPEND:-}}"',
         f'{launcher} --hostfile "$hosts" --master_port {DEFAULT_PORT} {shlex.join(words)}',
     )
 
