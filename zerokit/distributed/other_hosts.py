@@ -25,6 +25,8 @@ _PROBE_SECONDS = 5
 _PROBES = 6
 """Unanswered, after which a host counts as gone: 35 seconds, in which a switch can restart a port."""
 _CONNECT_SECONDS = 10
+_ACCEPT_SECONDS = 1
+_TOKEN_BYTES = 16
 _LEAVES = b"."
 """Sent by who leaves in order."""
 _GRACE_SECONDS = 5.0
@@ -46,17 +48,19 @@ class OtherHosts:
         self._connections: list[socket.socket] = []
         self._leaves = threading.Event()
         server = _server() if ranks.is_main else None
-        meeting = (server.getsockname()[1], secrets.token_bytes(16)) if server is not None else None
+        meeting = (server.getsockname()[1], secrets.token_bytes(_TOKEN_BYTES)) if server is not None else None
         told = gather((socket.gethostname(), ranks.is_node_main, meeting))
         self.names = [str(name) for name, _, _ in told]
         """Of the hosts of all ranks."""
-        others = [(rank, name) for rank, (name, is_node_main, _) in enumerate(told) if rank and is_node_main]
         port, token = told[0][2]
+        all_met = threading.Event()
         if server is not None:
-            self._accept(server, token, dict(others))
+            others = {rank for rank, (_, is_node_main, _) in enumerate(told) if rank and is_node_main}
+            threading.Thread(target=self._accept, args=(server, token, others, all_met), daemon=True).start()
         elif ranks.is_node_main:
-            self._connect(port, token, ranks.rank, self.names[0])
-        gather(None)  # nobody goes on while another may still connect
+            self._connect(port, token, ranks.rank)
+        gather(None)  # who could connect has been answered by now
+        all_met.set()
 
     def leave(self) -> None:
         """Tell the others that this rank ends as it should."""
@@ -66,31 +70,39 @@ class OtherHosts:
                 connection.sendall(_LEAVES)
                 connection.close()
 
-    def _connect(self, port: int, token: bytes, rank: int, host: str) -> None:
+    def _connect(self, port: int, token: bytes, rank: int) -> None:
         with suppress(OSError):
             connection = socket.create_connection((os.environ["MASTER_ADDR"], port), timeout=_CONNECT_SECONDS)
             connection.sendall(token + rank.to_bytes(4, "big"))
-            self._keep(connection, 0, host)
+            if connection.recv(_TOKEN_BYTES, socket.MSG_WAITALL) == token:
+                self._keep(connection, 0)
+            else:
+                connection.close()
 
-    def _accept(self, server: socket.socket, token: bytes, others: dict[int, str]) -> None:
-        """Take the connections of `others`, hosts by rank, and of nobody else."""
-
-        def accept() -> None:
-            with server, suppress(OSError):
-                server.settimeout(_CONNECT_SECONDS)
-                while others:
+    def _accept(
+        self, server: socket.socket, token: bytes, others: set[int], all_met: threading.Event
+    ) -> None:
+        server.settimeout(_ACCEPT_SECONDS)
+        with server:
+            while not all_met.is_set():
+                with suppress(OSError):  # nobody came, or who came has gone
                     connection, _ = server.accept()
-                    connection.settimeout(_CONNECT_SECONDS)
-                    said = connection.recv(len(token) + 4, socket.MSG_WAITALL)
-                    rank = int.from_bytes(said[len(token) :], "big")
-                    if secrets.compare_digest(said[: len(token)], token) and rank in others:
-                        self._keep(connection, rank, others.pop(rank))
-                    else:
-                        connection.close()
+                    threading.Thread(target=self._meet, args=(connection, token, others), daemon=True).start()
 
-        threading.Thread(target=accept, daemon=True).start()
+    def _meet(self, connection: socket.socket, token: bytes, others: set[int]) -> None:
+        """Take a connection of one of `others`, once, and of nobody else; a stranger keeps nobody waiting."""
+        connection.settimeout(_CONNECT_SECONDS)
+        with suppress(OSError):
+            said = connection.recv(len(token) + 4, socket.MSG_WAITALL)
+            rank = int.from_bytes(said[len(token) :], "big")
+            if secrets.compare_digest(said[: len(token)], token) and rank in others:
+                others.remove(rank)
+                self._keep(connection, rank)
+                connection.sendall(token)
+                return
+        connection.close()
 
-    def _keep(self, connection: socket.socket, rank: int, host: str) -> None:
+    def _keep(self, connection: socket.socket, rank: int) -> None:
         connection.settimeout(None)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in (
@@ -101,9 +113,10 @@ class OtherHosts:
             if hasattr(socket, option):
                 connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
         self._connections.append(connection)
-        threading.Thread(target=self._wait, args=(connection, rank, host), daemon=True).start()
+        where = f"rank {rank} on {self.names[rank]}"
+        threading.Thread(target=self._wait, args=(connection, where), name=where, daemon=True).start()
 
-    def _wait(self, connection: socket.socket, rank: int, host: str) -> None:
+    def _wait(self, connection: socket.socket, where: str) -> None:
         """Wait for the end of `connection`, and end this process if it is not that of the run."""
         try:
             if connection.recv(1) == _LEAVES or self._leaves.is_set():
@@ -115,7 +128,7 @@ class OtherHosts:
             hint = "See whether it runs, and its network; then go on with training.resume_from_checkpoint"
         if self._leaves.wait(_GRACE_SECONDS):
             return
-        console.print_error(RankError(what, where=f"rank {rank} on {host}", hint=hint))
+        console.print_error(RankError(what, where=where, hint=hint))
         sys.stderr.flush()
         os._exit(RankError.exit_code)
 
