@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from zerokit.checkpoint.pretrained import load_weights, read_config
 from zerokit.errors import RecipeError, ZerokitError
 from zerokit.recipe import load_recipe
 from zerokit.training.peft import add_adapter, check_peft_keys
+from zerokit.training.tasks.sequence_classification import SequenceClassification
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -81,3 +84,27 @@ def test_without_peft_installed_it_says_how_to_install_it(monkeypatch: pytest.Mo
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ZerokitError, match=r"\(peft\): needs the peft packages .* 'zerokit\[peft\]'"):
         check_peft_keys(load_recipe(None, words(r="4")))
+
+
+def test_a_new_head_of_several_layers_is_saved_so_that_peft_loads_it(tmp_path: Path) -> None:
+    import torch
+    from peft import PeftModel
+    from transformers import RobertaConfig, RobertaForMaskedLM
+
+    sizes = dict.fromkeys(("hidden_size", "intermediate_size", "vocab_size"), 8)
+    RobertaForMaskedLM(
+        RobertaConfig(num_hidden_layers=1, num_attention_heads=2, max_position_embeddings=16, **sizes)
+    ).save_pretrained(tmp_path / "base")
+    kind = SequenceClassification.model
+    config = read_config(tmp_path / "base", where="model", kind=kind, num_labels=3)
+
+    def loaded() -> PreTrainedModel:
+        return load_weights(tmp_path / "base", config, where="model", kind=kind, dtype=torch.float32)
+
+    model = loaded()
+    args: Any = SimpleNamespace(gradient_checkpointing=False)
+    adapted = add_adapter(model, load_recipe(None, words(r="2")), args, "SEQ_CLS").eval()
+    adapted.save_pretrained(tmp_path / "adapter")
+    again = PeftModel.from_pretrained(loaded(), str(tmp_path / "adapter")).eval()
+    ids = torch.tensor([[2, 5, 3]])
+    assert torch.equal(again(input_ids=ids).logits, adapted(input_ids=ids).logits)

@@ -49,6 +49,9 @@ _NOT_LEARNING = (
 _PARTITIONING = ("stage", "sub_group_size", "zero_hpz_partition_size", "mics_shard_size")
 """Keys of its zero_optimization without which a checkpoint's parts do not fit."""
 
+_PLACING = ("round_robin_gradients", "parameter_alignment")
+"""Switches of it that decide where in a rank's part each parameter lies; kept where they are on."""
+
 _MOST_NAMED = 4
 
 
@@ -107,7 +110,7 @@ def identify(
         examples_per_step=steps,
         training=given,
         deepspeed={key: value for key, value in ds_config.items() if key not in _NOT_LEARNING}
-        | {ZERO: {key: value for key, value in ds_config[ZERO].items() if key in _PARTITIONING}},
+        | {ZERO: _partitioning(ds_config[ZERO])},
         recipe={name: written.get(name) for name in ("data", "task", "peft")},
         # What transformers adds on reading or saving it is none of its sizes.
         model={key: value for key, value in model.config.to_dict().items() if key not in _ADDED},
@@ -117,6 +120,13 @@ def identify(
     )
     # As it will be read: tuples as lists, keys as text.
     return _from(json.loads(json.dumps(finite(asdict(identity)), default=str)))
+
+
+def _partitioning(zero: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of a zero_optimization that decide what a checkpoint's parts hold."""
+    return {key: zero[key] for key in _PARTITIONING if key in zero} | {
+        key: True for key in _PLACING if zero.get(key) not in (None, False, "auto")
+    }
 
 
 _ADDED = ("transformers_version", "_name_or_path", "dtype", "architectures", "use_cache")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from zerokit.errors import RecipeError, did_you_mean
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
     from zerokit.recipe import LoadedRecipe
 
 _TYPES = ["lora"]
+
+_SAVED_ANYWAY = {"SEQ_CLS": ("classifier", "score"), "TOKEN_CLS": ("classifier", "score")}
+"""Modules that peft adds to `modules_to_save` by itself, by the type of the task (peft_model.py)."""
 
 
 def check_peft_keys(loaded: LoadedRecipe) -> dict[str, Any] | None:
@@ -61,9 +65,10 @@ def add_adapter(
     from peft import LoraConfig, get_peft_model
 
     # What was made anew is trained whole and saved with the adapter: no checkpoint has it.
-    new = [*(keys.get("modules_to_save") or ()), *getattr(model, "new_modules", ())]
-    if new:
-        keys["modules_to_save"] = new
+    whole = [*(keys.get("modules_to_save") or ()), *getattr(model, "new_modules", ())]
+    anyway = _SAVED_ANYWAY.get(keys.get("task_type", task_type) or "", ())
+    if outermost := [name for name in whole if not _is_below(name, (*whole, *anyway))]:
+        keys["modules_to_save"] = outermost
     try:
         adapted = get_peft_model(model, LoraConfig(**{"task_type": task_type, **keys}))
     except (ValueError, TypeError, NotImplementedError) as error:
@@ -72,3 +77,10 @@ def add_adapter(
         # The input of the first checkpointed block would need no gradient, and neither would its output.
         adapted.enable_input_require_grads()
     return adapted
+
+
+def _is_below(name: str, others: Sequence[str]) -> bool:
+    """Whether a module is part of one that is saved, with which it would be looked for twice."""
+    parts = name.split(".")
+    outer = [".".join(parts[:count]) for count in range(1, len(parts))]
+    return any(module.endswith(other) for module in outer for other in others)  # as peft finds them
