@@ -78,9 +78,9 @@ def t5(folder: Path) -> None:
 
 
 def llama(folder: Path) -> None:
-    """A tiny Llama and its tokenizer."""
+    """A tiny Llama, with dropout, and its tokenizer."""
     tiny_tokenizer(folder)
-    tiny_llama(folder, initializer_range=0.05)
+    tiny_llama(folder, initializer_range=0.05, attention_dropout=0.1)
 
 
 _NOUNS = ["cat", "dog", "house", "river", "stone", "bird"]
@@ -177,6 +177,7 @@ def run(trial: Trial, task: str, start: Path, out: Path, zero: dict[str, Any], *
             "lr_scheduler_type": "constant_with_warmup",
             "warmup_steps": 5,
             "save_strategy": "no",
+            "logging_steps": 1,
         },
         "deepspeed": {"zero_optimization": zero},
     }

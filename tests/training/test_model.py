@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 import yaml
-from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING
+from peft import LoraConfig, get_peft_model
+from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM
 
 from tests.tiny import tiny_llama, tiny_tokenizer
 from zerokit.errors import ModelError, RecipeError, ZerokitError
@@ -21,6 +22,7 @@ from zerokit.training.model import (
     count_parameters,
     find_checkpoint,
     prepare_model,
+    switch_dropout_off,
 )
 from zerokit.training.tasks.causal_lm import CausalLM
 
@@ -180,3 +182,26 @@ def test_a_checkpoint_that_is_no_language_model_is_refused(
     loaded = load_recipe(None, ["--model", str(tmp_path)])
     with pytest.raises(ModelError, match="'vit' is not a causal language model"):
         prepare_model(loaded, tmp_path, tokenizer, CAUSAL)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "rates"),
+    [
+        ("gpt2", {"embd_pdrop": 0.5}),
+        ("opt", {"dropout": 0.5, "layerdrop": 0.5, "ffn_dim": 64, "word_embed_proj_dim": 32}),
+        ("llama", {"attention_dropout": 0.5, "intermediate_size": 64}),
+    ],
+)
+def test_without_dropout_training_computes_what_evaluation_does(
+    model_type: str, rates: dict[str, Any]
+) -> None:
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 64}
+    config = CONFIG_MAPPING[model_type](**sizes, **rates, bos_token_id=0, eos_token_id=0)
+    lora = LoraConfig(target_modules="all-linear", lora_dropout=0.5, init_lora_weights=False)
+    model = get_peft_model(AutoModelForCausalLM.from_config(config), lora)
+    given, asked = torch.arange(16)[None], model.config.to_dict()
+    expected = model.eval()(input_ids=given).logits
+    assert not torch.equal(model.train()(input_ids=given).logits, expected)
+    switch_dropout_off(model)
+    assert torch.equal(model.train()(input_ids=given).logits, expected)
+    assert model.config.to_dict() == asked

@@ -104,6 +104,22 @@ def build_model(
     return load_weights(prepared.folder, prepared.config, where=str(prepared.folder), kind=kind, **options)
 
 
+def switch_dropout_off(model: torch.nn.Module) -> None:
+    """Have a model, with its adapter, compute in training what it computes in evaluation.
+
+    Its modules are all that changes: the config keeps the rates of dropout that are saved with the model.
+    """
+    from torch.nn.modules.dropout import _DropoutNd
+
+    for module in model.modules():
+        # Most architectures keep a rate as a number of their own, beside torch's modules.
+        rate = "p" if isinstance(module, _DropoutNd) else "drop"
+        of_module = vars(module)
+        of_module.update(
+            {name: 0.0 for name, value in of_module.items() if isinstance(value, float) and rate in name}
+        )
+
+
 def count_parameters(
     config: PretrainedConfig, *, trust_remote_code: bool = False, kind: ModelKind = CAUSAL_LM
 ) -> int:

@@ -15,7 +15,7 @@ from zerokit.errors import ConfigError, RankError, RunError
 from zerokit.training.announce import announce, count_parameters
 from zerokit.training.checksums import ChecksumsOnSave
 from zerokit.training.measure import PeakMemory
-from zerokit.training.model import build_model
+from zerokit.training.model import build_model, switch_dropout_off
 from zerokit.training.peft import add_adapter
 from zerokit.training.progress import RunProgress
 from zerokit.training.report import RunReport
@@ -74,6 +74,8 @@ def _run(group: RankGroup, prepared: Prepared, divided: Divided) -> RunReport:
     if prepared.generation is not None:
         model.generation_config = prepared.generation
     model = add_adapter(model, prepared.loaded, prepared.args, prepared.task.peft_type)
+    if prepared.task.needs_reference:  # which has none, and is to differ by what is learned alone
+        switch_dropout_off(model)
     expected = announce(group, prepared, model, cuda=cuda)
     progress = RunProgress(prepared.output_dir)
     trainer = _make_trainer(prepared, model, group, [progress, ChecksumsOnSave(group), _Loaded(divided)])
