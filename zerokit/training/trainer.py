@@ -265,6 +265,7 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
                 scores = self._task.scores(output, inputs, self.model, self.processing_class)
             sums = torch.tensor([float(loss), self._task.num_targets(inputs), *scores], dtype=torch.float64)
             total = sums if num_batches == 1 else total + sums
+            del output  # the logits, which would lie beside those of the next batch
         total = self.accelerator.reduce(total.to(self.args.device), reduction="sum").cpu()
         held_out = float(total[0] / total[1])
         if not math.isfinite(held_out):
