@@ -5,14 +5,25 @@ from __future__ import annotations
 import inspect
 import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 from tests.rehearsal.attention_questions import answer
-from zerokit.rehearsal.stand_ins import flash_attention_2, flash_attention_3, flash_attention_layers
+from zerokit.hardware.cluster import Cluster
+from zerokit.hardware.gpus import find_gpu
+from zerokit.hardware.prices.prices import Prices
+from zerokit.rehearsal.stand_ins import (
+    flash_attention_2,
+    flash_attention_3,
+    flash_attention_calls,
+    flash_attention_layers,
+)
 from zerokit.rehearsal.stand_ins.flash_attention import _MODULES
 from zerokit.rehearsal.stand_ins.flash_attention_calls import Call
+from zerokit.rehearsal.timing import operators
 
 
 def test_transformers_finds_both_flash_attn_packages() -> None:
@@ -101,6 +112,46 @@ def test_packed_sequences_and_windows_reach_the_call() -> None:
     given = {"dropout_p": 0.1, "causal": False, "window_size_left": 2, "window_size_right": 3}
     ring = Call.of({**given, "return_softmax": True, "deterministic": True}, generation=3)
     assert ring == Call(0.1, window=(2, 3), deterministic=True, return_softmax=True, generation=3)
+
+
+def test_packed_sequences_and_windows_are_priced_by_the_pairs_that_they_can_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[Any] = []
+    time = SimpleNamespace(attention=lambda *arguments: asked.append(arguments))
+    monkeypatch.setattr(flash_attention_calls, "rank_time", lambda: time)
+    tokens = torch.empty((32768, 32, 128), dtype=torch.bfloat16, device="meta")
+    starts = torch.empty(65, dtype=torch.int32)
+    for given in (
+        {"max_seqlen": 16384},
+        {"max_seqlen": 20000},
+        {"max_seqlen": 10**6},
+        {"max_seqlen": 32768, "window_size": (1023, -1)},
+    ):
+        call = Call.of({"causal": True, "cu_seqlens": starts, **given})
+        flash_attention_calls._take_time(tokens, tokens[:, :8], call, backward=False)
+    shape = (32, 8), (128, True, "bfloat16")
+    assert asked == [
+        ("flash_attention_2", False, batch, *shape[0], length, length, *shape[1], window)
+        for batch, length, window in [
+            (2, 16384, None), (32768 / 20000, 20000, None), (1, 32768, None), (1, 32768, 1024)
+        ]
+    ]  # fmt: skip
+    prices = Prices(Cluster(8, gpu=find_gpu("H100")))
+    two, part, one, windowed = (prices.attention(*arguments) for arguments in asked)
+    assert two < part < one
+    assert windowed < one / 10
+
+
+def test_torch_s_own_calls_are_priced_by_the_same_rule() -> None:
+    def tensor(heads: int) -> operators.TensorUse:
+        return operators.TensorUse(3, "bfloat16", 0, (32768, heads, 128), (1, 1, 1))
+
+    given = (tensor(32), tensor(8), tensor(8), None, None, 20000, 20000, 0.0, 1, 0, None, 1023, -1)
+    call = operators.Call("aten::_flash_attention_forward", given)
+    assert operators.attention_arguments(call) == (
+        *("flash_attention_2", False, 32768 / 20000, 32, 8, 20000, 20000, 128, True, "bfloat16", 1024),
+    )
 
 
 def test_rows_of_a_group_are_gathered_and_their_gradient_scattered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from zerokit.errors import ZerokitError
 from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.gpus import Gpu, Link, find_gpu, gpus, some_gpu
 from zerokit.hardware.prices.collectives import COLLECTIVES, Collective
-from zerokit.hardware.prices.prices import KERNELS, Kernel, Prices
+from zerokit.hardware.prices.prices import KERNELS, Kernel, Prices, element_bytes
 from zerokit.units import GIB
 
 CARDS = st.sampled_from(gpus())
@@ -169,6 +169,19 @@ def test_what_was_not_measured_is_said_and_has_a_wider_range() -> None:
     for kind in ("matmul", "attention", "collective"):
         known, borrowed = h100.spread(kind), rtx.spread(kind)
         assert borrowed.low <= known.low < 1 < known.high < borrowed.high
+
+
+def test_elements_have_the_bytes_of_their_dtype_and_the_rate_of_their_kernels() -> None:
+    sizes = {
+        **{"torch.bfloat16": 2, "float32": 4, "tf32": 4, "complex64": 8, "complex128": 16, "int64": 8},
+        **{"bool": 1, "int8": 1, "float8_e4m3fn": 1, "float4_e2m1fn_x2": 1},
+    }
+    assert {dtype: element_bytes(dtype) for dtype in sizes} == sizes
+    h100, a100 = (prices_of[find_gpu(name)] for name in ("H100", "A100-80"))
+    side = (8192, 8192, 8192)
+    assert h100.matmul(*side, dtype="int8") == h100.matmul(*side, dtype="float8_e5m2")
+    assert h100.matmul(*side, dtype="int8") < h100.matmul(*side, dtype="bfloat16")
+    assert a100.matmul(*side, dtype="int8") == a100.matmul(*side, dtype="bfloat16")
 
 
 def test_a_card_of_unknown_speed_is_refused() -> None:

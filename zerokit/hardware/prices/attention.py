@@ -15,23 +15,58 @@ _BACKWARD = 2.5
 class Attention:
     """One call."""
 
-    batch: int
+    batch: float
+    """Of sequences that lie one after the other: see :func:`packed`."""
     heads: int
     kv_heads: int
     q_len: int
     k_len: int
     head_dim: int
     causal: bool
+    window: int | None = None
+    """Keys that a query sees at most; None: all."""
+
+    @property
+    def keys_of_a_query(self) -> int:
+        """At most."""
+        return self.k_len if self.window is None else min(self.k_len, self.window)
 
     @property
     def pairs(self) -> float:
         """Of a query with a key that it sees."""
+        within_window = float(self.q_len * self.keys_of_a_query)
         if not self.causal:
-            return float(self.q_len * self.k_len)
+            return within_window
         # Query i sees keys 0 to i, and the keys before the first query besides.
         square = min(self.q_len, self.k_len)
         rest = abs(self.q_len - self.k_len) * square
-        return square * (square + 1) / 2 + rest
+        return min(square * (square + 1) / 2 + rest, within_window)
+
+
+def packed(tokens: int, longest: int) -> tuple[float, int]:
+    """Sequences one after the other, as so many of equal length: no others have as many pairs.
+
+    Args:
+        tokens: of all of them.
+        longest: tokens of the longest, or a bound of them.
+
+    Returns:
+        how many, not always a whole number, and their length.
+    """
+    length = max(min(longest, tokens), 1)
+    return tokens / length, length
+
+
+def keys_in_window(causal: bool, left: int | None = None, right: int | None = None) -> int | None:
+    """Keys that a query sees at most, its own among them; None: no bound.
+
+    Args:
+        causal: none to its right.
+        left: and further ones on its left; None and -1: all, as flash attention has it.
+        right: likewise.
+    """
+    right = 0 if causal else right
+    return None if left is None or right is None or min(left, right) < 0 else left + 1 + right
 
 
 @dataclass(frozen=True)
@@ -72,5 +107,5 @@ def attention_work(call: Attention, backward: bool, multiprocessors: int) -> tup
         4.0 * all_heads * call.pairs * 64 * times,
         rows,
         rows if call.causal else 0.0,
-        4.0 * _BLOCK * call.k_len * call.head_dim * times * multiprocessors,
+        4.0 * _BLOCK * call.keys_of_a_query * call.head_dim * times * multiprocessors,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -29,7 +30,10 @@ Layout = Literal["TN", "NN", "NT"]
 Kernel = Literal["flash_attention_2", "flash_attention_3", "flash_attention_4", "cudnn", "efficient", "eager"]
 KERNELS: tuple[Kernel, ...] = get_args(Kernel)
 
-_RATES = {"float16": "fp16", "half": "fp16", "bfloat16": "bf16", "float32": "fp32", "float": "fp32"}
+_RATES = {"float16": ("fp16",), "bfloat16": ("bf16",), "tf32": ("tf32",)} | dict.fromkeys(
+    ("fp8", "float8", "int8", "uint8"), ("fp8", "bf16", "fp16")
+)
+"""Whose rate a dtype has, the first that the card has; others, and where it has none of them, fp32's."""
 
 _CURVES = {"volta": ("A100-80GB-PCIe",), "turing": ("A100-80GB-PCIe",), "ampere": ("A100-80GB-PCIe",)} | {
     "ada": ("A100-80GB-PCIe",),
@@ -50,13 +54,6 @@ _ATTENTION = {
 """Which measured kernel stands for one that was not; elsewhere FlashAttention 2 for all fused ones."""
 
 _MEASURED_ON = {"hopper": "H100-SXM", "blackwell": "B200"}
-
-_BITS = {
-    **dict.fromkeys(("float64", "double", "int64", "long"), 64),
-    **dict.fromkeys(("float32", "float", "int32", "int", "tf32", "fp32"), 32),
-    **dict.fromkeys(("float16", "half", "bfloat16", "int16", "short", "bf16", "fp16"), 16),
-}
-_OTHER_BITS = 8  # bool, int8, uint8 and the kinds of float8
 
 _VIEW_NAMES = """
 view _unsafe_view reshape _reshape_alias t transpose permute expand alias detach slice select narrow
@@ -133,7 +130,7 @@ class Prices:
         self,
         kernel: Kernel,
         backward: bool,
-        batch: int,
+        batch: float,
         heads: int,
         kv_heads: int,
         q_len: int,
@@ -141,8 +138,22 @@ class Prices:
         head_dim: int,
         causal: bool,
         dtype: str = "bfloat16",
+        window: int | None = None,
     ) -> float:
         """Of scaled dot-product attention, by the kernel that computes it.
+
+        Args:
+            kernel: of :data:`KERNELS`.
+            backward: the gradients, rather than the output.
+            batch: sequences; of packed ones see :func:`zerokit.hardware.prices.attention.packed`.
+            heads: of the queries.
+            kv_heads: of keys and values.
+            q_len: queries of a sequence.
+            k_len: keys of a sequence.
+            head_dim: elements of a head.
+            causal: a query sees no later keys.
+            dtype: of all of them.
+            window: keys that a query sees at most; None: all.
 
         Raises:
             ZerokitError: there is no such kernel.
@@ -151,7 +162,7 @@ class Prices:
             raise ZerokitError(
                 f"there is no attention kernel '{kernel}'", hint=f"Choose one of {', '.join(KERNELS)}"
             )
-        call = Attention(batch, heads, kv_heads, q_len, k_len, head_dim, causal)
+        call = Attention(batch, heads, kv_heads, q_len, k_len, head_dim, causal, window)
         if kernel == "eager":
             return self._eager_attention(call, backward, dtype)
         measured = self._attention_curve(kernel)
@@ -242,8 +253,8 @@ class Prices:
             parameters: elements that the rank updates.
             dtype: of the gradients, and of the copy of the parameters that goes back.
         """
-        bits = _bytes((1,), dtype)
-        moved = parameters * (24 + (4 if bits == 4 else 2 * bits))
+        size = element_bytes(dtype)
+        moved = parameters * (24 + (4 if size == 4 else 2 * size))
         host = self.figures["host"]
         rates = host["memory_gb_s"]
         name = None if self.gpu.host_link is None else self.gpu.host_link.name
@@ -319,7 +330,7 @@ class Prices:
 
     def _eager_attention(self, call: Attention, backward: bool, dtype: str) -> float:
         """Two products, and between them the mask and the softmax, in the same dtype; their gradients."""
-        batch = call.batch * call.heads
+        batch = math.ceil(call.batch * call.heads)
         products = self.matmul(call.q_len, call.k_len, call.head_dim, batch, dtype) + self.matmul(
             call.q_len, call.head_dim, call.k_len, batch, dtype
         )
@@ -332,15 +343,11 @@ class Prices:
     def _rate(self, dtype: str) -> tuple[float, float]:
         """Nominal operations per second of a dtype, and the largest share of them that is reached."""
         name = _dtype_name(dtype)
-        key = (
-            "fp8"
-            if name.startswith("float8")
-            else _RATES.get(name, name if name in ("tf32", "fp8") else "fp32")
-        )
         rates = self.gpu.tflops
-        if key not in rates:
-            # A card without a dtype computes in fp32; one of which only some are known, at the nearest.
-            key = "fp32" if "fp32" in rates else min(rates, key=lambda one: rates[one])
+        # A card of which only some rates are known computes at the nearest.
+        slowest = min(rates, key=lambda one: rates[one])
+        wanted = (*_RATES.get(name.partition("_")[0], ()), "fp32", slowest)
+        key = next(one for one in wanted if one in rates)
         best = self.figures["best_share"]
         kind = key if key in ("fp32", "fp8") else "tensor"
         share = best["cards"].get(self.gpu.name, {}).get(kind, best["others"][kind])
@@ -380,5 +387,11 @@ def _dtype_name(dtype: str) -> str:
     return dtype.rpartition(".")[2].lower()
 
 
-def _bytes(sizes: tuple[int, ...], dtype: str) -> int:
-    return math.prod(sizes) * _BITS.get(_dtype_name(dtype), _OTHER_BITS) // 8
+def element_bytes(dtype: str) -> int:
+    """Of one element of a dtype, by the bits in its name: 2 of "torch.bfloat16", 1 of "bool"."""
+    bits = re.search(r"\d+", _dtype_name(dtype))
+    return max(int(bits[0]) // 8, 1) if bits else 1
+
+
+def _bytes(sizes: tuple[float, ...], dtype: str) -> int:
+    return math.ceil(math.prod(sizes) * element_bytes(dtype))

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from zerokit.hardware.prices.attention import keys_in_window, packed
 from zerokit.rehearsal.native.backend import backend
 from zerokit.rehearsal.timing.rank_time import rank_time, untimed
 
@@ -145,14 +146,14 @@ def _take_time(q: Tensor, k: Tensor, call: Call, *, backward: bool) -> None:
     time = rank_time()
     if time is None:
         return
-    batch, (longest_q, longest_k) = q.size(0), (q.size(1), k.size(1))
+    batch: float = q.size(0)
+    queries, keys = q.size(1), k.size(1)
     if call.lengths:
-        longest_q, longest_k = call.longest
-        batch = call.lengths[0].numel() - 1
+        (batch, queries), (_, keys) = packed(q.size(0), call.longest[0]), packed(k.size(0), call.longest[1])
     time.attention(
         *("flash_attention_3" if call.generation == 3 else "flash_attention_2", backward, batch),
-        *(q.size(-2), k.size(-2), longest_q, longest_k, q.size(-1), call.causal),
-        str(q.dtype).removeprefix("torch."),
+        *(q.size(-2), k.size(-2), queries, keys, q.size(-1), call.causal),
+        *(str(q.dtype).removeprefix("torch."), keys_in_window(call.causal, *call.window)),
     )
 
 

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from zerokit.hardware.prices.attention import keys_in_window, packed
+from zerokit.hardware.prices.prices import element_bytes
 from zerokit.rehearsal.native.clock import Price, WorkKind
 from zerokit.rehearsal.recording import DTYPES
 from zerokit.rehearsal.timing.prices import CopyKind, Kernel, Layout, Prices
@@ -32,7 +34,7 @@ class TensorUse:
 
     @property
     def bytes(self) -> int:
-        return round(self.elements * _itemsize(self.dtype))
+        return self.elements * element_bytes(self.dtype)
 
     @property
     def on_device(self) -> bool:
@@ -72,11 +74,6 @@ class Call:
         found = self.entries[place]
         assert isinstance(found, TensorUse), f"{self.name} has no tensor in place {place}"
         return found
-
-
-def _itemsize(dtype: str) -> float:
-    digits = "".join(character for character in dtype.partition("_")[0] if character.isdigit())
-    return 1 if dtype == "bool" else max(int(digits or 8) / 8, 1)
 
 
 def entries(key: Sequence[int]) -> Iterator[Any]:
@@ -259,6 +256,8 @@ class _Attention(NamedTuple):
     longest: int | None = None
     """The place of the longest sequence's queries, where sequences may lie one after the other."""
     heads_first: bool = False
+    window: int | None = None
+    """The place of the keys that a query sees to its left, and after it that of those to its right."""
 
 
 _ATTENTION = {
@@ -266,8 +265,8 @@ _ATTENTION = {
     "aten::_scaled_dot_product_flash_attention_backward": (
         _Attention("flash_attention_2", 11, 1, heads_first=True)
     ),
-    "aten::_flash_attention_forward": _Attention("flash_attention_2", 8, longest=5),
-    "aten::_flash_attention_backward": _Attention("flash_attention_2", 11, 1, 8),
+    "aten::_flash_attention_forward": _Attention("flash_attention_2", 8, longest=5, window=11),
+    "aten::_flash_attention_backward": _Attention("flash_attention_2", 11, 1, 8, window=15),
     "aten::_scaled_dot_product_efficient_attention": _Attention("efficient", 6, heads_first=True),
     "aten::_scaled_dot_product_efficient_attention_backward": (
         _Attention("efficient", 11, 1, heads_first=True)
@@ -279,7 +278,7 @@ _ATTENTION = {
     "aten::_cudnn_attention_forward": _Attention("cudnn", 10, heads_first=True),
     "aten::_cudnn_attention_backward": _Attention("cudnn", 14, 1, heads_first=True),
 }
-AttentionArguments = tuple[Kernel, bool, int, int, int, int, int, int, bool, str]
+AttentionArguments = tuple[Kernel, bool, float, int, int, int, int, int, bool, str, int | None]
 
 
 def attention_arguments(call: Call) -> AttentionArguments:
@@ -287,12 +286,14 @@ def attention_arguments(call: Call) -> AttentionArguments:
     where = _ATTENTION[call.base]
     query, key = call.tensor(where.query), call.tensor(where.query + 1)
     heads, length = (-3, -2) if where.heads_first else (-2, -3)
-    batch = query.sizes[0] if len(query.sizes) == 4 else 1
+    batch: float = query.sizes[0] if len(query.sizes) == 4 else 1
     queries, keys = query.sizes[length], key.sizes[length]
-    longest = None if where.longest is None else call.entries[where.longest]
-    if len(query.sizes) == 3 and longest:
-        batch, queries, keys = max(queries // longest, 1), longest, longest
+    if where.longest is not None and all(longest := call.entries[where.longest : where.longest + 2]):
+        batch, queries = packed(query.sizes[0] * (queries if len(query.sizes) == 4 else 1), longest[0])
+        keys = min(keys, longest[1])
+    window = () if where.window is None else call.entries[where.window : where.window + 2]
+    is_causal = bool(call.entries[where.is_causal])
     return (
         *(where.kernel, where.query == 1, batch, query.sizes[heads], key.sizes[heads], queries, keys),
-        *(query.sizes[-1], bool(call.entries[where.is_causal]), query.dtype),
+        *(query.sizes[-1], is_causal, query.dtype, keys_in_window(is_causal, *window)),
     )

@@ -19,7 +19,7 @@ class Prices(Protocol):
         self,
         kernel: Kernel,
         backward: bool,
-        batch: int,
+        batch: float,
         heads: int,
         kv_heads: int,
         q_len: int,
@@ -27,6 +27,7 @@ class Prices(Protocol):
         head_dim: int,
         causal: bool,
         dtype: str,
+        window: int | None,
     ) -> float: ...
 
     def memory_bound(self, bytes_moved: int, operator: str = "") -> float: ...
