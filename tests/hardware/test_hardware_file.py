@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from zerokit.errors import ZerokitError
 from zerokit.hardware.cluster import Cluster
-from zerokit.hardware.gpus import find_gpu
+from zerokit.hardware.gpus import find_gpu, gpus
 from zerokit.hardware.hardware_file import read_hardware
 from zerokit.hardware.prices.figures import figures
 from zerokit.hardware.prices.prices import Prices
@@ -97,6 +98,29 @@ def test_a_card_of_the_catalogue_goes_by_its_name(tmp_path: Path) -> None:
             {"gpu": CARD, "figures": {"nccl": {"tree_correction": 1}}},
             " (figures.nccl.tree_correction): this is not",
         ),
+        ({"gpu": CARD | {"bandwidth_gb_s": "-5"}}, "gpu.bandwidth_gb_s): Input should be a valid number"),
+        ({"gpu": CARD | {"tflops": {"bf16": "nan"}}}, "gpu.tflops.bf16): Input should be a valid number"),
+        ({"gpu": CARD | {"node": {"gpus": 8, "network_gbit_s": 0}}}, "_gbit_s): 0 is out of all cards'"),
+        ({"gpu": CARD | {"node": {"gpus": 8, "network_gbit": 9}}}, "network_gbit): there is no such key"),
+        ({"gpu": CARD | {"capability": [9, -1]}}, "(gpu.capability): -1 is out of all cards' reach"),
+        ({"gpu": CARD | {"nominal_gb": 10**400}}, "(gpu.nominal_gb): 1e+300 is out of all cards' reach"),
+        (
+            {"gpu": CARD, "figures": {"launch": {"seconds": {"kernel": 8}}}},
+            "(figures.launch.seconds.kernel): 8 is far from what is known: 1.1e-05. Give it in the unit",
+        ),
+        (
+            {"gpu": CARD, "figures": {"fabric": {"cards": {"X1": {"ring": 2e11}}}}},
+            "X1.ring): 2e+11 is far from what is known: 232",
+        ),
+        (
+            {"gpu": CARD, "figures": {"beside_collective": {"value": 0.5, "low": 0.4}}},
+            " (figures.beside_collective): these do not rise: 1, 0.4, 0.5, 1.4. A lowest factor is",
+        ),
+        ({"gpu": CARD, "figures": {"launch": {"low": 3}}}, "(figures.launch): these do not rise: 3, 1, 2.3"),
+        (
+            {"gpu": CARD, "figures": {"spread": {"copy": {"borrowed": [1.2, 1.5]}}}},
+            " (figures.spread.copy.borrowed): these do not rise: 1.2, 1, 1.5",
+        ),
     ],
 )
 def test_what_cannot_be_is_one_line(tmp_path: Path, data: Any, message: str) -> None:
@@ -104,3 +128,36 @@ def test_what_cannot_be_is_one_line(tmp_path: Path, data: Any, message: str) -> 
         read_hardware(written(tmp_path, data))
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("gpu: H100\n1: 2", " ([1]): there is no key '1'"),
+        ("gpu: H100\nfigures: {1: 2}", " (figures[1]): there is no figure '1'"),
+        ("gpu: H100\nfigures: {fabric: {cards: {H100-SXM: {2020-01-01: 2}}}}", "no figure '2020-01-01'"),
+        ("gpu: {name: X1, 1: 2}", ": there is no such key"),
+        ("gpu: {name: X1, link: {name: a, gb_s: 1, 2020-01-01: 2}}", ": there is no such key"),
+        ("gpu: {name: X1, memory_mib: .nan}", " (gpu.memory_mib): nan is out of all cards' reach"),
+        ("gpu: {name: X1, tflops: {bf16: .inf}}", " (gpu.tflops.bf16): 1e+300 is out of all cards' reach"),
+        ("gpu: H100\nfigures: {launch: {low: .nan}}", " (figures.launch.low): nan is no figure"),
+    ],
+)
+def test_what_yaml_alone_can_write_is_one_line_too(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "x1.yaml"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(ZerokitError) as caught:
+        read_hardware(file)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_all_figures_of_all_cards_can_be_given_in_a_file(tmp_path: Path) -> None:
+    """Whatever the catalogue holds lies within the bounds, and every number has some."""
+    for gpu in gpus():
+        data = json.loads(json.dumps(asdict(gpu)))
+        data = {key: value for key, value in data.items() if value is not None}
+        for part in ("node", "link", "host_link"):
+            if part in data:
+                data[part] = {key: value for key, value in data[part].items() if value is not None}
+        assert read_hardware(written(tmp_path, {"gpu": data, "figures": figures()})).gpu == gpu

@@ -24,6 +24,8 @@ _MAKERS = ("nvidia", "geforce", "tesla", "amd", "instinct", "intel", "rtx")
 class Link:
     """What joins a GPU to the others of its node, or to its host."""
 
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
     name: str
     gb_s: float
     """10^9 bytes per second in one direction, as the vendor states."""
@@ -32,6 +34,8 @@ class Link:
 @dataclass(frozen=True)
 class Node:
     """A machine that clouds rent with such GPUs."""
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
     gpus: int
     ram_gib: int | None = None
@@ -42,6 +46,8 @@ class Node:
 @dataclass(frozen=True)
 class Price:
     """US dollars for one GPU and hour, on demand: the lowest and the highest seen."""
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
     low: float
     high: float

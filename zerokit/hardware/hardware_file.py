@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import json
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,15 +28,28 @@ _BOUNDS = {
     "nominal_gb": (1, 10_000),
     "memory_mib": (1024, 10_000_000),
     "multiprocessors": (1, 100_000),
+    "l2_mib": (1, 100_000),
     "tflops": (0.01, 100_000),
+    "capability": (0, 100),
+    "gpus": (1, 1_000),
+    "ram_gib": (1, 1_000_000),
+    "network_gbit_s": (0.1, 1_000_000),
+    "low": (0.001, 10_000),
+    "high": (0.001, 10_000),
 }
-"""Of cards that there may be: a figure outside was written in another unit."""
+"""Of every number of cards that there may be: one outside was written in another unit."""
 _DTYPES = ("bf16", "fp16", "tf32", "fp32", "fp8")
 _UNITS = {"bandwidth_gb_s": "10^9 bytes per second", "gb_s": "10^9 bytes per second", "nominal_gb": "GB"} | {
     "tflops": "10^12 operations per second",
     "memory_mib": "MiB",
-    "multiprocessors": "units",
+    "l2_mib": "MiB",
+    "ram_gib": "GiB",
+    "network_gbit_s": "10^9 bits per second",
+    "low": "USD per GPU and hour",
+    "high": "USD per GPU and hour",
 }
+_FACTOR = 1000
+"""How far from the known figures a file's may be: one beyond was written in another unit."""
 
 
 @dataclass(frozen=True)
@@ -64,11 +78,12 @@ def read_hardware(path: str | Path) -> Hardware:
         raise DocumentError(
             f"there is no key '{key}'",
             where=document.where((key,)),
-            hint=did_you_mean(key, ("gpu", "figures")),
+            hint=did_you_mean(str(key), ("gpu", "figures")),
         )
     gpu = find_gpu(data["gpu"]) if isinstance(data["gpu"], str) else _gpu(document)
     changed = copy.deepcopy(figures())
     _change(changed, data.get("figures", {}), ("figures",), document, gpu.name)
+    _check_ranges(changed, document)
     return Hardware(gpu, changed)
 
 
@@ -76,7 +91,9 @@ def _gpu(document: Document) -> Gpu:
     from pydantic import TypeAdapter, ValidationError
 
     try:
-        gpu = TypeAdapter(Gpu).validate_python(document.data["gpu"])
+        # Strict, so that no text counts as a number; of JSON, whose lists are then tuples.
+        text = json.dumps(_with_text_keys(document.data["gpu"]), default=str)
+        gpu = TypeAdapter(Gpu).validate_json(text, strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         path: KeyPath = ("gpu", *first["loc"])
@@ -91,19 +108,33 @@ def _gpu(document: Document) -> Gpu:
     return gpu
 
 
-def _check_units(data: Mapping[str, Any], path: KeyPath, document: Document) -> None:
-    for key, value in data.items():
-        if isinstance(value, dict):
+def _with_text_keys(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {str(key): _with_text_keys(value) for key, value in data.items()}
+    return [_with_text_keys(value) for value in data] if isinstance(data, list) else data
+
+
+def _check_units(data: Any, path: KeyPath, document: Document) -> None:
+    if isinstance(data, dict):
+        for key, value in data.items():
             _check_units(value, (*path, key), document)
-        name = "tflops" if path[-1] == "tflops" else key
-        if name in _BOUNDS and isinstance(value, int | float):
-            low, high = _BOUNDS[name]
-            if not low <= value <= high:
-                raise DocumentError(
-                    f"{value:g} is out of all cards' reach",
-                    where=document.where((*path, key)),
-                    hint=f"Give it in {_UNITS[name]}: {low:g} to {high:,}",
-                )
+    elif isinstance(data, list):
+        for value in data:
+            _check_units(value, path, document)
+    elif isinstance(data, int | float):
+        name = "tflops" if path[-2] == "tflops" else str(path[-1])
+        low, high = _BOUNDS[name]
+        if not low <= data <= high:
+            unit = f"in {_UNITS[name]}: " if name in _UNITS else "as "
+            raise DocumentError(
+                f"{_shown(data)} is out of all cards' reach",
+                where=document.where(path),
+                hint=f"Give it {unit}{low:g} to {high:,}",
+            )
+
+
+def _shown(number: float) -> str:
+    return f"{max(min(number, 1e300), -1e300):g}"  # integers may be larger than floats
 
 
 def _change(target: dict[str, Any], changes: Any, path: KeyPath, document: Document, gpu: str) -> None:
@@ -116,7 +147,7 @@ def _change(target: dict[str, Any], changes: Any, path: KeyPath, document: Docum
             raise DocumentError(
                 f"there is no figure '{key}'",
                 where=document.where(here),
-                hint=did_you_mean(key, tuple(target)),
+                hint=did_you_mean(str(key), tuple(target)),
             )
         known = target.get(key)
         if isinstance(known, dict):
@@ -127,29 +158,59 @@ def _change(target: dict[str, Any], changes: Any, path: KeyPath, document: Docum
             target[key] = _of_own_card(target, value, here, document)
 
 
+def _check_ranges(changed: Mapping[str, Any], document: Document) -> None:
+    """Refuse factors below what they may be, and ranges that do not hold their figure."""
+    beside, launch = changed["beside_collective"], changed["launch"]
+    ranges: list[tuple[KeyPath, tuple[float, ...]]] = [
+        (("figures", "beside_collective"), (1, beside["low"], beside["value"], beside["high"])),
+        (("figures", "launch"), (launch["low"], 1, launch["high"])),
+    ]
+    for kind, spreads in changed["spread"].items():
+        if isinstance(spreads, dict):
+            ranges += [
+                (("figures", "spread", kind, name), (low, 1, high)) for name, (low, high) in spreads.items()
+            ]
+    for path, figures_in_order in ranges:
+        if list(figures_in_order) != sorted(figures_in_order):
+            raise DocumentError(
+                f"these do not rise: {', '.join(map(_shown, figures_in_order))}",
+                where=document.where(path),
+                hint="A lowest factor is at most 1 and a highest at least 1; beside a collective nothing is "
+                "faster, and the value lies between low and high",
+            )
+
+
 def _of_own_card(others: Mapping[str, Any], value: Any, path: KeyPath, document: Document) -> Any:
     """A figure, or several, as other cards have there."""
     if not isinstance(next(iter(others.values())), dict):
-        return _like(1.0, value, path, document)
-    names = {name for one in others.values() for name in one} - {"source"}
+        return _like(statistics.median(others.values()), value, path, document)
+    known = {
+        name: statistics.median(one[name] for one in others.values() if name in one)
+        for names in others.values()
+        for name, number in names.items()
+        if isinstance(number, float | int)
+    }
     if not isinstance(value, dict):
         raise DocumentError(
-            "figures stand in objects", where=document.where(path), hint=f"Of {sorted(names)}"
+            "figures stand in objects", where=document.where(path), hint=f"Of {sorted(known)}"
         )
-    for name in value.keys() - names:
-        hint = did_you_mean(name, sorted(names))
+    for name in value.keys() - known.keys():
+        hint = did_you_mean(str(name), sorted(known))
         raise DocumentError(f"there is no figure '{name}'", where=document.where((*path, name)), hint=hint)
-    return {name: _like(1.0, one, (*path, name), document) for name, one in value.items()}
+    return {name: _like(known[name], one, (*path, name), document) for name, one in value.items()}
 
 
 def _like(known: Any, value: Any, path: KeyPath, document: Document) -> Any:
     """`value`, if it has the form of what is known: a number above 0, a text, or a list of as many."""
     where = document.where(path)
     if isinstance(known, int | float):
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
             raise DocumentError(
                 f"{value!r} is no figure", where=where, hint=f"Give a number above 0, such as {known}"
             )
+        if not known / _FACTOR <= value <= known * _FACTOR:
+            message = f"{_shown(value)} is far from what is known: {known:g}"
+            raise DocumentError(message, where=where, hint="Give it in the unit of figures.json")
         if value > 1 and any("share" in str(key) for key in path):
             raise DocumentError(f"{value!r} is no share", where=where, hint="Give 1 at most, for all of it")
     elif isinstance(known, list) and isinstance(value, list) and len(known) == len(value):
