@@ -14,7 +14,7 @@ import torch
 from deepspeed.runtime.fp16.loss_scaler import LossScaler
 from deepspeed.runtime.zero.config import ZeroStageEnum
 
-from tests.checkpoint.small import save_checkpoint, save_stage_2, save_stage_3
+from tests.checkpoint.small import MODEL, save_checkpoint, save_stage_2, save_stage_3
 from tests.cli import conftest
 from tests.launched.damage import rewrite
 from zerokit.checkpoint import new_folder
@@ -161,6 +161,37 @@ def test_what_cannot_be_divided_anew_is_named_and_nothing_is_left(
         reshard(tmp_path / "global_step1", tmp_path / "new", num_ranks=3)
     assert caught.value.exit_code == 2
     assert [path.name for path in tmp_path.iterdir()] == ["global_step1"]
+
+
+@pytest.mark.parametrize(
+    ("written", "order"), [("auto", "abcd"), ("false", "abcd"), (True, "acbd")], ids=["auto", "text", "true"]
+)
+def test_settings_are_read_as_deepspeed_reads_them(written: object, order: str, tmp_path: Path) -> None:
+    """Of parameters in turns, rank 0 of two has the first and the third."""
+    lengths = {name: 2 * number for number, name in enumerate("abcd", 1)}
+    flat = torch.cat([torch.full((lengths[name],), float(ord(name))) for name in order])
+    step = tmp_path / "global_step1"
+    for rank, part in enumerate(flat.chunk(2)):
+        save_stage_2(tmp_path / f"{rank}" / "global_step1", part, [len(part)])
+        step.mkdir(exist_ok=True)
+        file = tmp_path / f"{rank}/global_step1" / OPTIMIZER.format(0)
+        saved = torch.load(file, weights_only=False)["optimizer_state_dict"]
+        inner = {"state": {0: {"exp_avg": part.clone()}}, "param_groups": [{"lr": 0.1, "params": [0]}]}
+        saved |= {"partition_count": [2], "base_optimizer_state": inner}
+        torch.save({"optimizer_state_dict": saved}, step / OPTIMIZER.format(rank))
+    zero = {"stage": 2, "round_robin_gradients": written, "sub_group_size": "auto"}
+    states = {
+        "module": {name: torch.full((length,), float(ord(name))) for name, length in lengths.items()},
+        "param_shapes": [{name: torch.Size([lengths[name]]) for name in order}],
+        "dp_world_size": 2,
+        "global_steps": 1,
+        "ds_config": {"zero_optimization": zero},
+    }
+    torch.save(states, step / MODEL)
+    reshard(step, tmp_path / "new", num_ranks=1)
+    states = torch.load(tmp_path / "new/global_step1" / OPTIMIZER.format(0), weights_only=False)
+    (whole,) = states["optimizer_state_dict"]["single_partition_of_fp32_groups"]
+    assert "".join(map(chr, map(int, whole.unique_consecutive()))) == "abcd"
 
 
 def test_the_space_is_stated_and_asked_for_before(

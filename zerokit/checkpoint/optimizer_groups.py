@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pydantic import BaseModel
+
 from zerokit.checkpoint.archive import StoredTensor
 from zerokit.checkpoint.deepspeed_folder import shapes_of
 from zerokit.checkpoint.masters import masters_of_stage_1_and_2, masters_of_stage_3
@@ -21,6 +23,18 @@ if TYPE_CHECKING:
 
 ALIGNMENT = 2
 """Elements of which each rank's part of a group is a multiple (``nccl_start_alignment_factor``)."""
+
+
+class ZeroSettings(BaseModel):
+    """The keys of ``zero_optimization`` that decide where a parameter lies, read as DeepSpeed does.
+
+    Its defaults are DeepSpeed's (runtime/zero/config.py).
+    """
+
+    round_robin_gradients: bool = False
+    """Whether stages 1 and 2 have parameters in another order than the optimizer's."""
+    parameter_alignment: bool = False
+    sub_group_size: float = 1e9
 
 
 @dataclass(frozen=True)
@@ -61,19 +75,20 @@ def read_groups(saved: Saved) -> list[Group]:
     return [_of_stage_1_and_2(saved, *one) for one in enumerate(_kept_of_stage_1_and_2(saved))]
 
 
-def takes_turns(saved: Saved) -> bool:
-    """Whether stages 1 and 2 have parameters in another order than the optimizer's."""
-    return bool(zero_settings(saved).get("round_robin_gradients"))
-
-
 def in_turns(names: Sequence[Any], num_ranks: int) -> list[Any]:
     """The order in which ranks take turns (stage_1_and_2.py, `_round_robin_reorder`)."""
     return [name for rank in range(num_ranks) for name in names[rank::num_ranks]]
 
 
-def zero_settings(saved: Saved) -> Mapping[str, Any]:
+def zero_section(saved: Saved) -> Mapping[str, Any]:
     """The section ``zero_optimization`` of the run's ds_config."""
     return (saved.models[0].get("ds_config") or {}).get("zero_optimization") or {}
+
+
+def zero_settings(saved: Saved) -> ZeroSettings:
+    """What DeepSpeed takes from it: an "auto" that nobody has filled is no value (config_utils.py)."""
+    given = {key: value for key, value in zero_section(saved).items() if value != "auto"}
+    return ZeroSettings.model_validate(given)
 
 
 def sub_groups(saved: Saved) -> list[list[int]]:
@@ -116,7 +131,7 @@ def _of_stage_1_and_2(saved: Saved, number: int, kept: _Kept) -> Group:
     def put(parts: Sequence[StoredTensor]) -> Tensors:
         states = [{**common, "single_partition_of_fp32_groups": [part]} for part in parts]
         found = list(masters_of_stage_1_and_2([kept.shapes], states))
-        if takes_turns(saved):
+        if zero_settings(saved).round_robin_gradients:
             order = in_turns(range(len(found)), len(parts))
             found = [found[order.index(place)] for place in range(len(found))]
         return {tensor.name: tensor for tensor in found}

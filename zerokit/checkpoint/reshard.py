@@ -23,7 +23,7 @@ from zerokit.checkpoint.checksums import SUMS_FILE, checksums, files_of, write_c
 from zerokit.checkpoint.deepspeed_folder import Saved, as_deepspeed_saves, read_saved, shapes_of
 from zerokit.checkpoint.elements import ElementReader
 from zerokit.checkpoint.new_folder import check_output, check_space, clear, new_folder
-from zerokit.checkpoint.optimizer_groups import read_groups, takes_turns, zero_settings
+from zerokit.checkpoint.optimizer_groups import read_groups, zero_section, zero_settings
 from zerokit.checkpoint.partitions import DividedParameters, FlatGroups
 from zerokit.checkpoint.step_folder import LATEST, is_of_checkpoint, names_in
 from zerokit.checkpoint.tensors import NamedTensor, joined, whole
@@ -33,8 +33,6 @@ from zerokit.errors import CheckpointError
 from zerokit.files import write_file
 from zerokit.units import format_bytes
 
-_SUB_GROUP_SIZE = 1e9
-"""DeepSpeed's default (runtime/zero/config.py)."""
 _OF_ANY_STAGE = ("loss_scaler", "dynamic_loss_scale", "overflow")
 """What stages 1 and 2 and stage 3 keep alike beside tensors."""
 _RNG_STATE = re.compile(r"rng_state(?:_(\d+))?\.pth")
@@ -180,7 +178,7 @@ def _refuse(saved: Saved, problem: str, hint: str) -> NoReturn:
 def _plan(saved: Saved, num_ranks: int, stage: int) -> _Plan:
     groups = read_groups(saved)
     settings = zero_settings(saved)
-    size = float(settings.get("sub_group_size", _SUB_GROUP_SIZE))
+    size = settings.sub_group_size
     if saved.facts.stage == 3:
         was = DividedParameters(groups, saved.facts.num_ranks, size)
         if [list(one) for one in was.shapes] != [list(one) for one in shapes_of(saved.models[0])]:
@@ -192,11 +190,11 @@ def _plan(saved: Saved, num_ranks: int, stage: int) -> _Plan:
     if stage == 3:
         return _Plan(saved, stage, num_ranks, None, DividedParameters(groups, num_ranks, size))
     paddings = saved.optimizers[0].get("param_alignment_paddings") or ()
-    aligned = settings.get("parameter_alignment") or any(any(group) for group in paddings)
+    aligned = settings.parameter_alignment or any(any(group) for group in paddings)
     flat = FlatGroups(
         groups,
         num_ranks,
-        round_robin=takes_turns(saved),
+        round_robin=settings.round_robin_gradients,
         aligned_as=saved.facts.dtype if aligned else None,
     )
     return _Plan(saved, stage, num_ranks, flat, None)
@@ -261,7 +259,7 @@ def _inner(
 def _common(plan: _Plan, model: Mapping[str, Any]) -> dict[str, Any]:
     config = model.get("ds_config") or {}
     if plan.stage != plan.saved.facts.stage:
-        config = {**config, "zero_optimization": {**zero_settings(plan.saved), "stage": plan.stage}}
+        config = {**config, "zero_optimization": {**zero_section(plan.saved), "stage": plan.stage}}
     return {**model, "dp_world_size": plan.num_ranks, "ds_config": config}
 
 
