@@ -5,21 +5,25 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zerokit.checkpoint.source import is_rehearsal, weights_digest
-from zerokit.config.base import ZERO
+from zerokit.config.base import AUTO, ZERO
 from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
-from zerokit.documents import dotted, finite, leaves, read_document
+from zerokit.config.key_index import canonical, section_at
+from zerokit.documents import KeyPath, dotted, finite, leaves, read_document, value_at
 from zerokit.errors import CheckpointError, DocumentError
 from zerokit.files import write_file
+from zerokit.recipe.model import DataSection, TaskSection
+from zerokit.training.peft import defaults_of_lora
 
 if TYPE_CHECKING:
     from datasets import Dataset
+    from pydantic import BaseModel
     from transformers import TrainingArguments
 
     from zerokit.recipe import LoadedRecipe
@@ -46,11 +50,11 @@ _NOT_LEARNING = (
 )
 """Sections of a ds_config that shape no weight; of batch sizes the product is compared."""
 
-_PARTITIONING = ("stage", "sub_group_size", "zero_hpz_partition_size", "mics_shard_size")
-"""Keys of its zero_optimization without which a checkpoint's parts do not fit."""
-
-_PLACING = ("round_robin_gradients", "parameter_alignment")
-"""Switches of it that decide where in a rank's part each parameter lies; kept where they are on."""
+_PARTITIONING = (
+    *("stage", "sub_group_size", "zero_hpz_partition_size", "mics_shard_size"),
+    *("round_robin_gradients", "parameter_alignment"),
+)
+"""Keys of its zero_optimization without which a checkpoint's parts do not fit, or hold other parameters."""
 
 _MOST_NAMED = 4
 
@@ -110,7 +114,11 @@ def identify(
         examples_per_step=steps,
         training=given,
         deepspeed={key: value for key, value in ds_config.items() if key not in _NOT_LEARNING}
-        | {ZERO: _partitioning(ds_config[ZERO])},
+        | {
+            ZERO: {
+                key: ds_config[ZERO][key] for key in _PARTITIONING if ds_config[ZERO].get(key, AUTO) != AUTO
+            }
+        },
         recipe={name: written.get(name) for name in ("data", "task", "peft")},
         # What transformers adds on reading or saving it is none of its sizes.
         model={key: value for key, value in model.config.to_dict().items() if key not in _ADDED},
@@ -120,13 +128,6 @@ def identify(
     )
     # As it will be read: tuples as lists, keys as text.
     return _from(json.loads(json.dumps(finite(asdict(identity)), default=str)))
-
-
-def _partitioning(zero: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of a zero_optimization that decide what a checkpoint's parts hold."""
-    return {key: zero[key] for key in _PARTITIONING if key in zero} | {
-        key: True for key in _PLACING if zero.get(key) not in (None, False, "auto")
-    }
 
 
 _ADDED = ("transformers_version", "_name_or_path", "dtype", "architectures", "use_cache")
@@ -157,10 +158,10 @@ def differences(was: Identity, now: Identity) -> list[str]:
     """In words, what would make `now` another run than `was`; empty if it is the same."""
     found = [
         *_changed("training", was.training, now.training),
-        *_changed("deepspeed", was.deepspeed, now.deepspeed),
-        *_changed("peft", was.recipe["peft"] or {}, now.recipe["peft"] or {}),
+        *_changed("deepspeed", was.deepspeed, now.deepspeed, _default_of_deepspeed(now.deepspeed)),
+        *_changed("peft", _adapter(was), _adapter(now), _default_of_lora(was, now)),
         *_changed("model", was.model, now.model),
-        *_changed("task", _learning(was.recipe["task"]), _learning(now.recipe["task"])),
+        *_changed("task", _learning(was.recipe["task"]), _learning(now.recipe["task"]), _DEFAULTS["task"]),
     ]
     found += num_examples_differ(was, now)
     if was.weights != now.weights:
@@ -168,8 +169,10 @@ def differences(was: Identity, now: Identity) -> list[str]:
     if was.examples != now.examples:
         causes = [
             cause
-            for section in ("data", "task")
-            for cause in _changed(section, was.recipe[section] or {}, now.recipe[section] or {})
+            for section in _DEFAULTS
+            for cause in _changed(
+                section, was.recipe[section] or {}, now.recipe[section] or {}, _DEFAULTS[section]
+            )
             if cause not in found
         ]
         how = f"{now.num_examples:,}, were {was.num_examples:,}"
@@ -182,6 +185,37 @@ def differences(was: Identity, now: Identity) -> list[str]:
 def _learning(task: Mapping[str, Any] | None) -> dict[str, Any]:
     """The keys of a recipe's `task` that shape what is learned of the same examples."""
     return {name: value for name, value in (task or {}).items() if name in _LEARNING_OF_TASK}
+
+
+def _adapter(run: Identity) -> dict[str, Any]:
+    """The section `peft`; an empty one asks for an adapter, too."""
+    section = run.recipe["peft"]
+    return {} if section is None else {"type": "lora", **section}
+
+
+def _default_of_lora(was: Identity, now: Identity) -> Callable[[KeyPath], Any]:
+    both = _adapter(was) and _adapter(now)
+    defaults = defaults_of_lora() if both else {}  # peft may be gone
+    return lambda path: value_at(defaults, path)
+
+
+def _default_of_deepspeed(config: Mapping[str, Any]) -> Callable[[KeyPath], Any]:
+    def default(path: KeyPath) -> Any:
+        *above, key = canonical(path)
+        section = section_at(tuple(above), config)
+        field = section.model_fields.get(str(key)) if section else None
+        return None if field is None or field.is_required() else field.get_default(call_default_factory=True)
+
+    return default
+
+
+def _default_in(section: BaseModel) -> Callable[[KeyPath], Any]:
+    defaults = section.model_dump(mode="json")
+    return lambda path: value_at(defaults, path)
+
+
+_DEFAULTS = {"data": _default_in(DataSection.model_construct()), "task": _default_in(TaskSection())}
+"""Of what says how the examples are made."""
 
 
 def num_examples_differ(was: Identity, now: Identity) -> list[str]:
@@ -197,10 +231,17 @@ def in_words(different: list[str]) -> str:
     return "; ".join([*different[:_MOST_NAMED], *([f"and {more} more"] if more > 0 else [])])
 
 
-def _changed(section: str, was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+def _changed(
+    section: str,
+    was: Mapping[str, Any],
+    now: Mapping[str, Any],
+    default: Callable[[KeyPath], Any] = lambda path: None,
+) -> Iterator[str]:
+    """Each value that differs; to write a default out, or to leave it out, is no difference."""
     before, after = dict(leaves(was)), dict(leaves(now))
     for path in dict.fromkeys([*before, *after]):
-        if before.get(path) != after.get(path):
+        old, new = (of[path] if path in of else default(path) for of in (before, after))
+        if old != new:
             name = dotted((section, *path))
             yield f"{name} is {_shown(after.get(path))}, was {_shown(before.get(path))}"
 

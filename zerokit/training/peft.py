@@ -51,6 +51,13 @@ def check_peft_keys(loaded: LoadedRecipe) -> dict[str, Any] | None:
     return keys
 
 
+def defaults_of_lora() -> dict[str, Any]:
+    """The values of LoraConfig's keys that are not given; peft is installed."""
+    from peft import LoraConfig
+
+    return dict(vars(LoraConfig()))
+
+
 def add_adapter(
     model: PreTrainedModel, loaded: LoadedRecipe, args: TrainingArguments, task_type: str | None
 ) -> PreTrainedModel:
