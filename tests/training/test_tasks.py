@@ -56,7 +56,14 @@ def test_a_key_of_another_task_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("values", "labels"),
-    [(["b", "a", "b"], ("a", "b")), ([10, 9, 2], ("2", "9", "10")), ([True, False], ("false", "true"))],
+    [
+        (["b", "a", "b"], ("a", "b")),
+        ([10, 9, 2], ("2", "9", "10")),
+        ([True, False], ("false", "true")),
+        (["2", "--1"], ("--1", "2")),
+        (["2", "1" * 5000], ("1" * 5000, "2")),
+        (["1", "01", "001", "-3"], ("-3", "001", "01", "1")),
+    ],
 )
 def test_classes_are_those_of_the_training_data(values: list[Any], labels: tuple[str, ...]) -> None:
     rows = [{"text": "t", "label": value} for value in values]
@@ -106,10 +113,20 @@ def test_what_is_no_label_is_named_with_its_place(
 def test_numbers_with_a_fraction_and_one_class_alone_are_no_classes(
     tokenizer: PreTrainedTokenizerBase,
 ) -> None:
-    with pytest.raises(DataError, match="every 'label' is 'x': there is nothing to tell apart"):
-        made("sequence_classification", [{"text": "a", "label": "x"}] * 2)
+    for known in ((), ("x",), ("x", "y")):
+        with pytest.raises(DataError, match="every 'label' is 'x': there is nothing to tell apart"):
+            made("sequence_classification", [{"text": "a", "label": "x"}] * 2, known=known)
+        with pytest.raises(DataError, match="every 'tags' is 'x'"):
+            made("token_classification", [{"tokens": ["a"], "tags": ["x"]}], known=known)
     with pytest.raises(DataError, match="every 'label' is 'absent'"):
         made("sequence_classification", [{"text": "a", "label": 0.5}, {"text": "a", "label": 1.5}])
+
+
+def test_a_column_of_ids_has_no_classes() -> None:
+    rows = [{"text": "a", "label": number} for number in range(101)]
+    with pytest.raises(DataError, match=r"'label' has 101 different values.*data\.columns\.label"):
+        made("sequence_classification", rows)
+    assert len(made("sequence_classification", rows * 2).labels) == 101
 
 
 def test_the_loss_of_classes_is_the_models_own(tokenizer: PreTrainedTokenizerBase) -> None:
@@ -139,6 +156,7 @@ def test_accuracy_and_f1_of_classes() -> None:
     scores = task.scores(output, {"labels": truth}, any_, any_)
     metrics = task.metrics(scores)
     assert metrics == pytest.approx({"accuracy": 0.5, "f1": (4 / 7 + 1 / 2 + 0) / 3})
+    assert len(scores) == 3 * 4  # not one for each pair of classes
     none = task.scores(output, {"labels": torch.full((7,), IGNORED)}, any_, any_)
     assert len(none) == len(scores)
     assert sum(none) == 0
@@ -212,11 +230,12 @@ def test_words_without_their_tags_are_named_with_their_place(
         ("I-A O I-A I-A", [("A", 0, 0), ("A", 2, 3)]),
         ("S-A E-A O B-x-y", [("A", 0, 0), ("A", 1, 1), ("x-y", 3, 3)]),
         ("B I O NOUN", [("_", 0, 1), ("OUN", 3, 3)]),
+        ("B-A  B-A", [("A", 0, 0), ("A", 2, 2)]),
     ],
 )
 def test_entities_are_those_of_seqeval(tags: str, found: list[Entity]) -> None:
-    """What ``seqeval.metrics.sequence_labeling.get_entities`` of 1.2.2 returns."""
-    assert entities(tags.split()) == found
+    """What ``seqeval.metrics.sequence_labeling.get_entities`` of 1.2.2 returns; it knows no empty tag."""
+    assert entities(tags.split(" ")) == found
 
 
 def test_precision_and_recall_are_of_whole_entities() -> None:

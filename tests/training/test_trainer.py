@@ -1,20 +1,28 @@
-"""When a run has diverged, and when fp16 is finding its loss scale."""
+"""When a run has diverged, when fp16 is finding its loss scale, and what a reference says."""
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from transformers import Trainer
+from datasets import Dataset
+from transformers import Trainer, TrainingArguments
 from transformers.trainer_callback import TrainerState
 
 from zerokit.distributed.stuck import Work
 from zerokit.errors import RunError
+from zerokit.recipe.model import TaskSection
 from zerokit.training.disks import DiskProblems
+from zerokit.training.examples import IGNORED
+from zerokit.training.tasks import task_of
 from zerokit.training.trainer import MOST_SKIPPED_STEPS, ZeroTrainer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 INFINITE = float("inf")
 
@@ -133,3 +141,47 @@ def test_the_output_folder_itself_is_never_removed(monkeypatch: pytest.MonkeyPat
     for folder in (None, f"{tmp_path}/out/../out", str(tmp_path / "out" / "part")):
         trainer._save(folder)
         assert list(tmp_path.rglob("*")) == [tmp_path / "out"]
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"dataloader_drop_last": True},
+        {"average_tokens_across_devices": False},
+        {"train_sampling_strategy": "group_by_length"},
+        {"dataloader_num_workers": 1, "dataloader_persistent_workers": True},
+    ],
+)
+def test_every_example_gets_its_reference_whatever_loads_the_batches(
+    keys: dict[str, Any], model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+) -> None:
+    task = task_of(TaskSection(type="dpo", seq_len=16))
+    rows = [
+        {"input_ids": [5, 6], "labels": [IGNORED, 6], "rejected_input_ids": [5, other]}
+        | {"rejected_labels": [IGNORED, other]}
+        for other in (7, 8, 9)
+    ]
+    options = {"per_device_train_batch_size": 2, "per_device_eval_batch_size": 2, "use_cpu": True}
+    args = TrainingArguments(
+        str(tmp_path), remove_unused_columns=False, report_to="none", **{**options, **keys}
+    )
+    any_: Any = None
+    trainer: Any = ZeroTrainer(
+        task=task,
+        identity=any_,
+        group=any_,
+        trust_checkpoint=False,
+        model=copy.deepcopy(model),
+        args=args,
+        train_dataset=Dataset.from_list(rows),
+        eval_dataset=Dataset.from_list(rows[:1]),
+        data_collator=task.collator(tokenizer, model),
+    )
+    train_batches = trainer.get_train_dataloader()
+    trainer._note_reference(trainer.train_dataset)
+    reference = trainer.train_dataset.more["reference"]
+    assert len(reference) == len(trainer.train_dataset)
+    assert len({chosen for chosen, _ in reference[:3]}) == 1
+    assert len({rejected for _, rejected in reference[:3]}) == 3
+    assert all("reference" in batch for batch in train_batches)
+    assert trainer.get_eval_dataloader().dataset is trainer.eval_dataset

@@ -32,6 +32,8 @@ class FilledUp(TorchDataset[dict[str, Any]]):
         return len(self.examples) + self.num_blanks
 
     def __getitem__(self, index: int) -> dict[str, Any]:
+        if index >= len(self):
+            raise IndexError(index)  # by which iteration ends
         found = self.examples[index] if index < len(self.examples) else self.blank
         return {**found, **{name: values[index] for name, values in self.more.items()}}
 

@@ -89,12 +89,10 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
         """What the state said of the best checkpoint when the last one was saved."""
         self.train_dataset: Any
         self.eval_dataset: Any
-        if self.train_dataset is not None and self._can_fill_up():
-            self.train_dataset = FilledUp(
-                self.train_dataset,
-                self.args.per_device_train_batch_size * self.args.world_size,
-                task.blank(),
-            )
+        if self.train_dataset is not None and (self._can_fill_up() or task.needs_reference):
+            batch = self.args.per_device_train_batch_size * self.args.world_size
+            multiple = batch if self._can_fill_up() else 1
+            self.train_dataset = FilledUp(self.train_dataset, multiple, task.blank())
         if self.eval_dataset is not None:
             self.eval_dataset = FilledUp(
                 self.eval_dataset,
@@ -145,10 +143,14 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
         """Have each example bring along what the model says of it now, without its adapter."""
         without = getattr(self.model, "disable_adapter", nullcontext)
         self.model_wrapped.eval()
+        size, rank, last = self.args.per_device_eval_batch_size, self.args.process_index, len(dataset) - 1
         found = []
         with without(), torch.no_grad():
-            for batch in self.get_eval_dataloader(dataset):
-                inputs = self._prepare_inputs(batch)
+            # No loader: those of the Trainer leave out, repeat and keep what the recipe has them.
+            for start in range(0, len(dataset), size * self.args.world_size):
+                first = start + rank * size
+                rows = [dataset[min(index, last)] for index in range(first, first + size)]
+                inputs = self._prepare_inputs(self.data_collator(rows))
                 with self.compute_loss_context_manager():
                     found.append(self._task.log_probabilities(self.model_wrapped, inputs).float())
                 found[-1] = self.accelerator.gather(found[-1]).cpu()
@@ -165,7 +167,7 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int] | None:
         dataset = self.train_dataset if train_dataset is None else train_dataset
-        if not isinstance(dataset, FilledUp):
+        if not isinstance(dataset, FilledUp) or not self._can_fill_up():
             return super()._get_train_sampler(train_dataset)  # type: ignore[no-any-return]
         seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
         shuffle = self.args.train_sampling_strategy == "random"

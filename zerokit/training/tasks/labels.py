@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -46,8 +47,8 @@ def label_text(value: Any, names: Sequence[str] | None, column: str) -> str:
 def in_order(labels: Iterable[str]) -> tuple[str, ...]:
     """Each label once: numbers by their size, texts by the alphabet."""
     found = set(labels)
-    if all(label.lstrip("-").isdecimal() for label in found):
-        return tuple(sorted(found, key=int))
+    if all(re.fullmatch(r"-?\d{1,18}", label) for label in found):
+        return tuple(sorted(found, key=lambda label: (int(label), label)))
     return tuple(sorted(found))
 
 
@@ -81,19 +82,40 @@ def id_of(label: str, ids: Mapping[str, int], column: str) -> int:
     return ids[label]
 
 
-def check_classes(labels: tuple[str, ...], column: str, where: str) -> tuple[str, ...]:
-    """`labels`, if there is something to tell apart.
+_MANY_CLASSES = 100
+"""More of them need two examples each on average: a column of ids has about one."""
+
+
+def classes_of(
+    found: tuple[str, ...], known: Sequence[str], column: str, where: str, *, most: int | None = None
+) -> tuple[str, ...]:
+    """The classes of a model by their ids: those of its checkpoint, where they have all that were found.
+
+    Args:
+        found: in the training data, or named by the data set.
+        known: the checkpoint's.
+        column: where the labels stand.
+        where: the place of the data in the recipe, for errors.
+        most: how many there can be; None where the data set names them.
 
     Raises:
-        DataError: there is not.
+        DataError: there is nothing to tell apart, or too much.
     """
-    if len(labels) < 2:
+    if len(found) < 2:
         raise DataError(
-            f"every '{column}' is {labels[0] if labels else 'absent'!r}: there is nothing to tell apart",
+            f"every '{column}' is {found[0] if found else 'absent'!r}: there is nothing to tell apart",
             where=where,
             hint="Give it examples of at least two classes, or set data.columns.label",
         )
-    return labels
+    if set(found) <= set(known):
+        return tuple(known)
+    if most is not None and len(found) > max(most, _MANY_CLASSES):
+        raise DataError(
+            f"'{column}' has {len(found):,} different values, about one for each example: no classes",
+            where=where,
+            hint="Set data.columns.label to the column of the classes",
+        )
+    return found
 
 
 def known_labels(config: Mapping[str, Any]) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from zerokit.errors import visible
 from zerokit.reporting.tables import STRONG
 from zerokit.training.examples import IGNORED, Encoded, Encoder, text_of
 from zerokit.training.tasks.labels import (
-    check_classes,
+    classes_of,
     config_of_labels,
     found_labels,
     id_of,
@@ -45,9 +45,8 @@ class SequenceClassification(Task):
     ) -> SequenceClassification:
         names = names_of(examples.features[columns.label])
         found = names or found_labels(examples.unique(columns.label), columns.label)
-        labels = (
-            tuple(known) if set(found) <= set(known) and found else check_classes(found, columns.label, where)
-        )
+        most = len(examples) // 2 if names is None else None
+        labels = classes_of(found, known, columns.label, where, most=most)
         return replace(self, labels=labels, names=names)
 
     def config_keys(self) -> dict[str, Any]:
@@ -76,13 +75,13 @@ class SequenceClassification(Task):
     def scores(
         self, output: Any, inputs: Mapping[str, torch.Tensor], model: Any, tokenizer: PreTrainedTokenizerBase
     ) -> Sequence[float]:
-        """The confusion matrix, row by row: how often a class (row) was taken for another (column)."""
+        """Of each class, how often it was told right; then how often it is there, and was predicted."""
         import torch
 
-        labels, size = inputs["labels"], len(self.labels)
-        is_target = labels != IGNORED
-        pairs = labels[is_target] * size + output.logits[is_target].argmax(-1)
-        return torch.bincount(pairs, minlength=size * size).tolist()
+        is_target = inputs["labels"] != IGNORED
+        truth, said = inputs["labels"][is_target], output.logits[is_target].argmax(-1)
+        counted = (truth[truth == said], truth, said)
+        return torch.cat([torch.bincount(one, minlength=len(self.labels)) for one in counted]).tolist()
 
     def metrics(self, scores: Sequence[float]) -> dict[str, float]:
         """Accuracy, and the mean of F1 over the classes that there are or that were predicted.
@@ -91,11 +90,10 @@ class SequenceClassification(Task):
         which nothing was found.
         """
         size = len(self.labels)
-        rows = [scores[start : start + size] for start in range(0, size * size, size)]
-        right = [rows[index][index] for index in range(size)]
-        seen = [sum(rows[index]) + sum(row[index] for row in rows) for index in range(size)]
-        f1 = [2 * hits / total for hits, total in zip(right, seen, strict=True) if total]
-        return {"accuracy": sum(right) / sum(scores), "f1": sum(f1) / len(f1)}
+        right, there, said = (scores[start : start + size] for start in range(0, 3 * size, size))
+        counts = zip(right, there, said, strict=True)
+        f1 = [2 * hits / (truth + guesses) for hits, truth, guesses in counts if truth + guesses]
+        return {"accuracy": sum(right) / sum(there), "f1": sum(f1) / len(f1)}
 
 
 class _Encoder(Encoder):

@@ -13,7 +13,7 @@ from zerokit.errors import visible
 from zerokit.reporting.tables import STRONG
 from zerokit.training.examples import IGNORED, Encoded, Encoder, UnusableError, described_value
 from zerokit.training.tasks.labels import (
-    check_classes,
+    classes_of,
     config_of_labels,
     found_labels,
     id_of,
@@ -50,10 +50,7 @@ class TokenClassification(Task):
         names = names_of(examples.features[columns.tags])
         lists = (tags for tags in examples[columns.tags] if isinstance(tags, list))
         found = names or found_labels(chain.from_iterable(lists), columns.tags)
-        labels = (
-            tuple(known) if set(found) <= set(known) and found else check_classes(found, columns.tags, where)
-        )
-        return replace(self, labels=labels, names=names)
+        return replace(self, labels=classes_of(found, known, columns.tags, where), names=names)
 
     def config_keys(self) -> dict[str, Any]:
         return config_of_labels(self.labels)
@@ -120,7 +117,7 @@ def entities(tags: Sequence[str]) -> list[Entity]:
     found, start = [], 0
     previous, previous_type = "O", ""
     for index, tag in enumerate([*tags, "O"]):
-        prefix, type_ = tag[0], tag[1:].split("-", maxsplit=1)[-1] or "_"
+        prefix, type_ = tag[:1] or "O", tag[1:].split("-", maxsplit=1)[-1] or "_"
         if _ends(previous, prefix, previous_type, type_):
             found.append((previous_type, start, index - 1))
         if _begins(previous, prefix, previous_type, type_):
