@@ -99,3 +99,23 @@ def test_what_autograd_keeps_outlives_its_release() -> None:
 def test_small_parameters_are_never_gathered() -> None:
     calls, timeline = _there_and_back([50]), Timeline()
     assert _pass(Coordinator(timeline, _settings(4), calls), timeline, calls) == 0
+
+
+@given(SIZES, st.integers(0, 20_000))
+def test_before_the_order_of_calls_is_known_one_parameter_is_whole_at_a_time(
+    sizes: list[int], ahead: int
+) -> None:
+    calls, timeline = _there_and_back(sizes), Timeline()
+    settings = _settings(4, max_live=10**9, prefetch_bucket=ahead, max_reuse_distance=10**9)
+    assert _pass(Coordinator(timeline, settings, ()), timeline, calls) == 2 * max(sizes)
+    assert timeline.total == 0
+
+
+def test_what_is_computed_again_keeps_trained_weights_alone() -> None:
+    pair = (Parameter("layer.weight", 1000, True, "mlp"), Parameter("layer.frozen", 500, False, "mlp"))
+    call, timeline = Submodule("layer", pair), Timeline()
+    coordinator = Coordinator(timeline, _settings(4), ())
+    coordinator.fetch(call)
+    coordinator.save(call, only_trained=True)
+    coordinator.release(call)
+    assert timeline.bytes_of(KEPT_BY_AUTOGRAD) == 2 * 1000

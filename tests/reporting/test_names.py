@@ -23,7 +23,7 @@ def test_every_category_has_a_code_in_recordings() -> None:
 
 
 def test_an_estimate_and_a_rehearsal_speak_of_the_same_phases() -> None:
-    assert set(RUN_PHASES) - {"between"} == set(PHASES) - {"always", "generation"}
+    assert set(RUN_PHASES) - {"between"} == set(PHASES) - {"always", "first pass", "generation"}
     assert set(SHADES) == set(RUN_PHASES)
     assert phase_words("step") == "optimizer step"
     assert phase_words("always") == "between steps"

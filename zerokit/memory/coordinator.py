@@ -1,7 +1,8 @@
 """Stage 3's gathering of parameters, replayed: fetch, prefetch and release in the order of modules' calls.
 
-Source: deepspeed/runtime/zero/partitioned_param_coordinator.py, with a complete trace, as from the third
-forward pass on; sizes of buffers: partition_parameters.py all_gather_coalesced.
+Source: deepspeed/runtime/zero/partitioned_param_coordinator.py, which records the order of calls in the first
+forward and backward pass, and follows it from the second on; sizes of buffers: partition_parameters.py
+all_gather_coalesced.
 """
 
 from __future__ import annotations
@@ -62,9 +63,11 @@ class _Walk:
         self._before = [0]
         self._uses: dict[int, list[int]] = {}
         for place, parameters in enumerate(calls):
-            self._before.append(self._before[-1] + sum(one.elements for one in parameters))
+            met = self._before[-1]
             for one in parameters:
+                met += one.elements
                 self._uses.setdefault(id(one), []).append(place)
+            self._before.append(met)
 
     def distance(self, one: Parameter, here: int) -> int | None:
         """Elements met from the call at `here` on before that which uses `one`; None if none does."""
@@ -87,7 +90,12 @@ class Gather:
 
 
 class Coordinator:
-    """Which parameters are whole at each moment."""
+    """Which parameters are whole at each moment.
+
+    Args:
+        calls: in their order; empty: not recorded yet, so that nothing is gathered ahead or kept for its next
+            use.
+    """
 
     def __init__(self, timeline: Timeline, settings: Settings, calls: Sequence[Submodule]) -> None:
         self._timeline, self._settings, self._e = timeline, settings, settings.parameter_bytes
@@ -176,6 +184,8 @@ class Coordinator:
 
     def _prefetch(self, call: Submodule) -> None:
         here, latest, queue = self._place, self._latest, self._queue
+        if not queue:
+            return
         wanted = {id(one) for one in call.parameters if latest.get(id(one), -1) < here}
         found: set[int] = set()
         while queue and len(found) < len(wanted):
@@ -204,6 +214,8 @@ class Coordinator:
 
     def _is_needed_soon(self, one: Parameter, released: Submodule) -> bool:
         """`__params_to_release`; it looks into the modules on the way only if it releases a leaf module."""
+        if not self._calls:
+            return False
         here = min(self._place, len(self._calls))
         if self._latest.get(id(one), -1) > here:
             return True
@@ -220,15 +232,17 @@ class Coordinator:
                     self._outlived[id(one)] = one.elements
                     self._timeline.hold(KEPT_BY_AUTOGRAD, self._e, one.elements)
 
-    def save(self, call: Submodule) -> None:
+    def save(self, call: Submodule, *, only_trained: bool = False) -> None:
         """Autograd holds on to the gathered tensors: releasing them frees nothing until the backward pass."""
-        self._saved.update(map(id, call.parameters))
+        self._saved.update(id(one) for one in call.parameters if one.trainable or not only_trained)
 
     def unsave(self, call: Submodule) -> None:
         """Their backward has run."""
-        for one in call.parameters:
-            self._saved.discard(id(one))
-            self._timeline.free(KEPT_BY_AUTOGRAD, self._e, self._outlived.pop(id(one), 0))
+        if self._saved:
+            for one in call.parameters:
+                self._saved.discard(id(one))
+                if id(one) in self._outlived:
+                    self._timeline.free(KEPT_BY_AUTOGRAD, self._e, self._outlived.pop(id(one)))
 
     def release_leftovers(self) -> None:
         """`release_backward_leftovers`: of modules whose input has no gradient, which no hook releases."""

@@ -18,7 +18,7 @@ from zerokit.memory.settings import Settings, settings_of
 from zerokit.memory.term import Device, Term, total_bytes
 from zerokit.memory.timeline import Held
 from zerokit.memory.training_run import TrainingRun
-from zerokit.reporting.phases import PHASES, Phase
+from zerokit.reporting.phases import EARLY_PHASES, PHASES, Phase
 
 _HOST_DEVICES: tuple[Device, ...] = ("pinned", "pageable")
 
@@ -169,7 +169,7 @@ class Estimate:
     def _held(terms: list[Term], phase: Phase) -> list[Term]:
         """What is held at a phase's fullest moment; nothing if the phase has no terms of its own."""
         own = [term for term in terms if term.phase == phase]
-        if not own or phase in ("always", "init"):
+        if not own or phase in ("always", *EARLY_PHASES):
             return own
         return own + [term for term in terms if term.phase == "always"]
 
@@ -214,7 +214,7 @@ def _terms(steady: Held, fullest: dict[Phase, Held]) -> Iterator[Term]:
         yield kind.term("always", amounts)
     for phase, held in fullest.items():
         for kind, amounts in held.items():
-            beside = {} if phase == "init" else steady.get(kind, {})
+            beside = {} if phase in EARLY_PHASES else steady.get(kind, {})
             own = {unit: count - beside.get(unit, 0) for unit, count in amounts.items()}
             own = {unit: count for unit, count in own.items() if count > 0}
             if own:

@@ -15,7 +15,7 @@ from zerokit.memory.sizes import Sizes, sizes_of
 from zerokit.memory.stage import Stage, Unpartitioned
 from zerokit.memory.stage_1_2 import FlatPartitions, ranks_that_differ
 from zerokit.memory.stage_1_bf16 import DividedStates
-from zerokit.memory.stage_3 import Partitioned, submodules_of
+from zerokit.memory.stage_3 import Partitioned
 from zerokit.memory.term import TermKind
 from zerokit.memory.timeline import Held, Timeline
 from zerokit.memory.training_run import TrainingRun
@@ -77,12 +77,11 @@ def replay_gpu(run: TrainingRun, layout: Layout, settings: Settings, rank: int) 
         if settings.stage == 3:
             leaves = run.ds_config.zero_optimization.leaf_module
             model_calls = with_leaf_modules(model_calls, layout, run.model.model_type, leaves)
-    timeline = Timeline()
     stage: Stage
     packed = sum(packed_bytes(one.elements, double_quant=run.double_quant) for one in layout.packed)
     layout = layout.unpacked
 
-    def replay(stage: Stage, sizes: Sizes | None = sizes) -> Replay:
+    def replay(timeline: Timeline, stage: Stage, sizes: Sizes | None = sizes) -> Replay:
         switches = {
             "checkpointing": run.gradient_checkpointing,
             "chunked_loss": run.chunked_loss,
@@ -91,6 +90,13 @@ def replay_gpu(run: TrainingRun, layout: Layout, settings: Settings, rank: int) 
         e, parameters = settings.parameter_bytes, layout.parameters
         return Replay(timeline, stage, model_calls, sizes, e=e, parameters=parameters, **switches)
 
+    def start(timeline: Timeline, stage: Stage) -> None:
+        timeline.hold(PACKED, 1, packed)
+        stage.start()
+        if sizes is not None:
+            timeline.hold(WORKSPACE, WORKSPACE_BYTES, 2)
+
+    timeline, first = Timeline(), Timeline()
     if settings.stage == 0:
         stage, partition = Unpartitioned(timeline, layout, settings), layout.num_trainable
     elif settings.wrapper == "bf16":
@@ -100,20 +106,21 @@ def replay_gpu(run: TrainingRun, layout: Layout, settings: Settings, rank: int) 
         flat = FlatPartitions(timeline, layout, settings, rank, engine_makes_optimizer=run.optimizer is None)
         stage, partition = flat, flat.partition
     else:
-        calls = list(replay(Stage()).calls()) if model_calls is not None else []
-        submodules = [submodule for call in calls for submodule in submodules_of(call)]
-        shards = Partitioned(timeline, layout, settings, submodules)
+        calls = replay(timeline, Stage()).calls() if model_calls is not None else ()
+        shards = Partitioned(timeline, layout, settings, calls)
         stage, partition = shards, shards.partition
-    timeline.hold(PACKED, 1, packed)
-    stage.start()
-    if sizes is not None:
-        timeline.hold(WORKSPACE, WORKSPACE_BYTES, 2)
-    replay(stage).train(settings.accumulation_steps)
+        beginner = Partitioned(first, layout, settings, ())
+        start(first, beginner)
+        replay(first, beginner).first_pass()
+    start(timeline, stage)
+    replay(timeline, stage).train(settings.accumulation_steps)
     if sizes is not None and run.eval_batch_size is not None:
-        replay(stage, dataclasses.replace(sizes, batch=run.eval_batch_size)).evaluate()
-    return GpuReplay(
-        timeline.held, timeline.fullest, model_calls, sizes, partition, rank, timeline.peak_bytes
-    )
+        replay(timeline, stage, dataclasses.replace(sizes, batch=run.eval_batch_size)).evaluate()
+    fullest = timeline.fullest
+    if first.peak_bytes > timeline.peak_bytes:
+        fullest["first pass"] = first.fullest_of_all
+    peak_bytes = max(first.peak_bytes, timeline.peak_bytes)
+    return GpuReplay(timeline.held, fullest, model_calls, sizes, partition, rank, peak_bytes)
 
 
 def sizes_of_run(run: TrainingRun, settings: Settings) -> Sizes | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import groupby
 
 from zerokit.errors import ZerokitError
@@ -36,32 +37,32 @@ class Layout:
 
     parameters: tuple[Parameter, ...]
 
-    @property
+    @cached_property
     def trainable(self) -> tuple[Parameter, ...]:
         """Those with gradients and optimizer states."""
         return tuple(parameter for parameter in self.parameters if parameter.trainable)
 
-    @property
+    @cached_property
     def packed(self) -> tuple[Parameter, ...]:
         """Those in 4 bits."""
         return tuple(parameter for parameter in self.parameters if parameter.packed)
 
-    @property
+    @cached_property
     def unpacked(self) -> Layout:
         """All but those in 4 bits."""
         return Layout(tuple(parameter for parameter in self.parameters if not parameter.packed))
 
-    @property
+    @cached_property
     def num_parameters(self) -> int:
         """Φ, adapters included."""
         return sum(parameter.elements for parameter in self.parameters)
 
-    @property
+    @cached_property
     def num_trainable(self) -> int:
         """Elements of `trainable`."""
         return sum(parameter.elements for parameter in self.parameters if parameter.trainable)
 
-    @property
+    @cached_property
     def num_frozen(self) -> int:
         """Elements of the others."""
         return self.num_parameters - self.num_trainable

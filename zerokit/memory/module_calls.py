@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from zerokit.memory.layout import Parameter
 
@@ -15,7 +16,7 @@ class Saved:
     bytes: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ModuleCall:
     """One call of a module, or of the attention between its modules. Bytes are per token."""
 
@@ -38,17 +39,17 @@ class ModuleCall:
     within: tuple[Parameter, ...] = ()
     """The parameters of all modules within one that has none itself: a layer, or the whole model."""
 
-    @property
+    @cached_property
     def all_saved(self) -> tuple[Saved, ...]:
         """Its own, its parts' and its inner calls'."""
         return self.saved + tuple(saved for one in (*self.parts, *self.inner) for saved in one.all_saved)
 
-    @property
+    @cached_property
     def saved_bytes(self) -> int:
         """All of `all_saved`."""
         return sum(saved.bytes for saved in self.all_saved)
 
-    @property
+    @cached_property
     def gradients(self) -> tuple[Parameter, ...]:
         """The parameters that get a gradient when this runs backward."""
         return tuple(parameter for parameter in self.parameters if parameter.trainable)

@@ -1,7 +1,8 @@
 """A training step replayed call by call: activations, gathered parameters and gradients come and go.
 
 The replay counts bytes only. It starts from a run in its second step, with optimizer states there, and goes
-through one whole step: all micro-batches that differ, then the optimizer.
+through one whole step: all micro-batches that differ, then the optimizer. A run's first pass is a replay of
+its own.
 """
 
 from __future__ import annotations
@@ -124,6 +125,10 @@ class Replay:
         self._timeline.enter("step")
         self._stage.step()
 
+    def first_pass(self) -> None:
+        """The first micro-batch of a run, before there are optimizer states."""
+        self._micro_batch(boundary=False)
+
     def evaluate(self) -> None:
         """One batch forward without gradients, after a step: a layer at a time, then all logits at once.
 
@@ -216,6 +221,10 @@ class Replay:
                     timeline.spike(WORK, tokens, one.work)
                     if one.keeps_weight:
                         stage.save(one)
+                    elif last is not None:
+                        # What is computed again is kept detached from the parameter (torch
+                        # utils/checkpoint.py _recomputation_hook); what is frozen as it is.
+                        stage.save(one, only_trained=True)
                 else:
                     timeline.spike(WORK, tokens, one.work + one.saved_bytes)
             if call is last:
@@ -257,8 +266,6 @@ class Replay:
                 self._part_back(part, reduces=not (call.inner or waits))
             if waits:
                 self._wait(one)
-            if one.keeps_weight:
-                self._stage.unsave(one)
         if call.inner:
             for parameter in call.gradients:
                 self._stage.ready(parameter)
@@ -271,6 +278,9 @@ class Replay:
         for parameter in gradients:
             timeline.hold(NEW_GRADIENT, self._e, parameter.elements)
         timeline.spike(ACTIVATION_GRADIENTS, self._tokens, call.back)
+        # Autograd gives back what a function has saved before the hooks of its gradients run.
+        if call.parameters:
+            self._stage.unsave(call)
         tied = timeline.bytes_of(TIED_GRADIENT)
         if tied and call.module == self._tied_module:
             if not self._adds_in_place:
@@ -290,8 +300,9 @@ class Replay:
 
     def _unpack(self, call: ModuleCall) -> None:
         """A weight in 4 bits is unpacked for each product, forward and backward."""
-        largest = max((one.elements for one in call.parameters if one.packed), default=0)
-        self._timeline.spike(UNPACKED, self._e, largest)
+        packed = [one.elements for one in call.parameters if one.packed]
+        if packed:
+            self._timeline.spike(UNPACKED, self._e, max(packed))
 
     def _gradient(self, parameter: Parameter) -> None:
         self._timeline.hold(NEW_GRADIENT, self._e, parameter.elements)

@@ -82,7 +82,7 @@ class Stage:
     def release(self, call: ModuleCall, *, forward: bool) -> None:
         """A module has run."""
 
-    def save(self, call: ModuleCall) -> None:
+    def save(self, call: ModuleCall, *, only_trained: bool = False) -> None:
         """Autograd keeps the weight of a module that has run forward."""
 
     def unsave(self, call: ModuleCall) -> None:

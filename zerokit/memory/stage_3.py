@@ -5,7 +5,7 @@ Source: deepspeed/runtime/zero/stage3.py, whose methods are named below.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 
 from zerokit.memory import stage, stage_1_2
@@ -96,19 +96,24 @@ def sub_groups(layout: Layout, settings: Settings) -> list[list[int]]:
 
 
 class Partitioned(Stage):
-    """One rank of stage 3."""
+    """One rank of stage 3.
+
+    Args:
+        calls: of a micro-batch in their order; empty: as in the first pass, before DeepSpeed knows it.
+    """
 
     def __init__(
-        self, timeline: Timeline, layout: Layout, settings: Settings, submodules: Sequence[Submodule]
+        self, timeline: Timeline, layout: Layout, settings: Settings, calls: Iterable[ModuleCall]
     ) -> None:
         self._timeline, self._layout, self._settings = timeline, layout, settings
         self._e = settings.parameter_bytes
+        self._submodules: dict[ModuleCall, list[Submodule]] = {}
+        submodules = [one for call in calls for one in self._submodules_of(call)]
         self._coordinator = Coordinator(timeline, settings, submodules)
         self._groups = sub_groups(layout, settings)
         self._bucket: list[Parameter] = []
         self._in_bucket = 0
         self._own_storage: list[Parameter] = []
-        self._submodules: dict[tuple[int, str], list[Submodule]] = {}
         self._moments = settings.optimizer.moments("Σ⌈size/N⌉")
         self._temporary = settings.optimizer.temporary("sub-group")
 
@@ -153,20 +158,19 @@ class Partitioned(Stage):
         for submodule in self._submodules_of(call):
             self._coordinator.release(submodule)
 
-    def save(self, call: ModuleCall) -> None:
+    def save(self, call: ModuleCall, *, only_trained: bool = False) -> None:
         """torch.nn.Linear alone is replaced by one that keeps no weight: runtime/zero/linear.py."""
         for submodule in self._submodules_of(call):
-            self._coordinator.save(submodule)
+            self._coordinator.save(submodule, only_trained=only_trained)
 
     def unsave(self, call: ModuleCall) -> None:
         for submodule in self._submodules_of(call):
             self._coordinator.unsave(submodule)
 
     def _submodules_of(self, call: ModuleCall) -> list[Submodule]:
-        key = (id(call.parameters), call.module)
-        if key not in self._submodules:
-            self._submodules[key] = submodules_of(call)
-        return self._submodules[key]
+        if call not in self._submodules:
+            self._submodules[call] = _submodules(call)
+        return self._submodules[call]
 
     def ready(self, parameter: Parameter) -> None:
         """`reduce_independent_p_g_buckets_and_remove_grads`: what fits the bucket is copied and freed."""
@@ -233,7 +237,7 @@ class Partitioned(Stage):
             timeline.free_all(STEP_GRADIENTS)
 
 
-def submodules_of(call: ModuleCall) -> list[Submodule]:
+def _submodules(call: ModuleCall) -> list[Submodule]:
     """A call's modules: each adapter is one of its own, and what has no parameters still counts as one."""
     if call.inner:
         unpacked = tuple(one for one in call.parameters if not one.packed)

@@ -59,7 +59,7 @@ class Term(TermKind):
 
     What lives through several phases, but not always, has a term in each of them, so that the terms of a
     phase and those of "always" add up to all that is held on that device at the phase's largest moment. Only
-    "init" stands by itself.
+    `EARLY_PHASES` stand by themselves.
     """
 
     phase: Phase

@@ -74,6 +74,11 @@ class Timeline:
         return self._fullest
 
     @property
+    def fullest_of_all(self) -> Held:
+        """What was held at the fullest moment of all phases."""
+        return self.fullest[max(self._most, key=self._most.__getitem__)]
+
+    @property
     def peak_bytes(self) -> int:
         """The most that was held at once."""
         return max(self._most.values(), default=0)

@@ -22,11 +22,16 @@ SHADES: dict[str, str] = {
 }
 """Grey behind what is drawn of a phase, from 0 (black) to 1 (white)."""
 
-Phase = Literal["always", "init", "forward", "loss", "backward", "step", "evaluation", "generation"]
-"""When a term of the ledger is held. ``init`` is from the model's construction to the first forward pass, and
-what is held then is listed whole, because what lives always is not all there yet."""
+Phase = Literal[
+    "always", "init", "first pass", "forward", "loss", "backward", "step", "evaluation", "generation"
+]
+"""When a term of the ledger is held. ``init`` is from the model's construction to the first forward pass;
+``first pass`` is that and its backward pass, where they take more than all others."""
 
 PHASES: tuple[Phase, ...] = get_args(Phase)
+
+EARLY_PHASES: tuple[Phase, ...] = ("init", "first pass")
+"""What is held then is listed whole, because what lives always is not all there yet."""
 
 _WORDS = {"step": "optimizer step", "always": "between steps"}
 
