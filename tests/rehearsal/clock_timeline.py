@@ -3,7 +3,7 @@
 A layer's product takes 10 ms, gathering its weight 4 ms, reducing its gradient 4 ms; all else is free.
 After each layer's forward the host waits for the device, so that nothing but prefetching lets a gather run
 ahead. `python -m tests.rehearsal.clock_timeline` prints what each step did, as JSON: by overlap_comm and
-prefetching.
+prefetching; besides, of single calls, which prices were asked for (priced_calls.py).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.rehearsal import priced_calls
 from tests.rehearsal.fixed_prices import FixedPrices
 
 SIZE, LAYERS, GPUS = 1024, 4, 8
@@ -89,6 +90,10 @@ def main() -> None:
             for prefetch in (0, LAYERS)
         }
         found["again"] = steps(rank, overlap_comm=True, prefetch=LAYERS)
+        found["asked"] = priced_calls.asked(rank.time, prices)
+        found["drives"] = priced_calls.drives(rank.time.clock, prices)
+        found["polling"] = priced_calls.polling(rank.time.clock)
+        found["recomputed"] = priced_calls.recomputed(rank.backend)
         script = Path(__file__).with_name("scripts") / "clocks.py"
         found["clocks"] = runpy.run_path(str(script), run_name="__main__")["SEEN"]
     sys.stdout.write(json.dumps(found) + "\n")

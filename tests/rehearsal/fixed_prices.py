@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 
-@dataclass(frozen=True)
+def _free(name: str) -> Callable[..., float]:
+    def price(self: FixedPrices, *arguments: Any) -> float:
+        self.asked.append((name, *arguments))
+        return 0.0
+
+    return price
+
+
+@dataclass
 class FixedPrices:
     """Seconds; what is not given is free.
 
@@ -14,22 +23,31 @@ class FixedPrices:
         product: of each matrix product.
         by_byte: of collectives, for each byte.
         beside_collective: factor.
+        copying: of each copy.
+        asked: which prices were asked for, with which arguments.
     """
 
     product: float = 0.0
     by_byte: float = 0.0
     beside_collective: float = 1.0
+    copying: float = 0.0
+    asked: list[tuple[Any, ...]] = field(default_factory=list)
 
-    def matmul(self, *_: Any) -> float:
+    def matmul(self, *arguments: Any) -> float:
+        self.asked.append(("matmul", *arguments))
         return self.product
 
-    def collective(self, _kind: Any, num_bytes: int, *_: Any) -> float:
+    def collective(self, kind: Any, num_bytes: int, *ranks: int) -> float:
+        self.asked.append(("collective", kind, num_bytes, *ranks))
         return self.by_byte * num_bytes
 
-    def attention(self, *_: Any) -> float:
-        return 0.0
+    def copy(self, *arguments: Any) -> float:
+        self.asked.append(("copy", *arguments))
+        return self.copying
 
-    memory_bound = launch = copy = cpu_adam = cuda_malloc = attention
-
-    def cuda_free(self) -> float:
-        return 0.0
+    attention = _free("attention")
+    memory_bound = _free("memory_bound")
+    launch = _free("launch")
+    cpu_adam = _free("cpu_adam")
+    cuda_malloc = _free("cuda_malloc")
+    cuda_free = _free("cuda_free")

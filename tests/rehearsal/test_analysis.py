@@ -14,6 +14,7 @@ from zerokit.rehearsal.native.clock import WorkKind
 from zerokit.rehearsal.recording import BLOCK, EVENT, SPAN, Recording, Space
 from zerokit.rehearsal.report import Batches, RehearsalReport
 from zerokit.rehearsal.roles import Roles, data_parallel
+from zerokit.reporting.phases import RUN_PHASES
 
 GIB = 2**30
 
@@ -46,7 +47,7 @@ def test_times_of_steps_stand_in_the_report_only_if_time_was_rehearsed() -> None
         spans=np.array([(begin, end, name, *rest) for begin, end, name, *rest in work], SPAN),
         ops=ops,
         flops=(1, 989),
-        meta={"ends_of_steps": [100, 210], "model_flops": [1, 494.5], "tokens_per_step": 11},
+        meta={"ends_of_steps": [100, 210], "model_flops": [1, 494.5], "tokens_of_steps": [99, 11]},
     )
     time = analyse(recording, job(timed_on=find_gpu("H100"))).time
     assert time is not None
@@ -59,6 +60,36 @@ def test_times_of_steps_stand_in_the_report_only_if_time_was_rehearsed() -> None
     assert time.mfu == pytest.approx(time.hfu / 2)
     again = RehearsalReport.model_validate_json(analyse(recording, job()).model_dump_json())
     assert again.time is None
+
+
+def _timed(collective: str, *, launching: int) -> RehearsalReport:
+    """Of a step of 100 ns, so many of which the host launches, with a collective."""
+    run = Recorder()
+    run.phase = "forward"
+    run.communicate(collective, 7)
+    run.end_step(1)
+    work = [(0, 100 - launching, 0, 0, 0, WorkKind.KERNEL, RUN_PHASES.index("forward"))]
+    meta = {"ends_of_steps": [100], "model_flops": [1], "tokens_of_steps": [11]}
+    recording = run.recording(spans=np.array(work, SPAN), ops=("aten::mm",), meta=meta)
+    return analyse(recording, job(timed_on=find_gpu("H100")))
+
+
+@pytest.mark.parametrize(("launching", "warned"), [(10, False), (40, True)])
+def test_a_step_of_launches_is_not_told_without_a_warning(launching: int, warned: bool) -> None:
+    said = [
+        line for line in _timed("all_reduce", launching=launching).warnings if "launching kernels" in line
+    ]
+    assert bool(said) == warned
+
+
+@pytest.mark.parametrize(("collective", "told"), [("all_gather", True), ("send", False)])
+def test_no_speed_is_told_of_stages_that_wait_for_each_other(collective: str, told: bool) -> None:
+    report = _timed(collective, launching=0)
+    roles = Roles(("one", "other"), (0,) * 8 + (1,) * 8, (0, 15))
+    both = combine({0: report, 15: report.model_copy(update={"rank": 15})}, roles)
+    assert both.time is not None
+    assert [both.time.mfu is None, both.time.tokens_per_second is None] == [not told] * 2
+    assert any("pipeline" in line for line in both.warnings) != told
 
 
 def test_steady_is_after_the_last_completed_step() -> None:

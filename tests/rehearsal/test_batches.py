@@ -96,6 +96,20 @@ def test_only_what_steps_follow_counts_as_trained_on(scanned: list[int]) -> None
     assert facts["first"]["tokens"] == 8
 
 
+def test_tokens_are_counted_for_the_step_that_uses_them(scanned: list[int]) -> None:
+    rank = Rank()
+    engine = mock.Mock(micro_steps=1)
+    engine.gradient_accumulation_steps.return_value = 2
+    labels: Any = rank.batches._labels
+    labels.engines = [engine]
+    following = rank.iterate(rank.loader(9, 7, 5, 4))
+    following(), following(), following()  # one ahead
+    rank.steps = 1
+    following()
+    rank.steps = 2
+    assert rank.batches.tokens_of_steps() == [9 + 7, 5 + 4]
+
+
 @pytest.mark.parametrize(("tokens", "uneven"), [((7, 7), False), ((7, 9), True)])
 def test_batches_of_one_size_are_the_same_whatever_the_shuffle(
     tokens: tuple[int, ...], uneven: bool, scanned: list[int]

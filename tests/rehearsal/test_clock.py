@@ -7,6 +7,7 @@ import json
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from tests import processes
 from zerokit.rehearsal.native.clock import HOST, WorkKind
 from zerokit.rehearsal.recording import SPAN
 from zerokit.rehearsal.timing.breakdown import breakdown
+from zerokit.rehearsal.watching.steps import Steps
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -67,6 +69,70 @@ def test_zero_3_hides_the_gathers_and_reductions_that_its_events_allow(
 def test_the_same_step_takes_the_same_nanoseconds() -> None:
     assert timelines()["again"] == timelines()["True 4"]
     assert len(timelines()["again"]["work"]) > 10
+
+
+@pytest.mark.parametrize(
+    ("call", "prices"),
+    [
+        ("product", [["matmul", 64, 16, 32, 1, "bfloat16", "NN"]]),
+        ("product by a transposed", [["matmul", 64, 48, 32, 1, "bfloat16", "TN"]]),
+        ("product into nothing yet", [["matmul", 7, 11, 9, 1, "bfloat16", "NN"]]),
+        ("sum into nothing yet", [["memory_bound", 3 * 80, "aten::add"]]),
+        ("in fp32", [["matmul", 8, 32, 16, 1, "float32", "NN"]]),
+        ("in TF32", [["matmul", 8, 24, 16, 1, "tf32", "NN"]]),
+        ("attention", [["attention", "cudnn", False, 2, 4, 4, 32, 48, 64, False, "bfloat16"]]),
+        # Each of the input's 2 x 10 x 10 places, its 6 channels into 4 of 3 x 3 places.
+        ("transposed convolution", [["matmul", 200, 36, 6, 1, "bfloat16", "NN"]]),
+        ("to the device", [["copy", "h2d", 4 * 130, False, 8]]),
+        # The CPU goes through 2 + 4 bytes of each, of the 28 that it does for a parameter's update.
+        ("to the device, converted", [["copy", "h2d", 2 * 128, False, 8], ["cpu_adam", 27, "float32"]]),
+        ("to the device, converted there", [["copy", "h2d", 4 * 132, True, 8], ["memory_bound", 6 * 132]]),
+        ("to the host, converted", [["copy", "d2h", 2 * 128, False, 8], ["cpu_adam", 27, "float32"]]),
+        ("reduce", [["collective", "broadcast", 200, 8, 1]]),
+        ("gather", [["collective", "all_gather", 1600, 8, 1]]),
+        ("norm", [["memory_bound", 2 * (2 * 32 * 64 + 64), "layer_norm_fwd"]]),
+        ("rotary", [["memory_bound", 2 * 2 * 8 * 2 * 16, "rotary"]]),
+        ("quantizer", [["memory_bound", 2 * 256 + 256 + 4 * 4, "quantize"]]),
+    ],
+)
+def test_a_call_asks_for_the_prices_of_what_it_does(call: str, prices: list[Any]) -> None:
+    assert timelines()["asked"][call] == prices
+
+
+def test_kernels_that_tell_no_sizes_are_named() -> None:
+    assert timelines()["asked"]["unpriced"] == ["kernels of bitsandbytes"]
+
+
+def test_drives_work_beside_the_host_until_it_waits() -> None:
+    seen = timelines()["drives"]
+    assert [round(seen[at], 2) for at in ("asked for", "written", "read")] == [0, 2, 3]
+    assert seen["copies"] == [["copy", f"nvme_{kind}", 2048, True, 8] for kind in ("write", "write", "read")]
+
+
+def test_loops_that_ask_for_an_event_come_to_their_end() -> None:
+    assert all(1000 < rounds < 20_000 for rounds in timelines()["polling"].values())
+
+
+def test_what_checkpointing_computes_again_is_counted_apart() -> None:
+    again = 2 * 16 * 24 * 32
+    assert timelines()["recomputed"] == {"forward": [again, 0], "backward": [2 * again, again]}
+
+
+def test_frozen_parameters_are_no_work_of_the_model() -> None:
+    # Of each step: forward, backward and what of that is computed again.
+    done = {"forward": 0.0, "loss": 0.0, "backward": 0.0, "again": 0.0}
+    backend = mock.Mock()
+    backend.flops_of.side_effect = done.__getitem__
+    steps = Steps(
+        backend, mock.Mock(), mock.Mock(), mock.Mock(),
+        time=None, last=0, are_over=lambda: True, at_end=lambda: None,
+    )  # fmt: skip
+    for forward, backward, again in ((10, 20, 0), (10, 30, 10), (10, 20, 10), (10, 26, 0)):
+        done |= {"forward": done["forward"] + forward, "backward": done["backward"] + backward}
+        backend.recomputed_flops = done["again"] = done["again"] + again
+        backend.flops = done["forward"] + done["backward"]
+        steps._end()
+    assert steps.model_flops == [30, 30, 20, 30]
 
 
 def test_the_clocks_of_a_script_go_by_virtual_time() -> None:

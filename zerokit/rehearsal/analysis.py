@@ -36,7 +36,7 @@ from zerokit.rehearsal.report import (
     StepMemory,
 )
 from zerokit.rehearsal.timeline import peak_event
-from zerokit.rehearsal.timing.breakdown import time_of
+from zerokit.rehearsal.timing.breakdown import doubts, time_of
 from zerokit.reporting.phases import RUN_PHASES
 from zerokit.reporting.verdicts import judge
 
@@ -63,6 +63,7 @@ def analyse(recording: Recording, job: RehearsalJob) -> RehearsalReport:
     evaluation = Evaluation.model_validate(meta["evaluation"]) if meta.get("evaluation") else None
     local_ranks = job.cluster.local_ranks
     prices = job.prices
+    time = None if prices is None else time_of(recording, prices)
     return RehearsalReport(
         world_size=job.num_gpus,
         gpus_per_node=local_ranks,
@@ -79,7 +80,11 @@ def analyse(recording: Recording, job: RehearsalJob) -> RehearsalReport:
         communication=_communication(recording),
         flops_per_step=_flops(recording),
         ranks_rehearsed=[job.rank],
-        warnings=[*recording.warnings, *(prices.assumptions if prices is not None else ())],
+        warnings=[
+            *recording.warnings,
+            *(prices.assumptions if prices is not None else ()),
+            *(doubts(time) if time is not None else ()),
+        ],
         made_up=[
             MadeUpResult(what=case.what, site=case.site, count=case.times) for case in recording.made_up
         ],
@@ -92,7 +97,7 @@ def analyse(recording: Recording, job: RehearsalJob) -> RehearsalReport:
             stopped_after_steps=meta.get("stopped_after_steps"),
             idle_micro_steps=meta.get("idle_micro_steps"),
         ),
-        time=None if prices is None else time_of(recording, prices),
+        time=time,
     )
 
 

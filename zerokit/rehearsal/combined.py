@@ -15,12 +15,16 @@ from zerokit.rehearsal.report import (
     RehearsalReport,
     RoleDevice,
     RoleMemory,
+    TimeReport,
 )
 from zerokit.rehearsal.roles import Roles
 from zerokit.reporting.verdicts import VERDICTS, host_fit, worst
 from zerokit.units import MIB
 
 T = TypeVar("T")
+
+_TO_ONE = ("send", "recv")
+"""Collectives of which one rank waits for another's work."""
 
 
 def combine(reports: Mapping[int, RehearsalReport], roles: Roles) -> RehearsalReport:
@@ -39,6 +43,7 @@ def combine(reports: Mapping[int, RehearsalReport], roles: Roles) -> RehearsalRe
     ranks = [_rank(rank, report) for rank, report in reports.items()]
     # Not every stage of a pipeline is given batches.
     given = shown if shown.batches is not None else _first(one for one in reports.values() if one.batches)
+    time, doubts = _time(reports, roles)
     return shown.model_copy(
         update={
             "batches": None if given is None else given.batches,
@@ -49,16 +54,34 @@ def combine(reports: Mapping[int, RehearsalReport], roles: Roles) -> RehearsalRe
             "ranks_rehearsed": list(reports),
             "roles": [] if len(roles.names) == 1 else _roles(reports, roles),
             "stuck": reports[0].stuck,
-            "time": max(
-                (report.time for report in reports.values() if report.time is not None),
-                key=lambda time: time.step_seconds,
-                default=None,
-            ),
-            "warnings": _joined(report.warnings for report in reports.values()),
+            "time": time,
+            "warnings": _joined([*(report.warnings for report in reports.values()), doubts]),
             "made_up": _joined(report.made_up for report in reports.values()),
             "suppressed": _joined(report.suppressed for report in reports.values()),
         }
     )
+
+
+def _time(reports: Mapping[int, RehearsalReport], roles: Roles) -> tuple[TimeReport | None, list[str]]:
+    """The slowest rank's, and why not to trust it.
+
+    Ranks do not wait for each other's times, so that stages of a pipeline seem to work all at once: of its
+    speed nothing is said then.
+    """
+    time = max(
+        (report.time for report in reports.values() if report.time is not None),
+        key=lambda time: time.step_seconds,
+        default=None,
+    )
+    sends = any(call.collective in _TO_ONE for report in reports.values() for call in report.communication)
+    if time is None or len(roles.names) == 1 or not sends:
+        return time, []
+    speed = {"tokens_per_second": None, "mfu": None, "hfu": None}
+    return time.model_copy(update=speed), [
+        "the step's time is that of the slowest rank by itself: stages of a pipeline, which wait for each "
+        "other, take about (micro-batches + stages - 1) / micro-batches times as long; tokens/s and MFU are "
+        "left out"
+    ]
 
 
 def _differ(ranks: list[RankMemory]) -> bool:

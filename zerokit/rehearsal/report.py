@@ -256,9 +256,11 @@ class TimeReport(_Part):
     step: int
     breakdown: TimeBreakdown
     tokens_per_second: float | None
-    """Of all GPUs, padding included; None if the batches are not of tokens."""
+    """Of all GPUs, padding included; None if the batches are not of tokens or come from no DataLoader, if
+    there is no DeepSpeed engine to tell how many ranks have others, and for pipelines."""
     mfu: float | None
-    """Three times the floating-point operations of the forward passes, by what the card can do in 16 bits."""
+    """Floating-point operations that the step needs, by what the card can do in 16 bits: three times those of
+    the forward passes, or all but recomputed ones if that is less. None for pipelines."""
     hfu: float | None
     """All floating-point operations that the step does, recomputed ones among them, by the same."""
     peak_flops: float | None

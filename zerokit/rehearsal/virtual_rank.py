@@ -207,15 +207,12 @@ def _idle_micro_steps(rank: VirtualRank) -> tuple[int, int] | None:
 def _times(rank: VirtualRank, time: RankTime) -> dict[str, Any]:
     """When steps ended, and what they did."""
     engine = next((one for one in rank.labels.engines if one.optimizer is not None), None)
-    batches = rank.batches.facts()
-    tokens = None
-    if engine is not None and batches is not None and batches["first"]["unit"] == "tokens":
-        micro_steps = engine.gradient_accumulation_steps()
-        tokens = batches["first"]["tokens"] * micro_steps * engine.dp_world_size
+    ranks = 0 if engine is None else engine.dp_world_size
+    tokens = rank.batches.tokens_of_steps()
     return {
         "ends_of_steps": time.ends_of_steps(),
         "model_flops": rank.steps.model_flops,
-        "tokens_per_step": tokens,
+        "tokens_of_steps": [None if one is None or not ranks else one * ranks for one in tokens],
     }
 
 

@@ -151,4 +151,5 @@ int zk_use_device(int index) {
 }
 int64_t zk_random_elements_skipped() { return random_elements_skipped(); }
 double zk_flops() { return flops_so_far(); }
+double zk_recomputed_flops() { return flops_recomputed_so_far(); }
 }

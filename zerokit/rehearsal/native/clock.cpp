@@ -35,14 +35,15 @@ int64_t Clock::read() {
 
 void Clock::advance(int64_t duration) {
   std::lock_guard<std::mutex> guard(mutex_);
+  if (duration <= 0) return;
   reads_ = 0;
   host_ += duration;
 }
 
 void Clock::work_on_host(const Work& work) {
   std::lock_guard<std::mutex> guard(mutex_);
-  reads_ = 0;
   if (work.duration <= 0) return;
+  reads_ = 0;
   spans_.push_back(span_of(work, kHost, host_, host_ + work.duration));
   host_ += work.duration;
 }
@@ -51,7 +52,7 @@ void Clock::work_on_host(const Work& work) {
 
 void Clock::submit(int number, const Work& work) {
   std::lock_guard<std::mutex> guard(mutex_);
-  reads_ = 0;
+  if (work.duration > 0) reads_ = 0;
   stream(number).queue.push_back({Step::work, host_, -1, work});
 }
 
@@ -98,10 +99,10 @@ void Clock::synchronize_all(const Work& waiting) {
 }
 
 void Clock::wait_for(int64_t event, const Work& waiting) {
-  reads_ = 0;
   if (happened_[event] < 0) run(kNever, event);
   const int64_t ready = happened_[event];
   if (ready <= host_) return;
+  reads_ = 0;
   spans_.push_back(span_of(waiting, kHost, host_, ready));
   host_ = ready;
 }

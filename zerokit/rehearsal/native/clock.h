@@ -56,7 +56,7 @@ class Clock {
   // ---- the host
   int64_t now();
   // Somebody reads the clock or asks whether something has happened: time goes on a little, and faster for those who do
-  // nothing else, so that loops that wait for a time or an event come to their end.
+  // nothing else that takes time, so that loops that wait for a time or an event come to their end.
   int64_t read();
   void advance(int64_t duration);
   // The host itself works.

@@ -40,6 +40,8 @@ class Price(NamedTuple):
     kind: WorkKind = WorkKind.KERNEL
     waits: bool = False
     """Whether the host then waits for the stream."""
+    host: int = 0
+    """What the host itself works, before it launches."""
 
 
 class _Price(ctypes.Structure):

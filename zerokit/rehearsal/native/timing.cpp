@@ -1,5 +1,6 @@
 #include "timing.h"
 
+#include <algorithm>
 #include <cstring>
 #include <unordered_map>
 
@@ -59,6 +60,7 @@ struct Price {
   int64_t launch;    // of the host
   int64_t kind;      // WorkKind
   int64_t waits;     // whether the host then waits for the stream
+  int64_t host;      // of the host itself, before it launches
 };
 // `key`: a place in operator_names(), then what `describe` appends for each argument and result.
 using Asker = void (*)(const int64_t* key, int64_t length, Price* price);
@@ -212,15 +214,19 @@ void TimedOperator::describe_arguments(const Stack& stack) {
     const auto* alias = arguments[index].alias_info();
     const bool is_written = alias != nullptr && alias->isWrite();
     const int64_t use = is_written ? (arguments[index].is_out() ? kWritten : kRead | kWritten) : kRead;
-    describe(key_, torch::jit::peek(stack, index, arguments.size()), use);
+    const bool comes_back = arguments[index].is_out() && !op_.schema().returns().empty();
+    // It may be empty yet: the kernel writes what it is as a result.
+    describe(key_, torch::jit::peek(stack, index, arguments.size()), comes_back ? 0 : use);
   }
 }
 
 void TimedOperator::describe_results(const Stack& stack) {
   const auto& results = op_.schema().returns();
+  const auto& arguments = op_.schema().arguments();
+  const bool writes_out = std::any_of(arguments.begin(), arguments.end(), [](const auto& one) { return one.is_out(); });
   for (size_t index = 0; index < results.size(); ++index) {
-    // What aliases an argument is that argument, or a view of it, which nobody writes.
-    if (results[index].alias_info() != nullptr) continue;
+    // What else aliases an argument is that argument, or a view of it, which nobody writes.
+    if (results[index].alias_info() != nullptr && !writes_out) continue;
     describe(key_, torch::jit::peek(stack, index, results.size()), kWritten);
   }
 }
@@ -236,9 +242,11 @@ void TimedOperator::submit(const Stack& stack) {
     std::lock_guard<std::mutex> guard(known().mutex);
     known().prices.emplace(std::move(asked), price);
   }
+  const auto kind = static_cast<WorkKind>(price.kind);
+  if (price.host > 0) clock_of_rank->work_on_host(work_now(kind, name, price.host));
   if (price.launch > 0) clock_of_rank->advance(price.launch);
   if (price.duration > 0) {
-    clock_of_rank->submit(current_stream(), work_now(static_cast<WorkKind>(price.kind), name, price.duration));
+    clock_of_rank->submit(current_stream(), work_now(kind, name, price.duration));
   }
   if (price.waits != 0) clock_of_rank->synchronize_stream(current_stream(), work_now(WorkKind::waiting, name, 0));
 }

@@ -21,6 +21,8 @@ from torch import Tensor
 from zerokit.rehearsal.stand_ins.arithmetic import stand_in_module
 from zerokit.rehearsal.stand_ins.nvme_ledger import NvmeLedger
 from zerokit.rehearsal.stand_ins.page_locked import PageLockedAllocator, PageLockedMemory, PinHandle
+from zerokit.rehearsal.timing.prices import CopyKind
+from zerokit.rehearsal.timing.rank_time import rank_time
 
 _DIRECT_IO_ALIGNMENT = 512
 _ledger = NvmeLedger()
@@ -40,6 +42,12 @@ class _Transfer:
     offset: int
     reading: bool
     bounce: Tensor | None
+    done: int = 0
+    """When the drives have done it, if time is rehearsed."""
+
+    @property
+    def kind(self) -> CopyKind:
+        return "nvme_read" if self.reading else "nvme_write"
 
 
 class IoHandle:
@@ -166,6 +174,8 @@ class IoHandle:
             _ledger.write(file, offset, buffer.nbytes)
             if bounce_buffer is not None:
                 bounce_buffer.copy_(buffer.detach().reshape(-1))
+        if time := rank_time():
+            transfer.done = time.begin_nvme(transfer.kind, buffer.nbytes)
         return transfer
 
     def _carry_out(self, transfer: _Transfer) -> int:
@@ -173,6 +183,8 @@ class IoHandle:
         return 0
 
     def _finish(self, transfer: _Transfer) -> None:
+        if time := rank_time():
+            time.wait_for_nvme(transfer.kind, transfer.done)
         source = transfer.buffer if transfer.bounce is None else transfer.bounce
         if self._compute:
             _move(source, transfer)

@@ -98,7 +98,8 @@ class Event:
             raise ValueError("Both events must be recorded before calculating elapsed time.")
         begun, ended = clock.time_of(self.recorded), clock.time_of(end.recorded)
         if begun is None or ended is None:
-            raise torch.AcceleratorError("CUDA error: device not ready")
+            kind = getattr(torch, "AcceleratorError", RuntimeError)  # a RuntimeError, from torch 2.8 on
+            raise kind("CUDA error: device not ready")
         return (ended - begun) / 1e6
 
 

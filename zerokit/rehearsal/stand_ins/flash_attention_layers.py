@@ -16,6 +16,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.functional import pad
 
+from zerokit.rehearsal.timing.rank_time import take_time
+
 __all__ = [
     "all_gather",
     "apply_rotary_emb",
@@ -108,6 +110,7 @@ class _Rotary(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor, inplace: bool) -> Tensor:
         ctx.save_for_backward(cos, sin)
         ctx.inplace = inplace
+        take_time("rotary", x, x)
         if inplace:
             ctx.mark_dirty(x)
             return x
@@ -115,6 +118,7 @@ class _Rotary(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        take_time("rotary", grad, grad)
         return grad if ctx.inplace else torch.empty_like(grad), None, None, None
 
 
@@ -145,12 +149,14 @@ class _CrossEntropy(torch.autograd.Function):
         )
         ctx.save_for_backward(logits, log_sums, labels)
         ctx.inplace = inplace_backward
+        take_time("cross_entropy_fwd", logits)
         ctx.mark_non_differentiable(squares)
         return losses, squares
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, _squares: Tensor) -> tuple[Tensor, None, None]:
         logits = ctx.saved_tensors[0]
+        take_time("cross_entropy_bwd", logits, logits)
         return logits if ctx.inplace else torch.empty_like(logits), None, None
 
 

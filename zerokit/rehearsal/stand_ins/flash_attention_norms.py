@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from zerokit.rehearsal.errors import RehearsalGap
 from zerokit.rehearsal.stand_ins.flash_attention_layers import cross_entropy_loss
+from zerokit.rehearsal.timing.rank_time import take_time
 
 __all__ = ["CrossEntropyLoss", "RMSNorm", "layer_norm_fn", "rms_norm_fn"]
 
@@ -43,6 +44,7 @@ class _Norm(torch.autograd.Function):
         mean = torch.empty(rows, dtype=torch.float32, device=x.device) if has_mean else None
         deviation = torch.empty(rows, dtype=torch.float32, device=x.device)
         seeds = torch.empty(rows, dtype=torch.int64, device=x.device) if dropout_p > 0 else None
+        take_time("layer_norm_fwd", x, residual, weight, bias, out, None if kept is x else kept)
         ctx.save_for_backward(kept, weight, bias, mean, deviation, seeds)
         ctx.shape, ctx.x_dtype = shape, x.dtype
         ctx.has_residual, ctx.has_dropout = residual is not None, dropout_p > 0
@@ -62,6 +64,8 @@ class _Norm(torch.autograd.Function):
             None if one is None else torch.empty(shape, dtype=torch.float32, device=kept.device)
             for one in (weight, bias)
         ]
+        written = [of_x, None if of_residual is of_x else of_residual, partial]
+        take_time("layer_norm_bwd", grad, kept, weight, _of_kept, written)
         of_weight, of_bias = (
             None if one is None or part is None else part.sum(0).to(one.dtype)
             for one, part in zip((weight, bias), partial, strict=True)

@@ -9,14 +9,20 @@ without a GPU.
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from types import ModuleType
+from typing import ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
 from zerokit.rehearsal.errors import RehearsalGap
 from zerokit.rehearsal.stand_ins.arithmetic import stand_in_module
+from zerokit.rehearsal.timing.rank_time import take_time
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _NO_ARITHMETIC = "Rehearse without real values, or switch the quantisation off"
 
@@ -105,13 +111,13 @@ def quantizer(*, compute: bool) -> ModuleType:
         QuantizationType=QuantizationType,
         Symmetric=QuantizationType.Symmetric,
         Asymmetric=QuantizationType.Asymmetric,
-        quantize=op.quantize,
-        dequantize=op.dequantize,
-        dequantize_fp32=op.dequantize_fp32,
-        dequantize_int4_to_half_experimental=op.dequantize_to_half,
-        dequantize_int8_to_half_experimental=op.dequantize_to_half,
-        swizzle_quant=op.swizzle_quant,
-        quantized_reduction=op.quantized_reduction,
+        quantize=_timed(op.quantize),
+        dequantize=_timed(op.dequantize),
+        dequantize_fp32=_timed(op.dequantize_fp32),
+        dequantize_int4_to_half_experimental=_timed(op.dequantize_to_half),
+        dequantize_int8_to_half_experimental=_timed(op.dequantize_to_half),
+        swizzle_quant=_timed(op.swizzle_quant),
+        quantized_reduction=_timed(op.quantized_reduction),
     )
 
 
@@ -157,11 +163,24 @@ def fp_quantizer(*, compute: bool) -> ModuleType:
 
     return stand_in_module(
         "fp_quantizer",
-        quantize=quantize,
-        dequantize=dequantize,
-        selective_dequantize=selective_dequantize,
+        quantize=_timed(quantize),
+        dequantize=_timed(dequantize),
+        selective_dequantize=_timed(selective_dequantize),
         get_scales=get_scales,
     )
+
+
+def _timed(kernel: Callable[P, T]) -> Callable[P, T]:
+    """`kernel`, which reads and writes the tensors that it is given and those that it makes, as one."""
+
+    @functools.wraps(kernel)
+    def launch(*arguments: P.args, **given: P.kwargs) -> T:
+        result = kernel(*arguments, **given)
+        made = () if any(result is one for one in arguments) else (result,)
+        take_time(kernel.__name__, arguments, *made)
+        return result
+
+    return launch
 
 
 def _scales(groups: int, quant_type: QuantizationType) -> Tensor:

@@ -14,6 +14,8 @@ from zerokit.rehearsal.recording import Array, Recording
 from zerokit.rehearsal.report import KernelTime, StepTime, TimeBreakdown, TimeReport
 
 MOST_KERNELS = 10
+_MUCH_LAUNCHING = 0.2
+"""Of a step, from which on what is not counted of the host decides how long it is."""
 _PARTS = {
     WorkKind.KERNEL: "compute",
     WorkKind.COLLECTIVE: "communication",
@@ -45,7 +47,8 @@ def time_of(recording: Recording, prices: Prices) -> TimeReport | None:
     peak = _peak_flops(prices.gpu)
     low, high = _range(last.breakdown, prices)
     flops, model_flops = recording.flops[last.step - 1], recording.meta["model_flops"][last.step - 1]
-    tokens = recording.meta.get("tokens_per_step")
+    of_steps: Sequence[int | None] = recording.meta.get("tokens_of_steps") or []
+    tokens = of_steps[last.step - 1] if last.step <= len(of_steps) else None
     return TimeReport(
         step_seconds=last.seconds,
         low_seconds=low,
@@ -59,6 +62,17 @@ def time_of(recording: Recording, prices: Prices) -> TimeReport | None:
         steps=steps,
         kernels=_kernels(recording, begin, end),
     )
+
+
+def doubts(time: TimeReport) -> list[str]:
+    """What a reader is to know of the times before trusting them."""
+    if time.breakdown.launch < _MUCH_LAUNCHING * time.step_seconds:
+        return []
+    return [
+        f"more than {_MUCH_LAUNCHING:.0%} of the step is launching kernels, of which what Python and hooks "
+        "cost is not counted: the real step may take several times as long, beyond the range told. Larger "
+        "micro-batches are told more truly"
+    ]
 
 
 def _range(parts: TimeBreakdown, prices: Prices) -> tuple[float, float]:

@@ -68,7 +68,9 @@ class Call:
 
     @property
     def tensors(self) -> list[TensorUse]:
-        return [one for one in self.entries if isinstance(one, TensorUse)]
+        """Those that are read or written: what a result is put into comes as a result."""
+        used = _READ | _WRITTEN
+        return [one for one in self.entries if isinstance(one, TensorUse) and one.flags & used]
 
     def tensor(self, place: int) -> TensorUse:
         found = self.entries[place]
@@ -124,29 +126,48 @@ class Operators:
             seconds = self._prices.copy("d2h", _SCALAR_BYTES, True, 1)
             return Price(to_ns(seconds), launch, WorkKind.COPY, waits=True)
         # What writes nothing, as views do, launches nothing; nor does what is empty.
-        if not any(one.is_written and one.bytes for one in tensors) and call.base not in _WAITING:
+        waits = _waits(call)
+        if not any(one.is_written and one.bytes for one in tensors) and not waits:
             return Price(0, launch)
-        return Price(to_ns(self._kernel(call)), launch, waits=call.base in _WAITING)
+        return Price(to_ns(self._kernel(call)), launch, waits=waits)
 
     def _kernel(self, call: Call) -> float:
         products = _PRODUCTS.get(call.base)
         if products is not None:
-            return sum(self._prices.matmul(*one) for one in products(call))
+            switch = _tf32_of_convolutions if "convolution" in call.base else _tf32_of_products
+            return sum(self._prices.matmul(*_in_tf32(one, switch)) for one in products(call))
         if call.base in _ATTENTION:
             return self._prices.attention(*attention_arguments(call))
         return self._prices.memory_bound(bytes_moved(call), call.base)
 
     def _copy(self, call: Call, launch: int) -> Price:
-        """Between host and device: as bytes, converted where they lie (aten/src/ATen/native/cuda/Copy.cu)."""
+        """Between host and device.
+
+        As aten/src/ATen/native/cuda/Copy.cu, `copy_kernel_cuda`, has it: another dtype is made by the GPU
+        where the copy does not block, else by the CPU, in pageable memory.
+        """
         target, source, non_blocking, *_ = call.entries
         kind: CopyKind = "h2d" if target.on_device else "d2h"
-        host = source if target.on_device else target
-        seconds = self._prices.copy(kind, target.bytes, host.is_pinned, self._local_ranks)
-        if target.dtype != source.dtype:
+        host, device = (source, target) if target.on_device else (target, source)
+        converts = target.dtype != source.dtype
+        pinned = host.is_pinned and (not converts or bool(non_blocking))
+        on_the_way = (host if converts and non_blocking else device).dtype
+        num_bytes = round(target.elements * _itemsize(on_the_way))
+        seconds = self._prices.copy(kind, num_bytes, pinned, self._local_ranks)
+        before = 0.0
+        if converts and non_blocking:
             seconds += self._prices.memory_bound(source.bytes + target.bytes)
+        elif converts and target.on_device:
+            before = self._on_host(source.bytes + target.bytes)
+        elif converts:  # the host waits for the copy, and then works
+            seconds += self._on_host(source.bytes + target.bytes)
         # cudaMemcpyAsync comes back from pageable memory only when all of it has been read, or written.
-        waits = not (non_blocking and host.is_pinned)
-        return Price(to_ns(seconds), launch, WorkKind.COPY, waits)
+        waits = not (non_blocking and pinned)
+        return Price(to_ns(seconds), launch, WorkKind.COPY, waits, to_ns(before))
+
+    def _on_host(self, bytes_moved: int) -> float:
+        """At the speed at which the host goes through memory, which is what CPU Adam's update takes."""
+        return self._prices.cpu_adam(round(bytes_moved / _BYTES_OF_CPU_ADAM), "float32")
 
 
 def to_ns(seconds: float) -> int:
@@ -157,11 +178,21 @@ def to_ns(seconds: float) -> int:
 # ---- what is read and written
 
 _SCALAR_BYTES = 8
+_BYTES_OF_CPU_ADAM = 28
+"""Read and written for each parameter: it, its gradient and two moments in fp32 (`Prices.cpu_adam`)."""
 _WAITING = frozenset(
     {"aten::nonzero", "aten::masked_select", "aten::equal", "aten::_unique2", "aten::unique_consecutive"}
     | {"aten::unique_dim", "aten::bincount"}
 )
 """Operators whose CUDA kernels ask the device for a size or an answer before they return."""
+
+
+def _waits(call: Call) -> bool:
+    if call.name == "aten::repeat_interleave.Tensor":  # how much comes out is told, or on the device
+        return call.entries[1] is None
+    return call.base in _WAITING
+
+
 _OVERWRITING = frozenset(
     {"aten::copy_", "aten::zero_", "aten::fill_", "aten::normal_", "aten::uniform_", "aten::bernoulli_"}
     | {"aten::_foreach_zero_", "aten::_foreach_copy_"}
@@ -195,6 +226,29 @@ Product = tuple[int, int, int, int, str, Layout | None]
 _LAYOUTS: dict[tuple[bool, bool], Layout] = {(False, True): "TN", (False, False): "NN", (True, False): "NT"}
 
 
+def _in_tf32(product: Product, is_on: Callable[[], bool]) -> Product:
+    """What float32 is computed in, by torch's switches as they are now."""
+    m, n, k, batch, dtype, layout = product
+    return (m, n, k, batch, "tf32" if dtype == "float32" and is_on() else dtype, layout)
+
+
+def _tf32_of_products() -> bool:
+    """Off if nobody says otherwise."""
+    import torch
+
+    switch = torch.backends.cuda.matmul
+    precision = getattr(switch, "fp32_precision", None)  # from torch 2.9 on
+    return bool(switch.allow_tf32) if precision is None else precision == "tf32"
+
+
+def _tf32_of_convolutions() -> bool:
+    """On if nobody says otherwise."""
+    import torch
+
+    precision = getattr(getattr(torch.backends.cudnn, "conv", None), "fp32_precision", None)
+    return bool(torch.backends.cudnn.allow_tf32) if precision is None else precision == "tf32"
+
+
 def _product(call: Call, first: int) -> list[Product]:
     a, b = call.tensor(first), call.tensor(first + 1)
     batch = a.sizes[0] if len(a.sizes) == 3 else 1
@@ -218,17 +272,30 @@ def _grouped(call: Call) -> list[Product]:
 
 
 def _convolution(call: Call) -> list[Product]:
+    if call.entries[6]:  # transposed: the gradient of the input of one that goes the other way
+        return [_of_gradient(_of_windows(call.tensor(0), call.tensor(1)))]
     return [_of_windows(call.tensors[-1], call.tensor(1))]
 
 
 def _convolution_backward(call: Call) -> list[Product]:
-    m, n, k, batch, dtype, _ = _of_windows(call.tensor(0), call.tensor(2))
-    products: list[Product] = [(m, k, n, batch, dtype, "NN"), (n, k, m, batch, dtype, "NT")]
+    is_transposed = bool(call.entries[7])
+    there = _of_windows(call.tensor(1 if is_transposed else 0), call.tensor(2))
+    m, n, k, batch, dtype, _ = there
+    products = [there if is_transposed else _of_gradient(there), (n, k, m, batch, dtype, "NT")]
     return [one for one, wanted in zip(products, call.entries[10][:2], strict=True) if wanted]
 
 
+def _of_gradient(product: Product) -> Product:
+    """Of the gradient of a convolution's input."""
+    m, n, k, batch, dtype, _ = product
+    return m, k, n, batch, dtype, "NN"
+
+
 def _of_windows(output: TensorUse, weight: TensorUse) -> Product:
-    """A convolution as the product that it is once the input's windows lie side by side."""
+    """A convolution as the product that it is once the input's windows lie side by side.
+
+    One that is not transposed: of a transposed one its input stands for the output.
+    """
     channels = weight.sizes[0]
     return max(output.elements // channels, 1), channels, weight.elements // channels, 1, output.dtype, "TN"
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from zerokit.hardware.cluster import Cluster
 from zerokit.rehearsal.native.clock import FIRST_COMMUNICATOR, Clock, Price, WorkKind
 from zerokit.rehearsal.timing.operators import Call, Operators, entries, to_ns
-from zerokit.rehearsal.timing.prices import CollectiveKind, Kernel, Prices
+from zerokit.rehearsal.timing.prices import CollectiveKind, CopyKind, Kernel, Prices
 from zerokit.units import GIB, MIB
 
 if TYPE_CHECKING:
@@ -17,11 +17,10 @@ if TYPE_CHECKING:
 
 _KINDS: dict[str, CollectiveKind] = {
     **{"all_gather": "all_gather", "gather": "all_gather", "scatter": "broadcast"},
-    **{"reduce_scatter": "reduce_scatter", "all_reduce": "all_reduce", "reduce": "all_reduce"},
+    **{"reduce_scatter": "reduce_scatter", "all_reduce": "all_reduce", "reduce": "broadcast"},
     **{"broadcast": "broadcast", "all_to_all": "all_to_all", "send": "send_recv", "recv": "send_recv"},
 }
-"""What the collectives of torch.distributed are to NCCL; a reduce to one rank moves at most what an
-all-reduce does."""
+"""What the collectives of torch.distributed are to NCCL; a reduce to one rank is a broadcast backwards."""
 
 _of_process: RankTime | None = None
 
@@ -29,6 +28,24 @@ _of_process: RankTime | None = None
 def rank_time() -> RankTime | None:
     """That of the rank that this process plays; None if only memory is rehearsed."""
     return _of_process
+
+
+def take_time(name: str, *moved: Any) -> None:
+    """Have a kernel of a stand-in take the time of reading and writing `moved`, if time is rehearsed.
+
+    Args:
+        name: of the kernel.
+        moved: tensors, or lists of them, each once for each time that it is read or written; all else
+            counts nothing.
+    """
+    if _of_process is not None:
+        _of_process.kernel(name, _bytes(moved))
+
+
+def _bytes(values: Any) -> int:
+    if isinstance(values, list | tuple):
+        return sum(_bytes(value) for value in values)
+    return int(getattr(values, "nbytes", 0))
 
 
 def untimed() -> AbstractContextManager[None]:
@@ -53,7 +70,9 @@ class RankTime:
         """Operators that could not be priced, and took no time but their launch; why."""
         self._backend = backend
         self._gpus_per_node = cluster.gpus_per_node
+        self._local_ranks = cluster.local_ranks
         self._operators = Operators(prices, cluster.local_ranks)
+        self._nvme_done: dict[CopyKind, int] = {}
         self._communicators = 0
         self._marks: list[list[int]] = []
         self.clock: Clock = backend.start_clock(prices.beside_collective)
@@ -87,6 +106,21 @@ class RankTime:
     def optimizer_of_host(self, name: str, parameters: int, dtype: str) -> None:
         """An update by a kernel of the CPU (DeepSpeedCPUAdam)."""
         self.clock.work_on_host(WorkKind.OPTIMIZER, name, to_ns(self.prices.cpu_adam(parameters, dtype)))
+
+    # ---- drives
+    def begin_nvme(self, kind: CopyKind, num_bytes: int) -> int:
+        """Give the node's drives something to read or write, which they do in order. Returns when it is done.
+
+        All ranks of the node are taken to do the same at once; reading does not wait for writing.
+        """
+        self._nvme_done[kind] = max(self.clock.now, self._nvme_done.get(kind, 0)) + to_ns(
+            self.prices.copy(kind, num_bytes, True, self._local_ranks)
+        )
+        return self._nvme_done[kind]
+
+    def wait_for_nvme(self, kind: CopyKind, done: int) -> None:
+        """Have the host wait until then."""
+        self.clock.work_on_host(WorkKind.COPY, kind, done - self.clock.now)
 
     # ---- collectives
     def new_communicator(self) -> int:

@@ -25,6 +25,8 @@ _NANOSECONDS = [
 ]
 _SLEEP = Patch("time", "sleep", "let virtual time pass, too")
 _REAL = sys.stdlib_module_names | {"zerokit"}
+_TIMER_SLACK_NS = 50_000
+"""How much later than it asked for Linux wakes a thread (prctl(2), PR_SET_TIMERSLACK)."""
 _MAIN_THREAD = threading.main_thread().ident
 
 
@@ -39,7 +41,7 @@ def install(clock: Clock) -> None:
     def sleep(really_sleep: Any, seconds: float) -> None:
         really_sleep(seconds)
         if not _is_real_for(2):
-            clock.advance(round(seconds * 1e9))
+            clock.advance(round(seconds * 1e9) + (_TIMER_SLACK_NS if seconds > 0 else 0))
 
     wrap(_SLEEP, sleep)
 

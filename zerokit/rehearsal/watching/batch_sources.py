@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,6 +47,8 @@ class Source:
     worst: list[Candidate] | None = None
     """Those still to be rehearsed; None before that is decided."""
     rehearsed: list[Rehearsed] = field(default_factory=list)
+    tokens: Counter[int] = field(default_factory=Counter)
+    """That this rank was given for each optimizer step, counted from 1."""
 
     def came(self, batch: Any) -> None:
         """Take a batch that came by itself into account."""

@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from zerokit import console
 from zerokit.patches import Patch, wrap
+from zerokit.rehearsal.batch_size import measure
 from zerokit.rehearsal.errors import script_line
 from zerokit.rehearsal.exchange import Exchange
 from zerokit.rehearsal.watching.batch_sources import Rehearsed, Source, signature_of
@@ -165,6 +166,7 @@ class Batches:
                 batch = pin(batch, getattr(iterator, "_pin_memory_device", None))
         elif not is_due:
             source.came(batch)
+        source.tokens[self._step_of_next(source)] += measure(batch).tokens
         source.handed += 1
         return batch
 
@@ -193,15 +195,20 @@ class Batches:
 
     def _hand_out(self, source: Source, candidate: Candidate, batch: Any) -> Any:
         """The candidate's batch; `batch` where the loader of rank 0 is of another kind than this one."""
-        accumulated = self._accumulated()
-        if accumulated is None:
-            first, last = self._completed() + 1, self._completed() + 2
-        else:
-            first = last = source.steps_before + source.handed // accumulated + 1
+        first = last = self._step_of_next(source)
+        if self._accumulated() is None:
+            last += 1  # loaders fetch one ahead
         found = candidate.batch
         fits = signature_of(found) == source.signature
         source.rehearsed.append(Rehearsed(candidate, first, last, fits))
         return found if fits else batch
+
+    def _step_of_next(self, source: Source) -> int:
+        """The optimizer step, counted from 1, that the next batch is of."""
+        accumulated = self._accumulated()
+        if accumulated is None:
+            return self._completed() + 1
+        return source.steps_before + source.handed // accumulated + 1
 
     def _is_training(self, source: Source) -> bool:
         """Whether what `source` gives may be trained on; some scripts leave the model in evaluation mode."""
@@ -265,6 +272,13 @@ class Batches:
         """What the report says of the batches; None if nothing was trained on."""
         source = max(self._trained_on(), key=Source.most_tokens, default=None)
         return None if source is None else source.facts()
+
+    def tokens_of_steps(self) -> list[int | None]:
+        """That this rank was given for each completed step; None where batches are not of tokens."""
+        source = max(self._trained_on(), key=Source.most_tokens, default=None)
+        if source is None or source.first[0].unit != "tokens":
+            return [None] * self._completed()
+        return [source.tokens[step] or None for step in range(1, self._completed() + 1)]
 
     def evaluation_facts(self) -> dict[str, Any] | None:
         """What the report says of an evaluation that was rehearsed; None if none was."""

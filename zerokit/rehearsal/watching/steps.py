@@ -61,7 +61,9 @@ class Steps:
         self.marks: list[StepMark] = []
         self.flops: list[float] = []
         self.model_flops: list[float] = []
-        """Three times those of each step's forward passes."""
+        """Those that each step needs: three times its forward passes', or what these and the backward passes
+        did but once if that is less, as where parameters are frozen."""
+        self._flops_before = 0.0, 0.0
         self.completed = 0
         self.stopped = False
 
@@ -93,7 +95,9 @@ class Steps:
         self.marks.append(StepMark(self._backend.event_count(), self.completed))
         self.flops.append(self._backend.flops - sum(self.flops))
         forward = self._backend.flops_of("forward") + self._backend.flops_of("loss")
-        self.model_flops.append(3 * forward - sum(self.model_flops))
+        once = forward + self._backend.flops_of("backward") - self._backend.recomputed_flops
+        (forward_before, once_before), self._flops_before = self._flops_before, (forward, once)
+        self.model_flops.append(min(3 * (forward - forward_before), once - once_before))
         if self._time is not None:
             self._time.mark()
         if self._last and self.completed >= self._last and self._are_over():

@@ -1,0 +1,136 @@
+"""Single calls on the virtual device with a clock: which prices they ask for, and what they wait for.
+
+Every call has sizes of its own, since a price is asked for once.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from tests.rehearsal.fixed_prices import FixedPrices
+
+Asked = dict[str, list[tuple[Any, ...]]]
+
+
+def asked(rank: Any, prices: FixedPrices) -> Asked:
+    """By call: all prices but those of launches."""
+    import torch
+    import torch.distributed as dist
+    from deepspeed.ops.op_builder import QuantizerBuilder
+    from torch.nn.functional import conv_transpose2d, scaled_dot_product_attention
+
+    from zerokit.rehearsal.stand_ins import flash_attention_layers, flash_attention_norms
+    from zerokit.rehearsal.stand_ins.bitsandbytes import _do_nothing
+
+    def half(*sizes: int) -> Any:
+        return torch.empty(sizes, dtype=torch.bfloat16, device="cuda")
+
+    def single(*sizes: int, **where: Any) -> Any:
+        return torch.empty(sizes, **({"device": "cuda"} | where))
+
+    def in_tf32() -> None:
+        torch.backends.cuda.matmul.allow_tf32 = True
+        try:
+            torch.mm(single(8, 16), single(16, 24))
+        finally:
+            torch.backends.cuda.matmul.allow_tf32 = False
+
+    image, kernel = half(2, 6, 10, 10), half(6, 4, 3, 3)
+    norm, head = half(32, 64), torch.empty(128, dtype=torch.float32, device="cpu")
+    quantizer = QuantizerBuilder().load()
+    calls = {
+        "product": lambda: torch.mm(half(64, 32), half(32, 16)),
+        "product by a transposed": lambda: torch.mm(half(64, 32), half(48, 32).t()),
+        "product into nothing yet": lambda: torch.mm(half(7, 9), half(9, 11), out=half(0)),
+        "sum into nothing yet": lambda: torch.add(half(40), half(40), out=half(0)),
+        "in fp32": lambda: torch.mm(single(8, 16), single(16, 32)),
+        "in TF32": in_tf32,
+        "attention": lambda: scaled_dot_product_attention(
+            half(2, 4, 32, 64), half(2, 4, 48, 64), half(2, 4, 48, 64)
+        ),
+        "transposed convolution": lambda: conv_transpose2d(image, kernel),
+        "to the device": lambda: single(130).copy_(single(130, device="cpu")),
+        "to the device, converted": lambda: half(128).copy_(head),
+        "to the device, converted there": lambda: half(132).copy_(
+            single(132, device="cpu", pin_memory=True), non_blocking=True
+        ),
+        "to the host, converted": lambda: head.copy_(half(128)),
+        "reduce": lambda: dist.reduce(half(100), 0),
+        "gather": lambda: dist.all_gather_into_tensor(half(800), half(100)),
+        "norm": lambda: flash_attention_norms.rms_norm_fn(norm, half(64), None),
+        "rotary": lambda: flash_attention_layers.apply_rotary_emb(
+            half(1, 8, 2, 16), None, None, inplace=True
+        ),
+        "quantizer": lambda: quantizer.quantize(half(256), 4, 8, quantizer.Symmetric),
+    }
+    found = {}
+    for name, call in calls.items():
+        prices.asked.clear()
+        call()
+        found[name] = [one for one in prices.asked if one[0] not in ("launch", "cuda_malloc")]
+    _do_nothing()
+    found["unpriced"] = sorted(rank.unpriced)
+    return found
+
+
+def drives(clock: Any, prices: FixedPrices) -> dict[str, float]:
+    """Seconds after two writes of one second each were asked for, after the host waited, and after a read."""
+    import torch
+    from deepspeed.ops.op_builder import AsyncIOBuilder
+
+    prices.copying = 1.0
+    handle = AsyncIOBuilder().load().aio_handle()
+    memory = handle.new_cpu_locked_tensor(512, torch.empty(0, dtype=torch.float32))
+    start, seen = clock.now, {}
+    prices.asked.clear()
+    for number in range(2):
+        handle.async_pwrite(memory, f"/tmp/drive{number}")
+    seen["asked for"] = (clock.now - start) / 1e9
+    handle.wait()
+    seen["written"] = (clock.now - start) / 1e9
+    handle.sync_pread(memory, "/tmp/drive0")
+    seen["read"] = (clock.now - start) / 1e9
+    seen["copies"] = [one for one in prices.asked if one[0] == "copy"]
+    prices.copying = 0.0
+    return seen
+
+
+def polling(clock: Any) -> dict[str, int]:
+    """How often loops that wait for a second of the device's time ask, by what they ask."""
+    import torch
+
+    from zerokit.rehearsal.native.clock import WorkKind
+
+    rounds = {}
+    for name, event in {"torch.Event": torch.Event(device="cuda"), "cuda.Event": torch.cuda.Event()}.items():
+        clock.submit(0, WorkKind.KERNEL, "a second", 1_000_000_000)
+        event.record()
+        rounds[name] = 0
+        while not event.query() and rounds[name] < 50_000:
+            rounds[name] += 1
+            time.sleep(0)
+        torch.cuda.synchronize()
+    return rounds
+
+
+def recomputed(backend: Any) -> dict[str, list[float]]:
+    """Of a checkpointed product with one gradient: all floating-point operations, and recomputed ones."""
+    import torch
+    from torch.utils.checkpoint import checkpoint
+
+    weight = torch.empty(24, 32, device="cuda", requires_grad=True)
+    seen, around = {}, backend.phase
+
+    def count(phase: str, work: Any) -> Any:
+        backend.phase = phase
+        before = (backend.flops, backend.recomputed_flops)
+        result = work()
+        seen[phase] = [backend.flops - before[0], backend.recomputed_flops - before[1]]
+        return result
+
+    image = torch.empty(16, 24, device="cuda")
+    out = count("forward", lambda: checkpoint(lambda: torch.mm(image, weight).square(), use_reentrant=False))
+    count("backward", lambda: out.sum().backward())
+    backend.phase = around
+    return seen
