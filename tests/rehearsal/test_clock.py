@@ -142,7 +142,7 @@ def test_the_clocks_of_a_script_go_by_virtual_time() -> None:
     for clock in ("perf_counter", "monotonic_ns", "time"):
         assert 3.0 <= seen[clock] < 3.1
     assert 0.001 <= seen["sleep"] < 0.0011
-    assert seen["behind in a thread"] > 3.0  # which sees the real time
+    assert seen["behind in a thread"] > 5000  # which sees the real time
 
 
 def test_each_moment_of_a_step_counts_once() -> None:

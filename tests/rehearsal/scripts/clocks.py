@@ -32,6 +32,8 @@ deadline = time.monotonic() + 10
 while time.monotonic() < deadline:
     pass
 asyncio.run(asyncio.sleep(0.001))
+torch.cuda._sleep(10_000 * SECOND)
+torch.cuda.synchronize()
 in_thread: list[float] = []
 thread = threading.Thread(target=lambda: in_thread.append(time.perf_counter()))
 thread.start()
