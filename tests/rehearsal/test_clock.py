@@ -80,7 +80,7 @@ def test_the_same_step_takes_the_same_nanoseconds() -> None:
         ("sum into nothing yet", [["memory_bound", 3 * 80, "aten::add"]]),
         ("in fp32", [["matmul", 8, 32, 16, 1, "float32", "NN"]]),
         ("in TF32", [["matmul", 8, 24, 16, 1, "tf32", "NN"]]),
-        ("attention", [["attention", "cudnn", False, 2, 4, 4, 32, 48, 64, False, "bfloat16"]]),
+        ("attention", [["attention", "cudnn", False, 2, 4, 4, 32, 48, 64, False, "bfloat16", None]]),
         # Each of the input's 2 x 10 x 10 places, its 6 channels into 4 of 3 x 3 places.
         ("transposed convolution", [["matmul", 200, 36, 6, 1, "bfloat16", "NN"]]),
         ("to the device", [["copy", "h2d", 4 * 130, False, 8]]),

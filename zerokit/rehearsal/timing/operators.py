@@ -152,7 +152,7 @@ class Operators:
         converts = target.dtype != source.dtype
         pinned = host.is_pinned and (not converts or bool(non_blocking))
         on_the_way = (host if converts and non_blocking else device).dtype
-        num_bytes = round(target.elements * _itemsize(on_the_way))
+        num_bytes = round(target.elements * element_bytes(on_the_way))
         seconds = self._prices.copy(kind, num_bytes, pinned, self._local_ranks)
         before = 0.0
         if converts and non_blocking:
