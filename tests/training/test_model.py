@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,13 @@ import pytest
 import torch
 import yaml
 from peft import LoraConfig, get_peft_model
-from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM
+from transformers import (
+    CONFIG_MAPPING,
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+)
 
 from tests.tiny import tiny_llama, tiny_tokenizer
 from zerokit.errors import ModelError, RecipeError, ZerokitError
@@ -25,6 +32,8 @@ from zerokit.training.model import (
     switch_dropout_off,
 )
 from zerokit.training.tasks.causal_lm import CausalLM
+from zerokit.training.tasks.masked_lm import MaskedLM
+from zerokit.training.tasks.sequence_classification import SequenceClassification
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -182,6 +191,38 @@ def test_a_checkpoint_that_is_no_language_model_is_refused(
     loaded = load_recipe(None, ["--model", str(tmp_path)])
     with pytest.raises(ModelError, match="'vit' is not a causal language model"):
         prepare_model(loaded, tmp_path, tokenizer, CAUSAL)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "longest"), [("bert", 64), ("roberta", 62), ("mpnet", 62), ("ibert", 62), ("esm", 62)]
+)
+def test_a_sequence_may_be_as_long_as_there_are_positions(
+    model_type: str, longest: int, tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+) -> None:
+    task = MaskedLM(TaskSection(type="masked_lm"))
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    keys = {"model_type": model_type, **sizes, "max_position_embeddings": 64, "pad_token_id": 1}
+    for seq_len in (longest, longest + 1):
+        loaded = recipe(tmp_path, keys, "--task.type", "masked_lm", "--task.seq_len", str(seq_len))
+        is_refused = pytest.raises(RecipeError, match=f"but the model has {longest} positions")
+        with is_refused if seq_len > longest else nullcontext():
+            config = prepare_model(loaded, None, tokenizer, task).config
+        is_out_of_range = pytest.raises((IndexError, RuntimeError)) if seq_len > longest else nullcontext()
+        with is_out_of_range:
+            AutoModelForMaskedLM.from_config(config)(input_ids=torch.full((1, seq_len), 5))
+
+
+def test_a_head_for_another_number_of_classes_is_refused(
+    tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+) -> None:
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    config = CONFIG_MAPPING["bert"](**sizes, vocab_size=320, num_labels=3)
+    AutoModelForSequenceClassification.from_config(config).save_pretrained(tmp_path)
+    words = ["--model", str(tmp_path), "--task.type", "sequence_classification", "--task.seq_len", "16"]
+    loaded = load_recipe(None, words)
+    task = SequenceClassification(loaded.recipe.task, labels=("bad", "good"))
+    with pytest.raises(ModelError, match="has a head for 3 classes, and there are 2"):
+        prepare_model(loaded, tmp_path, tokenizer, task)
 
 
 @pytest.mark.parametrize(

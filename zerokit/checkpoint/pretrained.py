@@ -107,7 +107,8 @@ def check_shapes(
     Only tensors of the same name are compared: transformers renames some while it loads.
 
     Raises:
-        ModelError: no model can be built from the config, or a weight has another shape.
+        ModelError: no model can be built from the config, a weight has another shape, or the head is for
+            another number of classes.
     """
     import torch
     from safetensors import safe_open
@@ -129,12 +130,21 @@ def check_shapes(
         with safe_open(file, framework="np") as tensors:
             for name in sorted(expected.keys() & set(tensors.keys())):
                 shape = tensors.get_slice(name).get_shape()
-                if shape != expected[name]:
+                if shape == expected[name]:
+                    continue
+                is_of_head = kind.new_head and _is_of_head(name, model.base_model_prefix)
+                if is_of_head and [config.num_labels, *shape[1:]] == expected[name]:
                     raise ModelError(
-                        f"{file}: '{name}' has shape {shape}, but by config.json it is {expected[name]}",
+                        f"'{folder}' has a head for {shape[0]} classes, and there are {config.num_labels}",
                         where=where,
-                        hint="Copy config and weights from the same model",
+                        hint="Train on the classes that it has, or start from the model that it was made of: "
+                        "a head is made anew where a checkpoint has none",
                     )
+                raise ModelError(
+                    f"{file}: '{name}' has shape {shape}, but by config.json it is {expected[name]}",
+                    where=where,
+                    hint="Copy config and weights from the same model",
+                )
 
 
 def load_weights(

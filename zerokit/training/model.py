@@ -75,14 +75,32 @@ def prepare_model(
             where=loaded.where("model", "tokenizer"),
             hint="Use the tokenizer that belongs to the model",
         )
-    positions = getattr(config.get_text_config(decoder=True), "max_position_embeddings", None)
-    if positions is not None and loaded.recipe.task.seq_len > positions:
+    seq_len = loaded.recipe.task.seq_len
+    positions = _positions(config, seq_len, section, task.model)
+    if positions is not None and seq_len > positions:
         raise RecipeError(
-            f"sequences of {loaded.recipe.task.seq_len} tokens, but the model has {positions} positions",
+            f"sequences of {seq_len} tokens, but the model has {positions} positions",
             where=loaded.where("task", "seq_len"),
             hint=f"Set task.seq_len to at most {positions}",
         )
     return PreparedModel(config, folder)
+
+
+def _positions(config: PretrainedConfig, seq_len: int, section: ModelSection, kind: ModelKind) -> int | None:
+    """Most tokens of a sequence; None where the config says none.
+
+    RoBERTa and its kin number tokens from the id of their padding on, plus one, and keep a row of their
+    matrix of positions for padding: that tells them apart.
+    """
+    positions: int | None = getattr(config.get_text_config(decoder=True), "max_position_embeddings", None)
+    padding = getattr(config, "pad_token_id", None)
+    if positions is None or padding is None or seq_len <= positions - padding - 1:
+        return positions
+    for name, module in _on_meta(config, section.trust_remote_code, kind).named_modules():
+        row = getattr(module, "padding_idx", None)
+        if row is not None and "position" in name and len(getattr(module, "weight", ())) == positions:
+            return positions - int(row) - 1
+    return positions
 
 
 def build_model(
@@ -124,11 +142,14 @@ def count_parameters(
     config: PretrainedConfig, *, trust_remote_code: bool = False, kind: ModelKind = CAUSAL_LM
 ) -> int:
     """Parameters of the model that `config` describes, tied ones once, without making any weights."""
+    return sum(parameter.numel() for parameter in _on_meta(config, trust_remote_code, kind).parameters())
+
+
+def _on_meta(config: PretrainedConfig, trust_remote_code: bool, kind: ModelKind) -> PreTrainedModel:
     import torch
 
     with torch.device("meta"):
-        model = kind.auto.from_config(config, trust_remote_code=trust_remote_code)
-    return sum(parameter.numel() for parameter in model.parameters())
+        return kind.auto.from_config(config, trust_remote_code=trust_remote_code)
 
 
 def _config_from_scratch(
