@@ -47,6 +47,9 @@ def add_moments(content: Any) -> None:
 
 def test_an_archive_is_written_as_it_was_read(tmp_path: Path) -> None:
     weight = torch.randn(3, 4)
+    shared: Any = ["one of " * 9]
+    for _ in range(40):  # written out each time, it would fill every disk
+        shared = [shared, (shared, shared)]
     ordered: Any = collections.OrderedDict(x=1, y=[1, (3, None, True)])
     ordered._metadata = {"version": 2}
     saved = {
@@ -63,6 +66,7 @@ def test_an_archive_is_written_as_it_was_read(tmp_path: Path) -> None:
         "random": np.random.default_rng(0).integers(9, size=3),
         "many": collections.defaultdict(list, {1: [2]}),
         "large": 1 << 70,
+        "shared": shared,
         "bytes": b"abc",
     }
     (tmp_path / "again").mkdir()
@@ -83,6 +87,8 @@ def test_an_archive_is_written_as_it_was_read(tmp_path: Path) -> None:
                 assert (found[name] == value).all()
             elif isinstance(value, LossScaler):
                 assert vars(found[name]) == vars(value)
+            elif name == "shared":
+                assert found[name][0] is found[name][1][0] is found[name][1][1]
             else:
                 assert found[name] == value
         assert found["tied"].data_ptr() == found["weight"].data_ptr()

@@ -6,6 +6,7 @@ of which is imported. The format is that of torch/serialization.py (`_save`).
 
 from __future__ import annotations
 
+import io
 import pickle
 import struct
 import zipfile
@@ -36,6 +37,10 @@ _LOCAL_HEADER_BYTES = 30
 _MEMBER_BYTES = 700
 """At most what a member has beside its content: two headers, with its name and padding."""
 _OTHER_MEMBERS = 3
+_NUMBER = struct.Struct("<I")
+"""Of an entry of a pickle's memo."""
+_WORTH_KEEPING = 12
+"""Bytes from which on a plain value is kept in the memo rather than written again."""
 
 
 @dataclass(frozen=True)
@@ -120,20 +125,39 @@ def blocks(tensor: Assembled, reader: ElementReader) -> Iterator[Block]:
 
 
 class _Pickler:
-    """Makes protocol 2, as torch does, without a memo."""
+    """Makes protocol 2, as torch does. What was shared stays shared: a small pickle can refer without end."""
 
     def __init__(self) -> None:
         self.storages: list[Assembled] = []
+        self._memo: dict[int, tuple[int, Any]] = {}
+        """By its id, what was written, with its number; that it is held keeps the id its own."""
         self._keys: dict[tuple[Path, int], int] = {}
         """Of storages that are copied as they are, by where they lie."""
 
     def opcodes(self, value: Any) -> Iterator[bytes]:
-        if isinstance(value, StoredTensor | Assembled):
+        if id(value) in self._memo:
+            yield pickle.LONG_BINGET + _NUMBER.pack(self._memo[id(value)][0])
+        elif isinstance(value, StoredTensor | Assembled):
             yield from self._tensor(value)
-        elif isinstance(value, Record):
-            yield from self._record(value)
         elif isinstance(value, type) and issubclass(value, Record):
             yield _named(value.name)
+        elif value is None or type(value) in (bool, int, float, str, bytes):
+            text = _plain(value)
+            yield text
+            if len(text) >= _WORTH_KEEPING:
+                yield self._keep(value)
+        else:
+            yield from self._structure(value)
+            yield self._keep(value)  # now that it is whole: one that holds itself never is
+
+    def _keep(self, value: Any) -> bytes:
+        number = len(self._memo)
+        self._memo[id(value)] = number, value
+        return pickle.LONG_BINPUT + _NUMBER.pack(number)
+
+    def _structure(self, value: Any) -> Iterator[bytes]:
+        if isinstance(value, Record):
+            yield from self._record(value)
         elif isinstance(value, OrderedDict):
             yield from (_named("collections.OrderedDict"), pickle.EMPTY_TUPLE, pickle.REDUCE)
             yield from self._items(value)
@@ -147,8 +171,6 @@ class _Pickler:
             yield from (pickle.MARK, *self._all(value), pickle.TUPLE)
         elif isinstance(value, list):
             yield from (pickle.EMPTY_LIST, pickle.MARK, *self._all(value), pickle.APPENDS)
-        elif value is None or type(value) in (bool, int, float, str, bytes):
-            yield pickle.dumps(value, protocol=2)[2:-1]
         else:
             raise ValueError(f"its pickle holds a {type(value).__name__}")
 
@@ -193,6 +215,15 @@ class _Pickler:
             copied = NamedTensor(storage.key, "uint8", (size,), (Piece(storage, 0, size),))
             self.storages.append(Assembled("uint8", (size,), (copied,)))
         return self._keys[where]
+
+
+def _plain(value: Any) -> bytes:
+    """Opcodes that use no memo."""
+    text = io.BytesIO()
+    pickler = pickle.Pickler(text, protocol=2)
+    pickler.fast = True
+    pickler.dump(value)
+    return text.getvalue()[2:-1]
 
 
 def _named(name: str) -> bytes:
