@@ -358,7 +358,15 @@ def test_a_log_that_does_not_say_it_gives_1(tmp_path: Path, zerokit: Run) -> Non
 
 def test_a_run_that_ended_well_is_no_riddle() -> None:
     left = "[2026-11-22 10:00:00,1] [INFO] [launch.py:285:main] Process 4711 exits successfully."
-    assert told("{'train_runtime': 12.5}", left).cause == "ended-well"
+    trained = "{'train_runtime': 12.5}"
+    start = (
+        "[2026-11-22 09:00:00,1] [INFO] [launch.py:245:main] process 4711 spawned with command: ['python']"
+    )
+    assert told(start, trained, left).cause == "ended-well"
+    killed = told(start, trained, "Writing model shards:  30%|###       | 3/10")
+    assert (killed.cause, "what was to be saved after it may be missing" in killed.says) == ("unknown", True)
+    stuck = told(start, start.replace("4711", "4712"), trained, left)
+    assert (stuck.cause, "of 1 rank it does not say that" in stuck.says) == ("unknown", True)
     assert told(left, *["another run"] * 1000).cause == "unknown"
     assert told(left, "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026 ***").cause == "cancelled"
 

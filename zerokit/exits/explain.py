@@ -14,6 +14,7 @@ from zerokit.exits.causes import CAUSES, EXIT_CODE, NCCL_TIMEOUT, OUT_OF_MEMORY,
 from zerokit.exits.codes import meaning, parse_code, signal_of
 from zerokit.exits.gpu_memory import Settings
 from zerokit.exits.log import Log
+from zerokit.units import quantity
 
 _WIDEST = 300
 """Characters of a line that are shown."""
@@ -42,10 +43,11 @@ _OF_EXCEPTION = re.compile(r"(?:Error|Exception)\b: ")
 _INDENTED = re.compile(r"(?P<prefix>.{0,60}?(?:[ |]*\|)?)(?P<indent> {2,})\S")
 _QUOTES = re.compile(r'File "[^"]{1,400}", line \d|\S{1,400}:\d{1,8}: \w*Warning: ')
 """Above a line of a program."""
-_ENDED_WELL = re.compile(
-    r"^\[.{0,80}\] Process \d+ exits successfully|['\"]train_runtime['\"]: ", re.MULTILINE
-)
-"""What DeepSpeed's launcher and the Trainer print at the end, and then little else."""
+_STARTED = re.compile(r"^\[.{0,80}\] process \d+ spawned with command: ", re.MULTILINE)
+_EXITED = re.compile(r"^\[.{0,80}\] Process \d+ exits successfully", re.MULTILINE)
+"""What DeepSpeed's launcher prints of each rank, at its start and at its end, and then little else."""
+_TRAINED = re.compile(r"['\"]train_runtime['\"]: ")
+"""What the Trainer prints when it has trained, before the model is saved."""
 _END = 4000
 """Characters."""
 _FRAME = re.compile(r'File "(?P<file>[^"]{1,400})", line (?P<line>\d{1,8})')
@@ -273,11 +275,19 @@ def _silent(log: Log, also: tuple[str, ...]) -> Explanation:
         return Explanation(
             "unknown", "the log is empty", "Name the log of the ranks, not the launcher's alone"
         )
-    if not also and _ENDED_WELL.search(log.text, log.bounds(max(0, len(log.text) - _END))[0]):
+    end = log.bounds(max(0, len(log.text) - _END))[0]
+    exited = _EXITED.search(log.text, end)
+    left = len(_STARTED.findall(log.text)) - len(_EXITED.findall(log.text))
+    if not also and exited and left <= 0:
         return Explanation("ended-well", "nothing failed: by its last lines the run ended well")
+    says = "the log does not say why the run ended" + ("" if also else ", nor that it failed")
+    if exited and left > 0:
+        says += f"; of {quantity(left, 'rank')} it does not say that the end was reached"
+    elif _TRAINED.search(log.text, end):
+        says += "; training came to its end, and what was to be saved after it may be missing"
     return Explanation(
         "unknown",
-        "the log does not say why the run ended" + ("" if also else ", nor that it failed"),
+        says,
         "If it stops without a word before its end, it was ended from outside: give the exit code, and see "
         "'dmesg -T', 'sacct -j JOB' or 'kubectl describe pod POD'",
         log.line_at(len(log.text.rstrip()) - 1),
