@@ -263,6 +263,14 @@ def test_other_ranks_publish_nothing(model: PreTrainedModel, tmp_path: Path) -> 
     assert (staging / "model.safetensors").exists()
 
 
+def test_what_an_ended_resume_has_left_is_removed(tmp_path: Path) -> None:
+    for name in (".checkpoint-3-on-2-ranks", "..checkpoint-4-on-1-rank.unfinished", ".mine", "checkpoint-3"):
+        (tmp_path / name).mkdir()
+    output = OutputFolder(tmp_path, "w", False, tmp_path / "checkpoint-3")
+    with output.owned(RankGroup(Ranks()), "1"):
+        assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {".mine", "checkpoint-3"}
+
+
 @pytest.mark.parametrize("rescue", [None, "second"])
 def test_a_second_place_is_advised_to_a_run_that_has_none(rescue: str | None, tmp_path: Path) -> None:
     class Full(OnDisk):

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import re
+import shutil
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -30,6 +31,8 @@ EARLIER = "earlier"
 """Where checkpoints of replaced runs are set aside, in a folder for each."""
 
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
+_DIVIDED = re.compile(r"\.{1,2}.+-on-\d+-ranks?(\.unfinished)?")
+"""Names of `divided_folder`, and of what it was while it was being written."""
 
 
 def checkpoints(folder: Path) -> list[Path]:
@@ -37,6 +40,11 @@ def checkpoints(folder: Path) -> list[Path]:
     named = (path for path in folder.glob("checkpoint-*") if _CHECKPOINT.fullmatch(path.name))
     found = [path for path in named if path.is_dir()]
     return sorted(found, key=lambda path: int(path.name.partition("-")[2]))
+
+
+def divided_folder(folder: Path, checkpoint: Path, num_ranks: int) -> Path:
+    """Where a checkpoint of another number of ranks lies divided anew, until the run has loaded it."""
+    return folder / f".{checkpoint.name}-on-{quantity(num_ranks, 'rank').replace(' ', '-')}"
 
 
 @dataclass(frozen=True)
@@ -113,6 +121,9 @@ class OutputFolder:
                 hint="Name a folder that can be made or written to",
             ) from None
         self._check_earlier()
+        for path in self.path.iterdir():  # of a run that was ended as it resumed
+            if _DIVIDED.fullmatch(path.name) and path != self.resume:
+                shutil.rmtree(path, ignore_errors=True)
         if not self._goes_on():
             self._set_aside()
 

@@ -13,7 +13,7 @@ from zerokit import console
 from zerokit.checkpoint.reshard import reshard
 from zerokit.checkpoint.source import is_rehearsal
 from zerokit.errors import CheckpointError, RecipeError
-from zerokit.training.folder import checkpoints
+from zerokit.training.folder import checkpoints, divided_folder
 from zerokit.training.identity import differences, in_words, num_examples_differ, read_identity
 from zerokit.units import quantity
 
@@ -125,7 +125,7 @@ class Divided:
         ranks = group.ranks.world_size
         if resume is None or saved_by(resume) == ranks:
             return
-        made = output_dir / f".{resume.name}-on-{quantity(ranks, 'rank').replace(' ', '-')}"
+        made = divided_folder(output_dir, resume, ranks)
         group.together(lambda: self._make(resume, made, ranks) if self._is_main else None)
         self.folder = self._made = made
 
@@ -144,7 +144,6 @@ class Divided:
     def _make(self, resume: Path, made: Path, ranks: int) -> None:
         was = quantity(saved_by(resume), "rank")
         console.note(f"{resume} was saved by {was}, and this run has {ranks}: it is divided anew")
-        shutil.rmtree(made, ignore_errors=True)  # of a run that was ended
         reshard(resume, made, num_ranks=ranks, verify=False, sums=False)
 
 
