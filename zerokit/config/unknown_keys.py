@@ -192,8 +192,13 @@ def _misspelled(section: KeyPath, name: str, path: KeyPath, data: Any) -> Meanin
     to = canonical((*section, close))
     slip = _is_misspelled(name, close, keys)
     if has_value(data, as_written(to, data)):  # What the file says well it need not mean a second time.
-        return Meaning("misspelled", f"Remove it: '{close}' is there as well", to) if slip else None
+        return Meaning("misspelled", there_as_well(close), to) if slip else None
     return Meaning("misspelled", f"Did you mean '{close}'?", to, sure=slip)
+
+
+def there_as_well(key: int | str) -> str:
+    """What to do with a name of a key that the file has under its own."""
+    return f"Remove it: '{key}' is there as well"
 
 
 def _misspelled_and_misplaced(section: KeyPath, name: str, path: KeyPath, data: Any) -> Meaning | None:

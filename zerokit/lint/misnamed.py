@@ -8,7 +8,8 @@ from typing import TypeVar
 
 from zerokit.config.load import load_valid_part
 from zerokit.config.repairs import edited
-from zerokit.documents import Document, KeyPath, value_at
+from zerokit.config.unknown_keys import there_as_well
+from zerokit.documents import Document, KeyPath, dotted, value_at
 from zerokit.findings import Edit, Finding, Move, Remove, ReplaceText, SetValue
 from zerokit.lint.adjust import for_this_run
 from zerokit.resolving.run import Run
@@ -33,6 +34,12 @@ def look_inside(document: Document, run: Run) -> tuple[list[Finding], Document, 
         return path
 
     def as_in_file(finding: Finding) -> Finding:
+        for move in moves:  # what the meant document has as well stands here under another name
+            if finding.hint and finding.path[:-1] == move.to[:-1]:
+                line = meant.line(move.to)
+                place = f"'{dotted(in_file(move.to))}'" + (f", line {line}," if line else "")
+                another = f"Keep one of the two: {place} means the same"
+                finding = replace(finding, hint=finding.hint.replace(there_as_well(move.to[-1]), another))
         return _with_paths(finding, in_file) if moves else finding
 
     meant = document
