@@ -38,8 +38,8 @@ def test_an_unknown_card_has_the_prices_of_its_kind_and_says_what_is_not_known(t
     # As an H100, but for its peak; a best share of 0.8 where the H100's is 0.803.
     assert prices.matmul(8192, 8192, 8192) == pytest.approx(of_h100 * 989 / 500, rel=0.01)
     assert prices.assumptions == (
-        "matrix products were not measured on X1: their times are as on cards that are alike",
-        "attention kernels were not measured on X1: their times are as on cards that are alike",
+        "matrix products, attention kernels, kernels bound by memory, collectives: not measured on X1, "
+        "with times as on cards that are alike",
         "the link of X1 to its host is not known: 31 GB/s",
         "what joins GPUs of X1 is not known: PCIe 4.0 x16",
         "the network between nodes is not known: 100 Gbit/s per node",
@@ -59,6 +59,11 @@ def test_figures_of_a_file_stand_in_place_of_the_catalogue_s(tmp_path: Path) -> 
     assert prices.collective("all_gather", 2**30, 8) == pytest.approx(7 / 8 * 2**30 / 200e9, rel=0.02)
     assert prices.measured.keys() == {"matmul", "collective"}
     assert figures()["launch"]["seconds"]["kernel"] == 11e-6
+
+
+def test_a_card_of_a_file_is_not_measured_because_of_its_name(tmp_path: Path) -> None:
+    hardware = read_hardware(written(tmp_path, {"gpu": CARD | {"name": "A100-mine"}}))
+    assert Prices(Cluster(1, gpu=hardware.gpu), hardware.figures).measured == {}
 
 
 def test_a_card_of_the_catalogue_goes_by_its_name(tmp_path: Path) -> None:

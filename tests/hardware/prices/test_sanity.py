@@ -160,13 +160,20 @@ def test_newer_cards_of_a_line_are_faster() -> None:
 
 
 def test_what_was_not_measured_is_said_and_has_a_wider_range() -> None:
-    h100, rtx = (prices_of[find_gpu(name)] for name in ("H100", "RTX 4090"))
-    assert h100.assumptions == ()
-    assert rtx.assumptions[:2] == (
-        "matrix products were not measured on RTX 4090: their times are as on cards that are alike",
-        "attention kernels were not measured on RTX 4090: their times are as on cards that are alike",
+    h100, rtx, v100, t4, h200 = (
+        Prices(Cluster(8, gpu=find_gpu(name))) for name in ("H100", "RTX 4090", "V100-32", "T4", "H200")
     )
-    for kind in ("matmul", "attention", "collective"):
+    alike = "with times as on cards that are alike"
+    every = "matrix products, attention kernels, kernels bound by memory"
+    assert h100.assumptions == ()
+    assert rtx.assumptions[0] == f"{every}, collectives: not measured on RTX 4090, {alike}"
+    alone = Prices(Cluster(1, gpu=rtx.gpu))
+    assert alone.assumptions == (f"{every}: not measured on RTX 4090, {alike}",)
+    assert h200.assumptions == (f"kernels bound by memory: not measured on H200, {alike}",)
+    for only_fp32 in (v100, t4):
+        assert only_fp32.assumptions[0].startswith("matrix products in 16 bits, attention kernels")
+        assert only_fp32.spread("matmul") == rtx.spread("matmul")
+    for kind in ("matmul", "attention", "memory_bound", "collective"):
         known, borrowed = h100.spread(kind), rtx.spread(kind)
         assert borrowed.low <= known.low < 1 < known.high < borrowed.high
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from zerokit.hardware.gpus import Gpu
+from zerokit.hardware.gpus import Gpu, gpus
 from zerokit.hardware.prices.figures import attention_curves, figures, matmul_curves
 
 Class = Literal["matmul", "attention", "memory_bound", "collective", "copy", "host_optimizer"]
 """Kinds of prices."""
+
+FP32_ALONE = "the best shape in fp32"
+"""What was measured of matrix products on a card whose products in 16 bits were not."""
 
 
 def measured_on(gpu: Gpu, data: Mapping[str, Any] | None = None) -> dict[Class, str]:
@@ -19,7 +22,9 @@ def measured_on(gpu: Gpu, data: Mapping[str, Any] | None = None) -> dict[Class, 
     if gpu.name in matmul_curves():
         found["matmul"] = "many shapes"
     elif gpu.name in data["best_share"]["cards"]:
-        found["matmul"] = "the best shape"
+        known = data["best_share"]["cards"][gpu.name]
+        in_16_bits = "tensor" in known and "tensor" not in known.get("unmeasured", ())
+        found["matmul"] = "the best shape" if in_16_bits else FP32_ALONE
     kernels = {one.kernel for one in attention_curves() if _has_processor_of(gpu.name, one.card)} - {"triton"}
     if kernels:
         found["attention"] = ", ".join(sorted(kernels))
@@ -31,6 +36,7 @@ def measured_on(gpu: Gpu, data: Mapping[str, Any] | None = None) -> dict[Class, 
 
 
 def _has_processor_of(name: str, measured: str) -> bool:
-    return name.split("-")[0] == measured.split("-")[0] or (
+    is_listed = any(gpu.name == name for gpu in gpus())  # a file's card may be called as it likes
+    return (is_listed and name.split("-")[0] == measured.split("-")[0]) or (
         measured == "H100-SXM" and name in ("H200", "GH200")
     )

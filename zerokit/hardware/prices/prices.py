@@ -21,7 +21,7 @@ from zerokit.hardware.prices.figures import (
     generation,
     matmul_curves,
 )
-from zerokit.hardware.prices.known import Class, measured_on
+from zerokit.hardware.prices.known import FP32_ALONE, Class, measured_on
 from zerokit.hardware.prices.matmul import MatmulCurve, padded
 from zerokit.units import GIB
 
@@ -66,10 +66,13 @@ real imag _local_scalar_dense item _nested_view_from_buffer
 _VIEWS = frozenset(_VIEW_NAMES.split())
 """Operators that start nothing on the device."""
 
-_KERNELS_MEASURED: tuple[tuple[Class, str], ...] = (
-    ("matmul", "matrix products"),
-    ("attention", "attention kernels"),
-)
+_SAID: dict[Class, str] = {
+    "matmul": "matrix products",
+    "attention": "attention kernels",
+    "memory_bound": "kernels bound by memory",
+    "collective": "collectives",
+}
+"""Kinds of prices that were measured of some cards, and of others are said not to have been."""
 
 
 @dataclass(frozen=True)
@@ -285,7 +288,9 @@ class Prices:
         """How far prices of a kind may be off: wider where the card's own kernels were not measured."""
         known = self.figures["spread"][kind]
         what = self.measured.get(kind)
-        return Spread(*known["borrowed" if what is None else what if what in known else "measured"])
+        if what is None or what == FP32_ALONE:
+            return Spread(*known["borrowed"])
+        return Spread(*known[what if what in known else "measured"])
 
     @property
     def measured(self) -> dict[Class, str]:
@@ -295,11 +300,16 @@ class Prices:
     @cached_property
     def assumptions(self) -> tuple[str, ...]:
         """What was not known of the card, a line each."""
-        lines = [
-            f"{what} were not measured on {self.gpu.name}: their times are as on cards that are alike"
-            for kind, what in _KERNELS_MEASURED
-            if kind not in self.measured
-        ]
+        said = [what for kind, what in _SAID.items() if kind not in self.measured]
+        if self.measured.get("matmul") == FP32_ALONE:
+            said.insert(0, "matrix products in 16 bits")
+        if self.cluster.num_gpus == 1 and "collectives" in said:
+            said.remove("collectives")
+        lines = []
+        if said:
+            lines.append(
+                f"{', '.join(said)}: not measured on {self.gpu.name}, with times as on cards that are alike"
+            )
         if self.gpu.host_link is None:
             lines.append(
                 f"the link of {self.gpu.name} to its host is not known: {self._host_link_gb_s:g} GB/s"
