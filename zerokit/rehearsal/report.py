@@ -251,7 +251,7 @@ class TimeReport(_Part):
 
     step_seconds: float
     low_seconds: float
-    """If all prices are as low as they may be; likewise the highest."""
+    """If all prices are as low as they may be and, likewise, as high: what was hidden then comes out."""
     high_seconds: float
     step: int
     breakdown: TimeBreakdown

@@ -282,6 +282,12 @@ class Prices:
         factor: float = self.figures["beside_collective"]["value"]
         return factor
 
+    @property
+    def beside_collective_spread(self) -> Spread:
+        """Of :attr:`beside_collective`."""
+        known = self.figures["beside_collective"]
+        return Spread(known["low"] / known["value"], known["high"] / known["value"])
+
     # What is known of them
 
     def spread(self, kind: Class) -> Spread:

@@ -8,10 +8,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from zerokit.hardware.gpus import Gpu
-from zerokit.hardware.prices.prices import Prices, Spread
+from zerokit.hardware.prices.known import Class
+from zerokit.hardware.prices.prices import Prices
 from zerokit.rehearsal.native.clock import HOST, WorkKind
 from zerokit.rehearsal.recording import Array, Recording
 from zerokit.rehearsal.report import KernelTime, StepTime, TimeBreakdown, TimeReport
+from zerokit.rehearsal.timing.operators import class_of_kernel
 
 MOST_KERNELS = 10
 _MUCH_LAUNCHING = 0.2
@@ -23,6 +25,13 @@ _PARTS = {
     WorkKind.OPTIMIZER: "host_optimizer",
 }
 """What a moment of a step is counted as: the first of these that goes on then, "launch" if none does."""
+_KERNEL_CLASSES: tuple[Class, ...] = ("matmul", "attention", "memory_bound")
+_OTHER_CLASSES: dict[WorkKind, Class] = {
+    WorkKind.COLLECTIVE: "collective",
+    WorkKind.COPY: "copy",
+    WorkKind.OPTIMIZER: "host_optimizer",
+}
+"""By which kind of price each kind of work goes."""
 
 
 def time_of(recording: Recording, prices: Prices) -> TimeReport | None:
@@ -45,7 +54,7 @@ def time_of(recording: Recording, prices: Prices) -> TimeReport | None:
         ends[last.step - 1],
     )
     peak = _peak_flops(prices.gpu)
-    low, high = _range(last.breakdown, prices)
+    low, high = _range(recording, begin, end, prices)
     flops, model_flops = recording.flops[last.step - 1], recording.meta["model_flops"][last.step - 1]
     of_steps: Sequence[int | None] = recording.meta.get("tokens_of_steps") or []
     tokens = of_steps[last.step - 1] if last.step <= len(of_steps) else None
@@ -75,18 +84,53 @@ def doubts(time: TimeReport) -> list[str]:
     ]
 
 
-def _range(parts: TimeBreakdown, prices: Prices) -> tuple[float, float]:
-    """The step's time if all prices are as low, or as high, as they may be."""
-    spreads: dict[str, Spread] = {
-        "compute": prices.spread("matmul"),
-        "communication": prices.spread("collective"),
-        "copies": prices.spread("copy"),
-        "host_optimizer": prices.spread("host_optimizer"),
-        "launch": prices.launch_spread,
-    }
-    seconds = parts.model_dump()
-    low = sum(seconds[name] * spread.low for name, spread in spreads.items())
-    return low, sum(seconds[name] * spread.high for name, spread in spreads.items())
+def _range(recording: Recording, begin: int, end: int, prices: Prices) -> tuple[float, float]:
+    """A step's seconds if all prices are as low, or as high, as they may be.
+
+    Work in the same order needs at most what the moments need, each as long as the most uncertain of what
+    goes on then may make it, and the host at most all that it launches. It needs at least what the moments
+    need if each is as short as it can be, and what each kind of work needs by itself.
+    """
+    spans = recording.spans[(recording.spans["end"] > begin) & (recording.spans["begin"] < end)]
+    edges = np.unique(np.clip(np.concatenate([[begin, end], spans["begin"], spans["end"]]), begin, end))
+    seconds = np.diff(edges) / 1e9
+    classes = {op: class_of_kernel(recording.ops[op]) for op in np.unique(spans["name"]).tolist()}
+    class_of_span = np.array([classes[op] for op in spans["name"].tolist()], dtype=object)
+
+    def active(chosen: Array) -> Array:
+        """At which of the moments any of the spans goes on."""
+        whole = _union(np.stack([spans["begin"][chosen], spans["end"][chosen]], axis=1))
+        before = np.searchsorted(whole[:, 0], edges[:-1], side="right")
+        return (before > 0) & (edges[:-1] < np.append(0, whole[:, 1])[before])
+
+    def of_kind(kind: WorkKind) -> Array:
+        return active(spans["kind"] == kind)
+
+    beside = of_kind(WorkKind.COLLECTIVE)
+    slower = prices.beside_collective_spread
+    kernels = [
+        (prices.spread(kind), active((spans["kind"] == WorkKind.KERNEL) & (class_of_span == kind)))
+        for kind in _KERNEL_CLASSES
+    ]
+    lows = [
+        np.min([np.where(on, of.low, np.inf) for of, on in kernels], axis=0) * np.where(beside, slower.low, 1)
+    ]
+    highs = [
+        np.max([np.where(on, of.high, 0) for of, on in kernels], axis=0) * np.where(beside, slower.high, 1)
+    ]
+    for kind, price in _OTHER_CLASSES.items():
+        spread, on = prices.spread(price), of_kind(kind)
+        lows.append(np.where(on, spread.low, np.inf))
+        highs.append(np.where(on, spread.high, 0))
+    launch = prices.launch_spread
+    launches = ~(of_kind(WorkKind.WAITING) | of_kind(WorkKind.OPTIMIZER))
+    lows.append(np.where(launches | np.isinf(lows).all(axis=0), launch.low, np.inf))
+    highest = np.max(highs, axis=0)
+    highest = np.where(highest > 0, highest, launch.high)
+    return (
+        max(float(np.where(np.isinf(low), 0, low) @ seconds) for low in (np.min(lows, axis=0), *lows)),
+        max(float(highest @ seconds), launch.high * float(launches @ seconds)),
+    )
 
 
 def _share(flops: float, peak: float | None, seconds: float) -> float | None:

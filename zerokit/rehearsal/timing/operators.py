@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from zerokit.hardware.prices.attention import keys_in_window, packed
-from zerokit.hardware.prices.prices import element_bytes
+from zerokit.hardware.prices.known import Class
+from zerokit.hardware.prices.prices import KERNELS, element_bytes
 from zerokit.rehearsal.native.clock import Price, WorkKind
 from zerokit.rehearsal.recording import DTYPES
 from zerokit.rehearsal.timing.prices import CopyKind, Kernel, Layout, Prices
@@ -312,6 +313,15 @@ _PRODUCTS: dict[str, Callable[[Call], list[Product]]] = {
 
 
 # ---- attention
+
+
+def class_of_kernel(name: str) -> Class:
+    """Which kind of price a kernel has, by the operator's name or the one that its stand-in gives."""
+    base = name.partition(".")[0]
+    if base in _PRODUCTS:
+        return "matmul"
+    is_attention = base in _ATTENTION or name.partition(" ")[0] in KERNELS
+    return "attention" if is_attention else "memory_bound"
 
 
 class _Attention(NamedTuple):
