@@ -7,6 +7,7 @@ import json
 import typing
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from zerokit.errors import ConfigError, RecipeError, ZerokitError
 from zerokit.recipe import LoadedRecipe, load_recipe
 from zerokit.recipe.training_keys import installed_types
 from zerokit.training.arguments import build_arguments, check_training_keys, resolve_arguments
-from zerokit.training.prepare import check_fp16
+from zerokit.training.prepare import check_fp16, check_precision
 
 MINIMAL = "model: org/name\ndata:\n  train: x.jsonl\n"
 
@@ -330,3 +331,28 @@ def test_fp16_for_a_checkpoint_in_bf16_is_refused_unless_it_is_meant(tmp_path: P
         resolved = resolve_arguments(loaded, world_size=1, default_precision="fp32")
         with pytest.raises(RecipeError, match="was trained in bf16") if refused else nullcontext():
             check_fp16(resolved, loaded, tmp_path)
+
+
+def test_on_a_gpu_without_bf16_each_hint_leads_to_what_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = SimpleNamespace(is_bf16_supported=lambda: False, is_fp16_supported=lambda: True)
+    monkeypatch.setattr("deepspeed.accelerator.get_accelerator", lambda: old)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", "dtype": "bfloat16"}))
+
+    def check(*words: str) -> str:
+        loaded = load_recipe(None, [*words, "--model.path", str(tmp_path)])
+        resolved = resolve_arguments(loaded, world_size=1, default_precision="fp16")
+        try:
+            check_precision(resolved, loaded)
+            check_fp16(resolved, loaded, tmp_path)
+        except RecipeError as error:
+            return f"{error.where}: {error.hint}"
+        return "runs"
+
+    assert check("--precision", "bf16") == "--precision: Set precision to fp16 or fp32"
+    assert check("--training.bf16", "true") == "--training.bf16: Set precision to fp16 or fp32"
+    fp32 = "Set precision to fp32, or model.dtype to float16 if fp16 is meant"
+    assert check("--training.fp16", "true") == f"--training.fp16: {fp32}"
+    assert check().endswith(fp32)
+    assert check("--precision", "fp32") == "runs"

@@ -12,7 +12,7 @@ from datasets import ClassLabel, Dataset, Features, Value
 from pydantic import ValidationError
 
 from tests.tiny import tiny_tokenizer
-from zerokit.errors import DataError
+from zerokit.errors import DataError, ModelError
 from zerokit.recipe.model import Columns, DataSection, TaskSection, TaskType
 from zerokit.training.examples import IGNORED, tokenize
 from zerokit.training.preview import marked
@@ -322,6 +322,38 @@ def test_an_answer_of_an_encoder_and_decoder_ends(tokenizer: PreTrainedTokenizer
     assert tokenizer.decode(given["input_ids"]) == "a\n\nb"
 
 
+def test_answers_are_encoded_as_targets() -> None:
+    """With their own language's code, behind the end, by a tokenizer that has such."""
+    from transformers import MBartTokenizer
+
+    tokenizer = MBartTokenizer(src_lang="en_XX", tgt_lang="ro_RO")
+    rows = [{"prompt": "a", "completion": "b"}]
+    task = made("seq2seq", rows)
+    task.check_tokenizer(tokenizer, "model.path")
+    (row,) = encoded(task, rows, tokenizer)
+    names = [tokenizer.convert_ids_to_tokens(row[name][-2:]) for name in ("input_ids", "labels")]
+    assert names == [["</s>", "en_XX"], ["</s>", "ro_RO"]]
+    with pytest.raises(ModelError, match="nobody has said which answers are in"):
+        task.check_tokenizer(MBartTokenizer(src_lang="en_XX"), "model.path")
+
+
+@pytest.mark.parametrize(
+    ("type_", "section", "hint"),
+    [
+        ("token_classification", {}, "Take a model with a fast tokenizer"),
+        ("masked_lm", {"whole_words": True}, "Set task.whole_words to false, or take"),
+    ],
+)
+def test_a_tokenizer_in_python_is_refused_where_words_count(
+    type_: TaskType, section: dict[str, Any], hint: str
+) -> None:
+    slow: Any = SimpleNamespace(is_fast=False)
+    task = task_of(TaskSection(type=type_, **section))
+    with pytest.raises(ModelError, match=f"which token is of which word.*{hint}"):
+        task.check_tokenizer(slow, "model.path")
+    task_of(TaskSection(type="masked_lm")).check_tokenizer(slow, "model.path")
+
+
 def test_generated_answers_are_compared_as_texts(tokenizer: PreTrainedTokenizerBase) -> None:
     task = made("seq2seq", [])
     answers = ["the cat sat", "the dog", "x"]
@@ -349,6 +381,8 @@ def test_generated_answers_are_compared_as_texts(tokenizer: PreTrainedTokenizerB
         ("the gunman kill police", "police kill the gunman", 0.5),
         ("The cat, the dog!", "the dog", 2 / 3),
         ("", "a", 0.0),
+        ("Привет, мир", "привет мир", 1.0),
+        ("今天 很好", "今天 不好", 0.5),
     ],
 )
 def test_rouge_l_is_that_of_rouge_score(said: str, wanted: str, score: float) -> None:

@@ -55,7 +55,7 @@ def encode(
 
 
 def encode_whole(
-    tokenizer: PreTrainedTokenizerBase, text: str, *, most: int, **options: Any
+    tokenizer: PreTrainedTokenizerBase, text: str, *, most: int, is_target: bool = False, **options: Any
 ) -> tuple[Any, bool]:
     """A text with what the tokenizer puts around one, also where it is cut, and whether it is.
 
@@ -63,13 +63,15 @@ def encode_whole(
         tokenizer: the tokenizer.
         text: of which the first 262,144 characters are looked at.
         most: tokens, with those around it.
+        is_target: whether it is what a model is to say, which some tokenizers encode in another way.
         options: more of the tokenizer's.
     """
     piece = next(pieces(text))
-    encoded = tokenizer(piece, **options)
+    given = {"text_target" if is_target else "text": piece}
+    encoded = tokenizer(**given, **options)
     is_cut = len(piece) < len(text) or len(encoded["input_ids"]) > most
     if len(encoded["input_ids"]) > most:
-        encoded = tokenizer(piece, truncation=True, max_length=most, **options)
+        encoded = tokenizer(**given, truncation=True, max_length=most, **options)
     return encoded, is_cut
 
 

@@ -71,7 +71,7 @@ def resolve_arguments(loaded: LoadedRecipe, *, world_size: int, default_precisio
         default_precision=default_precision,
         world_size=world_size,
         ds_where=ds_where,
-        where=lambda name: loaded.where(*_written_at(name, loaded)),
+        where=lambda name: loaded.where(*written_at(name, loaded)),
     )
 
 
@@ -117,10 +117,10 @@ def _check_ds_config(document: Document, loaded: LoadedRecipe, world_size: int) 
             )
 
 
-def _written_at(name: str, loaded: LoadedRecipe) -> KeyPath:
-    """Where the recipe says a training argument."""
-    is_spread = name in ("bf16", "fp16") and loaded.recipe.precision is not None
-    return ("precision",) if is_spread and name not in loaded.recipe.training else ("training", name)
+def written_at(name: str, loaded: LoadedRecipe) -> KeyPath:
+    """Where the recipe says a training argument, or would."""
+    is_spread = name in ("bf16", "fp16") and name not in loaded.recipe.training
+    return ("precision",) if is_spread else ("training", name)
 
 
 def _spread_precision(

@@ -14,7 +14,7 @@ from zerokit.distributed.extensions import compile_extensions
 from zerokit.distributed.group import count_gpus, device_precision
 from zerokit.distributed.libraries import set_up_libraries
 from zerokit.errors import DataError, RecipeError, did_you_mean
-from zerokit.training.arguments import build_arguments, resolve_arguments
+from zerokit.training.arguments import build_arguments, resolve_arguments, written_at
 from zerokit.training.examples import Tokenized, tokenize
 from zerokit.training.folder import OutputFolder
 from zerokit.training.identity import Identity, identify
@@ -99,7 +99,7 @@ def prepare(
 
     recipe = loaded.recipe
     resolved = _resolve(group, loaded)
-    group.together(lambda: _check_precision(resolved, loaded))
+    group.together(lambda: check_precision(resolved, loaded))
     resume = group.together(lambda: find_resume(resolved, loaded, world_size=group.ranks.world_size))
     if resume is not None:
         check_resumed(group, resume, verify=verify, trusted=trust_checkpoint)
@@ -195,19 +195,29 @@ def _identity(
     return identity
 
 
-def _check_precision(resolved: Resolved, loaded: LoadedRecipe) -> None:
-    """Ask what DeepSpeed asks when it has loaded the model."""
+def _precisions() -> list[str]:
+    """What this machine trains in, by what DeepSpeed asks when it has loaded the model."""
     from deepspeed.accelerator import get_accelerator
 
     accelerator = get_accelerator()
-    can = {"fp16": accelerator.is_fp16_supported, "bf16": accelerator.is_bf16_supported}
-    for name, is_supported in can.items():
-        if resolved.training[name] and not is_supported():
-            device = "the CPU" if accelerator.device_name() == "cpu" else "the GPU"
+    can = {"bf16": accelerator.is_bf16_supported(), "fp16": accelerator.is_fp16_supported(), "fp32": True}
+    return [name for name, is_supported in can.items() if is_supported]
+
+
+def check_precision(resolved: Resolved, loaded: LoadedRecipe) -> None:
+    """Refuse a precision that this machine does not have.
+
+    Raises:
+        RecipeError: it does not.
+    """
+    supported = _precisions()
+    for name in ("bf16", "fp16"):
+        if resolved.training[name] and name not in supported:
+            device = "the CPU" if count_gpus() == 0 else "the GPU"
             raise RecipeError(
                 f"{name} does not run on {device} of this machine",
-                where=loaded.where("training", name),
-                hint=f"Leave it out: {device_precision()} is taken where nobody names a precision",
+                where=loaded.where(*written_at(name, loaded)),
+                hint=f"Set precision to {' or '.join(supported)}",
             )
 
 
@@ -221,10 +231,11 @@ def check_fp16(resolved: Resolved, loaded: LoadedRecipe, folder: Path | None) ->
         return
     config = read_model_config(folder / "config.json", where=loaded.where("model", "path")).data
     if "bfloat16" in (config.get("dtype"), config.get("torch_dtype")):
+        others = [name for name in _precisions() if name != "fp16"]
         raise RecipeError(
             f"the run would be in fp16, but '{folder}' was trained in bf16, of which fp16 lacks the range",
-            where=loaded.where("precision"),
-            hint="Set precision to bf16 or fp32, or model.dtype to float16 if fp16 is meant",
+            where=loaded.where(*written_at("fp16", loaded)),
+            hint=f"Set precision to {' or '.join(others)}, or model.dtype to float16 if fp16 is meant",
         )
 
 
@@ -304,11 +315,14 @@ def _get_tokenizer(
         source = section.tokenizer or folder
         assert source is not None  # the recipe names a tokenizer when there is no checkpoint
         where = loaded.where("model", "tokenizer" if section.tokenizer else "path")
-        return group.node_main_first(
-            lambda: load_tokenizer(
-                source, where=where, needs=task.needs, trust_remote_code=section.trust_remote_code
-            )
-        )
+
+        def load() -> PreTrainedTokenizerBase:
+            remote = section.trust_remote_code
+            tokenizer = load_tokenizer(source, where=where, needs=task.needs, trust_remote_code=remote)
+            task.check_tokenizer(tokenizer, where)
+            return tokenizer
+
+        return group.node_main_first(load)
     vocab_size = section.tokenizer.train_bpe.vocab_size
     columns = examples.column_names
     format_ = group.together(

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 END_OF_TEXT = "<|endoftext|>"
 PADDING = "<|pad|>"
 MASK = "<|mask|>"
+FAST = "take a model with a fast tokenizer (tokenizer.json)"
 
 
 def load_tokenizer(
@@ -41,6 +42,20 @@ def load_tokenizer(
             f"the tokenizer of '{source}' has no {what} token", where=where, hint=f"Set its {needs}_token"
         )
     return tokenizer
+
+
+def check_tells_words(tokenizer: PreTrainedTokenizerBase, *, where: str, hint: str) -> None:
+    """Refuse a tokenizer in Python: only fast ones say which token is of which word.
+
+    Raises:
+        ModelError: it is one.
+    """
+    if not tokenizer.is_fast:
+        raise ModelError(
+            f"the tokenizer ({type(tokenizer).__name__}) does not say which token is of which word",
+            where=where,
+            hint=hint,
+        )
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int, *, mask: bool = False) -> PreTrainedTokenizerBase:

@@ -13,6 +13,7 @@ from zerokit.data.encoding import encode_whole, pieces
 from zerokit.training.examples import IGNORED, Encoded, Encoder, text_of
 from zerokit.training.preview import marked
 from zerokit.training.tasks.task import Task
+from zerokit.training.tokenizer import FAST, check_tells_words
 
 if TYPE_CHECKING:
     import torch
@@ -35,6 +36,10 @@ class MaskedLM(Task):
     formats = ("text",)
     peft_type = None
     needs = "mask"
+
+    def check_tokenizer(self, tokenizer: PreTrainedTokenizerBase, where: str) -> None:
+        if self.section.whole_words:
+            check_tells_words(tokenizer, where=where, hint="Set task.whole_words to false, or " + FAST)
 
     def encoder(self, tokenizer: PreTrainedTokenizerBase, format_: Format, columns: Columns) -> Encoder:
         return _Encoder(tokenizer, columns, self)

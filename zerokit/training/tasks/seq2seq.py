@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from zerokit.checkpoint.pretrained import ModelKind
 from zerokit.data.encoding import encode_whole
-from zerokit.errors import visible
+from zerokit.errors import ModelError, visible
 from zerokit.training.examples import IGNORED, Encoded, Encoder, text_of, text_or_none
 from zerokit.training.preview import marked
 from zerokit.training.tasks.task import Task
@@ -32,6 +32,14 @@ class Seq2Seq(Task):
 
     def encoder(self, tokenizer: PreTrainedTokenizerBase, format_: Format, columns: Columns) -> Encoder:
         return _Encoder(tokenizer, format_, columns, self)
+
+    def check_tokenizer(self, tokenizer: PreTrainedTokenizerBase, where: str) -> None:
+        if getattr(tokenizer, "tgt_lang", "") is None:
+            raise ModelError(
+                "the tokenizer writes a language into each text, and nobody has said which answers are in",
+                where=where,
+                hint="Save it with src_lang and tgt_lang set, and name its folder in model.tokenizer",
+            )
 
     def complete(self, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> None:
         if getattr(config, "decoder_start_token_id", None) is None:
@@ -83,11 +91,14 @@ class Seq2Seq(Task):
 def rouge_l(said: str, wanted: str) -> float:
     """F1 of the longest common subsequence of words (Lin 2004, section 3.1), as rouge_score 0.1.2 has it.
 
+    Words are of letters and digits of any script, where rouge_score knows those of ASCII alone. Scripts
+    without spaces have few of them, as long as their sentences.
+
     Args:
         said: what was generated.
         wanted: the reference.
     """
-    ours, theirs = (re.findall(r"[a-z0-9]+", text.lower()) for text in (said, wanted))
+    ours, theirs = (re.findall(r"[^\W_]+", text.lower()) for text in (said, wanted))
     if not ours or not theirs:
         return 0.0
     row = [0] * (len(theirs) + 1)
@@ -117,9 +128,9 @@ class _Encoder(Encoder):
         else:
             source, target = text_of(example, names.prompt), text_of(example, names.completion)
         asked, is_cut = encode_whole(self.tokenizer, source, most=self.seq_len)
-        answer, answer_is_cut = encode_whole(self.tokenizer, target, most=self.target_len)
+        answer, answer_is_cut = encode_whole(self.tokenizer, target, most=self.target_len, is_target=True)
         labels, end = list(answer["input_ids"]), self.tokenizer.eos_token_id
-        if labels[-1:] != [end]:  # without it nobody would stop
+        if end not in labels[-2:]:  # without it nobody would stop; mBART has the language behind it
             answer_is_cut = answer_is_cut or len(labels) == self.target_len
             labels = [*labels[: self.target_len - 1], end]
         input_ids = asked["input_ids"] or [end]

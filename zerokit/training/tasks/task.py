@@ -88,6 +88,18 @@ class Task(ABC):
         """Keys of the model's config that the task decides."""
         return {}
 
+    def check_tokenizer(self, tokenizer: PreTrainedTokenizerBase, where: str) -> None:
+        """Refuse a tokenizer that lacks what the task asks of it.
+
+        Args:
+            tokenizer: as loaded.
+            where: its place in the recipe, for errors.
+
+        Raises:
+            ModelError: it does.
+        """
+        return
+
     def complete(self, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> None:
         """Set what a model's config lacks for the task."""
         return

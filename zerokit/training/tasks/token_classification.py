@@ -21,6 +21,7 @@ from zerokit.training.tasks.labels import (
     names_of,
 )
 from zerokit.training.tasks.task import Task
+from zerokit.training.tokenizer import FAST, check_tells_words
 
 if TYPE_CHECKING:
     import torch
@@ -51,6 +52,9 @@ class TokenClassification(Task):
         lists = (tags for tags in examples[columns.tags] if isinstance(tags, list))
         found = names or found_labels(chain.from_iterable(lists), columns.tags)
         return replace(self, labels=classes_of(found, known, columns.tags, where), names=names)
+
+    def check_tokenizer(self, tokenizer: PreTrainedTokenizerBase, where: str) -> None:
+        check_tells_words(tokenizer, where=where, hint=FAST.capitalize())
 
     def config_keys(self) -> dict[str, Any]:
         return config_of_labels(self.labels)
