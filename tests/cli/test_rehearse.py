@@ -51,6 +51,10 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["--num-gpus", 4, "--accelerate-config", "absent.yaml"], "absent.yaml: no such file. accelerate"),
         (["--num-gpus", 4, "--launcher", "mpirun"], "--launcher"),
         (["--num-gpus", 4, "--gpu-memory", "0"], "--gpu-memory: '0' is less than a MiB. Write it like 80GiB"),
+        (
+            ["--num-gpus", 4, "--time"],
+            "--time: there is no time without a card. Name one that zerokit gpus lists",
+        ),
         (["--num-gpus", 4, "--gpu", "gaudi2"], "--gpu: Gaudi2 is no card of torch.cuda"),
         (["--num-gpus", 4, "--timeout", 0], "--timeout: 0 seconds are none. Give more than 0"),
         (["--num-gpus", 4, "--timeout", "5 parsecs"], "--timeout: '5 parsecs' is not a duration"),

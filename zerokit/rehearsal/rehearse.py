@@ -81,7 +81,8 @@ def rehearse(
         host_memory_bytes: memory of one node; None: that of nodes rented with such cards, if it is known.
         steps: optimizer steps after which the script is ended; 0 lets it run to its end; None: 2, or 3 with
             `time`, for it is the third from which on ZeRO-3 prefetches as it will.
-        time: rehearse time, too: the script sees virtual clocks, and the report has `time`.
+        time: rehearse time, too, that of the card which `gpu` or `hardware` names: the script sees virtual
+            clocks, and the report has `time`.
         scan_seconds: how long to look through the data for its largest batches, which are rehearsed after
             those steps; 0 leaves that out.
         rank: the one rank to rehearse; None: one of each role, the first and the last among them.
@@ -119,6 +120,12 @@ def rehearse(
     for file in (trace, plot, memory_snapshot):
         if file is not None:
             check_writable(Path(file))
+    if time and gpu is None and hardware is None:
+        raise ZerokitError(
+            "there is no time without a card",
+            where="--time",
+            hint="Name one that zerokit gpus lists, such as --gpu H100, or give its figures: --hardware FILE",
+        )
     card, figures = _card(gpu, hardware, gpu_memory_bytes)
     cluster = Cluster(num_gpus, gpus_per_node, card, host_memory_bytes)
     cluster.check_nodes()
