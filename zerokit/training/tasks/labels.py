@@ -105,7 +105,7 @@ def classes_of(
         raise DataError(
             f"every '{column}' is {found[0] if found else 'absent'!r}: there is nothing to tell apart",
             where=where,
-            hint="Give it examples of at least two classes, or set data.columns.label",
+            hint="Give it examples of at least two classes, or name the column of the labels in data.columns",
         )
     if set(found) <= set(known):
         return tuple(known)
@@ -113,7 +113,7 @@ def classes_of(
         raise DataError(
             f"'{column}' has {len(found):,} different values, about one for each example: no classes",
             where=where,
-            hint="Set data.columns.label to the column of the classes",
+            hint="Name the column of the classes in data.columns",
         )
     return found
 
