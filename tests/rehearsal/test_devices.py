@@ -60,14 +60,14 @@ def test_a_card_of_a_file_is_an_h100_where_it_says_nothing(tmp_path: Path) -> No
 
 def test_a_job_prices_by_the_figures_of_a_file(tmp_path: Path) -> None:
     file = tmp_path / "slow.json"
-    changes = {"launch": {"seconds": {"kernel": 1.0}}}
+    changes = {"launch": {"seconds": {"kernel": 0.001}}}
     file.write_text(json.dumps({"gpu": "H100", "figures": changes}), encoding="utf-8")
     found = read_hardware(file)
     told = {"timed_on": found.gpu, "figures": dict(found.figures)}
     job = job_of("says_its_gpu.py", (), Path("report.json")).model_copy(update=told)
     prices = RehearsalJob.model_validate_json(job.model_dump_json()).prices
     assert prices is not None
-    assert prices.launch("aten::mm") == 1.0
+    assert prices.launch("aten::mm") == 0.001
 
 
 def test_the_default_is_an_h100() -> None:
