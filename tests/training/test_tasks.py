@@ -124,7 +124,7 @@ def test_numbers_with_a_fraction_and_one_class_alone_are_no_classes(
 
 def test_a_column_of_ids_has_no_classes() -> None:
     rows = [{"text": "a", "label": number} for number in range(101)]
-    with pytest.raises(DataError, match=r"'label' has 101 different values.*data\.columns\.label"):
+    with pytest.raises(DataError, match=r"'label' has 101 different values.*the classes in data\.columns"):
         made("sequence_classification", rows)
     assert len(made("sequence_classification", rows * 2).labels) == 101
 
