@@ -295,7 +295,7 @@ def test_a_precision_that_this_machine_lacks_is_said_before_the_model_is_loaded(
     refused = here.train("--training.fp16", "true", fault=without_fp16)
     assert refused.error is not None
     assert refused.error.startswith(
-        "2 --training.fp16: fp16 does not run on the CPU of this machine. Leave it"
+        "2 --training.fp16: fp16 does not run on the CPU of this machine. Set precision to "
     )
     assert not (here.folder / "out").exists()
 
