@@ -19,7 +19,7 @@ quickstart: $(VENV)/.installed
 	@$(BIN)/zerokit quickstart
 
 check: style
-	$(PYTEST) -q -m "not torch and not rehearsal and not distributed and not gpu" --hypothesis-profile=quick -n 2
+	$(PYTEST) -q -m "not torch and not rehearsal and not distributed and not gpu and not slow" --hypothesis-profile=quick -n 2
 
 test: $(VENV)/.installed-dev
 	@# By files: what a file's tests share, such as a process with DeepSpeed in it, is made once.

@@ -67,6 +67,7 @@ MISSPELT = {
 }
 
 
+@pytest.mark.slow
 def test_mypy_finds_misspelt_options_in_a_script(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     calls = [

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import sys
 
+import pytest
+
 from tests import processes
 from tests.tiny import REPOSITORY
 
 
+@pytest.mark.slow
 def test_a_sample_ends_with_a_line_and_an_exit_code() -> None:
     program = [sys.executable, "-m", "tests.faults.bad_inputs"]
     done = processes.run([*program, "--number", "26", "--step", "31", "--any-cost"], cwd=REPOSITORY)
