@@ -60,6 +60,7 @@ class DPO(Task):
             model: the model, or the engine around it.
             inputs: a batch: all chosen sequences, then all rejected ones.
         """
+        import torch
         from torch.nn.functional import cross_entropy
 
         given = {name: inputs[name] for name in ("input_ids", "attention_mask")}
@@ -69,8 +70,6 @@ class DPO(Task):
             -cross_entropy(row[is_target].float(), label[is_target], reduction="sum")
             for row, label, is_target in zip(logits, labels, labels != IGNORED, strict=True)
         ]
-        import torch
-
         return torch.stack(sums).view(2, -1).T
 
     def loss(

@@ -5,10 +5,60 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zerokit.errors import DataError, did_you_mean, visible
-from zerokit.training.examples import UnusableError, described_value
+from zerokit.training.examples import Encoder, UnusableError, described_value
+from zerokit.training.tasks.task import Task
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from zerokit.recipe.model import Columns
+
+
+class LabelledTask(Task):
+    """Tells classes apart, which the model's config names."""
+
+    needs = "pad"
+
+    def config_keys(self) -> dict[str, Any]:
+        return {
+            "num_labels": len(self.labels),
+            "id2label": dict(enumerate(self.labels)),
+            "label2id": {label: index for index, label in enumerate(self.labels)},
+        }
+
+
+class LabelEncoder(Encoder):
+    """Of examples with labels.
+
+    Args:
+        tokenizer: the model's.
+        columns: of the examples.
+        task: with its classes.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, columns: Columns, task: LabelledTask) -> None:
+        self.tokenizer = tokenizer
+        self.columns = columns
+        self.seq_len = task.section.seq_len
+        self._names = task.names
+        self._ids = {label: index for index, label in enumerate(task.labels)}
+
+    def label_id(self, value: Any, column: str) -> int:
+        """The id of a label as the data have it.
+
+        Raises:
+            UnusableError: it is none, or the training data have none of it.
+        """
+        label = label_text(value, self._names, column)
+        if label not in self._ids:
+            raise UnusableError(
+                f"'{column}' is '{label}', a class that the model does not have",
+                hint=did_you_mean(label, list(self._ids)) or "Mend or remove that example",
+            )
+        return self._ids[label]
 
 
 def label_text(value: Any, names: Sequence[str] | None, column: str) -> str:
@@ -68,20 +118,6 @@ def names_of(feature: Any) -> tuple[str, ...] | None:
     return None if names is None else tuple(names)
 
 
-def id_of(label: str, ids: Mapping[str, int], column: str) -> int:
-    """The id of a label.
-
-    Raises:
-        UnusableError: the training data have none of it.
-    """
-    if label not in ids:
-        raise UnusableError(
-            f"'{column}' is '{label}', a class that the model does not have",
-            hint=did_you_mean(label, list(ids)) or "Mend or remove that example",
-        )
-    return ids[label]
-
-
 _MANY_CLASSES = 100
 """More of them need two examples each on average: a column of ids has about one."""
 
@@ -137,12 +173,3 @@ def described_labels(labels: Sequence[str]) -> str:
         return ""
     more = f", and {len(labels) - _MOST_NAMED} more" if len(labels) > _MOST_NAMED else ""
     return f"; {len(labels)} classes: {', '.join(map(visible, labels[:_MOST_NAMED]))}{more}"
-
-
-def config_of_labels(labels: Sequence[str]) -> dict[str, Any]:
-    """The keys of a model's config that name its classes."""
-    return {
-        "num_labels": len(labels),
-        "id2label": dict(enumerate(labels)),
-        "label2id": {label: index for index, label in enumerate(labels)},
-    }

@@ -11,15 +11,7 @@ from zerokit.data.encoding import encode_whole
 from zerokit.errors import visible
 from zerokit.reporting.tables import STRONG
 from zerokit.training.examples import IGNORED, Encoded, Encoder, text_of
-from zerokit.training.tasks.labels import (
-    classes_of,
-    config_of_labels,
-    found_labels,
-    id_of,
-    label_text,
-    names_of,
-)
-from zerokit.training.tasks.task import Task
+from zerokit.training.tasks.labels import LabelEncoder, LabelledTask, classes_of, found_labels, names_of
 
 if TYPE_CHECKING:
     import torch
@@ -31,13 +23,12 @@ if TYPE_CHECKING:
     from zerokit.training.tasks.task import Collator
 
 
-class SequenceClassification(Task):
+class SequenceClassification(LabelledTask):
     """Cross-entropy of the classes; accuracy and F1."""
 
     model = ModelKind("AutoModelForSequenceClassification", "a model for sequence classification", "BERT")
     formats = ("text_label",)
     peft_type = "SEQ_CLS"
-    needs = "pad"
     counts = "example"
 
     def with_labels_of(
@@ -48,9 +39,6 @@ class SequenceClassification(Task):
         most = len(examples) // 2 if names is None else None
         labels = classes_of(found, known, columns.label, where, most=most)
         return replace(self, labels=labels, names=names)
-
-    def config_keys(self) -> dict[str, Any]:
-        return config_of_labels(self.labels)
 
     def complete(self, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> None:
         if config.pad_token_id is None:  # by which a decoder finds the last token of a text
@@ -96,19 +84,9 @@ class SequenceClassification(Task):
         return {"accuracy": sum(right) / sum(there), "f1": sum(f1) / len(f1)}
 
 
-class _Encoder(Encoder):
-    def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, columns: Columns, task: SequenceClassification
-    ) -> None:
-        self.tokenizer = tokenizer
-        self.columns = columns
-        self.seq_len = task.section.seq_len
-        self.names = task.names
-        self.ids = {label: index for index, label in enumerate(task.labels)}
-
+class _Encoder(LabelEncoder):
     def sequences(self, example: dict[str, Any]) -> list[Encoded]:
         column = self.columns.label
         encoded, is_cut = encode_whole(self.tokenizer, text_of(example, self.columns.text), most=self.seq_len)
-        label = label_text(example[column], self.names, column)
-        features = {"input_ids": encoded["input_ids"], "labels": id_of(label, self.ids, column)}
+        features = {"input_ids": encoded["input_ids"], "labels": self.label_id(example[column], column)}
         return [Encoded(features, is_cut, bool(features["input_ids"]))]

@@ -12,15 +12,7 @@ from zerokit.data.encoding import encode_whole
 from zerokit.errors import visible
 from zerokit.reporting.tables import STRONG
 from zerokit.training.examples import IGNORED, Encoded, Encoder, UnusableError, described_value
-from zerokit.training.tasks.labels import (
-    classes_of,
-    config_of_labels,
-    found_labels,
-    id_of,
-    label_text,
-    names_of,
-)
-from zerokit.training.tasks.task import Task
+from zerokit.training.tasks.labels import LabelEncoder, LabelledTask, classes_of, found_labels, names_of
 from zerokit.training.tokenizer import FAST, check_tells_words
 
 if TYPE_CHECKING:
@@ -36,13 +28,12 @@ Entity = tuple[str, int, int]
 """Its type, and the numbers of its first and last word."""
 
 
-class TokenClassification(Task):
+class TokenClassification(LabelledTask):
     """Cross-entropy of each word's tag, at the first of its tokens; precision, recall and F1 of entities."""
 
     model = ModelKind("AutoModelForTokenClassification", "a model for token classification", "BERT")
     formats = ("tokens_tags",)
     peft_type = "TOKEN_CLS"
-    needs = "pad"
     counts = "word"
 
     def with_labels_of(
@@ -55,9 +46,6 @@ class TokenClassification(Task):
 
     def check_tokenizer(self, tokenizer: PreTrainedTokenizerBase, where: str) -> None:
         check_tells_words(tokenizer, where=where, hint=FAST.capitalize())
-
-    def config_keys(self) -> dict[str, Any]:
-        return config_of_labels(self.labels)
 
     def encoder(self, tokenizer: PreTrainedTokenizerBase, format_: Format, columns: Columns) -> Encoder:
         return _Encoder(tokenizer, columns, self)
@@ -146,16 +134,7 @@ def _begins(previous: str, prefix: str, previous_type: str, type_: str) -> bool:
     return prefix not in "O." and previous_type != type_
 
 
-class _Encoder(Encoder):
-    def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, columns: Columns, task: TokenClassification
-    ) -> None:
-        self.tokenizer = tokenizer
-        self.columns = columns
-        self.seq_len = task.section.seq_len
-        self.names = task.names
-        self.ids = {label: index for index, label in enumerate(task.labels)}
-
+class _Encoder(LabelEncoder):
     def sequences(self, example: dict[str, Any]) -> list[Encoded]:
         words = self._list(example, self.columns.tokens)
         tags = self._list(example, self.columns.tags)
@@ -171,7 +150,7 @@ class _Encoder(Encoder):
                     f"'{self.columns.tokens}' has {described_value(word)} among its words, not text",
                     hint="Mend or remove that example",
                 )
-        ids = [id_of(label_text(tag, self.names, column), self.ids, column) for tag in tags]
+        ids = [self.label_id(tag, column) for tag in tags]
         # As a text with a space between words, which is what the model will be given when it is used.
         text = " ".join(words)
         encoded, is_cut = encode_whole(self.tokenizer, text, most=self.seq_len, return_offsets_mapping=True)
