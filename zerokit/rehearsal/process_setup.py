@@ -24,7 +24,7 @@ from zerokit.rehearsal.virtual_rank import VirtualRank
 from zerokit.rehearsal.watching.steps import RehearsalComplete
 
 if TYPE_CHECKING:
-    from zerokit.rehearsal.timing.prices import Prices
+    from zerokit.hardware.prices.prices import Prices
     from zerokit.rehearsal.watching.traffic import Traffic
 
 InstallGroup = Callable[["Traffic", int, int], None]

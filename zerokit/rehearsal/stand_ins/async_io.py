@@ -18,10 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from zerokit.hardware.prices.prices import Copy
 from zerokit.rehearsal.stand_ins.arithmetic import stand_in_module
 from zerokit.rehearsal.stand_ins.nvme_ledger import NvmeLedger
 from zerokit.rehearsal.stand_ins.page_locked import PageLockedAllocator, PageLockedMemory, PinHandle
-from zerokit.rehearsal.timing.prices import CopyKind
 from zerokit.rehearsal.timing.rank_time import rank_time
 
 _DIRECT_IO_ALIGNMENT = 512
@@ -46,7 +46,7 @@ class _Transfer:
     """When the drives have done it, if time is rehearsed."""
 
     @property
-    def kind(self) -> CopyKind:
+    def kind(self) -> Copy:
         return "nvme_read" if self.reading else "nvme_write"
 
 

@@ -12,10 +12,9 @@ from typing import Any, NamedTuple
 
 from zerokit.hardware.prices.attention import keys_in_window, packed
 from zerokit.hardware.prices.known import Class
-from zerokit.hardware.prices.prices import KERNELS, element_bytes
+from zerokit.hardware.prices.prices import KERNELS, Copy, Kernel, Layout, Prices, element_bytes
 from zerokit.rehearsal.native.clock import Price, WorkKind
 from zerokit.rehearsal.recording import DTYPES
-from zerokit.rehearsal.timing.prices import CopyKind, Kernel, Layout, Prices
 
 _ON_DEVICE, _READ, _WRITTEN, _PINNED = 1, 2, 4, 8
 _TENSOR, _LIST, _INTEGER, _FLOAT, _INTEGERS = range(1, 6)
@@ -148,7 +147,7 @@ class Operators:
         where the copy does not block, else by the CPU, in pageable memory.
         """
         target, source, non_blocking, *_ = call.entries
-        kind: CopyKind = "h2d" if target.on_device else "d2h"
+        kind: Copy = "h2d" if target.on_device else "d2h"
         host, device = (source, target) if target.on_device else (target, source)
         converts = target.dtype != source.dtype
         pinned = host.is_pinned and (not converts or bool(non_blocking))

@@ -7,15 +7,16 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from zerokit.hardware.cluster import Cluster
+from zerokit.hardware.prices.collectives import Collective
+from zerokit.hardware.prices.prices import Copy, Kernel, Prices
 from zerokit.rehearsal.native.clock import FIRST_COMMUNICATOR, Clock, Price, WorkKind
 from zerokit.rehearsal.timing.operators import Call, Operators, entries, to_ns
-from zerokit.rehearsal.timing.prices import CollectiveKind, CopyKind, Kernel, Prices
 from zerokit.units import GIB, MIB
 
 if TYPE_CHECKING:
     from zerokit.rehearsal.native.backend import Backend
 
-_KINDS: dict[str, CollectiveKind] = {
+_KINDS: dict[str, Collective] = {
     **{"all_gather": "all_gather", "gather": "all_gather", "scatter": "broadcast"},
     **{"reduce_scatter": "reduce_scatter", "all_reduce": "all_reduce", "reduce": "broadcast"},
     **{"broadcast": "broadcast", "all_to_all": "all_to_all", "send": "send_recv", "recv": "send_recv"},
@@ -72,7 +73,7 @@ class RankTime:
         self._gpus_per_node = cluster.gpus_per_node
         self._local_ranks = cluster.local_ranks
         self._operators = Operators(prices, cluster.local_ranks)
-        self._nvme_done: dict[CopyKind, int] = {}
+        self._nvme_done: dict[Copy, int] = {}
         self._communicators = 0
         self._marks: list[list[int]] = []
         self.clock: Clock = backend.start_clock(prices.beside_collective)
@@ -108,7 +109,7 @@ class RankTime:
         self.clock.work_on_host(WorkKind.OPTIMIZER, name, to_ns(self.prices.cpu_adam(parameters, dtype)))
 
     # ---- drives
-    def begin_nvme(self, kind: CopyKind, num_bytes: int) -> int:
+    def begin_nvme(self, kind: Copy, num_bytes: int) -> int:
         """Give the node's drives something to read or write, which they do in order. Returns when it is done.
 
         All ranks of the node are taken to do the same at once; reading does not wait for writing.
@@ -118,7 +119,7 @@ class RankTime:
         )
         return self._nvme_done[kind]
 
-    def wait_for_nvme(self, kind: CopyKind, done: int) -> None:
+    def wait_for_nvme(self, kind: Copy, done: int) -> None:
         """Have the host wait until then."""
         self.clock.work_on_host(WorkKind.COPY, kind, done - self.clock.now)
 
