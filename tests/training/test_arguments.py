@@ -19,7 +19,7 @@ from zerokit.errors import ConfigError, RecipeError, ZerokitError
 from zerokit.recipe import LoadedRecipe, load_recipe
 from zerokit.recipe.training_keys import installed_types
 from zerokit.training.arguments import build_arguments, check_training_keys, resolve_arguments
-from zerokit.training.prepare import check_fp16, check_precision
+from zerokit.training.precision import check_fp16, check_precision
 
 MINIMAL = "model: org/name\ndata:\n  train: x.jsonl\n"
 

@@ -38,6 +38,10 @@ _Checkpoint = Annotated[
     ),
 ]
 
+_NewFolder = Annotated[
+    Path, typer.Option("-o", "--output", metavar="DIR", help="The new folder.", show_default=False)
+]
+
 
 @app.command(cls=Command)
 def show(path: _Checkpoint, output_format: OutputFormat = "text") -> None:
@@ -113,9 +117,7 @@ def _print_text(summary: Summary) -> None:
 @app.command(cls=Command)
 def export(
     path: _Checkpoint,
-    output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="DIR", help="The new folder.", show_default=False)
-    ],
+    output: _NewFolder,
     dtype: Annotated[
         choices.Precision | None,
         typer.Option(help="Of all weights; fp32 is what the optimizer has.", show_default="the model's own"),
@@ -262,9 +264,7 @@ def merge(
         Path,
         typer.Argument(metavar="ADAPTER", help="The folder of a LoRA adapter of peft's.", show_default=False),
     ],
-    output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="DIR", help="The new folder.", show_default=False)
-    ],
+    output: _NewFolder,
     base: Annotated[
         Path | None,
         typer.Option(
