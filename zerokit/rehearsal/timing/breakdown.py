@@ -40,19 +40,14 @@ def time_of(recording: Recording, prices: Prices) -> TimeReport | None:
     if not ends:
         return None
     spans = recording.spans
-    steps = []
-    begin = _first_step_begins(spans, ends[0])
-    for number, end in enumerate(ends, start=1):
-        steps.append(
-            StepTime(step=number, seconds=(end - begin) / 1e9, breakdown=breakdown(spans, begin, end))
-        )
-        begin = end
+    begins = [_first_step_begins(spans, ends[0]), *ends[:-1]]
+    steps = [
+        StepTime(step=number, seconds=(end - begin) / 1e9, breakdown=breakdown(spans, begin, end))
+        for number, (begin, end) in enumerate(zip(begins, ends, strict=True), start=1)
+    ]
     mark = recording.last_mark
     last = steps[min(mark.step if mark else len(steps), len(steps)) - 1]
-    begin, end = (
-        (ends[last.step - 2] if last.step > 1 else ends[0] - round(last.seconds * 1e9)),
-        ends[last.step - 1],
-    )
+    begin, end = begins[last.step - 1], ends[last.step - 1]
     peak = _peak_flops(prices.gpu)
     low, high = _range(recording, begin, end, prices)
     flops, model_flops = recording.flops[last.step - 1], recording.meta["model_flops"][last.step - 1]
