@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
-from zerokit.config.load import load_valid_part
+from zerokit.config.load import ValidPart, load_valid_part
 from zerokit.config.repairs import edited
 from zerokit.config.unknown_keys import there_as_well
 from zerokit.documents import Document, KeyPath, dotted, value_at
@@ -17,13 +17,21 @@ from zerokit.resolving.run import Run
 _Entry = TypeVar("_Entry")
 
 
-def look_inside(document: Document, run: Run) -> tuple[list[Finding], Document, Callable[[Finding], Finding]]:
-    """Give the sections of a document that plainly have another's name their own.
+class Meant(NamedTuple):
+    """A document in which each section has the name that it was plainly meant to have."""
 
-    Returns:
-        what is wrong with their names; the document as it is meant, in which everything keeps its line; and
-        what makes a finding in the meant document one in this one.
-    """
+    document: Document
+    """In which everything keeps its line."""
+    valid: ValidPart
+    """Of `document`."""
+    findings: list[Finding]
+    """What is wrong with the names in the file."""
+    as_in_file: Callable[[Finding], Finding]
+    """Makes a finding in `document` one in the file."""
+
+
+def look_inside(document: Document, run: Run) -> Meant:
+    """Give the sections of a document that plainly have another's name their own."""
     found: list[Finding] = []
     moves: list[Move] = []
 
@@ -42,8 +50,8 @@ def look_inside(document: Document, run: Run) -> tuple[list[Finding], Document, 
                 finding = replace(finding, hint=finding.hint.replace(there_as_well(move.to[-1]), another))
         return _with_paths(finding, in_file) if moves else finding
 
-    meant = document
-    while move := _first(load_valid_part(meant).findings, meant):
+    meant, valid = document, load_valid_part(document)
+    while move := _first(valid.findings, meant):
         finding, edit = move
         found.append(as_in_file(for_this_run(finding, meant, run)))
         moves.append(edit)
@@ -53,7 +61,8 @@ def look_inside(document: Document, run: Run) -> tuple[list[Finding], Document, 
             positions=_moved(meant.positions, edit),
             spans=_moved(meant.spans, edit),
         )
-    return found, meant, as_in_file
+        valid = load_valid_part(meant)
+    return Meant(meant, valid, found, as_in_file)
 
 
 def _first(findings: list[Finding], document: Document) -> tuple[Finding, Move] | None:

@@ -8,7 +8,6 @@ from typing import Any
 
 from zerokit.config.base import AUTO
 from zerokit.config.key_index import as_written
-from zerokit.config.load import load_valid_part
 from zerokit.config.root import DeepSpeedConfig
 from zerokit.documents import Document, value_at
 from zerokit.findings import Edit, Finding, Move, Remove, ReplaceText, SetValue
@@ -77,8 +76,7 @@ def check_document(
     """
     rules = all_rules()
     run = run or Run()
-    misnamed, meant, as_in_file = look_inside(document, run)
-    valid = load_valid_part(meant)
+    meant, valid, misnamed, as_in_file = look_inside(document, run)
     found = [for_this_run(finding, meant, run) for finding in valid.findings]
     findings, of_text = check_text(meant, found, run.target)
     findings = [_placed(finding, meant) for finding in findings] + of_text
