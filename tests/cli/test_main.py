@@ -1,13 +1,16 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.main import get_command
 
 from tests import processes
 from zerokit import __version__
+from zerokit.cli.main import app
 
 Run = Callable[..., tuple[int, str, str]]
 RunProcess = Callable[..., subprocess.CompletedProcess[str]]
@@ -21,6 +24,27 @@ def test_without_a_command_it_helps(zerokit: Run) -> None:
     code, out, _ = zerokit()
     assert code == 0
     assert all(command in out for command in ("config", "check", "schema"))
+
+
+def commands(group: Any = None) -> Iterator[Any]:
+    """Those of groups, too."""
+    for one in (get_command(app) if group is None else group).commands.values():
+        yield from commands(one) if hasattr(one, "commands") else [one]
+
+
+def test_names_of_options_are_taken_with_underscores() -> None:
+    taken = []
+    for command in commands():
+        context = command.make_context(command.name, [], resilient_parsing=True)
+        for option in command.params:
+            for name in (*option.opts, *option.secondary_opts):
+                written = "--" + name.removeprefix("--").replace("-", "_")
+                if name.startswith("--"):
+                    words = [written] if option.is_flag else [written, "1"]
+                    given, *_ = command.make_parser(context).parse_args(words)
+                    assert option.name in given
+                    taken.append(written)
+    assert {"--num_gpus", "--no_verify", "--ds_config", "--local_rank"} <= {*taken}
 
 
 @pytest.mark.parametrize(
@@ -37,6 +61,8 @@ def test_without_a_command_it_helps(zerokit: Run) -> None:
         (["config", "--zero-stage", "3", "--offload-param", "nvme"], "--nvme-path"),
         (["config", "--zero-stage", "2", "--target", "deepspeed", "--precision", "auto"], "precision"),
         (["check"], "FILE"),
+        (["rehearse", "x.py", "--num_gpus", "2"], "--num_gpus stands after SCRIPT"),
+        (["estimate", "gpt2", "--attention", "flash_attention"], "'flash_attention_2'"),
         (["check", "absent.json"], "absent.json: no such file"),
         (["check", "a.txt"], "no such file"),
         (["schema", "extra"], "extra"),

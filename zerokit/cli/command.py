@@ -60,6 +60,17 @@ class Command(TyperCommand):
         for heading, records in under.items():
             _write_list(formatter, heading, records)
 
+    def spelled(self, ctx: Any, name: str) -> str:
+        """The name of an option as it is declared: DeepSpeed's launcher writes underscores for hyphens."""
+        own = name.replace("_", "-")
+        names = {one for param in self.get_params(ctx) for one in (*param.opts, *param.secondary_opts)}
+        return own if own in names else name
+
+    def make_parser(self, ctx: Any) -> Any:
+        """Make click's parser, which has names of options and of choices come here, without the dashes."""
+        ctx.token_normalize_func = lambda word: self.spelled(ctx, f"--{word}").removeprefix("--")
+        return super().make_parser(ctx)
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the words; an error knows the command whose help to read."""
         words = list(args)
@@ -79,7 +90,8 @@ class Command(TyperCommand):
 
     def _refuse_what_stands_too_late(self, ctx: Any, words: list[str], missing: list[Any]) -> None:
         """Name an option that is missing because it stands after an argument, with what is handed on."""
-        late = [word for word in words if any(word.partition("=")[0] in param.opts for param in missing)]
+        names = {name for param in missing for name in param.opts}
+        late = [word for word in words if self.spelled(ctx, word.partition("=")[0]) in names]
         first = next(
             (param.metavar for param in self.get_params(ctx) if param.param_type_name == "argument"), ""
         )
@@ -100,7 +112,6 @@ class Command(TyperCommand):
             except typer.BadParameter as error:
                 if hasattr(error, "param_type"):
                     name = error.format_message().removeprefix("Missing ").partition(".")[0]
-                    name = name.partition(" / ")[0]  # one way to write it will do
                     found.append((param, name))
         return found
 

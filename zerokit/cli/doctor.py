@@ -29,9 +29,7 @@ def doctor(
     ] = None,
     master_port: Annotated[
         int,
-        typer.Option(
-            "--master-port", "--master_port", min=1, max=65535, help="Where the ranks are going to meet."
-        ),
+        typer.Option(min=1, max=65535, help="Where the ranks are going to meet."),
     ] = DEFAULT_PORT,
     output_format: OutputFormat = "text",
 ) -> None:

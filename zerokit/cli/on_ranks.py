@@ -24,7 +24,6 @@ SETTINGS = {"help_option_names": ["-h", "--help"]}
 NumGpus = Annotated[
     int | None,
     typer.Option(
-        *("--num-gpus", "--num_gpus"),  # the second is how DeepSpeed's launcher writes it
         min=1,
         help="Start so many ranks with DeepSpeed's launcher: GPUs, or CPU processes where there is none.",
         show_default="this process alone, or the ranks that a launcher has started",
@@ -33,7 +32,6 @@ NumGpus = Annotated[
 MasterPort = Annotated[
     int | None,
     typer.Option(
-        *("--master-port", "--master_port"),
         min=1,
         max=65535,
         help="With --num-gpus: the TCP port at which the ranks meet.",
@@ -49,7 +47,7 @@ StuckAfter = Annotated[
         help="End the run when a rank has been stuck for so long; 0: never.",
     ),
 ]
-LocalRank = Annotated[int | None, typer.Option("--local_rank", "--local-rank", hidden=True)]
+LocalRank = Annotated[int | None, typer.Option(hidden=True)]
 """DeepSpeed's launcher adds it; the environment says the same."""
 
 
@@ -65,10 +63,11 @@ class OpenCommand(Command):
         rest = list(args)
         while rest:
             word = rest.pop(0)
-            name = word.partition("=")[0] if word.startswith("--") else word[:2]
+            written = word.partition("=")[0] if word.startswith("--") else word[:2]
+            name = self.spelled(ctx, written)
             known = name in takes_value
             (own if known else others).append(word)
-            if not rest or word != name:
+            if not rest or word != written:
                 continue
             if known and takes_value[name]:
                 own.append(rest.pop(0))

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 _NumGpus = Annotated[
     int,
     typer.Option(
-        *("--num-gpus", "--num_gpus"),  # the second is how DeepSpeed's launcher writes it
         min=1,
         help="GPUs of the run.",
         show_default=False,
