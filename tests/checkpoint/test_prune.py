@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 
 from tests.checkpoint.small import save_checkpoint
+from tests.cli import conftest
 from zerokit.checkpoint.prune import plan_pruning, remove
 from zerokit.checkpoint.step_folder import find_step_folder
 from zerokit.errors import CheckpointError
+
+zerokit = conftest.zerokit
 
 
 def run_of(folder: Path, *names: str) -> Path:
@@ -82,3 +85,11 @@ def test_a_name_that_no_file_system_takes_is_no_folder(look: object, tmp_path: P
     assert callable(look)
     with pytest.raises(CheckpointError, match="no such folder"):
         look(tmp_path / ("a" * 300))
+
+
+def test_a_dry_run_removes_nothing(tmp_path: Path, zerokit: conftest.Run) -> None:
+    run = run_of(tmp_path, "checkpoint-1", "checkpoint-2")
+    code, out, err = zerokit("checkpoint", "prune", run, "--keep", "1", "--dry_run")
+    assert (code, err) == (0, "")
+    assert out == f"would be kept: {run}/checkpoint-2\nwould be removed: {run}/checkpoint-1\n"
+    assert len(list(run.iterdir())) == 2

@@ -355,6 +355,9 @@ def prune(
         int, typer.Option(min=1, help="Complete checkpoints that stay, the newest.", show_default=False)
     ],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be removed, and remove nothing.")
+    ] = False,
     output_format: OutputFormat = "text",
 ) -> None:
     """Remove the checkpoints of a run that are older than the newest complete ones."""
@@ -364,15 +367,17 @@ def prune(
     from zerokit.reporting.terminal import show as print_parts
 
     plan = plan_pruning(run, keep)
-    if plan.removed and not yes:
+    if plan.removed and not yes and not dry_run:
         names = ", ".join(folder.name for folder in plan.removed)
         if not sys.stdin.isatty():
-            raise ZerokitError(f"would remove {names}", where=str(run), hint="Add --yes to do so")
+            hint = "Add --yes to do so, or --dry-run to see what stays"
+            raise ZerokitError(f"would remove {names}", where=str(run), hint=hint)
         typer.confirm(f"Remove {names}?", abort=True, err=True)
-    for folder in plan.removed:
+    for folder in () if dry_run else plan.removed:
         remove(folder)
     if output_format == "json":
         print_json({what: [str(folder) for folder in folders] for what, folders in vars(plan).items()})
         return
     for what, folders in vars(plan).items():
-        print_parts(f"{what}: {folder}" for folder in folders)
+        told = f"would be {what}" if dry_run else what
+        print_parts(f"{told}: {folder}" for folder in folders)
