@@ -181,7 +181,6 @@ def _accelerate(job: Job) -> str:
     first = next(iter(job.hosts)) if job.hosts else None
     config: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",
-        # The recipe has its own ds_config: a second one here would speak against it.
         "distributed_type": "MULTI_GPU",
         "num_machines": job.num_nodes,
         "num_processes": job.num_nodes * job.gpus_per_node,
@@ -199,7 +198,13 @@ def _accelerate(job: Job) -> str:
     address = "" if first or job.num_nodes == 1 else " --main_process_ip ADDRESS_OF_THE_FIRST"
     start = f"accelerate launch --config_file FILE{rank}{address} {shlex.join(job.words)}"
     on = " on every machine, with its number" if job.num_nodes > 1 else ""
-    return f"# Start it{on}: {visible(start)}\n{yaml.safe_dump(config, sort_keys=False)}"
+    lines = [
+        f"# Start it{on}: {visible(start)}",
+        "# accelerate only starts the ranks (MULTI_GPU, mixed_precision no): DeepSpeed and the precision are",
+        "# the recipe's, and a second ds_config here would speak against it.",
+        *["# 10.0.0.1 stands for the address of the first machine."] * bool(address),
+    ]
+    return "\n".join([*lines, yaml.safe_dump(config, sort_keys=False)])
 
 
 def _slurm(job: Job) -> str:
