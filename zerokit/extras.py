@@ -1,9 +1,12 @@
-"""What pip installs only when it is asked for: ``pip install 'zerokit[EXTRA]'``."""
+"""What is installed: the packages on which a run depends, and those of ``pip install 'zerokit[EXTRA]'``."""
 
 from __future__ import annotations
 
 import importlib.util
 import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from importlib import metadata
 
 from zerokit.errors import ZerokitError
 
@@ -18,6 +21,9 @@ MODULES = {
     "checkpoint": ("numpy",),
 }
 """Extra -> what it is there to import."""
+
+PACKAGES = ("zerokit", "torch", "deepspeed", "transformers", "accelerate", "peft", "datasets", "safetensors")
+"""On which a run depends, and which all of its machines must have alike."""
 
 _WORDS = {
     "train": "training",
@@ -55,3 +61,27 @@ def _is_there(name: str) -> bool:
     if name == "ninja" and shutil.which(name):  # a program; its package is one of the ways to get it
         return True
     return importlib.util.find_spec(name) is not None
+
+
+def versions() -> dict[str, str]:
+    """Of those of :data:`PACKAGES` that are installed, without importing them."""
+    found = {}
+    for name in PACKAGES:
+        with suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
+
+
+def differing(theirs: Mapping[str, str], own: Mapping[str, str], here: str) -> str:
+    """Which versions of another machine are others, in words; empty if none is.
+
+    Args:
+        theirs: by name.
+        own: those of the machine that is called `here`.
+        here: as in ``(here 2.8.0)``.
+    """
+    return ", ".join(
+        f"{name} {theirs.get(name, 'missing')} ({here} {own.get(name, 'missing')})"
+        for name in ("python", *PACKAGES)
+        if theirs.get(name) != own.get(name)
+    )

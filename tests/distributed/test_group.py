@@ -216,3 +216,11 @@ def test_an_exception_that_is_known_is_followed_by_its_cause(capsys: pytest.Capt
     assert last.startswith(
         "zerokit: a GPU ran out of memory in a step: 2.00 GiB more were asked for, 8.00 GiB total. Try"
     )
+
+
+def test_a_host_with_other_packages_is_refused_on_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for rank in range(2):
+        group = RankGroup(Ranks(rank, 2, 0, 1))
+        monkeypatch.setattr(group, "gather_objects", lambda own: [own, {**own, "zerokit": "0.0"}])
+        with pytest.raises(LaunchError, match=r"^rank 1 on b: has other versions: zerokit 0\.0 \(on a \d"):
+            group._refuse_other_versions(["a", "b"])

@@ -96,6 +96,13 @@ CASES = [
         before=_no_data,
         says=r"zerokit: error: .*on beta: no such file: .*pairs\.jsonl",
     ),
+    Case(
+        "another version on the second",
+        "torchrun",
+        2,
+        before=_other_version,
+        says=r"zerokit: error: rank 1 on beta: has other versions: zerokit 0\.0\.1 \(on alpha ",
+    ),
     *(
         Case(
             f"cable pulled, {how}",

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, NoReturn, TypeVar
 
-from zerokit import console
+from zerokit import __version__, console
 from zerokit.choices import Precision
 from zerokit.distributed.launcher_watch import watch
 from zerokit.distributed.other_hosts import OtherHosts
@@ -27,6 +27,7 @@ from zerokit.documents import shown
 from zerokit.errors import LaunchError, RankError, ZerokitError
 from zerokit.exits.explain import explain_log
 from zerokit.exits.log import Log
+from zerokit.extras import differing, versions
 
 T = TypeVar("T")
 
@@ -128,6 +129,17 @@ class RankGroup:
         self._objects_group = dist.new_group(backend="gloo", timeout=_PREPARATION_TIMEOUT)
         if self.ranks.world_size > self.ranks.local_world_size:
             self._hosts = OtherHosts(self.ranks, self.gather_objects)
+            self._refuse_other_versions(self._hosts.names)
+
+    def _refuse_other_versions(self, hosts: list[str]) -> None:
+        """Have all ranks raise where a host has other packages than rank 0's: they would part ways later."""
+        first, *others = self.gather_objects({**versions(), "zerokit": __version__})
+        for rank, theirs in enumerate(others, 1):
+            if what := differing(theirs, first, f"on {hosts[0]}"):
+                hint = "Install the same on all: pip freeze on one, pip install -r on the others"
+                raise LaunchError(
+                    f"has other versions: {what}", where=f"rank {rank} on {hosts[rank]}", hint=hint
+                )
 
 
 def count_gpus() -> int:

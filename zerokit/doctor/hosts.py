@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from zerokit.doctor.look import Look, ok
-from zerokit.doctor.software import PACKAGES, versions
+from zerokit.extras import PACKAGES, differing, versions
 
 _PATIENCE = 30
 """Seconds for one machine."""
@@ -76,14 +76,9 @@ def _host(name: str, paths: Sequence[str]) -> Iterator[Look]:
         fine = False
     own = {"python": sys.version.split()[0], **versions()}
     theirs = {"python": answer.python, **answer.versions}
-    others = [
-        f"{one} {theirs.get(one, 'missing')} (here {own.get(one, 'missing')})"
-        for one in ("python", *PACKAGES)
-        if own.get(one) != theirs.get(one)
-    ]
-    if others:
+    if others := differing(theirs, own, "here"):
         mend = "Install the same on all: pip freeze here, pip install -r there"
-        yield Look(what, "error", f"has other versions: {', '.join(others)}", mend)
+        yield Look(what, "error", f"has other versions: {others}", mend)
         fine = False
     if answer.missing:
         says = f"lacks {', '.join(answer.missing)}"

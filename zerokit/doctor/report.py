@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from zerokit.doctor.software import ask_torch, versions
+from zerokit.doctor.software import ask_torch
 from zerokit.errors import visible
+from zerokit.extras import versions
 from zerokit.hardware.host_memory import host_memory_bytes
 from zerokit.units import format_bytes
 

@@ -11,16 +11,13 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Iterator
-from contextlib import suppress
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from zerokit.distributed.process_table import process_with
 from zerokit.doctor.look import Look, Verdict, ok, unseen
+from zerokit.extras import versions
 
-PACKAGES = ("zerokit", "torch", "deepspeed", "transformers", "accelerate", "peft", "datasets", "safetensors")
-"""On which a run depends."""
 _OLDEST_PYTHON = (3, 11)
 _OLDEST_COMPILER = 9
 """Of GCC, for the C++17 of torch's headers: torch.utils.cpp_extension.MINIMUM_GCC_VERSION."""
@@ -39,15 +36,6 @@ print(json.dumps({
     "nccl": ".".join(map(str, nccl)),
 }))
 """
-
-
-def versions() -> dict[str, str]:
-    """Of the packages that are installed, without importing them."""
-    found = {}
-    for name in PACKAGES:
-        with suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found
 
 
 def packages() -> Iterator[Look]:
