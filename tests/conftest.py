@@ -29,6 +29,7 @@ FOLDERS = {
     "generation": ("torch",),
     "gpu": ("torch",),
     "launched": ("torch", "distributed"),
+    "packaging": ("slow",),
     "rehearsal": ("torch", "rehearsal"),
     "training": ("torch",),
 }

@@ -6,15 +6,12 @@ import os
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests import processes
 from zerokit.lint.run import all_rules
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.slow
 def test_the_site_builds_without_a_broken_link(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-d", str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "NO_MKDOCS_2_WARNING": "1"}
