@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Set
 from dataclasses import replace
 from typing import Any
 
@@ -113,35 +115,73 @@ def test_collectives_grow_with_bytes_and_ranks(
         assert seconds >= prices.collective(kind, num_bytes, ranks * nodes, 1)
 
 
-def faster(gpu: Gpu, factor: float) -> Gpu:
-    """A card that is so much faster in everything, under the same name."""
+PARTS = ("tflops", "bandwidth", "link", "host link", "network")
 
-    def link(one: Link | None) -> Link | None:
-        return None if one is None else replace(one, gb_s=one.gb_s * factor)
+
+def faster(gpu: Gpu, factor: float, parts: Set[str]) -> Gpu:
+    """A card of the same name, some of which is so much faster."""
+
+    def link(one: Link | None, name: str) -> Link | None:
+        return one if one is None or name not in parts else replace(one, gb_s=one.gb_s * factor)
 
     assert gpu.bandwidth_gb_s is not None
+    node = gpu.node
+    if node is not None and node.network_gbit_s is not None and "network" in parts:
+        node = replace(node, network_gbit_s=math.ceil(node.network_gbit_s * factor))
     return replace(
         gpu,
-        bandwidth_gb_s=gpu.bandwidth_gb_s * factor,
-        tflops={dtype: rate * factor for dtype, rate in gpu.tflops.items()},
-        link=link(gpu.link),
-        host_link=link(gpu.host_link),
+        bandwidth_gb_s=gpu.bandwidth_gb_s * (factor if "bandwidth" in parts else 1),
+        tflops={dtype: rate * (factor if "tflops" in parts else 1) for dtype, rate in gpu.tflops.items()},
+        link=link(gpu.link, "link"),
+        host_link=link(gpu.host_link, "host link"),
+        node=node,
     )
 
 
-@given(CARDS, st.floats(1, 4), SIDES, SIDES, SIDES, st.sampled_from(KERNELS), BYTES)
-def test_a_card_faster_in_everything_is_never_slower(
-    gpu: Gpu, factor: float, m: int, n: int, k: int, kernel: Kernel, num_bytes: int
+@given(
+    CARDS,
+    st.floats(1, 4),
+    st.sets(st.sampled_from(PARTS), min_size=1),
+    st.tuples(SIDES, SIDES, SIDES),
+    st.sampled_from(KERNELS),
+    BYTES,
+    st.sampled_from(COLLECTIVES),
+)
+def test_a_card_of_which_something_is_faster_is_never_slower(
+    gpu: Gpu,
+    factor: float,
+    parts: set[str],
+    sides: tuple[int, int, int],
+    kernel: Kernel,
+    num_bytes: int,
+    kind: Collective,
 ) -> None:
-    slow, fast = prices_of[gpu], Prices(Cluster(64, gpu=faster(gpu, factor)))
+    slow, fast = prices_of[gpu], Prices(Cluster(64, gpu=faster(gpu, factor, parts)))
     for call in (
-        lambda prices: prices.matmul(m, n, k),
-        lambda prices: prices.attention(kernel, False, 1, 32, 8, m, m, 128, True),
+        lambda prices: prices.matmul(*sides),
+        lambda prices: prices.attention(kernel, False, 1, 32, 8, sides[0], sides[0], 128, True),
         lambda prices: prices.memory_bound(num_bytes),
         lambda prices: prices.copy("h2d", num_bytes),
-        lambda prices: prices.collective("all_gather", num_bytes, 8, 2),
+        lambda prices: prices.collective(kind, num_bytes, 8),
+        lambda prices: prices.collective(kind, num_bytes, 8, 2),
     ):
         assert call(fast) <= call(slow) * (1 + 1e-12)
+
+
+@given(CARDS, BYTES, st.sampled_from(COLLECTIVES))
+def test_nothing_moves_faster_than_its_link_and_a_rank_alone_uses_none(
+    gpu: Gpu, num_bytes: int, kind: Collective
+) -> None:
+    prices = prices_of[gpu]
+    if gpu.host_link is not None:
+        assert prices.copy("h2d", num_bytes) >= num_bytes / (1e9 * gpu.host_link.gb_s)
+    if gpu.link is not None:
+        of_eight = prices.collective("all_gather", num_bytes, 8)
+        assert of_eight >= num_bytes * 7 / 8 / (1e9 * gpu.link.gb_s)
+    if gpu.node is not None and gpu.node.network_gbit_s is not None:
+        of_two_nodes = prices.collective("all_gather", num_bytes, 8, 2)
+        assert of_two_nodes >= num_bytes / 2 / (1e9 * gpu.node.network_gbit_s / 8)
+    assert prices.collective(kind, num_bytes, 1) in (0.0, prices.copy("d2d", num_bytes))
 
 
 def test_newer_cards_of_a_line_are_faster() -> None:
