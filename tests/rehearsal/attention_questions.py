@@ -230,7 +230,12 @@ def flops(rank: VirtualRank) -> dict[str, list[float]]:
     attention = torch.nn.functional.scaled_dot_product_attention
     for backend in (SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION):
         with sdpa_kernel(backend):
-            both(lambda: torch.autograd.backward(attention(q, q, q).sum()))
+            for causal in (False, True):
+                both(
+                    lambda causal=causal: torch.autograd.backward(  # type: ignore[misc]
+                        attention(q, q, q, is_causal=causal).sum()
+                    )
+                )
     packed = torch.empty((300, 8, 64), dtype=torch.bfloat16, device="cuda")
     starts = torch.tensor([0, 100, 300], dtype=torch.int32, device="cuda")
     both(

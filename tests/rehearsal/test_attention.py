@@ -49,10 +49,13 @@ def test_gradients_through_scaled_dot_product_attention_have_their_inputs_shapes
     assert answer("autograd") == []
 
 
-def test_flops_are_those_of_torchs_own_counter() -> None:
+def test_flops_are_those_of_torchs_own_counter_but_for_what_a_causal_mask_hides() -> None:
     counted = answer("flops")
-    assert counted["rehearsal"] == counted["torch"]
-    assert len(counted["torch"]) == 7
+    seen_of_300 = 301 / 600
+    seen_of_100_and_200 = (100 * 101 + 200 * 201) / 2 / (100**2 + 200**2)
+    seen = [*[1, seen_of_300] * 3, seen_of_100_and_200, 1, 1, 1]
+    expected = [torchs * share for torchs, share in zip(counted["torch"], seen, strict=True)]
+    assert counted["rehearsal"] == pytest.approx(expected, rel=1e-12)
 
 
 # ---- working memory, in bytes that the kernels request

@@ -58,8 +58,12 @@ inline int64_t round_up(int64_t value, int64_t multiple) { return (value + multi
 // True if torch.use_deterministic_algorithms(True) is on and forbids, not only warns.
 bool must_be_deterministic();
 
-// FLOPs over `pairs` of query and key rows (batch x heads x queries x keys), two for each multiply-add and a causal
-// mask not made use of, as torch.utils.flop_counter counts (sdpa_flop_count, sdpa_backward_flop_count).
+// Pairs of a query and a key row that it sees, of one head: of causal attention about half of all. As
+// `Attention.pairs` in hardware/prices/attention.py.
+double pairs_seen(int64_t queries, int64_t keys, bool is_causal);
+
+// FLOPs over `pairs` of query and key rows (batch x heads x those of a head), two for each multiply-add, as
+// torch.utils.flop_counter counts (sdpa_flop_count, sdpa_backward_flop_count), which counts pairs behind a causal mask.
 double attention_flops(double pairs, int64_t head_dim, int64_t head_dim_value);
 double attention_backward_flops(double pairs, int64_t head_dim, int64_t head_dim_value);
 

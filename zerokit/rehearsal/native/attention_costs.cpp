@@ -17,6 +17,12 @@ bool must_be_deterministic() {
   return context.deterministicAlgorithms() && !context.deterministicAlgorithmsWarnOnly();
 }
 
+double pairs_seen(int64_t queries, int64_t keys, bool is_causal) {
+  const double shorter = static_cast<double>(std::min(queries, keys));
+  const double longer = static_cast<double>(std::max(queries, keys));
+  return is_causal ? shorter * (shorter + 1) / 2 + (longer - shorter) * shorter : shorter * longer;
+}
+
 // Scores, then their product with the values.
 double attention_flops(double pairs, int64_t head_dim, int64_t head_dim_value) {
   return 2.0 * pairs * static_cast<double>(head_dim + head_dim_value);

@@ -51,9 +51,8 @@ CudnnSizes sizes_of(const Tensor& query, const Tensor& key, const Tensor& value,
           key.size(2),   query.size(3), value.size(3), dropout_p};
 }
 
-double pairs_of(const CudnnSizes& sizes) {
-  return static_cast<double>(sizes.batch * sizes.heads) * static_cast<double>(sizes.queries) *
-         static_cast<double>(sizes.keys);
+double pairs_of(const CudnnSizes& sizes, bool is_causal) {
+  return static_cast<double>(sizes.batch * sizes.heads) * pairs_seen(sizes.queries, sizes.keys, is_causal);
 }
 
 // ---- forward
@@ -63,7 +62,7 @@ using ForwardResult = std::tuple<Tensor, Tensor, Tensor, Tensor, SymInt, SymInt,
 ForwardResult cudnn_attention_forward(const Tensor& query, const Tensor& key, const Tensor& value,
                                       const OptionalTensor& /*attn_bias*/, const OptionalTensor& cum_seq_q,
                                       const OptionalTensor& cum_seq_k, SymInt max_q, SymInt max_k,
-                                      bool compute_log_sumexp, double dropout_p, bool /*is_causal*/,
+                                      bool compute_log_sumexp, double dropout_p, bool is_causal,
                                       bool /*return_debug_mask*/, std::optional<double> /*scale*/) {
   const AttentionOperator running("aten::_cudnn_attention_forward");
   const bool packed = is_given(cum_seq_q);
@@ -82,7 +81,7 @@ ForwardResult cudnn_attention_forward(const Tensor& query, const Tensor& key, co
   const DeviceScratch workspace(cudnn_forward_workspace_bytes(sizes));
   leave_without_values(out);
   if (logsumexp.defined()) leave_without_values(logsumexp);
-  count_flops(attention_flops(pairs_of(sizes), sizes.head_dim, sizes.head_dim_value));
+  count_flops(attention_flops(pairs_of(sizes, is_causal), sizes.head_dim, sizes.head_dim_value));
   return {out,
           logsumexp,
           cum_seq_q.value_or(Tensor()),
@@ -110,7 +109,7 @@ Gradients cudnn_attention_backward(const Tensor& grad_out, const Tensor& query, 
                                    const Tensor& out, const Tensor& /*logsumexp*/, const Tensor& /*philox_seed*/,
                                    const Tensor& /*philox_offset*/, const Tensor& /*attn_bias*/,
                                    const Tensor& cum_seq_q, const Tensor& /*cum_seq_k*/, SymInt max_q, SymInt max_k,
-                                   double dropout_p, bool /*is_causal*/, std::optional<double> /*scale*/) {
+                                   double dropout_p, bool is_causal, std::optional<double> /*scale*/) {
   if (!grad_out.defined()) return {};
   const AttentionOperator running("aten::_cudnn_attention_backward");
   Tensor grad_query = device_empty_like(query);
@@ -120,7 +119,7 @@ Gradients cudnn_attention_backward(const Tensor& grad_out, const Tensor& query, 
   const CudnnSizes sizes = sizes_of(query, key, value, cum_seq_q, max_q.expect_int(), max_k.expect_int(), dropout_p);
   const DeviceScratch workspace(cudnn_backward_workspace_bytes(sizes));
   for (const Tensor& gradient : {grad_query, grad_key, grad_value}) leave_without_values(gradient);
-  count_flops(attention_backward_flops(pairs_of(sizes), sizes.head_dim, sizes.head_dim_value));
+  count_flops(attention_backward_flops(pairs_of(sizes, is_causal), sizes.head_dim, sizes.head_dim_value));
   return {grad_query, grad_key, grad_value};
 }
 

@@ -27,9 +27,12 @@ constexpr int64_t kMostSequences = 65535;  // a dimension of the launch grid
 
 bool is_given(const OptionalTensor& tensor) { return tensor.has_value() && tensor->defined(); }
 
-double pairs_of(const Tensor& query, const Tensor& key) {
-  return static_cast<double>(query.size(0) * query.size(2)) * static_cast<double>(query.size(1)) *
-         static_cast<double>(key.size(1));
+constexpr int64_t kNoMask = 0;
+constexpr int64_t kCausalFromTopLeft = 1;
+
+double pairs_of(const Tensor& query, const Tensor& key, int64_t custom_mask_type) {
+  return static_cast<double>(query.size(0) * query.size(2)) *
+         pairs_seen(query.size(1), key.size(1), custom_mask_type != kNoMask);
 }
 
 // ---- forward
@@ -40,7 +43,7 @@ ForwardResult efficient_attention_forward(const Tensor& query, const Tensor& key
                                           const OptionalTensor& /*bias*/, const OptionalTensor& cu_seqlens_q,
                                           const OptionalTensor& /*cu_seqlens_k*/, std::optional<SymInt> max_seqlen_q,
                                           std::optional<SymInt> max_seqlen_k, double /*dropout_p*/,
-                                          int64_t /*custom_mask_type*/, bool compute_log_sumexp,
+                                          int64_t custom_mask_type, bool compute_log_sumexp,
                                           std::optional<double> /*scale*/, const OptionalTensor& /*seqlen_k*/,
                                           std::optional<int64_t> /*window_size*/) {
   const AttentionOperator running("aten::_efficient_attention_forward");
@@ -61,7 +64,7 @@ ForwardResult efficient_attention_forward(const Tensor& query, const Tensor& key
   }
   leave_without_values(out);
   leave_without_values(logsumexp);
-  count_flops(attention_flops(pairs_of(query, key), query.size(3), value.size(3)));
+  count_flops(attention_flops(pairs_of(query, key, custom_mask_type), query.size(3), value.size(3)));
   return {out, logsumexp, seed, offset, queries, keys};
 }
 
@@ -112,7 +115,7 @@ Gradients efficient_attention_backward(
     const Tensor& grad_out, const Tensor& query, const Tensor& key, const Tensor& value, const OptionalTensor& bias,
     const Tensor& out, const OptionalTensor& cu_seqlens_q, const OptionalTensor& /*cu_seqlens_k*/, SymInt max_seqlen_q,
     SymInt max_seqlen_k, const Tensor& /*logsumexp*/, double /*dropout_p*/, const Tensor& /*philox_seed*/,
-    const Tensor& /*philox_offset*/, int64_t /*custom_mask_type*/, bool bias_requires_grad,
+    const Tensor& /*philox_offset*/, int64_t custom_mask_type, bool bias_requires_grad,
     std::optional<double> /*scale*/, std::optional<int64_t> num_splits_key, std::optional<int64_t> /*window_size*/,
     bool shared_storage_dqdkdv) {
   if (!grad_out.defined()) return {};
@@ -135,14 +138,11 @@ Gradients efficient_attention_backward(
   const DeviceScratch workspace(efficient_backward_workspace_bytes(sizes));
   std::apply([](const auto&... gradient) { ((gradient.defined() ? leave_without_values(gradient) : void()), ...); },
              gradients);
-  count_flops(attention_backward_flops(pairs_of(query, key), query.size(3), value.size(3)));
+  count_flops(attention_backward_flops(pairs_of(query, key, custom_mask_type), query.size(3), value.size(3)));
   return gradients;
 }
 
 // ---- behind scaled_dot_product_attention: [batch, heads, sequence, head size]
-
-constexpr int64_t kNoMask = 0;
-constexpr int64_t kCausalFromTopLeft = 1;
 
 void check_batch(const Tensor& query) {
   // Beyond this size torch runs the batch in parts, each with results of its own.
