@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import json
 import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -118,21 +120,35 @@ def test_what_checkpointing_computes_again_is_counted_apart() -> None:
     assert timelines()["recomputed"] == {"forward": [again, 0], "backward": [2 * again, again]}
 
 
-def test_frozen_parameters_are_no_work_of_the_model() -> None:
-    # Of each step: forward, backward and what of that is computed again.
-    done = {"forward": 0.0, "loss": 0.0, "backward": 0.0, "again": 0.0}
+def model_flops(parts: Sequence[Mapping[str, int]], *, has_engine: bool) -> list[float]:
+    """Of steps with so many operations in each phase; "again": of backward, what is computed again."""
+    done: Counter[str] = Counter()
     backend = mock.Mock()
     backend.flops_of.side_effect = done.__getitem__
     steps = Steps(
-        backend, mock.Mock(), mock.Mock(), mock.Mock(),
+        backend, mock.Mock(), mock.Mock(), mock.Mock(has_engine=has_engine),
         time=None, last=0, are_over=lambda: True, at_end=lambda: None,
     )  # fmt: skip
-    for forward, backward, again in ((10, 20, 0), (10, 30, 10), (10, 20, 10), (10, 26, 0)):
-        done |= {"forward": done["forward"] + forward, "backward": done["backward"] + backward}
-        backend.recomputed_flops = done["again"] = done["again"] + again
-        backend.flops = done["forward"] + done["backward"]
+    for part in parts:
+        done.update(part)
+        backend.recomputed_flops = done["again"]
+        backend.flops = done.total() - done["again"]
         steps._end()
-    assert steps.model_flops == [30, 30, 20, 30]
+    return steps.model_flops
+
+
+def test_frozen_parameters_are_no_work_of_the_model() -> None:
+    steps = [
+        {"forward": 10, "backward": backward, "again": again}
+        for backward, again in ((20, 0), (30, 10), (20, 10), (26, 0))
+    ]
+    assert model_flops(steps, has_engine=True) == [30, 30, 20, 30]
+
+
+def test_without_an_engine_all_but_backward_and_step_is_forward() -> None:
+    steps = [{"init": 10, "backward": 30, "step": 5, "again": 10}, {"between": 10, "backward": 20, "step": 5}]
+    assert model_flops(steps, has_engine=False) == [30, 30]
+    assert model_flops(steps, has_engine=True) == [0, 0]
 
 
 def test_the_clocks_of_a_script_go_by_virtual_time() -> None:

@@ -94,8 +94,12 @@ class Steps:
         self._traffic.step = self.completed
         self.marks.append(StepMark(self._backend.event_count(), self.completed))
         self.flops.append(self._backend.flops - sum(self.flops))
-        forward = self._backend.flops_of("forward") + self._backend.flops_of("loss")
-        once = forward + self._backend.flops_of("backward") - self._backend.recomputed_flops
+        backward = self._backend.flops_of("backward")
+        if self._phases.has_engine:
+            forward = self._backend.flops_of("forward") + self._backend.flops_of("loss")
+        else:  # nothing says where a forward pass begins
+            forward = self._backend.flops - backward - self._backend.flops_of("step")
+        once = forward + backward - self._backend.recomputed_flops
         (forward_before, once_before), self._flops_before = self._flops_before, (forward, once)
         self.model_flops.append(min(3 * (forward - forward_before), once - once_before))
         if self._time is not None:
