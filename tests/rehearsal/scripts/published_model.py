@@ -1,0 +1,152 @@
+"""Trains a causal language model as a published figure of throughput was measured.
+
+``published_model.py PLAN.json``: an object with the keys of `tests.rehearsal.published_times.Plan`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+from transformers import AutoConfig, AutoModelForCausalLM
+
+Plan = dict[str, Any]
+Step = Callable[[Sequence[torch.Tensor]], None]
+"""One optimizer step: a micro-batch for each input."""
+
+_KERNELS = {"flash": SDPBackend.FLASH_ATTENTION, "efficient": SDPBackend.EFFICIENT_ATTENTION}
+
+
+def causal_lm(plan: Plan, dtype: torch.dtype) -> nn.Module:
+    """The model, on the GPU, with its adapters and what is computed again in backward."""
+    kinds = dict(plan["model"])
+    config = AutoConfig.for_model(kinds.pop("model_type"), **kinds)
+    attention = "eager" if plan["attention"] == "eager" else "sdpa"
+    with torch.device("cuda"):
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=attention)
+    model.config.use_cache = False
+    model.train()
+    if plan["checkpointing"] == "full" and plan["engine"] != "fsdp":
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    if plan["lora_rank"]:
+        model = with_adapters(model, plan["lora_rank"])
+    return model
+
+
+def with_adapters(model: Any, rank: int) -> nn.Module:
+    """LoRA on all linear layers, in the model's dtype."""
+    import peft
+
+    model.enable_input_require_grads()
+    lora = peft.LoraConfig(r=rank, lora_dropout=0.05, target_modules="all-linear", task_type="CAUSAL_LM")
+    return peft.get_peft_model(model, lora, autocast_adapter_dtype=False)
+
+
+def blocks(model: nn.Module) -> nn.ModuleList:
+    """The model's layers: its longest list of modules."""
+    return max((one for one in model.modules() if isinstance(one, nn.ModuleList)), key=len)
+
+
+def products_are_kept() -> Any:
+    """Every second matrix product and all attention, as torchtitan's selective checkpointing by operators."""
+    products = Counter[bool]()
+    attention = (
+        torch.ops.aten._scaled_dot_product_flash_attention.default,
+        torch.ops.aten._scaled_dot_product_efficient_attention.default,
+    )
+
+    def policy(context: Any, operator: Any, *arguments: Any, **given: Any) -> CheckpointPolicy:
+        if operator is torch.ops.aten.mm.default:
+            products[context.is_recompute] += 1
+            kept = products[context.is_recompute] % 2 == 1
+        else:
+            kept = operator in attention
+        return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
+
+    return create_selective_checkpoint_contexts(policy)
+
+
+def by_deepspeed(plan: Plan) -> Step:
+    """DeepSpeed's engine."""
+    import deepspeed
+
+    deepspeed.init_distributed()
+    dtype = torch.float16 if "fp16" in plan["ds_config"] else torch.bfloat16
+    model = causal_lm(plan, dtype)
+    trained = [one for one in model.parameters() if one.requires_grad]
+    engine, *_ = deepspeed.initialize(model=model, model_parameters=trained, config=plan["ds_config"])
+
+    def step(batches: Sequence[torch.Tensor]) -> None:
+        engine.set_train_batch_size(len(batches) * plan["micro_batch"] * engine.dp_world_size)
+        for batch in batches:
+            engine.backward(engine(input_ids=batch, labels=batch).loss)
+            engine.step()
+
+    return step
+
+
+def by_fsdp(plan: Plan) -> Step:
+    """FSDP 2, a group for each layer and one for the rest; master weights in fp32."""
+    torch.distributed.init_process_group("nccl")
+    model = causal_lm(plan, torch.float32)
+    layers = blocks(model)
+    if plan["checkpointing"] != "none":
+        kept = {"context_fn": products_are_kept} if plan["checkpointing"] == "products" else {}
+        for at, layer in enumerate(layers):
+            layers[at] = checkpoint_wrapper(layer, **kept)
+    if plan["compiled"]:
+        for layer in layers:
+            layer.compile()
+    policy = MixedPrecisionPolicy(torch.bfloat16, getattr(torch, plan["reduced_in"]))
+    shard = partial(fully_shard, mp_policy=policy, reshard_after_forward=plan["stage"] == 3)
+    for layer in layers:
+        shard(layer)
+    shard(model)
+    return by_optimizer(model)
+
+
+def by_torch(plan: Plan) -> Step:
+    """One GPU, and weights, gradients and moments in bf16."""
+    return by_optimizer(causal_lm(plan, torch.bfloat16))
+
+
+def by_optimizer(model: nn.Module) -> Step:
+    """torch's AdamW."""
+    optimizer = torch.optim.AdamW([one for one in model.parameters() if one.requires_grad], foreach=True)
+
+    def step(batches: Sequence[torch.Tensor]) -> None:
+        for batch in batches:
+            model(input_ids=batch, labels=batch).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def main() -> None:
+    plan: Plan = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
+    step = {"deepspeed": by_deepspeed, "fsdp": by_fsdp, "torch": by_torch}[plan["engine"]](plan)
+    size = (plan["micro_batch"], plan["length"])
+    kernel = _KERNELS.get(plan["attention"])
+    chosen: AbstractContextManager[None] = nullcontext() if kernel is None else sdpa_kernel(kernel)
+    with chosen:
+        for accumulated in plan["accumulated"]:
+            step([torch.randint(1000, size, device="cuda") for _ in range(accumulated)])
+
+
+if __name__ == "__main__":
+    main()

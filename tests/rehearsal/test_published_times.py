@@ -1,0 +1,86 @@
+"""How published rows of throughput are rehearsed, and the page that shows what came out."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from tests.hardware.published_throughput import Row
+from tests.rehearsal import published_times
+from tests.tiny import REPOSITORY
+
+ROWS: list[dict[str, Any]] = json.loads(published_times.WRITTEN.read_text(encoding="utf-8"))
+TRIED = [row for row in ROWS if "error" in row]
+PAGE = (REPOSITORY / "docs" / "time-accuracy.md").read_text(encoding="utf-8")
+FOUNDRY: Row = {
+    "source": "mosaicml/llm-foundry scripts/train/benchmarking/README.md",
+    "model": "MPT-7b",
+    "gpu": "a100_40gb",
+    "n_gpus": 64,
+    "micro_batch": 18,
+    "ga": 5,
+    "seq_len": 2048,
+    "zero_stage": "2 (FSDP)",
+    "mp_mode": "PURE",
+    "ckpt": True,
+}
+
+
+def test_a_row_is_run_as_its_source_says_and_the_rest_is_told() -> None:
+    run = published_times.run_of(FOUNDRY)
+    assert run is not None
+    assert run.machines == published_times.Machines("A100-40GB-SXM", 64, network_gbit_s=1600)
+    plan = run.plan
+    assert (plan.engine, plan.stage, plan.reduced_in, plan.checkpointing) == ("fsdp", 2, "bfloat16", "full")
+    assert (plan.model["n_layer"], plan.model["n_embd"], plan.model["n_positions"]) == (32, 4096, 2048)
+    assert plan.accumulated == [1, 1, 2]
+    assert run.accumulation == 5
+    assert "GPT-2's code in MPT's sizes" in run.assumed
+    assert published_times.run_of(FOUNDRY | {"model": "another"}) is None
+
+
+def test_deepspeed_gets_the_rows_config_and_steps_enough_to_prefetch() -> None:
+    row = {"source": "ms-swift Quick-start.md", "model": "Qwen2.5-14B", "gpu": "A800-80", "n_gpus": 8}
+    row |= {"micro_batch": 1, "seq_len": 8192}
+    run, longer = (published_times.run_of(row | {"note": f"packing, ga={ga} (14B)"}) for ga in (2, 8))
+    assert run is not None
+    assert longer is not None
+    assert (run.accumulation, run.plan.accumulated) == (2, [2, 2, 2])
+    assert (longer.accumulation, longer.plan.accumulated) == (8, [1, 1, 1, 1, 2])
+    config = run.plan.ds_config
+    assert config["zero_optimization"]["reduce_bucket_size"] == 5120**2
+    assert config["bf16"] == {"enabled": True}
+
+
+def test_micro_batches_that_were_not_played_take_as_long_as_the_second() -> None:
+    assert published_times.step_seconds([9, 3, 5], [1, 1, 2], 16) == 5 + 14 * 2
+    assert published_times.step_seconds([9, 3, 5], [1, 1, 2], 2) == 5
+    assert published_times.step_seconds([9, 3, 5], [8, 8, 8], 8) == 5
+
+
+def test_the_summary_has_the_size_of_errors_by_source() -> None:
+    rows = [{"published": {"source": "a"}, "error": error} for error in (-0.3, 0.1, 0.2)]
+    of_a, of_all = published_times.summary([*rows, {"published": {"source": "a"}, "lacks": ["x"]}])
+    assert of_a == "| a | 3 | 20 % | 30 % | 1 |"
+    assert of_all.startswith("| all |")
+
+
+@pytest.mark.parametrize("row", TRIED, ids=lambda row: str(row["row"]))
+def test_the_page_shows_every_row_that_was_tried(row: dict[str, Any]) -> None:
+    assert row["error"] == pytest.approx(row["predicted"] / row["measured"] - 1, abs=1e-3)
+    assert published_times.line_of(row) in PAGE
+
+
+def test_the_page_has_a_word_on_each_row_that_is_far_off_and_the_summary_of_today() -> None:
+    reasons = PAGE.partition("## Rows beyond 25 %")[2]
+    named = {
+        place
+        for first, last in re.findall(r"\b(\d+)(?: to (\d+))?\b", reasons)
+        for place in range(int(first), int(last or first) + 1)
+    }
+    assert {row["row"] for row in TRIED if abs(row["error"]) > published_times.FAR} <= named
+    for line in published_times.summary(ROWS):
+        assert line in PAGE
