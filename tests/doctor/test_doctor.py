@@ -14,7 +14,7 @@ import pytest
 
 from tests import processes
 from tests.launching.test_scripts import stub
-from zerokit.doctor import examine, host, hosts, software
+from zerokit.doctor import examine, host, hosts, software, speed
 from zerokit.doctor.look import Look
 from zerokit.errors import LaunchError
 
@@ -265,3 +265,39 @@ def test_a_bug_report_has_versions_and_no_secrets(monkeypatch: pytest.MonkeyPatc
     assert "  TOKENIZERS_PARALLELISM: false\n" in out
     assert f"  python: {sys.version.split()[0]}\n" in out
     assert [secret for secret in ("hf_x1", "x2", "x3", "x4", str(Path.home()) + "/") if secret in out] == []
+
+
+def measured(*alone: float, together: float = 1e-3, gpu: str = "NVIDIA H100 80GB HBM3") -> list[Look]:
+    """What is said of ranks that took so long for their products, and for an all-reduce."""
+    of_ranks = [speed.Measured(one, together, 256 << 20, gpu) for one in alone]
+    return list(speed.judge(of_ranks, [("a" if rank < 4 else "b", rank % 4) for rank in range(len(alone))]))
+
+
+def test_a_slow_gpu_among_fast_ones() -> None:
+    ranks, _ = measured(*[1e-3] * 5, 1.9e-3, 1e-3, 1.1e-3)
+    is_found(ranks, "warning", "rank 5 (1 on b) takes 1.9 times as long", "nvidia-smi")
+    assert only(measured(*[1e-3] * 5, 1.1e-3), "ranks").verdict == "ok"
+    on_cpu = measured(1e-3, 1.9e-3, gpu="")
+    assert [look.verdict for look in on_cpu] == ["ok", "ok"]
+    assert only(on_cpu, "all-reduce").says.endswith("is not known")
+
+
+def test_an_all_reduce_that_is_slower_than_the_links() -> None:
+    four = [1e-3] * 4
+    fast = only(measured(*four, together=1.2e-3), "all-reduce")
+    assert fast.verdict == "ok"
+    assert "336 GB/s on the bus of 4 ranks, and " in fast.says
+    is_found(only(measured(*four, together=20e-3), "all-reduce"), "warning", "20.1 GB/s", "NCCL_DEBUG")
+    # Of two hosts, the network between them tells.
+    slower = only(measured(*four, *four, together=5e-3), "all-reduce")
+    assert slower.verdict == "ok"
+
+
+@pytest.mark.torch
+def test_ranks_of_two_hosts_measure_what_joins_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stub(tmp_path / "bin", "ssh", SAME)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    ranks, all_reduce = speed.speed({"localhost": 1, "127.0.0.1": 1}, 0)
+    assert ranks.what == "ranks"
+    assert all_reduce.verdict == "ok"
+    assert "GB/s on the bus of 2 ranks" in all_reduce.says

@@ -31,6 +31,10 @@ def doctor(
         int,
         typer.Option(min=1, max=65535, help="Where the ranks are going to meet."),
     ] = DEFAULT_PORT,
+    measure: Annotated[
+        bool,
+        typer.Option("--speed", help="Start a rank on each GPU, and measure them and what joins them."),
+    ] = False,
     output_format: OutputFormat = "text",
 ) -> None:
     """Say what is wrong with this machine for DeepSpeed, and with all machines of a hostfile.
@@ -47,7 +51,7 @@ def doctor(
     needs = replace(Needs() if recipe is None else _needs(recipe), port=master_port)
     machines = None if hostfile is None else read_hostfile(hostfile)
     looks = []
-    for look in examine(needs, machines):
+    for look in examine(needs, machines, measures=measure):
         looks.append(look)
         if output_format == "text":
             text = f"{look.what}: {look.says}" + (f". {look.mend}" if look.mend else "")

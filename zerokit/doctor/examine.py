@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zerokit.choices import DEFAULT_PORT
-from zerokit.doctor import host, hosts, software
+from zerokit.doctor import host, hosts, software, speed
 from zerokit.doctor.look import Look
 from zerokit.documents import is_there
 
@@ -24,12 +24,15 @@ class Needs:
     port: int = DEFAULT_PORT
 
 
-def examine(needs: Needs, machines: Mapping[str, int] | None = None) -> Iterator[Look]:
+def examine(
+    needs: Needs, machines: Mapping[str, int] | None = None, *, measures: bool = False
+) -> Iterator[Look]:
     """Look at this machine, and at those of a hostfile.
 
     Args:
         needs: of the run.
-        machines: of a hostfile; None: this one alone.
+        machines: of a hostfile, with the ranks of each; None: this one alone.
+        measures: whether ranks are started, which measure how fast they are.
     """
     yield from software.packages()
     answer = software.ask_torch()
@@ -50,6 +53,8 @@ def examine(needs: Needs, machines: Mapping[str, int] | None = None) -> Iterator
     if machines is not None:
         paths = [str(path.absolute()) for path in (Path.cwd(), *needs.paths)]
         yield from hosts.hosts(list(machines), paths)
+    if measures and isinstance(answer, dict):
+        yield from speed.speed(machines, len(answer["gpus"]))
 
 
 def _paths(needs: Needs) -> Iterator[Look]:

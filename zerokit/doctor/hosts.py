@@ -101,14 +101,22 @@ def _read(text: str) -> _Answer | None:
     return None
 
 
+def on_host(name: str, line: str) -> list[str]:
+    """The command that has the shell of a machine run a line, without asking for a password."""
+    return ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "--", name, line]
+
+
 def _ask(name: str, paths: Sequence[str]) -> _Answer | Look:
     what = f"host {name}"
     # ssh hands one line to a shell there.
     line = shlex.join([sys.executable, "-P", "-c", _ASK, ",".join(PACKAGES), json.dumps(list(paths))])
-    command = ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "--", name, line]
     try:
         done = subprocess.run(
-            command, capture_output=True, timeout=_PATIENCE, check=False, stdin=subprocess.DEVNULL
+            on_host(name, line),
+            capture_output=True,
+            timeout=_PATIENCE,
+            check=False,
+            stdin=subprocess.DEVNULL,
         )
     except FileNotFoundError:
         return Look(

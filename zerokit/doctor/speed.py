@@ -1,0 +1,193 @@
+"""How fast the ranks of a run compute, each alone, and talk, all together: measured by ranks themselves."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from statistics import median
+from typing import NamedTuple
+
+from zerokit.distributed.ranks import free_port
+from zerokit.doctor.hosts import on_host
+from zerokit.doctor.look import Look, ok, unseen
+from zerokit.errors import ZerokitError
+from zerokit.hardware.cluster import Cluster
+from zerokit.hardware.gpus import find_gpu
+from zerokit.hardware.prices.prices import Prices
+from zerokit.units import quantity
+
+_PATIENCE = 180
+"""Seconds for all ranks: importing torch from a slow disk, meeting, and what they measure."""
+_CPU_RANKS = 2
+_SLOW_GPU, _SLOW_CPU = 1.25, 3.0
+"""Times the median, of a matrix product: GPUs of a kind differ by some percent, cores have other work."""
+_SLOW_ALL_REDUCE = 2.0
+"""Times what the hardware should take."""
+
+_MEASURE = """
+import datetime, json, signal, socket, sys, time
+import torch
+import torch.distributed as dist
+
+rank, local_rank, world_size, address, patience = json.loads(sys.argv[1])
+signal.alarm(patience)  # whoever started it may be gone
+gpu = torch.cuda.is_available()
+device = torch.device("cuda", local_rank) if gpu else torch.device("cpu")
+if gpu:
+    torch.cuda.set_device(device)
+else:
+    torch.set_num_threads(1)
+
+def seconds(action, times):
+    best = float("inf")
+    for _ in range(5):
+        if gpu:
+            torch.cuda.synchronize()
+        begin = time.perf_counter()
+        for _ in range(times):
+            action()
+        if gpu:
+            torch.cuda.synchronize()
+        best = min(best, (time.perf_counter() - begin) / times)
+    return best
+
+side, numel = (8192, 1 << 27) if gpu else (512, 1 << 20)
+matrix = torch.randn(side, side, device=device, dtype=torch.bfloat16 if gpu else torch.float32)
+alone = seconds(lambda: matrix @ matrix, 20)
+buffer = torch.zeros(numel, device=device, dtype=torch.bfloat16)
+wait = datetime.timedelta(seconds=patience // 3)
+dist.init_process_group("nccl" if gpu else "gloo", init_method=address, rank=rank, world_size=world_size,
+                        timeout=wait)
+dist.all_reduce(buffer)
+together = seconds(lambda: dist.all_reduce(buffer), 5)
+name = torch.cuda.get_device_name(device) if gpu else ""
+said = {"alone": alone, "together": together, "num_bytes": 2 * numel, "gpu": name}
+print("zerokit:" + json.dumps(said), flush=True)
+dist.barrier()
+"""
+
+
+class Measured(NamedTuple):
+    """By one rank."""
+
+    alone: float
+    """Seconds of a matrix product, while all ranks make theirs."""
+    together: float
+    """Seconds of an all-reduce among all."""
+    num_bytes: int
+    """Of its buffer."""
+    gpu: str
+    """As torch calls it; empty on the CPU."""
+
+
+def speed(machines: Mapping[str, int] | None, num_gpus: int) -> Iterator[Look]:
+    """Start a rank for each GPU, have each measure, and judge what they say.
+
+    Args:
+        machines: of a hostfile, with the ranks of each; None: this one alone.
+        num_gpus: of this machine; without any, two CPU ranks measure.
+    """
+    ranks = [
+        (host, local)
+        for host, count in (machines or {"": num_gpus or _CPU_RANKS}).items()
+        for local in range(count)
+    ]
+    if len(ranks) == 1:
+        yield unseen("all-reduce", "there is one rank alone")
+        return
+    first = ranks[0][0] or "127.0.0.1"
+    address = f"tcp://{first}:{free_port()}"
+    with ThreadPoolExecutor(len(ranks)) as pool:
+        asked = [
+            pool.submit(_ask, host, [rank, local, len(ranks), address, _PATIENCE])
+            for rank, (host, local) in enumerate(ranks)
+        ]
+        answers = [one.result() for one in asked]
+    failed = [(rank, said) for rank, said in enumerate(answers) if isinstance(said, str)]
+    if failed:
+        rank, said = next((one for one in failed if "did not answer" not in one[1]), failed[0])
+        mend = f"See that {first} is what all machines call the first, and that no firewall closes its ports"
+        yield Look("all-reduce", "error", f"{_called(rank, ranks)}: {said}", mend)
+        return
+    yield from judge([said for said in answers if isinstance(said, Measured)], ranks)
+
+
+def judge(measured: Sequence[Measured], ranks: Sequence[tuple[str, int]]) -> Iterator[Look]:
+    """What the figures of all ranks mean.
+
+    Args:
+        measured: by each rank.
+        ranks: the host, empty for this machine, and the number there of each.
+    """
+    usual = median(one.alone for one in measured)
+    slow = _SLOW_GPU if measured[0].gpu else _SLOW_CPU
+    late = [(rank, one.alone / usual) for rank, one in enumerate(measured) if one.alone > slow * usual]
+    for rank, times in late:
+        says = f"{_called(rank, ranks)} takes {times:.1f} times as long as the others for a matrix product"
+        mend = "See its clocks, heat and power cap: nvidia-smi -q -d PERFORMANCE; and what else runs there"
+        yield Look("ranks", "warning", says, mend)
+    if not late:
+        yield ok("ranks", f"{quantity(len(ranks), 'rank')} multiply matrices alike")
+    # The slowest tells how long all take.
+    seconds, num_bytes = max(one.together for one in measured), measured[0].num_bytes
+    bus = 2 * (len(ranks) - 1) / len(ranks) * num_bytes / seconds
+    says = f"{bus / 1e9:.3g} GB/s on the bus of {quantity(len(ranks), 'rank')}"
+    expected = _expected_seconds(measured, ranks)
+    if expected is None:
+        yield ok("all-reduce", f"{says}; what the hardware should give is not known")
+        return
+    says += f", and {bus * seconds / expected / 1e9:.3g} are to be expected"
+    if seconds > _SLOW_ALL_REDUCE * expected:
+        mend = (
+            "NCCL_DEBUG=INFO says which links it takes, nvidia-smi topo -m which there are; see NCCL_IB_HCA"
+        )
+        yield Look("all-reduce", "warning", says, mend)
+    else:
+        yield ok("all-reduce", says)
+
+
+def _expected_seconds(measured: Sequence[Measured], ranks: Sequence[tuple[str, int]]) -> float | None:
+    """Of the all-reduce, on hardware that is as its vendors have it; None where that is not known."""
+    hosts = [host for host, _ in ranks]
+    per_node = {hosts.count(host) for host in hosts}
+    if len({one.gpu for one in measured}) > 1 or len(per_node) > 1:
+        return None
+    try:
+        gpu = find_gpu(measured[0].gpu)
+        each = per_node.pop()
+        prices = Prices(Cluster(len(ranks), max(each, gpu.node.gpus if gpu.node else 1), gpu))
+    except ZerokitError:
+        return None
+    return prices.collective("all_reduce", measured[0].num_bytes, each, len(set(hosts)))
+
+
+def _called(rank: int, ranks: Sequence[tuple[str, int]]) -> str:
+    host, local = ranks[rank]
+    return f"rank {rank} ({local} on {host})" if host else f"rank {rank}"
+
+
+def _ask(host: str, words: list[object]) -> Measured | str:
+    """What a rank measures; or why it does not."""
+    command = [sys.executable, "-P", "-c", _MEASURE, json.dumps(words)]
+    try:
+        done = subprocess.run(
+            on_host(host, shlex.join(command)) if host else command,
+            capture_output=True,
+            timeout=_PATIENCE + 10,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return f"did not answer in {_PATIENCE} s"
+    for line in done.stdout.decode(errors="replace").splitlines():
+        if line.startswith("zerokit:"):
+            try:
+                return Measured(**json.loads(line.removeprefix("zerokit:")))
+            except (ValueError, TypeError):
+                break
+    last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
+    return last[0] if last else f"exit code {done.returncode}"
