@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-import pickle
-import re
 import shutil
 import subprocess
 import sys
-import zipfile
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +18,9 @@ from safetensors.torch import load_file, save_file
 from tests.cli import conftest
 from tests.launched.checkpoint_runs import RUNS
 from tests.launched.damage import CASES, MODEL, OPTIMIZER, OPTIMIZER_BF16, Case, put, rewrite
+from tests.launched.damaged_checkpoints import PAYLOADS, PLACES, STEP, damaged, hostile, save_runs
 from tests.tiny import REPOSITORY, launch
 from zerokit.checkpoint.compare import compare
-from zerokit.checkpoint.deepspeed_folder import read_checkpoint
 from zerokit.checkpoint.export import export
 from zerokit.checkpoint.prune import plan_pruning
 from zerokit.checkpoint.reshard import reshard
@@ -33,7 +28,6 @@ from zerokit.checkpoint.verify import verify
 from zerokit.errors import CheckpointError
 
 zerokit = conftest.zerokit
-STEP = "global_step2"
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, None: torch.float32}
 
 
@@ -41,9 +35,7 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, None: torch.float32}
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder for each of `RUNS`."""
     folder = tmp_path_factory.mktemp("saved")
-    script = REPOSITORY / "tests/launched/save_checkpoints.py"
-    done = launch([script, folder], ranks=2, launcher="none", env={"PYTHONPATH": str(REPOSITORY)})
-    assert done.returncode == 0, done.stderr
+    save_runs(folder)
     return folder
 
 
@@ -223,81 +215,15 @@ def test_an_interrupted_export_goes_on(saved: Path, tmp_path: Path, monkeypatch:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_damage_is_named_and_nothing_is_exported(case: Case, saved: Path, tmp_path: Path) -> None:
-    shutil.copytree(saved / case.run, tmp_path / "run")
-    case.damage(tmp_path / "run" / STEP)
-    for look in (verify, partial(export, output=tmp_path / "model", needs_config=False)):
-        with pytest.raises(CheckpointError, match=case.said) as caught:
-            look(tmp_path / "run")
-        assert caught.value.exit_code == 2
-        assert "\n" not in str(caught.value)
-        assert [path.name for path in tmp_path.iterdir()] == ["run"]
-
-
-PAYLOADS = {
-    "posix.system": b"cposix\nsystem\n(S'touch %s'\ntR.",
-    "os.system": b"\x80\x04\x8c\x02os\x8c\x06system\x93(S'touch %s'\ntR.",
-    "builtins.eval": b'c__builtin__\neval\n(S\'open("%s", "w")\'\ntR.',
-    "builtins.exec": b'cbuiltins\nexec\n(S\'open("%s", "w")\'\ntR.',
-    "builtins.getattr": b"cbuiltins\ngetattr\n(cposix\nsystem\nS'__call__'\ntR(S'touch %s'\ntR.",
-    "subprocess.Popen": b"csubprocess\nPopen\n((S'touch'\nS'%s'\nltR.",
-    "runpy.run_path": b"crunpy\nrun_path\n(S'%s'\ntR.",
-    "torch.storage.os.system": b"\x80\x04\x8c\x0dtorch.storage\x8c\x09os.system\x93(S'touch %s'\ntR.",
-    "shutil.copy": b"(S'/etc/hostname'\nS'%s'\nishutil\ncopy\n.",
-    "pathlib.Path.touch": b"\x80\x04\x8c\x07pathlib\x8c\nPath.touch\x93(S'%s'\ntR.",
-    "torch.utils.cpp_extension.load": b"ctorch.utils.cpp_extension\nload\n(S'%s'\ntR.",
-    "functools.partial": b"cfunctools\npartial\n(cposix\nsystem\nS'touch %s'\ntR)R.",
-}
-"""Pickles that make a file, or try to, by the name that has to be refused."""
-
-
-def _in_archive(file: Path, pickled: bytes) -> None:
-    with zipfile.ZipFile(file) as old:
-        members = {name: old.read(name) for name in old.namelist()}
-    with zipfile.ZipFile(file, "w") as new:
-        for name, content in members.items():
-            new.writestr(name, pickled if name.endswith("/data.pkl") else content)
-
-
-def _plain(file: Path, pickled: bytes) -> None:
-    file.write_bytes(b"\x80\x02" + pickled.removeprefix(b"\x80\x04"))
-
-
-def _legacy(file: Path, pickled: bytes) -> None:
-    """As torch before 1.6 wrote it: a magic number, a version and the machine come first."""
-    with file.open("wb") as opened:
-        for first in (0x1950A86A20F9469CFC6C, 1001, {"little_endian": True}):
-            pickle.dump(first, opened, protocol=2)
-        opened.write(pickled)
+    assert damaged(case, saved, tmp_path)["wrong"] == []
 
 
 @pytest.mark.parametrize("name", PAYLOADS)
-@pytest.mark.parametrize(
-    ("place", "embed"),
-    [
-        (MODEL, _in_archive),
-        (OPTIMIZER_BF16.format(1), _plain),
-        (OPTIMIZER_BF16.format(0), _legacy),
-        ("layer_0_expert_2_mp_rank_00_model_states.pt", _in_archive),
-        ("../scheduler.pt", _legacy),
-    ],
-    ids=["model", "plain", "legacy", "expert", "of the Trainer"],
-)
+@pytest.mark.parametrize("where", PLACES)
 def test_code_in_a_checkpoint_is_named_and_not_run(
-    place: str, embed: Callable[[Path, bytes], None], name: str, saved: Path, tmp_path: Path
+    where: str, name: str, saved: Path, tmp_path: Path
 ) -> None:
-    shutil.copytree(saved / "experts", tmp_path / "run")
-    (tmp_path / "run/trainer_state.json").write_text("{}")
-    mark = tmp_path / "mark"
-    embed(tmp_path / "run" / STEP / place, PAYLOADS[name].replace(b"%s", bytes(mark)))
-    looks: list[Callable[[Path], object]] = [verify]
-    if not place.startswith(".."):
-        looks += [read_checkpoint, partial(export, output=tmp_path / "model", needs_config=False)]
-    for look in looks:
-        with pytest.raises(
-            CheckpointError, match=rf"its pickle would load '({re.escape(name)}|posix\.system)'"
-        ):
-            look(tmp_path / "run")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
+    assert hostile(name, where, saved, tmp_path)["wrong"] == []
 
 
 def test_the_command_line_shows_what_is_there_and_what_is_missing(
