@@ -99,6 +99,22 @@ def timeout(rank: int, number: int = 41, call: str = "ALLREDUCE", size: int = 1)
             "other-ranks",
         ),
         ("NCCL WARN Bootstrap : no socket interface found", "interface"),
+        # What gloo and torch have said in tests.exits.real_deaths.
+        (
+            "RuntimeError: [unbound_buffer.cc:78] Timed out waiting 5000ms for recv operation to complete",
+            "collective-timeout",
+        ),
+        (
+            "  what():  [enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 12 vs 4. Received "
+            "data size doesn't match expected size. Is there a distributed collective mismatch in your code?",
+            "desync",
+        ),
+        ("/v/bin/python: can't open file '/w/a.py': [Errno 2] No such file or directory", "no-script"),
+        ("RuntimeError: [enforce fail at inline_container.cc:672] . unexpected pos 704 vs 598", "no-space"),
+        (
+            "torch.elastic.multiprocessing.api.SignalException: Process 2 got signal: 15",
+            "exit-code",
+        ),
         ("/usr/include/a.h:3:10: fatal error: curand_kernel.h: No such file or directory", "extension"),
         ("AttributeError: 'DeepSpeedCPUAdam' object has no attribute 'ds_opt_adam'", "extension"),
         ("RuntimeError: 'weight' must be 2-D", "partitioned-parameter"),
@@ -202,6 +218,26 @@ def test_a_flight_recorder_is_read_where_it_is_json_and_named_where_not(tmp_path
             dump.write_bytes(content)
         (line,) = told(timeout(0), said).also
         assert line == f"the flight recorder's dumps, such as {dump}, {why}: torchfrtrace reads them"
+
+
+@pytest.mark.parametrize(
+    ("ended", "says"),
+    [
+        (ENDED.format(-6), "exit code -6 (SIGABRT)"),
+        ("  exitcode  : 3 (pid: 9)", "exit code 3: the program's own code"),
+        ("x.SignalException: Process 2 got signal: 2", "exit code -2 (SIGINT): somebody pressed Ctrl-C"),
+        ("Terminated", "exit code -15 (SIGTERM)"),
+        ("run.sh: line 3: 4711 Terminated              torchrun a.py", "exit code -15 (SIGTERM)"),
+        ("Killed", "exit code -9 (SIGKILL)"),
+        ("KeyboardInterrupt", "exit code -2 (SIGINT)"),
+        (ENDED.format(1), "rank 0: a rank lost the connection"),
+    ],
+)
+def test_how_a_rank_ended_tells_more_than_that_another_one_lost_it(ended: str, says: str) -> None:
+    lost = "[rank0]: RuntimeError: [pair.cc:537] Read error: Connection reset by peer"
+    assert told(lost, ended).says.startswith(says)
+    # With which NCCL ends a rank that has waited in vain.
+    assert told(timeout(0), ENDED.format(-6)).cause == "nccl-timeout"
 
 
 def test_an_exception_is_told_with_its_line_though_ranks_speak_at_once() -> None:

@@ -21,11 +21,13 @@ class Weight(IntEnum):
     """A traceback of which nothing more is known."""
     KILLED = 3
     """A launcher saw a signal, of which the process itself could say nothing."""
-    CONSEQUENCE = 4
+    LEFT = 4
+    """A launcher saw a code that a rank has chosen itself, such as by sys.exit(3)."""
+    CONSEQUENCE = 5
     """What is seen where another rank has failed; or where it waits."""
-    MENTIONED = 5
+    MENTIONED = 6
     """Words of a cause in a line that is no error by its own word: a warning, or something tried again."""
-    EXIT = 6
+    EXIT = 7
     """A launcher saw that something had failed."""
 
 
@@ -266,6 +268,13 @@ CAUSES = (
         r"PytorchStreamWriter failed writing",
     ),
     _cause(
+        "no-space",
+        "torch could not write a file to its end: mostly, a disk is full",
+        "See 'df -h' for the folder that was written to; make room, or name another one",
+        r"basic_ios::clear: iostream error",
+        r"inline_container\.cc:\d{1,6}\] \. unexpected pos \d{1,18} vs \d{1,18}",
+    ),
+    _cause(
         "read-only",
         "a file system is read-only",
         "Name an output_dir, HF_HOME and TORCH_EXTENSIONS_DIR that may be written to",
@@ -310,6 +319,12 @@ CAUSES = (
         r"EADDRINUSE",
         r"Address already in use",
         r"port is taken",
+    ),
+    _cause(
+        "no-script",
+        "Python cannot open the script: {what}",
+        "Mend its path: it counts from the folder of the start, on every machine",
+        r"can't open file '(?P<what>[^'\n]{1,300})'",
     ),
     _cause(
         "ssh",
@@ -357,6 +372,7 @@ CAUSES = (
         "'zerokit rehearse' names both lines",
         r"ismatch between collectives[^\n]{0,60}",
         r"Mismatched collective[^\n]{0,60}",
+        r"Received data size doesn't match expected size",  # gloo
     ),
     # DeepSpeed, transformers.
     _cause(
@@ -470,11 +486,34 @@ CAUSES = (
     ),
     _cause(
         EXIT_CODE,
+        "-{signal}",  # which torchrun itself got
+        "",
+        r"SignalException: Process \d{1,10} got signal: (?P<signal>\d{1,2})\b",
+        weight=Weight.KILLED,
+    ),
+    _cause(
+        EXIT_CODE,
         "SIGKILL",
         "",
         r": Killed\s",
         r" Killed {2,}\S",
+        r"(?<=\n)Killed(?=\n)",
         weight=Weight.EXIT,
+    ),
+    _cause(
+        EXIT_CODE,
+        "SIGTERM",  # of the launcher, which its shell has seen
+        "",
+        r" Terminated {2,}\S",
+        r"(?<=\n)Terminated(?=\n)",
+        weight=Weight.KILLED,
+    ),
+    _cause(
+        EXIT_CODE,
+        "SIGINT",
+        "",
+        r"KeyboardInterrupt(?=\n)",
+        weight=Weight.LEFT,
     ),
     _cause(
         EXIT_CODE,
@@ -489,6 +528,14 @@ CAUSES = (
         "ranks waited in a collective for others that did not come",
         "",  # depends on who waited where: see zerokit.exits.nccl
         r"Watchdog caught collective operation timeout",
+        weight=Weight.CONSEQUENCE,
+    ),
+    _cause(
+        "collective-timeout",
+        "a rank waited in a collective for another one that did not come",
+        "Look at what the others said first. If they still ran: some line runs on some ranks alone, which "
+        "'zerokit rehearse' names; or one takes long (a save, a slow disk): 'py-spy dump' shows its line",
+        r"Timed out waiting \d{1,12}ms for (?:recv|send) operation",  # gloo
         weight=Weight.CONSEQUENCE,
     ),
     _cause(

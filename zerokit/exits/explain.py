@@ -135,9 +135,10 @@ def _not_survived(events: list[_Event], log: Log) -> list[_Event]:
 
     kinds = {event.weight for event in events}
     causes = [event for event in events if event.weight <= Weight.EXCEPTION]
-    ends_itself = Weight.EXIT in kinds and Weight.KILLED not in kinds
+    ends_itself = bool(kinds & {Weight.EXIT, Weight.LEFT}) and Weight.KILLED not in kinds
     limit += min(map(lines_after, causes), default=0) if ends_itself else 0
-    return [event for event in events if event.weight is Weight.EXIT or lines_after(event) <= limit]
+    always = (Weight.EXIT, Weight.LEFT)
+    return [event for event in events if event.weight in always or lines_after(event) <= limit]
 
 
 def _world_size(log: Log) -> int | None:
@@ -195,7 +196,7 @@ def _known(log: Log) -> Iterator[_Event]:
                 if not code:  # it ended well
                     continue
                 says, mend = meaning(code)
-                weight = Weight.KILLED if _kills(code) else weight
+                weight = Weight.KILLED if _kills(code, log) else Weight.LEFT if _is_chosen(code) else weight
             elif cause.name == NCCL_TIMEOUT:
                 says, mend = nccl.explain(nccl.waiting(log.text), _world_size(log))
             yield _Event(weight, match.start(), cause.name, says, mend)
@@ -214,10 +215,17 @@ def _in_full(event: _Event, log: Log, settings: Settings | None) -> _Event:
     return replace(event, says=says, mend=mend)
 
 
-def _kills(code: int) -> bool:
+def _kills(code: int, log: Log) -> bool:
     """Whether a signal came unasked: a launcher itself ends ranks by SIGTERM, NCCL's watchdog by SIGABRT."""
     name = signal_of(code)
-    return name is not None and name not in ("SIGTERM", "SIGABRT", "SIGINT", "SIGHUP")
+    if name == "SIGABRT":
+        return "atchdog" not in log.text
+    return name is not None and name not in ("SIGTERM", "SIGINT", "SIGHUP")
+
+
+def _is_chosen(code: int) -> bool:
+    """Whether a program ended with it on purpose: 1 is an exception's, 255 what ssh says of any failure."""
+    return signal_of(code) is None and code not in (1, 255)
 
 
 def _exceptions(log: Log, known: list[_Event]) -> Iterator[_Event]:
@@ -262,7 +270,7 @@ def _also(events: list[_Event], told: str | None, log: Log, settings: Settings |
     """The other kinds of lines, each where it comes first."""
     seen = {told, "lost-rank"}
     for event in sorted(events, key=lambda event: event.offset):
-        if event.cause not in seen and event.weight < Weight.EXIT:
+        if event.cause not in seen and event.weight not in (Weight.EXIT, Weight.LEFT):
             seen.add(event.cause)
             if len(seen) <= 2 + _MOST_OTHERS:
                 yield f"line {log.line_at(event.offset)}: {_in_full(event, log, settings).says}"
