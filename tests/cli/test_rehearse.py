@@ -55,6 +55,10 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
             ["--num-gpus", 4, "--time"],
             "--time: there is no time without a card. Name one that zerokit gpus lists",
         ),
+        (
+            ["--num-gpus", 4, "--time", "--gpu", "H1000"],
+            "--gpu: there is no GPU 'H1000'. Did you mean 'H100'? For another card give its figures: ",
+        ),
         (["--num-gpus", 4, "--gpu", "gaudi2"], "--gpu: Gaudi2 is no card of torch.cuda"),
         (["--num-gpus", 4, "--timeout", 0], "--timeout: 0 seconds are none. Give more than 0"),
         (["--num-gpus", 4, "--timeout", "5 parsecs"], "--timeout: '5 parsecs' is not a duration"),
@@ -243,9 +247,13 @@ if changed and job["rank"]:
 
 def test_a_failing_script_gives_2(zerokit: Run, tmp_path: Path, script: Path) -> None:
     fake_worker.script(tmp_path, "raise SystemExit(3)")
-    code, out, err = zerokit("rehearse", "--num-gpus", 16, script)
+    code, out, err = zerokit("rehearse", "--num-gpus", 16, script, "--lr", 1)
     assert (code, out) == (2, "")
     assert "train.py: the script fails before its first optimizer step" in err
+    assert err.endswith("is what the cluster would show\n")
+    late = zerokit("rehearse", "--num-gpus", 16, script, "--gpu=h100")[2]
+    assert late.count("\n") == 1
+    assert "--gpu=h100 went to the script: if meant for rehearse, put it before" in late
 
 
 def test_a_worker_that_has_said_why_is_not_talked_over(zerokit: Run, tmp_path: Path, script: Path) -> None:

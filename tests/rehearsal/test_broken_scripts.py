@@ -9,6 +9,7 @@ import pytest
 
 from tests.rehearsal import commands
 from tests.rehearsal.commands import SCRIPTS, Rehearsed
+from tests.tiny import REPOSITORY
 
 Rehearse = Callable[..., Rehearsed]
 
@@ -51,7 +52,7 @@ def test_a_mistake_surfaces(script: str, message: str, rehearse: Rehearse) -> No
     assert outcome.code == 2
     assert message in outcome.err
     assert outcome.err.count("Traceback (most recent call last)") == 1
-    assert "zerokit/rehearsal/" not in outcome.err.split("Traceback")[1].splitlines()[1]
+    assert str(REPOSITORY / "zerokit") not in outcome.err.split("Traceback")[1]
     assert last_line(outcome).startswith("zerokit: error:")
     assert script in last_line(outcome)
     # Only a script that has read values of the model may have been led astray by them.

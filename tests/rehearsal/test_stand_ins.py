@@ -16,6 +16,7 @@ from tests import processes
 from zerokit.errors import LaunchError
 from zerokit.rehearsal.errors import RehearsalGap, met_gaps
 from zerokit.rehearsal.native.backend import Backend
+from zerokit.rehearsal.stand_ins import from_pretrained
 from zerokit.rehearsal.stand_ins.quantizers import fp_quantizer, quantizer
 from zerokit.rehearsal.stand_ins.superoffload_process import LockStep
 from zerokit.rehearsal.stand_ins.triton_kernels import kernel_name
@@ -37,6 +38,41 @@ def test_fp_quantizer_scales_are_a_view() -> None:
     assert scales.shape == (3, 1)
     quantized[1].view(torch.float32)[0] = 2.5
     assert scales.view(-1).tolist() == [0.0, 2.5, 0.0]
+
+
+class _Unet(torch.nn.Module):
+    """Made of its config, as models of diffusers are."""
+
+    _keep_in_fp32_modules = ("norm",)
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm, self.out = torch.nn.LayerNorm(width), torch.nn.Linear(width, width)
+        self.register_to_config = SimpleNamespace
+
+    @classmethod
+    def load_config(
+        cls, path: str, *, return_unused_kwargs: bool, **given: Any
+    ) -> tuple[dict[str, int], Any]:
+        return {"width": len(path)}, given
+
+    @classmethod
+    def from_config(cls, config: dict[str, int], **unused: Any) -> _Unet:
+        return cls(**config)
+
+
+def test_a_model_of_diffusers_is_made_of_its_config() -> None:
+    def read_weights(*_: object, **given: object) -> str:
+        return f"read with {', '.join(given)}"
+
+    model, told = from_pretrained.made_of_its_config(
+        read_weights, _Unet, "unet", torch_dtype=torch.float16, output_loading_info=True
+    )
+    assert (model.norm.weight.dtype, model.out.weight.dtype) == (torch.float32, torch.float16)
+    assert (model.out.weight.shape, model.training) == ((4, 4), False)
+    assert not any(told.values())
+    found = from_pretrained.made_of_its_config(read_weights, _Unet, "unet", device_map="auto")
+    assert found == "read with device_map"
 
 
 def test_a_torch_that_the_library_does_not_fit_is_told_in_one_line() -> None:

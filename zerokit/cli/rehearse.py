@@ -121,6 +121,7 @@ _MemorySnapshot = Annotated[
 
 
 def rehearse(
+    context: typer.Context,
     num_gpus: _NumGpus,
     script: _Script,
     arguments: _Arguments = None,
@@ -152,7 +153,7 @@ def rehearse(
     """
     require("rehearse", where="zerokit rehearse")  # before its packages are imported
 
-    from zerokit.rehearsal.processes import ExplainedError
+    from zerokit.rehearsal.processes import ExplainedError, ScriptError
     from zerokit.rehearsal.rehearse import rehearse as rehearse_script
 
     _check_words(script)
@@ -188,6 +189,13 @@ def rehearse(
         )
     except ExplainedError:
         raise typer.Exit(ZerokitError.exit_code) from None
+    except ScriptError as error:
+        own = [name for param in context.command.params for name in param.opts]
+        late = [word for word in arguments or [] if word.partition("=")[0].replace("_", "-") in own]
+        if not late:
+            raise
+        told = f"{error.hint}. {late[0]} went to the script: if meant for rehearse, put it before {script}"
+        raise ZerokitError(error.message, where=error.where, hint=told) from None
     _give(report, as_json, output)
 
 

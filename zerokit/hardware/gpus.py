@@ -120,13 +120,17 @@ class Gpu:
         return replace(self, memory_mib=num_bytes / MIB, sources=kept)
 
 
-def some_gpu(name: str | None, memory_bytes: int | None) -> Gpu | None:
+def some_gpu(name: str | None, memory_bytes: int | None, *, timed: bool = False) -> Gpu | None:
     """The card of that name, one of which only the memory is known, or the card with another memory.
+
+    Args:
+        name, memory_bytes: of the card; either may be missing.
+        timed: whether times of the card are asked for, too, which its memory alone does not tell.
 
     Raises:
         ZerokitError: there is no such card, or the memory is that of none.
     """
-    card = None if name is None else find_gpu(name)
+    card = None if name is None else find_gpu(name, timed=timed)
     if memory_bytes is None:
         return card
     return (card or Gpu(name=f"a GPU with {format_bytes(memory_bytes)}")).with_memory(memory_bytes)
@@ -142,10 +146,14 @@ def sources() -> Mapping[str, str]:
     return _read()[1]
 
 
-def find_gpu(name: str) -> Gpu:
+def find_gpu(name: str, *, timed: bool = False) -> Gpu:
     """The card called `name`: "H100", "rtx4090", "4090", "A100-80GB", "NVIDIA A100-SXM4-80GB".
 
     Case, blanks and hyphens do not count, nor do the maker's name, "RTX" and a "GB" at the end.
+
+    Args:
+        name: as a person writes it.
+        timed: whether times of the card are asked for, too.
 
     Raises:
         ZerokitError: there is no such card, or several.
@@ -165,7 +173,8 @@ def find_gpu(name: str) -> Gpu:
     alike = [one for one in known if letters == (of := _letters_and_number(one))[0] or number == of[1]]
     close = several[0] if several else nearest(folded, alike)
     listed = f"Did you mean '{close}'?" if close else "'zerokit gpus' lists those that there are."
-    hint = f"{listed} For another card give its memory alone: --gpu-memory {_size_in(name) or '16GiB'}"
+    alone = f"memory alone: --gpu-memory {_size_in(name) or '16GiB'}"
+    hint = f"{listed} For another card give its {'figures: --hardware FILE' if timed else alone}"
     raise ZerokitError(f"there is no GPU '{name}'", where="--gpu", hint=hint)
 
 

@@ -52,6 +52,10 @@ class ExplainedError(Exception):
     """A worker has told what is wrong: the person, or in this line, where nobody saw what it printed."""
 
 
+class ScriptError(ZerokitError):
+    """The script itself failed, and its traceback has been printed where a person sees it."""
+
+
 class Output(Enum):
     """What becomes of what a worker and its script print."""
 
@@ -124,7 +128,8 @@ class Worker:
 
         Raises:
             ExplainedError: the worker has said what is wrong.
-            ZerokitError: the script or the worker failed, or the time is up.
+            ScriptError: the script failed.
+            ZerokitError: the worker failed, or the time is up.
         """
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
         try:
@@ -144,7 +149,7 @@ class Worker:
         if code == _EXPLAINED:
             raise ExplainedError(self._last_words().removeprefix("zerokit: error: "))
         if code in _SCRIPT_FAILED:
-            self._fail(f"the script fails {_moment(report)}", _SCRIPT_FAILED[code])
+            self._fail(f"the script fails {_moment(report)}", _SCRIPT_FAILED[code], ScriptError)
         if code == -signal.SIGKILL:
             self._fail("the rehearsal was killed", "This machine may be out of memory")
         if code in (-signal.SIGABRT, -signal.SIGSEGV):
@@ -164,11 +169,11 @@ class Worker:
         except (OSError, ValidationError):
             return None
 
-    def _fail(self, message: str, hint: str) -> NoReturn:
+    def _fail(self, message: str, hint: str, kind: type[ZerokitError] = ZerokitError) -> NoReturn:
         rank = f" (rank {self.job.rank})" if self._output is Output.SHOWN_IF_IT_FAILS else ""
         if last_words := self._last_words():
             message += f" ({last_words})"
-        raise ZerokitError(message, where=f"{self.job.script}{rank}", hint=hint)
+        raise kind(message, where=f"{self.job.script}{rank}", hint=hint)
 
     def _last_words(self) -> str:
         """The last line that it printed, where nobody saw it; of a traceback that is the error."""

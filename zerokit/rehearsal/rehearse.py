@@ -126,7 +126,7 @@ def rehearse(
             where="--time",
             hint="Name one that zerokit gpus lists, such as --gpu H100, or give its figures: --hardware FILE",
         )
-    card, figures = _card(gpu, hardware, gpu_memory_bytes)
+    card, figures = _card(gpu, hardware, gpu_memory_bytes, timed=time)
     cluster = Cluster(num_gpus, gpus_per_node, card, host_memory_bytes)
     cluster.check_nodes()
     if rank is not None:
@@ -162,7 +162,7 @@ def rehearse(
 
 
 def _card(
-    gpu: str | None, hardware: str | Path | None, memory_bytes: int | None
+    gpu: str | None, hardware: str | Path | None, memory_bytes: int | None, *, timed: bool
 ) -> tuple[Gpu, dict[str, Any] | None]:
     """The card to rehearse, and the figures of a file.
 
@@ -172,7 +172,7 @@ def _card(
     if hardware is None:
         if gpu is None and memory_bytes is None:
             memory_bytes = 80 * GIB
-        card = some_gpu(gpu or DEFAULT, memory_bytes)
+        card = some_gpu(gpu or DEFAULT, memory_bytes, timed=timed)
         assert card is not None
         return card, None
     if gpu is not None:

@@ -14,7 +14,7 @@ import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
-from zerokit import console
+from zerokit import console, patches
 from zerokit.errors import ZerokitError
 from zerokit.files import write_file
 from zerokit.rehearsal import launchers, stacks
@@ -31,6 +31,7 @@ _leave = os._exit
 _EXPLAINED = 2
 _SCRIPT_FAILED = 3
 _FAILED_WITH_VALUES = 4
+_PASSING_ON = (OWN, patches.__file__, runpy.run_path.__code__.co_filename)
 
 
 def main(real_group: InstallGroup | None = None) -> None:
@@ -173,13 +174,14 @@ def _versions() -> dict[str, Any]:
 
 
 def _print_traceback(failure: BaseException) -> None:
-    """Without the frames that are the rehearsal's own."""
-    trace = failure.__traceback__
-    while trace is not None and (
-        trace.tb_frame.f_code.co_filename.startswith(OWN) or trace.tb_frame.f_globals["__name__"] == "runpy"
-    ):
-        trace = trace.tb_next
-    traceback.print_exception(type(failure), failure, trace or failure.__traceback__)
+    """Without what only passes on: frames of the rehearsal's own and of runpy that others follow."""
+    told = traceback.TracebackException.from_exception(failure)
+    one: traceback.TracebackException | None = told
+    while one is not None:
+        shown = [frame for frame in one.stack[:-1] if not frame.filename.startswith(_PASSING_ON)]
+        one.stack = traceback.StackSummary.from_list([*shown, *one.stack[-1:]])
+        one = one.__cause__ or one.__context__
+    told.print()
 
 
 if __name__ == "__main__":

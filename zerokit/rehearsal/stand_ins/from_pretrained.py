@@ -2,7 +2,7 @@
 
 transformers' own loading code runs, over a checkpoint that has every tensor of the model and none of its
 values, so that the peaks of loading (the whole state dict on rank 0 under ZeRO-3, say) are those of a real
-run.
+run. Models of diffusers, which are loaded on the host one by one, are made of their config.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ _FROM_PRETRAINED = Patch(
 _SAFE_OPEN = Patch(_MODELING, "safe_open", "open a checkpoint without values")
 _LOAD_STATE_DICT = Patch(_MODELING, "load_state_dict", "read a checkpoint without values")
 _LOAD_PRETRAINED = Patch(f"{_MODELING}:PreTrainedModel", "_load_pretrained_model", "know what is loaded")
+_OF_DIFFUSERS = Patch(
+    "diffusers.models.modeling_utils:ModelMixin", "from_pretrained", "read no weights of diffusers' models"
+)
 _DISPATCH = Patch("accelerate.big_modeling", "dispatch_model", "refuse one model on several GPUs")
 
 _ANY_NAME = ""
@@ -152,6 +155,7 @@ def install() -> None:
     wrap(_SAFE_OPEN, open_safely)
     wrap(_LOAD_STATE_DICT, load_dict)
     wrap(_LOAD_PRETRAINED, load)
+    wrap(_OF_DIFFUSERS, made_of_its_config)
     wrap(_DISPATCH, _refuse_several_gpus)
 
 
@@ -171,6 +175,27 @@ def _given_its_weights(from_pretrained: Any, cls: Any, path: Any, *arguments: An
     model = made[0] if isinstance(made, tuple) else made
     model.name_or_path = model.config.name_or_path = str(path)
     return made
+
+
+def made_of_its_config(from_pretrained: Any, cls: Any, path: Any, **given: Any) -> Any:
+    """A model of diffusers as it is when it has been loaded; one that is quantized or spread has to load."""
+    import torch
+
+    if given.get("quantization_config") is not None or given.get("device_map") is not None:
+        return from_pretrained(cls, path, **given)
+    config, unused = cls.load_config(path, return_unused_kwargs=True, **given)
+    model = cls.from_config(config, **unused)
+    model.register_to_config(_name_or_path=path)
+    dtype = given.get("torch_dtype", torch.float32)
+    kept = cls._keep_in_fp32_modules or [] if dtype == torch.float16 else []
+    kept = [kept] if isinstance(kept, str) else kept
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        if tensor.is_floating_point() and not set(name.split(".")).intersection(kept):
+            tensor.data = tensor.data.to(dtype)
+    told: dict[str, list[str]] = {
+        name: [] for name in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs")
+    }
+    return (model.eval(), told) if given.get("output_loading_info") else model.eval()
 
 
 def _refuse_several_gpus(dispatch: Any, model: Any, device_map: Any, *arguments: Any, **given: Any) -> Any:
