@@ -238,6 +238,19 @@ _DATA: dict[str, Any] = {
         ],
     },
     "conversations": lambda line: {"id": str(line), "conversations": _turn(line)},
+    "Anthropic/hh-rlhf": lambda line: {
+        name: f"\n\nHuman: What is {line}?\n\nAssistant: {answer}"
+        for name, answer in (("chosen", "It is a number."), ("rejected", "No."))
+    },
+    "tokens": lambda line: {"input_ids": [*range(100, 612)] * 9},
+    "wikitext": lambda line: {"text": f"The number {line} is a number. " * 40},
+    "turns": lambda line: {"conversation": [{"human": f"What is {line}?", "assistant": "It is a number."}]},
+    "regular": lambda line: {
+        "sent1": f"It is {line}.",
+        "sent2": "It",
+        **{f"ending{number}": f"is {number} of them." for number in range(4)},
+        "label": line % 4,
+    },
     "HuggingFaceH4/ultrachat_200k": lambda line: {
         "prompt": "What is it?",
         "prompt_id": str(line),
@@ -324,7 +337,8 @@ def _write_data(folder: Path) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(tokens)
     (folder / "data").mkdir(exist_ok=True)
-    (folder / "data" / "wikitext-2.txt").write_text("It is a number .\n" * 5000, encoding="utf-8")
+    for name in ("wikitext-2.txt", "input.txt"):
+        (folder / "data" / name).write_text("O God! It is a number .\n" * 5000, encoding="utf-8")
     for name in ("punkt", "punkt_tab"):  # looked for, and read in evaluations only
         (folder / "nltk_data" / "tokenizers" / name).mkdir(parents=True, exist_ok=True)
 
@@ -368,6 +382,24 @@ def _write_configs(folder: Path) -> None:
         "zero_optimization": {"stage": 3, "offload_optimizer": offload},
     }
     (folder / "zero3_super.json").write_text(json.dumps(superoffload), encoding="utf-8")
+    # Firefly's train_args/sft/full/qwen-7b-sft-full.json, for a model and data that are here
+    firefly = {
+        "output_dir": "out",
+        "model_name_or_path": "qwen",
+        "deepspeed": "Firefly/train_args/ds_z3_config.json",
+        "train_file": "turns/train.jsonl",
+        "template_name": "qwen",
+        "train_mode": "full",
+        "task_type": "sft",
+        "max_seq_length": 1024,
+        "per_device_train_batch_size": 1,
+        "gradient_accumulation_steps": 2,
+        "gradient_checkpointing": True,
+        "fp16": True,
+        "remove_unused_columns": False,
+        "report_to": "none",
+    }
+    (folder / "firefly.json").write_text(json.dumps(firefly), encoding="utf-8")
     split = json.loads((folder / "zero2.json").read_text(encoding="utf-8"))
     split["tensor_parallel"] = {"autotp_size": 4}
     (folder / "zero2_tp4.json").write_text(json.dumps(split), encoding="utf-8")

@@ -6,6 +6,7 @@ A rehearsal changes its process for good, so :func:`answer` runs this module wit
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import json
@@ -132,7 +133,7 @@ def _elementwise(shape: tuple[int, ...], dtype: torch.dtype, operator: str, devi
 
 
 def small_values(rank: VirtualRank) -> dict[str, bool]:
-    """Whether small tensors hold on the device what they would on the host."""
+    """Whether small tensors hold on the device what they would on the host, and stay apart from it."""
     import torch
     from torch.nn import functional
 
@@ -145,10 +146,17 @@ def small_values(rank: VirtualRank) -> dict[str, bool]:
     }
     half = inputs.cuda().half().requires_grad_()  # for which the CPU has no kernel with a result of fp32
     functional.log_softmax(half, dim=-1, dtype=torch.float32).sum().backward()
+    ids = torch.tensor([[1, 2]])
+    table = weight.view(8, 16).cuda()
+    with contextlib.suppress(RuntimeError):  # as on a GPU, where only x[ids] takes ids of the host
+        raise AssertionError(functional.embedding(ids, table))
     return {
         name: torch.allclose(call(inputs.cuda(), weight.cuda()).cpu(), call(inputs, weight), atol=1e-5)
         for name, call in calls.items()
-    } | {"half": half.grad is not None and half.grad.dtype == torch.float16}
+    } | {
+        "half": half.grad is not None and half.grad.dtype == torch.float16,
+        "host_ids": torch.equal(table[ids].cpu(), table.cpu()[ids]),
+    }
 
 
 def made_up_statistics(rank: VirtualRank) -> list[list[float]]:

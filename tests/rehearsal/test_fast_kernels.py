@@ -12,7 +12,8 @@ def test_results_have_the_layout_of_torchs_own_meta_kernels() -> None:
 
 
 def test_small_tensors_are_still_computed() -> None:
-    assert answer("small_values") == {"layer_norm": True, "rms_norm": True, "relu": True, "half": True}
+    same = ("layer_norm", "rms_norm", "relu", "half", "host_ids")
+    assert answer("small_values") == dict.fromkeys(same, True)
 
 
 def test_small_results_of_large_inputs_are_made_up_as_everywhere() -> None:

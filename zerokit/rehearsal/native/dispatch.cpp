@@ -79,13 +79,16 @@ struct OperatorFacts {
 bool starts_with(const std::string& text, const char* beginning) { return text.rfind(beginning, 0) == 0; }
 
 bool takes_host_tensors(const std::string& name) {
-  static const char* const beginnings[] = {"aten::index", "aten::_index", "aten::_unsafe_index", "aten::copy",
-                                           "aten::_foreach", "aten::_fused", "aten::_amp_", "aten::set_",
-                                           "aten::_pin_memory", "aten::repeat_interleave"};
+  // x[i] copies i to the device; index_select, of which embeddings are made, and index_add do not.
+  static const std::unordered_set<std::string> indexed = {"aten::index", "aten::index_put", "aten::index_put_",
+                                                          "aten::_index_put_impl", "aten::_index_put_impl_"};
+  static const char* const beginnings[] = {"aten::_unsafe_index", "aten::copy", "aten::_foreach", "aten::_fused",
+                                           "aten::_amp_", "aten::set_", "aten::_pin_memory",
+                                           "aten::repeat_interleave"};
   for (const char* beginning : beginnings) {
     if (starts_with(name, beginning)) return true;
   }
-  return false;
+  return indexed.count(name) > 0;
 }
 
 bool is_foreign_operator(const std::string& name) {
