@@ -26,6 +26,18 @@ def test_without_a_command_it_helps(zerokit: Run) -> None:
     assert all(command in out for command in ("config", "check", "schema"))
 
 
+@pytest.mark.parametrize(
+    ("words", "name", "value"),
+    [(("estimate", "--model", "x"), "--model", "MODEL"), (("check", "--files=x"), "--files", "FILE")],
+)
+def test_an_argument_written_as_an_option_is_told_from_an_unknown_one(
+    zerokit: Run, words: tuple[str, ...], name: str, value: str
+) -> None:
+    code, _, err = zerokit(*words)
+    assert code == 2
+    assert f"{name} is no option here: write {value} by itself, as in zerokit {words[0]} {value}" in err
+
+
 def commands(group: Any = None) -> Iterator[Any]:
     """Those of groups, too."""
     for one in (get_command(app) if group is None else group).commands.values():

@@ -77,6 +77,7 @@ class Command(TyperCommand):
         try:
             return super().parse_args(ctx, args)
         except UsageError as error:
+            self._refuse_the_name_of_an_argument(ctx, getattr(error, "option_name", ""))
             missing = self.missing(ctx, words) if hasattr(error, "param_type") else []
             completed = self.completed(ctx, words) if missing else None
             if completed is not None:
@@ -87,6 +88,15 @@ class Command(TyperCommand):
                 ctx.fail(f"Missing {', '.join(name for _, name in missing)}")
             error.ctx = ctx
             raise
+
+    def _refuse_the_name_of_an_argument(self, ctx: Any, unknown: str) -> None:
+        """Say of ``--model`` that the model is written without it, where it is an argument."""
+        for param in self.get_params(ctx):
+            if param.param_type_name == "argument" and unknown.removeprefix("--") == param.name:
+                name = (param.metavar or unknown.removeprefix("--").upper()).strip("{}[].")
+                ctx.fail(
+                    f"{unknown} is no option here: write {name} by itself, as in {ctx.command_path} {name}"
+                )
 
     def _refuse_what_stands_too_late(self, ctx: Any, words: list[str], missing: list[Any]) -> None:
         """Name an option that is missing because it stands after an argument, with what is handed on."""
