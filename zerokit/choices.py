@@ -15,6 +15,8 @@ SchedulerName = Literal["WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "OneCycle
 ActivationCheckpointing = Literal["partition", "cpu"]
 
 Attention = Literal["sdpa", "flash_attention_2", "eager"]
+ChunkedLoss = Literal["zerokit", "liger"]
+"""Whose loss makes logits in chunks, never all at once: that of `zerokit train`, or Liger's fused one."""
 OptimizerKind = Literal[
     "adamw",  # torch's, foreach
     "adamw_fused",  # torch's, fused=True

@@ -348,13 +348,15 @@ def test_lengths_beyond_the_model_are_named(zerokit: Run) -> None:
     assert any(words in line for line in data_of(zerokit, *ONE, "--seq-len", 65536)["warnings"])
 
 
-def test_liger_makes_no_logits(zerokit: Run) -> None:
+def test_a_loss_in_chunks_makes_no_logits(zerokit: Run) -> None:
     def logits(*options: str) -> set[str]:
-        components = data_of(zerokit, *ONE, "--eval-batch-size", 1, *options)["device"]["components"]
+        sizes = ("--seq-len", 16384, "--eval-batch-size", 1)
+        components = data_of(zerokit, *ONE, *sizes, *options)["device"]["components"]
         return {part["phase"] for part in components if part["name"].startswith("logits")}
 
     assert logits() >= {"forward", "loss", "evaluation"}
     assert logits("--liger") == {"evaluation"}  # where Liger makes them, too
+    assert not logits("--chunked-loss")
 
 
 def test_activations_need_a_length(zerokit: Run) -> None:

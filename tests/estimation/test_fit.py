@@ -56,7 +56,7 @@ def test_no_size_fits_what_is_too_small() -> None:
 
 
 def test_sequences_end_where_the_model_does() -> None:
-    limits = find_limits(question(gradient_checkpointing=True, chunked_loss=True), 4000 * GIB)
+    limits = find_limits(question(gradient_checkpointing=True, chunked_loss="liger"), 4000 * GIB)
     assert limits.seq_len == 32768  # its max_position_embeddings
 
 

@@ -291,6 +291,37 @@ def test_an_adapter_is_merged_as_documented_into_a_model_that_generates(here: On
     )
 
 
+@contextmanager
+def small_chunks() -> Iterator[None]:
+    from zerokit.memory import loss_chunks
+
+    usual, loss_chunks.CHUNK_LOGITS = loss_chunks.CHUNK_LOGITS, 8 * 320
+    try:
+        yield
+    finally:
+        loss_chunks.CHUNK_LOGITS = usual
+
+
+def test_a_loss_in_chunks_is_the_same_where_zero_divides_an_adapter_on_the_output_matrix(
+    here: OneRank,
+) -> None:
+    recipe = (
+        *("--deepspeed.zero_optimization.stage", "3", "--training.max_steps", "3"),
+        *("--deepspeed.zero_optimization.stage3_param_persistence_threshold", "0"),
+        *("--peft.target_modules", '["lm_head", "q_proj"]', "--training.learning_rate", "0.01"),
+        *("--training.per_device_train_batch_size", "4", "--training.output_dir"),
+    )
+    said = here.train(*recipe, "out", fault=small_chunks).said
+    assert "the loss is computed 8 tokens at a time" in said
+    chunked = here.json("run.json")
+    whole = here.train(*recipe, "out", "--task.chunked_loss", "false", force=True, fault=small_chunks)
+    assert "at a time" not in whole.said
+    expected = here.json("run.json")
+    assert expected["loss_after"] < expected["loss_before"]
+    for name in ("loss_before", "loss_after", "train_loss"):
+        assert chunked[name] == pytest.approx(expected[name], rel=1e-5)
+
+
 def test_a_precision_that_this_machine_lacks_is_said_before_the_model_is_loaded(here: OneRank) -> None:
     refused = here.train("--training.fp16", "true", fault=without_fp16)
     assert refused.error is not None

@@ -175,7 +175,9 @@ def _swift(place: int, row: Row) -> Judged:
         gradient_checkpointing=True,
         attention="flash_attention_2",
         packing=True,
-        chunked_loss="liger=true" in row["note"] and "Not using use_liger_kernel" not in row["note"],
+        chunked_loss="liger"
+        if "liger=true" in row["note"] and "Not using use_liger_kernel" not in row["note"]
+        else None,
     )
     return _interval(
         place, row, "GiB", row["measured_peak_gb"], answer, 1, "read from nvidia-smi, and rounded"

@@ -135,7 +135,7 @@ def told(case: Case) -> Told:
         e=settings.parameter_bytes,
         parameters=layout.parameters,
         checkpointing=case.checkpointing,
-        chunked_loss=False,
+        chunked_loss=None,
     ).train(1)
     layers = [block for block in calls.blocks if block.is_layer]
     states = {PARAMETERS, ROUNDING, GRADIENTS}

@@ -44,7 +44,8 @@ def _settings() -> Iterator[dict[str, Any]]:
         yield {"stage": stage, "config": ds_config(stage, communication_data_type="fp32")}
         yield {"stage": stage, "optimizer": "adagrad", "attention": "eager"}
         yield {"stage": stage, "optimizer": "adamw", "lora": Lora(8), "generation": Generation(2, 512)}
-        yield {"stage": stage, "chunked_loss": True, "world_size": 3}
+        yield {"stage": stage, "chunked_loss": "liger", "world_size": 3}
+        yield {"stage": stage, "chunked_loss": "zerokit", "seq_len": 8192, "world_size": 3}
     for stage, pin in ((1, CPU), (2, CPU), (2, PAGEABLE), (3, CPU), (3, PAGEABLE), (3, NVME)):
         yield {"stage": stage, "zero": {"offload_optimizer": pin}, "gradient_accumulation_steps": 2}
         yield {"stage": stage, "zero": {"offload_optimizer": pin}, "precision": "fp16", "optimizer": "adamw"}

@@ -45,6 +45,7 @@ def estimate(
     trainable_parameters: options.TrainableParameters = None,
     freeze: options.Freeze = None,
     chunked_loss: options.ChunkedLoss = False,
+    liger: options.Liger = False,
     packing: options.Packing = False,
     gpu: options.Gpu = None,
     gpu_memory: options.GpuMemory = None,
@@ -88,7 +89,7 @@ def estimate(
         double_quant=double_quant,
         num_trainable_parameters=_count(trainable_parameters),
         frozen_modules=tuple(freeze or ()),
-        chunked_loss=chunked_loss,
+        chunked_loss="liger" if liger else "zerokit" if chunked_loss else None,
         packing=packing,
     )
     _answer(question, axes, fit is not None, explain, plot, as_json, output)

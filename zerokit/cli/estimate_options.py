@@ -151,11 +151,10 @@ Freeze = Annotated[
 ]
 
 ChunkedLoss = Annotated[
-    bool,
-    _model(
-        "--chunked-loss", "--liger", help="The loss never makes all logits at once: Liger, cut cross entropy."
-    ),
+    bool, _model("--chunked-loss", help="The loss never makes all logits at once, as in 'zerokit train'.")
 ]
+
+Liger = Annotated[bool, _model("--liger", help="The loss is Liger's fused one.")]
 
 Packing = Annotated[bool, _model("--packing", help="Sequences are packed, without a mask.")]
 

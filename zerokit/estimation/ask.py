@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from zerokit.choices import Attention, OffloadDevice, OptimizerKind, Precision, Target
+from zerokit.choices import Attention, ChunkedLoss, OffloadDevice, OptimizerKind, Precision, Target
 from zerokit.config import DeepSpeedConfig
 from zerokit.errors import ZerokitError
 from zerokit.estimation.request import Question, Runs
@@ -41,7 +41,7 @@ def estimate(
     double_quant: bool = False,
     num_trainable_parameters: int | None = None,
     frozen_modules: tuple[str, ...] = (),
-    chunked_loss: bool = False,
+    chunked_loss: ChunkedLoss | None = None,
     packing: bool = False,
     generation: Generation | None = None,
     loads_full_copy_per_rank: bool | None = None,
@@ -76,7 +76,7 @@ def estimate(
         double_quant: and their constants in bytes.
         num_trainable_parameters: of a bare number of parameters, how many are trained; None: all.
         frozen_modules: prefixes of the names of parameters that are not trained.
-        chunked_loss: the loss never makes all logits at once.
+        chunked_loss: ``"zerokit"`` or ``"liger"``, whose loss never makes all logits at once.
         packing: sequences are packed, so that attention reads no mask.
         generation: what an evaluation within training generates.
         loads_full_copy_per_rank: every rank makes the whole model on the host first; None: below stage 3.

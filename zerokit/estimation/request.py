@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from zerokit.choices import Attention, OffloadDevice, OptimizerKind, Precision, Target
+from zerokit.choices import Attention, ChunkedLoss, OffloadDevice, OptimizerKind, Precision, Target
 from zerokit.config import DeepSpeedConfig, load_ds_config, read_ds_config
 from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
 from zerokit.documents import Document
@@ -60,7 +60,7 @@ class Question:
     double_quant: bool = False
     num_trainable_parameters: int | None = None
     frozen_modules: tuple[str, ...] = ()
-    chunked_loss: bool = False
+    chunked_loss: ChunkedLoss | None = None
     packing: bool = False
     generation: Generation | None = None
     loads_full_copy_per_rank: bool | None = None

@@ -16,7 +16,7 @@ def caveats(run: TrainingRun, settings: Settings, found: GpuReplay) -> Iterator[
     yield from _of_model(run, settings, found)
     if settings.optimizer.certainty != "exact":
         yield f"the states of {settings.optimizer.name} are {settings.optimizer.certainty}; rehearse the run"
-    if run.chunked_loss:
+    if run.chunked_loss == "liger":
         yield "the chunked loss is modelled after Liger's; rehearse the run"
     if settings.stage == 3 and settings.offload_param == "nvme" and settings.max_in_cpu:
         yield "which parameters stay in the host's memory depends on max_in_cpu; rehearse the run"

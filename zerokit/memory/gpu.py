@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Any
 
 from zerokit.memory.four_bits import PACKED, packed_bytes
 from zerokit.memory.layout import Layout
@@ -82,7 +83,7 @@ def replay_gpu(run: TrainingRun, layout: Layout, settings: Settings, rank: int) 
     layout = layout.unpacked
 
     def replay(timeline: Timeline, stage: Stage, sizes: Sizes | None = sizes) -> Replay:
-        switches = {
+        switches: dict[str, Any] = {
             "checkpointing": run.gradient_checkpointing,
             "chunked_loss": run.chunked_loss,
             "replaces_linear": settings.replaces_linear,

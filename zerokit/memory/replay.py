@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from zerokit.choices import ChunkedLoss
 from zerokit.memory.four_bits import UNPACKED
 from zerokit.memory.layout import Parameter
+from zerokit.memory.loss_chunks import chunk_tokens, saves_memory
 from zerokit.memory.model_blocks import ModelCalls
 from zerokit.memory.module_calls import Block, ModuleCall
 from zerokit.memory.sizes import Sizes
@@ -58,12 +60,27 @@ NATIVE_LOGIT_GRADIENTS = replace(
 )
 FP32_LOGIT_GRADIENTS = replace(LOGITS, name="gradients of the logits in fp32", unit="4", count="2·b·s·V")
 LOGIT_GRADIENTS = replace(LOGITS, name="gradients of the logits")
-LOGIT_CHUNK = replace(
+LIGER_CHUNK = replace(
     LOGITS,
     name="a chunk of the logits",
     unit="e + 8",
     count="b·s·V/chunks",
     source="liger_kernel ops/fused_linear_cross_entropy.py",
+)
+LOGIT_CHUNK = replace(
+    LIGER_CHUNK,
+    name="a chunk's log-softmax, and the gradients of both",
+    unit="12",
+    count="chunk·V",
+    source="zerokit training/chunked_loss.py",
+)
+SUMMED_GRADIENT = TermKind(
+    "gradient of the output matrix, added in fp32",
+    "gradients",
+    unit="4",
+    count="V·h",
+    source="zerokit training/chunked_loss.py",
+    certainty="modelled",
 )
 TIED_GRADIENT = TermKind(
     "gradient of the tied embedding",
@@ -86,6 +103,7 @@ EVALUATION_WORK = replace(WORK, name="working memory of one layer, without gradi
 EVALUATION_LOGITS = replace(LOGITS, count="bₑ·s·V")
 EVALUATION_CAPPED = replace(CAPPED_LOGITS, count="bₑ·s·V")
 EVALUATION_FP32 = replace(FP32_LOGITS, count="bₑ·s·V")
+EVALUATION_CHUNK = replace(LOGIT_CHUNK, name="a chunk of the logits and its log-softmax", unit="8")
 EVALUATION_LOSS = replace(LOG_SOFTMAX, count="bₑ·s·V")
 
 
@@ -102,18 +120,29 @@ class Replay:
         e: int,
         parameters: Sequence[Parameter],
         checkpointing: bool,
-        chunked_loss: bool,
+        chunked_loss: ChunkedLoss | None,
         replaces_linear: bool = False,
     ) -> None:
         self._timeline, self._stage = timeline, stage
         self._model_calls, self._sizes, self._e = model_calls, sizes, e
         self._parameters = parameters
-        self._checkpointing, self._chunked = checkpointing, chunked_loss
-        # What is a view, or kept by the function that has made it, takes no sum.
-        self._head_adds_in_place = self._adds_in_place = replaces_linear and not chunked_loss
+        self._checkpointing = checkpointing
+        self._is_liger, self._may_chunk = chunked_loss == "liger", chunked_loss == "zerokit"
         self._tied_module: str | None = None
         self._tokens = sizes.tokens if sizes is not None else 0
         self._activations = ACTIVATIONS if model_calls is None else _activations(model_calls)
+        # What is a view, or kept by the function that has made it, takes no sum.
+        is_kept = self._is_liger or bool(self._chunk(trained=True))
+        self._head_adds_in_place = self._adds_in_place = replaces_linear and not is_kept
+
+    def _chunk(self, *, trained: bool) -> int:
+        """The logits of a chunk of zerokit's loss; 0 where all are made at once."""
+        if not self._may_chunk or self._model_calls is None or self._sizes is None:
+            return 0
+        vocabulary, trained = self._sizes.vocabulary, trained and bool(self._model_calls.head.gradients)
+        if not saves_memory(self._tokens, vocabulary, hidden=self._sizes.h, trained=trained):
+            return 0
+        return chunk_tokens(vocabulary) * vocabulary
 
     def train(self, micro_batches: int) -> None:
         """One optimizer step of `micro_batches`; beyond three, all but the first and last are alike."""
@@ -132,7 +161,8 @@ class Replay:
     def evaluate(self) -> None:
         """One batch forward without gradients, after a step: a layer at a time, then all logits at once.
 
-        Liger's fused loss makes the logits here, too (liger_kernel transformers/model/llama.py lce_forward).
+        Liger's fused loss makes them here, too (liger_kernel transformers/model/llama.py lce_forward);
+        zerokit's does not.
         """
         assert self._model_calls is not None
         assert self._sizes is not None
@@ -149,6 +179,11 @@ class Replay:
             stage.release(call, forward=True)
         head, logits = self._model_calls.head, tokens * self._sizes.vocabulary
         stage.fetch(head, forward=True)
+        if chunk := self._chunk(trained=False):
+            timeline.spike(EVALUATION_CHUNK, 8, chunk)
+            stage.release(head, forward=True)
+            timeline.free_all(EVALUATION_HIDDEN)
+            return
         timeline.hold(EVALUATION_LOGITS, e, logits)
         stage.release(head, forward=True)
         timeline.spike(EVALUATION_CAPPED, e, logits if self._model_calls.capped else 0)
@@ -195,7 +230,7 @@ class Replay:
         for block in blocks:
             yield from block.calls
         yield from (head, whole)
-        if not self._chunked:
+        if not self._is_liger:
             yield head
         yield whole
         for block in reversed(blocks):
@@ -318,8 +353,11 @@ class Replay:
         assert self._sizes is not None
         timeline, head, e = self._timeline, self._model_calls.head, self._e
         logits = self._tokens * self._sizes.vocabulary
-        if self._chunked:
-            self._chunked_head(head)
+        if self._is_liger:
+            self._liger_head(head)
+            return
+        if chunk := self._chunk(trained=True):
+            self._chunked_head(head, chunk)
             return
         self._stage.fetch(head, forward=True)
         timeline.hold(self._activations, self._tokens, head.saved_bytes)
@@ -366,7 +404,35 @@ class Replay:
         timeline.free(self._activations, self._tokens, head.saved_bytes)
         self._stage.release(head, forward=False)
 
-    def _chunked_head(self, head: ModuleCall) -> None:
+    def _chunked_head(self, head: ModuleCall, chunk: int) -> None:
+        """zerokit's loss: gradients made with it, a chunk of logits at a time."""
+        assert self._model_calls is not None
+        timeline = self._timeline
+        timeline.enter("loss")
+        self._stage.fetch(head, forward=True)
+        timeline.hold(self._activations, self._tokens, head.saved_bytes)
+        timeline.hold(ACTIVATION_GRADIENTS, self._tokens, head.back)
+        for parameter in head.gradients:
+            timeline.hold(SUMMED_GRADIENT, 4, parameter.elements)
+        timeline.spike(LOGIT_CHUNK, 12, chunk)
+        for parameter in head.gradients:  # of one chunk, beside the sum
+            timeline.spike(NEW_GRADIENT, self._e, parameter.elements)
+        timeline.free(self._activations, self._tokens, head.saved_bytes)
+        self._stage.release(head, forward=True)
+        timeline.enter("backward")
+        self._stage.fetch(self._model_calls.whole, forward=False)
+        self._stage.fetch(head, forward=False)
+        tied = self._is_tied(head)
+        for parameter in head.gradients:
+            timeline.hold(TIED_GRADIENT if tied else NEW_GRADIENT, self._e, parameter.elements)
+        timeline.free_all(SUMMED_GRADIENT)
+        if not tied:
+            for parameter in head.gradients:
+                self._stage.ready(parameter)
+        timeline.free_all(ACTIVATION_GRADIENTS)
+        self._stage.release(head, forward=False)
+
+    def _liger_head(self, head: ModuleCall) -> None:
         """Liger's fused loss: chunk by chunk, gradients made in the forward pass already."""
         assert self._model_calls is not None
         assert self._sizes is not None
@@ -378,7 +444,7 @@ class Replay:
             timeline.hold(TIED_GRADIENT if tied else NEW_GRADIENT, self._e, parameter.elements)
         timeline.hold(ACTIVATION_GRADIENTS, self._tokens, self._e * self._sizes.h)
         chunks = max(1, -(-self._sizes.vocabulary // self._sizes.h))
-        timeline.spike(LOGIT_CHUNK, self._e + 8, self._tokens * self._sizes.vocabulary // chunks)
+        timeline.spike(LIGER_CHUNK, self._e + 8, self._tokens * self._sizes.vocabulary // chunks)
         timeline.enter("backward")
         self._stage.fetch(self._model_calls.whole, forward=False)
         if not tied:

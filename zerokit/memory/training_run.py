@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import get_args
 
-from zerokit.choices import Attention, OptimizerKind
+from zerokit.choices import Attention, ChunkedLoss, OptimizerKind
 from zerokit.config import DeepSpeedConfig
 from zerokit.errors import ZerokitError, check_choice
 from zerokit.hardware.cluster import Cluster
@@ -75,8 +75,8 @@ class TrainingRun:
     """Of weights in 4 bits, the constants are bytes, too: `bnb_4bit_use_double_quant`."""
     num_trainable_parameters: int | None = None
     """For frozen models without LoRA; None: all that the model trains."""
-    chunked_loss: bool = False
-    """The loss is made of logits in chunks (Liger, cut cross entropy), never of all at once."""
+    chunked_loss: ChunkedLoss | None = None
+    """Whose loss makes logits in chunks; None: all are made at once."""
     packing: bool = False
     """Sequences are packed, so that attention reads no mask."""
     generation: Generation | None = None
@@ -99,6 +99,8 @@ class TrainingRun:
         check_positive(**{name: size for name, size in sizes.items() if size is not None})
         if self.attention is not None:
             check_choice("attention", self.attention, get_args(Attention))
+        if self.chunked_loss is not None:
+            check_choice("chunked_loss", self.chunked_loss, get_args(ChunkedLoss))
         check_choice("optimizer", self.optimizer or "adamw", get_args(OptimizerKind))
         if self.load_in_4bit and self.lora is None:
             raise ZerokitError(

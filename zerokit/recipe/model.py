@@ -144,6 +144,8 @@ class TaskSection(Section):
     """Text only: join documents and cut them into full sequences, so that no token is padding."""
     loss_on: Literal["completion", "all"] = "completion"
     """Prompt/completion and chat data: train on the answers alone, or on every token."""
+    chunked_loss: bool = True
+    """Of causal_lm: make the logits of a large vocabulary a chunk of tokens at a time, never all at once."""
     mask_probability: Annotated[float, Field(gt=0, lt=1, strict=False)] = 0.15
     """Of masked_lm: the share of tokens to be told."""
     whole_words: bool = False
@@ -167,6 +169,7 @@ class TaskSection(Section):
 KEYS_OF: dict[str, tuple[TaskType, ...]] = {
     "packing": ("causal_lm", "masked_lm"),
     "loss_on": ("causal_lm",),
+    "chunked_loss": ("causal_lm",),
     "mask_probability": ("masked_lm",),
     "whole_words": ("masked_lm",),
     "target_len": ("seq2seq",),

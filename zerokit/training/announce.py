@@ -9,7 +9,9 @@ from zerokit import console
 from zerokit.errors import ZerokitError
 from zerokit.hardware.cluster import Cluster
 from zerokit.memory import ModelStates, TrainingRun
+from zerokit.memory.loss_chunks import chunk_tokens, saves_memory
 from zerokit.memory.settings import settings_of
+from zerokit.training.chunked_loss import asks_for_chunks
 from zerokit.training.preflight import own_optimizer, peak_lines, plain_config
 from zerokit.units import format_bytes, format_count, quantity
 
@@ -41,6 +43,11 @@ def announce(group: RankGroup, prepared: Prepared, model: PreTrainedModel, *, cu
             f"{quantity(len(prepared.train), 'example')}, {len(prepared.held_out or ())} held out"
         )
         console.note(line)
+        if (rows := _chunk(prepared, model)) is not None:
+            console.note(
+                f"the loss is computed {rows:,} tokens at a time, to have no more logits in memory; "
+                "task.chunked_loss false has it take all at once"
+            )
         if cuda:
             import torch
 
@@ -48,6 +55,19 @@ def announce(group: RankGroup, prepared: Prepared, model: PreTrainedModel, *, cu
             for line in peak_lines(prepared, model, trained, group.ranks, size):
                 console.note(line)
     return expected
+
+
+def _chunk(prepared: Prepared, model: PreTrainedModel) -> int | None:
+    """The tokens of which logits are made at a time; None where the largest batches make all."""
+    args, section = prepared.args, prepared.task.section
+    if not asks_for_chunks(section, args):
+        return None
+    config = model.config.get_text_config(decoder=True)
+    head = model.get_output_embeddings()
+    trained = head is not None and any(one.requires_grad for one in head.parameters())
+    tokens = args.per_device_train_batch_size * section.seq_len
+    saves = saves_memory(tokens, config.vocab_size, hidden=config.hidden_size, trained=trained)
+    return chunk_tokens(config.vocab_size) if saves else None
 
 
 def expected_states(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from zerokit.checkpoint.pretrained import CAUSAL_LM
 from zerokit.checkpoint.source import is_rehearsal
+from zerokit.choices import ChunkedLoss
 from zerokit.config import DeepSpeedConfig
 from zerokit.distributed.ranks import Ranks
 from zerokit.errors import ZerokitError
@@ -21,6 +22,7 @@ from zerokit.memory.optimizers import optimizer_made
 from zerokit.models import load_model_shape
 from zerokit.reporting.phases import phase_words
 from zerokit.reporting.verdicts import judge, verdict_line
+from zerokit.training.chunked_loss import asks_for_chunks
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -49,7 +51,7 @@ def _question(prepared: Prepared, model: PreTrainedModel, cluster: Cluster) -> Q
         gradient_accumulation_steps=args.gradient_accumulation_steps,
         gradient_checkpointing=_checkpoints(args),
         attention=_attention(model),
-        chunked_loss=bool(getattr(args, "use_liger_kernel", False)),
+        chunked_loss=_chunked_loss(prepared),
         optimizer=own_optimizer(ds_config, args),
         lora=_lora(model),
     )
@@ -147,6 +149,12 @@ def _checkpoints(args: Any) -> bool:
     """By either name of the argument; transformers is about to rename it."""
     names = ("activation_checkpointing", "gradient_checkpointing")
     return any(bool(getattr(args, name, False)) for name in names)
+
+
+def _chunked_loss(prepared: Prepared) -> ChunkedLoss | None:
+    if prepared.args.use_liger_kernel:
+        return "liger"
+    return "zerokit" if asks_for_chunks(prepared.task.section, prepared.args) else None
 
 
 def _attention(model: PreTrainedModel) -> Any:

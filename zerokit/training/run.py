@@ -14,6 +14,7 @@ from zerokit.distributed.group import count_gpus
 from zerokit.errors import ConfigError, RankError, RunError
 from zerokit.training.announce import announce, count_parameters
 from zerokit.training.checksums import ChecksumsOnSave
+from zerokit.training.chunked_loss import asks_for_chunks, chunk_the_loss
 from zerokit.training.measure import PeakMemory
 from zerokit.training.model import build_model, switch_dropout_off
 from zerokit.training.peft import add_adapter
@@ -74,6 +75,8 @@ def _run(group: RankGroup, prepared: Prepared, divided: Divided) -> RunReport:
     if prepared.generation is not None:
         model.generation_config = prepared.generation
     model = add_adapter(model, prepared.loaded, prepared.args, prepared.task.peft_type)
+    if asks_for_chunks(prepared.task.section, prepared.args):
+        chunk_the_loss(model)
     if prepared.task.needs_reference:  # which has none, and is to differ by what is learned alone
         switch_dropout_off(model)
     expected = announce(group, prepared, model, cuda=cuda)

@@ -49,4 +49,4 @@ class CausalLM(Task):
         output = model(**inputs)
         targets = self.num_targets(inputs)
         # The mean over the tokens of a batch of blanks is not a number.
-        return (output.loss.double() * targets if targets else output.logits.new_zeros(())), output
+        return (output.loss.double() * targets if targets else output.loss.new_zeros(())), output

@@ -1,0 +1,313 @@
+"""The cross entropy of a model's logits, without ever making all of them.
+
+While a model computes its loss, its output matrix gives :class:`_Pending` logits, which stand for those of
+all tokens. What models do to logits before their loss (a scale, a cap, a cast, a shift, one row for each
+token) is noted; at the cross entropy the matrix is called once, so that ZeRO-3's hooks gather it once, and
+goes through the tokens in chunks. The gradients of a chunk are made with its loss, as Liger makes them (Hsu
+et al. 2024, section 3.2), and added in fp32: nothing is computed twice. Where anything else is asked of the
+logits, they are made, and the model gets what it would have got.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import cross_entropy
+from torch.utils import _pytree
+
+from zerokit.memory.loss_chunks import chunk_tokens, saves_memory
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, TrainingArguments
+
+    from zerokit.recipe.model import TaskSection
+
+_Sum = Callable[[Tensor, Tensor], Tensor]
+"""Of hidden states, (tokens, h), and labels, (tokens,): the sum of the losses."""
+
+
+def asks_for_chunks(section: TaskSection, args: TrainingArguments) -> bool:
+    """Whether a run's loss is to be computed in chunks, where that takes less memory.
+
+    Not in fp16: the gradients of a chunk are those of the loss before it is scaled, too small for it. Liger
+    and torch.compile have kernels of their own, and the Trainer smooths labels with all logits at hand.
+    """
+    otherwise = (args.fp16, args.use_liger_kernel, args.torch_compile, args.label_smoothing_factor)
+    return section.type == "causal_lm" and section.chunked_loss and not any(otherwise)
+
+
+def chunk_the_loss(model: PreTrainedModel) -> None:
+    """Have a model that is given labels compute its loss in chunks wherever that takes less memory.
+
+    To be called before DeepSpeed's engine is made, whose hooks are to see what these leave. A model whose
+    output matrix is not found stays as it is.
+
+    Args:
+        model: the model, maybe with an adapter.
+    """
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    head = base.get_output_embeddings()
+    children = ((owner, *child) for owner in base.modules() for child in owner.named_children())
+    owner, name = next(((owner, name) for owner, name, child in children if child is head), (None, ""))
+    if owner is None or getattr(head, "out_features", None) is None:
+        return
+    if any(True for part in head.children() for _ in part.parameters()):  # an adapter
+        from deepspeed.utils import set_z3_leaf_module
+
+        set_z3_leaf_module(head, True)  # gathered as one, for its parts are called for each chunk
+    output = _Output(head)
+
+    def begin(_: Any, args: Any, kwargs: Mapping[str, Any]) -> None:
+        if kwargs.get("labels") is not None:
+            vars(owner)[name] = output  # found before the module of that name, which stays where it is
+
+    def end(_: Any, args: Any, result: Any) -> Any:
+        vars(owner).pop(name, None)
+        return _pytree.tree_map_only(_Pending, lambda logits: logits.after_the_loss(), result)
+
+    base.register_forward_pre_hook(begin, with_kwargs=True)
+    base.register_forward_hook(end, always_call=True)
+
+
+class _Output:
+    """Stands for an output matrix while a model is called."""
+
+    def __init__(self, head: torch.nn.Module) -> None:
+        self.head = head
+        self._used: list[Tensor] | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.head, name)
+
+    def __call__(self, hidden: Tensor) -> _Pending:
+        return _Pending.of(_Call(self, hidden))
+
+    def is_trained(self) -> bool:
+        """In the pass that runs now."""
+        return torch.is_grad_enabled() and any(one.requires_grad for one in self.head.parameters())
+
+    def loss(self, hidden: Tensor, labels: Tensor, of_logits: _Sum) -> Tensor:
+        """The sum of the losses of (tokens, h) hidden states, by one call of the matrix."""
+        own = vars(self.head)
+        usual, overridden = self.head.forward, own.get("forward")
+
+        def forward(hidden: Tensor) -> Tensor:
+            def of_hidden(hidden: Tensor, labels: Tensor) -> Tensor:
+                return of_logits(usual(hidden), labels)
+
+            used: list[Tensor] = []
+            if torch.is_grad_enabled():
+                if self._used is None:
+                    self._used = list(_leaves(of_hidden(hidden[:1].detach(), labels[:1])))
+                used = self._used
+            rows = chunk_tokens(int(self.head.out_features))  # type: ignore[arg-type]
+            loss: Tensor = _Chunks.apply(of_hidden, rows, hidden, labels, *used)  # type: ignore[no-untyped-call]
+            return loss
+
+        own["forward"] = forward
+        try:
+            loss: Tensor = self.head(hidden)
+            return loss
+        finally:
+            del own["forward"]
+            if overridden is not None:
+                own["forward"] = overridden
+
+
+class _Call:
+    """One call of an output matrix."""
+
+    def __init__(self, output: _Output, hidden: Tensor) -> None:
+        self.output, self.hidden = output, hidden
+        self.is_chunked = False
+
+    @cached_property
+    def logits(self) -> Tensor:
+        """All of them."""
+        made: Tensor = self.output.head(self.hidden)
+        return made
+
+
+class _Pending(Tensor):
+    """Logits that are made when anything but their cross entropy is asked of them.
+
+    It is a tensor without storage, of their shape and type.
+    """
+
+    call: _Call
+    rows: Tensor
+    """The hidden states, (..., h), that its (..., V) are made of."""
+    each: tuple[Callable[[Tensor], Tensor], ...]
+    """What is done to each logit."""
+    steps: tuple[Callable[[Tensor], Tensor], ...]
+    """What makes it of the matrix's logits: `each`, and what arranges rows."""
+
+    @classmethod
+    def of(cls, call: _Call) -> _Pending:
+        """Those that a call of the matrix would give."""
+        shape = (*call.hidden.shape[:-1], call.output.head.out_features)
+        like = torch.empty(shape, dtype=call.hidden.dtype, device="meta")
+        return cls._make(like, call, call.hidden, (), ())
+
+    @classmethod
+    def _make(cls, like: Tensor, call: _Call, rows: Tensor, each: Any, steps: Any) -> _Pending:
+        made = like.as_subclass(cls)
+        made.call, made.rows, made.each, made.steps = call, rows, each, steps
+        return made
+
+    def made(self) -> Tensor:
+        """The logits themselves."""
+        logits = self.call.logits
+        for do in self.steps:
+            logits = do(logits)
+        return logits
+
+    def after_the_loss(self) -> Tensor | None:
+        """What a model returns: no logits where its loss needed none."""
+        return None if self.call.is_chunked else self.made()
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        own, others = (args[0], (args[1:], kwargs)) if args else (None, ())
+        tensors = [one for one in _pytree.tree_leaves(others) if isinstance(one, Tensor)]
+        done = None
+        if isinstance(own, _Pending):
+            with torch._C.DisableTorchFunctionSubclass():
+                if func is cross_entropy:
+                    done = own._cross_entropy(*args[1:], **kwargs)
+                elif not tensors:
+                    done = own._then(func, *args[1:], **kwargs)
+        if done is not None:
+            return done
+        args, kwargs = _pytree.tree_map_only(_Pending, lambda logits: logits.made(), (args, kwargs))
+        return func(*args, **kwargs)
+
+    def _then(self, func: Any, *args: Any, **kwargs: Any) -> Any:
+        """The result of a function; None where it needs the logits."""
+        if func in _DESCRIBE:
+            return func(self, *args, **kwargs)
+        if func == Tensor.device.__get__:
+            return self.rows.device
+        name = func.__name__.strip("_")
+        if name not in (*_EACH, *_ROWS) or any(isinstance(one, torch.device) for one in args):
+            return self if name == "to" and args == (self.rows.device,) and not kwargs else None
+
+        def do(tensor: Tensor) -> Tensor:
+            result: Tensor = func(tensor, *args, **kwargs)
+            return result
+
+        like = do(self.as_subclass(Tensor))
+        if name in _EACH:
+            rows, each = self.rows, (*self.each, do)
+        elif like.shape[-1:] != self.shape[-1:]:
+            return None
+        elif name == "getitem":
+            if not _keeps_last(args[0], self.ndim):
+                return None
+            rows, each = self.rows[args[0]], self.each
+        else:
+            rows, each = self.rows.reshape(*like.shape[:-1], self.rows.shape[-1]), self.each
+        return self._make(like, self.call, rows, each, (*self.steps, do))
+
+    def _cross_entropy(self, *args: Any, **kwargs: Any) -> Tensor | None:
+        """In chunks, if that is less memory; None where it is something else, or takes all logits."""
+        given = inspect.signature(cross_entropy).bind(self, *args, **kwargs)
+        given.apply_defaults()
+        options = given.arguments
+        labels, reduction, ignored = options["target"], options["reduction"], options["ignore_index"]
+        others = (options["weight"], options["size_average"], options["reduce"])
+        if self.ndim != 2 or labels.is_floating_point() or reduction not in ("mean", "sum") or any(others):
+            return None
+        (tokens, vocabulary), hidden = self.shape, self.rows.shape[-1]
+        if not saves_memory(tokens, vocabulary, hidden=hidden, trained=self.call.output.is_trained()):
+            return None
+
+        def of_logits(logits: Tensor, labels: Tensor) -> Tensor:
+            for do in self.each:
+                logits = do(logits)
+            smoothing = options["label_smoothing"]
+            return cross_entropy(
+                logits, labels, ignore_index=ignored, reduction="sum", label_smoothing=smoothing
+            )
+
+        self.call.is_chunked = True
+        loss = self.call.output.loss(self.rows, labels, of_logits)
+        return loss if reduction == "sum" else loss / (labels != ignored).sum()
+
+
+_DESCRIBE = (
+    *(Tensor.shape.__get__, Tensor.dtype.__get__, Tensor.ndim.__get__),  # type: ignore[attr-defined]
+    *(Tensor.size, Tensor.dim, Tensor.numel, Tensor.is_floating_point),
+)
+_EACH = ("float", "to", "contiguous", "mul", "rmul", "div", "truediv", "true_divide", "tanh")
+_ROWS = ("view", "reshape", "flatten", "getitem")
+
+
+def _keeps_last(index: Any, ndim: int) -> bool:
+    """Whether an index, which keeps the length of the last dimension, leaves that as it is."""
+    parts = index if isinstance(index, tuple) else (index,)
+    if not all(type(part) in (int, slice) or part is Ellipsis for part in parts):
+        return False
+    is_ended = Ellipsis in parts and parts[-1] is not Ellipsis
+    return parts[-1] == slice(None) or not (is_ended or len(parts) >= ndim)
+
+
+def _leaves(result: Tensor) -> Iterator[Tensor]:
+    """The parameters that a result depends on."""
+    nodes, seen = [result.grad_fn], set()
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            yield node.variable
+        nodes += [before for before, _ in node.next_functions]
+
+
+class _Chunks(torch.autograd.Function):
+    """A sum of losses, and its gradients with it, a chunk of tokens after the other."""
+
+    @staticmethod
+    def forward(ctx: Any, loss_of: _Sum, rows: int, hidden: Tensor, labels: Tensor, *used: Tensor) -> Tensor:
+        """`used`: the parameters that the loss depends on, beside the hidden states."""
+        is_wanted = [ctx.needs_input_grad[2], *ctx.needs_input_grad[4:]]
+        of_hidden = torch.empty_like(hidden) if is_wanted[0] else None
+        of_used: list[Tensor] = []
+        total = torch.zeros((), dtype=torch.float32, device=hidden.device)
+        for start in range(0, len(hidden), rows):
+            part = slice(start, start + rows)
+            chunk = hidden[part].detach().requires_grad_(is_wanted[0])
+            with torch.set_grad_enabled(any(is_wanted)):
+                loss = loss_of(chunk, labels[part])
+            total += loss.detach()
+            if not any(is_wanted):
+                continue
+            found = list(torch.autograd.grad(loss, [*([chunk] if is_wanted[0] else []), *used]))
+            del loss
+            if of_hidden is not None:
+                of_hidden[part] = found.pop(0)
+            if not of_used:
+                of_used = [one.float() for one in found]
+            else:
+                for gradient, one in zip(of_used, found, strict=True):
+                    gradient += one
+        ctx.gradients = of_hidden, of_used
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
+        """The gradients, which are scaled in place: they serve once."""
+        of_hidden, of_used = ctx.gradients
+        del ctx.gradients
+        if of_hidden is not None:
+            of_hidden *= scale
+        return None, None, of_hidden, None, *(gradient.mul_(scale) for gradient in of_used)
