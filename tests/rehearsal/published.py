@@ -9,6 +9,7 @@ lie in FOLDER, and rewrites the file. FOLDER/runs.json says, by the name of a ro
 - ``words``: what stands for a word of the command, such as ``MODEL``;
 - ``wrapper``: true to start it by scripts/without_hub.py;
 - ``pythonpath``: folders of modules that the script imports;
+- ``environment``: variables that its launcher sets, where zerokit rehearse has no such launcher;
 - ``options``: of zerokit rehearse beyond the row's own, such as the name of a config file;
 - ``arguments``: of the script beyond the row's own, such as where it may write.
 
@@ -82,7 +83,12 @@ def rerun(row: Row, run: Row, folder: Path) -> Row:
     done = processes.run(
         command_of(row, run, folder, report_file),
         cwd=cwd,
-        env={**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": os.pathsep.join(paths)},
+        env={
+            **os.environ,
+            **run.get("environment", {}),
+            "HF_HUB_OFFLINE": "1",
+            "PYTHONPATH": os.pathsep.join(paths),
+        },
         together=True,
     )
     # 1 says that it does not fit, which is a result.
