@@ -91,6 +91,19 @@ def test_attention_is_priced_as_it_was_measured(card: str, kernel: Any, worst: f
     assert count >= 28
 
 
+def test_an_older_kernel_gains_no_more_by_a_newer_card_than_flash_attention_2() -> None:
+    cards = ("A100-80GB-PCIe", "A100-80GB-SXM", "H100", "H200", "B200", "RTX 4090")
+    shape = (4, 32, 32, 4096, 4096, 128, True)
+    for backward in (False, True):
+        longer = [
+            on(card).attention("efficient", backward, *shape)
+            / on(card).attention("flash_attention_2", backward, *shape)
+            for card in cards
+        ]
+        assert longer == pytest.approx([longer[0]] * len(cards))
+        assert longer[0] > 1.5
+
+
 def test_large_all_reduces_are_priced_as_they_were_measured() -> None:
     for card, kind, ranks, nodes, num_bytes, bus, _ in TABLES["collectives"]:
         if num_bytes >= GIB:

@@ -43,16 +43,10 @@ _CURVES = {"volta": ("A100-80GB-PCIe",), "turing": ("A100-80GB-PCIe",), "ampere"
 }
 """Whose curve of matrix products stands for a generation; of two, the one between them."""
 
-_ATTENTION = {
-    "hopper": {"efficient": "triton"},
-    "blackwell": {
-        "flash_attention_4": "cudnn",
-        "flash_attention_3": "flash_attention_2",
-        "efficient": "triton",
-    },
-}
+_ATTENTION = {"blackwell": {"flash_attention_4": "cudnn", "flash_attention_3": "flash_attention_2"}}
 """Which measured kernel stands for one that was not; elsewhere FlashAttention 2 for all fused ones."""
 
+_FLASH_2: Kernel = "flash_attention_2"
 _MEASURED_ON = {"hopper": "H100-SXM", "blackwell": "B200"}
 
 _VIEW_NAMES = """
@@ -168,13 +162,7 @@ class Prices:
         call = Attention(batch, heads, kv_heads, q_len, k_len, head_dim, causal, window)
         if kernel == "eager":
             return self._eager_attention(call, backward, dtype)
-        measured = self._attention_curve(kernel)
-        rate, _ = self._rate(dtype)
-        sms = self.gpu.multiprocessors or measured.multiprocessors
-        if measured.card == "H100-SXM" and self._generation == "blackwell":
-            # A kernel for older tensor cores finds those of their speed in newer cards.
-            rate = min(rate, measured.peak_flops / measured.multiprocessors * sms)
-        seconds = measured.curve.peak_flops(call, backward, sms) / rate
+        seconds = self._fused_attention(kernel, call, backward, dtype)
         queries = _bytes((batch, heads, q_len, head_dim), dtype)
         keys = _bytes((batch, kv_heads, k_len, head_dim), dtype)
         moved = (4 * queries + 4 * keys) if backward else (2 * queries + 2 * keys)
@@ -335,14 +323,30 @@ class Prices:
         curves = [matmul_curves()[card] for card in _CURVES[self._generation]]
         return curves[0] if len(curves) == 1 else curves[0].mixed_with(curves[1])
 
+    def _fused_attention(self, kernel: Kernel, call: Attention, backward: bool, dtype: str) -> float:
+        if kernel == "efficient":
+            # Written for the same tensor cores as FlashAttention 2, and slower by as much as on an A100.
+            older, newer = (
+                one.curve.peak_flops(call, backward, one.multiprocessors)
+                for one in (_attention_curves()["A100-80GB-PCIe", name] for name in ("triton", _FLASH_2))
+            )
+            return self._fused_attention(_FLASH_2, call, backward, dtype) * older / newer
+        measured = self._attention_curve(kernel)
+        rate, _ = self._rate(dtype)
+        sms = self.gpu.multiprocessors or measured.multiprocessors
+        if measured.card == "H100-SXM" and self._generation == "blackwell":
+            # A kernel for older tensor cores finds those of their speed in newer cards.
+            rate = min(rate, measured.peak_flops / measured.multiprocessors * sms)
+        return measured.curve.peak_flops(call, backward, sms) / rate
+
     def _attention_curve(self, kernel: Kernel) -> MeasuredAttention:
-        wanted = _ATTENTION.get(self._generation, {"efficient": "triton"}).get(kernel, kernel)
+        wanted = _ATTENTION.get(self._generation, {}).get(kernel, kernel)
         on = _MEASURED_ON.get(self._generation, "A100-80GB-PCIe")
-        curves = {(one.card, one.kernel): one for one in attention_curves()}
+        curves = _attention_curves()
         for card in (on, "H100-SXM" if self._generation == "blackwell" else on):
             if (card, wanted) in curves:
                 return curves[card, wanted]
-        return curves["A100-80GB-PCIe", wanted if wanted == "triton" else "flash_attention_2"]
+        return curves["A100-80GB-PCIe", _FLASH_2]
 
     def _eager_attention(self, call: Attention, backward: bool, dtype: str) -> float:
         """Two products, and between them the mask and the softmax, in the same dtype; their gradients."""
@@ -390,6 +394,11 @@ class Prices:
         if "softmax" in name:
             return float(known["softmax"])
         return float(known["layer_norm"]) if "layer_norm" in name or "rms_norm" in name else 1.0
+
+
+def _attention_curves() -> dict[tuple[str, str], MeasuredAttention]:
+    """By card and kernel."""
+    return {(one.card, one.kernel): one for one in attention_curves()}
 
 
 def _short(operator: str) -> str:
