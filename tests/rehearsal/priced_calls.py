@@ -5,6 +5,7 @@ Every call has sizes of its own, since a price is asked for once.
 
 from __future__ import annotations
 
+import functools
 import time
 from typing import Any
 
@@ -114,23 +115,41 @@ def polling(clock: Any) -> dict[str, int]:
     return rounds
 
 
-def recomputed(backend: Any) -> dict[str, list[float]]:
-    """Of a checkpointed product with one gradient: all floating-point operations, and recomputed ones."""
+def recomputed(backend: Any) -> dict[str, dict[str, list[float]]]:
+    """Of checkpointed products with one gradient: all floating-point operations, and recomputed ones."""
     import torch
     from torch.utils.checkpoint import checkpoint
 
-    weight = torch.empty(24, 32, device="cuda", requires_grad=True)
-    seen, around = {}, backend.phase
+    from zerokit.rehearsal.watching.recomputing import Recomputing
+
+    recomputing = Recomputing(backend)
+    recomputing.install()
+    around = backend.phase
+
+    class Product(torch.autograd.Function):
+        @staticmethod
+        def forward(context: Any, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+            context.save_for_backward(left)
+            return torch.mm(left, right)
+
+        @staticmethod
+        def backward(context: Any, *gradients: torch.Tensor) -> Any:
+            return None, context.saved_tensors[0].T @ gradients[0]
 
     def count(phase: str, work: Any) -> Any:
         backend.phase = phase
-        before = (backend.flops, backend.recomputed_flops)
+        before = (backend.flops, recomputing.flops)
         result = work()
-        seen[phase] = [backend.flops - before[0], backend.recomputed_flops - before[1]]
+        counted[phase] = [backend.flops - before[0], recomputing.flops - before[1]]
         return result
 
     image = torch.empty(16, 24, device="cuda")
-    out = count("forward", lambda: checkpoint(lambda: torch.mm(image, weight).square(), use_reentrant=False))
-    count("backward", lambda: out.sum().backward())
+    seen: dict[str, dict[str, list[float]]] = {}
+    for name, product, reentrant in (("operator", torch.mm, False), ("Function", Product.apply, True)):
+        counted = seen[name] = {}
+        weight = torch.empty(24, 32, device="cuda", requires_grad=True)
+        layer = functools.partial(checkpoint, lambda w, by=product: by(image, w).square(), weight)
+        out = count("forward", lambda layer=layer, how=reentrant: layer(use_reentrant=how))
+        count("backward", lambda out=out: out.sum().backward())
     backend.phase = around
     return seen

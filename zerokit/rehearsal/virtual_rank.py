@@ -34,6 +34,7 @@ from zerokit.rehearsal.watching.evaluation import Evaluation
 from zerokit.rehearsal.watching.labels import Labels
 from zerokit.rehearsal.watching.overrides import Overriding
 from zerokit.rehearsal.watching.phases import Phases
+from zerokit.rehearsal.watching.recomputing import Recomputing
 from zerokit.rehearsal.watching.steps import Steps
 from zerokit.rehearsal.watching.suppressed_writes import SuppressedWrites
 from zerokit.rehearsal.watching.traffic import Traffic
@@ -110,6 +111,7 @@ class VirtualRank:
         self.labels = Labels(backend)
         self.overriding = Overriding(overrides, folder)
         phases = Phases(backend)
+        recomputing = Recomputing(backend)
         self.batches = Batches(
             self.labels,
             self.exchange,
@@ -124,6 +126,7 @@ class VirtualRank:
             self.traffic,
             self.labels,
             phases,
+            recomputing,
             time=time,
             last=steps,
             are_over=self.batches.are_over,
@@ -134,6 +137,7 @@ class VirtualRank:
             self.suppressed,
             self.labels,
             phases,
+            recomputing,
             self.batches,
             self.evaluation,
             self.steps,

@@ -317,11 +317,6 @@ class Backend:
         """Floating-point operations of matrix products and attention since the start."""
         return float(self._library.zk_flops())
 
-    @property
-    def recomputed_flops(self) -> float:
-        """Those of them that backward passes did with autograd on, as checkpointing does."""
-        return float(self._library.zk_recomputed_flops())
-
 
 _backend: Backend | None = None
 
@@ -430,7 +425,6 @@ def _declare(library: ctypes.CDLL) -> None:
         "zk_notes": (ctypes.c_char_p, []),
         "zk_random_elements_skipped": (long, []),
         "zk_flops": (ctypes.c_double, []),
-        "zk_recomputed_flops": (ctypes.c_double, []),
         "zk_new_generator": (pointer, []),
     }
     for name, (result, arguments) in signatures.items():

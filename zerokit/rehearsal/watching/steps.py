@@ -10,6 +10,7 @@ from zerokit.rehearsal.native.backend import Backend
 from zerokit.rehearsal.recording import StepMark
 from zerokit.rehearsal.watching.labels import Labels
 from zerokit.rehearsal.watching.phases import Phases
+from zerokit.rehearsal.watching.recomputing import Recomputing
 
 if TYPE_CHECKING:
     from zerokit.rehearsal.timing.rank_time import RankTime
@@ -32,6 +33,7 @@ class Steps:
         traffic: the collectives of this rank.
         labels: what blocks are for, said anew at the end of each step.
         phases: who knows whether there is an engine.
+        recomputing: who counts what checkpointing does again.
         time: of the rank, if it is rehearsed.
         last: steps after which the run ends; 0 lets the script end by itself.
         are_over: asked from then on, whether all batches have been rehearsed that are to be.
@@ -44,6 +46,7 @@ class Steps:
         traffic: Traffic,
         labels: Labels,
         phases: Phases,
+        recomputing: Recomputing,
         *,
         time: RankTime | None,
         last: int,
@@ -54,6 +57,7 @@ class Steps:
         self._traffic = traffic
         self._labels = labels
         self._phases = phases
+        self._recomputing = recomputing
         self._time = time
         self._last = last
         self._are_over = are_over
@@ -99,7 +103,7 @@ class Steps:
             forward = self._backend.flops_of("forward") + self._backend.flops_of("loss")
         else:  # nothing says where a forward pass begins
             forward = self._backend.flops - backward - self._backend.flops_of("step")
-        once = forward + backward - self._backend.recomputed_flops
+        once = forward + backward - self._recomputing.flops
         (forward_before, once_before), self._flops_before = self._flops_before, (forward, once)
         self.model_flops.append(min(3 * (forward - forward_before), once - once_before))
         if self._time is not None:
