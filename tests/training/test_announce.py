@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from datasets import Dataset
 
 from tests.memory.runs import LLAMA, shape
 from zerokit.distributed.ranks import Ranks
@@ -20,6 +21,7 @@ from zerokit.recipe.model import TaskSection
 from zerokit.resolving.settle import resolve_for_trainer
 from zerokit.training import preflight
 from zerokit.training.announce import announce, expected_states, states_line
+from zerokit.training.packing import Padding
 from zerokit.training.preflight import peak_lines
 from zerokit.training.tasks.causal_lm import CausalLM
 from zerokit.units import GIB
@@ -193,8 +195,10 @@ def test_a_run_says_what_it_keeps(
         resolved=resolved,
         precision="fp32",
         zero_stage=1,
-        train=[1],
+        train=Dataset.from_dict({"input_ids": [[1]]}),
         held_out=None,
+        task=CausalLM(TaskSection()),
+        padding=Padding(0.02, 0.6, 32),
     )
     group = SimpleNamespace(ranks=SimpleNamespace(world_size=2, is_main=True))
     model: Any = torch.nn.Linear(10, 10)
@@ -202,5 +206,7 @@ def test_a_run_says_what_it_keeps(
     assert announce(*told, cuda=False) == expected
     said = capsys.readouterr().err
     assert "110 parameters, 110 trained, fp32, ZeRO-1 on 2 ranks" in said
+    assert "which do not see each other (task.padding_free: false)" in said
+    assert "2.0% padding, 60.0% without; 32 examples a step" in said
     assert ("optimizer states 660 B on the CPU" in said) is (expected is not None)
     assert ("'rmsprop' is not known" in said) is (expected is None)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from zerokit.training.blanks import BlanksLast, FilledUp
 from zerokit.training.examples import IGNORED
+from zerokit.training.packing import Layout
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -56,6 +57,36 @@ def test_the_order_depends_on_seed_and_epoch_alone(size: int, seed: int, epoch: 
     one.set_epoch(epoch)
     other.set_epoch(epoch)
     assert list(one) == list(other)[:size]
+
+
+@given(SIZES, st.integers(1, 3), st.integers(1, 3), st.booleans())
+def test_a_step_has_the_same_examples_however_they_are_spread(
+    size: int, ranks: int, steps: int, in_rows: bool
+) -> None:
+    dataset = filled_up(size, 2 * ranks)
+    layout = Layout(2, 2 * ranks * steps, 8, 1, in_rows=in_rows)
+    plain = list(BlanksLast(dataset, shuffle=True, seed=1))
+    spread = list(BlanksLast(dataset, shuffle=True, seed=1, layout=layout))
+    for start in range(0, len(dataset), layout.step_size):
+        step = slice(start, start + layout.step_size)
+        assert sorted(plain[step]) == sorted(spread[step])
+
+
+def test_steps_of_like_lengths_have_every_example_once() -> None:
+    lengths = [1 + index * 7 % 40 for index in range(40)]
+    rows = [{"input_ids": [1] * length, "labels": [1] * length} for length in lengths]
+    dataset = FilledUp(Dataset.from_list(rows), 2, {"input_ids": [0], "labels": [IGNORED]})
+    sampler = BlanksLast(dataset, shuffle=False, seed=0, grouped=2)
+    order = list(sampler)
+    assert sorted(order) == list(range(40))
+
+    def spread(indices: list[int]) -> int:
+        pairs = zip(indices[::2], indices[1::2], strict=True)
+        return sum(abs(lengths[one] - lengths[other]) for one, other in pairs)
+
+    assert spread(order) < spread(list(BlanksLast(dataset, shuffle=True, seed=0))) / 2
+    sampler.set_epoch(1)
+    assert list(sampler) != order
 
 
 def test_each_epoch_and_each_seed_has_an_order_of_its_own() -> None:

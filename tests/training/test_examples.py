@@ -39,11 +39,13 @@ def run(
     *,
     columns: dict[str, str] | None = None,
     seq_len: int = 256,
+    mixed: str | None = None,
     **task: Any,
 ) -> list[dict[str, list[int]]]:
     data = DataSection(train="x", columns=Columns(**(columns or {})))
     section = TaskSection(seq_len=seq_len, **task)
-    encoder = task_of(section).encoder(tokenizer, format_, data.columns)
+    made = task_of(section) if mixed is None else CausalLM(section, mixed=mixed)
+    encoder = made.encoder(tokenizer, format_, data.columns)
     result = tokenize(Dataset.from_list(rows), encoder, seq_len=seq_len, where="data.train")
     assert sorted(result.dataset.column_names) == ["input_ids", "labels"]
     return result.dataset.to_list()
@@ -346,7 +348,7 @@ def test_columns_of_no_known_format_are_listed() -> None:
     st.lists(st.text(max_size=40), min_size=1, max_size=8),
     st.integers(min_value=8, max_value=40),
 )
-def test_packing_cuts_the_joined_documents_into_full_sequences(
+def test_texts_of_a_model_that_mixes_them_are_joined_and_cut_into_full_sequences(
     tokenizer: PreTrainedTokenizerBase, texts: list[str], seq_len: int
 ) -> None:
     stream: list[int] = []
@@ -354,9 +356,10 @@ def test_packing_cuts_the_joined_documents_into_full_sequences(
         stream += [*tokenizer(text)["input_ids"], tokenizer.eos_token_id]
     rows = [{"text": text} for text in texts]
     if len(stream) < 2:
-        assert "has a token to train on" in error_of(rows, tokenizer, "text", seq_len=seq_len)
+        line = error_of(rows, tokenizer, "text", seq_len=seq_len, mixed="a state")
+        assert "has a token to train on" in line
         return
-    blocks = run(rows, tokenizer, "text", seq_len=seq_len)
+    blocks = run(rows, tokenizer, "text", seq_len=seq_len, mixed="a state")
     assert all(block["labels"] == block["input_ids"] for block in blocks)
     if len(stream) < seq_len:
         assert [block["input_ids"] for block in blocks] == [stream]

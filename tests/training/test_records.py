@@ -97,6 +97,7 @@ REPORT = RunReport(
     train_loss=2.0,
     model_states_bytes=16,
     peak_memory_bytes=32,
+    padding={"share": 0.1},
     recipe={"training": {"output_dir": Path("runs")}},
     ds_config={"zero_optimization": {"stage": 2}, "steps_per_print": INFINITE},
 )

@@ -140,8 +140,12 @@ class TaskSection(Section):
     an answer, by an encoder and a decoder. ``dpo``: the better of two answers."""
     seq_len: Annotated[int, Field(ge=8)] = 1024
     """Longest sequence, in tokens; longer examples are cut."""
-    packing: bool = True
-    """Text only: join documents and cut them into full sequences, so that no token is padding."""
+    packing: bool | None = None
+    """Sequences of several documents, which do not see each other; by default of texts alone, since then a
+    batch has more of them. Of masked_lm, and of models that cannot keep them apart: texts joined and cut."""
+    padding_free: bool | None = None
+    """Lay the examples of a micro batch in the fewest rows, and spread those of a step evenly; by default
+    where the model keeps them apart, which changes no loss."""
     loss_on: Literal["completion", "all"] = "completion"
     """Prompt/completion and chat data: train on the answers alone, or on every token."""
     chunked_loss: bool = True
@@ -168,6 +172,7 @@ class TaskSection(Section):
 
 KEYS_OF: dict[str, tuple[TaskType, ...]] = {
     "packing": ("causal_lm", "masked_lm"),
+    "padding_free": ("causal_lm",),
     "loss_on": ("causal_lm",),
     "chunked_loss": ("causal_lm",),
     "mask_probability": ("masked_lm",),

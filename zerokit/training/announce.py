@@ -16,10 +16,13 @@ from zerokit.training.preflight import own_optimizer, peak_lines, plain_config
 from zerokit.units import format_bytes, format_count, quantity
 
 if TYPE_CHECKING:
+    from datasets import Dataset
     from transformers import PreTrainedModel
 
     from zerokit.distributed.group import RankGroup
+    from zerokit.training.packing import Padding
     from zerokit.training.prepare import Prepared
+    from zerokit.training.tasks.task import Task
 
 
 def announce(group: RankGroup, prepared: Prepared, model: PreTrainedModel, *, cuda: bool) -> int | None:
@@ -43,6 +46,8 @@ def announce(group: RankGroup, prepared: Prepared, model: PreTrainedModel, *, cu
             f"{quantity(len(prepared.train), 'example')}, {len(prepared.held_out or ())} held out"
         )
         console.note(line)
+        if prepared.padding is not None:
+            console.note(padding_line(prepared.padding, prepared.task, prepared.train))
         if (rows := _chunk(prepared, model)) is not None:
             console.note(
                 f"the loss is computed {rows:,} tokens at a time, to have no more logits in memory; "
@@ -99,6 +104,15 @@ def states_line(states: ModelStates, *, cuda: bool) -> str:
     places = {"GPU": "the GPU" if cuda else "the CPU", "host": "the host", "NVMe": "NVMe"}
     parts = [f"{state.name} {format_bytes(state.bytes)} on {places[state.where]}" for state in states.each]
     return f"model states per rank: {', '.join(parts)}; activations come on top"
+
+
+def padding_line(padding: Padding, task: Task, train: Dataset) -> str:
+    """``padding-free: ...; 3 % padding, not 61 %; 32 examples a step``."""
+    words = task.layout_words(packed="position_ids" in train.column_names)
+    return (
+        f"{words}; {padding.share:.1%} padding, {padding.share_if_padded:.1%} without; "
+        f"{padding.examples_per_step:,.4g} examples a step"
+    )
 
 
 def count_parameters(model: PreTrainedModel, *, trainable: bool) -> int:

@@ -13,9 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import Sampler
+from transformers.trainer_pt_utils import get_length_grouped_indices
+
+from zerokit.training.packing import lengths_of
 
 if TYPE_CHECKING:
     from datasets import Dataset
+
+    from zerokit.training.packing import Layout
 
 
 class FilledUp(TorchDataset[dict[str, Any]]):
@@ -41,15 +46,37 @@ class FilledUp(TorchDataset[dict[str, Any]]):
 class BlanksLast(Sampler[int]):
     """The examples of a :class:`FilledUp`, shuffled anew in each epoch or in order, then its blanks.
 
-    The order depends on the seed and the epoch alone, so that a resumed run continues it.
+    The order depends on the seed and the epoch alone, so that a resumed run continues it. With a layout, the
+    examples of each optimizer step, which stay the same, are spread over its micro batches by their lengths.
+
+    Args:
+        dataset: the examples and blanks.
+        shuffle: whether in an order of chance.
+        seed: of that.
+        layout: of a step; None takes them as they come.
+        grouped: examples of a step, to be of like lengths as transformers draws them for `group_by_length`;
+            None draws any.
     """
 
-    def __init__(self, dataset: FilledUp, *, shuffle: bool, seed: int) -> None:
+    def __init__(
+        self,
+        dataset: FilledUp,
+        *,
+        shuffle: bool,
+        seed: int,
+        layout: Layout | None = None,
+        grouped: int | None = None,
+    ) -> None:
         self.dataset: Sized = dataset
         self.num_examples = len(dataset.examples)
         self.shuffle = shuffle
         self.seed = seed
         self.epoch = 0
+        self.layout = layout
+        self.grouped = grouped
+        self.lengths = None
+        if layout is not None or grouped is not None:
+            self.lengths = [*lengths_of(dataset.examples), *[1] * dataset.num_blanks]
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the order; the data loader calls it at the beginning of each epoch."""
@@ -62,8 +89,16 @@ class BlanksLast(Sampler[int]):
         import torch
 
         order = list(range(self.num_examples))
-        if self.shuffle:
-            generator = torch.Generator().manual_seed(self.seed + self.epoch)
+        generator = torch.Generator().manual_seed(self.seed + self.epoch)
+        if self.grouped is not None:
+            assert self.lengths is not None
+            lengths = self.lengths[: self.num_examples]
+            order = get_length_grouped_indices(lengths, self.grouped, generator=generator)
+        elif self.shuffle:
             order = torch.randperm(self.num_examples, generator=generator).tolist()
-        yield from order
-        yield from range(self.num_examples, len(self.dataset))
+        order += range(self.num_examples, len(self.dataset))
+        if self.layout is not None:
+            assert self.lengths is not None
+            yield from self.layout.arranged(order, self.lengths)
+        else:
+            yield from order

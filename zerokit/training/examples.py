@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from zerokit.errors import DataError
+from zerokit.training.packing import best_fit, lengths_of
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -53,7 +54,9 @@ class Encoder(ABC):
     """A batch of examples to features; a picklable callable, so that `datasets` can cache its results."""
 
     packed_len: int | None = None
-    """Tokens of the sequences into which all are joined and cut; None keeps them apart."""
+    """Tokens of the sequences into which all are packed; None leaves each by itself."""
+    apart = False
+    """Whether packed documents are kept apart and whole, or joined to one text, which is cut."""
 
     @abstractmethod
     def sequences(self, example: dict[str, Any]) -> Iterable[Encoded]:
@@ -111,13 +114,14 @@ def tokenize(
         there = place(error.index) if place is not None else f"{where}, example {error.index + 1}"
         raise DataError(error.message, where=there, hint=error.hint) from error
     num_cut, num_left_out = sum(tokenized[_IS_CUT]), 0
-    if encoder.packed_len is not None and _enough_to_pack(tokenized):
-        tokenized = _pack(tokenized.remove_columns([_IS_CUT, _HAS_TARGETS]), encoder.packed_len)
-    else:
+    joined = encoder.packed_len is not None and not encoder.apart and _enough_to_pack(tokenized)
+    if not joined:
         num_left_out = len(tokenized)
         tokenized = tokenized.filter(bool, input_columns=_HAS_TARGETS, desc="Filtering")
-        tokenized = tokenized.remove_columns([_IS_CUT, _HAS_TARGETS])
         num_left_out -= len(tokenized)
+    tokenized = tokenized.remove_columns([_IS_CUT, _HAS_TARGETS])
+    if encoder.packed_len is not None and (joined or encoder.apart) and len(tokenized):
+        tokenized = _pack(tokenized, _blocks if joined else _rows, encoder.packed_len)
     if len(tokenized) == 0:
         raise DataError(
             f"none of its {len(examples)} examples has a token to train on within {seq_len} tokens",
@@ -159,16 +163,27 @@ def _enough_to_pack(tokenized: Dataset) -> bool:
     return len(tokenized) > 1 or len(tokenized[0]["input_ids"]) > 1
 
 
-def _pack(tokenized: Dataset, seq_len: int) -> Dataset:
-    """Join all documents and cut them into sequences of `seq_len` tokens."""
+def _pack(tokenized: Dataset, made: Callable[[Dataset, int], Iterator[Features]], seq_len: int) -> Dataset:
+    """Sequences of at most `seq_len` tokens that have several documents each, as `made` makes them."""
     from datasets import Dataset
 
     # Keyword arguments are hashed for the cache, so that a second rank finds what the first one wrote.
-    return Dataset.from_generator(_blocks, gen_kwargs={"tokenized": tokenized, "seq_len": seq_len})
+    return Dataset.from_generator(made, gen_kwargs={"tokenized": tokenized, "seq_len": seq_len})
+
+
+def _rows(tokenized: Dataset, seq_len: int) -> Iterator[Features]:
+    """Whole documents side by side, the positions of each from 0 on, and its first token not trained on."""
+    for row in best_fit(lengths_of(tokenized), seq_len):
+        documents = [tokenized[index] for index in row]
+        yield {
+            "input_ids": [token for one in documents for token in one["input_ids"]],
+            "labels": [label for one in documents for label in (IGNORED, *one["labels"][1:])],
+            "position_ids": [place for one in documents for place in range(len(one["input_ids"]))],
+        }
 
 
 def _blocks(tokenized: Dataset, seq_len: int) -> Iterator[Features]:
-    """Full sequences; the rest that does not fill one is dropped, unless it is all there is."""
+    """Full sequences of the joined documents; the rest, which fills none, is dropped unless it is all."""
     names = tokenized.column_names
     rest: dict[str, list[Any]] = {name: [] for name in names}
     full = False

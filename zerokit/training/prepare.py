@@ -19,6 +19,7 @@ from zerokit.training.examples import Tokenized, tokenize
 from zerokit.training.folder import OutputFolder
 from zerokit.training.identity import Identity, identify
 from zerokit.training.model import PreparedModel, find_checkpoint, prepare_model
+from zerokit.training.packing import Padding, padding_of
 from zerokit.training.peft import check_peft_keys
 from zerokit.training.precision import check_fp16, check_precision
 from zerokit.training.preview import show
@@ -55,6 +56,8 @@ class Prepared:
     model: PreparedModel
     train: Dataset
     held_out: Dataset | None
+    padding: Padding | None
+    """None for a task that pads its batches as they come."""
     generation: GenerationConfig | None
     """None for a model that generates no text."""
 
@@ -118,6 +121,7 @@ def prepare(
     tokenizer = _get_tokenizer(group, loaded, folder, examples.dataset, task)
     group.together(lambda: check_fp16(resolved, loaded, folder))
     model = group.together(lambda: prepare_model(loaded, folder, tokenizer, task))
+    task = group.together(lambda: task.for_model(model.config, loaded))
     generation = group.together(lambda: _generation_config(loaded, folder, tokenizer, task, model))
     train = _tokenize(group, examples, tokenizer, loaded, task, "train")
     evaluated = None
@@ -130,9 +134,13 @@ def prepare(
         lambda: build_arguments(resolved, loaded, use_cpu=count_gpus() == 0, evaluate=evaluated is not None)
     )
     identity = _identity(group, loaded, resolved, args, model, train, resume)
+    layout = task.layout(args.per_device_train_batch_size, identity.examples_per_step)
+    padding = None if layout is None else padding_of(train, layout, args.seed)
     return Prepared(
         *(loaded, resolved, args, output, identity, trust_checkpoint),
-        *(tokenizer, task, model, train, evaluated, generation),
+        *(tokenizer, task, model, train, evaluated),
+        padding=padding,
+        generation=generation,
     )
 
 
@@ -158,6 +166,8 @@ def preview(group: RankGroup, loaded: LoadedRecipe, count: int) -> None:
     examples, _ = group.node_main_first(lambda: _load_data(loaded, _seed(resolved)))
     task = group.together(lambda: _task(loaded, folder, examples))
     tokenizer = _get_tokenizer(group, loaded, folder, examples.dataset, task)
+    prepared = group.together(lambda: prepare_model(loaded, folder, tokenizer, task))
+    task = group.together(lambda: task.for_model(prepared.config, loaded))
     first = examples.dataset.select(range(min(_PREVIEWED, len(examples.dataset))))
     sequences = _tokenize(group, replace(examples, dataset=first), tokenizer, loaded, task, "train")
     if group.ranks.is_main:
@@ -358,7 +368,10 @@ def _tokenize(
     if group.ranks.is_main and which == "train":
         format_ = detect_format(dataset.column_names, recipe.data, task.formats, where=where)
         what = described(format_, recipe.data.columns, dataset.column_names, tokenizer)
-        console.note(f"data: {quantity(len(dataset), 'example')} of {what}{described_labels(task.labels)}")
+        encoder = task.encoder(tokenizer, format_, recipe.data.columns)
+        joined = "" if encoder.packed_len is None or encoder.apart else "; joined and cut into full sequences"
+        labels = described_labels(task.labels)
+        console.note(f"data: {quantity(len(dataset), 'example')} of {what}{labels}{joined}")
     if group.ranks.is_main and (tokenized.num_cut or tokenized.num_left_out):
         console.note(
             f"{which} data: of {quantity(len(dataset), 'example')}, {tokenized.num_cut:,} cut to "

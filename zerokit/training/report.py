@@ -50,6 +50,9 @@ class RunReport:
     """Expected on each rank's device, without what is offloaded; None for an optimizer that is not known."""
     peak_memory_bytes: int
     """Measured: the largest peak of any rank, from before the model was built."""
+    padding: dict[str, float] | None
+    """Of the rows trained on, as a share: `share`, and `share_if_padded`, if each document had a row of its
+    own; `examples_per_step`, documents of an optimizer step. None where batches are padded as they come."""
     recipe: dict[str, Any]
     ds_config: dict[str, Any]
     files: list[str] = field(default_factory=list)

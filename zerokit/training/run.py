@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from transformers import TrainerCallback
@@ -113,6 +114,7 @@ def _run(group: RankGroup, prepared: Prepared, divided: Divided) -> RunReport:
         train_loss=float(result.metrics["train_loss"]) if steps > progress.first_step else None,
         model_states_bytes=expected,
         peak_memory_bytes=max(peaks),
+        padding=None if prepared.padding is None else asdict(prepared.padding),
         recipe=prepared.loaded.recipe.model_dump(exclude_unset=True),
         ds_config=prepared.resolved.ds_config,
     )

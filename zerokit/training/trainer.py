@@ -162,7 +162,7 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
             (self._task.has_own_loss or self.model_accepts_loss_kwargs)
             and self.args.average_tokens_across_devices
             and not self.args.dataloader_drop_last
-            and self.args.train_sampling_strategy in ("random", "sequential")
+            and self.args.train_sampling_strategy in ("random", "sequential", "group_by_length")
         )
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int] | None:
@@ -170,8 +170,15 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
         if not isinstance(dataset, FilledUp) or not self._can_fill_up():
             return super()._get_train_sampler(train_dataset)  # type: ignore[no-any-return]
         seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
-        shuffle = self.args.train_sampling_strategy == "random"
-        self._train_sampler = BlanksLast(dataset, shuffle=shuffle, seed=seed)
+        strategy, batch = self.args.train_sampling_strategy, self.args.per_device_train_batch_size
+        step = batch * self.args.gradient_accumulation_steps * self.args.world_size
+        self._train_sampler = BlanksLast(
+            dataset,
+            shuffle=strategy == "random",
+            seed=seed,
+            layout=self._task.layout(batch, step),
+            grouped=step if strategy == "group_by_length" else None,
+        )
         return self._train_sampler
 
     def _run_epoch(self, *, epoch: int, **kwargs: Any) -> None:
@@ -291,6 +298,7 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
     ) -> Any:
         """The task's loss, as the mean over what all ranks and micro batches of a step have of it."""
         if not self._task.has_own_loss:
+            inputs = self._task.model_inputs(inputs)
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         loss, output = self._task.loss(model, inputs, self.args.label_smoothing_factor)
         count = self._task.num_targets(inputs) if num_items_in_batch is None else int(num_items_in_batch)

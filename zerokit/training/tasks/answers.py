@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from zerokit.data.encoding import encode, render_chat
@@ -23,25 +24,52 @@ if TYPE_CHECKING:
 
 
 class AnswerEncoder(Encoder):
-    """Texts, prompts with their completions, and chats as ``input_ids`` and ``labels``."""
+    """Texts, prompts with their completions, and chats as ``input_ids`` and ``labels``.
+
+    Args:
+        tokenizer: the model's.
+        format_: of the examples.
+        columns: of the examples.
+        task: the recipe's section.
+        apart: whether the model keeps apart what lies in one sequence.
+    """
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, format_: Format, columns: Columns, task: TaskSection
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        format_: Format,
+        columns: Columns,
+        task: TaskSection,
+        *,
+        apart: bool = False,
     ) -> None:
         self.tokenizer = tokenizer
         self.format = format_
         self.columns = columns
         self.seq_len = task.seq_len
-        self.packed_len = task.seq_len if format_ == "text" and task.packing else None
+        is_packed = format_ == "text" if task.packing is None else task.packing
+        self.packed_len = task.seq_len if is_packed else None
+        self.apart = apart
         self.loss_on_all = task.loss_on == "all"
-        self.most = None if self.packed_len is not None else task.seq_len + 1
+        self.is_whole = is_packed and format_ == "text"
+        """Whether nothing is cut off: what is too long for one sequence goes on in the next."""
+        self.most = None if self.is_whole else task.seq_len + 1
         """Tokens of a text that are looked at: one more than are kept shows that it was cut."""
 
     def sequences(self, example: dict[str, Any]) -> list[Encoded]:
-        return [self._encoded(*pair) for pair in self._encode(example)]
+        pairs = self._encode(example)
+        if self.is_whole and self.apart:
+            pairs = [part for pair in pairs for part in self._parts(*pair)]
+        return [self._encoded(*pair) for pair in pairs]
+
+    def _parts(self, input_ids: list[int], trained: list[bool]) -> Iterator[tuple[list[int], list[bool]]]:
+        """A text in sequences that are short enough; of a last token alone nothing can be predicted."""
+        for start in range(0, max(len(input_ids) - 1, 1), self.seq_len):
+            end = start + self.seq_len
+            yield input_ids[start:end], trained[start:end]
 
     def _encoded(self, input_ids: list[int], trained: list[bool]) -> Encoded:
-        end = self.seq_len if self.packed_len is None else len(input_ids)
+        end = len(input_ids) if self.is_whole else self.seq_len
         labels = [
             token if is_trained or self.loss_on_all else IGNORED
             for token, is_trained in zip(input_ids, trained, strict=True)

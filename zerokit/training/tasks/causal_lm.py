@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from zerokit.errors import RecipeError
+from zerokit.reporting.tables import STRONG
+from zerokit.training.apart import why_mixed
 from zerokit.training.examples import IGNORED
+from zerokit.training.packing import Layout, document_starts
 from zerokit.training.preview import marked
+from zerokit.training.rows import InRows
 from zerokit.training.tasks.answers import AnswerEncoder
 from zerokit.training.tasks.task import Task
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
+    from zerokit.recipe import LoadedRecipe
     from zerokit.recipe.model import Columns, Format
     from zerokit.reporting.tables import StyledLine
     from zerokit.training.tasks.task import Collator
 
 
+@dataclass(frozen=True)
 class CausalLM(Task):
     """The loss is the model's own, the mean over the tokens that are trained on."""
+
+    mixed: str | None = None
+    """Why documents in one row would see each other; None where the model keeps them apart."""
 
     # In this order: Alpaca's own file has a column of whole texts too.
     formats = ("messages", "sharegpt", "prompt_completion", "alpaca", "text")
@@ -28,25 +40,87 @@ class CausalLM(Task):
     generates = True
     has_own_loss = False
 
+    def for_model(self, config: PretrainedConfig, loaded: LoadedRecipe) -> CausalLM:
+        known = self.model.auto._model_mapping
+        # Code of a checkpoint's own comes before that of transformers, where it may run.
+        remote = loaded.recipe.model.trust_remote_code and hasattr(config, "auto_map")
+        model = None if remote or type(config) not in known else known[type(config)]
+        asked = loaded.recipe.model.attn_implementation
+        mixed = why_mixed(model, config, asked, self.section.seq_len) or _mixed_by_adapter(loaded)
+        for key in ("packing", "padding_free"):
+            if mixed and getattr(self.section, key):
+                raise RecipeError(
+                    f"documents in one row would see each other in {config.model_type}: {mixed}",
+                    where=loaded.where("task", key),
+                    hint="Remove it, or set it to false",
+                )
+        return replace(self, mixed=mixed)
+
+    def layout(self, batch_size: int, step_size: int) -> Layout | None:
+        if self.section.padding_free is False:
+            return None
+        return Layout(
+            batch_size, step_size, self.section.seq_len, self.pad_to() or 1, in_rows=self.mixed is None
+        )
+
+    def layout_words(self, *, packed: bool) -> str:
+        off = "task.padding_free: false"
+        if self.mixed is not None:
+            return f"examples of like lengths in one micro batch, padded ({off}: as they come): {self.mixed}"
+        if packed:
+            return "whole documents packed into sequences, which do not see each other (task.packing: false)"
+        return f"padding-free: examples side by side in few rows, which do not see each other ({off})"
+
     def encoder(self, tokenizer: PreTrainedTokenizerBase, format_: Format, columns: Columns) -> AnswerEncoder:
-        return AnswerEncoder(tokenizer, format_, columns, self.section)
+        return AnswerEncoder(tokenizer, format_, columns, self.section, apart=self.mixed is None)
 
     def collator(self, tokenizer: PreTrainedTokenizerBase, model: Any) -> Collator:
+        if self.mixed is None:
+            # Flash attention tells documents apart in a batch of one row alone, and has no padding there.
+            one_row = "flash" in (model.config._attn_implementation or "")
+            capacity, multiple = (None, 1) if one_row else (self.section.seq_len, self.pad_to() or 1)
+            return InRows(
+                tokenizer.pad_token_id, capacity, multiple, shares=self.section.padding_free is not False
+            )
         from transformers import DataCollatorForSeq2Seq
 
         # Pads input_ids with the pad token and labels with -100.
         return DataCollatorForSeq2Seq(tokenizer, pad_to_multiple_of=self.pad_to())  # type: ignore[no-any-return]
 
     def marked(self, sequence: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> Iterator[StyledLine]:
-        return marked(sequence["input_ids"], sequence["labels"], tokenizer)
+        input_ids, labels = sequence["input_ids"], sequence["labels"]
+        starts = document_starts(sequence.get("position_ids") or range(len(input_ids)))
+        for number, (start, end) in enumerate(pairwise([*starts, len(input_ids)]), start=1):
+            if len(starts) > 1:
+                yield [(f"Document {number} of the sequence:", STRONG)]
+            yield from marked(input_ids[start:end], labels[start:end], tokenizer)
 
     def num_targets(self, inputs: Mapping[str, torch.Tensor]) -> int:
         return int((inputs["labels"][..., 1:] != IGNORED).sum())
 
+    def model_inputs(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        if "position_ids" not in inputs:
+            return dict(inputs)
+        # With a mask of padding, or with a cache, transformers looks for no documents in a row.
+        given = {name: value for name, value in inputs.items() if name != "attention_mask"}
+        return {**given, "use_cache": False}
+
     def loss(
         self, model: Any, inputs: Mapping[str, torch.Tensor], smoothing: float = 0.0
     ) -> tuple[torch.Tensor, Any]:
-        output = model(**inputs)
+        output = model(**self.model_inputs(inputs))
         targets = self.num_targets(inputs)
         # The mean over the tokens of a batch of blanks is not a number.
         return (output.loss.double() * targets if targets else output.loss.new_zeros(())), output
+
+
+def _mixed_by_adapter(loaded: LoadedRecipe) -> str | None:
+    """Learned tokens before a sequence are before its first document alone."""
+    if loaded.recipe.peft is None:
+        return None
+    from peft import PEFT_TYPE_TO_CONFIG_MAPPING, PromptLearningConfig
+
+    type_ = str(loaded.recipe.peft.get("type", "lora")).upper()
+    if not issubclass(PEFT_TYPE_TO_CONFIG_MAPPING.get(type_, object), PromptLearningConfig):
+        return None
+    return "a learned prompt stands before the first one alone"

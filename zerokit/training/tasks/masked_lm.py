@@ -77,7 +77,7 @@ class _Encoder(Encoder):
         self.tokenizer = tokenizer
         self.column = columns.text
         self.seq_len = task.section.seq_len
-        self.packed_len = self.seq_len if task.section.packing else None
+        self.packed_len = None if task.section.packing is False else self.seq_len
         self.whole_words = task.section.whole_words
 
     def sequences(self, example: dict[str, Any]) -> list[Encoded]:

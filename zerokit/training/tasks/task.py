@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from datasets import Dataset
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
+    from zerokit.recipe import LoadedRecipe
     from zerokit.reporting.tables import StyledLine
+    from zerokit.training.packing import Layout
 
     Collator = Callable[[list[dict[str, Any]]], Mapping[str, torch.Tensor]]
 
@@ -84,6 +86,35 @@ class Task(ABC):
         """
         return self
 
+    def for_model(self, config: PretrainedConfig, loaded: LoadedRecipe) -> Task:
+        """This task as a model can do it.
+
+        Args:
+            config: the model's.
+            loaded: the recipe.
+
+        Raises:
+            RecipeError: it cannot do what the recipe asks for.
+        """
+        return self
+
+    def layout(self, batch_size: int, step_size: int) -> Layout | None:
+        """How the examples of an optimizer step are spread over its micro batches; None: as they come.
+
+        Args:
+            batch_size: examples of a micro batch.
+            step_size: examples of a step, over all ranks.
+        """
+        return None
+
+    def layout_words(self, *, packed: bool) -> str:
+        """What :meth:`layout` does, and how it is switched off, for people.
+
+        Args:
+            packed: whether sequences have several documents.
+        """
+        raise NotImplementedError
+
     def config_keys(self) -> dict[str, Any]:
         """Keys of the model's config that the task decides."""
         return {}
@@ -118,6 +149,10 @@ class Task(ABC):
         Never beyond the longest sequence, which may be all that the model has positions for.
         """
         return 8 if self.section.seq_len % 8 == 0 else None
+
+    def model_inputs(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """What of a batch the model is given, labels included."""
+        return dict(inputs)
 
     def num_targets(self, inputs: Mapping[str, torch.Tensor]) -> int:
         """How many losses a batch has."""

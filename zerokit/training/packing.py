@@ -1,0 +1,209 @@
+"""How sequences lie in rows and micro batches, so that little of them is padding: lengths in, places out.
+
+Nothing here changes what a step learns: its loss is a sum over tokens, divided by the tokens of all ranks.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heapreplace
+from itertools import pairwise
+from math import ceil
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+_Item = TypeVar("_Item")
+
+Places = list[list[int]]
+"""The indices of the sequences that each row, or micro batch, has."""
+
+
+def best_fit(lengths: Sequence[int], capacity: int) -> Places:
+    """Few rows of at most `capacity` tokens, by best-fit decreasing.
+
+    Each sequence, longest first, goes into the fullest row that has room for it, which takes at most 11/9 of
+    the fewest rows and a few more (Johnson et al., "Worst-case performance bounds for simple one-dimensional
+    packing algorithms", 1974). O(n log n). The rows are in the order of their first sequences.
+
+    Args:
+        lengths: tokens of each sequence, none of more than `capacity`.
+        capacity: tokens of a row.
+    """
+    rows: Places = []
+    with_room: dict[int, list[int]] = {}
+    rooms: list[int] = []  # its keys, in order: no more than `capacity`
+    for index in _longest_first(lengths):
+        at = bisect_left(rooms, lengths[index])
+        if at == len(rooms):
+            row, room = len(rows), capacity
+            rows.append([])
+        else:
+            room = rooms[at]
+            row = with_room[room].pop()
+            if not with_room[room]:
+                del with_room[room], rooms[at]
+        rows[row].append(index)
+        if left := room - lengths[index]:
+            if left not in with_room:
+                insort(rooms, left)
+            with_room.setdefault(left, []).append(row)
+    return sorted(map(sorted, rows))
+
+
+def fewest_rows(lengths: Sequence[int], capacity: int) -> Places:
+    """The fewest rows of at most `capacity` tokens that come out about equally long, for a micro batch.
+
+    Each sequence, longest first, goes into the emptiest row (longest processing time first: Graham, "Bounds
+    on multiprocessing timing anomalies", 1969), with one row more until all are short enough. Where that
+    takes as much room as a row for each, each has one: there are never more tokens, padding included.
+    """
+    most = len(lengths) * max(lengths)
+    for count in range(ceil(sum(lengths) / capacity), len(lengths)):
+        rows = _emptiest(lengths, count)
+        longest = max(sum(lengths[index] for index in row) for row in rows)
+        if longest <= capacity and count * longest < most:
+            return rows
+    return [[index] for index in range(len(lengths))]
+
+
+def even_batches(lengths: Sequence[int], size: int) -> Places:
+    """Micro batches of `size` sequences with about as many tokens each, the fullest first."""
+    batches = _emptiest(lengths, ceil(len(lengths) / size), most=size)
+    return sorted(batches, key=lambda batch: -sum(lengths[index] for index in batch))
+
+
+def like_batches(lengths: Sequence[int], size: int) -> Places:
+    """Micro batches of `size` sequences of like lengths, the longest first: for a model that pads them."""
+    return [list(batch) for batch in _parts(_longest_first(lengths), size)]
+
+
+def _longest_first(lengths: Sequence[int]) -> list[int]:
+    return sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)
+
+
+def _emptiest(lengths: Sequence[int], count: int, *, most: int | None = None) -> Places:
+    """`count` rows, of at most `most` sequences, each of which has gone into the emptiest."""
+    rows: Places = [[] for _ in range(count)]
+    emptiest = [(0, row) for row in range(count)]
+    for index in _longest_first(lengths):
+        tokens, row = emptiest[0]
+        rows[row].append(index)
+        if len(rows[row]) == most:
+            heappop(emptiest)
+        else:
+            heapreplace(emptiest, (tokens + lengths[index], row))
+    return rows
+
+
+def _parts(items: Sequence[_Item], size: int) -> Iterator[Sequence[_Item]]:
+    return (items[start : start + size] for start in range(0, len(items), size))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the sequences of an optimizer step come to lie in its micro batches."""
+
+    batch_size: int
+    """Sequences of a micro batch."""
+    step_size: int
+    """Sequences of an optimizer step, over all ranks and micro batches."""
+    seq_len: int
+    multiple: int
+    """Of which the length of a row is one."""
+    in_rows: bool
+    """Whether several sequences may lie in one row, which the model keeps apart."""
+
+    def arranged(self, order: Sequence[int], lengths: Sequence[int]) -> Iterator[int]:
+        """The same sequences in each step as `order` has, in other micro batches of it.
+
+        Args:
+            order: of indices into `lengths`.
+            lengths: tokens of each sequence.
+        """
+        spread = even_batches if self.in_rows else like_batches
+        for step in _parts(order, self.step_size):
+            for batch in spread([lengths[index] for index in step], self.batch_size):
+                yield from (step[place] for place in batch)
+
+    def padded(self, lengths: Sequence[int]) -> float:
+        """The share of padding if each sequence has a row of its own, in micro batches as they come."""
+        tokens = slots = 0
+        for batch in _parts(lengths, self.batch_size):
+            tokens += sum(batch)
+            slots += len(batch) * row_length(max(batch), self.multiple)
+        return 1 - tokens / max(slots, 1)
+
+    def left(self, lengths: Sequence[int]) -> float:
+        """The share of padding that is left of it."""
+        order = list(self.arranged(range(len(lengths)), lengths))
+        if not self.in_rows:
+            return self.padded([lengths[index] for index in order])
+        tokens = slots = 0
+        for places in _parts(order, self.batch_size):
+            batch = [lengths[index] for index in places]
+            rows = [sum(batch[place] for place in row) for row in fewest_rows(batch, self.seq_len)]
+            tokens += sum(batch)
+            slots += len(rows) * row_length(max(rows), self.multiple)
+        return 1 - tokens / max(slots, 1)
+
+
+def row_length(tokens: int, multiple: int) -> int:
+    """Tokens of a row that has room for so many."""
+    return -(-tokens // multiple) * multiple
+
+
+def lengths_of(dataset: Dataset) -> list[int]:
+    """Tokens of each sequence."""
+    found: list[int] = []
+    for batch in dataset.select_columns(["input_ids"]).with_format("arrow").iter(batch_size=1000):
+        found += batch["input_ids"].combine_chunks().value_lengths().to_pylist()
+    return found
+
+
+@dataclass(frozen=True)
+class Padding:
+    """What of the rows that a run trains on is padding, as a share."""
+
+    share: float
+    share_if_padded: float
+    """If each document had a row of its own, and micro batches were as they come."""
+    examples_per_step: float
+    """Documents of an optimizer step, on average: several lie in a packed sequence."""
+
+
+_LOOKED_AT = 20_000
+
+
+def padding_of(train: Dataset, layout: Layout, seed: int) -> Padding:
+    """What of the rows is padding, in an epoch, or in some steps of a long one.
+
+    Args:
+        train: the sequences.
+        layout: of a step.
+        seed: of the order in which they are looked at, which is shuffled.
+    """
+    import numpy
+
+    chance = numpy.random.default_rng(seed)
+    train = train.select(chance.permutation(len(train))[:_LOOKED_AT])
+    lengths = documents = lengths_of(train)
+    if "position_ids" in train.column_names:
+        documents = []
+        for row in train["position_ids"]:
+            starts = document_starts(row)
+            documents += [end - start for start, end in pairwise([*starts, len(row)])]
+        documents = chance.permutation(documents).tolist()
+    return Padding(
+        layout.left(lengths),
+        layout.padded(documents),
+        layout.step_size * len(documents) / len(lengths),
+    )
+
+
+def document_starts(position_ids: Sequence[int]) -> list[int]:
+    """Where the documents of a sequence begin: where positions are 0 again."""
+    return [at for at, position in enumerate(position_ids) if position == 0]

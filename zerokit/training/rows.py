@@ -1,0 +1,65 @@
+"""A micro batch of few rows, in which several examples lie without seeing each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from zerokit.training.examples import IGNORED
+from zerokit.training.packing import fewest_rows, row_length
+
+if TYPE_CHECKING:
+    import torch
+
+
+class InRows:
+    """A collator: the examples of a micro batch in few rows, told apart by positions that begin at 0 again.
+
+    Gives ``input_ids``, ``labels`` and ``position_ids``, and an ``attention_mask`` that says what is padding,
+    for those who count: (rows, tokens) each. Models are not to see the mask: with one, transformers looks for
+    no documents in a row. Padding follows on the last document of a row, which does not look ahead.
+
+    Args:
+        pad_token_id: what rows are filled up with.
+        capacity: the most tokens of a row; None lays all in one.
+        multiple: of which the length of a row is one.
+        shares: whether several examples may lie in a row.
+    """
+
+    def __init__(self, pad_token_id: int, capacity: int | None, multiple: int, *, shares: bool) -> None:
+        self.pad_token_id = pad_token_id
+        self.capacity = capacity
+        self.multiple = multiple
+        self.shares = shares
+
+    def __call__(self, features: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
+        import torch
+
+        lengths = [len(one["input_ids"]) for one in features]
+        rows = [[index] for index in range(len(features))]
+        if self.shares or self.capacity is None:
+            rows = fewest_rows(lengths, self.capacity or sum(lengths))
+        width = row_length(max(sum(lengths[index] for index in row) for row in rows), self.multiple)
+        made = {
+            name: torch.full((len(rows), width), value)
+            for name, value in (
+                ("input_ids", self.pad_token_id),
+                ("labels", IGNORED),
+                ("position_ids", 0),
+                ("attention_mask", 0),
+            )
+        }
+        for at, row in enumerate(rows):
+            start = 0
+            for index in row:
+                one, end = features[index], start + lengths[index]
+                there = (at, slice(start, end))
+                made["input_ids"][there] = torch.tensor(one["input_ids"])
+                made["labels"][there] = torch.tensor(one["labels"])
+                made["labels"][at, start] = IGNORED  # what comes before it is another document
+                made["position_ids"][there] = torch.tensor(one.get("position_ids") or range(lengths[index]))
+                made["attention_mask"][there] = 1
+                start = end
+            next_position = int(made["position_ids"][at, start - 1]) + 1
+            made["position_ids"][at, start:] = torch.arange(next_position, next_position + width - start)
+        return made
