@@ -67,6 +67,13 @@ class RunError(ZerokitError):
     exit_code = 1
 
 
+class PreemptedError(ZerokitError):
+    """A run that was asked to leave, and can be resumed."""
+
+    exit_code = 75
+    """EX_TEMPFAIL of sysexits(3): try again later."""
+
+
 class RankError(RunError):
     """What ends one rank, which must not wait for the others: they may be in a collective with it."""
 

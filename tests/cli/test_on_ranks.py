@@ -15,6 +15,7 @@ from typer.main import get_command
 from tests import processes
 from tests.tiny import ONE_STEP_RECIPE, REPOSITORY
 from zerokit.cli.main import app
+from zerokit.distributed import launcher
 from zerokit.generation import options
 from zerokit.generation.options import Options
 from zerokit.recipe import load
@@ -176,20 +177,20 @@ def test_a_recipe_is_printed_by_one_rank(zerokit: Run, monkeypatch: pytest.Monke
 
 
 @pytest.mark.torch
-def test_num_gpus_becomes_deepspeeds_launcher(
+def test_num_gpus_runs_deepspeeds_launcher(
     zerokit: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("r.yaml").write_text(ONE_STEP_RECIPE)
     started: list[list[str]] = []
 
-    def execve(file: str, words: list[str], environment: dict[str, str]) -> None:
-        assert Path(file) == Path(sys.executable).with_name("deepspeed")
-        assert environment["PATH"].startswith(f"{Path(file).parent}{os.pathsep}")
+    def run_launcher(words: list[str], environment: dict[str, str]) -> int:
+        assert Path(words[0]) == Path(sys.executable).with_name("deepspeed")
+        assert environment["PATH"].startswith(f"{Path(words[0]).parent}{os.pathsep}")
         started.append(words[1:])
-        sys.exit(0)
+        return 0
 
-    monkeypatch.setattr(os, "execve", execve)
+    monkeypatch.setattr(launcher, "run_launcher", run_launcher)
     words = ["--num-gpus", "2", "--recipe", "r.yaml", "--training.seed", "1"]
     assert zerokit("train", *words)[0] == 0
     assert zerokit("generate", *LEAST, "--num-gpus=3")[0] == 0

@@ -18,10 +18,10 @@ sys.exit(subprocess.run([sys.executable, *sys.argv[1:]]).returncode)
 
 RANK = """
 import os, threading
-from zerokit.distributed import launcher_watch, stuck
+from zerokit.distributed import launcher_watch, preemption, stuck
 stuck.POLL_SECONDS = 0.01
 pids = [os.getpid(), *(launcher.pid for launcher in launcher_watch.launchers())]
-launcher_watch.watch(3, None)
+launcher_watch.watch(3, None, preemption.LeaveRequest(3, 60))
 print(*pids, flush=True)  # from here on one of them may be killed
 threading.Event().wait()
 """

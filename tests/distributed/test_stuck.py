@@ -259,13 +259,14 @@ os.environ.update(RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="here", MASTER_POR
 if "started" not in os.environ:  # a launcher gives the variables to the process
     os.environ["started"] = "yes"
     os.execv(sys.executable, [sys.executable, "-c", os.environ["CODE"], str(rank)])
-from zerokit.distributed import launcher_watch, stuck
+from zerokit.distributed import launcher_watch, preemption, stuck
 from zerokit.distributed.ranks import Ranks
 stuck.POLL_SECONDS = 0.02
 def waits_for_a_signal():
     print("ready", flush=True)
     threading.Event().wait()
-launcher_watch.watch(rank, stuck.StuckWatch(Ranks(rank, 2, rank, 2), stuck.Work(), 0.1))
+for_stuck = stuck.StuckWatch(Ranks(rank, 2, rank, 2), stuck.Work(), 0.1)
+launcher_watch.watch(rank, for_stuck, preemption.LeaveRequest(rank, 60))
 waits_for_a_signal()
 """
 

@@ -54,6 +54,7 @@ def timeout(rank: int, number: int = 41, call: str = "ALLREDUCE", size: int = 1)
             "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-22T10:00:00 DUE TO TIME LIMIT ***",
             "time-limit",
         ),
+        ("zerokit: preempted after step 7 (rank 1: SIGTERM). Resume with --training.resume", "preempted"),
         (
             "slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-11-22T10:00 DUE TO PREEMPTION ***",
             "preempted",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -19,6 +21,7 @@ import pytest
 
 from tests.launched.one_rank import OneRank, make_folder, one_process
 from tests.tiny import REPOSITORY, tiny_llama, tiny_tokenizer
+from zerokit.checkpoint.checksums import read_checksums
 from zerokit.checkpoint.reshard import reshard
 
 
@@ -150,19 +153,53 @@ def test_a_run_goes_on_with_its_files_elsewhere_and_more_steps(here: OneRank) ->
 
 
 def test_what_a_killed_run_left_is_not_rotated_away(here: OneRank) -> None:
-    assert here.train(*steps(2)).error is None
+    assert here.train(*steps(3)).error is None
     out = here.folder / "out"
     (out / "run.json").unlink()
-    (out / "checkpoint-2" / "trainer_state.json").unlink()  # it was being written
+    (out / "checkpoint-2" / "trainer_state.json").unlink()  # they were being written
+    next((out / "checkpoint-3").glob("*/*optim_states.pt")).unlink()
     anew = here.train()
     assert anew.error is not None
     assert anew.error.startswith(
-        "2 recipe.yaml:7 (training.output_dir): 'out' has checkpoint-2 of a run that"
+        "2 recipe.yaml:7 (training.output_dir): 'out' has checkpoint-3 of a run that"
     )
     assert "--training.resume_from_checkpoint true" in anew.error
-    assert here.train(*steps(3), *RESUME).error is None
+    resumed = here.train(*steps(3), *RESUME)
+    assert resumed.error is None
+    assert "out/checkpoint-3 is not whole (lacks the states of the optimizer of each rank): " in resumed.said
+    assert "the run continues from out/checkpoint-1\n" in resumed.said
     begins = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines() if "max" in line]
     assert [entry["step"] for entry in begins] == [0, 1]
+
+
+@contextmanager
+def asked_to_leave() -> Iterator[None]:
+    """By a scheduler, after the first step."""
+    from zerokit.training.progress import RunProgress
+
+    original = RunProgress.on_step_end
+
+    def on_step_end(self: Any, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        original(self, args, state, control, **kwargs)
+        if state.global_step == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with patch.object(RunProgress, "on_step_end", on_step_end):
+        yield
+
+
+def test_a_run_that_is_asked_to_leave_saves_and_can_go_on(here: OneRank) -> None:
+    words = ("--training.save_strategy", "'no'", "--training.max_steps", "4", "--training.logging_steps", "1")
+    assert here.train(*words).error is None
+    whole = losses(here.folder / "out")
+    left = here.train(*words, force=True, fault=asked_to_leave)
+    assert left.error == (
+        "75 preempted after step 2 (rank 0: SIGTERM). "
+        "Resume with --training.resume_from_checkpoint true, from out/checkpoint-2"
+    )
+    assert read_checksums(here.folder / "out" / "checkpoint-2") is not None
+    assert here.train(*words, *RESUME).error is None
+    assert losses(here.folder / "out") == whole
 
 
 def test_a_checkpoint_that_says_nothing_of_its_run_is_resumed_with_a_note(here: OneRank) -> None:

@@ -33,8 +33,8 @@ class Steps:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, fp16: bool) -> None:
         self.trainer: Any = ZeroTrainer.__new__(ZeroTrainer)
         self.trainer._losses, self.trainer._num_skipped = None, 0
-        self.trainer._group = SimpleNamespace(work=Work())
-        self.trainer.args = SimpleNamespace(fp16=fp16, output_dir="out", learning_rate=1e-3)
+        self.trainer._group = SimpleNamespace(work=Work(), leave_request=SimpleNamespace(why=None))
+        self.trainer.args = SimpleNamespace(fp16=fp16, output_dir="out", learning_rate=1e-3, device="cpu")
         self.trainer.state = SimpleNamespace(global_step=6)
         self.patch = monkeypatch
 
@@ -106,6 +106,8 @@ def test_the_best_checkpoint_is_one_that_was_saved(
 
     monkeypatch.setattr(Trainer, "_init_training_state", init)
     trainer._init_training_state()
+    sealed: list[str | None] = []
+    monkeypatch.setattr("zerokit.training.trainer.seal", lambda *_: sealed.pop() if sealed else None)
 
     def save(metric: float, step: int, error: Exception | None) -> tuple[Any, ...]:
         state = trainer.state
@@ -126,6 +128,8 @@ def test_the_best_checkpoint_is_one_that_was_saved(
     assert save(3.0, 2, OSError("full")) == (9.0, 1, "one")
     assert save(4.0, 3, None) == (4.0, 3, "3")  # better than all that are left
     assert save(2.0, 4, OSError("full")) == (4.0, 3, "3")
+    sealed.append("the server is full")
+    assert save(2.0, 4, None) == (4.0, 3, "3")
     with pytest.raises(KeyError):
         save(1.0, 5, KeyError())
     assert trainer.args.save_total_limit == 1

@@ -110,7 +110,7 @@ def is_main() -> bool:
 
 
 def start_ranks(num_gpus: int | None, master_port: int | None, command: str, words: Sequence[str]) -> None:
-    """Become DeepSpeed's launcher of `num_gpus` ranks; nothing if none are asked for, or they are started.
+    """Run DeepSpeed's launcher of `num_gpus` ranks, and exit; nothing if none are asked for, or it has.
 
     Args:
         num_gpus: the option.
@@ -138,12 +138,12 @@ def start_ranks(num_gpus: int | None, master_port: int | None, command: str, wor
                 hint="Leave it out under a launcher",
             )
         return
-    from zerokit.distributed.launcher import deepspeed_words, launch_environment
+    from zerokit.distributed.launcher import deepspeed_words, launch_environment, run_launcher
     from zerokit.extras import require
 
     require("train", where=f"zerokit {command}")
     launcher = deepspeed_words(num_gpus, "--module", f"zerokit.{command}", *words, port=master_port or 0)
-    os.execve(launcher[0], launcher, launch_environment())  # noqa: S606  as in a shell, signals reach it
+    raise typer.Exit(run_launcher(launcher, launch_environment()))
 
 
 def fail(error: ZerokitError) -> NoReturn:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from zerokit.cli.on_ranks import LocalRank, MasterPort, NumGpus, StuckAfter, is_main, start_ranks
+from zerokit.distributed.preemption import SAVE_WITHIN
 from zerokit.distributed.ranks import STUCK_AFTER
 from zerokit.recipe.load import load_recipe, parse_overrides
 from zerokit.recipe.starters import starter
@@ -54,6 +55,15 @@ def train(
         ),
     ] = None,
     stuck_after: StuckAfter = STUCK_AFTER,
+    save_within: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            metavar="SECONDS",
+            help="When asked to leave (SIGTERM, Ctrl-C, the launcher's end), save and leave in so long; "
+            "0: leave at once.",
+        ),
+    ] = SAVE_WITHIN,
     num_gpus: NumGpus = None,
     master_port: MasterPort = None,
     local_rank: LocalRank = None,
@@ -80,4 +90,5 @@ def train(
     from zerokit.training.main import main
 
     options = {"force": force, "trust_checkpoint": trust_checkpoint, "verify": not no_verify}
-    leave(main(recipe, context.args, stuck_after=stuck_after, previewed=preview, **options))
+    limits = {"stuck_after": stuck_after, "save_within": save_within}
+    leave(main(recipe, context.args, **limits, previewed=preview, **options))

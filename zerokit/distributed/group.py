@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
 import sys
 import threading
 import traceback
@@ -21,10 +22,11 @@ from zerokit import __version__, console
 from zerokit.choices import Precision
 from zerokit.distributed.launcher_watch import watch
 from zerokit.distributed.other_hosts import OtherHosts
+from zerokit.distributed.preemption import SAVE_WITHIN, LeaveRequest
 from zerokit.distributed.ranks import STUCK_AFTER, Ranks, check_devices, port_taken, read_ranks
 from zerokit.distributed.stuck import StuckWatch, Work
 from zerokit.documents import shown
-from zerokit.errors import LaunchError, RankError, ZerokitError
+from zerokit.errors import LaunchError, PreemptedError, RankError, ZerokitError
 from zerokit.exits.explain import explain_log
 from zerokit.exits.log import Log
 from zerokit.extras import differing, versions
@@ -40,9 +42,10 @@ _PREPARATION_TIMEOUT = timedelta(days=7)
 class RankGroup:
     """All ranks of a run. The torch process group opens at the first exchange between ranks."""
 
-    def __init__(self, ranks: Ranks) -> None:
+    def __init__(self, ranks: Ranks, *, save_within: float = SAVE_WITHIN) -> None:
         self.ranks = ranks
         self.work = Work()
+        self.leave_request = LeaveRequest(ranks.rank, save_within)
         self._objects_group: Any = None
         self._hosts: OtherHosts | None = None
 
@@ -158,27 +161,32 @@ def device_precision() -> Precision:
     return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
 
 
-def run_on_all_ranks(main: Callable[[RankGroup], None], *, stuck_after: float = STUCK_AFTER) -> int:
+def run_on_all_ranks(
+    main: Callable[[RankGroup], None], *, stuck_after: float = STUCK_AFTER, save_within: float = SAVE_WITHIN
+) -> int:
     """Run a command on this rank and return the exit code of the whole run.
 
     Args:
         main: the command.
         stuck_after: seconds after which a rank that is stuck is ended, and with it the run; 0: never.
+        save_within: seconds in which a run that is asked to leave saves; 0: it leaves at once.
 
     0 when `main` returns; :attr:`ZerokitError.exit_code` when bad input stopped it, after rank 0 has
-    printed its one line, or a rank that ended alone has; 130 after Ctrl-C; 1 after any other exception,
+    printed its one line, or a rank that ended alone has; 75 where the run was asked to leave and can be
+    resumed; 130 after Ctrl-C; 1 after any other exception,
     with its traceback.
     """
     if os.environ.get("DS_ACCELERATOR") == "cpu":
         # The deepspeed launcher shows each rank GPUs even so, and transformers would take them.
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     try:
-        group = RankGroup(read_ranks())
+        group = RankGroup(read_ranks(), save_within=save_within)
     except ZerokitError as error:
         console.print_error(error)
         return error.exit_code
     ends_stuck = sys.platform == "linux" and stuck_after > 0 and group.ranks.world_size > 1
-    watch(group.ranks.rank, StuckWatch(group.ranks, group.work, stuck_after) if ends_stuck else None)
+    for_stuck = StuckWatch(group.ranks, group.work, stuck_after) if ends_stuck else None
+    watch(group.ranks.rank, for_stuck, group.leave_request)
     try:
         exit_code = _run(main, group)
     except RankError as error:
@@ -239,6 +247,13 @@ def _run(main: Callable[[RankGroup], None], group: RankGroup) -> int:
         main(group)
     except RankError:
         raise
+    except PreemptedError as left:
+        for number in (signal.SIGTERM, signal.SIGINT):  # a launcher sends them when the first rank has left
+            signal.signal(number, signal.SIG_IGN)
+        if group.ranks.is_main:
+            console.note(f"zerokit: {left}")
+        group.gather_objects(None)
+        return left.exit_code
     except ZerokitError as error:
         # The order matters: rank 0 has printed before any rank exits and the launcher ends the rest.
         if group.ranks.is_main:

@@ -1,12 +1,21 @@
-"""DeepSpeed's launcher, as this environment has it."""
+"""DeepSpeed's launcher, as this environment has it, and what it leaves to be done."""
 
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from zerokit.distributed.process_table import descendants, stat_of, variables_of
 from zerokit.distributed.ranks import free_port
+from zerokit.errors import PreemptedError
+
+if TYPE_CHECKING:
+    from types import FrameType
 
 _BIN = Path(sys.executable).parent
 """Where deepspeed and ninja lie: beside the Python that runs this, whether or not that is on the PATH."""
@@ -30,3 +39,52 @@ def deepspeed_words(num_ranks: int, *words: str, port: int = 0) -> list[str]:
 def launch_environment() -> dict[str, str]:
     """This process's variables, with what DeepSpeed calls by name on the PATH."""
     return {**os.environ, "PATH": f"{_BIN}{os.pathsep}{os.environ.get('PATH', '')}"}
+
+
+def run_launcher(words: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Run a launcher to its end; what asks this process to leave asks its ranks.
+
+    DeepSpeed's own ends at once by Ctrl-C or SIGTERM, whatever its ranks do then. In a process group of its
+    own it gets neither from a terminal, and ends when its ranks have, which save first. The second Ctrl-C or
+    SIGTERM ends it.
+
+    Args:
+        words: its command line.
+        environment: all variables of it.
+
+    Returns:
+        its exit code; where a signal ended it, or this process was asked to leave and nothing could be saved,
+        that of a shell for the signal.
+    """
+    process = subprocess.Popen(words, env=dict(environment), process_group=0)
+    asked: list[int] = []
+
+    def hand_on(number: int, frame: FrameType | None) -> None:
+        asked.append(number)
+        ranks = _ranks_of(process.pid) if len(asked) == 1 else []
+        for pid in ranks:
+            os.kill(pid, signal.SIGTERM)
+        if not ranks:
+            process.terminate()  # upon which they end, too
+
+    def pause(number: int, frame: FrameType | None) -> None:
+        os.killpg(process.pid, signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        os.killpg(process.pid, signal.SIGCONT)
+
+    for number, handler in ((signal.SIGTERM, hand_on), (signal.SIGINT, hand_on), (signal.SIGTSTP, pause)):
+        signal.signal(number, handler)
+    code = process.wait()
+    if asked and code != PreemptedError.exit_code:
+        return 128 + asked[0]
+    return code if code >= 0 else 128 - code
+
+
+def _ranks_of(launcher: int) -> list[int]:
+    """The processes that it started as ranks, without those that ranks have started."""
+
+    def is_rank(pid: int) -> bool:
+        return "LOCAL_RANK" in variables_of(pid)
+
+    found = {pid: stat for pid in descendants(launcher) if (stat := stat_of(pid)) is not None}
+    return [pid for pid, stat in found.items() if is_rank(pid) and not is_rank(stat.parent)]

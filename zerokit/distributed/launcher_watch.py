@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from zerokit import console
 from zerokit.distributed import stuck
+from zerokit.distributed.preemption import LeaveRequest
 from zerokit.distributed.process_table import stat_of
 
 _PROGRAMS = {"deepspeed", "torchrun", "accelerate", "zerokit"}
@@ -53,25 +54,30 @@ def launchers() -> list[Launcher]:
     return found
 
 
-def watch(rank: int, for_stuck: stuck.StuckWatch | None) -> None:
+def watch(rank: int, for_stuck: stuck.StuckWatch | None, leave: LeaveRequest) -> None:
     """End this process soon after a launcher of it has ended, and look for ranks that are stuck.
 
     Args:
         rank: of this process.
         for_stuck: what looks for them; None: nobody does.
+        leave: what lets it save before it ends.
     """
     watched = launchers()
     if watched or for_stuck is not None:
-        threading.Thread(target=_watch, args=(watched, rank, for_stuck), daemon=True).start()
+        threading.Thread(target=_watch, args=(watched, rank, for_stuck, leave), daemon=True).start()
 
 
-def _watch(watched: list[Launcher], rank: int, for_stuck: stuck.StuckWatch | None) -> None:
+def _watch(
+    watched: list[Launcher], rank: int, for_stuck: stuck.StuckWatch | None, leave: LeaveRequest
+) -> None:
     never = threading.Event()
-    while all(launcher.runs for launcher in watched):
+    while True:
+        gone = next((launcher for launcher in watched if not launcher.runs), None)
+        if gone is not None and not leave.launcher_ended(gone.pid):
+            break
         never.wait(stuck.POLL_SECONDS)
         if for_stuck is not None:
             for_stuck.look()
-    gone = next(launcher for launcher in watched if not launcher.runs)
     console.note(f"zerokit: rank {rank} ends, because its launcher (process {gone.pid}) has ended")
     os._exit(1)  # whatever the main thread waits for
 

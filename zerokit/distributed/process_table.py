@@ -41,6 +41,14 @@ def children_of(pid: int) -> list[int]:
     return found
 
 
+def descendants(pid: int) -> list[int]:
+    """The children of a process, and theirs."""
+    found = children_of(pid)
+    for child in found:
+        found += children_of(child)
+    return found
+
+
 def variables_of(pid: int) -> dict[str, str]:
     """The environment that a process was started with; empty of another user's."""
     try:

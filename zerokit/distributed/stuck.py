@@ -31,7 +31,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from zerokit import console
-from zerokit.distributed.process_table import bytes_moved, children_of, lists_children, stat_of, variables_of
+from zerokit.distributed.process_table import (
+    bytes_moved,
+    children_of,
+    descendants,
+    lists_children,
+    stat_of,
+    variables_of,
+)
 from zerokit.errors import RankError
 
 if TYPE_CHECKING:
@@ -173,7 +180,7 @@ class StuckWatch:
         pid = os.getpid()
         if not lists_children():
             return None
-        children = _descendants(pid)
+        children = descendants(pid)
         stats = [stat for stat in map(stat_of, (pid, *children)) if stat is not None]
         # Of this process, without this thread; stats[0] counts in hundredths.
         cpu = time.process_time() - time.thread_time() + sum(stat.cpu_seconds for stat in stats[1:])
@@ -207,13 +214,6 @@ def _say(rank: str, why: str) -> None:
         hint="Its stack follows. Where that is no mistake, allow more with --stuck-after SECONDS (0: any)",
     )
     console.print_error(error)
-
-
-def _descendants(pid: int) -> list[int]:
-    found = children_of(pid)
-    for child in found:
-        found += children_of(child)
-    return found
 
 
 def _frames(innermost: FrameType) -> Iterator[str]:

@@ -124,6 +124,13 @@ CAUSES = (
         weight=Weight.ENDED,
     ),
     _cause(
+        "preempted",
+        "the run was asked to leave, and saved a checkpoint first",
+        "Go on from it: --training.resume_from_checkpoint true",
+        r"zerokit: preempted after step \d",
+        weight=Weight.ENDED,
+    ),
+    _cause(
         "evicted",
         "Kubernetes evicted the pod, because its node ran low on {what}",
         "Ask for what it needs in resources.requests (memory, ephemeral-storage), and write to a volume",

@@ -23,6 +23,10 @@ _CODES = {
         "Read the first traceback of the log: zerokit explain-exit LOG finds it",
     ),
     2: Meaning("unusable input or options", "Read the line that begins with 'zerokit: error:' or 'usage:'"),
+    75: Meaning(
+        "a run of zerokit was asked to leave, by a signal or by the end of its launcher",
+        "Go on from its last checkpoint: --training.resume_from_checkpoint true",
+    ),
     124: Meaning("the command 'timeout' ended it", "Allow it more time"),
     125: Meaning("the container could not be started", "Read what docker or podman says above"),
     126: Meaning("the command cannot be executed", "Look at its mode, and at the first line of the script"),

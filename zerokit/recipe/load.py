@@ -32,7 +32,7 @@ _SHORTHANDS = ("model", "deepspeed", "precision", "matmul_precision")
 
 OWN_NAMES = (
     *("--recipe", "--force", "--print-recipe", "--num-gpus", "--master-port"),
-    *("--trust-checkpoint", "--no-verify", "--stuck-after", "--preview"),
+    *("--trust-checkpoint", "--no-verify", "--stuck-after", "--save-within", "--preview"),
 )
 """The options of ``zerokit train`` that override nothing."""
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from transformers import TrainerCallback
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+from typing import TYPE_CHECKING
 
 from zerokit import console
 from zerokit.checkpoint.checksums import (
@@ -21,33 +19,40 @@ from zerokit.checkpoint.pickles import check_pickles
 from zerokit.errors import ZerokitError
 
 if TYPE_CHECKING:
-    from transformers import TrainerControl, TrainerState, TrainingArguments
-
     from zerokit.distributed.group import RankGroup
 
 
-class ChecksumsOnSave(TrainerCallback):  # type: ignore[misc]  # transformers is untyped here
-    """Writes ``SHA256SUMS`` into each checkpoint-N; every rank reads its share of the files."""
+def seal(group: RankGroup, folder: Path) -> str | None:
+    """Have a checkpoint-N, which every rank has written, on the disk, and write its ``SHA256SUMS``.
 
-    def __init__(self, group: RankGroup) -> None:
-        self._group = group
+    Every rank reads its share of the files.
 
-    def on_save(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        group = self._group
-        folder = Path(args.output_dir, f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}")
-        group.gather_objects(None)  # every rank has written its part
-        names = group.broadcast_object(files_of(folder) if group.ranks.is_main else [])
-        if not names:  # it could not be written
-            return
-        sums = group.gather_objects(group.together(lambda: checksums(folder, _share(names, group))))
-        whole = {name: digest for part in sums for name, digest in part.items()}
-        if group.ranks.is_main:
-            try:
-                write_checksums(folder, whole)
-            except ZerokitError as error:
-                console.note(f"zerokit: {error}. A run that goes on from there is not verified")
+    Returns:
+        why it is not whole, the same on every rank; None if it is.
+    """
+    names = group.broadcast_object(files_of(folder) if group.ranks.is_main else [])
+    parts = group.gather_objects(_synced_sums(folder, _share(names, group)))
+    problem = next((part for part in parts if isinstance(part, str)), None if names else "it was removed")
+    if problem is not None:
+        return problem
+    if group.ranks.is_main:
+        whole = {name: digest for part in parts if not isinstance(part, str) for name, digest in part.items()}
+        try:
+            write_checksums(folder, whole)
+        except ZerokitError as error:
+            console.note(f"zerokit: {error}. A run that goes on from there is not verified")
+    return None
+
+
+def _synced_sums(folder: Path, names: list[str]) -> dict[str, str] | str:
+    """The SHA-256 of files that no loss of power takes away any more; else why not."""
+    try:
+        for name in names:
+            with (folder / name).open("rb") as file:
+                os.fsync(file.fileno())  # here a server that is full says so
+        return checksums(folder, names)
+    except (OSError, ZerokitError) as error:
+        return f"{error.strerror or error}" if isinstance(error, OSError) else str(error)
 
 
 def check_resumed(group: RankGroup, folder: Path, *, verify: bool, trusted: bool) -> None:

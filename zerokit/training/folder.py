@@ -42,6 +42,25 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: int(path.name.partition("-")[2]))
 
 
+def remove_old(folder: Path, limit: int | None, *, last: Path, best: str | None) -> None:
+    """Remove checkpoints until `limit` are left, if it is set: those behind the last, then the oldest.
+
+    Args:
+        folder: of the run.
+        limit: ``save_total_limit``.
+        last: the one that has just been saved, and is whole. What stands behind it is of a run that this one
+            has gone back from.
+        best: the best one, if there is one. Both stay.
+    """
+    found = checkpoints(folder)
+    names = [path.name for path in found]
+    at = names.index(last.name) + 1 if last.name in names else len(found)
+    stay = {last.name, best and Path(best).name}
+    removable = [path for path in (*reversed(found[at:]), *found[:at]) if path.name not in stay]
+    for path in removable[: max(0, len(found) - limit) if limit else 0]:
+        shutil.rmtree(path, ignore_errors=True)
+
+
 def divided_folder(folder: Path, checkpoint: Path, num_ranks: int) -> Path:
     """Where a checkpoint of another number of ranks lies divided anew, until the run has loaded it."""
     return folder / f".{checkpoint.name}-on-{quantity(num_ranks, 'rank').replace(' ', '-')}"

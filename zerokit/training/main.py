@@ -15,6 +15,7 @@ def main(
     overrides: Sequence[str],
     *,
     stuck_after: float,
+    save_within: float,
     previewed: int | None = None,
     **options: bool,
 ) -> int:
@@ -22,6 +23,7 @@ def main(
     return run_on_all_ranks(
         lambda group: train(group, recipe, overrides, previewed=previewed, **options),
         stuck_after=stuck_after,
+        save_within=save_within,
     )
 
 

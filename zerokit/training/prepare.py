@@ -15,6 +15,7 @@ from zerokit.distributed.group import count_gpus, device_precision
 from zerokit.distributed.libraries import set_up_libraries
 from zerokit.errors import DataError, RecipeError, did_you_mean
 from zerokit.training.arguments import build_arguments, resolve_arguments
+from zerokit.training.checksums import check_resumed
 from zerokit.training.examples import Tokenized, tokenize
 from zerokit.training.folder import OutputFolder
 from zerokit.training.identity import Identity, identify
@@ -98,8 +99,6 @@ def prepare(
         ZerokitError: bad input; the same on every rank.
     """
     set_up_libraries(group.ranks)
-
-    from zerokit.training.checksums import check_resumed  # its callback imports transformers
 
     recipe = loaded.recipe
     resolved = _resolve(group, loaded)

@@ -46,14 +46,16 @@ def find_resume(resolved: Resolved, loaded: LoadedRecipe, *, world_size: int) ->
         return None
     if asked is True:
         output_dir = Path(resolved.training["output_dir"])
-        whole = [folder for folder in checkpoints(output_dir) if (folder / _STATE_FILE).is_file()]
-        if not whole:
+        found = [folder for folder in checkpoints(output_dir) if (folder / _STATE_FILE).is_file()]
+        if not found:
             raise RecipeError(
                 f"'{output_dir}' has no checkpoint-N to continue from",
                 where=where,
                 hint="Set save_strategy and save_steps in the run that is to be continued",
             )
-        folder = whole[-1]
+        folder = next((one for one in reversed(found) if lacks(one) is None), found[-1])
+        for later in found[found.index(folder) + 1 :]:
+            console.note(f"{later} is not whole ({lacks(later)}): the run continues from {folder}")
     else:
         folder = Path(asked)
     if not (folder / _STATE_FILE).is_file():
@@ -62,12 +64,6 @@ def find_resume(resolved: Resolved, loaded: LoadedRecipe, *, world_size: int) ->
             where=where,
             hint="Name a checkpoint-N folder, or true for the last one",
         )
-    try:
-        json.loads((folder / _STATE_FILE).read_bytes())
-    except ValueError as error:
-        raise CheckpointError(
-            f"{_STATE_FILE} is damaged: {error}", where=str(folder), hint=_ANOTHER
-        ) from None
     num_parts = saved_by(folder)
     if is_rehearsal() and num_parts not in (0, world_size):  # which reads none of its tensors
         saved = quantity(num_parts, "rank")
@@ -76,22 +72,29 @@ def find_resume(resolved: Resolved, loaded: LoadedRecipe, *, world_size: int) ->
             where=where,
             hint=f"Rehearse {saved}, or a run that begins: one that goes on needs as much",
         )
+    problem = lacks(folder)
+    if problem is not None:
+        raise CheckpointError(problem, where=str(folder), hint=_ANOTHER)
+    return folder
+
+
+def lacks(folder: Path) -> str | None:
+    """What a checkpoint-N lacks to be continued from, by the names of its files; None of a whole one."""
+    try:
+        json.loads((folder / _STATE_FILE).read_bytes())
+    except (OSError, ValueError) as error:
+        return f"{_STATE_FILE} is damaged: {error}"
     tag = folder / "latest"
     states = folder / tag.read_text(encoding="utf-8", errors="replace").strip() if tag.is_file() else tag
-    lacks = [
-        what
-        for what, found in {
-            "latest, which names DeepSpeed's part": tag.is_file(),
-            "DeepSpeed's part, which latest names": states.is_dir()
-            and states.resolve().parent == folder.resolve(),
-            "the states of the model": any(states.glob("*model_states.pt")),
-            "the states of the optimizer of each rank": len(_parts(folder)) == num_parts > 0,
-        }.items()
-        if not found
-    ]
-    if lacks:
-        raise CheckpointError(f"lacks {lacks[0]}", where=str(folder), hint=_ANOTHER)
-    return folder
+    num_parts = saved_by(folder)
+    parts = {
+        "latest, which names DeepSpeed's part": tag.is_file(),
+        "DeepSpeed's part, which latest names": states.is_dir()
+        and states.resolve().parent == folder.resolve(),
+        "the states of the model": any(states.glob("*model_states.pt")),
+        "the states of the optimizer of each rank": len(_parts(folder)) == num_parts > 0,
+    }
+    return next((f"lacks {what}" for what, found in parts.items() if not found), None)
 
 
 def _parts(folder: Path) -> set[int]:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from transformers import TrainerCallback
 
 import zerokit
 from zerokit import console
+from zerokit.checkpoint.source import is_rehearsal
 from zerokit.distributed.group import count_gpus
-from zerokit.errors import ConfigError, RankError, RunError
+from zerokit.errors import ConfigError, RankError, RunError, ZerokitError
 from zerokit.training.announce import announce, count_parameters
-from zerokit.training.checksums import ChecksumsOnSave
 from zerokit.training.chunked_loss import asks_for_chunks, chunk_the_loss
 from zerokit.training.measure import PeakMemory
 from zerokit.training.model import build_model, switch_dropout_off
@@ -82,9 +83,10 @@ def _run(group: RankGroup, prepared: Prepared, divided: Divided) -> RunReport:
         switch_dropout_off(model)
     expected = announce(group, prepared, model, cuda=cuda)
     progress = RunProgress(prepared.output_dir)
-    trainer = _make_trainer(prepared, model, group, [progress, ChecksumsOnSave(group), _Loaded(divided)])
+    trainer = _make_trainer(prepared, model, group, [progress, _Loaded(divided)])
     try:
-        result = _fit(trainer, prepared, divided)
+        with nullcontext() if is_rehearsal() else group.leave_request.heeded(group.gather_objects):
+            result = _fit(trainer, prepared, divided)
     finally:
         progress.stop()
     before, after = _held_out(trainer)
@@ -175,7 +177,7 @@ def _fit(trainer: Trainer, prepared: Prepared, divided: Divided) -> Any:
     resume = divided.folder
     try:
         return trainer.train(resume_from_checkpoint=resume and str(resume))
-    except RunError:
+    except ZerokitError:
         raise
     except Exception as error:
         if "loss scale already at minimum" in str(error):

@@ -14,20 +14,21 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import SequentialSampler
 from transformers import Trainer
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, rotate_checkpoints
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput
 
 from zerokit import console
 from zerokit.checkpoint.pickles import known_classes_only
 from zerokit.checkpoint.source import is_rehearsal
 from zerokit.distributed.ranks import read_ranks
 from zerokit.distributed.shared_memory import release_shared_memory
-from zerokit.errors import RunError
+from zerokit.errors import PreemptedError, RunError
 from zerokit.files import write_file
 from zerokit.patches import overriding
 from zerokit.training.blanks import BlanksLast, FilledUp
+from zerokit.training.checksums import seal
 from zerokit.training.disks import DiskProblems
 from zerokit.training.dummy_step import undo_dummy_step
-from zerokit.training.folder import checkpoints
+from zerokit.training.folder import checkpoints, remove_old
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,7 +59,8 @@ MOST_SKIPPED_STEPS = 50
     compute_loss="train on the task's own loss",
     training_step="stop when the loss is no number, and know a step that is stuck",
     get_batch_samples="know a batch that never comes",
-    _get_grad_norm="stop when the gradient norm is no number",
+    _get_grad_norm="stop when the gradient norm is no number, and hear that another rank is asked to leave",
+    _maybe_log_save_evaluate="save and leave where a rank was asked to",
     save_model="keep weights that are no numbers from replacing any",
 )
 class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped here
@@ -79,6 +81,8 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
         self._losses: torch.Tensor | None = None
         """Sum of this rank's losses since the last step: no number if one of them is none."""
         self._num_skipped = 0
+        self._leaves = False
+        """Whether a rank was asked to leave, by the end of the last step."""
         self.disk_problems = DiskProblems()
         """Of what is saved now."""
         self.metric_names: tuple[str, ...] = ()
@@ -218,6 +222,10 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
             self.args.save_total_limit = limit
         problems = self._group.gather_objects(next(iter(self.disk_problems), None))
         problem = next((problem for problem in problems if problem is not None), None)
+        folder = Path(self.args.output_dir)
+        saved = folder / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+        if problem is None and not is_rehearsal():  # which writes no weights
+            problem = seal(self._group, saved)
         if problem is None:
             self._best_saved = self._best()
         else:  # the Trainer would go back to what is removed, and pass over any that is saved later
@@ -225,16 +233,13 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
             state.best_metric, state.best_global_step, state.best_model_checkpoint = self._best_saved
         if not self.args.should_save:
             return
-        folder = Path(self.args.output_dir)
         if problem is None:
-            best = self.state.best_model_checkpoint
-            rotate_checkpoints(folder, save_total_limit=limit, best_model_checkpoint=best, use_mtime=True)
-            return
-        name = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-        shutil.rmtree(folder / name, ignore_errors=True)
-        left = checkpoints(folder)
-        stays = f"{left[-1].name} stays" if left else "there is none yet"
-        console.note(f"zerokit: {folder / name} cannot be saved: {problem}. The run goes on; {stays}")
+            remove_old(folder, limit, last=saved, best=self.state.best_model_checkpoint)
+        else:
+            shutil.rmtree(saved, ignore_errors=True)
+            left = checkpoints(folder)
+            stays = f"{left[-1].name} stays" if left else "there is none yet"
+            console.note(f"zerokit: {saved} cannot be saved: {problem}. The run goes on; {stays}")
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         with self.disk_problems.noted():
@@ -329,20 +334,38 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
     def _get_grad_norm(self, *args: Any, **kwargs: Any) -> Any:
         # Called once a step, right after it, on every rank.
         grad_norm = super()._get_grad_norm(*args, **kwargs)
-        loss = self._losses
-        self._losses = None
+        losses, self._losses = self._losses, None
         self._num_skipped = self._num_skipped + 1 if self.accelerator.optimizer_step_was_skipped else 0
+        asked = torch.tensor(float(self._group.leave_request.why is not None), device=self.args.device)
+        loss = asked * 0 if losses is None else losses.detach().to(asked)
+        # All ranks stop, or none.
+        mean = self.accelerator.reduce(torch.stack((loss, asked)), reduction="mean")
+        loss_of_all, self._leaves = mean[0].item(), bool(mean[1] > 0)
         # In fp16 a step that DeepSpeed skips is its loss scale on the way to its place.
         if self._num_skipped and self.args.fp16 and self._num_skipped < MOST_SKIPPED_STEPS:
             return grad_norm
         step = self.state.global_step + 1
-        if loss is not None:
-            loss = self.accelerator.reduce(loss, reduction="mean")  # all ranks stop, or none
-            if not math.isfinite(loss.item()):
-                self._stop(f"the loss is {loss.item()} at step {step}")
+        if not math.isfinite(loss_of_all):
+            self._stop(f"the loss is {loss_of_all} at step {step}")
         if grad_norm is not None and not math.isfinite(grad_norm):
             self._stop(f"the gradient norm is {float(grad_norm)} at step {step}")
         return grad_norm
+
+    def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
+        if not self._leaves:
+            super()._maybe_log_save_evaluate(*args, **kwargs)
+            return
+        self.control.should_save, self.control.should_evaluate = True, False
+        super()._maybe_log_save_evaluate(*args, **kwargs)
+        asked = self._group.gather_objects(self._group.leave_request.why)
+        rank, why = next((rank, why) for rank, why in enumerate(asked) if why is not None)
+        left = checkpoints(Path(self.args.output_dir))
+        raise PreemptedError(
+            f"preempted after step {self.state.global_step} (rank {rank}: {why})",
+            hint=f"Resume with --training.resume_from_checkpoint true, from {left[-1]}"
+            if left
+            else "There is no checkpoint to resume from",
+        )
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Save the weights, if all of them are numbers; in a checkpoint, also which run it is of.

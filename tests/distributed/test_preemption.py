@@ -1,0 +1,101 @@
+"""A request to leave waits for the end of a step, but not for ever; a launcher hands it on to its ranks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from zerokit.distributed.preemption import LeaveRequest
+
+ALONE = """
+import os, subprocess, sys, threading
+from zerokit.distributed.preemption import LeaveRequest
+other = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+leave = LeaveRequest(3, float(sys.argv[1]))
+with leave.heeded(lambda this: [this, (this[0], other.pid)]):
+    print(other.pid, flush=True)
+    lock = threading.Lock()
+    lock.acquire()
+    input()
+    other.stdin.close()
+    lock.acquire()
+"""
+"""A rank in a call that does not come back, with another one of its host, which ends when it is told to."""
+
+
+def test_a_request_is_noted_and_a_second_interrupt_ends_the_block() -> None:
+    handler = signal.getsignal(signal.SIGTERM)
+    leave = LeaveRequest(0, 60)
+    with pytest.raises(KeyboardInterrupt), leave.heeded(lambda this: [this]):  # noqa: PT012
+        assert leave.why is None
+        for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGINT):
+            os.kill(os.getpid(), number)
+        assert leave.why == "SIGTERM"
+        os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGTERM) is handler
+    with leave.heeded(lambda this: [this]):
+        assert leave.why is None
+        assert leave.launcher_ended(7)
+        assert leave.why == "its launcher, process 7, has ended"
+    assert not LeaveRequest(0, 60).launcher_ended(7)  # which prepares, and has nothing to save
+
+
+@pytest.mark.parametrize(
+    ("save_within", "code", "said"),
+    [
+        ("0.01", 75, "rank 3 ends without a checkpoint (SIGTERM): step and checkpoint took more than 0.01 s"),
+        ("600", 1, "rank 3 ends without a checkpoint (SIGTERM): process {other}, a rank that it would save"),
+    ],
+    ids=["a long step", "a rank that has ended"],
+)
+def test_what_does_not_come_is_not_waited_for(save_within: str, code: int, said: str) -> None:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [sys.executable, "-c", ALONE, save_within], stdin=pipe, stdout=pipe, stderr=pipe, text=True
+    ) as rank:
+        assert rank.stdout is not None
+        assert rank.stdin is not None
+        assert rank.stderr is not None
+        other = rank.stdout.readline().strip()
+        rank.send_signal(signal.SIGTERM)
+        if code == 1:
+            print(file=rank.stdin, flush=True)
+        assert said.format(other=other) in rank.stderr.read()
+        assert rank.wait() == code
+
+
+LAUNCHER = """
+import os, subprocess, sys
+rank = subprocess.Popen([sys.executable, "-c", sys.argv[1]], env={**os.environ, "LOCAL_RANK": "0"})
+sys.exit(rank.wait() % 256)
+"""
+SAVES = "import signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(75))\n"
+RUN = "import os, sys\nfrom zerokit.distributed.launcher import run_launcher\n"
+
+
+@pytest.mark.parametrize(
+    ("rank", "number", "code"),
+    [(SAVES, signal.SIGINT, 75), (SAVES, signal.SIGTERM, 75), ("", signal.SIGTERM, 143)],
+    ids=["Ctrl-C", "SIGTERM", "before the first step"],
+)
+def test_a_launcher_asks_its_ranks_and_tells_what_they_did(
+    rank: str, number: int, code: int, tmp_path: Path
+) -> None:
+    (tmp_path / "launcher").write_text(LAUNCHER)
+    rank += "import threading\nprint('ready', flush=True)\nthreading.Event().wait()"
+    words = [sys.executable, str(tmp_path / "launcher"), rank]
+    with subprocess.Popen(
+        [sys.executable, "-c", f"{RUN}sys.exit(run_launcher({words}, os.environ))"],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as started:
+        assert started.stdout is not None
+        assert started.stdout.readline() == "ready\n"
+        started.send_signal(number)
+        assert started.stdout.read() == ""
+        assert started.wait() == code

@@ -1,0 +1,132 @@
+"""A run that is asked to leave saves a checkpoint first: by SIGTERM, Ctrl-C, or the end of its launcher.
+
+Schedulers send SIGTERM before they take a machine away, some to each process, some to the launcher alone, and
+DeepSpeed's hands it to one rank after the other. So a rank that is asked tells the others at the end of its
+step, and all save together. What may keep it from that end is bounded: by `save_within` seconds, and by the
+end of another rank, which would be waited for in vain.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from zerokit import console
+from zerokit.distributed.process_table import stat_of
+from zerokit.errors import PreemptedError
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+SAVE_WITHIN = 60.0
+"""Seconds from the request to the end of the process."""
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_POLL_SECONDS = 0.5
+
+
+class LeaveRequest:
+    """Whether this rank was asked to leave, and why."""
+
+    def __init__(self, rank: int, save_within: float) -> None:
+        self.why: str | None = None
+        self._rank = rank
+        self._save_within = save_within
+        self._since = 0.0
+        self._is_heeded = False
+        self._interrupts = 0
+
+    @contextmanager
+    def heeded(self, gather: Callable[[Any], list[Any]]) -> Iterator[None]:
+        """Within the block a request ends nothing: what runs there looks at :attr:`why` after each step.
+
+        A second Ctrl-C raises KeyboardInterrupt. With `save_within` 0, and in another thread than the main
+        one, which alone has signals, nothing changes.
+
+        Args:
+            gather: takes an object of each rank, and returns all in rank order.
+        """
+        if self._save_within == 0 or threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        host, this = socket.gethostname(), os.getpid()
+        others = [pid for its_host, pid in gather((host, this)) if its_host == host and pid != this]
+        # The system writes the number of each signal there, whatever the main thread waits for.
+        reads, writes = os.pipe()
+        os.set_blocking(writes, False)
+        wakes_before = signal.set_wakeup_fd(writes, warn_on_full_buffer=False)
+        self.why, self._interrupts, self._is_heeded = None, 0, True
+        before = {number: signal.signal(number, self._handler(this)) for number in _SIGNALS}
+        over = threading.Event()
+        bound = threading.Thread(target=self._bound, args=(reads, filter(_runs, others), over), daemon=True)
+        bound.start()
+        try:
+            yield
+        finally:
+            over.set()
+            self._is_heeded = False
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            signal.set_wakeup_fd(wakes_before)
+            os.write(writes, b"\0")
+            bound.join()
+            os.close(reads)
+            os.close(writes)
+
+    def launcher_ended(self, pid: int) -> bool:
+        """Take the end of a launcher for a request; False if it is none, or was made long ago."""
+        if self._is_heeded:
+            self._ask(f"its launcher, process {pid}, has ended")
+        return self.why is not None and not self._is_late()
+
+    def _ask(self, why: str) -> None:
+        if self.why is None:
+            self._since = time.monotonic()
+            self.why = why
+
+    def _is_late(self) -> bool:
+        return time.monotonic() - self._since > self._save_within
+
+    def _handler(self, of_process: int) -> Callable[[int, FrameType | None], None]:
+        def handle(number: int, frame: FrameType | None) -> None:
+            if os.getpid() != of_process:  # one that was forked of it, and has no step to end
+                signal.signal(number, signal.SIG_DFL)
+                os.kill(os.getpid(), number)
+                return
+            self._ask(signal.Signals(number).name)
+            self._interrupts += number == signal.SIGINT
+            if self._interrupts > 1:
+                raise KeyboardInterrupt
+
+        return handle
+
+    def _bound(self, reads: int, others: Iterator[int], over: threading.Event) -> None:
+        """Wait for a request, and then end this process where the end of its step does not come."""
+        ranks = list(others)
+        while self.why is None:
+            number = os.read(reads, 1)[0]
+            if over.is_set():
+                return
+            if number in _SIGNALS:
+                self._ask(signal.Signals(number).name)
+        while not over.wait(_POLL_SECONDS):
+            gone = next((pid for pid in ranks if not _runs(pid)), None)
+            if gone is not None:
+                self._end(f"process {gone}, a rank that it would save with, has ended", 1)
+            if self._is_late():
+                took = f"step and checkpoint took more than {self._save_within:g} s (--save-within)"
+                self._end(took, PreemptedError.exit_code)
+
+    def _end(self, reason: str, code: int) -> None:
+        console.note(f"zerokit: rank {self._rank} ends without a checkpoint ({self.why}): {reason}")
+        os._exit(code)
+
+
+def _runs(pid: int) -> bool:
+    stat = stat_of(pid)
+    return stat is not None and stat.state not in "ZX"
