@@ -171,6 +171,17 @@ def test_the_names_that_are_suggested_are_those_of_the_command(name: str, own_na
 
 def test_a_recipe_is_printed_by_one_rank(zerokit: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert zerokit("train", "--print-recipe")[1].startswith("# A start for your own fine-tuning run")
+    for words, said in (
+        (["dpo"], "--print-recipe: 'dpo' belongs to no option. Write --print-recipe --task.type dpo"),
+        (["--task.type", "dpo", "--model", "m"], "--model: would change nothing: --print-recipe prints a"),
+        (
+            ["--recipe", "mine.yaml"],
+            "--recipe: would change nothing: --print-recipe prints a recipe as it is",
+        ),
+    ):
+        code, out, err = zerokit("train", "--print-recipe", *words)
+        assert (code, out) == (2, "")
+        assert f"zerokit: error: {said}" in err
     monkeypatch.setenv("RANK", "1")
     assert zerokit("train", "--print-recipe") == (0, "", "")
     assert zerokit("train", "--help") == (0, "", "")
@@ -205,6 +216,12 @@ def test_num_gpus_runs_deepspeeds_launcher(
         assert f"zerokit: error: --master_port: another process has port {port}. Give" in err
     assert zerokit("train", "--num-gpus", "2", "--master_port", port)[0] == 0
     assert started[2][2:4] == ["--master_port", f"{port}"]
+    Path("out").mkdir()
+    Path("out/run.json").touch()
+    code, _, err = zerokit("train", *words)
+    assert (code, len(started)) == (2, 3)
+    assert "r.yaml:7 (training.output_dir): 'out' has the model of an earlier run. Name another" in err
+    assert zerokit("train", *words, "--force")[0] == 0
 
 
 @pytest.mark.parametrize("option", ["--num-gpus", "--num_gpus"])

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+import yaml
 
 from zerokit.errors import RecipeError
 from zerokit.recipe import load_recipe
-from zerokit.recipe.model import KEYS_OF, TaskType
+from zerokit.recipe.model import KEYS_OF, TASKS_ALSO_CALLED, TaskType
 from zerokit.recipe.starters import starter
 
 
@@ -28,5 +29,17 @@ def test_each_task_has_a_recipe_that_loads(task: str, tmp_path: Path) -> None:
 
 
 def test_a_task_that_is_not_there_is_named() -> None:
-    with pytest.raises(RecipeError, match=r"no task 'seq2sec'\. Did you mean 'seq2seq'"):
-        starter("seq2sec")
+    with pytest.raises(RecipeError, match=r"'ppo' is not a choice here\. Choose one, of: causal_lm, "):
+        starter("ppo")
+    with pytest.raises(RecipeError, match=r"'SFT' is not a choice here\. Write causal_lm, of: causal_lm, "):
+        starter("SFT")
+    assert {*TASKS_ALSO_CALLED.values()} == {*get_args(TaskType)}
+
+
+@pytest.mark.parametrize("task", get_args(TaskType))
+def test_a_small_model_gets_a_batch_that_fills_a_gpu(task: str) -> None:
+    training = yaml.safe_load(starter(task))["training"]
+    is_small = task not in ("causal_lm", "dpo")
+    assert training["per_device_train_batch_size"] == (16 if is_small else 1)
+    assert ("gradient_checkpointing" in training) is not is_small
+    assert ("eval_strategy" in training) is is_small

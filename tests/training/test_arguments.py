@@ -52,6 +52,7 @@ def test_every_key_of_training_arguments_has_a_type_to_check_against() -> None:
     ("text", "key", "message"),
     [
         ("learning_rat: 1", "learning_rat", "is not a TrainingArguments key. Did you mean 'learning_rate'?"),
+        ("lr: 1", "lr", "is not a TrainingArguments key. It is called learning_rate"),
         ("warmup_ratio: 0.1", "warmup_ratio", "Did you mean 'warmup_steps'?"),
         ("learning_rate: abc", "learning_rate", "'abc' should be a valid number"),
         ("learning_rate: null", "learning_rate", "None should be a valid number"),

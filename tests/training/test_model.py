@@ -20,6 +20,7 @@ from transformers import (
 )
 
 from tests.tiny import tiny_llama, tiny_tokenizer
+from zerokit.checkpoint.pretrained import read_config
 from zerokit.errors import ModelError, RecipeError, ZerokitError
 from zerokit.recipe import LoadedRecipe, load_recipe
 from zerokit.recipe.model import TaskSection
@@ -246,3 +247,11 @@ def test_without_dropout_training_computes_what_evaluation_does(
     switch_dropout_off(model)
     assert torch.equal(model.train()(input_ids=given).logits, expected)
     assert model.config.to_dict() == asked
+
+
+def test_a_classifier_is_none_that_writes_text(tmp_path: Path) -> None:
+    config = {"model_type": "llama", "architectures": ["LlamaForSequenceClassification"]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match="is a LlamaForSequenceClassification, not a causal language model"):
+        read_config(tmp_path, where="--model")
+    assert read_config(tmp_path, where="--model", kind=SequenceClassification.model).model_type == "llama"

@@ -35,6 +35,9 @@ class ModelKind:
 
 CAUSAL_LM = ModelKind("AutoModelForCausalLM", "a causal language model", "Llama", new_head=False)
 
+_HEADS_WITHOUT_WORDS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
+"""Ends of the names of transformers' classes whose last layer tells no token."""
+
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
 
@@ -55,6 +58,13 @@ def read_config(
         raise ModelError(
             f"{folder / 'config.json'}: {reason(error)}", where=where, hint="Check the model folder"
         ) from error
+    (architecture,) = (getattr(config, "architectures", None) or [""])[:1]
+    if not kind.new_head and architecture.endswith(_HEADS_WITHOUT_WORDS):
+        raise ModelError(
+            f"'{folder}' is a {architecture}, not {kind.noun}",
+            where=where,
+            hint="Choose one that writes text; transformers' pipeline() runs this one",
+        )
     remote = trust_remote_code and kind.auto_class in getattr(config, "auto_map", {})
     if type(config) not in kind.auto._model_mapping and not remote:
         raise ModelError(

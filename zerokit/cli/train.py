@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 
 from zerokit.cli.on_ranks import LocalRank, MasterPort, NumGpus, StuckAfter, is_main, start_ranks
 from zerokit.distributed.preemption import SAVE_WITHIN
 from zerokit.distributed.ranks import STUCK_AFTER
+from zerokit.documents import dotted
+from zerokit.errors import RecipeError
 from zerokit.recipe.load import load_recipe, parse_overrides
+from zerokit.recipe.model import TASKS_ALSO_CALLED, TaskType
 from zerokit.recipe.starters import starter
 
 
@@ -80,11 +84,15 @@ def train(
     """
     if print_recipe:
         if is_main():
-            asked = dict(parse_overrides(context.args))
-            typer.echo(starter(str(asked.get(("task", "type"), "causal_lm"))), nl=False)
+            typer.echo(_starter(recipe, context.args), nl=False)
         return
     if num_gpus is not None:
-        load_recipe(recipe, context.args)  # before the launcher, which says much of its own
+        from zerokit.training.folder import check_earlier
+
+        # Before the launcher, which says much of its own.
+        loaded = load_recipe(recipe, context.args)
+        if preview is None:
+            check_earlier(loaded, force=force)
     start_ranks(num_gpus, master_port, "train", context.obj)
     from zerokit.distributed.group import leave
     from zerokit.training.main import main
@@ -92,3 +100,29 @@ def train(
     options = {"force": force, "trust_checkpoint": trust_checkpoint, "verify": not no_verify}
     limits = {"stuck_after": stuck_after, "save_within": save_within}
     leave(main(recipe, context.args, **limits, previewed=preview, **options))
+
+
+def _starter(recipe: Path | None, words: Sequence[str]) -> str:
+    """The recipe to start from.
+
+    Raises:
+        RecipeError: an option beside ``--task.type`` would change nothing in it.
+    """
+    for word in words[:1]:
+        if word in (*get_args(TaskType), *TASKS_ALSO_CALLED):
+            task = TASKS_ALSO_CALLED.get(word, word)
+            raise RecipeError(
+                f"'{word}' belongs to no option",
+                where="--print-recipe",
+                hint=f"Write --print-recipe --task.type {task}",
+            )
+    asked = dict(parse_overrides(words))
+    task = str(asked.pop(("task", "type"), "causal_lm"))
+    passed_over = ["--recipe"] * (recipe is not None) + [f"--{dotted(path)}" for path in asked]
+    if passed_over:
+        raise RecipeError(
+            "would change nothing: --print-recipe prints a recipe as it is",
+            where=passed_over[0],
+            hint="Leave it out, and change the file; or give it to the run",
+        )
+    return starter(task)

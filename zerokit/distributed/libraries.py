@@ -33,6 +33,7 @@ def set_up_libraries(ranks: Ranks) -> None:
     if not ranks.is_main:
         warnings.simplefilter("ignore")
 
+    leave_out_false_alarms()
     # Where it is imported, it warns of kernels for 4-bit models on the CPU.
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
 
@@ -46,3 +47,18 @@ def set_up_libraries(ranks: Ranks) -> None:
     transformers.logging.disable_progress_bar()
     datasets.logging.set_verbosity(logging.CRITICAL)  # it logs errors that it raises as well
     datasets.disable_progress_bars()
+
+
+_FALSE_ALARMS = {
+    # Of the Trainer's own making: it tells accelerate 1, and the ds_config what the recipe says.
+    "accelerate.accelerator": "Gradient accumulation steps mismatch",
+    # What matters of it `zerokit.training.resume` compares; a share of steps is no longer one in the state.
+    "transformers.trainer_utils": "do not match the ones in the `trainer_state.json`",
+}
+"""Logger -> words of a warning of nothing that a person could mend."""
+
+
+def leave_out_false_alarms() -> None:
+    """Keep warnings to oneself that would have a person look for a mistake."""
+    for name, words in _FALSE_ALARMS.items():
+        logging.getLogger(name).addFilter(lambda record, words=words: words not in record.getMessage())

@@ -7,7 +7,7 @@ to peft's ``LoraConfig``) and are checked against it where it is imported, in ``
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -129,6 +129,23 @@ class DataSection(Section):
 TaskType = Literal[
     "causal_lm", "sequence_classification", "token_classification", "masked_lm", "seq2seq", "dpo"
 ]
+
+
+TASKS_ALSO_CALLED = {
+    **dict.fromkeys(("sft", "clm", "pretraining", "instruction_tuning", "chat"), "causal_lm"),
+    **dict.fromkeys(("classification", "text_classification"), "sequence_classification"),
+    **dict.fromkeys(("ner", "tagging", "pos"), "token_classification"),
+    **dict.fromkeys(("preference", "preferences"), "dpo"),
+    **dict.fromkeys(("mlm", "fill_mask"), "masked_lm"),
+    **dict.fromkeys(("summarization", "translation", "text2text"), "seq2seq"),
+}
+"""What other tools call them."""
+
+
+def task_hint(name: object) -> str:
+    """What to write in the place of a task that is none."""
+    known = TASKS_ALSO_CALLED.get(str(name).lower().replace("-", "_"))
+    return f"{f'Write {known}' if known else 'Choose one'}, of: {', '.join(get_args(TaskType))}"
 
 
 class TaskSection(Section):

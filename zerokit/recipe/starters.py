@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from zerokit.errors import RecipeError, did_you_mean
+from zerokit.errors import RecipeError
 from zerokit.recipe.load import embedded_text
+from zerokit.recipe.model import task_hint
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,8 @@ class _Start:
     keys: tuple[str, ...]
     """Of the section `task`, beside its type."""
     learning_rate: str
+    is_small: bool = True
+    """Whether the model is one of which a GPU has room for many examples at once."""
 
 
 _STARTS = {
@@ -46,8 +49,16 @@ _STARTS = {
         '{"prompt": ..., "chosen": ..., "rejected": ...}',
         ("seq_len: 1024", "beta: 0.1 # how much a step away from the model costs"),
         "5.0e-7",
+        is_small=False,
     ),
 }
+
+_OF_SMALL = (
+    (r"^  per_device_train_batch_size: 1\n  grad.*_steps: 8\n", "  per_device_train_batch_size: 16\n"),
+    (r"^  gradient_checkpointing: true\n", "  eval_strategy: epoch # and metrics on the held-out data\n"),
+    (r"eval_fraction: 0\.05", "eval_fraction: 0.1"),
+)
+"""What such a model changes in the recipe for language models: a pattern, and what takes its place."""
 
 
 def starter(task: str) -> str:
@@ -60,11 +71,7 @@ def starter(task: str) -> str:
     if task == "causal_lm":
         return text
     if task not in _STARTS:
-        raise RecipeError(
-            f"there is no task '{task}'",
-            where="--task.type",
-            hint=did_you_mean(task, ["causal_lm", *_STARTS]),
-        )
+        raise RecipeError(f"{task!r} is not a choice here", where="--task.type", hint=task_hint(task))
     start = _STARTS[task]
     section = "".join(f"  {line}\n" for line in (f"type: {task}", *start.keys))
     for pattern, line in (
@@ -72,6 +79,7 @@ def starter(task: str) -> str:
         (r"^  train: .*", f"  train: my.jsonl # {start.example}"),
         (r"^task:\n(  .*\n)+", f"task:\n{section}"),
         (r"^  learning_rate: \S+", f"  learning_rate: {start.learning_rate}"),
+        *(_OF_SMALL if start.is_small else ()),
     ):
         text = re.sub(pattern, line, text, count=1, flags=re.MULTILINE)
     return text

@@ -33,6 +33,19 @@ _OWNED = {
     "fp16_full_eval": "Evaluation runs in the precision of training; remove it",
 }
 
+_ALSO_CALLED = {
+    **dict.fromkeys(("lr", "lr_rate"), "learning_rate"),
+    **dict.fromkeys(("epochs", "num_epochs", "n_epochs"), "num_train_epochs"),
+    **dict.fromkeys(("batch_size", "train_batch_size", "micro_batch_size"), "per_device_train_batch_size"),
+    **dict.fromkeys(("accumulation_steps", "grad_accum", "grad_acc_steps"), "gradient_accumulation_steps"),
+    **dict.fromkeys(("scheduler", "lr_scheduler"), "lr_scheduler_type"),
+    **dict.fromkeys(("warmup", "num_warmup_steps"), "warmup_steps"),
+    **dict.fromkeys(("clip_grad_norm", "gradient_clipping", "grad_clip"), "max_grad_norm"),
+    **dict.fromkeys(("steps", "num_steps", "num_train_steps"), "max_steps"),
+    "optimizer": "optim",
+}
+"""What other tools and people call keys."""
+
 # Values below these break the run only after the model is loaded.
 _AT_LEAST = {
     "per_device_train_batch_size": 1,
@@ -66,15 +79,15 @@ def check_training_keys(loaded: LoadedRecipe, types: Mapping[str, Any]) -> dict[
         if name in _OWNED:
             raise RecipeError(f"'{name}' is not set here", where=where, hint=_OWNED[name])
         if name not in types:
-            raise RecipeError(
-                f"'{name}' is not a TrainingArguments key", where=where, hint=did_you_mean(name, types)
-            )
+            known = _ALSO_CALLED.get(name)
+            hint = f"It is called {known}" if known in types else did_you_mean(name, types)
+            raise RecipeError(f"'{name}' is not a TrainingArguments key", where=where, hint=hint)
         if value is False and name in [f"{kind}_strategy" for kind in _PERIODIC]:
             value = "no"
         try:
             # Its type says text alone, but true, for the last checkpoint, is what people write.
-            hint: Any = str | bool | None if name == "resume_from_checkpoint" else types[name]
-            checked[name] = TypeAdapter(hint).validate_python(value)
+            kind: Any = str | bool | None if name == "resume_from_checkpoint" else types[name]
+            checked[name] = TypeAdapter(kind).validate_python(value)
         except ValidationError as error:
             message = error.errors(include_url=False)[0]["msg"].removeprefix("Input ")
             raise RecipeError(f"{value!r} {message}", where=where, hint="Change the value") from None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from zerokit.documents import has_value
 from zerokit.errors import did_you_mean
 from zerokit.findings import Finding
+from zerokit.recipe.model import task_hint
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
@@ -62,7 +63,8 @@ def _problem(details: ErrorDetails, path: KeyPath, model: type[BaseModel]) -> Fi
         return Finding(path, f"the key '{path[-1]}' is missing", "Add it")
     if kind in ("literal_error", "enum"):
         expected = details.get("ctx", {}).get("expected", "")
-        return Finding(path, f"{value!r} is not a choice here", f"Write {expected}")
+        hint = task_hint(value) if path == ("task", "type") else f"Write {expected}"
+        return Finding(path, f"{value!r} is not a choice here", hint)
     if kind in _EXPECTED:
         return Finding(path, f"expected {_EXPECTED[kind]}, found {_describe(value)}", "Change the value")
     if kind == "value_error":

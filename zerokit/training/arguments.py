@@ -18,6 +18,7 @@ from zerokit.lint import check_document
 from zerokit.recipe import training_keys
 from zerokit.resolving.run import Run
 from zerokit.resolving.settle import Resolved, resolve_for_trainer
+from zerokit.training.folder import OUTPUT_DIR
 from zerokit.writing.build import build_ds_config
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 # Where the Trainer's own default is not what a person who fine-tunes expects.
 _DEFAULTS: dict[str, Any] = {
-    "output_dir": "runs/train",
+    "output_dir": OUTPUT_DIR,
     "logging_steps": 10,
     "include_num_input_tokens_seen": "non_padding",
     "logging_nan_inf_filter": False,  # it would log a loss that is no number as 0

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from zerokit.distributed.group import RankGroup
     from zerokit.recipe import LoadedRecipe
 
+OUTPUT_DIR = "runs/train"
+"""Of a recipe that names none."""
 LOCK_FILE = "run.lock"
 EARLIER = "earlier"
 """Where checkpoints of replaced runs are set aside, in a folder for each."""
@@ -59,6 +61,24 @@ def remove_old(folder: Path, limit: int | None, *, last: Path, best: str | None)
     removable = [path for path in (*reversed(found[at:]), *found[:at]) if path.name not in stay]
     for path in removable[: max(0, len(found) - limit) if limit else 0]:
         shutil.rmtree(path, ignore_errors=True)
+
+
+def check_earlier(loaded: LoadedRecipe, *, force: bool) -> None:
+    """See, before ranks start, that an earlier run has left nothing that this one would replace.
+
+    Of a run that is resumed the ranks find out themselves.
+
+    Args:
+        loaded: the recipe.
+        force: whether it may be replaced.
+
+    Raises:
+        RecipeError: it has.
+    """
+    training = loaded.recipe.training
+    if not training.get("resume_from_checkpoint"):
+        where = loaded.where("training", "output_dir")
+        OutputFolder(Path(training.get("output_dir") or OUTPUT_DIR), where, force, None)._check_earlier()
 
 
 def divided_folder(folder: Path, checkpoint: Path, num_ranks: int) -> Path:

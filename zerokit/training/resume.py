@@ -168,20 +168,20 @@ def resumed(checkpoint: Path, now: Identity, *, where: str) -> Identity:
         console.note(f"{checkpoint} does not say which run it is of: recipe, data and model are not compared")
         return now
     different = differences(was, now)
-    if different and was.world_size != now.world_size and different == num_examples_differ(was, now):
+    if not different:
+        return replace(now, run_id=was.run_id, started=was.started)
+    mend = "Set it back"
+    of = "a run that differs"
+    if different == num_examples_differ(was, now):
         each, left = divmod(was.examples_per_step, now.world_size)
-        raise RecipeError(
-            f"'{checkpoint}' is of a run of {quantity(was.world_size, 'rank')}: {different[0]}",
-            where=where,
-            hint=f"Set per_device_train_batch_size times gradient_accumulation_steps to {each}"
-            if not left
-            else f"Start a number of ranks that divides {was.examples_per_step}",
-        )
-    if different:
-        raise RecipeError(
-            f"'{checkpoint}' is of a run that differs: {in_words(different)}",
-            where=where,
-            hint=f"Set it back; or begin another run from its weights, with --model {checkpoint} and another "
-            "output_dir",
-        )
-    return replace(now, run_id=was.run_id, started=was.started)
+        mend = f"Set per_device_train_batch_size times gradient_accumulation_steps to {each}"
+        if left:
+            mend = f"Start a number of ranks that divides {was.examples_per_step}"
+        if was.world_size != now.world_size:
+            of = f"a run of {quantity(was.world_size, 'rank')}"
+    raise RecipeError(
+        f"'{checkpoint}' is of {of}: {in_words(different)}",
+        where=where,
+        hint=f"{mend}; or begin another run from its weights, with --model {checkpoint} and another "
+        "output_dir",
+    )

@@ -218,14 +218,14 @@ def _named(names: Sequence[str], evaluation: Mapping[str, Any]) -> dict[str, flo
 
 def _print_summary(report: RunReport, prepared: Prepared, num_files: int) -> None:
     if report.loss_before is not None and report.loss_after is not None:
-        loss = f"held-out loss {report.loss_before:.3f} -> {report.loss_after:.3f}"
+        loss = f"held-out loss {figure(report.loss_before)} -> {figure(report.loss_after)}"
     elif report.train_loss is not None:
-        loss = f"train loss {report.train_loss:.3f}"
+        loss = f"train loss {figure(report.train_loss)}"
     else:
         loss = "nothing was left to train"
     for name, after in report.metrics_after.items():
         before = report.metrics_before.get(name)
-        loss += f", {name} {after:.3f}" if before is None else f", {name} {before:.3f} -> {after:.3f}"
+        loss += f", {name} {'' if before is None else f'{figure(before)} -> '}{figure(after)}"
     since = f" (from step {report.resumed_from_step})" if report.resumed_from_step else ""
     console.note(
         f"{report.steps} steps{since} in {format_seconds(report.train_seconds)}, "
@@ -233,6 +233,11 @@ def _print_summary(report: RunReport, prepared: Prepared, num_files: int) -> Non
         f"peak {format_bytes(report.peak_memory_bytes)} per rank"
     )
     console.note(f"saved {quantity(num_files, 'file')} in {prepared.output_dir}")
+
+
+def figure(value: float) -> str:
+    """Three decimals; of a small value, three digits that say something."""
+    return f"{value:.3g}" if 0 < abs(value) < 0.1 else f"{value:.3f}"
 
 
 def _dtype(prepared: Prepared) -> Any:
