@@ -222,6 +222,9 @@ def test_num_gpus_runs_deepspeeds_launcher(
     assert (code, len(started)) == (2, 3)
     assert "r.yaml:7 (training.output_dir): 'out' has the model of an earlier run. Name another" in err
     assert zerokit("train", *words, "--force")[0] == 0
+    code, _, err = zerokit("train", *words, "--force", "--training.report_to", "[csv, trackio]")
+    assert (code, len(started)) == (2, 4)
+    assert "--training.report_to: trackio is not installed. Run pip install trackio" in err
 
 
 @pytest.mark.parametrize("option", ["--num-gpus", "--num_gpus"])

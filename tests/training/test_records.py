@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,8 @@ import pytest
 
 from zerokit.documents import finite, parse_json
 from zerokit.training.progress import RunProgress
-from zerokit.training.report import METRICS_FILE, REPORT_FILE, RunReport
+from zerokit.training.report import METRICS_FILE, REPORT_FILE, RunReport, git_commit
+from zerokit.training.trackers import draw_losses
 
 INFINITE = float("inf")
 NAN = float("nan")
@@ -54,6 +56,49 @@ def test_each_log_is_one_line(
     assert printed.err.splitlines() == ["step 1/4  loss 2.5000", "step 2/4  eval_loss 2.2500"]
 
 
+def test_each_figure_is_a_line_of_a_table(tmp_path: Path) -> None:
+    drive(RunProgress(tmp_path, to_csv=True), {1: {"loss": 3.0}})
+    drive(RunProgress(tmp_path, to_csv=True), {1: {"loss": 2.5, "learning_rate": 0.1}})
+    drive(RunProgress(tmp_path, to_csv=True), {2: {"eval_loss": 2.25}}, start=1)
+    rows = [line.split(",") for line in (tmp_path / "metrics.csv").read_text().splitlines()]
+    assert rows[0] == ["step", "elapsed_seconds", "name", "value"]
+    assert [(step, *rest) for step, _, *rest in rows[1:]] == [
+        ("0", "max_steps", "4"),
+        ("1", "loss", "2.5"),
+        ("1", "learning_rate", "0.1"),
+        ("1", "max_steps", "4"),
+        ("2", "eval_loss", "2.25"),
+    ]
+
+
+def test_the_curve_has_a_line_for_each_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drive(
+        RunProgress(tmp_path), {1: {"loss": 3.0}, 2: {"loss": NAN}, 3: {"loss": 2.0}, 4: {"eval_loss": 1.0}}
+    )
+    drawn: list[Any] = []
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda figure, *_, **__: drawn.append(figure))
+    draw_losses(tmp_path / METRICS_FILE, tmp_path / "loss.png")
+    lines_ = drawn[0].axes[0].lines
+    assert [line.get_xydata().tolist() for line in lines_] == [[[1, 3], [3, 2]], [[4, 1]]]
+
+
+def test_the_commit_is_that_of_the_folder_with_what_differs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert git_commit() is None
+    own = ("-c", "user.name=a", "-c", "user.email=a@b.c")
+    (tmp_path / "file").touch()
+    for words in (("init", "-q"), ("add", "file"), (*own, "commit", "-qm", "one")):
+        subprocess.run(["git", *words], check=True)
+    commit = git_commit()
+    assert commit is not None
+    assert len(commit) == 40
+    (tmp_path / "file").write_text("changed")
+    assert git_commit() == f"{commit}-dirty"
+
+
 def test_a_loss_that_is_no_number_is_still_json(tmp_path: Path) -> None:
     drive(RunProgress(tmp_path), {1: {"loss": NAN, "grad_norm": INFINITE}})
     assert lines(tmp_path)[1].items() >= {"step": 1, "loss": None, "grad_norm": None}.items()
@@ -77,6 +122,10 @@ def test_other_ranks_write_and_print_nothing(tmp_path: Path, capsys: pytest.Capt
 REPORT = RunReport(
     run_id="3f2a",
     zerokit_version="0",
+    versions={"torch": "2.8.0"},
+    git_commit=None,
+    seed=42,
+    data_seed=42,
     num_parameters=1,
     num_trainable_parameters=1,
     zero_stage=2,

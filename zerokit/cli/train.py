@@ -88,9 +88,11 @@ def train(
         return
     if num_gpus is not None:
         from zerokit.training.folder import check_earlier
+        from zerokit.training.trackers import trackers
 
         # Before the launcher, which says much of its own.
         loaded = load_recipe(recipe, context.args)
+        trackers(loaded)
         if preview is None:
             check_earlier(loaded, force=force)
     start_ranks(num_gpus, master_port, "train", context.obj)

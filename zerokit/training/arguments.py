@@ -19,6 +19,7 @@ from zerokit.recipe import training_keys
 from zerokit.resolving.run import Run
 from zerokit.resolving.settle import Resolved, resolve_for_trainer
 from zerokit.training.folder import OUTPUT_DIR
+from zerokit.training.trackers import BUILT_IN, trackers
 from zerokit.writing.build import build_ds_config
 
 if TYPE_CHECKING:
@@ -232,6 +233,7 @@ def build_arguments(
     if (batch := keys.get("per_device_train_batch_size")) is not None:
         keys.setdefault("per_device_eval_batch_size", batch)
     _use_new_names(keys)
+    keys["report_to"] = [name for name in trackers(loaded) if name not in BUILT_IN]
     # zerokit prints its own progress.
     keys.setdefault("disable_tqdm", True)
     try:

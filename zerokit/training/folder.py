@@ -19,7 +19,7 @@ from zerokit import console
 from zerokit.checkpoint.source import is_rehearsal
 from zerokit.errors import RecipeError
 from zerokit.training.identity import read_identity
-from zerokit.training.report import METRICS_FILE, REPORT_FILE
+from zerokit.training.report import CSV_FILE, METRICS_FILE, REPORT_FILE
 from zerokit.units import quantity
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ class OutputFolder:
         while aside.exists():
             number += 1
             aside = self.path / EARLIER / f"{name}-{number}"
-        for path in (*left, self.path / METRICS_FILE):
+        for path in (*left, self.path / METRICS_FILE, self.path / CSV_FILE):
             if path.exists():
                 aside.mkdir(parents=True, exist_ok=True)
                 path.rename(aside / path.name)

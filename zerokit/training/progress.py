@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import time
 from pathlib import Path
@@ -11,7 +12,7 @@ from transformers import TrainerCallback
 
 from zerokit import console
 from zerokit.documents import finite
-from zerokit.training.report import METRICS_FILE
+from zerokit.training.report import CSV_FILE, METRICS_FILE
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -23,11 +24,12 @@ class RunProgress(TrainerCallback):  # type: ignore[misc]  # transformers is unt
 
     The first line has ``max_steps``; the others have ``step``, ``elapsed_seconds`` and the Trainer's
     own names (``loss``, ``eval_loss``, ``learning_rate``, ``grad_norm``, ``epoch``). On a terminal a bar
-    is drawn; elsewhere each log is one line.
+    is drawn; elsewhere each log is one line. With `to_csv`, each figure is a line of ``metrics.csv``, too.
     """
 
-    def __init__(self, output_dir: Path) -> None:
+    def __init__(self, output_dir: Path, *, to_csv: bool = False) -> None:
         self._file = output_dir / METRICS_FILE
+        self._csv = output_dir / CSV_FILE if to_csv else None
         self._bar: Progress | None = None
         self._task: TaskID | None = None
         self._start = 0.0
@@ -46,7 +48,9 @@ class RunProgress(TrainerCallback):  # type: ignore[misc]  # transformers is unt
         self._start = time.monotonic()
         resumed = state.global_step > 0 and self._file.exists()
         if not resumed:
-            self._file.unlink(missing_ok=True)
+            for file in (self._file, self._csv):
+                if file is not None:
+                    file.unlink(missing_ok=True)
         self._write({"max_steps": state.max_steps, "step": state.global_step})
         self._bar = console.progress()
         self._bar.start()
@@ -93,7 +97,22 @@ class RunProgress(TrainerCallback):  # type: ignore[misc]  # transformers is unt
             self._file.parent.mkdir(parents=True, exist_ok=True)  # it may have been removed
             with self._file.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(finite(entry), allow_nan=False) + "\n")
+            if self._csv is not None:
+                self._write_csv(self._csv, entry)
         except OSError as error:
             if not self._is_unwritten:
                 console.note(f"{self._file} cannot be written: {error.strerror or error}. The run goes on")
             self._is_unwritten = True
+
+    @staticmethod
+    def _write_csv(path: Path, entry: dict[str, Any]) -> None:
+        """One figure a line, as not every log has the same ones."""
+        place = {name: entry[name] for name in ("step", "elapsed_seconds")}
+        is_new = not path.exists()
+        with path.open("a", encoding="utf-8", newline="") as file:
+            lines = csv.writer(file)
+            if is_new:
+                lines.writerow([*place, "name", "value"])
+            lines.writerows(
+                [*place.values(), name, value] for name, value in entry.items() if name not in place
+            )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,17 @@ from zerokit.files import write_file
 
 REPORT_FILE = "run.json"
 METRICS_FILE = "metrics.jsonl"
+CSV_FILE = "metrics.csv"
+
+
+def git_commit() -> str | None:
+    """The commit of the current folder, as ``git describe`` writes it; None outside of a repository."""
+    words = ["git", "describe", "--always", "--abbrev=40", "--dirty", "--exclude", "*"]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=30)
+    except (OSError, subprocess.SubprocessError):  # no git, or one that waits for a disk
+        return None
+    return done.stdout.strip() or None
 
 
 @dataclass(frozen=True)
@@ -21,6 +33,13 @@ class RunReport:
     run_id: str
     """Of the run, also where it was resumed; its checkpoints carry it too."""
     zerokit_version: str
+    versions: dict[str, str]
+    """Of the packages below."""
+    git_commit: str | None
+    """Of the folder that the run was started in, with ``-dirty`` behind it where files differ."""
+    seed: int
+    data_seed: int
+    """Of the order of the examples."""
     num_parameters: int
     num_trainable_parameters: int
     zero_stage: int

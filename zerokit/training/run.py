@@ -15,18 +15,22 @@ from zerokit import console
 from zerokit.checkpoint.source import is_rehearsal
 from zerokit.distributed.group import count_gpus
 from zerokit.errors import ConfigError, RankError, RunError, ZerokitError
+from zerokit.extras import versions
 from zerokit.training.announce import announce, count_parameters
 from zerokit.training.chunked_loss import asks_for_chunks, chunk_the_loss
 from zerokit.training.measure import PeakMemory
 from zerokit.training.model import build_model, switch_dropout_off
 from zerokit.training.peft import add_adapter
 from zerokit.training.progress import RunProgress
-from zerokit.training.report import RunReport
+from zerokit.training.report import METRICS_FILE, RunReport, git_commit
 from zerokit.training.resume import Divided
 from zerokit.training.save import save_model
+from zerokit.training.trackers import CURVE_FILE, draw_losses, trackers
 from zerokit.units import format_bytes, format_seconds, quantity
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from transformers import PreTrainedModel, Trainer
 
     from zerokit.distributed.group import RankGroup
@@ -82,7 +86,8 @@ def _run(group: RankGroup, prepared: Prepared, divided: Divided) -> RunReport:
     if prepared.task.needs_reference:  # which has none, and is to differ by what is learned alone
         switch_dropout_off(model)
     expected = announce(group, prepared, model, cuda=cuda)
-    progress = RunProgress(prepared.output_dir)
+    told = trackers(prepared.loaded)
+    progress = RunProgress(prepared.output_dir, to_csv="csv" in told)
     trainer = _make_trainer(prepared, model, group, [progress, _Loaded(divided)])
     try:
         with nullcontext() if is_rehearsal() else group.leave_request.heeded(group.gather_objects):
@@ -96,6 +101,10 @@ def _run(group: RankGroup, prepared: Prepared, divided: Divided) -> RunReport:
     report = RunReport(
         run_id=prepared.identity.run_id,
         zerokit_version=zerokit.__version__,
+        versions=versions(),
+        git_commit=git_commit() if group.ranks.is_main else None,
+        seed=prepared.args.seed,
+        data_seed=prepared.args.seed if prepared.args.data_seed is None else prepared.args.data_seed,
         num_parameters=count_parameters(model, trainable=False),
         num_trainable_parameters=count_parameters(model, trainable=True),
         zero_stage=prepared.zero_stage,
@@ -122,8 +131,17 @@ def _run(group: RankGroup, prepared: Prepared, divided: Divided) -> RunReport:
     )
     files = save_model(trainer, prepared.output, group, report)
     if group.ranks.is_main:
+        if "png" in told:
+            _draw(prepared.output_dir)
         _print_summary(report, prepared, len(files))
     return report
+
+
+def _draw(output_dir: Path) -> None:
+    try:
+        draw_losses(output_dir / METRICS_FILE, output_dir / CURVE_FILE)
+    except OSError as error:
+        console.note(f"{output_dir / CURVE_FILE} cannot be written: {error.strerror or error}")
 
 
 class _Loaded(TrainerCallback):  # type: ignore[misc]  # transformers is untyped here
