@@ -100,8 +100,14 @@ def train(
     from zerokit.training.main import main
 
     options = {"force": force, "trust_checkpoint": trust_checkpoint, "verify": not no_verify}
-    limits = {"stuck_after": stuck_after, "save_within": save_within}
-    leave(main(recipe, context.args, **limits, previewed=preview, **options))
+    code = main(
+        *(recipe, context.args),
+        stuck_after=stuck_after,
+        save_within=save_within,
+        previewed=preview,
+        **options,
+    )
+    leave(code)
 
 
 def _starter(recipe: Path | None, words: Sequence[str]) -> str:

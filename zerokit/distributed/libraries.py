@@ -60,5 +60,9 @@ _FALSE_ALARMS = {
 
 def leave_out_false_alarms() -> None:
     """Keep warnings to oneself that would have a person look for a mistake."""
-    for name, words in _FALSE_ALARMS.items():
-        logging.getLogger(name).addFilter(lambda record, words=words: words not in record.getMessage())
+
+    def is_true(record: logging.LogRecord) -> bool:
+        return _FALSE_ALARMS[record.name] not in record.getMessage()
+
+    for name in _FALSE_ALARMS:
+        logging.getLogger(name).addFilter(is_true)
