@@ -176,6 +176,32 @@ def test_what_a_killed_run_left_is_not_rotated_away(here: OneRank) -> None:
 
 
 @contextmanager
+def poisoned(answer: str) -> Iterator[None]:
+    """The loss of a batch with that answer is no number."""
+    from transformers import AutoTokenizer, Trainer
+
+    original, tokenizer = Trainer.compute_loss, AutoTokenizer.from_pretrained("model")
+
+    def compute_loss(self: Any, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        loss = original(self, model, inputs, *args, **kwargs)
+        texts = tokenizer.batch_decode(inputs["input_ids"])
+        return loss * float("nan") if any(answer in text for text in texts) else loss
+
+    with patch.object(Trainer, "compute_loss", compute_loss):
+        yield
+
+
+@pytest.mark.parametrize("number", [11, 30])
+def test_the_batch_that_is_no_number_is_named_by_file_and_line(number: int, here: OneRank) -> None:
+    words = ("--training.per_device_train_batch_size", "1", "--training.gradient_accumulation_steps", "3")
+    whole = ("--data.eval", "data.jsonl", "--training.max_steps", "-1")
+    ended = here.train(*words, *whole, fault=partial(poisoned, f"number {number}."))
+    assert ended.error is not None
+    assert ended.error.startswith("1 out: the run has diverged: the loss is nan at step ")
+    assert ended.error.endswith(f" The batch that shows it: rank 0 with data.jsonl:{number + 1}")
+
+
+@contextmanager
 def asked_to_leave() -> Iterator[None]:
     """By a scheduler, after the first step."""
     from zerokit.training.progress import RunProgress

@@ -16,15 +16,17 @@ from transformers.trainer_callback import TrainerState
 from zerokit.distributed.stuck import Work
 from zerokit.errors import RunError
 from zerokit.recipe.model import TaskSection
+from zerokit.training.blanks import BlanksLast, FilledUp
 from zerokit.training.disks import DiskProblems
 from zerokit.training.examples import IGNORED
+from zerokit.training.spikes import UsualLoss
 from zerokit.training.tasks import task_of
 from zerokit.training.trainer import MOST_SKIPPED_STEPS, ZeroTrainer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-INFINITE = float("inf")
+INFINITE, NAN = float("inf"), float("nan")
 
 
 class Steps:
@@ -32,9 +34,25 @@ class Steps:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, fp16: bool) -> None:
         self.trainer: Any = ZeroTrainer.__new__(ZeroTrainer)
-        self.trainer._losses, self.trainer._num_skipped = None, 0
-        self.trainer._group = SimpleNamespace(work=Work(), leave_request=SimpleNamespace(why=None))
-        self.trainer.args = SimpleNamespace(fp16=fp16, output_dir="out", learning_rate=1e-3, device="cpu")
+        self.trainer._losses, self.trainer._num_skipped = [], 0
+        self.trainer._usual_loss, self.trainer._on_spike = UsualLoss(), "note"
+        self.trainer._places = lambda rows: [f"data.jsonl:{row + 1}" for row in rows]
+        self.trainer._train_sampler = BlanksLast(FilledUp(range(6), 8, {}), shuffle=False, seed=0)
+        self.trainer._group = SimpleNamespace(
+            work=Work(),
+            leave_request=SimpleNamespace(why=None),
+            gather_objects=lambda losses: [losses],
+            ranks=SimpleNamespace(is_main=True),
+        )
+        self.trainer.args = SimpleNamespace(
+            fp16=fp16,
+            output_dir="out",
+            learning_rate=1e-3,
+            device="cpu",
+            per_device_train_batch_size=2,
+            gradient_accumulation_steps=3,
+            world_size=1,
+        )
         self.trainer.state = SimpleNamespace(global_step=6)
         self.patch = monkeypatch
 
@@ -70,6 +88,24 @@ def test_the_first_figure_that_is_no_number_ends_the_run(
     steps(2.5, 2.0)
     with pytest.raises(RunError, match=f"diverged: {what}"):
         steps(*losses, norm=norm, skipped=skipped)
+
+
+def test_a_leap_of_the_loss_names_its_examples_and_may_end_the_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    steps = Steps(monkeypatch, fp16=False)
+    for number in range(30):
+        steps(2.0 + number % 2, 1.0, 1.0)
+    steps(2.0, 9.0, 1.0)
+    said = "the loss leaps from 4.5 to 12 at step 7: rank 0 with data.jsonl:3, data.jsonl:4"
+    assert capsys.readouterr().err == f"zerokit: warning: {said}\n"
+    steps(2.5, 1.0, 1.0)
+    assert capsys.readouterr().err == ""
+    steps.trainer._on_spike = "stop"
+    with pytest.raises(RunError, match=f"out: {said}. Look at these examples, or go on with"):
+        steps(2.0, 9.0, 1.0)
+    with pytest.raises(RunError, match=r"warmup_steps\. The batch that shows it: rank 0 with data\.jsonl:5"):
+        steps(2.0, 9.0, NAN)
 
 
 def test_fp16_may_skip_steps_while_it_finds_its_loss_scale(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,6 +211,8 @@ def test_every_example_gets_its_reference_whatever_loads_the_batches(
         identity=any_,
         group=any_,
         trust_checkpoint=False,
+        on_spike="note",
+        places=any_,
         model=copy.deepcopy(model),
         args=args,
         train_dataset=Dataset.from_list(rows),

@@ -58,6 +58,13 @@ def train(
             help="Print so many examples as the model will see them, what is trained on marked, and leave.",
         ),
     ] = None,
+    push_to_hub: Annotated[
+        str | None,
+        typer.Option(
+            metavar="OWNER/NAME",
+            help="Upload the trained model there, into a private repository if it has to be made.",
+        ),
+    ] = None,
     stuck_after: StuckAfter = STUCK_AFTER,
     save_within: Annotated[
         float,
@@ -89,23 +96,29 @@ def train(
     if num_gpus is not None:
         from zerokit.training.folder import check_earlier
         from zerokit.training.trackers import trackers
+        from zerokit.training.upload import check_upload
 
         # Before the launcher, which says much of its own.
         loaded = load_recipe(recipe, context.args)
         trackers(loaded)
+        if push_to_hub is not None:
+            check_upload(push_to_hub)
         if preview is None:
             check_earlier(loaded, force=force)
     start_ranks(num_gpus, master_port, "train", context.obj)
     from zerokit.distributed.group import leave
     from zerokit.training.main import main
 
-    options = {"force": force, "trust_checkpoint": trust_checkpoint, "verify": not no_verify}
     code = main(
-        *(recipe, context.args),
+        recipe,
+        context.args,
         stuck_after=stuck_after,
         save_within=save_within,
         previewed=preview,
-        **options,
+        push_to_hub=push_to_hub,
+        force=force,
+        trust_checkpoint=trust_checkpoint,
+        verify=not no_verify,
     )
     leave(code)
 

@@ -33,6 +33,7 @@ _SHORTHANDS = ("model", "deepspeed", "precision", "matmul_precision")
 OWN_NAMES = (
     *("--recipe", "--force", "--print-recipe", "--num-gpus", "--master-port"),
     *("--trust-checkpoint", "--no-verify", "--stuck-after", "--save-within", "--preview"),
+    "--push-to-hub",
 )
 """The options of ``zerokit train`` that override nothing."""
 

@@ -215,8 +215,8 @@ class Recipe(Section):
     peft: dict[str, Any] | None = None
     """``type: lora`` and keys of peft's ``LoraConfig``; absent trains all parameters."""
     training: dict[str, Any] = {}
-    """Keys of transformers' ``TrainingArguments``, and `rescue_dir`: where a model goes that finds no room in
-    `output_dir`."""
+    """Keys of transformers' ``TrainingArguments``; `rescue_dir`: where a model goes that finds no room in
+    `output_dir`; `on_spike`: ``note`` (the default) or ``stop``, where the loss leaps."""
     deepspeed: str | dict[str, Any] | None = None
     """A ds_config: a path, or inline; absent is zerokit's ZeRO-2 default."""
     generation: dict[str, Any] = {}

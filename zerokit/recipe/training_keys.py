@@ -16,7 +16,7 @@ from zerokit.errors import RecipeError, did_you_mean
 from zerokit.recipe.load import LoadedRecipe
 
 # Keys that are zerokit's own, and their types.
-_EXTRA = {"rescue_dir": str | None}
+_EXTRA = {"rescue_dir": str | None, "on_spike": Literal["note", "stop"]}
 
 # Arguments with a section of their own, or that contradict what zerokit runs.
 _OWNED = {
@@ -26,7 +26,7 @@ _OWNED = {
     "local_rank": "The launcher sets it; remove it",
     "ddp_timeout": "Remove it: ranks wait 30 minutes for each other in a step, and days for downloads",
     "use_cpu": "Train on CPU with DS_ACCELERATOR=cpu deepspeed launch/train.py ...",
-    "push_to_hub": "Upload the finished model with 'hf upload'; remove it",
+    "push_to_hub": "Upload the finished model with --push-to-hub OWNER/NAME; remove it",
     "save_on_each_node": "Save to a folder that all nodes see; remove it",
     "accelerator_config": "It would change how examples are shared among ranks; remove it",
     "bf16_full_eval": "Evaluation runs in the precision of training; remove it",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from zerokit import console
 from zerokit.distributed.group import RankGroup, check_launch, run_on_all_ranks
 from zerokit.extras import require
 from zerokit.recipe.load import LoadedRecipe, load_recipe
@@ -17,11 +18,14 @@ def main(
     stuck_after: float,
     save_within: float,
     previewed: int | None = None,
+    push_to_hub: str | None = None,
     **options: bool,
 ) -> int:
     """Run on this rank; returns the exit code. Arguments as of :func:`train` and `run_on_all_ranks`."""
     return run_on_all_ranks(
-        lambda group: train(group, recipe, overrides, previewed=previewed, **options),
+        lambda group: train(
+            group, recipe, overrides, previewed=previewed, push_to_hub=push_to_hub, **options
+        ),
         stuck_after=stuck_after,
         save_within=save_within,
     )
@@ -33,6 +37,7 @@ def train(
     overrides: Sequence[str],
     *,
     previewed: int | None = None,
+    push_to_hub: str | None = None,
     **options: bool,
 ) -> None:
     """Prepare, train, save and report.
@@ -42,6 +47,7 @@ def train(
         recipe: its file; None for an embedded one.
         overrides: command-line words on top of it.
         previewed: print so many sequences, and train on none; None trains.
+        push_to_hub: where the trained model is uploaded; None: nowhere.
         options: as of :func:`zerokit.training.prepare.prepare`.
 
     Raises:
@@ -55,12 +61,22 @@ def train(
     if previewed is not None:
         preview(group, loaded, previewed)
         return
+    if push_to_hub is not None:
+        from zerokit.training.upload import check_upload, upload
+
+        group.together(lambda: check_upload(push_to_hub) if group.ranks.is_main else None)
     prepared = prepare(group, loaded, **options)
 
     from zerokit.training.run import run  # imports transformers, whose words prepare has set up
 
     with prepared.output.owned(group, prepared.identity.run_id):
         run(group, prepared)
+        if push_to_hub is not None:
+            address = group.together(
+                lambda: upload(prepared.output_dir, push_to_hub) if group.ranks.is_main else ""
+            )
+            if group.ranks.is_main:
+                console.note(f"uploaded to {address}")
 
 
 def read_recipe(group: RankGroup, recipe: Path | None, overrides: Sequence[str]) -> LoadedRecipe:

@@ -26,6 +26,7 @@ from zerokit.training.precision import check_fp16, check_precision
 from zerokit.training.preview import show
 from zerokit.training.resume import find_resume, resumed
 from zerokit.training.shapes import described, detect_format, text_columns
+from zerokit.training.spikes import Places
 from zerokit.training.tasks import task_of, tasks_for
 from zerokit.training.tasks.labels import described_labels, known_labels
 from zerokit.training.tokenizer import load_tokenizer, train_tokenizer
@@ -59,6 +60,10 @@ class Prepared:
     held_out: Dataset | None
     padding: Padding | None
     """None for a task that pads its batches as they come."""
+    on_spike: str
+    """What to do where the loss leaps: ``note`` or ``stop``."""
+    places: Places
+    """Of the training examples."""
     generation: GenerationConfig | None
     """None for a model that generates no text."""
 
@@ -108,6 +113,7 @@ def prepare(
         check_resumed(group, resume, verify=verify, trusted=trust_checkpoint)
     output_dir = Path(resolved.training["output_dir"])
     rescue = resolved.training.pop("rescue_dir", None)
+    on_spike = resolved.training.pop("on_spike", "note")
     output = OutputFolder(
         output_dir, loaded.where("training", "output_dir"), force, resume, rescue and Path(rescue)
     )
@@ -140,6 +146,8 @@ def prepare(
         *(tokenizer, task, model, train, evaluated),
         padding=padding,
         generation=generation,
+        *(tokenizer, task, model, train, evaluated, on_spike),
+        *(_places(examples, tokenizer, loaded, task), generation),
     )
 
 
@@ -308,6 +316,32 @@ def _get_tokenizer(
         texts = (text for column in used for text in examples[column] if isinstance(text, str))
         tokenizer = train_tokenizer(texts, vocab_size, mask=task.needs == "mask")
     return group.broadcast_object(tokenizer)
+
+
+def _places(
+    examples: _Examples, tokenizer: PreTrainedTokenizerBase, loaded: LoadedRecipe, task: Task
+) -> Places:
+    """Where sequences come from: found by making them once more, for which there is time when it is asked."""
+
+    def places(rows: Sequence[int]) -> list[str]:
+        data = loaded.recipe.data
+        format_ = detect_format(examples.dataset.column_names, data, task.formats, where=examples.where)
+        encoder = task.encoder(tokenizer, format_, data.columns)
+        if encoder.packed_len is not None:
+            return []
+        found: dict[int, str] = {}
+        row = 0
+        for number, example in enumerate(examples.dataset):
+            for sequence in encoder.sequences(example):
+                if sequence.has_targets:
+                    if row in rows:
+                        found[row] = examples.place(number)
+                    row += 1
+            if len(found) == len(rows):
+                break
+        return [found[row] for row in rows if row in found]
+
+    return places
 
 
 def _generation_config(

@@ -176,6 +176,8 @@ def _make_trainer(
         task=prepared.task,
         identity=prepared.identity,
         group=group,
+        on_spike=prepared.on_spike,
+        places=prepared.places,
         model=model,
         args=prepared.args,
         train_dataset=prepared.train,

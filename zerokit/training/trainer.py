@@ -29,6 +29,7 @@ from zerokit.training.checksums import seal
 from zerokit.training.disks import DiskProblems
 from zerokit.training.dummy_step import undo_dummy_step
 from zerokit.training.folder import checkpoints, remove_old
+from zerokit.training.spikes import Places, UsualLoss, named, rows_of, worst
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,7 +68,15 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
     """Trains every example exactly once an epoch, and measures the loss per held-out token."""
 
     def __init__(
-        self, *, task: Task, identity: Identity, group: RankGroup, trust_checkpoint: bool, **kwargs: Any
+        self,
+        *,
+        task: Task,
+        identity: Identity,
+        group: RankGroup,
+        trust_checkpoint: bool,
+        on_spike: str,
+        places: Places,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self._task = task
@@ -78,8 +87,10 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
         self._group = group
         self._trust_checkpoint = trust_checkpoint
         self._train_sampler: BlanksLast | None = None
-        self._losses: torch.Tensor | None = None
-        """Sum of this rank's losses since the last step: no number if one of them is none."""
+        self._losses: list[torch.Tensor] = []
+        """Of this rank's micro batches since the last step."""
+        self._usual_loss = UsualLoss()
+        self._on_spike, self._places = on_spike, places
         self._num_skipped = 0
         self._leaves = False
         """Whether a rank was asked to leave, by the end of the last step."""
@@ -328,16 +339,16 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
         """The Trainer's; its loss is looked at when the optimizer has made its step."""
         with self._group.work.step():
             loss: torch.Tensor = super().training_step(*args, **kwargs)
-        self._losses = loss if self._losses is None else self._losses + loss
+        self._losses.append(loss.detach())
         return loss
 
     def _get_grad_norm(self, *args: Any, **kwargs: Any) -> Any:
         # Called once a step, right after it, on every rank.
         grad_norm = super()._get_grad_norm(*args, **kwargs)
-        losses, self._losses = self._losses, None
+        losses, self._losses = self._losses, []
         self._num_skipped = self._num_skipped + 1 if self.accelerator.optimizer_step_was_skipped else 0
         asked = torch.tensor(float(self._group.leave_request.why is not None), device=self.args.device)
-        loss = asked * 0 if losses is None else losses.detach().to(asked)
+        loss = sum(losses, torch.zeros_like(asked))
         # All ranks stop, or none.
         mean = self.accelerator.reduce(torch.stack((loss, asked)), reduction="mean")
         loss_of_all, self._leaves = mean[0].item(), bool(mean[1] > 0)
@@ -346,7 +357,10 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
             return grad_norm
         step = self.state.global_step + 1
         if not math.isfinite(loss_of_all):
-            self._stop(f"the loss is {loss_of_all} at step {step}")
+            self._stop(f"the loss is {loss_of_all} at step {step}", self._batch_of(losses))
+        usual = self._usual_loss.exceeded_by(loss_of_all)
+        if usual is not None and not is_rehearsal():
+            self._spiked(f"the loss leaps from {usual:.3g} to {loss_of_all:.3g} at step {step}", losses)
         if grad_norm is not None and not math.isfinite(grad_norm):
             self._stop(f"the gradient norm is {float(grad_norm)} at step {step}")
         return grad_norm
@@ -385,7 +399,30 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
             with self.disk_problems.noted():
                 self._identity.write(Path(output_dir))
 
-    def _stop(self, what: str) -> None:
+    def _batch_of(self, losses: list[torch.Tensor]) -> str:
+        """The batch of a step that did most to its loss, with its examples; the same on every rank."""
+        rank, micro = worst(self._group.gather_objects([float(loss) for loss in losses]))
+        if self._train_sampler is None:
+            return f"rank {rank}"
+        args = self.args
+        counts = {"accumulation": args.gradient_accumulation_steps, "ranks": args.world_size}
+        counts |= {"batch_size": args.per_device_train_batch_size, "step": self.state.global_step}
+        return named(rank, rows_of(self._train_sampler, rank, micro, **counts), self._places)
+
+    def _spiked(self, what: str, losses: list[torch.Tensor]) -> None:
+        batch = self._batch_of(losses)
+        if self._on_spike == "stop":
+            left = checkpoints(Path(self.args.output_dir))
+            goes_on = f"; {left[-1]} is from before it" if left else ""
+            raise RunError(
+                f"{what}: {batch}",
+                where=self.args.output_dir,
+                hint=f"Look at these examples, or go on with --training.on_spike note{goes_on}",
+            )
+        if self._group.ranks.is_main:
+            console.note(f"zerokit: warning: {what}: {batch}")
+
+    def _stop(self, what: str, batch: str = "") -> None:
         if is_rehearsal():  # whose numbers mean nothing
             return
         rate = f"training.learning_rate ({self.args.learning_rate:g})"
@@ -393,7 +430,8 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
         raise RunError(
             f"the run has diverged: {what}",
             where=self.args.output_dir,
-            hint=f"No model was replaced. Lower {rate}, or give it {more}",
+            hint=f"No model was replaced. Lower {rate}, or give it {more}"
+            + (f". The batch that shows it: {batch}" if batch else ""),
         )
 
 

@@ -1,0 +1,84 @@
+"""A loss that leaps, and which examples were in the batch."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from statistics import fmean, pstdev
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from zerokit.training.blanks import BlanksLast
+
+_STEPS = 50
+"""Before a step, whose losses tell what is usual."""
+_LEAST_STEPS = 20
+_DEVIATIONS = 8
+_SHARE = 0.5
+"""Of their mean: where losses hardly differ, as at the end, a small one is no spike."""
+_MOST_NAMED = 8
+
+Places = Callable[[Sequence[int]], list[str]]
+"""File and line of each of some sequences, by their number in the data set; nothing where they are joined."""
+
+
+class UsualLoss:
+    """The losses of the last steps."""
+
+    def __init__(self) -> None:
+        self._losses: deque[float] = deque(maxlen=_STEPS)
+
+    def exceeded_by(self, loss: float) -> float | None:
+        """Their mean, if `loss` is a spike above it; takes the loss of one more step in, if it is none.
+
+        A spike exceeds the mean by 8 standard deviations, and by half of it.
+        """
+        if len(self._losses) >= _LEAST_STEPS:
+            mean = fmean(self._losses)
+            if loss - mean > max(_DEVIATIONS * pstdev(self._losses), _SHARE * abs(mean)):
+                return mean
+        self._losses.append(loss)
+        return None
+
+
+def worst(losses: Iterable[Iterable[float]]) -> tuple[int, int]:
+    """The rank and the micro batch with the first loss that is no number, else with the largest.
+
+    Args:
+        losses: of the micro batches of a step, of each rank.
+    """
+    found = [(rank, micro, loss) for rank, own in enumerate(losses) for micro, loss in enumerate(own)]
+    broken = [one for one in found if not math.isfinite(one[2])]
+    rank, micro, _ = min(broken, key=lambda one: one[1]) if broken else max(found, key=lambda one: one[2])
+    return rank, micro
+
+
+def rows_of(
+    sampler: BlanksLast, rank: int, micro: int, *, step: int, batch_size: int, accumulation: int, ranks: int
+) -> list[int]:
+    """The sequences of one micro batch, by their number in the data set, without blanks.
+
+    accelerate deals batches out to ranks in turn (`BatchSamplerShard`), and the last step of an epoch may
+    have fewer.
+
+    Args:
+        sampler: in its epoch.
+        rank: that had the batch.
+        micro: its number among those of the rank in the step, from 0.
+        step: optimizer steps before this one, over all epochs.
+        batch_size: of a micro batch.
+        accumulation: micro batches of a rank in a step.
+        ranks: of the run.
+    """
+    per_epoch = math.ceil(len(sampler) / (batch_size * ranks * accumulation))
+    batch = (step % per_epoch * accumulation + micro) * ranks + rank
+    rows = list(sampler)[batch * batch_size : (batch + 1) * batch_size]
+    return [row for row in rows if row < sampler.num_examples]
+
+
+def named(rank: int, rows: Sequence[int], places: Places) -> str:
+    """``rank 1 with data.jsonl:17, data.jsonl:3``."""
+    found = places(rows[:_MOST_NAMED]) or [f"packed sequence {row}" for row in rows[:_MOST_NAMED]]
+    more = f" and {len(rows) - _MOST_NAMED} more" if len(rows) > _MOST_NAMED else ""
+    return f"rank {rank} with {', '.join(found)}{more}"

@@ -1,0 +1,70 @@
+"""The trained model on the Hugging Face Hub, where ``--push-to-hub`` asks for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from zerokit.documents import read_document
+from zerokit.errors import LaunchError, RunError
+from zerokit.hub import is_hub_id, not_given
+from zerokit.training.report import REPORT_FILE
+
+OPTION = "--push-to-hub"
+
+
+def check_upload(repo: str) -> None:
+    """See, before anything is trained, that a model can be uploaded as `repo`.
+
+    Raises:
+        LaunchError: it cannot: no such name, no network, or nobody is logged in.
+    """
+    from huggingface_hub import HfApi, constants, get_token
+
+    if "/" not in repo or not is_hub_id(repo):
+        raise LaunchError(f"'{repo}' is no name on the Hub", where=OPTION, hint="Write OWNER/NAME")
+    if constants.is_offline_mode():
+        raise LaunchError(
+            "nothing can be uploaded: HF_HUB_OFFLINE is set",
+            where=OPTION,
+            hint="Unset it, or upload the saved model later, with 'hf upload'",
+        )
+    if get_token() is None:
+        raise LaunchError("nobody is logged in at the Hub", where=OPTION, hint="Run 'hf auth login'")
+    try:
+        HfApi().whoami()
+    except Exception as error:  # its own, httpx's and the system's
+        raise LaunchError(
+            not_given(error, "the name that the token is of"),
+            where=OPTION,
+            hint="Mend that, or upload the saved model later, with 'hf upload'",
+        ) from None
+
+
+def upload(folder: Path, repo: str) -> str:
+    """Upload the model of a run, with its ``run.json``, into a repository that is private if it is made here.
+
+    Returns:
+        its address.
+
+    Raises:
+        RunError: the Hub does not take them; the model is saved all the same.
+    """
+    from huggingface_hub import HfApi
+
+    files = read_document(folder / REPORT_FILE).data["files"]
+    try:
+        api = HfApi()
+        address = str(api.create_repo(repo, private=True, exist_ok=True))
+        api.upload_folder(
+            repo_id=repo,
+            folder_path=folder,
+            allow_patterns=[*files, *(f"{name}/*" for name in files)],
+            commit_message="Model trained by zerokit",
+        )
+    except Exception as error:
+        raise RunError(
+            f"the model is saved, and not uploaded: {not_given(error, 'room for it')}",
+            where=str(folder),
+            hint=f"Try again with 'hf upload {repo} {folder}'",
+        ) from None
+    return address
