@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from zerokit.documents import finite, parse_json
+from zerokit.reporting.curves import draw_losses
 from zerokit.training.progress import RunProgress
 from zerokit.training.report import METRICS_FILE, REPORT_FILE, RunReport, git_commit
-from zerokit.training.trackers import draw_losses
 
 INFINITE = float("inf")
 NAN = float("nan")

@@ -16,6 +16,7 @@ from zerokit.checkpoint.source import is_rehearsal
 from zerokit.distributed.group import count_gpus
 from zerokit.errors import ConfigError, RankError, RunError, ZerokitError
 from zerokit.extras import versions
+from zerokit.reporting.curves import draw_losses
 from zerokit.training.announce import announce, count_parameters
 from zerokit.training.chunked_loss import asks_for_chunks, chunk_the_loss
 from zerokit.training.measure import PeakMemory
@@ -25,7 +26,7 @@ from zerokit.training.progress import RunProgress
 from zerokit.training.report import METRICS_FILE, RunReport, git_commit
 from zerokit.training.resume import Divided
 from zerokit.training.save import save_model
-from zerokit.training.trackers import CURVE_FILE, draw_losses, trackers
+from zerokit.training.trackers import CURVE_FILE, trackers
 from zerokit.units import format_bytes, format_seconds, quantity
 
 if TYPE_CHECKING:
