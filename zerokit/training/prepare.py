@@ -145,9 +145,9 @@ def prepare(
         *(loaded, resolved, args, output, identity, trust_checkpoint),
         *(tokenizer, task, model, train, evaluated),
         padding=padding,
+        on_spike=on_spike,
+        places=_places(examples, tokenizer, loaded, task),
         generation=generation,
-        *(tokenizer, task, model, train, evaluated, on_spike),
-        *(_places(examples, tokenizer, loaded, task), generation),
     )
 
 
