@@ -73,7 +73,6 @@ install_groups(
     note=lambda ranks, _group, what: told.add((what, ranks)),
 )
 dist.distributed_c10d._store_based_barrier = lambda *_: None
-dist.init_process_group()
 init_device_mesh("cpu", (2, 2), mesh_dim_names=("data_parallel", "tensor_parallel"))
 assert {("mesh_tensor_parallel", (0, 1)), ("mesh_tensor_parallel", (2, 3))} <= told, told
 """

@@ -23,8 +23,10 @@ _GROUPS, _CALLED, _ALONE = (
     "call every group nccl",
     "wait for no rank that is not there",
 )
-_INITS = [Patch(owner, "init_process_group", _GROUPS) for owner in OWNERS]
-_NEW_GROUPS = [Patch(owner, "new_group", _GROUPS) for owner in (*OWNERS, "torch.distributed.device_mesh")]
+_MAKERS = (*OWNERS, "torch.distributed.device_mesh")
+"""Who holds the functions that make groups: init_device_mesh makes that of all ranks, too, where none is."""
+_INITS = [Patch(owner, "init_process_group", _GROUPS) for owner in _MAKERS]
+_NEW_GROUPS = [Patch(owner, "new_group", _GROUPS) for owner in _MAKERS]
 _GET_BACKENDS = [Patch(owner, "get_backend", _CALLED) for owner in OWNERS]
 _NCCL_AVAILABLE = [Patch(owner, "is_nccl_available", _CALLED) for owner in OWNERS]
 MONITORED_BARRIERS = [Patch(owner, "monitored_barrier", _ALONE) for owner in OWNERS]
