@@ -149,7 +149,8 @@ def _write_model(folder: Path, config: dict[str, Any]) -> None:
         (folder / "preprocessor_config.json").write_text(json.dumps(processor), encoding="utf-8")
     else:
         longest = config.get("max_position_embeddings", config.get("n_positions", 512))
-        write_tokenizer(folder, vocab_size=config["vocab_size"], model_max_length=longest)
+        added = len(_MASKED) if config["model_type"] == "bert" else 0
+        write_tokenizer(folder, vocab_size=config["vocab_size"] - added, model_max_length=longest)
     if "llama" in folder.name:  # FastChat and Alpaca pad with it
         file = folder / "tokenizer_config.json"
         settings = json.loads(file.read_text(encoding="utf-8")) | {"unk_token": "<|pad|>"}
@@ -260,8 +261,13 @@ _DATA: dict[str, Any] = {
 """Data sets by their folders: what line number N holds."""
 
 
-_SPLITS = {"HuggingFaceH4/ultrachat_200k": ("train_sft", "test_sft"), "nyu-mll/glue": ("train", "validation")}
-"""Names of splits other than train and test."""
+_SPLITS = {
+    "HuggingFaceH4/ultrachat_200k": ("train_sft", "test_sft"),
+    "nyu-mll/glue": ("train", "validation"),
+    "wikitext": ("train", "test"),
+}
+"""Names of splits, where they or that of the configuration are not the usual ones."""
+_CONFIGURATIONS = {"nyu-mll/glue": "mrpc", "wikitext": "wikitext-2-v1"}
 _MANY = {"nyu-mll/glue", "databricks/databricks-dolly-15k"}
 """Data sets of which scripts leave much out, or make large batches."""
 _CHAT = "DeepSpeedExamples/applications/DeepSpeed-Chat"
@@ -311,7 +317,7 @@ def _write_data(folder: Path) -> None:
         for split in splits:
             _write_lines(folder / name / f"{split}.jsonl", rows)
         if name in _SPLITS:
-            words = _SPLIT_NAMES.format(*splits, config="mrpc" if "glue" in name else "default")
+            words = _SPLIT_NAMES.format(*splits, config=_CONFIGURATIONS.get(name, "default"))
             (folder / name / "README.md").write_text(words, encoding="utf-8")
         (folder / f"{Path(name).name}.json").write_text(json.dumps(rows), encoding="utf-8")
     questions = json.loads((folder / "questions.json").read_text(encoding="utf-8"))
@@ -338,7 +344,7 @@ def _write_data(folder: Path) -> None:
         file.write_bytes(tokens)
     (folder / "data").mkdir(exist_ok=True)
     for name in ("wikitext-2.txt", "input.txt"):
-        (folder / "data" / name).write_text("O God! It is a number .\n" * 5000, encoding="utf-8")
+        (folder / "data" / name).write_text("O God, O God! It is a number .\n" * 5000, encoding="utf-8")
     for name in ("punkt", "punkt_tab"):  # looked for, and read in evaluations only
         (folder / "nltk_data" / "tokenizers" / name).mkdir(parents=True, exist_ok=True)
 
@@ -358,6 +364,9 @@ def _write_images(folder: Path) -> None:
                 file = folder / split / label / f"{number}.png"
                 file.parent.mkdir(parents=True, exist_ok=True)
                 Image.frombytes("RGB", (64, 64), made_up.randbytes(64 * 64 * 3)).save(file)
+
+
+_CODERS = {"down": "Encoder", "up": "Decoder"}
 
 
 def _write_configs(folder: Path) -> None:
@@ -394,12 +403,18 @@ def _write_configs(folder: Path) -> None:
         "max_seq_length": 1024,
         "per_device_train_batch_size": 1,
         "gradient_accumulation_steps": 2,
+        "warmup_steps": 100,
         "gradient_checkpointing": True,
         "fp16": True,
         "remove_unused_columns": False,
         "report_to": "none",
     }
     (folder / "firefly.json").write_text(json.dumps(firefly), encoding="utf-8")
+    vae = folder / "stabilityai" / "sd-vae-ft-ema" / "config.json"
+    vae.parent.mkdir(parents=True, exist_ok=True)
+    sizes = {"block_out_channels": [128, 256, 512, 512], "layers_per_block": 2, "sample_size": 256}
+    blocks = {f"{way}_block_types": [f"{way.title()}{kind}Block2D"] * 4 for way, kind in _CODERS.items()}
+    vae.write_text(json.dumps({"_class_name": "AutoencoderKL", **sizes, **blocks}), encoding="utf-8")
     split = json.loads((folder / "zero2.json").read_text(encoding="utf-8"))
     split["tensor_parallel"] = {"autotp_size": 4}
     (folder / "zero2_tp4.json").write_text(json.dumps(split), encoding="utf-8")
