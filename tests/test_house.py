@@ -58,6 +58,8 @@ ALLOWED = {
     | {"config", "resolving", "writing", "recipe", "models", "hardware", "memory", "lint"}
     | {"estimation", "reporting"}
     | {"data", "distributed", "checkpoint", "generation"},
+    # What this machine takes, measured.
+    "calibration": BASE | {"hardware"},
     "rehearsal": BASE | {"config", "resolving", "lint", "hardware", "reporting"},
     "quickstart": BASE
     | {"config", "resolving", "writing", "recipe", "models", "hardware", "memory", "estimation", "lint"}
@@ -66,7 +68,7 @@ ALLOWED = {
     "cli": BASE
     | {"config", "resolving", "writing", "releases", "recipe", "models", "hardware", "memory", "lint"}
     | {"estimation", "rehearsal", "quickstart", "reporting", "distributed", "generation", "training"}
-    | {"checkpoint", "exits", "launching", "doctor"},
+    | {"checkpoint", "exits", "launching", "doctor", "calibration"},
     "train": {"cli"},
     "generate": {"cli"},
     "__main__": {"cli"},

@@ -24,6 +24,8 @@ class FixedPrices:
         by_byte: of collectives, for each byte.
         beside_collective: factor.
         copying: of each copy.
+        calling: of each call of a Python function, as it is when the function is first called.
+        node: of each node of autograd, made or run.
         asked: which prices were asked for, with which arguments.
     """
 
@@ -31,6 +33,9 @@ class FixedPrices:
     by_byte: float = 0.0
     beside_collective: float = 1.0
     copying: float = 0.0
+    calling: float = 0.0
+    node: float = 0.0
+    waits: bool = False
     asked: list[tuple[Any, ...]] = field(default_factory=list)
 
     def matmul(self, *arguments: Any) -> float:
@@ -44,6 +49,12 @@ class FixedPrices:
     def copy(self, *arguments: Any) -> float:
         self.asked.append(("copy", *arguments))
         return self.copying
+
+    def python_call(self) -> float:
+        return self.calling
+
+    def autograd_node(self, what: str) -> float:
+        return self.node
 
     attention = _free("attention")
     memory_bound = _free("memory_bound")

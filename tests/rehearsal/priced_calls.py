@@ -75,6 +75,57 @@ def asked(rank: Any, prices: FixedPrices) -> Asked:
     return found
 
 
+def host_work(clock: Any, prices: FixedPrices) -> dict[str, int]:
+    """Nanoseconds of the host, where a call of a function that is new takes 1000 and a node of autograd 1."""
+    import _thread
+
+    import torch
+
+    import zerokit
+
+    def leaf() -> None:
+        pass
+
+    def branch() -> None:
+        for _ in range(3):
+            leaf()
+
+    def in_a_thread() -> None:
+        done = _thread.allocate_lock()
+        done.acquire()
+        _thread.start_new_thread(lambda: (branch(), done.release()), ())
+        done.acquire()
+
+    def untimed() -> None:
+        with clock.untimed():
+            branch()
+
+    def spent(work: Any) -> int:
+        start = clock.now
+        work()
+        return int(clock.now - start)
+
+    def graph() -> Any:
+        return weight.mul(2).sum()
+
+    weight = torch.ones(8, device="cuda", requires_grad=True)
+    graph().backward()  # its functions are not new from here on
+    nodes = {"nodes made": spent(graph)}
+    loss = graph()
+    nodes["nodes run"] = spent(loss.backward)
+    own: dict[str, Any] = {}
+    exec(compile("def call(work):\n    work()", zerokit.__file__, "exec"), own)
+    prices.calling = 1e-6
+    calls = {
+        "four calls": spent(branch),
+        "by zerokit": spent(lambda: own["call"](branch)),
+        "in a thread": spent(in_a_thread),
+        "untimed": spent(untimed),
+    }
+    prices.calling = 0.0
+    return nodes | calls
+
+
 def drives(clock: Any, prices: FixedPrices) -> dict[str, float]:
     """Seconds after two writes of one second each were asked for, after the host waited, and after a read."""
     import torch

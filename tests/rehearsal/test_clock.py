@@ -105,6 +105,20 @@ def test_kernels_that_tell_no_sizes_are_named() -> None:
     assert timelines()["asked"]["unpriced"] == ["kernels of bitsandbytes"]
 
 
+def test_calls_of_python_and_nodes_of_autograd_take_the_host_s_time() -> None:
+    # The sum, the product; backwards both, and what adds up the gradient.
+    assert timelines()["host work"] == {
+        "nodes made": 2,
+        "nodes run": 3,
+        "four calls": 4000,
+        # The lambda, and what zerokit calls calls three times; not zerokit itself, nor what it calls.
+        "by zerokit": 4000,
+        # The script's threads beside its own take no time of it.
+        "in a thread": 1000,
+        "untimed": 1000,
+    }
+
+
 def test_drives_work_beside_the_host_until_it_waits() -> None:
     seen = timelines()["drives"]
     assert [round(seen[at], 2) for at in ("asked for", "written", "read")] == [0, 2, 3]

@@ -7,21 +7,18 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from zerokit.calibration.matmul_fit import fitted_curve
 from zerokit.hardware.prices.attention import Attention, AttentionCurve, attention_work
-from zerokit.hardware.prices.matmul import KNOTS, LAYOUTS, SIDES, MatmulCurve
+from zerokit.hardware.prices.matmul import MatmulCurve
 
 TABLES = Path(__file__).with_name("tables.json")
 WRITTEN = Path(__file__).parents[2] / "zerokit" / "hardware" / "prices" / "kernels.json"
-
-STIFFNESS = 1.0
-"""Of the curves of matrix products, against bends and, a third of it, against slopes."""
 
 BEST = {"A100-80GB-PCIe": 252.9 / 312, "B200": 1745 / 2250}
 """The largest share of the peak that any shape reached on the card: stas00/ml-engineering's MAMF."""
@@ -36,38 +33,8 @@ def tables() -> dict[str, Any]:
 
 
 def fit_matmul(rows: Sequence[Sequence[Any]], best: float) -> MatmulCurve:
-    """Least squares of the logarithm of the share of `best`, additive in the logarithms of the sides.
-
-    Args:
-        rows: card, layout, m, n, k, share of the peak.
-        best: largest share of the peak of any shape.
-    """
-    features = np.array([_matmul_features(layout, m, n, k) for _, layout, m, n, k, _ in rows])
-    target = np.array([math.log(row[-1] / best) for row in rows])
-    stiff = [1e-3 * np.eye(features.shape[1])]
-    for side in range(len(SIDES)):
-        start = side * len(KNOTS)
-        for knot in range(start, start + len(KNOTS) - 1):
-            slope = np.zeros(features.shape[1])
-            slope[knot : knot + 2] = -1, 1
-            stiff.append(0.3 * STIFFNESS * slope[None])
-            if knot < start + len(KNOTS) - 2:
-                bend = np.zeros(features.shape[1])
-                bend[knot : knot + 3] = 1, -2, 1
-                stiff.append(STIFFNESS * bend[None])
-    ridge = np.vstack(stiff)
-    found = np.linalg.solve(features.T @ features + ridge.T @ ridge, features.T @ target)
-    values = [round(float(value), 4) for value in found]
-    sides = {name: tuple(values[at * len(KNOTS) : (at + 1) * len(KNOTS)]) for at, name in enumerate(SIDES)}
-    return MatmulCurve(layouts=dict(zip(LAYOUTS, values[-len(LAYOUTS) :], strict=True)), **sides)
-
-
-def _matmul_features(layout: str, m: int, n: int, k: int) -> list[float]:
-    row = []
-    for side in (min(m, n), max(m, n), k):
-        at = np.interp(math.log(side), [math.log(knot) for knot in KNOTS], range(len(KNOTS)))
-        row += [max(0.0, 1 - abs(at - knot)) for knot in range(len(KNOTS))]
-    return row + [float(layout == name) for name in LAYOUTS]
+    """The curve of rows of the table: card, layout, m, n, k, share of the peak."""
+    return fitted_curve([row[1:] for row in rows], best)
 
 
 def fit_attention(rows: Sequence[Sequence[Any]], peak_flops: float, multiprocessors: int) -> AttentionCurve:

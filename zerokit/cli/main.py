@@ -19,6 +19,7 @@ import typer
 
 from zerokit import __version__
 from zerokit.cli import checkpoint, on_ranks
+from zerokit.cli.calibrate import calibrate
 from zerokit.cli.check import check
 from zerokit.cli.command import ClickException, Command, Group
 from zerokit.cli.config import config
@@ -171,6 +172,7 @@ _register(
     schema,
     estimate,
     gpus,
+    calibrate,
     models,
     launch_script,
     doctor,

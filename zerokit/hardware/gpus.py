@@ -66,7 +66,8 @@ class Gpu:
     """Further names, beside those that :func:`find_gpu` sees through by itself."""
     torch_name: str | None = None
     """As `torch.cuda.get_device_name` has it."""
-    platform: Literal["cuda", "rocm", "hpu"] = "cuda"
+    platform: Literal["cuda", "rocm", "hpu", "cpu"] = "cuda"
+    """cpu: a processor in the place of a card, whose operators have ended when they return."""
     nominal_gb: int = 0
     """As vendors print it."""
     memory_mib: float | None = None

@@ -4,7 +4,8 @@
              "link": {"name": "NVLink4 NVSwitch", "gb_s": 450}},
      "figures": {"launch": {"seconds": {"kernel": 8e-6}}}}
 
-``gpu`` is a card as in `gpus.json`, or the name of one; ``figures`` are parts of `prices/figures.json`.
+``gpu`` is a card as in `gpus.json`, or the name of one; ``figures`` are parts of `prices/figures.json`;
+``kernels`` are curves of the card's own, as `zerokit calibrate` fits them.
 """
 
 from __future__ import annotations
@@ -12,15 +13,17 @@ from __future__ import annotations
 import copy
 import json
 import statistics
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 from zerokit.documents import Document, KeyPath, read_document
 from zerokit.errors import DocumentError, did_you_mean
 from zerokit.hardware.gpus import Gpu, find_gpu
+from zerokit.hardware.prices.attention import AttentionCurve
 from zerokit.hardware.prices.figures import figures
+from zerokit.hardware.prices.matmul import KNOTS, LAYOUTS, MatmulCurve
 
 _BOUNDS = {
     "bandwidth_gb_s": (5, 100_000),
@@ -48,6 +51,9 @@ _UNITS = {"bandwidth_gb_s": "10^9 bytes per second", "gb_s": "10^9 bytes per sec
     "low": "USD per GPU and hour",
     "high": "USD per GPU and hour",
 }
+_LEAST_SHARE, _MOST_WORK = -20, 10_000
+"""Of a curve: the logarithm of a share of the peak, and a multiple of the time at the peak."""
+_KEYS = ("gpu", "figures", "kernels")
 _FACTOR = 1000
 """How far from the known figures a file's may be: one beyond was written in another unit."""
 
@@ -59,6 +65,16 @@ class Hardware:
     gpu: Gpu
     figures: Mapping[str, Any] = field(hash=False)
     """All of `figures.json`, with the file's changes."""
+
+
+@dataclass(frozen=True)
+class OwnKernels:
+    """Curves of a card, in place of those of its generation."""
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    matmul: Mapping[Literal["bf16", "fp16", "tf32", "fp32", "fp8"], MatmulCurve] = field(default_factory=dict)
+    attention: AttentionCurve | None = None
 
 
 def read_hardware(path: str | Path) -> Hardware:
@@ -74,16 +90,18 @@ def read_hardware(path: str | Path) -> Hardware:
         raise DocumentError(
             "no card is told", where=document.where(), hint='Begin with {"gpu": {"name": ...}}'
         )
-    for key in data.keys() - {"gpu", "figures"}:
+    for key in data.keys() - set(_KEYS):
         raise DocumentError(
             f"there is no key '{key}'",
             where=document.where((key,)),
-            hint=did_you_mean(str(key), ("gpu", "figures")),
+            hint=did_you_mean(str(key), _KEYS),
         )
     gpu = find_gpu(data["gpu"]) if isinstance(data["gpu"], str) else _gpu(document)
     changed = copy.deepcopy(figures())
     _change(changed, data.get("figures", {}), ("figures",), document, gpu.name)
     _check_ranges(changed, document)
+    if "kernels" in data:
+        changed["kernels"] = _kernels(document)
     return Hardware(gpu, changed)
 
 
@@ -106,6 +124,40 @@ def _gpu(document: Document) -> Gpu:
     if gpu.memory_mib is None and not gpu.nominal_gb:
         raise DocumentError("its memory is missing", where=document.where(("gpu",)), hint='Give "nominal_gb"')
     return gpu
+
+
+def _kernels(document: Document) -> dict[str, Any]:
+    """The curves, of matrix products by dtype and of attention."""
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        text = json.dumps(_with_text_keys(document.data["kernels"]), default=str)
+        own = TypeAdapter(OwnKernels).validate_json(text, strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = document.where(("kernels", *first["loc"]))
+        raise DocumentError(
+            first["msg"], where=where, hint="'zerokit calibrate' writes these curves"
+        ) from None
+    for dtype, curve in own.matmul.items():
+        sides = [curve.shorter, curve.longer, curve.depth]
+        is_whole = all(len(side) == len(KNOTS) for side in sides) and curve.layouts.keys() == set(LAYOUTS)
+        values = [*sum(sides, ()), *curve.layouts.values()]
+        _check_curve(is_whole, values, (_LEAST_SHARE, 1), ("kernels", "matmul", dtype), document)
+    if own.attention is not None:
+        passes = [own.attention.forward, own.attention.backward]
+        is_whole = all(len(costs) == len(AttentionCurve.terms()) and costs[0] > 0 for costs in passes)
+        _check_curve(is_whole, sum(passes, ()), (0, _MOST_WORK), ("kernels", "attention"), document)
+    return {name: value for name, value in asdict(own).items() if value}
+
+
+def _check_curve(
+    is_whole: bool, values: Sequence[float], bounds: tuple[float, float], path: KeyPath, document: Document
+) -> None:
+    if not is_whole or not all(bounds[0] <= value <= bounds[1] for value in values):
+        raise DocumentError(
+            "this is no curve", where=document.where(path), hint="'zerokit calibrate' writes them"
+        )
 
 
 def _with_text_keys(data: Any) -> Any:

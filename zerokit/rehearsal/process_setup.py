@@ -124,6 +124,7 @@ def virtual_cluster(
             from zerokit.rehearsal.timing import script_clocks
 
             script_clocks.install(time.clock)
+            time.count_host_work()
         # The end of the steps that were asked for is the end of the block.
         with contextlib.suppress(RehearsalComplete):
             yield virtual_rank

@@ -19,14 +19,17 @@ def measured_on(gpu: Gpu, data: Mapping[str, Any] | None = None) -> dict[Class, 
     """Kinds of prices that rest on measurements of the card, or of its processor, with what was measured."""
     data = figures() if data is None else data
     found: dict[Class, str] = {}
-    if gpu.name in matmul_curves():
+    own = data.get("kernels", {})
+    if gpu.name in matmul_curves() or "matmul" in own:
         found["matmul"] = "many shapes"
     elif gpu.name in data["best_share"]["cards"]:
         known = data["best_share"]["cards"][gpu.name]
         in_16_bits = "tensor" in known and "tensor" not in known.get("unmeasured", ())
         found["matmul"] = "the best shape" if in_16_bits else FP32_ALONE
     kernels = {one.kernel for one in attention_curves() if _has_processor_of(gpu.name, one.card)} - {"triton"}
-    if kernels:
+    if "attention" in own:
+        found["attention"] = "torch's fused one"
+    elif kernels:
         found["attention"] = ", ".join(sorted(kernels))
     if gpu.name in data["memory"]["share"]["cards"]:
         found["memory_bound"] = "bandwidth by size"

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 from zerokit.errors import ZerokitError
 from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.gpus import Gpu
-from zerokit.hardware.prices.attention import Attention
+from zerokit.hardware.prices.attention import Attention, AttentionCurve
 from zerokit.hardware.prices.collectives import COLLECTIVES, Collective, Fabric, fabric
 from zerokit.hardware.prices.figures import (
     MeasuredAttention,
@@ -115,7 +115,7 @@ class Prices:
         if not min(m, n, k, batch):
             return self._kernel_seconds
         rate, best = self._rate(dtype)
-        share = best * self._matmul_curve.share(m, n, k, batch, layout)
+        share = best * self._matmul_curve(dtype).share(m, n, k, batch, layout)
         moved = sum(_bytes(size, dtype) for size in ((batch, m, k), (batch, k, n), (batch, m, n)))
         return max(
             2.0 * batch * math.prod(padded(m, n, k)) / (rate * share),
@@ -226,13 +226,21 @@ class Prices:
     # On the host
 
     def launch(self, name: str) -> float:
-        """Of the host, until it has launched an operator: Python, autograd, the dispatcher, the driver."""
+        """Of the host, for an operator: its arguments, the dispatcher, the driver."""
         seconds: float = self.figures["launch"]["seconds"]["view" if _short(name) in _VIEWS else "kernel"]
         return seconds
 
+    def python_call(self) -> float:
+        """Of the host, for a call of a Python function, besides the functions and operators that it calls."""
+        return float(self.figures["launch"]["seconds"]["python_call"])
+
+    def autograd_node(self, what: Literal["made", "run"]) -> float:
+        """Of the host, for a node of autograd's graph, besides the operators that it calls."""
+        return float(self.figures["launch"]["seconds"][f"node_{what}"])
+
     @property
     def launch_spread(self) -> Spread:
-        """Of :meth:`launch`."""
+        """Of all that the host does for launching: :meth:`launch`, Python and autograd."""
         return Spread(self.figures["launch"]["low"], self.figures["launch"]["high"])
 
     def cpu_adam(self, parameters: int, dtype: str = "float32") -> float:
@@ -263,6 +271,11 @@ class Prices:
         """Of the host, in cudaFree, besides its wait for the device."""
         seconds: float = self.figures["host"]["cuda_free"]["seconds"]
         return seconds
+
+    @property
+    def waits(self) -> bool:
+        """Whether the host waits for every kernel, as where it is the card itself."""
+        return self.gpu.platform == "cpu"
 
     @property
     def beside_collective(self) -> float:
@@ -318,12 +331,22 @@ class Prices:
     def _fabric(self) -> Fabric:
         return fabric(self.cluster, self.figures)
 
+    def _matmul_curve(self, dtype: str) -> MatmulCurve:
+        own = self.figures.get("kernels", {}).get("matmul", {})
+        if own:
+            name = _RATES.get(_dtype_name(dtype), ("fp32",))[0]
+            return MatmulCurve(**own.get(name) or next(iter(own.values())))
+        return self._curve_of_generation
+
     @cached_property
-    def _matmul_curve(self) -> MatmulCurve:
+    def _curve_of_generation(self) -> MatmulCurve:
         curves = [matmul_curves()[card] for card in _CURVES[self._generation]]
         return curves[0] if len(curves) == 1 else curves[0].mixed_with(curves[1])
 
     def _fused_attention(self, kernel: Kernel, call: Attention, backward: bool, dtype: str) -> float:
+        if own := self.figures.get("kernels", {}).get("attention"):
+            curve = AttentionCurve(tuple(own["forward"]), tuple(own["backward"]))
+            return curve.peak_flops(call, backward, self.gpu.multiprocessors or 1) / self._rate(dtype)[0]
         if kernel == "efficient":
             # Written for the same tensor cores as FlashAttention 2, and slower by as much as on an A100.
             older, newer = (

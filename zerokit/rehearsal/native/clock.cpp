@@ -20,28 +20,33 @@ Span span_of(const Work& work, int stream, int64_t begin, int64_t end) {
 
 }  // namespace
 
+Clock::Turn::Turn(Clock& clock) : guard_(clock.mutex_) {
+  // Calls of Python are no work that ends a loop which waits for a time: `reads_` goes on.
+  clock.host_ += clock.owed_.exchange(0, std::memory_order_relaxed);
+}
+
 // ---- the host --------------------------------------------------------------------------------------------------
 
 int64_t Clock::now() {
-  std::lock_guard<std::mutex> guard(mutex_);
+  const Turn turn(*this);
   return host_;
 }
 
 int64_t Clock::read() {
-  std::lock_guard<std::mutex> guard(mutex_);
+  const Turn turn(*this);
   host_ += ++reads_ > kReadsBeforeIdle ? kIdleReadNs : kReadNs;
   return host_;
 }
 
 void Clock::advance(int64_t duration) {
-  std::lock_guard<std::mutex> guard(mutex_);
+  const Turn turn(*this);
   if (duration <= 0) return;
   reads_ = 0;
   host_ += duration;
 }
 
 void Clock::work_on_host(const Work& work) {
-  std::lock_guard<std::mutex> guard(mutex_);
+  const Turn turn(*this);
   if (work.duration <= 0) return;
   reads_ = 0;
   spans_.push_back(span_of(work, kHost, host_, host_ + work.duration));
@@ -51,13 +56,13 @@ void Clock::work_on_host(const Work& work) {
 // ---- the device ------------------------------------------------------------------------------------------------
 
 void Clock::submit(int number, const Work& work) {
-  std::lock_guard<std::mutex> guard(mutex_);
+  const Turn turn(*this);
   if (work.duration > 0) reads_ = 0;
   stream(number).queue.push_back({Step::work, host_, -1, work});
 }
 
 int64_t Clock::record(int number) {
-  std::lock_guard<std::mutex> guard(mutex_);
+  const Turn turn(*this);
   return record_on(stream(number));
 }
 
@@ -69,30 +74,30 @@ int64_t Clock::record_on(Stream& stream) {
 }
 
 void Clock::wait(int number, int64_t event) {
-  std::lock_guard<std::mutex> guard(mutex_);
+  const Turn turn(*this);
   stream(number).queue.push_back({Step::wait, host_, event, {}});
 }
 
 // ---- the host and the device -------------------------------------------------------------------------------------
 
 bool Clock::has_happened(int64_t event) {
-  std::lock_guard<std::mutex> guard(mutex_);
+  const Turn turn(*this);
   if (happened_[event] < 0) run(host_, event);
   return happened_[event] >= 0;
 }
 
 void Clock::synchronize(int64_t event, const Work& waiting) {
-  std::lock_guard<std::mutex> guard(mutex_);
+  const Turn turn(*this);
   wait_for(event, waiting);
 }
 
 void Clock::synchronize_stream(int number, const Work& waiting) {
-  std::lock_guard<std::mutex> guard(mutex_);
+  const Turn turn(*this);
   wait_for(record_on(stream(number)), waiting);
 }
 
 void Clock::synchronize_all(const Work& waiting) {
-  std::lock_guard<std::mutex> guard(mutex_);
+  const Turn turn(*this);
   std::vector<int64_t> last;
   for (Stream& one : streams_) last.push_back(record_on(one));
   for (const int64_t event : last) wait_for(event, waiting);
@@ -108,20 +113,20 @@ void Clock::wait_for(int64_t event, const Work& waiting) {
 }
 
 int64_t Clock::time_of(int64_t event) {
-  std::lock_guard<std::mutex> guard(mutex_);
+  const Turn turn(*this);
   if (happened_[event] < 0) run(host_, event);
   return happened_[event];
 }
 
 std::vector<int> Clock::streams() {
-  std::lock_guard<std::mutex> guard(mutex_);
+  const Turn turn(*this);
   std::vector<int> numbers;
   for (const Stream& one : streams_) numbers.push_back(one.number);
   return numbers;
 }
 
 std::vector<Span> Clock::spans() {
-  std::lock_guard<std::mutex> guard(mutex_);
+  const Turn turn(*this);
   return spans_;
 }
 

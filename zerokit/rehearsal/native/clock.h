@@ -6,6 +6,7 @@
 // nanoseconds since the start, integers throughout, so that the same program always takes the same time.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <mutex>
@@ -59,6 +60,8 @@ class Clock {
   // nothing else that takes time, so that loops that wait for a time or an event come to their end.
   int64_t read();
   void advance(int64_t duration);
+  // The same without a lock, for what is often told: the host has spent it before anything else is asked for.
+  void owe(int64_t duration) { owed_.fetch_add(duration, std::memory_order_relaxed); }
   // The host itself works.
   void work_on_host(const Work& work);
 
@@ -83,6 +86,14 @@ class Clock {
   std::vector<Span> spans();
 
  private:
+  // Whoever comes here does so alone, and finds the host where it is.
+  class Turn {
+   public:
+    explicit Turn(Clock& clock);
+
+   private:
+    std::lock_guard<std::mutex> guard_;
+  };
   enum class Step : uint8_t { work, record, wait };
   struct Item {
     Step step;
@@ -111,6 +122,7 @@ class Clock {
   std::mutex mutex_;
   int64_t slowed_;
   int64_t host_ = 0;
+  std::atomic<int64_t> owed_ = 0;
   int64_t device_ = 0;  // how far the device is simulated; at most `host_`
   int64_t reads_ = 0;   // in a row
   int collectives_running_ = 0;

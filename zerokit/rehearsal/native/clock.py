@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import enum
 from collections.abc import Callable, Iterator, Sequence
+from types import CodeType
 from typing import Any, NamedTuple
 
 
@@ -49,6 +50,8 @@ class _Price(ctypes.Structure):
 
 
 _ASKER = ctypes.CFUNCTYPE(None, ctypes.POINTER(ctypes.c_int64), ctypes.c_int64, ctypes.POINTER(_Price))
+_CODE_PRICER = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.py_object)
+_OF_NO_TIME = -1
 
 
 class Clock:
@@ -62,6 +65,7 @@ class Clock:
     def __init__(self, library: ctypes.CDLL, beside_collective: float) -> None:
         self._library = library
         self._asker: Any = None  # ctypes does not keep callbacks alive
+        self._code_pricer: Any = None
         _declare(library)
         library.zk_clock_start(round(1000 * beside_collective))
 
@@ -77,6 +81,31 @@ class Clock:
     def price_driver(self, reserve: int, reserve_gib: int, give_back: int) -> None:
         """What cudaMalloc costs the host, besides for each GiB, and cudaFree."""
         self._library.zk_clock_driver_costs(reserve, reserve_gib, give_back)
+
+    def count_host_work(
+        self, price: Callable[[CodeType], int | None], *, node_made: int, node_run: int
+    ) -> bool:
+        """Have the host take time for Python and autograd (`native/host_work.cpp`).
+
+        Args:
+            price: of a call of a function, asked once for each; None: neither it nor what it calls itself is
+                part of the script.
+            node_made: of each node of a graph, when it is made.
+            node_run: of each, in the backward pass.
+
+        Returns:
+            whether this Python tells of calls.
+        """
+
+        def ask(code: CodeType) -> int:
+            found = price(code)
+            return _OF_NO_TIME if found is None else found
+
+        self._code_pricer = _CODE_PRICER(ask)
+        # With Python's lock, which other functions of the library are called without.
+        prototype = ctypes.PYFUNCTYPE(ctypes.c_int, _CODE_PRICER, ctypes.c_int64, ctypes.c_int64)
+        count = prototype(("zk_clock_count_host_work", self._library))
+        return bool(count(self._code_pricer, node_made, node_run))
 
     # ---- the host
     @property

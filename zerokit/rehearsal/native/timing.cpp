@@ -194,10 +194,12 @@ DeviceClock* allocator_clock(bool counts) {
 
 void set_timing(bool on) { untimed_depth += on ? -1 : 1; }
 
+bool is_timing() { return untimed_depth == 0 && clock_of_rank && is_counting(); }
+
 // ---- operators
 
 TimedOperator::TimedOperator(const c10::OperatorHandle& op, const Stack& stack)
-    : op_(op), is_timed_(clock_of_rank && ask_price != nullptr && untimed_depth == 0 && is_counting()) {
+    : op_(op), is_timed_(is_timing() && ask_price != nullptr) {
   ++untimed_depth;
   if (is_timed_) describe_arguments(stack);
 }
@@ -233,6 +235,7 @@ void TimedOperator::describe_results(const Stack& stack) {
 
 void TimedOperator::submit(const Stack& stack) {
   if (!is_timed_) return;
+  count_made_nodes();
   const auto name = static_cast<int32_t>(key_[0]);
   Price price{};
   if (!find_price(key_, &price)) {

@@ -47,6 +47,10 @@ class TimedOperator {
 };
 
 void set_timing(bool on);
+// Whether what this thread does takes time.
+bool is_timing();
+// Has the host spend the time of the autograd nodes that this thread made since the last call (host_work.cpp).
+void count_made_nodes();
 
 class TimedKernel final : public c10::OperatorKernel {
  public:

@@ -17,7 +17,7 @@ from zerokit.rehearsal.timing.operators import class_of_kernel
 
 MOST_KERNELS = 10
 _MUCH_LAUNCHING = 0.2
-"""Of a step, from which on what is not counted of the host decides how long it is."""
+"""Of a step, from which on the host's speed decides how long it is."""
 _PARTS = {
     WorkKind.KERNEL: "compute",
     WorkKind.COLLECTIVE: "communication",
@@ -73,9 +73,9 @@ def doubts(time: TimeReport) -> list[str]:
     if time.breakdown.launch < _MUCH_LAUNCHING * time.step_seconds:
         return []
     return [
-        f"more than {_MUCH_LAUNCHING:.0%} of the step is launching kernels, of which what Python and hooks "
-        "cost is not counted: the real step may take several times as long, beyond the range told. Larger "
-        "micro-batches are told more truly"
+        f"more than {_MUCH_LAUNCHING:.0%} of the step is spent launching kernels: calls of Python and nodes "
+        "of autograd are counted, and priced as on one server's processor. Another may take twice as long. "
+        "Larger micro-batches are told more truly"
     ]
 
 

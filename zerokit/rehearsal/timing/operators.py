@@ -125,9 +125,9 @@ class Operators:
         if call.base == "aten::_local_scalar_dense":
             seconds = self._prices.copy("d2h", _SCALAR_BYTES, True, 1)
             return Price(to_ns(seconds), launch, WorkKind.COPY, waits=True)
+        waits = self._prices.waits or _waits(call)
         # What writes nothing, as views do, launches nothing; nor does what is empty.
-        waits = _waits(call)
-        if not any(one.is_written and one.bytes for one in tensors) and not waits:
+        if not any(one.is_written and one.bytes for one in tensors) and not _waits(call):
             return Price(0, launch)
         return Price(to_ns(self._kernel(call)), launch, waits=waits)
 

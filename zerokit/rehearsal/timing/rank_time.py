@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
+import zerokit
 from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.prices.collectives import Collective
 from zerokit.hardware.prices.prices import Copy, Kernel, Prices
@@ -22,6 +25,8 @@ _KINDS: dict[str, Collective] = {
     **{"broadcast": "broadcast", "all_to_all": "all_to_all", "send": "send_recv", "recv": "send_recv"},
 }
 """What the collectives of torch.distributed are to NCCL; a reduce to one rank is a broadcast backwards."""
+
+_PACKAGE = str(Path(zerokit.__file__).parent)
 
 _of_process: RankTime | None = None
 
@@ -89,6 +94,20 @@ class RankTime:
         except Exception as error:  # a library's callback cannot raise; the report tells of it
             self.unpriced.setdefault(name, f"{type(error).__name__}: {error}")
             return Price(0, to_ns(self.prices.launch(name)))
+
+    def count_host_work(self) -> None:
+        """Have the script's Python and autograd's nodes take time from here on."""
+        counts = self.clock.count_host_work(
+            self._price_of_call,
+            node_made=to_ns(self.prices.autograd_node("made")),
+            node_run=to_ns(self.prices.autograd_node("run")),
+        )
+        if not counts:
+            self.unpriced["calls of Python functions"] = "this Python does not tell of them"
+
+    def _price_of_call(self, code: CodeType) -> int | None:
+        is_own = code.co_filename.startswith(_PACKAGE)
+        return None if is_own else to_ns(self.prices.python_call())
 
     # ---- what Python stands in for
     def kernel(self, name: str, bytes_moved: int) -> None:

@@ -1,0 +1,1 @@
+"""What this machine takes for the work of a training step, measured, as a file that `--hardware` takes."""

@@ -1,0 +1,120 @@
+"""What collectives take between processes of this machine, over NCCL or gloo."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from zerokit.errors import LaunchError
+
+_SIZES = (2**12, 2**24, 2**26)
+"""Bytes of the largest buffer of a rank; the start of a collective is what the smallest takes."""
+_CALLS = 10
+_TIMEOUT = 120
+
+
+class Measured(NamedTuple):
+    """Of all kinds together."""
+
+    start: float
+    """Seconds of one that moves next to nothing."""
+    bus: float
+    """Bytes per second that a rank's link carries in a large one, as nccl-tests count them."""
+
+
+def between(device: str, ranks: int, threads: int) -> Measured:
+    """Of so many processes, each with a device of its own.
+
+    Raises:
+        LaunchError: they did not come to an end.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", __name__, folder, device, str(ranks), str(threads)]
+        processes = [
+            subprocess.Popen([*command, str(rank)], env=os.environ | {"LOCAL_RANK": str(rank)})
+            for rank in range(ranks)
+        ]
+        try:
+            codes = [process.wait(_TIMEOUT) for process in processes]
+        except subprocess.TimeoutExpired:
+            codes = [1]
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+        if any(codes):
+            raise LaunchError(
+                f"{ranks} processes could not measure their collectives",
+                where="zerokit calibrate",
+                hint="Give --ranks 1 to leave collectives out",
+            )
+        small, buses = Path(folder, "seconds").read_text(encoding="utf-8").split()
+        return Measured(float(small), float(buses))
+
+
+def _main(folder: str, device: str, ranks: int, threads: int, rank: int) -> None:
+    """One rank."""
+    import torch
+    import torch.distributed as dist
+
+    # Of the names of collectives, those that every torch has.
+    warnings.simplefilter("ignore", FutureWarning)
+    torch.set_num_threads(threads)
+    if device == "cuda":
+        torch.cuda.set_device(rank)
+    meeting = f"file://{folder}/meeting"
+    dist.init_process_group(
+        "nccl" if device == "cuda" else "gloo", init_method=meeting, rank=rank, world_size=ranks
+    )
+    kinds = _kinds(ranks)
+    starts, buses = [], []
+    for work, moved in kinds.values():
+        seconds = [_seconds(work, size, ranks, device) for size in _SIZES]
+        starts.append(seconds[0])
+        buses.append(moved * _SIZES[-1] / seconds[-1])
+    if rank == 0:
+        text = f"{statistics.mean(starts)} {statistics.geometric_mean(buses)}"
+        Path(folder, "seconds").write_text(text, encoding="utf-8")
+    dist.destroy_process_group()
+
+
+def _kinds(ranks: int) -> Mapping[str, tuple[Callable[[Any, Any], Any], float]]:
+    """What each does with a whole buffer and a rank's part of it, and the share of it that a link carries."""
+    import torch.distributed as dist
+
+    share = (ranks - 1) / ranks
+    return {
+        "all_reduce": (lambda whole, part: dist.all_reduce(whole), 2 * share),
+        "all_gather": (lambda whole, part: dist.all_gather_into_tensor(whole, part), share),
+        "reduce_scatter": (lambda whole, part: dist.reduce_scatter_tensor(part, whole), share),
+    }
+
+
+def _seconds(work: Callable[[Any, Any], Any], size: int, ranks: int, device: str) -> float:
+    """The fastest of as many calls on each rank: they must not stop at different times."""
+    import torch
+    import torch.distributed as dist
+
+    whole = torch.ones(size // 4 // ranks * ranks, device=device)
+    part = torch.ones(size // 4 // ranks, device=device)
+    taken = []
+    for _ in range(_CALLS):
+        dist.barrier()
+        start = time.perf_counter()
+        work(whole, part)
+        if device == "cuda":
+            torch.cuda.synchronize()
+        taken.append(time.perf_counter() - start)
+    return min(taken)
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1], sys.argv[2], *map(int, sys.argv[3:6]))

@@ -1,0 +1,192 @@
+"""What a device takes for matrix products, attention, memory, copies and Adam, measured with torch."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from zerokit.calibration.seconds import seconds_of
+from zerokit.hardware.prices.attention import Attention, AttentionCurve, attention_work
+from zerokit.hardware.prices.matmul import LAYOUTS
+
+_SIDES = (64, 128, 512, 1024, 4096)
+_LONGEST = 0.1
+"""Seconds that one product may take: larger ones are left out."""
+_MOVED_BYTES = 2**26
+"""Of a tensor that is larger than the caches of most devices."""
+_LAUNCHES = 200
+
+
+class Product(NamedTuple):
+    """A measured product (m, k) by (k, n)."""
+
+    layout: str
+    m: int
+    n: int
+    k: int
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        """Floating-point operations per second."""
+        return 2 * self.m * self.n * self.k / self.seconds
+
+
+class Kernels:
+    """A device of torch's.
+
+    Args:
+        device: "cpu" or "cuda".
+    """
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+
+    def seconds(self, work: Callable[[], Any]) -> float:
+        """Of one call on the device."""
+        import torch
+
+        if self.device == "cpu":
+            return seconds_of(work)
+        cuda: Any = torch.cuda
+        taken: list[float] = []
+        for _ in range(6):
+            # The device is kept busy until all is submitted, so that what the host takes is not measured.
+            cuda._sleep(2_000_000)
+            begin, end = (cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            work()
+            end.record()
+            cuda.synchronize()
+            taken.append(begin.elapsed_time(end) / 1e3)
+        return min(taken)
+
+    # ---- products and attention
+    def products(self, dtype: str) -> list[Product]:
+        """Of many shapes, and of squares in all layouts."""
+        found: list[Product] = []
+        for m, n, k in sorted(itertools.product(_SIDES, repeat=3), key=math.prod):
+            fastest = max((one.rate for one in found), default=math.inf)
+            if 2 * m * n * k <= fastest * _LONGEST:
+                found += self._of_shape(m, n, k, dtype, LAYOUTS if m == n == k else LAYOUTS[:1])
+        return found
+
+    def _of_shape(self, m: int, n: int, k: int, dtype: str, layouts: tuple[str, ...]) -> Iterator[Product]:
+        import torch
+
+        for layout in layouts:
+            a = self._matrix(m, k, dtype, transposed=layout == "NT")
+            b = self._matrix(k, n, dtype, transposed=layout == "TN")
+            yield Product(layout, m, n, k, self.seconds(lambda a=a, b=b: torch.mm(a, b)))  # type: ignore[misc]
+
+    def _matrix(self, rows: int, columns: int, dtype: str, *, transposed: bool) -> Any:
+        import torch
+
+        shape = (columns, rows) if transposed else (rows, columns)
+        made = torch.randn(shape, device=self.device).to(getattr(torch, dtype))
+        return made.t() if transposed else made
+
+    def attention(self, dtype: str, peak: float) -> AttentionCurve:
+        """torch's fused attention: what its products cost in multiples of their time at `peak`.
+
+        Args:
+            dtype: of queries, keys and values.
+            peak: floating-point operations per second.
+        """
+        import torch
+        from torch.nn.functional import scaled_dot_product_attention
+
+        logs: dict[bool, list[float]] = {False: [], True: []}
+        for length, head_dim, causal in itertools.product((256, 1024), (64, 128), (False, True)):
+            call = Attention(1, 4, 4, length, length, head_dim, causal)
+            q, k, v = (
+                torch.randn(1, 4, length, head_dim, device=self.device)
+                .to(getattr(torch, dtype))
+                .requires_grad_()
+                for _ in range(3)
+            )
+
+            def attend(q: Any = q, k: Any = k, v: Any = v, causal: bool = causal) -> Any:
+                return scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+            out = attend()
+            grad = torch.ones_like(out)
+
+            def gradients(out: Any = out, inputs: Any = (q, k, v), grad: Any = grad) -> Any:
+                return torch.autograd.grad(out, inputs, grad, retain_graph=True)
+
+            for backward, work in ((False, attend), (True, gradients)):
+                products = attention_work(call, backward, 1)[0]
+                logs[backward].append(math.log(self.seconds(work) * peak / products))
+        rest = (0.0,) * (len(AttentionCurve.terms()) - 1)
+        costs = [max(1.0, math.exp(statistics.mean(logs[passes]))) for passes in (False, True)]
+        return AttentionCurve(forward=(costs[0], *rest), backward=(costs[1], *rest))
+
+    # ---- memory
+    def bandwidth(self) -> float:
+        """Bytes per second, read and written, of a large elementwise kernel."""
+        import torch
+
+        large = torch.ones(_MOVED_BYTES // 4, device=self.device)
+        return 2 * _MOVED_BYTES / self.seconds(lambda: large.mul_(1.0))
+
+    def smallest(self) -> float:
+        """Seconds of a kernel that does next to nothing."""
+        import torch
+
+        one = torch.ones(1, device=self.device)
+        return self.seconds(lambda: one.mul_(1.0))
+
+    def passes(self) -> Mapping[str, float]:
+        """Seconds of kernels along rows, by those of an elementwise one that moves as many bytes."""
+        import torch
+
+        rows = torch.randn(_MOVED_BYTES // 4 // 2048, 2048, device=self.device)
+        result = torch.empty_like(rows)
+        plain = self.seconds(lambda: torch.mul(rows, 1.0, out=result))
+        softmax = self.seconds(lambda: torch.softmax(rows, -1, out=result))
+        norm = self.seconds(lambda: torch.nn.functional.layer_norm(rows, (2048,)))
+        return {"layer_norm": max(norm / plain, 1.0), "softmax": max(softmax / plain, 1.0)}
+
+    # ---- the host
+    def launch(self) -> float:
+        """Seconds of the host for an operator that starts a kernel, without autograd."""
+        import torch
+
+        one, other = (torch.ones(1, device=self.device) for _ in range(2))
+
+        def launches() -> None:
+            for _ in range(_LAUNCHES):
+                torch.add(one, other)
+
+        seconds = seconds_of(launches, time.thread_time) / _LAUNCHES
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+        return seconds
+
+    def copies(self) -> Mapping[str, float]:
+        """Bytes per second from and to the host, by direction, and through pageable memory."""
+        import torch
+
+        pinned = torch.empty(_MOVED_BYTES // 4, pin_memory=self.device == "cuda")
+        pageable, there = torch.empty(_MOVED_BYTES // 4), torch.empty(_MOVED_BYTES // 4, device=self.device)
+        works = {
+            "h2d": lambda: there.copy_(pinned, non_blocking=True),
+            "d2h": lambda: pinned.copy_(there, non_blocking=True),
+            "pageable": lambda: there.copy_(pageable),
+        }
+        return {name: _MOVED_BYTES / self.seconds(work) for name, work in works.items()}
+
+
+def adam_bytes_per_second() -> float:
+    """Of torch's fused Adam on the host, whose updates move the bytes that DeepSpeedCPUAdam's do: 28 each."""
+    import torch
+
+    parameter = torch.nn.Parameter(torch.zeros(2**23))
+    parameter.grad = torch.ones_like(parameter)
+    optimizer = torch.optim.Adam([parameter], fused=True)
+    return 28 * 2**23 / seconds_of(optimizer.step)

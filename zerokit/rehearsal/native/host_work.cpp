@@ -1,0 +1,144 @@
+// What the host does between the operators: it runs Python, and autograd's nodes.
+//
+// Both are counted and not measured, so that the same program always takes the same time. Python lets a library run the
+// frames of its functions (PEP 523), and torch tells observers of a backward pass's nodes (ATen/record_function.h). Python
+// is looked up in the process, since its headers may not be installed; torch's compiler replaces the same function, and
+// calls the one that it found.
+#include <ATen/SequenceNumber.h>
+#include <ATen/record_function.h>
+#include <dlfcn.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <cstdint>
+#include <thread>
+
+#include "timing.h"
+
+namespace zerokit {
+namespace {
+
+using EvaluateFrame = void* (*)(void* thread_state, void* frame, int throws);
+// Nanoseconds of a call of a function by its code object; below 0 for one of zerokit itself.
+using Pricer = int64_t (*)(void* code);
+
+struct Python {
+  EvaluateFrame evaluate = nullptr;
+  void* (*code_of)(void* frame) = nullptr;
+  void (*release)(void* object) = nullptr;
+  int (*get_extra)(void* code, ssize_t index, void** extra) = nullptr;
+  int (*set_extra)(void* code, ssize_t index, void* extra) = nullptr;
+  ssize_t index = -1;
+};
+Python python;
+Pricer price_code = nullptr;
+int64_t node_made_ns = 0;
+int64_t node_run_ns = 0;
+std::thread::id script_thread;
+
+// What a code object remembers: 0 if it was not priced yet, kOwn for zerokit's, else its price and kFirstPrice.
+constexpr intptr_t kOwn = 1, kFirstPrice = 2;
+
+thread_local bool is_pricing = false;
+// The caller is zerokit itself: what it calls in its own course no real run does.
+thread_local bool is_below_own = false;
+thread_local uint64_t nodes_made = 0;
+
+template <class Function>
+bool find(Function& function, const char* name, const char* older_name = nullptr) {
+  void* found = dlsym(RTLD_DEFAULT, name);
+  if (found == nullptr && older_name != nullptr) found = dlsym(RTLD_DEFAULT, older_name);
+  function = reinterpret_cast<Function>(found);
+  return found != nullptr;
+}
+
+// Threads beside the script's and autograd's, as those that load data, take no time of the script's.
+bool is_of_script() {
+  return std::this_thread::get_id() == script_thread || torch::autograd::get_current_graph_task_id() != -1;
+}
+
+// In Python 3.11, before PyUnstable_InterpreterFrame_GetCode: f_func, f_globals, f_builtins, f_locals, f_code
+// (Include/internal/pycore_frame.h).
+void* code_of_frame_3_11(void* frame) { return static_cast<void**>(frame)[4]; }
+
+intptr_t remembered(void* code) {
+  void* extra = nullptr;
+  python.get_extra(code, python.index, &extra);
+  if (extra == nullptr) {
+    is_pricing = true;
+    const int64_t price = price_code(code);
+    is_pricing = false;
+    extra = reinterpret_cast<void*>(price < 0 ? kOwn : static_cast<intptr_t>(price) + kFirstPrice);
+    python.set_extra(code, python.index, extra);
+  }
+  return reinterpret_cast<intptr_t>(extra);
+}
+
+void* evaluate_counted(void* thread_state, void* frame, int throws) {
+  // An exception that is thrown into a generator is on its way: nobody may call Python now.
+  if (throws != 0 || is_pricing || !is_timing() || !is_of_script()) {
+    return python.evaluate(thread_state, frame, throws);
+  }
+  void* code = python.code_of(frame);
+  const intptr_t known = remembered(code);
+  if (python.release != nullptr) python.release(code);
+  const bool is_own = known == kOwn, was_below_own = is_below_own;
+  if (!is_own && !was_below_own) the_clock()->owe(known - kFirstPrice);
+  is_below_own = is_own;
+  void* result = python.evaluate(thread_state, frame, throws);
+  is_below_own = was_below_own;
+  return result;
+}
+
+std::unique_ptr<at::ObserverContext> count_run_node(const at::RecordFunction&) {
+  if (is_timing()) the_clock()->owe(node_run_ns);
+  return nullptr;
+}
+
+// False if this Python has another interface.
+bool count_frames() {
+  void* (*interpreter)() = nullptr;
+  EvaluateFrame (*current)(void*) = nullptr;
+  void (*replace)(void*, EvaluateFrame) = nullptr;
+  ssize_t (*new_index)(void (*)(void*)) = nullptr;
+  if (!find(interpreter, "PyInterpreterState_Get") || !find(current, "_PyInterpreterState_GetEvalFrameFunc") ||
+      !find(replace, "_PyInterpreterState_SetEvalFrameFunc") ||
+      !find(new_index, "PyUnstable_Eval_RequestCodeExtraIndex", "_PyEval_RequestCodeExtraIndex") ||
+      !find(python.get_extra, "PyUnstable_Code_GetExtra", "_PyCode_GetExtra") ||
+      !find(python.set_extra, "PyUnstable_Code_SetExtra", "_PyCode_SetExtra")) {
+    return false;
+  }
+  if (find(python.code_of, "PyUnstable_InterpreterFrame_GetCode")) {
+    find(python.release, "Py_DecRef");
+  } else {
+    python.code_of = code_of_frame_3_11;
+  }
+  python.index = new_index(nullptr);
+  python.evaluate = current(interpreter());
+  replace(interpreter(), evaluate_counted);
+  return true;
+}
+
+}  // namespace
+
+void count_made_nodes() {
+  const uint64_t made = at::sequence_number::peek();
+  if (made > nodes_made) the_clock()->owe(static_cast<int64_t>(made - nodes_made) * node_made_ns);
+  nodes_made = made;
+}
+
+}  // namespace zerokit
+
+extern "C" {
+
+// Called with Python's lock, by the thread that runs the script. 0 if calls of Python cannot be counted.
+int zk_clock_count_host_work(zerokit::Pricer pricer, int64_t node_made, int64_t node_run) {
+  using namespace zerokit;
+  node_made_ns = node_made;
+  node_run_ns = node_run;
+  nodes_made = at::sequence_number::peek();
+  at::addGlobalCallback(at::RecordFunctionCallback(count_run_node).scopes({at::RecordScope::BACKWARD_FUNCTION}));
+  price_code = pricer;
+  script_thread = std::this_thread::get_id();
+  return count_frames() ? 1 : 0;
+}
+}
