@@ -49,7 +49,7 @@ def command_of(row: Row, run: Row, folder: Path, report: Path) -> list[str]:
     return [
         str(folder / run["python"]) if "python" in run else sys.executable,
         *("-c", _COMMAND, "rehearse", "--num-gpus", str(row["gpus"]), "--rank", "0", "--no-advise"),
-        *("-o", str(report), *row.get("options", []), *run.get("options", [])),
+        *("-o", str(report), "--force", *row.get("options", []), *run.get("options", [])),
         *([str(SCRIPTS / "without_hub.py")] if run.get("wrapper") else []),
         *words,
         *run.get("arguments", []),
