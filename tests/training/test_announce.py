@@ -29,6 +29,8 @@ from zerokit.writing.build import build_ds_config
 
 ADAFACTOR = {"type": "Adafactor", "params": {"lr": 1e-3}}
 SGD = {"type": "SGD", "params": {"lr": 1e-3, "momentum": 0.9}}
+PLAIN = {"fp16": False, "use_liger_kernel": False, "torch_compile": False, "label_smoothing_factor": 0.0}
+"""TrainingArguments by their defaults."""
 
 
 def ds_config(stage: int, **more: Any) -> dict[str, Any]:
@@ -109,12 +111,12 @@ def _peak_lines(
     resolved = resolve_for_trainer(config, {}, default_precision="bf16", world_size=2)
     given = {"per_device_train_batch_size": 1, "per_device_eval_batch_size": 1, "optim": "adamw_torch"}
     prepared = SimpleNamespace(
-        args=SimpleNamespace(gradient_accumulation_steps=1, **{**given, **args}),
+        args=SimpleNamespace(gradient_accumulation_steps=1, **{**PLAIN, **given, **args}),
         resolved=resolved,
         precision="bf16",
         held_out=held_out,
         loaded=SimpleNamespace(recipe=SimpleNamespace(task=SimpleNamespace(seq_len=512))),
-        task=CausalLM(TaskSection()),
+        task=CausalLM(TaskSection(chunked_loss=False)),
     )
     adapters = None if adapter is None else {"default": adapter}
     model = SimpleNamespace(config=SimpleNamespace(to_dict=lambda: LLAMA), peft_config=adapters)
@@ -191,13 +193,13 @@ def test_a_run_says_what_it_keeps(
 ) -> None:
     resolved = resolve_for_trainer(ds_config(1), {}, default_precision="fp32", world_size=2)
     prepared = SimpleNamespace(
-        args=SimpleNamespace(optim=optim),
+        args=SimpleNamespace(optim=optim, **PLAIN),
         resolved=resolved,
         precision="fp32",
         zero_stage=1,
         train=Dataset.from_dict({"input_ids": [[1]]}),
         held_out=None,
-        task=CausalLM(TaskSection()),
+        task=CausalLM(TaskSection(chunked_loss=False)),
         padding=Padding(0.02, 0.6, 32),
     )
     group = SimpleNamespace(ranks=SimpleNamespace(world_size=2, is_main=True))
