@@ -10,6 +10,7 @@ from typing import Any, get_args
 import pytest
 
 from tests.memory.runs import ds_config, run, shape
+from zerokit.choices import Attention
 from zerokit.config.conditions import TORCH_FP32, Known, bf16_optimizer
 from zerokit.memory import Certainty, Estimate, Generation, Lora, Term, TermKind, estimate
 from zerokit.memory.gpu import replay_gpu
@@ -165,3 +166,17 @@ def test_the_bf16_optimizer_is_counted_where_deepspeed_takes_it(
     assert bf16_optimizer(Known(config)) is taken
     assert (told.wrapper == "bf16") is taken
     assert told.accumulation_bytes == (2 if gradients == "bf16" else 4)
+
+
+def test_documents_of_a_packed_sequence_are_kept_apart_by_a_mask_but_for_flash_attention() -> None:
+    """Of the types of activations, s for each token; with one, torch wants keys and values for all heads."""
+    grown = {
+        attention: peak_of(True, attention) - peak_of(False, attention)
+        for attention in ("sdpa", "flash_attention_2")
+    }
+    layers, batch, seq, q, kv = 4, 2, 1024, 512, 256
+    assert grown == {"sdpa": layers * batch * seq * (2 * seq + 2 * 2 * (q - kv)), "flash_attention_2": 0}
+
+
+def peak_of(packing: bool, attention: Attention) -> int:
+    return estimate(run(attention=attention, micro_batch_size=2, packing=packing)).device.peak_bytes

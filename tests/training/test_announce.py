@@ -115,6 +115,7 @@ def _peak_lines(
         resolved=resolved,
         precision="bf16",
         held_out=held_out,
+        train=Dataset.from_dict({"input_ids": [[1]]}),
         loaded=SimpleNamespace(recipe=SimpleNamespace(task=SimpleNamespace(seq_len=512))),
         task=CausalLM(TaskSection(chunked_loss=False)),
     )

@@ -156,7 +156,12 @@ ChunkedLoss = Annotated[
 
 Liger = Annotated[bool, _model("--liger", help="The loss is Liger's fused one.")]
 
-Packing = Annotated[bool, _model("--packing", help="Sequences are packed, without a mask.")]
+Packing = Annotated[
+    bool,
+    _model(
+        "--packing", help="Sequences have several documents, kept apart by a mask but for flash attention."
+    ),
+]
 
 Gpu = Annotated[str | None, gpu_option(_ANSWER)]
 

@@ -77,7 +77,7 @@ def estimate(
         num_trainable_parameters: of a bare number of parameters, how many are trained; None: all.
         frozen_modules: prefixes of the names of parameters that are not trained.
         chunked_loss: ``"zerokit"`` or ``"liger"``, whose loss never makes all logits at once.
-        packing: sequences are packed, so that attention reads no mask.
+        packing: sequences have several documents, which attention keeps apart: by a mask, but for flash.
         generation: what an evaluation within training generates.
         loads_full_copy_per_rank: every rank makes the whole model on the host first; None: below stage 3.
 

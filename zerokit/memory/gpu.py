@@ -138,4 +138,5 @@ def sizes_of_run(run: TrainingRun, settings: Settings) -> Sizes | None:
         batch=batch,
         seq=run.seq_len,
         attention=run.attention_used,
+        packed=run.packing,
     )

@@ -70,10 +70,8 @@ def model_calls_of(
         if place is None:
             before.extend(group)
         else:
-            windowed = has_window(model, int(place.rpartition(".")[2]), sizes.seq)
-            calls = list(
-                _layer_calls(model, list(group), sizes, windowed=windowed, checkpointing=checkpointing)
-            )
+            masked = sizes.packed or has_window(model, int(place.rpartition(".")[2]), sizes.seq)
+            calls = list(_layer_calls(model, list(group), sizes, masked=masked, checkpointing=checkpointing))
             if not (traits.torch_linear and replaces_linear):
                 calls = [replace(call, keeps_weight=bool(call.parameters)) for call in calls]
             # The layer's own call, which comes first in either direction.
@@ -220,7 +218,7 @@ def _has_alibi_mask(model: ModelShape) -> bool:
 
 
 def _layer_calls(
-    model: ModelShape, modules: Sequence[Module], sizes: Sizes, *, windowed: bool, checkpointing: bool
+    model: ModelShape, modules: Sequence[Module], sizes: Sizes, *, masked: bool, checkpointing: bool
 ) -> Iterator[ModuleCall]:
     """Norm, attention, the other norms, feed-forward: the order in which most layers call them."""
     traits, norm = traits_of(model.model_type), _norm_of(model)
@@ -247,7 +245,7 @@ def _layer_calls(
                 causal=_is_of(own, "decoder") and "EncDecAttention" not in own[0].name,
                 checkpointing=checkpointing,
             )
-        yield from _attention_calls(model, own, inner, sizes, windowed=windowed, bias=bias)
+        yield from _attention_calls(model, own, inner, sizes, masked=masked, bias=bias)
         if dropout and traits.drops_attention_output:
             yield dropout_call(sizes, sizes.h, "h")
     for one in norms[1:]:
@@ -289,7 +287,7 @@ def _attention_calls(
     norms: Sequence[Module],
     sizes: Sizes,
     *,
-    windowed: bool,
+    masked: bool,
     bias: PositionBias | None,
 ) -> Iterator[ModuleCall]:
     traits = traits_of(model.model_type)
@@ -315,7 +313,7 @@ def _attention_calls(
         dropout=_drops(model, _ATTENTION_DROPOUT, traits.attention_dropout),
         plain=not traits.torch_linear and sizes.attention == "sdpa" and sizes.kv == sizes.q // sizes.a,
         capped=_is_capped(model, "attn_logit_softcapping"),
-        masked=windowed,
+        masked=masked,
         bias=bias,
     )
     for one in outputs:

@@ -28,6 +28,8 @@ class Sizes:
     batch: int
     seq: int
     attention: Attention
+    packed: bool = False
+    """Whether a sequence has several documents, which torch's attention keeps apart by a mask."""
 
     @property
     def tokens(self) -> int:
@@ -36,7 +38,13 @@ class Sizes:
 
 
 def sizes_of(
-    model: ModelShape, *, bytes_per_element: int, batch: int, seq: int, attention: Attention
+    model: ModelShape,
+    *,
+    bytes_per_element: int,
+    batch: int,
+    seq: int,
+    attention: Attention,
+    packed: bool = False,
 ) -> Sizes | None:
     """The sizes of a transformer over text, or None where the shape lacks one of them."""
     heads, hidden = model.num_attention_heads, model.hidden_size
@@ -54,4 +62,5 @@ def sizes_of(
         batch=batch,
         seq=seq,
         attention=attention,
+        packed=packed,
     )

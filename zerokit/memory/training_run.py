@@ -78,7 +78,7 @@ class TrainingRun:
     chunked_loss: ChunkedLoss | None = None
     """Whose loss makes logits in chunks; None: all are made at once."""
     packing: bool = False
-    """Sequences are packed, so that attention reads no mask."""
+    """Sequences have several documents, which attention keeps apart: by a mask, but for flash attention."""
     generation: Generation | None = None
     loads_full_copy_per_rank: bool | None = None
     """Every rank makes or reads the whole model on the host before ZeRO divides it. None: below stage 3,

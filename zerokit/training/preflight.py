@@ -54,6 +54,7 @@ def _question(prepared: Prepared, model: PreTrainedModel, cluster: Cluster) -> Q
         chunked_loss=_chunked_loss(prepared),
         optimizer=own_optimizer(ds_config, args),
         lora=_lora(model),
+        packing="position_ids" in prepared.train.column_names,
     )
 
 
