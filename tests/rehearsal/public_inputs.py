@@ -402,7 +402,7 @@ def _write_configs(folder: Path) -> None:
         "task_type": "sft",
         "max_seq_length": 1024,
         "per_device_train_batch_size": 1,
-        "gradient_accumulation_steps": 2,
+        "gradient_accumulation_steps": 1,
         "warmup_steps": 100,
         "gradient_checkpointing": True,
         "fp16": True,

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 
 from tests.rehearsal.commands import SCRIPTS, Rehearsed, rehearse
+from zerokit.rehearsal.watching.suppressed_writes import SuppressedWrites
 
 
 @pytest.fixture(scope="module")
@@ -48,3 +52,11 @@ def test_weights_are_not_written_and_the_report_says_so(rehearsed: Rehearsed, fo
 def test_a_script_that_ends_by_itself_has_no_stop_in_its_report(rehearsed: Rehearsed) -> None:
     report = rehearsed.report
     assert (report["steps"], report["run"]["stopped_after_steps"]) == (2, None)
+
+
+def test_a_repository_that_is_not_made_has_its_name() -> None:
+    saver: Any = SimpleNamespace(owner="huggingface_hub.hf_api", name="create_repo")
+    create = SuppressedWrites(mock.Mock())._instead_of("uploads to the Hub", None, saver)
+    assert create("someone/model", token="hf", exist_ok=True).repo_id == "someone/model"
+    data = create(object(), token="hf", repo_id="data", repo_type="dataset")
+    assert (data.repo_id, data.repo_type) == ("you/data", "dataset")

@@ -83,6 +83,16 @@ def _leave(target: Any) -> None:
         _not_there[os.fspath(path)] = None
 
 
+def _repository(*arguments: Any, repo_id: str | None = None, repo_type: str | None = None, **_: Any) -> Any:
+    """What `create_repo` says of a repository of that name, which the Trainer asks for its name."""
+    from huggingface_hub import RepoUrl
+    from huggingface_hub.constants import ENDPOINT, REPO_TYPES_URL_PREFIXES
+
+    name = repo_id or next(one for one in arguments if isinstance(one, str))
+    name = name if "/" in name else f"you/{name}"  # as the Hub puts the user's name before it
+    return RepoUrl(f"{ENDPOINT}/{REPO_TYPES_URL_PREFIXES.get(repo_type or '', '')}{name}")
+
+
 def _wait_for_all() -> None:
     """As DeepSpeed's engine does where it saves: a rank that saves alone would wait for ever."""
     import torch.distributed as dist
@@ -109,7 +119,7 @@ class SuppressedWrites:
                 _wait_for_all()
             if saver.name.startswith("save"):  # what is saved comes first, then where to
                 _leave(given.get("save_directory", given.get("save_dir", (*arguments, None, None)[1])))
-            return result
+            return _repository(*arguments, **given) if saver.name == "create_repo" else result
 
         return leave_out
 
