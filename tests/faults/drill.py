@@ -39,6 +39,7 @@ from tests.faults.place import (
 )
 from tests.faults.trials import Trial, trials
 from tests.tiny import REPOSITORY
+from zerokit.errors import PreemptedError
 
 WRITTEN = REPOSITORY / "docs" / "measured" / "fault_drill.json"
 PAGE = REPOSITORY / "docs" / "fault-drill.md"
@@ -121,7 +122,8 @@ def judge(trial: Trial, place: Place, code: int, text: str) -> list[str]:
         wrongs.append(f"exit code {code}")
     elif "stop" not in allowed:
         wrongs += ["no line that says why"] * (error < 0)
-        wrongs += [f"exit code {code}, not 2"] * ("end" not in allowed and code != 2)
+        right = PreemptedError.exit_code if allowed == ["leave"] else 2
+        wrongs += [f"exit code {code}, not {right}"] * ("end" not in allowed and code != right)
     if place.path("out/model.safetensors").exists() and not place.path("out/config.json").exists():
         wrongs.append("half a model")
     exported = [place.path(f"made/{name}").is_file() for name in _OF_EXPORT]
@@ -200,7 +202,8 @@ def page(rows: list[dict[str, Any]], names: list[str]) -> str:
         "# The fault drill\n",
         f"`python -m tests.faults.drill --write` puts faults to real runs, one each: {len(rows)} of "
         f"{len(names)} have a row, and {right} ended as they must. A run must `refuse` (exit code 2) or "
-        "`end` (another than 0), both with a line that says why; `stop`, where it was ended from outside; "
+        "`end` (another than 0), both with a line that says why; `leave` (75), with a checkpoint and a line; "
+        "`stop`, where it was ended from outside; "
         "or `do` all that it was asked for. Seconds are those from the fault to the end, with the start of "
         "the run where the fault is there before it.\n",
         "| fault | must | exit code | seconds | what is wrong |",

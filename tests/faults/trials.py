@@ -26,8 +26,9 @@ class Trial:
     name: str
     arrange: Arrange
     must: str
-    """`refuse`: exit code 2; `end`: another than 0; both with a line. `stop`: another than 0, and nothing
-    goes on. `do`: 0, with all that it was asked for. Two of them, with a bar between: either."""
+    """`refuse`: exit code 2; `end`: another than 0; both with a line. `leave`: 75, with a line, and whole
+    checkpoints. `stop`: another than 0, and nothing goes on. `do`: 0, with all that it was asked for. Two of
+    them, with a bar between: either."""
     strike: Arrange | None = None
     """What happens when `moment` has come."""
     moment: Moment | None = None
@@ -296,6 +297,9 @@ SIGNALS = [
 ]  # fmt: skip
 """What one process gets, when."""
 
+_ASKS = (signal.SIGTERM, signal.SIGINT)
+"""What has a run that trains save and leave."""
+
 SIGNALS_TO_RANKS = [
     # who, what, when, ZeRO stage
     ("rank 1", signal.SIGSTOP, steps, 2),
@@ -383,16 +387,20 @@ def _of_processes() -> Iterator[Trial]:
     for _, number, moment in SIGNALS:
         length = _FEW if moment is ends else _LONG
         yield Trial(
-            f"one process, {number.name} as it {_word(moment)}", options(*length, *_EVERY), "stop",
+            f"one process, {number.name} as it {_word(moment)}", options(*length, *_EVERY),
+            "leave" if number in _ASKS and moment in (steps, saves) else "stop",
             kill(number, "launcher"), moment, goes_on=moment is not prepares,
         )  # fmt: skip
     for which, number, moment, stage in SIGNALS_TO_RANKS:
         must = "stop" if which == "launcher" or number is signal.SIGTERM or moment is prepares else "end"
         must = "end" if number is signal.SIGSTOP else must
+        must = "leave" if number in _ASKS and which != "launcher" and moment is steps else must
         patience = () if moment is steps else ("--stuck-after", "20")
         arrange = options(*_LONG, *_EVERY, _STAGE, str(stage), *patience, ranks=2)
         name = f"{which} of two, {number.name} as it {_word(moment)}, stage {stage}"
-        yield Trial(name, arrange, must, kill(number, which), moment, goes_on=moment is saves)
+        yield Trial(
+            name, arrange, must, kill(number, which), moment, goes_on=moment is saves or must == "leave"
+        )
 
 
 def trials() -> list[Trial]:
