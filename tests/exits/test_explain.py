@@ -117,6 +117,8 @@ def timeout(rank: int, number: int = 41, call: str = "ALLREDUCE", size: int = 1)
             "exit-code",
         ),
         ("/usr/include/a.h:3:10: fatal error: curand_kernel.h: No such file or directory", "extension"),
+        ("CalledProcessError: Command '['which', 'c++']' returned non-zero exit status 1.", "extension"),
+        ("RuntimeError: Using hostfile at h but host=n1 was not reachable via ssh. If you", "ssh"),
         ("AttributeError: 'DeepSpeedCPUAdam' object has no attribute 'ds_opt_adam'", "extension"),
         ("RuntimeError: 'weight' must be 2-D", "partitioned-parameter"),
         ("RuntimeError: mat2 must be a matrix, got 1-D tensor", "partitioned-parameter"),
@@ -391,6 +393,13 @@ def test_a_log_that_does_not_say_it_gives_1(tmp_path: Path, zerokit: Run) -> Non
     code, out, err = zerokit("explain-exit", tmp_path / "a.log")
     assert (code, err) == (1, "")
     assert "ended from outside" in out
+
+
+def test_a_run_that_stood_still_from_its_start_may_wait_for_a_compiler() -> None:
+    start = "[2026-11-22 09:00:00,1] [INFO] [launch.py:245:main] process 7 spawned with command: ['python']"
+    for end in ("Setting accelerator to CPU", "Terminated"):
+        assert "'zerokit doctor' finds the lock" in str(told(start, end).mend)
+        assert "doctor" not in str(told(start, "{'loss': 2.0}", end).mend)
 
 
 def test_a_run_that_ended_well_is_no_riddle() -> None:

@@ -339,6 +339,7 @@ CAUSES = (
         "Try 'ssh -o BatchMode=yes HOST true' from the first machine; set up a key, or start without ssh",
         r"Permission denied \([\w,-]{1,80}\)",
         r"Host key verification failed",
+        r"host=\S{1,100} was not reachable via ssh",  # DeepSpeed's launcher
         r"Could not resolve hostname [^\n:]{1,100}",
         r"ssh: connect to host [^\n]{1,120}",
     ),
@@ -392,6 +393,9 @@ CAUSES = (
         r"cannot find -l[\w.-]{1,40}",
         r"Ninja is required to load C\+\+ extensions",
         r"CUDA_HOME does not exist",
+        r"No such file or directory: '(?:c\+\+|g\+\+|gcc|clang\+\+)'",
+        r"Command '\['which', '[^'\n]{1,100}'\]' returned non-zero",
+        r"Command '\['[^'\n]{1,200}', '--version'\]' returned non-zero",
         r"CUDA_HOME environment variable is not set",
         r"Installed CUDA version [\d.]+ does not match[^\n]{0,120}",
     ),

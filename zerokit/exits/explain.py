@@ -46,6 +46,11 @@ _QUOTES = re.compile(r'File "[^"]{1,400}", line \d|\S{1,400}:\d{1,8}: \w*Warning
 _STARTED = re.compile(r"^\[.{0,80}\] process \d+ spawned with command: ", re.MULTILINE)
 _EXITED = re.compile(r"^\[.{0,80}\] Process \d+ exits successfully", re.MULTILINE)
 """What DeepSpeed's launcher prints of each rank, at its start and at its end, and then little else."""
+_FROM_OUTSIDE = ("SIGTERM", "SIGINT", "SIGHUP")
+_STANDS = (
+    ". It made no step: where it stood still from its start, 'zerokit doctor' finds the lock that a killed "
+    "compiler left, for which torch waits without a word"
+)
 _TRAINED = re.compile(r"['\"]train_runtime['\"]: ")
 """What the Trainer prints when it has trained, before the model is saved."""
 _END = 4000
@@ -105,6 +110,7 @@ def explain_log(log: Log, settings: Settings | None = None) -> Explanation:
     rank = _RANK.search(text, begin, end)
     named = rank is not None and first.cause not in (NCCL_TIMEOUT, ZEROKIT)
     says = f"rank {rank[1]}: {first.says}" if rank is not None and named else first.says
+    stands = _STANDS if any(f"({name})" in first.says for name in _FROM_OUTSIDE) and _has_no_step(log) else ""
     also = (
         *_also(events, first.cause, log, settings),
         *(nccl.dumps(text) if first.cause == NCCL_TIMEOUT else ()),
@@ -112,7 +118,7 @@ def explain_log(log: Log, settings: Settings | None = None) -> Explanation:
     return Explanation(
         first.cause,
         _short(says),
-        first.mend or None,
+        first.mend + stands or None,
         line,
         _short(text[begin : min(end, begin + 4 * _WIDEST)].strip()),
         tuple(_short(one) for one in also),
@@ -252,11 +258,13 @@ def _exceptions(log: Log, known: list[_Event]) -> Iterator[_Event]:
             if raised is None or at in lines or _is_chained(log, at, prefix):
                 break
             kind = raised["kind"].rpartition(".")[2]
-            if kind in ("SystemExit", "ChildFailedError", "CalledProcessError", "KeyboardInterrupt"):
+            if kind in ("SystemExit", "ChildFailedError", "KeyboardInterrupt"):
                 break
+            # Of a launcher, whose command is the script that has failed; or of a program that a rank needs.
+            weight = Weight.MENTIONED if kind == "CalledProcessError" else Weight.EXCEPTION
             says = f"{kind}: {raised['text']}" if raised["text"] else kind
             mend = f"Look at {visible(frame)}" if frame else "Read the traceback"
-            yield _Event(Weight.EXCEPTION, at, "exception", says, mend)
+            yield _Event(weight, at, "exception", says, mend)
             break
 
 
@@ -297,11 +305,17 @@ def _silent(log: Log, also: tuple[str, ...]) -> Explanation:
         "unknown",
         says,
         "If it stops without a word before its end, it was ended from outside: give the exit code, and see "
-        "'dmesg -T', 'sacct -j JOB' or 'kubectl describe pod POD'",
+        "'dmesg -T', 'sacct -j JOB' or 'kubectl describe pod POD'" + (_STANDS if _has_no_step(log) else ""),
         log.line_at(len(log.text.rstrip()) - 1),
         _short(last),
         tuple(map(_short, also)),
     )
+
+
+def _has_no_step(log: Log) -> bool:
+    """Whether ranks were started, by DeepSpeed's launcher, and the log has no step of them."""
+    started = [match.end() for match in _STARTED.finditer(log.text)][-1:]
+    return any(not any(step.search(log.text, begin) for step in _PROGRESS) for begin in started)
 
 
 def _short(text: str) -> str:
