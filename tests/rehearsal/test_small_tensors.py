@@ -6,6 +6,7 @@ import re
 import sys
 from contextlib import nullcontext
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -14,7 +15,9 @@ import torch.distributed as dist
 from tests import processes
 from zerokit.rehearsal.native import backend
 from zerokit.rehearsal.stand_ins import small_tensors
-from zerokit.rehearsal.stand_ins.process_group import operation_of
+from zerokit.rehearsal.stand_ins.process_group import VirtualProcessGroup, operation_of
+from zerokit.rehearsal.virtual_rank import train_together
+from zerokit.rehearsal.watching.traffic import Traffic
 
 
 @pytest.mark.parametrize(
@@ -77,3 +80,14 @@ init_device_mesh("cpu", (2, 2), mesh_dim_names=("data_parallel", "tensor_paralle
 assert {("mesh_tensor_parallel", (0, 1)), ("mesh_tensor_parallel", (2, 3))} <= told, told
 """
     processes.checked([sys.executable, "-c", program])
+
+
+@pytest.mark.parametrize(
+    ("shape", "together"), [((), False), ((2,), False), ((1, 3), False), ((20, 5), True), ((4, 1024), True)]
+)
+def test_layers_that_add_up_activations_are_told_from_figures_to_print(
+    shape: tuple[int, ...], together: bool
+) -> None:
+    traffic = Traffic(mock.Mock(phase="between", event_count=lambda: 0))
+    VirtualProcessGroup(0, 8, traffic)._note("all_reduce", [torch.empty(shape)])
+    assert train_together(traffic.calls) == together

@@ -120,6 +120,8 @@ class Collective(NamedTuple):
     group_size: int
     event: int = -1
     """How many events had been recorded by then, -1 if that was not kept."""
+    is_of_rows: bool = False
+    """Whether a tensor of it has several rows of several elements: activations or weights, no figures."""
 
 
 class MadeUp(NamedTuple):

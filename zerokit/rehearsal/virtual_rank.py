@@ -246,17 +246,20 @@ def _warnings(rank: VirtualRank) -> list[str]:
             "run needs more"
         )
     elif not rank.labels.saw_engine:
-        alone = "" if _reduces_gradients(rank.traffic.calls) else ", on each GPU for itself"
+        alone = "" if train_together(rank.traffic.calls) else ", on each GPU for itself"
         warnings.append(f"no DeepSpeed engine was made: the steps are of plain torch optimizers{alone}")
     return warnings
 
 
-def _reduces_gradients(calls: Sequence[Collective]) -> bool:
-    """Whether ranks without an engine add up their gradients, as DDP, FSDP and `all_reduce` by hand do."""
+def train_together(calls: Sequence[Collective]) -> bool:
+    """Whether ranks without an engine add up more than figures to print.
+
+    DDP, FSDP and `all_reduce` by hand add up gradients; layers of tensor parallelism activations, in forward.
+    """
     return any(
         "reduce" in call.name
         and call.group_size > 1
-        and (RUN_PHASES[call.phase] == "backward" or call.bytes >= _LARGER_THAN_A_LOSS)
+        and (RUN_PHASES[call.phase] == "backward" or call.bytes >= _LARGER_THAN_A_LOSS or call.is_of_rows)
         for call in calls
         if RUN_PHASES[call.phase] != "init"
     )

@@ -120,7 +120,8 @@ class VirtualProcessGroup(dist.ProcessGroup):
         self._name = BACKEND
 
     def _note(self, name: str, tensors: Sequence[torch.Tensor], opts: Any = None) -> None:
-        self._traffic.add(name, _size(tensors), self._size)
+        is_of_rows = any(tensor.numel() > max(tensor.shape, default=1) for tensor in tensors)
+        self._traffic.add(name, _size(tensors), self._size, is_of_rows=is_of_rows)
         if self._groups is not None:
             self._groups.settle()
         if self._exchange is not None and name not in ("send", "recv"):

@@ -15,7 +15,7 @@ class Traffic:
         self.calls: list[Collective] = []
         self.step = 0
 
-    def add(self, name: str, size: int, group_size: int) -> None:
+    def add(self, name: str, size: int, group_size: int, *, is_of_rows: bool = False) -> None:
         """Write one call down.
 
         Args:
@@ -23,7 +23,8 @@ class Traffic:
             size: bytes of the whole tensor: what is gathered in all, scattered from, reduced or broadcast
                 (the convention of nccl-tests, so that bus bandwidth follows from it).
             group_size: number of ranks that take part.
+            is_of_rows: whether a tensor of it has several rows of several elements.
         """
         events = self._backend.event_count()
         phase = RUN_PHASES.index(self._backend.phase)
-        self.calls.append(Collective(name, phase, self.step, size, group_size, events))
+        self.calls.append(Collective(name, phase, self.step, size, group_size, events, is_of_rows))
