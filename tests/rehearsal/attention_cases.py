@@ -9,6 +9,16 @@ from typing import Any
 MATH, FLASH, EFFICIENT, CUDNN = 0, 1, 2, 3
 CAPABILITIES = ("8.0", "8.9", "9.0", "10.0")
 
+SEEN = [
+    (16, 16, False, -1, -1),
+    (16, 4096, True, -1, -1),
+    (4096, 16, True, -1, -1),
+    (300, 300, True, 127, 0),
+    (300, 200, False, 20, 30),
+    (200, 300, True, 250, -1),
+]
+"""Queries, keys, whether causal, and flash attention's window: keys to the left and right, -1 for all."""
+
 
 @dataclass(frozen=True)
 class Case:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests import processes
 from tests.rehearsal import forked_worker
-from tests.rehearsal.attention_cases import CHOICES, Case, choice
+from tests.rehearsal.attention_cases import CHOICES, SEEN, Case, choice
 from tests.rehearsal.attention_memory_questions import cudnn_memory, efficient_memory, flash_memory
 from tests.rehearsal.flash_attention_questions import (
     flash_attn_found,
@@ -212,6 +212,36 @@ def autograd(rank: VirtualRank) -> list[str]:
     return wrong
 
 
+def _pairs_seen(rank: VirtualRank) -> dict[str, list[float]]:
+    """By kernel, those of one head that the FLOPs of each case of SEEN are of."""
+    import torch
+
+    def pairs(operator: Any, *arguments: Any, **options: Any) -> float:
+        before = rank.backend.flops
+        operator(*arguments, **options)
+        return (rank.backend.flops - before) / (2 * (64 + 64))
+
+    flash, efficient = torch.ops.aten._flash_attention_forward, torch.ops.aten._efficient_attention_forward
+    found: dict[str, list[float]] = {"flash": [], "efficient": []}
+    for queries, keys, causal, left, right in SEEN:
+        q, k = (
+            torch.empty((1, rows, 1, 64), dtype=torch.bfloat16, device="cuda") for rows in (queries, keys)
+        )
+        window = {"window_size_left": left, "window_size_right": right}
+        found["flash"].append(pairs(flash, q, k, k, None, None, queries, keys, 0.0, causal, False, **window))
+        of_causal = {"window_size": None if left < 0 else left + 1}
+        found["efficient"] += [
+            pairs(efficient, q, k, k, None, None, None, None, None, 0.0, mask_type, False, **of_causal)
+            for mask_type in (1, 2)
+        ]
+    packed = torch.empty((1, 300, 1, 64), dtype=torch.bfloat16, device="cuda")
+    starts = torch.tensor([0, 100, 300], dtype=torch.int32, device="cuda")
+    found["packed"] = [
+        pairs(efficient, packed, packed, packed, None, starts, starts, 200, 200, 0.0, 1, False)
+    ]
+    return found
+
+
 def flops(rank: VirtualRank) -> dict[str, list[float]]:
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -251,7 +281,7 @@ def flops(rank: VirtualRank) -> dict[str, list[float]]:
         both(lambda layer=layer: torch.autograd.backward(layer(images).sum()))  # type: ignore[misc]
     sequence = torch.empty((3, 50), device="cuda", requires_grad=True)
     both(lambda: torch.autograd.backward(torch.nn.Conv1d(3, 4, 7, device="cuda")(sequence).sum()))
-    return counted
+    return counted | _pairs_seen(rank)
 
 
 QUESTIONS: dict[str, Callable[[Any], Any]] = {

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import time
+from pathlib import Path
 from typing import Any
 
 from tests.rehearsal.fixed_prices import FixedPrices
@@ -75,13 +76,15 @@ def asked(rank: Any, prices: FixedPrices) -> Asked:
     return found
 
 
-def host_work(clock: Any, prices: FixedPrices) -> dict[str, int]:
+def host_work(rank: Any, prices: FixedPrices) -> dict[str, int]:
     """Nanoseconds of the host, where a call of a function that is new takes 1000 and a node of autograd 1."""
     import _thread
 
     import torch
 
     import zerokit
+
+    clock = rank.time.clock
 
     def leaf() -> None:
         pass
@@ -108,6 +111,12 @@ def host_work(clock: Any, prices: FixedPrices) -> dict[str, int]:
     def graph() -> Any:
         return weight.mul(2).sum()
 
+    def seen_around(unseen: Any) -> None:
+        weight.mul(2)
+        with unseen():
+            graph()
+        weight.mul(2)
+
     weight = torch.ones(8, device="cuda", requires_grad=True)
     graph().backward()  # its functions are not new from here on
     nodes = {"nodes made": spent(graph)}
@@ -120,10 +129,16 @@ def host_work(clock: Any, prices: FixedPrices) -> dict[str, int]:
     prices.waits = False
     own: dict[str, Any] = {}
     exec(compile("def call(work):\n    work()", zerokit.__file__, "exec"), own)
+    beside: dict[str, Any] = {}
+    script = f"{Path(zerokit.__file__).parent}-experiments/train.py"
+    exec(compile("def call(work):\n    work()", script, "exec"), beside)
+    for name, unseen in (("untimed nodes", clock.untimed), ("uncounted nodes", rank.backend.uncounted)):
+        nodes[name] = spent(functools.partial(seen_around, unseen))
     prices.calling = 1e-6
     calls = {
         "four calls": spent(branch),
         "by zerokit": spent(lambda: own["call"](branch)),
+        "beside zerokit": spent(lambda: beside["call"](branch)),
         "in a thread": spent(in_a_thread),
         "untimed": spent(untimed),
     }

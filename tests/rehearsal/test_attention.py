@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from tests.rehearsal.attention_cases import CAPABILITIES, CHOICES, CUDNN, EFFICIENT, FLASH
+from tests.rehearsal.attention_cases import CAPABILITIES, CHOICES, CUDNN, EFFICIENT, FLASH, SEEN
 from tests.rehearsal.attention_questions import answer
 
 # ---- the choice
@@ -56,6 +57,27 @@ def test_flops_are_those_of_torchs_own_counter_but_for_what_a_causal_mask_hides(
     seen = [*[1, seen_of_300] * 3, seen_of_100_and_200, 1, 1, 1]
     expected = [torchs * share for torchs, share in zip(counted["torch"], seen, strict=True)]
     assert counted["rehearsal"] == pytest.approx(expected, rel=1e-12)
+
+
+def test_pairs_that_a_window_or_a_mask_hides_are_not_counted() -> None:
+    def seen(queries: int, keys: int, causal: bool, left: int, right: int, *, first: int) -> int:
+        """Where the first query's own key is the one at `first`."""
+        to_the_right = np.arange(keys) - np.arange(queries)[:, None] - first
+        visible = np.ones((queries, keys), dtype=bool)
+        if left >= 0:
+            visible &= to_the_right >= -left
+        if causal or right >= 0:
+            visible &= to_the_right <= (0 if causal else right)
+        return int(visible.sum())
+
+    counted = answer("flops")
+    assert counted["flash"] == [seen(*case, first=case[1] - case[0]) for case in SEEN]
+    assert counted["efficient"] == [
+        seen(queries, keys, True, left, right, first=first)
+        for queries, keys, _, left, right in SEEN
+        for first in (0, keys - queries)
+    ]
+    assert counted["packed"] == [(100 * 101 + 200 * 201) / 2]
 
 
 # ---- working memory, in bytes that the kernels request

@@ -110,10 +110,15 @@ def test_calls_of_python_and_nodes_of_autograd_take_the_host_s_time() -> None:
     assert timelines()["host work"] == {
         "nodes made": 2,
         "nodes run": 3,
+        # One before and one after; the two in between take no time, then or later.
+        "untimed nodes": 2,
+        "uncounted nodes": 2,
         "a product of the processor's": 10_000_000,
         "four calls": 4000,
         # The lambda, and what zerokit calls calls three times; not zerokit itself, nor what it calls.
         "by zerokit": 4000,
+        # The lambda, the script's function, and what it calls: its folder only begins as zerokit's.
+        "beside zerokit": 6000,
         # The script's threads beside its own take no time of it.
         "in a thread": 1000,
         "untimed": 1000,

@@ -14,6 +14,8 @@ from types import CodeType
 
 from zerokit import patches
 
+PACKAGE = str(Path(__file__).parents[1]) + os.sep
+"""The folder of zerokit's code."""
 OWN = str(Path(__file__).parent) + os.sep
 """The folder of the rehearsal's own code."""
 _LIBRARY_FOLDERS = ("/site-packages/", "/dist-packages/")

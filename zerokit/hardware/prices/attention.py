@@ -33,7 +33,7 @@ class Attention:
 
     @property
     def pairs(self) -> float:
-        """Of a query with a key that it sees."""
+        """Of a query with a key that it sees, at the most: the first queries see less of a window."""
         within_window = float(self.q_len * self.keys_of_a_query)
         if not self.causal:
             return within_window

@@ -80,7 +80,7 @@ void zk_set_site_finder(int32_t (*find_site)()) { run_state().find_site = find_s
 void zk_set_phase(int phase) { run_state().phase = static_cast<uint8_t>(phase); }
 int zk_phase() { return run_state().phase; }
 void zk_set_step(int step) { run_state().step = step; }
-void zk_set_counting(int on) { set_counting(on != 0); }
+void zk_set_counting(int on) { set_timing_and_counting(on != 0); }
 void zk_set_page_locking(int on) { set_page_locking(on != 0); }
 int zk_current_stream() { return current_stream(); }
 void zk_set_current_stream(int stream) { set_current_stream(stream); }
@@ -151,5 +151,4 @@ int zk_use_device(int index) {
 }
 int64_t zk_random_elements_skipped() { return random_elements_skipped(); }
 double zk_flops() { return flops_so_far(); }
-double zk_recomputed_flops() { return flops_recomputed_so_far(); }
 }

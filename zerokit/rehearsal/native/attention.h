@@ -58,9 +58,23 @@ inline int64_t round_up(int64_t value, int64_t multiple) { return (value + multi
 // True if torch.use_deterministic_algorithms(True) is on and forbids, not only warns.
 bool must_be_deterministic();
 
-// Pairs of a query and a key row that it sees, of one head: of causal attention about half of all. As
-// `Attention.pairs` in hardware/prices/attention.py.
-double pairs_seen(int64_t queries, int64_t keys, bool is_causal);
+// The keys that a query sees: its own, and so many before and after it. A query's own key has its number, counted from
+// the first of both or (flash attention's way, the lower right corner of the mask) from the last of both.
+struct KeysSeen {
+  static constexpr int64_t kAll = int64_t{1} << 40;
+  int64_t before = kAll;
+  int64_t after = kAll;
+  bool from_first = false;
+};
+// As flash attention is given them; none and negative ones are no bounds.
+KeysSeen keys_seen_of_flash(bool is_causal, const std::optional<c10::SymInt>& window_left,
+                            const std::optional<c10::SymInt>& window_right);
+// Pairs of a query and a key row that it sees, of one head: of causal attention about half of all.
+double pairs_seen(int64_t queries, int64_t keys, const KeysSeen& seen);
+// Those of packed sequences, which begin where `starts` say. The offsets are small integers, so the virtual device knows
+// them; if not, every sequence counts as the longest, as in torch.utils.flop_counter.
+double packed_pairs_seen(const at::Tensor& starts_q, const at::Tensor& starts_k, int64_t longest_q, int64_t longest_k,
+                         const KeysSeen& seen);
 
 // FLOPs over `pairs` of query and key rows (batch x heads x those of a head), two for each multiply-add, as
 // torch.utils.flop_counter counts (sdpa_flop_count, sdpa_backward_flop_count), which counts pairs behind a causal mask.

@@ -17,10 +17,47 @@ bool must_be_deterministic() {
   return context.deterministicAlgorithms() && !context.deterministicAlgorithmsWarnOnly();
 }
 
-double pairs_seen(int64_t queries, int64_t keys, bool is_causal) {
-  const double shorter = static_cast<double>(std::min(queries, keys));
-  const double longer = static_cast<double>(std::max(queries, keys));
-  return is_causal ? shorter * (shorter + 1) / 2 + (longer - shorter) * shorter : shorter * longer;
+KeysSeen keys_seen_of_flash(bool is_causal, const std::optional<c10::SymInt>& window_left,
+                            const std::optional<c10::SymInt>& window_right) {
+  const auto bound = [](const std::optional<c10::SymInt>& size) {
+    return size.has_value() && *size >= 0 ? size->expect_int() : KeysSeen::kAll;
+  };
+  return {bound(window_left), is_causal ? 0 : bound(window_right)};
+}
+
+double pairs_seen(int64_t queries, int64_t keys, const KeysSeen& seen) {
+  // Of queries that see 1, 2, ... keys, but at most all, the sum up to the one that would see `last`.
+  const auto sum_up_to = [keys](int64_t last) {
+    const int64_t rising = std::clamp<int64_t>(last, 0, keys);
+    return rising * (rising + 1) / 2 + (std::max<int64_t>(last, 0) - rising) * keys;
+  };
+  // Pairs with keys up to that with the number of the query and `after`.
+  const auto pairs_up_to = [&](int64_t after) { return sum_up_to(after + queries) - sum_up_to(after); };
+  const int64_t reach = queries + keys;
+  const int64_t own = seen.from_first ? 0 : keys - queries;
+  const int64_t pairs =
+      pairs_up_to(own + std::min(seen.after, reach)) - pairs_up_to(own - std::min(seen.before, reach) - 1);
+  return static_cast<double>(pairs);
+}
+
+double packed_pairs_seen(const at::Tensor& starts_q, const at::Tensor& starts_k, int64_t longest_q, int64_t longest_k,
+                         const KeysSeen& seen) {
+  const int64_t sequences = starts_q.numel() - 1;
+  const auto is_readable = [](const at::Tensor& starts) {
+    return is_computable(starts) && starts.is_contiguous() && starts.scalar_type() == at::kInt;
+  };
+  if (!is_readable(starts_q) || !is_readable(starts_k) || starts_k.numel() != starts_q.numel()) {
+    return static_cast<double>(sequences) * pairs_seen(longest_q, longest_k, seen);
+  }
+  const at::Tensor values_q = host_view(starts_q);
+  const at::Tensor values_k = host_view(starts_k);
+  const int* q = values_q.const_data_ptr<int>();
+  const int* k = values_k.const_data_ptr<int>();
+  double pairs = 0;
+  for (int64_t sequence = 0; sequence < sequences; ++sequence) {
+    pairs += pairs_seen(q[sequence + 1] - q[sequence], k[sequence + 1] - k[sequence], seen);
+  }
+  return pairs;
 }
 
 // Scores, then their product with the values.

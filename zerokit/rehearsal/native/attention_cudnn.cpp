@@ -51,8 +51,14 @@ CudnnSizes sizes_of(const Tensor& query, const Tensor& key, const Tensor& value,
           key.size(2),   query.size(3), value.size(3), dropout_p};
 }
 
-double pairs_of(const CudnnSizes& sizes, bool is_causal) {
-  return static_cast<double>(sizes.batch * sizes.heads) * pairs_seen(sizes.queries, sizes.keys, is_causal);
+// Pairs of query and key rows, over all heads. A causal mask begins at the first of both (MHA.cpp, set_causal_mask).
+double pairs_of(const CudnnSizes& sizes, const OptionalTensor& starts_q, const OptionalTensor& starts_k,
+                bool is_causal) {
+  const KeysSeen seen{KeysSeen::kAll, is_causal ? 0 : KeysSeen::kAll, true};
+  const double of_a_head = is_given(starts_q) && is_given(starts_k)
+                               ? packed_pairs_seen(*starts_q, *starts_k, sizes.queries, sizes.keys, seen)
+                               : static_cast<double>(sizes.batch) * pairs_seen(sizes.queries, sizes.keys, seen);
+  return static_cast<double>(sizes.heads) * of_a_head;
 }
 
 // ---- forward
@@ -81,7 +87,8 @@ ForwardResult cudnn_attention_forward(const Tensor& query, const Tensor& key, co
   const DeviceScratch workspace(cudnn_forward_workspace_bytes(sizes));
   leave_without_values(out);
   if (logsumexp.defined()) leave_without_values(logsumexp);
-  count_flops(attention_flops(pairs_of(sizes, is_causal), sizes.head_dim, sizes.head_dim_value));
+  const double pairs = pairs_of(sizes, cum_seq_q, cum_seq_k, is_causal);
+  count_flops(attention_flops(pairs, sizes.head_dim, sizes.head_dim_value));
   return {out,
           logsumexp,
           cum_seq_q.value_or(Tensor()),
@@ -108,7 +115,7 @@ using Gradients = std::tuple<Tensor, Tensor, Tensor>;
 Gradients cudnn_attention_backward(const Tensor& grad_out, const Tensor& query, const Tensor& key, const Tensor& value,
                                    const Tensor& out, const Tensor& /*logsumexp*/, const Tensor& /*philox_seed*/,
                                    const Tensor& /*philox_offset*/, const Tensor& /*attn_bias*/,
-                                   const Tensor& cum_seq_q, const Tensor& /*cum_seq_k*/, SymInt max_q, SymInt max_k,
+                                   const Tensor& cum_seq_q, const Tensor& cum_seq_k, SymInt max_q, SymInt max_k,
                                    double dropout_p, bool is_causal, std::optional<double> /*scale*/) {
   if (!grad_out.defined()) return {};
   const AttentionOperator running("aten::_cudnn_attention_backward");
@@ -119,7 +126,8 @@ Gradients cudnn_attention_backward(const Tensor& grad_out, const Tensor& query, 
   const CudnnSizes sizes = sizes_of(query, key, value, cum_seq_q, max_q.expect_int(), max_k.expect_int(), dropout_p);
   const DeviceScratch workspace(cudnn_backward_workspace_bytes(sizes));
   for (const Tensor& gradient : {grad_query, grad_key, grad_value}) leave_without_values(gradient);
-  count_flops(attention_backward_flops(pairs_of(sizes, is_causal), sizes.head_dim, sizes.head_dim_value));
+  const double pairs = pairs_of(sizes, cum_seq_q, cum_seq_k, is_causal);
+  count_flops(attention_backward_flops(pairs, sizes.head_dim, sizes.head_dim_value));
   return {grad_query, grad_key, grad_value};
 }
 

@@ -30,9 +30,18 @@ bool is_given(const OptionalTensor& tensor) { return tensor.has_value() && tenso
 constexpr int64_t kNoMask = 0;
 constexpr int64_t kCausalFromTopLeft = 1;
 
-double pairs_of(const Tensor& query, const Tensor& key, int64_t custom_mask_type) {
-  return static_cast<double>(query.size(0) * query.size(2)) *
-         pairs_seen(query.size(1), key.size(1), custom_mask_type != kNoMask);
+// Pairs of query and key rows, over all heads. `window_size`: keys that a query sees, its own among them; 0 for all.
+double pairs_of(const Tensor& query, const Tensor& key, const OptionalTensor& starts_q, const OptionalTensor& starts_k,
+                int64_t longest_q, int64_t longest_k, int64_t custom_mask_type,
+                std::optional<int64_t> window_size) {
+  const int64_t window = window_size.value_or(0);
+  const KeysSeen seen{window > 0 ? window - 1 : KeysSeen::kAll, custom_mask_type == kNoMask ? KeysSeen::kAll : 0,
+                      custom_mask_type == kCausalFromTopLeft};
+  const double of_a_head =
+      is_given(starts_q) && is_given(starts_k)
+          ? packed_pairs_seen(*starts_q, *starts_k, longest_q, longest_k, seen)
+          : static_cast<double>(query.size(0)) * pairs_seen(query.size(1), key.size(1), seen);
+  return static_cast<double>(query.size(2)) * of_a_head;
 }
 
 // ---- forward
@@ -41,11 +50,11 @@ using ForwardResult = std::tuple<Tensor, Tensor, Tensor, Tensor, SymInt, SymInt>
 
 ForwardResult efficient_attention_forward(const Tensor& query, const Tensor& key, const Tensor& value,
                                           const OptionalTensor& /*bias*/, const OptionalTensor& cu_seqlens_q,
-                                          const OptionalTensor& /*cu_seqlens_k*/, std::optional<SymInt> max_seqlen_q,
+                                          const OptionalTensor& cu_seqlens_k, std::optional<SymInt> max_seqlen_q,
                                           std::optional<SymInt> max_seqlen_k, double /*dropout_p*/,
                                           int64_t custom_mask_type, bool compute_log_sumexp,
                                           std::optional<double> /*scale*/, const OptionalTensor& /*seqlen_k*/,
-                                          std::optional<int64_t> /*window_size*/) {
+                                          std::optional<int64_t> window_size) {
   const AttentionOperator running("aten::_efficient_attention_forward");
   const bool packed = is_given(cu_seqlens_q);
   const int64_t sequences = packed ? cu_seqlens_q->numel() - 1 : query.size(0);
@@ -64,7 +73,9 @@ ForwardResult efficient_attention_forward(const Tensor& query, const Tensor& key
   }
   leave_without_values(out);
   leave_without_values(logsumexp);
-  count_flops(attention_flops(pairs_of(query, key, custom_mask_type), query.size(3), value.size(3)));
+  const double pairs =
+      pairs_of(query, key, cu_seqlens_q, cu_seqlens_k, queries, keys, custom_mask_type, window_size);
+  count_flops(attention_flops(pairs, query.size(3), value.size(3)));
   return {out, logsumexp, seed, offset, queries, keys};
 }
 
@@ -113,10 +124,10 @@ struct RowSums {
 
 Gradients efficient_attention_backward(
     const Tensor& grad_out, const Tensor& query, const Tensor& key, const Tensor& value, const OptionalTensor& bias,
-    const Tensor& out, const OptionalTensor& cu_seqlens_q, const OptionalTensor& /*cu_seqlens_k*/, SymInt max_seqlen_q,
+    const Tensor& out, const OptionalTensor& cu_seqlens_q, const OptionalTensor& cu_seqlens_k, SymInt max_seqlen_q,
     SymInt max_seqlen_k, const Tensor& /*logsumexp*/, double /*dropout_p*/, const Tensor& /*philox_seed*/,
     const Tensor& /*philox_offset*/, int64_t custom_mask_type, bool bias_requires_grad,
-    std::optional<double> /*scale*/, std::optional<int64_t> num_splits_key, std::optional<int64_t> /*window_size*/,
+    std::optional<double> /*scale*/, std::optional<int64_t> num_splits_key, std::optional<int64_t> window_size,
     bool shared_storage_dqdkdv) {
   if (!grad_out.defined()) return {};
   const AttentionOperator running("aten::_efficient_attention_backward");
@@ -138,7 +149,9 @@ Gradients efficient_attention_backward(
   const DeviceScratch workspace(efficient_backward_workspace_bytes(sizes));
   std::apply([](const auto&... gradient) { ((gradient.defined() ? leave_without_values(gradient) : void()), ...); },
              gradients);
-  count_flops(attention_backward_flops(pairs_of(query, key, custom_mask_type), query.size(3), value.size(3)));
+  const double pairs = pairs_of(query, key, cu_seqlens_q, cu_seqlens_k, sizes.queries, sizes.keys, custom_mask_type,
+                                window_size);
+  count_flops(attention_backward_flops(pairs, query.size(3), value.size(3)));
   return gradients;
 }
 

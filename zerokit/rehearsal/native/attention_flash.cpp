@@ -42,27 +42,7 @@ void check_inputs(const Tensor& query, const Tensor& key, const Tensor& value) {
               "FlashAttention needs a contiguous last dimension");
 }
 
-// ---- packed sequences
-
-// Pairs of query and key rows of one head. The offsets are small integers, so the virtual device knows them; if not,
-// every sequence counts as the longest, as in torch.utils.flop_counter.
-double packed_pairs(const Tensor& cum_seq_q, const Tensor& cum_seq_k, int64_t max_q, int64_t max_k,
-                    bool is_causal) {
-  const int64_t sequences = cum_seq_q.numel() - 1;
-  const bool readable = is_computable(cum_seq_q) && is_computable(cum_seq_k) && cum_seq_q.is_contiguous() &&
-                        cum_seq_k.is_contiguous() && cum_seq_k.numel() == cum_seq_q.numel() &&
-                        cum_seq_q.scalar_type() == at::kInt && cum_seq_k.scalar_type() == at::kInt;
-  if (!readable) return static_cast<double>(sequences) * pairs_seen(max_q, max_k, is_causal);
-  const Tensor starts_q = host_view(cum_seq_q);
-  const Tensor starts_k = host_view(cum_seq_k);
-  const int* q = starts_q.const_data_ptr<int>();
-  const int* k = starts_k.const_data_ptr<int>();
-  double pairs = 0;
-  for (int64_t sequence = 0; sequence < sequences; ++sequence) {
-    pairs += pairs_seen(q[sequence + 1] - q[sequence], k[sequence + 1] - k[sequence], is_causal);
-  }
-  return pairs;
-}
+// ---- sizes
 
 struct Problem {
   int64_t sequences;
@@ -73,16 +53,17 @@ struct Problem {
 };
 
 Problem problem_of(const Tensor& query, const Tensor& key, const OptionalTensor& cum_seq_q,
-                   const OptionalTensor& cum_seq_k, int64_t max_q, int64_t max_k, bool is_causal) {
+                   const OptionalTensor& cum_seq_k, int64_t max_q, int64_t max_k,
+                   const KeysSeen& seen) {
   const int64_t heads = query.size(-2);
   if (is_given(cum_seq_q)) {
     const int64_t sequences = cum_seq_q->numel() - 1;
     TORCH_CHECK(is_given(cum_seq_k), "FlashAttention needs cum_seq_k where it has cum_seq_q");
-    const double pairs = packed_pairs(*cum_seq_q, *cum_seq_k, max_q, max_k, is_causal);
+    const double pairs = packed_pairs_seen(*cum_seq_q, *cum_seq_k, max_q, max_k, seen);
     return {sequences, max_q, max_k, static_cast<double>(heads) * pairs, query.size(0) + kRowBlock * sequences};
   }
   const int64_t batch = query.size(0);
-  const double pairs = static_cast<double>(batch * heads) * pairs_seen(query.size(1), key.size(1), is_causal);
+  const double pairs = static_cast<double>(batch * heads) * pairs_seen(query.size(1), key.size(1), seen);
   return {batch, query.size(1), key.size(1), pairs, batch * round_up(query.size(1), kRowBlock)};
 }
 
@@ -184,8 +165,8 @@ ForwardResult flash_attention_forward(const Tensor& query, const Tensor& key, co
   const AttentionOperator running("aten::_flash_attention_forward");
   check_inputs(query, key, value);
   TORCH_CHECK(!return_debug_mask || dropout_p > 0.0, "return_softmax is only supported when p_dropout > 0.0");
-  const Problem problem =
-      problem_of(query, key, cum_seq_q, cum_seq_k, max_q.expect_int(), max_k.expect_int(), is_causal);
+  const Problem problem = problem_of(query, key, cum_seq_q, cum_seq_k, max_q.expect_int(), max_k.expect_int(),
+                                     keys_seen_of_flash(is_causal, window_left, window_right));
   const bool has_window = limits_window(window_left, problem.keys) || limits_window(window_right, problem.keys);
   const ForwardCall call{query,      key,    problem,
                          dropout_p,  is_given(cum_seq_q), is_given(block_table),
@@ -202,8 +183,8 @@ Tensor flash_attention_forward_inplace(Tensor& out, const Tensor& query, const T
                                        std::optional<int64_t> /*num_splits*/) {
   const AttentionOperator running("aten::_flash_attention_forward_no_dropout_inplace");
   check_inputs(query, key, value);
-  const Problem problem =
-      problem_of(query, key, cum_seq_q, cum_seq_k, max_q.expect_int(), max_k.expect_int(), is_causal);
+  const Problem problem = problem_of(query, key, cum_seq_q, cum_seq_k, max_q.expect_int(), max_k.expect_int(),
+                                     keys_seen_of_flash(is_causal, window_left, window_right));
   const bool has_window = limits_window(window_left, problem.keys) || limits_window(window_right, problem.keys);
   const ForwardCall call{query,      key,    problem,
                          dropout_p,  is_given(cum_seq_q), is_given(block_table),
@@ -226,8 +207,8 @@ Gradients flash_attention_backward(const Tensor& grad_out, const Tensor& query, 
                                    const Tensor& out, const Tensor& /*logsumexp*/, const Tensor& cum_seq_q,
                                    const Tensor& cum_seq_k, SymInt max_q, SymInt max_k, double /*dropout_p*/,
                                    bool is_causal, const Tensor& /*rng_state*/, const Tensor& /*unused*/,
-                                   std::optional<double> /*scale*/, std::optional<SymInt> /*window_left*/,
-                                   std::optional<SymInt> /*window_right*/) {
+                                   std::optional<double> /*scale*/, std::optional<SymInt> window_left,
+                                   std::optional<SymInt> window_right) {
   const AttentionOperator running("aten::_flash_attention_backward");
   check_inputs(query, key, value);
   const Tensor contiguous_grad_out = grad_out.contiguous();
@@ -237,8 +218,8 @@ Gradients flash_attention_backward(const Tensor& grad_out, const Tensor& query, 
   Tensor grad_value = device_empty_like(value);
   const int64_t heads = query.size(-2);
   const int64_t head_size = query.size(-1);
-  const Problem problem =
-      problem_of(query, key, cum_seq_q, cum_seq_k, max_q.expect_int(), max_k.expect_int(), is_causal);
+  const Problem problem = problem_of(query, key, cum_seq_q, cum_seq_k, max_q.expect_int(), max_k.expect_int(),
+                                     keys_seen_of_flash(is_causal, window_left, window_right));
   const int64_t copies = query_gradient_copies(problem.sequences, heads);
   const int64_t rows = problem.accumulator_rows * heads;
   const DeviceScratch softmax_sums(rows * kFloatBytes);

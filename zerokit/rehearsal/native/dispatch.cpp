@@ -378,8 +378,7 @@ void run_foreign(const c10::OperatorHandle& op, const OperatorFacts& facts, cons
   note_made_up("result of " + op.schema().name() + ", sized without a CUDA kernel");
 }
 
-std::atomic<double> flops_counted{0}, flops_recomputed{0};
-constexpr uint8_t kBackward = 3;  // of RUN_PHASES (reporting/phases.py)
+std::atomic<double> flops_counted{0};
 Capability capability{9, 0};
 int multiprocessors = 132;
 
@@ -630,16 +629,11 @@ int device_multiprocessors() { return multiprocessors; }
 void set_device_multiprocessors(int count) { multiprocessors = count; }
 
 void count_flops(double flops) {
-  const auto add = [flops](std::atomic<double>& to) {
-    double counted = to.load();
-    while (!to.compare_exchange_weak(counted, counted + flops)) {
-    }
-  };
-  add(flops_counted);
-  if (run_state().phase == kBackward && c10::GradMode::is_enabled()) add(flops_recomputed);
+  double counted = flops_counted.load();
+  while (!flops_counted.compare_exchange_weak(counted, counted + flops)) {
+  }
 }
 double flops_so_far() { return flops_counted.load(); }
-double flops_recomputed_so_far() { return flops_recomputed.load(); }
 
 void use_cublas() {
   // aten/src/ATen/cuda/CublasHandlePool.cpp, parseChosenWorkspaceSize: 32 MiB on compute capabilities 9, 10 and 12, else

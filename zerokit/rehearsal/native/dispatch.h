@@ -88,8 +88,6 @@ void set_device_multiprocessors(int count);
 // ---- FLOPs since the start
 void count_flops(double flops);
 double flops_so_far();
-// Those of backward passes with autograd on, as checkpointing has it for what it computes again.
-double flops_recomputed_so_far();
 // Called before a matrix product: cuBLAS allocates a workspace for every thread and stream that uses it.
 void use_cublas();
 

@@ -192,9 +192,25 @@ DeviceClock* allocator_clock(bool counts) {
   return counts ? &with_costs : &without;
 }
 
-void set_timing(bool on) { untimed_depth += on ? -1 : 1; }
-
 bool is_timing() { return untimed_depth == 0 && clock_of_rank && is_counting(); }
+
+// The nodes of autograd are counted at the end of operators: those that were made before the switch are counted now, and
+// those that were made without timing never.
+template <class Switch>
+static void switch_timing(Switch change) {
+  const bool was_timing = is_timing();
+  if (was_timing) count_made_nodes();
+  change();
+  if (!was_timing && is_timing()) pass_over_made_nodes();
+}
+
+void set_timing(bool on) {
+  switch_timing([on] { untimed_depth += on ? -1 : 1; });
+}
+
+void set_timing_and_counting(bool on) {
+  switch_timing([on] { set_counting(on); });
+}
 
 // ---- operators
 

@@ -47,10 +47,14 @@ class TimedOperator {
 };
 
 void set_timing(bool on);
+// As set_counting (blocks.h), which timing rests on, too.
+void set_timing_and_counting(bool on);
 // Whether what this thread does takes time.
 bool is_timing();
-// Has the host spend the time of the autograd nodes that this thread made since the last call (host_work.cpp).
+// Has the host spend the time of the autograd nodes that this thread made since the last call of either (host_work.cpp).
 void count_made_nodes();
+// They take no time.
+void pass_over_made_nodes();
 
 class TimedKernel final : public c10::OperatorKernel {
  public:

@@ -135,6 +135,7 @@ def backward(
         torch.ops.aten._flash_attention_backward(
             grad_out, q, k, v, out, lse, cum_q, cum_k, longest_q, longest_k,
             call.dropout_p, call.causal, empty, empty,
+            window_size_left=call.window[0], window_size_right=call.window[1],
         )  # fmt: skip
     _take_time(q, k, call, backward=True)
     if call.generation == 3:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
-import zerokit
 from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.prices.collectives import Collective
 from zerokit.hardware.prices.prices import Copy, Kernel, Prices
+from zerokit.rehearsal.call_sites import PACKAGE
 from zerokit.rehearsal.native.clock import FIRST_COMMUNICATOR, Clock, Price, WorkKind
 from zerokit.rehearsal.timing.operators import Call, Operators, entries, to_ns
 from zerokit.units import GIB, MIB
@@ -25,8 +24,6 @@ _KINDS: dict[str, Collective] = {
     **{"broadcast": "broadcast", "all_to_all": "all_to_all", "send": "send_recv", "recv": "send_recv"},
 }
 """What the collectives of torch.distributed are to NCCL; a reduce to one rank is a broadcast backwards."""
-
-_PACKAGE = str(Path(zerokit.__file__).parent)
 
 _of_process: RankTime | None = None
 
@@ -106,7 +103,7 @@ class RankTime:
             self.unpriced["calls of Python functions"] = "this Python does not tell of them"
 
     def _price_of_call(self, code: CodeType) -> int | None:
-        is_own = code.co_filename.startswith(_PACKAGE)
+        is_own = code.co_filename.startswith(PACKAGE)
         return None if is_own else to_ns(self.prices.python_call())
 
     # ---- what Python stands in for
