@@ -8,13 +8,13 @@ import pytest
 from tests.rehearsal.recordings import MIB, Recorder, device_with, job, training
 from zerokit.hardware.gpus import find_gpu
 from zerokit.rehearsal.analysis import LARGEST_BLOCKS, analyse
-from zerokit.rehearsal.batch_size import BatchSize
+from zerokit.rehearsal.batch_size import BatchSize, Unit
 from zerokit.rehearsal.combined import combine
 from zerokit.rehearsal.native.clock import WorkKind
 from zerokit.rehearsal.recording import BLOCK, EVENT, SPAN, Recording, Space
 from zerokit.rehearsal.report import Batches, RehearsalReport
 from zerokit.rehearsal.roles import Roles, data_parallel
-from zerokit.rehearsal.timing.breakdown import _range
+from zerokit.rehearsal.timing.breakdown import _range, doubts
 from zerokit.reporting.phases import RUN_PHASES
 
 GIB = 2**30
@@ -83,6 +83,22 @@ def test_a_step_of_launches_is_not_told_without_a_warning(launching: int, warned
     assert bool(said) == warned
 
 
+@pytest.mark.parametrize(
+    ("tokens", "unit", "warned"), [(512, "tokens", True), (1024, "tokens", False), (512, "values", False)]
+)
+def test_steps_of_few_tokens_are_doubted_whatever_the_host_takes(
+    tokens: int, unit: Unit, warned: bool
+) -> None:
+    size = BatchSize(shape=[1, tokens], unit=unit, tokens=tokens, bytes=1)
+    batches = Batches(
+        rehearsed_tokens=tokens, longest_tokens=tokens, first=size, largest=size, rehearsed=[], scanned=0,
+        of=None, is_whole=False, seconds=0.0, problem=None,
+    )  # fmt: skip
+    time = _timed("all_reduce", launching=0).time
+    assert time is not None
+    assert ["several times as long" in line for line in doubts(time, batches)] == [True] * warned
+
+
 @pytest.mark.parametrize(("collective", "told"), [("all_gather", True), ("send", False)])
 def test_no_speed_is_told_of_stages_that_wait_for_each_other(collective: str, told: bool) -> None:
     report = _timed(collective, launching=0)
@@ -113,7 +129,7 @@ def test_no_speed_is_told_of_stages_that_wait_for_each_other(collective: str, to
         ([("h2d", 0, 100, 0)], 80, 150),
         ([("adam", 0, 100, -1)], 40, 200),
         # The host launches for all 100, kernels or not.
-        ([("aten::mm", 0, 40, 0), ("aten::mm", 60, 100, 0)], 0.75 * 80, 230),
+        ([("aten::mm", 0, 40, 0), ("aten::mm", 60, 100, 0)], 70, 230),
     ],
 )
 def test_the_range_of_a_step_is_that_of_its_work_by_kind_hidden_or_not(

@@ -12,12 +12,14 @@ from zerokit.hardware.prices.known import Class
 from zerokit.hardware.prices.prices import Prices
 from zerokit.rehearsal.native.clock import HOST, WorkKind
 from zerokit.rehearsal.recording import Array, Recording
-from zerokit.rehearsal.report import KernelTime, StepTime, TimeBreakdown, TimeReport
+from zerokit.rehearsal.report import Batches, KernelTime, StepTime, TimeBreakdown, TimeReport
 from zerokit.rehearsal.timing.operators import class_of_kernel
 
 MOST_KERNELS = 10
 _MUCH_LAUNCHING = 0.2
 """Of a step, from which on the host's speed decides how long it is."""
+_FEW_TOKENS = 1024
+"""Of a batch: published steps of fewer took 1.8 and 4.1 times as long (docs/time-accuracy.md, 14 and 219)."""
 _PARTS = {
     WorkKind.KERNEL: "compute",
     WorkKind.COLLECTIVE: "communication",
@@ -68,15 +70,22 @@ def time_of(recording: Recording, prices: Prices) -> TimeReport | None:
     )
 
 
-def doubts(time: TimeReport) -> list[str]:
+def doubts(time: TimeReport, batches: Batches | None) -> list[str]:
     """What a reader is to know of the times before trusting them."""
-    if time.breakdown.launch < _MUCH_LAUNCHING * time.step_seconds:
-        return []
-    return [
-        f"more than {_MUCH_LAUNCHING:.0%} of the step is spent launching kernels: calls of Python and nodes "
-        "of autograd are counted, and priced as on one server's processor. Another may take twice as long. "
-        "Larger micro-batches are told more truly"
-    ]
+    found = []
+    if time.breakdown.launch >= _MUCH_LAUNCHING * time.step_seconds:
+        found.append(
+            f"more than {_MUCH_LAUNCHING:.0%} of the step is spent launching kernels: calls of Python and "
+            "nodes of autograd are counted, and priced as on one server's processor. Others were not "
+            "measured. Larger micro-batches are told more truly"
+        )
+    if batches is not None and batches.first.unit == "tokens" and batches.first.tokens < _FEW_TOKENS:
+        found.append(
+            f"batches of {batches.first.tokens:,} tokens are few for a GPU: the real step may take several "
+            "times as long, beyond the range told, as published steps of so few did, which is not explained. "
+            "Larger micro-batches are told more truly"
+        )
+    return found
 
 
 def _range(recording: Recording, begin: int, end: int, prices: Prices) -> tuple[float, float]:
