@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,12 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from zerokit.rehearsal.batch_size import measure
 from zerokit.rehearsal.call_order import STEPS_DONE
 from zerokit.rehearsal.exchange import Exchange
 from zerokit.rehearsal.watching import batches as module
 from zerokit.rehearsal.watching.batches import Batches
-from zerokit.rehearsal.watching.scan import Scan
+from zerokit.rehearsal.watching.scan import Candidate, Scan
 
 SECONDS = 5.0
 STEPS = 2
@@ -108,6 +110,29 @@ def test_tokens_are_counted_for_the_step_that_uses_them(scanned: list[int]) -> N
     following()
     rank.steps = 2
     assert rank.batches.tokens_of_steps() == [9 + 7, 5 + 4]
+
+
+@pytest.mark.parametrize("has_engine", [False, True])
+@pytest.mark.parametrize(
+    ("tokens", "again"), [((9, 7), (True, True)), ((7, 9), (True, False)), ((9, 9), (False, False))]
+)
+def test_the_largest_batch_comes_again_if_only_the_first_step_had_it_for_sure(
+    tokens: tuple[int, int], again: tuple[bool, bool], has_engine: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    longest = torch.zeros(1, 9, dtype=torch.long)
+    worst = [Candidate(measure(longest), 1, 0, pickle.dumps(longest))]
+    monkeypatch.setattr(module, "scan", lambda *_, **__: Scan(worst=worst))
+    rank = Rank()
+    if has_engine:
+        engine = mock.Mock(micro_steps=0)
+        engine.gradient_accumulation_steps.return_value = 1
+        labels: Any = rank.batches._labels
+        labels.engines = [engine]
+    following = rank.iterate(rank.loader(*tokens, 5))
+    for _ in tokens:
+        following()
+        rank.steps += 1
+    assert following().shape[1] == (9 if again[has_engine] else 5)
 
 
 @pytest.mark.parametrize(("tokens", "uneven"), [((7, 7), False), ((7, 9), True)])

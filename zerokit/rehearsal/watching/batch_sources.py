@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,6 +40,8 @@ class Source:
     """Of the engines, when it last gave a batch."""
     first: list[BatchSize] = field(default_factory=list)
     """The largest of those that came by themselves, by each criterion."""
+    came_for: list[tuple[int, BatchSize]] = field(default_factory=list)
+    """Those that came by themselves to be trained on, and the optimizer step, counted from 1, of each."""
     is_uneven: bool = False
     """Whether not all that came by themselves were of one size."""
     signature: Any = None
@@ -50,21 +53,34 @@ class Source:
     tokens: Counter[int] = field(default_factory=Counter)
     """That this rank was given for each optimizer step, counted from 1."""
 
-    def came(self, batch: Any) -> None:
-        """Take a batch that came by itself into account."""
+    def came(self, batch: Any, step: int | None = None) -> None:
+        """Take a batch that came by itself into account, to be trained on in `step` if that is given."""
         size = measure(batch)
+        if step is not None:
+            self.came_for.append((step, size))
         self.first = self.first or [size] * len(CRITERIA)
         self.is_uneven = self.is_uneven or size != self.first[0]
         self.first = [max(size, most, key=of) for of, most in zip(CRITERIA, self.first, strict=True)]
         self.signature = signature_of(batch)
 
-    def larger(self) -> list[int]:
-        """Places in the scan of what is larger than what came by itself, and can be handed out."""
+    def larger(self, *, may_be_ahead: bool) -> list[int]:
+        """Places in the scan of what is larger than what came by itself, and can be handed out.
+
+        The first step does not count: optimizers make their states at its end.
+
+        Args:
+            may_be_ahead: whether a loader may have fetched a batch for the step after the one it is of here.
+        """
+        sizes = [size for step, size in self.came_for if step > 1] or [size for _, size in self.came_for]
+        most_of: Callable[..., int] = max
+        if may_be_ahead:  # one of the last two is the last step's
+            sizes, most_of = [size for _, size in self.came_for[-2:]], min
         return [
             place
             for place, one in enumerate(self.scan.worst if self.scan else [])
             if one.data is not None
-            and any(of(one.size) > of(most) for of, most in zip(CRITERIA, self.first, strict=True))
+            and sizes
+            and any(of(one.size) > most_of(map(of, sizes)) for of in CRITERIA)
         ]
 
     def most_tokens(self) -> int:

@@ -165,7 +165,7 @@ class Batches:
                 pin: Any = library.pin_memory
                 batch = pin(batch, getattr(iterator, "_pin_memory_device", None))
         elif not is_due:
-            source.came(batch)
+            source.came(batch, self._step_of_next(source))
         source.tokens[self._step_of_next(source)] += measure(batch).tokens
         source.handed += 1
         return batch
@@ -186,7 +186,7 @@ class Batches:
         """Choose which batches are to follow: the same on all ranks, which are to stay in step."""
         if source.worst is None:
             found = source.scan.worst if source.scan else []
-            places = source.larger()
+            places = source.larger(may_be_ahead=self._accumulated() is None)
             if found:
                 places = self._exchange.of_rank_0(
                     f"largest.{source.name}", "choose the largest batches", lambda: places
@@ -197,7 +197,7 @@ class Batches:
         """The candidate's batch; `batch` where the loader of rank 0 is of another kind than this one."""
         first = last = self._step_of_next(source)
         if self._accumulated() is None:
-            last += 1  # loaders fetch one ahead
+            last += 1  # loaders may fetch one ahead
         found = candidate.batch
         fits = signature_of(found) == source.signature
         source.rehearsed.append(Rehearsed(candidate, first, last, fits))
