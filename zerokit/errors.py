@@ -68,7 +68,7 @@ class RunError(ZerokitError):
 
 
 class PreemptedError(ZerokitError):
-    """A run that was asked to leave, and can be resumed."""
+    """A run that was asked to leave and did so, to go on from its last checkpoint, if there is one."""
 
     exit_code = 75
     """EX_TEMPFAIL of sysexits(3): try again later."""

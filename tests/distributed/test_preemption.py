@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -11,6 +12,21 @@ from pathlib import Path
 import pytest
 
 from zerokit.distributed.preemption import LeaveRequest
+
+FORKS = """
+import os, signal, sys
+from zerokit.distributed.preemption import LeaveRequest
+with LeaveRequest(0, 60).heeded(lambda this: [this]):
+    child = os.fork()
+    if child == 0:
+        os._exit(signal.set_wakeup_fd(-1) != -1)
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_signals_to_a_forked_child_are_not_written_to_the_rank() -> None:
+    subprocess.run([sys.executable, "-c", FORKS], check=True)
+
 
 ALONE = """
 import os, subprocess, sys, threading
@@ -99,3 +115,43 @@ def test_a_launcher_asks_its_ranks_and_tells_what_they_did(
         started.send_signal(number)
         assert started.stdout.read() == ""
         assert started.wait() == code
+
+
+GONE = """import subprocess
+from zerokit.distributed import launcher
+gone = subprocess.Popen("true")
+gone.wait()
+launcher._ranks_of = lambda _: [gone.pid]
+"""
+
+
+def test_a_rank_that_ends_as_it_is_asked_and_a_run_that_goes_on_to_its_end() -> None:
+    words = [sys.executable, "-c", "print('ready', flush=True)\ninput()"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [sys.executable, "-c", f"{GONE}{RUN}sys.exit(run_launcher({words}, os.environ))"],
+        stdin=pipe,
+        stdout=pipe,
+        text=True,
+    ) as started:
+        assert started.stdout is not None
+        assert started.stdout.readline() == "ready\n"
+        started.send_signal(signal.SIGTERM)
+        started.communicate("\n")
+        assert started.returncode == 0
+
+
+def test_what_is_asked_at_the_terminal_can_be_answered() -> None:
+    asks = (
+        "import os, signal, sys\n"
+        "signal.signal(signal.SIGTTIN, lambda *_: os._exit(9))\n"  # which would stop it for ever
+        "sys.exit(int(input()))"
+    )
+    own = f"import fcntl, termios\nfcntl.ioctl(0, termios.TIOCSCTTY, 0)\n{RUN}"
+    run = f"{own}sys.exit(run_launcher({[sys.executable, '-c', asks]}, os.environ))"
+    person, terminal = pty.openpty()
+    os.write(person, b"7\n")
+    done = subprocess.run([sys.executable, "-c", run], stdin=terminal, start_new_session=True, check=False)
+    os.close(person)
+    os.close(terminal)
+    assert done.returncode == 7

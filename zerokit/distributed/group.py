@@ -172,9 +172,8 @@ def run_on_all_ranks(
         save_within: seconds in which a run that is asked to leave saves; 0: it leaves at once.
 
     0 when `main` returns; :attr:`ZerokitError.exit_code` when bad input stopped it, after rank 0 has
-    printed its one line, or a rank that ended alone has; 75 where the run was asked to leave and can be
-    resumed; 130 after Ctrl-C; 1 after any other exception,
-    with its traceback.
+    printed its one line, or a rank that ended alone has; that of :class:`PreemptedError` where the run was
+    asked to leave; 130 after Ctrl-C; 1 after any other exception, with its traceback.
     """
     if os.environ.get("DS_ACCELERATOR") == "cpu":
         # The deepspeed launcher shows each rank GPUs even so, and transformers would take them.

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,38 +45,47 @@ def launch_environment() -> dict[str, str]:
 def run_launcher(words: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run a launcher to its end; what asks this process to leave asks its ranks.
 
-    DeepSpeed's own ends at once by Ctrl-C or SIGTERM, whatever its ranks do then. In a process group of its
-    own it gets neither from a terminal, and ends when its ranks have, which save first. The second Ctrl-C or
-    SIGTERM ends it.
+    DeepSpeed's own ends at once by Ctrl-C or SIGTERM, whatever its ranks do then. In a session of its own it
+    gets neither from a terminal, and ends when its ranks have, which save first. The second Ctrl-C or SIGTERM
+    ends it. And there it may read the terminal, which stops a background group of the same session.
 
     Args:
         words: its command line.
         environment: all variables of it.
 
     Returns:
-        its exit code; where a signal ended it, or this process was asked to leave and nothing could be saved,
-        that of a shell for the signal.
+        its exit code; where a signal ended it, that of a shell for the signal, and so where this process was
+        asked to leave and the run neither reached its end nor says that it left (:class:`PreemptedError`).
     """
-    process = subprocess.Popen(words, env=dict(environment), process_group=0)
+    process = subprocess.Popen(words, env=dict(environment), start_new_session=True)
     asked: list[int] = []
 
     def hand_on(number: int, frame: FrameType | None) -> None:
         asked.append(number)
         ranks = _ranks_of(process.pid) if len(asked) == 1 else []
         for pid in ranks:
-            os.kill(pid, signal.SIGTERM)
+            with suppress(ProcessLookupError):  # it has ended since
+                os.kill(pid, signal.SIGTERM)
         if not ranks:
             process.terminate()  # upon which they end, too
 
     def pause(number: int, frame: FrameType | None) -> None:
-        os.killpg(process.pid, signal.SIGSTOP)
+        send_to_all(signal.SIGSTOP)
         os.kill(os.getpid(), signal.SIGSTOP)
-        os.killpg(process.pid, signal.SIGCONT)
+        send_to_all(signal.SIGCONT)
+
+    def send_to_all(number: int) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
 
     for number, handler in ((signal.SIGTERM, hand_on), (signal.SIGINT, hand_on), (signal.SIGTSTP, pause)):
         signal.signal(number, handler)
-    code = process.wait()
-    if asked and code != PreemptedError.exit_code:
+    try:
+        code = process.wait()
+    finally:
+        if process.returncode is None:  # no Ctrl-C would reach it any more
+            send_to_all(signal.SIGTERM)
+    if asked and code not in (0, PreemptedError.exit_code):
         return 128 + asked[0]
     return code if code >= 0 else 128 - code
 

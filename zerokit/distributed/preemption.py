@@ -40,6 +40,7 @@ class LeaveRequest:
         self._since = 0.0
         self._is_heeded = False
         self._interrupts = 0
+        os.register_at_fork(after_in_child=self._forget)
 
     @contextmanager
     def heeded(self, gather: Callable[[Any], list[Any]]) -> Iterator[None]:
@@ -83,6 +84,11 @@ class LeaveRequest:
         if self._is_heeded:
             self._ask(f"its launcher, process {pid}, has ended")
         return self.why is not None and not self._is_late()
+
+    def _forget(self) -> None:
+        """In a child, whose signals would be written into this process's pipe."""
+        if self._is_heeded:
+            signal.set_wakeup_fd(-1)
 
     def _ask(self, why: str) -> None:
         if self.why is None:

@@ -25,7 +25,7 @@ _CODES = {
     2: Meaning("unusable input or options", "Read the line that begins with 'zerokit: error:' or 'usage:'"),
     75: Meaning(
         "a run of zerokit was asked to leave, by a signal or by the end of its launcher",
-        "Go on from its last checkpoint: --training.resume_from_checkpoint true",
+        "Go on from its last checkpoint, if there is one: --training.resume_from_checkpoint true",
     ),
     124: Meaning("the command 'timeout' ended it", "Allow it more time"),
     125: Meaning("the container could not be started", "Read what docker or podman says above"),
