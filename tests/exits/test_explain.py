@@ -399,7 +399,22 @@ def test_a_run_that_stood_still_from_its_start_may_wait_for_a_compiler() -> None
     start = "[2026-11-22 09:00:00,1] [INFO] [launch.py:245:main] process 7 spawned with command: ['python']"
     for end in ("Setting accelerator to CPU", "Terminated"):
         assert "'zerokit doctor' finds the lock" in str(told(start, end).mend)
-        assert "doctor" not in str(told(start, "{'loss': 2.0}", end).mend)
+        for steps in (
+            ["{'loss': 2.0}"],
+            ["[Rank 0] step=1000, skipped=0, lr=[1e-05], mom=[(0.9, 0.999)]"],
+            ["Epoch [1/10]"],
+            ["words of a script's own"] * 1000,
+        ):
+            assert "doctor" not in str(told(start, *steps, end).mend)
+
+
+def test_only_a_watchdog_that_ends_a_rank_explains_its_abort() -> None:
+    code = "[ERROR] [launch.py:325:sigkill_handler] ['python'] exits with return code = -6"
+    lost = "[rank1]: RuntimeError: [pair.cc:537] Read error: Connection reset by peer"
+    starts = "n1:7:9 [0] NCCL INFO ProcessGroupNCCL watchdog thread started!"
+    assert "SIGABRT" in told(starts, code, lost).says
+    ends = "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, OpType=ALLREDUCE)"
+    assert "SIGABRT" not in told(ends, code, lost).says
 
 
 def test_a_run_that_ended_well_is_no_riddle() -> None:

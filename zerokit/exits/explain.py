@@ -46,10 +46,17 @@ _QUOTES = re.compile(r'File "[^"]{1,400}", line \d|\S{1,400}:\d{1,8}: \w*Warning
 _STARTED = re.compile(r"^\[.{0,80}\] process \d+ spawned with command: ", re.MULTILINE)
 _EXITED = re.compile(r"^\[.{0,80}\] Process \d+ exits successfully", re.MULTILINE)
 """What DeepSpeed's launcher prints of each rank, at its start and at its end, and then little else."""
+_FEW_LINES = 20
+"""Of a rank, that importing and initializing print."""
+_STEP = re.compile(r"(?:step|iter(?:ation)?|epoch|batch|loss)s?['\"]?\W{0,3}\d", re.IGNORECASE)
+"""In whatever words a script, or DeepSpeed, tells of steps."""
+_WATCHDOG_ENDS = re.compile(
+    r"Watchdog caught collective operation timeout|[Ww]atchdog thread terminated with exception"
+)
 _FROM_OUTSIDE = ("SIGTERM", "SIGINT", "SIGHUP")
 _STANDS = (
-    ". It made no step: where it stood still from its start, 'zerokit doctor' finds the lock that a killed "
-    "compiler left, for which torch waits without a word"
+    ". The log shows no step: where it stood still from its start, 'zerokit doctor' finds the lock that a "
+    "killed compiler left, for which torch waits without a word"
 )
 _TRAINED = re.compile(r"['\"]train_runtime['\"]: ")
 """What the Trainer prints when it has trained, before the model is saved."""
@@ -225,7 +232,7 @@ def _kills(code: int, log: Log) -> bool:
     """Whether a signal came unasked: a launcher itself ends ranks by SIGTERM, NCCL's watchdog by SIGABRT."""
     name = signal_of(code)
     if name == "SIGABRT":
-        return "atchdog" not in log.text
+        return _WATCHDOG_ENDS.search(log.text) is None
     return name is not None and name not in ("SIGTERM", "SIGINT", "SIGHUP")
 
 
@@ -313,9 +320,14 @@ def _silent(log: Log, also: tuple[str, ...]) -> Explanation:
 
 
 def _has_no_step(log: Log) -> bool:
-    """Whether ranks were started, by DeepSpeed's launcher, and the log has no step of them."""
-    started = [match.end() for match in _STARTED.finditer(log.text)][-1:]
-    return any(not any(step.search(log.text, begin) for step in _PROGRESS) for begin in started)
+    """Whether ranks were started, by DeepSpeed's launcher, and said no more than initializing does."""
+    started = [match.end() for match in _STARTED.finditer(log.text)]
+    if not started:
+        return False
+    begin = started[-1]
+    failed = _TRACEBACK.search(log.text, begin)
+    is_short = log.text.count("\n", begin, failed.start() if failed else None) <= _FEW_LINES * len(started)
+    return is_short and not any(step.search(log.text, begin) for step in (*_PROGRESS, _STEP))
 
 
 def _short(text: str) -> str:
