@@ -92,4 +92,6 @@ def test_a_dry_run_removes_nothing(tmp_path: Path, zerokit: conftest.Run) -> Non
     code, out, err = zerokit("checkpoint", "prune", run, "--keep", "1", "--dry_run")
     assert (code, err) == (0, "")
     assert out == f"would be kept: {run}/checkpoint-2\nwould be removed: {run}/checkpoint-1\n"
+    _, out, _ = zerokit("checkpoint", "prune", run, "--keep", "1", "--dry-run", "--format", "json")
+    assert json.loads(out)["dry_run"] is True
     assert len(list(run.iterdir())) == 2

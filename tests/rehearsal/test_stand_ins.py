@@ -66,7 +66,11 @@ def test_a_model_of_diffusers_is_made_of_its_config() -> None:
         return f"read with {', '.join(given)}"
 
     model, told = from_pretrained.made_of_its_config(
-        read_weights, _Unet, "unet", torch_dtype=torch.float16, output_loading_info=True
+        read_weights,
+        _Unet,
+        pretrained_model_name_or_path="unet",
+        torch_dtype=torch.float16,
+        output_loading_info=True,
     )
     assert (model.norm.weight.dtype, model.out.weight.dtype) == (torch.float32, torch.float16)
     assert (model.out.weight.shape, model.training) == ((4, 4), False)

@@ -60,3 +60,5 @@ def test_a_repository_that_is_not_made_has_its_name() -> None:
     assert create("someone/model", token="hf", exist_ok=True).repo_id == "someone/model"
     data = create(object(), token="hf", repo_id="data", repo_type="dataset")
     assert (data.repo_id, data.repo_type) == ("you/data", "dataset")
+    with pytest.raises(TypeError, match="repo_id"):
+        create(repo_id=None)

@@ -376,7 +376,8 @@ def prune(
     for folder in () if dry_run else plan.removed:
         remove(folder)
     if output_format == "json":
-        print_json({what: [str(folder) for folder in folders] for what, folders in vars(plan).items()})
+        told_folders = {what: [str(folder) for folder in folders] for what, folders in vars(plan).items()}
+        print_json({"dry_run": dry_run, **told_folders})
         return
     for what, folders in vars(plan).items():
         told = f"would be {what}" if dry_run else what

@@ -135,7 +135,8 @@ def _kernels(document: Document) -> dict[str, Any]:
         own = TypeAdapter(OwnKernels).validate_json(text, strict=True)
     except ValidationError as error:
         first = error.errors()[0]
-        where = document.where(("kernels", *first["loc"]))
+        is_key = first["loc"][-1:] == ("[key]",)  # as pydantic calls one that is not among the choices
+        where = document.where(("kernels", *first["loc"][: -1 if is_key else None]))
         raise DocumentError(
             first["msg"], where=where, hint="'zerokit calibrate' writes these curves"
         ) from None

@@ -159,11 +159,14 @@ def install() -> None:
     wrap(_DISPATCH, _refuse_several_gpus)
 
 
-def _given_its_weights(from_pretrained: Any, cls: Any, path: Any, *arguments: Any, **given: Any) -> Any:
-    """A model of the config at `path`, which has no files: its weights are given."""
+def _given_its_weights(
+    from_pretrained: Any, cls: Any, pretrained_model_name_or_path: Any, *arguments: Any, **given: Any
+) -> Any:
+    """A model of the config at a path, which has no files: its weights are given."""
     import torch
     from transformers import PretrainedConfig
 
+    path = pretrained_model_name_or_path
     if path is None or given.get("state_dict") is not None or given.get("gguf_file") is not None:
         return from_pretrained(cls, path, *arguments, **given)
     if not isinstance(given.get("config"), PretrainedConfig):
@@ -177,10 +180,13 @@ def _given_its_weights(from_pretrained: Any, cls: Any, path: Any, *arguments: An
     return made
 
 
-def made_of_its_config(from_pretrained: Any, cls: Any, path: Any, **given: Any) -> Any:
+def made_of_its_config(
+    from_pretrained: Any, cls: Any, pretrained_model_name_or_path: Any, **given: Any
+) -> Any:
     """A model of diffusers as it is when it has been loaded; one that is quantized or spread has to load."""
     import torch
 
+    path = pretrained_model_name_or_path
     if given.get("quantization_config") is not None or given.get("device_map") is not None:
         return from_pretrained(cls, path, **given)
     config, unused = cls.load_config(path, return_unused_kwargs=True, **given)

@@ -84,11 +84,17 @@ def _leave(target: Any) -> None:
 
 
 def _repository(*arguments: Any, repo_id: str | None = None, repo_type: str | None = None, **_: Any) -> Any:
-    """What `create_repo` says of a repository of that name, which the Trainer asks for its name."""
+    """What `create_repo` says of a repository of that name, which the Trainer asks for its name.
+
+    Raises:
+        TypeError: there is no name.
+    """
     from huggingface_hub import RepoUrl
     from huggingface_hub.constants import ENDPOINT, REPO_TYPES_URL_PREFIXES
 
-    name = repo_id or next(one for one in arguments if isinstance(one, str))
+    name = next((one for one in (repo_id, *arguments) if isinstance(one, str)), None)
+    if name is None:
+        raise TypeError("create_repo: repo_id, the name of the repository, is missing")
     name = name if "/" in name else f"you/{name}"  # as the Hub puts the user's name before it
     return RepoUrl(f"{ENDPOINT}/{REPO_TYPES_URL_PREFIXES.get(repo_type or '', '')}{name}")
 
