@@ -1,21 +1,24 @@
-"""A machine whose figures are known, calibrated: its file prices what was measured as it was."""
+"""A machine calibrated: its file prices what was measured as it was."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from zerokit.calibration import calibrate as calibration
-from zerokit.calibration import python
+from zerokit.calibration import collectives, kernels, python
 from zerokit.calibration.autograd import AutogradSeconds
 from zerokit.calibration.collectives import Measured
 from zerokit.calibration.kernels import Kernels, Product
+from zerokit.calibration.matmul_fit import fitted_curve, levelled
 from zerokit.errors import ZerokitError
 from zerokit.hardware.cluster import Cluster
+from zerokit.hardware.gpus import find_gpu
 from zerokit.hardware.hardware_file import read_hardware
 from zerokit.hardware.prices.attention import AttentionCurve
 from zerokit.hardware.prices.prices import Prices
@@ -46,26 +49,39 @@ class Known(Kernels):
     def launch(self) -> float:
         return 2e-6
 
+    def smallest(self) -> float:
+        return 2e-6
+
     def copies(self) -> Any:
         return {"h2d": COPY, "d2h": COPY, "pageable": COPY / 2}
 
 
 @pytest.fixture
-def prices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Prices:
-    """Of the machine's processor, two ranks of one thread each."""
+def known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is measured takes what is known."""
     for name, found in {
         "Kernels": Known,
         "python_seconds": lambda: 3e-7,
         "autograd_seconds": lambda: AutogradSeconds(view=1e-6, node_made=2e-6, node_run=3e-6),
         "adam_bytes_per_second": lambda: ADAM,
-        "between": lambda *machine: Measured(start=1e-4, bus=1e9),
+        "between": lambda device, ranks, threads: Measured(start=1e-4, bus=1e9, adam=ranks * ADAM),
     }.items():
         monkeypatch.setattr(calibration, name, found)
-    monkeypatch.setattr(calibration.os, "cpu_count", lambda: 2)
-    file = tmp_path / "machine.json"
-    calibration.calibrate_into(file, "cpu", 2, 1)
+    monkeypatch.setattr("torch.set_num_threads", lambda threads: None)
+
+
+def calibrated(folder: Path, device: str, ranks: int) -> Prices:
+    """As the file has them that is written."""
+    file = folder / "machine.json"
+    calibration.calibrate_into(file, device, ranks, 1)
     hardware = read_hardware(file)
-    return Prices(Cluster(2, gpu=hardware.gpu), hardware.figures)
+    return Prices(Cluster(ranks, gpu=hardware.gpu), hardware.figures)
+
+
+@pytest.fixture
+def prices(known: None, tmp_path: Path) -> Prices:
+    """Of the machine's processor, two ranks of one thread each."""
+    return calibrated(tmp_path, "cpu", 2)
 
 
 def test_what_was_measured_is_priced_as_it_was(prices: Prices) -> None:
@@ -90,6 +106,81 @@ def test_a_processor_in_the_place_of_a_card_is_waited_for(prices: Prices) -> Non
     assert prices.waits
     assert prices.gpu.platform == "cpu"
     assert {"matmul", "attention", "memory_bound", "collective"} <= prices.measured.keys()
+
+
+@pytest.mark.parametrize(
+    ("card", "half"),
+    [("H100-SXM", "bfloat16"), ("B200", "bfloat16"), ("V100-32GB", "float16"), ("T4", "float16")],
+)
+def test_a_card_of_the_catalogue_is_measured_in_what_it_trains_in(
+    card: str, half: str, known: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rate = 20e12
+    for name, value in {"RATE": rate, "BANDWIDTH": 2e12}.items():
+        monkeypatch.setitem(globals(), name, value)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 8)
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda device: find_gpu(card).torch_name)
+    prices = calibrated(tmp_path, "cuda", 8)
+    assert prices.gpu == find_gpu(card)
+    assert prices.matmul(1024, 512, 1024, dtype=half) == pytest.approx(2 * 2**29 / rate, rel=0.05)
+    assert prices.cpu_adam(10**6) == pytest.approx(28e6 / ADAM)
+
+
+def test_what_is_lost_in_noise_is_left_to_the_catalogue(
+    known: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calibration, "autograd_seconds", lambda: AutogradSeconds(1e-6, 0.0, 3e-6))
+    prices = calibrated(tmp_path, "cpu", 2)
+    catalogue = Prices(Cluster(2, gpu=find_gpu("H100")))
+    assert prices.autograd_node("made") == catalogue.autograd_node("made")
+    assert prices.autograd_node("run") == 3e-6
+
+
+def test_a_slow_processor_keeps_its_rate(
+    known: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "RATE", 5e9)
+    monkeypatch.setattr(Known, "bandwidth", lambda self: 2e9)
+    prices = calibrated(tmp_path, "cpu", 2)
+    assert prices.matmul(1024, 512, 1024) == pytest.approx(2 * 2**29 / 5e9, rel=0.05)
+    assert prices.memory_bound(2**30) == pytest.approx(2**30 / 2e9, rel=1e-3)
+
+
+def test_a_curve_does_not_rise_where_nothing_was_measured() -> None:
+    rows = [("TN", m, n, k, 0.1 * min(m, n, k) / 512) for m, n, k in product((64, 128, 512), repeat=3)]
+    curve = levelled(fitted_curve(rows, 0.1), rows)
+    for side in (curve.shorter, curve.longer, curve.depth):
+        assert side[0] < side[1] < side[2] == side[-1] <= 1
+    fitted = fitted_curve(rows, 0.1)
+    assert curve.share(512, 256, 128, 1, "TN") == pytest.approx(
+        fitted.share(512, 256, 128, 1, "TN"), rel=1e-3
+    )
+
+
+def test_a_file_that_could_not_be_read_is_not_written(
+    known: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ZerokitError, match="is written as JSON"):
+        calibration.calibrate_into(tmp_path / "machine.txt", "cpu", 2, 1)
+    monkeypatch.setattr(calibration, "python_seconds", lambda: 60.0)
+    with pytest.raises(ZerokitError, match=r"python_call.*far from what is known"):
+        calibrated(tmp_path, "cpu", 2)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.distributed
+def test_what_measures_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # In a folder with a file that is called as a module of Python.
+    (tmp_path / "statistics.py").write_text("raise SystemExit(3)\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("torch.set_num_threads", lambda threads: None)
+    monkeypatch.setattr(kernels, "_SIDES", (64, 256))
+    monkeypatch.setattr(kernels, "_MOVED_BYTES", 2**20)
+    monkeypatch.setattr(collectives, "_LARGE", 2**23)
+    prices = calibrated(tmp_path, "cpu", 2)
+    assert prices.measured.keys() == {"matmul", "attention", "memory_bound", "collective"}
+    assert 256**3 * 2 / 1e14 < prices.matmul(256, 256, 256) < 1
+    assert prices.collective("all_gather", 2**28, 2) > prices.collective("all_gather", 2**26, 2) > 0
 
 
 def test_a_card_that_is_not_there_is_not_measured(tmp_path: Path) -> None:

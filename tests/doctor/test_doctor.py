@@ -9,11 +9,13 @@ import socket
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests import processes
 from tests.launching.test_scripts import stub
+from zerokit.distributed.ranks import free_port
 from zerokit.doctor import examine, host, hosts, software, speed
 from zerokit.doctor.look import Look
 from zerokit.errors import LaunchError
@@ -282,6 +284,52 @@ def test_a_slow_gpu_among_fast_ones() -> None:
     assert only(on_cpu, "all-reduce").says.endswith("is not known")
 
 
+def test_the_slower_of_two() -> None:
+    slow = only(measured(1e-3, 50e-3, gpu=""), "ranks")
+    is_found(slow, "warning", "rank 1 (1 on a) takes 50.0 times as long", "nvidia-smi")
+    is_found(only(measured(2e-3, 1e-3), "ranks"), "warning", "rank 0 (0 on a) takes 2.0 times", "nvidia-smi")
+
+
+MISSING = "ModuleNotFoundError: No module named 'torch'"
+WAITED = (
+    "torch.distributed.DistStoreError: Timed out after 61 seconds waiting for clients. 1/2 clients joined."
+)
+
+
+@pytest.mark.parametrize(
+    ("answers", "says", "mend"),
+    [
+        ((WAITED, MISSING), f"rank 1 (0 on b): {MISSING}", "Mend this rank"),
+        ((MISSING, "did not answer in 180 s"), f"rank 0 (0 on a): {MISSING}", "Mend this rank"),
+        (
+            (WAITED, "did not answer in 180 s"),
+            f"rank 0 (0 on a): {WAITED}",
+            "no firewall closes its port 29511",
+        ),
+    ],
+)
+def test_the_rank_that_the_others_waited_for_is_told(
+    answers: tuple[str, str], says: str, mend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    met = []
+
+    def ask(host: str, words: Any) -> str:
+        met.append(words[3])
+        return answers[words[0]]
+
+    monkeypatch.setattr(speed, "_ask", ask)
+    (look,) = speed.speed({"a": 1, "b": 1}, 0, 29511)
+    assert (look.verdict, look.says) == ("error", says)
+    assert mend in (look.mend or "")
+    assert met == ["tcp://a:29511"] * 2
+
+
+def test_a_machine_without_ssh_asks_no_rank(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (look,) = speed.speed({"a": 1, "b": 1}, 0, 29511)
+    is_found(look, "error", "ssh cannot be started here: No such file", "Mend this rank")
+
+
 def test_an_all_reduce_that_is_slower_than_the_links() -> None:
     four = [1e-3] * 4
     fast = only(measured(*four, together=1.2e-3), "all-reduce")
@@ -297,7 +345,7 @@ def test_an_all_reduce_that_is_slower_than_the_links() -> None:
 def test_ranks_of_two_hosts_measure_what_joins_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stub(tmp_path / "bin", "ssh", SAME)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    ranks, all_reduce = speed.speed({"localhost": 1, "127.0.0.1": 1}, 0)
+    ranks, all_reduce = speed.speed({"localhost": 1, "127.0.0.1": 1}, 0, free_port())
     assert ranks.what == "ranks"
     assert all_reduce.verdict == "ok"
     assert "GB/s on the bus of 2 ranks" in all_reduce.says

@@ -1,4 +1,4 @@
-"""What collectives take between processes of this machine, over NCCL or gloo."""
+"""What processes of this machine take together: collectives, over NCCL or gloo, and Adam on the host."""
 
 from __future__ import annotations
 
@@ -13,21 +13,24 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from zerokit.calibration.kernels import adam_bytes_per_second
 from zerokit.errors import LaunchError
 
-_SIZES = (2**12, 2**24, 2**26)
-"""Bytes of the largest buffer of a rank; the start of a collective is what the smallest takes."""
+_SMALL, _LARGE = 2**12, 2**26
+"""Bytes of the largest buffer of a rank; the start of a collective is what the small one takes."""
 _CALLS = 10
 _TIMEOUT = 120
 
 
 class Measured(NamedTuple):
-    """Of all kinds together."""
+    """Of all kinds of collectives together, and of Adam on all ranks at once."""
 
     start: float
     """Seconds of one that moves next to nothing."""
     bus: float
     """Bytes per second that a rank's link carries in a large one, as nccl-tests count them."""
+    adam: float
+    """Bytes per second of all ranks, which share the host's memory."""
 
 
 def between(device: str, ranks: int, threads: int) -> Measured:
@@ -37,7 +40,8 @@ def between(device: str, ranks: int, threads: int) -> Measured:
         LaunchError: they did not come to an end.
     """
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", __name__, folder, device, str(ranks), str(threads)]
+        # -P: no file of this folder stands in the place of a module.
+        command = [sys.executable, "-P", "-m", __name__, folder, device, *map(str, (ranks, threads, _LARGE))]
         processes = [
             subprocess.Popen([*command, str(rank)], env=os.environ | {"LOCAL_RANK": str(rank)})
             for rank in range(ranks)
@@ -52,15 +56,15 @@ def between(device: str, ranks: int, threads: int) -> Measured:
                 process.wait()
         if any(codes):
             raise LaunchError(
-                f"{ranks} processes could not measure their collectives",
+                f"{ranks} processes could not measure what they take together",
                 where="zerokit calibrate",
                 hint="Give --ranks 1 to leave collectives out",
             )
-        small, buses = Path(folder, "seconds").read_text(encoding="utf-8").split()
-        return Measured(float(small), float(buses))
+        words = Path(folder, "measured").read_text(encoding="utf-8").split()
+        return Measured(*map(float, words))
 
 
-def _main(folder: str, device: str, ranks: int, threads: int, rank: int) -> None:
+def _main(folder: str, device: str, ranks: int, threads: int, large: int, rank: int) -> None:
     """One rank."""
     import torch
     import torch.distributed as dist
@@ -74,15 +78,20 @@ def _main(folder: str, device: str, ranks: int, threads: int, rank: int) -> None
     dist.init_process_group(
         "nccl" if device == "cuda" else "gloo", init_method=meeting, rank=rank, world_size=ranks
     )
-    kinds = _kinds(ranks)
     starts, buses = [], []
-    for work, moved in kinds.values():
-        seconds = [_seconds(work, size, ranks, device) for size in _SIZES]
+    for work, moved in _kinds(ranks).values():
+        seconds = []
+        for size in (_SMALL, large):
+            part = torch.ones(size // 4 // ranks, device=device)
+            whole = torch.ones(len(part) * ranks, device=device)
+            seconds.append(_seconds(lambda work=work, whole=whole, part=part: work(whole, part), device))  # type: ignore[misc]
         starts.append(seconds[0])
-        buses.append(moved * _SIZES[-1] / seconds[-1])
+        buses.append(moved * large / seconds[-1])
+    adam = torch.tensor(adam_bytes_per_second(lambda update: _seconds(update, "cpu")), device=device)
+    dist.all_reduce(adam)
     if rank == 0:
-        text = f"{statistics.mean(starts)} {statistics.geometric_mean(buses)}"
-        Path(folder, "seconds").write_text(text, encoding="utf-8")
+        text = f"{statistics.mean(starts)} {statistics.geometric_mean(buses)} {adam.item()}"
+        Path(folder, "measured").write_text(text, encoding="utf-8")
     dist.destroy_process_group()
 
 
@@ -98,18 +107,16 @@ def _kinds(ranks: int) -> Mapping[str, tuple[Callable[[Any, Any], Any], float]]:
     }
 
 
-def _seconds(work: Callable[[Any, Any], Any], size: int, ranks: int, device: str) -> float:
-    """The fastest of as many calls on each rank: they must not stop at different times."""
+def _seconds(work: Callable[[], Any], device: str) -> float:
+    """The fastest of as many calls on each rank, which begin together: they must not stop at other times."""
     import torch
     import torch.distributed as dist
 
-    whole = torch.ones(size // 4 // ranks * ranks, device=device)
-    part = torch.ones(size // 4 // ranks, device=device)
     taken = []
     for _ in range(_CALLS):
         dist.barrier()
         start = time.perf_counter()
-        work(whole, part)
+        work()
         if device == "cuda":
             torch.cuda.synchronize()
         taken.append(time.perf_counter() - start)
@@ -117,4 +124,4 @@ def _seconds(work: Callable[[Any, Any], Any], size: int, ranks: int, device: str
 
 
 if __name__ == "__main__":
-    _main(sys.argv[1], sys.argv[2], *map(int, sys.argv[3:6]))
+    _main(sys.argv[1], sys.argv[2], *map(int, sys.argv[3:7]))

@@ -182,11 +182,15 @@ class Kernels:
         return {name: _MOVED_BYTES / self.seconds(work) for name, work in works.items()}
 
 
-def adam_bytes_per_second() -> float:
-    """Of torch's fused Adam on the host, whose updates move the bytes that DeepSpeedCPUAdam's do: 28 each."""
+def adam_bytes_per_second(seconds: Callable[[Callable[[], Any]], float] = seconds_of) -> float:
+    """Of torch's fused Adam on the host, whose updates move the bytes that DeepSpeedCPUAdam's do: 28 each.
+
+    Args:
+        seconds: of one call of an update.
+    """
     import torch
 
     parameter = torch.nn.Parameter(torch.zeros(2**23))
     parameter.grad = torch.ones_like(parameter)
     optimizer = torch.optim.Adam([parameter], fused=True)
-    return 28 * 2**23 / seconds_of(optimizer.step)
+    return 28 * 2**23 / seconds(optimizer.step)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any
 
@@ -39,6 +40,31 @@ def fitted_curve(rows: Sequence[Sequence[Any]], best: float) -> MatmulCurve:
     values = [round(float(value), 4) for value in found]
     sides = {name: tuple(values[at * len(KNOTS) : (at + 1) * len(KNOTS)]) for at, name in enumerate(SIDES)}
     return MatmulCurve(layouts=dict(zip(LAYOUTS, values[-len(LAYOUTS) :], strict=True)), **sides)
+
+
+def levelled(curve: MatmulCurve, rows: Sequence[Sequence[Any]]) -> MatmulCurve:
+    """The same, but flat beyond the longest sides that were measured, and with all sides equally high.
+
+    A fit goes on rising where nothing holds it, and two sides may have any constants that add to nothing.
+    """
+    longest = {
+        "shorter": max(min(m, n) for _, m, n, *_ in rows),
+        "longer": max(max(m, n) for _, m, n, *_ in rows),
+        "depth": max(k for _, _, _, k, _ in rows),
+    }
+    flat: dict[str, list[float]] = {}
+    for name in SIDES:
+        last = min(bisect_left(KNOTS, longest[name]), len(KNOTS) - 1)
+        values = getattr(curve, name)
+        flat[name] = [*values[:last], *[values[last]] * (len(KNOTS) - last)]
+    height = sum(map(max, flat.values())) / len(SIDES)
+    return MatmulCurve(
+        **{
+            name: tuple(min(1.0, round(value - max(values) + height, 4)) for value in values)
+            for name, values in flat.items()
+        },
+        layouts={name: min(1.0, value) for name, value in curve.layouts.items()},
+    )
 
 
 def _features(layout: str, m: int, n: int, k: int) -> list[float]:

@@ -54,7 +54,7 @@ def examine(
         paths = [str(path.absolute()) for path in (Path.cwd(), *needs.paths)]
         yield from hosts.hosts(list(machines), paths)
     if measures and isinstance(answer, dict):
-        yield from speed.speed(machines, len(answer["gpus"]))
+        yield from speed.speed(machines, len(answer["gpus"]), needs.port)
 
 
 def _paths(needs: Needs) -> Iterator[Look]:

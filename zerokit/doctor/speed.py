@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -24,9 +25,16 @@ _PATIENCE = 180
 """Seconds for all ranks: importing torch from a slow disk, meeting, and what they measure."""
 _CPU_RANKS = 2
 _SLOW_GPU, _SLOW_CPU = 1.25, 3.0
-"""Times the median, of a matrix product: GPUs of a kind differ by some percent, cores have other work."""
+"""Times the median of the others, of a matrix product: GPUs of a kind differ by some percent, cores have
+other work."""
 _SLOW_ALL_REDUCE = 2.0
 """Times what the hardware should take."""
+
+_WAITED = re.compile(
+    "did not answer|time[sd]?[ -]?out|connect(ion)? (was )?(closed|refused|reset)|failed to connect",
+    re.IGNORECASE,
+)
+"""What a rank says whose only fault may be that another one did not come."""
 
 _MEASURE = """
 import datetime, json, signal, socket, sys, time
@@ -84,12 +92,13 @@ class Measured(NamedTuple):
     """As torch calls it; empty on the CPU."""
 
 
-def speed(machines: Mapping[str, int] | None, num_gpus: int) -> Iterator[Look]:
+def speed(machines: Mapping[str, int] | None, num_gpus: int, port: int) -> Iterator[Look]:
     """Start a rank for each GPU, have each measure, and judge what they say.
 
     Args:
         machines: of a hostfile, with the ranks of each; None: this one alone.
         num_gpus: of this machine; without any, two CPU ranks measure.
+        port: of the first of several machines, where the ranks meet.
     """
     ranks = [
         (host, local)
@@ -100,7 +109,7 @@ def speed(machines: Mapping[str, int] | None, num_gpus: int) -> Iterator[Look]:
         yield unseen("all-reduce", "there is one rank alone")
         return
     first = ranks[0][0] or "127.0.0.1"
-    address = f"tcp://{first}:{free_port()}"
+    address = f"tcp://{first}:{free_port() if machines is None else port}"
     with ThreadPoolExecutor(len(ranks)) as pool:
         asked = [
             pool.submit(_ask, host, [rank, local, len(ranks), address, _PATIENCE])
@@ -109,8 +118,14 @@ def speed(machines: Mapping[str, int] | None, num_gpus: int) -> Iterator[Look]:
         answers = [one.result() for one in asked]
     failed = [(rank, said) for rank, said in enumerate(answers) if isinstance(said, str)]
     if failed:
-        rank, said = next((one for one in failed if "did not answer" not in one[1]), failed[0])
-        mend = f"See that {first} is what all machines call the first, and that no firewall closes its ports"
+        # A rank that is missing has the others wait for it in vain.
+        rank, said = next((one for one in failed if not _WAITED.search(one[1])), failed[0])
+        mend = "Mend this rank: the others waited for it"
+        if _WAITED.search(said):
+            mend = (
+                f"See that {first} is what all machines call the first, and that no firewall closes its port"
+            )
+            mend += f" {port}" if machines else ""
         yield Look("all-reduce", "error", f"{_called(rank, ranks)}: {said}", mend)
         return
     yield from judge([said for said in answers if isinstance(said, Measured)], ranks)
@@ -123,9 +138,14 @@ def judge(measured: Sequence[Measured], ranks: Sequence[tuple[str, int]]) -> Ite
         measured: by each rank.
         ranks: the host, empty for this machine, and the number there of each.
     """
-    usual = median(one.alone for one in measured)
+    alone = [one.alone for one in measured]
     slow = _SLOW_GPU if measured[0].gpu else _SLOW_CPU
-    late = [(rank, one.alone / usual) for rank, one in enumerate(measured) if one.alone > slow * usual]
+    usual = [median(alone[:rank] + alone[rank + 1 :]) for rank in range(len(alone))]
+    late = [
+        (rank, own / others)
+        for rank, (own, others) in enumerate(zip(alone, usual, strict=True))
+        if own > slow * others
+    ]
     for rank, times in late:
         says = f"{_called(rank, ranks)} takes {times:.1f} times as long as the others for a matrix product"
         mend = "See its clocks, heat and power cap: nvidia-smi -q -d PERFORMANCE; and what else runs there"
@@ -181,7 +201,9 @@ def _ask(host: str, words: list[object]) -> Measured | str:
             check=False,
             stdin=subprocess.DEVNULL,
         )
-    except (OSError, subprocess.TimeoutExpired):
+    except OSError as error:
+        return f"{error.filename or 'it'} cannot be started here: {error.strerror}"
+    except subprocess.TimeoutExpired:
         return f"did not answer in {_PATIENCE} s"
     for line in done.stdout.decode(errors="replace").splitlines():
         if line.startswith("zerokit:"):

@@ -25,7 +25,7 @@ from zerokit.hardware.prices.attention import AttentionCurve
 from zerokit.hardware.prices.figures import figures
 from zerokit.hardware.prices.matmul import KNOTS, LAYOUTS, MatmulCurve
 
-_BOUNDS = {
+BOUNDS = {
     "bandwidth_gb_s": (5, 100_000),
     "gb_s": (0.1, 10_000),
     "nominal_gb": (1, 10_000),
@@ -55,7 +55,8 @@ _LEAST_SHARE, _MOST_WORK = -20, 10_000
 """Of a curve: the logarithm of a share of the peak, and a multiple of the time at the peak."""
 _KEYS = ("gpu", "figures", "kernels")
 _FACTOR = 1000
-"""How far from the known figures a file's may be: one beyond was written in another unit."""
+"""How far from the known figures a file's may be: one beyond was written in another unit. A tenth of that is
+still a machine's, whose processor is the card."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,11 @@ def read_hardware(path: str | Path) -> Hardware:
         DocumentError: it cannot be read, has a key that there is not, or a figure in another unit.
         ZerokitError: there is no such card.
     """
-    document = read_document(path)
+    return hardware_of(read_document(path))
+
+
+def hardware_of(document: Document) -> Hardware:
+    """What a file that was read says. Raises as :func:`read_hardware`."""
     data = document.data
     if not isinstance(data, dict) or "gpu" not in data:
         raise DocumentError(
@@ -176,7 +181,7 @@ def _check_units(data: Any, path: KeyPath, document: Document) -> None:
             _check_units(value, path, document)
     elif isinstance(data, int | float):
         name = "tflops" if path[-2] == "tflops" else str(path[-1])
-        low, high = _BOUNDS[name]
+        low, high = BOUNDS[name]
         if not low <= data <= high:
             unit = f"in {_UNITS[name]}: " if name in _UNITS else "as "
             raise DocumentError(
@@ -204,6 +209,10 @@ def _change(target: dict[str, Any], changes: Any, path: KeyPath, document: Docum
             )
         known = target.get(key)
         if isinstance(known, dict):
+            if path[-1] == "cards" and key == gpu and isinstance(value, dict):
+                # What is not known of this card may be of others.
+                new = {name: one for name, one in value.items() if name not in known}
+                known |= _of_own_card(target, new, here, document)
             _change(known, value, here, document, gpu)
         elif key in target:
             target[key] = _like(known, value, here, document)
@@ -261,7 +270,7 @@ def _like(known: Any, value: Any, path: KeyPath, document: Document) -> Any:
             raise DocumentError(
                 f"{value!r} is no figure", where=where, hint=f"Give a number above 0, such as {known}"
             )
-        if not known / _FACTOR <= value <= known * _FACTOR:
+        if not known / _FACTOR / 10 <= value <= known * _FACTOR:
             message = f"{_shown(value)} is far from what is known: {known:g}"
             raise DocumentError(message, where=where, hint="Give it in the unit of figures.json")
         if value > 1 and any("share" in str(key) for key in path):

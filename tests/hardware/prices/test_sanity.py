@@ -15,6 +15,8 @@ from zerokit.errors import ZerokitError
 from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.gpus import Gpu, Link, find_gpu, gpus, some_gpu
 from zerokit.hardware.prices.collectives import COLLECTIVES, Collective
+from zerokit.hardware.prices.figures import figures
+from zerokit.hardware.prices.matmul import KNOTS, LAYOUTS
 from zerokit.hardware.prices.prices import KERNELS, Kernel, Prices, element_bytes
 from zerokit.units import GIB
 
@@ -229,6 +231,26 @@ def test_elements_have_the_bytes_of_their_dtype_and_the_rate_of_their_kernels() 
     assert h100.matmul(*side, dtype="int8") == h100.matmul(*side, dtype="float8_e5m2")
     assert h100.matmul(*side, dtype="int8") < h100.matmul(*side, dtype="bfloat16")
     assert a100.matmul(*side, dtype="int8") == a100.matmul(*side, dtype="bfloat16")
+
+
+def test_a_dtype_takes_the_curve_of_those_whose_rate_it_has() -> None:
+    def curve(at: float) -> dict[str, Any]:
+        sides = dict.fromkeys(("shorter", "longer", "depth"), (at,) * len(KNOTS))
+        return {**sides, "layouts": dict.fromkeys(LAYOUTS, 0.0)}
+
+    own = {"matmul": {"bf16": curve(-0.1), "fp32": curve(-2.0)}}
+    cards = ((find_gpu(name), figures() | {"kernels": own}) for name in ("H100", "V100-32GB"))
+    h100, v100 = (Prices(Cluster(1, gpu=gpu), changed) for gpu, changed in cards)
+
+    def slower(prices: Prices, dtype: str) -> float:
+        """By how much than at the best share of its rate, in e-folds."""
+        rate, best = prices._rate(dtype)
+        return math.log(prices.matmul(4096, 4096, 4096, dtype=dtype) * rate * best / 2 / 4096**3)
+
+    for dtype in ("bfloat16", "float16", "tf32", "float8_e4m3fn", "fp8", "int8"):
+        assert slower(h100, dtype) == pytest.approx(0.3)
+    for prices, dtype in ((h100, "float32"), (v100, "bfloat16"), (v100, "tf32"), (v100, "float32")):
+        assert slower(prices, dtype) == pytest.approx(6.0)
 
 
 def test_a_card_of_unknown_speed_is_refused() -> None:

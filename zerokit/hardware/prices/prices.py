@@ -333,10 +333,12 @@ class Prices:
 
     def _matmul_curve(self, dtype: str) -> MatmulCurve:
         own = self.figures.get("kernels", {}).get("matmul", {})
-        if own:
-            name = _RATES.get(_dtype_name(dtype), ("fp32",))[0]
-            return MatmulCurve(**own.get(name) or next(iter(own.values())))
-        return self._curve_of_generation
+        if not own:
+            return self._curve_of_generation
+        kind = self._rated_as(dtype)
+        # Tensor cores' kernels are more like each other than like those of fp32.
+        nearest = (kind, *(() if kind == "fp32" else ("bf16", "fp16")), *own)
+        return MatmulCurve(**next(own[one] for one in nearest if one in own))
 
     @cached_property
     def _curve_of_generation(self) -> MatmulCurve:
@@ -383,18 +385,22 @@ class Prices:
         between = self.memory_bound(softmax, "softmax") + (self.memory_bound(mask) if mask else 0.0)
         return (2 if backward else 1) * products + between
 
-    def _rate(self, dtype: str) -> tuple[float, float]:
-        """Nominal operations per second of a dtype, and the largest share of them that is reached."""
-        name = _dtype_name(dtype)
+    def _rated_as(self, dtype: str) -> str:
+        """Whose of the card's rates a dtype has."""
         rates = self.gpu.tflops
         # A card of which only some rates are known computes at the nearest.
         slowest = min(rates, key=lambda one: rates[one])
-        wanted = (*_RATES.get(name.partition("_")[0], ()), "fp32", slowest)
-        key = next(one for one in wanted if one in rates)
+        wanted = (*_RATES.get(_dtype_name(dtype).partition("_")[0], ()), "fp32", slowest)
+        name: str = next(one for one in wanted if one in rates)
+        return name
+
+    def _rate(self, dtype: str) -> tuple[float, float]:
+        """Nominal operations per second of a dtype, and the largest share of them that is reached."""
+        key = self._rated_as(dtype)
         best = self.figures["best_share"]
         kind = key if key in ("fp32", "fp8") else "tensor"
         share = best["cards"].get(self.gpu.name, {}).get(kind, best["others"][kind])
-        return 1e12 * rates[key], share
+        return 1e12 * self.gpu.tflops[key], share
 
     def _moving(self, num_bytes: int) -> float:
         assert self.gpu.bandwidth_gb_s is not None
