@@ -173,6 +173,9 @@ def test_a_recipe_is_printed_by_one_rank(zerokit: Run, monkeypatch: pytest.Monke
     assert zerokit("train", "--print-recipe")[1].startswith("# A start for your own fine-tuning run")
     for words, said in (
         (["dpo"], "--print-recipe: 'dpo' belongs to no option. Write --print-recipe --task.type dpo"),
+        (["SFT"], "--print-recipe: 'SFT' belongs to no option. Write --print-recipe --task.type causal_lm"),
+        (["--num-gpus", "3"], "--num-gpus: would change nothing: --print-recipe prints a recipe as it is"),
+        (["--push-to-hub", "a/b"], "--push-to-hub: would change nothing: --print-recipe prints a"),
         (["--task.type", "dpo", "--model", "m"], "--model: would change nothing: --print-recipe prints a"),
         (
             ["--recipe", "mine.yaml"],
@@ -182,6 +185,8 @@ def test_a_recipe_is_printed_by_one_rank(zerokit: Run, monkeypatch: pytest.Monke
         code, out, err = zerokit("train", "--print-recipe", *words)
         assert (code, out) == (2, "")
         assert f"zerokit: error: {said}" in err
+    code, _, err = zerokit("train", "--preview", "1", "--push-to-hub", "a/b")
+    assert (code, "--push-to-hub: would change nothing: --preview trains nothing" in err) == (2, True)
     monkeypatch.setenv("RANK", "1")
     assert zerokit("train", "--print-recipe") == (0, "", "")
     assert zerokit("train", "--help") == (0, "", "")
@@ -225,6 +230,10 @@ def test_num_gpus_runs_deepspeeds_launcher(
     code, _, err = zerokit("train", *words, "--force", "--training.report_to", "[csv, trackio]")
     assert (code, len(started)) == (2, 4)
     assert "--training.report_to: trackio is not installed. Run pip install trackio" in err
+    for value, said in {"5": "5 should be a valid string", "a" * 300: "cannot read 'aaa"}.items():
+        code, _, err = zerokit("train", "--num-gpus", "2", "--training.output_dir", value)
+        assert (code, len(started)) == (2, 4)
+        assert f"--training.output_dir: {said}" in err
 
 
 @pytest.mark.parametrize("option", ["--num-gpus", "--num_gpus"])

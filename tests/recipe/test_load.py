@@ -76,7 +76,7 @@ def test_a_recipe_may_be_json(tmp_path: Path) -> None:
         (MINIMAL + "task:\n  seq_len: 4\n", ":5 (task.seq_len)", "greater than or equal to 8"),
         (MINIMAL + "task:\n  seq_len: true\n", ":5 (task.seq_len)", "expected a whole number, found true"),
         (MINIMAL + "task:\n  packing: 1\n", ":5 (task.packing)", "expected true or false, found 1"),
-        (MINIMAL + "task:\n  type: clm\n", ":5 (task.type)", "Write causal_lm, of"),
+        (MINIMAL + "task:\n  type: clm\n", ":5 (task.type)", "Write causal_lm"),
         (MINIMAL + "task:\n", ":4 (task)", "expected a mapping, found nothing"),
         (MINIMAL + "task: [1, 2]\n", ":4 (task)", "expected a mapping, found a list"),
         (MINIMAL + "  columns: {txt: a}\n", ":4 (data.columns.txt)", "Did you mean 'text'?"),

@@ -20,6 +20,7 @@ from zerokit.recipe import LoadedRecipe, load_recipe
 from zerokit.recipe.training_keys import installed_types
 from zerokit.training.arguments import build_arguments, check_training_keys, resolve_arguments
 from zerokit.training.precision import check_fp16, check_precision
+from zerokit.training.trackers import trackers
 
 MINIMAL = "model: org/name\ndata:\n  train: x.jsonl\n"
 
@@ -227,7 +228,6 @@ def build(loaded: LoadedRecipe, *, evaluate: bool = True) -> TrainingArguments:
         ("lr_scheduler_type: foo", "foo is not a valid SchedulerType"),
         ("optim: foo", "foo is not a valid OptimizerNames"),
         ("eval_strategy: foo", "foo is not a valid IntervalStrategy"),
-        ("report_to: foo", "foo is not supported"),
         ("accelerator_config: {foo: 1}", "'foo'"),
     ],
 )
@@ -237,6 +237,23 @@ def test_what_training_arguments_refuse_is_a_recipe_error(text: str, message: st
     assert caught.value.where == f"{recipe_file}:4 (training)"
     assert message in caught.value.message
     assert "\n" not in str(caught.value)
+
+
+def test_what_a_run_cannot_report_to_is_named(recipe_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
+
+    installed = {"tensorboardX"}
+    monkeypatch.setattr("zerokit.training.trackers.find_spec", lambda name: name in installed or None)
+    assert trackers(with_training(recipe_file, "report_to: [csv, tensorboard, all]"))[1:] == (
+        "tensorboard",
+        "all",
+    )
+    with pytest.raises(RecipeError, match=r"'tensorbord' is nothing .*\. Did you mean 'tensorboard'\?"):
+        trackers(with_training(recipe_file, "report_to: tensorbord"))
+    installed.clear()
+    for name in INTEGRATION_TO_CALLBACK.keys() - {"kubeflow"}:  # which is where its environment is
+        with pytest.raises(RecipeError, match=r"(?i)training\.report_to\): .* is not installed\. Run pip in"):
+            trackers(with_training(recipe_file, f"report_to: {name}"))
 
 
 @pytest.mark.usefixtures("_without_deepspeed")

@@ -255,3 +255,7 @@ def test_a_classifier_is_none_that_writes_text(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="is a LlamaForSequenceClassification, not a causal language model"):
         read_config(tmp_path, where="--model")
     assert read_config(tmp_path, where="--model", kind=SequenceClassification.model).model_type == "llama"
+    for wrong in ([5], [None], 5, {"a": 1}):
+        (tmp_path / "config.json").write_text(json.dumps({**config, "architectures": wrong}))
+        with pytest.raises(ModelError, match=r"config\.json: "):
+            read_config(tmp_path, where="--model")

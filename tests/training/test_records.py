@@ -80,6 +80,11 @@ def test_the_curve_has_a_line_for_each_loss(tmp_path: Path, monkeypatch: pytest.
     draw_losses(tmp_path / METRICS_FILE, tmp_path / "loss.png")
     lines_ = drawn[0].axes[0].lines
     assert [line.get_xydata().tolist() for line in lines_] == [[[1, 3], [3, 2]], [[4, 1]]]
+    with (tmp_path / METRICS_FILE).open("a") as file:
+        file.write('5\n{"loss": 9}\n{"step": 5, "lo')  # killed
+    drive(RunProgress(tmp_path), {2: {"loss": 2.5}}, start=1)
+    draw_losses(tmp_path / METRICS_FILE, tmp_path / "loss.png")
+    assert [line.get_xydata().tolist() for line in drawn[1].axes[0].lines] == [[[1, 3], [2, 2.5]]]
 
 
 def test_the_commit_is_that_of_the_folder_with_what_differs(
@@ -97,6 +102,15 @@ def test_the_commit_is_that_of_the_folder_with_what_differs(
     assert len(commit) == 40
     (tmp_path / "file").write_text("changed")
     assert git_commit() == f"{commit}-dirty"
+    ran = tmp_path.with_suffix(".ran")
+    hook = tmp_path / ".git" / "hooks" / "post-index-change"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text(f"#!/bin/sh\ntouch {ran}\n")
+    hook.chmod(0o755)
+    subprocess.run(["git", "config", "core.fsmonitor", f"touch {ran}; false"], check=True)
+    (tmp_path / "file").write_text("")
+    assert git_commit() == commit
+    assert not ran.exists(), "the folder that it asks about has named a program, and it ran"
 
 
 def test_a_loss_that_is_no_number_is_still_json(tmp_path: Path) -> None:

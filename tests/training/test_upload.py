@@ -19,13 +19,16 @@ class Hub:
     def __init__(self) -> None:
         self.calls: list[tuple[str, Any]] = []
         self.error: Exception | None = None
+        self.role = "write"
 
     def __call__(self) -> Hub:
         return self
 
-    def whoami(self) -> None:
+    def whoami(self) -> dict[str, Any]:
         if self.error is not None:
             raise self.error
+        orgs = [{"name": "ours", "roleInOrg": "write"}, {"name": "theirs", "roleInOrg": "read"}]
+        return {"name": "me", "orgs": orgs, "auth": {"accessToken": {"role": self.role}}}
 
     def create_repo(self, repo: str, **options: Any) -> str:
         self.calls.append((repo, options))
@@ -48,7 +51,14 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Hub:
 def test_what_cannot_be_uploaded_is_refused_before_training(
     hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    check_upload("me/mine")
+    for repo in ("me/mine", "ours/mine"):
+        check_upload(repo)
+    for repo in ("you/mine", "theirs/mine"):
+        with pytest.raises(LaunchError, match=r"me may not write to \w+\. Write me/mine, or ask"):
+            check_upload(repo)
+    hub.role = "read"
+    with pytest.raises(LaunchError, match="the token of me only reads"):
+        check_upload("me/mine")
     with pytest.raises(LaunchError, match="--push-to-hub: 'mine' is no name on the Hub"):
         check_upload("mine")
     hub.error = ConnectionError(111, "Connection refused")
@@ -70,4 +80,7 @@ def test_the_model_alone_is_uploaded_and_stays_where_that_fails(hub: Hub, tmp_pa
     assert hub.calls[1][1]["allow_patterns"] == ["config.json", "run.json", "config.json/*", "run.json/*"]
     hub.error = ConnectionError(111, "Connection refused")
     with pytest.raises(RunError, match="is saved, and not uploaded: the Hub cannot be reached"):
+        upload(tmp_path, "me/mine")
+    (tmp_path / "run.json").unlink()
+    with pytest.raises(RunError, match="is saved, and not uploaded"):
         upload(tmp_path, "me/mine")

@@ -58,12 +58,18 @@ def read_config(
         raise ModelError(
             f"{folder / 'config.json'}: {reason(error)}", where=where, hint="Check the model folder"
         ) from error
-    (architecture,) = (getattr(config, "architectures", None) or [""])[:1]
-    if not kind.new_head and architecture.endswith(_HEADS_WITHOUT_WORDS):
+    architectures = getattr(config, "architectures", None) or []
+    if not isinstance(architectures, list) or not all(isinstance(name, str) for name in architectures):
         raise ModelError(
-            f"'{folder}' is a {architecture}, not {kind.noun}",
+            f"{folder / 'config.json'}: 'architectures' is {architectures!r}, not a list of names",
             where=where,
-            hint="Choose one that writes text; transformers' pipeline() runs this one",
+            hint="Check the model folder",
+        )
+    if not kind.new_head and architectures and architectures[0].endswith(_HEADS_WITHOUT_WORDS):
+        raise ModelError(
+            f"'{folder}' is a {architectures[0]}, not {kind.noun}",
+            where=where,
+            hint=f"Choose one such as {kind.such_as}; transformers' pipeline() runs this one",
         )
     remote = trust_remote_code and kind.auto_class in getattr(config, "auto_map", {})
     if type(config) not in kind.auto._model_mapping and not remote:

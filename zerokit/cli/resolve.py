@@ -75,7 +75,9 @@ def resolve(
 
     loaded, document = _read(file, recipe, target)
     arguments = _parse_arguments(argument or [], target, loaded is not None)
-    settings = {} if loaded is None else _training(loaded)
+    from zerokit.recipe.training_keys import check_without_imports
+
+    settings = {} if loaded is None else check_without_imports(loaded)
     run = Run(target=target, cluster=Cluster(num_gpus), model=_shape(model, loaded))
     if loaded is None:
         run = replace(run, given=arguments, where="--argument {}".format)
@@ -136,14 +138,6 @@ def _parse_arguments(words: list[str], target: Target, has_recipe: bool) -> dict
         found[name] = text if isinstance(known.get(name), str) else parse_scalar(text)
     check_arguments(target, found, "--argument {}".format)
     return found
-
-
-def _training(loaded: LoadedRecipe) -> dict[str, Any]:
-    """The recipe's arguments, as far as the installed transformers tells which there are."""
-    from zerokit.recipe.training_keys import check_training_keys, installed_types
-
-    types = installed_types()
-    return loaded.recipe.training if types is None else check_training_keys(loaded, types)
 
 
 def _shape(model: str | None, loaded: LoadedRecipe | None) -> ModelShape | None:

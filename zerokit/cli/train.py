@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated
 
 import typer
 
@@ -14,7 +14,7 @@ from zerokit.distributed.ranks import STUCK_AFTER
 from zerokit.documents import dotted
 from zerokit.errors import RecipeError
 from zerokit.recipe.load import load_recipe, parse_overrides
-from zerokit.recipe.model import TASKS_ALSO_CALLED, TaskType
+from zerokit.recipe.model import task_called
 from zerokit.recipe.starters import starter
 
 
@@ -90,16 +90,21 @@ def train(
     --deepspeed, by a ds_config. --precision and --matmul_precision are keys of no section.
     """
     if print_recipe:
+        _pass_over_none(context, "--print-recipe", "prints a recipe as it is", _ALL_BUT_PRINT_RECIPE)
         if is_main():
-            typer.echo(_starter(recipe, context.args), nl=False)
+            typer.echo(_starter(context.args), nl=False)
         return
+    if preview is not None:
+        _pass_over_none(context, "--preview", "trains nothing", _OF_TRAINING)
     if num_gpus is not None:
+        from zerokit.recipe.training_keys import check_without_imports
         from zerokit.training.folder import check_earlier
         from zerokit.training.trackers import trackers
         from zerokit.training.upload import check_upload
 
         # Before the launcher, which says much of its own.
         loaded = load_recipe(recipe, context.args)
+        check_without_imports(loaded)
         trackers(loaded)
         if push_to_hub is not None:
             check_upload(push_to_hub)
@@ -123,27 +128,44 @@ def train(
     leave(code)
 
 
-def _starter(recipe: Path | None, words: Sequence[str]) -> str:
+_OF_TRAINING = ("force", "trust_checkpoint", "no_verify", "push_to_hub", "save_within")
+"""Parameters that change only a run that trains."""
+_ALL_BUT_PRINT_RECIPE = ("recipe", *_OF_TRAINING, "preview", "stuck_after", "num_gpus", "master_port")
+
+
+def _pass_over_none(context: typer.Context, option: str, does: str, others: Sequence[str]) -> None:
+    """Refuse an option that would change nothing beside another.
+
+    Raises:
+        RecipeError: one of `others` is given.
+    """
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if parameter.name in others and source is not None and source.name == "COMMANDLINE":
+            raise RecipeError(
+                f"would change nothing: {option} {does}", where=parameter.opts[0], hint="Leave it out"
+            )
+
+
+def _starter(words: Sequence[str]) -> str:
     """The recipe to start from.
 
     Raises:
         RecipeError: an option beside ``--task.type`` would change nothing in it.
     """
     for word in words[:1]:
-        if word in (*get_args(TaskType), *TASKS_ALSO_CALLED):
-            task = TASKS_ALSO_CALLED.get(word, word)
+        if task := task_called(word):
             raise RecipeError(
                 f"'{word}' belongs to no option",
                 where="--print-recipe",
                 hint=f"Write --print-recipe --task.type {task}",
             )
     asked = dict(parse_overrides(words))
-    task = str(asked.pop(("task", "type"), "causal_lm"))
-    passed_over = ["--recipe"] * (recipe is not None) + [f"--{dotted(path)}" for path in asked]
-    if passed_over:
+    type_ = str(asked.pop(("task", "type"), "causal_lm"))
+    for path in asked:
         raise RecipeError(
             "would change nothing: --print-recipe prints a recipe as it is",
-            where=passed_over[0],
+            where=f"--{dotted(path)}",
             hint="Leave it out, and change the file; or give it to the run",
         )
-    return starter(task)
+    return starter(type_)

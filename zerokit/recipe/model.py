@@ -142,10 +142,16 @@ TASKS_ALSO_CALLED = {
 """What other tools call them."""
 
 
+def task_called(name: object) -> str | None:
+    """The task that a name means, as it is written here or called elsewhere; None for no such name."""
+    plain = str(name).lower().replace("-", "_")
+    return plain if plain in get_args(TaskType) else TASKS_ALSO_CALLED.get(plain)
+
+
 def task_hint(name: object) -> str:
     """What to write in the place of a task that is none."""
-    known = TASKS_ALSO_CALLED.get(str(name).lower().replace("-", "_"))
-    return f"{f'Write {known}' if known else 'Choose one'}, of: {', '.join(get_args(TaskType))}"
+    known = task_called(name)
+    return f"Write {known}" if known else f"Choose one of: {', '.join(get_args(TaskType))}"
 
 
 class TaskSection(Section):

@@ -138,6 +138,16 @@ def installed_types() -> Mapping[str, Any] | None:
     }
 
 
+def check_without_imports(loaded: LoadedRecipe) -> dict[str, Any]:
+    """As :func:`check_training_keys`, by the :func:`installed_types`; the section as it is where none are.
+
+    Raises:
+        RecipeError: a key or a value is not valid.
+    """
+    types = installed_types()
+    return loaded.recipe.training if types is None else check_training_keys(loaded, types)
+
+
 def free_keys() -> list[str]:
     """The keys of the section that a recipe may set; of zerokit's own alone where transformers is missing."""
     return [name for name in {**(installed_types() or {}), **_EXTRA} if name not in _OWNED]

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 
 def draw_losses(metrics: Path, file: Path) -> None:
     """Draw the curve of the loss, on what is trained on and on held-out data, by step.
+
+    Steps that a run made anew, when it was resumed from an earlier one, are there as made last.
 
     Args:
         metrics: ``metrics.jsonl`` of the run.
@@ -15,7 +18,7 @@ def draw_losses(metrics: Path, file: Path) -> None:
     """
     from matplotlib.figure import Figure
 
-    lines = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
+    lines = _lines(metrics)
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.add_subplot()
     for name, label in (("loss", "training"), ("eval_loss", "held-out")):
@@ -27,3 +30,19 @@ def draw_losses(metrics: Path, file: Path) -> None:
     if axes.lines:
         axes.legend(frameon=False)
     figure.savefig(file, dpi=120)
+
+
+def _lines(metrics: Path) -> list[dict[str, Any]]:
+    """Those that count: without what a killed run has left half written, or was resumed from before."""
+    lines: list[dict[str, Any]] = []
+    for text in metrics.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            line = json.loads(text)
+        except ValueError:
+            continue
+        if not isinstance(line, dict) or not isinstance(line.get("step"), int):
+            continue
+        if "max_steps" in line:  # a run begins here, or goes on
+            lines = [earlier for earlier in lines if earlier["step"] <= line["step"]]
+        lines.append(line)
+    return lines

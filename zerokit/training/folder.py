@@ -169,8 +169,15 @@ class OutputFolder:
     def _check_earlier(self) -> None:
         if self.force or self._goes_on():
             return
-        left = checkpoints(self.path)
-        if (self.path / REPORT_FILE).exists():
+        try:
+            left, has_model = checkpoints(self.path), (self.path / REPORT_FILE).exists()
+        except (OSError, ValueError) as error:  # a name that is too long, a folder that may not be read
+            raise RecipeError(
+                f"cannot read '{self.path}': {getattr(error, 'strerror', None) or error}",
+                where=self.where,
+                hint="Name another folder",
+            ) from None
+        if has_model:
             raise RecipeError(
                 f"'{self.path}' has the model of an earlier run",
                 where=self.where,

@@ -14,6 +14,7 @@ from zerokit.distributed.extensions import compile_extensions
 from zerokit.distributed.group import count_gpus, device_precision
 from zerokit.distributed.libraries import set_up_libraries
 from zerokit.errors import DataError, RecipeError, did_you_mean
+from zerokit.extras import versions
 from zerokit.training.arguments import build_arguments, resolve_arguments
 from zerokit.training.checksums import check_resumed
 from zerokit.training.examples import Tokenized, tokenize
@@ -24,6 +25,7 @@ from zerokit.training.packing import Padding, padding_of
 from zerokit.training.peft import check_peft_keys
 from zerokit.training.precision import check_fp16, check_precision
 from zerokit.training.preview import show
+from zerokit.training.report import git_commit
 from zerokit.training.resume import find_resume, resumed
 from zerokit.training.shapes import described, detect_format, text_columns
 from zerokit.training.spikes import Places
@@ -66,6 +68,10 @@ class Prepared:
     """Of the training examples."""
     generation: GenerationConfig | None
     """None for a model that generates no text."""
+    versions: dict[str, str]
+    """Of packages, and the commit below: as the run began. Its folder may change while it trains."""
+    git_commit: str | None
+    """None on all ranks but the first, and outside of a repository."""
 
     @property
     def zero_stage(self) -> int:
@@ -105,6 +111,7 @@ def prepare(
     """
     set_up_libraries(group.ranks)
 
+    started_with = versions(), git_commit() if group.ranks.is_main else None
     recipe = loaded.recipe
     resolved = _resolve(group, loaded)
     group.together(lambda: check_precision(resolved, loaded))
@@ -148,6 +155,8 @@ def prepare(
         on_spike=on_spike,
         places=_places(examples, tokenizer, loaded, task),
         generation=generation,
+        versions=started_with[0],
+        git_commit=started_with[1],
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -95,6 +96,7 @@ class RunProgress(TrainerCallback):  # type: ignore[misc]  # transformers is unt
         entry = {**entry, "elapsed_seconds": round(time.monotonic() - self._start, 3)}
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)  # it may have been removed
+            _end_line(self._file)
             with self._file.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(finite(entry), allow_nan=False) + "\n")
             if self._csv is not None:
@@ -108,6 +110,7 @@ class RunProgress(TrainerCallback):  # type: ignore[misc]  # transformers is unt
     def _write_csv(path: Path, entry: dict[str, Any]) -> None:
         """One figure a line, as not every log has the same ones."""
         place = {name: entry[name] for name in ("step", "elapsed_seconds")}
+        _end_line(path)
         is_new = not path.exists()
         with path.open("a", encoding="utf-8", newline="") as file:
             lines = csv.writer(file)
@@ -116,3 +119,14 @@ class RunProgress(TrainerCallback):  # type: ignore[misc]  # transformers is unt
             lines.writerows(
                 [*place.values(), name, value] for name, value in entry.items() if name not in place
             )
+
+
+def _end_line(path: Path) -> None:
+    """End the last line of a file, if a run that was killed, or a full disk, has left it half written."""
+    if not path.exists():
+        return
+    with path.open("ab+") as file:
+        if file.tell() > 0:
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":
+                file.write(b"\n")

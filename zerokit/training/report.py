@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -17,10 +18,16 @@ CSV_FILE = "metrics.csv"
 
 
 def git_commit() -> str | None:
-    """The commit of the current folder, as ``git describe`` writes it; None outside of a repository."""
-    words = ["git", "describe", "--always", "--abbrev=40", "--dirty", "--exclude", "*"]
+    """The commit of the current folder, as ``git describe`` writes it; None outside of a repository.
+
+    The folder's own config may name programs, and it may be an unpacked archive: its hooks and its monitor
+    of files do not run. A filter that it asks for, as git-lfs does, is needed to see what differs.
+    """
+    quiet = ("-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}")
+    words = ["git", *quiet, "describe", "--always", "--abbrev=40", "--dirty", "--exclude", "*"]
+    environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
     try:
-        done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=30)
+        done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=30, env=environment)
     except (OSError, subprocess.SubprocessError):  # no git, or one that waits for a disk
         return None
     return done.stdout.strip() or None
@@ -34,9 +41,9 @@ class RunReport:
     """Of the run, also where it was resumed; its checkpoints carry it too."""
     zerokit_version: str
     versions: dict[str, str]
-    """Of the packages below."""
+    """Of :data:`zerokit.extras.PACKAGES`, as the run began."""
     git_commit: str | None
-    """Of the folder that the run was started in, with ``-dirty`` behind it where files differ."""
+    """Of the folder that the run was started in, as it began; with ``-dirty`` where files differed."""
     seed: int
     data_seed: int
     """Of the order of the examples."""

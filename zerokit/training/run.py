@@ -15,7 +15,6 @@ from zerokit import console
 from zerokit.checkpoint.source import is_rehearsal
 from zerokit.distributed.group import count_gpus
 from zerokit.errors import ConfigError, RankError, RunError, ZerokitError
-from zerokit.extras import versions
 from zerokit.reporting.curves import draw_losses
 from zerokit.training.announce import announce, count_parameters
 from zerokit.training.chunked_loss import asks_for_chunks, chunk_the_loss
@@ -23,7 +22,7 @@ from zerokit.training.measure import PeakMemory
 from zerokit.training.model import build_model, switch_dropout_off
 from zerokit.training.peft import add_adapter
 from zerokit.training.progress import RunProgress
-from zerokit.training.report import METRICS_FILE, RunReport, git_commit
+from zerokit.training.report import METRICS_FILE, RunReport
 from zerokit.training.resume import Divided
 from zerokit.training.save import save_model
 from zerokit.training.trackers import CURVE_FILE, trackers
@@ -102,8 +101,8 @@ def _run(group: RankGroup, prepared: Prepared, divided: Divided) -> RunReport:
     report = RunReport(
         run_id=prepared.identity.run_id,
         zerokit_version=zerokit.__version__,
-        versions=versions(),
-        git_commit=git_commit() if group.ranks.is_main else None,
+        versions=prepared.versions,
+        git_commit=prepared.git_commit,
         seed=prepared.args.seed,
         data_seed=prepared.args.seed if prepared.args.data_seed is None else prepared.args.data_seed,
         num_parameters=count_parameters(model, trainable=False),
@@ -141,8 +140,9 @@ def _run(group: RankGroup, prepared: Prepared, divided: Divided) -> RunReport:
 def _draw(output_dir: Path) -> None:
     try:
         draw_losses(output_dir / METRICS_FILE, output_dir / CURVE_FILE)
-    except OSError as error:
-        console.note(f"{output_dir / CURVE_FILE} cannot be written: {error.strerror or error}")
+    except (OSError, ValueError) as error:  # no picture is worth the end of a run whose model is saved
+        reason = getattr(error, "strerror", None) or error
+        console.note(f"{output_dir / CURVE_FILE} cannot be written: {reason}")
 
 
 class _Loaded(TrainerCallback):  # type: ignore[misc]  # transformers is untyped here

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from zerokit.errors import RecipeError
+from zerokit.errors import RecipeError, did_you_mean
 from zerokit.extras import require
 
 if TYPE_CHECKING:
@@ -15,12 +15,29 @@ BUILT_IN = ("csv", "png")
 """``metrics.csv``, and the curve of the loss: what zerokit writes itself."""
 CURVE_FILE = "loss.png"
 
+_MODULES: dict[str, tuple[str, ...]] = {
+    **{name: (name,) for name in ("clearml", "codecarbon", "comet_ml", "dvclive", "mlflow", "neptune")},
+    **{name: (name,) for name in ("swanlab", "trackio", "wandb")},
+    "azure_ml": ("azureml",),
+    "dagshub": ("dagshub", "mlflow"),
+    "flyte": ("flytekit",),
+    "kubeflow": (),
+    "tensorboard": ("tensorboard",),
+}
+"""What transformers' ``INTEGRATION_TO_CALLBACK`` knows -> what that imports."""
+_ALTERNATIVES = {"tensorboard": "tensorboardX"}
+"""Module -> another that transformers takes in its place."""
+_PACKAGES = {"azureml": "azureml-core", "comet_ml": "comet-ml"}
+"""Module -> the package that has it, where that is called otherwise."""
+_OF_TRANSFORMERS = ("all",)
+"""Whatever is installed: transformers looks."""
+
 
 def trackers(loaded: LoadedRecipe) -> tuple[str, ...]:
     """What ``training.report_to`` names; nothing of ``none``.
 
     Raises:
-        RecipeError: a package that it needs is not installed.
+        RecipeError: there is none of that name, or a package that it needs is not installed.
     """
     asked: Any = loaded.recipe.training.get("report_to")
     names = tuple(asked) if isinstance(asked, list) else (asked,)
@@ -28,11 +45,20 @@ def trackers(loaded: LoadedRecipe) -> tuple[str, ...]:
     where = loaded.where("training", "report_to")
     if "png" in found:
         require("plot", where=where)
-    for name in ("wandb", "tensorboard", "trackio"):
-        if name in found and find_spec(name) is None:
+    for name in found:
+        if name in (*BUILT_IN, *_OF_TRANSFORMERS):
+            continue
+        if name not in _MODULES:
+            names = (*BUILT_IN, *sorted(_MODULES))
             raise RecipeError(
-                f"{name} is not installed",
-                where=where,
-                hint=f"Run pip install {name}; csv needs nothing",
+                f"'{name}' is nothing that a run reports to", where=where, hint=did_you_mean(name, names)
             )
+        for module in _MODULES[name]:
+            if not any(find_spec(one) for one in (module, _ALTERNATIVES.get(module, module))):
+                package = _PACKAGES.get(module, module)
+                raise RecipeError(
+                    f"{package} is not installed",
+                    where=where,
+                    hint=f"Run pip install {package}; csv needs nothing",
+                )
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from zerokit.documents import read_document
-from zerokit.errors import LaunchError, RunError
+from zerokit.errors import LaunchError, RunError, ZerokitError
 from zerokit.hub import is_hub_id, not_given
 from zerokit.training.report import REPORT_FILE
 
@@ -13,10 +13,13 @@ OPTION = "--push-to-hub"
 
 
 def check_upload(repo: str) -> None:
-    """See, before anything is trained, that a model can be uploaded as `repo`.
+    """See, before anything is trained, that a model can be uploaded as `repo`, as far as the Hub tells.
+
+    It does not tell what a fine-grained token may do, nor how much room there is.
 
     Raises:
-        LaunchError: it cannot: no such name, no network, or nobody is logged in.
+        LaunchError: it cannot: no such name, no network, nobody is logged in, a token that only reads, or
+            another's name.
     """
     from huggingface_hub import HfApi, constants, get_token
 
@@ -31,13 +34,27 @@ def check_upload(repo: str) -> None:
     if get_token() is None:
         raise LaunchError("nobody is logged in at the Hub", where=OPTION, hint="Run 'hf auth login'")
     try:
-        HfApi().whoami()
+        who = HfApi().whoami()
     except Exception as error:  # its own, httpx's and the system's
         raise LaunchError(
             not_given(error, "the name that the token is of"),
             where=OPTION,
             hint="Mend that, or upload the saved model later, with 'hf upload'",
         ) from None
+    if ((who.get("auth") or {}).get("accessToken") or {}).get("role") == "read":
+        raise LaunchError(
+            f"the token of {who['name']} only reads",
+            where=OPTION,
+            hint="Run 'hf auth login' with one that writes",
+        )
+    roles = {who["name"]: None, **{one["name"]: one.get("roleInOrg") for one in who.get("orgs") or ()}}
+    owner = repo.partition("/")[0]
+    if owner.lower() not in {name.lower() for name, role in roles.items() if role != "read"}:
+        raise LaunchError(
+            f"{who['name']} may not write to {owner}",
+            where=OPTION,
+            hint=f"Write {who['name']}/{repo.partition('/')[2]}, or ask {owner} for a role that writes",
+        )
 
 
 def upload(folder: Path, repo: str) -> str:
@@ -51,8 +68,8 @@ def upload(folder: Path, repo: str) -> str:
     """
     from huggingface_hub import HfApi
 
-    files = read_document(folder / REPORT_FILE).data["files"]
     try:
+        files = read_document(folder / REPORT_FILE).data["files"]
         api = HfApi()
         address = str(api.create_repo(repo, private=True, exist_ok=True))
         api.upload_folder(
@@ -62,8 +79,9 @@ def upload(folder: Path, repo: str) -> str:
             commit_message="Model trained by zerokit",
         )
     except Exception as error:
+        why = error.message if isinstance(error, ZerokitError) else not_given(error, "room for it")
         raise RunError(
-            f"the model is saved, and not uploaded: {not_given(error, 'room for it')}",
+            f"the model is saved, and not uploaded: {why}",
             where=str(folder),
             hint=f"Try again with 'hf upload {repo} {folder}'",
         ) from None
