@@ -1,12 +1,18 @@
-"""Which checkpoints of a run stay."""
+"""Which checkpoints of a run stay, and which one it goes on from."""
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from zerokit.training.folder import checkpoints, remove_old
+from zerokit.errors import CheckpointError
+from zerokit.training.checksums import seal
+from zerokit.training.folder import OutputFolder, checkpoints, remove_old
+from zerokit.training.resume import find_resume
 
 
 @pytest.mark.parametrize(
@@ -16,8 +22,8 @@ from zerokit.training.folder import checkpoints, remove_old
         (2, 30, None, [20, 30]),
         (2, 30, "out/checkpoint-2", [2, 30]),
         (1, 30, "out/checkpoint-2", [2, 30]),
-        (3, 10, None, [2, 10, 20]),  # a run that went on from 2: what it left behind goes first
-        (1, 10, None, [10]),
+        (0, 30, None, [2, 10, 20, 30]),
+        (-1, 30, None, [2, 10, 20, 30]),
     ],
 )
 def test_the_last_whole_checkpoint_and_the_best_stay(
@@ -27,3 +33,76 @@ def test_the_last_whole_checkpoint_and_the_best_stay(
         (tmp_path / f"checkpoint-{number}").mkdir()
     remove_old(tmp_path, limit, last=tmp_path / f"checkpoint-{last}", best=best)
     assert [path.name for path in checkpoints(tmp_path)] == [f"checkpoint-{number}" for number in left]
+
+
+def of_a_run(folder: Path, number: int, *, sealed: bool = True) -> Path:
+    """A checkpoint-N, of files that are empty."""
+    checkpoint = folder / f"checkpoint-{number}"
+    states = checkpoint / f"global_step{number}"
+    states.mkdir(parents=True)
+    for name in ("mp_rank_00_model_states.pt", "zero_pp_rank_0_mp_rank_00_optim_states.pt"):
+        (states / name).touch()
+    (checkpoint / "latest").write_text(states.name)
+    (checkpoint / "trainer_state.json").write_text("{}")
+    if sealed:
+        (checkpoint / "SHA256SUMS").touch()
+    return checkpoint
+
+
+def last_of(folder: Path) -> Path | None:
+    resolved: Any = SimpleNamespace(training={"resume_from_checkpoint": True, "output_dir": str(folder)})
+    loaded: Any = SimpleNamespace(where=lambda *names: ".".join(names))
+    return find_resume(resolved, loaded, world_size=1)
+
+
+def test_a_run_that_goes_back_has_its_own_last_checkpoint(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = [of_a_run(tmp_path, number) for number in (2, 10, 20, 30)]
+    with ExitStack() as held:
+        OutputFolder(tmp_path, "there", force=False, resume=folders[1])._take(held, "0123abcd")
+    aside = tmp_path / "earlier" / "0123abcd"
+    assert capsys.readouterr().err == f"2 checkpoints behind checkpoint-10 set aside in {aside}\n"
+    assert checkpoints(aside) == [aside / "checkpoint-20", aside / "checkpoint-30"]
+    assert last_of(tmp_path) == folders[1]
+    saved = of_a_run(tmp_path, 15)
+    assert last_of(tmp_path) == checkpoints(tmp_path)[-1] == saved
+
+
+@pytest.mark.parametrize("tag", ["a" * 300, "a/" * 100 + "b" * 300, "\0", "b" * 100_000])
+def test_a_damaged_checkpoint_is_passed_over_by_name(
+    tag: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, damaged = of_a_run(tmp_path, 1), of_a_run(tmp_path, 2)
+    (damaged / "latest").write_text(tag)
+    assert last_of(tmp_path) == whole
+    assert f"{damaged} is not whole (" in capsys.readouterr().err
+    (whole / "latest").unlink()
+    with pytest.raises(CheckpointError, match="Continue from an earlier"):
+        last_of(tmp_path)
+
+
+def test_a_checkpoint_without_checksums_is_the_last_only_where_none_has_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    later = of_a_run(tmp_path, 20, sealed=False)
+    assert last_of(tmp_path) == later
+    earlier = of_a_run(tmp_path, 10)
+    assert last_of(tmp_path) == earlier
+    said = f"{later} is not whole (lacks SHA256SUMS): the run continues from {earlier}\n"
+    assert capsys.readouterr().err == said
+    (earlier / "latest").unlink()
+    assert last_of(tmp_path) == later
+
+
+def test_a_checkpoint_whose_checksums_cannot_be_written_is_not_whole(tmp_path: Path) -> None:
+    folder = of_a_run(tmp_path, 1, sealed=False)
+    group: Any = SimpleNamespace(
+        ranks=SimpleNamespace(is_main=True, rank=0, world_size=1),
+        broadcast_object=lambda value: value,
+        gather_objects=lambda value: [value],
+    )
+    assert seal(group, folder) is None
+    (folder / "SHA256SUMS").unlink()
+    (folder / "SHA256SUMS").mkdir()
+    assert "SHA256SUMS: is a folder" in (seal(group, folder) or "")

@@ -19,11 +19,13 @@ from zerokit.recipe.model import TaskSection
 from zerokit.training.blanks import BlanksLast, FilledUp
 from zerokit.training.disks import DiskProblems
 from zerokit.training.examples import IGNORED
-from zerokit.training.spikes import UsualLoss
+from zerokit.training.spikes import UsualLoss, looked_up
 from zerokit.training.tasks import task_of
 from zerokit.training.trainer import MOST_SKIPPED_STEPS, ZeroTrainer
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 INFINITE, NAN = float("inf"), float("nan")
@@ -106,6 +108,36 @@ def test_a_leap_of_the_loss_names_its_examples_and_may_end_the_run(
         steps(2.0, 9.0, 1.0)
     with pytest.raises(RunError, match=r"warmup_steps\. The batch that shows it: rank 0 with data\.jsonl:5"):
         steps(2.0, 9.0, NAN)
+    monkeypatch.setattr("zerokit.training.trainer.is_rehearsal", lambda: True)
+    steps.trainer._places = None  # nobody looks for them: numbers mean nothing
+    steps(2.0, 9.0, NAN)
+
+
+def test_a_loss_that_stays_high_is_usual_after_some_steps() -> None:
+    usual = UsualLoss()
+    leaps = [usual.exceeded_by(2.0 + step % 2 * 0.1 + (2.0 if step >= 100 else 0.0)) for step in range(400)]
+    assert [step for step, leap in enumerate(leaps) if leap is not None] == [100, 101, 102, 103]
+    assert usual.exceeded_by(9.0) == pytest.approx(4.05)
+
+
+def test_examples_are_looked_for_once_and_not_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+
+    def numbers() -> Iterator[int]:
+        for number in (0, 2, 2, 5):
+            made.append(number)
+            yield number
+
+    places = looked_up(numbers(), "line {}".format)
+    assert places([2, 0]) == ["line 2", "line 0"]
+    assert made == [0, 2, 2]
+    monkeypatch.setattr("zerokit.training.spikes._LONGEST_SEARCH", 0.0)
+    assert places([1]) == ["line 2"]
+    assert places([3]) == []
+    assert made == [0, 2, 2]
+    monkeypatch.undo()
+    assert places([3]) == ["line 5"]
+    assert places([4]) == []
 
 
 def test_fp16_may_skip_steps_while_it_finds_its_loss_scale(monkeypatch: pytest.MonkeyPatch) -> None:

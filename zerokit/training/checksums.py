@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 def seal(group: RankGroup, folder: Path) -> str | None:
     """Have a checkpoint-N, which every rank has written, on the disk, and write its ``SHA256SUMS``.
 
-    Every rank reads its share of the files.
+    Every rank reads its share of the files. Their folders, which keep their names, follow where a file system
+    writes those on request.
 
     Returns:
         why it is not whole, the same on every rank; None if it is.
@@ -37,11 +39,29 @@ def seal(group: RankGroup, folder: Path) -> str | None:
         return problem
     if group.ranks.is_main:
         whole = {name: digest for part in parts if not isinstance(part, str) for name, digest in part.items()}
-        try:
-            write_checksums(folder, whole)
-        except ZerokitError as error:
-            console.note(f"zerokit: {error}. A run that goes on from there is not verified")
+        problem = _write(folder, whole)
+    return group.broadcast_object(problem)
+
+
+def _write(folder: Path, sums: dict[str, str]) -> str | None:
+    """Write ``SHA256SUMS`` when all that it names is there for good; returns why it cannot be."""
+    try:
+        _sync_folders([*(path for path in folder.rglob("*") if path.is_dir()), folder, folder.parent])
+        write_checksums(folder, sums)
+        _sync_folders([folder])
+    except (OSError, ZerokitError) as error:
+        return f"{error.strerror or error}" if isinstance(error, OSError) else str(error)
     return None
+
+
+def _sync_folders(folders: list[Path]) -> None:
+    for folder in folders:
+        opened = os.open(folder, os.O_RDONLY)
+        try:
+            with suppress(OSError):  # not every file system can
+                os.fsync(opened)
+        finally:
+            os.close(opened)
 
 
 def _synced_sums(folder: Path, names: list[str]) -> dict[str, str] | str:

@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -45,21 +45,20 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def remove_old(folder: Path, limit: int | None, *, last: Path, best: str | None) -> None:
-    """Remove checkpoints until `limit` are left, if it is set: those behind the last, then the oldest.
+    """Remove the oldest checkpoints until `limit` are left, if it is set.
 
     Args:
         folder: of the run.
-        limit: ``save_total_limit``.
-        last: the one that has just been saved, and is whole. What stands behind it is of a run that this one
-            has gone back from.
+        limit: ``save_total_limit``; as to transformers, none if it is 0 or less.
+        last: the one that has just been saved, and is whole.
         best: the best one, if there is one. Both stay.
     """
+    if limit is None or limit <= 0:
+        return
     found = checkpoints(folder)
-    names = [path.name for path in found]
-    at = names.index(last.name) + 1 if last.name in names else len(found)
     stay = {last.name, best and Path(best).name}
-    removable = [path for path in (*reversed(found[at:]), *found[:at]) if path.name not in stay]
-    for path in removable[: max(0, len(found) - limit) if limit else 0]:
+    removable = [path for path in found if path.name not in stay]
+    for path in removable[: max(0, len(found) - limit)]:
         shutil.rmtree(path, ignore_errors=True)
 
 
@@ -163,8 +162,7 @@ class OutputFolder:
         for path in self.path.iterdir():  # of a run that was ended as it resumed
             if _DIVIDED.fullmatch(path.name) and path != self.resume:
                 shutil.rmtree(path, ignore_errors=True)
-        if not self._goes_on():
-            self._set_aside()
+        self._set_aside(run_id)
 
     def _check_earlier(self) -> None:
         if self.force or self._goes_on():
@@ -195,24 +193,34 @@ class OutputFolder:
         """Whether the run that lies there is the one that is resumed."""
         return self.resume is not None and self.resume.resolve().parent == self.path.resolve()
 
-    def _set_aside(self) -> None:
-        """Move checkpoints and metrics of an earlier run, whose model stays until it is replaced."""
+    def _set_aside(self, run_id: str) -> None:
+        """Move checkpoints and metrics of an earlier run, whose model stays until it is replaced.
+
+        Of a run that goes on, only the checkpoints behind the one that it goes on from: the last one in the
+        folder is to be the last of this run.
+        """
         left = checkpoints(self.path)
-        if not left and not (self.path / REPORT_FILE).exists():
-            return
-        identity = read_identity(left[-1]) if left else None
-        name = identity.run_id if identity is not None else _now().strftime("%Y%m%d-%H%M%S")
+        if self.resume is not None and self._goes_on():
+            start = self.resume.resolve()
+            later = left[left.index(self.path / start.name) + 1 :] if self.path / start.name in left else []
+            self._move(later, (), run_id, f"behind {start.name}")
+        elif left or (self.path / REPORT_FILE).exists():
+            identity = read_identity(left[-1]) if left else None
+            name = identity.run_id if identity is not None else _now().strftime("%Y%m%d-%H%M%S")
+            self._move(left, (METRICS_FILE, CSV_FILE), name, "of an earlier run")
+
+    def _move(self, left: list[Path], files: Sequence[str], name: str, which: str) -> None:
         aside = self.path / EARLIER / name
         number = 1
         while aside.exists():
             number += 1
             aside = self.path / EARLIER / f"{name}-{number}"
-        for path in (*left, self.path / METRICS_FILE, self.path / CSV_FILE):
+        for path in (*left, *(self.path / file for file in files)):
             if path.exists():
                 aside.mkdir(parents=True, exist_ok=True)
                 path.rename(aside / path.name)
         if left:
-            console.note(f"{quantity(len(left), 'checkpoint')} of an earlier run set aside in {aside}")
+            console.note(f"{quantity(len(left), 'checkpoint')} {which} set aside in {aside}")
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,7 +28,7 @@ from zerokit.training.preview import show
 from zerokit.training.report import git_commit
 from zerokit.training.resume import find_resume, resumed
 from zerokit.training.shapes import described, detect_format, text_columns
-from zerokit.training.spikes import Places
+from zerokit.training.spikes import Places, looked_up
 from zerokit.training.tasks import task_of, tasks_for
 from zerokit.training.tasks.labels import described_labels, known_labels
 from zerokit.training.tokenizer import load_tokenizer, train_tokenizer
@@ -330,27 +330,18 @@ def _get_tokenizer(
 def _places(
     examples: _Examples, tokenizer: PreTrainedTokenizerBase, loaded: LoadedRecipe, task: Task
 ) -> Places:
-    """Where sequences come from: found by making them once more, for which there is time when it is asked."""
+    """Where sequences come from: found by making them once more."""
 
-    def places(rows: Sequence[int]) -> list[str]:
+    def numbers() -> Iterator[int]:
         data = loaded.recipe.data
         format_ = detect_format(examples.dataset.column_names, data, task.formats, where=examples.where)
         encoder = task.encoder(tokenizer, format_, data.columns)
-        if encoder.packed_len is not None:
-            return []
-        found: dict[int, str] = {}
-        row = 0
-        for number, example in enumerate(examples.dataset):
+        for number, example in enumerate(examples.dataset if encoder.packed_len is None else ()):
             for sequence in encoder.sequences(example):
                 if sequence.has_targets:
-                    if row in rows:
-                        found[row] = examples.place(number)
-                    row += 1
-            if len(found) == len(rows):
-                break
-        return [found[row] for row in rows if row in found]
+                    yield number
 
-    return places
+    return looked_up(numbers(), examples.place)
 
 
 def _generation_config(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from zerokit import console
+from zerokit.checkpoint.checksums import SUMS_FILE
 from zerokit.checkpoint.reshard import reshard
 from zerokit.checkpoint.source import is_rehearsal
 from zerokit.errors import CheckpointError, RecipeError
@@ -27,6 +28,9 @@ _STATE_FILE = "trainer_state.json"
 """The Trainer writes it last: a checkpoint without it was being written when its run ended."""
 
 _ANOTHER = "Continue from an earlier checkpoint-N"
+
+_LONGEST_TAG = 256
+"""Bytes: names of folders have no more."""
 
 _PART = re.compile(r"zero_pp_rank_(\d+)_.*optim_states\.pt$")
 
@@ -46,16 +50,20 @@ def find_resume(resolved: Resolved, loaded: LoadedRecipe, *, world_size: int) ->
         return None
     if asked is True:
         output_dir = Path(resolved.training["output_dir"])
-        found = [folder for folder in checkpoints(output_dir) if (folder / _STATE_FILE).is_file()]
+        found = [folder for folder in checkpoints(output_dir) if any(folder.glob(_STATE_FILE))]
         if not found:
             raise RecipeError(
                 f"'{output_dir}' has no checkpoint-N to continue from",
                 where=where,
                 hint="Set save_strategy and save_steps in the run that is to be continued",
             )
-        folder = next((one for one in reversed(found) if lacks(one) is None), found[-1])
+        problems = {one: lacks(one) for one in found}
+        whole = [one for one in found if problems[one] is None]
+        sealed = [one for one in whole if (one / SUMS_FILE).is_file()]  # which is written last
+        folder = (sealed or whole or found)[-1]
         for later in found[found.index(folder) + 1 :]:
-            console.note(f"{later} is not whole ({lacks(later)}): the run continues from {folder}")
+            why = problems[later] or f"lacks {SUMS_FILE}"
+            console.note(f"{later} is not whole ({why}): the run continues from {folder}")
     else:
         folder = Path(asked)
     if not (folder / _STATE_FILE).is_file():
@@ -84,15 +92,24 @@ def lacks(folder: Path) -> str | None:
         json.loads((folder / _STATE_FILE).read_bytes())
     except (OSError, ValueError) as error:
         return f"{_STATE_FILE} is damaged: {error}"
+    try:
+        return _lacks_part(folder)
+    except OSError as error:
+        return f"cannot be read: {error.strerror or error}"
+
+
+def _lacks_part(folder: Path) -> str | None:
     tag = folder / "latest"
-    states = folder / tag.read_text(encoding="utf-8", errors="replace").strip() if tag.is_file() else tag
-    num_parts = saved_by(folder)
+    states = tag
+    if tag.is_file():
+        with tag.open("rb") as file:
+            states = folder / file.read(_LONGEST_TAG).decode(errors="replace").strip()
     parts = {
         "latest, which names DeepSpeed's part": tag.is_file(),
         "DeepSpeed's part, which latest names": states.is_dir()
         and states.resolve().parent == folder.resolve(),
         "the states of the model": any(states.glob("*model_states.pt")),
-        "the states of the optimizer of each rank": len(_parts(folder)) == num_parts > 0,
+        "the states of the optimizer of each rank": len(_parts(folder)) == saved_by(folder) > 0,
     }
     return next((f"lacks {what}" for what, found in parts.items() if not found), None)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import time
+from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import fmean, pstdev
 from typing import TYPE_CHECKING
 
@@ -17,10 +19,15 @@ _LEAST_STEPS = 20
 _DEVIATIONS = 8
 _SHARE = 0.5
 """Of their mean: where losses hardly differ, as at the end, a small one is no spike."""
+_IN_A_ROW = 5
+"""So many losses in a row are no spikes: they stay that high, and are what is usual from then on."""
 _MOST_NAMED = 8
+_LONGEST_SEARCH = 30.0
+"""Seconds, in which all ranks wait."""
 
 Places = Callable[[Sequence[int]], list[str]]
-"""File and line of each of some sequences, by their number in the data set; nothing where they are joined."""
+"""File and line of each of some sequences, by their number in the data set; nothing where they are joined, or
+not found in time."""
 
 
 class UsualLoss:
@@ -28,16 +35,23 @@ class UsualLoss:
 
     def __init__(self) -> None:
         self._losses: deque[float] = deque(maxlen=_STEPS)
+        self._spikes: list[float] = []
+        """Those in a row that came last."""
 
     def exceeded_by(self, loss: float) -> float | None:
         """Their mean, if `loss` is a spike above it; takes the loss of one more step in, if it is none.
 
-        A spike exceeds the mean by 8 standard deviations, and by half of it.
+        A spike exceeds the mean by 8 standard deviations, and by half of it. Losses that stay there become
+        usual.
         """
         if len(self._losses) >= _LEAST_STEPS:
             mean = fmean(self._losses)
             if loss - mean > max(_DEVIATIONS * pstdev(self._losses), _SHARE * abs(mean)):
-                return mean
+                self._spikes.append(loss)
+                if len(self._spikes) < _IN_A_ROW:
+                    return mean
+                self._losses = deque(self._spikes[:-1], maxlen=_STEPS)
+        self._spikes.clear()
         self._losses.append(loss)
         return None
 
@@ -77,8 +91,30 @@ def rows_of(
     return [row for row in rows if row < sampler.num_examples]
 
 
+def looked_up(numbers: Iterator[int], place: Callable[[int], str]) -> Places:
+    """Places that are found by going through the data set once in a run, as far as it was asked for.
+
+    Args:
+        numbers: of the example that each sequence is of, in their order; made as they are taken.
+        place: file and line of an example.
+    """
+    taken = array("q")
+
+    def places(rows: Sequence[int]) -> list[str]:
+        until = time.monotonic() + _LONGEST_SEARCH
+        last = max(rows, default=-1)
+        while len(taken) <= last and time.monotonic() < until:
+            number = next(numbers, None)
+            if number is None:
+                break
+            taken.append(number)
+        return [place(taken[row]) for row in rows] if len(taken) > last else []
+
+    return places
+
+
 def named(rank: int, rows: Sequence[int], places: Places) -> str:
     """``rank 1 with data.jsonl:17, data.jsonl:3``."""
-    found = places(rows[:_MOST_NAMED]) or [f"packed sequence {row}" for row in rows[:_MOST_NAMED]]
+    found = places(rows[:_MOST_NAMED]) or [f"sequence {row}" for row in rows[:_MOST_NAMED]]
     more = f" and {len(rows) - _MOST_NAMED} more" if len(rows) > _MOST_NAMED else ""
     return f"rank {rank} with {', '.join(found)}{more}"

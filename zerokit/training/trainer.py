@@ -357,7 +357,7 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
             return grad_norm
         step = self.state.global_step + 1
         if not math.isfinite(loss_of_all):
-            self._stop(f"the loss is {loss_of_all} at step {step}", self._batch_of(losses))
+            self._stop(f"the loss is {loss_of_all} at step {step}", losses)
         usual = self._usual_loss.exceeded_by(loss_of_all)
         if usual is not None and not is_rehearsal():
             self._spiked(f"the loss leaps from {usual:.3g} to {loss_of_all:.3g} at step {step}", losses)
@@ -407,7 +407,10 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
         args = self.args
         counts = {"accumulation": args.gradient_accumulation_steps, "ranks": args.world_size}
         counts |= {"batch_size": args.per_device_train_batch_size, "step": self.state.global_step}
-        return named(rank, rows_of(self._train_sampler, rank, micro, **counts), self._places)
+        found = ""
+        if self._group.ranks.is_main:  # which tells it: the others need not look for it
+            found = named(rank, rows_of(self._train_sampler, rank, micro, **counts), self._places)
+        return str(self._group.gather_objects(found)[0])
 
     def _spiked(self, what: str, losses: list[torch.Tensor]) -> None:
         batch = self._batch_of(losses)
@@ -422,9 +425,10 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
         if self._group.ranks.is_main:
             console.note(f"zerokit: warning: {what}: {batch}")
 
-    def _stop(self, what: str, batch: str = "") -> None:
+    def _stop(self, what: str, losses: list[torch.Tensor] | None = None) -> None:
         if is_rehearsal():  # whose numbers mean nothing
             return
+        batch = "" if losses is None else self._batch_of(losses)
         rate = f"training.learning_rate ({self.args.learning_rate:g})"
         more = "more warmup_steps, or train in bf16" if self.args.fp16 else "more warmup_steps"
         raise RunError(
