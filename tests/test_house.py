@@ -34,7 +34,7 @@ ALLOWED = {
     "patches": {"errors"},
     "config": BASE,
     "resolving": BASE | {"config", "hardware", "models", "recipe", "releases"},
-    "writing": BASE | {"config", "resolving", "hardware", "models"},
+    "writing": BASE | {"config", "recipe", "resolving", "hardware", "models"},
     "releases": BASE,
     "recipe": BASE | {"config"},
     "models": BASE,

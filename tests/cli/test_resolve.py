@@ -75,6 +75,30 @@ def test_a_recipe_is_refused_as_train_would(zerokit: Run, model: Path, recipe: s
         assert zerokit("resolve", "--recipe", file, "--model", model)[0] == 0
 
 
+def test_the_optimizer_that_a_recipe_names_is_in_its_ds_config(
+    zerokit: Run, model: Path, tmp_path: Path
+) -> None:
+    recipe, offloaded = tmp_path / "recipe.yaml", tmp_path / "ds.json"
+    lines = f"model: {model}\ndata: {{train: x.jsonl}}\ntraining: {{optim: NAME, learning_rate: 1.0e-4}}\n"
+    offloaded.write_text('{"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}')
+    recipe.write_text(lines.replace("NAME", "deepspeed_lion"))
+    words = (offloaded, "--recipe", recipe, "--num-gpus", 2, "--format", "json")
+    code, out, err = zerokit("resolve", *words)
+    assert (code, err) == (0, "")
+    assert values(out)["optimizer.type"]["value"] == "Lion"
+    assert values(out)["optimizer.type"]["origin"] == "added"
+    assert values(out)["optimizer.params.lr"]["value"] == 1e-4
+    code, out, err = zerokit("check", *words)
+    assert (code, err) == (0, "")
+    assert "accelerate-optimizer-swap" not in out
+    recipe.write_text(lines.replace("NAME", "deepspeed_lamb"))
+    for command in ("resolve", "check"):
+        code, out, err = zerokit(command, *words)
+        assert (code, out) == (2, "")
+        assert f"{recipe}:3 (training.optim): LAMB scales" in err
+        assert err.count("\n") == 1
+
+
 def test_a_recipe_gives_arguments_ds_config_and_model(zerokit: Run, tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(

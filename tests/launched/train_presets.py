@@ -129,7 +129,7 @@ def prepare() -> str:
 
     choose_extensions_folder()
     group = RankGroup(read_ranks())
-    compile_extensions(group, cpu_optimizer=True)
+    compile_extensions(group, cpu_optimizer="Adam")
     import deepspeed
 
     from tests.launched import cpu_ops

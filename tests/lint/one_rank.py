@@ -15,4 +15,4 @@ def open_world() -> None:
     os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", LOCAL_WORLD_SIZE="1")
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
     choose_extensions_folder()
-    compile_extensions(RankGroup(read_ranks()), cpu_optimizer=True)
+    compile_extensions(RankGroup(read_ranks()), cpu_optimizer="Adam")

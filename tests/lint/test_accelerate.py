@@ -98,12 +98,15 @@ def test_which_optimizers_accelerate_replaces(monkeypatch: pytest.MonkeyPatch) -
     assert mapping(torch.optim.AdamW(weights))["adamw_mode"] is True
     for other in (torch.optim.SGD, torch.optim.Adafactor, torch.optim.RMSprop):
         assert mapping(other(weights, lr=0.1))["adamw_mode"] is False
+    with pytest.raises(TypeError, match="adamw_mode"):
+        mapping(torch.optim.Adagrad(weights, lr=0.1))
     rule, place = "accelerate-optimizer-swap", "zero_optimization.offload_optimizer"
     for optim, expected in (
         ("adafactor", [(place, "warning")]),
         ("sgd", [(place, "warning")]),
         ("adamw_torch_fused", []),
-        ("adagrad", []),
+        ("adamw_torch_8bit", [(place, "warning")]),
+        ("adagrad", [(place, "error")]),
     ):
         run = {"target": "trainer", "recipe": recipe(training={"optim": optim})}
         assert said(rule, zero(2, **CPU), **run) == expected

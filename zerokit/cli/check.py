@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from zerokit.lint.run import Report
     from zerokit.lint.selection import Selection
     from zerokit.models import ModelShape
-    from zerokit.recipe import Recipe
+    from zerokit.recipe import LoadedRecipe, Recipe
     from zerokit.resolving.run import Run
 
 Files = Annotated[
@@ -108,12 +109,13 @@ def check(
     card = chosen_gpu(gpu, gpu_memory)
     note_caveat(card)
     host_bytes = None if host_memory is None else memory_size(host_memory, "--host-memory")
+    loaded = None if recipe is None else _load(recipe)
     run = Run(
         target=target,
         cluster=Cluster(num_gpus, gpus_per_node, card, host_bytes),
-        **_read_facts(model, recipe, deepspeed_version),
+        **_read_facts(model, loaded, deepspeed_version),
     )
-    checker = _Checker(run, Selection(only or (), disable or (), severity), fix, dry_run)
+    checker = _Checker(run, loaded, Selection(only or (), disable or (), severity), fix, dry_run)
     checked = [checker.check(file) for file in files_in(files)]
     narrowed = bool(only or disable or severity != "info")
     _print(checked, output_format, checker.diffs, narrowed=narrowed)
@@ -128,17 +130,23 @@ def check(
     _exit(checked, checker)
 
 
-def _read_facts(model: str | None, recipe: Path | None, deepspeed_version: str | None) -> dict[str, Any]:
+def _load(recipe: Path) -> LoadedRecipe:
+    from zerokit.recipe import load_recipe
+
+    return load_recipe(recipe)
+
+
+def _read_facts(
+    model: str | None, loaded: LoadedRecipe | None, deepspeed_version: str | None
+) -> dict[str, Any]:
     """What the options name that must be looked up; imported only when they are given."""
     facts: dict[str, Any] = {}
     if model is not None:
         from zerokit.models import load_model_shape
 
         facts["model"] = load_model_shape(model)
-    if recipe is not None:
-        from zerokit.recipe import load_recipe
-
-        facts["recipe"] = load_recipe(recipe).recipe
+    if loaded is not None:
+        facts["recipe"] = loaded.recipe
         if model is None:
             facts["model"] = _model_of(facts["recipe"])
     if deepspeed_version is not None:
@@ -163,8 +171,11 @@ def _model_of(recipe: Recipe) -> ModelShape | None:
 class _Checker:
     """Reads, mends and checks one file after the other."""
 
-    def __init__(self, run: Run, selection: Selection, fix: bool, dry_run: bool) -> None:
+    def __init__(
+        self, run: Run, loaded: LoadedRecipe | None, selection: Selection, fix: bool, dry_run: bool
+    ) -> None:
         self.run = run
+        self.loaded = loaded
         self.selection = selection
         self.fix = fix
         self.dry_run = dry_run
@@ -207,7 +218,9 @@ class _Checker:
         return CheckedFile(document.name, fixed.report, fixed.done)
 
     def _report(self, document: Document) -> Report:
+        from zerokit.lint.accelerate_file import is_accelerate_config
         from zerokit.lint.files import check_file
+        from zerokit.writing.named_optimizer import write_optimizer
 
         def on_bug(rule: Rule, error: Exception) -> None:
             from zerokit.console import note
@@ -218,7 +231,11 @@ class _Checker:
                 f"zerokit: {type(error).__name__}: {error}"
             )
 
-        return check_file(document, self.run, on_bug=on_bug, select=self.selection.of)
+        run = self.run
+        if self.loaded is not None and not is_accelerate_config(document.data):
+            document, loaded = write_optimizer(document, self.loaded)
+            run = replace(run, recipe=loaded.recipe)
+        return check_file(document, run, on_bug=on_bug, select=self.selection.of)
 
 
 def _print(

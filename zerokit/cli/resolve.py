@@ -70,13 +70,16 @@ def resolve(
     """
     from zerokit.hardware.cluster import Cluster
     from zerokit.lint.refusals import with_refusals
+    from zerokit.recipe.training_keys import check_without_imports
     from zerokit.resolving.run import Run
     from zerokit.resolving.trace import resolve, resolve_settled
+    from zerokit.writing.named_optimizer import write_optimizer
 
     loaded, document = _read(file, recipe, target)
     arguments = _parse_arguments(argument or [], target, loaded is not None)
-    from zerokit.recipe.training_keys import check_without_imports
-
+    written = document
+    if loaded is not None:
+        document, loaded = write_optimizer(written, loaded)
     settings = {} if loaded is None else check_without_imports(loaded)
     run = Run(target=target, cluster=Cluster(num_gpus), model=_shape(model, loaded))
     if loaded is None:
@@ -84,7 +87,7 @@ def resolve(
         resolution = resolve(document, run)
     else:
         run = replace(run, given=settings, where=partial(loaded.where, "training"), recipe=loaded.recipe)
-        resolution = resolve_settled(document, run)
+        resolution = resolve_settled(document, run, written=written)
     resolution = with_refusals(resolution, document, run)
     if output_format == "json":
         print_json(_as_data(document.name, target, num_gpus, resolution, show_all))

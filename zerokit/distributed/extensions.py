@@ -55,12 +55,12 @@ def own_folder() -> Path:
     return cache / "zerokit" / "extensions" / key
 
 
-def compile_extensions(group: RankGroup, *, cpu_optimizer: bool) -> None:
-    """Compile what this run needs: communication of CPU ranks, and Adam on the CPU for offload.
+def compile_extensions(group: RankGroup, *, cpu_optimizer: str | None) -> None:
+    """Compile what this run needs: communication of CPU ranks, and an optimizer on the CPU for offload.
 
     Args:
         group: all ranks; one per node compiles, then all load.
-        cpu_optimizer: whether the optimizer is offloaded.
+        cpu_optimizer: the one that is offloaded, ``Adam``, ``Adagrad`` or ``Lion``; None: none is.
 
     Raises:
         LaunchError: there is no C++ compiler or no Python headers, the compiler fails, or there is too little
@@ -72,7 +72,7 @@ def compile_extensions(group: RankGroup, *, cpu_optimizer: bool) -> None:
     if names and group.ranks.world_size > 1:
         group.together(lambda: check_shared_memory(group.ranks))
     if cpu_optimizer:
-        names.append("CPUAdamBuilder")
+        names.append(f"CPU{cpu_optimizer}Builder")
     if names:
         group.node_main_first(lambda: _load_all(names, speaks=group.ranks.is_node_main))
 

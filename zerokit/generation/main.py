@@ -53,7 +53,7 @@ def generate(group: RankGroup, options: Options, stream: IO[str]) -> None:
     from zerokit.distributed.extensions import compile_extensions
     from zerokit.generation.engine import Generator
 
-    compile_extensions(group, cpu_optimizer=False)
+    compile_extensions(group, cpu_optimizer=None)
     started = time.monotonic()
     generator = Generator(job.model, job.engine, group.ranks, trust_remote_code=options.trust_remote_code)
     release_shared_memory(group.ranks)

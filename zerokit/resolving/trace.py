@@ -108,13 +108,16 @@ def resolve(document: Document, run: Run, *, added: Mapping[str, str] | None = N
     return _finish(filling)
 
 
-def resolve_settled(document: Document, run: Run, *, default_precision: str = "bf16") -> Resolution:
+def resolve_settled(
+    document: Document, run: Run, *, default_precision: str = "bf16", written: Document | None = None
+) -> Resolution:
     """Resolve a ds_config as ``launch/train.py`` runs it: settled with the recipe first.
 
     Args:
         document: the config; it must load.
         run: what it is resolved for; the arguments that were `given` are those that the recipe sets.
         default_precision: what the GPUs have, where neither side names a precision.
+        written: the config before the recipe wrote its optimizer into it, where that is not `document`.
 
     Raises:
         ConfigError: the config is not valid by itself, or says otherwise than the recipe.
@@ -128,11 +131,11 @@ def resolve_settled(document: Document, run: Run, *, default_precision: str = "b
         ds_where=document.name,
         where=run.where,
     )
-    written = dict(leaves(before))
+    by_hand = dict(leaves(before if written is None else load_ds_config(written, past_ignored=True).dump()))
     added = {
         dotted(path): "launch/train.py, as the recipe or the GPUs say"
         for path, value in leaves(settled.ds_config)
-        if written.get(path) != value
+        if by_hand.get(path) != value
     }
 
     def place(name: str) -> str:

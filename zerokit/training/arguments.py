@@ -10,17 +10,22 @@ import dataclasses
 import typing
 from typing import TYPE_CHECKING, Any
 
+from zerokit import console
 from zerokit.config import load_ds_config, read_ds_config
+from zerokit.distributed.ranks import read_ranks
 from zerokit.documents import Document, KeyPath
 from zerokit.errors import ConfigError, RecipeError
 from zerokit.hardware.cluster import Cluster
 from zerokit.lint import check_document
 from zerokit.recipe import training_keys
+from zerokit.resolving.arguments import TRAINER_DEFAULTS
 from zerokit.resolving.run import Run
 from zerokit.resolving.settle import Resolved, resolve_for_trainer
 from zerokit.training.folder import OUTPUT_DIR
+from zerokit.training.optimizers import check_replaced, without_toolkit
 from zerokit.training.trackers import BUILT_IN, trackers
 from zerokit.writing.build import build_ds_config
+from zerokit.writing.named_optimizer import write_optimizer
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
@@ -56,16 +61,15 @@ def resolve_arguments(loaded: LoadedRecipe, *, world_size: int, default_precisio
         RecipeError: an unknown training key, or a value of the wrong type.
         ConfigError: the ds_config is not valid, or contradicts the training keys.
     """
-    training = check_training_keys(loaded)
-    document = _ds_document(loaded)
-    if document is None:
-        ds_config = build_ds_config(zero_stage=DEFAULT_ZERO_STAGE, precision=None).dump()
-        ds_where = "zerokit's default ds_config"
-    else:
-        _check_ds_config(document, loaded, world_size)
-        ds_config = load_ds_config(document).dump()
-        ds_where = document.name
-    _check_optimizer(ds_config, training, ds_where, loaded)
+    document, settled = write_optimizer(_ds_document(loaded), loaded)
+    training = check_training_keys(settled)
+    _check_ds_config(document, loaded, world_size, named=settled is not loaded)
+    ds_config, ds_where = load_ds_config(document).dump(), document.name
+    at = loaded.where("training", "optim") if "optim" in loaded.recipe.training else ds_where
+    optim = str(training.get("optim", TRAINER_DEFAULTS["optim"]))
+    check_replaced(ds_config, optim, ds_where=ds_where, where=at)
+    if (instead := without_toolkit(ds_config, where=at)) is not None and read_ranks().is_main:
+        console.note(instead)
     _spread_precision(loaded, training, ds_config, ds_where)
     return resolve_for_trainer(
         ds_config,
@@ -77,11 +81,12 @@ def resolve_arguments(loaded: LoadedRecipe, *, world_size: int, default_precisio
     )
 
 
-def _ds_document(loaded: LoadedRecipe) -> Document | None:
+def _ds_document(loaded: LoadedRecipe) -> Document:
     """The recipe's ds_config with the lines of its file, or of the recipe if it is inline."""
     source = loaded.recipe.deepspeed
     if source is None:
-        return None
+        default = build_ds_config(zero_stage=DEFAULT_ZERO_STAGE, precision=None).dump()
+        return Document(default, "zerokit's default ds_config")
     if isinstance(source, str):
         document = read_ds_config(source)
         if not isinstance(document.data, dict):
@@ -92,8 +97,14 @@ def _ds_document(loaded: LoadedRecipe) -> Document | None:
     return Document(source, loaded.where("deepspeed"), positions)
 
 
-def _check_ds_config(document: Document, loaded: LoadedRecipe, world_size: int) -> None:
+def _check_ds_config(document: Document, loaded: LoadedRecipe, world_size: int, *, named: bool) -> None:
     """Hold the ds_config to what ``zerokit check --target trainer`` says, but for what the recipe adds.
+
+    Args:
+        document: the ds_config.
+        loaded: the recipe, for the place of an error.
+        world_size: number of ranks.
+        named: whether the optimizer is there because `training.optim` names it.
 
     Raises:
         ConfigError: the first error.
@@ -101,6 +112,8 @@ def _check_ds_config(document: Document, loaded: LoadedRecipe, world_size: int) 
     inline = not isinstance(loaded.recipe.deepspeed, str)
 
     def where(path: KeyPath) -> str:
+        if named and path[:1] == ("optimizer",):
+            return loaded.where("training", "optim")
         return loaded.where("deepspeed", *path) if inline else document.where(path)
 
     report = check_document(document, Run(target="trainer", cluster=Cluster(world_size)))
@@ -168,21 +181,6 @@ def _spread_precision(
                 where=loaded.where("precision"),
                 hint="Remove one of the two",
             )
-
-
-def _check_optimizer(
-    ds_config: dict[str, Any], training: dict[str, Any], ds_where: str, loaded: LoadedRecipe
-) -> None:
-    """Refuse what accelerate would replace without a word: with offload it makes every optimizer Adam."""
-    offload = ds_config.get("zero_optimization", {}).get("offload_optimizer") or {}
-    optim = str(training.get("optim", "adamw_torch_fused"))
-    offloaded = offload.get("device", "none") != "none" and "optimizer" not in ds_config
-    if offloaded and not optim.startswith("adamw_torch"):
-        raise ConfigError(
-            f"{optim} would be replaced by DeepSpeed's CPU Adam, because {ds_where} offloads the optimizer",
-            where=loaded.where("training", "optim"),
-            hint="Use adamw_torch, name the optimizer in the ds_config, or do not offload it",
-        )
 
 
 def check_training_keys(loaded: LoadedRecipe) -> dict[str, Any]:

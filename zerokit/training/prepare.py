@@ -21,6 +21,7 @@ from zerokit.training.examples import Tokenized, tokenize
 from zerokit.training.folder import OutputFolder
 from zerokit.training.identity import Identity, identify
 from zerokit.training.model import PreparedModel, find_checkpoint, prepare_model
+from zerokit.training.optimizers import check_made, host_optimizer
 from zerokit.training.packing import Padding, padding_of
 from zerokit.training.peft import check_peft_keys
 from zerokit.training.precision import check_fp16, check_precision
@@ -140,11 +141,12 @@ def prepare(
     if held_out is not None:
         tokenized = _tokenize(group, held_out, tokenizer, loaded, task, "eval")
         evaluated = group.node_main_first(lambda: task.with_fixed_targets(tokenized, tokenizer))
-    offload = resolved.ds_config["zero_optimization"].get("offload_optimizer") or {}
-    compile_extensions(group, cpu_optimizer=offload.get("device", "none") != "none")
+    compile_extensions(group, cpu_optimizer=host_optimizer(resolved.ds_config))
     args = group.together(
         lambda: build_arguments(resolved, loaded, use_cpu=count_gpus() == 0, evaluate=evaluated is not None)
     )
+    stage = int(resolved.ds_config["zero_optimization"].get("stage", 0))
+    group.together(lambda: check_made(args, resolved.ds_config, stage, loaded.where("training", "optim")))
     identity = _identity(group, loaded, resolved, args, model, train, resume)
     layout = task.layout(args.per_device_train_batch_size, identity.examples_per_step)
     padding = None if layout is None else padding_of(train, layout, args.seed)

@@ -171,9 +171,9 @@ def accelerate_optimizer_swap(subject: Subject) -> Iterator[Hit]:
     """Offload that turns the script's optimizer into Adam
 
     With `offload_optimizer`, and no optimizer in the file, accelerate puts a DeepSpeedCPUAdam in place of
-    whatever the script or the Trainer's `optim` made. Only PyTorch's AdamW keeps its decoupled weight decay,
-    only Adagrad, and the 32-bit Lion of bitsandbytes, keep their kind. Everything else, SGD and Adafactor
-    included, silently becomes Adam.
+    whatever the script or the Trainer's `optim` made. Only PyTorch's AdamW keeps its decoupled weight decay;
+    the rest, SGD and Adafactor included, silently becomes Adam. Adagrad, and the 32-bit Lion of bitsandbytes,
+    it means to keep, and stops with a TypeError: DeepSpeed's take no `adamw_mode`.
 
     `zero_force_ds_cpu_optimizer` false leaves the script's optimizer in place. It then runs on the host.
 
@@ -188,11 +188,16 @@ def accelerate_optimizer_swap(subject: Subject) -> Iterator[Hit]:
     hint = "Use AdamW, or put the optimizer into the file"
     optim = subject.run.recipe.training.get("optim") if subject.run.recipe is not None else None
     if isinstance(optim, str):
-        if not optim.startswith("adamw_torch") and optim != "adagrad":
+        if optim == "adagrad":
+            message = "with offload accelerate fails to make the optimizer 'adagrad' DeepSpeedCPUAdagrad"
+            yield Hit(place, message, hint, severity="error")
+        elif optim not in ("adamw_torch", "adamw_torch_fused"):
             message = f"with offload accelerate replaces the optimizer '{optim}' by DeepSpeedCPUAdam"
             yield Hit(place, message, hint)
     elif subject.run.target == "accelerate":
-        message = "with offload accelerate replaces every optimizer of the script but Adagrad by Adam"
+        message = (
+            "with offload accelerate replaces every optimizer of the script by Adam, and stops at Adagrad"
+        )
         yield Hit(place, message, hint, severity="info")
 
 

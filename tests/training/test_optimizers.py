@@ -1,0 +1,118 @@
+"""The one key for optimizers: what it writes, what it refuses, and what serves in its place."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch.utils import cpp_extension
+from transformers import TrainingArguments
+
+from zerokit.errors import ConfigError, RecipeError
+from zerokit.recipe import load_recipe
+from zerokit.training import optimizers
+from zerokit.training.arguments import resolve_arguments
+from zerokit.training.optimizers import check_made, host_optimizer, without_toolkit
+from zerokit.writing.named_optimizer import OF_DEEPSPEED
+
+RECIPE = """\
+model: model
+data: {train: data.jsonl}
+"""
+
+
+def resolved(folder: Path, *words: str, stage: int = 2) -> Any:
+    (folder / "recipe.yaml").write_text(RECIPE)
+    zero = ("--deepspeed.zero_optimization.stage", str(stage))
+    loaded = load_recipe(folder / "recipe.yaml", [*zero, *words])
+    return resolve_arguments(loaded, world_size=1, default_precision="bf16")
+
+
+@pytest.fixture
+def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(optimizers, "_lacks_kernel", lambda _: False)
+
+
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize("optim", OF_DEEPSPEED)
+def test_a_word_has_deepspeed_make_the_optimizer(optim: str, tmp_path: Path) -> None:
+    word = ("--training.optim", optim, "--training.max_grad_norm", "0")
+    found = resolved(tmp_path, *word, stage=0 if optim == "deepspeed_lamb" else 3)
+    assert "optim" not in found.training
+    assert found.ds_config["optimizer"]["type"] == OF_DEEPSPEED[optim]
+    assert found.ds_config["optimizer"]["params"]["lr"] == "auto"
+    with pytest.raises(ConfigError, match="optim would have no effect"):
+        resolved(tmp_path, *word, "--deepspeed.optimizer.type", "AdamW")
+
+
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize(
+    ("optim", "stage", "message"),
+    [
+        ("deepspeed_lamb", 2, "LAMB scales each parameter's step by its own norm, and ZeRO hands it"),
+        ("adafactor", 2, "adafactor would be replaced by DeepSpeed's CPU Adam"),
+        ("adamw_torch_8bit", 2, "adamw_torch_8bit would be replaced by DeepSpeed's CPU Adam"),
+        ("adagrad", 2, "adagrad cannot be made DeepSpeed's CPU Adagrad by accelerate"),
+        ("deepspeed_muon", 3, "clipping at 1.0 would cut Muon's updates"),
+        ("deepspeed_muon", 2, "Muon's step would follow the plain gradient"),
+    ],
+)
+def test_what_zero_or_offload_cannot_run_is_refused_with_what_works(
+    optim: str, stage: int, message: str, tmp_path: Path
+) -> None:
+    offload = ("--deepspeed.zero_optimization.offload_optimizer.device", "cpu")
+    with pytest.raises(ConfigError, match=re.escape(message)) as caught:
+        resolved(tmp_path, "--training.optim", optim, *offload, stage=stage)
+    assert caught.value.where == "--training.optim"
+    assert caught.value.hint is not None
+
+
+def test_the_optimizer_on_the_host_is_the_one_that_is_compiled() -> None:
+    zero = {"zero_optimization": {"offload_optimizer": {"device": "cpu"}}}
+    assert host_optimizer({"zero_optimization": {}, "optimizer": {"type": "Lion"}}) is None
+    assert [host_optimizer({**zero, "optimizer": {"type": name}}) for name in ("AdamW", "Lion")] == [
+        "Adam",
+        "Lion",
+    ]
+    assert host_optimizer(zero) == "Adam"
+
+
+def test_torch_serves_where_no_toolkit_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(optimizers, "count_gpus", lambda: 1)
+    monkeypatch.setattr(cpp_extension, "CUDA_HOME", None)
+    section: dict[str, Any] = {"type": "AdamW", "params": {"lr": 0.5, "weight_decay": 0.1}}
+    said = without_toolkit({"optimizer": section}, where="here")
+    assert said == "no CUDA toolkit (nvcc) to compile DeepSpeed's AdamW with: torch's fused one serves"
+    assert section["params"] == {"lr": 0.5, "weight_decay": 0.1, "torch_adam": True, "fused": True}
+    assert without_toolkit({"optimizer": section}, where="here") is None
+    for other in ({"type": "Lion"}, {"type": "Adam", "params": {"bias_correction": False}}):
+        with pytest.raises(ConfigError, match="no CUDA toolkit"):
+            without_toolkit({"optimizer": other}, where="here")
+    monkeypatch.setattr(optimizers, "count_gpus", lambda: 0)
+    assert without_toolkit({"optimizer": {"type": "AdamW"}}, where="here") is None
+    with pytest.raises(ConfigError, match="Lamb is a CUDA kernel of DeepSpeed's, and CPU ranks have none"):
+        without_toolkit({"optimizer": {"type": "Lamb"}}, where="here")
+
+
+@pytest.mark.parametrize(
+    ("optim", "message"),
+    [
+        ("galore_adamw", "galore_adamw works on whole matrices, and ZeRO stage 2 gives"),
+        ("schedule_free_adamw", "schedule_free_adamw cannot be made here: "),
+    ],
+)
+def test_an_optimizer_that_cannot_be_made_is_refused_before_the_model_is(
+    optim: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("MASTER_ADDR", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    args = TrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to=[])
+    args.optim = optim
+    with pytest.raises(RecipeError, match=re.escape(message)) as caught:
+        check_made(args, {}, 2, "here")
+    assert "\n" not in str(caught.value)
+    check_made(args, {"optimizer": {}}, 2, "here")
+    args.optim = "sgd"
+    check_made(args, {}, 2, "here")

@@ -1,0 +1,130 @@
+"""The recipe's one key for optimizers, ``training.optim``: those that the Trainer makes, and DeepSpeed's."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zerokit.checkpoint.source import is_rehearsal
+from zerokit.distributed.group import count_gpus
+from zerokit.errors import ConfigError, RecipeError
+
+if TYPE_CHECKING:
+    from transformers import TrainingArguments
+
+_FOR_GPUS = {"adam": "fused_adam", "adamw": "fused_adam", "lamb": "fused_lamb", "lion": "fused_lion"}
+"""Optimizers of which DeepSpeed compiles a CUDA kernel where they are not offloaded."""
+
+
+def host_optimizer(ds_config: Mapping[str, Any]) -> str | None:
+    """DeepSpeed's CPU optimizer that steps for an offloaded one: ``Adam``, ``Adagrad`` or ``Lion``.
+
+    Source: `_configure_basic_optimizer` in deepspeed/runtime/engine.py. Without a section `optimizer` it is
+    Adam: see :func:`check_replaced`.
+    """
+    if not _offloads(ds_config):
+        return None
+    name = str((ds_config.get("optimizer") or {}).get("type")).lower()
+    return {"adagrad": "Adagrad", "lion": "Lion"}.get(name, "Adam")
+
+
+def check_replaced(ds_config: Mapping[str, Any], optim: str, *, ds_where: str, where: str) -> None:
+    """Refuse what accelerate would replace without a word: with offload it makes others Adam.
+
+    Of PyTorch's AdamW it makes DeepSpeed's with the numbers of its groups, betas and eps included. It means
+    to keep Adagrad, and fails: DeepSpeedCPUAdagrad does not take the `adamw_mode` that it is handed.
+
+    Source: `map_pytorch_optim_to_deepspeed` in accelerate utils/deepspeed.py (1.15).
+
+    Raises:
+        ConfigError: it would.
+    """
+    if not _offloads(ds_config) or ds_config.get("zero_force_ds_cpu_optimizer") is False:
+        return
+    if "optimizer" in ds_config or optim in ("adamw_torch", "adamw_torch_fused"):
+        return
+    happens = "would be replaced by DeepSpeed's CPU Adam"
+    if optim == "adagrad":
+        happens = "cannot be made DeepSpeed's CPU Adagrad by accelerate"
+    raise ConfigError(
+        f"{optim} {happens}, because {ds_where} offloads the optimizer",
+        where=where,
+        hint="Use adamw_torch, deepspeed_adagrad, deepspeed_lion or deepspeed_sgd, or do not offload it",
+    )
+
+
+def check_made(args: TrainingArguments, ds_config: Mapping[str, Any], stage: int, where: str) -> None:
+    """Refuse, before the model is loaded, an optimizer that the Trainer cannot make after that.
+
+    Raises:
+        RecipeError: its package is missing, or it needs whole matrices, which ZeRO does not give it.
+    """
+    from transformers import Trainer
+
+    name = str(getattr(args.optim, "value", args.optim))
+    on_matrices = any(word in name for word in _WHOLE_MATRICES)
+    if "optimizer" in ds_config or (on_matrices and stage == 0):
+        return
+    works = "Use adamw_torch_fused, sgd, adagrad, or one of deepspeed_adamw, deepspeed_lion, deepspeed_muon"
+    if on_matrices:
+        raise RecipeError(
+            f"{name} works on whole matrices, and ZeRO stage {stage} gives an optimizer flat parts of them",
+            where=where,
+            hint=works,
+        )
+    try:
+        Trainer.get_optimizer_cls_and_kwargs(args)
+    except (ImportError, ValueError, RuntimeError) as error:
+        reason = " ".join(str(error).split())
+        raise RecipeError(f"{name} cannot be made here: {reason}", where=where, hint=works) from error
+
+
+_WHOLE_MATRICES = ("galore", "apollo", "lomo")
+
+
+def without_toolkit(ds_config: dict[str, Any], *, where: str) -> str | None:
+    """Have torch's fused AdamW serve for DeepSpeed's where nothing can compile the latter's kernel.
+
+    Returns:
+        what to say of it; None where DeepSpeed's serves.
+
+    Raises:
+        ConfigError: an optimizer that torch does not have.
+    """
+    section = ds_config.get("optimizer") or {}
+    name = str(section.get("type", "")).lower()
+    params = section.get("params") or {}
+    kernel = _FOR_GPUS.get(name)
+    if kernel is None or _offloads(ds_config) or params.get("torch_adam") or not _lacks_kernel(kernel):
+        return None
+    if kernel != "fused_adam" or not params.keys() <= _OF_BOTH:
+        on = "there is no CUDA toolkit (nvcc) to compile it with" if count_gpus() else "CPU ranks have none"
+        raise ConfigError(
+            f"{section['type']} is a CUDA kernel of DeepSpeed's, and {on}",
+            where=where,
+            hint="Use adamw_torch_fused in training.optim, or another of PyTorch's",
+        )
+    section["params"] = {**params, "torch_adam": True, "fused": True}
+    return f"no CUDA toolkit (nvcc) to compile DeepSpeed's {section['type']} with: torch's fused one serves"
+
+
+_OF_BOTH = {"lr", "betas", "eps", "weight_decay", "adam_w_mode"}
+"""Arguments that DeepSpeed's FusedAdam and torch's classes take alike."""
+
+
+def _lacks_kernel(name: str) -> bool:
+    from deepspeed.git_version_info import installed_ops
+    from torch.utils.cpp_extension import CUDA_HOME
+
+    if is_rehearsal() or installed_ops.get(name):
+        return False
+    if count_gpus() == 0:
+        return name != "fused_adam"  # of which there is one for the CPU
+    return CUDA_HOME is None or shutil.which("nvcc", path=str(Path(CUDA_HOME, "bin"))) is None
+
+
+def _offloads(ds_config: Mapping[str, Any]) -> bool:
+    offload = (ds_config.get("zero_optimization") or {}).get("offload_optimizer")
+    return isinstance(offload, Mapping) and offload.get("device", "none") != "none"
