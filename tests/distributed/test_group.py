@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import re
+import signal
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -144,6 +145,27 @@ def test_a_lost_rank_is_one_line(
     else:
         assert line.startswith(f"zerokit: error: rank 0: {said} ({words}), in ")
         assert line.count("\n") == 1
+
+
+def test_a_rank_that_is_asked_to_end_as_it_says_why_has_said_it(capsys: pytest.CaptureFixture[str]) -> None:
+    class AskedError(RuntimeError):
+        def __str__(self) -> str:
+            os.kill(os.getpid(), signal.SIGTERM)
+            return "it is so"
+
+    def fail(group: RankGroup) -> None:
+        raise AskedError
+
+    ended: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: ended.append(number))
+    try:
+        assert run_on_all_ranks(fail) == 1
+        assert not ended
+        assert capsys.readouterr().err.endswith("AskedError: it is so\n")
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert ended
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_a_launcher_that_cannot_be_understood_is_one_line(

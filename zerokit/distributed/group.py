@@ -14,7 +14,8 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, NoReturn, TypeVar
 
@@ -196,29 +197,49 @@ def run_on_all_ranks(
             console.note("zerokit: interrupted")
         return 130
     except Exception as error:
-        # This rank may be alone: to close the group would be to wait for ranks that are in a collective.
-        if "EADDRINUSE" in str(error):  # torch's DistNetworkError: rank 0 alone opens the port
-            console.print_error(port_taken(os.environ["MASTER_PORT"]))
-            return LaunchError.exit_code
-        lost = next((words for words in _LOST if words in str(error)), None)
-        if lost is not None and isinstance(error, RuntimeError) and _of_collectives(error):
-            at = traceback.extract_tb(error.__traceback__)[-1]
-            what = "has waited in vain for another rank" if lost == _IN_VAIN else "has lost another rank"
-            lost_rank = RankError(
-                f"{what} ({lost}), in '{at.line}'",
-                where=f"rank {group.ranks.rank}",
-                hint="See what that one has said; if nothing, it was ended from outside: 'dmesg' names "
-                "what the kernel has ended for want of memory",
-            )
-            console.print_error(lost_rank)
-            return RankError.exit_code
-        traceback.print_exc()
-        known = explain_log(Log("stderr", traceback.format_exc()))
-        if known.cause not in ("exception", "unknown"):
-            console.note(f"zerokit: {known.says}" + (f". {known.mend}" if known.mend else ""))
-        return 1
+        with _undisturbed():
+            return _say_why(error, group.ranks.rank)
     group.close()
     return exit_code
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Have nothing end this process before it has said why it ends: launchers do, once a rank is gone."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+def _say_why(error: Exception, rank: int) -> int:
+    """Print what ended this rank; returns its exit code."""
+    # This rank may be alone: to close the group would be to wait for ranks that are in a collective.
+    if "EADDRINUSE" in str(error):  # torch's DistNetworkError: rank 0 alone opens the port
+        console.print_error(port_taken(os.environ["MASTER_PORT"]))
+        return LaunchError.exit_code
+    lost = next((words for words in _LOST if words in str(error)), None)
+    if lost is not None and isinstance(error, RuntimeError) and _of_collectives(error):
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        what = "has waited in vain for another rank" if lost == _IN_VAIN else "has lost another rank"
+        lost_rank = RankError(
+            f"{what} ({lost}), in '{at.line}'",
+            where=f"rank {rank}",
+            hint="See what that one has said; if nothing, it was ended from outside: 'dmesg' names "
+            "what the kernel has ended for want of memory",
+        )
+        console.print_error(lost_rank)
+        return RankError.exit_code
+    traceback.print_exc()
+    known = explain_log(Log("stderr", traceback.format_exc()))
+    if known.cause not in ("exception", "unknown"):
+        console.note(f"zerokit: {known.says}" + (f". {known.mend}" if known.mend else ""))
+    return 1
 
 
 _IN_VAIN = "Timed out waiting"
