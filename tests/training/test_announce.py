@@ -16,7 +16,8 @@ from zerokit.distributed.ranks import Ranks
 from zerokit.errors import ZerokitError
 from zerokit.estimation import estimate
 from zerokit.hardware.host_memory import host_memory_bytes
-from zerokit.memory import Lora
+from zerokit.memory import Lora, TrainingRun
+from zerokit.memory import estimate as estimate_run
 from zerokit.recipe.model import TaskSection
 from zerokit.resolving.settle import resolve_for_trainer
 from zerokit.training import preflight
@@ -105,6 +106,8 @@ def _peak_lines(
     config: Any = None,
     adapter: Any = None,
     num_trainable: int = 0,
+    seq_len: int = 512,
+    mixed: str | None = None,
     **args: Any,
 ) -> list[str]:
     config = ds_config(2) if config is None else config
@@ -116,8 +119,8 @@ def _peak_lines(
         precision="bf16",
         held_out=held_out,
         train=Dataset.from_dict({"input_ids": [[1]]}),
-        loaded=SimpleNamespace(recipe=SimpleNamespace(task=SimpleNamespace(seq_len=512))),
-        task=CausalLM(TaskSection(chunked_loss=False)),
+        loaded=SimpleNamespace(recipe=SimpleNamespace(task=SimpleNamespace(seq_len=seq_len))),
+        task=CausalLM(TaskSection(chunked_loss=False), mixed=mixed),
     )
     adapters = None if adapter is None else {"default": adapter}
     model = SimpleNamespace(config=SimpleNamespace(to_dict=lambda: LLAMA), peft_config=adapters)
@@ -139,6 +142,26 @@ def test_the_peak_is_said_with_what_to_lower() -> None:
     assert _peak_lines(GIB, optim="rmsprop") == [
         "peak memory is not estimated: the memory of the optimizer 'rmsprop' is not known"
     ]
+
+
+def test_rows_of_several_examples_are_counted_with_the_mask_between_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[TrainingRun] = []
+
+    def least(run: Any) -> Any:
+        asked.append(run)
+        return estimate_run(run)
+
+    monkeypatch.setattr(preflight, "estimate_run", least)
+    told = _peak_lines(800 * GIB, per_device_train_batch_size=8, seq_len=8192)
+    assert [(run.micro_batch_size, run.packing) for run in asked] == [(8, False), (7, True)]
+    _peak_lines(800 * GIB, per_device_train_batch_size=8, seq_len=8192, mixed="by a state")
+    alone = _peak_lines(800 * GIB, per_device_train_batch_size=1, seq_len=8192)
+    assert [(run.micro_batch_size, run.packing) for run in asked[2:]] == [(8, False), (1, False)]
+    peaks = [estimate_run(run).device.peak_bytes for run in asked]
+    assert peaks[1] > peaks[0] == peaks[2] > peaks[3]
+    assert told != alone
 
 
 def test_the_advice_is_of_what_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -127,6 +127,50 @@ def test_a_model_that_wants_its_logits_has_them(monkeypatch: pytest.MonkeyPatch)
     torch.testing.assert_close(output.logits, expected)
 
 
+def _changed(logits: torch.Tensor) -> None:
+    logits.mul_(3)
+
+
+def _masked(logits: torch.Tensor) -> None:
+    logits[..., 300:] = -1e4
+
+
+def _changed_by_a_view(logits: torch.Tensor) -> None:
+    logits.view(-1, SIZES["vocab_size"])[5:].data.add_(torch.arange(SIZES["vocab_size"]) / 100)
+
+
+@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize("change", [_changed, _masked, _changed_by_a_view])
+@pytest.mark.parametrize("copies", [False, True])
+def test_logits_that_are_changed_in_place_are_those_of_the_loss(
+    change: Callable[[torch.Tensor], None], copies: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def loss(logits: torch.Tensor, labels: torch.Tensor, **_: Any) -> torch.Tensor:
+        if copies:
+            logits = logits * 2
+        seen = logits.view(-1, SIZES["vocab_size"])
+        change(logits)
+        return torch.nn.functional.cross_entropy(seen, labels.view(-1), ignore_index=IGNORED)
+
+    usual = made("llama")
+    monkeypatch.setattr(usual, "loss_function", loss)
+    chunked = copy.deepcopy(usual)
+    said: list[str] = []
+    assert chunk_the_loss(chunked, said.append)
+    for _ in range(2):
+        outputs = [model(**batch()) for model in (usual, chunked)]
+        torch.testing.assert_close(outputs[1].loss, outputs[0].loss)
+        torch.testing.assert_close(outputs[1].logits, outputs[0].logits)
+    (line,) = said
+    assert "the model asks for all its logits" in line
+
+
+def test_a_model_without_an_output_matrix_is_not_said_to_have_chunks() -> None:
+    model: Any = torch.nn.Linear(2, 2)
+    model.get_output_embeddings = lambda: None
+    assert not chunk_the_loss(model)
+
+
 def test_few_tokens_take_all_logits_at_once() -> None:
     model = made("llama")
     chunk_the_loss(model)

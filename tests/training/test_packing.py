@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import combinations
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,7 +20,7 @@ from tests.examples import examples
 from zerokit.recipe.model import Columns, TaskSection
 from zerokit.training.apart import why_mixed
 from zerokit.training.examples import IGNORED, tokenize
-from zerokit.training.packing import Layout, best_fit, fewest_rows, padding_of
+from zerokit.training.packing import Layout, best_fit, fewest_rows, may_arrange, padding_of
 from zerokit.training.rows import InRows
 from zerokit.training.tasks.causal_lm import CausalLM
 
@@ -130,7 +132,7 @@ def test_however_tokens_lie_in_batches_their_loss_is_the_same(
         }
         for row in best_fit(lengths, CAPACITY)
     ]
-    one_row = InRows(tokenizer.pad_token_id, None, 1, shares=True)
+    one_row = CausalLM(section, one_row=True).collator(tokenizer, model)
     for rows, owner, collator in (
         (arranged, padding, padding.collator(tokenizer, model)),
         (arranged, task, task.collator(tokenizer, model)),
@@ -216,9 +218,60 @@ def test_a_preview_shows_where_documents_of_a_sequence_begin(tokenizer: PreTrain
     ]
 
 
+@pytest.mark.parametrize("packed", [[8, 8], [8, 6], [5]])
+def test_one_row_has_all_of_a_micro_batch(packed: list[int], tokenizer: PreTrainedTokenizerBase) -> None:
+    """Flash attention tells documents apart in a batch of one row alone, however long they are."""
+    features = [
+        {"input_ids": [1] * size, "labels": [1] * size, "position_ids": [at % 4 for at in range(size)]}
+        for size in packed
+    ]
+    for shares in (True, False):
+        made = InRows(0, None, 1, shares=shares)(features)
+        assert made["input_ids"].shape == (1, sum(packed))
+        assert made["position_ids"][0].tolist() == [at % 4 for size in packed for at in range(size)]
+
+
+def test_temperature_by_place_in_a_row_tells_documents_apart_within_its_first_step_alone() -> None:
+    keys = {"num_key_value_heads": 2, "floor_scale": 64, "head_dim": 8, "num_local_experts": 1}
+    config = AutoConfig.for_model("llama4_text", **SMALL, **keys, no_rope_layers=[1, 0])
+    model = AutoModelForCausalLM._model_mapping[type(config)]
+    reason = "its attention's temperature depends on where in a row a token is"
+    assert why_mixed(model, config, None, 63) is None
+    assert why_mixed(model, config, None, 64) == reason
+    assert why_mixed(model, config, "flash_attention_2", 8, one_row=True) == reason
+    config.no_rope_layers = [1, 1]
+    assert why_mixed(model, config, None, 64) is None
+
+
 def test_the_share_of_padding_is_that_of_the_batches() -> None:
     rows = [{"input_ids": [1] * length} for length in (8, 2, 2, 2)] * 4
     found = padding_of(Dataset.from_list(rows), Layout(4, 8, 8, 1, in_rows=True), 0)
     assert found.share == pytest.approx(0.125)  # 14 tokens in two rows of 8
     assert found.share_if_padded == pytest.approx(1 - 14 / 32, abs=0.2)
     assert found.examples_per_step == 8
+    rows = [{"input_ids": [1] * length} for length in (100, 30, 20, 10)]
+    layout = CausalLM(TaskSection(seq_len=128), one_row=True).layout(4, 4)
+    assert layout is not None
+    assert padding_of(Dataset.from_list(rows), layout, 0).share == 0
+
+
+def test_batches_that_come_as_they_do_have_their_own_share_of_padding() -> None:
+    arranged = Layout(2, 4, 10, 1, in_rows=True)
+    lengths = [9, 9, 1, 1]
+    assert arranged.left(lengths) == 0
+    assert replace(arranged, arranges=False).left([9, 8, 1, 1]) == pytest.approx(1 - 19 / 20)
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({}, True),
+        ({"dataloader_drop_last": True}, False),
+        ({"average_tokens_across_devices": False}, False),
+        ({"train_sampling_strategy": "batch"}, False),
+    ],
+)
+def test_examples_are_arranged_where_their_order_is_free(changed: dict[str, Any], expected: bool) -> None:
+    usual = {"dataloader_drop_last": False, "average_tokens_across_devices": True}
+    args: Any = SimpleNamespace(**{**usual, "train_sampling_strategy": "random", **changed})
+    assert may_arrange(args) is expected

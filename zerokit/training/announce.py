@@ -11,7 +11,6 @@ from zerokit.hardware.cluster import Cluster
 from zerokit.memory import ModelStates, TrainingRun
 from zerokit.memory.loss_chunks import chunk_tokens, saves_memory
 from zerokit.memory.settings import settings_of
-from zerokit.training.chunked_loss import asks_for_chunks
 from zerokit.training.preflight import own_optimizer, peak_lines, plain_config
 from zerokit.units import format_bytes, format_count, quantity
 
@@ -25,8 +24,17 @@ if TYPE_CHECKING:
     from zerokit.training.tasks.task import Task
 
 
-def announce(group: RankGroup, prepared: Prepared, model: PreTrainedModel, *, cuda: bool) -> int | None:
+def announce(
+    group: RankGroup, prepared: Prepared, model: PreTrainedModel, *, cuda: bool, chunked: bool = False
+) -> int | None:
     """Say what is about to run and the memory that it keeps.
+
+    Args:
+        group: all ranks.
+        prepared: the run.
+        model: with its adapter, if it has one.
+        cuda: whether it runs on GPUs.
+        chunked: whether the model computes its loss in chunks.
 
     Returns:
         the bytes of the model states on each rank's device; None where the optimizer's are not known.
@@ -48,7 +56,7 @@ def announce(group: RankGroup, prepared: Prepared, model: PreTrainedModel, *, cu
         console.note(line)
         if prepared.padding is not None:
             console.note(padding_line(prepared.padding, prepared.task, prepared.train))
-        if (rows := _chunk(prepared, model)) is not None:
+        if chunked and (rows := _chunk(prepared, model)) is not None:
             console.note(
                 f"the loss is computed {rows:,} tokens at a time, to have no more logits in memory; "
                 "task.chunked_loss false has it take all at once"
@@ -57,7 +65,7 @@ def announce(group: RankGroup, prepared: Prepared, model: PreTrainedModel, *, cu
             import torch
 
             size = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
-            for line in peak_lines(prepared, model, trained, group.ranks, size):
+            for line in peak_lines(prepared, model, trained, group.ranks, size, chunked=chunked):
                 console.note(line)
     return expected
 
@@ -65,8 +73,6 @@ def announce(group: RankGroup, prepared: Prepared, model: PreTrainedModel, *, cu
 def _chunk(prepared: Prepared, model: PreTrainedModel) -> int | None:
     """The tokens of which logits are made at a time; None where the largest batches make all."""
     args, section = prepared.args, prepared.task.section
-    if not asks_for_chunks(section, args):
-        return None
     config = model.config.get_text_config(decoder=True)
     head = model.get_output_embeddings()
     trained = head is not None and any(one.requires_grad for one in head.parameters())

@@ -21,7 +21,9 @@ _MASKS = ("create_causal_mask", "create_sliding_window_causal_mask", "create_mas
 _BY_ATTENTION = ("full_attention", "sliding_attention", "chunked_attention")
 
 
-def why_mixed(model: Any, config: PretrainedConfig, attention: str | None, seq_len: int) -> str | None:
+def why_mixed(
+    model: Any, config: PretrainedConfig, attention: str | None, seq_len: int, *, one_row: bool = False
+) -> str | None:
     """Why documents of one row would see each other; None where the model keeps them apart.
 
     Args:
@@ -29,6 +31,7 @@ def why_mixed(model: Any, config: PretrainedConfig, attention: str | None, seq_l
         config: the model's.
         attention: the implementation that is asked for; None leaves it to transformers.
         seq_len: the longest sequence.
+        one_row: whether rows go on beyond it, with all that a micro batch has.
     """
     if model is None:
         return "its code comes with the checkpoint"
@@ -46,6 +49,14 @@ def why_mixed(model: Any, config: PretrainedConfig, attention: str | None, seq_l
         return "it balances its experts over a whole row"
     if _turns_by_row(text, seq_len):
         return "its rotary embeddings depend on the longest document beside one"
+    # Llama 4 scales the queries of layers without rotary embeddings by places in a row (arXiv:2501.19399).
+    without = not all(getattr(text, "no_rope_layers", ()))
+    if (
+        without
+        and getattr(text, "attn_temperature_tuning", None)
+        and (one_row or seq_len >= text.floor_scale)
+    ):
+        return "its attention's temperature depends on where in a row a token is"
     return None
 
 

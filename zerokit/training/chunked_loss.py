@@ -42,7 +42,7 @@ def asks_for_chunks(section: TaskSection, args: TrainingArguments) -> bool:
     return section.type == "causal_lm" and section.chunked_loss and not any(otherwise)
 
 
-def chunk_the_loss(model: PreTrainedModel) -> None:
+def chunk_the_loss(model: PreTrainedModel, note: Callable[[str], object] | None = None) -> bool:
     """Have a model that is given labels compute its loss in chunks wherever that takes less memory.
 
     To be called before DeepSpeed's engine is made, whose hooks are to see what these leave. A model whose
@@ -50,18 +50,22 @@ def chunk_the_loss(model: PreTrainedModel) -> None:
 
     Args:
         model: the model, maybe with an adapter.
+        note: told once, where a batch that chunks would save memory on makes all logits after all.
+
+    Returns:
+        whether the output matrix was found.
     """
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     head = base.get_output_embeddings()
     children = ((owner, *child) for owner in base.modules() for child in owner.named_children())
     owner, name = next(((owner, name) for owner, name, child in children if child is head), (None, ""))
     if owner is None or getattr(head, "out_features", None) is None:
-        return
+        return False
     if any(True for part in head.children() for _ in part.parameters()):  # an adapter
         from deepspeed.utils import set_z3_leaf_module
 
         set_z3_leaf_module(head, True)  # gathered as one, for its parts are called for each chunk
-    output = _Output(head)
+    output = _Output(head, note)
 
     def begin(_: Any, args: Any, kwargs: Mapping[str, Any]) -> None:
         if kwargs.get("labels") is not None:
@@ -73,13 +77,15 @@ def chunk_the_loss(model: PreTrainedModel) -> None:
 
     base.register_forward_pre_hook(begin, with_kwargs=True)
     base.register_forward_hook(end, always_call=True)
+    return True
 
 
 class _Output:
     """Stands for an output matrix while a model is called."""
 
-    def __init__(self, head: torch.nn.Module) -> None:
+    def __init__(self, head: torch.nn.Module, note: Callable[[str], object] | None) -> None:
         self.head = head
+        self._note = note
         self._used: list[Tensor] | None = None
 
     def __getattr__(self, name: str) -> Any:
@@ -87,6 +93,20 @@ class _Output:
 
     def __call__(self, hidden: Tensor) -> _Pending:
         return _Pending.of(_Call(self, hidden))
+
+    def saves(self, tokens: int, hidden: int) -> bool:
+        """Whether chunks take less memory than all logits, in the pass that runs now."""
+        vocabulary = int(self.head.out_features)  # type: ignore[arg-type]
+        return saves_memory(tokens, vocabulary, hidden=hidden, trained=self.is_trained())
+
+    def note_all(self) -> None:
+        """Say, once, that all logits are made."""
+        if self._note is not None:
+            self._note(
+                "zerokit: warning: the loss is not computed in chunks: the model asks for all its logits, "
+                "which take more memory than was said"
+            )
+            self._note = None
 
     def is_trained(self) -> bool:
         """In the pass that runs now."""
@@ -127,9 +147,17 @@ class _Call:
         self.output, self.hidden = output, hidden
         self.is_chunked = False
 
+    @property
+    def are_made(self) -> bool:
+        """Whether anything has asked for the logits."""
+        return "logits" in vars(self)
+
     @cached_property
     def logits(self) -> Tensor:
         """All of them."""
+        width = self.hidden.shape[-1]
+        if not self.is_chunked and self.output.saves(self.hidden.numel() // max(width, 1), width):
+            self.output.note_all()
         made: Tensor = self.output.head(self.hidden)
         return made
 
@@ -145,28 +173,33 @@ class _Pending(Tensor):
     """The hidden states, (..., h), that its (..., V) are made of."""
     each: tuple[Callable[[Tensor], Tensor], ...]
     """What is done to each logit."""
-    steps: tuple[Callable[[Tensor], Tensor], ...]
-    """What makes it of the matrix's logits: `each`, and what arranges rows."""
+    before: tuple[_Pending, Callable[[Tensor], Tensor]] | None
+    """What it is made of, and how; None: of the matrix's logits, or it is made already."""
+    logits: Tensor | None
+    """The logits themselves, once made: kept, since they may be changed in place."""
 
     @classmethod
     def of(cls, call: _Call) -> _Pending:
         """Those that a call of the matrix would give."""
         shape = (*call.hidden.shape[:-1], call.output.head.out_features)
         like = torch.empty(shape, dtype=call.hidden.dtype, device="meta")
-        return cls._make(like, call, call.hidden, (), ())
+        return cls._make(like, call, call.hidden, (), None)
 
     @classmethod
-    def _make(cls, like: Tensor, call: _Call, rows: Tensor, each: Any, steps: Any) -> _Pending:
+    def _make(cls, like: Tensor, call: _Call, rows: Tensor, each: Any, before: Any) -> _Pending:
         made = like.as_subclass(cls)
-        made.call, made.rows, made.each, made.steps = call, rows, each, steps
+        made.call, made.rows, made.each, made.before, made.logits = call, rows, each, before, None
         return made
 
     def made(self) -> Tensor:
         """The logits themselves."""
-        logits = self.call.logits
-        for do in self.steps:
-            logits = do(logits)
-        return logits
+        if self.logits is None:
+            if self.before is None:
+                self.logits = self.call.logits
+            else:
+                before, do = self.before
+                self.logits, self.before = do(before.made()), None
+        return self.logits
 
     def after_the_loss(self) -> Tensor | None:
         """What a model returns: no logits where its loss needed none."""
@@ -195,7 +228,7 @@ class _Pending(Tensor):
             return func(self, *args, **kwargs)
         if func == Tensor.device.__get__:
             return self.rows.device
-        name = func.__name__.strip("_")
+        name = func.__name__.removeprefix("__").removesuffix("__")  # not of mul_, which changes them in place
         if name not in (*_EACH, *_ROWS) or any(isinstance(one, torch.device) for one in args):
             return self if name == "to" and args == (self.rows.device,) and not kwargs else None
 
@@ -214,10 +247,15 @@ class _Pending(Tensor):
             rows, each = self.rows[args[0]], self.each
         else:
             rows, each = self.rows.reshape(*like.shape[:-1], self.rows.shape[-1]), self.each
-        return self._make(like, self.call, rows, each, (*self.steps, do))
+        return self._make(like, self.call, rows, each, (self, do))
 
     def _cross_entropy(self, *args: Any, **kwargs: Any) -> Tensor | None:
-        """In chunks, if that is less memory; None where it is something else, or takes all logits."""
+        """In chunks, if that is less memory; None where it is something else, or takes all logits.
+
+        Logits that were made are there anyway, and may have been changed.
+        """
+        if self.call.are_made:
+            return None
         given = inspect.signature(cross_entropy).bind(self, *args, **kwargs)
         given.apply_defaults()
         options = given.arguments
@@ -225,8 +263,7 @@ class _Pending(Tensor):
         others = (options["weight"], options["size_average"], options["reduce"])
         if self.ndim != 2 or labels.is_floating_point() or reduction not in ("mean", "sum") or any(others):
             return None
-        (tokens, vocabulary), hidden = self.shape, self.rows.shape[-1]
-        if not saves_memory(tokens, vocabulary, hidden=hidden, trained=self.call.output.is_trained()):
+        if not self.call.output.saves(*self.rows.shape):
             return None
 
         def of_logits(logits: Tensor, labels: Tensor) -> Tensor:

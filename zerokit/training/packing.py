@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from datasets import Dataset
+    from transformers import TrainingArguments
 
 _Item = TypeVar("_Item")
 
@@ -70,6 +71,16 @@ def fewest_rows(lengths: Sequence[int], capacity: int) -> Places:
     return [[index] for index in range(len(lengths))]
 
 
+def rows_for(lengths: Sequence[int], capacity: int | None) -> Places:
+    """The rows of a micro batch in which several sequences may lie.
+
+    Args:
+        lengths: tokens of each sequence.
+        capacity: the most tokens of a row; None lays all in one.
+    """
+    return [list(range(len(lengths)))] if capacity is None else fewest_rows(lengths, capacity)
+
+
 def even_batches(lengths: Sequence[int], size: int) -> Places:
     """Micro batches of `size` sequences with about as many tokens each, the fullest first."""
     batches = _emptiest(lengths, ceil(len(lengths) / size), most=size)
@@ -111,11 +122,14 @@ class Layout:
     """Sequences of a micro batch."""
     step_size: int
     """Sequences of an optimizer step, over all ranks and micro batches."""
-    seq_len: int
+    capacity: int | None
+    """The most tokens of a row; None lays a whole micro batch in one."""
     multiple: int
     """Of which the length of a row is one."""
     in_rows: bool
     """Whether several sequences may lie in one row, which the model keeps apart."""
+    arranges: bool = True
+    """False where micro batches are as they come, for their order is not ours to choose."""
 
     def arranged(self, order: Sequence[int], lengths: Sequence[int]) -> Iterator[int]:
         """The same sequences in each step as `order` has, in other micro batches of it.
@@ -139,16 +153,27 @@ class Layout:
 
     def left(self, lengths: Sequence[int]) -> float:
         """The share of padding that is left of it."""
-        order = list(self.arranged(range(len(lengths)), lengths))
+        order = list(range(len(lengths)))
+        if self.arranges:
+            order = list(self.arranged(order, lengths))
         if not self.in_rows:
             return self.padded([lengths[index] for index in order])
         tokens = slots = 0
         for places in _parts(order, self.batch_size):
             batch = [lengths[index] for index in places]
-            rows = [sum(batch[place] for place in row) for row in fewest_rows(batch, self.seq_len)]
+            rows = [sum(batch[place] for place in row) for row in rows_for(batch, self.capacity)]
             tokens += sum(batch)
             slots += len(rows) * row_length(max(rows), self.multiple)
         return 1 - tokens / max(slots, 1)
+
+
+def may_arrange(args: TrainingArguments) -> bool:
+    """Whether the order of the examples is ours to choose, with blanks to fill up the last batches."""
+    return (
+        args.average_tokens_across_devices
+        and not args.dataloader_drop_last
+        and args.train_sampling_strategy in ("random", "sequential", "group_by_length")
+    )
 
 
 def row_length(tokens: int, multiple: int) -> int:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from zerokit.checkpoint.pretrained import CAUSAL_LM
 from zerokit.checkpoint.source import is_rehearsal
-from zerokit.choices import ChunkedLoss
 from zerokit.config import DeepSpeedConfig
 from zerokit.distributed.ranks import Ranks
 from zerokit.errors import ZerokitError
@@ -22,7 +21,6 @@ from zerokit.memory.optimizers import optimizer_made
 from zerokit.models import load_model_shape
 from zerokit.reporting.phases import phase_words
 from zerokit.reporting.verdicts import judge, verdict_line
-from zerokit.training.chunked_loss import asks_for_chunks
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -31,7 +29,23 @@ if TYPE_CHECKING:
     from zerokit.training.prepare import Prepared
 
 
-def _question(prepared: Prepared, model: PreTrainedModel, cluster: Cluster) -> Question:
+def _questions(
+    prepared: Prepared, model: PreTrainedModel, cluster: Cluster, *, chunked: bool
+) -> list[Question]:
+    """The batches of the run that may take the most, the usual one first.
+
+    Examples that share rows lie in one row less than there are, at the most, with a mask.
+    """
+    question = _question(prepared, model, cluster, chunked=chunked)
+    batch, evaluated = question.micro_batch_size, question.eval_batch_size
+    layout = prepared.task.layout(1, 1)
+    if question.packing or layout is None or not layout.in_rows or batch is None or batch < 2:
+        return [question]
+    evaluated = evaluated and max(evaluated - 1, 1)
+    return [question, replace(question, micro_batch_size=batch - 1, eval_batch_size=evaluated, packing=True)]
+
+
+def _question(prepared: Prepared, model: PreTrainedModel, cluster: Cluster, *, chunked: bool) -> Question:
     """The run as its arguments have it.
 
     Raises:
@@ -51,7 +65,7 @@ def _question(prepared: Prepared, model: PreTrainedModel, cluster: Cluster) -> Q
         gradient_accumulation_steps=args.gradient_accumulation_steps,
         gradient_checkpointing=_checkpoints(args),
         attention=_attention(model),
-        chunked_loss=_chunked_loss(prepared),
+        chunked_loss="liger" if args.use_liger_kernel else "zerokit" if chunked else None,
         optimizer=own_optimizer(ds_config, args),
         lora=_lora(model),
         packing="position_ids" in prepared.train.column_names,
@@ -74,7 +88,13 @@ def _estimate(question: Question, num_trainable: int) -> Estimate:
 
 
 def peak_lines(
-    prepared: Prepared, model: PreTrainedModel, num_trainable: int, ranks: Ranks, gpu_bytes: int
+    prepared: Prepared,
+    model: PreTrainedModel,
+    num_trainable: int,
+    ranks: Ranks,
+    gpu_bytes: int,
+    *,
+    chunked: bool = False,
 ) -> list[str]:
     """What to say of the peak: whether it fits, and what would help where it does not.
 
@@ -84,14 +104,16 @@ def peak_lines(
         num_trainable: parameters of it that are trained.
         ranks: of the run.
         gpu_bytes: memory of each GPU.
+        chunked: whether the model computes its loss in chunks.
     """
     host = None if is_rehearsal() else host_memory_bytes()
     cluster = Cluster(ranks.world_size, ranks.local_world_size, some_gpu(None, gpu_bytes), host)
     if prepared.task.model != CAUSAL_LM:
         return [f"peak memory is not estimated: {prepared.task.model.noun} is none that it counts"]
     try:
-        question = _question(prepared, model, cluster)
-        answer = _estimate(question, num_trainable)
+        questions = _questions(prepared, model, cluster, chunked=chunked)
+        answers = [_estimate(one, num_trainable) for one in questions]
+        question, answer = questions[0], max(answers, key=lambda one: one.device.peak_bytes)
         fit = verdict(answer, gpu_bytes)
         at_once = prepared.task.sequences_per_example
         advice = [] if fit.verdict != "does not fit" else list(_advice(question, answer, fit, at_once))
@@ -150,12 +172,6 @@ def _checkpoints(args: Any) -> bool:
     """By either name of the argument; transformers is about to rename it."""
     names = ("activation_checkpointing", "gradient_checkpointing")
     return any(bool(getattr(args, name, False)) for name in names)
-
-
-def _chunked_loss(prepared: Prepared) -> ChunkedLoss | None:
-    if prepared.args.use_liger_kernel:
-        return "liger"
-    return "zerokit" if asks_for_chunks(prepared.task.section, prepared.args) else None
 
 
 def _attention(model: PreTrainedModel) -> Any:

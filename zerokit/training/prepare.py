@@ -22,7 +22,7 @@ from zerokit.training.folder import OutputFolder
 from zerokit.training.identity import Identity, identify
 from zerokit.training.model import PreparedModel, find_checkpoint, prepare_model
 from zerokit.training.optimizers import check_made, host_optimizer
-from zerokit.training.packing import Padding, padding_of
+from zerokit.training.packing import Padding, may_arrange, padding_of
 from zerokit.training.peft import check_peft_keys
 from zerokit.training.precision import check_fp16, check_precision
 from zerokit.training.preview import show
@@ -149,7 +149,9 @@ def prepare(
     group.together(lambda: check_made(args, resolved.ds_config, stage, loaded.where("training", "optim")))
     identity = _identity(group, loaded, resolved, args, model, train, resume)
     layout = task.layout(args.per_device_train_batch_size, identity.examples_per_step)
-    padding = None if layout is None else padding_of(train, layout, args.seed)
+    padding = None
+    if layout is not None and (layout.in_rows or may_arrange(args)):
+        padding = padding_of(train, replace(layout, arranges=may_arrange(args)), args.seed)
     return Prepared(
         *(loaded, resolved, args, output, identity, trust_checkpoint),
         *(tokenizer, task, model, train, evaluated),

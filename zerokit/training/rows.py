@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from zerokit.training.examples import IGNORED
-from zerokit.training.packing import fewest_rows, row_length
+from zerokit.training.packing import row_length, rows_for
 
 if TYPE_CHECKING:
     import torch
@@ -38,7 +38,7 @@ class InRows:
         lengths = [len(one["input_ids"]) for one in features]
         rows = [[index] for index in range(len(features))]
         if self.shares or self.capacity is None:
-            rows = fewest_rows(lengths, self.capacity or sum(lengths))
+            rows = rows_for(lengths, self.capacity)
         width = row_length(max(sum(lengths[index] for index in row) for row in rows), self.multiple)
         made = {
             name: torch.full((len(rows), width), value)

@@ -81,11 +81,11 @@ def _run(group: RankGroup, prepared: Prepared, divided: Divided) -> RunReport:
     if prepared.generation is not None:
         model.generation_config = prepared.generation
     model = add_adapter(model, prepared.loaded, prepared.args, prepared.task.peft_type)
-    if asks_for_chunks(prepared.task.section, prepared.args):
-        chunk_the_loss(model)
+    note = console.note if group.ranks.is_main else None
+    chunked = asks_for_chunks(prepared.task.section, prepared.args) and chunk_the_loss(model, note)
     if prepared.task.needs_reference:  # which has none, and is to differ by what is learned alone
         switch_dropout_off(model)
-    expected = announce(group, prepared, model, cuda=cuda)
+    expected = announce(group, prepared, model, cuda=cuda, chunked=chunked)
     told = trackers(prepared.loaded)
     progress = RunProgress(prepared.output_dir, to_csv="csv" in told)
     trainer = _make_trainer(prepared, model, group, [progress, _Loaded(divided)])

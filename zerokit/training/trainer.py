@@ -29,6 +29,7 @@ from zerokit.training.checksums import seal
 from zerokit.training.disks import DiskProblems
 from zerokit.training.dummy_step import undo_dummy_step
 from zerokit.training.folder import checkpoints, remove_old
+from zerokit.training.packing import may_arrange
 from zerokit.training.spikes import Places, UsualLoss, named, rows_of, worst
 
 if TYPE_CHECKING:
@@ -173,12 +174,7 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
 
     def _can_fill_up(self) -> bool:
         """Whether losses are normalised by the tokens of all ranks, and the order is ours to choose."""
-        return (
-            (self._task.has_own_loss or self.model_accepts_loss_kwargs)
-            and self.args.average_tokens_across_devices
-            and not self.args.dataloader_drop_last
-            and self.args.train_sampling_strategy in ("random", "sequential", "group_by_length")
-        )
+        return (self._task.has_own_loss or self.model_accepts_loss_kwargs) and may_arrange(self.args)
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int] | None:
         dataset = self.train_dataset if train_dataset is None else train_dataset

@@ -33,6 +33,8 @@ class CausalLM(Task):
 
     mixed: str | None = None
     """Why documents in one row would see each other; None where the model keeps them apart."""
+    one_row: bool = False
+    """Whether it does so only where a micro batch is one row, as flash attention, which needs no padding."""
 
     # In this order: Alpaca's own file has a column of whole texts too.
     formats = ("messages", "sharegpt", "prompt_completion", "alpaca", "text")
@@ -45,8 +47,10 @@ class CausalLM(Task):
         # Code of a checkpoint's own comes before that of transformers, where it may run.
         remote = loaded.recipe.model.trust_remote_code and hasattr(config, "auto_map")
         model = None if remote or type(config) not in known else known[type(config)]
-        asked = loaded.recipe.model.attn_implementation
-        mixed = why_mixed(model, config, asked, self.section.seq_len) or _mixed_by_adapter(loaded)
+        asked = loaded.recipe.model.attn_implementation or getattr(config, "_attn_implementation", None)
+        one_row = "flash" in (asked or "")
+        mixed = why_mixed(model, config, asked, self.section.seq_len, one_row=one_row)
+        mixed = mixed or _mixed_by_adapter(loaded)
         for key in ("packing", "padding_free"):
             if mixed and getattr(self.section, key):
                 raise RecipeError(
@@ -54,14 +58,18 @@ class CausalLM(Task):
                     where=loaded.where("task", key),
                     hint="Remove it, or set it to false",
                 )
-        return replace(self, mixed=mixed)
+        return replace(self, mixed=mixed, one_row=one_row)
 
     def layout(self, batch_size: int, step_size: int) -> Layout | None:
         if self.section.padding_free is False:
             return None
-        return Layout(
-            batch_size, step_size, self.section.seq_len, self.pad_to() or 1, in_rows=self.mixed is None
-        )
+        in_rows = self.mixed is None
+        capacity, multiple = self._room() if in_rows else (self.section.seq_len, self.pad_to() or 1)
+        return Layout(batch_size, step_size, capacity, multiple, in_rows=in_rows)
+
+    def _room(self) -> tuple[int | None, int]:
+        """The most tokens of a row that documents share, None: all; and what its length is a multiple of."""
+        return (None, 1) if self.one_row else (self.section.seq_len, self.pad_to() or 1)
 
     def layout_words(self, *, packed: bool) -> str:
         off = "task.padding_free: false"
@@ -76,12 +84,8 @@ class CausalLM(Task):
 
     def collator(self, tokenizer: PreTrainedTokenizerBase, model: Any) -> Collator:
         if self.mixed is None:
-            # Flash attention tells documents apart in a batch of one row alone, and has no padding there.
-            one_row = "flash" in (model.config._attn_implementation or "")
-            capacity, multiple = (None, 1) if one_row else (self.section.seq_len, self.pad_to() or 1)
-            return InRows(
-                tokenizer.pad_token_id, capacity, multiple, shares=self.section.padding_free is not False
-            )
+            shares = self.section.padding_free is not False
+            return InRows(tokenizer.pad_token_id, *self._room(), shares=shares)
         from transformers import DataCollatorForSeq2Seq
 
         # Pads input_ids with the pad token and labels with -100.
