@@ -23,7 +23,7 @@ def test_there_is_one_tree_and_it_means_unusable_input() -> None:
     assert len(kinds) > 5
     assert all(issubclass(kind, ZerokitError) for kind in kinds)
     usable = {kind for kind in kinds if kind.exit_code != 2}  # the input was
-    assert usable == {errors.RunError, errors.RankError}
+    assert usable == {errors.RunError, errors.RankError, errors.PreemptedError}
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def builder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, notes: list[str]) -
 
 
 def load() -> None:
-    compile_extensions(RankGroup(Ranks()), cpu_optimizer=True)
+    compile_extensions(RankGroup(Ranks()), cpu_optimizer="Adam")
 
 
 def test_what_is_compiled_is_not_compiled_again(builder: Builder, notes: list[str]) -> None:

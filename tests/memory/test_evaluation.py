@@ -63,6 +63,7 @@ def test_an_evaluation_in_larger_batches_is_the_peak(
         eval_batch_size=16,
         seq_len=512,
         gradient_checkpointing=checkpointing,
+        chunked_loss="zerokit",
     )
     assert (rehearsed["peak_phase"], told.device.peak_phase) == ("between", "evaluation")
     assert told.device.peak_bytes == pytest.approx(rehearsed["peak_bytes"], rel=0.02)

@@ -106,7 +106,7 @@ def test_torch_serves_where_no_toolkit_compiles(monkeypatch: pytest.MonkeyPatch)
 def test_an_optimizer_that_cannot_be_made_is_refused_before_the_model_is(
     optim: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("MASTER_ADDR", "WORLD_SIZE"):
+    for name in ("MASTER_ADDR", "WORLD_SIZE", "RANK", "LOCAL_RANK"):  # of a test before
         monkeypatch.delenv(name, raising=False)
     args = TrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to=[])
     args.optim = optim

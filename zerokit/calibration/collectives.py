@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from zerokit.calibration.kernels import adam_bytes_per_second
 from zerokit.errors import LaunchError
+from zerokit.files import write_file
 
 _SMALL, _LARGE = 2**12, 2**26
 """Bytes of the largest buffer of a rank; the start of a collective is what the small one takes."""
@@ -91,7 +92,7 @@ def _main(folder: str, device: str, ranks: int, threads: int, large: int, rank: 
     dist.all_reduce(adam)
     if rank == 0:
         text = f"{statistics.mean(starts)} {statistics.geometric_mean(buses)} {adam.item()}"
-        Path(folder, "measured").write_text(text, encoding="utf-8")
+        write_file(Path(folder, "measured"), text)
     dist.destroy_process_group()
 
 
