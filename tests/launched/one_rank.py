@@ -100,6 +100,8 @@ def _execute(folder: Path, code: str) -> None:
 
 
 def _train(folder: Path, words: tuple[str, ...], force: bool, fault: Fault) -> Outcome:
+    from transformers.integrations.deepspeed import unset_hf_deepspeed_config
+
     from zerokit.errors import ZerokitError
     from zerokit.training.main import train
 
@@ -110,4 +112,6 @@ def _train(folder: Path, words: tuple[str, ...], force: bool, fault: Fault) -> O
             train(_group(), Path("recipe.yaml"), words, force=force)
         except ZerokitError as raised:
             error = f"{raised.exit_code} {raised}"
+        finally:
+            unset_hf_deepspeed_config()  # the next run's model may be in one piece
     return Outcome(error, said.getvalue())
