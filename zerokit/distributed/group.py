@@ -23,7 +23,7 @@ from zerokit import __version__, console
 from zerokit.choices import Precision
 from zerokit.distributed.launcher_watch import watch
 from zerokit.distributed.other_hosts import OtherHosts
-from zerokit.distributed.preemption import SAVE_WITHIN, LeaveRequest
+from zerokit.distributed.preemption import SAVE_WITHIN, SIGNALS, LeaveRequest
 from zerokit.distributed.ranks import STUCK_AFTER, Ranks, check_devices, port_taken, read_ranks
 from zerokit.distributed.stuck import StuckWatch, Work
 from zerokit.documents import shown
@@ -209,7 +209,7 @@ def _undisturbed() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in SIGNALS}
     try:
         yield
     finally:
@@ -268,7 +268,7 @@ def _run(main: Callable[[RankGroup], None], group: RankGroup) -> int:
     except RankError:
         raise
     except PreemptedError as left:
-        for number in (signal.SIGTERM, signal.SIGINT):  # a launcher sends them when the first rank has left
+        for number in SIGNALS:  # a launcher sends them when the first rank has left
             signal.signal(number, signal.SIG_IGN)
         if group.ranks.is_main:
             console.note(f"zerokit: {left}")

@@ -36,7 +36,7 @@ class Launcher(NamedTuple):
     def runs(self) -> bool:
         """Whether it is still there, and has not ended unnoticed by its own parent."""
         stat = stat_of(self.pid)
-        return stat is not None and stat.started == self.started and stat.state not in "ZX"
+        return stat is not None and stat.started == self.started and stat.runs
 
 
 def launchers() -> list[Launcher]:

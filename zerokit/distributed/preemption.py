@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 SAVE_WITHIN = 60.0
 """Seconds from the request to the end of the process."""
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+"""That ask a rank to leave."""
 _POLL_SECONDS = 0.5
 
 
@@ -62,7 +63,7 @@ class LeaveRequest:
         os.set_blocking(writes, False)
         wakes_before = signal.set_wakeup_fd(writes, warn_on_full_buffer=False)
         self.why, self._interrupts, self._is_heeded = None, 0, True
-        before = {number: signal.signal(number, self._handler(this)) for number in _SIGNALS}
+        before = {number: signal.signal(number, self._handler(this)) for number in SIGNALS}
         over = threading.Event()
         bound = threading.Thread(target=self._bound, args=(reads, filter(_runs, others), over), daemon=True)
         bound.start()
@@ -118,7 +119,7 @@ class LeaveRequest:
             number = os.read(reads, 1)[0]
             if over.is_set():
                 return
-            if number in _SIGNALS:
+            if number in SIGNALS:
                 self._ask(signal.Signals(number).name)
         while not over.wait(_POLL_SECONDS):
             gone = next((pid for pid in ranks if not _runs(pid)), None)
@@ -135,4 +136,4 @@ class LeaveRequest:
 
 def _runs(pid: int) -> bool:
     stat = stat_of(pid)
-    return stat is not None and stat.state not in "ZX"
+    return stat is not None and stat.runs

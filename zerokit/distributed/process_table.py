@@ -19,6 +19,11 @@ class Stat(NamedTuple):
     cpu_seconds: float
     """Its own, and those of its children that have ended."""
 
+    @property
+    def runs(self) -> bool:
+        """Whether it has not ended, unnoticed by its own parent."""
+        return self.state not in "ZX"
+
 
 def stat_of(pid: int) -> Stat | None:
     """What a process does; None of one that has ended."""

@@ -50,7 +50,7 @@ def _write(folder: Path, sums: dict[str, str]) -> str | None:
         write_checksums(folder, sums)
         _sync_folders([folder])
     except (OSError, ZerokitError) as error:
-        return f"{error.strerror or error}" if isinstance(error, OSError) else str(error)
+        return _why(error)
     return None
 
 
@@ -72,7 +72,11 @@ def _synced_sums(folder: Path, names: list[str]) -> dict[str, str] | str:
                 os.fsync(file.fileno())  # here a server that is full says so
         return checksums(folder, names)
     except (OSError, ZerokitError) as error:
-        return f"{error.strerror or error}" if isinstance(error, OSError) else str(error)
+        return _why(error)
+
+
+def _why(error: OSError | ZerokitError) -> str:
+    return str(getattr(error, "strerror", None) or error)
 
 
 def check_resumed(group: RankGroup, folder: Path, *, verify: bool, trusted: bool) -> None:

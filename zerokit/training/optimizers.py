@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zerokit.checkpoint.source import is_rehearsal
+from zerokit.config.base import ZERO
 from zerokit.distributed.group import count_gpus
 from zerokit.errors import ConfigError, RecipeError
+from zerokit.recipe.zero import offload_device
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
@@ -126,5 +128,4 @@ def _lacks_kernel(name: str) -> bool:
 
 
 def _offloads(ds_config: Mapping[str, Any]) -> bool:
-    offload = (ds_config.get("zero_optimization") or {}).get("offload_optimizer")
-    return isinstance(offload, Mapping) and offload.get("device", "none") != "none"
+    return offload_device(ds_config.get(ZERO) or {}, "offload_optimizer") not in (None, "none")
