@@ -21,9 +21,9 @@ from zerokit.memory import estimate as estimate_run
 from zerokit.recipe.model import TaskSection
 from zerokit.resolving.settle import resolve_for_trainer
 from zerokit.training import preflight
-from zerokit.training.announce import announce, expected_states, states_line
+from zerokit.training.announce import Expected, announce, expected_states, states_line
 from zerokit.training.packing import Padding
-from zerokit.training.preflight import peak_lines
+from zerokit.training.preflight import expected_peak
 from zerokit.training.tasks.causal_lm import CausalLM
 from zerokit.units import GIB
 from zerokit.writing.build import build_ds_config
@@ -125,7 +125,9 @@ def _peak_lines(
     adapters = None if adapter is None else {"default": adapter}
     model = SimpleNamespace(config=SimpleNamespace(to_dict=lambda: LLAMA), peft_config=adapters)
     told: Any = (prepared, model)
-    return peak_lines(*told, num_trainable, Ranks(0, 2, 0, 2), gpu_bytes)
+    peak = expected_peak(*told, num_trainable, Ranks(0, 2, 0, 2), gpu_bytes)
+    assert (peak.bytes is None) is ("is not estimated" in peak.lines[0])
+    return peak.lines
 
 
 def test_the_peak_is_said_with_what_to_lower() -> None:
@@ -229,7 +231,7 @@ def test_a_run_says_what_it_keeps(
     group = SimpleNamespace(ranks=SimpleNamespace(world_size=2, is_main=True))
     model: Any = torch.nn.Linear(10, 10)
     told: Any = (group, prepared, model)
-    assert announce(*told, cuda=False) == expected
+    assert announce(*told, cuda=False) == Expected(expected, None)
     said = capsys.readouterr().err
     assert "110 parameters, 110 trained, fp32, ZeRO-1 on 2 ranks" in said
     assert "which do not see each other (task.padding_free: false)" in said

@@ -13,6 +13,7 @@ import pytest
 
 from zerokit.documents import finite, parse_json
 from zerokit.reporting.curves import draw_losses
+from zerokit.training.pace import Pace
 from zerokit.training.progress import RunProgress
 from zerokit.training.report import METRICS_FILE, REPORT_FILE, RunReport, git_commit
 
@@ -20,8 +21,10 @@ INFINITE = float("inf")
 NAN = float("nan")
 
 
-def state(step: int, *, main: bool = True) -> Any:
-    return SimpleNamespace(is_world_process_zero=main, global_step=step, max_steps=4, num_input_tokens_seen=0)
+def state(step: int, *, main: bool = True, tokens: int = 0) -> Any:
+    return SimpleNamespace(
+        is_world_process_zero=main, global_step=step, max_steps=4, num_input_tokens_seen=tokens
+    )
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
@@ -50,10 +53,36 @@ def test_each_log_is_one_line(
     assert (first["max_steps"], first["step"]) == (4, 0)
     assert (second["step"], second["loss"], second["learning_rate"]) == (1, 2.5, 1e-3)
     assert (third["step"], third["eval_loss"]) == (2, 2.25)
-    assert [line["elapsed_seconds"] for line in (first, second, third)] == [0.25, 0.5, 0.75]
+    times = [line["elapsed_seconds"] for line in (first, second, third)]
+    assert times == sorted({*times})
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err.splitlines() == ["step 1/4  loss 2.5000", "step 2/4  eval_loss 2.2500"]
+
+
+def test_a_log_tells_the_speed_of_the_steps_since_the_last_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr("zerokit.training.progress.time", SimpleNamespace(monotonic=lambda: now))
+    pace = Pace(operations_per_token=10, flops=1000)
+    memory: Any = SimpleNamespace(read=lambda: 2**20)
+    callback, unused = RunProgress(tmp_path, pace=pace, memory=memory), None
+    callback.on_train_begin(unused, state(0), unused)
+    for step, seconds in ((1, 4.0), (2, 2.0)):
+        now += seconds
+        callback.on_step_end(unused, state(step, tokens=60 * step), unused)
+        callback.on_log(unused, state(step, tokens=60 * step), unused, logs={"loss": 1.0})
+        now += 100  # an evaluation
+        callback.on_evaluate(unused, state(step), unused)
+    callback.stop()
+    names = ("tokens_per_second", "mfu", "peak_memory_bytes")
+    told = [tuple(line[name] for name in names) for line in lines(tmp_path)[1:]]
+    assert told == [(15, 0.15, 2**20), (30, 0.3, 2**20)]
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == "step 1/4  loss 1.0000  15 tokens/s  MFU 15.0%  peak 1.00 MiB  12.0 s left"
+    assert second == "step 2/4  loss 1.0000  30 tokens/s  MFU 30.0%  peak 1.00 MiB  1 min 46 s left"
+    assert (pace.step_seconds, pace.seconds) == (2, 6)
 
 
 def test_each_figure_is_a_line_of_a_table(tmp_path: Path) -> None:
@@ -153,13 +182,17 @@ REPORT = RunReport(
     train_seconds=1.5,
     tokens=100,
     tokens_per_second=66.7,
+    step_seconds=0.3,
+    mfu=None,
     loss_before=None,
     loss_after=NAN,
     metrics_before={},
     metrics_after={"accuracy": 0.5},
     train_loss=2.0,
     model_states_bytes=16,
+    expected_peak_bytes=None,
     peak_memory_bytes=32,
+    rehearsed=None,
     padding={"share": 0.1},
     recipe={"training": {"output_dir": Path("runs")}},
     ds_config={"zero_optimization": {"stage": 2}, "steps_per_print": INFINITE},

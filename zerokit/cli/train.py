@@ -65,6 +65,13 @@ def train(
             help="Upload the trained model there, into a private repository if it has to be made.",
         ),
     ] = None,
+    rehearsed: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="A report of 'zerokit rehearse -o FILE': its peak and step stand beside the run's.",
+        ),
+    ] = None,
     stuck_after: StuckAfter = STUCK_AFTER,
     save_within: Annotated[
         float,
@@ -121,6 +128,7 @@ def train(
         save_within=save_within,
         previewed=preview,
         push_to_hub=push_to_hub,
+        rehearsed=rehearsed,
         force=force,
         trust_checkpoint=trust_checkpoint,
         verify=not no_verify,
@@ -128,7 +136,7 @@ def train(
     leave(code)
 
 
-_OF_TRAINING = ("force", "trust_checkpoint", "no_verify", "push_to_hub", "save_within")
+_OF_TRAINING = ("force", "trust_checkpoint", "no_verify", "push_to_hub", "rehearsed", "save_within")
 """Parameters that change only a run that trains."""
 _ALL_BUT_PRINT_RECIPE = ("recipe", *_OF_TRAINING, "preview", "stuck_after", "num_gpus", "master_port")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from zerokit import console
@@ -11,7 +12,7 @@ from zerokit.hardware.cluster import Cluster
 from zerokit.memory import ModelStates, TrainingRun
 from zerokit.memory.loss_chunks import chunk_tokens, saves_memory
 from zerokit.memory.settings import settings_of
-from zerokit.training.preflight import own_optimizer, peak_lines, plain_config
+from zerokit.training.preflight import expected_peak, own_optimizer, plain_config
 from zerokit.units import format_bytes, format_count, quantity
 
 if TYPE_CHECKING:
@@ -24,10 +25,20 @@ if TYPE_CHECKING:
     from zerokit.training.tasks.task import Task
 
 
+@dataclass(frozen=True)
+class Expected:
+    """The memory of a rank's device, as it was expected."""
+
+    model_states_bytes: int | None
+    """Without what is offloaded; None for an optimizer that is not known."""
+    peak_bytes: int | None
+    """None on CPU, and where it is not estimated."""
+
+
 def announce(
     group: RankGroup, prepared: Prepared, model: PreTrainedModel, *, cuda: bool, chunked: bool = False
-) -> int | None:
-    """Say what is about to run and the memory that it keeps.
+) -> Expected:
+    """Say what is about to run and the memory that it takes.
 
     Args:
         group: all ranks.
@@ -37,16 +48,17 @@ def announce(
         chunked: whether the model computes its loss in chunks.
 
     Returns:
-        the bytes of the model states on each rank's device; None where the optimizer's are not known.
+        the memory, on rank 0, which reports it.
     """
     whole, trained = count_parameters(model, trainable=False), count_parameters(model, trainable=True)
     world_size = group.ranks.world_size
     try:
         states = expected_states(prepared.resolved.ds_config, prepared.args, world_size, whole, trained)
     except ZerokitError as error:
-        expected, line = None, f"model states are not counted: {error.message}"
+        kept, line = None, f"model states are not counted: {error.message}"
     else:
-        expected, line = states.total_bytes, states_line(states, cuda=cuda)
+        kept, line = states.total_bytes, states_line(states, cuda=cuda)
+    peak = None
     if group.ranks.is_main:
         console.note(
             f"{format_count(whole)} parameters, {format_count(trained)} trained, {prepared.precision}, "
@@ -65,9 +77,11 @@ def announce(
             import torch
 
             size = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
-            for line in peak_lines(prepared, model, trained, group.ranks, size, chunked=chunked):
+            told = expected_peak(prepared, model, trained, group.ranks, size, chunked=chunked)
+            peak = told.bytes
+            for line in told.lines:
                 console.note(line)
-    return expected
+    return Expected(kept, peak)
 
 
 def _chunk(prepared: Prepared, model: PreTrainedModel) -> int | None:

@@ -19,12 +19,19 @@ def main(
     save_within: float,
     previewed: int | None = None,
     push_to_hub: str | None = None,
+    rehearsed: Path | None = None,
     **options: bool,
 ) -> int:
     """Run on this rank; returns the exit code. Arguments as of :func:`train` and `run_on_all_ranks`."""
     return run_on_all_ranks(
         lambda group: train(
-            group, recipe, overrides, previewed=previewed, push_to_hub=push_to_hub, **options
+            group,
+            recipe,
+            overrides,
+            previewed=previewed,
+            push_to_hub=push_to_hub,
+            rehearsed=rehearsed,
+            **options,
         ),
         stuck_after=stuck_after,
         save_within=save_within,
@@ -38,6 +45,7 @@ def train(
     *,
     previewed: int | None = None,
     push_to_hub: str | None = None,
+    rehearsed: Path | None = None,
     **options: bool,
 ) -> None:
     """Prepare, train, save and report.
@@ -48,6 +56,7 @@ def train(
         overrides: command-line words on top of it.
         previewed: print so many sequences, and train on none; None trains.
         push_to_hub: where the trained model is uploaded; None: nowhere.
+        rehearsed: the report of a rehearsal to compare with; None: there is none.
         options: as of :func:`zerokit.training.prepare.prepare`.
 
     Raises:
@@ -65,12 +74,17 @@ def train(
         from zerokit.training.upload import check_upload, upload
 
         group.together(lambda: check_upload(push_to_hub) if group.ranks.is_main else None)
+    expected = None
+    if rehearsed is not None:
+        from zerokit.training.rehearsed import read_rehearsed
+
+        expected = group.together(lambda: read_rehearsed(rehearsed, group.ranks.world_size))
     prepared = prepare(group, loaded, **options)
 
     from zerokit.training.run import run  # imports transformers, whose words prepare has set up
 
     with prepared.output.owned(group, prepared.identity.run_id):
-        run(group, prepared)
+        run(group, prepared, expected)
         if push_to_hub is not None:
             address = group.together(
                 lambda: upload(prepared.output_dir, push_to_hub) if group.ranks.is_main else ""

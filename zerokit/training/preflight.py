@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from zerokit.checkpoint.pretrained import CAUSAL_LM
@@ -27,6 +27,16 @@ if TYPE_CHECKING:
 
     from zerokit.choices import OptimizerKind
     from zerokit.training.prepare import Prepared
+
+
+@dataclass(frozen=True)
+class ExpectedPeak:
+    """What the estimate says of a run's peak."""
+
+    lines: list[str]
+    """For people: whether it fits, and what would help where it does not."""
+    bytes: int | None = None
+    """On the fullest rank's GPU, as ``torch.cuda.max_memory_allocated`` counts; None: not estimated."""
 
 
 def _questions(
@@ -87,7 +97,7 @@ def _estimate(question: Question, num_trainable: int) -> Estimate:
     return answer
 
 
-def peak_lines(
+def expected_peak(
     prepared: Prepared,
     model: PreTrainedModel,
     num_trainable: int,
@@ -95,8 +105,8 @@ def peak_lines(
     gpu_bytes: int,
     *,
     chunked: bool = False,
-) -> list[str]:
-    """What to say of the peak: whether it fits, and what would help where it does not.
+) -> ExpectedPeak:
+    """The peak that a run on GPUs will reach.
 
     Args:
         prepared: the run.
@@ -109,7 +119,8 @@ def peak_lines(
     host = None if is_rehearsal() else host_memory_bytes()
     cluster = Cluster(ranks.world_size, ranks.local_world_size, some_gpu(None, gpu_bytes), host)
     if prepared.task.model != CAUSAL_LM:
-        return [f"peak memory is not estimated: {prepared.task.model.noun} is none that it counts"]
+        noun = prepared.task.model.noun
+        return ExpectedPeak([f"peak memory is not estimated: {noun} is none that it counts"])
     try:
         questions = _questions(prepared, model, cluster, chunked=chunked)
         answers = [_estimate(one, num_trainable) for one in questions]
@@ -120,10 +131,11 @@ def peak_lines(
     except Exception as error:
         # Whatever a config or an argument that nobody has seen leads to: the run does not need the estimate.
         reason = error.message if isinstance(error, ZerokitError) else f"{type(error).__name__}: {error}"
-        return [f"peak memory is not estimated: {reason}"]
+        return ExpectedPeak([f"peak memory is not estimated: {reason}"])
     low, high = fit.needed_low_bytes, fit.needed_high_bytes
     line = verdict_line(fit.verdict, low, high, gpu_bytes, fit.host).plain
-    return [f"estimated peak per rank, in {phase_words(answer.device.peak_phase)}: {line}", *advice]
+    said = f"estimated peak per rank, in {phase_words(answer.device.peak_phase)}: {line}"
+    return ExpectedPeak([said, *advice], answer.device.peak_bytes)
 
 
 def _advice(question: Question, answer: Estimate, fit: Fit, at_once: int) -> Iterator[str]:

@@ -63,6 +63,11 @@ class RunReport:
     """Tokens trained on, without padding, over all ranks and all steps."""
     tokens_per_second: float
     """Over all ranks, from the first step (after a resume) to the last, evaluation included."""
+    step_seconds: float | None
+    """The median, without evaluations and checkpoints; None where nothing was left to train."""
+    mfu: float | None
+    """In these steps: the share of what the cards could compute (:mod:`zerokit.training.operations`); None
+    where that is not known."""
     loss_before: float | None
     """Mean loss per token (or example, where a task has one loss for each) on the held-out data before the
     first step; None without such data."""
@@ -74,8 +79,14 @@ class RunReport:
     """None where nothing was left to train."""
     model_states_bytes: int | None
     """Expected on each rank's device, without what is offloaded; None for an optimizer that is not known."""
+    expected_peak_bytes: int | None
+    """On the fullest rank's GPU, as it was estimated before the first step; None where it was not."""
     peak_memory_bytes: int
-    """Measured: the largest peak of any rank, from before the model was built."""
+    """Measured: the largest peak of any rank, from before the model was built. Allocated on a GPU; on CPU
+    the growth of the process, whose libraries count, too."""
+    rehearsed: dict[str, float | None] | None
+    """What a rehearsal said, where ``--rehearsed`` names it: `peak_bytes`, `step_seconds`, `low_seconds`,
+    `high_seconds`."""
     padding: dict[str, float] | None
     """Of the rows trained on, as a share: `share`, and `share_if_padded`, if each document had a row of its
     own; `examples_per_step`, documents of an optimizer step. None where batches are padded as they come."""

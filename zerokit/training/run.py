@@ -20,6 +20,8 @@ from zerokit.training.announce import announce, count_parameters
 from zerokit.training.chunked_loss import asks_for_chunks, chunk_the_loss
 from zerokit.training.measure import PeakMemory
 from zerokit.training.model import build_model, switch_dropout_off
+from zerokit.training.operations import operations_per_token, peak_flops
+from zerokit.training.pace import Pace
 from zerokit.training.peft import add_adapter
 from zerokit.training.progress import RunProgress
 from zerokit.training.report import METRICS_FILE, RunReport
@@ -35,11 +37,17 @@ if TYPE_CHECKING:
 
     from zerokit.distributed.group import RankGroup
     from zerokit.training.prepare import Prepared
+    from zerokit.training.rehearsed import Rehearsed
     from zerokit.training.trainer import ZeroTrainer
 
 
-def run(group: RankGroup, prepared: Prepared) -> RunReport:
+def run(group: RankGroup, prepared: Prepared, rehearsed: Rehearsed | None = None) -> RunReport:
     """Train, evaluate before and after, save, and write ``run.json``.
+
+    Args:
+        group: all ranks.
+        prepared: the run.
+        rehearsed: what a rehearsal said of it.
 
     Returns:
         the report, the same on every rank.
@@ -50,7 +58,7 @@ def run(group: RankGroup, prepared: Prepared) -> RunReport:
     """
     try:
         with Divided(group, prepared.output.resume, prepared.output_dir) as divided:
-            return _run(group, prepared, divided)
+            return _run(group, prepared, divided, rehearsed)
     except (MemoryError, RuntimeError) as error:
         text = str(error)
         if not isinstance(error, MemoryError) and not any(words in text for words in _NO_MEMORY):
@@ -68,7 +76,7 @@ def run(group: RankGroup, prepared: Prepared) -> RunReport:
 _NO_MEMORY = ("out of memory", "can't allocate memory", "Cannot allocate memory")
 
 
-def _run(group: RankGroup, prepared: Prepared, divided: Divided) -> RunReport:
+def _run(group: RankGroup, prepared: Prepared, divided: Divided, rehearsed: Rehearsed | None) -> RunReport:
     import torch
 
     cuda = count_gpus() > 0
@@ -87,7 +95,8 @@ def _run(group: RankGroup, prepared: Prepared, divided: Divided) -> RunReport:
         switch_dropout_off(model)
     expected = announce(group, prepared, model, cuda=cuda, chunked=chunked)
     told = trackers(prepared.loaded)
-    progress = RunProgress(prepared.output_dir, to_csv="csv" in told)
+    pace = Pace(operations_per_token(model), _flops(prepared, group) if cuda else None)
+    progress = RunProgress(prepared.output_dir, to_csv="csv" in told, pace=pace, memory=memory)
     trainer = _make_trainer(prepared, model, group, [progress, _Loaded(divided)])
     try:
         with nullcontext() if is_rehearsal() else group.leave_request.heeded(group.gather_objects):
@@ -118,13 +127,17 @@ def _run(group: RankGroup, prepared: Prepared, divided: Divided) -> RunReport:
         train_seconds=seconds,
         tokens=tokens,
         tokens_per_second=(tokens - progress.first_tokens) / seconds,
+        step_seconds=pace.step_seconds,
+        mfu=pace.speed(tokens - progress.first_tokens, pace.seconds).mfu if pace.seconds else None,
         loss_before=before.pop("loss", None),
         loss_after=after.pop("loss", None),
         metrics_before=before,
         metrics_after=after,
         train_loss=float(result.metrics["train_loss"]) if steps > progress.first_step else None,
-        model_states_bytes=expected,
+        model_states_bytes=expected.model_states_bytes,
+        expected_peak_bytes=expected.peak_bytes,
         peak_memory_bytes=max(peaks),
+        rehearsed=None if rehearsed is None else asdict(rehearsed),
         padding=None if prepared.padding is None else asdict(prepared.padding),
         recipe=prepared.loaded.recipe.model_dump(exclude_unset=True),
         ds_config=prepared.resolved.ds_config,
@@ -135,6 +148,15 @@ def _run(group: RankGroup, prepared: Prepared, divided: Divided) -> RunReport:
             _draw(prepared.output_dir)
         _print_summary(report, prepared, len(files))
     return report
+
+
+def _flops(prepared: Prepared, group: RankGroup) -> float | None:
+    """What all cards together could do in a second, if they are alike."""
+    import torch
+
+    matmul = prepared.loaded.recipe.matmul_precision or ("high" if prepared.args.tf32 else None)
+    of_one = peak_flops(torch.cuda.get_device_name(), prepared.precision, matmul)
+    return None if of_one is None else of_one * group.ranks.world_size
 
 
 def _draw(output_dir: Path) -> None:
@@ -248,12 +270,34 @@ def _print_summary(report: RunReport, prepared: Prepared, num_files: int) -> Non
         before = report.metrics_before.get(name)
         loss += f", {name} {'' if before is None else f'{figure(before)} -> '}{figure(after)}"
     since = f" (from step {report.resumed_from_step})" if report.resumed_from_step else ""
+    mfu = "" if report.mfu is None else f"MFU {report.mfu:.1%}, "
     console.note(
         f"{report.steps} steps{since} in {format_seconds(report.train_seconds)}, "
-        f"{report.tokens_per_second:,.0f} tokens/s, {loss}, "
+        f"{report.tokens_per_second:,.0f} tokens/s, {mfu}{loss}, "
         f"peak {format_bytes(report.peak_memory_bytes)} per rank"
     )
+    if beside := beside_expected(report):
+        console.note(beside)
     console.note(f"saved {quantity(num_files, 'file')} in {prepared.output_dir}")
+
+
+def beside_expected(report: RunReport) -> str:
+    """What was measured beside what was expected, as far as anything was; empty where nothing was."""
+    said = []
+    if report.device == "cuda":
+        of: dict[str, float | None] = {"estimated": report.expected_peak_bytes}
+        of["rehearsed"] = (report.rehearsed or {}).get("peak_bytes")
+        known = [f"{name} {format_bytes(round(value))}" for name, value in of.items() if value is not None]
+        if known:
+            said.append(f"peak per rank {format_bytes(report.peak_memory_bytes)}, {', '.join(known)}")
+    expected = report.rehearsed or {}
+    if report.step_seconds is not None and expected.get("step_seconds") is not None:
+        low, high = expected["low_seconds"], expected["high_seconds"]
+        said.append(
+            f"a step {report.step_seconds:.3g} s, rehearsed {expected['step_seconds']:.3g} "
+            f"({low:.3g} to {high:.3g}) s"
+        )
+    return f"measured beside expected: {'; '.join(said)}" if said else ""
 
 
 def figure(value: float) -> str:

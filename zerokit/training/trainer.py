@@ -29,6 +29,7 @@ from zerokit.training.checksums import seal
 from zerokit.training.disks import DiskProblems
 from zerokit.training.dummy_step import undo_dummy_step
 from zerokit.training.folder import checkpoints, remove_old
+from zerokit.training.operations import operations_per_token
 from zerokit.training.packing import may_arrange
 from zerokit.training.spikes import Places, UsualLoss, named, rows_of, worst
 
@@ -61,6 +62,8 @@ MOST_SKIPPED_STEPS = 50
     compute_loss="train on the task's own loss",
     training_step="stop when the loss is no number, and know a step that is stuck",
     get_batch_samples="know a batch that never comes",
+    _track_num_input_tokens="count tokens once a step, not once a micro batch",
+    floating_point_ops="count parameters once a run, not once a micro batch",
     _get_grad_norm="stop when the gradient norm is no number, and hear that another rank is asked to leave",
     _maybe_log_save_evaluate="save and leave where a rank was asked to",
     save_model="keep weights that are no numbers from replacing any",
@@ -90,6 +93,9 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
         self._train_sampler: BlanksLast | None = None
         self._losses: list[torch.Tensor] = []
         """Of this rank's micro batches since the last step."""
+        self._num_tokens = torch.zeros((), dtype=torch.float64, device=self.args.device)
+        """Of this rank's micro batches since the last step, without padding."""
+        self._operations_per_token = operations_per_token(self.model)
         self._usual_loss = UsualLoss()
         self._on_spike, self._places = on_spike, places
         self._num_skipped = 0
@@ -338,16 +344,31 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
         self._losses.append(loss.detach())
         return loss
 
+    def _track_num_input_tokens(self, inputs: dict[str, Any]) -> None:
+        if self.args.include_num_input_tokens_seen != "non_padding" or "attention_mask" not in inputs:
+            super()._track_num_input_tokens(inputs)
+        else:  # the ranks tell each other with the loss of the step
+            self._num_tokens += inputs["attention_mask"].sum()
+
+    def floating_point_ops(self, inputs: dict[str, Any]) -> int:
+        """Of a step's products with parameters, as the Trainer logs them in the end."""
+        tokens = inputs["input_ids"].numel() if "input_ids" in inputs else 0
+        return (self._operations_per_token or 0) * tokens
+
     def _get_grad_norm(self, *args: Any, **kwargs: Any) -> Any:
         # Called once a step, right after it, on every rank.
         grad_norm = super()._get_grad_norm(*args, **kwargs)
         losses, self._losses = self._losses, []
         self._num_skipped = self._num_skipped + 1 if self.accelerator.optimizer_step_was_skipped else 0
-        asked = torch.tensor(float(self._group.leave_request.why is not None), device=self.args.device)
+        asked = torch.full_like(self._num_tokens, self._group.leave_request.why is not None)
         loss = sum(losses, torch.zeros_like(asked))
-        # All ranks stop, or none.
-        mean = self.accelerator.reduce(torch.stack((loss, asked)), reduction="mean")
-        loss_of_all, self._leaves = mean[0].item(), bool(mean[1] > 0)
+        # All ranks stop, or none. One exchange has all that a step is asked for.
+        total = self.accelerator.reduce(
+            torch.stack((loss, asked, self._num_tokens)), reduction="sum"
+        ).tolist()
+        self._num_tokens.zero_()
+        loss_of_all, self._leaves = total[0] / self.args.world_size, total[1] > 0
+        self.state.num_input_tokens_seen += round(total[2])
         # In fp16 a step that DeepSpeed skips is its loss scale on the way to its place.
         if self._num_skipped and self.args.fp16 and self._num_skipped < MOST_SKIPPED_STEPS:
             return grad_norm

@@ -1,0 +1,70 @@
+"""How much a model computes for a token, and how much a card could: what is behind a run's MFU."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from zerokit.hardware.gpus import gpus
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
+
+_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
+
+
+def operations_per_token(model: PreTrainedModel) -> int | None:
+    """Floating-point operations of a training step for each token, in products with parameters.
+
+    Two for each parameter forward and two for the gradient of its input; two more for its own gradient, if it
+    is trained. Not counted: attention's products of tokens with each other, which are few where sequences are
+    short, and what checkpointing computes again. So the model's FLOPs of the PaLM paper (appendix B) less
+    its term for attention.
+
+    Returns:
+        None where a token does not meet all parameters in ways known here: encoder-decoders, and experts of
+        which the config does not say how many a token meets.
+    """
+    if getattr(model.config, "is_encoder_decoder", False):
+        return None
+    config = model.config.get_text_config(decoder=True) if hasattr(model.config, "get_text_config") else None
+    num_experts = next((getattr(config, key) for key in _EXPERTS if getattr(config, key, None)), None)
+    met = getattr(config, "num_experts_per_tok", None)
+    looked_up = _looked_up(model)
+    total = 0.0
+    for name, parameter in model.named_parameters():
+        shape = getattr(parameter, "ds_shape", parameter.shape)
+        if len(shape) < 2 or id(parameter) in looked_up:
+            continue
+        share = 1.0
+        if ".experts." in name:
+            if num_experts is None or met is None:
+                return None
+            share = met / num_experts
+        total += share * math.prod(shape) * (6 if parameter.requires_grad else 4)
+    return round(total)
+
+
+def _looked_up(model: torch.nn.Module) -> set[int]:
+    """Embeddings that are no matrix of a product: not those that are the output's matrix, too."""
+    from torch.nn import Embedding
+
+    tables = {id(one.weight) for one in model.modules() if isinstance(one, Embedding)}
+    output: Any = getattr(model, "get_output_embeddings", lambda: None)()
+    return tables - {id(getattr(output, "weight", None))}
+
+
+def peak_flops(card: str, precision: str, matmul_precision: str | None) -> float | None:
+    """Operations per second of dense products of a card, None where it is not known.
+
+    Args:
+        card: as ``torch.cuda.get_device_name`` has it.
+        precision: ``bf16``, ``fp16`` or ``fp32``.
+        matmul_precision: of products in fp32; None is torch's ``highest``.
+    """
+    known = next((gpu for gpu in gpus() if gpu.torch_name == card), None)
+    if precision == "fp32" and matmul_precision in ("high", "medium"):
+        precision = "tf32"
+    rate = None if known is None else known.tflops.get(precision)
+    return None if rate is None else rate * 1e12
