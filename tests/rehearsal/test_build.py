@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _ctypes
 import re
 import stat
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 from zerokit.errors import LaunchError
 from zerokit.rehearsal.native import build
-from zerokit.rehearsal.native.build import built_library
+from zerokit.rehearsal.native.build import built_files_library, built_library
 
 COMPILER = """#!/bin/sh
 echo "$*" >> "$0.calls"
@@ -39,6 +40,23 @@ def test_what_is_compiled_when_a_build_ends_early_is_not_compiled_again(
     assert sorted({*compiled, "kernels.cpp"}) == sorted(set(compiled))
     assert {name: compiled.count(name) for name in compiled if compiled.count(name) > 1} == {"kernels.cpp": 2}
     assert {file.name for file in library.parent.iterdir()} == {library.name, "libcuda.so.1", "lock"}
+
+
+@pytest.mark.parametrize("opens", [True, False])
+def test_what_a_wheel_brings_is_taken_where_it_opens(
+    opens: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "PREBUILT", tmp_path / "prebuilt")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("CXX", "no-compiler-at-all")
+    brought = build.prebuilt_files_folder() / build.FILES
+    brought.parent.mkdir(parents=True)
+    brought.write_bytes(Path(_ctypes.__file__).read_bytes() if opens else b"of another machine")
+    if opens:
+        assert built_files_library().read_bytes() == brought.read_bytes()
+    else:
+        with pytest.raises(LaunchError, match="no C\\+\\+ compiler"):
+            built_files_library()
 
 
 @pytest.mark.parametrize(("constructor", "strings"), [("ESs", 0), ("ENSt7__cxx1112basic_stringE", 1)])

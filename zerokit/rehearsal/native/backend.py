@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zerokit.errors import LaunchError
-from zerokit.rehearsal.native.build import NO_DRIVER, TESTED, built_library, torch_folder
+from zerokit.rehearsal.native.build import NO_DRIVER, TESTED, TORCH, built_library, torch_folder
 from zerokit.rehearsal.native.clock import Clock
 from zerokit.rehearsal.recording import CATEGORY_CODES, Space
 from zerokit.reporting.categories import Category
@@ -372,12 +372,12 @@ def _open(library: Path) -> ctypes.CDLL:
     # What the script starts finds no GPU either; in this process the variable has been read already.
     searched = [str(library.parent), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
     os.environ["LD_LIBRARY_PATH"] = os.pathsep.join(searched)
-    folder = torch_folder() / "lib"
+    global_deps, libtorch = (str(torch_folder() / "lib" / name) for name in TORCH)
     # torch itself loads this first, for the libraries of threads and of CUDA that its own depend on.
-    ctypes.CDLL(str(folder / "libtorch_global_deps.so"), mode=ctypes.RTLD_GLOBAL)
+    ctypes.CDLL(global_deps, mode=ctypes.RTLD_GLOBAL)
     # On a CUDA build this brings torch's own CUDA kernels, guard and hooks, which have to be there before the
     # library puts its own in their place; and both have to be before `import torch`, which keeps the hooks.
-    ctypes.CDLL(str(folder / "libtorch.so"))
+    ctypes.CDLL(libtorch)
     return ctypes.CDLL(str(library))
 
 

@@ -1,7 +1,9 @@
 """Builds the C++ backend: once for every torch, with any C++ compiler.
 
-The library is compiled against the headers of the torch that is installed, and belongs to it alone; a
-change of torch, of the compiler's name or of the sources makes another one beside it.
+The library is compiled against the headers of the torch that is installed, and serves that version wherever
+it is installed; another version, another compiler's name or other sources make another one beside it.
+A release's wheel brings libraries for common versions (``python -m tools.prebuilt``), which are taken where
+they fit the torch that is there.
 """
 
 from __future__ import annotations
@@ -10,10 +12,12 @@ import fcntl
 import hashlib
 import importlib.metadata
 import importlib.util
+import math
 import os
 import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -30,7 +34,16 @@ FILES = "libzerokit_files.so"
 OLDEST = (2, 5)
 TESTED = "2.5 to 2.15"
 """Versions of torch that the library has been built against."""
+TORCH = ("libtorch_global_deps.so", "libtorch.so")
+"""What is opened before the library, in this order."""
+PREBUILT = SOURCES / "prebuilt"
+"""What a wheel brings: a folder for each torch, by the names of `prebuilt_folder`."""
+LINK = ("-shared", "-s", "-Wl,-z,now")  # all names are looked for when it is opened
 COMPILE = ("-O2", "-std=c++20", "-fPIC", "-Wall")
+
+
+COMPILING_CPU_SECONDS = 240
+"""Measured with g++ 12 against torch 2.13."""
 
 
 def torch_folder() -> Path:
@@ -54,7 +67,7 @@ def built_library() -> Path:
     Raises:
         LaunchError: torch is too old, there is no C++ compiler, or it fails.
     """
-    torch_folder()
+    torch = torch_folder()
     version = importlib.metadata.version("torch")
     if tuple(map(int, version.split(".")[:2])) < OLDEST:
         raise LaunchError(
@@ -62,7 +75,15 @@ def built_library() -> Path:
             where="rehearse",
             hint=f"Install a version that zerokit is tested with: torch {TESTED}",
         )
-    return _built(_cache_folder(f"torch-{version}", SOURCES, str(torch_folder())) / LIBRARY, _build)
+    strings = strings_of(torch)
+    folder = _cache_folder(f"torch-{version}", SOURCES, strings)
+
+    def make(library: Path) -> None:
+        if not _brought(library, prebuilt_folder(version, strings), torch):
+            console.note(f"Building the virtual device for torch {version} (once, {_how_long()})")
+            compile_library(library, torch)
+
+    return _built(folder / LIBRARY, make)
 
 
 def built_files_library() -> Path:
@@ -71,7 +92,12 @@ def built_files_library() -> Path:
     Raises:
         LaunchError: there is no C++ compiler, or it fails.
     """
-    return _built(_cache_folder("files", SOURCES / "files") / FILES, _build_files)
+
+    def make(library: Path) -> None:
+        if not _brought(library, prebuilt_files_folder(), None):
+            compile_files_library(library)
+
+    return _built(_cache_folder("files", SOURCES / "files") / FILES, make)
 
 
 def _built(library: Path, build: Callable[[Path], None]) -> Path:
@@ -95,12 +121,52 @@ def _built(library: Path, build: Callable[[Path], None]) -> Path:
 
 
 def _cache_folder(name: str, sources: Path, *more: str) -> Path:
-    key = hashlib.sha256()
-    for source in sorted([*sources.glob("*.cpp"), *sources.glob("*.h")]):
-        key.update(source.read_bytes())
-    key.update(" ".join([_compiler_name(), str(COMPILE), *more]).encode())
+    key = _digest(sources)
+    key.update(" ".join([_compiler_name(), *more]).encode())
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return cache / "zerokit" / "rehearsal" / f"{name}-{key.hexdigest()[:12]}"
+
+
+def _digest(sources: Path) -> hashlib._Hash:
+    key = hashlib.sha256(str(COMPILE).encode())
+    for source in sorted([*sources.glob("*.cpp"), *sources.glob("*.h")]):
+        key.update(source.read_bytes())
+    return key
+
+
+def prebuilt_folder(version: str, strings: str) -> Path:
+    """Where a wheel has the library for a release of torch: one for all its patches, on the CPU or CUDA."""
+    release = "-".join([*version.split(".")[:2], strings.rpartition("=")[2]])
+    return PREBUILT / f"torch-{release}-{_digest(SOURCES).hexdigest()[:12]}"
+
+
+def prebuilt_files_folder() -> Path:
+    """Where a wheel has the library that guards files."""
+    return PREBUILT / f"files-{_digest(SOURCES / 'files').hexdigest()[:12]}"
+
+
+_OPEN = "import ctypes, sys; [ctypes.CDLL(name, ctypes.RTLD_GLOBAL) for name in sys.argv[1:]]"
+
+
+def _brought(library: Path, prebuilt: Path, torch: Path | None) -> bool:
+    """Copy what the wheel has to `library`, if it has it and it opens here, with all names it looks for."""
+    if not (prebuilt / library.name).is_file():
+        return False
+    before = [] if torch is None else [prebuilt / NO_DRIVER, *(torch / "lib" / name for name in TORCH)]
+    # A torch of the same release that is built in another way may lack a name: found now, not in a run.
+    opening = [sys.executable, "-c", _OPEN, *map(str, [*before, prebuilt / library.name])]
+    if subprocess.run(opening, capture_output=True).returncode:
+        return False
+    with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
+        for file in sorted(prebuilt.iterdir(), key=lambda one: one.name == library.name):
+            shutil.copy(file, scratch)
+            Path(scratch, file.name).replace(library.with_name(file.name))
+    return True
+
+
+def _how_long() -> str:
+    minutes = math.ceil(COMPILING_CPU_SECONDS / 60 / (os.cpu_count() or 1))
+    return "about a minute" if minutes == 1 else f"about {minutes} minutes"
 
 
 def _compiler_name() -> str:
@@ -121,15 +187,16 @@ def _compiler() -> list[str]:
     return compiler
 
 
-def _build(library: Path) -> None:
+def compile_library(library: Path, torch: Path) -> None:
+    """Build `library` and :data:`NO_DRIVER` beside it against the headers and libraries in `torch`.
+
+    Raises:
+        LaunchError: there is no C++ compiler, or it fails.
+    """
     compiler = _compiler()
-    console.note(
-        f"Building the virtual device for torch {importlib.metadata.version('torch')} (once, a minute or two)"
-    )
-    torch = torch_folder()
     includes = ["-isystem", str(torch / "include")]
     includes += ["-isystem", str(torch / "include" / "torch" / "csrc" / "api" / "include")]
-    strings = f"-D_GLIBCXX_USE_CXX11_ABI={int(_has_new_strings(torch))}"
+    strings = strings_of(torch)
     sources = [source for source in sorted(SOURCES.glob("*.cpp")) if source.stem != "no_driver"]
     parts = library.parent / "parts"  # which stay where this is interrupted, and are taken the next time
     parts.mkdir(exist_ok=True)
@@ -149,8 +216,9 @@ def _build(library: Path) -> None:
             pass
         objects = [str(one.result()) for one in compiled]
     linked = parts / LIBRARY
-    libraries = ["-L", str(torch / "lib"), "-lc10", "-ltorch_cpu", f"-Wl,-rpath,{torch / 'lib'}"]
-    _run([*compiler, "-shared", "-o", str(linked), *objects, *libraries])
+    # Where they lie is not written down: whoever opens this has opened the installed torch before.
+    libraries = ["-L", str(torch / "lib"), "-lc10", "-ltorch_cpu"]
+    _run([*compiler, *LINK, "-o", str(linked), *objects, *libraries])
     driver = parts / NO_DRIVER
     soname = f"-Wl,-soname,{NO_DRIVER}"
     _run([*compiler, "-shared", "-fPIC", "-O1", soname, "-o", str(driver), str(SOURCES / "no_driver.cpp")])
@@ -159,15 +227,17 @@ def _build(library: Path) -> None:
     shutil.rmtree(parts)
 
 
-def _has_new_strings(torch: Path) -> bool:
-    """Whether torch was compiled with the std::string of C++11; the registry's builds before 2.7 were not."""
+def strings_of(torch: Path) -> str:
+    """Says to the compiler which std::string torch has: that of C++11, unlike the registry's before 2.7."""
     takes_an_old_one = (
         b"_ZN3c105ErrorC1ENS_14SourceLocationESs"  # c10::Error::Error(c10::SourceLocation, std::string)
     )
-    return takes_an_old_one not in (torch / "lib" / "libc10.so").read_bytes()
+    is_new = takes_an_old_one not in (torch / "lib" / "libc10.so").read_bytes()
+    return f"-D_GLIBCXX_USE_CXX11_ABI={int(is_new)}"
 
 
-def _build_files(library: Path) -> None:
+def compile_files_library(library: Path) -> None:
+    """Build the library that guards files; raises as `compile_library`."""
     # Every program that a script starts loads it too: it needs nothing but the C library.
     alone = ["-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-Wl,--as-needed", "-Wl,-z,initfirst"]
     sources = map(str, sorted((SOURCES / "files").glob("*.cpp")))
