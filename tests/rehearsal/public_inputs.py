@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.rehearsal.local_inputs import ARCHITECTURES, write_tokenizer
+from tests.rehearsal.picotron_inputs import write_run
 
 LINES = 64
 _QWEN = ARCHITECTURES["qwen2.5-0.5b"]
@@ -109,6 +110,14 @@ MODELS: dict[str, dict[str, Any]] = {
         "vocab_size": 28996,
         "pad_token_id": 1,
     },
+    "picotron-llama": {
+        **_LLAMA,
+        "hidden_size": 1024,
+        "intermediate_size": 2816,
+        "num_hidden_layers": 8,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 4,
+    },
     "vit": {"model_type": "vit", "architectures": ["ViTForImageClassification"]},
     "clip-vit": {
         "model_type": "clip_vision_model",
@@ -137,6 +146,7 @@ def write_inputs(folder: Path) -> None:
     _write_data(folder)
     _write_images(folder / "images")
     _write_configs(folder)
+    write_run(folder, MODELS["picotron-llama"])
     for metric in sorted((folder / "evaluate" / "metrics").glob("*")):
         if not (folder / metric.name).exists():
             (folder / metric.name).symlink_to(metric)
@@ -245,6 +255,10 @@ _DATA: dict[str, Any] = {
     },
     "tokens": lambda line: {"input_ids": [*range(100, 612)] * 9},
     "wikitext": lambda line: {"text": f"The number {line} is a number. " * 40},
+    **dict.fromkeys(
+        ("allenai/c4", "c4"),
+        lambda line: {"text": f"The number {line} is a number. " * 40, "timestamp": "", "url": ""},
+    ),
     "turns": lambda line: {"conversation": [{"human": f"What is {line}?", "assistant": "It is a number."}]},
     "regular": lambda line: {
         "sent1": f"It is {line}.",
@@ -265,10 +279,12 @@ _SPLITS = {
     "HuggingFaceH4/ultrachat_200k": ("train_sft", "test_sft"),
     "nyu-mll/glue": ("train", "validation"),
     "wikitext": ("train", "test"),
+    **dict.fromkeys(("allenai/c4", "c4"), ("train", "validation")),
 }
 """Names of splits, where they or that of the configuration are not the usual ones."""
 _CONFIGURATIONS = {"nyu-mll/glue": "mrpc", "wikitext": "wikitext-2-v1"}
-_MANY = {"nyu-mll/glue", "databricks/databricks-dolly-15k"}
+_CONFIGURATIONS |= dict.fromkeys(("allenai/c4", "c4"), "en")
+_MANY = {"nyu-mll/glue", "databricks/databricks-dolly-15k", "allenai/c4"}
 """Data sets of which scripts leave much out, or make large batches."""
 _CHAT = "DeepSpeedExamples/applications/DeepSpeed-Chat"
 """Reads ``local/jsonfile`` from a folder of its own."""
@@ -336,6 +352,11 @@ def _write_data(folder: Path) -> None:
         answers = {"chosen": " It is a number.", "rejected": " No."}
         chats = [{"prompt": f" Human: What is {line}? Assistant:", **answers} for line in range(4 * LINES)]
         _write_lines(folder / _CHAT / "data" / f"{split}.json", chats)
+    instances = [{"text": f"The number {line} is a number. " * 40} for line in range(LINES)]
+    (folder / "lmflow").mkdir(exist_ok=True)
+    (folder / "lmflow" / "train.json").write_text(
+        json.dumps({"type": "text_only", "instances": instances}), encoding="utf-8"
+    )
     made_up = random.Random(0)
     tokens = array("H", (made_up.randrange(50257) for _ in range(100_000))).tobytes()
     for name in ("train.bin", "val.bin"):  # as nanoGPT's data/openwebtext/prepare.py writes them

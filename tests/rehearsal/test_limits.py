@@ -67,7 +67,7 @@ def _reads_back(name: str) -> None:
         (lambda: _handled(ValueError("runs/model has 3 layers")), None),
         (lambda: _handled(OSError("libcudart.so.12: cannot open shared object file")), "libcudart.so.12"),
         (lambda: _handled(ImportError("libc10_cuda.so: cannot open")), "libc10_cuda.so"),
-        (lambda: _handled(AssertionError("Torch not compiled with CUDA enabled")), "a CUDA driver"),
+        (lambda: _handled(AssertionError("Torch not compiled with CUDA enabled")), "torch's CPU build"),
         (lambda: _handled(FileNotFoundError(2, "No such file", "rehearsed.safetensors")), "reads no weights"),
         (lambda: _Slice((1,), None).get_strides(), "stand-in is not like what it stands for"),
         (lambda: _check_pointers({"x": torch.zeros(1)}), None),

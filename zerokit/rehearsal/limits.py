@@ -27,10 +27,11 @@ from zerokit.rehearsal.watching.suppressed_writes import not_written
 
 _GAP = "zerokit cannot stand in for"
 """What native/dispatch.cpp says of an operator."""
+_CPU_BUILD = "Torch not compiled with CUDA enabled"
 _NEEDS_CUDA = re.compile(
     r"(?P<library>lib(?:cuda|cudart|cublas\w*|cudnn\w*|cufft\w*|curand|cusolver\w*|cusparse\w*|cupti|nccl|"
     r"nv\w+|c10_cuda|torch_cuda)[\w.+-]*\.so[\d.]*)"
-    r"|(?P<else>Torch not compiled with CUDA enabled|CUDA_HOME|no CUDA-capable device|CUDA driver|"
+    rf"|(?P<else>{_CPU_BUILD}|CUDA_HOME|no CUDA-capable device|CUDA driver|"
     r"NVIDIA driver|no kernel image|CUDA (?:runtime )?initialization)"
 )
 _NO_NETWORK = re.compile(
@@ -73,6 +74,12 @@ def _cause(error: BaseException) -> tuple[str, str] | None:
     text = str(error)
     needed = _NEEDS_CUDA.search(text)
     if needed is not None:
+        if needed["else"] == _CPU_BUILD:
+            return (
+                "the rehearsal cannot stand in for what torch's CPU build leaves out "
+                f"({type(error).__name__}: {_first_line(text)})",
+                "Install torch's CUDA build here, which needs no GPU",
+            )
         what = needed["library"] or "a CUDA driver"
         return (
             f"the rehearsal cannot stand in for what calls {what}, which is not on this machine "
