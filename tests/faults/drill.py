@@ -19,6 +19,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,8 @@ from tests.faults.place import (
 )
 from tests.faults.trials import Trial, trials
 from tests.tiny import REPOSITORY
-from zerokit.errors import PreemptedError
+from zerokit.checkpoint.checksums import check_checksums, read_checksums
+from zerokit.errors import CheckpointError, PreemptedError
 
 WRITTEN = REPOSITORY / "docs" / "measured" / "fault_drill.json"
 PAGE = REPOSITORY / "docs" / "fault-drill.md"
@@ -126,6 +128,8 @@ def judge(trial: Trial, place: Place, code: int, text: str) -> list[str]:
         wrongs += [f"exit code {code}, not {right}"] * ("end" not in allowed and code != right)
     if place.path("out/model.safetensors").exists() and not place.path("out/config.json").exists():
         wrongs.append("half a model")
+    if not trial.resumes and not place.shell:  # of which some are damaged, and a disk that nobody else sees
+        wrongs += [f"{one} has a checkpoint's name" for one in not_whole(place)]
     exported = [place.path(f"made/{name}").is_file() for name in _OF_EXPORT]
     wrongs += ["half an export"] * (place.path("made").exists() and not all(exported))
     wrongs += ["code that it was given ran"] * place.path("it_ran").exists()
@@ -133,6 +137,16 @@ def judge(trial: Trial, place: Place, code: int, text: str) -> list[str]:
         _ACTED_ON.search(text.replace("\x1b[0m", "")) is not None
     )
     return wrongs
+
+
+def not_whole(place: Place) -> Iterator[str]:
+    """What is called a checkpoint and has not all files that it was saved with, by their checksums."""
+    for folder in place.path("out").glob("checkpoint-[0-9]*"):
+        try:
+            sums = read_checksums(folder)
+            check_checksums(folder, sums or {"SHA256SUMS": ""})
+        except CheckpointError:
+            yield folder.name
 
 
 def is_whole(place: Place) -> bool:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from zerokit.errors import CheckpointError
-from zerokit.training.checksums import seal
-from zerokit.training.folder import OutputFolder, checkpoints, remove_old
+from zerokit.training.checksums import publish, seal
+from zerokit.training.folder import UNFINISHED, OutputFolder, checkpoints, remove_old
 from zerokit.training.resume import find_resume
 
 
@@ -95,13 +95,54 @@ def test_a_checkpoint_without_checksums_is_the_last_only_where_none_has_them(
     assert last_of(tmp_path) == later
 
 
-def test_a_checkpoint_whose_checksums_cannot_be_written_is_not_whole(tmp_path: Path) -> None:
-    folder = of_a_run(tmp_path, 1, sealed=False)
-    group: Any = SimpleNamespace(
-        ranks=SimpleNamespace(is_main=True, rank=0, world_size=1),
+def alone(**ranks: int) -> Any:
+    """The group of a rank, the first."""
+    return SimpleNamespace(
+        ranks=SimpleNamespace(is_main=True, **{"rank": 0, "world_size": 1, "local_world_size": 1, **ranks}),
         broadcast_object=lambda value: value,
         gather_objects=lambda value: [value],
     )
+
+
+def test_a_checkpoint_has_its_name_only_when_all_of_it_is_there(tmp_path: Path) -> None:
+    written, saved = tmp_path / UNFINISHED / "checkpoint-5", tmp_path / "checkpoint-5"
+    of_a_run(tmp_path / UNFINISHED, 5, sealed=False)
+    (written / "latest").unlink()
+    (written / "latest").symlink_to("gone")  # such as on a server that has lost it
+    group = alone(world_size=2)
+    group.gather_objects = lambda value: [value, value]
+    group.broadcast_object = lambda value: ["latest"] if isinstance(value, list) else value
+    problem = publish(group, written, saved)
+    assert problem is not None
+    assert problem.endswith("training.output_dir is to be on a disk that all machines share")
+    assert not saved.exists()
+
+    (written / "latest").unlink()
+    (written / "latest").write_text("global_step5")
+    of_a_run(tmp_path, 5)
+    (saved / "of-before").touch()
+    assert publish(alone(), written, saved) is None
+    assert not (saved / "of-before").exists()
+    assert (saved / "SHA256SUMS").read_text().count("\n") == 4
+    remove_old(tmp_path, None, last=saved, best=None)
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-5"]
+
+
+def test_a_checkpoint_is_removed_under_another_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in (2, 10):
+        of_a_run(tmp_path, number)
+    monkeypatch.setattr("zerokit.training.folder.shutil.rmtree", lambda *_, **__: None)  # killed
+    remove_old(tmp_path, 1, last=tmp_path / "checkpoint-10", best=None)
+    assert checkpoints(tmp_path) == [tmp_path / "checkpoint-10"]
+    monkeypatch.undo()
+    with ExitStack() as held:
+        OutputFolder(tmp_path, "there", force=True, resume=None)._take(held, "0123abcd")
+    assert not (tmp_path / UNFINISHED).exists()
+
+
+def test_a_checkpoint_whose_checksums_cannot_be_written_is_not_whole(tmp_path: Path) -> None:
+    folder = of_a_run(tmp_path, 1, sealed=False)
+    group = alone()
     assert seal(group, folder) is None
     (folder / "SHA256SUMS").unlink()
     (folder / "SHA256SUMS").mkdir()

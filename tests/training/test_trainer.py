@@ -157,7 +157,12 @@ def test_fp16_may_skip_steps_while_it_finds_its_loss_scale(monkeypatch: pytest.M
 def saving(folder: Path, *, is_main: bool) -> Any:
     """A trainer that saves checkpoints into a folder, and nothing else."""
     trainer: Any = ZeroTrainer.__new__(ZeroTrainer)
-    trainer._group = SimpleNamespace(gather_objects=lambda problem: [problem])
+    trainer._group = SimpleNamespace(
+        gather_objects=lambda problem: [problem],
+        broadcast_object=lambda value: value,
+        ranks=SimpleNamespace(is_node_main=is_main),
+    )
+    trainer._aside, trainer._checkpoint_bytes = None, 0
     trainer.args = SimpleNamespace(output_dir=str(folder), save_total_limit=1, should_save=is_main)
     trainer.disk_problems, trainer.other_places = DiskProblems(), []
     return trainer
@@ -175,7 +180,9 @@ def test_the_best_checkpoint_is_one_that_was_saved(
     monkeypatch.setattr(Trainer, "_init_training_state", init)
     trainer._init_training_state()
     sealed: list[str | None] = []
-    monkeypatch.setattr("zerokit.training.trainer.seal", lambda *_: sealed.pop() if sealed else None)
+    monkeypatch.setattr(
+        "zerokit.training.saving_trainer.publish", lambda *_: sealed.pop() if sealed else None
+    )
 
     def save(metric: float, step: int, error: Exception | None) -> tuple[Any, ...]:
         state = trainer.state
@@ -184,20 +191,25 @@ def test_the_best_checkpoint_is_one_that_was_saved(
             state.best_metric, state.best_global_step = metric, step
 
         def save_checkpoint(*_: Any) -> None:
+            assert Path(trainer._get_output_dir(None)) == tmp_path / ".unfinished"
             if state.best_global_step == step:
-                state.best_model_checkpoint = str(step)
+                written = tmp_path / ".unfinished" / f"checkpoint-{step}"
+                written.mkdir(parents=True, exist_ok=True)
+                state.best_model_checkpoint = str(written)
             if error is not None:
                 raise error
 
         monkeypatch.setattr(Trainer, "_save_checkpoint", save_checkpoint)
         trainer._save_checkpoint(None, None)
-        return state.best_metric, state.best_global_step, state.best_model_checkpoint
+        assert is_main != (tmp_path / ".unfinished").exists()
+        return state.best_metric, state.best_global_step, Path(state.best_model_checkpoint).name
 
     assert save(3.0, 2, OSError("full")) == (9.0, 1, "one")
-    assert save(4.0, 3, None) == (4.0, 3, "3")  # better than all that are left
-    assert save(2.0, 4, OSError("full")) == (4.0, 3, "3")
+    assert save(4.0, 3, None) == (4.0, 3, "checkpoint-3")  # better than all that are left
+    assert trainer.state.best_model_checkpoint == str(tmp_path / "checkpoint-3")
+    assert save(2.0, 4, OSError("full")) == (4.0, 3, "checkpoint-3")
     sealed.append("the server is full")
-    assert save(2.0, 4, None) == (4.0, 3, "3")
+    assert save(2.0, 4, None) == (4.0, 3, "checkpoint-3")
     with pytest.raises(KeyError):
         save(1.0, 5, KeyError())
     assert trainer.args.save_total_limit == 1

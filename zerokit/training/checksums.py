@@ -1,8 +1,9 @@
-"""Each checkpoint of a run gets the checksums of its files, which a resumed run compares."""
+"""A checkpoint of a run gets the checksums of its files, which a resumed run compares, and then its name."""
 
 from __future__ import annotations
 
 import os
+import socket
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,8 +24,31 @@ if TYPE_CHECKING:
     from zerokit.distributed.group import RankGroup
 
 
+def publish(group: RankGroup, written: Path, saved: Path) -> str | None:
+    """Give a checkpoint its name, in one step, once it is sealed.
+
+    Args:
+        group: all ranks, each of which has written its part.
+        written: where, on the disk of `saved`.
+        saved: the checkpoint-N that it is to be; one that is there is removed.
+
+    Returns:
+        why it is not whole, the same on every rank; None if it is.
+    """
+    problem = seal(group, written)
+    if problem is None and group.ranks.is_main:
+        try:
+            if saved.exists():
+                saved.rename(written.with_name(f"{saved.name}.replaced"))
+            written.rename(saved)
+            _sync_folders([written.parent, saved.parent])
+        except OSError as error:
+            problem = _why(error)
+    return group.broadcast_object(problem)
+
+
 def seal(group: RankGroup, folder: Path) -> str | None:
-    """Have a checkpoint-N, which every rank has written, on the disk, and write its ``SHA256SUMS``.
+    """Have a checkpoint, which every rank has written, on the disk, and write its ``SHA256SUMS``.
 
     Every rank reads its share of the files. Their folders, which keep their names, follow where a file system
     writes those on request.
@@ -33,6 +57,10 @@ def seal(group: RankGroup, folder: Path) -> str | None:
         why it is not whole, the same on every rank; None if it is.
     """
     names = group.broadcast_object(files_of(folder) if group.ranks.is_main else [])
+    if group.ranks.local_world_size < group.ranks.world_size:
+        problem = _unseen(group, folder, names)
+        if problem is not None:
+            return problem
     parts = group.gather_objects(_synced_sums(folder, _share(names, group)))
     problem = next((part for part in parts if isinstance(part, str)), None if names else "it was removed")
     if problem is not None:
@@ -41,6 +69,15 @@ def seal(group: RankGroup, folder: Path) -> str | None:
         whole = {name: digest for part in parts if not isinstance(part, str) for name, digest in part.items()}
         problem = _write(folder, whole)
     return group.broadcast_object(problem)
+
+
+def _unseen(group: RankGroup, folder: Path, names: list[str]) -> str | None:
+    """Which machine does not see what the first has written, the same on every rank; None if all do."""
+    sees = all((folder / name).exists() for name in names)
+    blind = next(filter(None, group.gather_objects("" if sees else socket.gethostname())), None)
+    return (
+        blind and f"{blind} does not see it: training.output_dir is to be on a disk that all machines share"
+    )
 
 
 def _write(folder: Path, sums: dict[str, str]) -> str | None:

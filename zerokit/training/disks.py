@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial, wraps
+from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
 
 from zerokit.errors import ZerokitError
 from zerokit.patches import Patch, declare, replace
+from zerokit.units import format_bytes
 
 _PURPOSE = "outlive a full disk"
 _WRITES = declare(
@@ -33,6 +37,24 @@ def disk_problem(error: Exception) -> str | None:
     if isinstance(error, RuntimeError) and any(words in str(error) for words in _OF_TORCH):
         return "torch cannot write its file, as on a full disk"  # it does not say why
     return str(error).rpartition("I/O error: ")[2] if isinstance(error, SafetensorError) else None
+
+
+def lacks_room(folder: Path, num_bytes: int) -> str | None:
+    """Why so much cannot be written into `folder`; None if there is room, or nobody can tell."""
+    with suppress(OSError):
+        free = shutil.disk_usage(folder).free
+        if free < num_bytes:
+            return f"it takes about {format_bytes(num_bytes)}, and {format_bytes(free)} are free on that disk"
+    return None
+
+
+def bytes_of(folder: Path) -> int:
+    """The bytes of all files of a folder, as far as they are there."""
+    total = 0
+    for file in folder.rglob("*"):
+        with suppress(OSError):
+            total += file.stat().st_size if file.is_file() else 0
+    return total
 
 
 class DiskProblems(list[str]):

@@ -6,15 +6,13 @@ It ends a run that has diverged at the step that shows it, before anything is sa
 from __future__ import annotations
 
 import math
-import shutil
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import SequentialSampler
-from transformers import Trainer
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput
+from transformers.trainer_utils import EvalLoopOutput
 
 from zerokit import console
 from zerokit.checkpoint.pickles import known_classes_only
@@ -22,15 +20,13 @@ from zerokit.checkpoint.source import is_rehearsal
 from zerokit.distributed.ranks import read_ranks
 from zerokit.distributed.shared_memory import release_shared_memory
 from zerokit.errors import PreemptedError, RunError
-from zerokit.files import write_file
 from zerokit.patches import overriding
 from zerokit.training.blanks import BlanksLast, FilledUp
-from zerokit.training.checksums import seal
-from zerokit.training.disks import DiskProblems
 from zerokit.training.dummy_step import undo_dummy_step
-from zerokit.training.folder import checkpoints, remove_old
+from zerokit.training.folder import checkpoints
 from zerokit.training.operations import operations_per_token
 from zerokit.training.packing import may_arrange
+from zerokit.training.saving_trainer import SavingTrainer
 from zerokit.training.spikes import Places, UsualLoss, named, rows_of, worst
 
 if TYPE_CHECKING:
@@ -50,13 +46,8 @@ MOST_SKIPPED_STEPS = 50
     "transformers.trainer:Trainer",
     _get_train_sampler="train each example once an epoch",
     _run_epoch="train each example once an epoch",
-    _init_training_state="outlive a full disk",
     _prepare_for_training="begin where Adam begins",
     _finalize_training="report the loss of all ranks",
-    _save="let others read the weights, as they may read all else that is saved, and try a second place",
-    _save_checkpoint="outlive a full disk",
-    _save_optimizer_and_scheduler="outlive a full disk",
-    _save_rng_state="outlive a full disk",
     _get_eval_sampler="weigh each held-out token the same",
     evaluation_loop="weigh each held-out token the same, and measure the task",
     compute_loss="train on the task's own loss",
@@ -68,7 +59,7 @@ MOST_SKIPPED_STEPS = 50
     _maybe_log_save_evaluate="save and leave where a rank was asked to",
     save_model="keep weights that are no numbers from replacing any",
 )
-class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped here
+class ZeroTrainer(SavingTrainer):
     """Trains every example exactly once an epoch, and measures the loss per held-out token."""
 
     def __init__(
@@ -82,13 +73,12 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
         places: Places,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(group=group, **kwargs)
         self._task = task
         if task.has_own_loss:
             # That there is one has the Trainer count what it is divided by.
             self.compute_loss_func = task.loss
         self._identity = identity
-        self._group = group
         self._trust_checkpoint = trust_checkpoint
         self._train_sampler: BlanksLast | None = None
         self._losses: list[torch.Tensor] = []
@@ -101,14 +91,8 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
         self._num_skipped = 0
         self._leaves = False
         """Whether a rank was asked to leave, by the end of the last step."""
-        self.disk_problems = DiskProblems()
-        """Of what is saved now."""
         self.metric_names: tuple[str, ...] = ()
         """Of the last evaluation, its loss included."""
-        self.other_places: list[Path] = []
-        """Where to save weights that cannot be written where they belong."""
-        self._best_saved: tuple[Any, Any, Any] = (None, None, None)
-        """What the state said of the best checkpoint when the last one was saved."""
         self.train_dataset: Any
         self.eval_dataset: Any
         if self.train_dataset is not None and (self._can_fill_up() or task.needs_reference):
@@ -121,15 +105,6 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
                 self.args.per_device_eval_batch_size * self.args.world_size,
                 task.blank(),
             )
-
-    def _init_training_state(self, *args: Any, **kwargs: Any) -> Any:
-        done = super()._init_training_state(*args, **kwargs)
-        self._best_saved = self._best()  # of the checkpoint that is resumed
-        return done
-
-    def _best(self) -> tuple[Any, Any, Any]:
-        state = self.state
-        return state.best_metric, state.best_global_step, state.best_model_checkpoint
 
     def _prepare_for_training(
         self, max_steps: int, train_dataloader: DataLoader[Any], resume_from_checkpoint: str | None
@@ -213,57 +188,6 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
         # transformers adds what was not logged yet from rank 0 alone.
         self._tr_loss: torch.Tensor = self.accelerator.reduce(self._tr_loss, reduction="mean")
         return super()._finalize_training(*args, **kwargs)
-
-    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
-        for folder in (Path(output_dir or self.args.output_dir), *self.other_places):
-            with self.disk_problems.noted():
-                super()._save(str(folder), state_dict)
-                for file in folder.glob("*.safetensors") if self.args.should_save else ():
-                    file.chmod(folder.stat().st_mode & 0o666)  # made readable for the owner alone
-                return
-            if folder.resolve() != Path(self.args.output_dir).resolve():  # which has more than this model
-                shutil.rmtree(folder, ignore_errors=True)
-
-    def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        """The Trainer's; what cannot be written is removed, and what was there before stays."""
-        self.disk_problems.clear()
-        limit, self.args.save_total_limit = self.args.save_total_limit, None
-        try:
-            with self.disk_problems.noted():  # from here on, what can fail makes no other rank wait
-                super()._save_checkpoint(model, trial)
-        finally:
-            self.args.save_total_limit = limit
-        problems = self._group.gather_objects(next(iter(self.disk_problems), None))
-        problem = next((problem for problem in problems if problem is not None), None)
-        folder = Path(self.args.output_dir)
-        saved = folder / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-        if problem is None and not is_rehearsal():  # which writes no weights
-            problem = seal(self._group, saved)
-        if problem is None:
-            self._best_saved = self._best()
-        else:  # the Trainer would go back to what is removed, and pass over any that is saved later
-            state = self.state
-            state.best_metric, state.best_global_step, state.best_model_checkpoint = self._best_saved
-        if not self.args.should_save:
-            return
-        if problem is None:
-            remove_old(folder, limit, last=saved, best=self.state.best_model_checkpoint)
-        else:
-            shutil.rmtree(saved, ignore_errors=True)
-            left = checkpoints(folder)
-            stays = f"{left[-1].name} stays" if left else "there is none yet"
-            console.note(f"zerokit: {saved} cannot be saved: {problem}. The run goes on; {stays}")
-
-    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        with self.disk_problems.noted():
-            super()._save_optimizer_and_scheduler(output_dir)
-        with self.disk_problems.noted():
-            if self.args.should_save:
-                write_file(Path(output_dir, "latest"), f"global_step{self.deepspeed.global_steps}")
-
-    def _save_rng_state(self, output_dir: str) -> None:
-        with self.disk_problems.noted():
-            super()._save_rng_state(output_dir)
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Sampler[int] | None:
         return SequentialSampler(eval_dataset)
