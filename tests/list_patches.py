@@ -57,7 +57,8 @@ def undeclared_overrides() -> list[str]:
     from zerokit.training.trainer import ZeroTrainer
 
     said = {patch.name for patch in patches.REGISTERED if isinstance(patch, patches.Override)}
-    done = {name for name in vars(ZeroTrainer) if hasattr(Trainer, name) and not name.startswith("__")}
+    own = [base for base in ZeroTrainer.__mro__ if base.__module__.startswith("zerokit.")]
+    done = {name for base in own for name in vars(base) if hasattr(Trainer, name) and name[:2] != "__"}
     return sorted((said ^ done) - {"_abc_impl"})
 
 
