@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,8 @@ from zerokit.training.disks import DiskProblems
 from zerokit.training.examples import IGNORED
 from zerokit.training.spikes import UsualLoss, looked_up
 from zerokit.training.tasks import task_of
-from zerokit.training.trainer import MOST_SKIPPED_STEPS, ZeroTrainer
+from zerokit.training.trainer import ZeroTrainer
+from zerokit.training.watchful_trainer import MOST_SKIPPED_STEPS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,6 +39,8 @@ class Steps:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, fp16: bool) -> None:
         self.trainer: Any = ZeroTrainer.__new__(ZeroTrainer)
         self.trainer._losses, self.trainer._num_skipped = [], 0
+        self.trainer._left_out, self.trainer._max_skipped = False, None
+        self.trainer._num_tokens = torch.zeros((), dtype=torch.float64)
         self.trainer._usual_loss, self.trainer._on_spike = UsualLoss(), "note"
         self.trainer._places = lambda rows: [f"data.jsonl:{row + 1}" for row in rows]
         self.trainer._train_sampler = BlanksLast(FilledUp(range(6), 8, {}), shuffle=False, seed=0)
@@ -55,7 +59,7 @@ class Steps:
             gradient_accumulation_steps=3,
             world_size=1,
         )
-        self.trainer.state = SimpleNamespace(global_step=6)
+        self.trainer.state = SimpleNamespace(global_step=6, num_input_tokens_seen=0)
         self.patch = monkeypatch
 
     def __call__(self, *losses: float, norm: float | None = 1.0, skipped: bool = False) -> None:
@@ -108,9 +112,51 @@ def test_a_leap_of_the_loss_names_its_examples_and_may_end_the_run(
         steps(2.0, 9.0, 1.0)
     with pytest.raises(RunError, match=r"warmup_steps\. The batch that shows it: rank 0 with data\.jsonl:5"):
         steps(2.0, 9.0, NAN)
-    monkeypatch.setattr("zerokit.training.trainer.is_rehearsal", lambda: True)
+    monkeypatch.setattr("zerokit.training.watchful_trainer.is_rehearsal", lambda: True)
     steps.trainer._places = None  # nobody looks for them: numbers mean nothing
     steps(2.0, 9.0, NAN)
+
+
+def test_steps_that_leap_are_left_out_until_there_are_too_many(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    steps = Steps(monkeypatch, fp16=False)
+    trainer = steps.trainer
+    trainer._max_skipped, trainer._num_left_out, trainer._last_loss = 2, 0, torch.zeros(())
+    trainer._usual_loss = UsualLoss(may_stay=False)
+
+    def step(loss: float, norm: float | None = 1.0, skipped: bool = False) -> bool:
+        trainer.accelerator = SimpleNamespace(
+            optimizer_step_was_skipped=skipped, reduce=lambda tensor, reduction: tensor
+        )
+        left_out: list[bool] = []
+
+        def training_step(*_: Any) -> torch.Tensor:
+            left_out.append(trainer._leaves_out(torch.tensor(loss)))  # as the engine asks in its step
+            return torch.tensor(loss)
+
+        monkeypatch.setattr(Trainer, "training_step", training_step)
+        assert math.isfinite(trainer.training_step(None, None))
+        monkeypatch.setattr(Trainer, "_get_grad_norm", lambda *_, **__: norm)
+        assert trainer._get_grad_norm(None) == (norm if not (left_out[0] or skipped) else None)
+        return left_out[0]
+
+    assert not any(step(2.0 + number % 2 / 10) for number in range(30))
+    for _ in range(3):
+        assert step(9.0, norm=INFINITE)
+        assert not step(2.0, norm=NAN, skipped=True)  # DeepSpeed has found that no gradient is a number
+        assert not step(2.0)
+    said = capsys.readouterr().err
+    assert said.count("The step is left out (1 in a row; 3 end the run)\n") == 3
+    assert said.startswith(
+        "zerokit: warning: the loss leaps from 2.05 to 9 at step 7: rank 0 with data.jsonl:1, data.jsonl:2. "
+    )
+    assert said.count("zerokit: warning: the loss leaps from 2.0") == 3
+    assert said.count("gradients are no numbers at step 7: ") == 3
+    assert step(NAN)
+    assert step(9.0)
+    with pytest.raises(RunError, match=r"jsonl:2; 2 steps before it had to be left out, too\. Look at"):
+        step(9.0)
 
 
 def test_a_loss_that_stays_high_is_usual_after_some_steps() -> None:
@@ -256,6 +302,7 @@ def test_every_example_gets_its_reference_whatever_loads_the_batches(
         group=any_,
         trust_checkpoint=False,
         on_spike="note",
+        max_skipped_steps=5,
         places=any_,
         model=copy.deepcopy(model),
         args=args,

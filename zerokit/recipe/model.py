@@ -222,7 +222,9 @@ class Recipe(Section):
     """``type: lora`` and keys of peft's ``LoraConfig``; absent trains all parameters."""
     training: dict[str, Any] = {}
     """Keys of transformers' ``TrainingArguments``; `rescue_dir`: where a model goes that finds no room in
-    `output_dir`; `on_spike`: ``note`` (the default) or ``stop``, where the loss leaps."""
+    `output_dir`; `on_spike`: ``note`` (the default), ``skip`` or ``stop``, where the loss leaps;
+    `max_skipped_steps`: in a row (5), after which the run ends; `bind_cores`: whether ranks whose optimizer
+    is offloaded keep to cores of their own (true)."""
     deepspeed: str | dict[str, Any] | None = None
     """A ds_config: a path, or inline; absent is zerokit's ZeRO-2 default."""
     generation: dict[str, Any] = {}

@@ -16,7 +16,12 @@ from zerokit.errors import RecipeError, did_you_mean
 from zerokit.recipe.load import LoadedRecipe
 
 # Keys that are zerokit's own, and their types.
-_EXTRA = {"rescue_dir": str | None, "on_spike": Literal["note", "stop"]}
+_EXTRA = {
+    "rescue_dir": str | None,
+    "on_spike": Literal["note", "skip", "stop"],
+    "max_skipped_steps": int,
+    "bind_cores": bool,
+}
 
 # Arguments with a section of their own, or that contradict what zerokit runs.
 _OWNED = {
@@ -53,6 +58,7 @@ _AT_LEAST = {
     "gradient_accumulation_steps": 1,
     "dataloader_num_workers": 0,
     "num_train_epochs": 0.001,
+    "max_skipped_steps": 1,
 }
 
 _PERIODIC = ("save", "eval", "logging")

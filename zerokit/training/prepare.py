@@ -22,6 +22,7 @@ from zerokit.training.folder import OutputFolder
 from zerokit.training.identity import Identity, identify
 from zerokit.training.model import PreparedModel, find_checkpoint, prepare_model
 from zerokit.training.optimizers import check_made, host_optimizer
+from zerokit.training.own_keys import OwnKeys, take_own
 from zerokit.training.packing import Padding, may_arrange, padding_of
 from zerokit.training.peft import check_peft_keys
 from zerokit.training.precision import check_fp16, check_precision
@@ -63,8 +64,8 @@ class Prepared:
     held_out: Dataset | None
     padding: Padding | None
     """None for a task that pads its batches as they come."""
-    on_spike: str
-    """What to do where the loss leaps: ``note`` or ``stop``."""
+    own: OwnKeys
+    """Keys of the recipe's training that are zerokit's."""
     places: Places
     """Of the training examples."""
     generation: GenerationConfig | None
@@ -120,11 +121,8 @@ def prepare(
     if resume is not None:
         check_resumed(group, resume, verify=verify, trusted=trust_checkpoint)
     output_dir = Path(resolved.training["output_dir"])
-    rescue = resolved.training.pop("rescue_dir", None)
-    on_spike = resolved.training.pop("on_spike", "note")
-    output = OutputFolder(
-        output_dir, loaded.where("training", "output_dir"), force, resume, rescue and Path(rescue)
-    )
+    own = group.together(lambda: take_own(resolved, loaded))
+    output = OutputFolder(output_dir, loaded.where("training", "output_dir"), force, resume, own.rescue_dir)
     if not is_rehearsal():  # which writes elsewhere
         group.together(lambda: output.check(loaded))
     group.together(lambda: check_peft_keys(loaded))
@@ -156,7 +154,7 @@ def prepare(
         *(loaded, resolved, args, output, identity, trust_checkpoint),
         *(tokenizer, task, model, train, evaluated),
         padding=padding,
-        on_spike=on_spike,
+        own=own,
         places=_places(examples, tokenizer, loaded, task),
         generation=generation,
         versions=started_with[0],

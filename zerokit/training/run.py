@@ -13,6 +13,7 @@ from transformers import TrainerCallback
 import zerokit
 from zerokit import console
 from zerokit.checkpoint.source import is_rehearsal
+from zerokit.distributed.cores import bind_to_cores
 from zerokit.distributed.group import count_gpus
 from zerokit.errors import ConfigError, RankError, RunError, ZerokitError
 from zerokit.reporting.curves import draw_losses
@@ -21,6 +22,7 @@ from zerokit.training.chunked_loss import asks_for_chunks, chunk_the_loss
 from zerokit.training.measure import PeakMemory
 from zerokit.training.model import build_model, switch_dropout_off
 from zerokit.training.operations import operations_per_token, peak_flops
+from zerokit.training.optimizers import host_optimizer
 from zerokit.training.pace import Pace
 from zerokit.training.peft import add_adapter
 from zerokit.training.progress import RunProgress
@@ -80,6 +82,9 @@ def _run(group: RankGroup, prepared: Prepared, divided: Divided, rehearsed: Rehe
     import torch
 
     cuda = count_gpus() > 0
+    bound = None
+    if prepared.own.bind_cores and host_optimizer(prepared.resolved.ds_config) and not is_rehearsal():
+        bound = bind_to_cores(group)
     memory = PeakMemory(cuda=cuda)
     memory.start()
     _seed_everything(prepared)
@@ -94,6 +99,11 @@ def _run(group: RankGroup, prepared: Prepared, divided: Divided, rehearsed: Rehe
     if prepared.task.needs_reference:  # which has none, and is to differ by what is learned alone
         switch_dropout_off(model)
     expected = announce(group, prepared, model, cuda=cuda, chunked=chunked)
+    if bound is not None and note is not None:
+        note(
+            f"each rank keeps to {quantity(bound, 'core')} of its own, on which it steps the optimizer; "
+            "training.bind_cores false lets all ranks have all"
+        )
     told = trackers(prepared.loaded)
     pace = Pace(operations_per_token(model), _flops(prepared, group) if cuda else None)
     progress = RunProgress(prepared.output_dir, to_csv="csv" in told, pace=pace, memory=memory)
@@ -199,7 +209,8 @@ def _make_trainer(
         task=prepared.task,
         identity=prepared.identity,
         group=group,
-        on_spike=prepared.on_spike,
+        on_spike=prepared.own.on_spike,
+        max_skipped_steps=prepared.own.max_skipped_steps,
         places=prepared.places,
         model=model,
         args=prepared.args,

@@ -33,7 +33,9 @@ not found in time."""
 class UsualLoss:
     """The losses of the last steps."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, may_stay: bool = True) -> None:
+        """With `may_stay`, losses that stay high become usual."""
+        self._may_stay = may_stay
         self._losses: deque[float] = deque(maxlen=_STEPS)
         self._spikes: list[float] = []
         """Those in a row that came last."""
@@ -41,14 +43,13 @@ class UsualLoss:
     def exceeded_by(self, loss: float) -> float | None:
         """Their mean, if `loss` is a spike above it; takes the loss of one more step in, if it is none.
 
-        A spike exceeds the mean by 8 standard deviations, and by half of it. Losses that stay there become
-        usual.
+        A spike exceeds the mean by 8 standard deviations, and by half of it.
         """
         if len(self._losses) >= _LEAST_STEPS:
             mean = fmean(self._losses)
             if loss - mean > max(_DEVIATIONS * pstdev(self._losses), _SHARE * abs(mean)):
                 self._spikes.append(loss)
-                if len(self._spikes) < _IN_A_ROW:
+                if len(self._spikes) < _IN_A_ROW or not self._may_stay:
                     return mean
                 self._losses = deque(self._spikes[:-1], maxlen=_STEPS)
         self._spikes.clear()

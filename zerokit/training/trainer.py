@@ -14,32 +14,25 @@ import torch
 from torch.utils.data import SequentialSampler
 from transformers.trainer_utils import EvalLoopOutput
 
-from zerokit import console
 from zerokit.checkpoint.pickles import known_classes_only
-from zerokit.checkpoint.source import is_rehearsal
 from zerokit.distributed.ranks import read_ranks
 from zerokit.distributed.shared_memory import release_shared_memory
-from zerokit.errors import PreemptedError, RunError
+from zerokit.errors import PreemptedError
 from zerokit.patches import overriding
 from zerokit.training.blanks import BlanksLast, FilledUp
 from zerokit.training.dummy_step import undo_dummy_step
 from zerokit.training.folder import checkpoints
 from zerokit.training.operations import operations_per_token
 from zerokit.training.packing import may_arrange
-from zerokit.training.saving_trainer import SavingTrainer
-from zerokit.training.spikes import Places, UsualLoss, named, rows_of, worst
+from zerokit.training.watchful_trainer import WatchfulTrainer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from torch.utils.data import DataLoader, Sampler
 
-    from zerokit.distributed.group import RankGroup
     from zerokit.training.identity import Identity
     from zerokit.training.tasks.task import Task
-
-MOST_SKIPPED_STEPS = 50
-"""In a row, after which fp16 does not train: from 2^32, a loss scale needs about thirty to find its place."""
 
 
 @overriding(
@@ -51,15 +44,12 @@ MOST_SKIPPED_STEPS = 50
     _get_eval_sampler="weigh each held-out token the same",
     evaluation_loop="weigh each held-out token the same, and measure the task",
     compute_loss="train on the task's own loss",
-    training_step="stop when the loss is no number, and know a step that is stuck",
     get_batch_samples="know a batch that never comes",
-    _track_num_input_tokens="count tokens once a step, not once a micro batch",
     floating_point_ops="count parameters once a run, not once a micro batch",
-    _get_grad_norm="stop when the gradient norm is no number, and hear that another rank is asked to leave",
     _maybe_log_save_evaluate="save and leave where a rank was asked to",
     save_model="keep weights that are no numbers from replacing any",
 )
-class ZeroTrainer(SavingTrainer):
+class ZeroTrainer(WatchfulTrainer):
     """Trains every example exactly once an epoch, and measures the loss per held-out token."""
 
     def __init__(
@@ -67,30 +57,17 @@ class ZeroTrainer(SavingTrainer):
         *,
         task: Task,
         identity: Identity,
-        group: RankGroup,
         trust_checkpoint: bool,
-        on_spike: str,
-        places: Places,
         **kwargs: Any,
     ) -> None:
-        super().__init__(group=group, **kwargs)
+        super().__init__(**kwargs)
         self._task = task
         if task.has_own_loss:
             # That there is one has the Trainer count what it is divided by.
             self.compute_loss_func = task.loss
         self._identity = identity
         self._trust_checkpoint = trust_checkpoint
-        self._train_sampler: BlanksLast | None = None
-        self._losses: list[torch.Tensor] = []
-        """Of this rank's micro batches since the last step."""
-        self._num_tokens = torch.zeros((), dtype=torch.float64, device=self.args.device)
-        """Of this rank's micro batches since the last step, without padding."""
         self._operations_per_token = operations_per_token(self.model)
-        self._usual_loss = UsualLoss()
-        self._on_spike, self._places = on_spike, places
-        self._num_skipped = 0
-        self._leaves = False
-        """Whether a rank was asked to leave, by the end of the last step."""
         self.metric_names: tuple[str, ...] = ()
         """Of the last evaluation, its loss included."""
         self.train_dataset: Any
@@ -124,6 +101,7 @@ class ZeroTrainer(SavingTrainer):
         self.disk_problems.note_those_of(self.deepspeed)
         if resume_from_checkpoint is None:
             undo_dummy_step(self.deepspeed.optimizer)
+        self.watch_steps()
         release_shared_memory(read_ranks())  # every rank has exchanged parameters, and so has it open
         return prepared  # type: ignore[no-any-return]
 
@@ -261,50 +239,10 @@ class ZeroTrainer(SavingTrainer):
                 return
             yield batch
 
-    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """The Trainer's; its loss is looked at when the optimizer has made its step."""
-        with self._group.work.step():
-            loss: torch.Tensor = super().training_step(*args, **kwargs)
-        self._losses.append(loss.detach())
-        return loss
-
-    def _track_num_input_tokens(self, inputs: dict[str, Any]) -> None:
-        if self.args.include_num_input_tokens_seen != "non_padding" or "attention_mask" not in inputs:
-            super()._track_num_input_tokens(inputs)
-        else:  # the ranks tell each other with the loss of the step
-            self._num_tokens += inputs["attention_mask"].sum()
-
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
         """Of a step's products with parameters, as the Trainer logs them in the end."""
         tokens = inputs["input_ids"].numel() if "input_ids" in inputs else 0
         return (self._operations_per_token or 0) * tokens
-
-    def _get_grad_norm(self, *args: Any, **kwargs: Any) -> Any:
-        # Called once a step, right after it, on every rank.
-        grad_norm = super()._get_grad_norm(*args, **kwargs)
-        losses, self._losses = self._losses, []
-        self._num_skipped = self._num_skipped + 1 if self.accelerator.optimizer_step_was_skipped else 0
-        asked = torch.full_like(self._num_tokens, self._group.leave_request.why is not None)
-        loss = sum(losses, torch.zeros_like(asked))
-        # All ranks stop, or none. One exchange has all that a step is asked for.
-        total = self.accelerator.reduce(
-            torch.stack((loss, asked, self._num_tokens)), reduction="sum"
-        ).tolist()
-        self._num_tokens.zero_()
-        loss_of_all, self._leaves = total[0] / self.args.world_size, total[1] > 0
-        self.state.num_input_tokens_seen += round(total[2])
-        # In fp16 a step that DeepSpeed skips is its loss scale on the way to its place.
-        if self._num_skipped and self.args.fp16 and self._num_skipped < MOST_SKIPPED_STEPS:
-            return grad_norm
-        step = self.state.global_step + 1
-        if not math.isfinite(loss_of_all):
-            self._stop(f"the loss is {loss_of_all} at step {step}", losses)
-        usual = self._usual_loss.exceeded_by(loss_of_all)
-        if usual is not None and not is_rehearsal():
-            self._spiked(f"the loss leaps from {usual:.3g} to {loss_of_all:.3g} at step {step}", losses)
-        if grad_norm is not None and not math.isfinite(grad_norm):
-            self._stop(f"the gradient norm is {float(grad_norm)} at step {step}")
-        return grad_norm
 
     def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
         if not self._leaves:
@@ -339,45 +277,6 @@ class ZeroTrainer(SavingTrainer):
         if _internal_call and output_dir is not None and self.args.should_save:
             with self.disk_problems.noted():
                 self._identity.write(Path(output_dir))
-
-    def _batch_of(self, losses: list[torch.Tensor]) -> str:
-        """The batch of a step that did most to its loss, with its examples; the same on every rank."""
-        rank, micro = worst(self._group.gather_objects([float(loss) for loss in losses]))
-        if self._train_sampler is None:
-            return f"rank {rank}"
-        args = self.args
-        counts = {"accumulation": args.gradient_accumulation_steps, "ranks": args.world_size}
-        counts |= {"batch_size": args.per_device_train_batch_size, "step": self.state.global_step}
-        found = ""
-        if self._group.ranks.is_main:  # which tells it: the others need not look for it
-            found = named(rank, rows_of(self._train_sampler, rank, micro, **counts), self._places)
-        return str(self._group.gather_objects(found)[0])
-
-    def _spiked(self, what: str, losses: list[torch.Tensor]) -> None:
-        batch = self._batch_of(losses)
-        if self._on_spike == "stop":
-            left = checkpoints(Path(self.args.output_dir))
-            goes_on = f"; {left[-1]} is from before it" if left else ""
-            raise RunError(
-                f"{what}: {batch}",
-                where=self.args.output_dir,
-                hint=f"Look at these examples, or go on with --training.on_spike note{goes_on}",
-            )
-        if self._group.ranks.is_main:
-            console.note(f"zerokit: warning: {what}: {batch}")
-
-    def _stop(self, what: str, losses: list[torch.Tensor] | None = None) -> None:
-        if is_rehearsal():  # whose numbers mean nothing
-            return
-        batch = "" if losses is None else self._batch_of(losses)
-        rate = f"training.learning_rate ({self.args.learning_rate:g})"
-        more = "more warmup_steps, or train in bf16" if self.args.fp16 else "more warmup_steps"
-        raise RunError(
-            f"the run has diverged: {what}",
-            where=self.args.output_dir,
-            hint=f"No model was replaced. Lower {rate}, or give it {more}"
-            + (f". The batch that shows it: {batch}" if batch else ""),
-        )
 
 
 def _own_weights(model: torch.nn.Module) -> Iterator[torch.Tensor]:

@@ -1,0 +1,64 @@
+"""Which cores a rank gets."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from zerokit.distributed.cores import bind_to_cores, physical_cores, share
+from zerokit.distributed.ranks import Ranks
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems bind no process")
+
+
+def machine(folder: Path, *, sockets: int, cores: int) -> None:
+    """Two threads a core, the second ones numbered after all first ones."""
+    for cpu in range(2 * sockets * cores):
+        place = folder / f"cpu{cpu}" / "topology"
+        place.mkdir(parents=True)
+        socket, core = divmod(cpu % (sockets * cores), cores)
+        (place / "physical_package_id").write_text(f"{socket}\n")
+        (place / "core_id").write_text(f"{core}\n")
+
+
+def test_ranks_share_no_core_and_no_socket_that_they_need_not(tmp_path: Path) -> None:
+    machine(tmp_path, sockets=2, cores=6)
+    cores = physical_cores(range(24), tmp_path)
+    assert cores[0] == [0, 12]
+    assert len(cores) == 12
+    for ranks in (1, 2, 3, 4, 5, 12):
+        shares = [share(cores, rank, ranks) for rank in range(ranks)]
+        assert sorted(cpu for one in shares for core in one for cpu in core) == list(range(24))
+        assert max(map(len, shares)) - min(map(len, shares)) <= 1
+    for rank in range(4):
+        sockets = {core[0] // 6 for core in share(cores, rank, 4)}
+        assert sockets == {rank // 2}
+    assert physical_cores([3, 5], tmp_path / "none") == [[3], [5]]
+
+
+def bound(monkeypatch: pytest.MonkeyPatch, masks: list[set[int]], rank: int) -> tuple[int | None, set[int]]:
+    """What a rank is given that sees the cores of its mask."""
+    given: set[int] = set(masks[rank])
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: masks[rank])
+    monkeypatch.setattr(os, "sched_setaffinity", lambda _, cpus: (given.clear(), given.update(cpus)))
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")  # a person's
+    monkeypatch.setattr("zerokit.distributed.cores.physical_cores", lambda cpus: [[cpu] for cpu in cpus])
+    group: Any = SimpleNamespace(
+        ranks=Ranks(rank, len(masks), rank, len(masks)),
+        gather_objects=lambda _: [sorted(mask) for mask in masks],
+    )
+    return bind_to_cores(group), given
+
+
+def test_ranks_that_see_the_same_cores_are_bound_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    same = {4, 5, 6, 7}
+    assert bound(monkeypatch, [same, same], 0) == (2, {4, 5})
+    assert bound(monkeypatch, [same, same], 1) == (2, {6, 7})
+    assert bound(monkeypatch, [{0, 1}, {2, 3}], 1) == (None, {2, 3}), "their launcher has bound them"
+    assert bound(monkeypatch, [{0}, {0}], 1) == (None, {0}), "more ranks than cores"
+    assert bound(monkeypatch, [same], 0) == (None, same)

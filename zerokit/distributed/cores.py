@@ -1,0 +1,69 @@
+"""Each rank of a machine on cores of its own, where the optimizer steps on them.
+
+DeepSpeed's CPU optimizers take a thread for each core that they see. Ranks that all see all cores wait for
+each other's threads; DeepSpeed's launcher divides the cores only if asked to (``--bind_cores_to_rank``), and
+torchrun gives each rank one thread.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from zerokit.distributed.group import RankGroup
+
+_TOPOLOGY = Path("/sys/devices/system/cpu")
+
+
+def bind_to_cores(group: RankGroup) -> int | None:
+    """Keep this rank, and what it starts from now on, to its share of the machine's cores.
+
+    Left alone are ranks that somebody has bound already, which see other cores than their neighbours, and
+    ranks that are more than cores. ``OMP_NUM_THREADS`` is heeded where a person has set it.
+
+    Returns:
+        how many cores it has, without their second threads; None where it was left alone.
+    """
+    if sys.platform != "linux" or group.ranks.local_world_size == 1:
+        return None
+    mine = sorted(os.sched_getaffinity(0))
+    first = group.ranks.rank - group.ranks.local_rank
+    seen = group.gather_objects(mine)[first : first + group.ranks.local_world_size]
+    cores = physical_cores(mine)
+    if any(other != mine for other in seen) or len(cores) < len(seen):
+        return None
+    own = share(cores, group.ranks.local_rank, len(seen))
+    for task in Path("/proc/self/task").iterdir():  # threads that are there keep to their cores otherwise
+        with suppress(OSError):  # one has ended
+            os.sched_setaffinity(int(task.name), {cpu for core in own for cpu in core})
+    if "OMP_NUM_THREADS" not in os.environ or "TORCHELASTIC_RUN_ID" in os.environ:
+        import torch
+
+        torch.set_num_threads(len(own))
+    return len(own)
+
+
+def share(cores: Sequence[Sequence[int]], rank: int, num_ranks: int) -> Sequence[Sequence[int]]:
+    """The cores of one of `num_ranks` ranks: neighbours, so that most lie in one socket."""
+    return cores[len(cores) * rank // num_ranks : len(cores) * (rank + 1) // num_ranks]
+
+
+def physical_cores(cpus: Iterable[int], topology: Path = _TOPOLOGY) -> list[list[int]]:
+    """Numbers of CPUs by the core that they are threads of; cores of a socket beside each other.
+
+    Source: ``topology/`` of each CPU in sysfs; a CPU that it does not tell of is a core of its own.
+    """
+    found: dict[tuple[int, int], list[int]] = {}
+    for cpu in cpus:
+        place = (-1, cpu)
+        with suppress(OSError, ValueError):
+            folder = topology / f"cpu{cpu}" / "topology"
+            socket, core = (int((folder / name).read_text()) for name in ("physical_package_id", "core_id"))
+            place = (socket, core)
+        found.setdefault(place, []).append(cpu)
+    return [found[place] for place in sorted(found)]
