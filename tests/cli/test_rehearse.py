@@ -60,6 +60,8 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "--gpu: there is no GPU 'H1000'. Did you mean 'H100'? For another card give its figures: ",
         ),
         (["--num-gpus", 4, "--gpu", "gaudi2"], "--gpu: Gaudi2 is no card of torch.cuda"),
+        (["--num-gpus", 4, "--real-time"], "--real-time: there is no virtual time. Add --time"),
+        (["--num-gpus", 4, "--timeline", "a.svg"], "--timeline: there is no virtual time. Add --time"),
         (["--num-gpus", 4, "--timeout", 0], "--timeout: 0 seconds are none. Give more than 0"),
         (["--num-gpus", 4, "--timeout", "5 parsecs"], "--timeout: '5 parsecs' is not a duration"),
         (["--num-gpus", 4, "--scan", 5, "minutes"], "minutes: no such script. Write a time as one word"),

@@ -15,7 +15,7 @@ from zerokit.rehearsal.advice import Candidate, advise, candidates
 from zerokit.rehearsal.analysis import analyse
 from zerokit.rehearsal.combined import on_nodes
 from zerokit.rehearsal.job import RehearsalJob
-from zerokit.rehearsal.report import RehearsalReport
+from zerokit.rehearsal.report import RehearsalReport, TimeBreakdown, TimeReport
 from zerokit.units import GIB
 
 REPORT = analyse(training(), job())
@@ -84,6 +84,47 @@ def test_buffers_are_shrunk_only_where_they_are_large() -> None:
 
 def test_without_a_config_it_still_has_ideas() -> None:
     assert "ZeRO stage 1" in _changes(_report(None))
+
+
+def _timed(seconds: float, **breakdown: float) -> TimeReport:
+    parts = dict.fromkeys(TimeBreakdown.model_fields, 0.0) | breakdown
+    return TimeReport(
+        step_seconds=seconds, low_seconds=seconds, high_seconds=seconds, step=3,
+        tokens_per_second=1 / seconds,
+        breakdown=TimeBreakdown(**parts), mfu=0.3, hfu=0.4, peak_flops=1.0, steps=[], kernels=[],
+        critical_path=[],
+    )  # fmt: skip
+
+
+def test_what_may_be_faster_is_tried_where_time_is_known() -> None:
+    zero = {"offload_optimizer": {"device": "cpu"}, "overlap_comm": False, "reduce_bucket_size": 1000}
+    config = _stage(3, **zero)
+    assert not {"twice the micro-batch", "ZeRO stage 2"} & set(_changes(_report(config)))
+    hidden = _report(config).model_copy(update={"time": _timed(1.0)})
+    tried = {"twice the micro-batch", "no gradient checkpointing", "ZeRO stage 2", "optimizer on the GPU"}
+    assert tried <= set(_changes(hidden))
+    exposed = hidden.model_copy(update={"time": _timed(1.0, communication=0.1)})
+    more = {"overlap of communication", "larger reduce buckets", "more prefetching"}
+    assert not more & set(_changes(hidden))
+    assert more <= set(_changes(exposed))
+
+
+def test_a_run_that_fits_is_told_first_what_makes_it_faster(tmp_path: Path) -> None:
+    report = REPORT.model_copy(update={"time": _timed(1.0)})
+
+    def rehearse(changed: RehearsalJob) -> RehearsalReport:
+        made = str(dict(changed.overrides))
+        seconds = 0.5 if "multiplier" in made else 0.8 if "gradient_checkpointing': False" in made else 1.2
+        peak = (400 if "'gradient_checkpointing': True" in made else 900) * MIB
+        device = REPORT.device.model_copy(update={"peak_bytes": peak})
+        return REPORT.model_copy(update={"device": device, "time": _timed(seconds)})
+
+    advice, _ = advise(report, job(), tmp_path, rehearse)
+    assert [(one.change, one.step_seconds, round(one.faster or 0, 2)) for one in advice] == [
+        ("twice the micro-batch", 0.5, 0.5),
+        ("no gradient checkpointing", 0.8, 0.2),
+        ("gradient checkpointing", 1.2, -0.2),
+    ]
 
 
 def test_a_change_is_added_to_those_already_made(tmp_path: Path) -> None:

@@ -99,14 +99,24 @@ def test_steps_of_few_tokens_are_doubted_whatever_the_host_takes(
     assert ["several times as long" in line for line in doubts(time, batches)] == [True] * warned
 
 
-@pytest.mark.parametrize(("collective", "told"), [("all_gather", True), ("send", False)])
-def test_no_speed_is_told_of_stages_that_wait_for_each_other(collective: str, told: bool) -> None:
-    report = _timed(collective, launching=0)
-    roles = Roles(("one", "other"), (0,) * 8 + (1,) * 8, (0, 15))
-    both = combine({0: report, 15: report.model_copy(update={"rank": 15})}, roles)
+@pytest.mark.parametrize(
+    ("stage", "told"), [("pipeline stage 1 of 2", True), ("pipeline stages 1 to 8", False)]
+)
+def test_the_speed_of_a_pipeline_is_that_of_all_its_stages(stage: str, told: bool) -> None:
+    first = _timed("send", launching=0)
+    assert first.time is not None
+    # The other stage does three times as much, and needs a moment less for its step.
+    waits = first.time.breakdown.model_copy(update={"other_ranks": 1e-9})
+    times = {"step_seconds": 0.995 * first.time.step_seconds, "mfu": 3 * (first.time.mfu or 0)}
+    other = first.time.model_copy(update={"breakdown": waits, "tokens_per_second": None, **times})
+    roles = Roles(("pipeline stage 0 of 2", stage), (0,) * 8 + (1,) * 8, (0, 15))
+    both = combine({0: first, 15: first.model_copy(update={"rank": 15, "time": other})}, roles)
     assert both.time is not None
+    assert both.time.breakdown == first.time.breakdown  # of whom the other waits for
     assert [both.time.mfu is None, both.time.tokens_per_second is None] == [not told] * 2
     assert any("pipeline" in line for line in both.warnings) != told
+    if told:
+        assert both.time.mfu == pytest.approx((1 + 3 * 0.995) / 2 * (first.time.mfu or 0))
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from tests import processes
 from zerokit.rehearsal.native.clock import HOST, WorkKind
 from zerokit.rehearsal.recording import SPAN
 from zerokit.rehearsal.timing.breakdown import breakdown
+from zerokit.rehearsal.timing.critical_path import HOST_WORK, critical_path
 from zerokit.rehearsal.watching.steps import Steps
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -183,6 +184,27 @@ def test_the_clocks_of_a_script_go_by_virtual_time() -> None:
     assert seen["behind in a thread"] > 5000  # which sees the real time
 
 
+def test_the_critical_path_goes_back_to_what_each_had_to_wait_for() -> None:
+    work = [
+        (0, 10, 0, WorkKind.KERNEL, 0),
+        (10, 30, 1001, WorkKind.COLLECTIVE, 1),
+        (10, 25, 0, WorkKind.KERNEL, 0),
+        (30, 40, 1001, WorkKind.MEETING, 1),
+        (45, 60, 0, WorkKind.KERNEL, 0),
+        (0, 60, HOST, WorkKind.WAITING, 0),
+    ]
+    spans = np.array(
+        [(begin, end, name, 0, stream, kind, 0) for begin, end, stream, kind, name in work], SPAN
+    )
+    path = critical_path(spans, ("aten::mm", "all_gather"), 2, 60)
+    assert path == [
+        ("aten::mm", 15 + 8, 2),
+        ("all_gather", 20, 1),
+        ("other ranks, for all_gather", 10, 1),
+        (HOST_WORK, 5, 1),
+    ]
+
+
 def test_each_moment_of_a_step_counts_once() -> None:
     work = [
         (0, 10, 0, WorkKind.KERNEL),
@@ -190,6 +212,8 @@ def test_each_moment_of_a_step_counts_once() -> None:
         (15, 30, 3, WorkKind.COPY),
         (18, 40, HOST, WorkKind.OPTIMIZER),
         (0, 60, HOST, WorkKind.WAITING),
+        (42, 45, HOST, WorkKind.DATA),
+        (43, 48, 1001, WorkKind.MEETING),
         (50, 90, 0, WorkKind.KERNEL),
     ]
     spans = np.array([(begin, end, 0, 0, stream, kind, 0) for begin, end, stream, kind in work], SPAN)
@@ -200,5 +224,7 @@ def test_each_moment_of_a_step_counts_once() -> None:
         "communication": 10,
         "copies": 10,
         "host_optimizer": 10,
-        "launch": 10,
+        "data": 3,
+        "other_ranks": 3,
+        "launch": 4,
     }

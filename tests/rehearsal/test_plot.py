@@ -5,11 +5,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.rehearsal.recordings import job, large, training
+from tests.rehearsal.recordings import Recorder, job, large, training
 from zerokit.errors import ZerokitError
+from zerokit.hardware.gpus import find_gpu
 from zerokit.rehearsal.analysis import analyse
+from zerokit.rehearsal.native.clock import WorkKind
 from zerokit.rehearsal.plot import write_plot
+from zerokit.rehearsal.recording import SPAN
+from zerokit.rehearsal.streams_plot import write_streams_plot
 from zerokit.rehearsal.timeline import phase_runs, thinned
+from zerokit.reporting.phases import RUN_PHASES
 
 GIB = 2**30
 
@@ -87,3 +92,25 @@ def test_phase_runs_cover_the_recording() -> None:
     assert runs[0][2] == "init"
     assert [begin for begin, _, _ in runs[1:]] == [end for _, end, _ in runs[:-1]]
     assert runs[-1][1] == len(training().events)
+
+
+@pytest.mark.usefixtures("_matplotlib")
+def test_the_streams_of_a_step_are_drawn_over_its_time(tmp_path: Path) -> None:
+    run = Recorder()
+    run.phase = "forward"
+    run.end_step(1)
+    forward = RUN_PHASES.index("forward")
+    work = [
+        (0, 40_000_000, 0, WorkKind.KERNEL),
+        (40_000_000, 60_000_000, 1001, WorkKind.MEETING),
+        (60_000_000, 80_000_000, 1001, WorkKind.COLLECTIVE),
+        (0, 80_000_000, -1, WorkKind.WAITING),
+    ]
+    spans = np.array([(begin, end, 0, 0, stream, kind, forward) for begin, end, stream, kind in work], SPAN)
+    meta = {"ends_of_steps": [80_000_000], "model_flops": [1], "tokens_of_steps": [11]}
+    recording = run.recording(spans=spans, ops=("aten::mm",), meta=meta)
+    report = analyse(recording, job(timed_on=find_gpu("H100")))
+    write_streams_plot(recording, report, tmp_path / "step.svg")
+    picture = (tmp_path / "step.svg").read_text()
+    for text in ("default stream", "communicator 1", "host", "waiting for other ranks", "step 1, 80.0 ms"):
+        assert text in picture

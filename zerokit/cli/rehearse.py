@@ -57,6 +57,16 @@ _Time = Annotated[
         "--time", help="Rehearse time, too: how long a step takes, and what the script's clocks show."
     ),
 ]
+_RealTime = Annotated[
+    bool, typer.Option("--real-time", help="With --time: leave the script's own clocks as they are.")
+]
+_WithDataTime = Annotated[
+    bool,
+    typer.Option(
+        "--with-data-time",
+        help="With --time: let reading data take as long as on this machine, which is otherwise told apart.",
+    ),
+]
 _Hardware = Annotated[
     Path | None,
     typer.Option(
@@ -115,6 +125,10 @@ _Trace = Annotated[
 _Plot = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Draw memory over time: .png, .svg or .html.")
 ]
+_Timeline = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="With --time: draw the streams of a step: .png, .svg or .html."),
+]
 _MemorySnapshot = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Write a snapshot for pytorch.org/memory_viz.")
 ]
@@ -132,6 +146,8 @@ def rehearse(
     host_memory: _HostMemory = None,
     steps: _Steps = None,
     time: _Time = False,
+    real_time: _RealTime = False,
+    with_data_time: _WithDataTime = False,
     scan: _Scan = "60s",
     rank: _Rank = None,
     launcher: _Launcher = "torchrun",
@@ -144,6 +160,7 @@ def rehearse(
     output: _Output = None,
     trace: _Trace = None,
     plot: _Plot = None,
+    timeline: _Timeline = None,
     memory_snapshot: _MemorySnapshot = None,
     force: Force = False,
 ) -> None:
@@ -159,7 +176,7 @@ def rehearse(
     _check_words(script)
     as_json = json_on_stdout(output, output_format)
     output = not_stdout(output)
-    for file in (output, trace, plot, memory_snapshot):
+    for file in (output, trace, plot, timeline, memory_snapshot):
         if file is not None:
             check_writable(file, force=force)
     try:
@@ -174,6 +191,8 @@ def rehearse(
             host_memory_bytes=None if host_memory is None else memory_size(host_memory, "--host-memory"),
             steps=steps,
             time=time,
+            real_time=real_time,
+            with_data_time=with_data_time,
             scan_seconds=_seconds(scan, "--scan"),
             rank=rank,
             launcher=launcher,
@@ -184,6 +203,7 @@ def rehearse(
             timeout=None if timeout is None else _seconds(timeout, "--timeout"),
             trace=trace,
             plot=plot,
+            timeline=timeline,
             memory_snapshot=memory_snapshot,
             script_prints_on="stderr" if as_json else "stdout",
         )

@@ -23,8 +23,10 @@ from zerokit.units import MIB
 
 T = TypeVar("T")
 
-_TO_ONE = ("send", "recv")
-"""Collectives of which one rank waits for another's work."""
+_ABOUT = 0.01
+"""Of a step: what ranks that wait for each other may differ by at its end."""
+_STAGES = "pipeline stages"
+"""In the names of roles of several stages."""
 
 
 def combine(reports: Mapping[int, RehearsalReport], roles: Roles) -> RehearsalReport:
@@ -63,25 +65,43 @@ def combine(reports: Mapping[int, RehearsalReport], roles: Roles) -> RehearsalRe
 
 
 def _time(reports: Mapping[int, RehearsalReport], roles: Roles) -> tuple[TimeReport | None, list[str]]:
-    """The slowest rank's, and why not to trust it.
+    """That of the rank that others wait for, and why not to trust it."""
+    times = {rank: report.time for rank, report in reports.items() if report.time is not None}
+    if not times:
+        return None, []
+    slowest = max(time.step_seconds for time in times.values())
+    # Ranks that wait for each other need about as long for a step.
+    needing = [time for time in times.values() if time.step_seconds >= (1 - _ABOUT) * slowest]
+    shown = min(needing, key=lambda time: time.breakdown.other_ranks)
+    if len(roles.names) == 1:
+        return shown, []
+    together = [name for name in roles.names if _STAGES in name]
+    if together:
+        speed: dict[str, float | None] = {"tokens_per_second": None, "mfu": None, "hfu": None}
+        return shown.model_copy(update=speed), [
+            f"{', '.join(together)} were rehearsed as one each: the real pipeline has more stages, and waits "
+            "longer; tokens/s and MFU are left out"
+        ]
+    tokens = [one.tokens_per_second * one.step_seconds for one in times.values() if one.tokens_per_second]
+    return shown.model_copy(
+        update={
+            "tokens_per_second": max(tokens) / shown.step_seconds if tokens else None,
+            "mfu": _mean(roles, shown, {rank: time.mfu for rank, time in times.items()}, times),
+            "hfu": _mean(roles, shown, {rank: time.hfu for rank, time in times.items()}, times),
+        }
+    ), []
 
-    Ranks do not wait for each other's times, so that stages of a pipeline seem to work all at once: of its
-    speed nothing is said then.
-    """
-    time = max(
-        (report.time for report in reports.values() if report.time is not None),
-        key=lambda time: time.step_seconds,
-        default=None,
-    )
-    sends = any(call.collective in _TO_ONE for report in reports.values() for call in report.communication)
-    if time is None or len(roles.names) == 1 or not sends:
-        return time, []
-    speed = {"tokens_per_second": None, "mfu": None, "hfu": None}
-    return time.model_copy(update=speed), [
-        "the step's time is that of the slowest rank by itself: stages of a pipeline, which wait for each "
-        "other, take about (micro-batches + stages - 1) / micro-batches times as long; tokens/s and MFU are "
-        "left out"
-    ]
+
+def _mean(
+    roles: Roles, shown: TimeReport, used: Mapping[int, float | None], times: Mapping[int, TimeReport]
+) -> float | None:
+    """How much of all cards is used in the shown rank's step, by what of each rank's is in its own."""
+    done = {rank: share * times[rank].step_seconds for rank, share in used.items() if share is not None}
+    of_all = [done.get(roles.stands_for(rank)) for rank in range(len(roles.of_rank))]
+    known = [one for one in of_all if one is not None]
+    if len(known) < len(of_all) or not shown.step_seconds:
+        return None
+    return sum(known) / len(known) / shown.step_seconds
 
 
 def _differ(ranks: list[RankMemory]) -> bool:

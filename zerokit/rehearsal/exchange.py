@@ -70,7 +70,7 @@ class Exchange:
     """
 
     def __init__(self, folder: Path | None, rank: int, num_gpus: int) -> None:
-        self._folder = folder
+        self.folder = folder
         self.rank = rank
         self._own = None if folder is None else Journal(folder, rank)
         self._journals: dict[int | str, Journal] = {}
@@ -299,9 +299,9 @@ class Exchange:
 
     # ---- waiting
     def _journal(self, owner: int | str) -> Journal:
-        assert self._folder is not None
+        assert self.folder is not None
         if owner not in self._journals:
-            self._journals[owner] = Journal(self._folder, owner)
+            self._journals[owner] = Journal(self.folder, owner)
         return self._journals[owner]
 
     def hear(self, awaited: Awaited) -> Any:

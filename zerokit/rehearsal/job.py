@@ -21,9 +21,22 @@ class Overrides(TypedDict, total=False):
     ds_config: dict[str, Any]
     """Values by dotted key, merged into whatever config DeepSpeed is given."""
     gradient_checkpointing: bool
-    """Turn the model's gradient checkpointing on."""
+    """Turn the model's gradient checkpointing on, or off."""
     micro_batch_divisor: int
     """Divide the micro-batch size by this, and multiply the accumulation steps by it."""
+    micro_batch_multiplier: int
+    """The other way round; where there are fewer accumulation steps, one is left."""
+
+
+class Clocks(BaseModel):
+    """What goes by virtual time, where time is rehearsed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    script: bool = True
+    """The clocks that the script reads."""
+    data: bool = False
+    """Reading data: it takes as long as it does on this machine."""
 
 
 class RehearsalJob(BaseModel):
@@ -52,6 +65,7 @@ class RehearsalJob(BaseModel):
     """The card whose speed time is rehearsed with; None: memory alone is."""
     figures: dict[str, Any] | None = None
     """Those behind the prices, where a file changes them (:mod:`zerokit.hardware.hardware_file`)."""
+    clocks: Clocks = Field(default_factory=Clocks)
     overrides: Overrides = Field(default_factory=Overrides)
     cwd: str
     exchange_folder: str | None = None
@@ -61,6 +75,7 @@ class RehearsalJob(BaseModel):
     recording_file: str | None = None
     trace_file: str | None = None
     plot_file: str | None = None
+    timeline_file: str | None = None
     snapshot_file: str | None = None
 
     @property

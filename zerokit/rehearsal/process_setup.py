@@ -15,7 +15,7 @@ from zerokit.hardware import GPUS_PER_NODE
 from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.gpus import find_gpu
 from zerokit.rehearsal.devices import DEFAULT, VirtualDevice, virtual_device
-from zerokit.rehearsal.job import Overrides
+from zerokit.rehearsal.job import Clocks, Overrides
 from zerokit.rehearsal.native import backend as native
 from zerokit.rehearsal.native.allocator_settings import AllocatorSettings
 from zerokit.rehearsal.scratch import scratch_folder
@@ -45,6 +45,7 @@ def virtual_cluster(
     exchange_folder: Path | None = None,
     folder: Path | None = None,
     prices: Prices | None = None,
+    clocks: Clocks | None = None,
 ) -> Iterator[VirtualRank]:
     """Make this process one rank of a cluster that does not exist.
 
@@ -69,6 +70,7 @@ def virtual_cluster(
         folder: for what stands in for the script's `output_dir` until the end, and for what compilers
             write; the system's if not given.
         prices: of kernels, copies and collectives, to rehearse time with, too; None: memory alone.
+        clocks: what goes by virtual time then.
 
     Yields:
         the rank, which collects the recording.
@@ -88,9 +90,12 @@ def virtual_cluster(
         )
     local_ranks = Cluster(num_gpus, gpus_per_node).local_ranks
     _set_environment(num_gpus, local_ranks, rank, meets_others=real_group is not None)
-    device = device or virtual_device(find_gpu(DEFAULT))
+    device, clocks = device or virtual_device(find_gpu(DEFAULT)), clocks or Clocks()
     backend = native.load()
-    time = None if prices is None else RankTime(backend, prices, Cluster(num_gpus, gpus_per_node))
+    time = None
+    if prices is not None:
+        cluster = Cluster(num_gpus, gpus_per_node)
+        time = RankTime(backend, prices, cluster, beside_others=exchange_folder is not None)
     backend.configure(
         own_device=rank % gpus_per_node,
         visible_devices=local_ranks,
@@ -116,6 +121,7 @@ def virtual_cluster(
         exchange_folder=exchange_folder,
         folder=folder,
         time=time,
+        data_takes_time=clocks.data,
     )
     with scratch_folder(folder) as generated:
         _stand_in(virtual_rank, real_group, generated)
@@ -123,7 +129,8 @@ def virtual_cluster(
         if time is not None:
             from zerokit.rehearsal.timing import script_clocks
 
-            script_clocks.install(time.clock)
+            if clocks.script:
+                script_clocks.install(time.clock)
             time.count_host_work()
         # The end of the steps that were asked for is the end of the block.
         with contextlib.suppress(RehearsalComplete):

@@ -24,7 +24,7 @@ from zerokit.rehearsal.combined import combine, on_nodes
 from zerokit.rehearsal.config_findings import config_findings
 from zerokit.rehearsal.devices import DEFAULT, caveats, virtual_device
 from zerokit.rehearsal.exchange import for_a_change
-from zerokit.rehearsal.job import Overrides, RehearsalJob
+from zerokit.rehearsal.job import Clocks, Overrides, RehearsalJob
 from zerokit.rehearsal.launchers import no_such_module
 from zerokit.rehearsal.native.build import built_library
 from zerokit.rehearsal.processes import ExplainedError, Output, rehearse_together, unwound_by_signals
@@ -49,6 +49,8 @@ def rehearse(
     host_memory_bytes: int | None = None,
     steps: int | None = None,
     time: bool = False,
+    real_time: bool = False,
+    with_data_time: bool = False,
     scan_seconds: float = 60.0,
     rank: int | None = None,
     launcher: Launcher = "torchrun",
@@ -59,6 +61,7 @@ def rehearse(
     timeout: float | None = None,
     trace: str | Path | None = None,
     plot: str | Path | None = None,
+    timeline: str | Path | None = None,
     memory_snapshot: str | Path | None = None,
     script_prints_on: Literal["stdout", "stderr"] = "stdout",
 ) -> RehearsalReport:
@@ -83,6 +86,8 @@ def rehearse(
             `time`, for it is the third from which on ZeRO-3 prefetches as it will.
         time: rehearse time, too, that of the card which `gpu` or `hardware` names: the script sees virtual
             clocks, and the report has `time`.
+        real_time: leave the script's clocks as they are: only the report tells of virtual time.
+        with_data_time: let reading data take as long in virtual time as it does on this machine.
         scan_seconds: how long to look through the data for its largest batches, which are rehearsed after
             those steps; 0 leaves that out.
         rank: the one rank to rehearse; None: one of each role, the first and the last among them.
@@ -94,6 +99,7 @@ def rehearse(
         timeout: seconds after which to give up.
         trace: write a trace for ui.perfetto.dev there.
         plot: draw the memory over time there, .png, .svg or .html.
+        timeline: draw the streams of a step there, likewise, if `time`.
         memory_snapshot: write a snapshot for pytorch.org/memory_viz there.
         script_prints_on: where what the script prints goes.
 
@@ -117,7 +123,9 @@ def rehearse(
         )
     if plot is not None:
         check_plot(Path(plot))
-    for file in (trace, plot, memory_snapshot):
+    if timeline is not None:
+        check_plot(Path(timeline), "--timeline")
+    for file in (trace, plot, timeline, memory_snapshot):
         if file is not None:
             check_writable(Path(file))
     if time and gpu is None and hardware is None:
@@ -126,6 +134,10 @@ def rehearse(
             where="--time",
             hint="Name one that zerokit gpus lists, such as --gpu H100, or give its figures: --hardware FILE",
         )
+    only_timed = {"--real-time": real_time, "--with-data-time": with_data_time, "--timeline": timeline}
+    for option, asked in only_timed.items():
+        if asked and not time:
+            raise ZerokitError("there is no virtual time", where=option, hint="Add --time")
     card, figures = _card(gpu, hardware, gpu_memory_bytes, timed=time)
     cluster = Cluster(num_gpus, gpus_per_node, card, host_memory_bytes)
     cluster.check_nodes()
@@ -133,7 +145,10 @@ def rehearse(
         cluster.check_rank(rank)
     assert cluster.gpu is not None
     overrides = Overrides(ds_config=dict(ds_config_overrides)) if ds_config_overrides else Overrides()
-    outputs = {"trace_file": trace, "plot_file": plot, "snapshot_file": memory_snapshot}
+    outputs = {
+        **{"trace_file": trace, "plot_file": plot, "timeline_file": timeline},
+        "snapshot_file": memory_snapshot,
+    }
     with unwound_by_signals(), scratch_folder() as folder, _outputs(outputs, folder) as made:
         job = RehearsalJob(
             script=str(script),
@@ -149,6 +164,7 @@ def rehearse(
             device=virtual_device(cluster.gpu),
             timed_on=cluster.gpu if time else None,
             figures=figures,
+            clocks=Clocks(script=not real_time, data=with_data_time),
             overrides=overrides,
             cwd=str(Path.cwd()),
             exchange_folder=str(folder / "exchange") if rank is None and num_gpus > 1 else None,
@@ -233,7 +249,7 @@ def _of_rank(first: RehearsalJob, rank: int) -> RehearsalJob:
     """The job of a rank of the same rehearsal; all but the first leave nothing but their report."""
     if rank == first.rank:
         return first
-    files = {"trace_file": None, "plot_file": None, "snapshot_file": None}
+    files = dict.fromkeys(("trace_file", "plot_file", "timeline_file", "snapshot_file"))
     report = Path(first.report_file).with_name(f"rank-{rank}.json")
     return first.model_copy(update={"rank": rank, "report_file": str(report), **files})
 

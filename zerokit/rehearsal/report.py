@@ -225,6 +225,10 @@ class TimeBreakdown(_Part):
     copies: float
     """Between host and device, beside neither."""
     host_optimizer: float
+    data: float
+    """The host reads the next batch: only where that is part of the time."""
+    other_ranks: float
+    """A collective waits for ranks that are rehearsed beside this one and have not come to it yet."""
     launch: float
     """The device has nothing to do: the host launches, allocates or waits."""
 
@@ -246,8 +250,22 @@ class KernelTime(_Part):
     count: int
 
 
+class DataTime(_Part):
+    """Reading and tokenising, as measured on this machine."""
+
+    batch_seconds: float
+    """Of one batch, in one process."""
+    batches: int
+    """That were measured."""
+    workers: int
+    """Of the script's loader; with none, a step waits for its data."""
+    batches_of_step: int
+    workers_needed: int
+    """That make a step's batches while a step goes on."""
+
+
 class TimeReport(_Part):
-    """How long the last step takes that was asked for, on the slowest of the ranks that were rehearsed."""
+    """How long the last step takes that was asked for, on the rehearsed rank that others wait for."""
 
     step_seconds: float
     low_seconds: float
@@ -268,6 +286,10 @@ class TimeReport(_Part):
     steps: list[StepTime]
     kernels: list[KernelTime]
     """That cost most in that step."""
+    critical_path: list[KernelTime]
+    """What that step consists of, going back from its end each time to what had to be over before."""
+    data: DataTime | None = None
+    """No part of the step's time, unless that was asked for; None if the batches come from no DataLoader."""
 
 
 class RankMemory(_Part):
@@ -316,6 +338,10 @@ class Advice(_Part):
     how: str
     ds_config: dict[str, Any] = Field(default_factory=dict)
     """The changed values by dotted key, if it is the ds_config that changes."""
+    step_seconds: float | None = None
+    """Of a step with the change; None if time was not rehearsed."""
+    faster: float | None = None
+    """How much less time a token takes, as a share; of a step where tokens are not known."""
 
 
 class NotRehearsed(_Part):

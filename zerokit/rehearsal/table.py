@@ -13,8 +13,8 @@ from zerokit.rehearsal.report import (
     FileChanges,
     Fit,
     RehearsalReport,
-    TimeReport,
 )
+from zerokit.rehearsal.time_table import faster, time_parts
 from zerokit.reporting.categories import category_words
 from zerokit.reporting.phases import phase_words
 from zerokit.reporting.tables import table
@@ -47,7 +47,7 @@ def _parts(report: RehearsalReport) -> Iterator[Part]:
     yield _heading(report)
     yield ""
     if report.time is not None:
-        yield from _time(report.time)
+        yield from time_parts(report.time)
     yield _memory(report)
     yield from _ranks(report)
     yield from _roles(report)
@@ -131,40 +131,6 @@ def _rehearsed(report: RehearsalReport) -> str:
     if not ranks:
         return f"rank {last}"
     return f"ranks {', '.join(ranks)} and {last}" + ("" if report.ranks else ", which are alike")
-
-
-_PARTS = {
-    "compute": "Compute",
-    "communication": "Communication, beside no kernel",
-    "copies": "Copies from and to the host, beside neither",
-    "host_optimizer": "Optimizer on the host",
-    "launch": "Waiting for the host to launch",
-}
-
-
-def _time(time: TimeReport) -> Iterator[Part]:
-    spread = f"{_milliseconds(time.low_seconds)} to {_milliseconds(time.high_seconds)}"
-    facts = [f"step {time.step} takes {_milliseconds(time.step_seconds)} ({spread})"]
-    if time.tokens_per_second is not None:
-        facts.append(f"{time.tokens_per_second:,.0f} tokens/s on all GPUs")
-    if time.mfu is not None and time.hfu is not None:
-        facts.append(f"MFU {time.mfu:.1%}, HFU {time.hfu:.1%}")
-    yield f"Time: {'; '.join(facts)}"
-    parts = {_PARTS[name]: seconds for name, seconds in time.breakdown.model_dump().items() if seconds}
-    rows = [
-        (name, _milliseconds(seconds), f"{seconds / time.step_seconds:.1%}")
-        for name, seconds in parts.items()
-    ]
-    yield table("Where a step's time goes", ["", "Time", "Share"], rows)
-    yield table(
-        "What takes most of it, whatever goes on beside",
-        ["Kernel", "Calls", "Time"],
-        [(one.name, f"{one.count:,}", _milliseconds(one.seconds)) for one in time.kernels],
-    )
-
-
-def _milliseconds(seconds: float) -> str:
-    return f"{1000 * seconds:,.1f} ms"
 
 
 def _memory(report: RehearsalReport) -> Part:
@@ -359,9 +325,12 @@ def _communication(report: RehearsalReport) -> Iterator[Part]:
 def _advice(report: RehearsalReport) -> Iterator[Part]:
     if report.advice:
         yield ""
+        columns = ["Change", "Saves", "Peak", "Host, one node", "", "How"]
+        if report.time is not None:
+            columns.insert(-1, "Step; a token")
         yield table(
             "What would help, each rehearsed",
-            ["Change", "Saves", "Peak", "Host, one node", "", "How"],
+            columns,
             [
                 (
                     advice.change,
@@ -369,6 +338,7 @@ def _advice(report: RehearsalReport) -> Iterator[Part]:
                     advice.peak_bytes,
                     advice.host_bytes,
                     advice.verdict,
+                    *((faster(advice),) if report.time is not None else ()),
                     advice.how,
                 )
                 for advice in report.advice

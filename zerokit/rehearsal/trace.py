@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from zerokit.rehearsal.native.clock import FIRST_COMMUNICATOR, HOST, WorkKind
+from zerokit.rehearsal.native.clock import FIRST_COMMUNICATOR, FIRST_DRIVE, HOST, WorkKind
 from zerokit.rehearsal.recording import CATEGORY_CODES, Array, Collective, Recording, Space
 from zerokit.rehearsal.timeline import phase_runs, thinned
 from zerokit.reporting import traces
@@ -29,6 +29,7 @@ _COUNTERS = {
 }
 _STEPS, _PHASES, _COLLECTIVES = 1, 2, 3
 _FIRST_STREAM = 10
+_WAITS = {WorkKind.WAITING: "waits ({})", WorkKind.MEETING: "waits for other ranks ({})"}
 _THREADS = {_STEPS: "optimizer steps", _PHASES: "phases", _COLLECTIVES: "collectives"}
 
 
@@ -94,19 +95,22 @@ def _work(recording: Recording) -> Iterator[Entry]:
     start = int(recording.events["time_ns"][0])
     for stream in np.unique(recording.spans["stream"]).tolist():
         thread = _FIRST_STREAM + stream
-        yield traces.thread_name(thread, _stream_words(stream))
+        yield traces.thread_name(thread, stream_words(stream))
         for span in recording.spans[recording.spans["stream"] == stream].tolist():
             begin, end, name, _, _, kind, _ = span
             operator = recording.ops[name] if name >= 0 else ""
-            words = f"waits ({operator})" if kind == WorkKind.WAITING else operator
+            words = _WAITS.get(kind, "{}").format(operator)
             yield traces.stretch(
                 thread, words.removeprefix("aten::"), (begin - start) / 1000, (end - start) / 1000
             )
 
 
-def _stream_words(stream: int) -> str:
+def stream_words(stream: int) -> str:
+    """What a stream is called."""
     if stream >= FIRST_COMMUNICATOR:
         return f"communicator {stream - FIRST_COMMUNICATOR}"
+    if stream >= FIRST_DRIVE:
+        return f"drives {stream - FIRST_DRIVE}"
     return "host" if stream == HOST else "default stream" if stream == 0 else f"stream {stream}"
 
 

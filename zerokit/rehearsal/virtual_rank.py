@@ -16,6 +16,7 @@ from zerokit.rehearsal.exchange import Exchange
 from zerokit.rehearsal.job import Overrides
 from zerokit.rehearsal.native.allocator_settings import AllocatorSettings
 from zerokit.rehearsal.native.backend import Backend, Model, Note, NoteKind
+from zerokit.rehearsal.native.together import Played
 from zerokit.rehearsal.recording import (
     BLOCK,
     CATEGORY_CODES,
@@ -28,12 +29,14 @@ from zerokit.rehearsal.recording import (
 from zerokit.rehearsal.stand_ins.custom_operators import sized
 from zerokit.rehearsal.stand_ins.torch_compile import compiled_otherwise
 from zerokit.rehearsal.stand_ins.triton_kernels import launched
+from zerokit.rehearsal.timing.meetings import play_together
 from zerokit.rehearsal.timing.rank_time import RankTime
 from zerokit.rehearsal.watching.batches import Batches
 from zerokit.rehearsal.watching.evaluation import Evaluation
 from zerokit.rehearsal.watching.labels import Labels
 from zerokit.rehearsal.watching.overrides import Overriding
 from zerokit.rehearsal.watching.phases import Phases
+from zerokit.rehearsal.watching.reading import Reading
 from zerokit.rehearsal.watching.recomputing import Recomputing
 from zerokit.rehearsal.watching.steps import Steps
 from zerokit.rehearsal.watching.suppressed_writes import SuppressedWrites
@@ -52,6 +55,9 @@ _ALLOCATOR_FIGURES = {
 
 _LARGER_THAN_A_LOSS = 1024
 """Bytes of what scripts reduce to print it."""
+
+_SEEN_LONGER = 1.02
+"""How much longer ranks that wait for each other take before it is told that the script's clocks differ."""
 
 # What a block is for, by the line that made it, where no label says so. First match counts.
 _BY_LINE: tuple[tuple[str, Category], ...] = (
@@ -97,6 +103,7 @@ class VirtualRank:
         exchange_folder: Path | None,
         folder: Path | None,
         time: RankTime | None = None,
+        data_takes_time: bool = False,
     ) -> None:
         self.started = perf_counter()
         self.time = time
@@ -107,6 +114,7 @@ class VirtualRank:
         self.call_sites = CallSites()
         self.traffic = Traffic(backend)
         self.exchange = Exchange(exchange_folder, rank, num_gpus)
+        self._has_failed = False
         self.suppressed = SuppressedWrites(backend)
         self.labels = Labels(backend)
         self.overriding = Overriding(overrides, folder)
@@ -118,7 +126,8 @@ class VirtualRank:
             steps,
             scan_seconds,
             lambda: self.steps.completed,
-            divisor=overrides.get("micro_batch_divisor", 1),
+            divisor=overrides.get("micro_batch_divisor", 1) / overrides.get("micro_batch_multiplier", 1),
+            reading=None if time is None else Reading(time.clock, takes_time=data_takes_time),
         )
         self.evaluation = Evaluation(backend, self.batches)
         self.steps = Steps(
@@ -150,30 +159,53 @@ class VirtualRank:
         self.exchange.close(FAILED)
         self.overriding.close()
 
+    def end(self, ending: str) -> None:
+        """Tell the other ranks that this one has come to its end, and how.
+
+        Args:
+            ending: as of :meth:`Exchange.close`.
+        """
+        self._has_failed = ending == FAILED
+        if self.time is not None:
+            self.time.finish(self.exchange)
+        self.exchange.close(ending, steps=self.steps.completed)
+
+    def _beside_others(self) -> Played | None:
+        """This rank as it has to wait for others, once they have ended; None if nothing is to be told."""
+        folder = self.exchange.folder
+        if self.time is None or folder is None or self._has_failed:
+            return None
+        return play_together(self.time.clock, folder, self.rank, self.num_gpus)
+
     def recording(self, **meta: Any) -> Recording:
         """Everything up to now; `meta` is added to its meta data."""
         backend, steps = self.backend, self.steps
-        times = {} if self.time is None else _times(self, self.time)
+        played = self._beside_others()
+        times = {} if self.time is None else _times(self, self.time, played)
+        events, spans = backend.events(EVENT), backend.spans(SPAN)
+        if played is not None:
+            events["time_ns"] = played.time_of_host(events["time_ns"])
+            spans = played.spans
         blocks = backend.blocks(BLOCK)
         sites = self.call_sites.lines
         ops = backend.operator_names()
         _categorize(blocks, sites, ops, self.labels.of_buckets)
         notes = backend.notes()
         return Recording(
-            events=backend.events(EVENT),
+            events=events,
             blocks=blocks,
             sites=tuple(sites),
             ops=tuple(ops),
             names=tuple(self.labels.names),
             step_marks=tuple(steps.marks),
             collectives=tuple(self.traffic.calls),
-            spans=backend.spans(SPAN),
+            spans=spans,
             flops=tuple(round(flops) for flops in steps.flops),
             allocator={
                 "ordinary": _allocator_figures(backend, Model.ORDINARY),
                 "expandable": _allocator_figures(backend, Model.EXPANDABLE),
             },
-            warnings=(*_of_notes(notes, sites, self), *_warnings(self)),
+            warnings=(*_of_notes(notes, sites, self), *_warnings(self), *_waited(self, played)),
             made_up=tuple(
                 MadeUp(note.what, _site(note, sites), note.times)
                 for note in notes
@@ -208,14 +240,15 @@ def _idle_micro_steps(rank: VirtualRank) -> tuple[int, int] | None:
     return engine.micro_steps, engine.gradient_accumulation_steps()
 
 
-def _times(rank: VirtualRank, time: RankTime) -> dict[str, Any]:
+def _times(rank: VirtualRank, time: RankTime, played: Played | None) -> dict[str, Any]:
     """When steps ended, and what they did."""
     engine = next((one for one in rank.labels.engines if one.optimizer is not None), None)
     ranks = 0 if engine is None else engine.dp_world_size
     tokens = rank.batches.tokens_of_steps()
     return {
-        "ends_of_steps": time.ends_of_steps(),
+        "ends_of_steps": time.ends_of_steps(played),
         "model_flops": rank.steps.model_flops,
+        "reading": rank.batches.reading_facts(),
         "tokens_of_steps": [None if one is None or not ranks else one * ranks for one in tokens],
     }
 
@@ -248,6 +281,25 @@ def _warnings(rank: VirtualRank) -> list[str]:
     elif not rank.labels.saw_engine:
         alone = "" if train_together(rank.traffic.calls) else ", on each GPU for itself"
         warnings.append(f"no DeepSpeed engine was made: the steps are of plain torch optimizers{alone}")
+    return warnings
+
+
+def _waited(rank: VirtualRank, played: Played | None) -> list[str]:
+    """What of the times differs from what the script saw, and from what is true."""
+    if played is None or rank.time is None:
+        return []
+    warnings = []
+    alone, together = (rank.time.ends_of_steps(how)[-1:] for how in (None, played))
+    if together and together[0] > _SEEN_LONGER * alone[0]:
+        warnings.append(
+            "ranks wait for each other, which the clocks that the script sees do not know: the speed that it "
+            "prints is that of each rank by itself"
+        )
+    if played.given_up:
+        warnings.append(
+            f"{played.given_up} collectives began in virtual time before all of their ranks had come to "
+            "them, as ranks would have waited for each other: the step's time may be told too short"
+        )
     return warnings
 
 

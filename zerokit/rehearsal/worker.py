@@ -64,6 +64,7 @@ def rehearse(job: RehearsalJob, real_group: InstallGroup | None = None) -> int:
             exchange_folder=Path(job.exchange_folder) if job.exchange_folder else None,
             folder=Path(job.report_file).parent,
             prices=job.prices,
+            clocks=job.clocks,
         ) as rank:
             try:
                 return run_in(rank, job)
@@ -90,7 +91,7 @@ def run_in(rank: VirtualRank, job: RehearsalJob) -> int:
     except BaseException as error:
         failure = error
     ending = FAILED if failure else STEPS_DONE if rank.steps.stopped else SCRIPT_ENDED
-    rank.exchange.close(ending, steps=rank.steps.completed)
+    rank.end(ending)
     limit = limit_of(failure)
     if limit is None:
         _write_results(job, rank)
@@ -141,7 +142,7 @@ def _run_script(job: RehearsalJob) -> None:
 
 
 def _write_results(job: RehearsalJob, rank: VirtualRank) -> None:
-    from zerokit.rehearsal import analysis, plot, snapshot, trace
+    from zerokit.rehearsal import analysis, plot, snapshot, streams_plot, trace
 
     # What the results themselves allocate is not the script's.
     with rank.backend.uncounted():
@@ -157,6 +158,8 @@ def _write_results(job: RehearsalJob, rank: VirtualRank) -> None:
             trace.write_trace(recording, Path(job.trace_file))
         if job.plot_file:
             plot.write_plot(recording, report, Path(job.plot_file), job.device.total_bytes)
+        if job.timeline_file and report.time is not None:
+            streams_plot.write_streams_plot(recording, report, Path(job.timeline_file))
         if job.snapshot_file:
             snapshot.write_snapshot(recording, Path(job.snapshot_file))
 

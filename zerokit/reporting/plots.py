@@ -40,7 +40,7 @@ class Page(NamedTuple):
     """The numbers of the picture."""
 
 
-def check_plot(path: str | Path) -> None:
+def check_plot(path: str | Path, option: str = "--plot") -> None:
     """See that a plot can be drawn, before anything long begins.
 
     Raises:
@@ -52,7 +52,7 @@ def check_plot(path: str | Path) -> None:
             where=str(path),
             hint="Name a file that ends in .png, .svg or .html",
         )
-    require("plot", where="--plot")
+    require("plot", where=option)
 
 
 def write_plot(
@@ -129,6 +129,13 @@ def mark_capacity(
         axes.hlines([capacity] * len(over), *zip(*over, strict=True), **style)
     axes.set_ylim(0, max(highest, capacity) * 1.06)
     _legend(axes, [Line2D([], [], label=f"one GPU, {format_bytes(gpu_memory_bytes)}", **style)], "center")
+
+
+def legend(axes: Axes, looks: Iterable[tuple[str, dict[str, Any]]]) -> None:
+    """Say beside the picture what each look, as arguments of matplotlib's patches, stands for."""
+    from matplotlib.patches import Patch
+
+    _legend(axes, [Patch(label=words, **look) for words, look in looks], "upper")
 
 
 def category_legend(axes: Axes, shown: Iterable[Category], title: str | None = None) -> None:

@@ -23,12 +23,20 @@ class WorkKind(enum.IntEnum):
     """The host, for the device."""
     RESERVING = 5
     """The host, in cudaMalloc and cudaFree."""
+    MEETING = 6
+    """A collective, for ranks that have not come to it yet."""
+    DATA = 7
+    """Of the host, for the next batch."""
 
 
 HOST = -1
 """In place of a stream: what the host does itself."""
 FIRST_COMMUNICATOR = 1000
 """The streams of groups of ranks have numbers from here on, above those of torch's pools."""
+FIRST_DRIVE = 900
+"""Likewise those of the node's drives."""
+SIZE_OF_ACT = 48
+"""Bytes of one of :meth:`Clock.acts`."""
 
 
 class Price(NamedTuple):
@@ -63,11 +71,13 @@ class Clock:
     """
 
     def __init__(self, library: ctypes.CDLL, beside_collective: float) -> None:
-        self._library = library
+        self.library = library
+        self.beside_collective = round(1000 * beside_collective)
+        """In thousandths."""
         self._asker: Any = None  # ctypes does not keep callbacks alive
         self._code_pricer: Any = None
         _declare(library)
-        library.zk_clock_start(round(1000 * beside_collective))
+        library.zk_clock_start(self.beside_collective)
 
     def price_operators(self, price: Callable[[Sequence[int]], Price]) -> None:
         """Time the operators of the device: `price` is asked once for each key (`native/timing.cpp`)."""
@@ -76,11 +86,11 @@ class Clock:
             answer[0] = _Price(*map(int, price(key[:length])))
 
         self._asker = _ASKER(ask)
-        self._library.zk_clock_ask(self._asker)
+        self.library.zk_clock_ask(self._asker)
 
     def price_driver(self, reserve: int, reserve_gib: int, give_back: int) -> None:
         """What cudaMalloc costs the host, besides for each GiB, and cudaFree."""
-        self._library.zk_clock_driver_costs(reserve, reserve_gib, give_back)
+        self.library.zk_clock_driver_costs(reserve, reserve_gib, give_back)
 
     def count_host_work(
         self, price: Callable[[CodeType], int | None], *, node_made: int, node_run: int
@@ -104,77 +114,89 @@ class Clock:
         self._code_pricer = _CODE_PRICER(ask)
         # With Python's lock, which other functions of the library are called without.
         prototype = ctypes.PYFUNCTYPE(ctypes.c_int, _CODE_PRICER, ctypes.c_int64, ctypes.c_int64)
-        count = prototype(("zk_clock_count_host_work", self._library))
+        count = prototype(("zk_clock_count_host_work", self.library))
         return bool(count(self._code_pricer, node_made, node_run))
 
     # ---- the host
     @property
     def now(self) -> int:
         """How far the host is."""
-        return int(self._library.zk_clock_now())
+        return int(self.library.zk_clock_now())
 
     def read(self) -> int:
         """:attr:`now` for whoever may wait for a time: each look takes a little, so that such loops end."""
-        return int(self._library.zk_clock_read())
+        return int(self.library.zk_clock_read())
 
     def advance(self, duration: int) -> None:
         """Let the host spend time."""
-        self._library.zk_clock_advance(duration)
+        self.library.zk_clock_advance(duration)
 
     def work_on_host(self, kind: WorkKind, name: str, duration: int) -> None:
         """Have the host itself work, and write it down."""
-        self._library.zk_clock_work_on_host(kind, name.encode(), duration)
+        self.library.zk_clock_work_on_host(kind, name.encode(), duration)
 
     # ---- the device
-    def submit(self, stream: int, kind: WorkKind, name: str, duration: int) -> None:
-        """Give `stream` something to do."""
-        self._library.zk_clock_submit(stream, kind, name.encode(), duration)
+    def submit(self, stream: int, kind: WorkKind, name: str, duration: int, *, meeting: int = -1) -> None:
+        """Give `stream` something to do; `meeting`: the number of what other ranks do with this one."""
+        self.library.zk_clock_submit(stream, kind, name.encode(), duration, meeting)
 
     def record(self, stream: int) -> int:
         """The event that happens once `stream` has done all that it was given so far."""
-        return int(self._library.zk_clock_record(stream))
+        return int(self.library.zk_clock_record(stream))
 
     def wait(self, stream: int, event: int) -> None:
         """Have what `stream` is given from now on wait for `event`."""
-        self._library.zk_clock_wait(stream, event)
+        self.library.zk_clock_wait(stream, event)
 
     # ---- the host and the device
     def has_happened(self, event: int) -> bool:
         """Whether `event` has, by the time that it is for the host."""
-        return bool(self._library.zk_clock_has_happened(event))
+        return bool(self.library.zk_clock_has_happened(event))
 
     def time_of(self, event: int) -> int | None:
         """When `event` happened, None if it has not yet."""
-        time = int(self._library.zk_clock_time_of(event))
+        time = int(self.library.zk_clock_time_of(event))
         return None if time < 0 else time
 
     def synchronize(self, event: int) -> None:
         """Have the host wait for `event`."""
-        self._library.zk_clock_synchronize(event)
+        self.library.zk_clock_synchronize(event)
 
     def synchronize_stream(self, stream: int) -> None:
         """Have the host wait until `stream` has done all that it was given."""
-        self._library.zk_clock_synchronize_stream(stream)
+        self.library.zk_clock_synchronize_stream(stream)
 
     def synchronize_all(self) -> None:
         """Have the host wait for all streams."""
-        self._library.zk_clock_synchronize_all()
+        self.library.zk_clock_synchronize_all()
 
     @property
     def streams(self) -> list[int]:
         """Those that have been given something."""
-        room = int(self._library.zk_clock_streams(None, 0))
+        room = int(self.library.zk_clock_streams(None, 0))
         numbers = (ctypes.c_int64 * room)()
-        return list(numbers[: min(room, int(self._library.zk_clock_streams(numbers, room)))])
+        return list(numbers[: min(room, int(self.library.zk_clock_streams(numbers, room)))])
+
+    # ---- what is done again, beside other ranks (together.py)
+    def keep_acts(self) -> None:
+        """From here on, which is to be the start, have :meth:`acts` know all that the host does."""
+        self.library.zk_clock_keep_acts()
+
+    def acts(self) -> bytes:
+        """All that the host did."""
+        count = int(self.library.zk_clock_act_count())
+        acts = ctypes.create_string_buffer(SIZE_OF_ACT * count)
+        self.library.zk_clock_copy_acts(acts, count)
+        return acts.raw
 
     @contextlib.contextmanager
     def untimed(self) -> Iterator[None]:
         """Let operators of this thread take no time: they stand for something else."""
-        self._library.zk_clock_set_timing(0)
+        self.library.zk_clock_set_timing(0)
         try:
             yield
         finally:
-            self._library.zk_clock_set_timing(1)
+            self.library.zk_clock_set_timing(1)
 
 
 def _declare(library: ctypes.CDLL) -> None:
@@ -188,7 +210,10 @@ def _declare(library: ctypes.CDLL) -> None:
         "zk_clock_read": (long, []),
         "zk_clock_advance": (None, [long]),
         "zk_clock_work_on_host": (None, [integer, text, long]),
-        "zk_clock_submit": (None, [integer, integer, text, long]),
+        "zk_clock_submit": (None, [integer, integer, text, long, integer]),
+        "zk_clock_keep_acts": (None, []),
+        "zk_clock_act_count": (long, []),
+        "zk_clock_copy_acts": (None, [pointer, long]),
         "zk_clock_record": (long, [integer]),
         "zk_clock_wait": (None, [integer, long]),
         "zk_clock_has_happened": (integer, [long]),

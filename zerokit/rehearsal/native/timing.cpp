@@ -291,8 +291,11 @@ void zk_clock_advance(int64_t duration) { clock_of_rank->advance(duration); }
 void zk_clock_work_on_host(int kind, const char* name, int64_t duration) {
   clock_of_rank->work_on_host(work_now(static_cast<WorkKind>(kind), operator_index(name), duration));
 }
-void zk_clock_submit(int stream, int kind, const char* name, int64_t duration) {
-  clock_of_rank->submit(stream, work_now(static_cast<WorkKind>(kind), operator_index(name), duration));
+// `meeting`: of this rank with others, or -1 (streams.h).
+void zk_clock_submit(int stream, int kind, const char* name, int64_t duration, int meeting) {
+  Work work = work_now(static_cast<WorkKind>(kind), operator_index(name), duration);
+  work.meeting = meeting;
+  clock_of_rank->submit(stream, work);
 }
 int64_t zk_clock_record(int stream) { return clock_of_rank->record(stream); }
 void zk_clock_wait(int stream, int64_t event) { clock_of_rank->wait(stream, event); }
@@ -305,6 +308,12 @@ int64_t zk_clock_streams(int64_t* numbers, int64_t room) {
   const auto found = clock_of_rank->streams();
   std::copy_n(found.begin(), std::min<int64_t>(room, static_cast<int64_t>(found.size())), numbers);
   return static_cast<int64_t>(found.size());
+}
+void zk_clock_keep_acts() { clock_of_rank->keep_acts(); }
+int64_t zk_clock_act_count() { return static_cast<int64_t>(clock_of_rank->acts().size()); }
+void zk_clock_copy_acts(void* target, int64_t count) {
+  const auto acts = clock_of_rank->acts();
+  std::copy_n(acts.begin(), std::min<int64_t>(count, static_cast<int64_t>(acts.size())), static_cast<Act*>(target));
 }
 int64_t zk_clock_span_count() { return static_cast<int64_t>(clock_of_rank->spans().size()); }
 void zk_clock_copy_spans(void* target, int64_t count) {

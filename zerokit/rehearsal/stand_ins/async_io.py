@@ -184,7 +184,7 @@ class IoHandle:
 
     def _finish(self, transfer: _Transfer) -> None:
         if time := rank_time():
-            time.wait_for_nvme(transfer.kind, transfer.done)
+            time.wait_for_nvme(transfer.done)
         source = transfer.buffer if transfer.bounce is None else transfer.bounce
         if self._compute:
             _move(source, transfer)

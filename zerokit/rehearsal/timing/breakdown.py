@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 
@@ -12,7 +13,8 @@ from zerokit.hardware.prices.known import Class
 from zerokit.hardware.prices.prices import Prices
 from zerokit.rehearsal.native.clock import HOST, WorkKind
 from zerokit.rehearsal.recording import Array, Recording
-from zerokit.rehearsal.report import Batches, KernelTime, StepTime, TimeBreakdown, TimeReport
+from zerokit.rehearsal.report import Batches, DataTime, KernelTime, StepTime, TimeBreakdown, TimeReport
+from zerokit.rehearsal.timing.critical_path import critical_path
 from zerokit.rehearsal.timing.operators import class_of_kernel
 
 MOST_KERNELS = 10
@@ -25,6 +27,8 @@ _PARTS = {
     WorkKind.COLLECTIVE: "communication",
     WorkKind.COPY: "copies",
     WorkKind.OPTIMIZER: "host_optimizer",
+    WorkKind.DATA: "data",
+    WorkKind.MEETING: "other_ranks",
 }
 """What a moment of a step is counted as: the first of these that goes on then, "launch" if none does."""
 _KERNEL_CLASSES: tuple[Class, ...] = ("matmul", "attention", "memory_bound")
@@ -67,7 +71,21 @@ def time_of(recording: Recording, prices: Prices) -> TimeReport | None:
         peak_flops=peak,
         steps=steps,
         kernels=_kernels(recording, begin, end),
+        critical_path=[
+            KernelTime(name=link.name, seconds=link.nanoseconds / 1e9, count=link.times)
+            for link in critical_path(recording.spans, recording.ops, begin, end)[:MOST_KERNELS]
+        ],
+        data=_data(recording, last),
     )
+
+
+def _data(recording: Recording, step: StepTime) -> DataTime | None:
+    facts = recording.meta.get("reading")
+    if facts is None:
+        return None
+    computed = step.seconds - step.breakdown.data
+    needed = facts["batch_seconds"] * facts["batches_of_step"] / computed if computed else 0.0
+    return DataTime(**facts, workers_needed=max(1, math.ceil(needed)))
 
 
 def doubts(time: TimeReport, batches: Batches | None) -> list[str]:
@@ -127,6 +145,10 @@ def _range(recording: Recording, begin: int, end: int, prices: Prices) -> tuple[
         lows.append(np.where(on, spread.low, np.inf))
         highs.append(np.where(on, spread.high, 0))
     launch = prices.launch_spread
+    # Other ranks are waited for while they do what this one does.
+    meeting, others = of_kind(WorkKind.MEETING), [prices.spread(kind) for kind in _KERNEL_CLASSES]
+    lows.append(np.where(meeting, min(of.low for of in others), np.inf))
+    highs.append(np.where(meeting, max(of.high for of in others), 0))
     launches = ~(of_kind(WorkKind.WAITING) | of_kind(WorkKind.OPTIMIZER))
     lows.append(np.where(launches | np.isinf(lows).all(axis=0), launch.low, np.inf))
     highest = np.max(highs, axis=0)
@@ -190,6 +212,7 @@ def _kernels(recording: Recording, begin: int, end: int) -> list[KernelTime]:
     """The kinds of work that take most of a step, whatever else goes on meanwhile."""
     spans = recording.spans
     inside = spans[(spans["begin"] >= begin) & (spans["begin"] < end) & (spans["stream"] != HOST)]
+    inside = inside[inside["kind"] != WorkKind.MEETING]
     seconds: Counter[str] = Counter()
     counts: Counter[str] = Counter()
     for name in np.unique(inside["name"]).tolist():

@@ -9,7 +9,9 @@ import torch
 import torch.distributed as dist
 from torch.futures import Future
 
+from zerokit.rehearsal.call_order import group_name
 from zerokit.rehearsal.native.backend import backend
+from zerokit.rehearsal.roles import Ranks
 from zerokit.rehearsal.stand_ins.process_group import VirtualProcessGroup
 from zerokit.rehearsal.timing.rank_time import RankTime
 
@@ -20,6 +22,7 @@ _COLLECTIVES = (
     *("alltoall", "alltoall_base", "all_to_all_single", "_allgather_base", "_reduce_scatter_base"),
     *("allgather_into_tensor_coalesced", "reduce_scatter_tensor_coalesced"),
 )
+_TO_ONE = ("send", "recv")
 _BARRIER_BYTES = 4
 
 
@@ -56,7 +59,7 @@ class _Submitted(dist.Work):
 class _TimedProcessGroup(VirtualProcessGroup):
     """A virtual process group whose collectives take the time of NCCL's.
 
-    They start when this rank has come to them: ranks that are rehearsed beside it are not waited for.
+    They start when this rank has come to them; that others may come later is found at the end (together.py).
     """
 
     def __init__(self, *arguments: Any, time: RankTime) -> None:
@@ -64,6 +67,7 @@ class _TimedProcessGroup(VirtualProcessGroup):
         self._time = time
         self._communicator = time.new_communicator()
         self._is_running = False
+        self._streams_of_pairs: dict[tuple[str, int], int] = {}
 
     def run(self, collective: Callable[..., Any], arguments: Any, given: Any) -> Any:
         """Call one of the virtual group's, and have it take its time."""
@@ -79,21 +83,43 @@ class _TimedProcessGroup(VirtualProcessGroup):
         calls = self._traffic.calls[before:]
         if not calls or not _is_on_device(arguments):
             return work
-        options = given.get("opts", arguments[-1])
-        event = self._time.collective(
-            calls[0].name,
-            sum(call.bytes for call in calls),
-            self._ranks,
-            self._communicator,
+        name, size = calls[0].name, sum(call.bytes for call in calls)
+        if name in _TO_ONE:
+            communicator, pair, meeting = self._with_one(name, *arguments[1:], **given)
+            event = self._time.collective(name, size, pair, communicator, meeting)
+        else:
+            communicator = self._communicator
+            options = given.get("opts", arguments[-1])
             # Options of older torch do not tell: then all run on the communicator's stream.
-            is_async=bool(getattr(options, "asyncOp", True)),
-        )
-        return work if event is None else _Submitted(self._time, event, self._communicator, work)
+            is_async = bool(getattr(options, "asyncOp", True))
+            event = self._time.collective(
+                name, size, self._ranks, communicator, self._meeting(), is_async=is_async
+            )
+        return work if event is None else _Submitted(self._time, event, communicator, work)
+
+    def _meeting(self) -> tuple[str, ...]:
+        return ("group", group_name(self._ranks, self.number))
+
+    def _with_one(
+        self, name: str, peer: int | None = None, tag: int = 0, **_: Any
+    ) -> tuple[int, Ranks, tuple[str, ...]]:
+        """The stream of a `send` or `recv`, both ranks, and what tells it apart.
+
+        NCCL has a communicator for each pair, and runs at once what is sent both ways in one batch.
+        """
+        place = (self._rank - 1) % self._size if peer is None else peer
+        if (name, place) not in self._streams_of_pairs:
+            self._streams_of_pairs[name, place] = self._time.new_communicator()
+        pair = (self._ranks[self._rank], self._ranks[place])
+        source, target = pair if name == "send" else pair[::-1]
+        return self._streams_of_pairs[name, place], pair, ("pair", str(source), str(target), str(tag))
 
     def barrier(self, opts: Any = None) -> Any:
         """An all-reduce that the host waits for."""
         work = super().barrier(opts)
-        self._time.collective("all_reduce", _BARRIER_BYTES, self._ranks, self._communicator, is_async=False)
+        self._time.collective(
+            "all_reduce", _BARRIER_BYTES, self._ranks, self._communicator, self._meeting(), is_async=False
+        )
         self._time.clock.synchronize_stream(backend().current_stream)
         return work
 

@@ -11,12 +11,15 @@ from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.prices.collectives import Collective
 from zerokit.hardware.prices.prices import Copy, Kernel, Prices
 from zerokit.rehearsal.call_sites import PACKAGE
-from zerokit.rehearsal.native.clock import FIRST_COMMUNICATOR, Clock, Price, WorkKind
+from zerokit.rehearsal.native.clock import FIRST_COMMUNICATOR, FIRST_DRIVE, Clock, Price, WorkKind
+from zerokit.rehearsal.timing.meetings import Meeting, Meetings
 from zerokit.rehearsal.timing.operators import Call, Operators, entries, to_ns
 from zerokit.units import GIB, MIB
 
 if TYPE_CHECKING:
+    from zerokit.rehearsal.exchange import Exchange
     from zerokit.rehearsal.native.backend import Backend
+    from zerokit.rehearsal.native.together import Played
 
 _KINDS: dict[str, Collective] = {
     **{"all_gather": "all_gather", "gather": "all_gather", "scatter": "broadcast"},
@@ -24,6 +27,9 @@ _KINDS: dict[str, Collective] = {
     **{"broadcast": "broadcast", "all_to_all": "all_to_all", "send": "send_recv", "recv": "send_recv"},
 }
 """What the collectives of torch.distributed are to NCCL; a reduce to one rank is a broadcast backwards."""
+
+_DRIVES: dict[Copy, int] = {"nvme_read": FIRST_DRIVE, "nvme_write": FIRST_DRIVE + 1}
+"""Their streams."""
 
 _of_process: RankTime | None = None
 
@@ -63,9 +69,12 @@ class RankTime:
         backend: the loaded library, before it is configured.
         prices: of everything.
         cluster: of which this is a rank.
+        beside_others: whether other ranks are rehearsed, too, which wait for this one.
     """
 
-    def __init__(self, backend: Backend, prices: Prices, cluster: Cluster) -> None:
+    def __init__(
+        self, backend: Backend, prices: Prices, cluster: Cluster, *, beside_others: bool = False
+    ) -> None:
         global _of_process
         _of_process = self
         self.prices = prices
@@ -75,10 +84,12 @@ class RankTime:
         self._gpus_per_node = cluster.gpus_per_node
         self._local_ranks = cluster.local_ranks
         self._operators = Operators(prices, cluster.local_ranks)
-        self._nvme_done: dict[Copy, int] = {}
         self._communicators = 0
+        self._meetings = Meetings()
         self._marks: list[list[int]] = []
         self.clock: Clock = backend.start_clock(prices.beside_collective)
+        if beside_others:
+            self.clock.keep_acts()
         self.clock.price_operators(self._price)
         smallest = prices.cuda_malloc(2 * MIB)
         of_a_gib = prices.cuda_malloc(2 * MIB + GIB) - smallest
@@ -126,18 +137,20 @@ class RankTime:
 
     # ---- drives
     def begin_nvme(self, kind: Copy, num_bytes: int) -> int:
-        """Give the node's drives something to read or write, which they do in order. Returns when it is done.
+        """Give the node's drives something to read or write, which they do in order.
 
         All ranks of the node are taken to do the same at once; reading does not wait for writing.
-        """
-        self._nvme_done[kind] = max(self.clock.now, self._nvme_done.get(kind, 0)) + to_ns(
-            self.prices.copy(kind, num_bytes, True, self._local_ranks)
-        )
-        return self._nvme_done[kind]
 
-    def wait_for_nvme(self, kind: Copy, done: int) -> None:
-        """Have the host wait until then."""
-        self.clock.work_on_host(WorkKind.COPY, kind, done - self.clock.now)
+        Returns:
+            the event of its end.
+        """
+        seconds = self.prices.copy(kind, num_bytes, True, self._local_ranks)
+        self.clock.submit(_DRIVES[kind], WorkKind.COPY, kind, to_ns(seconds))
+        return self.clock.record(_DRIVES[kind])
+
+    def wait_for_nvme(self, done: int) -> None:
+        """Have the host wait for it."""
+        self.clock.synchronize(done)
 
     # ---- collectives
     def new_communicator(self) -> int:
@@ -146,12 +159,26 @@ class RankTime:
         return FIRST_COMMUNICATOR + self._communicators
 
     def collective(
-        self, name: str, num_bytes: int, ranks: Sequence[int], communicator: int, *, is_async: bool
+        self,
+        name: str,
+        num_bytes: int,
+        ranks: Sequence[int],
+        communicator: int,
+        meeting: Meeting,
+        *,
+        is_async: bool = True,
     ) -> int | None:
         """A collective of this rank with `ranks`.
 
         As torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp has it: asynchronous ones run on the
         communicator's stream after what the current stream was given, others on the current stream.
+
+        Args:
+            name, num_bytes: of the collective.
+            ranks: which take part.
+            communicator: its stream.
+            meeting: what the others know it by.
+            is_async: whether the current stream goes on.
 
         Returns:
             the event of its end; None if it runs on the current stream.
@@ -162,11 +189,12 @@ class RankTime:
         duration = to_ns(self.prices.collective(_KINDS.get(name, "all_reduce"), num_bytes, in_node, nodes))
         current = self._backend.current_stream
         kind = WorkKind.COLLECTIVE if len(ranks) > 1 else WorkKind.KERNEL
+        number = self._meetings.come(meeting)
         if not is_async:
-            self.clock.submit(current, kind, name, duration)
+            self.clock.submit(current, kind, name, duration, meeting=number)
             return None
         self.clock.wait(communicator, self.clock.record(current))
-        self.clock.submit(communicator, kind, name, duration)
+        self.clock.submit(communicator, kind, name, duration, meeting=number)
         return self.clock.record(communicator)
 
     # ---- steps
@@ -174,7 +202,19 @@ class RankTime:
         """The end of a step: all that has been submitted by now belongs to it."""
         self._marks.append([self.clock.record(stream) for stream in {0, *self.clock.streams}])
 
-    def ends_of_steps(self) -> list[int]:
-        """When all that belonged to each step was done, in nanoseconds; has the host wait for all of it."""
+    def finish(self, exchange: Exchange) -> None:
+        """Have the host wait for all of it, and tell the other ranks what this one did."""
+        self.clock.synchronize_all()
+        if exchange.is_active:
+            self._meetings.tell(exchange, self.clock.acts())
+
+    def ends_of_steps(self, played: Played | None) -> list[int]:
+        """When all that belonged to each step was done, in nanoseconds.
+
+        Args:
+            played: this rank, where it had to wait for others.
+        """
+        if played is not None:
+            return [int(played.events[events].max()) for events in self._marks]
         self.clock.synchronize_all()
         return [max(self.clock.time_of(event) or 0 for event in events) for events in self._marks]

@@ -52,6 +52,8 @@ class Source:
     rehearsed: list[Rehearsed] = field(default_factory=list)
     tokens: Counter[int] = field(default_factory=Counter)
     """That this rank was given for each optimizer step, counted from 1."""
+    batches: Counter[int] = field(default_factory=Counter)
+    """The same."""
 
     def came(self, batch: Any, step: int | None = None) -> None:
         """Take a batch that came by itself into account, to be trained on in `step` if that is given."""

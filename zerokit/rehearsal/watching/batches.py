@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
@@ -20,6 +20,7 @@ from zerokit.rehearsal.errors import script_line
 from zerokit.rehearsal.exchange import Exchange
 from zerokit.rehearsal.watching.batch_sources import Rehearsed, Source, signature_of
 from zerokit.rehearsal.watching.labels import Labels
+from zerokit.rehearsal.watching.reading import Reading
 from zerokit.rehearsal.watching.scan import Candidate, Scan, scan
 from zerokit.rehearsal.watching.scan import install as watch_torch
 
@@ -42,6 +43,7 @@ class Batches:
         seconds: to look for larger ones, in all; 0: none are looked for.
         completed: how many optimizer steps are done.
         divisor: what the script's micro-batch is divided by: then its batches are others.
+        reading: measures how long reading them takes, if time is rehearsed.
     """
 
     def __init__(
@@ -52,7 +54,8 @@ class Batches:
         seconds: float,
         completed: Callable[[], int],
         *,
-        divisor: int = 1,
+        divisor: float = 1,
+        reading: Reading | None = None,
     ) -> None:
         self._labels = labels
         self._exchange = exchange
@@ -61,6 +64,7 @@ class Batches:
         self._scans = self._seconds_left > 0
         self._completed = completed
         self._divisor = divisor
+        self._reading = reading
         self._names: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
         """Of loaders, by where they were made."""
         self._made: Counter[str] = Counter()
@@ -82,6 +86,8 @@ class Batches:
         wrap(_ITERATE, self._iterate)
         wrap(_NEXT, self._next)
         watch_torch()
+        if self._reading is not None:
+            self._reading.install()
 
     @contextmanager
     def only_the_largest(self, *, at_least: int = 1) -> Iterator[None]:
@@ -144,7 +150,8 @@ class Batches:
             return scan(loader, self._seconds_left, progress.tell, most=self.most)
 
     def _next(self, original: Any, iterator: Any) -> Any:
-        batch = original(iterator)
+        with nullcontext() if self._reading is None else self._reading.next_batch(iterator):
+            batch = original(iterator)
         source = self._source_of_iterator.get(iterator)
         if source is not None and self._evaluating:
             return self._to_evaluate(source, batch)
@@ -167,6 +174,7 @@ class Batches:
         elif not is_due:
             source.came(batch, self._step_of_next(source))
         source.tokens[self._step_of_next(source)] += measure(batch).tokens
+        source.batches[self._step_of_next(source)] += 1
         source.handed += 1
         return batch
 
@@ -279,6 +287,18 @@ class Batches:
         if source is None or source.first[0].unit != "tokens":
             return [None] * self._completed()
         return [source.tokens[step] or None for step in range(1, self._completed() + 1)]
+
+    def reading_facts(self) -> dict[str, Any] | None:
+        """What the report says of reading data (report.DataTime); None where nothing was measured."""
+        source = max(self._trained_on(), key=Source.most_tokens, default=None)
+        if source is None or self._reading is None or self._reading.seconds is None:
+            return None
+        return {
+            "batch_seconds": self._reading.seconds,
+            "batches": self._reading.batches,
+            "workers": self._reading.workers,
+            "batches_of_step": max(source.batches.values()),
+        }
 
     def evaluation_facts(self) -> dict[str, Any] | None:
         """What the report says of an evaluation that was rehearsed; None if none was."""

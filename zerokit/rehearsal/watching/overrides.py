@@ -14,7 +14,7 @@ from zerokit.patches import Patch, wrap
 from zerokit.rehearsal.job import Overrides
 from zerokit.rehearsal.scratch import scratch_folder
 
-_MAKE_ENGINE = Patch("deepspeed.runtime.engine:DeepSpeedEngine", "__init__", "turn checkpointing on")
+_MAKE_ENGINE = Patch("deepspeed.runtime.engine:DeepSpeedEngine", "__init__", "turn checkpointing on or off")
 _READ_CONFIG = Patch("deepspeed.runtime.config:DeepSpeedConfig", "__init__", "change and keep the ds_config")
 # Here accelerate and transformers read it, to decide on ZeRO-3.
 _READ_EARLY = Patch("accelerate.utils.deepspeed:HfDeepSpeedConfig", "__init__", "change the ds_config")
@@ -53,8 +53,9 @@ class Overriding:
 
     def _make_engine(self, initialize: Any, engine: Any, *arguments: Any, **given: Any) -> None:
         model: Any = given.get("model", arguments[1] if len(arguments) > 1 else None)
-        if self._overrides.get("gradient_checkpointing") and hasattr(model, "gradient_checkpointing_enable"):
-            model.gradient_checkpointing_enable()
+        checkpoints = self._overrides.get("gradient_checkpointing")
+        if checkpoints is not None and hasattr(model, "gradient_checkpointing_enable"):
+            model.gradient_checkpointing_enable() if checkpoints else model.gradient_checkpointing_disable()
         initialize(engine, *arguments, **given)
 
     def _read_config(self, initialize: Any, config: Any, source: Any, *arguments: Any, **given: Any) -> None:
@@ -73,10 +74,17 @@ class Overriding:
         if divisor > 1:
             arguments.per_device_train_batch_size = max(arguments.per_device_train_batch_size // divisor, 1)
             arguments.gradient_accumulation_steps *= divisor
-        if self._overrides.get("gradient_checkpointing"):
-            arguments.gradient_checkpointing = True
+        multiplier = self._overrides.get("micro_batch_multiplier", 1)
+        if multiplier > 1:
+            arguments.per_device_train_batch_size *= multiplier
+            arguments.gradient_accumulation_steps = max(
+                arguments.gradient_accumulation_steps // multiplier, 1
+            )
+        checkpoints = self._overrides.get("gradient_checkpointing")
+        if checkpoints is not None:
+            arguments.gradient_checkpointing = checkpoints
             if hasattr(arguments, "activation_checkpointing"):  # its name since transformers 5.23
-                arguments.activation_checkpointing = True
+                arguments.activation_checkpointing = checkpoints
         finish(arguments)
 
 

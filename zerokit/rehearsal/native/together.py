@@ -1,0 +1,105 @@
+"""Several ranks in one virtual time: a face of `native/together.cpp`. Times are nanoseconds."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from zerokit.rehearsal.native.clock import SIZE_OF_ACT
+
+if TYPE_CHECKING:
+    import numpy
+
+    from zerokit.rehearsal.native.clock import Clock
+
+    Array = numpy.ndarray[Any, Any]
+
+
+class RankActs(NamedTuple):
+    """What a rank did by itself."""
+
+    acts: bytes
+    """As of `Clock.acts`."""
+    meetings: Sequence[int]
+    """Of each meeting that they name, which one it is of all; -1 for one that nobody else comes to."""
+
+
+class Played(NamedTuple):
+    """What became of one of the ranks."""
+
+    spans: Array
+    """As of `Backend.spans`."""
+    events: Array
+    """When each happened; -1 for one that never did."""
+    hosts: Array
+    """Where the host was each time after it had waited, when it was by itself and now, (times, 2)."""
+    given_up: int
+    """Collectives that began without all of their ranks, since nobody could have gone on."""
+
+    def time_of_host(self, times: Array) -> Array:
+        """When the host was where it was at `times` by itself; they do not go backwards."""
+        import numpy
+
+        alone, together = numpy.concatenate([[[0, 0]], self.hosts]).T
+        last = numpy.searchsorted(alone, times, side="right") - 1
+        result: Array = times + (together - alone)[last]
+        return result
+
+
+def play(
+    clock: Clock, ranks: Sequence[RankActs], sizes: Sequence[int], own: int, dtype: numpy.dtype[Any]
+) -> Played:
+    """Have ranks wait for each other.
+
+    Args:
+        clock: of this process.
+        ranks: what each did.
+        sizes: of each meeting, how many of them come to it.
+        own: the place of the rank that is asked for.
+        dtype: of the spans (recording.SPAN).
+    """
+    import numpy
+
+    library = clock.library
+    _declare(library)
+    size_of = (ctypes.c_int32 * len(sizes))(*sizes)
+    together = library.zk_together_new(clock.beside_collective, size_of, len(sizes))
+    try:
+        for acts, meetings in ranks:
+            names = (ctypes.c_int32 * len(meetings))(*meetings)
+            library.zk_together_add(together, acts, len(acts) // SIZE_OF_ACT, names)
+        library.zk_together_play(together)
+
+        def copied(what: str, of: Any) -> Array:
+            count: Callable[..., int] = getattr(library, f"zk_together_{what}_count")
+            rows: Array = numpy.zeros(count(together, own), of)
+            getattr(library, f"zk_together_copy_{what}s")(together, own, rows.ctypes.data)
+            return rows
+
+        return Played(
+            copied("span", dtype),
+            copied("event", numpy.int64),
+            copied("host", numpy.int64).reshape(-1, 2),
+            int(library.zk_together_given_up(together)),
+        )
+    finally:
+        library.zk_together_delete(together)
+
+
+def _declare(library: ctypes.CDLL) -> None:
+    integer, long, pointer = ctypes.c_int, ctypes.c_int64, ctypes.c_void_p
+    signatures: dict[str, tuple[Any, list[Any]]] = {
+        "new": (pointer, [long, pointer, long]),
+        "add": (None, [pointer, ctypes.c_char_p, long, pointer]),
+        "play": (None, [pointer]),
+        "given_up": (long, [pointer]),
+        "delete": (None, [pointer]),
+    }
+    for what in ("span", "event", "host"):
+        signatures[f"{what}_count"] = long, [pointer, integer]
+        signatures[f"copy_{what}s"] = None, [pointer, integer, pointer]
+    for name, (result, arguments) in signatures.items():
+        function = getattr(library, f"zk_together_{name}")
+        function.restype = result
+        function.argtypes = arguments
