@@ -1,0 +1,36 @@
+"""The recipes of docs/experiments.md, and its tables."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.benchmarks.experiments import EXPERIMENTS, PAGE, RECIPES, RECORDED, table
+from zerokit.recipe.load import load_recipe
+
+
+def test_each_experiment_has_a_recipe() -> None:
+    assert {file.stem for file in RECIPES.glob("*.yaml")} == {*EXPERIMENTS}
+
+
+@pytest.mark.parametrize(
+    ("name", "variant"), [(name, one) for name, of in EXPERIMENTS.items() for one in of.variants]
+)
+def test_recipes_and_their_variants_can_be_read(name: str, variant: str) -> None:
+    experiment = EXPERIMENTS[name]
+    words = (*experiment.variants[variant].words, *experiment.small, *experiment.variants[variant].small)
+    plain, changed = load_recipe(RECIPES / f"{name}.yaml", ()), load_recipe(RECIPES / f"{name}.yaml", words)
+    assert changed.recipe.training["max_steps"] > 0
+    assert "max_steps" not in plain.recipe.training
+
+
+def test_the_page_shows_the_record() -> None:
+    rows = json.loads(RECORDED.read_text())["rows"]
+    found = {(row["experiment"], row["variant"], row["size"]): row for row in rows}
+    assert {(name, variant) for name, variant, _ in found} <= {
+        (name, variant) for name, of in EXPERIMENTS.items() for variant in of.variants
+    }
+    text = PAGE.read_text()
+    for name in EXPERIMENTS:
+        assert f"<!-- {name} -->\n{table(found, name)}<!-- /{name} -->\n" in text
