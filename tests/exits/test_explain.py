@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import pickle
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -200,7 +204,7 @@ def test_ranks_that_waited_name_the_one_that_did_not_come() -> None:
     assert "rehearse" in str(other.mend)
 
 
-def test_a_flight_recorder_is_read_where_it_is_json_and_named_where_not(tmp_path: Path) -> None:
+def test_a_flight_recorder_is_read_where_it_is_plain_data_and_named_where_not(tmp_path: Path) -> None:
     dump = tmp_path / "nccl_trace_rank_0"
     entries = [
         {"state": "completed"},
@@ -209,8 +213,15 @@ def test_a_flight_recorder_is_read_where_it_is_json_and_named_where_not(tmp_path
     dump.write_text(json.dumps({"entries": entries}))
     said = f"Finished writing Flight Recorder debug info to {dump}"
     assert told(timeout(0), said).also == (f"{dump}: collective 5 (nccl:x) was started",)
+    dump.write_bytes(pickle.dumps({"entries": entries}, protocol=2))
+    assert told(timeout(0), said).also == (f"{dump}: collective 5 (nccl:x) was started",)
+    mark = tmp_path / "mark"
+    refused = "are pickles of more than plain data, or damaged"
     for content, why in (
-        (b"\x80\x04pickle", "are pickles"),
+        (b"\x80\x04pickle", refused),
+        (b"\x80\x02cposix\nsystem\n(S'touch %s'\ntR." % bytes(mark), refused),
+        (b"\x80\x04\x8c\x05posix\x8c\x06system\x93(S'touch %s'\ntR." % bytes(mark), refused),
+        (b"\x80\x02}r\xff\xff\xff\x7f.", refused),
         (b" " * (5 << 20), "are larger than 4.00 MiB"),
         (b"[]", "have no entries"),
         (b"{", "are no JSON"),
@@ -221,6 +232,34 @@ def test_a_flight_recorder_is_read_where_it_is_json_and_named_where_not(tmp_path
             dump.write_bytes(content)
         (line,) = told(timeout(0), said).also
         assert line == f"the flight recorder's dumps, such as {dump}, {why}: torchfrtrace reads them"
+    assert not mark.exists()
+
+
+@pytest.mark.torch
+def test_what_torch_records_is_read(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(RECORDED)
+    variables = {**os.environ, "TORCH_FR_BUFFER_SIZE": "9", "GLOO_SOCKET_IFNAME": "lo"}
+    subprocess.run([sys.executable, script, tmp_path], env=variables, check=True, capture_output=True)
+    for kind, at in (("pickle", f" at {script}:7"), ("json", "")):  # which has no lines
+        said = f"Finished writing Flight Recorder debug info to {tmp_path / kind}"
+        (line,) = told(timeout(0), said).also
+        last = f"the last of them collective 2 (gloo:all_reduce of [[9]]){at}"
+        assert line == f"{tmp_path / kind}: all 2 collectives were done, {last}"
+
+
+RECORDED = """\
+import sys
+from pathlib import Path
+import torch, torch.distributed as dist
+from torch._C import _distributed_c10d as recorder
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+dist.all_reduce(torch.ones(4))
+dist.all_reduce(torch.ones(9))
+Path(sys.argv[1], "pickle").write_bytes(recorder._dump_fr_trace())
+Path(sys.argv[1], "json").write_bytes(recorder._dump_fr_trace_json())
+"""
+"""A run that keeps what it has called, and writes it as a watchdog does."""
 
 
 @pytest.mark.parametrize(

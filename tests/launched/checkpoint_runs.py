@@ -39,7 +39,9 @@ RUNS: dict[str, dict[str, Any]] = {
     "adapter": {"stage": 2, "precision": "bf16", "adapter": True, "without_frozen": True, "compared": False},
     "adapter3": {"stage": 3, "precision": "bf16", "adapter": True, "compared": False},
     "experts": {"stage": 1, "precision": "bf16", "experts": True, "compared": False},
+    "pipeline": {"stage": 1, "precision": "bf16", "divided": "pipeline", "compared": False},
+    "tensor-parallel": {"stage": 1, "precision": "bf16", "divided": "tensors", "compared": False},
 }
 """By the name of the folder that a checkpoint is saved in; with the losses of `NEXT_STEPS` if it
-`goes_on`; `compared` unless zero_to_fp32.py
+`goes_on`; ranks that have each a part of the model, if it is `divided`; `compared` unless zero_to_fp32.py
 cannot read it, or gives no model."""

@@ -124,6 +124,10 @@ def _step_of_optimizer(content: Any) -> None:
 
 _STATES = "optimizer_state_dict"
 _GROUPS = (_STATES, "single_partition_of_fp32_groups")
+_CUT = (
+    *("universal_checkpoint_info", "affine_map", "params"),
+    r"^model\.layers\.0\.mlp\.down_proj\.weight$",
+)
 CASES = [
     Case("model cut", "stage2", cut(MODEL, 0.5), r"model_states\.pt: is damaged, cut short"),
     Case("model empty", "stage2", cut(MODEL, 0), r"model_states\.pt: is damaged, cut short"),
@@ -175,6 +179,43 @@ CASES = [
         "experts",
         remove("layer_0_expert_3_mp_rank_00_model_states.pt"),
         "lacks 1 of the 4 experts",
+    ),
+    Case("no layer", "pipeline", remove("layer_01-model_states.pt"), r"lacks the layer that has '1\.weight'"),
+    Case(
+        "layers swapped",
+        "pipeline",
+        swap("layer_01-model_states.pt", "layer_03-model_states.pt"),
+        "have changed places",
+    ),
+    Case(
+        "no stage of a pipeline",
+        "pipeline",
+        remove("mp_rank_01_model_states.pt"),
+        "lacks the model states of mp_rank_01",
+    ),
+    Case(
+        "tensor-parallel ranks swapped",
+        "tensor-parallel",
+        swap(MODEL, "mp_rank_01_model_states.pt"),
+        "have changed places",
+    ),
+    Case(
+        "a tensor-parallel rank of another step",
+        "tensor-parallel",
+        rewrite("mp_rank_01_model_states.pt", put(["global_steps"], 9)),
+        "is of step 9 of 1 rank, and mp_rank_00_model_states.pt of step 2",
+    ),
+    Case(
+        "no word on how tensors were cut",
+        "tensor-parallel",
+        rewrite(MODEL, put(["universal_checkpoint_info"], None)),
+        "does not say how 2 tensor-parallel ranks have cut",
+    ),
+    Case(
+        "a cut that leaves a part out",
+        "tensor-parallel",
+        rewrite(MODEL, put([*_CUT, "ranks", 1, "pieces"], [])),
+        "that do not make it whole",
     ),
     Case(
         "empty folder",
@@ -256,9 +297,17 @@ CASES = [
     Case("a save that did not end", "stage2", write(f"{MODEL}.tmp"), "was left by a save that did not end"),
     Case("text for an archive", "stage2", write(MODEL, b"<html>404</html>"), "is damaged, cut short, or not"),
     Case("a pipe", "stage2", _fifo, "is not a plain file"),
-    Case("tensor parallel", "stage2", write("mp_rank_01_model_states.pt"), "is of tensor-parallel ranks"),
     Case(
-        "a pipeline", "stage2", write("layer_01-model_00-model_states.pt"), "is of the stages of a pipeline"
+        "a file of a tensor-parallel rank",
+        "stage2",
+        copy(MODEL, "mp_rank_01_model_states.pt"),
+        "have changed places",
+    ),
+    Case(
+        "a file of a pipeline",
+        "stage2",
+        copy(MODEL, "layer_01-model_00-model_states.pt"),
+        "have changed places",
     ),
     Case(
         "weights in swap files",

@@ -41,6 +41,22 @@ class Mixture(torch.nn.Module):
         return mixed.float().pow(2).mean()
 
 
+def _pipeline() -> Any:
+    """Two stages, of which the first layer and the last have one weight."""
+    from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec
+
+    def scores(embedding: Any, rows: torch.Tensor) -> torch.Tensor:
+        return rows @ embedding.weight.t()
+
+    def loss(scored: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.cross_entropy(scored.float().view(-1, 11), tokens.view(-1))
+
+    tied, linear = ("embed", torch.nn.Embedding, 11, 8), (torch.nn.Linear, 8, 8)
+    first, last = TiedLayerSpec(*tied), TiedLayerSpec(*tied, forward_fn=scores)
+    layers = [first, LayerSpec(*linear), LayerSpec(torch.nn.LayerNorm, 8), LayerSpec(*linear), last]
+    return PipelineModule(layers, num_stages=2, loss_fn=loss, partition_method="uniform")
+
+
 def begin(run: dict[str, Any], folder: Path) -> Any:
     """DeepSpeed's engine, with a model and two groups of parameters."""
     torch.manual_seed(0)
@@ -58,7 +74,13 @@ def begin(run: dict[str, Any], folder: Path) -> Any:
         config["data_types"] = run["data_types"]
     if run["precision"] == "fp16":
         config["fp16"]["initial_scale_power"] = 4
-    model = Mixture() if run.get("experts") else _llama(run, folder)
+    if run.get("divided") == "tensors":
+        config["tensor_parallel"] = {"autotp_size": dist.get_world_size()}
+    if run.get("divided") == "pipeline":
+        config["gradient_accumulation_steps"] = 2
+        model: Any = _pipeline()
+    else:
+        model = Mixture() if run.get("experts") else _llama(run, folder)
     named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     groups: list[dict[str, Any]] = [
         {
@@ -91,6 +113,10 @@ def train(engine: Any, steps: Iterable[int], rows: Sequence[int]) -> list[float]
     """
     losses = []
     for step in steps:
+        if hasattr(engine, "train_batch"):
+            tokens = _tokens(step, 0, 11)
+            losses.append(engine.train_batch(iter([(tokens, tokens)] * 2)).item())
+            continue
         examples = [_example(engine, step, row) for row in rows]
         if isinstance(examples[0], dict):
             tokens = torch.cat([example["input_ids"] for example in examples])
@@ -106,17 +132,22 @@ def train(engine: Any, steps: Iterable[int], rows: Sequence[int]) -> list[float]
 
 
 def _example(engine: Any, step: int, row: int) -> Any:
-    torch.manual_seed(100 + step + 10 * row)
     if isinstance(engine.module, Mixture):
+        torch.manual_seed(100 + step + 10 * row)
         return torch.randn(8, 16, dtype=torch.bfloat16)
-    return {"input_ids": torch.randint(0, 50, (1, 8))}
+    return {"input_ids": _tokens(step, row, 50)}
+
+
+def _tokens(step: int, row: int, vocabulary: int) -> torch.Tensor:
+    torch.manual_seed(100 + step + 10 * row)
+    return torch.randint(0, vocabulary, (1, 8))
 
 
 def save(name: str, run: dict[str, Any], folder: Path) -> None:
     """Make a model, train it, save it into `folder`, and write the losses of the next steps."""
     engine = begin(run, folder)
     model = engine.module
-    rows = [dist.get_rank()]
+    rows = [0 if run.get("divided") else dist.get_rank()]
     train(engine, range(SAVED_AT), rows)
     engine.save_checkpoint(str(folder), exclude_frozen_parameters=run.get("without_frozen", False))
     truth: dict[str, torch.Tensor] = {}
@@ -142,14 +173,15 @@ def save(name: str, run: dict[str, Any], folder: Path) -> None:
 
 
 def _llama(run: dict[str, Any], folder: Path) -> Any:
+    even = int(run.get("divided") == "tensors")
     model: Any = LlamaForCausalLM(
         LlamaConfig(
-            vocab_size=51,
+            vocab_size=51 + even,
             hidden_size=12,
-            intermediate_size=23,
+            intermediate_size=23 + even,
             num_hidden_layers=2,
             num_attention_heads=2,
-            num_key_value_heads=1,
+            num_key_value_heads=1 + even,
             tie_word_embeddings=run.get("tied", False),
             bos_token_id=None,
             eos_token_id=0,

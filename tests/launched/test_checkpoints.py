@@ -42,6 +42,15 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def truth(folder: Path) -> dict[str, torch.Tensor]:
     """Every weight of a run in float32, as DeepSpeed's engine had it, by the name that an export gives it."""
     whole = load_file(folder / "truth-0.safetensors")
+    divided = RUNS[folder.name].get("divided")
+    if divided == "pipeline":
+        return whole | load_file(folder / "truth-1.safetensors")
+    if divided == "tensors":
+        from transformers import AutoConfig, AutoModelForCausalLM
+
+        shapes = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder)).state_dict()
+        others = load_file(folder / "truth-1.safetensors")
+        return {name: _joined(one, others[name], shapes[name].shape) for name, one in whole.items()}
     experts = "moe.deepspeed_moe.experts.deepspeed_experts."
     for name, tensor in load_file(folder / "truth-1.safetensors").items():
         if name.startswith(experts):  # of which rank 1 has the second half
@@ -55,13 +64,24 @@ def truth(folder: Path) -> dict[str, torch.Tensor]:
     }
 
 
+def _joined(first: torch.Tensor, second: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+    """The tensor that two tensor-parallel ranks have, each a part or the same."""
+    if first.shape == shape:
+        assert torch.equal(first, second)
+        return first
+    axis = next(axis for axis, size in enumerate(shape) if first.shape[axis] != size)
+    return torch.cat([first, second], axis)
+
+
 @pytest.mark.parametrize("name", RUNS)
 def test_an_export_has_the_trained_weights(name: str, saved: Path, tmp_path: Path) -> None:
     run = RUNS[name]
     verify(saved / name)
     weights = {}
     for dtype in (None, "fp32"):
-        export(saved / name, tmp_path / f"{dtype}", dtype=dtype, needs_config=name != "experts")
+        export(
+            saved / name, tmp_path / f"{dtype}", dtype=dtype, needs_config=name not in ("experts", "pipeline")
+        )
         (file,) = (tmp_path / f"{dtype}").glob("*.safetensors")
         weights[dtype] = load_file(file)
         subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=file.parent, check=True)
@@ -133,8 +153,11 @@ def test_a_universal_checkpoint_is_that_it_was_made_of(
 def test_resharding_there_and_back_gives_the_files_that_deepspeed_saved(
     name: str, saved: Path, tmp_path: Path
 ) -> None:
-    stage = RUNS[name]["stage"]
-    reshard(saved / name, tmp_path / "three", num_ranks=3)
+    stage, divided = RUNS[name]["stage"], RUNS[name].get("divided")
+    if divided:
+        with pytest.raises(CheckpointError, match="divided among 2 ranks, of which 3 is no multiple"):
+            reshard(saved / name, tmp_path / "three", num_ranks=3)
+    reshard(saved / name, tmp_path / "three", num_ranks=4 if divided else 3)
     verify(tmp_path / "three")
     reshard(tmp_path / "three", tmp_path / "two", num_ranks=2)
     files = sorted((saved / name / STEP).iterdir())
@@ -143,6 +166,10 @@ def test_resharding_there_and_back_gives_the_files_that_deepspeed_saved(
     ]
     for file in files:
         same_object(torch.load(tmp_path / "two" / STEP / file.name, weights_only=False), file)
+    if divided:
+        with pytest.raises(CheckpointError, match="has a model that ranks divide"):
+            reshard(saved / name, tmp_path / "other", num_ranks=2, stage=3)
+        return
     if "fp32-gradients" in name:
         with pytest.raises(CheckpointError, match="was saved by DeepSpeed's BF16_Optimizer"):
             reshard(saved / name, tmp_path / "other", num_ranks=3, stage=3)

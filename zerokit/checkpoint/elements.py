@@ -61,10 +61,10 @@ class ElementReader:
                 self._fill(piece.storage, offset, block[filled : filled + taken])
                 filled, offset, left = filled + taken, offset + taken, left - taken
                 if filled == block.size:
-                    yield block
+                    yield _multiplied(block, tensor)
                     filled = 0
         if filled:
-            yield block[:filled]
+            yield _multiplied(block[:filled], tensor)
 
     def finish(self) -> None:
         """Read what is left of the storages that were read from.
@@ -151,6 +151,12 @@ def difference(left: Block, right: Block, dtype: str) -> tuple[int, float]:
 
 
 CONVERTIBLE = ("float64", "float32", "float16", "bfloat16")
+
+
+def _multiplied(block: Block, tensor: NamedTensor) -> Block:
+    if tensor.factor == 1 or tensor.dtype not in CONVERTIBLE:
+        return block
+    return _narrowed(_widened(block, tensor.dtype) * tensor.factor, tensor.dtype)
 
 
 def _widened(block: Block, dtype: str) -> Any:

@@ -157,6 +157,11 @@ def _plan(
     stem = "adapter_model" if adapted else "model"
     files = [] if config is None else model_files(config.parent, code="auto_map" in read_config(config))
     plan = _Plan(checkpoint, sources, targets, _shards(targets, stem), config, files)
+    if checkpoint.facts.pipeline_stages is not None:
+        plan.notes.append(
+            f"names are those of the pipeline's layers, such as '{next(iter(targets))}': a model of another "
+            "class has other names"
+        )
     widened = [name for name, tensor in targets.items() if sources[name].nbytes < tensor.nbytes]
     if widened:
         some = f"{quantity(len(widened), 'tensor')}, such as '{widened[0]}'"
@@ -171,8 +176,8 @@ def _tied_by_content(found: Mapping[str, NamedTensor], config: Path | None) -> s
     seen: dict[Any, str] = {}
     tied = set()
     for name, tensor in found.items() if settings.get("tie_word_embeddings", True) and vocab_size else ():
-        storages = [piece.storage for piece in tensor.pieces]
         is_of_vocabulary = tensor.shape[:1] == (vocab_size,)
+        storages = [piece.storage for piece in tensor.pieces] if is_of_vocabulary else []
         is_whole = [one.nbytes for one in storages] == [tensor.nbytes] and storages[0].crc is not None
         content = (tensor.shape, tensor.dtype, storages[0].crc) if is_whole else name
         if is_of_vocabulary and seen.setdefault(content, name) != name:

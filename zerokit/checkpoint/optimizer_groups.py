@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 from zerokit.checkpoint.archive import StoredTensor
-from zerokit.checkpoint.deepspeed_folder import shapes_of
 from zerokit.checkpoint.masters import masters_of_stage_1_and_2, masters_of_stage_3
+from zerokit.checkpoint.saved import shapes_of
 from zerokit.documents import shown
 from zerokit.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from zerokit.checkpoint.deepspeed_folder import Saved
+    from zerokit.checkpoint.saved import Saved
     from zerokit.checkpoint.tensors import NamedTensor
 
     Tensors = Mapping[str, NamedTensor]

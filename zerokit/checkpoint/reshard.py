@@ -8,10 +8,11 @@ under stage 3 all groups of parameters the settings of the first (stage3.py,
 
 from __future__ import annotations
 
+import itertools
 import re
 import shutil
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -20,11 +21,11 @@ from zerokit import console
 from zerokit.checkpoint.archive import Size, StoredTensor, record
 from zerokit.checkpoint.archive_writer import Assembled, pickled, write_archive
 from zerokit.checkpoint.checksums import SUMS_FILE, checksums, files_of, write_checksums
-from zerokit.checkpoint.deepspeed_folder import Saved, as_deepspeed_saves, read_saved, shapes_of
 from zerokit.checkpoint.elements import ElementReader
 from zerokit.checkpoint.new_folder import check_output, check_space, clear, new_folder
 from zerokit.checkpoint.optimizer_groups import read_groups, zero_section, zero_settings
 from zerokit.checkpoint.partitions import DividedParameters, FlatGroups
+from zerokit.checkpoint.saved import Saved, as_deepspeed_saves, read_saved, shapes_of
 from zerokit.checkpoint.step_folder import LATEST, is_of_checkpoint, names_in
 from zerokit.checkpoint.tensors import NamedTensor, joined, whole
 from zerokit.checkpoint.verify import verify as verify_all
@@ -52,15 +53,29 @@ class Resharded:
 
 @dataclass(frozen=True)
 class _Plan:
+    """Of a rank of those that divide the model: mostly, there is one."""
+
     saved: Saved
     stage: int
     num_ranks: int
+    """That divide its optimizer."""
     flat: FlatGroups | None
     divided: DividedParameters | None
 
     @property
     def num_models(self) -> int:
         return self.num_ranks if self.stage == 3 else 1
+
+    @property
+    def _of_model(self) -> str:
+        return f"mp_rank_{self.saved.files.model_rank:02d}"
+
+    @property
+    def nbytes(self) -> int:
+        """Of all its files."""
+        _, model = next(self.models())  # those of all ranks are as large
+        sizes = pickled(model).nbytes * self.num_models, pickled(self.optimizer(0)[1]).nbytes * self.num_ranks
+        return sum(sizes)
 
     def files(self) -> Iterator[tuple[str, Any]]:
         """Each file, and what it holds."""
@@ -72,11 +87,11 @@ class _Plan:
         """The files of model states, and what they hold."""
         saved = self.saved
         if self.flat is not None:
-            yield "mp_rank_00_model_states.pt", _whole_model(self, self.flat)
+            yield f"{self._of_model}_model_states.pt", _whole_model(self, self.flat)
         elif self.divided is not None:
             for rank in range(self.num_ranks):
                 content = _divided_model(self, self.divided, saved.models[rank % len(saved.models)], rank)
-                yield f"zero_pp_rank_{rank}_mp_rank_00_model_states.pt", content
+                yield f"zero_pp_rank_{rank}_{self._of_model}_model_states.pt", content
 
     def optimizer(self, rank: int) -> tuple[str, Any]:
         """The file of the optimizer states of a rank, and what it holds."""
@@ -104,7 +119,7 @@ def reshard(
     Args:
         path: of a checkpoint, or of a run, whose newest one is taken.
         output: a folder that does not exist, or is empty.
-        num_ranks: of the run that is to go on.
+        num_ranks: of the run that is to go on, those that divide the model included.
         stage: of ZeRO, in that run; None for the one that it had.
         verify: see first that all files are as they were saved, and of one step.
         sums: write ``SHA256SUMS``, if the checkpoint has them.
@@ -114,39 +129,46 @@ def reshard(
             cannot be written, or there is no room for it.
     """
     check_output(output)
-    saved = read_saved(path)
-    step = saved.files.folder
-    _check_kind(saved)
+    parts = read_saved(path)
+    step = parts[0].files.folder
+    for saved in parts:
+        _check_kind(saved, stage)
+    if num_ranks % len(parts):
+        _refuse(
+            parts[0],
+            f"has a model that is divided among {len(parts):,} ranks, of which {num_ranks:,} is no multiple",
+            f"Name a number such as --num-gpus {len(parts) * 2}",
+        )
     if verify:
         verify_all(step)
     with as_deepspeed_saves(step):
-        plan = _plan(saved, num_ranks, saved.facts.stage if stage is None else stage)
-        _, model = next(plan.models())  # those of all ranks are as large
-        needed = pickled(model).nbytes * plan.num_models
-        needed += pickled(plan.optimizer(0)[1]).nbytes * num_ranks
+        plans = [_plan(saved, num_ranks // len(parts), stage or saved.facts.stage) for saved in parts]
+        needed = sum(plan.nbytes for plan in plans)
     others = dict(_others(step, num_ranks))
+    others |= {f"{step.name}/{file.name}": file for part in parts for file in part.files.layers.values()}
     needed += sum(file.stat().st_size for file in others.values())
     check_space(output, needed)
     console.note(f"{shown(output)} takes {format_bytes(needed)}")
     with new_folder(output) as staging, as_deepspeed_saves(step):
         clear(staging)
-        _write(staging, plan, others, sums=sums)
+        _write(staging, plans, others, sums=sums)
         files = files_of(staging)
     return Resharded(
         output,
-        plan.stage,
+        plans[0].stage,
         num_ranks,
         len(files) - 1,  # the lock
         sum((output / name).stat().st_size for name in files if (output / name).is_file()),
     )
 
 
-def _write(staging: Path, plan: _Plan, others: Mapping[str, Path], *, sums: bool) -> None:
-    step = plan.saved.files.folder
+def _write(staging: Path, plans: Sequence[_Plan], others: Mapping[str, Path], *, sums: bool) -> None:
+    step = plans[0].saved.files.folder
     (staging / step.name).mkdir()
     with ElementReader() as reader, console.progress() as bar:
-        task = bar.add_task("resharding", total=plan.num_models + plan.num_ranks, note="")
-        for name, content in plan.files():
+        total = sum(plan.num_models + plan.num_ranks for plan in plans)
+        task = bar.add_task("resharding", total=total, note="")
+        for name, content in itertools.chain.from_iterable(plan.files() for plan in plans):
             write_archive(staging / step.name / name, pickled(content), reader)
             bar.advance(task)
     for name, file in others.items():
@@ -157,7 +179,7 @@ def _write(staging: Path, plan: _Plan, others: Mapping[str, Path], *, sums: bool
         write_checksums(staging, checksums(staging, [n for n in files_of(staging) if not n.startswith(".")]))
 
 
-def _check_kind(saved: Saved) -> None:
+def _check_kind(saved: Saved, stage: int | None) -> None:
     facts = saved.facts
     if facts.universal:
         _refuse(
@@ -167,6 +189,9 @@ def _check_kind(saved: Saved) -> None:
         _refuse(saved, "is not divided among ranks: it has no ZeRO", "Any number of ranks goes on from it")
     if saved.files.experts or saved.models[0].get("num_experts"):
         _refuse(saved, "has experts that are spread over ranks", "Go on with as many ranks as saved it")
+    divided = saved.files.tensor_parallel > 1 or saved.files.pipeline_stages is not None
+    if divided and stage not in (None, facts.stage):
+        _refuse(saved, "has a model that ranks divide", "Keep its stage: leave out --zero-stage")
     if not saved.optimizers or not saved.models[0].get("param_shapes"):
         _refuse(saved, "has no states of an optimizer", "Load its weights: 'zerokit checkpoint export'")
 
@@ -260,7 +285,9 @@ def _common(plan: _Plan, model: Mapping[str, Any]) -> dict[str, Any]:
     config = model.get("ds_config") or {}
     if plan.stage != plan.saved.facts.stage:
         config = {**config, "zero_optimization": {**zero_section(plan.saved), "stage": plan.stage}}
-    return {**model, "dp_world_size": plan.num_ranks, "ds_config": config}
+    made = {**model, "dp_world_size": plan.num_ranks, "ds_config": config}
+    # A pipeline's module lies in files of its layers.
+    return made if plan.saved.files.pipeline_stages is None else {**made, "module": None}
 
 
 def _whole_model(plan: _Plan, flat: FlatGroups) -> dict[str, Any]:

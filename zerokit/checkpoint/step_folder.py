@@ -18,8 +18,9 @@ _OPTIMIZER_STATES = re.compile(
 )
 _EXPERT = re.compile(r"layer_(?P<layer>\d+)_expert_(?P<expert>\d+)_mp_rank_\d+_model_states\.pt")
 _EXPERT_OPTIMIZER = re.compile(r"expp_rank_\d+_mp_rank_\d+_optim_states\.pt")
-_PIPELINE_STAGE = re.compile(r"layer_\d+-model_\d+-model_states\.pt")
-_OF_DEEPSPEED = (_MODEL_STATES, _OPTIMIZER_STATES, _EXPERT, _EXPERT_OPTIMIZER, _PIPELINE_STAGE)
+_LAYER = re.compile(r"layer_(?P<layer>\d+)(?:-model_(?P<tensor_rank>\d+))?-model_states\.pt")
+"""Of a pipeline, which is saved by layers (runtime/pipe/module.py, `ckpt_layer_path`)."""
+_OF_DEEPSPEED = (_MODEL_STATES, _OPTIMIZER_STATES, _EXPERT, _EXPERT_OPTIMIZER, _LAYER)
 _UNFINISHED = re.compile(r".*\.(tmp|partial|incomplete)$|tmp[-_.].*", re.IGNORECASE)
 _NUMBERED = re.compile(r"(?P<kind>global_step|checkpoint[-_]|epoch_|step_)(?P<number>\d+)(?:_universal)?")
 LATEST = "latest"
@@ -35,21 +36,30 @@ TRAINER_STATE = "trainer_state.json"
 
 @dataclass(frozen=True)
 class StepFolder:
-    """The files of one step."""
+    """The files of one step, of one of the ranks that divide the model by its layers or its tensors."""
 
     folder: Path
+    model_rank: int
+    """DeepSpeed's ``mp_rank``: within a stage of a pipeline, ranks of tensor parallelism are neighbours."""
+    tensor_parallel: int
+    """Ranks that divide a tensor."""
+    pipeline_stages: int | None
+    """None without a pipeline."""
     models: Mapping[int, Path]
     """Model states by rank; of stages 0 to 2 rank 0's alone."""
     optimizers: Mapping[int, Path]
     experts: Mapping[tuple[int, int], Path]
     """By the number of the mixture in the model, and the expert's in it."""
+    layers: Mapping[int, Path]
+    """Of a pipeline: those of all stages are with the first one."""
     universal: Path | None
     """Of a universal checkpoint, the folder that has one for each parameter."""
 
     @property
     def files(self) -> list[Path]:
         """All of them, but for the parameters of a universal one."""
-        return [*self.models.values(), *self.optimizers.values(), *self.experts.values()]
+        some = (self.models, self.optimizers, self.experts, self.layers)
+        return [file for files in some for file in files.values()]
 
 
 def find_step_folder(path: Path) -> Path:
@@ -136,43 +146,81 @@ def _place(match: re.Match[str]) -> tuple[int, str]:
     return int(match["number"]), match[0]
 
 
-def read_step_folder(folder: Path) -> StepFolder:
-    """Sort the files of a folder.
+def read_step_folders(folder: Path) -> list[StepFolder]:
+    """Sort the files of a folder: by the ranks that divide the model, one without such.
 
     Raises:
-        CheckpointError: one is unfinished, two are of the same rank, or they are of a kind that is not read.
+        CheckpointError: one is unfinished, two are of the same rank, they are of a kind that is not read, or
+            those of a rank that divides the model are missing.
     """
     names = names_in(folder)
     _refuse(folder, names)
-    found = StepFolder(
-        folder,
-        _by_rank(folder, names, _MODEL_STATES),
-        _by_rank(folder, names, _OPTIMIZER_STATES),
-        {
-            (int(match["layer"]), int(match["expert"])): folder / name
-            for name in names
-            if (match := _EXPERT.fullmatch(name))
-        },
-        folder / "zero" if (folder / "zero").is_dir() else None,
-    )
-    if 0 not in found.models:
-        raise CheckpointError("lacks the model states of rank 0", where=shown(folder), hint=AGAIN)
-    return found
+    layers = _layers(folder, names)
+    model_ranks = _model_ranks(folder, names)
+    tensor_parallel = len(layers) or len(model_ranks)
+    if len(model_ranks) % tensor_parallel or any(rank >= tensor_parallel for rank in layers):
+        problem = (
+            f"has layers of {tensor_parallel:,} tensor-parallel ranks, and states of {len(model_ranks):,}"
+        )
+        raise CheckpointError(problem, where=shown(folder), hint=AGAIN)
+    experts = {
+        (int(match["layer"]), int(match["expert"])): folder / name
+        for name in names
+        if (match := _EXPERT.fullmatch(name))
+    }
+    if experts and len(model_ranks) > 1:
+        problem = "has experts beside a divided model, which zerokit does not put together"
+        raise CheckpointError(problem, where=shown(folder), hint=CONVERT)
+    return [
+        StepFolder(
+            folder,
+            rank,
+            tensor_parallel,
+            len(model_ranks) // tensor_parallel if layers else None,
+            _by_rank(folder, names, _MODEL_STATES, rank),
+            _by_rank(folder, names, _OPTIMIZER_STATES, rank),
+            experts,
+            layers.get(rank, {}),
+            folder / "zero" if (folder / "zero").is_dir() else None,
+        )
+        for rank in model_ranks
+    ]
+
+
+def _layers(folder: Path, names: Iterable[str]) -> dict[int, dict[int, Path]]:
+    """The layers of a pipeline, by the rank of tensor parallelism."""
+    found: dict[int, dict[int, Path]] = {}
+    for name in names:
+        if match := _LAYER.fullmatch(name):
+            found.setdefault(int(match["tensor_rank"] or 0), {})[int(match["layer"])] = folder / name
+    for rank, layers in found.items():
+        missing = {layer for of in found.values() for layer in of} - set(layers)
+        if missing:
+            problem = f"lacks layer {min(missing)} of tensor-parallel rank {rank}"
+            raise CheckpointError(problem, where=shown(folder), hint=AGAIN)
+    return {rank: dict(sorted(layers.items())) for rank, layers in sorted(found.items())}
+
+
+def _model_ranks(folder: Path, names: Iterable[str]) -> list[int]:
+    """Of the ranks that divide the model: each has model states."""
+    models = [match for name in names if (match := _MODEL_STATES.fullmatch(name))]
+    optimizers = [match for name in names if (match := _OPTIMIZER_STATES.fullmatch(name))]
+    found = {int(match["model_rank"]) for match in [*models, *optimizers]}
+    whole = {int(match["model_rank"]) for match in models if int(match["rank"] or 0) == 0}
+    missing = next((rank for rank in range(max(found, default=0) + 1) if rank not in whole), None)
+    if missing is not None:
+        of = f"mp_rank_{missing:02d}" if missing else "rank 0"
+        raise CheckpointError(f"lacks the model states of {of}", where=shown(folder), hint=AGAIN)
+    return sorted(found)
 
 
 def _refuse(folder: Path, names: Iterable[str]) -> None:
     for pattern, problem, hint in (
         (_UNFINISHED, "was left by a save that did not end", AGAIN),
-        (_PIPELINE_STAGE, "is of the stages of a pipeline, which zerokit does not put together", _CONVERT),
         (
             _SWAPPED,
             "has the optimizer's weights, in swap files of NVMe that zerokit does not read",
             "Go on from it with the optimizer on the host, and save again",
-        ),
-        (
-            re.compile(r"(?:\w+_)?mp_rank_0*[1-9]\d*_\w+\.pt"),
-            "is of tensor-parallel ranks, which zerokit does not put together",
-            _CONVERT,
         ),
     ):
         one = next((name for name in names if pattern.fullmatch(name)), None)
@@ -181,13 +229,15 @@ def _refuse(folder: Path, names: Iterable[str]) -> None:
 
 
 _SWAPPED = re.compile("offloaded_tensors")
-_CONVERT = "Convert it with DeepSpeed's ds_to_universal.py"
+CONVERT = "Convert it with DeepSpeed's ds_to_universal.py"
 
 
-def _by_rank(folder: Path, names: Iterable[str], pattern: re.Pattern[str]) -> dict[int, Path]:
+def _by_rank(
+    folder: Path, names: Iterable[str], pattern: re.Pattern[str], model_rank: int
+) -> dict[int, Path]:
     found: dict[int, Path] = {}
     for name in names:
-        if match := pattern.fullmatch(name):
+        if (match := pattern.fullmatch(name)) and int(match["model_rank"]) == model_rank:
             rank = int(match["rank"] or 0)
             if rank in found:
                 raise CheckpointError(

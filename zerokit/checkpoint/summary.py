@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zerokit.checkpoint.adapter_names import is_adapted
-from zerokit.checkpoint.deepspeed_folder import DeepSpeedCheckpoint, Facts, read_checkpoint, read_facts
+from zerokit.checkpoint.deepspeed_folder import DeepSpeedCheckpoint, read_checkpoint
+from zerokit.checkpoint.saved import Facts, read_facts
 from zerokit.errors import CheckpointError
 
 

@@ -31,7 +31,9 @@ class NamedTensor(Sized):
     name: str
     dtype: str
     shape: tuple[int, ...]
-    pieces: tuple[Piece, ...]
+    pieces: Sequence[Piece]
+    factor: float = 1.0
+    """By which the elements in the files are multiplied."""
 
     def named(self, name: str) -> NamedTensor:
         """The same under another name."""

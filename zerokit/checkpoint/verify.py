@@ -16,7 +16,7 @@ from zerokit.checkpoint.soundness import Remarks, sound_blocks
 from zerokit.checkpoint.step_folder import is_of_checkpoint, names_in
 
 if TYPE_CHECKING:
-    from zerokit.checkpoint.deepspeed_folder import Facts
+    from zerokit.checkpoint.saved import Facts
 
 
 @dataclass(frozen=True)

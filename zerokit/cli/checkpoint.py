@@ -13,6 +13,7 @@ from zerokit.cli.output import OutputFormat, print_json
 from zerokit.errors import ZerokitError
 
 if TYPE_CHECKING:
+    from zerokit.checkpoint.saved import Facts
     from zerokit.checkpoint.summary import Summary
 
 app = typer.Typer(
@@ -68,6 +69,8 @@ def _as_data(summary: Summary) -> dict[str, Any]:
         "zero_stage": facts.stage,
         "universal": facts.universal,
         "world_size": facts.num_ranks,
+        "tensor_parallel": facts.tensor_parallel,
+        "pipeline_stages": facts.pipeline_stages,
         "step": facts.step,
         "deepspeed_version": facts.version,
         "dtype": facts.dtype,
@@ -85,14 +88,14 @@ def _as_data(summary: Summary) -> dict[str, Any]:
 def _print_text(summary: Summary) -> None:
     from zerokit.reporting.terminal import show as print_parts
     from zerokit.reporting.terminal import show_rows
-    from zerokit.units import format_bytes, quantity
+    from zerokit.units import format_bytes
 
     facts, data = summary.facts, _as_data(summary)
     kind = "universal" if facts.universal else f"ZeRO stage {facts.stage}" if facts.stage else "no ZeRO"
     rows = [
         ("folder", str(facts.folder)),
         ("kind", f"{kind}{', an adapter' if summary.is_adapter else ''}"),
-        ("saved by", f"{quantity(facts.num_ranks, 'rank')}, DeepSpeed {facts.version or '(not said)'}"),
+        ("saved by", f"{_ranks(facts)}, DeepSpeed {facts.version or '(not said)'}"),
         ("step", f"{facts.step:,}" if facts.step is not None else "not said"),
         ("computes in", facts.dtype or "not said"),
         ("files", format_bytes(summary.nbytes)),
@@ -112,6 +115,14 @@ def _print_text(summary: Summary) -> None:
     show_rows(rows)
     if summary.problem is not None:
         print_parts([f"not complete: {summary.problem}"])
+
+
+def _ranks(facts: Facts) -> str:
+    from zerokit.units import quantity
+
+    tensors = f" x {facts.tensor_parallel} of tensor parallelism" if facts.tensor_parallel > 1 else ""
+    stages = f" x {facts.pipeline_stages} of a pipeline" if facts.pipeline_stages is not None else ""
+    return f"{quantity(facts.num_ranks, 'rank')}{tensors}{stages}"
 
 
 @app.command(cls=Command)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from zerokit.errors import visible
-from zerokit.exits import gpu_memory, nccl
+from zerokit.exits import flight_recorder, gpu_memory, nccl
 from zerokit.exits.causes import CAUSES, EXIT_CODE, NCCL_TIMEOUT, OUT_OF_MEMORY, ZEROKIT, Weight
 from zerokit.exits.codes import meaning, parse_code, signal_of
 from zerokit.exits.gpu_memory import Settings
@@ -120,7 +120,7 @@ def explain_log(log: Log, settings: Settings | None = None) -> Explanation:
     stands = _STANDS if any(f"({name})" in first.says for name in _FROM_OUTSIDE) and _has_no_step(log) else ""
     also = (
         *_also(events, first.cause, log, settings),
-        *(nccl.dumps(text) if first.cause == NCCL_TIMEOUT else ()),
+        *(flight_recorder.dumps(text) if first.cause == NCCL_TIMEOUT else ()),
     )
     return Explanation(
         first.cause,

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from zerokit import documents
-from zerokit.errors import DocumentError
-from zerokit.units import format_bytes, format_seconds
+from zerokit.units import format_seconds
 
 # torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, WorkNCCL::timeoutMsg and its printing.
 _TIMEOUT = re.compile(
@@ -17,9 +14,6 @@ _TIMEOUT = re.compile(
     r"SeqNum=(?P<number>\d{1,12}), OpType=(?P<call>\w{1,40})"
     r"(?:, NumelIn=(?P<elements>\d{1,18}))?[^)]{0,120}Timeout\(ms\)=(?P<limit>\d{1,12})"
 )
-_DUMP = re.compile(r"(?:[Ff]light [Rr]ecorder|debug info|NCCL trace)[^\n]{0,60}? to (?P<path>/[^\s:]{1,300})")
-_MOST_BYTES = 4 << 20
-"""Of a dump: a log with several is to be explained within seconds."""
 MOST_RANKS = 8
 """That are listed."""
 
@@ -98,45 +92,3 @@ def listed(ranks: list[int]) -> str:
     words = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
     more = [f"{len(words) - MOST_RANKS} more"] if len(words) > MOST_RANKS else []
     return f"rank{'s' * (len(ranks) > 1)} {', '.join([*words[:MOST_RANKS], *more])}"
-
-
-def dumps(text: str) -> list[str]:
-    """What the log says of the flight recorder's dumps: a line for those that can be read, or for all."""
-    paths = list(dict.fromkeys(match["path"].rstrip(".,") for match in _DUMP.finditer(text)))
-    told = {path: _read_dump(path) for path in paths[:MOST_RANKS]}
-    read = [f"{path}: {_first_open(entries)}" for path, entries in told.items() if isinstance(entries, list)]
-    others = [
-        f"the flight recorder's dumps, such as {path}, {why}: torchfrtrace reads them"
-        for path, why in told.items()
-        if isinstance(why, str)
-    ]
-    return read or others[:1]
-
-
-def _read_dump(path: str) -> list[Any] | str:
-    """The calls of a dump of plain JSON, or why they cannot be read."""
-    if not documents.is_file(Path(path)):
-        return "are not on this machine"
-    try:
-        content = documents.read_bytes(Path(path), max_bytes=_MOST_BYTES)
-        if content.startswith(b"\x80"):
-            return "are pickles"
-        if len(content) > _MOST_BYTES:
-            return f"are larger than {format_bytes(_MOST_BYTES)}"
-        data = documents.parse_document(content, path, max_bytes=_MOST_BYTES).data
-    except DocumentError:
-        return "are no JSON"
-    entries = data.get("entries") if isinstance(data, dict) else None
-    return entries if isinstance(entries, list) else "have no entries"
-
-
-def _first_open(entries: list[Any]) -> str:
-    open_ = [entry for entry in entries if isinstance(entry, dict) and entry.get("state") != "completed"]
-    if not open_:
-        return f"all {len(entries)} collectives were done"
-    first = open_[0]
-    number = first.get("collective_seq_id", first.get("seq_id"))
-    frames = first.get("frames")
-    frame = frames[0] if isinstance(frames, list) and frames and isinstance(frames[0], dict) else {}
-    at = f" at {frame.get('filename')}:{frame.get('line')}" if "filename" in frame else ""
-    return f"collective {number} ({first.get('profiling_name')}) was {first.get('state')}{at}"

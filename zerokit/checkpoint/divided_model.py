@@ -1,0 +1,280 @@
+"""Puts a model together that ranks divide: by its tensors, or by its layers, as the stages of a pipeline.
+
+How a tensor was cut DeepSpeed says in ``universal_checkpoint_info``: by an affine map of each tensor
+(checkpoint/affine.py), or by patterns of names as Megatron's runs write them (checkpoint/constants.py).
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, NamedTuple, NoReturn
+
+from zerokit.checkpoint.archive import ITEMSIZES
+from zerokit.checkpoint.step_folder import CONVERT
+from zerokit.checkpoint.tensors import NamedTensor, Piece
+from zerokit.documents import shown
+from zerokit.errors import CheckpointError
+
+Tensors = Mapping[str, NamedTensor]
+_REPLICATED = "tp_replicated_parameter_patterns"
+_ROWS = "parameter_with_row_parallelism_patterns"
+_TWO_PARTS = "parameter_with_2_sub_params_cat_dim_0"
+_VOCABULARY = "vocabulary_parameter_patterns"
+_VOCABULARY_SIZE = "original_vocab_size"
+_NOT_JOINED = ("parameter_to_average_patterns", "autotp_unsupported_parameter_patterns")
+_MOST_OF_PATTERN = 300
+_MOST_REPEATED = 3
+"""Parts of a pattern that may repeat: what matches names of a file from somebody else must not take hours."""
+
+
+class _Run(NamedTuple):
+    """Elements that lie next to each other in the tensor and in a rank's part of it."""
+
+    begin: int
+    """In the tensor."""
+    rank: int
+    offset: int
+    """In the part."""
+    numel: int
+
+
+class _Runs(Sequence[Piece]):
+    """Where a tensor's elements lie, told as it is read: cut by columns, it has a piece for each row."""
+
+    def __init__(
+        self, name: str, parts: Sequence[NamedTensor], numel: int, runs: Callable[[], Iterator[_Run]]
+    ):
+        self._name = name
+        self._parts = parts
+        self._numel = numel
+        self._runs = runs
+
+    def __iter__(self) -> Iterator[Piece]:
+        rows = [_Row(part) for part in self._parts]
+        at = 0
+        for run in self._runs():
+            if run.begin + run.numel <= at:
+                continue  # another rank has it, too
+            if run.begin != at or run.offset < 0 or run.offset + run.numel > self._parts[run.rank].numel:
+                break
+            taken = min(run.numel, self._numel - at)
+            yield from rows[run.rank].cut(run.offset, run.offset + taken)
+            at += taken
+        if at < self._numel:
+            _refuse(self._parts[0], f"has parts of '{self._name}' that do not make it whole")
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __getitem__(self, index: Any) -> Any:
+        return next(itertools.islice(self, index, None)) if isinstance(index, int) else tuple(self)[index]
+
+
+class _Row:
+    """A rank's part of a tensor."""
+
+    def __init__(self, part: NamedTensor) -> None:
+        self._pieces = list(part.pieces)
+        self._itemsize = ITEMSIZES[part.dtype]
+        self._begins = list(itertools.accumulate((one.numel for one in self._pieces), initial=0))
+
+    def cut(self, begin: int, end: int) -> Iterator[Piece]:
+        """Where its elements from `begin` on to before `end` lie."""
+        place = bisect_right(self._begins, begin) - 1
+        while begin < end:
+            piece, first = self._pieces[place], begin - self._begins[place]
+            numel = min(piece.numel - first, end - begin)
+            yield Piece(piece.storage, piece.offset + first * self._itemsize, numel)
+            begin, place = begin + numel, place + 1
+
+
+class TensorCuts:
+    """How ranks of tensor parallelism have cut tensors."""
+
+    def __init__(self, info: Any, buffers: Sequence[str]) -> None:
+        """Read what a checkpoint says.
+
+        Args:
+            info: its ``universal_checkpoint_info``, or None.
+            buffers: names of tensors that all ranks have whole.
+        """
+        self._info: Mapping[str, Any] | None = info if isinstance(info, Mapping) else None
+        self._maps = ((self._info or {}).get("affine_map") or {}).get("params") or {}
+        self._buffers = frozenset(buffers)
+
+    def joined(self, name: str, parts: Sequence[NamedTensor]) -> tuple[NamedTensor, list[NamedTensor]]:
+        """The tensor, and what other ranks have of the same, if all have it whole.
+
+        Raises:
+            CheckpointError: nothing tells how it was cut, or in a way that is not put together.
+            ArithmeticError, LookupError, TypeError, ValueError, AttributeError: as of `as_deepspeed_saves`.
+        """
+        first = parts[0]
+        if len(parts) == 1:
+            return first, []
+        found = self._maps.get(f"^{re.escape(name)}$")
+        if found is not None:
+            return _by_map(name, parts, found)
+        if name in self._buffers or self._is(_REPLICATED, name):
+            return first, list(parts[1:])
+        if self._info is None:
+            _refuse(
+                first,
+                f"does not say how {len(parts):,} tensor-parallel ranks have cut '{name}'",
+                "Load it on as many ranks; engine.save_16bit_model() then gathers tensors",
+            )
+        sub_parts = [
+            one
+            for one in self._info.get("parameter_with_sub_params", ())
+            if self._matches(one["patterns"], name)
+        ]
+        if sub_parts or any(self._is(key, name) for key in _NOT_JOINED):
+            _refuse(first, f"has '{name}' in tensor-parallel parts of a kind that is not put together")
+        if self._is(_TWO_PARTS, name):
+            return _by_axis(name, parts, 0, sub_parts=2), []
+        whole = _by_axis(name, parts, 1 if self._is(_ROWS, name) else 0)
+        rows = self._info.get(_VOCABULARY_SIZE)
+        if isinstance(rows, int) and 0 < rows < whole.shape[0] and self._is(_VOCABULARY, name):
+            shape = (rows, *whole.shape[1:])  # the rest pads it
+            whole = replace(whole, shape=shape, pieces=whole.cut(0, math.prod(shape)).pieces)
+        return whole, []
+
+    def _is(self, key: str, name: str) -> bool:
+        return self._matches((self._info or {}).get(key, ()), name)
+
+    def _matches(self, patterns: Any, name: str) -> bool:
+        literal = f"^{re.escape(name)}$"
+        with suppress(re.error):
+            return any(one == literal or (_is_quick(one) and re.match(one, name)) for one in patterns)
+        return False
+
+
+def _is_quick(pattern: str) -> bool:
+    """Whether looking for it takes no longer than names are long: no groups, few parts that repeat."""
+    repeated = sum(pattern.count(one) for one in "*+?{")
+    return len(pattern) <= _MOST_OF_PATTERN and "(" not in pattern and repeated <= _MOST_REPEATED
+
+
+def across_ranks(
+    found: Sequence[Tensors], tensor_parallel: int, cuts: TensorCuts
+) -> tuple[dict[str, NamedTensor], list[tuple[NamedTensor, NamedTensor]]]:
+    """The tensors of a model, and pairs of those that should be equal.
+
+    Args:
+        found: of each rank that divides the model, in the order of `StepFolder.model_rank`.
+        tensor_parallel: how many ranks in a row divide the same tensors.
+        cuts: how.
+    """
+    whole: dict[str, NamedTensor] = {}
+    pairs = []
+    for begin in range(0, len(found), tensor_parallel):
+        stage = found[begin : begin + tensor_parallel]
+        for name, first in stage[0].items():
+            if any(name not in one for one in stage):
+                _refuse(first, f"has '{name}', and other tensor-parallel ranks have not")
+            tensor, copies = cuts.joined(name, [one[name] for one in stage])
+            # Stages of a pipeline that share a tied weight have it each.
+            copies += [tensor] if name in whole else []
+            whole.setdefault(name, tensor)
+            pairs += [(whole[name], copy) for copy in copies]
+    return whole, pairs
+
+
+def tied_layers(weights: Tensors, masters: Tensors) -> dict[str, str]:
+    """Names of a pipeline's layers that are tied, and how its optimizer calls them.
+
+    Layers are saved by their numbers, tied ones once; PipelineModule calls what is tied
+    ``tied_modules.KEY.NAME`` (runtime/pipe/module.py).
+    """
+    ties: dict[str, dict[str, NamedTensor]] = {}
+    for name, tensor in masters.items():
+        if name.startswith("tied_modules."):
+            _, key, rest = name.split(".", 2)
+            ties.setdefault(key, {})[rest] = tensor
+    layers: dict[str, dict[str, NamedTensor]] = {}
+    for name, tensor in weights.items():
+        number, _, rest = name.partition(".")
+        layers.setdefault(number, {})[rest] = tensor
+    names: dict[str, str] = {}
+    for number, layer in layers.items():
+        if any(f"{number}.{rest}" in masters for rest in layer):
+            continue
+        shapes = {rest: one.shape for rest, one in layer.items()}
+        same = [key for key, tie in ties.items() if {rest: one.shape for rest, one in tie.items()} == shapes]
+        if len(same) == 1:
+            names |= {f"{number}.{rest}": f"tied_modules.{same[0]}.{rest}" for rest in layer}
+    return names
+
+
+def _by_axis(name: str, parts: Sequence[NamedTensor], axis: int, *, sub_parts: int = 1) -> NamedTensor:
+    """Parts next to each other along an axis; with `sub_parts` the first of each rank's, then the second."""
+    shapes = [list(part.shape) for part in parts]
+    if len({(*shape[:axis], 0, *shape[axis + 1 :]) for shape in shapes}) > 1 or len(shapes[0]) <= axis:
+        _refuse(parts[0], f"has parts of '{name}' that do not make it whole")
+    shape = (*shapes[0][:axis], sum(one[axis] for one in shapes), *shapes[0][axis + 1 :])
+    rows = math.prod(shape[:axis]) * sub_parts
+    widths = [part.numel // rows if rows else 0 for part in parts]
+
+    def runs() -> Iterator[_Run]:
+        begin = 0
+        for row in range(rows):
+            for rank, width in enumerate(widths):
+                yield _Run(begin, rank, row * width, width)
+                begin += width
+
+    pieces = _Runs(name, parts, math.prod(shape), runs)
+    return NamedTensor(name, parts[0].dtype, shape, pieces)
+
+
+def _by_map(
+    name: str, parts: Sequence[NamedTensor], entry: Mapping[str, Any]
+) -> tuple[NamedTensor, list[NamedTensor]]:
+    ranks = {int(rank): of for rank, of in entry["ranks"].items()}
+    shape = tuple(int(size) for size in entry["logical_shape"])
+    if sorted(ranks) != list(range(len(parts))) or min(shape, default=0) < 0:
+        raise ValueError(f"a map of '{name}' of {len(ranks)} ranks")
+    for rank, part in enumerate(parts):
+        if any(math.prod(piece["shape"]) > part.numel for piece in ranks[rank]["pieces"]):
+            raise ValueError(f"a map of '{name}' of more elements than it has")
+        if part.shape != tuple(ranks[rank]["shard_shape"]):
+            _refuse(part, f"has '{name}' of another shape than its map says")
+    (scale,) = {float(piece.get("scale", 1.0)) for of in ranks.values() for piece in of["pieces"]}
+    factor = 1 / scale
+    if parts[0].shape == shape:
+        first, *others = (replace(part, factor=factor) for part in parts)
+        return first, others
+
+    def runs() -> Iterator[_Run]:
+        of_pieces = (_runs_of(rank, piece) for rank, of in ranks.items() for piece in of["pieces"])
+        return heapq.merge(*of_pieces)
+
+    pieces = _Runs(name, parts, math.prod(shape), runs)
+    return NamedTensor(name, parts[0].dtype, shape, pieces, factor), []
+
+
+def _runs_of(rank: int, piece: Mapping[str, Any]) -> Iterator[_Run]:
+    """A block of elements, as ``torch.as_strided`` finds it on both sides."""
+    sizes = [int(size) for size in piece["shape"]]
+    (begin, steps), (offset, own_steps) = piece["source"], piece["dest"]
+    numel, axis = 1, len(sizes)
+    while axis and (sizes[axis - 1] == 1 or steps[axis - 1] == own_steps[axis - 1] == numel):
+        axis -= 1
+        numel *= sizes[axis]
+    for index in itertools.product(*map(range, sizes[:axis])):
+        yield _Run(
+            begin + sum(map(int.__mul__, index, steps)),
+            rank,
+            offset + sum(map(int.__mul__, index, own_steps)),
+            numel,
+        )
+
+
+def _refuse(tensor: NamedTensor, problem: str, hint: str = CONVERT) -> NoReturn:
+    raise CheckpointError(problem, where=shown(next(iter(tensor.pieces)).storage.file), hint=hint)

@@ -1,0 +1,286 @@
+"""What the files of a step say: read from their headers, of one run and one step, as DeepSpeed wrote it."""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zerokit.checkpoint.archive import Archive, StoredTensor, read_archive
+from zerokit.checkpoint.masters import Shapes
+from zerokit.checkpoint.step_folder import AGAIN, StepFolder, find_step_folder, read_step_folders
+from zerokit.documents import shown
+from zerokit.errors import CheckpointError
+from zerokit.units import quantity
+
+States = Mapping[str, Any]
+_PLACES = re.compile(r"(zero_pp_rank|mp_rank|layer|model|expert)_(\d+)")
+MOST_RANKS = 1 << 20
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of a checkpoint before its tensors are put together."""
+
+    folder: Path
+    stage: int
+    num_ranks: int
+    """That saved it, each with its part of the optimizer."""
+    step: int | None
+    """Optimizer steps of the run, skipped ones included."""
+    version: str | None
+    """Of DeepSpeed."""
+    dtype: str | None
+    """In which the model computes."""
+    universal: bool
+    tensor_parallel: int
+    """Ranks that divide each tensor among them."""
+    pipeline_stages: int | None
+    """None without a pipeline."""
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What the files of a step hold, of one run and one step, as DeepSpeed wrote it."""
+
+    facts: Facts
+    files: StepFolder
+    archives: Mapping[Path, Archive]
+    models: Sequence[States]
+    """The model states, of each rank that has some."""
+    optimizers: Sequence[States]
+    """Those of ZeRO's optimizer, of each rank."""
+
+
+def read_saved(path: Path) -> list[Saved]:
+    """Read the files of a step: of each rank that divides the model, in order; one without such.
+
+    Args:
+        path: of a step, or of a run, whose newest one is taken.
+
+    Raises:
+        CheckpointError: it is none, it is damaged, a file of a rank is missing, or of another step, rank or
+            run, or it is of a kind that is not read.
+    """
+    found = [_read(files) for files in read_step_folders(find_step_folder(path))]
+    first = found[0]
+    for other in found[1:]:
+        if other.facts.num_ranks != first.facts.num_ranks or other.facts.step != first.facts.step:
+            raise CheckpointError(
+                f"is of step {other.facts.step} of {quantity(other.facts.num_ranks, 'rank')}, and "
+                f"{first.files.models[0].name} of step {first.facts.step} of {first.facts.num_ranks:,}",
+                where=shown(other.files.models[0]),
+                hint="Two checkpoints were mixed: take another one",
+            )
+    wanted = first.models[0].get("mp_world_size")
+    if isinstance(wanted, int) and 1 < wanted != len(found):
+        raise CheckpointError(
+            f"is of {quantity(wanted, 'rank')} that divide the model, and files of {len(found):,} are there",
+            where=shown(first.files.folder),
+            hint=AGAIN,
+        )
+    return found
+
+
+def _read(files: StepFolder) -> Saved:
+    archives = {file: read_archive(file) for file in files.files}
+    for archive in archives.values():
+        _check_place(archive)
+    models = [_model_states(archives[file], files) for file in files.models.values()]
+    optimizers = [_optimizer_states(archives[file]) for file in files.optimizers.values()]
+    with as_deepspeed_saves(files.folder):
+        if files.pipeline_stages is not None:
+            models[0] = {**models[0], "module": _layers(files, archives)}
+        facts = _facts(files, models[0], next(iter(optimizers), {}))
+        _check_ranks(facts, files, models[0])
+        _check_steps(files, models, optimizers)
+    return Saved(facts, files, archives, models, optimizers)
+
+
+def _layers(files: StepFolder, archives: Mapping[Path, Archive]) -> dict[str, Any]:
+    """What the layers of a pipeline hold, by the names that the pipeline gives it."""
+    return {
+        f"{number}.{name}": one
+        for number, file in files.layers.items()
+        for name, one in archives[file].content.items()
+    }
+
+
+@contextmanager
+def as_deepspeed_saves(folder: Path) -> Iterator[None]:
+    """Say of what is not there, or is something else, that it is.
+
+    Raises:
+        CheckpointError: it is so.
+    """
+    try:
+        yield
+    except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
+        problem = f"lacks what DeepSpeed saves ({type(error).__name__}: {error})"
+        raise CheckpointError(problem, where=shown(folder), hint=AGAIN) from None
+
+
+def read_facts(path: Path) -> Facts:
+    """What a checkpoint is, read from rank 0's files.
+
+    Args:
+        path: of a step, or of a run, whose newest one is taken.
+
+    Raises:
+        CheckpointError: it is none, or one of these files is damaged.
+    """
+    files = read_step_folders(find_step_folder(path))[0]
+    model = _model_states(read_archive(files.models[0]), files)
+    first = next(iter(files.optimizers.values()), None)
+    optimizer = _optimizer_states(read_archive(first)) if first is not None else {}
+    with as_deepspeed_saves(files.folder):
+        return _facts(files, model, optimizer)
+
+
+def shapes_of(model: States) -> Shapes:
+    """The shapes of the parameters that the optimizer has.
+
+    Raises:
+        ValueError: they are none.
+    """
+    shapes: Shapes = model.get("param_shapes") or []
+    for name, shape in (item for group in shapes for item in group.items()):
+        if "/" in name or not all(isinstance(size, int) and size >= 0 for size in shape):
+            raise ValueError(f"a parameter '{name}' of shape {shape}")
+    return shapes
+
+
+def _model_states(archive: Archive, files: StepFolder) -> States:
+    content = archive.content
+    is_pipeline = files.pipeline_stages is not None
+    if is_pipeline and isinstance(content, Mapping) and content.get("module", 0) is None:
+        content = {**content, "module": {}}  # what it has lies in the files of layers
+    if not isinstance(content, Mapping) or not isinstance(content.get("module"), Mapping):
+        raise CheckpointError("holds no model states of DeepSpeed's", where=shown(archive.file), hint=AGAIN)
+    if content.get("ds_autoep_layers") or content.get("autoep_layers"):
+        raise CheckpointError(
+            "is of DeepSpeed's AutoEP, whose experts zerokit does not put together",
+            where=shown(archive.file),
+            hint="Convert it with DeepSpeed's ds_to_universal.py",
+        )
+    return content
+
+
+def _optimizer_states(archive: Archive) -> States:
+    content = archive.content
+    states = content.get("optimizer_state_dict") if isinstance(content, Mapping) else None
+    if not isinstance(states, Mapping) or "partition_count" not in states:
+        raise CheckpointError("holds no optimizer states of ZeRO's", where=shown(archive.file), hint=AGAIN)
+    return states
+
+
+def _facts(files: StepFolder, model: States, optimizer: States) -> Facts:
+    # BF16_Optimizer divides as stage 1 does, and says nothing of it.
+    stage = getattr(optimizer.get("zero_stage"), "arguments", (optimizer.get("zero_stage"),))[0]
+    if not isinstance(stage, int):
+        divided = "zero_pp_rank" in files.models[0].name
+        stage = 3 if divided else 1 if optimizer or model.get("param_shapes") is not None else 0
+    counts = optimizer.get("partition_count") if optimizer else model.get("dp_world_size")
+    num_ranks = max(counts, default=1) if isinstance(counts, list | tuple) else counts
+    if isinstance(num_ranks, int) and num_ranks > MOST_RANKS:
+        raise ValueError(f"{num_ranks:,} ranks")
+    tensors = (one for one in model["module"].values() if isinstance(one, StoredTensor))
+    floats = (one.dtype for one in tensors if one.is_float)
+    version, step = model.get("ds_version"), model.get("global_steps")
+    return Facts(
+        files.folder,
+        stage,
+        num_ranks if isinstance(num_ranks, int) and num_ranks > 0 else 1,
+        step if isinstance(step, int) else None,
+        version if isinstance(version, str) else None,
+        next(floats, None),
+        files.universal is not None,
+        files.tensor_parallel,
+        files.pipeline_stages,
+    )
+
+
+def _check_place(archive: Archive) -> None:
+    """See that a file has the name of the rank that wrote it: archives remember it."""
+    wrote, is_of = (dict(_PLACES.findall(name)) for name in (archive.saved_as, archive.file.name))
+    if any(is_of.get(kind) != number for kind, number in wrote.items()):
+        raise CheckpointError(
+            f"was saved as '{archive.saved_as}': the files of two ranks have changed places",
+            where=shown(archive.file),
+            hint="Give each its own name again",
+        )
+
+
+def _check_ranks(facts: Facts, files: StepFolder, model: States) -> None:
+    saved_by = model.get("dp_world_size")
+    if files.universal is not None:
+        return
+    if facts.stage and isinstance(saved_by, int) and files.optimizers and saved_by != facts.num_ranks:
+        raise CheckpointError(
+            f"is of a run of {saved_by:,} ranks, but the optimizer's parts are of {facts.num_ranks:,}",
+            where=shown(files.models[0]),
+            hint="Two runs lie in one folder, or it is of MiCS, which zerokit does not put together",
+        )
+    for what, found, wanted in (
+        ("optimizer", files.optimizers, facts.num_ranks if facts.stage else 0),
+        ("model", files.models, facts.num_ranks if facts.stage == 3 else 1),
+    ):
+        missing = sorted(set(range(wanted)) - set(found))
+        if missing:
+            listed = ", ".join(map(str, missing[:8])) + (" ..." if len(missing) > 8 else "")
+            raise CheckpointError(
+                f"lacks the {what} states of {len(missing):,} of {wanted:,} ranks: {listed}",
+                where=shown(facts.folder),
+                hint="Copy them from the machines that saved them, or take an earlier checkpoint",
+            )
+        foreign = next((file for rank, file in found.items() if rank >= wanted), None)
+        if foreign is not None:
+            raise CheckpointError(
+                f"is of a rank that a run of {facts.num_ranks:,} ranks has not: two runs lie in one folder",
+                where=shown(foreign),
+                hint="Remove the files of the other run",
+            )
+
+
+def _check_steps(files: StepFolder, models: Sequence[States], optimizers: Sequence[States]) -> None:
+    """See that all ranks are at one step."""
+    for of, steps in (
+        (files.models, [states.get("global_steps") for states in models]),
+        (files.optimizers, [_optimizer_step(states) for states in optimizers]),
+    ):
+        for file, step in zip(of.values(), steps, strict=True):
+            if step != steps[0]:
+                raise CheckpointError(
+                    f"is of step {step}, and rank 0's file of step {steps[0]}: two checkpoints were mixed",
+                    where=shown(file),
+                    hint="Take another one",
+                )
+    done, taken = models[0].get("global_steps"), _optimizer_step(optimizers[0]) if optimizers else None
+    if isinstance(done, int) and taken is not None and taken > done:
+        raise CheckpointError(
+            f"is of step {taken}, and the model of step {done}: two checkpoints were mixed",
+            where=shown(files.optimizers[0]),
+            hint="Take another one",
+        )
+
+
+def _optimizer_step(states: States) -> int | None:
+    """The steps that the optimizer of torch, or of DeepSpeed, has counted."""
+    inner = states.get("base_optimizer_state", states.get("optimizer_state_dict"))
+    if not isinstance(inner, Mapping):
+        return None
+    of_parameters = inner.get("state")
+    groups = inner.get("param_groups")
+    first: Any = next(iter(of_parameters.values()), {}) if isinstance(of_parameters, Mapping) else {}
+    group = groups[0] if isinstance(groups, list) and groups else {}
+    step = next((one["step"] for one in (first, group) if isinstance(one, Mapping) and "step" in one), None)
+    if isinstance(step, StoredTensor) and step.numel == 1 and step.dtype == "float32":
+        with step.file.open("rb") as opened:
+            opened.seek(step.storage.offset + step.offset)
+            step = struct.unpack("<f", opened.read(4))[0]
+    return int(step) if isinstance(step, int | float) and math.isfinite(step) else None

@@ -1,0 +1,147 @@
+"""What torch's flight recorder wrote when a collective timed out: a file of each rank, a pickle or JSON.
+
+The format is that of torch/csrc/distributed/c10d/FlightRecorderDetail.hpp (`dump`, `dump_json`). A file
+may be somebody else's: of pickles only those of plain data are read.
+"""
+
+from __future__ import annotations
+
+import pickle
+import pickletools
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from zerokit import documents
+from zerokit.errors import DocumentError
+from zerokit.exits.nccl import MOST_RANKS
+from zerokit.units import format_bytes
+
+_DUMP = re.compile(r"(?:[Ff]light [Rr]ecorder|debug info|NCCL trace)[^\n]{0,60}? to (?P<path>/[^\s:]{1,300})")
+_MOST_BYTES = 4 << 20
+"""Of a dump: a log with several is to be explained within seconds."""
+_OF_PLAIN_DATA = frozenset(
+    [
+        "PROTO",
+        "FRAME",
+        "STOP",
+        "MARK",
+        "MEMOIZE",
+        "PUT",
+        "BINPUT",
+        "LONG_BINPUT",
+        "GET",
+        "BINGET",
+        "LONG_BINGET",
+        "NONE",
+        "NEWTRUE",
+        "NEWFALSE",
+        "INT",
+        "BININT",
+        "BININT1",
+        "BININT2",
+        "LONG",
+        "LONG1",
+        "FLOAT",
+        "BINFLOAT",
+        "STRING",
+        "BINSTRING",
+        "SHORT_BINSTRING",
+        "UNICODE",
+        "BINUNICODE",
+        "SHORT_BINUNICODE",
+        "BINUNICODE8",
+        "EMPTY_LIST",
+        "LIST",
+        "APPEND",
+        "APPENDS",
+        "EMPTY_TUPLE",
+        "TUPLE",
+        "TUPLE1",
+        "TUPLE2",
+        "TUPLE3",
+        "EMPTY_DICT",
+        "DICT",
+        "SETITEM",
+        "SETITEMS",
+    ]
+)
+"""Operations of pickles: none of them loads or calls anything."""
+_OF_TORCH = "/torch/distributed/"
+
+
+def dumps(text: str) -> list[str]:
+    """What the dumps say that a log names: a line for those that can be read, or for all."""
+    paths = list(dict.fromkeys(match["path"].rstrip(".,") for match in _DUMP.finditer(text)))
+    told = {path: _read(path) for path in paths[:MOST_RANKS]}
+    read = [f"{path}: {_first_open(entries)}" for path, entries in told.items() if isinstance(entries, list)]
+    others = [
+        f"the flight recorder's dumps, such as {path}, {why}: torchfrtrace reads them"
+        for path, why in told.items()
+        if isinstance(why, str)
+    ]
+    return read or others[:1]
+
+
+def _read(path: str) -> list[Any] | str:
+    """The calls of a dump, or why they cannot be read."""
+    if not documents.is_file(Path(path)):
+        return "are not on this machine"
+    try:
+        content = documents.read_bytes(Path(path), max_bytes=_MOST_BYTES)
+        if len(content) > _MOST_BYTES:
+            return f"are larger than {format_bytes(_MOST_BYTES)}"
+        if content.startswith(b"\x80"):
+            data = _plain_data(content)
+        else:
+            data = documents.parse_document(content, path, max_bytes=_MOST_BYTES).data
+    except DocumentError:
+        return "are no JSON"
+    except ValueError as error:
+        return str(error)
+    entries = data.get("entries") if isinstance(data, dict) else None
+    return entries if isinstance(entries, list) else "have no entries"
+
+
+def _plain_data(content: bytes) -> Any:
+    """What a pickle of numbers, strings, lists and dicts holds.
+
+    Raises:
+        ValueError: it holds something else, or is damaged.
+    """
+    try:
+        for operation, argument, _ in pickletools.genops(content):
+            if operation.name not in _OF_PLAIN_DATA:
+                raise ValueError
+            # Unpicklers make a table as long as the largest number of an object.
+            if operation.name in ("PUT", "LONG_BINPUT") and int(argument or 0) > len(content):
+                raise ValueError
+        return pickle.loads(content)  # noqa: S301 - none of these operations loads or calls anything
+    except Exception:  # of a damaged pickle, whatever it leads to
+        raise ValueError("are pickles of more than plain data, or damaged") from None
+
+
+def _first_open(entries: list[Any]) -> str:
+    calls = [entry for entry in entries if isinstance(entry, Mapping)]
+    # Of gloo's, no state says that they are done.
+    open_ = [entry for entry in calls if entry.get("state") != "completed" and not entry.get("retired")]
+    if open_:
+        return f"{_called(open_[0])} was {open_[0].get('state')}{_where(open_[0])}"
+    last = f", the last of them {_called(calls[-1])}{_where(calls[-1])}" if calls else ""
+    return f"all {len(entries)} collectives were done{last}"
+
+
+def _called(entry: Mapping[str, Any]) -> str:
+    sizes = entry.get("input_sizes")
+    of = f" of {sizes}" if isinstance(sizes, list) and sizes and len(str(sizes)) < 60 else ""
+    number = entry.get("collective_seq_id", entry.get("seq_id"))
+    return f"collective {number} ({entry.get('profiling_name')}{of})"
+
+
+def _where(entry: Mapping[str, Any]) -> str:
+    """The script's line, not that of torch's wrappers."""
+    frames = entry.get("frames")
+    found = [one for one in frames if isinstance(one, Mapping)] if isinstance(frames, list) else []
+    own = [one for one in found if _OF_TORCH not in str(one.get("filename"))] or found
+    return f" at {own[0].get('filename')}:{own[0].get('line')}" if own and "filename" in own[0] else ""
