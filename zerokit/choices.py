@@ -44,3 +44,6 @@ DEFAULT_PORT = 29500
 
 OutputFormat = Literal["text", "json"]
 """Of what a command prints."""
+
+LearnedTokensMethod = Literal["p_tuning", "prefix_tuning", "prompt_tuning"]
+"""Methods of peft that learn tokens before each sequence."""

@@ -22,7 +22,7 @@ from zerokit.errors import CheckpointError, ZerokitError
 zerokit = conftest.zerokit
 
 
-def adapt(folder: Path, dtype: torch.dtype = torch.float32, **settings: Any) -> Path:
+def adapt(folder: Path, dtype: torch.dtype = torch.float32, *, ia3: bool = False, **settings: Any) -> Path:
     """Save a model into `folder`/model, and an adapter with a tokenizer, whose folder this gives."""
     torch.manual_seed(1)
     if settings.pop("gpt2", False):
@@ -33,10 +33,11 @@ def adapt(folder: Path, dtype: torch.dtype = torch.float32, **settings: Any) -> 
         tiny_llama(folder / "model")
     base = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=dtype)
     base.save_pretrained(folder / "model", max_shard_size="100KB")
-    model = peft.get_peft_model(base, peft.LoraConfig(task_type="CAUSAL_LM", **settings))
+    config = peft.IA3Config if ia3 else peft.LoraConfig
+    model = peft.get_peft_model(base, config(task_type="CAUSAL_LM", **settings))
     for name, parameter in model.named_parameters():
-        if ".lora_" in name or "modules_to_save" in name:
-            torch.nn.init.normal_(parameter, std=0.05)
+        if any(word in name for word in (".lora_", ".ia3_", "modules_to_save")):
+            torch.nn.init.normal_(parameter, 1.0 if "magnitude" in name or ia3 else 0.0, std=0.05)
     model.save_pretrained(folder / "adapter")
     tiny_tokenizer(folder / "adapter")
     return folder / "adapter"
@@ -60,13 +61,20 @@ def weights_in(folder: Path) -> dict[str, torch.Tensor]:
             },
         ),
         (torch.float16, {"target_modules": ["c_attn", "c_proj"], "fan_in_fan_out": True, "gpt2": True}),
+        (torch.float32, {"target_modules": ["q_proj", "up_proj"], "use_dora": True}),
+        (
+            torch.float16,
+            {"target_modules": ["c_attn"], "use_dora": True, "fan_in_fan_out": True, "gpt2": True},
+        ),
+        (torch.bfloat16, {"ia3": True, "modules_to_save": ["lm_head"]}),
+        (torch.float32, {"ia3": True, "fan_in_fan_out": True, "gpt2": True}),
     ],
-    ids=["fp32", "bf16", "fp16 turned"],
+    ids=["fp32", "bf16", "fp16 turned", "DoRA", "DoRA turned", "IA3", "IA3 turned, with biases"],
 )
 def test_the_weights_are_those_of_peft(
     dtype: torch.dtype, settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("zerokit.checkpoint.merge.BLOCK_ELEMENTS", 1000)
+    monkeypatch.setattr("zerokit.checkpoint.adapted.BLOCK_ELEMENTS", 1000)
     adapter = adapt(tmp_path, dtype, **settings)
     merge(adapter, tmp_path / "ours")
     base = AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype=dtype)
@@ -89,11 +97,14 @@ def test_the_weights_are_those_of_peft(
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda found: found.update(peft_type="IA3"), "is of the kind IA3. Merge it with peft"),
-        (lambda found: found.update(use_dora=True), "has use_dora: true, which is more than B @ A"),
-        (lambda found: found.update(bias="all"), 'has bias: "all", which is more than'),
+        (lambda found: found.update(peft_type="VERA"), "is of the kind VERA. Merge it with peft"),
+        (
+            lambda found: found.update(peft_type="P_TUNING"),
+            "has learned tokens (P_TUNING), which no weight of the model can take up. Load both with peft",
+        ),
+        (lambda found: found.update(bias="all"), 'has bias: "all", which zerokit does not merge'),
         (lambda found: found.update(init_lora_weights="pissa"), 'has init_lora_weights: "pissa", which'),
-        (lambda found: found.update(a_new_kind={"x": 1}), 'has a_new_kind: {"x": 1}, which is more than'),
+        (lambda found: found.update(a_new_kind={"x": 1}), 'has a_new_kind: {"x": 1}, which zerokit does not'),
         (lambda found: found.update(base_model_name_or_path=None), "does not say of which model it is"),
         (lambda found: found.update(base_model_name_or_path="/nowhere/model"), "no such model folder"),
         (lambda found: found.update(alpha_pattern={"(": 1}), "has a malformed alpha_pattern"),

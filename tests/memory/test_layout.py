@@ -8,9 +8,10 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.memory.runs import LLAMA, run
-from zerokit.memory import Lora
+from zerokit.memory import LearnedTokens, Lora
 from zerokit.memory.layout import layout_of
 from zerokit.models import load_model_shape
+from zerokit.training.peft.keys import config_class
 
 pytestmark = pytest.mark.torch
 
@@ -79,3 +80,15 @@ def test_frozen_modules_are_not_trained() -> None:
     assert "model.embed_tokens" in frozen
     assert all(name.startswith(("model.embed_tokens", "model.layers.0")) for name in frozen)
     assert layout.num_frozen + layout.num_trainable == layout.num_parameters
+
+
+@pytest.mark.parametrize("config", [LLAMA, GPT2], ids=lambda config: config["model_type"])
+@pytest.mark.parametrize("method", ["p_tuning", "prefix_tuning", "prompt_tuning"])
+def test_learned_tokens_are_as_many_parameters_as_peft_makes(method: Any, config: dict[str, Any]) -> None:
+    adapted = get_peft_model(
+        _model(config), config_class(method)(task_type="CAUSAL_LM", num_virtual_tokens=7)
+    )
+    shape = load_model_shape(config)
+    layout = layout_of(run(model=shape, learned_tokens=LearnedTokens.of(method, 7, shape)))
+    assert layout.num_trainable == adapted.get_nb_trainable_parameters()[0]
+    assert layout.num_parameters == adapted.get_nb_trainable_parameters()[1]

@@ -176,7 +176,9 @@ def test_the_advice_is_of_what_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_an_adapter_of_more_than_the_estimate_knows_is_not_estimated() -> None:
-    adapter = SimpleNamespace(r=8, target_modules={"q_proj", "v_proj"})
+    adapter = SimpleNamespace(
+        r=8, target_modules={"q_proj", "v_proj"}, peft_type="LORA", is_prompt_learning=False
+    )
     known = estimate(shape(), num_gpus=2, zero_stage=2, lora=Lora(8)).num_trainable_parameters
     (line,) = _peak_lines(24 * GIB, adapter=adapter, num_trainable=known)
     assert line.startswith("estimated peak")
@@ -184,6 +186,10 @@ def test_an_adapter_of_more_than_the_estimate_knows_is_not_estimated() -> None:
     assert _peak_lines(24 * GIB, adapter=adapter, num_trainable=known + 7) == [
         f"peak memory is not estimated: the adapter trains {known + 7} parameters, and the estimate knows of "
         f"{known}"
+    ]
+    adapter.peft_type = "IA3"
+    assert _peak_lines(24 * GIB, adapter=adapter, num_trainable=7) == [
+        "peak memory is not estimated: it knows no adapter of IA3"
     ]
 
 

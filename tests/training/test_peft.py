@@ -12,7 +12,11 @@ import pytest
 from zerokit.checkpoint.pretrained import load_weights, read_config
 from zerokit.errors import RecipeError, ZerokitError
 from zerokit.recipe import load_recipe
-from zerokit.training.peft import add_adapter, check_peft_keys
+from zerokit.training.model import PreparedModel
+from zerokit.training.peft.adapter import add_adapter
+from zerokit.training.peft.keys import check_peft_keys
+from zerokit.training.peft.trial import check_adapter
+from zerokit.training.tasks import task_of
 from zerokit.training.tasks.sequence_classification import SequenceClassification
 
 if TYPE_CHECKING:
@@ -34,10 +38,12 @@ def test_without_the_section_all_parameters_are_trained(model: PreTrainedModel) 
 
 
 def test_the_keys_are_those_of_lora_config() -> None:
-    assert check_peft_keys(load_recipe(None, words(type="lora", r="4", target_modules="[q_proj]"))) == {
-        "r": 4,
-        "target_modules": ["q_proj"],
-    }
+    asked = check_peft_keys(load_recipe(None, words(type="lora", r="4", target_modules="[q_proj]")))
+    assert asked is not None
+    assert asked.keys == {"r": 4, "target_modules": ["q_proj"]}
+    asked = check_peft_keys(load_recipe(None, words(type="qlora", r="4", bnb_4bit_quant_type="fp4")))
+    assert asked is not None
+    assert (asked.keys, asked.four_bits) == ({"r": 4}, {"bnb_4bit_quant_type": "fp4"})
 
 
 def test_only_the_adapter_is_trained(model: PreTrainedModel) -> None:
@@ -63,6 +69,23 @@ def test_gradients_reach_the_adapter_through_checkpointed_blocks(model: PreTrain
         ({"type": "lroa"}, "--peft.type", "unknown type 'lroa'. Did you mean 'lora'?"),
         ({"type": "5"}, "--peft.type", "unknown type '5'"),
         ({"lora_alfa": "8"}, "--peft.lora_alfa", "is not a LoraConfig key. Did you mean 'lora_alpha'?"),
+        ({"bnb_4bit_quant_type": "nf4"}, "--peft.bnb_4bit_quant_type", "(its type is qlora)"),
+        ({"inference_mode": "true"}, "--peft.inference_mode", "is not a LoraConfig key"),
+        (
+            {"type": "ia3", "feedforward_module": "[x]"},
+            "--peft.feedforward_module",
+            "'feedforward_module' is not a IA3Config key. Did you mean 'feedforward_modules'?",
+        ),
+        (
+            {"type": "p_tuning", "num_virtual_token": "5"},
+            "--peft.num_virtual_token",
+            "is not a PromptEncoderConfig key. Did you mean 'num_virtual_tokens'?",
+        ),
+        (
+            {"type": "prompt_tuning", "num_virtual_tokens": "0"},
+            "--peft.num_virtual_tokens",
+            "is 0, and prompt",
+        ),
     ],
 )
 def test_wrong_keys_are_named_with_the_nearest(keys: dict[str, str], where: str, message: str) -> None:
@@ -108,3 +131,155 @@ def test_a_new_head_of_several_layers_is_saved_so_that_peft_loads_it(tmp_path: P
     again = PeftModel.from_pretrained(loaded(), str(tmp_path / "adapter")).eval()
     ids = torch.tensor([[2, 5, 3]])
     assert torch.equal(again(input_ids=ids).logits, adapted(input_ids=ids).logits)
+
+
+SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 64}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "llama": {**SIZES, "intermediate_size": 64, "num_key_value_heads": 2, "pad_token_id": 1},
+    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": 64, "pad_token_id": 1},
+    "falcon": {**SIZES, "multi_query": True},
+    "mamba": {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 64, "state_size": 8},
+    "bert": {**SIZES, "intermediate_size": 64, "max_position_embeddings": 64},
+    "electra": {**SIZES, "intermediate_size": 64, "embedding_size": 16, "max_position_embeddings": 64},
+    "distilbert": {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 64, "vocab_size": 64},
+    "t5": {
+        **{"d_model": 32, "d_kv": 16, "d_ff": 64, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 4},
+        **{"vocab_size": 64, "decoder_start_token_id": 1, "pad_token_id": 1},
+    },
+}
+METHODS = ("lora", "ia3", "p_tuning", "prefix_tuning", "prompt_tuning")
+TASKS_OF = {
+    "causal_lm": ("llama", "gpt2"),
+    "dpo": ("llama",),
+    "sequence_classification": ("bert", "electra", "distilbert", "llama"),
+    "token_classification": ("bert", "gpt2"),
+    "seq2seq": ("t5",),
+    "masked_lm": ("bert",),
+}
+
+
+def tried(model_type: str, task_type: str, *more: str, stage: int = 2, **training: Any) -> PreTrainedModel:
+    """A small model with the adapter of the words `more`, if nothing refuses it."""
+    import torch
+    from transformers import CONFIG_MAPPING
+
+    given = ["--task.type", task_type, "--task.seq_len", "16", *more]
+    loaded = load_recipe(None, [*given, "--task.target_len", "8"] if task_type == "seq2seq" else given)
+    task = task_of(loaded.recipe.task)
+    config = CONFIG_MAPPING[model_type](**CONFIGS[model_type])
+    resolved: Any = SimpleNamespace(training=training, ds_config={"zero_optimization": {"stage": stage}})
+    check_adapter(loaded, resolved, PreparedModel(config, Path("there")), task)
+    torch.manual_seed(0)
+    args: Any = SimpleNamespace(gradient_checkpointing=False)
+    return add_adapter(task.model.auto.from_config(config), loaded, args, task.peft_type)
+
+
+REFUSED = {
+    ("p_tuning", "sequence_classification", "llama"): "hides from llama where a text ends",
+    ("prompt_tuning", "sequence_classification", "llama"): "hides from llama where a text ends",
+    ("prefix_tuning", "sequence_classification", "distilbert"): "keys and values alone, which distilbert has",
+    **{
+        (method, "masked_lm", "bert"): "for masked_lm. Choose peft.type lora or ia3"
+        for method in METHODS
+        if "tuning" in method
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("method", "task_type", "model_type"),
+    [(method, task, model) for method in METHODS for task, models in TASKS_OF.items() for model in models],
+)
+def test_a_method_tells_examples_apart_by_what_they_say_or_is_refused(
+    method: str, task_type: str, model_type: str
+) -> None:
+    """Alone and beside a longer example, one has the same logits, which depend on what is learned."""
+    import torch
+
+    refused = REFUSED.get((method, task_type, model_type))
+    if refused is not None:
+        with pytest.raises(RecipeError, match=refused):
+            tried(model_type, task_type, "--peft.type", method)
+        return
+    adapted = tried(model_type, task_type, "--peft.type", method).eval()
+    ids = torch.arange(5, 25).view(2, 10)
+    mask = torch.ones_like(ids)
+    ids[1, 7:], mask[1, 7:] = 1, 0
+    inputs = {"input_ids": ids, "attention_mask": mask}
+    answer = {"labels": torch.full((2, 4), 5)} if task_type == "seq2seq" else {}
+    length = 4 if task_type == "seq2seq" else 7
+    with torch.no_grad():
+        for name, parameter in adapted.named_parameters():
+            if parameter.requires_grad and "modules_to_save" not in name:
+                parameter += 0.3 * torch.randn_like(parameter)
+        both = adapted(**inputs, **answer).logits[1:]
+        one = adapted(
+            **{name: value[1:, :7] for name, value in inputs.items()},
+            **{name: value[1:] for name, value in answer.items()},
+        ).logits
+        if "tuning" in method:
+            without = adapted.base_model(**inputs, **answer).logits[1:]
+        else:
+            with adapted.disable_adapter():
+                without = adapted(**inputs, **answer).logits[1:]
+    if both.ndim == 3:
+        assert both.shape[1] == (4 if task_type == "seq2seq" else 10)
+        both, without = both[:, :length], without[:, :length]
+    torch.testing.assert_close(both, one, rtol=0, atol=4e-6)
+    assert (both - without).abs().max() > 4e-5
+
+
+@pytest.mark.parametrize(
+    ("model_type", "words_", "training", "said"),
+    [
+        ("falcon", ["--peft.type=prefix_tuning"], {}, "prefix tuning does not fit falcon: Sizes of tensors"),
+        ("mamba", ["--peft.type=prefix_tuning"], {}, "keys and values alone, which mamba has not"),
+        (
+            "llama",
+            ["--peft.type=prefix_tuning"],
+            {"gradient_checkpointing": True},
+            "which checkpointing drops. Set it to false",
+        ),
+        (
+            "gpt2",
+            ["--peft.type=p_tuning", "--task.seq_len", "1010"],
+            {},
+            "1010 tokens and 20 learned ones before them, but the model has 1024 positions. "
+            "Set task.seq_len to at most 1004",
+        ),
+        ("llama", ["--peft.type=lora", "--peft.target_modules=[nothing]"], {}, "LoRA: Target modules"),
+        ("llama", ["--peft.type=p_tuning", "--peft.encoder_hidden_size=a"], {}, "P-tuning: "),
+        ("llama", ["--peft.type=qlora", "--peft.bnb_4bit_quant_type=[]"], {}, "transformers refuses it: "),
+    ],
+)
+def test_what_does_not_go_together_is_refused_before_weights_are_loaded(
+    model_type: str, words_: list[str], training: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(RecipeError) as caught:
+        tried(model_type, "causal_lm", *words_, **training)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_four_bits_are_whole_on_each_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RecipeError, match="ZeRO-3 divides what bitsandbytes cannot divide"):
+        tried("llama", "causal_lm", "--peft.type=qlora", stage=3)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "bitsandbytes" else name)
+    with pytest.raises(RecipeError, match="qlora needs bitsandbytes, which is not installed"):
+        tried("llama", "causal_lm", "--peft.type=qlora")
+
+
+def test_a_type_that_peft_knows_no_targets_of_has_all_its_linear_layers_adapted() -> None:
+    for method, count in (("lora", 12), ("ia3", 12)):
+        adapted = tried("distilbert", "sequence_classification", "--peft.type", method)
+        layers = {name.partition(".lora_")[0] for name, _ in adapted.named_parameters() if ".lora_A" in name}
+        vectors = [name for name, _ in adapted.named_parameters() if "ia3_l" in name]
+        assert len(layers or vectors) == count
+
+
+def test_prompts_begin_as_words() -> None:
+    adapted = tried("llama", "causal_lm", "--peft.type=prompt_tuning")
+    words_ = adapted.get_input_embeddings().weight
+    prompt = adapted.prompt_encoder["default"].embedding.weight
+    assert prompt.shape == (20, 32)
+    assert all((words_ == token).all(-1).any() for token in prompt)

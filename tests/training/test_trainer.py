@@ -42,6 +42,7 @@ class Steps:
         self.trainer._left_out, self.trainer._max_skipped = False, None
         self.trainer._num_tokens = torch.zeros((), dtype=torch.float64)
         self.trainer._usual_loss, self.trainer._on_spike = UsualLoss(), "note"
+        self.trainer._num_tokens = torch.zeros((), dtype=torch.float64)
         self.trainer._places = lambda rows: [f"data.jsonl:{row + 1}" for row in rows]
         self.trainer._train_sampler = BlanksLast(FilledUp(range(6), 8, {}), shuffle=False, seed=0)
         self.trainer._group = SimpleNamespace(
@@ -211,6 +212,7 @@ def saving(folder: Path, *, is_main: bool) -> Any:
     trainer._aside, trainer._checkpoint_bytes = None, 0
     trainer.args = SimpleNamespace(output_dir=str(folder), save_total_limit=1, should_save=is_main)
     trainer.disk_problems, trainer.other_places = DiskProblems(), []
+    trainer.model = None
     return trainer
 
 

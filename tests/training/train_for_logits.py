@@ -14,19 +14,22 @@ KEPT = "logits.pt"
 """In the output folder: what was given to the model, and ``logits``."""
 
 
-def _save_model(trainer: Any, output: Any, group: Any, report: Any) -> list[Path]:
+def save_with_logits(trainer: Any, output: Any, group: Any, report: Any) -> list[Path]:
     given = trainer._prepare_inputs(next(iter(trainer.get_eval_dataloader())))
-    inputs = {name: given[name] for name in ("input_ids", "attention_mask", "labels")}
+    # Of labels an encoder's decoder makes what it is given.
+    names = ("labels",) if trainer.model.config.is_encoder_decoder else ()
+    inputs = {name: given[name] for name in ("input_ids", "attention_mask", *names)}
     trainer.model_wrapped.eval()
     with torch.no_grad():
         logits = trainer.model_wrapped(**inputs).logits
     if group.ranks.is_main:
         torch.save({**inputs, "logits": logits}, output.path / KEPT)
-    files: list[Path] = _its_own(trainer, output, group, report)
+    files: list[Path] = _SAVE_MODEL(trainer, output, group, report)
     return files
 
 
+_SAVE_MODEL = run.save_model
+
 if __name__ == "__main__":
-    _its_own = run.save_model
-    run.save_model = _save_model
+    run.save_model = save_with_logits
     main("train")

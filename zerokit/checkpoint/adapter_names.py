@@ -13,6 +13,9 @@ from typing import Any
 from zerokit.errors import CheckpointError
 
 ADAPTER_CONFIG = "adapter_config.json"
+LEARNED_TOKENS = ("PROMPT_TUNING", "PREFIX_TUNING", "P_TUNING", "MULTITASK_PROMPT_TUNING", "CPT", "CARTRIDGE")
+"""Kinds of adapters that stand beside a model and are no part of its weights."""
+WITH_PEFT = "Load both with peft: PeftModel.from_pretrained(model, FOLDER)"
 _OF_ADAPTER = re.compile(
     r"(?P<module>.*\.)(?:modules_to_save\.|(?P<kind>(?:lora|ia3|vera|hada|lokr|oft|boft|randlora)_\w+)\.)"
     r"(?P<adapter>[^.]+)(?P<rest>\..+)?"

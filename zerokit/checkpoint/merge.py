@@ -1,8 +1,4 @@
-"""Adds a LoRA adapter of peft's to the model that it was trained on, a block of elements at a time.
-
-Each weight W becomes W + s * B @ A, in float32 and rounded once to the model's type, as peft adds it
-(peft/tuners/lora/layer.py, `get_delta_weight`); s is alpha / r, or alpha / sqrt(r) with `use_rslora`.
-"""
+"""Puts an adapter of peft's, LoRA, DoRA or IA3, into the model that it was trained on, a block at a time."""
 
 from __future__ import annotations
 
@@ -15,9 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from zerokit import console
-from zerokit.checkpoint.adapter_names import ADAPTER_CONFIG
+from zerokit.checkpoint.adapted import Low, Scaled, changed
+from zerokit.checkpoint.adapter_names import ADAPTER_CONFIG, LEARNED_TOKENS, WITH_PEFT
 from zerokit.checkpoint.checksums import checksums, write_checksums
-from zerokit.checkpoint.elements import BLOCK_ELEMENTS, CONVERTIBLE, ElementReader, converter
+from zerokit.checkpoint.elements import CONVERTIBLE, ElementReader, converter
 from zerokit.checkpoint.model_files import CONFIG, copy_files, model_files, read_config
 from zerokit.checkpoint.new_folder import check_output, check_space, clear, new_folder
 from zerokit.checkpoint.safetensors_file import read_safetensors, write_safetensors
@@ -32,7 +29,10 @@ if TYPE_CHECKING:
 
 _ADAPTER_WEIGHTS = "adapter_model.safetensors"
 _INDEX = "model.safetensors.index.json"
-_FACTOR = re.compile(r"(?P<module>.+)\.lora_(?:(?P<embedding>embedding_)?(?P<factor>[AB]))(?:\.weight)?")
+_PART = re.compile(
+    r"(?P<module>.+)\.(?:lora_(?P<embedding>embedding_)?)?(?P<part>(?<=lora_|ding_)[AB]|magnitude_vector|ia3_l)"
+    r"(?:\.weight)?"
+)
 _OF_PEFT = "base_model.model."
 _READ = frozenset(
     {
@@ -48,7 +48,7 @@ _READ = frozenset(
         ),
         *("target_modules", "exclude_modules", "modules_to_save", "rank_pattern", "alpha_pattern", "bias"),
         *("layers_to_transform", "layers_pattern", "megatron_core", "runtime_config", "qalora_group_size"),
-        *("eva_config", "ensure_weight_tying"),
+        *("eva_config", "ensure_weight_tying", "use_dora", "feedforward_modules", "init_ia3_weights"),
     }
 )
 """Keys of adapter_config.json under which the formula holds; another one that is set is refused."""
@@ -70,28 +70,10 @@ class Merged:
 
 
 @dataclass(frozen=True)
-class _Low:
-    """What is added to a weight: ``scale * up @ down``."""
-
-    down: NamedTensor
-    """A, of shape (r, in)."""
-    up: NamedTensor
-    """B, of shape (out, r)."""
-    scale: float
-    turned: bool
-    """Whether the weight has the shape (in, out)."""
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        shape = self.up.shape[0], self.down.shape[1]
-        return shape[::-1] if self.turned else shape
-
-
-@dataclass(frozen=True)
 class _Plan:
     files: Mapping[Path, Mapping[str, NamedTensor]]
     """Of the model, their tensors by name."""
-    low: Mapping[str, _Low]
+    changed: Mapping[str, Low | Scaled]
     replaced: Mapping[str, NamedTensor]
 
 
@@ -134,7 +116,7 @@ def merge(adapter: Path, output: Path, *, base: Path | None = None) -> Merged:
         if (model / _INDEX).is_file():
             names += copy_files([model / _INDEX], model, staging)
         write_checksums(staging, sums | checksums(staging, dict.fromkeys(names)))
-    return Merged(output, model, len(plan.low), len(plan.replaced), needed)
+    return Merged(output, model, len(plan.changed), len(plan.replaced), needed)
 
 
 def _read_settings(adapter: Path) -> dict[str, Any]:
@@ -146,7 +128,9 @@ def _read_settings(adapter: Path) -> dict[str, Any]:
         )
     settings = read_config(adapter / ADAPTER_CONFIG)
     kind = settings.get("peft_type")
-    if kind != "LORA":
+    if kind in LEARNED_TOKENS:
+        _refuse(adapter, f"has learned tokens ({kind}), which no weight of the model can take up", WITH_PEFT)
+    if kind not in ("LORA", "IA3"):
         _refuse(adapter, f"is of the kind {kind}", "Merge it with peft: merge_and_unload()")
     bias = settings.get("bias", "none")
     other = next((key for key, value in settings.items() if value and key not in _READ), None)
@@ -157,7 +141,7 @@ def _read_settings(adapter: Path) -> dict[str, Any]:
     if other is not None:
         _refuse(
             adapter,
-            f"has {other}: {json.dumps(settings[other])[:40]}, which is more than B @ A beside a weight",
+            f"has {other}: {json.dumps(settings[other])[:40]}, which zerokit does not merge",
             "Merge it with peft: merge_and_unload()",
         )
     return settings
@@ -166,32 +150,75 @@ def _read_settings(adapter: Path) -> dict[str, Any]:
 def _plan(adapter: Path, settings: Mapping[str, Any], model: Path, config: Mapping[str, Any]) -> _Plan:
     files = {file: read_safetensors(file) for file in weight_files(model, where=shown(model))}
     weights = {name: tensor for found in files.values() for name, tensor in found.items()}
-    factors: dict[str, dict[str, NamedTensor]] = {}
+    parts: dict[str, dict[str, NamedTensor]] = {}
     replaced = {}
-    turned = {}
+    embeddings = set()
     for name, tensor in read_safetensors(adapter / _ADAPTER_WEIGHTS).items():
         inside = name.removeprefix(_OF_PEFT)
-        found = _FACTOR.fullmatch(inside)
+        found = _PART.fullmatch(inside)
         if tensor.dtype not in CONVERTIBLE:
             _refuse(adapter, f"has '{name}' of {tensor.dtype}", "Save it again in a floating-point type")
         if found is None:
             # peft keeps embeddings beside what it adds to them.
             replaced[_in_model(adapter, inside.replace(".base_layer.", "."), weights)] = tensor
             continue
-        module = found["module"]
-        factors.setdefault(module, {})[found["factor"]] = tensor
-        turned[module] = bool(found["embedding"] or settings.get("fan_in_fan_out"))
-    low = {}
-    for module, pair in factors.items():
-        if pair.keys() != {"A", "B"} or any(len(one.shape) != 2 for one in pair.values()):
-            _refuse(
-                adapter, f"has no pair of matrices for '{module}'", "Merge it with peft: merge_and_unload()"
-            )
-        scale = _scale(adapter, settings, module, pair["A"].shape[0])
-        low[_in_model(adapter, f"{module}.weight", weights)] = _Low(
-            pair["A"], pair["B"], scale, turned[module]
-        )
-    shapes: list[tuple[str, tuple[int, ...]]] = [(name, one.shape) for name, one in low.items()]
+        parts.setdefault(found["module"], {})[found["part"]] = tensor
+        if found["embedding"]:
+            embeddings.add(found["module"])
+    changes: dict[str, Low | Scaled] = {}
+    for module, own in parts.items():
+        name = _in_model(adapter, f"{module}.weight", weights)
+        turned = module in embeddings or bool(settings.get("fan_in_fan_out"))
+        if "ia3_l" in own:
+            changes |= _scaled(own["ia3_l"], name, weights, turned=turned)
+        else:
+            is_embedding = module in embeddings
+            changes[name] = _low(adapter, settings, module, own, turned=turned, embedding=is_embedding)
+    _check_shapes(adapter, changes, replaced, weights, model)
+    _check_tied(adapter, replaced.keys() - changes.keys(), weights, config)
+    return _Plan(files, changes, replaced)
+
+
+def _low(
+    adapter: Path,
+    settings: Mapping[str, Any],
+    module: str,
+    parts: Mapping[str, NamedTensor],
+    *,
+    turned: bool,
+    embedding: bool,
+) -> Low:
+    lengths = parts.get("magnitude_vector")
+    pair = [parts[name] for name in ("A", "B") if name in parts]
+    if len(pair) != 2 or any(len(one.shape) != 2 for one in pair):
+        _refuse(adapter, f"has no pair of matrices for '{module}'", "Merge it with peft: merge_and_unload()")
+    down, up = pair
+    if lengths is not None and (embedding or lengths.numel != up.shape[0]):
+        _refuse(adapter, f"has DoRA on '{module}'", "Merge it with peft: merge_and_unload()")
+    return Low(down, up, _scale(adapter, settings, module, down.shape[0]), turned, lengths)
+
+
+def _scaled(
+    by: NamedTensor, name: str, weights: Mapping[str, NamedTensor], *, turned: bool
+) -> Iterator[tuple[str, Scaled]]:
+    """Of outputs, (out, 1), with the bias; or of inputs, (1, in)."""
+    of_outputs = len(by.shape) == 2 and by.shape[1] == 1
+    shape = weights[name].shape
+    length = shape[1 if turned == of_outputs else 0] if len(shape) == 2 else 0
+    yield name, Scaled(by, shape if by.numel == length else by.shape, by_row=turned != of_outputs)
+    bias = f"{name.removesuffix('weight')}bias"
+    if of_outputs and bias in weights:
+        yield bias, Scaled(by, (by.numel,), by_row=True)
+
+
+def _check_shapes(
+    adapter: Path,
+    changes: Mapping[str, Low | Scaled],
+    replaced: Mapping[str, NamedTensor],
+    weights: Mapping[str, NamedTensor],
+    model: Path,
+) -> None:
+    shapes = [*((name, one.shape) for name, one in changes.items())]
     shapes += [(name, one.shape) for name, one in replaced.items()]
     for name, shape in shapes:
         if shape != weights[name].shape or weights[name].dtype not in CONVERTIBLE:
@@ -199,10 +226,8 @@ def _plan(adapter: Path, settings: Mapping[str, Any], model: Path, config: Mappi
             _refuse(
                 adapter, f"has {list(shape)} for '{name}', which is {has} in {shown(model)}", _ANOTHER_MODEL
             )
-    if not low and not replaced:
+    if not shapes:
         _refuse(adapter, "has no weights", "Save it again")
-    _check_tied(adapter, replaced.keys() - low.keys(), weights, config)
-    return _Plan(files, low, replaced)
 
 
 _ANOTHER_MODEL = "Name the model that it was trained on with --base"
@@ -249,32 +274,10 @@ def _check_tied(
 
 
 def _blocks(reader: ElementReader, plan: _Plan, target: NamedTensor) -> Iterator[Block]:
-    low, source = plan.low.get(target.name), plan.replaced.get(target.name, target)
-    if low is None:
-        yield from map(converter(source.dtype, target.dtype), reader.blocks(source))
-        return
-    import numpy as np
-
-    down, up = (_matrix(reader, one) for one in (low.down, low.up))
-    left, right = (down.T, up.T) if low.turned else (up, down)
-    rows, columns = target.shape
-    widen, narrow = converter(source.dtype, "float32"), converter("float32", target.dtype)
-    step = max(1, BLOCK_ELEMENTS // columns)
-    for begin in range(0, rows, step):
-        end = min(begin + step, rows)
-        (block,) = map(widen, reader.blocks(source.cut(begin * columns, end * columns)))
-        added = (left[begin:end] @ right) * np.float32(low.scale)
-        merged = block.view(np.float32).reshape(end - begin, columns) + added
-        yield narrow(np.ascontiguousarray(merged).view(np.uint8).reshape(-1))
-
-
-def _matrix(reader: ElementReader, tensor: NamedTensor) -> Any:
-    """In float32."""
-    import numpy as np
-
-    widen = converter(tensor.dtype, "float32")
-    parts = [widen(block).view(np.float32).copy() for block in reader.blocks(tensor)]
-    return np.concatenate([np.empty(0, np.float32), *parts]).reshape(tensor.shape)
+    change, source = plan.changed.get(target.name), plan.replaced.get(target.name, target)
+    if change is not None:
+        return changed(reader, change, target)
+    return map(converter(source.dtype, target.dtype), reader.blocks(source))
 
 
 def _refuse(adapter: Path, problem: str, hint: str) -> NoReturn:

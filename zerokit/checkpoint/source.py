@@ -10,6 +10,7 @@ import hashlib
 import os
 from pathlib import Path
 
+from zerokit.checkpoint.adapter_names import ADAPTER_CONFIG, LEARNED_TOKENS, WITH_PEFT
 from zerokit.checkpoint.safetensors_file import read_header
 from zerokit.checkpoint.step_folder import TRAINER_STATE
 from zerokit.documents import MAX_BYTES, Document, read_document, shown
@@ -117,13 +118,11 @@ def read_model_config(file: Path, *, where: str) -> Document:
         ModelError: it is missing, malformed, or does not name a model type.
     """
     if not file.is_file():
-        adapter = (file.parent / "adapter_config.json").is_file()
+        adapter = (file.parent / ADAPTER_CONFIG).is_file()
         raise ModelError(
             f"'{file.parent}' is a peft adapter" if adapter else f"'{file.parent}' has no {file.name}",
             where=where,
-            hint="Merge it into its model first: 'zerokit checkpoint merge ADAPTER -o DIR'"
-            if adapter
-            else "Name a model folder",
+            hint=_how_to_use(file.parent / ADAPTER_CONFIG) if adapter else "Name a model folder",
         )
     try:
         config = read_document(file)
@@ -132,6 +131,17 @@ def read_model_config(file: Path, *, where: str) -> Document:
     if not isinstance(config.data, dict) or "model_type" not in config.data:
         raise ModelError(f"{file} has no 'model_type'", where=where, hint="Add it, such as 'llama'")
     return config
+
+
+def _how_to_use(adapter: Path) -> str:
+    """An adapter, which is no model by itself."""
+    try:
+        kind = read_document(adapter).data["peft_type"]
+    except (DocumentError, KeyError, TypeError):
+        kind = None
+    if kind in LEARNED_TOKENS:
+        return f"It has learned tokens ({kind}), which cannot be merged. {WITH_PEFT}"
+    return "Merge it into its model first: 'zerokit checkpoint merge ADAPTER -o DIR'"
 
 
 def weight_files(folder: Path, *, where: str) -> list[Path]:

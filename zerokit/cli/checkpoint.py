@@ -273,7 +273,11 @@ _Either = "A checkpoint, or the folder of a model or an adapter with safetensors
 def merge(
     adapter: Annotated[
         Path,
-        typer.Argument(metavar="ADAPTER", help="The folder of a LoRA adapter of peft's.", show_default=False),
+        typer.Argument(
+            metavar="ADAPTER",
+            help="The folder of an adapter of peft's: LoRA, DoRA or IA3.",
+            show_default=False,
+        ),
     ],
     output: _NewFolder,
     base: Annotated[
@@ -299,7 +303,7 @@ def merge(
         print_json({**vars(done), "folder": str(done.folder), "base": str(done.base)})
         return
     kept = f", {done.num_replaced:,} replaced" if done.num_replaced else ""
-    size = f"{quantity(done.num_merged, 'weight')} added to{kept}, {format_bytes(done.nbytes)}"
+    size = f"{quantity(done.num_merged, 'weight')} changed{kept}, {format_bytes(done.nbytes)}"
     print_parts([f"{done.folder}: {size}, of {done.base}"])
 
 

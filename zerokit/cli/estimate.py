@@ -40,6 +40,8 @@ def estimate(
     optimizer: options.Optimizer = None,
     lora_rank: options.LoraRank = None,
     lora_targets: options.LoraTargets = None,
+    peft: options.Peft = None,
+    virtual_tokens: options.VirtualTokens = None,
     load_in_4bit: options.LoadIn4Bit = False,
     double_quant: options.DoubleQuant = False,
     trainable_parameters: options.TrainableParameters = None,
@@ -71,8 +73,9 @@ def estimate(
     axes = _axes(zero_stage=zero_stage, num_gpus=num_gpus, micro_batch_size=micro_batch_size, seq_len=seq_len)
     card = _card(gpu, gpu_memory, fit)
     host_bytes = None if host_memory is None else memory_size(host_memory, "--host-memory")
+    shape = as_model(model)
     question = Question(
-        model=as_model(model),
+        model=shape,
         cluster=Cluster(axes.num_gpus[0], gpus_per_node, card, host_bytes),
         ds_config=ds_config,
         target=target,
@@ -85,6 +88,7 @@ def estimate(
         attention=attention,
         optimizer=optimizer,
         lora=_lora(lora_rank, lora_targets),
+        learned_tokens=_learned_tokens(peft, virtual_tokens, lora_rank, shape),
         load_in_4bit=load_in_4bit,
         double_quant=double_quant,
         num_trainable_parameters=_count(trainable_parameters),
@@ -174,6 +178,18 @@ def _lora(rank: int | None, targets: str | None) -> Any:
     if targets is None:
         return Lora(rank)
     return Lora(rank, tuple(name.strip() for name in targets.split(",") if name.strip()))
+
+
+def _learned_tokens(method: Any, count: int | None, lora_rank: int | None, model: Any) -> Any:
+    from zerokit.memory import LearnedTokens
+
+    if method is None:
+        if count is not None:
+            raise ConfigError("no tokens are learned", where="--virtual-tokens", hint="Give --peft, too")
+        return None
+    if lora_rank is not None:
+        raise ConfigError("there are two adapters", where="--peft and --lora-rank", hint="Give one of them")
+    return LearnedTokens.of(method, count or 20, model)
 
 
 def _card(gpu: str | None, gpu_memory: str | None, fit: str | None) -> Gpu | None:

@@ -133,6 +133,15 @@ LoraTargets = Annotated[
     ),
 ]
 
+Peft = Annotated[
+    choices.LearnedTokensMethod | None,
+    _model("--peft", help="Train tokens before each sequence only, as that method of peft does."),
+]
+
+VirtualTokens = Annotated[
+    int | None, _model(min=1, help="With --peft: how many tokens are learned.", show_default="20")
+]
+
 LoadIn4Bit = Annotated[
     bool, _model("--load-in-4bit", help="bitsandbytes keeps linear layers in 4 bits (nf4); with --lora-rank.")
 ]

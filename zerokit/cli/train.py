@@ -159,7 +159,7 @@ def _starter(words: Sequence[str]) -> str:
     """The recipe to start from.
 
     Raises:
-        RecipeError: an option beside ``--task.type`` would change nothing in it.
+        RecipeError: an option beside ``--task.type`` and ``--peft.type`` would change nothing in it.
     """
     for word in words[:1]:
         if task := task_called(word):
@@ -170,10 +170,11 @@ def _starter(words: Sequence[str]) -> str:
             )
     asked = dict(parse_overrides(words))
     type_ = str(asked.pop(("task", "type"), "causal_lm"))
+    adapter = asked.pop(("peft", "type"), None)
     for path in asked:
         raise RecipeError(
             "would change nothing: --print-recipe prints a recipe as it is",
             where=f"--{dotted(path)}",
             hint="Leave it out, and change the file; or give it to the run",
         )
-    return starter(type_)
+    return starter(type_, None if adapter is None else str(adapter))

@@ -76,6 +76,8 @@ def heading(answer: Estimate, without: tuple[str, ...] = ()) -> str:
             words.append(f"{what} on {'the host' if device == 'cpu' else 'NVMe'}")
     if run.lora is not None:
         words.append(f"LoRA of rank {run.lora.rank}")
+    if run.learned_tokens is not None:
+        words.append(quantity(run.learned_tokens.count, "learned token"))
     if answer.activations_counted:
         if "micro_batch_size" not in without:
             words.append(f"micro batch {run.micro_batch_size}")

@@ -3,7 +3,7 @@
 from zerokit.memory.estimate import Estimate, HostMemory, Memory, NvmeMemory, estimate
 from zerokit.memory.model_states import ModelStates, model_states
 from zerokit.memory.term import Certainty, Device, Term, TermKind, by_category, total_bytes
-from zerokit.memory.training_run import Generation, Lora, TrainingRun
+from zerokit.memory.training_run import Generation, LearnedTokens, Lora, TrainingRun
 
 __all__ = [
     "Certainty",
@@ -11,6 +11,7 @@ __all__ = [
     "Estimate",
     "Generation",
     "HostMemory",
+    "LearnedTokens",
     "Lora",
     "Memory",
     "ModelStates",

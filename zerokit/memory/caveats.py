@@ -25,6 +25,8 @@ def caveats(run: TrainingRun, settings: Settings, found: GpuReplay) -> Iterator[
             "weights in 4 bits are counted as bitsandbytes packs them, whole on each GPU in every stage; no "
             "rehearsal has been compared"
         )
+    if run.learned_tokens is not None:
+        yield "learned tokens are modelled; no rehearsal has been compared"
     zero = run.ds_config.zero_optimization
     unchecked = {
         "zero_hpz_partition_size": zero.zero_hpz_partition_size > 1,

@@ -124,6 +124,12 @@ def replay_gpu(run: TrainingRun, layout: Layout, settings: Settings, rank: int) 
     return GpuReplay(timeline.held, fullest, model_calls, sizes, partition, rank, peak_bytes)
 
 
+def _embedded(run: TrainingRun) -> int:
+    """Learned tokens that go through all layers before each sequence."""
+    learned = run.learned_tokens
+    return 0 if learned is None or learned.cached else learned.count
+
+
 def sizes_of_run(run: TrainingRun, settings: Settings) -> Sizes | None:
     """The sizes of a micro-batch; None where activations are not counted."""
     if isinstance(run.model, int) or run.seq_len is None:
@@ -136,7 +142,7 @@ def sizes_of_run(run: TrainingRun, settings: Settings) -> Sizes | None:
         run.model,
         bytes_per_element=settings.parameter_bytes,
         batch=batch,
-        seq=run.seq_len,
+        seq=run.seq_len + _embedded(run),
         attention=run.attention_used,
         packed=run.packing,
     )

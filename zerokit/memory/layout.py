@@ -86,6 +86,10 @@ def layout_of(run: TrainingRun) -> Layout:
                 hint="Name modules as the model does, or use 'all-linear'",
             )
         return Layout(tuple(parameters))
+    if run.learned_tokens is not None:
+        frozen = (Parameter(_module(name), tensor.elements, False, tensor.kind) for name, tensor in layered)
+        learned = Parameter("prompt_encoder", run.learned_tokens.num_parameters, True, "embedding")
+        return Layout((*frozen, learned))
     return Layout(
         tuple(
             Parameter(
@@ -101,7 +105,7 @@ def layout_of(run: TrainingRun) -> Layout:
 
 def _bare(run: TrainingRun) -> Iterator[Parameter]:
     assert isinstance(run.model, int)
-    if run.lora is not None or run.frozen_modules:
+    if run.lora is not None or run.learned_tokens is not None or run.frozen_modules:
         raise ZerokitError(
             "LoRA and frozen modules need a model, not a number of parameters",
             where="model",

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import get_args
 
-from zerokit.choices import Attention, ChunkedLoss, OptimizerKind
+from zerokit.choices import Attention, ChunkedLoss, LearnedTokensMethod, OptimizerKind
 from zerokit.config import DeepSpeedConfig
 from zerokit.errors import ZerokitError, check_choice
 from zerokit.hardware.cluster import Cluster
@@ -26,6 +26,42 @@ class Lora:
         check_positive(rank=self.rank)
         if not self.target_modules:
             raise ZerokitError("LoRA without target modules", where="lora", hint="Name at least one")
+
+
+@dataclass(frozen=True)
+class LearnedTokens:
+    """Tokens of peft's that are learned before each sequence, of a frozen model."""
+
+    count: int
+    num_parameters: int
+    """All that is trained."""
+    cached: bool = False
+    """Keys and values of each layer, which lie in its cache; not embeddings, which go through all layers."""
+
+    def __post_init__(self) -> None:
+        check_positive(count=self.count, num_parameters=self.num_parameters)
+
+    @classmethod
+    def of(cls, method: LearnedTokensMethod, count: int, model: ModelShape | int) -> LearnedTokens:
+        """As peft makes them where its config has no sizes.
+
+        Source: peft tuners/prompt_tuning, p_tuning (an MLP of three layers) and prefix_tuning, model.py.
+
+        Raises:
+            ZerokitError: the model has no layers and heads to count by.
+        """
+        hidden = None if isinstance(model, int) else model.hidden_size
+        layers = None if isinstance(model, int) else model.num_hidden_layers
+        heads = None if isinstance(model, int) else model.num_attention_heads
+        if isinstance(model, int) or hidden is None or layers is None or heads is None:
+            raise ZerokitError(
+                "learned tokens need a model with layers and heads", where="--peft", hint="Name such a model"
+            )
+        if method == "prefix_tuning":
+            width = (model.num_key_value_heads or heads) * (model.head_dim or hidden // heads)
+            return cls(count, 2 * count * layers * width, cached=True)
+        network = 3 * (hidden * hidden + hidden) if method == "p_tuning" else 0
+        return cls(count, count * hidden + network)
 
 
 @dataclass(frozen=True)
@@ -69,6 +105,7 @@ class TrainingRun:
     optimizer: OptimizerKind | None = None
     """What the script makes; None: the ds_config's `optimizer`, else ``adamw``."""
     lora: Lora | None = None
+    learned_tokens: LearnedTokens | None = None
     load_in_4bit: bool = False
     """bitsandbytes keeps the weights of linear layers in 4 bits; adapters are trained."""
     double_quant: bool = False

@@ -2,7 +2,7 @@
 
 Keys that belong to another library are passed through under that library's own names
 (``training`` to transformers' ``TrainingArguments``, ``generation`` to ``GenerationConfig``, ``peft``
-to peft's ``LoraConfig``) and are checked against it where it is imported, in ``zerokit.training``.
+to peft's config of its method) and are checked against it where it is imported, in ``zerokit.training``.
 """
 
 from __future__ import annotations
@@ -207,6 +207,10 @@ KEYS_OF: dict[str, tuple[TaskType, ...]] = {
 """Keys of the section that not every task has, with those that have it."""
 
 
+PeftType = Literal["lora", "qlora", "ia3", "p_tuning", "prefix_tuning", "prompt_tuning"]
+"""What can be `peft.type`; ``lora`` where the section does not say."""
+
+
 class Recipe(Section):
     """One run."""
 
@@ -219,7 +223,8 @@ class Recipe(Section):
     matmul_precision: Literal["highest", "high", "medium"] | None = None
     """Of fp32 matrix products, as ``torch.set_float32_matmul_precision`` takes it; by default ``highest``."""
     peft: dict[str, Any] | None = None
-    """``type: lora`` and keys of peft's ``LoraConfig``; absent trains all parameters."""
+    """Trains an adapter: `type` names the method, and its other keys are those of peft's config of it; absent
+    trains all parameters."""
     training: dict[str, Any] = {}
     """Keys of transformers' ``TrainingArguments``; `rescue_dir`: where a model goes that finds no room in
     `output_dir`; `on_spike`: ``note`` (the default), ``skip`` or ``stop``, where the loss leaps;

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 from zerokit.config.schema import json_schema as ds_config_schema
-from zerokit.recipe.model import Recipe
+from zerokit.recipe.model import PeftType, Recipe
 
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -27,6 +27,14 @@ def json_schema() -> dict[str, Any]:
     sections["model"] = {
         "anyOf": [{"type": "string"}, {"$ref": "#/$defs/ModelSection"}],
         "description": "What is trained: a Hub id or a folder, or a section that says more.",
+    }
+    sections["peft"] = {
+        "anyOf": [
+            {"type": "object", "properties": {"type": {"enum": list(get_args(PeftType)), "default": "lora"}}},
+            {"type": "null"},
+        ],
+        "description": _line(sections["peft"]["description"]),
+        "default": None,
     }
     sections["deepspeed"] = {
         "anyOf": [{"type": "string"}, {"$ref": "#/$defs/ds_config"}, {"type": "null"}],

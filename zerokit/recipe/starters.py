@@ -1,13 +1,14 @@
-"""A recipe to start from for each task: the embedded one for fine-tuning with what the task changes in it."""
+"""A recipe to start from for each task and adapter: the embedded one with what they change in it."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import get_args
 
-from zerokit.errors import RecipeError
+from zerokit.errors import RecipeError, did_you_mean
 from zerokit.recipe.load import embedded_text
-from zerokit.recipe.model import task_hint
+from zerokit.recipe.model import PeftType, task_hint
 
 
 @dataclass(frozen=True)
@@ -61,12 +62,45 @@ _OF_SMALL = (
 """What such a model changes in the recipe for language models: a pattern, and what takes its place."""
 
 
-def starter(task: str) -> str:
-    """The YAML of a recipe for a task.
+_LOW_RANK = ("r: 16", "lora_alpha: 32", "target_modules: all-linear")
+_TOKENS = ("num_virtual_tokens: 20 # learned, and put before each sequence",)
+_ADAPTERS: dict[PeftType, tuple[tuple[str, ...], float]] = {
+    "lora": (_LOW_RANK, 2e-4),
+    "qlora": (_LOW_RANK, 2e-4),
+    "ia3": ((), 3e-3),
+    "p_tuning": (_TOKENS, 1e-3),
+    "prefix_tuning": (_TOKENS, 1e-2),
+    "prompt_tuning": (_TOKENS, 3e-2),
+}
+"""Keys of the section `peft` beside its type, and a learning rate: as peft's examples have them."""
+_SLOWER_FOR_DPO = 40
+
+
+def starter(task: str, peft: str | None = None) -> str:
+    """The YAML of a recipe for a task, with an adapter of that type if one is named.
 
     Raises:
-        RecipeError: there is no such task.
+        RecipeError: there is no such task or type.
     """
+    text = _of_task(task)
+    if peft is None:
+        return text
+    if peft not in get_args(PeftType):
+        hint = did_you_mean(peft, get_args(PeftType))
+        raise RecipeError(f"{peft!r} is not a choice here", where="--peft.type", hint=hint)
+    keys, rate = _ADAPTERS[peft]  # type: ignore[index]
+    lines = (f"type: {peft} # all that is trained; more keys are those of peft's config", *keys)
+    section = "peft:\n" + "".join(f"  {line}\n" for line in lines)
+    text = text.replace("\ntraining:", f"\n{section}\ntraining:", 1)
+    rate = rate / _SLOWER_FOR_DPO if task == "dpo" else rate
+    text = re.sub(r"learning_rate: \S+", f"learning_rate: {rate:.1e}", text, count=1)
+    text = re.sub(r"save_total_limit: 1 #.*", "save_total_limit: 1", text, count=1)
+    if peft == "prefix_tuning":  # which lies in the cache that checkpointing drops
+        text = re.sub(r"^  gradient_checkpointing: true\n", "", text, count=1, flags=re.MULTILINE)
+    return text
+
+
+def _of_task(task: str) -> str:
     text = embedded_text("finetune.yaml")
     if task == "causal_lm":
         return text

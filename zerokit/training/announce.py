@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from zerokit import console
 from zerokit.errors import ZerokitError
 from zerokit.hardware.cluster import Cluster
 from zerokit.memory import ModelStates, TrainingRun
+from zerokit.memory.four_bits import packed_bytes
 from zerokit.memory.loss_chunks import chunk_tokens, saves_memory
 from zerokit.memory.settings import settings_of
 from zerokit.training.preflight import expected_peak, own_optimizer, plain_config
@@ -53,7 +54,11 @@ def announce(
     whole, trained = count_parameters(model, trainable=False), count_parameters(model, trainable=True)
     world_size = group.ranks.world_size
     try:
-        states = expected_states(prepared.resolved.ds_config, prepared.args, world_size, whole, trained)
+        packed = [one for one in model.parameters() if is_packed(one)]
+        rest = whole - sum(map(num_elements, packed))
+        states = expected_states(prepared.resolved.ds_config, prepared.args, world_size, rest, trained)
+        sizes = (packed_bytes(num_elements(one), double_quant=one.quant_state.nested) for one in packed)
+        states = replace(states, parameters=replace(states.parameters, packed_bytes=sum(sizes)))
     except ZerokitError as error:
         kept, line = None, f"model states are not counted: {error.message}"
     else:
@@ -136,9 +141,21 @@ def padding_line(padding: Padding, task: Task, train: Dataset) -> str:
 
 
 def count_parameters(model: PreTrainedModel, *, trainable: bool) -> int:
-    """Parameters, whole ones: under ZeRO-3 a parameter's own numel is 0 and ds_numel its size."""
+    """Parameters, whole ones."""
     return sum(
-        getattr(parameter, "ds_numel", None) or parameter.numel()
+        num_elements(parameter)
         for parameter in model.parameters()
         if parameter.requires_grad or not trainable
     )
+
+
+def is_packed(parameter: Any) -> bool:
+    """Whether bitsandbytes keeps it in 4 bits."""
+    return getattr(parameter, "quant_state", None) is not None
+
+
+def num_elements(parameter: Any) -> int:
+    """Of a whole parameter: under ZeRO-3 its own numel is 0, and in 4 bits half of them."""
+    if is_packed(parameter):
+        return int(parameter.quant_state.shape.numel())
+    return getattr(parameter, "ds_numel", None) or int(parameter.numel())

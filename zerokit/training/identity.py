@@ -19,7 +19,7 @@ from zerokit.documents import KeyPath, dotted, finite, leaves, read_document, va
 from zerokit.errors import CheckpointError, DocumentError
 from zerokit.files import write_file
 from zerokit.recipe.model import DataSection, TaskSection
-from zerokit.training.peft import defaults_of_lora
+from zerokit.training.peft.keys import defaults_of
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -159,7 +159,7 @@ def differences(was: Identity, now: Identity) -> list[str]:
     found = [
         *_changed("training", was.training, now.training),
         *_changed("deepspeed", was.deepspeed, now.deepspeed, _default_of_deepspeed(now.deepspeed)),
-        *_changed("peft", _adapter(was), _adapter(now), _default_of_lora(was, now)),
+        *_changed("peft", _adapter(was), _adapter(now), _default_of_adapter(was, now)),
         *_changed("model", was.model, now.model),
         *_changed("task", _learning(was.recipe["task"]), _learning(now.recipe["task"]), _DEFAULTS["task"]),
     ]
@@ -193,9 +193,9 @@ def _adapter(run: Identity) -> dict[str, Any]:
     return {} if section is None else {"type": "lora", **section}
 
 
-def _default_of_lora(was: Identity, now: Identity) -> Callable[[KeyPath], Any]:
+def _default_of_adapter(was: Identity, now: Identity) -> Callable[[KeyPath], Any]:
     both = _adapter(was) and _adapter(now)
-    defaults = defaults_of_lora() if both else {}  # peft may be gone
+    defaults = defaults_of(str(_adapter(now)["type"])) if both else {}  # peft may be gone
     return lambda path: value_at(defaults, path)
 
 

@@ -76,7 +76,7 @@ def prepare_model(
             hint="Use the tokenizer that belongs to the model",
         )
     seq_len = loaded.recipe.task.seq_len
-    positions = _positions(config, seq_len, section, task.model)
+    positions = positions_of(config, seq_len, section, task.model)
     if positions is not None and seq_len > positions:
         raise RecipeError(
             f"sequences of {seq_len} tokens, but the model has {positions} positions",
@@ -86,7 +86,9 @@ def prepare_model(
     return PreparedModel(config, folder)
 
 
-def _positions(config: PretrainedConfig, seq_len: int, section: ModelSection, kind: ModelKind) -> int | None:
+def positions_of(
+    config: PretrainedConfig, seq_len: int, section: ModelSection, kind: ModelKind
+) -> int | None:
     """Most tokens of a sequence; None where the config says none.
 
     RoBERTa and its kin number tokens from the id of their padding on, plus one, and keep a row of their
@@ -104,12 +106,23 @@ def _positions(config: PretrainedConfig, seq_len: int, section: ModelSection, ki
 
 
 def build_model(
-    prepared: PreparedModel, section: ModelSection, dtype: torch.dtype, kind: ModelKind = CAUSAL_LM
+    prepared: PreparedModel,
+    section: ModelSection,
+    dtype: torch.dtype,
+    kind: ModelKind = CAUSAL_LM,
+    **more: Any,
 ) -> PreTrainedModel:
     """Build the model on every rank together; under ZeRO-3 each keeps its share of the parameters.
 
     TrainingArguments (or an HfDeepSpeedConfig) must exist already: they are what tells transformers
     that it runs under ZeRO-3.
+
+    Args:
+        prepared: what is needed.
+        section: the recipe's.
+        dtype: of the weights.
+        kind: of the model.
+        more: options of ``from_pretrained``, of a checkpoint.
 
     Raises:
         ModelError: the checkpoint lacks some of the model's weights; the same on every rank.
@@ -119,7 +132,9 @@ def build_model(
         options["attn_implementation"] = section.attn_implementation
     if prepared.folder is None:
         return kind.auto.from_config(prepared.config, **options)
-    return load_weights(prepared.folder, prepared.config, where=str(prepared.folder), kind=kind, **options)
+    return load_weights(
+        prepared.folder, prepared.config, where=str(prepared.folder), kind=kind, **options, **more
+    )
 
 
 def switch_dropout_off(model: torch.nn.Module) -> None:

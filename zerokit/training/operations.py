@@ -34,8 +34,9 @@ def operations_per_token(model: PreTrainedModel) -> int | None:
     looked_up = _looked_up(model)
     total = 0.0
     for name, parameter in model.named_parameters():
-        shape = getattr(parameter, "ds_shape", parameter.shape)
-        if len(shape) < 2 or id(parameter) in looked_up:
+        packed = getattr(parameter, "quant_state", None)  # of bitsandbytes, which knows the shape
+        shape = getattr(parameter, "ds_shape", parameter.shape) if packed is None else packed.shape
+        if len(shape) < 2 or id(parameter) in looked_up or name.startswith("prompt_encoder."):
             continue
         share = 1.0
         if ".experts." in name:

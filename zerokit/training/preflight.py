@@ -15,7 +15,7 @@ from zerokit.estimation import Fit, Question, Runs, verdict
 from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.gpus import some_gpu
 from zerokit.hardware.host_memory import host_memory_bytes
-from zerokit.memory import Estimate, Lora
+from zerokit.memory import Estimate, LearnedTokens, Lora
 from zerokit.memory import estimate as estimate_run
 from zerokit.memory.optimizers import optimizer_made
 from zerokit.models import load_model_shape
@@ -77,7 +77,7 @@ def _question(prepared: Prepared, model: PreTrainedModel, cluster: Cluster, *, c
         attention=_attention(model),
         chunked_loss="liger" if args.use_liger_kernel else "zerokit" if chunked else None,
         optimizer=own_optimizer(ds_config, args),
-        lora=_lora(model),
+        **_adapter(model),
         packing="position_ids" in prepared.train.column_names,
     )
 
@@ -90,7 +90,7 @@ def _estimate(question: Question, num_trainable: int) -> Estimate:
     """
     answer = estimate_run(Runs().training_run(question))
     known = answer.num_trainable_parameters
-    if question.lora is not None and known != num_trainable:
+    if (question.lora or question.learned_tokens) is not None and known != num_trainable:
         raise ZerokitError(
             f"the adapter trains {num_trainable} parameters, and the estimate knows of {known}"
         )
@@ -191,10 +191,26 @@ def _attention(model: PreTrainedModel) -> Any:
     return chosen if chosen in ("eager", "sdpa", "flash_attention_2") else None
 
 
-def _lora(model: PreTrainedModel) -> Lora | None:
+def _adapter(model: PreTrainedModel) -> dict[str, Any]:
+    """The adapter of a model, and what keeps the model itself in 4 bits.
+
+    Raises:
+        ZerokitError: the estimate knows no such adapter.
+    """
     adapters = getattr(model, "peft_config", None)
     if not adapters:
-        return None
+        return {}
     adapter = next(iter(adapters.values()))
+    if adapter.is_prompt_learning:
+        trained = sum(one.numel() for one in model.prompt_encoder.parameters())
+        cached = adapter.peft_type == "PREFIX_TUNING"
+        return {"learned_tokens": LearnedTokens(adapter.num_virtual_tokens, trained, cached)}
+    if adapter.peft_type != "LORA":
+        raise ZerokitError(f"it knows no adapter of {adapter.peft_type}")
     targets = adapter.target_modules
-    return Lora(adapter.r, (targets,) if isinstance(targets, str) else tuple(sorted(targets)))
+    lora = Lora(adapter.r, (targets,) if isinstance(targets, str) else tuple(sorted(targets)))
+    quantized = getattr(model.config, "quantization_config", None)
+    if not getattr(quantized, "load_in_4bit", False):
+        return {"lora": lora}
+    double = bool(getattr(quantized, "bnb_4bit_use_double_quant", False))
+    return {"lora": lora, "load_in_4bit": True, "double_quant": double}

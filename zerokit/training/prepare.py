@@ -24,7 +24,8 @@ from zerokit.training.model import PreparedModel, find_checkpoint, prepare_model
 from zerokit.training.optimizers import check_made, host_optimizer
 from zerokit.training.own_keys import OwnKeys, take_own
 from zerokit.training.packing import Padding, may_arrange, padding_of
-from zerokit.training.peft import check_peft_keys
+from zerokit.training.peft.keys import check_peft_keys
+from zerokit.training.peft.trial import check_adapter
 from zerokit.training.precision import check_fp16, check_precision
 from zerokit.training.preview import show
 from zerokit.training.report import git_commit
@@ -133,6 +134,7 @@ def prepare(
     group.together(lambda: check_fp16(resolved, loaded, folder))
     model = group.together(lambda: prepare_model(loaded, folder, tokenizer, task))
     task = group.together(lambda: task.for_model(model.config, loaded))
+    group.together(lambda: check_adapter(loaded, resolved, model, task))
     generation = group.together(lambda: _generation_config(loaded, folder, tokenizer, task, model))
     train = _tokenize(group, examples, tokenizer, loaded, task, "train")
     evaluated = None

@@ -24,7 +24,8 @@ from zerokit.training.model import build_model, switch_dropout_off
 from zerokit.training.operations import operations_per_token, peak_flops
 from zerokit.training.optimizers import host_optimizer
 from zerokit.training.pace import Pace
-from zerokit.training.peft import add_adapter
+from zerokit.training.peft.adapter import add_adapter
+from zerokit.training.peft.four_bits import loading_options
 from zerokit.training.progress import RunProgress
 from zerokit.training.report import METRICS_FILE, RunReport
 from zerokit.training.resume import Divided
@@ -90,7 +91,9 @@ def _run(group: RankGroup, prepared: Prepared, divided: Divided, rehearsed: Rehe
     _seed_everything(prepared)
     if prepared.loaded.recipe.matmul_precision is not None:
         torch.set_float32_matmul_precision(prepared.loaded.recipe.matmul_precision)
-    model = build_model(prepared.model, prepared.loaded.recipe.model, _dtype(prepared), prepared.task.model)
+    more = loading_options(prepared.loaded, prepared.precision)
+    section, kind = prepared.loaded.recipe.model, prepared.task.model
+    model = build_model(prepared.model, section, _dtype(prepared), kind, **more)
     if prepared.generation is not None:
         model.generation_config = prepared.generation
     model = add_adapter(model, prepared.loaded, prepared.args, prepared.task.peft_type)

@@ -17,6 +17,7 @@ from zerokit.patches import overriding
 from zerokit.training.checksums import publish
 from zerokit.training.disks import DiskProblems, bytes_of, lacks_room
 from zerokit.training.folder import UNFINISHED, checkpoints, remove_old, remove_unfinished
+from zerokit.training.peft.prompts import saved_whole
 
 if TYPE_CHECKING:
     from zerokit.distributed.group import RankGroup
@@ -71,7 +72,7 @@ class SavingTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped h
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         for folder in (Path(output_dir or self.args.output_dir), *self.other_places):
-            with self.disk_problems.noted():
+            with self.disk_problems.noted(), saved_whole(self.model, state_dict):
                 super()._save(str(folder), state_dict)
                 for file in folder.glob("*.safetensors") if self.args.should_save else ():
                     file.chmod(folder.stat().st_mode & 0o666)  # made readable for the owner alone

@@ -12,6 +12,7 @@ from zerokit.reporting.tables import STRONG
 from zerokit.training.apart import why_mixed
 from zerokit.training.examples import IGNORED
 from zerokit.training.packing import Layout, document_starts
+from zerokit.training.peft.keys import method_of
 from zerokit.training.preview import marked
 from zerokit.training.rows import InRows
 from zerokit.training.tasks.answers import AnswerEncoder
@@ -50,7 +51,8 @@ class CausalLM(Task):
         asked = loaded.recipe.model.attn_implementation or getattr(config, "_attn_implementation", None)
         one_row = "flash" in (asked or "")
         mixed = why_mixed(model, config, asked, self.section.seq_len, one_row=one_row)
-        mixed = mixed or _mixed_by_adapter(loaded)
+        learned = _mixed_by_adapter(loaded)
+        mixed = learned or mixed
         for key in ("packing", "padding_free"):
             if mixed and getattr(self.section, key):
                 raise RecipeError(
@@ -58,7 +60,10 @@ class CausalLM(Task):
                     where=loaded.where("task", key),
                     hint="Remove it, or set it to false",
                 )
-        return replace(self, mixed=mixed, one_row=one_row)
+        section = self.section
+        if learned is not None and section.packing is None:  # a text each, with the learned tokens before it
+            section = section.model_copy(update={"packing": False})
+        return replace(self, section=section, mixed=mixed, one_row=one_row)
 
     def layout(self, batch_size: int, step_size: int) -> Layout | None:
         if self.section.padding_free is False:
@@ -104,7 +109,9 @@ class CausalLM(Task):
 
     def model_inputs(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         if "position_ids" not in inputs:
-            return dict(inputs)
+            labels = inputs["labels"].clone()
+            labels[..., 0] = IGNORED  # which learned tokens would be asked to tell, and nobody counts
+            return {**inputs, "labels": labels}
         # With a mask of padding, or with a cache, transformers looks for no documents in a row.
         given = {name: value for name, value in inputs.items() if name != "attention_mask"}
         return {**given, "use_cache": False}
@@ -120,11 +127,7 @@ class CausalLM(Task):
 
 def _mixed_by_adapter(loaded: LoadedRecipe) -> str | None:
     """Learned tokens before a sequence are before its first document alone."""
-    if loaded.recipe.peft is None:
-        return None
-    from peft import PEFT_TYPE_TO_CONFIG_MAPPING, PromptLearningConfig
-
-    type_ = str(loaded.recipe.peft.get("type", "lora")).upper()
-    if not issubclass(PEFT_TYPE_TO_CONFIG_MAPPING.get(type_, object), PromptLearningConfig):
-        return None
-    return "a learned prompt stands before the first one alone"
+    method = method_of(loaded)
+    return (
+        None if method is None or method.tokens is None else "learned tokens stand before the first one alone"
+    )

@@ -1,0 +1,109 @@
+"""What an adapter makes of a weight, a block of rows at a time, in float32 and rounded once to its type.
+
+As peft merges them: LoRA adds ``scale * B @ A`` (peft/tuners/lora/layer.py, `get_delta_weight`), DoRA also
+gives the sum the lengths that it has learned (lora/variants.py, `DoraLinearVariant`), and IA3 multiplies rows
+or columns (ia3/layer.py, `merge`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from zerokit.checkpoint.elements import BLOCK_ELEMENTS, ElementReader, converter
+
+if TYPE_CHECKING:
+    from zerokit.checkpoint.elements import Block
+    from zerokit.checkpoint.tensors import NamedTensor
+
+_Rows = Callable[[], Iterator[tuple[int, Any]]]
+"""Goes through a weight: the number of the first row of each block, and the block, (rows, columns)."""
+
+
+@dataclass(frozen=True)
+class Low:
+    """Of low rank: ``scale * up @ down`` is added."""
+
+    down: NamedTensor
+    """A, of shape (r, in)."""
+    up: NamedTensor
+    """B, of shape (out, r)."""
+    scale: float
+    turned: bool
+    """Whether the weight has the shape (in, out)."""
+    lengths: NamedTensor | None = None
+    """Of DoRA: of what each output is multiplied with, (out,)."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the weight."""
+        shape = self.up.shape[0], self.down.shape[1]
+        return shape[::-1] if self.turned else shape
+
+    def rows(self, reader: ElementReader, weight: _Rows) -> Iterator[Any]:
+        """The changed weight."""
+        import numpy as np
+
+        down, up = (matrix(reader, one) for one in (self.down, self.up))
+        left, right = (down.T, up.T) if self.turned else (up, down)
+
+        def summed() -> Iterator[tuple[int, Any]]:
+            for begin, block in weight():
+                yield begin, block + (left[begin : begin + len(block)] @ right) * np.float32(self.scale)
+
+        if self.lengths is None:
+            yield from (block for _, block in summed())
+            return
+        lengths = matrix(reader, self.lengths).reshape(-1)
+        if self.turned:
+            squares = sum((np.square(block, dtype=np.float64).sum(0) for _, block in summed()), np.float64())
+            factor = (lengths / np.sqrt(squares)).astype(np.float32)
+            yield from (block * factor for _, block in summed())
+            return
+        for begin, block in summed():
+            own = lengths[begin : begin + len(block)] / np.linalg.norm(block, axis=1)
+            yield block * own[:, None]
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """Each row, or each column, times a number."""
+
+    by: NamedTensor
+    shape: tuple[int, ...]
+    """Of the weight."""
+    by_row: bool
+
+    def rows(self, reader: ElementReader, weight: _Rows) -> Iterator[Any]:
+        """The changed weight."""
+        by = matrix(reader, self.by).reshape(-1)
+        for begin, block in weight():
+            yield block * (by[begin : begin + len(block), None] if self.by_row else by)
+
+
+def changed(reader: ElementReader, change: Low | Scaled, target: NamedTensor) -> Iterator[Block]:
+    """The blocks of a weight as an adapter changes it."""
+    import numpy as np
+
+    rows, columns = target.shape[0], target.numel // target.shape[0]
+    widen, narrow = converter(target.dtype, "float32"), converter("float32", target.dtype)
+    step = max(1, BLOCK_ELEMENTS // columns)
+
+    def weight() -> Iterator[tuple[int, Any]]:
+        for begin in range(0, rows, step):
+            end = min(begin + step, rows)
+            (block,) = map(widen, reader.blocks(target.cut(begin * columns, end * columns)))
+            yield begin, block.view(np.float32).reshape(end - begin, columns)
+
+    for block in change.rows(reader, weight):
+        yield narrow(np.ascontiguousarray(block, np.float32).view(np.uint8).reshape(-1))
+
+
+def matrix(reader: ElementReader, tensor: NamedTensor) -> Any:
+    """A small tensor, whole and in float32."""
+    import numpy as np
+
+    widen = converter(tensor.dtype, "float32")
+    parts = [widen(block).view(np.float32).copy() for block in reader.blocks(tensor)]
+    return np.concatenate([np.empty(0, np.float32), *parts]).reshape(tensor.shape)

@@ -1,0 +1,132 @@
+"""The recipe's ``peft`` section: the method that it asks for, and its keys, which are peft's own."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from zerokit.errors import RecipeError, did_you_mean
+from zerokit.extras import require
+from zerokit.recipe.model import PeftType
+
+if TYPE_CHECKING:
+    from peft import PeftConfig
+
+    from zerokit.recipe import LoadedRecipe
+
+
+@dataclass(frozen=True)
+class Method:
+    """One `peft.type`."""
+
+    config: str
+    """The name of peft's class of its keys."""
+    noun: str
+    tokens: Literal["embedded", "cached"] | None = None
+    """Of methods that learn tokens before each sequence: these are embeddings, or keys and values."""
+
+
+METHODS: dict[PeftType, Method] = {
+    "lora": Method("LoraConfig", "LoRA"),
+    "qlora": Method("LoraConfig", "QLoRA"),
+    "ia3": Method("IA3Config", "IA3"),
+    "p_tuning": Method("PromptEncoderConfig", "P-tuning", "embedded"),
+    "prefix_tuning": Method("PrefixTuningConfig", "prefix tuning", "cached"),
+    "prompt_tuning": Method("PromptTuningConfig", "prompt tuning", "embedded"),
+}
+VIRTUAL_TOKENS = 20
+"""How many are learned where nobody says, as in the examples of peft's documentation."""
+_NOT_FOR_TRAINING = ("peft_type", "inference_mode", "auto_mapping", "peft_version", "runtime_config")
+FOUR_BITS = (
+    *("bnb_4bit_quant_type", "bnb_4bit_use_double_quant", "bnb_4bit_compute_dtype"),
+    *("bnb_4bit_quant_storage", "llm_int8_skip_modules"),
+)
+"""Keys of transformers' BitsAndBytesConfig that are ``qlora``'s, beside those of its adapter."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a recipe asks for."""
+
+    type_: PeftType
+    keys: dict[str, Any]
+    """Of peft's config."""
+    four_bits: dict[str, Any]
+    """Of transformers' BitsAndBytesConfig."""
+
+    @property
+    def method(self) -> Method:
+        """Of that type."""
+        return METHODS[self.type_]
+
+    @property
+    def num_virtual_tokens(self) -> int:
+        """Tokens that are learned before each sequence."""
+        return int(self.keys.get("num_virtual_tokens", VIRTUAL_TOKENS)) if self.method.tokens else 0
+
+
+def method_of(loaded: LoadedRecipe) -> Method | None:
+    """The method of a recipe; None where all parameters are trained, or no method has that name."""
+    section = loaded.recipe.peft
+    return None if section is None else METHODS.get(section.get("type", "lora"))
+
+
+def check_peft_keys(loaded: LoadedRecipe) -> Asked | None:
+    """What the recipe asks for; None when all parameters are trained.
+
+    Raises:
+        ZerokitError: peft is not installed, or an unknown type or key.
+    """
+    section = loaded.recipe.peft
+    if section is None:
+        return None
+    require("peft", where=loaded.where("peft"))
+    keys = dict(section)
+    type_ = keys.pop("type", "lora")
+    if type_ not in METHODS:
+        raise RecipeError(
+            f"unknown type '{type_}'",
+            where=loaded.where("peft", "type"),
+            hint=did_you_mean(str(type_), get_args(PeftType)) or f"Choose one of: {', '.join(METHODS)}",
+        )
+    config = METHODS[type_].config
+    names = [field.name for field in dataclasses.fields(config_class(type_)) if field.init]
+    names = [name for name in names if name not in _NOT_FOR_TRAINING]
+    names += FOUR_BITS if type_ == "qlora" else ()
+    for key in keys:
+        if key not in names:
+            four = " (its type is qlora)" if key in FOUR_BITS else ""
+            raise RecipeError(
+                f"'{key}' is not a {config} key{four}",
+                where=loaded.where("peft", key),
+                hint=did_you_mean(key, names),
+            )
+    _check_tokens(loaded, METHODS[type_], keys)
+    four_bits = {name: keys.pop(name) for name in FOUR_BITS if name in keys}
+    return Asked(type_, keys, four_bits)
+
+
+def _check_tokens(loaded: LoadedRecipe, method: Method, keys: dict[str, Any]) -> None:
+    count = keys.get("num_virtual_tokens", VIRTUAL_TOKENS)
+    if method.tokens and (type(count) is not int or count < 1):
+        raise RecipeError(
+            f"is {count!r}, and {method.noun} learns one token or more",
+            where=loaded.where("peft", "num_virtual_tokens"),
+            hint=f"Write a whole number, such as {VIRTUAL_TOKENS}",
+        )
+
+
+def config_class(type_: PeftType) -> type[PeftConfig]:
+    """peft's class of a method's keys; peft is installed."""
+    import peft
+
+    return getattr(peft, METHODS[type_].config)  # type: ignore[no-any-return]
+
+
+def defaults_of(type_: str) -> dict[str, Any]:
+    """The values of the keys of a method that are not given, but for what the model decides."""
+    if type_ not in METHODS:  # a run of another version
+        return {}
+    defaults = dict(vars(config_class(type_)()))
+    return defaults | ({"num_virtual_tokens": VIRTUAL_TOKENS} if METHODS[type_].tokens else {})

@@ -1,0 +1,79 @@
+"""Tokens that are learned before each sequence: what else of a run has to know of them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from zerokit import patches
+from zerokit.patches import Patch
+
+_TO_SAVE = Patch(
+    "peft.peft_model:PeftModel",
+    "get_prompt_embedding_to_save",
+    "save learned tokens that ZeRO-3 has divided",
+)
+_whole_weights: ContextVar[Mapping[str, Any] | None] = ContextVar(
+    "weights of a model that is saved", default=None
+)
+
+
+def without_learned_tokens(_: Any, args: Any, given: Mapping[str, Any], output: Any) -> Any:
+    """A hook on a model: the logits of the sequence alone, side by side with its labels.
+
+    Those at the learned tokens come first, and no label belongs to them.
+    """
+    if output.logits is not None:  # a loss in chunks has made none
+        output.logits = output.logits[:, -given["input_ids"].shape[1] :]
+    return output
+
+
+@contextmanager
+def saved_whole(model: Any, weights: Mapping[str, Any] | None) -> Iterator[None]:
+    """While a model is saved, have learned tokens come from weights that are whole.
+
+    peft calls the module that makes them, on the one rank that saves; under ZeRO-3 the others would have to
+    call it, too.
+
+    Args:
+        model: any; what has no learned tokens is left alone.
+        weights: all of the model, by name; None where no module is divided.
+    """
+    config = next(iter(getattr(model, "peft_config", {}).values()), None)
+    if weights is None or config is None or not config.is_prompt_learning:
+        yield
+        return
+
+    token = _whole_weights.set(weights)
+    try:
+        yield
+    finally:
+        _whole_weights.reset(token)
+
+
+def _from_whole_weights(original: Any, model: Any, adapter: str) -> Any:
+    weights = _whole_weights.get()
+    return original(model, adapter) if weights is None else _learned_tokens(model, adapter, weights)
+
+
+patches.wrap(_TO_SAVE, _from_whole_weights)
+
+
+def _learned_tokens(model: Any, adapter: str, weights: Mapping[str, Any]) -> Any:
+    """What a module of the same weights, which nobody has divided, makes of all places: (tokens, width)."""
+    import torch
+
+    prefix = f"prompt_encoder.{adapter}."
+    own = {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
+    config = copy.copy(model.peft_config[adapter])
+    if hasattr(config, "prompt_tuning_init"):  # which would read the model's embeddings
+        config.prompt_tuning_init = "RANDOM"
+        whole = type(model.prompt_encoder[adapter])(config, None)
+    else:
+        whole = type(model.prompt_encoder[adapter])(config)
+    whole.to(own["embedding.weight"].dtype).load_state_dict(own)
+    with torch.no_grad():
+        return whole(torch.arange(len(whole.embedding.weight))[None])[0]

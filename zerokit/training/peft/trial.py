@@ -1,0 +1,139 @@
+"""Whether a method goes with the model and the rest of the recipe: found out before weights are loaded."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from zerokit.errors import RecipeError
+from zerokit.training.model import positions_of
+from zerokit.training.peft.adapter import adapted_model
+from zerokit.training.peft.four_bits import check_four_bits
+from zerokit.training.peft.keys import Asked, check_peft_keys
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from zerokit.recipe import LoadedRecipe
+    from zerokit.resolving.settle import Resolved
+    from zerokit.training.model import PreparedModel
+    from zerokit.training.tasks.task import Task
+
+_OTHERS = "Choose peft.type lora or ia3"
+
+
+def check_adapter(loaded: LoadedRecipe, resolved: Resolved, model: PreparedModel, task: Task) -> None:
+    """Refuse an adapter that the model, the task or another key leaves without effect, or breaks.
+
+    It is added to a model without weights, which is then called where its tokens could be too many, or of
+    other sizes.
+
+    Raises:
+        RecipeError: it is so.
+    """
+    asked = check_peft_keys(loaded)
+    if asked is None:
+        return
+    if asked.type_ == "qlora":
+        check_four_bits(loaded, resolved, model)
+    base = _on_meta(loaded, model, task)
+    if asked.method.tokens is not None:
+        _check_tokens(loaded, asked, resolved.training, model, task, base)
+    _try(loaded, asked, task, base)
+
+
+def _check_tokens(
+    loaded: LoadedRecipe,
+    asked: Asked,
+    training: Mapping[str, Any],
+    model: PreparedModel,
+    task: Task,
+    base: PreTrainedModel,
+) -> None:
+    """What is known of learned tokens."""
+    type_, where = loaded.recipe.task.type, loaded.where("peft", "type")
+    noun, count = asked.method.noun, asked.num_virtual_tokens
+    if task.peft_type is None:
+        raise RecipeError(f"peft has no {noun} for {type_}", where=where, hint=_OTHERS)
+    if asked.method.tokens == "cached":
+        if training.get("gradient_checkpointing"):
+            raise RecipeError(
+                f"{noun} keeps what it learns in the cache of keys and values, which checkpointing drops",
+                where=loaded.where("training", "gradient_checkpointing"),
+                hint="Set it to false, or choose another peft.type",
+            )
+        if not _takes_cache(base):
+            raise RecipeError(
+                f"{noun} needs a cache of keys and values alone, which {base.config.model_type} has not",
+                where=where,
+                hint=_OTHERS,
+            )
+    elif type_ == "sequence_classification" and "non_pad" in inspect.getsource(type(base).forward):
+        # With embeddings in the place of ids, transformers takes the last token, which may be padding.
+        raise RecipeError(
+            f"{noun} hides from {base.config.model_type} where a text ends, by which it classifies",
+            where=where,
+            hint="Choose peft.type prefix_tuning, lora or ia3",
+        )
+    recipe = loaded.recipe
+    in_decoder = type_ == "seq2seq" and asked.method.tokens == "cached"
+    name, longest = ("target_len", recipe.task.target_len) if in_decoder else ("seq_len", recipe.task.seq_len)
+    positions = positions_of(model.config, longest + count, recipe.model, task.model)
+    if positions is not None and longest + count > positions:
+        raise RecipeError(
+            f"{longest} tokens and {count} learned ones before them, but the model has {positions} positions",
+            where=loaded.where("task", name),
+            hint=f"Set task.{name} to at most {positions - count}, or lower peft.num_virtual_tokens",
+        )
+
+
+def _takes_cache(base: PreTrainedModel) -> bool:
+    """Whether a model, or its body, is given a cache, and keeps nothing else from token to token."""
+    names = [set(inspect.signature(one.forward).parameters) for one in (base, base.base_model)]
+    layers = set(getattr(base.config.get_text_config(decoder=True), "layer_types", None) or ())
+    recurrent = any("attention" not in layer or "linear" in layer for layer in layers)
+    return any("past_key_values" in name for name in names) and not base._is_stateful and not recurrent
+
+
+def _on_meta(loaded: LoadedRecipe, model: PreparedModel, task: Task) -> PreTrainedModel:
+    import torch
+
+    options = {"trust_remote_code": loaded.recipe.model.trust_remote_code, "dtype": torch.bfloat16}
+    with torch.device("meta"):  # in 16 bits: products of experts take no others there
+        base: PreTrainedModel = task.model.auto.from_config(copy.deepcopy(model.config), **options)
+    return base.eval()
+
+
+def _try(loaded: LoadedRecipe, asked: Asked, task: Task, base: PreTrainedModel) -> None:
+    import torch
+
+    keys = {
+        name: value for name, value in asked.keys.items() if name != "init_lora_weights"
+    }  # made of weights
+    works_alone = asked.method.tokens is not None and _problem(base, task) is None
+    with torch.device("meta"):
+        adapted = adapted_model(base, Asked(asked.type_, keys, {}), loaded, task.peft_type)
+    problem = _problem(adapted, task) if works_alone else None
+    if problem is not None:
+        raise RecipeError(
+            f"{asked.method.noun} does not fit {base.config.model_type}: {problem}",
+            where=loaded.where("peft"),
+            hint=f"{_OTHERS}, or give token_dim, num_layers and num_attention_heads as the model has them",
+        )
+
+
+def _problem(model: Any, task: Task) -> str | None:
+    """Why a model without weights cannot be called; None where it can."""
+    import torch
+
+    given = {"input_ids": torch.zeros(1, 2, dtype=torch.long, device="meta")}
+    if task.peft_type == "SEQ_2_SEQ_LM":
+        given["decoder_input_ids"] = given["input_ids"]
+    try:
+        with torch.no_grad(), torch.device("meta"):
+            model(**given)
+    except Exception as error:  # of each architecture its own
+        return " ".join(str(error).split()) or type(error).__name__
+    return None
