@@ -8,7 +8,6 @@ what they do when they come to it; what a host does ahead of its device is not k
 
 from __future__ import annotations
 
-import ctypes
 import struct
 import sys
 from collections import Counter, deque
@@ -20,7 +19,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from tests.examples import examples
-from zerokit.rehearsal.native.build import built_library
+from zerokit.rehearsal.native import backend as native
 from zerokit.rehearsal.native.clock import HOST, SIZE_OF_ACT, Clock, WorkKind
 from zerokit.rehearsal.native.together import RankActs, play
 from zerokit.rehearsal.recording import SPAN
@@ -110,7 +109,7 @@ def acts_of(program: Program) -> bytes:
     return b"".join(acts)
 
 
-def by_library(clock: Any, programs: list[Program]) -> tuple[list[Spans], int]:
+def by_library(clock: Clock, programs: list[Program]) -> tuple[list[Spans], int]:
     """What each rank did, and how many meetings were given up."""
     numbers, sizes = meeting_of(programs)
     ranks = [RankActs(acts_of(program), own) for program, own in zip(programs, numbers, strict=True)]
@@ -243,7 +242,7 @@ def main() -> None:
     """Try as many programs as the first argument says, with the slowing that the second gives."""
     number, slower = int(sys.argv[1]), int(sys.argv[2])
     assert _ACT.size == SIZE_OF_ACT
-    clock = SimpleNamespace(library=ctypes.CDLL(str(built_library())), beside_collective=1000 * slower)
+    clock = native.load().start_clock(float(slower))
     tried = waited = stuck = 0
 
     @examples(number, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -252,7 +251,7 @@ def main() -> None:
         nonlocal tried, waited, stuck
         simulation = InTicks(programs, slower)
         expected = simulation.run()
-        spans, given_up = by_library(cast("Clock", clock), programs)
+        spans, given_up = by_library(clock, programs)
         assert (given_up > 0) == simulation.is_stuck
         if simulation.is_stuck:
             stuck += 1
