@@ -127,9 +127,10 @@ def _sentence(chance: random.Random) -> Row:
     return {"text": _tone(chance)["text"]}
 
 
-def _other_sentence(chance: random.Random) -> Row:
-    noun = chance.choice(["tree", "cloud", "road", "horse", "table", "shirt"])
-    return {"text": f"the {noun} is {chance.choice(['dark', 'big', 'slow', 'round', 'blue', 'thin'])}"}
+def _other_order(chance: random.Random) -> Row:
+    """The same words: a frozen model cannot learn to say any that it has never met."""
+    _, noun, _, how = _sentence(chance)["text"].split()
+    return {"text": f"is {how} the {noun}"}
 
 
 def _reversing(chance: random.Random) -> Row:
@@ -165,7 +166,7 @@ TRIALS = {
         steps=60,
         learning_rate=2.5e-3,
         targets=("query", "value", "dense"),
-        known=_other_sentence,
+        known=_other_order,
     ),
     "seq2seq": Trial({"target_len": 16}, t5, _reversing, "loss", 0.5, targets=("q", "v"), learning_rate=1e-2),
     "dpo": Trial(
