@@ -67,7 +67,8 @@ def test_gradients_reach_the_adapter_through_checkpointed_blocks(model: PreTrain
     ("keys", "where", "message"),
     [
         ({"type": "lroa"}, "--peft.type", "unknown type 'lroa'. Did you mean 'lora'?"),
-        ({"type": "5"}, "--peft.type", "unknown type '5'"),
+        ({"type": "5"}, "--peft.type", "unknown type '5'. Choose one of: lora, qlora, ia3"),
+        ({"type": "[lora]"}, "--peft.type", "unknown type '['lora']'"),
         ({"lora_alfa": "8"}, "--peft.lora_alfa", "is not a LoraConfig key. Did you mean 'lora_alpha'?"),
         ({"bnb_4bit_quant_type": "nf4"}, "--peft.bnb_4bit_quant_type", "(its type is qlora)"),
         ({"inference_mode": "true"}, "--peft.inference_mode", "is not a LoraConfig key"),

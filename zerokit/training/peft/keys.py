@@ -69,7 +69,8 @@ class Asked:
 def method_of(loaded: LoadedRecipe) -> Method | None:
     """The method of a recipe; None where all parameters are trained, or no method has that name."""
     section = loaded.recipe.peft
-    return None if section is None else METHODS.get(section.get("type", "lora"))
+    asked = None if section is None else section.get("type", "lora")
+    return next((method for type_, method in METHODS.items() if type_ == asked), None)
 
 
 def check_peft_keys(loaded: LoadedRecipe) -> Asked | None:
@@ -84,11 +85,11 @@ def check_peft_keys(loaded: LoadedRecipe) -> Asked | None:
     require("peft", where=loaded.where("peft"))
     keys = dict(section)
     type_ = keys.pop("type", "lora")
-    if type_ not in METHODS:
+    if type_ not in tuple(METHODS):  # which may be of any type
         raise RecipeError(
             f"unknown type '{type_}'",
             where=loaded.where("peft", "type"),
-            hint=did_you_mean(str(type_), get_args(PeftType)) or f"Choose one of: {', '.join(METHODS)}",
+            hint=did_you_mean(str(type_), get_args(PeftType)),
         )
     config = METHODS[type_].config
     names = [field.name for field in dataclasses.fields(config_class(type_)) if field.init]
