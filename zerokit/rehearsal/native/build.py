@@ -136,8 +136,8 @@ def _digest(sources: Path) -> hashlib._Hash:
 
 def prebuilt_folder(version: str, strings: str) -> Path:
     """Where a wheel has the library for a release of torch: one for all its patches, on the CPU or CUDA."""
-    release = "-".join([*version.split(".")[:2], strings.rpartition("=")[2]])
-    return PREBUILT / f"torch-{release}-{_digest(SOURCES).hexdigest()[:12]}"
+    release = ".".join(version.split(".")[:2])
+    return PREBUILT / f"torch-{release}-abi{strings[-1]}-{_digest(SOURCES).hexdigest()[:12]}"
 
 
 def prebuilt_files_folder() -> Path:
