@@ -110,6 +110,7 @@ MODELS: dict[str, dict[str, Any]] = {
         "vocab_size": 28996,
         "pad_token_id": 1,
     },
+    "pythia": {**_GPT2, "n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50254},
     "picotron-llama": {
         **_LLAMA,
         "hidden_size": 1024,
@@ -363,9 +364,10 @@ def _write_data(folder: Path) -> None:
         file = folder / "nanoGPT" / "data" / "openwebtext" / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(tokens)
-    (folder / "data").mkdir(exist_ok=True)
-    for name in ("wikitext-2.txt", "input.txt"):
-        (folder / "data" / name).write_text("O God, O God! It is a number .\n" * 5000, encoding="utf-8")
+    (folder / "pythia" / "generation_config.json").write_text('{"bos_token_id": 0}', encoding="utf-8")
+    for name in ("data/wikitext-2.txt", "data/input.txt", "corpus/1.txt", "corpus/2.txt"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("O God, O God! It is a number .\n" * 5000, encoding="utf-8")
     for name in ("punkt", "punkt_tab"):  # looked for, and read in evaluations only
         (folder / "nltk_data" / "tokenizers" / name).mkdir(parents=True, exist_ok=True)
 

@@ -78,6 +78,7 @@ install_groups(
 dist.distributed_c10d._store_based_barrier = lambda *_: None
 init_device_mesh("cpu", (2, 2), mesh_dim_names=("data_parallel", "tensor_parallel"))
 assert {("mesh_tensor_parallel", (0, 1)), ("mesh_tensor_parallel", (2, 3))} <= told, told
+dist.new_group(backend="gloo").monitored_barrier()  # as Lightning's Fabric calls it
 """
     processes.checked([sys.executable, "-c", program])
 

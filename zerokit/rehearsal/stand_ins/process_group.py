@@ -390,6 +390,9 @@ class VirtualProcessGroup(dist.ProcessGroup):
             self._exchange.note_call(self._ranks, "barrier", number=self.number, is_async=is_async)
         return done(None)
 
+    def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
+        """Gloo's own; Lightning calls that of a group."""
+
     # The names that torch had before 2.13.
     _allgather_base = all_gather_single
     _reduce_scatter_base = reduce_scatter_single
