@@ -78,7 +78,9 @@ install_groups(
 dist.distributed_c10d._store_based_barrier = lambda *_: None
 init_device_mesh("cpu", (2, 2), mesh_dim_names=("data_parallel", "tensor_parallel"))
 assert {("mesh_tensor_parallel", (0, 1)), ("mesh_tensor_parallel", (2, 3))} <= told, told
-dist.new_group(backend="gloo").monitored_barrier()  # as Lightning's Fabric calls it
+group = dist.new_group(backend="gloo")  # as Lightning's Fabric has it
+group.monitored_barrier()
+dist.destroy_process_group(group)
 """
     processes.checked([sys.executable, "-c", program])
 

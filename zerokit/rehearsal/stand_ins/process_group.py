@@ -187,7 +187,9 @@ class VirtualProcessGroup(dist.ProcessGroup):
 
     @property
     def pg_name(self) -> str:
-        return str(dist.distributed_c10d._world.pg_names[self])
+        # torch asks a group that it destroys, when its table has it no more.
+        self._name = str(dist.distributed_c10d._world.pg_names.get(self, self._name))
+        return self._name
 
     @property
     def group_name(self) -> str:
