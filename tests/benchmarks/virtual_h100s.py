@@ -16,6 +16,8 @@ import math
 import random
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +122,14 @@ def figures(reports: list[dict[str, Any]], lengths: list[int]) -> dict[str, Any]
     }
 
 
+def _report(script: list[Any], folder: Path, rank: int) -> dict[str, Any]:
+    words = ["--time", "--format", "json", "--num-gpus", RANKS, "--gpu", "H100", "--rank", rank]
+    done = rehearse(*words, "--steps", STEPS, *script, cwd=folder)
+    if done.code not in (0, 1):
+        sys.exit(f"exit code {done.code}\n{done.err[-4000:]}")
+    return done.report
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--write", action="store_true")
@@ -141,13 +151,8 @@ def main() -> None:
         folder = Path(temporary)
         lengths = make(folder)
         for way, script in ways.items():
-            reports = []
-            for rank in range(RANKS):
-                words = ["--time", "--format", "json", "--num-gpus", RANKS, "--gpu", "H100", "--rank", rank]
-                done = rehearse(*words, "--steps", STEPS, *script, cwd=folder)
-                if done.code not in (0, 1):
-                    sys.exit(f"{way}: exit code {done.code}\n{done.err[-4000:]}")
-                reports.append(done.report)
+            with ThreadPoolExecutor(2) as pool:
+                reports = list(pool.map(partial(_report, script, folder), range(RANKS)))
             result[way] = figures(reports, lengths)
             print(json.dumps({way: result[way]}), flush=True)
     result["times_as_many_tokens_per_second"] = round(
