@@ -94,9 +94,9 @@ class RankGroup:
         import torch.distributed as dist
 
         self._open()
-        values = [value if self.ranks.is_main else None]
+        values = [value]  # a rank that is rehearsed alone hears nobody, and keeps its own
         dist.broadcast_object_list(values, src=0, group=self._objects_group)
-        return values[0]  # type: ignore[return-value]
+        return values[0]
 
     def gather_objects(self, value: T) -> list[T]:
         """The `value` of every rank (picklable), in rank order, on every rank."""

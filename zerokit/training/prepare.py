@@ -213,7 +213,7 @@ def _identity(
     """What this run is, the same on every rank; one that is resumed is the run that it was."""
 
     def identify_here() -> Identity | None:
-        if not group.ranks.is_main:
+        if not group.ranks.is_main and not is_rehearsal():  # in which it may be the only rank
             return None
         world_size = group.ranks.world_size
         found = identify(loaded, args, resolved.ds_config, model, train, world_size=world_size)
@@ -324,7 +324,7 @@ def _get_tokenizer(
         )
     # Trained on one rank and sent to the others: all of them must have the very same merges.
     tokenizer = None
-    if group.ranks.is_main:
+    if group.ranks.is_main or is_rehearsal():  # in which there may be no other rank
         # What is no text is named with its place when it is tokenized.
         texts = (text for column in used for text in examples[column] if isinstance(text, str))
         tokenizer = train_tokenizer(texts, vocab_size, mask=task.needs == "mask")
