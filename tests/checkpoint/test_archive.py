@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import pickle
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +15,7 @@ import torch
 
 from zerokit.checkpoint import archive
 from zerokit.checkpoint.archive import read_archive
+from zerokit.checkpoint.pickle_memo import check_memo
 from zerokit.errors import CheckpointError
 
 HUGE_MEMO = b"\x80\x02Nr" + (100_000_000).to_bytes(4, "little") + b"."
@@ -82,3 +85,13 @@ def test_what_is_no_file_is_not_waited_for(make: Callable[[Path], Any], file: Pa
     make(file)
     with pytest.raises(CheckpointError, match=r"states\.pt: is not a plain file"):
         read_archive(file)
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_a_pickle_is_followed_to_its_end_in_all_protocols_and_not_without_one(protocol: int) -> None:
+    data = [None, True, 7, 300, -1, 1 << 70, 1 << 3000, 0.5, b"a" * 300, bytearray(b"r"), "\u00e9r" * 200]
+    content = pickle.dumps([data, {"r": (1, 2), "x": [str(n) for n in range(400)]}, {3}, Path("a")], protocol)
+    check_memo(io.BytesIO(content))
+    for end in range(0, len(content), 7):
+        with pytest.raises(ValueError, match=r"its pickle has (no end|an unknown operation)"):
+            check_memo(io.BytesIO(content[:end]))

@@ -12,7 +12,6 @@ import io
 import math
 import os
 import pickle
-import pickletools
 import stat
 import struct
 import zipfile
@@ -21,9 +20,11 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
+from zerokit.checkpoint.pickle_memo import check_memo
 from zerokit.documents import shown, without_waiting
 from zerokit.errors import CheckpointError
 
@@ -199,6 +200,7 @@ def record(name: str, *arguments: Any, state: Any = None) -> Record:
     return made
 
 
+@cache
 def record_class(name: str) -> type[Record]:
     """What stands for a class or a function, by its name with its module."""
     return type(name.rpartition(".")[2], (Record,), {"name": name})
@@ -266,22 +268,10 @@ def _refuse_plain_pickle(file: Path, opened: io.BufferedReader) -> NoReturn:
     with suppress(EOFError, pickle.UnpicklingError):
         for _ in range(5):  # a magic number, the protocol, the machine, what was saved, keys of storages
             begin = content.tell()
-            _check_memo(content)
+            check_memo(content)
             content.seek(begin)
             unpickler.load()
     raise ValueError("it is a pickle")
-
-
-def _check_memo(pickled: io.BytesIO) -> None:
-    """Refuse a pickle that numbers its objects beyond its bytes: unpicklers make a table of that many.
-
-    Raises:
-        ValueError: it does, or it is cut short.
-    """
-    most = len(pickled.getbuffer())
-    for operation, argument, _ in pickletools.genops(pickled):
-        if operation.name in ("PUT", "LONG_BINPUT") and (argument or 0) > most:
-            raise ValueError(f"its pickle has an object of number {argument:,}")
 
 
 class _Reader:
@@ -301,7 +291,7 @@ class _Reader:
         if order in self._archive.namelist() and self._read(order, _MOST_OF_BYTEORDER) != b"little":
             raise CheckpointError("was written on a big-endian machine", where=shown(self._file), hint=_HINT)
         pickled = io.BytesIO(self._read(f"{self._folder}data.pkl", _MOST_OF_PICKLE))
-        _check_memo(pickled)
+        check_memo(pickled)
         pickled.seek(0)
         unpickler = _Unpickler(pickled)
         unpickler.file = self._file
