@@ -184,7 +184,7 @@ def _facts(files: StepFolder, model: States, optimizer: States) -> Facts:
     stage = getattr(optimizer.get("zero_stage"), "arguments", (optimizer.get("zero_stage"),))[0]
     if not isinstance(stage, int):
         divided = "zero_pp_rank" in files.models[0].name
-        stage = 3 if divided else 1 if optimizer or model.get("param_shapes") is not None else 0
+        stage = 3 if divided else 1 if optimizer or _is_with_zero(model) else 0
     counts = optimizer.get("partition_count") if optimizer else model.get("dp_world_size")
     num_ranks = max(counts, default=1) if isinstance(counts, list | tuple) else counts
     if isinstance(num_ranks, int) and num_ranks > MOST_RANKS:
@@ -203,6 +203,17 @@ def _facts(files: StepFolder, model: States, optimizer: States) -> Facts:
         files.tensor_parallel,
         files.pipeline_stages,
     )
+
+
+def _is_with_zero(model: States) -> bool:
+    """Whether a run whose optimizer says nothing had one of ZeRO's, which has written files of its own.
+
+    DeepSpeed 0.17 names the shapes of parameters also where bf16 has no ZeRO.
+    """
+    config = model.get("ds_config")
+    section = config.get("zero_optimization", {}) if isinstance(config, Mapping) else None
+    is_off = isinstance(section, Mapping) and section.get("stage", 0) == 0
+    return model.get("param_shapes") is not None and not is_off
 
 
 def _check_place(archive: Archive) -> None:
