@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from zerokit.distributed.cores import bind_to_cores, physical_cores, share
 from zerokit.distributed.ranks import Ranks
@@ -41,18 +43,32 @@ def test_ranks_share_no_core_and_no_socket_that_they_need_not(tmp_path: Path) ->
     assert physical_cores([3, 5], tmp_path / "none") == [[3], [5]]
 
 
-def bound(monkeypatch: pytest.MonkeyPatch, masks: list[set[int]], rank: int) -> tuple[int | None, set[int]]:
-    """What a rank is given that sees the cores of its mask."""
+def bound(
+    monkeypatch: pytest.MonkeyPatch, masks: list[set[int]], rank: int, hosts: str = ""
+) -> tuple[int | None, set[int]]:
+    """What a rank is given that sees the cores of its mask, on the host of its letter."""
+    hosts = hosts or "a" * len(masks)
+    local = [other for other, host in enumerate(hosts) if host == hosts[rank]]
+    asked: list[Any] = []
+
+    def gather(own: Any) -> list[Any]:
+        asked.append(own)
+        return [(host, sorted(mask)) for host, mask in zip(hosts, masks, strict=True)]
+
+    monkeypatch.setattr(socket, "gethostname", lambda: hosts[rank])
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")  # a person's, to torchrun, too
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    monkeypatch.setattr(torch, "set_num_threads", lambda count: pytest.fail(f"{count} threads"))
     given: set[int] = set(masks[rank])
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: masks[rank])
     monkeypatch.setattr(os, "sched_setaffinity", lambda _, cpus: (given.clear(), given.update(cpus)))
-    monkeypatch.setenv("OMP_NUM_THREADS", "3")  # a person's
     monkeypatch.setattr("zerokit.distributed.cores.physical_cores", lambda cpus: [[cpu] for cpu in cpus])
     group: Any = SimpleNamespace(
-        ranks=Ranks(rank, len(masks), rank, len(masks)),
-        gather_objects=lambda _: [sorted(mask) for mask in masks],
+        ranks=Ranks(rank, len(masks), local.index(rank), len(local)), gather_objects=gather
     )
-    return bind_to_cores(group), given
+    found = bind_to_cores(group)
+    assert asked == [(hosts[rank], sorted(masks[rank]))], "all ranks ask each other, or all wait"
+    return found, given
 
 
 def test_ranks_that_see_the_same_cores_are_bound_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,3 +78,8 @@ def test_ranks_that_see_the_same_cores_are_bound_and_no_others(monkeypatch: pyte
     assert bound(monkeypatch, [{0, 1}, {2, 3}], 1) == (None, {2, 3}), "their launcher has bound them"
     assert bound(monkeypatch, [{0}, {0}], 1) == (None, {0}), "more ranks than cores"
     assert bound(monkeypatch, [same], 0) == (None, same)
+    three = [same] * 3
+    for hosts in ("abb", "bab"):  # nodes with different numbers of ranks, in any order
+        assert bound(monkeypatch, three, hosts.index("a"), hosts) == (None, same)
+        assert bound(monkeypatch, three, hosts.index("b"), hosts) == (2, {4, 5})
+        assert bound(monkeypatch, three, 2, hosts) == (2, {6, 7})

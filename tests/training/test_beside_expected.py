@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from transformers import (
 
 from tests.training.test_records import REPORT
 from zerokit.errors import LaunchError
+from zerokit.rehearsal.report import DeviceMemory, RankMemory, RehearsalReport
 from zerokit.training.operations import operations_per_token, peak_flops
 from zerokit.training.rehearsed import Rehearsed, read_rehearsed
 from zerokit.training.run import beside_expected
@@ -86,9 +86,14 @@ def test_what_is_no_report_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "report.json"
     with pytest.raises(LaunchError, match="No such file"):
         read_rehearsed(file, 2)
-    report = {"world_size": 2, "device": {"peak_bytes": 7, "of": 1}, "time": None}
-    file.write_text(json.dumps(report))
+    report = RehearsalReport.model_construct(
+        world_size=2, device=DeviceMemory.model_construct(peak_bytes=7), ranks=[], time=None
+    )
+    file.write_text(report.model_dump_json())
     assert read_rehearsed(file, 2) == Rehearsed(7, None, None, None)
+    ranks = [RankMemory.model_construct(rank=rank, device_peak_bytes=7 + rank) for rank in (0, 1)]
+    file.write_text(report.model_copy(update={"ranks": ranks}).model_dump_json())
+    assert read_rehearsed(file, 2).peak_bytes == 8
     with pytest.raises(LaunchError, match="is of 2 ranks, and this run has 4"):
         read_rehearsed(file, 4)
     file.write_text("{}")

@@ -59,6 +59,7 @@ class Steps:
             per_device_train_batch_size=2,
             gradient_accumulation_steps=3,
             world_size=1,
+            include_num_input_tokens_seen="non_padding",
         )
         self.trainer.state = SimpleNamespace(global_step=6, num_input_tokens_seen=0)
         self.patch = monkeypatch
@@ -69,7 +70,7 @@ class Steps:
         )
         for loss in losses:
             self.patch.setattr(Trainer, "training_step", lambda *_, loss=loss: torch.tensor(loss))
-            self.trainer.training_step(None, None)
+            self.trainer.training_step(None, {})
         self.patch.setattr(Trainer, "_get_grad_norm", lambda *_, **__: norm)
         assert self.trainer._get_grad_norm(None) == norm
 
@@ -95,6 +96,32 @@ def test_the_first_figure_that_is_no_number_ends_the_run(
     steps(2.5, 2.0)
     with pytest.raises(RunError, match=f"diverged: {what}"):
         steps(*losses, norm=norm, skipped=skipped)
+
+
+@pytest.mark.parametrize("skips", [False, True])
+def test_tokens_of_all_micro_batches_are_counted_in_their_step(
+    skips: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer: Any = Steps(monkeypatch, fp16=False).trainer
+    trainer._max_skipped = 5 if skips else None
+    trainer._last_loss, trainer._num_left_out = torch.zeros(()), 0
+    trainer.accelerator = SimpleNamespace(
+        optimizer_step_was_skipped=False, reduce=lambda tensor, reduction: tensor
+    )
+
+    def training_step(*_: Any) -> torch.Tensor:
+        if skips:  # DeepSpeed's engine asks in its step, which is in this one
+            trainer._leaves_out(torch.ones(()))
+        return torch.ones(())
+
+    monkeypatch.setattr(Trainer, "training_step", training_step)
+    monkeypatch.setattr(Trainer, "_get_grad_norm", lambda *_, **__: 1.0)
+    for tokens in (3, 5):
+        batch = {"attention_mask": torch.ones(1, tokens)}
+        trainer.training_step(None, batch)
+        trainer._track_num_input_tokens(batch)
+        trainer._get_grad_norm(None)
+    assert trainer.state.num_input_tokens_seen == 8
 
 
 def test_a_leap_of_the_loss_names_its_examples_and_may_end_the_run(
@@ -137,7 +164,7 @@ def test_steps_that_leap_are_left_out_until_there_are_too_many(
             return torch.tensor(loss)
 
         monkeypatch.setattr(Trainer, "training_step", training_step)
-        assert math.isfinite(trainer.training_step(None, None))
+        assert math.isfinite(trainer.training_step(None, {}))
         monkeypatch.setattr(Trainer, "_get_grad_norm", lambda *_, **__: norm)
         assert trainer._get_grad_norm(None) == (norm if not (left_out[0] or skipped) else None)
         return left_out[0]

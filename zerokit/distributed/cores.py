@@ -8,6 +8,7 @@ torchrun gives each rank one thread.
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -24,24 +25,28 @@ def bind_to_cores(group: RankGroup) -> int | None:
     """Keep this rank, and what it starts from now on, to its share of the machine's cores.
 
     Left alone are ranks that somebody has bound already, which see other cores than their neighbours, and
-    ranks that are more than cores. ``OMP_NUM_THREADS`` is heeded where a person has set it.
+    ranks that are more than cores. ``OMP_NUM_THREADS`` is heeded where a person has set it; torchrun sets it
+    to 1 where nobody has.
 
     Returns:
         how many cores it has, without their second threads; None where it was left alone.
     """
-    if sys.platform != "linux" or group.ranks.local_world_size == 1:
+    if sys.platform != "linux":
         return None
-    mine = sorted(os.sched_getaffinity(0))
-    first = group.ranks.rank - group.ranks.local_rank
-    seen = group.gather_objects(mine)[first : first + group.ranks.local_world_size]
+    host, mine = socket.gethostname(), sorted(os.sched_getaffinity(0))
+    # All ranks tell each other before any decides: nodes may have different numbers of ranks, in any order.
+    seen = [mask for name, mask in group.gather_objects((host, mine)) if name == host]
     cores = physical_cores(mine)
+    if len(seen) == 1 or len(seen) != group.ranks.local_world_size:  # or machines that have one name
+        return None
     if any(other != mine for other in seen) or len(cores) < len(seen):
         return None
     own = share(cores, group.ranks.local_rank, len(seen))
     for task in Path("/proc/self/task").iterdir():  # threads that are there keep to their cores otherwise
         with suppress(OSError):  # one has ended
             os.sched_setaffinity(int(task.name), {cpu for core in own for cpu in core})
-    if "OMP_NUM_THREADS" not in os.environ or "TORCHELASTIC_RUN_ID" in os.environ:
+    threads = os.environ.get("OMP_NUM_THREADS")
+    if threads is None or (threads == "1" and "TORCHELASTIC_RUN_ID" in os.environ):
         import torch
 
         torch.set_num_threads(len(own))

@@ -38,10 +38,22 @@ def take_own(resolved: Resolved, loaded: LoadedRecipe) -> OwnKeys:
     if given["rescue_dir"]:
         given["rescue_dir"] = Path(given["rescue_dir"])
     own = OwnKeys(**{name: value for name, value in given.items() if value not in (None, "")})
-    if own.on_spike == "skip" and resolved.ds_config.get(ZERO, {}).get("zenflow"):
-        raise RecipeError(
-            "'skip' does not go with ZenFlow, whose updates are a step behind their gradients",
-            where=loaded.where("training", "on_spike"),
-            hint="Set it to note or stop, or remove zero_optimization.zenflow",
-        )
+    if own.on_spike == "skip":
+        _check_skips(resolved, loaded)
     return own
+
+
+def _check_skips(resolved: Resolved, loaded: LoadedRecipe) -> None:
+    zero = resolved.ds_config.get(ZERO) or {}
+    if zero.get("zenflow"):
+        other, key = "ZenFlow, whose updates are a step behind their gradients", "zenflow"
+    elif (zero.get("offload_optimizer") or {}).get("super_offload"):
+        other = "SuperOffload, whose optimizer steps while gradients are still to come"
+        key = "offload_optimizer.super_offload"
+    else:
+        return
+    raise RecipeError(
+        f"'skip' does not go with {other}",
+        where=loaded.where("training", "on_spike"),
+        hint=f"Set it to note or stop, or remove zero_optimization.{key}",
+    )

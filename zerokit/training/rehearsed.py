@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from zerokit.errors import LaunchError
 
@@ -34,12 +34,18 @@ class _Time(BaseModel):
     high_seconds: float
 
 
+class _Rank(BaseModel):
+    device_peak_bytes: int
+
+
 class _Report(BaseModel):
     """What is looked at of a report of a rehearsal."""
 
     world_size: int
     device: _Device
-    time: _Time | None
+    ranks: list[_Rank] = Field(default_factory=list)
+    """Where they differ; `device` may be of another than the one that needs most."""
+    time: _Time | None = None
 
 
 def read_rehearsed(file: Path, world_size: int) -> Rehearsed:
@@ -68,4 +74,5 @@ def read_rehearsed(file: Path, world_size: int) -> Rehearsed:
         )
     time = report.time
     seconds = (None,) * 3 if time is None else (time.step_seconds, time.low_seconds, time.high_seconds)
-    return Rehearsed(report.device.peak_bytes, *seconds)
+    peak = max([report.device.peak_bytes, *(rank.device_peak_bytes for rank in report.ranks)])
+    return Rehearsed(peak, *seconds)

@@ -62,20 +62,24 @@ class WatchfulTrainer(SavingTrainer):
         if self._max_skipped is not None:
             SkippableSteps(self.deepspeed, self.accelerator, self._leaves_out)
 
-    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+    def training_step(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> torch.Tensor:
         """The Trainer's; its loss is looked at when the optimizer has made its step."""
+        if self._counts_mask_of(inputs):  # before it: the optimizer, in whose step they are told, is in it
+            self._num_tokens += inputs["attention_mask"].sum()
         with self._group.work.step():
-            loss: torch.Tensor = super().training_step(*args, **kwargs)
+            loss: torch.Tensor = super().training_step(model, inputs, *args, **kwargs)
         self._losses.append(loss.detach())
         if self._max_skipped is not None:  # one that is no number would stay in the mean that is logged
             loss = self._last_loss = torch.where(loss.isfinite(), loss, self._last_loss)
         return loss
 
     def _track_num_input_tokens(self, inputs: dict[str, Any]) -> None:
-        if self.args.include_num_input_tokens_seen != "non_padding" or "attention_mask" not in inputs:
+        if not self._counts_mask_of(inputs):
             super()._track_num_input_tokens(inputs)
-        else:  # the ranks tell each other with the loss of the step
-            self._num_tokens += inputs["attention_mask"].sum()
+
+    def _counts_mask_of(self, inputs: dict[str, Any]) -> bool:
+        """Whether their tokens are told to the other ranks with the loss of the step."""
+        return self.args.include_num_input_tokens_seen == "non_padding" and "attention_mask" in inputs
 
     def _get_grad_norm(self, *args: Any, **kwargs: Any) -> Any:
         # Called once a step, right after it, on every rank.
