@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import random
 import shutil
 import signal
-import time
 from collections.abc import Iterator
 
 from tests.faults.place import Place
+from tests.faults.run_trials import later
 from tests.faults.trials import HOSTILE, Arrange, Moment, Trial, kill, mount, options
 
 _EXPORT = ("export", "out", "-o", "made")
@@ -38,16 +37,6 @@ def _two_checkpoints(place: Place) -> None:
         (older / f"file-{number}").touch()
 
 
-def _later(strike: Arrange, seed: int) -> Arrange:
-    """The same a random moment later."""
-
-    def wait_and_strike(place: Place) -> None:
-        time.sleep(random.Random(seed).uniform(0, _LONGEST_DELAY))
-        strike(place)
-
-    return wait_and_strike
-
-
 def _lose(place: Place) -> None:
     shutil.rmtree(place.path(".made.exporting"), ignore_errors=True)
 
@@ -55,8 +44,8 @@ def _lose(place: Place) -> None:
 def _of_kills() -> Iterator[Trial]:
     struck: list[tuple[str, Arrange, Moment, tuple[str, ...], Arrange | None]] = []
     for seed in range(6):
-        struck.append((f"export, SIGKILL, moment {seed}", _later(kill(signal.SIGKILL, "launcher"), seed),
-                       _exporting, _EXPORT, None))  # fmt: skip
+        strike = later(kill(signal.SIGKILL, "launcher"), seed, _LONGEST_DELAY)
+        struck.append((f"export, SIGKILL, moment {seed}", strike, _exporting, _EXPORT, None))
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         struck.append((f"export, {number.name}", kill(number, "launcher"), _exporting, _EXPORT, None))
     for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT):

@@ -38,6 +38,7 @@ from tests.faults.place import (
     processes,
     wait_until,
 )
+from tests.faults.run_trials import run_trials
 from tests.faults.trials import Trial, trials
 from tests.tiny import REPOSITORY
 from zerokit.checkpoint.checksums import check_checksums, read_checksums
@@ -239,7 +240,7 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, metavar="FILE", help="rows of trials that are not tried again")
     parser.add_argument("--write", action="store_true", help="rewrite the files in docs/measured/")
     given = parser.parse_args()
-    all_trials = [*checkpoint_trials(), *trials()]
+    all_trials = [*checkpoint_trials(), *trials(), *run_trials()]
     assert len({trial.name for trial in all_trials}) == len(all_trials)
     kept: dict[str, dict[str, Any]] = {}
     if given.keep is not None and given.keep.exists():

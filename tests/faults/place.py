@@ -192,6 +192,16 @@ def rank_processes() -> list[int]:
     return found
 
 
+def launcher_processes() -> list[int]:
+    """DeepSpeed's launchers, in order of birth."""
+    found = []
+    for pid in processes():
+        with suppress(OSError):
+            if _SPEAKS_FOR_DEEPSPEED.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
+    return found
+
+
 def end_all() -> None:
     """End what is left, and forget it."""
     for pid in processes():

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.faults.place import Place, processes, rank_processes
+from tests.faults.place import Place, launcher_processes, processes, rank_processes
 
 Arrange = Callable[[Place], None]
 Moment = Callable[[Place], bool]
@@ -186,11 +186,18 @@ def ends(place: Place) -> bool:
 
 
 def kill(number: signal.Signals, which: str) -> Arrange:
-    """Send a signal to `rank 0`, `rank 1`, or the `launcher` (the first process)."""
+    """Send a signal to `rank 0`, `rank 1`, the `launcher` (the first process) or the `second launcher`."""
 
     def strike(place: Place) -> None:
-        pids = processes() if which == "launcher" else rank_processes()
-        os.kill(pids[int(which[-1]) if which != "launcher" else 0], number)
+        if which == "launcher":
+            pid = processes()[0]
+        elif (
+            which == "second launcher"
+        ):  # which the first has started on this machine, and which starts ranks
+            pid = launcher_processes()[-1]
+        else:
+            pid = rank_processes()[int(which[-1])]
+        os.kill(pid, number)
 
     return strike
 
@@ -204,9 +211,9 @@ def mount(where: str, size: str) -> str:
     return f"mkdir -p {where} && mount -t tmpfs -o {size} tmpfs {where}"
 
 
-_RESUME = ("--training.resume_from_checkpoint", "true", "--training.max_steps", "2")
-_LONG = ("--training.max_steps", "100000", "--training.logging_steps", "1")
-_EVERY = (
+RESUME = ("--training.resume_from_checkpoint", "true", "--training.max_steps", "2")
+LONG = ("--training.max_steps", "100000", "--training.logging_steps", "1")
+EVERY = (
     "--training.save_strategy",
     "steps",
     "--training.save_steps",
@@ -214,7 +221,7 @@ _EVERY = (
     "--training.save_total_limit",
     "2",
 )
-_MORE = ("--training.max_steps", "40", "--training.logging_steps", "1")
+MORE = ("--training.max_steps", "40", "--training.logging_steps", "1")
 _FEW = ("--training.max_steps", "4", "--training.logging_steps", "1")
 _LOOP = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
 _LINE = json.dumps({"prompt": "a", "completion": "b c " * 12_500_000}).encode() + b"\n"
@@ -333,12 +340,12 @@ def _of_files() -> Iterator[Trial]:
         if damage in (cut, gone, zeros, pipe, end_cut):
             yield Trial(f"generate, {what}", options(command="generate", then=to(file, damage)), generate)
     for file, damage in DAMAGED_CHECKPOINT:
-        arrange = options(*_RESUME, then=to(f"out/checkpoint-*/{file}", damage))
+        arrange = options(*RESUME, then=to(f"out/checkpoint-*/{file}", damage))
         yield Trial(f"resume, {_name(file)} {_word(damage)}", arrange, "refuse", resumes=True)
     for file, damage in UNVERIFIED:
-        arrange = options(*_RESUME, "--no-verify", then=to(f"out/checkpoint-*/{file}", damage))
+        arrange = options(*RESUME, "--no-verify", then=to(f"out/checkpoint-*/{file}", damage))
         yield Trial(f"resume --no-verify, {_name(file)} {_word(damage)}", arrange, "refuse", resumes=True)
-    yield Trial("resume, whole", options(*_RESUME), "do", resumes=True)
+    yield Trial("resume, whole", options(*RESUME), "do", resumes=True)
     yield Trial("generate, whole", options(command="generate"), "do")
 
 
@@ -360,12 +367,12 @@ def _of_machine() -> Iterator[Trial]:
     yield Trial("port taken, train", options(ranks=2, then=take_port), "end")
     yield Trial("port taken, generate", options(command="generate", ranks=2, then=take_port), "end")
     for stage in ("1", "2", "3"):
-        full = options(*_FEW, *_EVERY, _STAGE, stage, shell=mount("out", "size=3500k"))
+        full = options(*_FEW, *EVERY, _STAGE, stage, shell=mount("out", "size=3500k"))
         yield Trial(f"disk full at a checkpoint, stage {stage}", full, "do|end")
     yield Trial("disk full at a checkpoint of two ranks", options(
-        *_FEW, *_EVERY, ranks=2, shell=mount("out", "size=3500k")), "do|end")  # fmt: skip
+        *_FEW, *EVERY, ranks=2, shell=mount("out", "size=3500k")), "do|end")  # fmt: skip
     for number in (12, 20):
-        full = options(*_FEW, *_EVERY, shell=mount("out", f"nr_inodes={number}"))
+        full = options(*_FEW, *EVERY, shell=mount("out", f"nr_inodes={number}"))
         yield Trial(f"{number} names left on the disk", full, "do|end")
     once = ("--training.save_strategy", "'no'")
     for size in ("4k", "100k", "400k"):
@@ -379,14 +386,14 @@ def _of_machine() -> Iterator[Trial]:
     yield Trial(
         "results on a full disk", options("-o", "/dev/full", "--force", command="generate"), "refuse|end"
     )
-    yield Trial("output folder deleted", options(*_MORE, *_EVERY), "do|end", delete_output, steps)
+    yield Trial("output folder deleted", options(*MORE, *EVERY), "do|end", delete_output, steps)
 
 
 def _of_processes() -> Iterator[Trial]:
     for _, number, moment in SIGNALS:
-        length = _FEW if moment is ends else _LONG
+        length = _FEW if moment is ends else LONG
         yield Trial(
-            f"one process, {number.name} as it {_word(moment)}", options(*length, *_EVERY),
+            f"one process, {number.name} as it {_word(moment)}", options(*length, *EVERY),
             "leave" if number in _ASKS and moment in (steps, saves) else "stop",
             kill(number, "launcher"), moment, goes_on=moment is not prepares,
         )  # fmt: skip
@@ -395,7 +402,7 @@ def _of_processes() -> Iterator[Trial]:
         must = "end" if number is signal.SIGSTOP else must
         must = "leave" if number in _ASKS and which != "launcher" and moment is steps else must
         patience = () if moment is steps else ("--stuck-after", "20")
-        arrange = options(*_LONG, *_EVERY, _STAGE, str(stage), *patience, ranks=2)
+        arrange = options(*LONG, *EVERY, _STAGE, str(stage), *patience, ranks=2)
         name = f"{which} of two, {number.name} as it {_word(moment)}, stage {stage}"
         yield Trial(
             name, arrange, must, kill(number, which), moment, goes_on=moment is saves or must == "leave"
