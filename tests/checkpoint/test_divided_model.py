@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from zerokit.checkpoint.archive import read_archive
-from zerokit.checkpoint.divided_model import TensorCuts
+from zerokit.checkpoint.divided_model import TensorCuts, across_ranks
 from zerokit.checkpoint.elements import ElementReader
 from zerokit.checkpoint.tensors import NamedTensor, whole
 from zerokit.errors import CheckpointError
@@ -55,6 +56,8 @@ def mapped(*ranks: list[dict[str, Any]], shard: list[int], shape: tuple[int, ...
         ({"parameter_with_row_parallelism_patterns": [PATTERN]}, WEIGHT.chunk(3, 1)),
         ({"parameter_with_row_parallelism_patterns": [r"layers\.\d+\.weight"]}, WEIGHT.split([1, 5], 1)),
         ({"tp_replicated_parameter_patterns": [r"layers.*"]}, [WEIGHT, WEIGHT]),
+        ({"tp_replicated_parameter_patterns": [r"(tied\.embed|layers\.\d+)\.weight"]}, [WEIGHT, WEIGHT]),
+        ({"tp_replicated_parameter_patterns": [r".*layers.\d+.*wei.*"]}, [WEIGHT, WEIGHT]),
         (
             {"vocabulary_parameter_patterns": [PATTERN], "original_vocab_size": 8},
             torch.cat([WEIGHT, torch.zeros(2, 6)]).chunk(2),
@@ -96,17 +99,41 @@ def test_a_tensor_is_what_it_was(info: dict[str, Any], cut: list[torch.Tensor], 
         (mapped([piece([4, 6], [0, [6, 1]], [90, [6, 1]])], [], shard=[4, 6]), "do not make it whole"),
         (mapped([piece([4, 6], [0, [6, 1]], [-24, [6, 1]])], [], shard=[4, 6]), "do not make it whole"),
         (mapped([], [], shard=[3, 6]), "of another shape than its map says"),
-        # Patterns that would take hours, or are none, match nothing: then it is cut by rows.
-        ({"parameter_with_row_parallelism_patterns": ["(.*)*x", "(a+)+$", "["]}, None),
+        *(
+            ({"parameter_with_row_parallelism_patterns": [pattern]}, "which cannot be tried")
+            for pattern in (
+                "(.*)*x",
+                "(a+)+$",
+                "[",
+                "(?:a|a)" * 30,
+                "l" + ".*" * 30 + "x",
+                "(?=l)",
+                "a" * 301,
+            )
+        ),
     ],
 )
-def test_a_cut_that_cannot_be_is_refused(info: Any, said: str | None, tmp_path: Path) -> None:
-    if said is None:
-        tensor, _ = TensorCuts(info, []).joined(NAME, parts(tmp_path, *WEIGHT.chunk(2)))
-        assert torch.equal(elements(tensor), WEIGHT)
-        return
+def test_a_cut_that_cannot_be_is_refused(info: Any, said: str, tmp_path: Path) -> None:
     with pytest.raises((CheckpointError, ValueError), match=said):
         elements(TensorCuts(info, []).joined(NAME, parts(tmp_path, *WEIGHT.chunk(2)))[0])
+
+
+@pytest.mark.parametrize(
+    ("pattern", "is_used"),
+    [(PATTERN, True), ("^frozen\\.weight$", True), (r"\w+\.0\.weight", True), (r"module\..*norm", False)],
+)
+def test_a_pattern_of_no_tensor_is_refused(pattern: str, is_used: bool, tmp_path: Path) -> None:
+    cuts = TensorCuts({"tp_replicated_parameter_patterns": [pattern]}, [])
+    (tensor,) = parts(tmp_path, WEIGHT)
+    with nullcontext() if is_used else pytest.raises(CheckpointError, match="and no such tensor"):
+        cuts.check_used({NAME: tensor})
+
+
+def test_a_tensor_that_one_rank_lacks_is_named_whichever_that_is(tmp_path: Path) -> None:
+    (tensor,) = parts(tmp_path, WEIGHT)
+    for ranks in ([{NAME: tensor}, {}], [{}, {NAME: tensor}]):
+        with pytest.raises(CheckpointError, match=f"has '{NAME}', and other tensor-parallel ranks have not"):
+            across_ranks(ranks, 2, TensorCuts({}, []))
 
 
 def test_a_map_of_more_elements_than_a_part_has_is_refused_before_it_is_followed(tmp_path: Path) -> None:

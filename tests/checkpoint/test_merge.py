@@ -36,7 +36,8 @@ def adapt(folder: Path, dtype: torch.dtype = torch.float32, *, ia3: bool = False
     config = peft.IA3Config if ia3 else peft.LoraConfig
     model = peft.get_peft_model(base, config(task_type="CAUSAL_LM", **settings))
     for name, parameter in model.named_parameters():
-        if any(word in name for word in (".lora_", ".ia3_", "modules_to_save")):
+        # Embeddings with LoRA beside them are saved as they are now: other tokens may have been added.
+        if any(word in name for word in (".lora_", ".ia3_", "modules_to_save", "embed_tokens.base_layer")):
             torch.nn.init.normal_(parameter, 1.0 if "magnitude" in name or ia3 else 0.0, std=0.05)
     model.save_pretrained(folder / "adapter")
     tiny_tokenizer(folder / "adapter")

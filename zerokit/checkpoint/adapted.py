@@ -82,18 +82,18 @@ class Scaled:
             yield block * (by[begin : begin + len(block), None] if self.by_row else by)
 
 
-def changed(reader: ElementReader, change: Low | Scaled, target: NamedTensor) -> Iterator[Block]:
-    """The blocks of a weight as an adapter changes it."""
+def changed(reader: ElementReader, change: Low | Scaled, source: NamedTensor, dtype: str) -> Iterator[Block]:
+    """The blocks of a weight as an adapter changes it, in the type `dtype`."""
     import numpy as np
 
-    rows, columns = target.shape[0], target.numel // target.shape[0]
-    widen, narrow = converter(target.dtype, "float32"), converter("float32", target.dtype)
+    rows, columns = source.shape[0], source.numel // source.shape[0]
+    widen, narrow = converter(source.dtype, "float32"), converter("float32", dtype)
     step = max(1, BLOCK_ELEMENTS // columns)
 
     def weight() -> Iterator[tuple[int, Any]]:
         for begin in range(0, rows, step):
             end = min(begin + step, rows)
-            (block,) = map(widen, reader.blocks(target.cut(begin * columns, end * columns)))
+            (block,) = map(widen, reader.blocks(source.cut(begin * columns, end * columns)))
             yield begin, block.view(np.float32).reshape(end - begin, columns)
 
     for block in change.rows(reader, weight):

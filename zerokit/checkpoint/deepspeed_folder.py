@@ -127,6 +127,8 @@ def _united(saved: Sequence[Saved], parts: Sequence[DeepSpeedCheckpoint]) -> Dee
     cuts = TensorCuts(models[0].get("universal_checkpoint_info"), buffers)
     masters, pairs = across_ranks([part.masters for part in parts], facts.tensor_parallel, cuts)
     weights, others = across_ranks([part.weights for part in parts], facts.tensor_parallel, cuts)
+    if facts.tensor_parallel > 1:
+        cuts.check_used(weights | masters)
     pairs += [(one, copy) for one, copy in others if one.name not in masters]
     if facts.pipeline_stages is not None:
         names = tied_layers(weights, masters)

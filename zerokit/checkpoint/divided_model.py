@@ -12,7 +12,6 @@ import math
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple, NoReturn
 
@@ -29,9 +28,11 @@ _TWO_PARTS = "parameter_with_2_sub_params_cat_dim_0"
 _VOCABULARY = "vocabulary_parameter_patterns"
 _VOCABULARY_SIZE = "original_vocab_size"
 _NOT_JOINED = ("parameter_to_average_patterns", "autotp_unsupported_parameter_patterns")
+_PATTERNS = (_REPLICATED, _ROWS, _TWO_PARTS, _VOCABULARY, *_NOT_JOINED)
 _MOST_OF_PATTERN = 300
-_MOST_REPEATED = 3
-"""Parts of a pattern that may repeat: what matches names of a file from somebody else must not take hours."""
+_MOST_WAYS = 5_000_000
+"""In which a pattern may be tried on a name: those of a file from somebody else must not take hours."""
+_REPEATED_GROUP = re.compile(r"\)[*+?{]|\(\?(?!:)")
 
 
 class _Run(NamedTuple):
@@ -122,7 +123,7 @@ class TensorCuts:
         found = self._maps.get(f"^{re.escape(name)}$")
         if found is not None:
             return _by_map(name, parts, found)
-        if name in self._buffers or self._is(_REPLICATED, name):
+        if name in self._buffers or self._is(_REPLICATED, first):
             return first, list(parts[1:])
         if self._info is None:
             _refuse(
@@ -133,33 +134,64 @@ class TensorCuts:
         sub_parts = [
             one
             for one in self._info.get("parameter_with_sub_params", ())
-            if self._matches(one["patterns"], name)
+            if _matches(one["patterns"], name, first)
         ]
-        if sub_parts or any(self._is(key, name) for key in _NOT_JOINED):
+        if sub_parts or any(self._is(key, first) for key in _NOT_JOINED):
             _refuse(first, f"has '{name}' in tensor-parallel parts of a kind that is not put together")
-        if self._is(_TWO_PARTS, name):
+        if self._is(_TWO_PARTS, first):
             return _by_axis(name, parts, 0, sub_parts=2), []
-        whole = _by_axis(name, parts, 1 if self._is(_ROWS, name) else 0)
+        whole = _by_axis(name, parts, 1 if self._is(_ROWS, first) else 0)
         rows = self._info.get(_VOCABULARY_SIZE)
-        if isinstance(rows, int) and 0 < rows < whole.shape[0] and self._is(_VOCABULARY, name):
+        if isinstance(rows, int) and 0 < rows < whole.shape[0] and self._is(_VOCABULARY, first):
             shape = (rows, *whole.shape[1:])  # the rest pads it
             whole = replace(whole, shape=shape, pieces=whole.cut(0, math.prod(shape)).pieces)
         return whole, []
 
-    def _is(self, key: str, name: str) -> bool:
-        return self._matches((self._info or {}).get(key, ()), name)
+    def check_used(self, tensors: Tensors) -> None:
+        """See that patterns are of these tensors: what one misses would be joined in another way.
 
-    def _matches(self, patterns: Any, name: str) -> bool:
-        literal = f"^{re.escape(name)}$"
-        with suppress(re.error):
-            return any(one == literal or (_is_quick(one) and re.match(one, name)) for one in patterns)
-        return False
+        As ds_to_universal.py sees it (`unmatched_patterns`); a name that stands for itself may be that of a
+        frozen parameter, which is not always saved.
+
+        Raises:
+            CheckpointError: a pattern matches no name.
+        """
+        first = next(iter(tensors.values()), None)
+        patterns = [one for key in _PATTERNS for one in (self._info or {}).get(key, ())]
+        if first is None or all(f"^{re.escape(name)}$" in self._maps for name in tensors):
+            return
+        for pattern in patterns:
+            if not _is_literal(pattern) and not any(_matches([pattern], name, first) for name in tensors):
+                _refuse(
+                    first, f"has the pattern '{pattern}' in universal_checkpoint_info, and no such tensor"
+                )
+
+    def _is(self, key: str, tensor: NamedTensor) -> bool:
+        return _matches((self._info or {}).get(key, ()), tensor.name, tensor)
 
 
-def _is_quick(pattern: str) -> bool:
-    """Whether looking for it takes no longer than names are long: no groups, few parts that repeat."""
+def _matches(patterns: Any, name: str, tensor: NamedTensor) -> bool:
+    return any(pattern == f"^{re.escape(name)}$" or _match(pattern, name, tensor) for pattern in patterns)
+
+
+def _match(pattern: str, name: str, tensor: NamedTensor) -> bool:
+    if _is_literal(pattern):
+        return False  # of another name
+    # Each part that repeats may end anywhere, each group may be any of its alternatives.
     repeated = sum(pattern.count(one) for one in "*+?{")
-    return len(pattern) <= _MOST_OF_PATTERN and "(" not in pattern and repeated <= _MOST_REPEATED
+    ways = math.comb(len(name) + repeated, repeated) << pattern.count("|")
+    if len(pattern) <= _MOST_OF_PATTERN and ways <= _MOST_WAYS and not _REPEATED_GROUP.search(pattern):
+        try:
+            return re.match(pattern, name) is not None
+        except (re.error, OverflowError, RecursionError):
+            pass
+    _refuse(tensor, f"has the pattern '{pattern[:80]}' in universal_checkpoint_info, which cannot be tried")
+
+
+def _is_literal(pattern: str) -> bool:
+    """Whether it is of one name, as automatic tensor parallelism writes them."""
+    name = re.sub(r"\\(\W)", r"\1", pattern[1:-1])
+    return pattern == f"^{re.escape(name)}$"
 
 
 def across_ranks(
@@ -176,9 +208,10 @@ def across_ranks(
     pairs = []
     for begin in range(0, len(found), tensor_parallel):
         stage = found[begin : begin + tensor_parallel]
-        for name, first in stage[0].items():
+        everything = {name: one for rank in stage for name, one in rank.items()}
+        for name in [*stage[0], *(everything.keys() - stage[0].keys())]:
             if any(name not in one for one in stage):
-                _refuse(first, f"has '{name}', and other tensor-parallel ranks have not")
+                _refuse(everything[name], f"has '{name}', and other tensor-parallel ranks have not")
             tensor, copies = cuts.joined(name, [one[name] for one in stage])
             # Stages of a pipeline that share a tied weight have it each.
             copies += [tensor] if name in whole else []

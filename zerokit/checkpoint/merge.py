@@ -276,7 +276,7 @@ def _check_tied(
 def _blocks(reader: ElementReader, plan: _Plan, target: NamedTensor) -> Iterator[Block]:
     change, source = plan.changed.get(target.name), plan.replaced.get(target.name, target)
     if change is not None:
-        return changed(reader, change, target)
+        return changed(reader, change, source, target.dtype)
     return map(converter(source.dtype, target.dtype), reader.blocks(source))
 
 

@@ -42,7 +42,7 @@ class NamedTensor(Sized):
     def cut(self, begin: int, end: int) -> NamedTensor:
         """Its elements from `begin` on to before `end`, as far as it has them, in one row."""
         pieces = tuple(_cut(self.pieces, begin, end, ITEMSIZES[self.dtype]))
-        return NamedTensor(self.name, self.dtype, (sum(piece.numel for piece in pieces),), pieces)
+        return replace(self, shape=(sum(piece.numel for piece in pieces),), pieces=pieces)
 
 
 def _cut(pieces: Iterable[Piece], begin: int, end: int, itemsize: int) -> Iterator[Piece]:
