@@ -12,6 +12,7 @@ import argparse
 import json
 import math
 import random
+import re
 import sys
 import tempfile
 from collections.abc import Callable
@@ -248,8 +249,10 @@ def small(name: str, variant: str, folder: Path) -> Row:
     ]
     done = launch(words, ranks=RANKS, launcher="none")
     if done.returncode:
-        said = [line for line in done.stderr.splitlines() if line.startswith("zerokit: error:")]
-        return {"fails": said[0].removeprefix("zerokit: error: ") if said else done.stderr[-300:]}
+        lines = done.stderr.splitlines()
+        said = [line for line in lines if line.startswith("zerokit: error:")]
+        said += [line for line in lines if re.match(r"\w*Error: ", line)]
+        return {"fails": said[0].removeprefix("zerokit: error: ")[:200] if said else lines[-1]}
     report = json.loads((folder / "out" / "run.json").read_text())
     before, after = (
         {"loss": report[f"loss_{when}"], **report[f"metrics_{when}"]}[experiment.metric]
@@ -313,14 +316,14 @@ def table(rows: dict[Key, Row], name: str) -> str:
         cells = [variant]
         on_gpu, tiny = rows.get((name, variant, "full"), {}), rows.get((name, variant, "small"), {})
         if "fails" in on_gpu:
-            cells += [f"refused: {on_gpu['fails']}", "", ""]
+            cells += [f"fails: {on_gpu['fails']}", "", ""]
         else:
             cells += [f"{on_gpu['step_seconds']:.3f}" if on_gpu else ""]
             cells += [
                 f"{on_gpu[key] / 2**30:.2f}" if on_gpu else "" for key in ("peak_bytes", "reserved_bytes")
             ]
         if "fails" in tiny:
-            cells += [f"refused: {tiny['fails']}", "", ""]
+            cells += [f"fails: {tiny['fails']}", "", ""]
         else:
             cells += (
                 [f"{tiny['step_seconds']:.3f}", f"{tiny['peak_bytes'] / 2**20:.0f}"] if tiny else ["", ""]
