@@ -127,6 +127,48 @@ def test_a_run_that_fits_is_told_first_what_makes_it_faster(tmp_path: Path) -> N
     ]
 
 
+def test_a_run_that_does_not_fit_is_not_made_faster() -> None:
+    report = REPORT.model_copy(update={"time": _timed(1.0)})
+    fit = REPORT.fit.model_copy(update={"verdict": "does not fit"})
+    assert "twice the micro-batch" in _changes(report)
+    assert "twice the micro-batch" not in _changes(report.model_copy(update={"fit": fit}))
+
+
+def test_a_section_without_a_device_offloads_nothing() -> None:
+    config = _stage(3, offload_optimizer={"pin_memory": True})
+    report = _report(config).model_copy(update={"time": _timed(1.0)})
+    assert "optimizer on the GPU" not in _changes(report)
+    assert "optimizer on the host" in _changes(report)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "told"),
+    [
+        (True, {"twice the GPUs": 0.33, "gradient checkpointing": 0.2}),
+        (False, {"gradient checkpointing": 0.2, "twice the GPUs": None}),  # a step of twice the examples
+    ],
+)
+def test_speed_is_that_of_a_gpu_and_of_steps_of_one_size(
+    tokens: bool, told: dict[str, float | None], tmp_path: Path
+) -> None:
+    original = job()
+
+    def made(peak_bytes: int, num_gpus: int, per_second: float, seconds: float) -> RehearsalReport:
+        time = _timed(seconds).model_copy(update={"tokens_per_second": per_second if tokens else None})
+        device = REPORT.device.model_copy(update={"peak_bytes": peak_bytes})
+        return REPORT.model_copy(update={"device": device, "world_size": num_gpus, "time": time})
+
+    def rehearse(changed: RehearsalJob) -> RehearsalReport:
+        if changed.num_gpus > original.num_gpus:
+            return made(100 * MIB, changed.num_gpus, 3.0, 0.5)
+        return made(900 * MIB, changed.num_gpus, 1.25, 0.8)
+
+    advice, _ = advise(made(800 * MIB, original.num_gpus, 1.0, 1.0), original, tmp_path, rehearse)
+    gains = {one.change: None if one.faster is None else round(one.faster, 2) for one in advice}
+    assert {change: gains[change] for change in told} == told
+    assert (next(iter(gains)) == "twice the GPUs") == tokens
+
+
 def test_a_change_is_added_to_those_already_made(tmp_path: Path) -> None:
     original = job(
         overrides={

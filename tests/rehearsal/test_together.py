@@ -14,7 +14,7 @@ from tests.tiny import REPOSITORY
 from zerokit.rehearsal.endings import left_by_all
 from zerokit.rehearsal.journal import Journal
 from zerokit.rehearsal.native.together import Played
-from zerokit.rehearsal.roles import ROLES, Roles
+from zerokit.rehearsal.roles import ROLES, Axis, Roles, find_roles
 from zerokit.rehearsal.timing.meetings import Meetings, matched
 
 
@@ -57,6 +57,20 @@ def test_what_ranks_do_together_has_one_number_on_all_of_them() -> None:
     assert numbers[0][0] == numbers[1][1] != numbers[0][2]
     assert numbers[0][2] == -1  # the last rank does not come a second time
     assert [sizes[number] for number in numbers[1][:2]] == [2, 2]
+
+
+def test_a_rank_that_stands_for_both_ends_meets_nobody() -> None:
+    roles = find_roles(16, [Axis("pipeline", (tuple(range(16)),))])
+    assert len(roles.rehearsed) < 16
+    here = next(rank for rank in roles.rehearsed if roles.stands_for(rank + 1) == rank)
+    own, other = Meetings(), Meetings()
+    own.come(("pair", str(here), str(here + 1), "0"))
+    own.come(("pair", str(here + 1), str(here), "0"))
+    own.come(("group", "all"))
+    other.come(("group", "all"))
+    numbers, sizes = matched([own.all, other.all], roles)
+    assert numbers[0][:2] == [-1, -1]
+    assert sizes[numbers[0][2]] == 2
 
 
 def test_where_a_host_was_by_itself_is_told_in_the_time_of_all() -> None:

@@ -16,15 +16,15 @@ from zerokit.rehearsal.report import Advice, NotRehearsed, RehearsalReport
 _AT_ONCE = 2
 _MOST = 5
 _WORTH_SAYING = 0.01
-"""Of the peak, or of a token's time."""
+"""Of the peak, or of a token's time of a GPU."""
 _FOR_MEMORY = 2
-"""Changes that save memory are told besides at least so many that make steps faster."""
+"""At least so many changes that save memory are told besides those that make steps faster."""
 
 
 def candidates(report: RehearsalReport) -> Iterator[Candidate]:
-    """What may help: to need less, and where time is rehearsed to take less."""
+    """What may help: to need less, and where time is rehearsed and the run fits to take less."""
     yield from smaller(report)
-    if report.time is not None:
+    if report.time is not None and report.fit.verdict != "does not fit":
         yield from faster(report)
 
 
@@ -43,9 +43,10 @@ def advise(
         rehearse: gives the report of a job; raises ZerokitError if it cannot be rehearsed.
 
     Returns:
-        At most five changes that make tokens faster, where time is known and the run fits, and those
-        that save memory, the most helpful first; none that gains 1 % or less, unless it makes the run fit,
-        and none that the host cannot hold. And those that could not be rehearsed.
+        At most five changes that make tokens faster, where time is known and the run fits, and those that
+        save memory, up to five in all or two if that is more, the most helpful first; none that gains 1 % or
+        less, unless it makes the run fit, and none that the host cannot hold. And those that could not be
+        rehearsed.
     """
     chosen = list(candidates(report))
     found = []
@@ -112,15 +113,18 @@ def _advice(candidate: Candidate, report: RehearsalReport, changed: RehearsalRep
         how=candidate.how,
         ds_config=candidate.ds_config,
         step_seconds=None if changed.time is None else changed.time.step_seconds,
-        faster=_faster(report, changed),
+        faster=_faster(candidate, report, changed),
     )
 
 
-def _faster(report: RehearsalReport, changed: RehearsalReport) -> float | None:
-    """How much less time a token takes, as a share; of a step where tokens are not known."""
+def _faster(candidate: Candidate, report: RehearsalReport, changed: RehearsalReport) -> float | None:
+    """How much less of a GPU's time a token takes, as a share; of a step where tokens are not known."""
     before, after = report.time, changed.time
     if before is None or after is None or not before.step_seconds:
         return None
     if before.tokens_per_second and after.tokens_per_second:
-        return 1 - before.tokens_per_second / after.tokens_per_second
+        more_gpus = changed.world_size / report.world_size
+        return 1 - more_gpus * before.tokens_per_second / after.tokens_per_second
+    if candidate.resizes_step:
+        return None
     return 1 - after.step_seconds / before.step_seconds

@@ -29,6 +29,11 @@ class Candidate:
     micro_batch_multiplier: int = 1
     num_gpus_factor: int = 1
 
+    @property
+    def resizes_step(self) -> bool:
+        """Whether a step may have more or fewer examples with it."""
+        return (self.micro_batch_divisor, self.micro_batch_multiplier, self.num_gpus_factor) != (1, 1, 1)
+
     def applied_to(self, job: RehearsalJob, folder: Path, number: int) -> RehearsalJob:
         """The job of rehearsing this change, which leaves nothing but its report.
 
@@ -159,9 +164,9 @@ def zero_section(report: RehearsalReport) -> dict[str, Any]:
 
 
 def offloads(zero: dict[str, Any], key: str) -> bool:
-    """Whether the section `key` sends anything away from the GPU."""
+    """Whether the section `key` sends anything away from the GPU; by itself it does not."""
     section = zero.get(key)
-    return isinstance(section, dict) and section.get("device", "cpu") != "none"
+    return isinstance(section, dict) and section.get("device", "none") != "none"
 
 
 def integer(value: Any, default: int) -> int:

@@ -69,23 +69,22 @@ def _time(reports: Mapping[int, RehearsalReport], roles: Roles) -> tuple[TimeRep
     times = {rank: report.time for rank, report in reports.items() if report.time is not None}
     if not times:
         return None, []
+    together = [name for name in roles.names if _STAGES in name]
+    if together:
+        # What they send each other comes together on no rehearsed rank.
+        return None, [
+            f"{', '.join(together)} were rehearsed as one each, which cannot wait for each other as the "
+            "stages of the real pipeline do: no time is told"
+        ]
     slowest = max(time.step_seconds for time in times.values())
     # Ranks that wait for each other need about as long for a step.
     needing = [time for time in times.values() if time.step_seconds >= (1 - _ABOUT) * slowest]
     shown = min(needing, key=lambda time: time.breakdown.other_ranks)
-    if len(roles.names) == 1:
-        return shown, []
-    together = [name for name in roles.names if _STAGES in name]
-    if together:
-        speed: dict[str, float | None] = {"tokens_per_second": None, "mfu": None, "hfu": None}
-        return shown.model_copy(update=speed), [
-            f"{', '.join(together)} were rehearsed as one each: the real pipeline has more stages, and waits "
-            "longer; tokens/s and MFU are left out"
-        ]
     tokens = [one.tokens_per_second * one.step_seconds for one in times.values() if one.tokens_per_second]
     return shown.model_copy(
         update={
-            "tokens_per_second": max(tokens) / shown.step_seconds if tokens else None,
+            # Each rank takes all others to be given as many as itself.
+            "tokens_per_second": sum(tokens) / len(tokens) / shown.step_seconds if tokens else None,
             "mfu": _mean(roles, shown, {rank: time.mfu for rank, time in times.items()}, times),
             "hfu": _mean(roles, shown, {rank: time.hfu for rank, time in times.items()}, times),
         }
@@ -97,7 +96,9 @@ def _mean(
 ) -> float | None:
     """How much of all cards is used in the shown rank's step, by what of each rank's is in its own."""
     done = {rank: share * times[rank].step_seconds for rank, share in used.items() if share is not None}
-    of_all = [done.get(roles.stands_for(rank)) for rank in range(len(roles.of_rank))]
+    # Of ranks that are alike, each of those rehearsed is an example.
+    ranks = roles.rehearsed if len(roles.names) == 1 else range(len(roles.of_rank))
+    of_all = [done.get(roles.stands_for(rank)) for rank in ranks]
     known = [one for one in of_all if one is not None]
     if len(known) < len(of_all) or not shown.step_seconds:
         return None

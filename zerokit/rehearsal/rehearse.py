@@ -264,7 +264,8 @@ def _rehearse(
     found = config_findings(report.run.ds_config, cluster)
     report = report.model_copy(update={"ds_config_findings": found})
     if advise or (advise is None and report.fit.verdict == "does not fit"):
-        alone = not report.ranks and not report.roles
+        # A step of all ranks, which wait for each other, is no measure for a step of one alone.
+        alone = not report.ranks and not report.roles and report.time is None
         advice, failed = rehearse_changes(
             fullest,
             job,
@@ -330,7 +331,7 @@ def _rehearse_change(
         job: of the run as it is.
         changed: with the change, and a folder of its own.
         cluster, timeout: of the run as it is.
-        alone: whether rank 0 is enough, since ranks are alike.
+        alone: whether rank 0 is enough, since ranks are alike and take no time.
 
     Raises:
         ZerokitError: it cannot be rehearsed.

@@ -79,5 +79,5 @@ def faster(advice: Advice) -> str:
     """What a change makes of a step."""
     if advice.step_seconds is None or advice.faster is None:
         return ""
-    words = "faster" if advice.faster >= 0 else "slower"
+    words = "less time" if advice.faster >= 0 else "more time"
     return f"{_milliseconds(advice.step_seconds)}; {abs(advice.faster):.0%} {words}"

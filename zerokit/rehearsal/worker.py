@@ -151,6 +151,9 @@ def _write_results(job: RehearsalJob, rank: VirtualRank) -> None:
         report = analysis.analyse(recording, job)
         if gaps:
             report = report.model_copy(update={"warnings": [*report.warnings, *gaps]})
+        if job.timeline_file and report.time is None:
+            untimed = "--timeline: no step was timed, so there is none to draw"
+            report = report.model_copy(update={"warnings": [*report.warnings, untimed]})
         write_file(job.report_file, report.model_dump_json(indent=2))
         if job.recording_file:
             recording.save(job.recording_file)

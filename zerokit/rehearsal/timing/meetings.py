@@ -81,11 +81,11 @@ def matched(meetings: Sequence[Sequence[Meeting]], roles: Roles) -> tuple[list[l
         [places.setdefault(_among_rehearsed(one, roles), len(places)) for one in of_rank]
         for of_rank in meetings
     ]
-    sizes = [0] * len(places)
-    for of_rank in numbers:
-        for place in of_rank:
-            sizes[place] += 1
-    return [[place if sizes[place] > 1 else -1 for place in of_rank] for of_rank in numbers], sizes
+    sizes = Counter(place for of_rank in numbers for place in of_rank)
+    comers = Counter(place for of_rank in numbers for place in set(of_rank))
+    # A rank that stands for both ends of a pair comes twice, and meets nobody.
+    met = [[place if comers[place] > 1 else -1 for place in of_rank] for of_rank in numbers]
+    return met, [sizes[place] for place in range(len(places))]
 
 
 def _among_rehearsed(meeting: Meeting, roles: Roles) -> Meeting:

@@ -17,12 +17,13 @@ from zerokit.rehearsal.timing.rank_time import RankTime
 
 _COLLECTIVES = (
     *("allreduce", "allreduce_coalesced", "reduce", "broadcast", "gather", "scatter", "send", "recv"),
-    *("reduce_scatter", "reduce_scatter_single", "reduce_scatter_single_coalesced", "recv_anysource"),
+    *("reduce_scatter", "reduce_scatter_single", "reduce_scatter_single_coalesced"),
     *("allgather", "allgather_coalesced", "all_gather_single", "all_gather_single_coalesced"),
     *("alltoall", "alltoall_base", "all_to_all_single", "_allgather_base", "_reduce_scatter_base"),
     *("allgather_into_tensor_coalesced", "reduce_scatter_tensor_coalesced"),
 )
 _TO_ONE = ("send", "recv")
+"""`recv_anysource` becomes a `recv`, which has the rank."""
 _BARRIER_BYTES = 4
 
 
@@ -100,19 +101,16 @@ class _TimedProcessGroup(VirtualProcessGroup):
     def _meeting(self) -> tuple[str, ...]:
         return ("group", group_name(self._ranks, self.number))
 
-    def _with_one(
-        self, name: str, peer: int | None = None, tag: int = 0, **_: Any
-    ) -> tuple[int, Ranks, tuple[str, ...]]:
+    def _with_one(self, name: str, peer: int, tag: int = 0, **_: Any) -> tuple[int, Ranks, tuple[str, ...]]:
         """The stream of a `send` or `recv`, both ranks, and what tells it apart.
 
         NCCL has a communicator for each pair, and runs at once what is sent both ways in one batch.
         """
-        place = (self._rank - 1) % self._size if peer is None else peer
-        if (name, place) not in self._streams_of_pairs:
-            self._streams_of_pairs[name, place] = self._time.new_communicator()
-        pair = (self._ranks[self._rank], self._ranks[place])
+        if (name, peer) not in self._streams_of_pairs:
+            self._streams_of_pairs[name, peer] = self._time.new_communicator()
+        pair = (self._ranks[self._rank], self._ranks[peer])
         source, target = pair if name == "send" else pair[::-1]
-        return self._streams_of_pairs[name, place], pair, ("pair", str(source), str(target), str(tag))
+        return self._streams_of_pairs[name, peer], pair, ("pair", str(source), str(target), str(tag))
 
     def barrier(self, opts: Any = None) -> Any:
         """An all-reduce that the host waits for."""
