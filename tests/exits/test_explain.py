@@ -215,10 +215,19 @@ def test_a_flight_recorder_is_read_where_it_is_plain_data_and_named_where_not(tm
     assert told(timeout(0), said).also == (f"{dump}: collective 5 (nccl:x) was started",)
     dump.write_bytes(pickle.dumps({"entries": entries}, protocol=2))
     assert told(timeout(0), said).also == (f"{dump}: collective 5 (nccl:x) was started",)
+    dump.write_text(json.dumps({"entries": [{"state": {}, "profiling_name": [1], "input_sizes": [[[1]]]}]}))
+    assert told(timeout(0), said).also == (f"{dump}: collective ? (?) was ?",)
+    lists: object = [1]
+    tuples: object = (1,)
+    for _ in range(60):
+        lists, tuples = [lists, lists], (tuples, tuples)
+    dump.write_bytes(pickle.dumps({"entries": [{"state": lists, "input_sizes": lists}]}))
+    assert told(timeout(0), said).also == (f"{dump}: collective ? (?) was ?",)
     mark = tmp_path / "mark"
     refused = "are pickles of more than plain data, or damaged"
     for content, why in (
         (b"\x80\x04pickle", refused),
+        (pickle.dumps([tuples]), refused),
         (b"\x80\x02cposix\nsystem\n(S'touch %s'\ntR." % bytes(mark), refused),
         (b"\x80\x04\x8c\x05posix\x8c\x06system\x93(S'touch %s'\ntR." % bytes(mark), refused),
         (b"\x80\x02}r\xff\xff\xff\x7f.", refused),

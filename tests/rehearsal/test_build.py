@@ -84,3 +84,28 @@ def test_a_torch_that_is_too_old_is_one_line(version: str, monkeypatch: pytest.M
     monkeypatch.setattr(build.importlib.metadata, "version", lambda _: version)
     with pytest.raises(LaunchError, match=f"does not fit torch {re.escape(version)}, which is too old"):
         built_library()
+
+
+@pytest.mark.parametrize(("version", "fits"), [("2.9.1+cu128", True), ("2.9.0a0+145a3a7.nv25.10", False)])
+def test_what_a_wheel_brings_is_of_releases(
+    version: str, fits: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "PREBUILT", tmp_path / "prebuilt")
+    monkeypatch.setattr(build, "torch_folder", lambda: tmp_path)
+    monkeypatch.setattr(build, "strings_of", lambda _: "1")
+    monkeypatch.setattr(build.importlib.metadata, "version", lambda _: version)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("CXX", "no-compiler-at-all")
+    folder = build.prebuilt_folder(version, "1")
+    for file in (
+        folder / build.LIBRARY,
+        folder / build.NO_DRIVER,
+        *(tmp_path / "lib" / name for name in build.TORCH),
+    ):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(Path(_ctypes.__file__).read_bytes())
+    if fits:
+        assert built_library().is_file()
+    else:
+        with pytest.raises(LaunchError, match="no C\\+\\+ compiler"):
+            built_library()

@@ -79,7 +79,10 @@ dist.distributed_c10d._store_based_barrier = lambda *_: None
 init_device_mesh("cpu", (2, 2), mesh_dim_names=("data_parallel", "tensor_parallel"))
 assert {("mesh_tensor_parallel", (0, 1)), ("mesh_tensor_parallel", (2, 3))} <= told, told
 group = dist.new_group(backend="gloo")  # as Lightning's Fabric has it
+group._exchange = mock.Mock()
 group.monitored_barrier()
+group._exchange.note_call.assert_called_once_with((0, 1, 2, 3), "barrier", number=0, is_async=False)
+group._exchange = None
 dist.destroy_process_group(group)
 """
     processes.checked([sys.executable, "-c", program])

@@ -30,7 +30,7 @@ class Facts:
     folder: Path
     stage: int
     num_ranks: int
-    """That saved it, each with its part of the optimizer."""
+    """Data-parallel ones that saved it, each with its part of the optimizer."""
     step: int | None
     """Optimizer steps of the run, skipped ones included."""
     version: str | None

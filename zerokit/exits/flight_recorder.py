@@ -111,9 +111,21 @@ def _plain_data(content: bytes) -> Any:
         ValueError: it holds something else, or is damaged.
     """
     try:
+        memo: dict[int, str] = {}
+        made = last = ""
         for operation, argument, _ in pickletools.genops(content):
             if operation.name not in _OF_PLAIN_DATA:
                 raise ValueError
+            if operation.name in ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"):
+                memo[len(memo) if argument is None else int(argument)] = made
+            # A tuple of one tuple twice, and so on, takes forever to hash, as the key of a dict.
+            elif operation.name in ("GET", "BINGET", "LONG_BINGET") and "TUPLE" in memo[int(argument or 0)]:
+                raise ValueError
+            elif operation.name != "MARK" and not (
+                last == "MARK" and operation.name in ("APPENDS", "SETITEMS")
+            ):
+                made = operation.name
+            last = operation.name
             # Unpicklers make a table as long as the largest number of an object.
             if operation.name in ("PUT", "LONG_BINPUT") and int(argument or 0) > len(content):
                 raise ValueError
@@ -127,21 +139,29 @@ def _first_open(entries: list[Any]) -> str:
     # Of gloo's, no state says that they are done.
     open_ = [entry for entry in calls if entry.get("state") != "completed" and not entry.get("retired")]
     if open_:
-        return f"{_called(open_[0])} was {open_[0].get('state')}{_where(open_[0])}"
+        return f"{_called(open_[0])} was {_text(open_[0].get('state'))}{_where(open_[0])}"
     last = f", the last of them {_called(calls[-1])}{_where(calls[-1])}" if calls else ""
     return f"all {len(entries)} collectives were done{last}"
 
 
 def _called(entry: Mapping[str, Any]) -> str:
     sizes = entry.get("input_sizes")
-    of = f" of {sizes}" if isinstance(sizes, list) and sizes and len(str(sizes)) < 60 else ""
-    number = entry.get("collective_seq_id", entry.get("seq_id"))
-    return f"collective {number} ({entry.get('profiling_name')}{of})"
+    rows = sizes if isinstance(sizes, list) and len(sizes) < 30 else []
+    are_sizes = all(isinstance(row, list) and all(isinstance(one, int) for one in row) for row in rows)
+    of = f" of {rows}" if rows and are_sizes and len(str(rows)) < 60 else ""
+    number = _text(entry.get("collective_seq_id", entry.get("seq_id")))
+    return f"collective {number} ({_text(entry.get('profiling_name'))}{of})"
+
+
+def _text(value: Any) -> str:
+    return str(value)[:300] if isinstance(value, str | int) else "?"
 
 
 def _where(entry: Mapping[str, Any]) -> str:
     """The script's line, not that of torch's wrappers."""
     frames = entry.get("frames")
     found = [one for one in frames if isinstance(one, Mapping)] if isinstance(frames, list) else []
-    own = [one for one in found if _OF_TORCH not in str(one.get("filename"))] or found
-    return f" at {own[0].get('filename')}:{own[0].get('line')}" if own and "filename" in own[0] else ""
+    own = [one for one in found if _OF_TORCH not in _text(one.get("filename"))] or found
+    if not own or "filename" not in own[0]:
+        return ""
+    return f" at {_text(own[0]['filename'])}:{_text(own[0].get('line'))}"

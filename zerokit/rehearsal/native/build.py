@@ -14,6 +14,7 @@ import importlib.metadata
 import importlib.util
 import math
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -38,6 +39,8 @@ TORCH = ("libtorch_global_deps.so", "libtorch.so")
 """What is opened before the library, in this order."""
 PREBUILT = SOURCES / "prebuilt"
 """What a wheel brings: a folder for each torch, by the names of `prebuilt_folder`."""
+_RELEASE = re.compile(r"[\d.]+(\+.*)?")
+"""Versions whose classes are laid out as those of the wheels: no nightly, and no vendor's 2.9.0a0."""
 LINK = ("-shared", "-s", "-Wl,-z,now")  # all names are looked for when it is opened
 COMPILE = ("-O2", "-std=c++20", "-fPIC", "-Wall")
 
@@ -79,7 +82,8 @@ def built_library() -> Path:
     folder = _cache_folder(f"torch-{version}", SOURCES, strings)
 
     def make(library: Path) -> None:
-        if not _brought(library, prebuilt_folder(version, strings), torch):
+        fits = _RELEASE.fullmatch(version) is not None
+        if not (fits and _brought(library, prebuilt_folder(version, strings), torch)):
             console.note(f"Building the virtual device for torch {version} (once, {_how_long()})")
             compile_library(library, torch)
 
@@ -154,7 +158,7 @@ def _brought(library: Path, prebuilt: Path, torch: Path | None) -> bool:
         return False
     before = [] if torch is None else [prebuilt / NO_DRIVER, *(torch / "lib" / name for name in TORCH)]
     # A torch of the same release that is built in another way may lack a name: found now, not in a run.
-    opening = [sys.executable, "-c", _OPEN, *map(str, [*before, prebuilt / library.name])]
+    opening = [sys.executable, "-I", "-c", _OPEN, *map(str, [*before, prebuilt / library.name])]
     if subprocess.run(opening, capture_output=True).returncode:
         return False
     with tempfile.TemporaryDirectory(dir=library.parent) as scratch:

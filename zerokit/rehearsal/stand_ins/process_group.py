@@ -394,6 +394,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
 
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
         """Gloo's own; Lightning calls that of a group."""
+        self.barrier()
 
     # The names that torch had before 2.13.
     _allgather_base = all_gather_single
