@@ -11,6 +11,7 @@ import pytest
 
 from zerokit.errors import CheckpointError
 from zerokit.training.checksums import publish, seal
+from zerokit.training.disks import lacks_room
 from zerokit.training.folder import UNFINISHED, OutputFolder, checkpoints, remove_old
 from zerokit.training.resume import find_resume
 
@@ -147,3 +148,24 @@ def test_a_checkpoint_whose_checksums_cannot_be_written_is_not_whole(tmp_path: P
     (folder / "SHA256SUMS").unlink()
     (folder / "SHA256SUMS").mkdir()
     assert "SHA256SUMS: is a folder" in (seal(group, folder) or "")
+
+
+def test_a_machine_that_does_not_see_the_folder_is_named_as_the_run_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    group = alone(world_size=2, is_node_main=True)
+    group.together = lambda action: action()
+    output = OutputFolder(tmp_path / "out", "there", force=False, resume=None)
+    with output.owned(group, "0123abcd"):
+        assert capsys.readouterr().err == ""
+    group.gather_objects = lambda value: [value, "other"]
+    with output.owned(group, "0123abcd"):
+        assert f"other does not see {tmp_path / 'out'}: " in capsys.readouterr().err
+
+
+def test_a_disk_that_does_not_tell_its_size_is_not_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = {"total": 0, "free": 0}
+    monkeypatch.setattr("zerokit.training.disks.shutil.disk_usage", lambda _: SimpleNamespace(**told))
+    assert lacks_room(Path(), 1) is None
+    told["total"] = 1
+    assert lacks_room(Path(), 1) is not None

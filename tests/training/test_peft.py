@@ -284,3 +284,20 @@ def test_prompts_begin_as_words() -> None:
     prompt = adapted.prompt_encoder["default"].embedding.weight
     assert prompt.shape == (20, 32)
     assert all((words_ == token).all(-1).any() for token in prompt)
+
+
+@pytest.mark.parametrize("tolerated", [True, False])
+def test_code_that_asks_tensors_without_weights_for_numbers_ends_no_run(
+    tolerated: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+    from transformers import LlamaForCausalLM
+
+    made = LlamaForCausalLM.__init__
+
+    def init(self: Any, config: Any) -> None:
+        made(self, config)
+        (torch.linspace(0, 1, 2) if tolerated else self.lm_head.weight.sum()).max().item()
+
+    monkeypatch.setattr(LlamaForCausalLM, "__init__", init)
+    assert tried("llama", "causal_lm", "--peft.type", "lora").peft_config

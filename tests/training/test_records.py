@@ -60,6 +60,18 @@ def test_each_log_is_one_line(
     assert printed.err.splitlines() == ["step 1/4  loss 2.5000", "step 2/4  eval_loss 2.2500"]
 
 
+def test_steps_take_as_long_on_every_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for main in (True, False):
+        clock = itertools.count(1000)
+        monkeypatch.setattr(
+            "zerokit.training.progress.time", SimpleNamespace(monotonic=lambda c=clock: next(c))
+        )
+        pace = Pace()
+        drive(RunProgress(tmp_path, pace=pace), {1: {"eval_loss": 2.5}}, main=main)
+        assert pace.step_seconds is not None
+        assert pace.step_seconds < 10
+
+
 def test_a_log_tells_the_speed_of_the_steps_since_the_last_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

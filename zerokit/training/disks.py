@@ -42,9 +42,10 @@ def disk_problem(error: Exception) -> str | None:
 def lacks_room(folder: Path, num_bytes: int) -> str | None:
     """Why so much cannot be written into `folder`; None if there is room, or nobody can tell."""
     with suppress(OSError):
-        free = shutil.disk_usage(folder).free
-        if free < num_bytes:
-            return f"it takes about {format_bytes(num_bytes)}, and {format_bytes(free)} are free on that disk"
+        disk = shutil.disk_usage(folder)
+        if disk.total and disk.free < num_bytes:  # some file systems of a program's own say 0 of 0
+            free = format_bytes(disk.free)
+            return f"it takes about {format_bytes(num_bytes)}, and {free} are free on that disk"
     return None
 
 

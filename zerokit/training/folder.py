@@ -155,7 +155,21 @@ class OutputFolder:
         with ExitStack() as held:
             if not is_rehearsal():  # which writes elsewhere
                 group.together(lambda: self._take(held, run_id) if group.ranks.is_main else None)
+                self._note_unseen(group)
             yield
+
+    def _note_unseen(self, group: RankGroup) -> None:
+        """Say which machine does not see the folder, before each save does; file servers may show it late."""
+        if group.ranks.local_world_size == group.ranks.world_size:
+            return
+        blind = group.ranks.is_node_main and not (self.path / LOCK_FILE).exists()
+        hosts = group.gather_objects(socket.gethostname() if blind else "")
+        found = next(filter(None, hosts), None)
+        if found is not None and group.ranks.is_main:
+            console.note(
+                f"zerokit: warning: {found} does not see {self.path}: no checkpoint is saved unless "
+                "training.output_dir is on a disk that all machines share"
+            )
 
     def _take(self, held: ExitStack, run_id: str) -> None:
         try:

@@ -58,10 +58,10 @@ class RunProgress(TrainerCallback):  # type: ignore[misc]  # transformers is unt
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         self.first_step, self.first_tokens = state.global_step, state.num_input_tokens_seen
-        if not state.is_world_process_zero:
-            return
         self._start = time.monotonic()
         self._pace.begin(self._start, self.first_tokens)
+        if not state.is_world_process_zero:
+            return
         resumed = state.global_step > 0 and self._file.exists()
         if not resumed:
             for file in (self._file, self._csv):

@@ -13,6 +13,7 @@ from zerokit import console
 from zerokit.checkpoint.checksums import SUMS_FILE
 from zerokit.checkpoint.reshard import reshard
 from zerokit.checkpoint.source import is_rehearsal
+from zerokit.checkpoint.step_folder import LATEST, TRAINER_STATE
 from zerokit.errors import CheckpointError, RecipeError
 from zerokit.training.folder import checkpoints, divided_folder
 from zerokit.training.identity import differences, in_words, num_examples_differ, read_identity
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
     from zerokit.recipe import LoadedRecipe
     from zerokit.resolving.settle import Resolved
     from zerokit.training.identity import Identity
-
-_STATE_FILE = "trainer_state.json"
-"""The Trainer writes it last: a checkpoint without it was being written when its run ended."""
 
 _ANOTHER = "Continue from an earlier checkpoint-N"
 
@@ -50,7 +48,7 @@ def find_resume(resolved: Resolved, loaded: LoadedRecipe, *, world_size: int) ->
         return None
     if asked is True:
         output_dir = Path(resolved.training["output_dir"])
-        found = [folder for folder in checkpoints(output_dir) if any(folder.glob(_STATE_FILE))]
+        found = [folder for folder in checkpoints(output_dir) if any(folder.glob(TRAINER_STATE))]
         if not found:
             raise RecipeError(
                 f"'{output_dir}' has no checkpoint-N to continue from",
@@ -66,9 +64,9 @@ def find_resume(resolved: Resolved, loaded: LoadedRecipe, *, world_size: int) ->
             console.note(f"{later} is not whole ({why}): the run continues from {folder}")
     else:
         folder = Path(asked)
-    if not (folder / _STATE_FILE).is_file():
+    if not (folder / TRAINER_STATE).is_file():
         raise RecipeError(
-            f"'{folder}' is no checkpoint of a run: it has no {_STATE_FILE}",
+            f"'{folder}' is no checkpoint of a run: it has no {TRAINER_STATE}",
             where=where,
             hint="Name a checkpoint-N folder, or true for the last one",
         )
@@ -89,9 +87,9 @@ def find_resume(resolved: Resolved, loaded: LoadedRecipe, *, world_size: int) ->
 def lacks(folder: Path) -> str | None:
     """What a checkpoint-N lacks to be continued from, by the names of its files; None of a whole one."""
     try:
-        json.loads((folder / _STATE_FILE).read_bytes())
+        json.loads((folder / TRAINER_STATE).read_bytes())
     except (OSError, ValueError) as error:
-        return f"{_STATE_FILE} is damaged: {error}"
+        return f"{TRAINER_STATE} is damaged: {error}"
     try:
         return _lacks_part(folder)
     except OSError as error:
@@ -99,7 +97,7 @@ def lacks(folder: Path) -> str | None:
 
 
 def _lacks_part(folder: Path) -> str | None:
-    tag = folder / "latest"
+    tag = folder / LATEST
     states = tag
     if tag.is_file():
         with tag.open("rb") as file:

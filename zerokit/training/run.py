@@ -53,7 +53,7 @@ def run(group: RankGroup, prepared: Prepared, rehearsed: Rehearsed | None = None
         rehearsed: what a rehearsal said of it.
 
     Returns:
-        the report, the same on every rank.
+        the report; its times are this rank's, and the rest is the same on every rank.
 
     Raises:
         RankError: this rank has no memory left.

@@ -11,7 +11,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from zerokit import console
 from zerokit.checkpoint.source import is_rehearsal
-from zerokit.checkpoint.step_folder import TRAINER_STATE
+from zerokit.checkpoint.step_folder import LATEST, TRAINER_STATE
 from zerokit.files import write_file
 from zerokit.patches import overriding
 from zerokit.training.checksums import publish
@@ -139,7 +139,7 @@ class SavingTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped h
             super()._save_optimizer_and_scheduler(output_dir)
         with self.disk_problems.noted():
             if self.args.should_save:
-                write_file(Path(output_dir, "latest"), f"global_step{self.deepspeed.global_steps}")
+                write_file(Path(output_dir, LATEST), f"global_step{self.deepspeed.global_steps}")
 
     def _save_rng_state(self, output_dir: str) -> None:
         with self.disk_problems.noted():

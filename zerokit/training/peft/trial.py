@@ -28,7 +28,7 @@ def check_adapter(loaded: LoadedRecipe, resolved: Resolved, model: PreparedModel
     """Refuse an adapter that the model, the task or another key leaves without effect, or breaks.
 
     It is added to a model without weights, which is then called where its tokens could be too many, or of
-    other sizes.
+    other sizes. Code of the model's own that cannot make it without weights leaves that out.
 
     Raises:
         RecipeError: it is so.
@@ -41,7 +41,8 @@ def check_adapter(loaded: LoadedRecipe, resolved: Resolved, model: PreparedModel
     base = _on_meta(loaded, model, task)
     if asked.method.tokens is not None:
         _check_tokens(loaded, asked, resolved.training, model, task, base)
-    _try(loaded, asked, task, base)
+    if base is not None:
+        _try(loaded, asked, task, base)
 
 
 def _check_tokens(
@@ -50,7 +51,7 @@ def _check_tokens(
     training: Mapping[str, Any],
     model: PreparedModel,
     task: Task,
-    base: PreTrainedModel,
+    base: PreTrainedModel | None,
 ) -> None:
     """What is known of learned tokens."""
     type_, where = loaded.recipe.task.type, loaded.where("peft", "type")
@@ -64,13 +65,13 @@ def _check_tokens(
                 where=loaded.where("training", "gradient_checkpointing"),
                 hint="Set it to false, or choose another peft.type",
             )
-        if not _takes_cache(base):
+        if base is not None and not _takes_cache(base):
             raise RecipeError(
                 f"{noun} needs a cache of keys and values alone, which {base.config.model_type} has not",
                 where=where,
                 hint=_OTHERS,
             )
-    elif type_ == "sequence_classification" and "non_pad" in inspect.getsource(type(base).forward):
+    elif type_ == "sequence_classification" and base is not None and _looks_for_padding(base):
         # With embeddings in the place of ids, transformers takes the last token, which may be padding.
         raise RecipeError(
             f"{noun} hides from {base.config.model_type} where a text ends, by which it classifies",
@@ -89,6 +90,10 @@ def _check_tokens(
         )
 
 
+def _looks_for_padding(base: PreTrainedModel) -> bool:
+    return "non_pad" in inspect.getsource(type(base).forward)
+
+
 def _takes_cache(base: PreTrainedModel) -> bool:
     """Whether a model, or its body, is given a cache, and keeps nothing else from token to token."""
     names = [set(inspect.signature(one.forward).parameters) for one in (base, base.base_model)]
@@ -97,12 +102,18 @@ def _takes_cache(base: PreTrainedModel) -> bool:
     return any("past_key_values" in name for name in names) and not base._is_stateful and not recurrent
 
 
-def _on_meta(loaded: LoadedRecipe, model: PreparedModel, task: Task) -> PreTrainedModel:
+def _on_meta(loaded: LoadedRecipe, model: PreparedModel, task: Task) -> PreTrainedModel | None:
+    """The model without weights; None where code of its own cannot make it so."""
     import torch
+    from transformers.initialization import meta_device_safe_creation_ops
 
     options = {"trust_remote_code": loaded.recipe.model.trust_remote_code, "dtype": torch.bfloat16}
-    with torch.device("meta"):  # in 16 bits: products of experts take no others there
-        base: PreTrainedModel = task.model.auto.from_config(copy.deepcopy(model.config), **options)
+    base: PreTrainedModel
+    try:  # in 16 bits: products of experts take no others there
+        with torch.device("meta"), meta_device_safe_creation_ops():
+            base = task.model.auto.from_config(copy.deepcopy(model.config), **options)
+    except Exception:  # of each architecture its own; one that is never made says so when it is loaded
+        return None
     return base.eval()
 
 
