@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
-from hypothesis import HealthCheck, given
+from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as st
 
 from tests.examples import examples
@@ -54,6 +54,14 @@ def programs() -> st.SearchStrategy[list[Program]]:
         min_size=RANKS,
         max_size=RANKS,
     )
+
+
+CROSSED: list[Program] = [
+    [("meet", 0, 1, 0), ("meet", 0, 1, 1), ("host", 1)],
+    [("meet", 0, 1, 1), ("meet", 0, 1, 0), ("host", 1)],
+    [("host", 1)],
+]
+"""Two ranks that each begin with the other's second meeting: they never come to their own second."""
 
 
 def meeting_of(programs: Sequence[Program]) -> tuple[list[list[int]], list[int]]:
@@ -245,6 +253,7 @@ def main() -> None:
     clock = native.load().start_clock(float(slower))
     tried = waited = stuck = 0
 
+    @example(CROSSED)
     @examples(number, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
     @given(programs())
     def agree(programs: list[Program]) -> None:
