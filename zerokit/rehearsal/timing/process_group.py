@@ -43,6 +43,9 @@ class _Submitted(dist.Work):
     def synchronize(self) -> None:
         self.wait()
 
+    def _source_rank(self) -> int:
+        return int(self._work._source_rank())
+
     def is_completed(self) -> bool:
         self._time.clock.read()
         return self._time.clock.has_happened(self._event)
