@@ -34,6 +34,7 @@ OWN_NAMES = (
     *("--recipe", "--force", "--print-recipe", "--num-gpus", "--master-port"),
     *("--trust-checkpoint", "--no-verify", "--stuck-after", "--save-within", "--preview"),
     "--push-to-hub",
+    "--rehearsed",
 )
 """The options of ``zerokit train`` that override nothing."""
 
