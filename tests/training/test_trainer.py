@@ -330,6 +330,7 @@ def test_every_example_gets_its_reference_whatever_loads_the_batches(
         identity=any_,
         group=any_,
         trust_checkpoint=False,
+        operations_per_token=None,
         on_spike="note",
         max_skipped_steps=5,
         places=any_,

@@ -108,9 +108,10 @@ def _run(group: RankGroup, prepared: Prepared, divided: Divided, rehearsed: Rehe
             "training.bind_cores false lets all ranks have all"
         )
     told = trackers(prepared.loaded)
-    pace = Pace(operations_per_token(model), _flops(prepared, group) if cuda else None)
+    operations = operations_per_token(model)
+    pace = Pace(operations, _flops(prepared, group) if cuda else None)
     progress = RunProgress(prepared.output_dir, to_csv="csv" in told, pace=pace, memory=memory)
-    trainer = _make_trainer(prepared, model, group, [progress, _Loaded(divided)])
+    trainer = _make_trainer(prepared, model, group, [progress, _Loaded(divided)], operations)
     try:
         with nullcontext() if is_rehearsal() else group.leave_request.heeded(group.gather_objects):
             result = _fit(trainer, prepared, divided)
@@ -201,7 +202,11 @@ def _seed_everything(prepared: Prepared) -> None:
 
 
 def _make_trainer(
-    prepared: Prepared, model: PreTrainedModel, group: RankGroup, callbacks: list[TrainerCallback]
+    prepared: Prepared,
+    model: PreTrainedModel,
+    group: RankGroup,
+    callbacks: list[TrainerCallback],
+    operations: int | None,
 ) -> ZeroTrainer:
     from transformers import PrinterCallback, ProgressCallback
 
@@ -223,6 +228,7 @@ def _make_trainer(
         data_collator=prepared.task.collator(prepared.tokenizer, model),
         callbacks=callbacks,
         trust_checkpoint=prepared.trust_checkpoint,
+        operations_per_token=operations,
     )
     assert trainer.is_deepspeed_enabled, "the Trainer did not take up DeepSpeed"
     for callback in (PrinterCallback, ProgressCallback):  # zerokit has one progress bar of its own

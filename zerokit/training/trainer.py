@@ -22,7 +22,6 @@ from zerokit.patches import overriding
 from zerokit.training.blanks import BlanksLast, FilledUp
 from zerokit.training.dummy_step import undo_dummy_step
 from zerokit.training.folder import checkpoints
-from zerokit.training.operations import operations_per_token
 from zerokit.training.packing import may_arrange
 from zerokit.training.watchful_trainer import WatchfulTrainer
 
@@ -58,6 +57,7 @@ class ZeroTrainer(WatchfulTrainer):
         task: Task,
         identity: Identity,
         trust_checkpoint: bool,
+        operations_per_token: int | None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -67,7 +67,7 @@ class ZeroTrainer(WatchfulTrainer):
             self.compute_loss_func = task.loss
         self._identity = identity
         self._trust_checkpoint = trust_checkpoint
-        self._operations_per_token = operations_per_token(self.model)
+        self._operations_per_token = operations_per_token
         self.metric_names: tuple[str, ...] = ()
         """Of the last evaluation, its loss included."""
         self.train_dataset: Any
