@@ -6,22 +6,33 @@ import ast
 import functools
 import operator
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
 from zerokit.errors import RecipeError, did_you_mean
 from zerokit.recipe.load import LoadedRecipe
 
-# Keys that are zerokit's own, and their types.
-_EXTRA = {
-    "rescue_dir": str | None,
-    "on_spike": Literal["note", "skip", "stop"],
-    "max_skipped_steps": int,
-    "bind_cores": bool,
-}
+
+@dataclass(frozen=True)
+class OwnKeys:
+    """The keys that are zerokit's own, with what they are where the recipe is silent."""
+
+    rescue_dir: str | None = None
+    """Where the model goes if it cannot be saved in the output folder."""
+    on_spike: Literal["note", "skip", "stop"] = "note"
+    """What to do where the loss leaps."""
+    max_skipped_steps: int = 5
+    """In a row, with ``skip``."""
+    bind_cores: bool = True
+    """Whether each rank whose optimizer steps on the host keeps to cores of its own."""
+
+
+_EXTRA = get_type_hints(OwnKeys)
+
 
 # Arguments with a section of their own, or that contradict what zerokit runs.
 _OWNED = {

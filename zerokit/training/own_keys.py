@@ -1,31 +1,17 @@
-"""The keys of a recipe's section ``training`` that are zerokit's own, not transformers'."""
+"""What a run takes of the keys of its section ``training`` that are zerokit's own."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from zerokit.config.base import ZERO
 from zerokit.errors import RecipeError
+from zerokit.recipe.training_keys import OwnKeys
 
 if TYPE_CHECKING:
     from zerokit.recipe import LoadedRecipe
     from zerokit.resolving.settle import Resolved
-
-
-@dataclass(frozen=True)
-class OwnKeys:
-    """With what they are where the recipe is silent."""
-
-    rescue_dir: Path | None = None
-    """Where the model goes if it cannot be saved in the output folder."""
-    on_spike: str = "note"
-    """What to do where the loss leaps: ``note``, ``skip`` or ``stop``."""
-    max_skipped_steps: int = 5
-    """In a row, with ``skip``."""
-    bind_cores: bool = True
-    """Whether each rank whose optimizer steps on the host keeps to cores of its own."""
 
 
 def take_own(resolved: Resolved, loaded: LoadedRecipe) -> OwnKeys:
@@ -34,9 +20,7 @@ def take_own(resolved: Resolved, loaded: LoadedRecipe) -> OwnKeys:
     Raises:
         RecipeError: steps are to be skipped by an optimizer that cannot.
     """
-    given = {name: resolved.training.pop(name, None) for name in OwnKeys.__dataclass_fields__}
-    if given["rescue_dir"]:
-        given["rescue_dir"] = Path(given["rescue_dir"])
+    given = {key.name: resolved.training.pop(key.name, None) for key in fields(OwnKeys)}
     own = OwnKeys(**{name: value for name, value in given.items() if value not in (None, "")})
     if own.on_spike == "skip":
         _check_skips(resolved, loaded)

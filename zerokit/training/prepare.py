@@ -22,7 +22,7 @@ from zerokit.training.folder import OutputFolder
 from zerokit.training.identity import Identity, identify
 from zerokit.training.model import PreparedModel, find_checkpoint, prepare_model
 from zerokit.training.optimizers import check_made, host_optimizer
-from zerokit.training.own_keys import OwnKeys, take_own
+from zerokit.training.own_keys import take_own
 from zerokit.training.packing import Padding, may_arrange, padding_of
 from zerokit.training.peft.keys import check_peft_keys
 from zerokit.training.peft.trial import check_adapter
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from zerokit.distributed.group import RankGroup
     from zerokit.recipe import LoadedRecipe
+    from zerokit.recipe.training_keys import OwnKeys
     from zerokit.resolving.settle import Resolved
     from zerokit.training.tasks.task import Task
 
@@ -123,7 +124,8 @@ def prepare(
         check_resumed(group, resume, verify=verify, trusted=trust_checkpoint)
     output_dir = Path(resolved.training["output_dir"])
     own = group.together(lambda: take_own(resolved, loaded))
-    output = OutputFolder(output_dir, loaded.where("training", "output_dir"), force, resume, own.rescue_dir)
+    rescue = None if own.rescue_dir is None else Path(own.rescue_dir)
+    output = OutputFolder(output_dir, loaded.where("training", "output_dir"), force, resume, rescue)
     if not is_rehearsal():  # which writes elsewhere
         group.together(lambda: output.check(loaded))
     group.together(lambda: check_peft_keys(loaded))
