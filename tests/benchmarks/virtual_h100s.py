@@ -23,29 +23,17 @@ from typing import Any
 
 from tests.rehearsal.commands import rehearse
 from tests.tiny import REPOSITORY, tiny_tokenizer
+from zerokit.models import catalogue
 
 WRITTEN = REPOSITORY / "docs" / "measured" / "virtual_h100s.json"
 RANKS, BATCH, SEQ_LEN, STEPS = 8, 4, 4096, 5
 MEDIAN, SIGMA = 400, 1.0
 """Of the lengths in tokens, which are log-normal, as those of chats are, and cut to `SEQ_LEN`."""
-LLAMA_8B = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "vocab_size": 128256,
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "max_position_embeddings": 131072,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 500000.0,
-    "tie_word_embeddings": False,
-    "dtype": "bfloat16",
-    "bos_token_id": None,
-    "eos_token_id": 0,
-    "pad_token_id": 1,
-}
+MODEL = "meta-llama/Llama-3.1-8B"
+NO_SIZES = {"rms_norm_eps": 1e-5, "rope_theta": 500000.0}
+"""Of its config.json, that the catalogue leaves out."""
+TOKENS = {"bos_token_id": None, "eos_token_id": 0, "pad_token_id": 1}
+"""Of the small tokenizer that it has here."""
 DS_CONFIG: dict[str, Any] = {"bf16": {"enabled": True}, "zero_optimization": {"stage": 3}}
 TRAINING: dict[str, Any] = {
     "max_steps": 100,
@@ -83,8 +71,10 @@ Trainer(model, args, train_dataset=data, data_collator=collator).train()
 
 def make(folder: Path) -> list[int]:
     """The model's config, its data, both ways to train; returns the tokens of each example."""
+    known = catalogue.find(MODEL)
+    assert known is not None
     tiny_tokenizer(folder / "model")
-    (folder / "model" / "config.json").write_text(json.dumps(LLAMA_8B))
+    (folder / "model" / "config.json").write_text(json.dumps({**known.config, **NO_SIZES, **TOKENS}))
     chance = random.Random(0)
     lines, lengths = [], []
     for _ in range(RANKS * BATCH * STEPS * 4):

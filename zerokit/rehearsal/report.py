@@ -341,7 +341,7 @@ class Advice(_Part):
     step_seconds: float | None = None
     """Of a step with the change; None if time was not rehearsed."""
     faster: float | None = None
-    """How much less time a token takes, as a share; of a step where tokens are not known."""
+    """How much less of a GPU's time a token takes, as a share; of a step where tokens are not known."""
 
 
 class NotRehearsed(_Part):
