@@ -49,6 +49,14 @@ def test_full_shared_memory() -> None:
     is_found(host.shared_memory(Path("/proc")), "error", "0 B", "--shm-size")  # which has no room at all
 
 
+def test_libaio_is_what_deepspeed_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LDFLAGS", "-Wl,--no-such-option")  # with which nothing is linked, as libaio is
+    is_found(software.libaio(), "error", "headers", "libaio-dev")
+    monkeypatch.setenv("CXX", "none")
+    monkeypatch.setenv("PATH", "")
+    assert software.libaio().verdict == "could not look"
+
+
 def test_few_open_files() -> None:
     code = "from zerokit.doctor.host import limits; print(*limits())"
     said = processes.checked(f"ulimit -S -n 64; exec '{sys.executable}' -c '{code}'")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -69,7 +70,7 @@ def run(group, words):
 """
 
 
-def test_all_ranks_raise_the_same(folder: Path) -> None:
+def test_all_ranks_raise_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = {
         "empty.jsonl": "",
         "broken.jsonl": '{"prompt": "a", "completion": "b"}\n{"prompt": \n',
@@ -83,6 +84,11 @@ def test_all_ranks_raise_the_same(folder: Path) -> None:
         '"stage3_gather_16bit_weights_on_model_save": false}}',
         "clip.json": '{"gradient_clipping": 1.0, "zero_optimization": {"stage": 2}}',
     }
+    for name, nvme in (("nvme", "."), ("unmounted", "/none")):
+        offload = {"device": "nvme", "nvme_path": nvme}
+        ds_config = {"zero_optimization": {"stage": 3, "offload_optimizer": offload}}
+        files[f"{name}.json"] = json.dumps(ds_config, indent=2)
+    monkeypatch.setenv("LDFLAGS", "-Wl,--no-such-option")  # with which there is no libaio on any machine
     for name, text in files.items():
         (folder / name).write_text(text)
     (folder / "hollow").mkdir()
@@ -159,6 +165,16 @@ def test_all_ranks_raise_the_same(folder: Path) -> None:
             "4",
         ],
         "--peft.rank: 'rank' is not a LoraConfig key": [*good, "--peft.rank", "4"],
+        "nvme.json:4 (zero_optimization.offload_optimizer): offload to nvme needs libaio": [
+            *good,
+            "--deepspeed",
+            "nvme.json",
+        ],
+        "unmounted.json:6 (zero_optimization.offload_optimizer.nvme_path): '/none' is no folder that": [
+            *good,
+            "--deepspeed",
+            "unmounted.json",
+        ],
     }
     both_ranks_say(mistakes, PREPARE, folder)
     assert not (folder / "out").exists()

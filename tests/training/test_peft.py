@@ -14,6 +14,7 @@ from zerokit.errors import RecipeError, ZerokitError
 from zerokit.recipe import load_recipe
 from zerokit.training.model import PreparedModel
 from zerokit.training.peft.adapter import add_adapter
+from zerokit.training.peft.ids import reads_ids_itself
 from zerokit.training.peft.keys import check_peft_keys
 from zerokit.training.peft.trial import check_adapter
 from zerokit.training.tasks import task_of
@@ -301,3 +302,27 @@ def test_code_that_asks_tensors_without_weights_for_numbers_ends_no_run(
 
     monkeypatch.setattr(LlamaForCausalLM, "__init__", init)
     assert tried("llama", "causal_lm", "--peft.type", "lora").peft_config
+
+
+@pytest.mark.parametrize(
+    ("model_type", "reads"), [("llama", True), ("gpt2", True), ("bert", False), ("distilbert", False)]
+)
+def test_who_reads_ids_is_known_by_what_it_does_not_by_how_it_is_written(
+    model_type: str, reads: bool
+) -> None:
+    """Also where its class leaves it to another, and where its body cannot be called without weights."""
+    import torch
+    from transformers import CONFIG_MAPPING, AutoModelForSequenceClassification
+
+    config = CONFIG_MAPPING[model_type](**CONFIGS[model_type])
+    with torch.device("meta"):
+        model = AutoModelForSequenceClassification.from_config(config)
+
+    class Other(type(model)):  # type: ignore[misc]
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            return super().forward(*args, **kwargs)
+
+    model.__class__ = Other
+    assert reads_ids_itself(model) is reads
+    assert model.base_model is not None
+    assert model.base_model_prefix not in vars(model)

@@ -55,12 +55,13 @@ def own_folder() -> Path:
     return cache / "zerokit" / "extensions" / key
 
 
-def compile_extensions(group: RankGroup, *, cpu_optimizer: str | None) -> None:
-    """Compile what this run needs: communication of CPU ranks, and an optimizer on the CPU for offload.
+def compile_extensions(group: RankGroup, *, cpu_optimizer: str | None, async_io: bool = False) -> None:
+    """Compile what this run needs: communication of CPU ranks, an optimizer on the CPU, I/O for offload.
 
     Args:
         group: all ranks; one per node compiles, then all load.
         cpu_optimizer: the one that is offloaded, ``Adam``, ``Adagrad`` or ``Lion``; None: none is.
+        async_io: whether anything is offloaded to NVMe.
 
     Raises:
         LaunchError: there is no C++ compiler or no Python headers, the compiler fails, or there is too little
@@ -73,8 +74,17 @@ def compile_extensions(group: RankGroup, *, cpu_optimizer: str | None) -> None:
         group.together(lambda: check_shared_memory(group.ranks))
     if cpu_optimizer:
         names.append(f"CPU{cpu_optimizer}Builder")
+    if async_io:
+        names.append("AsyncIOBuilder")
     if names:
         group.node_main_first(lambda: _load_all(names, speaks=group.ranks.is_node_main))
+
+
+def is_loaded(name: str) -> bool:
+    """Whether DeepSpeed has an operator, which is then not compiled."""
+    from deepspeed.ops.op_builder.builder import OpBuilder
+
+    return name in OpBuilder._loaded_ops
 
 
 def check_compiler() -> None:
@@ -104,7 +114,7 @@ def _load_all(names: list[str], *, speaks: bool) -> None:
     with _alone_in(folder, speaks=speaks):
         for name in names:
             builder = get_accelerator().create_op_builder(name)
-            if builder is None:  # this accelerator has none, and needs none
+            if builder is None or is_loaded(builder.name):  # this accelerator has none, and needs none
                 continue
             target = folder / builder.name
             if _is_damaged(target):

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from zerokit.distributed.nvme import MEND
 from zerokit.distributed.process_table import process_with
 from zerokit.doctor.look import Look, Verdict, ok, unseen
 from zerokit.extras import versions
@@ -37,6 +38,17 @@ print(json.dumps({
 }))
 """
 
+_ASK_ASYNC_IO = """
+import json
+from zerokit.distributed.nvme import has_async_io
+from zerokit.errors import LaunchError
+try:
+    answer = {"has_async_io": has_async_io()}
+except LaunchError as error:
+    answer = {"problem": error.message}
+print(json.dumps(answer))
+"""
+
 
 def packages() -> Iterator[Look]:
     """Python, and what a run imports."""
@@ -55,23 +67,28 @@ def packages() -> Iterator[Look]:
 
 
 def ask_torch() -> dict[str, Any] | str:
-    """What torch sees of this machine, in a process of its own; or why it cannot be asked.
+    """What torch sees of this machine, or why it cannot be asked."""
+    return _ask(_ASK_TORCH, "torch")
+
+
+def _ask(script: str, package: str) -> dict[str, Any] | str:
+    """What a script that imports a package prints last, in a process of its own; or why it cannot be asked.
 
     It imports nothing from the current folder, which may be anybody's.
     """
     try:
         done = subprocess.run(
-            [sys.executable, "-P", "-c", _ASK_TORCH],
+            [sys.executable, "-P", "-c", script],
             capture_output=True,
             text=True,
             timeout=_PATIENCE,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return f"importing torch took more than {_PATIENCE} s"
+        return f"importing {package} took more than {_PATIENCE} s"
     if done.returncode != 0:
         last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
-        return f"torch cannot be imported: {last[0]}"
+        return f"{package} cannot be imported: {last[0]}"
     answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return answer
 
@@ -182,9 +199,11 @@ def locks() -> Iterator[Look]:
 
 
 def libaio() -> Look:
-    """For offload to NVMe."""
-    from ctypes.util import find_library
-
-    if find_library("aio") is None:
-        return Look("libaio", "error", "not found, which offload to NVMe needs", "apt install libaio-dev")
+    """For offload to NVMe: what DeepSpeed says of it, asked in a process of its own."""
+    answer = _ask(_ASK_ASYNC_IO, "deepspeed")
+    if isinstance(answer, str) or "problem" in answer:
+        return unseen("libaio", answer if isinstance(answer, str) else answer["problem"])
+    if not answer["has_async_io"]:
+        says = "not found, or not its headers, which offload to NVMe needs"
+        return Look("libaio", "error", says, MEND)
     return ok("libaio", "found")

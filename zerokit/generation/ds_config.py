@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zerokit.config import load_ds_config, read_ds_config
+from zerokit.distributed.nvme import check_nvme
 from zerokit.documents import Document
 from zerokit.errors import ConfigError
 from zerokit.resolving.auto_word import autos
@@ -112,7 +112,7 @@ def _zero_section(zero: Mapping[str, Any], given: Document, model: ModelFiles) -
     for key in ("stage3_gather_16bit_weights_on_model_save", "overlap_comm", "contiguous_gradients"):
         if section.get(key) == "auto":
             del section[key]
-    _check_offload(section.get("offload_param") or {}, given)
+    check_nvme(section, given.where)
     return section
 
 
@@ -120,31 +120,6 @@ def _hidden_size(model: ModelFiles) -> int:
     text = model.config.get_text_config(decoder=True)
     sizes = getattr(text, "hidden_size", None) or getattr(text, "hidden_sizes", None) or 1024
     return int(max(sizes)) if isinstance(sizes, list | tuple) else int(sizes)
-
-
-def _check_offload(offload: Mapping[str, Any], given: Document) -> None:
-    if offload.get("device") != "nvme":
-        return
-    place = ("zero_optimization", "offload_param", "nvme_path")
-    folder = offload.get("nvme_path")
-    if folder is None or folder == "auto":
-        raise ConfigError(
-            "offload to nvme needs a path", where=given.where(place), hint="Set nvme_path to a folder"
-        )
-    if not Path(folder).is_dir() or not os.access(folder, os.W_OK):
-        raise ConfigError(
-            f"'{folder}' is no folder that can be written to",
-            where=given.where(place),
-            hint="Make it, or name another one",
-        )
-    from deepspeed.ops.op_builder import AsyncIOBuilder
-
-    if not AsyncIOBuilder().is_compatible(verbose=False):
-        raise ConfigError(
-            "offload to nvme needs libaio, which is not installed",
-            where=given.where(place[:2]),
-            hint="Install libaio-dev, or offload to cpu",
-        )
 
 
 def _choose_dtype(

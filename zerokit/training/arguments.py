@@ -109,12 +109,11 @@ def _check_ds_config(document: Document, loaded: LoadedRecipe, world_size: int, 
     Raises:
         ConfigError: the first error.
     """
-    inline = not isinstance(loaded.recipe.deepspeed, str)
 
     def where(path: KeyPath) -> str:
         if named and path[:1] == ("optimizer",):
             return loaded.where("training", "optim")
-        return loaded.where("deepspeed", *path) if inline else document.where(path)
+        return _place(path, document, loaded)
 
     report = check_document(document, Run(target="trainer", cluster=Cluster(world_size)))
     problems = [problem for problem in report.findings if problem.rule not in _ADDED_BY_RECIPE]
@@ -130,6 +129,16 @@ def _check_ds_config(document: Document, loaded: LoadedRecipe, world_size: int, 
                 where=where((key,)),
                 hint="Remove it",
             )
+
+
+def _place(path: KeyPath, document: Document, loaded: LoadedRecipe) -> str:
+    inline = not isinstance(loaded.recipe.deepspeed, str)
+    return loaded.where("deepspeed", *path) if inline else document.where(path)
+
+
+def ds_config_place(path: KeyPath, loaded: LoadedRecipe) -> str:
+    """The place of a key of the recipe's ds_config, for an error."""
+    return _place(path, _ds_document(loaded), loaded)
 
 
 def written_at(name: str, loaded: LoadedRecipe) -> KeyPath:

@@ -13,9 +13,10 @@ from zerokit.data.sources import BUILTIN, load_examples, place_of
 from zerokit.distributed.extensions import compile_extensions
 from zerokit.distributed.group import count_gpus, device_precision
 from zerokit.distributed.libraries import set_up_libraries
+from zerokit.distributed.nvme import check_nvme, uses_nvme
 from zerokit.errors import DataError, RecipeError, did_you_mean
 from zerokit.extras import versions
-from zerokit.training.arguments import build_arguments, resolve_arguments
+from zerokit.training.arguments import build_arguments, ds_config_place, resolve_arguments
 from zerokit.training.checksums import check_resumed
 from zerokit.training.examples import Tokenized, tokenize
 from zerokit.training.folder import OutputFolder
@@ -119,6 +120,9 @@ def prepare(
     recipe = loaded.recipe
     resolved = _resolve(group, loaded)
     group.together(lambda: check_precision(resolved, loaded))
+    zero = resolved.ds_config["zero_optimization"]
+    if not is_rehearsal():  # in which there is a drive
+        group.together(lambda: check_nvme(zero, lambda path: ds_config_place(path, loaded)))
     resume = group.together(lambda: find_resume(resolved, loaded, world_size=group.ranks.world_size))
     if resume is not None:
         check_resumed(group, resume, verify=verify, trusted=trust_checkpoint)
@@ -143,11 +147,12 @@ def prepare(
     if held_out is not None:
         tokenized = _tokenize(group, held_out, tokenizer, loaded, task, "eval")
         evaluated = group.node_main_first(lambda: task.with_fixed_targets(tokenized, tokenizer))
-    compile_extensions(group, cpu_optimizer=host_optimizer(resolved.ds_config))
+    on_host = host_optimizer(resolved.ds_config)
+    compile_extensions(group, cpu_optimizer=on_host, async_io=uses_nvme(zero))
     args = group.together(
         lambda: build_arguments(resolved, loaded, use_cpu=count_gpus() == 0, evaluate=evaluated is not None)
     )
-    stage = int(resolved.ds_config["zero_optimization"].get("stage", 0))
+    stage = int(zero.get("stage", 0))
     group.together(lambda: check_made(args, resolved.ds_config, stage, loaded.where("training", "optim")))
     identity = _identity(group, loaded, resolved, args, model, train, resume)
     layout = task.layout(args.per_device_train_batch_size, identity.examples_per_step)

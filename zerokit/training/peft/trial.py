@@ -11,6 +11,7 @@ from zerokit.errors import RecipeError
 from zerokit.training.model import positions_of
 from zerokit.training.peft.adapter import adapted_model
 from zerokit.training.peft.four_bits import check_four_bits
+from zerokit.training.peft.ids import reads_ids_itself
 from zerokit.training.peft.keys import Asked, check_peft_keys
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def _check_tokens(
                 where=where,
                 hint=_OTHERS,
             )
-    elif type_ == "sequence_classification" and base is not None and _looks_for_padding(base):
+    elif type_ == "sequence_classification" and base is not None and reads_ids_itself(base):
         # With embeddings in the place of ids, transformers takes the last token, which may be padding.
         raise RecipeError(
             f"{noun} hides from {base.config.model_type} where a text ends, by which it classifies",
@@ -88,10 +89,6 @@ def _check_tokens(
             where=loaded.where("task", name),
             hint=f"Set task.{name} to at most {positions - count}, or lower peft.num_virtual_tokens",
         )
-
-
-def _looks_for_padding(base: PreTrainedModel) -> bool:
-    return "non_pad" in inspect.getsource(type(base).forward)
 
 
 def _takes_cache(base: PreTrainedModel) -> bool:

@@ -1,0 +1,47 @@
+"""What offload to NVMe takes of a machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zerokit.distributed.nvme import check_nvme, has_async_io, uses_nvme
+from zerokit.documents import dotted
+from zerokit.errors import ConfigError
+
+
+def on_nvme(section: str, folder: object, stage: int = 3) -> dict[str, Any]:
+    offload = {"device": "nvme", "nvme_path": folder}
+    return {"stage": stage, section: offload}
+
+
+def test_it_is_used_in_stage_3_alone() -> None:
+    assert uses_nvme(on_nvme("offload_optimizer", "/nvme"))
+    assert not uses_nvme(on_nvme("offload_optimizer", "/nvme", stage=2))
+    assert not uses_nvme({"stage": 3, "offload_param": {"device": "cpu"}})
+    assert not uses_nvme({})
+
+
+@pytest.mark.parametrize("section", ["offload_param", "offload_optimizer"])
+def test_without_libaio_it_is_refused(section: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from deepspeed.ops.op_builder import AsyncIOBuilder
+    from deepspeed.ops.op_builder.builder import OpBuilder
+
+    monkeypatch.setattr(OpBuilder, "_loaded_ops", {})
+    monkeypatch.setattr(AsyncIOBuilder, "is_compatible", lambda *_, **__: False)
+    with pytest.raises(ConfigError, match=rf"^zero_optimization.{section}: offload to nvme needs libaio"):
+        check_nvme(on_nvme(section, str(tmp_path)), dotted)
+    monkeypatch.setattr(AsyncIOBuilder, "is_compatible", lambda *_, **__: True)
+    check_nvme(on_nvme(section, str(tmp_path)), dotted)
+    with pytest.raises(ConfigError, match=r"nvme_path: '.*none' is no folder"):
+        check_nvme(on_nvme(section, str(tmp_path / "none")), dotted)
+
+
+def test_what_is_loaded_need_not_be_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    from deepspeed.ops.op_builder.builder import OpBuilder
+
+    monkeypatch.setattr(OpBuilder, "_loaded_ops", {"async_io": object()})
+    monkeypatch.setenv("PATH", "")
+    assert has_async_io()

@@ -1,0 +1,72 @@
+"""What offload to NVMe takes of a machine: a folder, and DeepSpeed's `async_io`, which is built on libaio."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from zerokit.distributed.extensions import check_compiler, is_loaded
+from zerokit.documents import KeyPath
+from zerokit.errors import ConfigError
+
+MEND = "apt install libaio-dev (Debian, Ubuntu), dnf install libaio-devel (Fedora)"
+_SECTIONS = ("offload_param", "offload_optimizer")
+
+
+def uses_nvme(zero: Mapping[str, Any]) -> bool:
+    """Whether a section `zero_optimization` has parameters or the optimizer's states on NVMe: in stage 3."""
+    return bool(_offloaded(zero))
+
+
+def has_async_io() -> bool:
+    """Whether DeepSpeed has its operator `async_io`, or can compile it; imports DeepSpeed.
+
+    Raises:
+        LaunchError: nothing can be compiled here.
+    """
+    from deepspeed.git_version_info import installed_ops
+    from deepspeed.ops.op_builder import AsyncIOBuilder
+
+    builder = AsyncIOBuilder()
+    if is_loaded(builder.name) or installed_ops.get(builder.name):
+        return True
+    check_compiler()
+    return bool(builder.is_compatible(verbose=False))
+
+
+def check_nvme(zero: Mapping[str, Any], where: Callable[[KeyPath], str]) -> None:
+    """Refuse offload to NVMe that this machine does not have.
+
+    Args:
+        zero: the section `zero_optimization`, as DeepSpeed gets it.
+        where: the place of a key of the ds_config, for an error.
+
+    Raises:
+        ConfigError: no folder to write to, or no libaio.
+        LaunchError: nothing can be compiled here.
+    """
+    for section, offload in _offloaded(zero):
+        path, folder = ("zero_optimization", section, "nvme_path"), offload.get("nvme_path")
+        if folder is None or folder == "auto":
+            raise ConfigError(
+                "offload to nvme needs a path", where=where(path), hint="Set nvme_path to a folder"
+            )
+        if not Path(folder).is_dir() or not os.access(folder, os.W_OK):
+            raise ConfigError(
+                f"'{folder}' is no folder that can be written to",
+                where=where(path),
+                hint="Make it, or name another one",
+            )
+        if not has_async_io():
+            raise ConfigError(
+                "offload to nvme needs libaio and its headers, which are not installed",
+                where=where(path[:2]),
+                hint=f"Install them: {MEND}; or offload to cpu",
+            )
+
+
+def _offloaded(zero: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    sections = ((section, zero.get(section) or {}) for section in _SECTIONS)
+    return [one for one in sections if zero.get("stage") == 3 and one[1].get("device") == "nvme"]
