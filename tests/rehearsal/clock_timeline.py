@@ -93,7 +93,7 @@ def main() -> None:
         found["again"] = steps(rank, overlap_comm=True, prefetch=LAYERS)
         found["asked"] = priced_calls.asked(rank.time, prices)
         found["host work"] = priced_calls.host_work(rank, prices)
-        found["drives"] = priced_calls.drives(rank.time.clock, prices)
+        found["drives"] = priced_calls.drives(rank.time, prices)
         found["polling"] = priced_calls.polling(rank.time.clock)
         found["recomputed"] = priced_calls.recomputed(rank.backend)
         script = Path(__file__).with_name("scripts") / "clocks.py"

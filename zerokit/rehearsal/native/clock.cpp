@@ -10,6 +10,8 @@ constexpr int64_t kReadNs = 100;
 constexpr int64_t kIdleReadNs = 100'000;
 constexpr int64_t kReadsBeforeIdle = 1000;
 
+bool is_drive(int stream) { return stream >= kFirstDrive && stream < kFirstCommunicator; }
+
 }  // namespace
 
 Clock::Turn::Turn(Clock& clock) : guard_(clock.mutex_) {
@@ -92,7 +94,9 @@ void Clock::synchronize_stream(int stream, const Work& waiting) {
 void Clock::synchronize_all(const Work& waiting) {
   const Turn turn(*this);
   std::vector<int64_t> last;
-  for (const int stream : streams_.numbers()) last.push_back(record_on(stream));
+  for (const int stream : streams_.numbers()) {
+    if (!is_drive(stream)) last.push_back(record_on(stream));
+  }
   for (const int64_t event : last) wait_for(event, waiting);
 }
 

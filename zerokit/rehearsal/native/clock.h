@@ -53,6 +53,7 @@ class Clock {
   // Has the host wait.
   void synchronize(int64_t event, const Work& waiting);
   void synchronize_stream(int stream, const Work& waiting);
+  // For the device's streams alone, as cudaDeviceSynchronize does: nobody on the device knows of the drives.
   void synchronize_all(const Work& waiting);
   // When the event happened; -1 if it has not yet.
   int64_t time_of(int64_t event);

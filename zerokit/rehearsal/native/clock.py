@@ -34,7 +34,7 @@ HOST = -1
 FIRST_COMMUNICATOR = 1000
 """The streams of groups of ranks have numbers from here on, above those of torch's pools."""
 FIRST_DRIVE = 900
-"""Likewise those of the node's drives."""
+"""Likewise those of the node's drives, which the device does not wait for (`native/streams.h`)."""
 SIZE_OF_ACT = 48
 """Bytes of one of :meth:`Clock.acts`."""
 
@@ -167,7 +167,7 @@ class Clock:
         self.library.zk_clock_synchronize_stream(stream)
 
     def synchronize_all(self) -> None:
-        """Have the host wait for all streams."""
+        """Have the host wait for all streams of the device, which drives are not."""
         self.library.zk_clock_synchronize_all()
 
     @property

@@ -25,6 +25,9 @@ enum class WorkKind : uint8_t {
 };
 
 constexpr int kHost = -1;  // in place of a stream
+// From here up to the communicators, drives have their numbers (clock.py): they are in order, too, but not the device's.
+constexpr int kFirstDrive = 900;
+constexpr int kFirstCommunicator = 1000;
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
 // What is to be done, and what the report says of it.

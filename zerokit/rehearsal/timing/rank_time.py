@@ -204,7 +204,7 @@ class RankTime:
 
     def finish(self, exchange: Exchange) -> None:
         """Have the host wait for all of it, and tell the other ranks what this one did."""
-        self.clock.synchronize_all()
+        self._wait_for_all()
         if exchange.is_active:
             self._meetings.tell(exchange, self.clock.acts())
 
@@ -216,5 +216,11 @@ class RankTime:
         """
         if played is not None:
             return [int(played.events[events].max()) for events in self._marks]
-        self.clock.synchronize_all()
+        self._wait_for_all()
         return [max(self.clock.time_of(event) or 0 for event in events) for events in self._marks]
+
+    def _wait_for_all(self) -> None:
+        """Have the host wait for the device and for the drives."""
+        self.clock.synchronize_all()
+        for drive in set(_DRIVES.values()).intersection(self.clock.streams):
+            self.clock.synchronize_stream(drive)
