@@ -97,3 +97,11 @@ def test_layers_that_add_up_activations_are_told_from_figures_to_print(
     traffic = Traffic(mock.Mock(phase="between", event_count=lambda: 0))
     VirtualProcessGroup(0, 8, traffic)._note("all_reduce", [torch.empty(shape)])
     assert train_together(traffic.calls) == together
+
+
+def test_a_message_from_any_rank_says_from_which_also_where_none_is_rehearsed() -> None:
+    """As `torch.distributed.recv` asks for it."""
+    group = VirtualProcessGroup(1, 4, Traffic(mock.Mock(phase="between", event_count=lambda: 0)))
+    work = group.recv_anysource([torch.empty(3)])
+    assert work.wait()
+    assert work._source_rank() == 0

@@ -370,7 +370,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
         self._note("recv", tensors)
         exchange = self._exchange
         if exchange is None or not exchange.is_active:
-            return done(tensors)
+            return _Received(lambda: None, source)
         awaited = [exchange.expect(self._ranks[source], tag, what(tensor)) for tensor in tensors]
         return _Received(lambda: self._arrive(tensors, awaited), source)
 
