@@ -59,6 +59,14 @@ def test_what_a_wheel_brings_is_taken_where_it_opens(
             built_files_library()
 
 
+@pytest.mark.parametrize("flags", ["COMPILE", "LINK", "LINK_NO_DRIVER", "LINK_FILES"])
+def test_what_was_built_otherwise_is_another_one(flags: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = build.prebuilt_folder("2.9.1", "1"), build.prebuilt_files_folder()
+    monkeypatch.setattr(build, flags, (*getattr(build, flags), "-g"))
+    after = build.prebuilt_folder("2.9.1", "1"), build.prebuilt_files_folder()
+    assert not set(before) & set(after)
+
+
 @pytest.mark.parametrize(("constructor", "strings"), [("ESs", 0), ("ENSt7__cxx1112basic_stringE", 1)])
 def test_strings_are_of_the_kind_that_torch_was_built_with(
     constructor: str, strings: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

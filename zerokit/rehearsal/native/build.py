@@ -41,8 +41,14 @@ PREBUILT = SOURCES / "prebuilt"
 """What a wheel brings: a folder for each torch, by the names of `prebuilt_folder`."""
 _RELEASE = re.compile(r"[\d.]+(\+.*)?")
 """Versions whose classes are laid out as those of the wheels: no nightly, and no vendor's 2.9.0a0."""
-LINK = ("-shared", "-s", "-Wl,-z,now")  # all names are looked for when it is opened
 COMPILE = ("-O2", "-std=c++20", "-fPIC", "-Wall")
+LINK = ("-shared", "-s", "-Wl,-z,now")  # all names are looked for when it is opened
+LINK_NO_DRIVER = ("-shared", "-fPIC", "-O1", f"-Wl,-soname,{NO_DRIVER}")
+# Every program that a script starts loads it too: it needs nothing but the C library.
+LINK_FILES = (
+    *("-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-Wl,--as-needed", "-Wl,-z,initfirst"),
+    "-shared",
+)
 
 
 COMPILING_CPU_SECONDS = 220
@@ -132,7 +138,7 @@ def _cache_folder(name: str, sources: Path, *more: str) -> Path:
 
 
 def _digest(sources: Path) -> hashlib._Hash:
-    key = hashlib.sha256(str(COMPILE).encode())
+    key = hashlib.sha256(str((COMPILE, LINK, LINK_NO_DRIVER, LINK_FILES)).encode())
     for source in sorted([*sources.glob("*.cpp"), *sources.glob("*.h")]):
         key.update(source.read_bytes())
     return key
@@ -224,8 +230,7 @@ def compile_library(library: Path, torch: Path) -> None:
     libraries = ["-L", str(torch / "lib"), "-lc10", "-ltorch_cpu"]
     _run([*compiler, *LINK, "-o", str(linked), *objects, *libraries])
     driver = parts / NO_DRIVER
-    soname = f"-Wl,-soname,{NO_DRIVER}"
-    _run([*compiler, "-shared", "-fPIC", "-O1", soname, "-o", str(driver), str(SOURCES / "no_driver.cpp")])
+    _run([*compiler, *LINK_NO_DRIVER, "-o", str(driver), str(SOURCES / "no_driver.cpp")])
     driver.replace(library.with_name(NO_DRIVER))
     linked.replace(library)  # last: it says that the folder is complete
     shutil.rmtree(parts)
@@ -242,12 +247,10 @@ def strings_of(torch: Path) -> str:
 
 def compile_files_library(library: Path) -> None:
     """Build the library that guards files; raises as `compile_library`."""
-    # Every program that a script starts loads it too: it needs nothing but the C library.
-    alone = ["-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-Wl,--as-needed", "-Wl,-z,initfirst"]
     sources = map(str, sorted((SOURCES / "files").glob("*.cpp")))
     with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
         linked = Path(scratch, FILES)
-        _run([*_compiler(), *COMPILE, *alone, "-shared", "-o", str(linked), *sources, "-ldl"])
+        _run([*_compiler(), *COMPILE, *LINK_FILES, "-o", str(linked), *sources, "-ldl"])
         linked.replace(library)
 
 
