@@ -132,6 +132,30 @@ def test_a_rehearsal_that_takes_too_long_says_where_it_stands(tmp_path: Path) ->
             worker.result(0.0)  # which is over
 
 
+def test_who_waits_for_others_at_its_end_is_not_asked_where_it_stands(tmp_path: Path) -> None:
+    code = """
+import os, pathlib, signal
+from zerokit.rehearsal.journal import Journal
+if job['rank'] == 0:
+    Journal(pathlib.Path(job['exchange_folder']), 0).write('ends', 'steps')
+os.close(os.open(f"{job['exchange_folder']}/pipe{job['rank']}", os.O_WRONLY))
+signal.pause()
+"""
+    folder = tmp_path / "exchange"
+    folder.mkdir()
+    for rank in (0, 1):
+        os.mkfifo(folder / f"pipe{rank}")
+    script = fake_worker.script(tmp_path, code)
+    jobs = [_job(tmp_path, script, rank=rank, exchange_folder=str(folder)) for rank in (0, 1)]
+    with Worker(jobs[0], Output.DROPPED) as first, Worker(jobs[1], Output.DROPPED) as other:
+        for rank in (0, 1):
+            (folder / f"pipe{rank}").read_bytes()
+        assert (first.has_said_its_end(), other.has_said_its_end()) == (True, False)
+    with pytest.raises(ZerokitError, match="allowed") as failure:
+        rehearse_together(jobs, timeout=0.0)
+    assert "rank 1" in str(failure.value)
+
+
 def test_the_current_folder_does_not_stand_in_for_libraries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

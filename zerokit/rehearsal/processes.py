@@ -27,6 +27,7 @@ from zerokit.rehearsal import stacks
 from zerokit.rehearsal.file_overlay import FileOverlay
 from zerokit.rehearsal.guard import GuardedProcess
 from zerokit.rehearsal.job import RehearsalJob
+from zerokit.rehearsal.journal import Journal
 from zerokit.rehearsal.native.build import TESTED
 from zerokit.rehearsal.report import RehearsalReport
 from zerokit.units import quantity
@@ -103,9 +104,13 @@ class Worker:
     ) -> None:
         self._process.end()
 
-    def has_ended(self, deadline: float | None) -> bool:
-        """Whether :meth:`result` is there at once; waits for a moment."""
-        return self.ends_within(_MOMENT) or (deadline is not None and time.monotonic() >= deadline)
+    def has_said_its_end(self) -> bool:
+        """Whether its script has ended, as other ranks are told."""
+        if self.job.exchange_folder is None:
+            return False
+        said = Journal(Path(self.job.exchange_folder), self.job.rank)
+        said.read_on()
+        return "ends" in said.entries
 
     @property
     def has_failed(self) -> bool:
@@ -236,7 +241,11 @@ def rehearse_together(
             while len(reports) < len(workers):
                 for job in more():
                     start(job)
-                ended = [one for one in workers if one not in reports and one.has_ended(deadline)]
+                ended = [one for one in workers if one not in reports and one.ends_within(_MOMENT)]
+                if deadline is not None and time.monotonic() >= deadline:
+                    # Who has come to its end may wait for another, which is the one that stands somewhere.
+                    left = [one for one in workers if one not in reports and one not in ended]
+                    ended += sorted(left, key=Worker.has_said_its_end)
                 # What all ranks fail of is told once, by the one whose output is seen.
                 if any(one.has_failed for one in ended) and workers[0].ends_within(_FOR_THE_SAME):
                     ended.insert(0, workers[0])
