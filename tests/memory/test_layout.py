@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from tests.memory.runs import LLAMA, run
 from zerokit.memory import LearnedTokens, Lora
@@ -30,6 +30,15 @@ MOE: dict[str, Any] = {
     "tie_word_embeddings": True,
 }
 GPT2: dict[str, Any] = {"model_type": "gpt2", "vocab_size": 100, "n_embd": 32, "n_head": 4, "n_layer": 3}
+T5: dict[str, Any] = {
+    "model_type": "t5",
+    "vocab_size": 100,
+    "d_model": 32,
+    "d_ff": 64,
+    "d_kv": 8,
+    "num_layers": 3,
+    "num_heads": 4,
+}
 STABLELM: dict[str, Any] = {
     "model_type": "stablelm",
     "vocab_size": 100,
@@ -44,8 +53,9 @@ STABLELM: dict[str, Any] = {
 
 def _model(config: dict[str, Any]) -> Any:
     keys = dict(config)
+    kind = AutoModelForSeq2SeqLM if config is T5 else AutoModelForCausalLM
     with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(AutoConfig.for_model(keys.pop("model_type"), **keys))
+        return kind.from_config(AutoConfig.for_model(keys.pop("model_type"), **keys))
 
 
 @pytest.mark.parametrize("config", [LLAMA, GPT2, STABLELM], ids=lambda config: config["model_type"])
@@ -82,12 +92,11 @@ def test_frozen_modules_are_not_trained() -> None:
     assert layout.num_frozen + layout.num_trainable == layout.num_parameters
 
 
-@pytest.mark.parametrize("config", [LLAMA, GPT2], ids=lambda config: config["model_type"])
+@pytest.mark.parametrize("config", [LLAMA, GPT2, T5], ids=lambda config: config["model_type"])
 @pytest.mark.parametrize("method", ["p_tuning", "prefix_tuning", "prompt_tuning"])
 def test_learned_tokens_are_as_many_parameters_as_peft_makes(method: Any, config: dict[str, Any]) -> None:
-    adapted = get_peft_model(
-        _model(config), config_class(method)(task_type="CAUSAL_LM", num_virtual_tokens=7)
-    )
+    task = "SEQ_2_SEQ_LM" if config is T5 else "CAUSAL_LM"
+    adapted = get_peft_model(_model(config), config_class(method)(task_type=task, num_virtual_tokens=7))
     shape = load_model_shape(config)
     layout = layout_of(run(model=shape, learned_tokens=LearnedTokens.of(method, 7, shape)))
     assert layout.num_trainable == adapted.get_nb_trainable_parameters()[0]

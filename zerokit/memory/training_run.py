@@ -61,7 +61,9 @@ class LearnedTokens:
             width = (model.num_key_value_heads or heads) * (model.head_dim or hidden // heads)
             return cls(count, 2 * count * layers * width, cached=True)
         network = 3 * (hidden * hidden + hidden) if method == "p_tuning" else 0
-        return cls(count, count * hidden + network)
+        # peft's num_transformer_submodules: the encoder and the decoder have tokens of their own
+        sequences = 2 if model.is_encoder_decoder else 1
+        return cls(count, sequences * count * hidden + network)
 
 
 @dataclass(frozen=True)

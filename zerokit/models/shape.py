@@ -101,6 +101,13 @@ class ModelShape:
         return self.parameters_by_kind["embedding"]
 
     @property
+    def is_encoder_decoder(self) -> bool:
+        """Whether it has an encoder and a decoder beside it."""
+        return {"encoder", "decoder"} <= {
+            part for tensor in self.tensors for part in tensor.name.split(".")[:2]
+        }
+
+    @property
     def is_moe(self) -> bool:
         """Whether it has routed experts."""
         return self.experts is not None
