@@ -35,8 +35,12 @@ CARDS = {
 ASSUMED_CARDS = {
     "A800-80": "an A100's NVLink",
     "V100-32": "the SXM2 card",
-    "H100-96 500W": "an H100-SXM of 700 W",
+    "H100-96 500W": "an H100-SXM of 700 W with slower memory",
 }
+
+_INTERNEVO = "InternLM/InternEvo train_performance.md"
+_MICRO_NUM = {3084: 2, 2346: 1}
+"""InternEvo's micro-batches of a step by tokens/s of a GPU, where they are others than in its other rows."""
 
 _SIZE_ALONE = re.compile(r"<=|ZeRO-|^pi05|\s[\d.]+-[\d.]+B")
 """Words for a model that say its size and not its layers."""
@@ -55,6 +59,7 @@ class Judged:
 
 def judged(row: Row) -> Judged:
     """What a row lacks, and what has to be assumed of it."""
+    row = _as_its_page_has_it(row)
     lacks = [what for key, what in (("n_gpus", "the number of GPUs"),) if not row.get(key)]
     assumed = ["torch's version", "the attention kernel", "data as long as the sequence"]
     lacks += _card(row, assumed) + _model(row) + _engine(row, assumed)
@@ -73,6 +78,14 @@ def judged(row: Row) -> Judged:
     if not lacks and seconds is None:
         lacks.append("a figure of time or tokens")
     return Judged(row, tuple(lacks), tuple(assumed), seconds)
+
+
+def _as_its_page_has_it(row: Row) -> Row:
+    """With what the gathered row leaves out."""
+    if row.get("source") == _INTERNEVO and row.get("ga") is None:
+        # "Micro Num" in the page's tables of FLOPS with and without checkpointing
+        return row | {"ga": 1 if row.get("ckpt") else _MICRO_NUM.get(int(row["tokens_per_s_per_gpu"]), 4)}
+    return row
 
 
 def _card(row: Row, assumed: list[str]) -> list[str]:

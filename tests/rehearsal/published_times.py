@@ -69,7 +69,9 @@ class Machines:
     gpus: int
     gpus_per_node: int = 8
     network_gbit_s: float | None = None
-    """None: as the catalogue says."""
+    """None: as the catalogue says; likewise:"""
+    bandwidth_gb_s: float | None = None
+    """Of the card's memory."""
 
 
 @dataclass(frozen=True)
@@ -238,13 +240,13 @@ def _by_deepspeed(
 
 def _qwen(row: Row, model: dict[str, Any]) -> Run:
     lora = 64 if "LoRA" in str(row.get("method")) else 0
-    assumed = [
-        "Qwen2's code in Qwen's sizes",
-        "finetune.py's defaults: checkpointing, LoRA of rank 64 on all layers",
-    ]
+    assumed = ["Qwen2's code in Qwen's sizes", "finetune.py's defaults: checkpointing"]
     plan: dict[str, Any] = {"attention": "flash", "checkpointing": "full", "lora_rank": lora}
-    if row["n_gpus"] == 1:
+    if lora:
+        assumed.append("LoRA of rank 64 on all layers")
+    if lora and row["n_gpus"] == 1:
         return _run(row, model, "torch", [*assumed, "weights in bf16"], **plan)
+    # All parameters: finetune_ds.sh, the README's only script for them, which has ZeRO-3 on one GPU, too.
     return _by_deepspeed(row, model, 3, assumed, **plan)
 
 
@@ -293,6 +295,7 @@ def _titan(row: Row, model: dict[str, Any]) -> Run:
     return _run(
         *(row, model, "fsdp"),
         ["transformers' Llama in place of torchtitan's", "FlashAttention 2"],
+        _machines(row, bandwidth_gb_s=2400),  # benchmarks/llama3_h100_202412_torchtitan.md, "Hardware"
         attention="flash",
         checkpointing="products",
         compiled="compile" in str(row.get("note")),
@@ -360,8 +363,8 @@ def rehearsed(run: Run) -> dict[str, Any]:
         folder = Path(name)
         (folder / "plan.json").write_text(json.dumps(dataclasses.asdict(plan)), encoding="utf-8")
         card = ["--gpu", machines.card]
-        if machines.network_gbit_s is not None:
-            (folder / "card.json").write_text(json.dumps({"gpu": _with_network(machines)}), encoding="utf-8")
+        if machines.network_gbit_s is not None or machines.bandwidth_gb_s is not None:
+            (folder / "card.json").write_text(json.dumps({"gpu": _card(machines)}), encoding="utf-8")
             card = ["--hardware", "card.json"]
         done = rehearse(
             *("--num-gpus", machines.gpus, "--gpus-per-node", machines.gpus_per_node, *card),
@@ -387,14 +390,18 @@ def rehearsed(run: Run) -> dict[str, Any]:
     }
 
 
-def _with_network(machines: Machines) -> dict[str, Any]:
-    """The catalogue's card in a machine with another network."""
+def _card(machines: Machines) -> dict[str, Any]:
+    """The catalogue's card with another memory, or in a machine with another network."""
     name = find_gpu(machines.card).name
     catalogue = json.loads((REPOSITORY / "zerokit" / "hardware" / "gpus.json").read_text(encoding="utf-8"))
     card: dict[str, Any] = next(one for one in catalogue["gpus"] if one["name"] == name)
     node = {"gpus": machines.gpus_per_node, "ram_gib": 1800} | card.get("node", {})
     kept = {key: value for key, value in card.items() if key not in ("sources", "price")}
-    return {**kept, "node": node | {"network_gbit_s": machines.network_gbit_s}}
+    if machines.network_gbit_s is not None:
+        kept["node"] = node | {"network_gbit_s": machines.network_gbit_s}
+    if machines.bandwidth_gb_s is not None:
+        kept["bandwidth_gb_s"] = machines.bandwidth_gb_s
+    return kept
 
 
 def written_row(place: int, one: Judged, run: Run | None, told: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import pytest
 from tests.hardware.published_throughput import Row
 from tests.rehearsal import published_times
 from tests.tiny import REPOSITORY
+from zerokit.hardware.gpus import find_gpu
 
 ROWS: list[dict[str, Any]] = json.loads(published_times.WRITTEN.read_text(encoding="utf-8"))
 TRIED = [row for row in ROWS if "error" in row]
@@ -53,6 +54,25 @@ def test_deepspeed_gets_the_rows_config_and_steps_enough_to_prefetch() -> None:
     config = run.plan.ds_config
     assert config["zero_optimization"]["reduce_bucket_size"] == 5120**2
     assert config["bf16"] == {"enabled": True}
+
+
+def test_torchtitan_s_cards_have_the_memory_that_its_page_tells() -> None:
+    row = {"source": "pytorch/torchtitan Table 1", "model": "Llama-3.1-8B", "gpu": "H100-96 500W"}
+    run = published_times.run_of(row | {"n_gpus": 8, "micro_batch": 2, "seq_len": 8192})
+    assert run is not None
+    card = published_times._card(run.machines)
+    known = find_gpu("H100-SXM")
+    assert (card["name"], card["bandwidth_gb_s"], card["tflops"]) == (known.name, 2400, known.tflops)
+    assert card["node"]["network_gbit_s"] == 3200
+
+
+def test_all_parameters_of_qwen_are_trained_by_its_script_for_them() -> None:
+    row = {"source": "QwenLM/Qwen README", "model": "Qwen-1.8B", "gpu": "A100-80", "n_gpus": 1}
+    row |= {"micro_batch": 1, "ga": 8, "seq_len": 512}
+    runs = [published_times.run_of(row | {"method": method}) for method in ("Full-parameter", "LoRA")]
+    assert all(run is not None for run in runs)
+    engines = [(run.plan.engine, run.plan.lora_rank) for run in runs if run is not None]
+    assert engines == [("deepspeed", 0), ("torch", 64)]
 
 
 def test_micro_batches_that_were_not_played_take_as_long_as_the_second() -> None:
