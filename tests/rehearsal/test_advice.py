@@ -89,7 +89,7 @@ def test_without_a_config_it_still_has_ideas() -> None:
 def _timed(seconds: float, **breakdown: float) -> TimeReport:
     parts = dict.fromkeys(TimeBreakdown.model_fields, 0.0) | breakdown
     return TimeReport(
-        step_seconds=seconds, low_seconds=seconds, high_seconds=seconds, step=3,
+        rank=0, step_seconds=seconds, low_seconds=seconds, high_seconds=seconds, step=3,
         tokens_per_second=1 / seconds,
         breakdown=TimeBreakdown(**parts), mfu=0.3, hfu=0.4, peak_flops=1.0, steps=[], kernels=[],
         critical_path=[],

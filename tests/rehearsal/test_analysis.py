@@ -14,6 +14,7 @@ from zerokit.rehearsal.native.clock import WorkKind
 from zerokit.rehearsal.recording import BLOCK, EVENT, SPAN, Recording, Space
 from zerokit.rehearsal.report import Batches, RehearsalReport
 from zerokit.rehearsal.roles import Roles, data_parallel
+from zerokit.rehearsal.time_table import time_parts
 from zerokit.rehearsal.timing.breakdown import _range, doubts
 from zerokit.reporting.phases import RUN_PHASES
 
@@ -107,14 +108,18 @@ def test_the_speed_of_a_pipeline_is_that_of_all_its_stages(stage: str, told: boo
     assert first.time is not None
     # The other stage does three times as much, and needs a moment less for its step.
     waits = first.time.breakdown.model_copy(update={"other_ranks": 1e-9})
-    times = {"step_seconds": 0.995 * first.time.step_seconds, "mfu": 3 * (first.time.mfu or 0)}
+    times = {"rank": 15, "step_seconds": 0.995 * first.time.step_seconds, "mfu": 3 * (first.time.mfu or 0)}
     other = first.time.model_copy(update={"breakdown": waits, "tokens_per_second": None, **times})
     roles = Roles(("pipeline stage 0 of 2", stage), (0,) * 8 + (1,) * 8, (0, 15))
     both = combine({0: first, 15: first.model_copy(update={"rank": 15, "time": other})}, roles)
     assert any("pipeline" in line for line in both.warnings) != told
     assert (both.time is not None) == told
     if both.time is not None:
-        assert both.time.breakdown == first.time.breakdown  # of whom the other waits for
+        # It is told whose time it is: of whom the other waits for.
+        assert (both.time.rank, both.time.breakdown) == (0, first.time.breakdown)
+        alone, of_several = (next(iter(time_parts(both.time, of_several=one))) for one in (False, True))
+        assert "step 1 takes" in str(alone)
+        assert "step 1 of rank 0 takes" in str(of_several)
         assert both.time.tokens_per_second == first.time.tokens_per_second
         assert both.time.mfu == pytest.approx((1 + 3 * 0.995) / 2 * (first.time.mfu or 0))
 
@@ -125,9 +130,10 @@ def test_the_speed_of_ranks_with_uneven_batches_is_their_mean() -> None:
     tokens = 1000 / first.time.step_seconds
     few = first.time.model_copy(update={"tokens_per_second": tokens, "mfu": 0.2})
     many = first.time.model_copy(update={"tokens_per_second": 3 * tokens, "mfu": 0.6})
-    last = first.model_copy(update={"rank": 15, "time": many})
+    last = first.model_copy(update={"rank": 15, "time": many.model_copy(update={"rank": 15})})
     both = combine({0: first.model_copy(update={"time": few}), 15: last}, data_parallel(16)).time
     assert both is not None
+    assert both.rank == 0  # neither waits for the other
     assert both.tokens_per_second == pytest.approx(2 * tokens)
     assert both.mfu == pytest.approx(0.4)
 

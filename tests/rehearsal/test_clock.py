@@ -128,7 +128,9 @@ def test_calls_of_python_and_nodes_of_autograd_take_the_host_s_time() -> None:
 
 def test_drives_work_beside_the_host_until_it_waits() -> None:
     seen = timelines()["drives"]
-    assert [round(seen[at], 2) for at in ("asked for", "written", "read")] == [0, 2, 3]
+    # The device, which torch.cuda.synchronize waits for, knows nothing of drives.
+    times = ("asked for", "synchronized", "written", "read", "step")
+    assert [round(seen[at], 2) for at in times] == [0, 0, 2, 3, 4]
     assert seen["copies"] == [["copy", f"nvme_{kind}", 2048, True, 8] for kind in ("write", "write", "read")]
 
 
@@ -184,19 +186,32 @@ def test_the_clocks_of_a_script_go_by_virtual_time() -> None:
     assert seen["behind in a thread"] > 5000  # which sees the real time
 
 
-def test_the_critical_path_goes_back_to_what_each_had_to_wait_for() -> None:
-    work = [
-        (0, 10, 0, WorkKind.KERNEL, 0),
-        (10, 30, 1001, WorkKind.COLLECTIVE, 1),
-        (10, 25, 0, WorkKind.KERNEL, 0),
-        (30, 40, 1001, WorkKind.MEETING, 1),
-        (45, 60, 0, WorkKind.KERNEL, 0),
-        (0, 60, HOST, WorkKind.WAITING, 0),
-    ]
+Work = tuple[int, int, int, WorkKind, int]
+"""Begin, end, stream, kind and name."""
+
+
+def path_of(work: Sequence[Work], begin: int, end: int) -> list[Any]:
+    names = ("aten::mm", "all_gather", "cudaMalloc")
     spans = np.array(
-        [(begin, end, name, 0, stream, kind, 0) for begin, end, stream, kind, name in work], SPAN
+        [(start, over, name, 0, stream, kind, 0) for start, over, stream, kind, name in work], SPAN
     )
-    path = critical_path(spans, ("aten::mm", "all_gather"), 2, 60)
+    return critical_path(spans, names, begin, end)
+
+
+def test_the_critical_path_goes_back_to_what_each_had_to_wait_for() -> None:
+    path = path_of(
+        [
+            (0, 10, 0, WorkKind.KERNEL, 0),
+            (10, 30, 1001, WorkKind.COLLECTIVE, 1),
+            (10, 25, 0, WorkKind.KERNEL, 0),
+            (30, 40, 1001, WorkKind.MEETING, 1),
+            (2, 40, HOST, WorkKind.WAITING, 0),
+            (45, 60, 0, WorkKind.KERNEL, 0),
+            (46, 60, HOST, WorkKind.WAITING, 0),
+        ],
+        2,
+        60,
+    )
     assert path == [
         ("aten::mm", 15 + 8, 2),
         ("all_gather", 20, 1),
@@ -205,11 +220,28 @@ def test_the_critical_path_goes_back_to_what_each_had_to_wait_for() -> None:
     ]
 
 
+def test_the_critical_path_of_a_step_that_the_host_launches_too_slowly_is_the_host_s() -> None:
+    # Each kernel is over before the host has launched the next one, until one that the host waits for.
+    path = path_of(
+        [
+            (0, 20, 0, WorkKind.KERNEL, 0),
+            (5, 20, HOST, WorkKind.WAITING, 0),
+            (27, 29, 0, WorkKind.KERNEL, 0),
+            (30, 33, HOST, WorkKind.RESERVING, 2),
+            (34, 36, 0, WorkKind.KERNEL, 0),
+            (41, 43, 0, WorkKind.KERNEL, 0),
+        ],
+        1,
+        43,
+    )
+    assert path == [("aten::mm", 2 + 19, 2), (HOST_WORK, 8 + 10, 2), ("cudaMalloc", 3, 1)]
+
+
 def test_each_moment_of_a_step_counts_once() -> None:
     work = [
         (0, 10, 0, WorkKind.KERNEL),
         (5, 20, 1001, WorkKind.COLLECTIVE),
-        (15, 30, 3, WorkKind.COPY),
+        (15, 41, 3, WorkKind.COPY),
         (18, 40, HOST, WorkKind.OPTIMIZER),
         (0, 60, HOST, WorkKind.WAITING),
         (42, 45, HOST, WorkKind.DATA),
@@ -221,10 +253,10 @@ def test_each_moment_of_a_step_counts_once() -> None:
     nanoseconds = {name: round(seconds * 1e9) for name, seconds in parts.model_dump().items()}
     assert nanoseconds == {
         "compute": 8 + 10,
-        "communication": 10,
-        "copies": 10,
-        "host_optimizer": 10,
+        "host_optimizer": 22,
+        "communication": 8,
+        "copies": 1,
         "data": 3,
         "other_ranks": 3,
-        "launch": 4,
+        "launch": 3,
     }

@@ -63,7 +63,7 @@ def analyse(recording: Recording, job: RehearsalJob) -> RehearsalReport:
     evaluation = Evaluation.model_validate(meta["evaluation"]) if meta.get("evaluation") else None
     local_ranks = job.cluster.local_ranks
     prices = job.prices
-    time = None if prices is None else time_of(recording, prices)
+    time = None if prices is None else time_of(recording, prices, job.rank)
     return RehearsalReport(
         world_size=job.num_gpus,
         gpus_per_node=local_ranks,

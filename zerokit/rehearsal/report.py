@@ -220,11 +220,12 @@ class TimeBreakdown(_Part):
 
     compute: float
     """A kernel runs on some stream."""
-    communication: float
-    """A collective runs, and no kernel beside it."""
-    copies: float
-    """Between host and device, beside neither."""
     host_optimizer: float
+    """The host updates parameters, and no kernel runs beside it."""
+    communication: float
+    """A collective runs, and neither of these beside it."""
+    copies: float
+    """Between host and device, or to and from drives, beside none of these."""
     data: float
     """The host reads the next batch: only where that is part of the time."""
     other_ranks: float
@@ -251,14 +252,16 @@ class KernelTime(_Part):
 
 
 class DataTime(_Part):
-    """Reading and tokenising, as measured on this machine."""
+    """Reading and tokenising what is trained on, as measured on this machine."""
 
     batch_seconds: float
     """Of one batch, in one process."""
+    is_in_step: bool = False
+    """Whether steps wait for it, as far as workers do not hide it; how long, the breakdown has."""
     batches: int
     """That were measured."""
     workers: int
-    """Of the script's loader; with none, a step waits for its data."""
+    """Of the script's loader; with none, the script reads between steps."""
     batches_of_step: int
     workers_needed: int
     """That make a step's batches while a step goes on."""
@@ -267,6 +270,8 @@ class DataTime(_Part):
 class TimeReport(_Part):
     """How long the last step takes that was asked for, on the rehearsed rank that others wait for."""
 
+    rank: int
+    """That one."""
     step_seconds: float
     low_seconds: float
     """If all prices are as low as they may be and, likewise, as high: what was hidden then comes out."""

@@ -47,7 +47,7 @@ def _parts(report: RehearsalReport) -> Iterator[Part]:
     yield _heading(report)
     yield ""
     if report.time is not None:
-        yield from time_parts(report.time)
+        yield from time_parts(report.time, of_several=len(report.ranks_rehearsed) > 1)
     yield _memory(report)
     yield from _ranks(report)
     yield from _roles(report)

@@ -15,19 +15,25 @@ if TYPE_CHECKING:
 _MOST_LINKS = 5
 _PARTS = {
     "compute": "Compute",
-    "communication": "Communication, beside no kernel",
-    "copies": "Copies from and to the host, beside neither",
-    "host_optimizer": "Optimizer on the host",
+    "host_optimizer": "Optimizer on the host, beside no kernel",
+    "communication": "Communication, beside neither",
+    "copies": "Copies from and to host and drives, beside none of these",
     "data": "Waiting for data",
     "other_ranks": "Waiting for other ranks",
     "launch": "Waiting for the host to launch",
 }
 
 
-def time_parts(time: TimeReport) -> Iterator[Part]:
-    """How long a step takes, and what it takes."""
+def time_parts(time: TimeReport, *, of_several: bool) -> Iterator[Part]:
+    """How long a step takes, and what it takes.
+
+    Args:
+        time: to be told.
+        of_several: whether other ranks were rehearsed, too.
+    """
     spread = f"{_milliseconds(time.low_seconds)} to {_milliseconds(time.high_seconds)}"
-    facts = [f"step {time.step} takes {_milliseconds(time.step_seconds)} ({spread})"]
+    whose = f" of rank {time.rank}" if of_several else ""
+    facts = [f"step {time.step}{whose} takes {_milliseconds(time.step_seconds)} ({spread})"]
     if time.tokens_per_second is not None:
         facts.append(f"{time.tokens_per_second:,.0f} tokens/s on all GPUs")
     if time.mfu is not None and time.hfu is not None:
@@ -63,8 +69,13 @@ def _data(time: TimeReport) -> Iterator[str]:
     data = time.data
     if data is None:
         return
-    own = quantity(data.workers, "worker") if data.workers else "none, so that each step waits for its data"
-    where = "in the step's time" if time.breakdown.data else "not in the step's time (--with-data-time)"
+    if not data.is_in_step:
+        where = "not in the step's time (--with-data-time)"
+    elif time.breakdown.data:
+        where = f"of which the step waits for {_milliseconds(time.breakdown.data)}"
+    else:
+        where = "of which the step waits for nothing"
+    own = quantity(data.workers, "worker") if data.workers else "none, so that the script reads between steps"
     yield (
         f"Reading a batch takes {_milliseconds(data.batch_seconds)} on this machine, {where}: "
         f"{quantity(data.workers_needed, 'worker')} would hide it behind a step, and the loader has {own}"

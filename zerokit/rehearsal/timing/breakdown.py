@@ -24,13 +24,15 @@ _FEW_TOKENS = 1024
 """Of a batch: published steps of fewer took 1.8 and 4.1 times as long (docs/time-accuracy.md, 14 and 219)."""
 _PARTS = {
     WorkKind.KERNEL: "compute",
+    WorkKind.OPTIMIZER: "host_optimizer",
     WorkKind.COLLECTIVE: "communication",
     WorkKind.COPY: "copies",
-    WorkKind.OPTIMIZER: "host_optimizer",
     WorkKind.DATA: "data",
     WorkKind.MEETING: "other_ranks",
 }
-"""What a moment of a step is counted as: the first of these that goes on then, "launch" if none does."""
+"""What a moment of a step is counted as: the first of these that goes on then, "launch" if none does.
+
+What computes comes first: what is moved meanwhile is hidden behind it."""
 _KERNEL_CLASSES: tuple[Class, ...] = ("matmul", "attention", "memory_bound")
 _OTHER_CLASSES: dict[WorkKind, Class] = {
     WorkKind.COLLECTIVE: "collective",
@@ -40,7 +42,7 @@ _OTHER_CLASSES: dict[WorkKind, Class] = {
 """By which kind of price each kind of work goes."""
 
 
-def time_of(recording: Recording, prices: Prices) -> TimeReport | None:
+def time_of(recording: Recording, prices: Prices, rank: int) -> TimeReport | None:
     """The times of the steps; None if no step was made."""
     ends: Sequence[int] = recording.meta.get("ends_of_steps") or []
     if not ends:
@@ -60,6 +62,7 @@ def time_of(recording: Recording, prices: Prices) -> TimeReport | None:
     of_steps: Sequence[int | None] = recording.meta.get("tokens_of_steps") or []
     tokens = of_steps[last.step - 1] if last.step <= len(of_steps) else None
     return TimeReport(
+        rank=rank,
         step_seconds=last.seconds,
         low_seconds=low,
         high_seconds=high,

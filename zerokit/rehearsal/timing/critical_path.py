@@ -7,10 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from zerokit.rehearsal.native.clock import WorkKind
+from zerokit.rehearsal.native.clock import HOST, WorkKind
 from zerokit.rehearsal.recording import Array
 
-HOST_WORK = "the host, between launches"
+HOST_WORK = "the host, launching"
+"""With the Python between its launches."""
 
 
 class Link(NamedTuple):
@@ -21,31 +22,59 @@ class Link(NamedTuple):
     times: int
 
 
+class _Spans:
+    """Of the streams, or of the host, in the order of their ends."""
+
+    def __init__(self, spans: Array) -> None:
+        ordered = spans[np.argsort(spans["end"], kind="stable")]
+        self.begins, self.ends = ordered["begin"].tolist(), ordered["end"].tolist()
+        self.kinds, self.names = ordered["kind"].tolist(), ordered["name"].tolist()
+        self._place = len(self.ends)
+
+    def last_until(self, time: int) -> int | None:
+        """The place of the last that has ended by then; it is asked for earlier and earlier times."""
+        while self._place and self.ends[self._place - 1] > time:
+            self._place -= 1
+        return self._place - 1 if self._place else None
+
+    def that_ended_at(self, time: int) -> int | None:
+        """The place of one that ended then; likewise."""
+        place = self.last_until(time)
+        return None if place is None or self.ends[place] < time else place
+
+
 def critical_path(spans: Array, names: tuple[str, ...], begin: int, end: int) -> list[Link]:
     """The kinds of work on the path, those that take most first; together they take from `begin` to `end`.
 
-    Work that begins as other work ends waited for it; what begins as none does waited for the host.
+    Work of a stream that begins as other work ends waited for it; what begins as none does waited for the
+    host, which had gone on by itself since it last waited: back to there the path is the host's, whatever
+    the streams did meanwhile.
 
     Args:
         spans: of streams and of the host (recording.SPAN).
         names: that they name.
         begin, end: of the step, ns.
     """
-    lasting = spans[(spans["kind"] != WorkKind.WAITING) & (spans["end"] > spans["begin"])]
-    lasting = lasting[(lasting["end"] > begin) & (lasting["begin"] < end)]
-    order = np.argsort(lasting["end"], kind="stable")
-    starts, ends = (lasting[field][order].tolist() for field in ("begin", "end"))
-    kinds, named = (lasting[field][order].tolist() for field in ("kind", "name"))
+    lasting = spans[(spans["end"] > spans["begin"]) & (spans["end"] > begin) & (spans["begin"] < end)]
+    of_host = lasting["stream"] == HOST
+    device, host = _Spans(lasting[~of_host]), _Spans(lasting[of_host])
     taken: Counter[str] = Counter()
     counts: Counter[str] = Counter()
-    at, place = end, len(ends) - 1
+    at, is_on_host = end, False
     while at > begin:
-        while place >= 0 and ends[place] > at:
-            place -= 1
-        if place < 0 or ends[place] < at:
-            what, start = HOST_WORK, max(ends[place], begin) if place >= 0 else begin
+        awaited, own = device.that_ended_at(at), host.that_ended_at(at)
+        has_waited = own is not None and host.kinds[own] == WorkKind.WAITING
+        if awaited is not None and (has_waited or not is_on_host):
+            what, start = _words(device.kinds[awaited], names[device.names[awaited]]), device.begins[awaited]
+            is_on_host = False
+        elif own is not None and not has_waited:
+            what, start = names[host.names[own]].partition(".")[0], host.begins[own]
+            is_on_host = True
         else:
-            what, start = _words(kinds[place], names[named[place]]), max(starts[place], begin)
+            last = host.last_until(at - 1)
+            what, start = HOST_WORK, begin if last is None else host.ends[last]
+            is_on_host = True
+        start = max(start, begin)
         taken[what] += at - start
         counts[what] += 1
         at = start

@@ -131,7 +131,7 @@ class Batches:
         if self._evaluating:
             self.evaluated.append(replace(source, first=[], handed=0, rehearsed=[]))
             source = self.evaluated[-1]
-        iterator = iterate(loader)
+        iterator = iterate(loader) if self._reading is None else self._reading.iterator(iterate, loader)
         self._source_of_iterator[iterator] = source
         return iterator
 
@@ -153,9 +153,12 @@ class Batches:
         with nullcontext() if self._reading is None else self._reading.next_batch(iterator):
             batch = original(iterator)
         source = self._source_of_iterator.get(iterator)
+        is_training = source is not None and not self._evaluating and self._is_training(source)
+        if self._reading is not None:
+            self._reading.came(iterator, is_trained_on=is_training)
         if source is not None and self._evaluating:
             return self._to_evaluate(source, batch)
-        if source is None or not self._is_training(source):
+        if source is None or not is_training:
             return batch
         source.in_steps.add(self._completed())
         self._last_of_step[self._completed()] = source
@@ -298,6 +301,7 @@ class Batches:
             "batches": self._reading.batches,
             "workers": self._reading.workers,
             "batches_of_step": max(source.batches.values()),
+            "is_in_step": self._reading.takes_time,
         }
 
     def evaluation_facts(self) -> dict[str, Any] | None:

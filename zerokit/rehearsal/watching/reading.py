@@ -9,7 +9,7 @@ import mmap
 import struct
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -28,8 +28,6 @@ _FETCHES = [
 ]
 _SLOT = struct.Struct("<qqq")
 """Of a process: batches, nanoseconds of all of them, and of the first, which may do what is done once."""
-_PROCESSES = 256
-"""That are measured; further workers of a loader are not."""
 _NAME = "reading data"
 
 
@@ -56,6 +54,36 @@ class _Workers:
         return self.ready[-1]
 
 
+class _Figures:
+    """What the processes of one loader's iterator measure, seen by all that are forked after it is made."""
+
+    def __init__(self, workers: int) -> None:
+        self._slots = mmap.mmap(-1, (1 + workers) * _SLOT.size)
+
+    def add(self, process: int, taken: int) -> None:
+        """A batch, which took so many nanoseconds; `process`: 0, or 1 and the worker's number."""
+        at = process * _SLOT.size
+        if at >= len(self._slots):  # a loader within another's worker
+            return
+        batches, whole, first = _SLOT.unpack_from(self._slots, at)
+        _SLOT.pack_into(self._slots, at, batches + 1, whole + taken, first or taken)
+
+    def of_processes(self) -> Iterator[tuple[int, int, int]]:
+        """Of each as of `_SLOT`."""
+        yield from _SLOT.iter_unpack(self._slots[:])
+
+
+def _seconds(figures: Iterable[_Figures]) -> float | None:
+    """Of one batch, on the average of all that were measured; None if none was."""
+    found = [one for each in figures for one in each.of_processes() if one[0]]
+    later = [(batches - 1, whole - first) for batches, whole, first in found if batches > 1]
+    counted = later or [(batches, whole) for batches, whole, _ in found]
+    if not counted:
+        return None
+    batches, whole = (sum(parts) for parts in zip(*counted, strict=True))
+    return float(whole / batches / 1e9)
+
+
 class Reading:
     """Measures what loaders do for their batches, in the workers that they start, too.
 
@@ -66,12 +94,16 @@ class Reading:
 
     def __init__(self, clock: Clock, *, takes_time: bool) -> None:
         self._clock = clock
-        self._takes_time = takes_time
-        # Seen by all processes that are forked from this one.
-        self._slots = mmap.mmap(-1, _PROCESSES * _SLOT.size)
+        self.takes_time = takes_time
+        self._measuring: _Figures | None = None
+        """Where this process writes. None: nobody reads for the script, as where data is looked through."""
+        self._figures: WeakKeyDictionary[Any, _Figures] = WeakKeyDictionary()
+        """Of iterators."""
+        self._trained_on: list[_Figures] = []
+        """Of the iterators of which the script trains on batches."""
         self._workers: WeakKeyDictionary[Any, _Workers] = WeakKeyDictionary()
         self.workers = 0
-        """Of the loader that gave the last batch."""
+        """Of the loader that gave the last batch to train on."""
 
     def install(self) -> None:
         """Go around what makes a batch of a data set's examples."""
@@ -81,46 +113,63 @@ class Reading:
     def _measured(self, fetch: Any, fetcher: Any, *arguments: Any, **given: Any) -> Any:
         from torch.utils.data import get_worker_info
 
-        worker = get_worker_info()
-        place = 0 if worker is None else 1 + worker.id
+        if self._measuring is None:
+            return fetch(fetcher, *arguments, **given)
+        figures, worker = self._measuring, get_worker_info()
         start = time.perf_counter_ns()
         batch = fetch(fetcher, *arguments, **given)
-        if place < _PROCESSES:
-            taken, at = time.perf_counter_ns() - start, place * _SLOT.size
-            batches, whole, first = _SLOT.unpack_from(self._slots, at)
-            _SLOT.pack_into(self._slots, at, batches + 1, whole + taken, first or taken)
+        figures.add(0 if worker is None else 1 + worker.id, time.perf_counter_ns() - start)
         return batch
 
     @property
     def batches(self) -> int:
-        """That were measured."""
-        return sum(batches for batches, *_ in self._all())
+        """That were measured of what is trained on."""
+        return sum(batches for one in self._trained_on for batches, *_ in one.of_processes())
 
     @property
     def seconds(self) -> float | None:
-        """Of one batch, on the average of all that were measured; None if none was."""
-        later = [(batches - 1, whole - first) for batches, whole, first in self._all() if batches > 1]
-        batches, whole = (sum(figures) for figures in zip(*later, strict=True)) if later else (0, 0)
-        if not batches:
-            batches, whole = self.batches, sum(whole for _, whole, _ in self._all())
-        return whole / batches / 1e9 if batches else None
+        """Of one batch to train on, on the average of all that were measured; None if none was."""
+        return _seconds(self._trained_on)
 
-    def _all(self) -> Iterator[tuple[int, int, int]]:
-        yield from _SLOT.iter_unpack(self._slots[:])
+    @contextmanager
+    def _into(self, figures: _Figures | None) -> Iterator[None]:
+        before, self._measuring = self._measuring, figures
+        try:
+            yield
+        finally:
+            self._measuring = before
+
+    def iterator(self, iterate: Callable[[Any], Any], loader: Any) -> Any:
+        """The loader's iterator by `iterate`, whose workers measure what they read for it."""
+        figures = _Figures(int(getattr(loader, "num_workers", 0)))
+        with self._into(figures):
+            iterator = iterate(loader)
+        # Where it stays for the next epoch, so do its workers.
+        self._figures.setdefault(iterator, figures)
+        return iterator
 
     @contextmanager
     def next_batch(self, iterator: Any) -> Iterator[None]:
-        """While a loader's iterator gives one, which takes no time but what is asked for."""
-        with self._clock.untimed():
+        """While a loader's iterator gives one, which takes no time but that of :meth:`came`."""
+        with self._clock.untimed(), self._into(self._figures.get(iterator)):
             yield
-        self.workers = int(getattr(iterator, "_num_workers", 0))
-        seconds = self.seconds
-        if not self._takes_time or seconds is None:
+
+    def came(self, iterator: Any, *, is_trained_on: bool) -> None:
+        """A batch has come, which takes its time where that is asked for."""
+        figures = self._figures.get(iterator)
+        if figures is None:
+            return
+        if is_trained_on:
+            self.workers = int(getattr(iterator, "_num_workers", 0))
+            if figures not in self._trained_on:
+                self._trained_on.append(figures)
+        seconds = _seconds(self._trained_on if is_trained_on else [figures])
+        if not self.takes_time or seconds is None:
             return
         now, takes = self._clock.now, round(seconds * 1e9)
-        ready = now + takes
-        if self.workers:
-            ahead = self.workers * int(getattr(iterator, "_prefetch_factor", None) or 1)
-            workers = self._workers.setdefault(iterator, _Workers(self.workers, ahead, begun=now))
+        ready, count = now + takes, int(getattr(iterator, "_num_workers", 0))
+        if count:
+            ahead = count * int(getattr(iterator, "_prefetch_factor", None) or 1)
+            workers = self._workers.setdefault(iterator, _Workers(count, ahead, begun=now))
             ready = workers.next_ready(now, takes)
         self._clock.work_on_host(WorkKind.DATA, _NAME, ready - now)
