@@ -1,0 +1,153 @@
+"""Steps of this machine, predicted and measured: ``python -m tests.calibration.whole_steps [--write]``.
+
+``zerokit calibrate --device cpu`` first measures the machine, its processor in the place of a card; none of
+the steps that follow take part in it. Then each plan is rehearsed with that file and run for real, two ranks
+over gloo with a thread each, one plan after the other. Compared is what the script itself prints of its
+steps, in the rehearsal and in the run. Nothing else should run meanwhile. ``--plans 0 7`` takes some. With
+``--write`` all goes into docs/measured/whole_steps.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.rehearsal.commands import SCRIPTS, rehearse
+from tests.tiny import REPOSITORY, launch
+
+WRITTEN = REPOSITORY / "docs" / "measured" / "whole_steps.json"
+SCRIPT = SCRIPTS / "step_times.py"
+RANKS = 2
+WARM = 3
+"""Steps that do not count: ZeRO-3 records its order in the first ones, and prefetches by it later."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run."""
+
+    hidden_size: int
+    layers: int
+    batch: int
+    """Rows of a rank's micro-batch."""
+    length: int
+    """Tokens of a row."""
+    stage: int
+    offload: bool
+    """Of the optimizer, to the host."""
+    checkpointing: bool
+    steps: int = WARM + 5
+
+    @property
+    def name(self) -> str:
+        words = [f"{self.hidden_size} x {self.layers}", f"{self.batch} x {self.length}", f"ZeRO-{self.stage}"]
+        return ", ".join(words + ["offload"] * self.offload + ["checkpointing"] * self.checkpointing)
+
+
+def plans() -> Iterator[Plan]:
+    """Three sizes, all stages, with and without offload and checkpointing, in two lengths."""
+    kinds = [(stage, False, False) for stage in range(4)]
+    kinds += [(1, True, False), (2, False, True), (3, True, False), (3, False, True)]
+    for size, (hidden_size, layers, batch) in enumerate([(256, 4, 4), (512, 8, 2), (1024, 8, 1)]):
+        for kind, (stage, offload, checkpointing) in enumerate(kinds):
+            length = (128, 512)[(size + kind) % 2]
+            yield Plan(hidden_size, layers, batch, length, stage, offload, checkpointing)
+
+
+def predicted(plan: Path, hardware: Path) -> dict[str, Any]:
+    """What the script prints in a rehearsal, and what the report says of its last step."""
+    done = rehearse(
+        *("--time", "--hardware", hardware, "--num-gpus", RANKS, "--steps", 0, "--no-advise"),
+        *("--format", "json", "--gpu-memory", "1TiB", "--host-memory", "1TiB"),
+        *(SCRIPT, plan.name),
+        cwd=plan.parent,
+    )
+    time = done.report["time"]
+    last = time["step_seconds"]
+    return {
+        "seconds": _printed(done.err),
+        "low": time["low_seconds"] / last,
+        "high": time["high_seconds"] / last,
+        "shares": {name: round(part / last, 3) for name, part in time["breakdown"].items()},
+    }
+
+
+def measured(plan: Path) -> list[float]:
+    """What it prints on real ranks."""
+    done = launch([SCRIPT, plan], ranks=RANKS, launcher="torchrun")
+    if done.returncode:
+        raise RuntimeError(done.stderr[-4000:])
+    return _printed(done.stdout)
+
+
+def _printed(text: str) -> list[float]:
+    line = next(one for one in text.splitlines() if "seconds [" in one)
+    seconds: list[float] = json.loads(line[line.index("[") :])
+    return seconds
+
+
+def compared(plan: Plan, hardware: Path) -> dict[str, Any]:
+    """A plan's row."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "plan.json")
+        file.write_text(json.dumps(asdict(plan)), encoding="utf-8")
+        ours, theirs = predicted(file, hardware), measured(file)
+    seconds = {"predicted": ours["seconds"][WARM:], "measured": theirs[WARM:]}
+    medians = {name: statistics.median(steps) for name, steps in seconds.items()}
+    return {
+        "plan": plan.name,
+        **{name: round(value, 4) for name, value in medians.items()},
+        "error": round(medians["predicted"] / medians["measured"] - 1, 4),
+        "low": round(ours["low"] * medians["predicted"], 4),
+        "high": round(ours["high"] * medians["predicted"], 4),
+        "measured_steps": [round(one, 4) for one in seconds["measured"]],
+        "shares": ours["shares"],
+    }
+
+
+def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Of the sizes of all errors."""
+    errors = sorted(abs(row["error"]) for row in rows)
+    return {
+        "runs": len(rows),
+        "median_error": round(statistics.median(errors), 4),
+        "worst_error": errors[-1],
+        "within_the_range": sum(row["low"] <= row["measured"] <= row["high"] for row in rows),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--plans", type=int, nargs="+", metavar="PLACE")
+    parser.add_argument("--hardware", type=Path, help="a file that was calibrated before")
+    options = parser.parse_args()
+    known = list(plans())
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        hardware = options.hardware
+        if hardware is None:
+            hardware = Path(folder, "machine.json")
+            words = ["calibrate", "-o", hardware, "--device", "cpu", "--ranks", RANKS, "--threads", 1]
+            env = os.environ | {"OMP_NUM_THREADS": "1"}
+            subprocess.run([sys.executable, "-m", "zerokit", *map(str, words)], check=True, env=env)
+        for place in options.plans or range(len(known)):
+            rows.append(compared(known[place], hardware.resolve()))
+            print(json.dumps(rows[-1]), flush=True)
+    result = {"command": "python -m tests.calibration.whole_steps --write", **summary(rows), "rows": rows}
+    print(json.dumps(summary(rows)))
+    if options.write:
+        WRITTEN.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
