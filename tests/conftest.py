@@ -6,7 +6,7 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -36,7 +36,7 @@ FOLDERS = {
 """Markers of all tests in a folder. Elsewhere a file has a ``pytestmark``, or a test its own marker."""
 
 _HERE = Path(__file__).parent
-_FILE_NEEDS_TORCH = re.compile(r"^pytestmark = .*\bmark\.torch\b", re.MULTILINE)
+_FILE_NEEDS_TORCH = re.compile(r"^pytestmark = (\[[^\]]*|.*)\bmark\.torch\b", re.MULTILINE)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -76,10 +76,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("distributed") is not None)
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
     """Where only light tests run, no file of them may import torch, even for tests that are left out."""
-    if _without_torch(session.config) and "torch" in sys.modules:
-        raise pytest.UsageError("a test file without `pytestmark = pytest.mark.torch` imports torch")
+    before = "torch" in sys.modules
+    report = yield
+    if _without_torch(collector.config) and not before and "torch" in sys.modules:
+        report.outcome = "failed"
+        report.longrepr = f"{collector.nodeid} imports torch: give it `pytestmark = pytest.mark.torch`"
+    return report
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,10 @@ import torch
 from zerokit.distributed.cores import bind_to_cores, physical_cores, share
 from zerokit.distributed.ranks import Ranks
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems bind no process")
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.skipif(sys.platform != "linux", reason="other systems bind no process"),
+]
 
 
 def machine(folder: Path, *, sockets: int, cores: int) -> None:

@@ -12,6 +12,9 @@ from zerokit.documents import dotted
 from zerokit.errors import ConfigError
 
 
+pytestmark = pytest.mark.torch
+
+
 def on_nvme(section: str, folder: object, stage: int = 3) -> dict[str, Any]:
     offload = {"device": "nvme", "nvme_path": folder}
     return {"stage": stage, section: offload}
