@@ -11,7 +11,6 @@ from zerokit.distributed.nvme import check_nvme, has_async_io, uses_nvme
 from zerokit.documents import dotted
 from zerokit.errors import ConfigError
 
-
 pytestmark = pytest.mark.torch
 
 
