@@ -61,10 +61,14 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """Leave out unread what would import torch, transformers and DeepSpeed only to be deselected."""
     if not _without_torch(config):
         return None
-    if "torch" in FOLDERS.get(_folder_of(collection_path), ()):
+    return True if _says_that_it_needs_torch(collection_path) else None
+
+
+def _says_that_it_needs_torch(path: Path) -> bool:
+    if "torch" in FOLDERS.get(_folder_of(path), ()):
         return True
-    is_test = collection_path.suffix == ".py" and collection_path.is_file()
-    return True if is_test and _FILE_NEEDS_TORCH.search(collection_path.read_text(encoding="utf-8")) else None
+    is_file = path.suffix == ".py" and path.is_file()
+    return is_file and _FILE_NEEDS_TORCH.search(path.read_text(encoding="utf-8")) is not None
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses by them
@@ -83,7 +87,9 @@ def pytest_make_collect_report(
     """Where only light tests run, no file of them may import torch, even for tests that are left out."""
     before = "torch" in sys.modules
     report = yield
-    if _without_torch(collector.config) and not before and "torch" in sys.modules:
+    is_new = not before and "torch" in sys.modules
+    # A file that is asked for by its name is read even if all its tests are left out.
+    if is_new and _without_torch(collector.config) and not _says_that_it_needs_torch(collector.path):
         report.outcome = "failed"
         report.longrepr = f"{collector.nodeid} imports torch: give it `pytestmark = pytest.mark.torch`"
     return report

@@ -181,6 +181,9 @@ def main() -> None:
     parser.add_argument("--local_rank", type=int, default=0)
     options = parser.parse_args()
 
+    # If two threads ask at once for the first exponentials of a process, they are others in the last bit in
+    # about one of 200 processes, without any rehearsal: these are asked for by one.
+    torch.ones(1).exp()
     tokenizer = AutoTokenizer.from_pretrained(options.folder / "model")
     blocks = check_everything("before", tokenizer, options.folder)
 
