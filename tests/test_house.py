@@ -213,6 +213,11 @@ def test_importing_does_not_load_torch(code: str) -> None:
     processes.checked([sys.executable, "-c", check])
 
 
+def test_a_command_does_not_pay_for_the_models_of_recipes() -> None:
+    code = "import zerokit.cli.main, sys; assert 'zerokit.recipe.model' not in sys.modules"
+    processes.checked([sys.executable, "-c", code])
+
+
 @pytest.mark.parametrize(
     "command",
     [

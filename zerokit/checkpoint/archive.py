@@ -280,7 +280,8 @@ class _Reader:
         self._archive = archive
         self._opened = opened
         self._size = file.stat().st_size
-        (pickled,) = [name for name in archive.namelist() if name.endswith("/data.pkl")]
+        self._names = archive.namelist()
+        (pickled,) = [name for name in self._names if name.endswith("/data.pkl")]
         self._folder = pickled.removesuffix("data.pkl")
         self._storages: dict[str, Storage] = {}
         self._has_crcs = any(member.CRC for member in archive.infolist())
@@ -288,7 +289,7 @@ class _Reader:
 
     def read(self) -> Archive:
         order = f"{self._folder}byteorder"
-        if order in self._archive.namelist() and self._read(order, _MOST_OF_BYTEORDER) != b"little":
+        if order in self._names and self._read(order, _MOST_OF_BYTEORDER) != b"little":
             raise CheckpointError("was written on a big-endian machine", where=shown(self._file), hint=_HINT)
         pickled = io.BytesIO(self._read(f"{self._folder}data.pkl", _MOST_OF_PICKLE))
         check_memo(pickled)
@@ -326,8 +327,9 @@ class _Reader:
         member = self._archive.getinfo(name)
         if member.compress_type != zipfile.ZIP_STORED:
             raise ValueError(f"{name} is compressed")
-        self._opened.seek(member.header_offset)
-        header = _LOCAL_HEADER.unpack(self._opened.read(_LOCAL_HEADER.size))
+        header = _LOCAL_HEADER.unpack(
+            os.pread(self._opened.fileno(), _LOCAL_HEADER.size, member.header_offset)
+        )
         offset = member.header_offset + _LOCAL_HEADER.size + header[-2] + header[-1]
         if header[0] != b"PK\x03\x04" or offset + member.file_size > self._size:
             raise ValueError("the file ends within a tensor")
@@ -359,7 +361,7 @@ def _tensor(
     typed: tuple[Storage, str], offset: int, shape: tuple[int, ...], stride: tuple[int, ...], *_: Any
 ) -> StoredTensor:
     storage, dtype = typed
-    if not all(type(number) is int for number in (offset, *shape, *stride)):
+    if {*map(type, (offset, *shape, *stride))} != {int}:
         raise ValueError("a tensor's shape is not of integers")
     last = offset + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
     within = offset >= 0 and min((*stride, *shape, 0)) >= 0

@@ -80,10 +80,10 @@ def masters_of_stage_3(shapes: Shapes, states: Sequence[Mapping[str, Any]]) -> I
 def _without_padding(pieces: Sequence[Piece], numel: int) -> Iterator[Piece]:
     left = numel
     for piece in pieces:
-        taken = min(left, piece.numel)
-        if taken:
-            yield replace(piece, numel=taken)
-        left -= taken
+        if not left:
+            return
+        yield piece if piece.numel <= left else replace(piece, numel=left)
+        left -= min(left, piece.numel)
 
 
 def _listed(groups: Any) -> list[StoredTensor]:

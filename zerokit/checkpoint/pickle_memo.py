@@ -6,10 +6,13 @@ import io
 import re
 
 _RUN = re.compile(
-    rb"(?:[()}\]N012abdelostuQR\x81\x85-\x89\x8f-\x94]|[K\x80qh\x82].|[M\x83].{2}|[Jj\x84].{4}|[G\x95].{8})*+",
+    rb"(?:[()}\]N012abdelostuQR\x81\x85-\x89\x8f-\x94]|[K\x80qh\x82].|[M\x83].{2}|[Jj\x84].{4}|[G\x95].{8}"
+    rb"|r..[\x00-\x0f]\x00)*+",
     re.DOTALL,
 )
-"""Operations of a fixed length that give no object a number of their own choice (pickletools.opcodes)."""
+"""Operations of a fixed length (pickletools.opcodes) that give no object a number above `_ALWAYS`."""
+_ALWAYS = (1 << 20) - 1
+"""A number that any pickle may have: its table is of 16 MiB."""
 _LENGTHS = {
     **dict.fromkeys(b"UC\x8c\x8a", 1),
     **dict.fromkeys(b"XTB\x8b", 4),
@@ -22,7 +25,7 @@ _PUT, _LONG_BINPUT, _STOP = b"pr."
 
 
 def check_memo(pickled: io.BytesIO) -> None:
-    """Refuse a pickle that numbers its objects beyond its bytes: unpicklers make a table of that many.
+    """Refuse a pickle that numbers its objects far beyond its bytes: unpicklers make a table of that many.
 
     Args:
         pickled: at the pickle's first operation; where it is afterwards is not defined.
@@ -59,5 +62,5 @@ def check_memo(pickled: io.BytesIO) -> None:
 
 
 def _check(number: int, most: int) -> None:
-    if number > most:
+    if number > max(most, _ALWAYS):
         raise ValueError(f"its pickle has an object of number {number:,}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import re
 import struct
@@ -67,7 +68,8 @@ def read_saved(path: Path) -> list[Saved]:
         CheckpointError: it is none, it is damaged, a file of a rank is missing, or of another step, rank or
             run, or it is of a kind that is not read.
     """
-    found = [_read(files) for files in read_step_folders(find_step_folder(path))]
+    with _all_stay():
+        found = [_read(files) for files in read_step_folders(find_step_folder(path))]
     first = found[0]
     for other in found[1:]:
         if other.facts.num_ranks != first.facts.num_ranks or other.facts.step != first.facts.step:
@@ -85,6 +87,18 @@ def read_saved(path: Path) -> list[Saved]:
             hint=AGAIN,
         )
     return found
+
+
+@contextmanager
+def _all_stay() -> Iterator[None]:
+    """Look for no garbage: of a hundred thousand objects that are made here none is any."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _read(files: StepFolder) -> Saved:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from zerokit.checkpoint.archive import ITEMSIZES, Sized, Storage, StoredTensor
 from zerokit.checkpoint.step_folder import AGAIN
@@ -41,18 +43,25 @@ class NamedTensor(Sized):
 
     def cut(self, begin: int, end: int) -> NamedTensor:
         """Its elements from `begin` on to before `end`, as far as it has them, in one row."""
-        pieces = tuple(_cut(self.pieces, begin, end, ITEMSIZES[self.dtype]))
+        pieces = tuple(_Row(self.pieces, ITEMSIZES[self.dtype]).cut(begin, end))
         return replace(self, shape=(sum(piece.numel for piece in pieces),), pieces=pieces)
 
 
-def _cut(pieces: Iterable[Piece], begin: int, end: int, itemsize: int) -> Iterator[Piece]:
-    """Those elements from `begin` on to before `end`."""
-    at = 0
-    for piece in pieces:
-        first, last = max(begin, at), min(end, at + piece.numel)
-        if first < last:
-            yield Piece(piece.storage, piece.offset + (first - at) * itemsize, last - first)
-        at += piece.numel
+class _Row:
+    """Pieces one after the other, of which an element's is found without going through all."""
+
+    def __init__(self, pieces: Sequence[Piece], itemsize: int) -> None:
+        self._pieces, self._itemsize = pieces, itemsize
+        self._ends = list(accumulate(piece.numel for piece in pieces))
+
+    def cut(self, begin: int, end: int) -> Iterator[Piece]:
+        """Those elements from `begin` on to before `end`."""
+        number = bisect_right(self._ends, begin)
+        while begin < end and number < len(self._pieces):
+            piece, last = self._pieces[number], min(end, self._ends[number])
+            skipped = begin - (self._ends[number] - piece.numel)
+            yield Piece(piece.storage, piece.offset + skipped * self._itemsize, last - begin)
+            begin, number = last, bisect_right(self._ends, last)
 
 
 def whole(name: str, tensor: StoredTensor) -> NamedTensor:
@@ -83,7 +92,9 @@ class Flat:
     def __init__(self, parts: Sequence[StoredTensor]) -> None:
         self.parts = parts
         self.dtype = parts[0].dtype
-        self.numel = sum(part.numel for part in parts)
+        pieces = [Piece(part.storage, part.offset, part.numel) for part in parts]
+        self.numel = sum(piece.numel for piece in pieces)
+        self._row = _Row(pieces, ITEMSIZES[self.dtype])
 
     def tensor(self, name: str, shape: Sequence[int], offset: int) -> NamedTensor:
         """The parameter that begins at element `offset`."""
@@ -101,8 +112,7 @@ class Flat:
                 where=shown(self.parts[-1].file),
                 hint=AGAIN,
             )
-        parts = [Piece(part.storage, part.offset, part.numel) for part in self.parts]
-        return _cut(parts, offset, offset + numel, ITEMSIZES[self.dtype])
+        return self._row.cut(offset, offset + numel)
 
     def check_end(self, offset: int, alignment: int) -> None:
         """See that behind the last parameter no more is left than alignment has added.

@@ -13,9 +13,6 @@ from zerokit.distributed.preemption import SAVE_WITHIN
 from zerokit.distributed.ranks import STUCK_AFTER
 from zerokit.documents import dotted
 from zerokit.errors import RecipeError
-from zerokit.recipe.load import load_recipe, parse_overrides
-from zerokit.recipe.model import task_called
-from zerokit.recipe.starters import starter
 
 
 def train(
@@ -104,6 +101,7 @@ def train(
     if preview is not None:
         _pass_over_none(context, "--preview", "trains nothing", _OF_TRAINING)
     if num_gpus is not None:
+        from zerokit.recipe.load import load_recipe
         from zerokit.recipe.training_keys import check_without_imports
         from zerokit.training.folder import check_earlier
         from zerokit.training.trackers import trackers
@@ -161,6 +159,10 @@ def _starter(words: Sequence[str]) -> str:
     Raises:
         RecipeError: an option beside ``--task.type`` and ``--peft.type`` would change nothing in it.
     """
+    from zerokit.recipe.load import parse_overrides
+    from zerokit.recipe.model import task_called
+    from zerokit.recipe.starters import starter
+
     for word in words[:1]:
         if task := task_called(word):
             raise RecipeError(
