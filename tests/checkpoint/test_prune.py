@@ -52,21 +52,37 @@ def test_the_best_checkpoints_stay(of_run: str | None, tmp_path: Path) -> None:
 
 
 def test_a_removal_that_was_interrupted_is_ended(tmp_path: Path) -> None:
-    run = run_of(tmp_path, "checkpoint-100", "checkpoint-200", ".checkpoint-100.removing")
-    (run / ".notes.removing").mkdir()
-    assert removed(run) == [".checkpoint-100.removing", "checkpoint-100"]
+    run = run_of(tmp_path, "checkpoint-100", "checkpoint-200", ".unfinished/checkpoint-100")
+    (run / ".unfinished/notes").mkdir()
+    assert [folder.relative_to(run).as_posix() for folder in plan_pruning(run, 1).removed] == [
+        ".unfinished/checkpoint-100",
+        "checkpoint-100",
+    ]
     for folder in plan_pruning(run, 1).removed:
         remove(folder)
-    assert sorted(path.name for path in run.iterdir()) == [".notes.removing", "checkpoint-200"]
+    assert sorted(path.name for path in run.iterdir()) == [".unfinished", "checkpoint-200"]
+    assert [path.name for path in (run / ".unfinished").iterdir()] == ["notes"]
+
+
+def test_a_checkpoint_that_a_run_is_writing_is_left_alone(tmp_path: Path) -> None:
+    run = run_of(tmp_path, "checkpoint-100", "checkpoint-200", ".unfinished/checkpoint-300")
+    for folder in plan_pruning(run, 1).removed:
+        remove(folder)
+    assert sorted(path.name for path in run.iterdir()) == [".unfinished", "checkpoint-200"]
+    assert [path.name for path in (run / ".unfinished").iterdir()] == ["checkpoint-300"]
 
 
 def test_half_of_a_checkpoint_never_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = run_of(tmp_path / "run", "checkpoint-1", "checkpoint-2")
-    removed_as: list[str] = []
-    monkeypatch.setattr(shutil, "rmtree", lambda folder: removed_as.append(folder.name))
+    removed_as: list[Path] = []
+    monkeypatch.setattr(shutil, "rmtree", removed_as.append)
     remove(run / "checkpoint-1")
-    assert removed_as == [".checkpoint-1.removing"]
-    assert sorted(path.name for path in run.iterdir()) == [".checkpoint-1.removing", "checkpoint-2"]
+    assert removed_as == [run / ".unfinished/checkpoint-1"]
+    assert sorted(path.name for path in run.iterdir()) == [".unfinished", "checkpoint-2"]
+    monkeypatch.undo()
+    for folder in plan_pruning(run, 1).removed:
+        remove(folder)
+    assert [path.name for path in run.iterdir()] == ["checkpoint-2"]
 
 
 def test_latest_is_never_read_whole(tmp_path: Path) -> None:

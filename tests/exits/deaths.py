@@ -60,9 +60,10 @@ class Death:
         ranks: how many.
         shell: what a shell does before, with mounts of its own.
         before: words before the launcher's.
-        ready: a regular expression for what the log has of each rank when it is in the middle; None: the
+        ready: a regular expression for what the log has when the ranks are in the middle; None: the
             processes have nothing more to do.
-        strikes: the signal that then `struck` gets: ``launcher``, or ``rank 1``.
+        often: how many times the log then has it.
+        strikes: the signal that then `struck` gets: ``launcher``, or ``rank N``.
         groups: files of a control group of its own, and what is written to them.
         takes_port: whether another process has the port.
     """
@@ -79,6 +80,7 @@ class Death:
     shell: str = ""
     before: tuple[str, ...] = ()
     ready: str | None = r"ready\b"
+    often: int = 2
     strikes: signal.Signals | None = None
     struck: str = "launcher"
     groups: tuple[tuple[str, str], ...] = ()
@@ -114,6 +116,24 @@ for batch in torch.utils.data.DataLoader(data, batch_size=4, num_workers=1):
     pass"""
 
 
+_OWN = "export TORCH_EXTENSIONS_DIR=$PWD/own && mkdir -p own"
+"""A folder for extensions in which nothing is compiled yet."""
+
+
+def _compilers() -> Iterator[tuple[str, str, str, str]]:
+    """Compilers that fail: name, cause, what is said, and what a shell does before."""
+
+    def calls(line: str) -> str:
+        return f"{_OWN} && printf '#!/bin/sh\\n{line}\\n' > cxx && chmod +x cxx && export CXX=$PWD/cxx"
+
+    cannot = "cannot be compiled|could not be compiled|cannot be built"
+    yield "no compiler", "extension", cannot, f"{_OWN} && export CXX=false"
+    yield "a header is missing", "extension", "fatal error: .*No such file", calls('exec c++ -nostdinc "$@"')
+    yield "no memory for the compiler", "host-memory", "memory", calls('ulimit -v 300000\\nexec c++ "$@"')
+    full = f"{_OWN} && mount -t tmpfs -o size=64k tmpfs own"
+    yield "the disk of extensions is full", "no-space", "disk is full", full
+
+
 def _deaths() -> Iterator[Death]:
     kill = _on_rank_1("os.kill(os.getpid(), signal.SIGKILL)")
     for launcher in _PLAIN:
@@ -133,7 +153,12 @@ def _deaths() -> Iterator[Death]:
         yield Death("SIGTERM of the launcher (143)", launcher, "exit-code", "SIGTERM",
                     strikes=signal.SIGTERM)  # fmt: skip
         yield Death("Ctrl-C", launcher, "exit-code", "SIGINT", strikes=signal.SIGINT)
-    yield Death("another collective in one rank", "torchrun", "collective-timeout", "waited",
+    for launcher in ("deepspeed", "torchrun"):
+        yield Death("all ranks wait, each in another collective", launcher, "collective-timeout",
+                    "rank 0 at .*all_reduce.*rank 1 at .*all_gather.*different",
+                    _on_rank_1("dist.all_gather([torch.ones(4)] * 2, sums)"), limit=5)  # fmt: skip
+    yield Death("another collective in one rank", "torchrun", "collective-timeout",
+                "rank 0 at .*all_reduce.*rank 1 at .*broadcast.*different",
                 _on_rank_1("dist.broadcast(torch.ones(99), 1)"), limit=5)  # fmt: skip
     yield Death("/dev/shm is full: a mapped file (-7)", "torchrun", "exit-code", "SIGBUS.*shm",
                 _MAPS, shell=_FULL_SHM)  # fmt: skip
@@ -165,7 +190,7 @@ def _deaths() -> Iterator[Death]:
     yield Death("no launcher", "python", "no-launcher", "without a launcher")
     yield Death("'timeout' ended it", "torchrun", "exit-code", "SIGTERM", before=("timeout", "20"))
     # DeepSpeed's own.
-    own_extensions = "export TORCH_EXTENSIONS_DIR=$PWD/own && mkdir -p own/deepspeed_shm_comm"
+    own_extensions = f"{_OWN}/deepspeed_shm_comm"
     yield Death("stuck at a lock that a killed compiler left", "deepspeed", "exit-code", "SIGTERM.*lock",
                 script=_ENGINE.replace("CONFIG", "{}"), strikes=signal.SIGTERM, ready=None,
                 shell=f"{own_extensions} && touch $TORCH_EXTENSIONS_DIR/deepspeed_shm_comm/lock")  # fmt: skip
@@ -174,7 +199,16 @@ def _deaths() -> Iterator[Death]:
                 shell=f"{own_extensions} && export CXX=false")  # fmt: skip
     yield Death("a host that has no address", "deepspeed", "ssh", "nowhere.invalid",
                 options=("--hostfile", "hostfile"))  # fmt: skip
-    # zerokit train.
+    # zerokit train, whose extensions are compiled where nobody has done it before.
+    for name, cause, says, shell in _compilers():
+        yield Death(name, "zerokit", cause, says, shell=shell)
+    compiling = "compiling DeepSpeed's"
+    yield Death("kill -9 of a rank that compiles", "zerokit", "exit-code", _KILLED, shell=_OWN,
+                ready=compiling, often=1, strikes=signal.SIGKILL, struck="rank 0")  # fmt: skip
+    yield Death("stuck at a lock that a killed compiler left", "zerokit", "exit-code",
+                "SIGTERM.*own/deepspeed_shm_comm/lock: remove",
+                shell=f"{_OWN}/deepspeed_shm_comm && touch own/deepspeed_shm_comm/lock",
+                ready="waiting for .*lock to go", often=1, strikes=signal.SIGTERM)  # fmt: skip
     yield Death("kill -9 of a rank", "zerokit", "exit-code", _KILLED, ready=r"step \d+/",
                 strikes=signal.SIGKILL, struck="rank 1")  # fmt: skip
     yield Death("its port is taken", "zerokit", "zerokit", "another process has port", takes_port=True)

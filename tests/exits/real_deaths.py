@@ -123,7 +123,7 @@ def _strike(death: Death, process: subprocess.Popen[bytes], log: Path) -> None:
             return
         if death.ready is not None:
             said = re.findall(death.ready, log.read_text(encoding="utf-8", errors="replace"))
-            is_time = len(said) >= death.ranks
+            is_time = len(said) >= death.often
             time.sleep(0.1)
         else:
             time.sleep(10)
@@ -131,7 +131,8 @@ def _strike(death: Death, process: subprocess.Popen[bytes], log: Path) -> None:
             is_time, before = 0 <= used - before < 0.5, used
         if is_time:
             (shell,) = children_of(process.pid)
-            target = children_of(shell)[0] if death.struck == "launcher" else _rank_1(process.pid)
+            rank = death.struck.removeprefix("rank ")
+            target = children_of(shell)[0] if death.struck == "launcher" else _rank(rank, process.pid)
             os.kill(target, death.strikes or 0)
             return
 
@@ -143,11 +144,11 @@ def _family(pid: int) -> list[int]:
     return found
 
 
-def _rank_1(pid: int) -> int:
+def _rank(number: str, pid: int) -> int:
     for one in _family(pid):
-        if variables_of(one).get("RANK") == "1":
+        if variables_of(one).get("RANK") == number:
             return one
-    raise ProcessLookupError("there is no rank 1")
+    raise ProcessLookupError(f"there is no rank {number}")
 
 
 def row(death: Death, keep: Path | None = None) -> dict[str, Any]:

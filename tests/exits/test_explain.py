@@ -204,6 +204,87 @@ def test_ranks_that_waited_name_the_one_that_did_not_come() -> None:
     assert "rehearse" in str(other.mend)
 
 
+def gloo_timeout(rank: int, line: int = 40, call: str = "all_reduce", kind: str = "recv") -> str:
+    """What torch prints of a rank whose collective of gloo has timed out."""
+    site = "/v/lib/python3.12/site-packages/torch/distributed"
+    lines = (
+        "Traceback (most recent call last):",
+        f'  File "/w/train.py", line {line}, in main',
+        f"    dist.{call}(loss)",
+        f'  File "{site}/c10d_logger.py", line 83, in wrapper',
+        f'  File "{site}/distributed_c10d.py", line 3252, in {call}',
+        "    work.wait()",
+        f"RuntimeError: [/g/unbound_buffer.cc:78] Timed out waiting 90000ms for {kind} operation to complete",
+    )
+    return "\n".join(f"[rank{rank}]: {one}" for one in lines)
+
+
+def test_ranks_that_all_waited_are_told_by_the_lines_at_which_they_did() -> None:
+    apart = told(gloo_timeout(0), gloo_timeout(1, 60, "all_gather", "send"))
+    assert apart.cause == "collective-timeout"
+    assert apart.says == (
+        "ranks waited 1 min 30 s in vain: rank 0 at train.py:40 (all_reduce), rank 1 at train.py:60 "
+        "(all_gather): they came to different collectives"
+    )
+    assert "rehearse" in str(apart.mend)
+    mixed = "\n".join(
+        line
+        for pair in zip(gloo_timeout(0).split("\n"), gloo_timeout(1, 60).split("\n"), strict=True)
+        for line in pair
+    )
+    assert "rank 0 at train.py:40 (all_reduce), rank 1 at train.py:60" in told(mixed).says
+    sized = told("dist_world_size=2", gloo_timeout(0), gloo_timeout(1, 60))
+    assert sized.says.endswith("different collectives; no rank is missing")
+
+
+def test_ranks_that_waited_at_one_line_name_those_that_did_not_come_if_the_log_says_how_many_there_are() -> (
+    None
+):
+    waited = [gloo_timeout(0), gloo_timeout(1)]
+    assert told(*waited).says == (
+        "ranks waited 1 min 30 s in vain: ranks 0-1 at train.py:40 (all_reduce); the log does not say "
+        "whether others did not come"
+    )
+    assert told("dist_world_size=3", *waited).says.endswith("(all_reduce); rank 2 did not come")
+    whole = told("dist_world_size=2", *waited)
+    assert whole.says.endswith("(all_reduce); none is missing")
+    assert "a step later" in str(whole.mend)
+    lost = told(gloo_timeout(0), "[rank1]: RuntimeError: Connection closed by peer")
+    assert lost.says.startswith("ranks waited 1 min 30 s in vain: rank 0 at train.py:40")
+
+
+@pytest.mark.parametrize(
+    ("line", "cause", "says"),
+    [
+        (
+            "[rank0]: RuntimeError: Ranks 1, 3 failed to pass monitoredBarrier in 5000 ms",
+            "collective-timeout",
+            "ranks that did not come to a barrier: 1, 3",
+        ),
+        (
+            "[rank0]: torch.distributed.DistStoreError: Timed out after 61 seconds waiting for clients. 1/2 "
+            "clients joined.",
+            "no-meeting",
+            "rank 0: only 1 of 2 processes came to where they were to meet",
+        ),
+    ],
+)
+def test_torch_itself_names_who_did_not_come(line: str, cause: str, says: str) -> None:
+    found = told(line)
+    assert (found.cause, found.says) == (cause, says)
+
+
+def test_a_lock_for_which_a_run_said_that_it_waits_is_named() -> None:
+    started = "[2026-11-23 09:00:00,1] [INFO] [launch.py:245:main] process 4711 spawned with command: ['a']"
+    waits = "waiting for /c/ext/deepspeed_shm_comm/lock to go: remove it if no program compiles there"
+    ended = "run.sh: line 3:  4700 Terminated              deepspeed train.py"
+    found = told(started, waits, ended)
+    assert "(SIGTERM)" in found.says
+    assert str(found.mend).endswith(
+        "It waited for /c/ext/deepspeed_shm_comm/lock: remove that if no program compiles there"
+    )
+
+
 def test_a_flight_recorder_is_read_where_it_is_plain_data_and_named_where_not(tmp_path: Path) -> None:
     dump = tmp_path / "nccl_trace_rank_0"
     entries = [

@@ -20,12 +20,12 @@ _LONGEST_DELAY = 0.03
 
 def _exporting(place: Place) -> bool:
     """Its unfinished folder is there."""
-    return place.path(".made.exporting").exists()
+    return place.path(".made.unfinished").exists()
 
 
 def _removing(place: Place) -> bool:
     """A removal has begun."""
-    return any(place.path("out").glob(".*.removing"))
+    return any(place.path("out").glob(".unfinished/*"))
 
 
 def _two_checkpoints(place: Place) -> None:
@@ -38,7 +38,7 @@ def _two_checkpoints(place: Place) -> None:
 
 
 def _lose(place: Place) -> None:
-    shutil.rmtree(place.path(".made.exporting"), ignore_errors=True)
+    shutil.rmtree(place.path(".made.unfinished"), ignore_errors=True)
 
 
 def _of_kills() -> Iterator[Trial]:

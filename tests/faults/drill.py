@@ -168,7 +168,7 @@ def is_whole(place: Place) -> bool:
 
 def _is_done(place: Place) -> bool:
     """Whether a command for checkpoints has left what it must, and nothing else."""
-    unfinished = [*place.folder.glob(".*.exporting"), *place.path("out").glob(".*.removing")]
+    unfinished = [*place.folder.glob(".*.unfinished"), *place.path("out").glob(".unfinished/*")]
     if unfinished or not next(place.path("out").glob("checkpoint-[1-9]*/latest"), None):
         return False
     if place.words[0] == "export":

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from zerokit.checkpoint.aside import UNFINISHED, remove_aside, set_aside
 from zerokit.checkpoint.deepspeed_folder import read_checkpoint
 from zerokit.checkpoint.step_folder import (
     TRAINER_STATE,
     find_step_folder,
-    is_numbered,
     named_as_latest,
+    number_of,
     numbered,
 )
 from zerokit.documents import is_folder, read_bytes, shown
@@ -23,8 +23,6 @@ from zerokit.errors import CheckpointError
 
 _MOST_OF_STATE = 64 << 20
 """Bytes; it has a line for each step that was logged."""
-_REMOVING = ".removing"
-"""Ends the name of a checkpoint whose removal has begun."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +63,7 @@ def plan_pruning(run: Path, keep: int) -> Pruning:
     oldest = folders.index(complete[-keep:][0])
     named = {*named_as_latest(run).values(), *_best(run, folders)}
     old = folders[:oldest]
-    begun = [path for path in sorted(run.glob(f".*{_REMOVING}")) if _was_begun(path)]
+    begun = list(_begun(run / UNFINISHED, number_of(folders[-1].name) or 0))
     removed = [folder for folder in old if folder.name not in named and _is_of_deepspeed(folder)]
     kept = [*(folder for folder in old if folder.name in named), *complete[-keep:]]
     left = [folder for folder in folders if folder not in (*kept, *removed)]
@@ -97,11 +95,12 @@ def _state(file: Path) -> dict[str, Any]:
     )
 
 
-def _was_begun(folder: Path) -> bool:
-    """Whether this is a checkpoint of which half may be removed."""
-    name = folder.name.removesuffix(_REMOVING).removeprefix(".")
-    is_named_so = folder.name == f".{name}{_REMOVING}"
-    return is_named_so and is_numbered(name) and folder.is_dir() and not folder.is_symlink()
+def _begun(aside: Path, newest: int) -> Iterator[Path]:
+    """What is left of checkpoints whose removal was interrupted: one that a run is writing is the newest."""
+    for path in sorted(aside.iterdir()) if aside.is_dir() and not aside.is_symlink() else ():
+        number = number_of(path.name)
+        if number is not None and number < newest and path.is_dir() and not path.is_symlink():
+            yield path
 
 
 def remove(folder: Path) -> None:
@@ -111,10 +110,7 @@ def remove(folder: Path) -> None:
         CheckpointError: it cannot be removed.
     """
     try:
-        doomed = folder
-        if not _was_begun(folder):
-            doomed = folder.rename(folder.with_name(f".{folder.name}{_REMOVING}"))
-        shutil.rmtree(doomed)
+        remove_aside(folder if folder.parent.name == UNFINISHED else set_aside(folder))
     except OSError as error:
         raise CheckpointError(
             f"cannot be removed: {error.strerror or error}", where=shown(folder), hint="Check its permissions"

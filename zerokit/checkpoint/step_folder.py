@@ -108,7 +108,13 @@ def named_as_latest(path: Path) -> dict[str, str]:
 
 def is_numbered(name: str) -> bool:
     """Whether a folder of this name is one of the checkpoints of a run."""
-    return _NUMBERED.fullmatch(name) is not None
+    return number_of(name) is not None
+
+
+def number_of(name: str) -> int | None:
+    """The step, or epoch, by which a checkpoint of a run is named; None of another name."""
+    match = _NUMBERED.fullmatch(name)
+    return None if match is None else int(match["number"])
 
 
 def is_of_run(step: Path) -> bool:

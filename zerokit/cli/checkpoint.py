@@ -384,7 +384,7 @@ def prune(
 
     plan = plan_pruning(run, keep)
     if plan.removed and not yes and not dry_run:
-        names = ", ".join(folder.name for folder in plan.removed)
+        names = ", ".join(str(folder.relative_to(run)) for folder in plan.removed)
         if not sys.stdin.isatty():
             hint = "Add --yes to do so, or --dry-run to see what stays"
             raise ZerokitError(f"would remove {names}", where=str(run), hint=hint)

@@ -60,6 +60,7 @@ _REASON = r"eason\"?:\s{0,20}\"?"
 
 OUT_OF_MEMORY = "cuda-out-of-memory"
 NCCL_TIMEOUT = "nccl-timeout"
+GLOO_TIMEOUT = "collective-timeout"
 ZEROKIT = "zerokit"
 EXIT_CODE = "exit-code"
 
@@ -542,11 +543,19 @@ CAUSES = (
         weight=Weight.CONSEQUENCE,
     ),
     _cause(
-        "collective-timeout",
+        GLOO_TIMEOUT,  # more, where ranks are named: see zerokit.exits.gloo
         "a rank waited in a collective for another one that did not come",
         "Look at what the others said first. If they still ran: some line runs on some ranks alone, which "
         "'zerokit rehearse' names; or one takes long (a save, a slow disk): 'py-spy dump' shows its line",
         r"Timed out waiting \d{1,12}ms for (?:recv|send) operation",  # gloo
+        weight=Weight.CONSEQUENCE,
+    ),
+    _cause(
+        GLOO_TIMEOUT,
+        "ranks that did not come to a barrier: {who}",
+        "Look at what they said first. If they still ran: some line runs on some ranks alone, which "
+        "'zerokit rehearse' names; or one takes long: 'py-spy dump' shows its line",
+        r"anks? (?P<who>\d[\d, ]{0,200}) failed to pass monitoredBarrier",
         weight=Weight.CONSEQUENCE,
     ),
     _cause(
@@ -571,6 +580,14 @@ CAUSES = (
         "See that rank 0 runs there, that --master_addr is its address on the network that all share (not "
         "127.0.1.1), and that no firewall closes the port",
         r"client socket has timed out after \d+ms while trying to connect to (?P<where>\([^)]{1,120}\))",
+        weight=Weight.CONSEQUENCE,
+    ),
+    _cause(
+        "no-meeting",
+        "only {came} of {all} processes came to where they were to meet",
+        "See that it is started on every machine, with the same --nnodes and a --node-rank of its own, and "
+        "that --master_addr is reached from each",
+        r"(?P<came>\d{1,7})/(?P<all>\d{1,7}) clients joined",
         weight=Weight.CONSEQUENCE,
     ),
     _cause(

@@ -9,8 +9,16 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from zerokit.errors import visible
-from zerokit.exits import flight_recorder, gpu_memory, nccl
-from zerokit.exits.causes import CAUSES, EXIT_CODE, NCCL_TIMEOUT, OUT_OF_MEMORY, ZEROKIT, Weight
+from zerokit.exits import flight_recorder, gloo, gpu_memory, nccl
+from zerokit.exits.causes import (
+    CAUSES,
+    EXIT_CODE,
+    GLOO_TIMEOUT,
+    NCCL_TIMEOUT,
+    OUT_OF_MEMORY,
+    ZEROKIT,
+    Weight,
+)
 from zerokit.exits.codes import meaning, parse_code, signal_of
 from zerokit.exits.gpu_memory import Settings
 from zerokit.exits.log import Log
@@ -58,6 +66,8 @@ _STANDS = (
     ". The log shows no step: where it stood still from its start, 'zerokit doctor' finds the lock that a "
     "killed compiler left, for which torch waits without a word"
 )
+_WAITS = re.compile(r"\bwaiting for (?P<lock>/[^\n]{1,400}/lock) to go: remove it")
+"""Or with one of zerokit's (`distributed/extensions`)."""
 _TRAINED = re.compile(r"['\"]train_runtime['\"]: ")
 """What the Trainer prints when it has trained, before the model is saved."""
 _END = 4000
@@ -115,9 +125,9 @@ def explain_log(log: Log, settings: Settings | None = None) -> Explanation:
     line = log.line_at(first.offset)
     begin, end = log.bounds(first.offset)
     rank = _RANK.search(text, begin, end)
-    named = rank is not None and first.cause not in (NCCL_TIMEOUT, ZEROKIT)
+    named = rank is not None and first.cause not in (NCCL_TIMEOUT, GLOO_TIMEOUT, ZEROKIT)
     says = f"rank {rank[1]}: {first.says}" if rank is not None and named else first.says
-    stands = _STANDS if any(f"({name})" in first.says for name in _FROM_OUTSIDE) and _has_no_step(log) else ""
+    stands = _stands(log) if any(f"({name})" in first.says for name in _FROM_OUTSIDE) else ""
     also = (
         *_also(events, first.cause, log, settings),
         *(flight_recorder.dumps(text) if first.cause == NCCL_TIMEOUT else ()),
@@ -189,6 +199,7 @@ def _is_quoted(log: Log, begin: int, line: str) -> bool:
 
 def _known(log: Log) -> Iterator[_Event]:
     taken: set[int] = set()
+    waited = gloo.explain(gloo.waiting(log), _world_size(log))
     for cause in CAUSES:
         found = chain.from_iterable(pattern.finditer(log.text) for pattern in cause.patterns)
         for number, match in enumerate(found):
@@ -212,6 +223,8 @@ def _known(log: Log) -> Iterator[_Event]:
                 weight = Weight.KILLED if _kills(code, log) else Weight.LEFT if _is_chosen(code) else weight
             elif cause.name == NCCL_TIMEOUT:
                 says, mend = nccl.explain(nccl.waiting(log.text), _world_size(log))
+            elif cause.name == GLOO_TIMEOUT and "who" not in groups:
+                says, mend = waited or (says, mend)
             yield _Event(weight, match.start(), cause.name, says, mend)
             if cause.name == NCCL_TIMEOUT:  # the first tells of all
                 break
@@ -312,11 +325,21 @@ def _silent(log: Log, also: tuple[str, ...]) -> Explanation:
         "unknown",
         says,
         "If it stops without a word before its end, it was ended from outside: give the exit code, and see "
-        "'dmesg -T', 'sacct -j JOB' or 'kubectl describe pod POD'" + (_STANDS if _has_no_step(log) else ""),
+        "'dmesg -T', 'sacct -j JOB' or 'kubectl describe pod POD'" + _stands(log),
         log.line_at(len(log.text.rstrip()) - 1),
         _short(last),
         tuple(map(_short, also)),
     )
+
+
+def _stands(log: Log) -> str:
+    """Where it may have stood still from its start, if it has."""
+    if not _has_no_step(log):
+        return ""
+    waits = _WAITS.search(log.text)
+    if waits is None:
+        return _STANDS
+    return f". It waited for {visible(waits['lock'])}: remove that if no program compiles there"
 
 
 def _has_no_step(log: Log) -> bool:

@@ -74,8 +74,9 @@ def explain(ranks: list[Waiting], world_size: int | None) -> tuple[str, str]:
         return f"{says}; {listed(sorted(absent))} did not come", (
             f"Look at what {listed(sorted(absent))} said first; if nothing, at 'dmesg -T' of its machine"
         )
+    who = "All" if world_size is not None else "All that the log has"
     return says, (
-        "All came to the same call, so the link is broken or slow: NCCL_DEBUG=WARN names it, "
+        f"{who} came to the same call, so the link is broken or slow: NCCL_DEBUG=WARN names it, "
         "NCCL_SOCKET_IFNAME and NCCL_IB_HCA choose it. If a rank only takes long (tokenizing, saving), raise "
         "ddp_timeout"
     )

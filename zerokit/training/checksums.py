@@ -30,7 +30,7 @@ def publish(group: RankGroup, written: Path, saved: Path) -> str | None:
     Args:
         group: all ranks, each of which has written its part.
         written: where, on the disk of `saved`.
-        saved: the checkpoint-N that it is to be; one that is there is removed.
+        saved: the checkpoint-N that it is to be. A run saves a step once, and behind the last that is there.
 
     Returns:
         why it is not whole, the same on every rank; None if it is.
@@ -38,8 +38,6 @@ def publish(group: RankGroup, written: Path, saved: Path) -> str | None:
     problem = seal(group, written)
     if problem is None and group.ranks.is_main:
         try:
-            if saved.exists():
-                saved.rename(written.with_name(f"{saved.name}.replaced"))
             written.rename(saved)
             _sync_folders([written.parent, saved.parent])
         except OSError as error:

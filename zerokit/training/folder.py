@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from zerokit import console
+from zerokit.checkpoint.aside import remove_all_aside, set_aside
 from zerokit.checkpoint.source import is_rehearsal
 from zerokit.errors import RecipeError
 from zerokit.training.identity import read_identity
@@ -31,8 +32,6 @@ OUTPUT_DIR = "runs/train"
 LOCK_FILE = "run.lock"
 EARLIER = "earlier"
 """Where checkpoints of replaced runs are set aside, in a folder for each."""
-UNFINISHED = ".unfinished"
-"""Where checkpoints lie until they are whole, and while they are removed: none has its name by halves."""
 
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 _DIVIDED = re.compile(r"\.{1,2}.+-on-\d+-ranks?(\.unfinished)?")
@@ -61,14 +60,8 @@ def remove_old(folder: Path, limit: int | None, *, last: Path, best: str | None)
         removable = [path for path in found if path.name not in stay]
         for path in removable[: max(0, len(found) - limit)]:
             with suppress(OSError):  # one that stays is tried again at the next
-                (folder / UNFINISHED).mkdir(exist_ok=True)
-                path.rename(folder / UNFINISHED / path.name)
-    remove_unfinished(folder)
-
-
-def remove_unfinished(folder: Path) -> None:
-    """Remove what is no checkpoint of a run yet, or any more."""
-    shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
+                set_aside(path)
+    remove_all_aside(folder)
 
 
 def check_earlier(loaded: LoadedRecipe, *, force: bool) -> None:
@@ -182,7 +175,7 @@ class OutputFolder:
                 hint="Name a folder that can be made or written to",
             ) from None
         self._check_earlier()
-        remove_unfinished(self.path)
+        remove_all_aside(self.path)
         for path in self.path.iterdir():  # of a run that was ended as it resumed
             if _DIVIDED.fullmatch(path.name) and path != self.resume:
                 shutil.rmtree(path, ignore_errors=True)

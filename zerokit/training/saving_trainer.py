@@ -10,13 +10,14 @@ from transformers import Trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from zerokit import console
+from zerokit.checkpoint.aside import UNFINISHED, aside, remove_all_aside
 from zerokit.checkpoint.source import is_rehearsal
 from zerokit.checkpoint.step_folder import LATEST, TRAINER_STATE
 from zerokit.files import write_file
 from zerokit.patches import overriding
 from zerokit.training.checksums import publish
 from zerokit.training.disks import DiskProblems, bytes_of, lacks_room
-from zerokit.training.folder import UNFINISHED, checkpoints, remove_old, remove_unfinished
+from zerokit.training.folder import checkpoints, remove_old
 from zerokit.training.peft.prompts import saved_whole
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ class SavingTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped h
             state = self.state
             state.best_metric, state.best_global_step, state.best_model_checkpoint = self._best_saved
             if self._group.ranks.is_node_main:  # each machine has written, whether it shares its disk or not
-                remove_unfinished(folder)
+                remove_all_aside(folder)
         if not self.args.should_save:
             return
         if problem is None:
@@ -113,7 +114,7 @@ class SavingTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped h
         limit, self.args.save_total_limit = self.args.save_total_limit, None
         self._aside = None if is_rehearsal() else folder / UNFINISHED
         if self.args.should_save:  # no other rank writes before this one has come to the sum of all weights
-            remove_unfinished(folder)
+            remove_all_aside(folder)
         try:
             with self.disk_problems.noted():  # from here on, what can fail makes no other rank wait
                 super()._save_checkpoint(model, trial)
@@ -124,11 +125,11 @@ class SavingTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped h
         problem = next((problem for problem in problems if problem is not None), None)
         if problem is not None or is_rehearsal():  # which writes no weights
             return problem
-        return publish(self._group, folder / UNFINISHED / saved.name, saved)
+        return publish(self._group, aside(saved), saved)
 
     def _name_best(self, saved: Path) -> None:
         """Have the state of the checkpoint that is written say where the best one will be, if this is it."""
-        written = saved.parent / UNFINISHED / saved.name
+        written = aside(saved)
         if self.state.best_model_checkpoint == str(written):
             self.state.best_model_checkpoint = str(saved)
             if self.args.should_save:

@@ -1,0 +1,43 @@
+"""What is no checkpoint of a run yet, or any more, lies in a hidden folder: none has its name by halves."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+UNFINISHED = ".unfinished"
+"""Of a run, where its checkpoints lie until they are whole, and while they are removed."""
+
+
+def aside(checkpoint: Path) -> Path:
+    """Where a checkpoint lies before and after it has its name."""
+    return checkpoint.with_name(UNFINISHED) / checkpoint.name
+
+
+def set_aside(checkpoint: Path) -> Path:
+    """Take its name from a checkpoint that is to be removed; where it lies then.
+
+    Raises:
+        OSError: it cannot be moved.
+    """
+    doomed = aside(checkpoint)
+    doomed.parent.mkdir(exist_ok=True)
+    return checkpoint.rename(doomed)
+
+
+def remove_aside(doomed: Path) -> None:
+    """Remove one that :func:`set_aside` has moved, and no other: a run may be writing one there.
+
+    Raises:
+        OSError: it cannot be removed.
+    """
+    with suppress(FileNotFoundError):  # the run has removed it
+        shutil.rmtree(doomed)
+    with suppress(OSError):  # others lie there
+        doomed.parent.rmdir()
+
+
+def remove_all_aside(run: Path) -> None:
+    """Remove all that lies there, as far as possible: for the run itself, while it writes nothing there."""
+    shutil.rmtree(run / UNFINISHED, ignore_errors=True)

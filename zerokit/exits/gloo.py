@@ -1,0 +1,111 @@
+"""Collectives of gloo that timed out: which ranks waited at which line of the script, and who was missing."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import PurePath
+from typing import NamedTuple
+
+from zerokit.errors import visible
+from zerokit.exits.log import Log
+from zerokit.exits.nccl import MOST_RANKS, listed
+from zerokit.units import format_seconds
+
+_TIMEOUT = re.compile(
+    r"^\[rank(?P<rank>\d{1,7})\]:[^\n]{0,300}Timed out waiting (?P<limit>\d{1,12})ms "
+    r"for (?:recv|send) operation",
+    re.MULTILINE,
+)
+_FRAME = re.compile(r'File "(?P<file>[^"]{1,400})", line (?P<line>\d{1,8}), in (?P<function>\S{1,200})')
+_COLLECTIVES = "distributed_c10d.py"
+"""torch's file that has them."""
+_MOST_LINES = 200
+_MOST_MATCHES = 2000
+_ALONE = (
+    "Some line runs on some ranks alone (if rank == 0, a batch less, an expert unused): 'zerokit rehearse' "
+    "names both lines"
+)
+
+
+class Waiting(NamedTuple):
+    """A rank that waited in vain."""
+
+    rank: int
+    place: str | None
+    """The innermost line of its traceback that is no library's: ``train.py:40``."""
+    call: str | None
+    """The collective."""
+    limit_seconds: float
+
+
+def waiting(log: Log) -> list[Waiting]:
+    """Where each rank of a log waited in vain first, by rank."""
+    found: dict[int, Waiting] = {}
+    for number, match in enumerate(_TIMEOUT.finditer(log.text)):
+        if number >= _MOST_MATCHES:
+            break
+        rank = int(match["rank"])
+        if rank not in found:
+            place, call = _traced(log, match.start(), f"[rank{match['rank']}]:")
+            found[rank] = Waiting(rank, place, call, int(match["limit"]) / 1000)
+    return [found[rank] for rank in sorted(found)]
+
+
+def _traced(log: Log, begin: int, prefix: str) -> tuple[str | None, str | None]:
+    """The line of the script, and the collective, of the traceback that ends in a line."""
+    call = None
+    for _, line in log.lines_above(begin, _MOST_LINES):
+        if not line.startswith(prefix):
+            continue  # another rank's
+        if "Traceback (most recent call last)" in line:
+            break
+        frame = _FRAME.search(line)
+        if frame is None:
+            continue
+        if "site-packages" not in frame["file"]:
+            return f"{visible(PurePath(frame['file']).name)}:{frame['line']}", call
+        if call is None and frame["file"].endswith(_COLLECTIVES):
+            call = visible(frame["function"])
+    return None, call
+
+
+def explain(ranks: Sequence[Waiting], world_size: int | None) -> tuple[str, str] | None:
+    """What the ranks that waited say of the others, and what to do; None if no rank is named.
+
+    Args:
+        ranks: from :func:`waiting`.
+        world_size: if the log tells it.
+    """
+    if not ranks:
+        return None
+    places: dict[tuple[str | None, str | None], list[int]] = defaultdict(list)
+    for one in ranks:
+        places[one.place, one.call].append(one.rank)
+    told = []
+    for (place, call), those in list(places.items())[:MOST_RANKS]:
+        at = (f" at {place}" if place else "") + (f" ({call})" if call else "")
+        told.append(f"{listed(those)}{at}")
+    if len(places) > MOST_RANKS:
+        told.append(f"others at {len(places) - MOST_RANKS:,} more lines")
+    says = f"ranks waited {format_seconds(ranks[0].limit_seconds)} in vain: {', '.join(told)}"
+    absent = sorted(set(range(world_size or 0)) - {one.rank for one in ranks})
+    if len({place for place, _ in places}) > 1:
+        missing = "; no rank is missing" if world_size is not None and not absent else ""
+        return f"{says}: they came to different collectives{missing}", _ALONE
+    if absent:
+        who = listed(absent)
+        return f"{says}; {who} did not come", (
+            f"Look at what {who} said first. If it still ran: some line runs on some ranks alone, which "
+            "'zerokit rehearse' names; or one takes long (a save, a slow disk): 'py-spy dump' shows its line"
+        )
+    if world_size is not None:
+        return f"{says}; none is missing", (
+            "All came to the same line: one of them a step later (a batch less, which 'zerokit rehearse' "
+            "names), or what one sends does not reach the others: 'zerokit doctor --hostfile FILE' looks"
+        )
+    return f"{says}; the log does not say whether others did not come", (
+        "Look at what other ranks said first. If they still ran: some line runs on some ranks alone, which "
+        "'zerokit rehearse' names; or one takes long (a save, a slow disk): 'py-spy dump' shows its line"
+    )
