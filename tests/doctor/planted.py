@@ -80,6 +80,11 @@ def _late_clock(hosts: Hosts, folder: Path) -> None:
     hosts.second.run("mount", "--bind", changed, json.__file__)
 
 
+def _finds_itself(hosts: Hosts, folder: Path) -> None:
+    (folder / "names").write_text("127.0.0.1 localhost\n127.0.1.1 beta\n10.77.0.1 alpha\n")
+    hosts.second.run("mount", "--bind", folder / "names", "/etc/hosts")
+
+
 _STUB = "mkdir bin && printf '#!/bin/sh\\necho 7.5.0\\n' > bin/c++ && chmod +x bin/c++"
 FAULTS = (
     Fault("nothing", None),
@@ -119,6 +124,11 @@ FAULTS = (
         "the clock of a host is off by 10 minutes",
         "host beta: its clock is off by.*ntp",
         on_second=_late_clock,
+    ),
+    Fault(
+        "the name of a host leads to 127.0.1.1 there",
+        r"host beta: its name 'beta' leads to 127\.0\.1\.1 there.*GLOO_SOCKET_IFNAME",
+        on_second=_finds_itself,
     ),
 )
 

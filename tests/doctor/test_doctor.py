@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import socket
 import sys
@@ -16,7 +17,7 @@ import pytest
 from tests import processes
 from tests.launching.test_scripts import stub
 from zerokit.distributed.ranks import free_port
-from zerokit.doctor import examine, host, hosts, software, speed
+from zerokit.doctor import examine, host, hosts, interfaces, software, speed
 from zerokit.doctor.look import Look
 from zerokit.errors import LaunchError
 
@@ -192,12 +193,16 @@ def test_a_control_group_of_1_gib(tmp_path: Path) -> None:
     is_found(host.memory(tmp_path), "error", "1.00 GiB", "--memory")
 
 
+_NAMED = {"name": "b", "leads": [], "interface": None}
 OTHERS = (
     *("{}", "[1]", "1", "[" * 5000),
-    '{"time": 1, "python": "3", "versions": {}, "missing": []}',
-    '{"time": 1e999, "python": "3", "versions": {}, "missing": []}',
-    '{"time": 1.5, "python": "3", "versions": {"torch": []}, "missing": []}',
-    '{"time": 1.5, "python": "3", "versions": {}, "missing": [{}]}',
+    *(
+        json.dumps({"time": 1.5, "python": "3", "versions": {}, "missing": [], **_NAMED, **other})
+        for other in (
+            *({"time": 1}, {"time": math.inf}, {"versions": {"torch": []}}, {"missing": [{}]}),
+            *({"name": None}, {"leads": [1]}, {"leads": "127.0.0.1"}, {"interface": 5}),
+        )
+    ),
 )
 """What a host may say that has another program there."""
 SAME = 'shift 6; exec bash -c "$1"'
@@ -233,6 +238,48 @@ def test_data_that_another_host_lacks(tmp_path: Path, monkeypatch: pytest.Monkey
     is_found(
         only(hosts.hosts(["a"], [str(tmp_path), lacking]), "host a"), "error", f"lacks {lacking}", "Copy"
     )
+
+
+def test_interfaces_are_found_by_their_addresses() -> None:
+    assert interfaces.interface_of("127.0.0.1") == "lo"
+    assert interfaces.interface_of("192.0.2.1") is None  # of no machine
+    assert interfaces.reaching("127.0.0.1") == "lo"
+    assert interfaces.reaching("no such name") is None
+
+
+@pytest.mark.parametrize(
+    ("interface", "leads", "variables"),
+    [
+        ("eth7", "127.0.1.1", {"GLOO_SOCKET_IFNAME": "eth7", "NCCL_SOCKET_IFNAME": "eth7"}),
+        ("eth8", "127.0.1.1", None),
+        ("eth7", "10.0.0.2", None),
+    ],
+)
+def test_another_host_whose_name_leads_to_itself(
+    interface: str,
+    leads: str,
+    variables: dict[str, str] | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    other = json.dumps({"name": "worker", "leads": [leads], "interface": interface})[1:]
+    edit = f"sed 's/\"name\": .*/{other}/'"
+    stub(
+        tmp_path / "bin",
+        "ssh",
+        f'host=$6; shift 6; bash -c "$1" | if [ $host = b ]; then {edit}; else cat; fi',
+    )
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.setattr(interfaces, "reaching", {"b": "eth7"}.get)
+    # How this machine's own name is, is not the test's.
+    monkeypatch.setattr(hosts, "_finds_itself", lambda answer: answer.leads == ["127.0.1.1"] != answer.name)
+    looks = list(hosts.hosts(["a", "b"], []))
+    of_b = only(looks, "host b")
+    if leads == "127.0.1.1":
+        is_found(of_b, "error", "its name 'worker' leads to 127.0.1.1 there", "GLOO_SOCKET_IFNAME")
+    else:
+        assert of_b.verdict == "ok"
+    assert [look.variables for look in looks if look.what == "interface"] == [variables] * bool(variables)
 
 
 @pytest.mark.torch

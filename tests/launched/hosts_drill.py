@@ -42,7 +42,8 @@ class Case:
 
     Args:
         name: of the row.
-        launcher: ``pdsh`` (deepspeed over ssh), ``no_ssh`` (deepspeed on each), ``torchrun``, ``accelerate``.
+        launcher: ``pdsh`` (deepspeed over ssh), ``no_ssh`` (deepspeed on each), ``torchrun``, ``accelerate``;
+            ``script``: what ``launch-script --doctor`` writes for torchrun.
         stage: of ZeRO.
         generates: whether it generates instead of training.
         before, during: what happens to the hosts before it starts, or while it trains, after its second step.
@@ -76,6 +77,16 @@ def _other_version(hosts: Hosts, folder: Path) -> None:
     hosts.second.run("mount", "--bind", changed, original)
 
 
+def lead_to_themselves(hosts: Hosts, folder: Path) -> None:
+    """Names as Debian's installer gives them: each host's own leads to 127.0.1.1 on it."""
+    both = (hosts.first, hosts.second)
+    for host, other in (both, both[::-1]):
+        file = folder / f"hosts-of-{host.name}"
+        lines = ("127.0.0.1 localhost", f"127.0.1.1 {host.name}", f"{other.address} {other.name}", "")
+        file.write_text("\n".join(lines), encoding="utf-8")
+        host.run("mount", "--bind", file, "/etc/hosts")
+
+
 def _pull_cable(hosts: Hosts) -> None:
     hosts.cable.is_pulled = True
 
@@ -89,6 +100,7 @@ CASES = [
     *(Case(f"train, ZeRO-2, {how}", how, 2) for how in ("no_ssh", "torchrun", "accelerate")),
     Case("generate, ZeRO-3, pdsh", "pdsh", 3, generates=True),
     Case("train, 100 ms and 1 % lost", "pdsh", 2, before=_slow_network),
+    Case("names lead to 127.0.1.1, launch-script --doctor", "script", 2, before=lead_to_themselves),
     Case(
         "data missing on the second",
         "pdsh",
@@ -202,6 +214,10 @@ def _starts(case: Case, words: list[str | Path], hosts: Hosts) -> list[tuple[Hos
     if case.launcher == "no_ssh":
         options = ["--hostfile", hosts.hostfile, "--no_ssh", *at]
         return [(host, ["deepspeed", *options, "--node_rank", str(rank), *words]) for rank, host in both]
+    if case.launcher == "script":
+        script = _script(hosts, words)
+        address = f"MASTER_ADDR={hosts.first.address}"
+        return [(host, ["env", address, f"NODE_RANK={rank}", "bash", script]) for rank, host in both]
     if case.launcher == "torchrun":
         options = ["--nnodes", "2", "--nproc-per-node", "1", *at]
         return [(host, ["torchrun", *options, "--node-rank", str(rank), *words]) for rank, host in both]
@@ -218,6 +234,22 @@ def _starts(case: Case, words: list[str | Path], hosts: Hosts) -> list[tuple[Hos
     file.write_text(yaml.safe_dump(config), encoding="utf-8")
     launcher: list[str | Path] = ["accelerate", "launch", "--config_file", file]
     return [(host, [*launcher, "--machine_rank", str(rank), *words]) for rank, host in both]
+
+
+def _script(hosts: Hosts, words: list[str | Path]) -> Path:
+    """What the doctor finds on the first host, and the script that is written with that."""
+    report, script = (hosts.hostfile.with_name(name) for name in ("doctor.json", "run.sh"))
+    zerokit = [sys.executable, "-c", "from zerokit.cli.main import main; main()"]
+    looks = [*zerokit, "doctor", "--hostfile", hosts.hostfile, "--format", "json"]
+    variables = os.environ | environment()
+    done = subprocess.run(
+        hosts.first.words(*looks, folder=REPOSITORY), env=variables, capture_output=True, text=True
+    )
+    report.write_text(done.stdout, encoding="utf-8")
+    writes = ["launch-script", words[-1], "--for", "torchrun", "--num-nodes", "2", "--gpus-per-node", "1"]
+    line = [*zerokit, *writes, "--doctor", report, "-o", script]
+    subprocess.run(hosts.first.words(*line, folder=REPOSITORY), env=variables, check=True)
+    return script
 
 
 def run(case: Case, folder: Path, reference: Any = None) -> Row:
@@ -246,7 +278,7 @@ def run(case: Case, folder: Path, reference: Any = None) -> Row:
 class _Outcome:
     exit_code: int
     seconds: float | None
-    """From the fault to the end."""
+    """From the fault to the end; from the start, where the fault was there before."""
     said: str
     line: str
     """What zerokit said of it."""
@@ -266,6 +298,7 @@ def _run(case: Case, starts: list[tuple[Host, list[str | Path]]], hosts: Hosts) 
         trains.set()  # it has ended
 
     started = []
+    begin = time.monotonic()
     for host, words in starts:
         process = subprocess.Popen(
             host.words(*words, folder=REPOSITORY),
@@ -285,7 +318,7 @@ def _run(case: Case, starts: list[tuple[Host, list[str | Path]]], hosts: Hosts) 
     for process, reader in started:
         process.wait()
         reader.join()
-    if case.during is not None:
+    if case.says is not None:
         seconds = round(time.monotonic() - begin, 1)
     text = "".join(said)
     found = re.search(case.says, text) if case.says else None

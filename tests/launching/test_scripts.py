@@ -182,6 +182,76 @@ def test_kubernetes_takes_the_name(recipe: str, name: str) -> None:
     assert re.fullmatch(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?", name)  # NameIsDNS1035Label
 
 
+SET = {"GLOO_SOCKET_IFNAME": "eth7", "NCCL_SOCKET_IFNAME": "eth7"}
+ENV = "env | sort | grep -E '^(NCCL|GLOO)_' > said; cat \"${DS_ENV_FILE:-/dev/null}\" > handed_on"
+
+
+@pytest.fixture
+def report(folder: Path) -> Path:
+    """What the doctor says of machines whose names lead to themselves."""
+    looks = [{"what": "disk", "verdict": "ok"}, {"what": "interface", "verdict": "ok", "variables": SET}]
+    (folder / "doctor.json").write_text(json.dumps({"looks": looks}))
+    return folder / "doctor.json"
+
+
+@pytest.mark.parametrize("target", ["deepspeed", "torchrun", "slurm"])
+def test_variables_are_set_where_the_doctor_found_a_reason(
+    target: str,
+    report: Path,
+    written: Callable[..., str],
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home/.deepspeed_env").write_text("NCCL_DEBUG=WARN")  # without an end of line
+    (folder / ".deepspeed_env").write_text("MINE=1\n")
+    words = ["--hostfile", "hosts"] if target == "deepspeed" else []
+    env = with_stubs(tmp_path / "bin", NODE_RANK="1", MASTER_ADDR="a", HOME=str(tmp_path / "home"))
+    env |= {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_ID": "1"}
+    monkeypatch.delenv("DS_ENV_FILE", raising=False)
+    for name in ("show", "srun"):
+        stub(tmp_path / "bin", name, ENV)
+    stub(tmp_path / "bin", "scontrol", "echo n1")
+    program = shlex.quote(str(Path(sys.executable).parent / "deepspeed" if words else Path(sys.executable)))
+    for given, expected in ((["--doctor", "doctor.json"], SET), ([], {})):
+        text = written(target, *words, *given)
+        (folder / "made").write_text(text.replace(f"{program} ", "show ").replace("exec show", "show"))
+        processes.checked(["bash", "made"], cwd=folder, env={k: v for k, v in env.items() if k not in SET})
+        said = dict(line.split("=", 1) for line in (folder / "said").read_text().splitlines())
+        assert {name: said.get(name) for name in SET} == {name: expected.get(name) for name in SET}
+        handed_on = (folder / "handed_on").read_text().splitlines()
+        settings = [*(f"{name}={value}" for name, value in SET.items()), "NCCL_DEBUG=WARN", "MINE=1"]
+        assert handed_on == (settings if target == "deepspeed" and given else [])
+
+
+def test_accelerate_is_started_with_variables(report: Path, written: Callable[..., str]) -> None:
+    first = written("accelerate", "--doctor", "doctor.json").splitlines()[0]
+    assert "number: GLOO_SOCKET_IFNAME=eth7 NCCL_SOCKET_IFNAME=eth7 accelerate launch " in first
+    assert "_SOCKET_IFNAME" not in written("accelerate")
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("[]", "is no report of 'zerokit doctor --format json'"),
+        ('{"looks": {}}', "is no report of 'zerokit doctor --format json'"),
+        (
+            '{"looks": [{"variables": {"LD_PRELOAD": "a.so"}}]}',
+            "has 'LD_PRELOAD', which the doctor sets for no",
+        ),
+        ('{"looks": [{"variables": {"NCCL_X": "$(id)"}}]}', "has 'NCCL_X', which the doctor sets for no run"),
+    ],
+)
+def test_what_is_no_report_of_the_doctor_sets_nothing(
+    content: str, says: str, folder: Path, zerokit: Run
+) -> None:
+    (folder / "doctor.json").write_text(content)
+    code, out, err = zerokit("launch-script", f"./{ODD}.yaml", "--for", "torchrun", "--doctor", "doctor.json")
+    assert (code, out) == (2, "")
+    assert says in err
+
+
 @pytest.mark.parametrize("target", ["kubernetes", "skypilot"])
 def test_a_recipe_must_lie_in_the_folder_that_is_sent(
     target: str, folder: Path, zerokit: Run, monkeypatch: pytest.MonkeyPatch
@@ -263,6 +333,7 @@ def test_one_machine_needs_no_names(target: str, folder: Path, zerokit: Run, tmp
         (["--for", "pbs"], "pbs"),
         (["--for", "slurm", "--hostfile", "hosts"], "--hostfile: is not taken by --for slurm"),
         (["--for", "slurm", "--image", "x"], "--image: is not taken by --for slurm"),
+        (["--for", "skypilot", "--doctor", "none.json"], "no such file"),
         (["--for", "deepspeed", "--volume", "x"], "Leave it out; it is for kubernetes"),
         (["--for", "kubernetes", "--accelerator", "Z100"], "--accelerator: is not taken by --for kubernetes"),
         (["--for", "skypilot", "--accelerator", "H100\nrun: id"], "--accelerator: 'H100 run: id' is no name"),

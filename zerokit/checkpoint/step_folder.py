@@ -28,6 +28,11 @@ LATEST = "latest"
 _LATEST = (LATEST, "latest_universal")
 _OF_ACCELERATE = "pytorch_model"
 """What accelerate calls the folder of a step."""
+_WHOLE_WEIGHTS = (
+    *("model.safetensors", "model.safetensors.index.json", "adapter_model.safetensors"),
+    *("pytorch_model.bin", "pytorch_model.bin.index.json", "adapter_model.bin"),
+)
+"""What the Trainer and accelerate save without DeepSpeed, as `save_pretrained` does."""
 _LONGEST_NAME = 255
 """Of a file, in bytes."""
 TRAINER_STATE = "trainer_state.json"
@@ -84,6 +89,13 @@ def find_step_folder(path: Path) -> Path:
     for folder in [*reversed(numbered(path)), path / _OF_ACCELERATE]:
         if folder.is_dir():
             return find_step_folder(folder)
+    weights = next((name for name in _WHOLE_WEIGHTS if (path / name).is_file()), None)
+    if weights is not None:
+        raise CheckpointError(
+            f"was saved without DeepSpeed: its weights are whole, in {weights}",
+            where=shown(path),
+            hint="Take that file as it is: no rank has a part of it",
+        )
     raise CheckpointError(
         "holds no checkpoint of DeepSpeed's",
         where=shown(path),

@@ -44,6 +44,14 @@ def launch_script(
         str | None,
         typer.Option(metavar="NAME", help="skypilot: the card, by its name there.", show_default="H100"),
     ] = None,
+    doctor: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="What 'zerokit doctor --hostfile HOSTS --format json' printed: NCCL_* and GLOO_* variables "
+            "for which it found a reason are set.",
+        ),
+    ] = None,
     output: Output = None,
     force: Force = False,
 ) -> None:
@@ -55,6 +63,7 @@ def launch_script(
     from zerokit.documents import is_there
     from zerokit.launching.hostfile import read_hostfile
     from zerokit.launching.scripts import Job, launch_script
+    from zerokit.launching.variables import read_variables
     from zerokit.recipe.load import load_recipe
 
     if gpus_per_node not in _SIZES:
@@ -65,7 +74,11 @@ def launch_script(
         )
     load_recipe(recipe)
     hosts = None if hostfile is None else read_hostfile(hostfile)
-    job = Job(recipe.absolute(), Path.cwd(), num_nodes, gpus_per_node, hosts, image, volume, accelerator)
+    variables = None if doctor is None else read_variables(doctor)
+    job = Job(
+        *(recipe.absolute(), Path.cwd(), num_nodes, gpus_per_node, hosts),
+        *(image, volume, accelerator, variables),
+    )
     text = launch_script(job, target)
     if str(Path(sys.executable).parent) in text and (absent := missing("train")):
         listed = ", ".join(absent)
@@ -75,7 +88,9 @@ def launch_script(
         )
     if output is None:
         typer.echo(text, nl=False)
-    elif any(file is not None and is_there(output) and output.samefile(file) for file in (recipe, hostfile)):
+    elif any(
+        file is not None and is_there(output) and output.samefile(file) for file in (recipe, hostfile, doctor)
+    ):
         raise LaunchError("is what this run reads", where=f"-o {output}", hint="Name another file")
     else:
         write_file(output, text, force=force)

@@ -13,11 +13,17 @@ from pathlib import Path
 from zerokit.choices import DEFAULT_PORT
 from zerokit.distributed.ranks import free_port
 from zerokit.distributed.shared_memory import BYTES_PER_RANK, SHARED_MEMORY
+from zerokit.doctor.interfaces import is_itself
 from zerokit.doctor.look import Look, Verdict, ok, unseen
 from zerokit.errors import LaunchError
 from zerokit.hardware.host_memory import host_memory_bytes
 from zerokit.units import GIB, MIB, format_bytes
 
+FINDS_ITSELF = "at which other machines find themselves"
+NAME_ITS_ADDRESS = (
+    "Have /etc/hosts name its address on the network, or set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to "
+    "the interface that 'ip route get OTHER_HOST' names"
+)
 _LEAST_FILES, _ENOUGH_FILES = 256, 1024
 _LEAST_DISK, _ENOUGH_DISK = GIB, 10 * GIB
 _SLOW_BYTES_PER_SECOND = 20 * MIB
@@ -112,14 +118,10 @@ def network(*, several: bool) -> Look:
         mend = "Add its address and name to /etc/hosts"
         return Look("host name", verdict, f"'{name}' leads nowhere: {error.strerror or error}", mend)
     says = f"'{name}' leads to {', '.join(found)}"
-    if any(address.startswith("127.") or address == "::1" for address in found):
+    if any(map(is_itself, found)):
         if not several and len(found) == 1 and found[0] in ("127.0.0.1", "::1"):
             return ok("host name", f"{says}: enough for one machine")
-        mend = (
-            "Have /etc/hosts name its address on the network, or set GLOO_SOCKET_IFNAME and "
-            "NCCL_SOCKET_IFNAME to the interface that 'ip route get OTHER_HOST' names"
-        )
-        return Look("host name", verdict, f"{says}, at which other machines find themselves", mend)
+        return Look("host name", verdict, f"{says}, {FINDS_ITSELF}", NAME_ITS_ADDRESS)
     return ok("host name", says)
 
 

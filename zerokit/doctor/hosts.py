@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 import shlex
+import socket
 import subprocess
 import sys
 import time
@@ -12,6 +14,8 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
+from zerokit.doctor import interfaces
+from zerokit.doctor.host import FINDS_ITSELF, NAME_ITS_ADDRESS
 from zerokit.doctor.look import Look, ok
 from zerokit.extras import PACKAGES, differing, versions
 
@@ -21,8 +25,10 @@ _WARN_SECONDS, _ERROR_SECONDS = 2.0, 60.0
 """By which clocks differ: logs and the times of files no longer have one order; certificates fail."""
 _MOST_AT_ONCE = 32
 
-_ASK = """
-import json, os, sys, time
+_ASK = (
+    f"{inspect.getsource(interfaces)}\n"
+    + """
+import json, os, socket, sys, time
 from importlib import metadata
 found = {}
 for name in sys.argv[1].split(","):
@@ -32,8 +38,11 @@ for name in sys.argv[1].split(","):
         pass
 missing = [path for path in json.loads(sys.argv[2]) if not os.path.exists(path)]
 python = sys.version.split()[0]
-print("zerokit:" + json.dumps({"time": time.time(), "python": python, "versions": found, "missing": missing}))
+name = {"name": socket.gethostname(), "leads": leads_to(), "interface": asked_by()}
+answer = {"time": time.time(), "python": python, "versions": found, "missing": missing, **name}
+print("zerokit:" + json.dumps(answer))
 """
+)
 
 
 class _Answer(NamedTuple):
@@ -45,6 +54,12 @@ class _Answer(NamedTuple):
     versions: dict[str, str]
     missing: list[str]
     """Of the paths that it was asked for."""
+    name: str
+    """That it gives itself."""
+    leads: list[str]
+    """The addresses to which that leads there."""
+    interface: str | None
+    """At which ssh has come."""
 
 
 def hosts(names: Sequence[str], paths: Sequence[str]) -> Iterator[Look]:
@@ -54,21 +69,48 @@ def hosts(names: Sequence[str], paths: Sequence[str]) -> Iterator[Look]:
         names: the machines.
         paths: absolute, of what each must have: this folder, the data, the model.
     """
+    answers: list[_Answer] = []
+
+    def host(name: str) -> tuple[_Answer | Look, float, float]:
+        begin = time.time()
+        answer = _ask(name, paths)
+        return answer, begin, time.time()
+
     with ThreadPoolExecutor(min(_MOST_AT_ONCE, len(names))) as pool:
-        for found in pool.map(lambda name: list(_host(name, paths)), names):
-            yield from found
+        for name, (answer, begin, end) in zip(names, pool.map(host, names), strict=True):
+            if isinstance(answer, Look):
+                yield answer
+            else:
+                answers.append(answer)
+                yield from _host(name, answer, max(answer.time - end, begin - answer.time, 0.0))
+    if len(answers) == len(names) > 1:
+        yield from _interface(names, answers)
 
 
-def _host(name: str, paths: Sequence[str]) -> Iterator[Look]:
+def _finds_itself(answer: _Answer) -> bool:
+    return any(map(interfaces.is_itself, answer.leads))
+
+
+def _is_this(answer: _Answer) -> bool:
+    return answer.name == socket.gethostname()
+
+
+def _interface(names: Sequence[str], answers: Sequence[_Answer]) -> Iterator[Look]:
+    """Which one all machines are to take, where the name of one leads others to themselves."""
+    others = [name for name, answer in zip(names, answers, strict=True) if not _is_this(answer)]
+    # Also this machine's own name may lead ssh to itself.
+    taken = {interfaces.reaching(others[0]) if _is_this(one) and others else one.interface for one in answers}
+    first = next(iter(taken))
+    if any(map(_finds_itself, answers)) and len(taken) == 1 and first not in (None, "lo"):
+        variables = {"GLOO_SOCKET_IFNAME": first, "NCCL_SOCKET_IFNAME": first}
+        says = f"all machines reach each other by {first}, which 'launch-script --doctor FILE' has a run take"
+        yield Look("interface", "ok", says, variables=variables)
+
+
+def _host(name: str, answer: _Answer, away: float) -> Iterator[Look]:
+    """What is wrong with a machine whose clock is `away` seconds off."""
     what = f"host {name}"
-    begin = time.time()
-    answer = _ask(name, paths)
-    end = time.time()
-    if isinstance(answer, Look):
-        yield answer
-        return
     fine = True
-    away = max(answer.time - end, begin - answer.time, 0.0)
     if away > _WARN_SECONDS:
         says = f"its clock is off by {away:.0f} s"
         mend = "Set it: timedatectl set-ntp true, or chronyc makestep"
@@ -84,6 +126,10 @@ def _host(name: str, paths: Sequence[str]) -> Iterator[Look]:
         says = f"lacks {', '.join(answer.missing)}"
         yield Look(what, "error", says, "Copy it there, or mount the same folder on all machines")
         fine = False
+    if _finds_itself(answer) and not _is_this(answer):  # of which the doctor's own look tells
+        says = f"its name '{answer.name}' leads to {', '.join(answer.leads)} there, {FINDS_ITSELF}"
+        yield Look(what, "error", says, NAME_ITS_ADDRESS)
+        fine = False
     if fine:
         yield ok(what, "same versions and paths, clocks agree")
 
@@ -95,9 +141,18 @@ def _read(text: str) -> _Answer | None:
     except (ValueError, RecursionError):
         return None
     match answer:
-        case {"time": float(now), "python": str(python), "versions": dict(found), "missing": list(missing)}:
-            whole = math.isfinite(now) and all(isinstance(one, str) for one in (*found.values(), *missing))
-            return _Answer(now, python, found, missing) if whole else None
+        case {
+            "time": float(now),
+            "python": str(python),
+            "versions": dict(found),
+            "missing": list(missing),
+            "name": str(name),
+            "leads": list(leads),
+            "interface": str() | None as interface,
+        }:
+            words = (*found.values(), *missing, *leads)
+            whole = math.isfinite(now) and all(isinstance(one, str) for one in words)
+            return _Answer(now, python, found, missing, name, leads, interface) if whole else None
     return None
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 Verdict = Literal["ok", "warning", "error", "could not look"]
@@ -18,6 +19,8 @@ class Look:
     """What was found, without a full stop."""
     mend: str | None = None
     """What to do, where something is wrong."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Of the environment, with which a run goes around it on all machines; launch-script sets them."""
 
 
 def ok(what: str, says: str) -> Look:

@@ -1,7 +1,7 @@
 """The files by which launchers and schedulers start a recipe on several machines.
 
-Each starts ``python -m zerokit.train`` once per GPU. No ``NCCL_*`` or ``GLOO_*`` variable is set: the
-libraries choose well, and what a machine needs is for its owner to say.
+Each starts ``python -m zerokit.train`` once per GPU. Of ``NCCL_*`` and ``GLOO_*`` variables those are set for
+which the doctor found a reason, and no others: the libraries choose well.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ class Job:
     """A claim that holds `folder`, on Kubernetes."""
     accelerator: str | None = None
     """A card's name, in SkyPilot's words."""
+    variables: Mapping[str, str] | None = None
+    """Of the environment of all ranks, for which the doctor found a reason."""
 
     @property
     def name(self) -> str:
@@ -91,6 +93,8 @@ _OPTIONS = {
     "image": _Option("--image", ("kubernetes",)),
     "volume": _Option("--volume", ("kubernetes",)),
     "accelerator": _Option("--accelerator", ("skypilot",)),
+    # Containers have networks of their own, at which the doctor has not looked.
+    "variables": _Option("--doctor", ("deepspeed", "torchrun", "accelerate", "slurm")),
 }
 """What only some targets take, by the field of a job."""
 
@@ -114,6 +118,14 @@ def _check_hosts(job: Job, hosts: Mapping[str, int]) -> None:
 _PYTHON = Path(sys.executable)
 
 
+_REASON = "# 'zerokit doctor' found a reason for what follows."
+
+
+def _settings(job: Job) -> list[str]:
+    """``NAME=value``, of characters that a shell leaves alone."""
+    return [f"{name}={value}" for name, value in (job.variables or {}).items()]
+
+
 def _shell(job: Job, *lines: str, header: tuple[str, ...] = ()) -> str:
     """A bash script that runs in the job's folder, with this Python's programs on the PATH."""
     return "\n".join(
@@ -123,6 +135,8 @@ def _shell(job: Job, *lines: str, header: tuple[str, ...] = ()) -> str:
             "set -euo pipefail",
             f"cd -- {shlex.quote(str(job.folder))}",
             f"export PATH={shlex.quote(str(_PYTHON.parent))}:$PATH",
+            *(_REASON for _ in _settings(job)[:1]),
+            *(f"export {setting}" for setting in _settings(job)),
             *lines,
             "",
         ]
@@ -150,14 +164,29 @@ def _deepspeed(job: Job) -> str:
     return _shell(
         job,
         "hosts=$(mktemp)",
-        "trap 'rm -f \"$hosts\"' EXIT",
+        *(["variables=$(mktemp)"] if job.variables else []),
+        'trap \'rm -f "$hosts" "${variables-}"\' EXIT',
         "cat > \"$hosts\" <<'HOSTS'",
         *lines,
         "HOSTS",
+        *_handed_on(job),
         "# ssh waits for hours for a machine that is gone, and DeepSpeed for ssh.",
         f'export PDSH_SSH_ARGS_APPEND="{_ASK_HOSTS} ${{PDSH_SSH_ARGS_APPEND:-}}"',
         f'{launcher} --hostfile "$hosts" --master_port {DEFAULT_PORT} {shlex.join(words)}',
     )
+
+
+def _handed_on(job: Job) -> list[str]:
+    """What has DeepSpeed's launcher set variables on all machines: it reads them from a file."""
+    if not job.variables:
+        return []
+    return [
+        "variables=$(mktemp)",
+        'trap \'rm -f "$hosts" "$variables"\' EXIT',
+        f"printf '%s\\n' {shlex.join(_settings(job))} > \"$variables\"",
+        'sed "" ~/.deepspeed_env .deepspeed_env >> "$variables" 2> /dev/null || true',
+        'export DS_ENV_FILE="$variables"',
+    ]
 
 
 def _on_each_node(job: Job) -> str:
@@ -196,7 +225,8 @@ def _accelerate(job: Job) -> str:
         config["main_process_ip"] = first or "10.0.0.1"
     rank = " --machine_rank 0" if job.num_nodes > 1 else ""
     address = "" if first or job.num_nodes == 1 else " --main_process_ip ADDRESS_OF_THE_FIRST"
-    start = f"accelerate launch --config_file FILE{rank}{address} {shlex.join(job.words)}"
+    settings = "".join(f"{setting} " for setting in _settings(job))
+    start = f"{settings}accelerate launch --config_file FILE{rank}{address} {shlex.join(job.words)}"
     on = " on every machine, with its number" if job.num_nodes > 1 else ""
     lines = [
         f"# Start it{on}: {visible(start)}",

@@ -1,0 +1,38 @@
+"""The variables that a run's machines need, from what `zerokit doctor` has found."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from zerokit.documents import read_document, shown
+from zerokit.errors import LaunchError
+
+_NAME = re.compile(r"(?:NCCL|GLOO)_[A-Z0-9_]{1,60}")
+_VALUE = re.compile(r"[\w.,:=^-]{1,200}", re.ASCII)
+_AGAIN = "Write it anew: zerokit doctor --hostfile FILE --format json > doctor.json"
+
+
+def read_variables(path: Path) -> dict[str, str]:
+    """The ``NCCL_*`` and ``GLOO_*`` variables for which a report of the doctor has a reason; mostly none.
+
+    Args:
+        path: what ``zerokit doctor --format json`` has printed.
+
+    Raises:
+        DocumentError: the file cannot be read.
+        LaunchError: it is no such report, or has other variables.
+    """
+    report = read_document(path).data
+    looks = report.get("looks") if isinstance(report, dict) else None
+    if not isinstance(looks, list) or not all(isinstance(look, dict) for look in looks):
+        raise LaunchError("is no report of 'zerokit doctor --format json'", where=shown(path), hint=_AGAIN)
+    found: dict[str, str] = {}
+    for look in looks:
+        variables = look.get("variables", {})
+        for name, value in variables.items() if isinstance(variables, dict) else ():
+            if not (_NAME.fullmatch(name) and isinstance(value, str) and _VALUE.fullmatch(value)):
+                problem = f"has '{name}', which the doctor sets for no run"
+                raise LaunchError(problem, where=shown(path), hint=_AGAIN)
+            found[name] = value
+    return found
