@@ -48,3 +48,13 @@ def test_the_newest_is_taken_unless_latest_names_one(
             find_step_folder(tmp_path / "run")
     else:
         assert find_step_folder(tmp_path / "run") == tmp_path / "run" / found
+
+
+@pytest.mark.parametrize("weights", ["model.safetensors", "pytorch_model.bin.index.json"])
+def test_weights_that_are_whole_need_no_deepspeed(weights: str, tmp_path: Path) -> None:
+    folder = tmp_path / "run/checkpoint_3"
+    folder.mkdir(parents=True)
+    for name in (weights, "optimizer.bin", "random_states_0.pkl"):  # as accelerate's save_state leaves them
+        (folder / name).touch()
+    with pytest.raises(CheckpointError, match=rf"_3: was saved without DeepSpeed: .* whole, in {weights}"):
+        find_step_folder(tmp_path / "run")
