@@ -94,6 +94,8 @@ def main() -> None:
         found["asked"] = priced_calls.asked(rank.time, prices)
         found["host work"] = priced_calls.host_work(rank, prices)
         found["drives"] = priced_calls.drives(rank.time, prices)
+        found["compiled"] = priced_calls.compiled(prices)
+        found["templates"] = [name for name in rank.time.unpriced if "flex_attention" in name]
         found["polling"] = priced_calls.polling(rank.time.clock)
         found["recomputed"] = priced_calls.recomputed(rank.backend)
         script = Path(__file__).with_name("scripts") / "clocks.py"

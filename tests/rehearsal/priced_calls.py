@@ -146,6 +146,32 @@ def host_work(rank: Any, prices: FixedPrices) -> dict[str, int]:
     return nodes | calls
 
 
+def compiled(prices: FixedPrices) -> list[list[Any]]:
+    """What is asked for by kernels that Inductor writes: of how many bytes, and the kinds of the kernels."""
+    import torch
+    from torch.nn.attention.flex_attention import flex_attention
+    from torch.nn.functional import embedding
+
+    def single(*sizes: int) -> Any:
+        return torch.empty(sizes, device="cuda")
+
+    def kernels(function: Any, *inputs: Any) -> list[Any]:
+        torch._dynamo.reset()
+        prices.asked.clear()
+        torch.compile(function)(*inputs)
+        found = [one for one in prices.asked if one[0] == "memory_bound" and one[2].startswith("triton")]
+        return [[num_bytes, "_".join(name.split("_")[:2])] for _, num_bytes, name in found]
+
+    rows, heads = torch.zeros(3, dtype=torch.int64, device="cuda"), single(1, 2, 128, 64)
+    return [
+        kernels(lambda tensor: (tensor * 2).sin() + 1, single(100, 10)),
+        kernels(lambda table, which: embedding(which, table) + 1, single(5000, 16), rows),
+        kernels(lambda tensor: tensor.softmax(-1), single(64, 512)),
+        kernels(lambda tensor: tensor.mul_(2), single(30, 10)),
+        kernels(flex_attention, heads, heads, heads),
+    ]
+
+
 def drives(rank_time: Any, prices: FixedPrices) -> dict[str, float]:
     """Seconds after two writes of one second each were asked for, after the host waited, and after a read.
 

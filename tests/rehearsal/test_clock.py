@@ -106,6 +106,17 @@ def test_kernels_that_tell_no_sizes_are_named() -> None:
     assert timelines()["asked"]["unpriced"] == ["kernels of bitsandbytes"]
 
 
+def test_kernels_that_inductor_writes_take_the_time_of_what_they_move() -> None:
+    pointwise, lookup, softmax, in_place, _ = timelines()["compiled"]
+    assert pointwise == [[2 * 4 * 1000, "triton_poi"]]
+    # Three rows of the table, not all of it, three numbers that say which, and what comes out.
+    assert lookup == [[2 * 4 * 3 * 16 + 3 * 8, "triton_poi"]]
+    assert softmax == [[2 * 4 * 64 * 512, "triton_per"]]
+    assert sum(num_bytes for num_bytes, _ in in_place) == 2 * 4 * 300
+    # What is more than that is told to be missing.
+    assert len(timelines()["templates"]) == 1
+
+
 def test_calls_of_python_and_nodes_of_autograd_take_the_host_s_time() -> None:
     # The sum, the product; backwards both, and what adds up the gradient.
     assert timelines()["host work"] == {

@@ -1,7 +1,8 @@
 """torch.compile in a rehearsal: Dynamo, AOTAutograd and Inductor run; the kernels that they write do nothing.
 
 What Inductor's generated code allocates between its kernels, and what its partitioner keeps for backward, is
-what a GPU would hold. The kernels are Triton's: they allocate nothing, and are neither compiled nor run. A
+what a GPU would hold. The kernels are Triton's: they allocate nothing, and are neither compiled nor run;
+where time is rehearsed, they take that of the bytes that they move. A
 graph that Inductor cannot compile here runs as it is written, as does everything without Triton,
 and the report says so.
 Other backends, such as "eager" and "aot_eager", are torch's own affair.
@@ -11,8 +12,10 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import math
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,7 @@ from zerokit.patches import Patch, put, wrap
 from zerokit.rehearsal.errors import RehearsalGap, script_line
 from zerokit.rehearsal.native.backend import backend
 from zerokit.rehearsal.stand_ins.triton_pointers import written_parameters
+from zerokit.rehearsal.timing.rank_time import RankTime, rank_time
 
 _COMPILE = Patch("torch", "compile", "compute real values as they are written")
 _INDUCTOR = Patch(
@@ -45,6 +49,8 @@ _NEEDS_INDUCTOR = "flex_attention"
 """An operator that makes the whole matrix of scores unless it is compiled."""
 _MEASURED = ("max_autotune", "max_autotune_pointwise", "max_autotune_gemm", "coordinate_descent_tuning")
 """Settings by which Inductor chooses kernels by their speed."""
+_TEMPLATE = "triton_tem_"
+"""In names of kernels that Inductor does not write itself."""
 _GRAPHS = "triton.cudagraphs"
 _INSTALL = "Install triton beside torch: it needs no GPU here"
 
@@ -145,3 +151,29 @@ def _launch(kernel: Any, *arguments: Any, **given: Any) -> None:
     for name in written_parameters(kernel.fn.fn):
         if isinstance(bound.get(name), torch.Tensor):
             backend().make_up(bound[name])
+    if time := rank_time():
+        _take_time(time, kernel, bound)
+
+
+def _take_time(time: RankTime, kernel: Any, arguments: Mapping[str, Any]) -> None:
+    """As if a kernel went through its tensors once, but for those that are larger than what it computes.
+
+    Of these, such as the table of an embedding, it reads a part: Inductor's own
+    `estimate_kernel_num_bytes` (codegen/simd.py).
+    """
+    import torch
+
+    name = kernel.fn.__name__
+    if name.startswith(_TEMPLATE):  # such as flex_attention, which is no matter of bytes alone
+        time.unpriced.setdefault(name, "no times of Inductor's templates were found")
+        return
+    axes: Mapping[str, int] = kernel.size_hints or {}
+    computed = math.prod(int(arguments.get(f"{axis}numel", hint)) for axis, hint in axes.items())
+    moved = sum(
+        (min(tensor.numel(), computed) if axes else tensor.numel())
+        * tensor.itemsize
+        * (2 if argument.startswith("in_out") else 1)
+        for argument, tensor in arguments.items()
+        if isinstance(tensor, torch.Tensor)
+    )
+    time.kernel(name, moved)
