@@ -273,18 +273,30 @@ def _internevo(row: Row, model: dict[str, Any]) -> Run:
     )
 
 
+_SWEPT_WITH_FLASH = ("MPT-1b", "MPT-3b", "MPT-7b", "MPT-70b")
+"""llm-foundry's scripts/train/benchmarking/sweep.py of January 2024, with which its table was published."""
+
+
 def _foundry(row: Row, model: dict[str, Any]) -> Run:
     network = 1600 if str(row["gpu"]).startswith("a100") else None  # the README's headings
+    # Its table of 128 and more H100s is of sweep.py, which says the kernel of each size.
+    is_swept = row["gpu"] == "h100_80gb" and row["n_gpus"] >= 128
+    has_flash = is_swept and row["model"] in _SWEPT_WITH_FLASH
+    kernel = (
+        "FlashAttention 2, as sweep.py has it"
+        if has_flash
+        else f"Triton's attention, {'as sweep.py has it' if is_swept else 'the default of the scripts'}"
+    )
     return _run(
         *(row, model, "fsdp"),
         [
             "FSDP 2 in place of FSDP 1",
             "GPT-2's code in MPT's sizes",
-            "Triton's attention, the default of the benchmark's scripts",
+            kernel,
             "torch's AdamW in place of Composer's",
         ],
         _machines(row, network_gbit_s=network),
-        attention="efficient",
+        attention="flash" if has_flash else "efficient",
         checkpointing="full" if row.get("ckpt") else "none",
         stage=int(str(row["zero_stage"])[0]),
         reduced_in="bfloat16" if row.get("mp_mode") == "PURE" else "float32",

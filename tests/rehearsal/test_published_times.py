@@ -43,6 +43,22 @@ def test_a_row_is_run_as_its_source_says_and_the_rest_is_told() -> None:
     assert published_times.run_of(FOUNDRY | {"model": "another"}) is None
 
 
+@pytest.mark.parametrize(
+    ("change", "kernel"),
+    [
+        ({}, "efficient"),
+        ({"gpu": "h100_80gb"}, "efficient"),
+        ({"gpu": "h100_80gb", "n_gpus": 128}, "flash"),
+        ({"gpu": "h100_80gb", "n_gpus": 128, "model": "MPT-13b"}, "efficient"),
+        ({"n_gpus": 128}, "efficient"),
+    ],
+)
+def test_attention_is_by_the_kernel_of_the_sources_scripts(change: Row, kernel: str) -> None:
+    run = published_times.run_of(FOUNDRY | change)
+    assert run is not None
+    assert run.plan.attention == kernel
+
+
 def test_deepspeed_gets_the_rows_config_and_steps_enough_to_prefetch() -> None:
     row = {"source": "ms-swift Quick-start.md", "model": "Qwen2.5-14B", "gpu": "A800-80", "n_gpus": 8}
     row |= {"micro_batch": 1, "seq_len": 8192}
