@@ -324,7 +324,7 @@ def _bigscience(row: Row, model: dict[str, Any]) -> Run:
     return _by_deepspeed(
         *(row, model, 3, assumed),
         # Its experiments/bandwidth of these 16 nodes in the same month; a ring is taken to get 0.93 of it.
-        machines=_machines(row, gpus_per_node=4, network_gbit_s=54 / 0.93),
+        machines=_machines(row, gpus_per_node=4, network_gbit_s=round(54 / 0.93)),
         attention="eager",
         checkpointing="full",
         precision="fp16",
