@@ -132,3 +132,30 @@ def test_a_folder_that_cannot_be_written_is_named(
         LaunchError, match=r"^TORCH_EXTENSIONS_DIR: DeepSpeed's extensions cannot be compiled in "
     ):
         load()
+
+
+@pytest.mark.parametrize(
+    "cause",
+    [
+        "/w/a.cpp:1:10: fatal error: cassert: No such file or directory",
+        "virtual memory exhausted: Cannot allocate memory",
+        "/tmp/c.s: Fatal error: can't write 73 bytes to section .text of a.o: 'No space left on device'",
+        "c++: fatal error: Killed signal terminated program cc1plus",
+    ],
+)
+def test_a_compiler_s_own_words_are_told_not_its_command(cause: str) -> None:
+    class Fails:
+        name = "an_op"
+
+        def load(self, *, verbose: bool) -> None:
+            command = "[1/3] c++ -DTORCH_EXTENSION_NAME=an_op -Werror -c a.cpp -o a.o"
+            said = (
+                f"Error building extension 'an_op': {command}\nFAILED: [code=1] a.o\n{command}\n{cause}\nlast"
+            )
+            raise RuntimeError(said)
+
+    with pytest.raises(LaunchError) as caught:
+        extensions._load(Fails())
+    assert (
+        str(caught.value) == f"this machine: DeepSpeed's an_op cannot be built: {cause}. {caught.value.hint}"
+    )

@@ -24,6 +24,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import deepspeed
+
 from tests.control_groups import control_groups
 from tests.exits.deaths import DEATHS, Death
 from tests.tiny import ONE_STEP_RECIPE, REPOSITORY, free_port, tiny_llama, tiny_tokenizer
@@ -36,6 +38,7 @@ WRITTEN = REPOSITORY / "docs" / "measured" / "deaths.json"
 PAGE = REPOSITORY / "docs" / "trouble.md"
 BEGIN, END = "<!-- deaths -->\n", "<!-- /deaths -->\n"
 _BIN = Path(sys.executable).parent
+_PACKAGES = Path(deepspeed.__file__).parents[1]
 _MOST_SECONDS = 300.0
 _MOST_LOOKS = 3000
 """For the moment to strike."""
@@ -159,8 +162,13 @@ def row(death: Death, keep: Path | None = None) -> dict[str, Any]:
         if keep is not None:
             shutil.copyfile(log, keep / f"{death.name}, {death.launcher}.log".replace("/", "_"))
         said = (found.says, found.mend or "", found.text or "")
-        says, mend, line = (word.replace(folder, "...").replace(str(REPOSITORY), "...") for word in said)
-    is_right = found.cause == death.cause and re.search(death.says, f"{says}. {mend}") is not None
+        for place in (folder, str(REPOSITORY), str(_PACKAGES)):
+            said = tuple(word.replace(place, "...") for word in said)
+        says, mend, line = said
+    is_right = (
+        re.fullmatch(death.cause, found.cause) is not None
+        and re.search(death.says, f"{says}. {mend}") is not None
+    )
     return {
         "death": death.name,
         "launcher": death.launcher,

@@ -12,6 +12,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import socket
 import sys
@@ -193,13 +194,18 @@ def _note_digest(target: Path) -> None:
         write_file(target / _DIGEST, _digest(target))
 
 
+_OF_COMPILER = re.compile(r"\berror: |exhausted: |out of memory|No space left on device", re.IGNORECASE)
+"""In the line in which a compiler, an assembler or a linker says why it gave up."""
+_WIDEST = 300
+
+
 def _load(builder: Any) -> None:
     try:
         builder.load(verbose=False)
     except Exception as error:
-        # The compiler's whole output is in it: the first line that names an error is the cause.
+        # The compiler's whole output is in it, below torch's own "Error building extension" and its command.
         lines = str(error).splitlines() or [type(error).__name__]
-        cause = next((line for line in lines if "error" in line.lower()), lines[0])
+        cause = next((line for line in lines if _OF_COMPILER.search(line)), lines[0][:_WIDEST]).strip()
         raise LaunchError(
             f"DeepSpeed's {builder.name} cannot be built: {cause}",
             where="this machine",

@@ -561,7 +561,8 @@ CAUSES = (
     _cause(
         "lost-rank",
         "a rank lost the connection to another one, which says nothing of why it ended",
-        "Look at that rank's own log and at 'dmesg -T' of its machine",
+        "Look at that rank's own log and at 'dmesg -T' of its machine: one that ended without a word was "
+        "killed, mostly because host memory ran out, or crashed in native code",
         r"remote process exited or there was a network error",
         r"Connection closed by peer",
         r"Connection reset by peer",
