@@ -29,8 +29,8 @@ from tests.rehearsal.public_inputs import write_inputs
 from tests.tiny import REPOSITORY
 
 WRITTEN = REPOSITORY / "docs" / "measured" / "scripts.json"
-_REHEARSE = "from zerokit.cli.main import main; main()"
-_MEASURE = (
+REHEARSE = "from zerokit.cli.main import main; main()"
+MEASURE = (
     "import resource, subprocess, sys, time\n"
     "begin = time.monotonic()\n"
     "code = subprocess.call(sys.argv[2:])\n"
@@ -70,9 +70,9 @@ def rerun(row: Row, folder: Path, python: str) -> Row:
         report_file, measured = Path(scratch, "report.json"), Path(scratch, "measured")
         options = ["--num-gpus", str(row["gpus"]), "--rank", "0", "--no-advise", "-o", str(report_file)]
         options += row.get("options", [])
-        rehearse = [python, "-c", _REHEARSE, "rehearse", *options, *words]
+        rehearse = [python, "-c", REHEARSE, "rehearse", *options, *words]
         done = processes.run(
-            [sys.executable, "-c", _MEASURE, str(measured), *rehearse],
+            [sys.executable, "-c", MEASURE, str(measured), *rehearse],
             cwd=folder / row.get("cwd", ""),
             env=environment,
             together=True,
@@ -91,7 +91,7 @@ def rerun(row: Row, folder: Path, python: str) -> Row:
         return kept | {"outcome": "refused", "line": line, "cause": cause} | found | today
     device = report["device"]
     if "by_hand" in row:
-        kept["by_hand"] = _by_hand(row["by_hand"], device["steady_bytes"])
+        kept["by_hand"] = by_hand(row["by_hand"], device["steady_bytes"])
     return (
         kept
         | {"outcome": "rehearsed", "steps": report["steps"]}
@@ -133,7 +133,7 @@ def _environment(folder: Path, places: list[Path]) -> dict[str, str]:
     }
 
 
-def _by_hand(counted: Row, steady_bytes: int) -> Row:
+def by_hand(counted: Row, steady_bytes: int) -> Row:
     """The count with its figures: both expressions are of numbers and ``phi`` alone."""
     nothing: dict[str, Any] = {"__builtins__": {}}
     phi = eval(counted["phi"], nothing)

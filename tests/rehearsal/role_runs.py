@@ -64,10 +64,11 @@ ALL = (
     QUICK,
     RoleRun("pipeline.py", 4, ("--stages", "4")),
     RoleRun("pipeline.py", 4, ("--stages", "2")),
+    RoleRun("pipeline.py", 8, ("--stages", "4")),
     *(
         RoleRun(f"{kind}_parallel.py", num_ranks, ("--size", str(num_ranks)))
         for kind in ("tensor", "sequence", "expert")
-        for num_ranks in (2, 4)
+        for num_ranks in (2, 4, 8)
     ),
 )
 

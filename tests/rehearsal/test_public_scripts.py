@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.rehearsal.public_scripts import WRITTEN, _by_hand
+from tests.rehearsal.public_scripts import WRITTEN, by_hand
 from tests.tiny import REPOSITORY
 
 ROWS: list[dict[str, Any]] = json.loads(WRITTEN.read_text(encoding="utf-8"))
 
 
-def test_counts_by_hand_are_within_two_percent() -> None:
+def test_countsby_hand_are_within_two_percent() -> None:
     counted = [row for row in ROWS if "by_hand" in row]
     assert len(counted) >= 20
     for row in counted:
-        assert _by_hand(row["by_hand"], row["steady_bytes"]) == row["by_hand"]
+        assert by_hand(row["by_hand"], row["steady_bytes"]) == row["by_hand"]
         assert abs(row["by_hand"]["off"]) <= 0.02, row["name"]
 
 

@@ -88,6 +88,29 @@ dist.destroy_process_group(group)
     processes.checked([sys.executable, "-c", program])
 
 
+def test_a_mesh_that_is_the_group_of_all_ranks_says_what_it_is_for(tmp_path: Path) -> None:
+    program = """
+import json, sys
+from pathlib import Path
+from unittest import mock
+from torch.distributed.device_mesh import init_device_mesh
+from zerokit.rehearsal.exchange import Exchange
+from zerokit.rehearsal.journal import Journal
+from zerokit.rehearsal.stand_ins.making_groups import install
+folder = Path(sys.argv[1])
+exchange = Exchange(folder, 0, 4)
+install(mock.Mock(), exchange, rank=0, world_size=4)
+mesh = init_device_mesh("cpu", (1, 4), mesh_dim_names=("data_parallel", "tensor_parallel"))
+mesh["tensor_parallel"]
+exchange.tell_groups()
+journal = Journal(folder, 0)
+journal.read_on()
+told = json.loads(journal.payload(journal.of_kind["groups"][-1]))
+assert [(kind, ranks) for _, kind, ranks in told if len(ranks) > 1] == [("tensor", [0, 1, 2, 3])], told
+"""
+    processes.checked([sys.executable, "-c", program, str(tmp_path)])
+
+
 @pytest.mark.parametrize(
     ("shape", "together"), [((), False), ((2,), False), ((1, 3), False), ((20, 5), True), ((4, 1024), True)]
 )

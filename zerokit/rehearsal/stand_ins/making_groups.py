@@ -29,6 +29,7 @@ _INITS = [Patch(owner, "init_process_group", _GROUPS) for owner in _MAKERS]
 _NEW_GROUPS = [Patch(owner, "new_group", _GROUPS) for owner in _MAKERS]
 _GET_BACKENDS = [Patch(owner, "get_backend", _CALLED) for owner in OWNERS]
 _NCCL_AVAILABLE = [Patch(owner, "is_nccl_available", _CALLED) for owner in OWNERS]
+_MESH = Patch(f"{_MAKERS[-1]}:DeviceMesh", "__init__", "know what the group of all ranks is for")
 MONITORED_BARRIERS = [Patch(owner, "monitored_barrier", _ALONE) for owner in OWNERS]
 _STORE_BARRIER = Patch(OWNERS[1], "_store_based_barrier", _ALONE)
 
@@ -59,6 +60,14 @@ def install(
             group.number = number
 
     install_groups(create, alone, rank=rank, world_size=world_size, note=note)
+
+    def make_mesh(make: Any, mesh: Any, *sizes: Any, **given: Any) -> None:
+        make(mesh, *sizes, **given)
+        for dimension, name in enumerate(mesh.mesh_dim_names or ()):
+            if mesh.size(dimension) == world_size:
+                groups.name_all_ranks(tuple(range(world_size)), f"mesh_{name}")
+
+    wrap(_MESH, make_mesh)
 
     # What would wait for the other ranks.
     put(_STORE_BARRIER, _nothing)

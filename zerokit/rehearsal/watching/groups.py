@@ -74,6 +74,12 @@ class Groups:
         )
         return number
 
+    def name_all_ranks(self, ranks: Ranks, description: str) -> None:
+        """Take in what the group of all ranks is for besides: torch makes none of its own for it."""
+        where = f"group of all {len(ranks)} ranks {description}"
+        if where not in (made.where for made in self._made):
+            self._made.append(_Made(ranks, None, where, description, "", "", ()))
+
     def settle(self) -> None:
         """As rank 0: tell of the groups made so far, once they are in use and go by their names."""
         if self._exchange.rank or self._told == len(self._made):
