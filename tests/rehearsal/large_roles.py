@@ -110,7 +110,7 @@ def rehearse(run: LargeRun) -> dict[str, Any]:
 def growth_off(runs: list[dict[str, Any]]) -> float:
     """By how much of `GROWTH` the peak of the sequence grows otherwise, with a block."""
     more, fewer = ({run["name"]: run for run in runs}[_sequence(layers).name] for layers in (MORE, FEWER))
-    found = (more["roles"][0]["peak_bytes"] - fewer["roles"][0]["peak_bytes"]) / (MORE - FEWER)
+    found: float = (more["roles"][0]["peak_bytes"] - fewer["roles"][0]["peak_bytes"]) / (MORE - FEWER)
     return round(found / counted(GROWTH) - 1, 4)
 
 

@@ -460,7 +460,7 @@ def _write_configs(folder: Path) -> None:
         "deepspeed_config_file": f"{_ALST}/sp-alst.ds-config.json",
         "zero3_init_flag": False,
     }
-    common = {"compute_environment": "LOCAL_MACHINE", "mixed_precision": "bf16", "num_processes": 8}
+    common = {"compute_environment": "LOCAL_MACHINE", "num_processes": 8}
     for name, distributed in (
         ("accelerate_zero3", {"distributed_type": "DEEPSPEED", "deepspeed_config": deepspeed}),
         (
@@ -475,7 +475,9 @@ def _write_configs(folder: Path) -> None:
                 "fsdp_config": {**fsdp, "fsdp_transformer_layer_cls_to_wrap": "T5Block"},
             },
         ),
-        ("alst", {"distributed_type": "DEEPSPEED", "deepspeed_config": sequences, "mixed_precision": "no"}),
+        ("alst", {"distributed_type": "DEEPSPEED", "deepspeed_config": sequences}),
         ("accelerate_ddp", {"distributed_type": "MULTI_GPU"}),
     ):
-        (folder / f"{name}.yaml").write_text(json.dumps(common | distributed), encoding="utf-8")
+        # accelerate refuses this beside a ds_config's file
+        precision = {} if name == "alst" else {"mixed_precision": "bf16"}
+        (folder / f"{name}.yaml").write_text(json.dumps(common | precision | distributed), encoding="utf-8")

@@ -163,7 +163,8 @@ def main() -> None:
     folder = options.folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
     write_inputs(folder)
-    pythons = dict(word.split("=", 1) for word in options.python)
+    environments = dict(word.split("=", 1) for word in options.python)
+    pythons = {name: str(Path(python).absolute()) for name, python in environments.items()}
     rows: list[Row] = json.loads(WRITTEN.read_text(encoding="utf-8"))
     chosen = [
         row for row in rows if not options.only or any(row["name"].startswith(name) for name in options.only)

@@ -64,7 +64,6 @@ ALL = (
     QUICK,
     RoleRun("pipeline.py", 4, ("--stages", "4")),
     RoleRun("pipeline.py", 4, ("--stages", "2")),
-    RoleRun("pipeline.py", 8, ("--stages", "4")),
     *(
         RoleRun(f"{kind}_parallel.py", num_ranks, ("--size", str(num_ranks)))
         for kind in ("tensor", "sequence", "expert")
@@ -135,34 +134,43 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help=f"write {WRITTEN.relative_to(REPOSITORY)}")
     parser.add_argument("--only", default="", help="runs whose name contains this")
     options = parser.parse_args()
-    document: dict[str, Any] = {
-        "what": "Bytes held by every rank: real tensors over gloo, against one rehearsed rank of each role",
-        "unit": "bytes",
-        "date": datetime.date.today().isoformat(),
-        "versions": {"python": platform.python_version()},
-        "runs": [],
-    }
+    written = json.loads(WRITTEN.read_text(encoding="utf-8"))
+    known = {run["name"]: run for run in written["runs"]}
+    versions = {"python": platform.python_version()}
     for run in ALL:
         if options.only not in run.name:
             continue
         with tempfile.TemporaryDirectory() as folder:
-            rows, versions = compare(run, Path(folder))
-        document["versions"] |= versions
+            rows, found = compare(run, Path(folder))
+        versions |= found
         worst = max(row["worst_deviation_percent"] for row in rows)
         print(f"{worst:8.4f} %  {run.name}", flush=True)
-        document["runs"].append({"name": run.name, "arguments": run.arguments, "ranks": rows})
-    for name, is_rehearsed in (("rehearsed", True), ("stood_for", False)):
-        document[f"worst_deviation_percent_of_ranks_{name}"] = max(
+        known[run.name] = {"name": run.name, "arguments": run.arguments, "ranks": rows}
+        if options.write:
+            runs = [known[one.name] for one in ALL if one.name in known]
+            WRITTEN.write_text(json.dumps(document(runs, versions), indent=1) + "\n", encoding="utf-8")
+
+
+def document(runs: list[dict[str, Any]], versions: dict[str, str]) -> dict[str, Any]:
+    """What is written down of `runs`, the last of them of today and with packages of `versions`."""
+    return {
+        "what": "Bytes held by every rank: real tensors over gloo, against one rehearsed rank of each role",
+        "unit": "bytes",
+        "date": datetime.date.today().isoformat(),
+        "versions": versions,
+        "runs": runs,
+    } | {
+        f"worst_deviation_percent_of_ranks_{name}": max(
             (
                 row["worst_deviation_percent"]
-                for run in document["runs"]
+                for run in runs
                 for row in run["ranks"]
                 if (row["rank"] == row["rehearsed_rank"]) == is_rehearsed
             ),
             default=0.0,
         )
-    if options.write:
-        WRITTEN.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        for name, is_rehearsed in (("rehearsed", True), ("stood_for", False))
+    }
 
 
 if __name__ == "__main__":

@@ -97,6 +97,33 @@ def test_an_accelerate_config_brings_deepspeed_in(tmp_path: Path) -> None:
     assert not any("no DeepSpeed engine" in line for line in report["warnings"])
 
 
+def test_words_of_accelerate_launch_go_to_it(tmp_path: Path) -> None:
+    """A ds_config's "auto" asks for a precision that accelerate takes in no file beside a ds_config's."""
+    ds_config = {"train_micro_batch_size_per_gpu": 2, "bf16": {"enabled": "auto"}}
+    ds_config["zero_optimization"] = {"stage": 2}
+    (tmp_path / "ds config.json").write_text(json.dumps(ds_config))
+    words = "--mixed_precision bf16 --use_deepspeed --deepspeed_config_file 'ds config.json'"
+    rehearsed = launched(tmp_path, "--accelerate-arguments", words, train=True)
+    assert told(rehearsed)["ACCELERATE_MIXED_PRECISION"] == "bf16"
+    found = rehearsed.report["run"]["ds_config"]
+    assert (found["bf16"]["enabled"], found["zero_optimization"]["stage"]) == (True, 2)
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("--mixed bf61", "accelerate launch --mixed bf61: accelerate launch refuses this, as it says above"),
+        ("--mixed_precision 'bf16", "--accelerate-arguments --mixed_precision 'bf16: No closing quotation"),
+    ],
+)
+def test_words_that_accelerate_launch_does_not_know_are_one_line(
+    tmp_path: Path, words: str, line: str
+) -> None:
+    rehearsed = launched(tmp_path, "--accelerate-arguments", words)
+    assert rehearsed.code == 2
+    assert f"zerokit: error: {line}" in rehearsed.err
+
+
 def test_a_script_that_trains_without_deepspeed_is_said_to(tmp_path: Path) -> None:
     report = launched(tmp_path, train=True).report
     assert report["steps"] == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -95,6 +96,14 @@ _AccelerateConfig = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="As of accelerate launch --config_file; sets --launcher accelerate."),
 ]
+_AccelerateArguments = Annotated[
+    str,
+    typer.Option(
+        metavar="WORDS",
+        help="What accelerate launch is given besides: '--mixed_precision bf16'; sets it as the launcher.",
+        show_default=False,
+    ),
+]
 _Module = Annotated[bool, typer.Option("-m", help="SCRIPT is the name of a module.")]
 _DsConfigOverride = Annotated[
     list[str] | None,
@@ -152,6 +161,7 @@ def rehearse(
     rank: _Rank = None,
     launcher: _Launcher = "torchrun",
     accelerate_config: _AccelerateConfig = None,
+    accelerate_arguments: _AccelerateArguments = "",
     module: _Module = False,
     ds_config_override: _DsConfigOverride = None,
     advise: _Advise = None,
@@ -197,6 +207,7 @@ def rehearse(
             rank=rank,
             launcher=launcher,
             accelerate_config=accelerate_config,
+            accelerate_arguments=_words(accelerate_arguments, "--accelerate-arguments"),
             module=module,
             ds_config_overrides=dict(map(_override, ds_config_override or [])),
             advise=advise,
@@ -240,6 +251,14 @@ def _seconds(text: str, option: str) -> float:
         return parse_seconds(text)
     except ZerokitError as error:
         raise ZerokitError(error.message, where=option, hint=error.hint) from None
+
+
+def _words(text: str, option: str) -> list[str]:
+    """As a shell takes them apart."""
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise ZerokitError(str(error), where=f"{option} {text}", hint="Close the quotation") from None
 
 
 def _check_words(script: str) -> None:

@@ -55,6 +55,8 @@ class RehearsalJob(BaseModel):
     """Whose arguments and variables the script gets."""
     accelerate_config: str | None = None
     """The file that `accelerate launch --config_file` is given; the user's default one if None."""
+    accelerate_arguments: list[str] = Field(default_factory=list)
+    """What `accelerate launch` is given besides."""
     steps: int = Field(ge=0)
     """Optimizer steps after which the script is stopped; 0 lets it run to its end."""
     scan_seconds: float = Field(default=0.0, ge=0.0)

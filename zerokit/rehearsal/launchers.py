@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from argparse import Namespace
 from collections.abc import Callable
@@ -74,14 +75,21 @@ def prepare(job: RehearsalJob) -> None:
     """
     if job.launcher != "accelerate":
         return
-    where = job.accelerate_config or "--launcher accelerate"
+    words = shlex.join(job.accelerate_arguments)
+    where = job.accelerate_config or (f"accelerate launch {words}" if words else "--launcher accelerate")
     try:
         environment = _accelerate_environment(job)
     except ImportError as error:
         raise LaunchError(
             f"accelerate cannot be imported: {error}", where=where, hint="Run pip install accelerate"
         ) from None
-    except (Exception, SystemExit) as error:
+    except SystemExit:
+        raise LaunchError(
+            "accelerate launch refuses this, as it says above",
+            where=where,
+            hint="accelerate launch --help lists what it takes",
+        ) from None
+    except Exception as error:
         raise LaunchError(
             f"accelerate launch refuses this: {error}", where=where, hint="Mend it by accelerate config"
         ) from None
@@ -117,6 +125,7 @@ def _command(job: RehearsalJob) -> list[str]:
     config = ["--config_file", str(Path(job.accelerate_config))] if job.accelerate_config else []
     return [
         *config,
+        *job.accelerate_arguments,
         *("--num_processes", f"{job.num_gpus}", "--num_machines", f"{nodes}"),
         # The port of a single machine, which accelerate tries; 0 lets it choose.
         *(("--main_process_port", "0") if nodes == 1 else ("--main_process_ip", "127.0.0.1")),

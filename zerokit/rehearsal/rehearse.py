@@ -55,6 +55,7 @@ def rehearse(
     rank: int | None = None,
     launcher: Launcher = "torchrun",
     accelerate_config: str | Path | None = None,
+    accelerate_arguments: Sequence[str] = (),
     module: bool = False,
     ds_config_overrides: Mapping[str, Any] | None = None,
     advise: bool | None = None,
@@ -93,6 +94,7 @@ def rehearse(
         rank: the one rank to rehearse; None: one of each role, the first and the last among them.
         launcher: whose arguments and variables the script is given.
         accelerate_config: as of ``accelerate launch --config_file``; then the launcher is accelerate.
+        accelerate_arguments: words that ``accelerate launch`` is given besides; likewise.
         module: whether `script` is the name of a module.
         ds_config_overrides: dotted keys of the ds_config and the values to put there.
         advise: rehearse changes that would help; None: only if the run does not fit.
@@ -109,7 +111,7 @@ def rehearse(
         ExplainedError: the rehearsal cannot stand in for something; what it is has been printed on stderr.
     """
     _check_script(script, module)
-    _check_launcher(launcher, accelerate_config)
+    _check_launcher(launcher, accelerate_config, accelerate_arguments)
     steps = (3 if time else 2) if steps is None else steps
     if steps < 0:
         raise ZerokitError(f"steps is {steps}", hint="Give 0 or more; 0 runs the script to its end")
@@ -153,8 +155,9 @@ def rehearse(
         job = RehearsalJob(
             script=str(script),
             module=module,
-            launcher="accelerate" if accelerate_config else launcher,
+            launcher="accelerate" if accelerate_config or accelerate_arguments else launcher,
             accelerate_config=_absolute(accelerate_config),
+            accelerate_arguments=list(accelerate_arguments),
             arguments=list(arguments),
             num_gpus=num_gpus,
             gpus_per_node=gpus_per_node,
@@ -375,17 +378,15 @@ def _check_module(name: str) -> None:
         raise no_such_module(name)
 
 
-def _check_launcher(launcher: str, accelerate_config: str | Path | None) -> None:
+def _check_launcher(launcher: str, accelerate_config: str | Path | None, arguments: Sequence[str]) -> None:
     check_choice("launcher", launcher, get_args(Launcher))
-    if accelerate_config is None:
-        return
-    if launcher == "deepspeed":
+    if launcher == "deepspeed" and (accelerate_config is not None or arguments):
         raise ZerokitError(
             "is of another launcher than deepspeed",
-            where="--accelerate-config",
+            where="--accelerate-arguments" if accelerate_config is None else "--accelerate-config",
             hint="Leave one of the two options out",
         )
-    if not is_file(Path(accelerate_config)):
+    if accelerate_config is not None and not is_file(Path(accelerate_config)):
         raise ZerokitError("no such file", where=str(accelerate_config), hint="accelerate config writes one")
 
 
