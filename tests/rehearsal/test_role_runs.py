@@ -35,5 +35,6 @@ def test_what_was_written_down_is_of_every_run() -> None:
     of_eight = [run for run in written["runs"] if len(run["ranks"]) == 8]
     assert len(of_eight) == 3
     assert all(stood_for[run["name"]] < 2.5 for run in written["runs"] if run not in of_eight)
-    for row in (row for run in of_eight for row in run["ranks"]):  # phases below their fullest differ
-        assert all(row["real"][of] == row["rehearsed"][of] for of in ("device_peak", "device_steady"))
+    for row in (row for run in of_eight for row in run["ranks"]):
+        for figure in ("device_peak", "device_steady"):
+            assert row["rehearsed"][figure] == pytest.approx(row["real"][figure], rel=0.015)
