@@ -209,5 +209,5 @@ def _load(builder: Any) -> None:
         raise LaunchError(
             f"DeepSpeed's {builder.name} cannot be built: {cause}",
             where="this machine",
-            hint="Run 'ds_report' to see what DeepSpeed finds",
+            hint="Run 'zerokit doctor' to see what this machine lacks",
         ) from error
