@@ -388,6 +388,26 @@ def test_a_loss_in_chunks_is_the_same_where_zero_divides_an_adapter_on_the_outpu
         assert chunked[name] == pytest.approx(expected[name], rel=1e-5)
 
 
+@pytest.mark.parametrize("stage", ["0", "2", "3"])
+def test_preferences_are_learned_in_chunks_as_from_all_logits(stage: str, here: OneRank) -> None:
+    rows = [{"prompt": f"{n}: ", "chosen": "yes" * (n % 5), "rejected": "no"} for n in range(40)]
+    (here.folder / "pairs.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    recipe = (
+        *("--deepspeed.zero_optimization.stage", stage, "--training.max_steps", "3"),
+        *("--task.type", "dpo", "--data.train", "pairs.jsonl", "--training.learning_rate", "0.01"),
+        *("--training.per_device_train_batch_size", "4", "--training.output_dir", "out"),
+    )
+    said = here.train(*recipe, force=True, fault=small_chunks).said
+    assert "the loss is computed 8 tokens at a time" in said
+    chunked = here.json("run.json")
+    whole = here.train(*recipe, "--task.chunked_loss", "false", force=True, fault=small_chunks)
+    assert "at a time" not in whole.said
+    expected = here.json("run.json")
+    assert expected["loss_after"] < expected["loss_before"]
+    for name in ("loss_before", "loss_after", "train_loss"):
+        assert chunked[name] == pytest.approx(expected[name], rel=1e-5)
+
+
 def test_a_precision_that_this_machine_lacks_is_said_before_the_model_is_loaded(here: OneRank) -> None:
     refused = here.train("--training.fp16", "true", fault=without_fp16)
     assert refused.error is not None

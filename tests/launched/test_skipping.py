@@ -81,25 +81,58 @@ def test_a_step_that_is_left_out_might_never_have_been(
 
 def assert_same_steps(found: list[tuple[float, float]], expected: list[tuple[float, float]]) -> None:
     """All but the third, which the second run had not, with equal losses and learning rates."""
-    for step, its in zip(found[:2] + found[3:], expected[:5], strict=True):
-        assert step == pytest.approx(its, rel=1e-6)
+    assert_all_but(3, found, expected)
     assert found[3][0] < found[0][0]
 
 
+def assert_all_but(
+    left_out: int, found: list[tuple[float, float]], expected: list[tuple[float, float]]
+) -> None:
+    others = found[: left_out - 1] + found[left_out:]
+    for step, its in zip(others, expected[: len(others)], strict=True):
+        assert step == pytest.approx(its, rel=1e-6)
+
+
+def on_two_ranks(here: OneRank, factor: str, data: str, *more: str) -> tuple[str, list[tuple[float, float]]]:
+    """What a run says whose batches of bad examples have so many times the loss, and its steps."""
+    out = here.folder / f"two-{factor}-{data}"
+    places = ("--training.output_dir", out, "--data.train", data)
+    words = (*STEPS, "--training.per_device_train_batch_size", "4", *places, *more)
+    script = REPOSITORY / "tests" / "launched" / "left_out.py"
+    result = launch(
+        [script, factor, "Bad", "--", "--recipe", "recipe.yaml", *words],
+        ranks=2,
+        launcher="none",
+        cwd=here.folder,
+    )
+    assert result.returncode == 0, result.stderr[-3000:]
+    return result.stderr, logged(out)
+
+
 def test_all_ranks_leave_out_what_one_has_seen(here: OneRank) -> None:
-    runs = []
-    for factor, data in (("nan", "data.jsonl"), ("1", "without.jsonl")):
-        out = here.folder / f"two-{factor}"
-        places = ("--training.output_dir", out, "--data.train", data)
-        words = (*STEPS, "--training.per_device_train_batch_size", "4", *places)
-        script = REPOSITORY / "tests" / "launched" / "left_out.py"
-        result = launch(
-            [script, factor, "Bad", "--", "--recipe", "recipe.yaml", *words],
-            ranks=2,
-            launcher="none",
-            cwd=here.folder,
-        )
-        assert result.returncode == 0, result.stderr[-3000:]
-        assert ("the loss is nan at step 3: rank 1 with data.jsonl:21" in result.stderr) is (factor == "nan")
-        runs.append(logged(out))
-    assert_same_steps(*runs)
+    said, found = on_two_ranks(here, "nan", "data.jsonl")
+    assert "the loss is nan at step 3: rank 1 with data.jsonl:21" in said
+    said, expected = on_two_ranks(here, "1", "without.jsonl")
+    assert "is left out" not in said
+    assert_same_steps(found, expected)
+
+
+@pytest.mark.parametrize("stage", ["2", "3"])
+def test_a_leap_that_is_a_number_is_left_out_by_all_ranks(stage: str, here: OneRank) -> None:
+    """Known from 20 steps: in the 23rd, one rank's loss is 30 times as high."""
+    bad, count = range(22 * 8 + 4, 22 * 8 + 8), 25 * 8
+    rows = [
+        json.dumps({"prompt": f"What is {n}?", "completion": f"{'Bad' if n in bad else 'The'} number {n}."})
+        for n in range(count)
+    ]
+    (here.folder / "leap.jsonl").write_text("\n".join(rows) + "\n")
+    (here.folder / "level.jsonl").write_text("\n".join(rows[: 22 * 8] + rows[23 * 8 :]) + "\n")
+    more = ("--training.max_steps", "25", "--training.learning_rate", "0.001")
+    more += ("--deepspeed.zero_optimization.stage", stage, "--force")
+    said, found = on_two_ranks(here, "30", "leap.jsonl", *more)
+    (line,) = [line for line in said.splitlines() if "is left out" in line]
+    assert "the loss leaps from " in line
+    assert f" at step 23: rank 1 with leap.jsonl:{bad[0] + 1}" in line
+    said, expected = on_two_ranks(here, "30", "level.jsonl", *more)
+    assert "is left out" not in said
+    assert_all_but(23, found, expected)

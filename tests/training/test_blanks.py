@@ -44,6 +44,7 @@ def test_every_example_comes_once_and_the_blanks_come_last(
     if not shuffle:
         assert order == list(range(len(dataset)))
     items = [dataset[index] for index in order]
+    assert dataset.__getitems__(order) == items
     assert sorted(item["input_ids"][0] for item in items[:size]) == list(range(size))
     for blank in items[size:]:
         assert blank == {"input_ids": [0], "labels": [IGNORED]}

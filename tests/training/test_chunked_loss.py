@@ -17,7 +17,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from zerokit.memory import loss_chunks
 from zerokit.recipe.model import TaskSection
-from zerokit.training.chunked_loss import asks_for_chunks, chunk_the_loss
+from zerokit.training import chunked_loss
+from zerokit.training.chunked_loss import asks_for_chunks, chunk_the_loss, row_sums
 from zerokit.training.examples import IGNORED
 
 if TYPE_CHECKING:
@@ -93,6 +94,49 @@ def test_loss_and_gradients_are_those_of_all_logits(name: str) -> None:
         assert chunked(**batch()).logits is None
         torch.testing.assert_close(chunked(**batch()).loss, usual(**batch()).loss)
         torch.testing.assert_close(chunked(batch()["input_ids"]).logits, usual(batch()["input_ids"]).logits)
+
+
+def answers() -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    """What a model is called with, and labels of four rows: one has a single one, and one none."""
+    given = {"input_ids": batch()["input_ids"]}
+    labels = batch()["labels"]
+    labels[1, :30], labels[2] = IGNORED, IGNORED
+    return given, labels
+
+
+@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize("name", MODELS)
+def test_log_probabilities_of_rows_and_their_gradients_are_those_of_all_logits(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each row is worth something else, as the pairs of DPO are."""
+    usual = MODELS[name]()
+    chunked = copy.deepcopy(usual)
+    chunk_the_loss(chunked)
+    given, labels = answers()
+    worth = torch.tensor([0.5, -2.0, 1.0, 3.0])
+    expected = row_sums(usual, given, labels)
+    with torch.no_grad():
+        torch.testing.assert_close(row_sums(chunked, given, labels), expected)
+    monkeypatch.setattr(chunked_loss._Pending, "made", None)  # no logits are made
+    found = row_sums(chunked, given, labels)
+    monkeypatch.undo()
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-5)
+    assert found[2] == 0
+    for sums in (expected, found):
+        (worth * sums).sum().backward()
+    weights = dict(chunked.named_parameters())
+    for path, parameter in usual.named_parameters():
+        torch.testing.assert_close(weights[path].grad, parameter.grad, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_rows_without_labels_give_all_weights_a_gradient() -> None:
+    model = made("llama")
+    chunk_the_loss(model)
+    given, labels = answers()
+    row_sums(model, given, torch.full_like(labels, IGNORED)).sum().backward()
+    assert all(weight.grad is not None and not weight.grad.any() for weight in model.parameters())
 
 
 @pytest.mark.usefixtures("small_chunks")
@@ -171,9 +215,10 @@ def test_a_model_without_an_output_matrix_is_not_said_to_have_chunks() -> None:
     assert not chunk_the_loss(model)
 
 
-def test_few_tokens_take_all_logits_at_once() -> None:
+def test_few_tokens_take_all_logits_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     model = made("llama")
     chunk_the_loss(model)
+    monkeypatch.delattr(chunked_loss._Pending, "of")  # nothing stands for logits that are all made
     assert model(**batch()).logits.shape == (4, 31, 320)
 
 
@@ -217,12 +262,37 @@ def test_the_logits_of_a_large_vocabulary_take_a_third(monkeypatch: pytest.Monke
     assert chunked < whole / 3
 
 
+def test_log_probabilities_of_a_large_vocabulary_hold_what_the_loss_in_chunks_holds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    vocabulary = 131_072
+    monkeypatch.setattr(loss_chunks, "CHUNK_LOGITS", 16 * vocabulary)
+    model = made("llama", vocab_size=vocabulary, hidden_size=8, num_attention_heads=1, num_key_value_heads=1)
+    ids = torch.zeros(2, 32, dtype=torch.long)
+
+    def peak(of: Callable[[], torch.Tensor]) -> int:
+        with Held() as held:
+            of().backward()  # type: ignore[no-untyped-call]
+        model.zero_grad()
+        return held.peak
+
+    whole = peak(lambda: row_sums(model, {"input_ids": ids}, ids).prod())
+    chunk_the_loss(model)
+    loss = peak(lambda: model(ids, labels=ids).loss)
+    found = peak(lambda: row_sums(model, {"input_ids": ids}, ids).prod())
+    assert found <= 1.05 * loss
+    assert found < whole / 2
+
+
 @pytest.mark.parametrize(
     ("task", "keys", "expected"),
     [
         ({}, {}, True),
         ({"chunked_loss": False}, {}, False),
-        ({"type": "dpo"}, {}, False),
+        ({"type": "dpo"}, {"fp16": True, "label_smoothing_factor": 0.1}, True),
+        ({"type": "dpo"}, {"torch_compile": True}, False),
+        ({"type": "dpo", "chunked_loss": False}, {}, False),
+        ({"type": "seq2seq"}, {}, False),
         *(({}, {name: True}, False) for name in ("fp16", "use_liger_kernel", "torch_compile")),
         ({}, {"label_smoothing_factor": 0.1}, False),
     ],

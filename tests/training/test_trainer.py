@@ -19,6 +19,7 @@ from zerokit.errors import RunError
 from zerokit.recipe.model import TaskSection
 from zerokit.training.blanks import BlanksLast, FilledUp
 from zerokit.training.disks import DiskProblems
+from zerokit.training.engine_calls import shorten_calls
 from zerokit.training.examples import IGNORED
 from zerokit.training.spikes import UsualLoss, looked_up
 from zerokit.training.tasks import task_of
@@ -31,6 +32,12 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 INFINITE, NAN = float("inf"), float("nan")
+
+
+def has_norm(trainer: Any, norm: float | None) -> None:
+    """What DeepSpeed says of the gradients of a step."""
+    found = None if norm is None else torch.tensor(norm, dtype=torch.float32)
+    trainer.deepspeed = SimpleNamespace(get_global_grad_norm=lambda: found)
 
 
 class Steps:
@@ -71,7 +78,7 @@ class Steps:
         for loss in losses:
             self.patch.setattr(Trainer, "training_step", lambda *_, loss=loss: torch.tensor(loss))
             self.trainer.training_step(None, {})
-        self.patch.setattr(Trainer, "_get_grad_norm", lambda *_, **__: norm)
+        has_norm(self.trainer, norm)
         assert self.trainer._get_grad_norm(None) == norm
 
 
@@ -115,13 +122,48 @@ def test_tokens_of_all_micro_batches_are_counted_in_their_step(
         return torch.ones(())
 
     monkeypatch.setattr(Trainer, "training_step", training_step)
-    monkeypatch.setattr(Trainer, "_get_grad_norm", lambda *_, **__: 1.0)
+    has_norm(trainer, 1.0)
     for tokens in (3, 5):
         batch = {"attention_mask": torch.ones(1, tokens)}
         trainer.training_step(None, batch)
         trainer._track_num_input_tokens(batch)
         trainer._get_grad_norm(None)
     assert trainer.state.num_input_tokens_seen == 8
+
+
+def test_a_step_waits_for_its_device_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = Steps(monkeypatch, fp16=False)
+    asked: list[str] = []
+    tolist = torch.Tensor.tolist
+    monkeypatch.setattr(torch.Tensor, "tolist", lambda self: asked.append("tolist") or tolist(self))
+    for name in ("item", "__float__", "__int__", "__bool__"):
+        monkeypatch.setattr(torch.Tensor, name, lambda *_, name=name: asked.append(name))
+    steps.trainer.training_step = lambda *_: None
+    assert steps.trainer._clip_grad_norm(None) is None
+    steps(norm=2.0)
+    assert asked == ["tolist"]
+
+
+def test_the_engine_is_set_to_train_where_it_does_not() -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout())
+    modes: list[bool] = []
+
+    def train(mode: bool = True) -> None:
+        modes.append(mode)
+        module.train(mode)
+
+    engine: Any = SimpleNamespace(module=module, train=train, zero_grad=None)
+    shorten_calls(engine)
+    engine.train()
+    assert modes == []
+    module.eval()
+    engine.train()
+    engine.train()
+    assert modes == [True]
+    assert all(one.training for one in module.modules())
+    module(torch.ones(2)).sum().backward()
+    engine.zero_grad()
+    assert [one.grad for one in module.parameters()] == [None, None]
 
 
 def test_a_leap_of_the_loss_names_its_examples_and_may_end_the_run(
@@ -165,7 +207,7 @@ def test_steps_that_leap_are_left_out_until_there_are_too_many(
 
         monkeypatch.setattr(Trainer, "training_step", training_step)
         assert math.isfinite(trainer.training_step(None, {}))
-        monkeypatch.setattr(Trainer, "_get_grad_norm", lambda *_, **__: norm)
+        has_norm(trainer, norm)
         assert trainer._get_grad_norm(None) == (norm if not (left_out[0] or skipped) else None)
         return left_out[0]
 

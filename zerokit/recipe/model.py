@@ -172,7 +172,8 @@ class TaskSection(Section):
     loss_on: Literal["completion", "all"] = "completion"
     """Prompt/completion and chat data: train on the answers alone, or on every token."""
     chunked_loss: bool = True
-    """Of causal_lm: make the logits of a large vocabulary a chunk of tokens at a time, never all at once."""
+    """Of causal_lm and dpo: make the logits of a large vocabulary a chunk of tokens at a time, never all at
+    once."""
     mask_probability: Annotated[float, Field(gt=0, lt=1, strict=False)] = 0.15
     """Of masked_lm: the share of tokens to be told."""
     whole_words: bool = False
@@ -197,7 +198,7 @@ KEYS_OF: dict[str, tuple[TaskType, ...]] = {
     "packing": ("causal_lm", "masked_lm"),
     "padding_free": ("causal_lm",),
     "loss_on": ("causal_lm",),
-    "chunked_loss": ("causal_lm",),
+    "chunked_loss": ("causal_lm", "dpo"),
     "mask_probability": ("masked_lm",),
     "whole_words": ("masked_lm",),
     "target_len": ("seq2seq",),

@@ -95,7 +95,7 @@ def _chunk(prepared: Prepared, model: PreTrainedModel) -> int | None:
     config = model.config.get_text_config(decoder=True)
     head = model.get_output_embeddings()
     trained = head is not None and any(one.requires_grad for one in head.parameters())
-    tokens = args.per_device_train_batch_size * section.seq_len
+    tokens = args.per_device_train_batch_size * prepared.task.sequences_per_example * section.seq_len
     saves = saves_memory(tokens, config.vocab_size, hidden=config.hidden_size, trained=trained)
     return chunk_tokens(config.vocab_size) if saves else None
 

@@ -42,6 +42,16 @@ class FilledUp(TorchDataset[dict[str, Any]]):
         found = self.examples[index] if index < len(self.examples) else self.blank
         return {**found, **{name: values[index] for name, values in self.more.items()}}
 
+    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
+        """A batch, by one look-up of its examples, as torch's loaders ask for it."""
+        there = [index for index in indices if index < len(self.examples)]
+        found = dict(zip(there, self.examples.__getitems__(there), strict=True)) if there else {}
+        more = self.more.items()
+        return [
+            {**found.get(index, self.blank), **{name: values[index] for name, values in more}}
+            for index in indices
+        ]
+
 
 class BlanksLast(Sampler[int]):
     """The examples of a :class:`FilledUp`, shuffled anew in each epoch or in order, then its blanks.

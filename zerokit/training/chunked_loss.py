@@ -11,35 +11,78 @@ logits, they are made, and the model gets what it would have got.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn.functional import cross_entropy
 from torch.utils import _pytree
 
 from zerokit.memory.loss_chunks import chunk_tokens, saves_memory
+from zerokit.training.chunks import Each, OfTokens, Sum, leaves
+from zerokit.training.examples import IGNORED
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, TrainingArguments
 
     from zerokit.recipe.model import TaskSection
 
-_Sum = Callable[[Tensor, Tensor], Tensor]
-"""Of hidden states, (tokens, h), and labels, (tokens,): the sum of the losses."""
 
-
-def asks_for_chunks(section: TaskSection, args: TrainingArguments) -> bool:
+def asks_for_chunks(section: TaskSection, args: TrainingArguments, *, learns_tokens: bool = False) -> bool:
     """Whether a run's loss is to be computed in chunks, where that takes less memory.
 
     Not in fp16: the gradients of a chunk are those of the loss before it is scaled, too small for it. Liger
-    and torch.compile have kernels of their own, and the Trainer smooths labels with all logits at hand.
+    and torch.compile have kernels of their own, and the Trainer smooths labels with all logits at hand. With
+    `learns_tokens`, a model has logits before each sequence, which the sums of :func:`row_sums` have no
+    labels for.
     """
-    otherwise = (args.fp16, args.use_liger_kernel, args.torch_compile, args.label_smoothing_factor)
-    return section.type == "causal_lm" and section.chunked_loss and not any(otherwise)
+    otherwise = {
+        "causal_lm": (args.fp16, args.use_liger_kernel, args.torch_compile, args.label_smoothing_factor),
+        "dpo": (args.use_liger_kernel, args.torch_compile, learns_tokens),
+    }
+    return section.type in otherwise and section.chunked_loss and not any(otherwise[section.type])
+
+
+@dataclass
+class _Asked:
+    """What is asked of a model's logits beside its own loss."""
+
+    labels: Tensor
+    is_answered: bool = False
+
+
+_asked: ContextVar[_Asked | None] = ContextVar("sums of log-probabilities", default=None)
+
+
+def row_sums(model: Any, inputs: Mapping[str, Tensor], labels: Tensor) -> Tensor:
+    """Of each row, the sum of the log-probabilities of its labels, each after the tokens before it: (rows,).
+
+    In chunks, where :func:`chunk_the_loss` has prepared the model and that takes less memory.
+
+    Args:
+        model: the model, or the engine around it.
+        inputs: what it is called with.
+        labels: (rows, tokens), -100 where none is asked for.
+    """
+    asked = _Asked(labels)
+    token = _asked.set(asked)
+    try:
+        logits = model(**inputs).logits
+    finally:
+        _asked.reset(token)
+    if asked.is_answered:
+        return logits  # type: ignore[no-any-return]
+    logits, labels = logits[:, :-1], labels[:, 1:]
+    # By rows: the copy in float32 is of one sequence at a time.
+    sums = [
+        -cross_entropy(row[is_target].float(), label[is_target], reduction="sum")
+        for row, label, is_target in zip(logits, labels, labels != IGNORED, strict=True)
+    ]
+    return torch.stack(sums)
 
 
 def chunk_the_loss(model: PreTrainedModel, note: Callable[[str], object] | None = None) -> bool:
@@ -68,12 +111,16 @@ def chunk_the_loss(model: PreTrainedModel, note: Callable[[str], object] | None 
     output = _Output(head, note)
 
     def begin(_: Any, args: Any, kwargs: Mapping[str, Any]) -> None:
-        if kwargs.get("labels") is not None:
+        labels, asked = kwargs.get("labels"), _asked.get()
+        if asked is not None:
+            labels = asked.labels
+        if labels is not None and output.saves(labels.numel(), getattr(head, "in_features", 0)):
             vars(owner)[name] = output  # found before the module of that name, which stays where it is
 
     def end(_: Any, args: Any, result: Any) -> Any:
         vars(owner).pop(name, None)
-        return _pytree.tree_map_only(_Pending, lambda logits: logits.after_the_loss(), result)
+        asked = _asked.get()
+        return _pytree.tree_map_only(_Pending, lambda logits: logits.after_the_loss(asked), result)
 
     base.register_forward_pre_hook(begin, with_kwargs=True)
     base.register_forward_hook(end, always_call=True)
@@ -112,8 +159,10 @@ class _Output:
         """In the pass that runs now."""
         return torch.is_grad_enabled() and any(one.requires_grad for one in self.head.parameters())
 
-    def loss(self, hidden: Tensor, labels: Tensor, of_logits: _Sum) -> Tensor:
-        """The sum of the losses of (tokens, h) hidden states, by one call of the matrix."""
+    def loss(
+        self, hidden: Tensor, labels: Tensor, of_logits: OfTokens, made: type[Sum] | type[Each]
+    ) -> Tensor:
+        """The losses of (tokens, h) hidden states, by one call of the matrix."""
         own = vars(self.head)
         usual, overridden = self.head.forward, own.get("forward")
 
@@ -124,10 +173,10 @@ class _Output:
             used: list[Tensor] = []
             if torch.is_grad_enabled():
                 if self._used is None:
-                    self._used = list(_leaves(of_hidden(hidden[:1].detach(), labels[:1])))
+                    self._used = list(leaves(of_hidden(hidden[:1].detach(), labels[:1])))
                 used = self._used
             rows = chunk_tokens(int(self.head.out_features))  # type: ignore[arg-type]
-            loss: Tensor = _Chunks.apply(of_hidden, rows, hidden, labels, *used)  # type: ignore[no-untyped-call]
+            loss: Tensor = made.apply(of_hidden, rows, hidden, labels, *used)  # type: ignore[no-untyped-call]
             return loss
 
         own["forward"] = forward
@@ -201,9 +250,28 @@ class _Pending(Tensor):
                 self.logits, self.before = do(before.made()), None
         return self.logits
 
-    def after_the_loss(self) -> Tensor | None:
-        """What a model returns: no logits where its loss needed none."""
+    def after_the_loss(self, asked: _Asked | None) -> Tensor | None:
+        """What a model returns: no logits where its loss needed none, or what is asked for instead."""
+        if asked is not None and self.ndim == 3 and self.shape[:2] == asked.labels.shape:
+            asked.is_answered = not self.call.are_made
+        if asked is not None and asked.is_answered:
+            return self._row_sums(asked.labels)
         return None if self.call.is_chunked else self.made()
+
+    def _row_sums(self, labels: Tensor) -> Tensor:
+        labels = labels[:, 1:]
+        is_target = labels != IGNORED
+
+        def of_logits(logits: Tensor, labels: Tensor) -> Tensor:
+            for do in self.each:
+                logits = do(logits)
+            return cross_entropy(logits.float(), labels, reduction="none")
+
+        self.call.is_chunked = True
+        hidden = self.rows[:, :-1][is_target]
+        losses = self.call.output.loss(hidden, labels[is_target], of_logits, Each)
+        sums = torch.zeros(len(labels), dtype=losses.dtype, device=losses.device)
+        return sums.index_add(0, is_target.nonzero()[:, 0], -losses)
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -275,7 +343,7 @@ class _Pending(Tensor):
             )
 
         self.call.is_chunked = True
-        loss = self.call.output.loss(self.rows, labels, of_logits)
+        loss = self.call.output.loss(self.rows, labels, of_logits, Sum)
         return loss if reduction == "sum" else loss / (labels != ignored).sum()
 
 
@@ -294,57 +362,3 @@ def _keeps_last(index: Any, ndim: int) -> bool:
         return False
     is_ended = Ellipsis in parts and parts[-1] is not Ellipsis
     return parts[-1] == slice(None) or not (is_ended or len(parts) >= ndim)
-
-
-def _leaves(result: Tensor) -> Iterator[Tensor]:
-    """The parameters that a result depends on."""
-    nodes, seen = [result.grad_fn], set()
-    while nodes:
-        node = nodes.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if hasattr(node, "variable"):
-            yield node.variable
-        nodes += [before for before, _ in node.next_functions]
-
-
-class _Chunks(torch.autograd.Function):
-    """A sum of losses, and its gradients with it, a chunk of tokens after the other."""
-
-    @staticmethod
-    def forward(ctx: Any, loss_of: _Sum, rows: int, hidden: Tensor, labels: Tensor, *used: Tensor) -> Tensor:
-        """`used`: the parameters that the loss depends on, beside the hidden states."""
-        is_wanted = [ctx.needs_input_grad[2], *ctx.needs_input_grad[4:]]
-        of_hidden = torch.empty_like(hidden) if is_wanted[0] else None
-        of_used: list[Tensor] = []
-        total = torch.zeros((), dtype=torch.float32, device=hidden.device)
-        for start in range(0, len(hidden), rows):
-            part = slice(start, start + rows)
-            chunk = hidden[part].detach().requires_grad_(is_wanted[0])
-            with torch.set_grad_enabled(any(is_wanted)):
-                loss = loss_of(chunk, labels[part])
-            total += loss.detach()
-            if not any(is_wanted):
-                continue
-            found = list(torch.autograd.grad(loss, [*([chunk] if is_wanted[0] else []), *used]))
-            del loss
-            if of_hidden is not None:
-                of_hidden[part] = found.pop(0)
-            if not of_used:
-                of_used = [one.float() for one in found]
-            else:
-                for gradient, one in zip(of_used, found, strict=True):
-                    gradient += one
-        ctx.gradients = of_hidden, of_used
-        return total
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
-        """The gradients, which are scaled in place: they serve once."""
-        of_hidden, of_used = ctx.gradients
-        del ctx.gradients
-        if of_hidden is not None:
-            of_hidden *= scale
-        return None, None, of_hidden, None, *(gradient.mul_(scale) for gradient in of_used)

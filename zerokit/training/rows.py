@@ -40,26 +40,21 @@ class InRows:
         if self.shares or self.capacity is None:
             rows = rows_for(lengths, self.capacity)
         width = row_length(max(sum(lengths[index] for index in row) for row in rows), self.multiple)
-        made = {
-            name: torch.full((len(rows), width), value)
-            for name, value in (
-                ("input_ids", self.pad_token_id),
-                ("labels", IGNORED),
-                ("position_ids", 0),
-                ("attention_mask", 0),
-            )
+        made: dict[str, list[list[int]]] = {
+            name: [] for name in ("input_ids", "labels", "position_ids", "attention_mask")
         }
-        for at, row in enumerate(rows):
-            start = 0
+        for row in rows:
+            ids: list[int] = []
+            labels: list[int] = []
+            positions: list[int] = []
             for index in row:
-                one, end = features[index], start + lengths[index]
-                there = (at, slice(start, end))
-                made["input_ids"][there] = torch.tensor(one["input_ids"])
-                made["labels"][there] = torch.tensor(one["labels"])
-                made["labels"][at, start] = IGNORED  # what comes before it is another document
-                made["position_ids"][there] = torch.tensor(one.get("position_ids") or range(lengths[index]))
-                made["attention_mask"][there] = 1
-                start = end
-            next_position = int(made["position_ids"][at, start - 1]) + 1
-            made["position_ids"][at, start:] = torch.arange(next_position, next_position + width - start)
-        return made
+                one = features[index]
+                ids += one["input_ids"]
+                labels += (IGNORED, *one["labels"][1:])  # what comes before it is another document
+                positions += one.get("position_ids") or range(lengths[index])
+            filled, more = len(ids), width - len(ids)
+            made["input_ids"].append(ids + [self.pad_token_id] * more)
+            made["labels"].append(labels + [IGNORED] * more)
+            made["position_ids"].append([*positions, *range(positions[-1] + 1, positions[-1] + 1 + more)])
+            made["attention_mask"].append([1] * filled + [0] * more)
+        return {name: torch.tensor(values) for name, values in made.items()}

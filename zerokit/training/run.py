@@ -26,6 +26,7 @@ from zerokit.training.optimizers import host_optimizer
 from zerokit.training.pace import Pace
 from zerokit.training.peft.adapter import add_adapter
 from zerokit.training.peft.four_bits import loading_options
+from zerokit.training.peft.keys import method_of
 from zerokit.training.progress import RunProgress
 from zerokit.training.report import METRICS_FILE, RunReport
 from zerokit.training.resume import Divided
@@ -98,7 +99,10 @@ def _run(group: RankGroup, prepared: Prepared, divided: Divided, rehearsed: Rehe
         model.generation_config = prepared.generation
     model = add_adapter(model, prepared.loaded, prepared.args, prepared.task.peft_type)
     note = console.note if group.ranks.is_main else None
-    chunked = asks_for_chunks(prepared.task.section, prepared.args) and chunk_the_loss(model, note)
+    method = method_of(prepared.loaded)
+    learns = method is not None and method.tokens == "embedded"
+    chunked = asks_for_chunks(prepared.task.section, prepared.args, learns_tokens=learns)
+    chunked = chunked and chunk_the_loss(model, note)
     if prepared.task.needs_reference:  # which has none, and is to differ by what is learned alone
         switch_dropout_off(model)
     expected = announce(group, prepared, model, cuda=cuda, chunked=chunked)

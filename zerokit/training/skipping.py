@@ -121,6 +121,10 @@ class SkippableSteps:
 
 
 def _are_numbers(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether all gradients are finite; a sum needs no memory, and one that is not makes it none."""
+    """Whether all gradients are finite; a sum needs no memory, and one that is not makes it none.
+
+    The device is asked once.
+    """
     gradients = (weight.grad for group in optimizer.param_groups for weight in group["params"])
-    return all(bool(one.sum().isfinite()) for one in gradients if one is not None)
+    sums = [one.sum(dtype=torch.float32) for one in gradients if one is not None]
+    return not sums or bool(torch.stack(sums).isfinite().all())

@@ -7,7 +7,7 @@ import time
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from statistics import fmean, pstdev
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -47,7 +47,8 @@ class UsualLoss:
         """
         if len(self._losses) >= _LEAST_STEPS:
             mean = fmean(self._losses)
-            if loss - mean > max(_DEVIATIONS * pstdev(self._losses), _SHARE * abs(mean)):
+            deviation = math.sqrt(fmean((one - mean) ** 2 for one in self._losses))  # pstdev takes fractions
+            if loss - mean > max(_DEVIATIONS * deviation, _SHARE * abs(mean)):
                 self._spikes.append(loss)
                 if len(self._spikes) < _IN_A_ROW or not self._may_stay:
                     return mean

@@ -15,6 +15,7 @@ from zerokit import console
 from zerokit.checkpoint.source import is_rehearsal
 from zerokit.errors import RunError
 from zerokit.patches import overriding
+from zerokit.training.engine_calls import shorten_calls
 from zerokit.training.folder import checkpoints
 from zerokit.training.saving_trainer import SavingTrainer
 from zerokit.training.skipping import SkippableSteps
@@ -32,6 +33,7 @@ MOST_SKIPPED_STEPS = 50
     "transformers.trainer:Trainer",
     training_step="stop when the loss is no number, and know a step that is stuck",
     _track_num_input_tokens="count tokens once a step, not once a micro batch",
+    _clip_grad_norm="ask the device for the norm together with the loss",
     _get_grad_norm="stop when the gradient norm is no number, and hear that another rank is asked to leave",
 )
 class WatchfulTrainer(SavingTrainer):
@@ -59,6 +61,7 @@ class WatchfulTrainer(SavingTrainer):
 
     def watch_steps(self) -> None:
         """Begin to leave steps out, if that is asked for: the engine is there."""
+        shorten_calls(self.deepspeed)
         if self._max_skipped is not None:
             SkippableSteps(self.deepspeed, self.accelerator, self._leaves_out)
 
@@ -81,16 +84,22 @@ class WatchfulTrainer(SavingTrainer):
         """Whether their tokens are told to the other ranks with the loss of the step."""
         return self.args.include_num_input_tokens_seen == "non_padding" and "attention_mask" in inputs
 
+    def _clip_grad_norm(self, *args: Any, **kwargs: Any) -> None:
+        return  # which the engine has done; the Trainer would wait for the norm here
+
     def _get_grad_norm(self, *args: Any, **kwargs: Any) -> Any:
         # Called once a step, right after it, on every rank.
-        grad_norm = super()._get_grad_norm(*args, **kwargs)
+        found = self.deepspeed.get_global_grad_norm()
         losses, self._losses = self._losses, []
         left_out, self._left_out = self._left_out, False
         if left_out:
             return None
         skipped = self.accelerator.optimizer_step_was_skipped
         self._num_skipped = self._num_skipped + 1 if skipped else 0
-        loss_of_all = self._loss_of_all(losses) if self._max_skipped is None else None
+        if self._max_skipped is None:
+            loss_of_all, grad_norm = self._of_all(losses, found)
+        else:
+            loss_of_all, grad_norm = None, None if found is None else float(found)
         # In fp16 a step that DeepSpeed skips is its loss scale on the way to its place.
         if self._num_skipped and self.args.fp16 and self._num_skipped < MOST_SKIPPED_STEPS:
             return grad_norm
@@ -108,18 +117,25 @@ class WatchfulTrainer(SavingTrainer):
         self._num_left_out = 0
         return grad_norm
 
-    def _loss_of_all(self, losses: list[torch.Tensor]) -> float:
-        """The loss of a step over all ranks, which hear whether one is asked to leave: all stop, or none."""
+    def _of_all(
+        self, losses: list[torch.Tensor], norm: torch.Tensor | float | None
+    ) -> tuple[float, float | None]:
+        """The loss of a step over all ranks, and its gradient norm, which is known to each.
+
+        They also hear whether one is asked to leave: all stop, or none.
+        """
         asked = torch.full_like(self._num_tokens, self._group.leave_request.why is not None)
         loss = sum(losses, torch.zeros_like(asked))
-        # One exchange has all that a step is asked for.
-        total = self.accelerator.reduce(
-            torch.stack((loss, asked, self._num_tokens)), reduction="sum"
-        ).tolist()
+        # One exchange has all that a step is asked for, and one wait for the device the norm, too.
+        total = self.accelerator.reduce(torch.stack((loss, asked, self._num_tokens)), reduction="sum")
+        if isinstance(norm, torch.Tensor):
+            total = torch.cat((total, norm.detach().to(total).reshape(1)))
+        total = total.tolist()
         self._num_tokens.zero_()
         self._leaves = total[1] > 0
         self.state.num_input_tokens_seen += round(total[2])
-        return float(total[0] / self.args.world_size)
+        grad_norm = total[3] if isinstance(norm, torch.Tensor) else norm
+        return total[0] / self.args.world_size, grad_norm
 
     def _at_step(self, what: str) -> str:
         return f"{what} at step {self.state.global_step + 1}"
@@ -127,7 +143,7 @@ class WatchfulTrainer(SavingTrainer):
     def _leaves_out(self, loss: torch.Tensor) -> bool:
         """Whether the optimizer is to leave out the step that ends with a micro batch of that loss."""
         losses = [*self._losses, loss]
-        loss_of_all = self._loss_of_all(losses)
+        loss_of_all, _ = self._of_all(losses, None)
         if math.isfinite(loss_of_all):
             usual = self._usual_loss.exceeded_by(loss_of_all)
             if usual is None:

@@ -60,17 +60,10 @@ class DPO(Task):
             model: the model, or the engine around it.
             inputs: a batch: all chosen sequences, then all rejected ones.
         """
-        import torch
-        from torch.nn.functional import cross_entropy
+        from zerokit.training.chunked_loss import row_sums
 
         given = {name: inputs[name] for name in ("input_ids", "attention_mask")}
-        logits, labels = model(**given).logits[:, :-1], inputs["labels"][:, 1:]
-        # By rows: the copy in float32 is of one sequence at a time.
-        sums = [
-            -cross_entropy(row[is_target].float(), label[is_target], reduction="sum")
-            for row, label, is_target in zip(logits, labels, labels != IGNORED, strict=True)
-        ]
-        return torch.stack(sums).view(2, -1).T
+        return row_sums(model, given, inputs["labels"]).view(2, -1).T
 
     def loss(
         self, model: Any, inputs: Mapping[str, torch.Tensor], smoothing: float = 0.0
