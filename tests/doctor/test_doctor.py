@@ -50,6 +50,7 @@ def test_full_shared_memory() -> None:
     is_found(host.shared_memory(Path("/proc")), "error", "0 B", "--shm-size")  # which has no room at all
 
 
+@pytest.mark.torch
 def test_libaio_is_what_deepspeed_finds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LDFLAGS", "-Wl,--no-such-option")  # with which nothing is linked, as libaio is
     is_found(software.libaio(), "error", "headers", "libaio-dev")
