@@ -9,12 +9,15 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import os
 import platform
 import tempfile
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from tests.rehearsal.real_runs import DEVICE, deviations, environment, figures
 from tests.tiny import REPOSITORY
@@ -37,10 +40,21 @@ class RoleRun:
     script: str
     num_ranks: int
     arguments: tuple[str, ...]
+    expandable: bool = False
+    """Whether segments of the allocator are: their blocks are all cut to size. Of others what is left below
+    1 MiB stays with the block, and which blocks are free depends on where ZeRO cuts through tensors."""
 
     @property
     def name(self) -> str:
-        return "-".join([self.script.removesuffix(".py"), str(self.num_ranks), *self.arguments[1:]])
+        words = [self.script.removesuffix(".py"), str(self.num_ranks), *self.arguments[1:]]
+        return "-".join([*words, *(["expandable"] if self.expandable else [])])
+
+    @contextmanager
+    def environment(self, *, forked: bool) -> Iterator[None]:
+        """For the processes that are started inside."""
+        settings = {"PYTORCH_ALLOC_CONF": "expandable_segments:True"} if self.expandable else {}
+        with environment(forked=forked), mock.patch.dict(os.environ, settings):
+            yield
 
     def job(self, folder: Path, rank: int = 0, **changes: Any) -> RehearsalJob:
         """The job of one rank, whose files go to `folder`."""
@@ -64,6 +78,8 @@ ALL = (
     QUICK,
     RoleRun("pipeline.py", 4, ("--stages", "4")),
     RoleRun("pipeline.py", 4, ("--stages", "2")),
+    RoleRun("pipeline.py", 8, ("--stages", "4")),
+    RoleRun("pipeline.py", 8, ("--stages", "4"), expandable=True),
     *(
         RoleRun(f"{kind}_parallel.py", num_ranks, ("--size", str(num_ranks)))
         for kind in ("tensor", "sequence", "expert")
@@ -76,7 +92,7 @@ def run_really(run: RoleRun, folder: Path, *, forked: bool = False) -> list[Rehe
     """The reports of all ranks of a real run."""
     folder.mkdir()
     built_library()
-    with environment(forked=forked), ExitStack() as stack:
+    with run.environment(forked=forked), ExitStack() as stack:
         workers = [
             stack.enter_context(
                 Worker(run.job(folder, rank), Output.SHOWN_IF_IT_FAILS, module="tests.rehearsal.real_worker")
@@ -89,7 +105,7 @@ def run_really(run: RoleRun, folder: Path, *, forked: bool = False) -> list[Rehe
 def rehearse(run: RoleRun, folder: Path, *, forked: bool = False) -> tuple[dict[int, RehearsalReport], Roles]:
     """Reports of the ranks that are rehearsed, and the roles of all."""
     folder.mkdir()
-    with environment(forked=forked):
+    with run.environment(forked=forked):
         exchange = folder / "exchange"
         exchange.mkdir()
         job = run.job(folder, exchange_folder=str(exchange))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.rehearsal.role_runs import ALL, QUICK, WRITTEN, compare
+from tests.rehearsal.role_runs import ALL, QUICK, WRITTEN, RoleRun, compare
 
 
 @pytest.mark.distributed
@@ -28,13 +28,22 @@ def test_what_was_written_down_is_of_every_run() -> None:
     assert all(row["rehearsed"] == row["real"] for row in rows if row["rank"] == row["rehearsed_rank"])
     assert all(row["same_traffic"] for row in rows)
     assert written["worst_deviation_percent_of_ranks_rehearsed"] == 0
+    rows_of = {run["name"]: run["ranks"] for run in written["runs"]}
     stood_for = {
         run["name"]: max(row["worst_deviation_percent"] for row in run["ranks"]) for run in written["runs"]
     }
     assert written["worst_deviation_percent_of_ranks_stood_for"] == max(stood_for.values())
-    of_eight = [run for run in written["runs"] if len(run["ranks"]) == 8]
-    assert len(of_eight) == 3
-    assert all(stood_for[run["name"]] < 2.5 for run in written["runs"] if run not in of_eight)
-    for row in (row for run in of_eight for row in run["ranks"]):
-        for figure in ("device_peak", "device_steady"):
-            assert row["rehearsed"][figure] == pytest.approx(row["real"][figure], rel=0.015)
+    assert all(stood_for[run.name] < 2.5 for run in ALL if run.num_ranks < 8 or run.expandable)
+    for run in ALL:
+        for row in rows_of[run.name] if run.num_ranks == 8 else []:
+            for figure in ("device_peak", "device_steady"):
+                assert row["rehearsed"][figure] == pytest.approx(row["real"][figure], **closeness(run))
+
+
+def closeness(run: RoleRun) -> dict[str, float]:
+    """How close the ranks of a role are at their peak and after a step, as words of `pytest.approx`."""
+    if run.expandable:  # all blocks are cut to size, so that parts of a tensor are left
+        return {"rel": 0.005}
+    if run.script == "pipeline.py":  # in each of two blocks, a remainder below 1 MiB
+        return {"rel": 0.0, "abs": 2 * 2**20}
+    return {"rel": 0.015}
