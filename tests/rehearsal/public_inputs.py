@@ -8,10 +8,12 @@ from __future__ import annotations
 import csv
 import json
 import random
+import shutil
 from array import array
 from pathlib import Path
 from typing import Any
 
+from tests.rehearsal.litgpt_inputs import write_checkpoint
 from tests.rehearsal.local_inputs import ARCHITECTURES, write_tokenizer
 from tests.rehearsal.picotron_inputs import write_run
 
@@ -148,6 +150,8 @@ def write_inputs(folder: Path) -> None:
     _write_images(folder / "images")
     _write_configs(folder)
     write_run(folder, MODELS["picotron-llama"])
+    write_checkpoint(folder)
+    _write_cached(folder / "hub" / "models--Qwen--Qwen2.5-0.5B", folder / "qwen")
     for metric in sorted((folder / "evaluate" / "metrics").glob("*")):
         if not (folder / metric.name).exists():
             (folder / metric.name).symlink_to(metric)
@@ -173,6 +177,14 @@ def _write_model(folder: Path, config: dict[str, Any]) -> None:
         tokenizer.add_special_tokens(_MASKED)
         tokenizer.save_pretrained(folder)
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+
+
+def _write_cached(place: Path, model: Path) -> None:
+    """Have the Hub's cache at `place` hold `model`, for scripts that ask for all of a repository."""
+    snapshot = place / "snapshots" / "0"
+    shutil.copytree(model, snapshot, dirs_exist_ok=True)
+    (place / "refs").mkdir(exist_ok=True)
+    (place / "refs" / "main").write_text(snapshot.name, encoding="utf-8")
 
 
 def _user(line: int) -> list[dict[str, str]]:
@@ -272,12 +284,18 @@ _DATA: dict[str, Any] = {
         "prompt_id": str(line),
         "messages": _user(line) + _assistant("It is a number. ", line),
     },
+    "HuggingFaceH4/ultrafeedback_binarized": lambda line: {
+        "prompt": f"What is {line}?",
+        "chosen": _user(line) + _assistant("It is a number. ", line),
+        "rejected": _user(line) + _assistant("No. ", line),
+    },
 }
 """Data sets by their folders: what line number N holds."""
 
 
 _SPLITS = {
     "HuggingFaceH4/ultrachat_200k": ("train_sft", "test_sft"),
+    "HuggingFaceH4/ultrafeedback_binarized": ("train_prefs", "test_prefs"),
     "nyu-mll/glue": ("train", "validation"),
     "wikitext": ("train", "test"),
     **dict.fromkeys(("allenai/c4", "c4"), ("train", "validation")),

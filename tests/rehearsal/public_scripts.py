@@ -126,6 +126,7 @@ def _environment(folder: Path, places: list[Path]) -> dict[str, str]:
     return {
         **os.environ,
         "HF_HUB_OFFLINE": "1",
+        "HF_HUB_CACHE": str(folder / "hub"),
         "NLTK_DATA": str(folder / "nltk_data"),
         "HF_DATASETS_CACHE": str(folder / "cache"),
         "PYTHONPATH": os.pathsep.join(paths),
