@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -58,7 +59,16 @@ def with_fp16(factor: str) -> Iterator[None]:
 OFFLOADED = ("--deepspeed.zero_optimization.offload_optimizer.device", "cpu")
 
 
-CELLS = [(0, ()), (1, ("--precision", "fp16")), (2, OFFLOADED), (3, ()), (3, ("--precision", "bf16"))]
+_rest = pytest.mark.skipif(
+    "ZEROKIT_ALL_COMBINATIONS" not in os.environ, reason="set ZEROKIT_ALL_COMBINATIONS=1 to run all of them"
+)
+CELLS = [
+    pytest.param(0, (), marks=_rest),
+    (1, ("--precision", "fp16")),
+    pytest.param(2, OFFLOADED, marks=_rest),
+    pytest.param(3, (), marks=_rest),
+    (3, ("--precision", "bf16")),
+]
 
 
 @pytest.mark.parametrize(("stage", "words"), CELLS)
