@@ -42,8 +42,8 @@ def print_error(error: ZerokitError) -> None:
     sys.stderr.flush()
 
 
-def progress(*, transient: bool = False) -> Progress:
-    """The progress bar, on stderr. It draws nothing when stderr is not a terminal.
+def progress(*, transient: bool = False, is_shown: bool = True) -> Progress:
+    """The progress bar, on stderr. It draws nothing when stderr is not a terminal, or others show theirs.
 
     A task may set the field ``note``, printed behind the bar.
     """
@@ -66,7 +66,7 @@ def progress(*, transient: bool = False) -> Progress:
         TextColumn("{task.fields[note]}"),
         console=stderr(),
         transient=transient,
-        disable=not stderr().is_terminal,
+        disable=not (is_shown and stderr().is_terminal),
     )
 
 

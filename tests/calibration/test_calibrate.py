@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from zerokit.calibration import calibrate as calibration
-from zerokit.calibration import collectives, kernels, python
+from zerokit.calibration import measure, python
 from zerokit.calibration.autograd import AutogradSeconds
 from zerokit.calibration.collectives import Measured
-from zerokit.calibration.kernels import Kernels, Product
+from zerokit.calibration.kernels import Kernels, Product, Sizes
 from zerokit.calibration.matmul_fit import fitted_curve, levelled
 from zerokit.errors import ZerokitError
 from zerokit.hardware.cluster import Cluster
@@ -25,20 +25,23 @@ from zerokit.hardware.prices.prices import Prices
 
 pytestmark = pytest.mark.torch
 
+BUSES = {"all_gather": 1e9, "all_reduce": 1.5e9, "reduce_scatter": 0.75e9}
+"""Bytes per second of a link."""
 RATE, BANDWIDTH, COPY, ADAM = 100e9, 20e9, 10e9, 7e9
 """Operations, and bytes, per second."""
 
 
 class Known(Kernels):
-    """Products reach RATE, less where a side is short; attention a quarter of it."""
+    """Products reach RATE, less where a side is short; attention a quarter of it, in fp32 a third."""
 
     def _of_shape(self, m: int, n: int, k: int, dtype: str, layouts: Any) -> Iterator[Any]:
         for layout in layouts:
             share = 0.5 if min(m, n) < 512 else 1.0
             yield Product(layout, m, n, k, 2 * m * n * k / (RATE * share))
 
-    def attention(self, dtype: str, peak: float) -> Any:
-        return AttentionCurve(forward=(4.0, 0, 0, 0, 0), backward=(2.0, 0, 0, 0, 0))
+    def attention(self, dtype: str, peak: float, multiprocessors: int) -> Any:
+        costs = 3.0 if dtype == "float32" else 4.0
+        return AttentionCurve(forward=(costs, 0, 0, 0, 0), backward=(2.0, 0, 0, 0, 0))
 
     def bandwidth(self) -> float:
         return BANDWIDTH
@@ -63,10 +66,12 @@ def known(monkeypatch: pytest.MonkeyPatch) -> None:
         "Kernels": Known,
         "python_seconds": lambda: 3e-7,
         "autograd_seconds": lambda: AutogradSeconds(view=1e-6, node_made=2e-6, node_run=3e-6),
-        "adam_bytes_per_second": lambda: ADAM,
-        "between": lambda device, ranks, threads: Measured(start=1e-4, bus=1e9, adam=ranks * ADAM),
+        "adam_bytes_per_second": lambda device, ranks: ranks * ADAM,
+        "collectives": lambda device, ranks, large: Measured(start=1e-4, buses=BUSES),
     }.items():
-        monkeypatch.setattr(calibration, name, found)
+        monkeypatch.setattr(measure, name, found)
+    # In this process, by one for all ranks.
+    monkeypatch.setattr(calibration, "measured", lambda machine: measure._measure(machine, Sizes()))
     monkeypatch.setattr("torch.set_num_threads", lambda threads: None)
 
 
@@ -90,11 +95,14 @@ def test_what_was_measured_is_priced_as_it_was(prices: Prices) -> None:
         assert prices.matmul(64, 4096, 1024, dtype=dtype) == pytest.approx(4 * 2**28 / RATE, rel=0.2)
     attention = ("flash_attention_2", False, 2, 4, 4, 1024, 1024, 64, False)
     assert prices.attention(*attention) == pytest.approx(4 * 4 * 8 * 2**20 * 64 / RATE)
+    assert prices.attention(*attention, dtype="float32") == pytest.approx(3 * 4 * 8 * 2**20 * 64 / RATE)
     assert prices.memory_bound(2**30) == pytest.approx(2**30 / BANDWIDTH, rel=1e-3)
     assert prices.memory_bound(2**30, "softmax") == pytest.approx(2 * 2**30 / BANDWIDTH, rel=1e-3)
     assert prices.copy("h2d", 2**30) == pytest.approx(2**30 / COPY, rel=1e-3)
     assert prices.copy("d2h", 2**30, pinned=False) == pytest.approx(2 * 2**30 / COPY, rel=1e-3)
-    assert prices.collective("all_gather", 2**30, 2) == pytest.approx(2**29 / 1e9, rel=0.01)
+    for kind, bus in BUSES.items():
+        moved = 2**30 if kind == "all_reduce" else 2**29
+        assert prices.collective(kind, 2**30, 2) == pytest.approx(moved / bus, rel=0.01)
     assert prices.collective("all_reduce", 4, 2) == pytest.approx(1e-4, rel=0.3)
     # Each rank updates with its own thread, beside the other.
     assert prices.cpu_adam(10**6) == pytest.approx(28e6 / ADAM)
@@ -129,7 +137,7 @@ def test_a_card_of_the_catalogue_is_measured_in_what_it_trains_in(
 def test_what_is_lost_in_noise_is_left_to_the_catalogue(
     known: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calibration, "autograd_seconds", lambda: AutogradSeconds(1e-6, 0.0, 3e-6))
+    monkeypatch.setattr(measure, "autograd_seconds", lambda: AutogradSeconds(1e-6, 0.0, 3e-6))
     prices = calibrated(tmp_path, "cpu", 2)
     catalogue = Prices(Cluster(2, gpu=find_gpu("H100")))
     assert prices.autograd_node("made") == catalogue.autograd_node("made")
@@ -162,7 +170,7 @@ def test_a_file_that_could_not_be_read_is_not_written(
 ) -> None:
     with pytest.raises(ZerokitError, match="is written as JSON"):
         calibration.calibrate_into(tmp_path / "machine.txt", "cpu", 2, 1)
-    monkeypatch.setattr(calibration, "python_seconds", lambda: 60.0)
+    monkeypatch.setattr(measure, "python_seconds", lambda: 60.0)
     with pytest.raises(ZerokitError, match=r"python_call.*far from what is known"):
         calibrated(tmp_path, "cpu", 2)
     assert list(tmp_path.iterdir()) == []
@@ -173,10 +181,8 @@ def test_what_measures_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     # In a folder with a file that is called as a module of Python.
     (tmp_path / "statistics.py").write_text("raise SystemExit(3)\n", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("torch.set_num_threads", lambda threads: None)
-    monkeypatch.setattr(kernels, "_SIDES", (64, 256))
-    monkeypatch.setattr(kernels, "_MOVED_BYTES", 2**20)
-    monkeypatch.setattr(collectives, "_LARGE", 2**23)
+    small = Sizes(sides=(64, 256), lengths=(32, 64, 128), moved=2**20, collective=2**23)
+    monkeypatch.setattr(measure.measured, "__defaults__", (small,))
     prices = calibrated(tmp_path, "cpu", 2)
     assert prices.measured.keys() == {"matmul", "attention", "memory_bound", "collective"}
     assert 256**3 * 2 / 1e14 < prices.matmul(256, 256, 256) < 1
@@ -205,8 +211,14 @@ def test_the_calls_of_a_program_are_counted_each() -> None:
             {"matmul": {"bf16": {"shorter": [0], "longer": [0], "depth": [0], "layouts": {}}}},
             "kernels.matmul.bf16",
         ),
-        ({"attention": {"forward": [-1, 0, 0, 0, 0], "backward": [1, 0, 0, 0, 0]}}, "kernels.attention"),
-        ({"attention": {"forward": [1, 0, 0, 0, 1e99], "backward": [1, 0, 0, 0, 0]}}, "kernels.attention"),
+        (
+            {"attention": {"fp32": {"forward": [-1, 0, 0, 0, 0], "backward": [1, 0, 0, 0, 0]}}},
+            "kernels.attention.fp32",
+        ),
+        (
+            {"attention": {"fp32": {"forward": [1, 0, 0, 0, 1e99], "backward": [1, 0, 0, 0, 0]}}},
+            "kernels.attention.fp32",
+        ),
         ({"matmul": {"int3": {}}}, "kernels.matmul.int3"),
         ([], "kernels"),
     ],

@@ -4,21 +4,33 @@ from __future__ import annotations
 
 import itertools
 import math
-import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from zerokit.calibration.seconds import seconds_of
+from zerokit.calibration.attention_fit import fitted_costs
+from zerokit.calibration.seconds import chosen, seconds_at_once, seconds_of
 from zerokit.hardware.prices.attention import Attention, AttentionCurve, attention_work
 from zerokit.hardware.prices.matmul import LAYOUTS
 
-_SIDES = (64, 128, 512, 1024, 4096)
 _LONGEST = 0.1
 """Seconds that one product may take: larger ones are left out."""
-_MOVED_BYTES = 2**26
-"""Of a tensor that is larger than the caches of most devices."""
 _LAUNCHES = 200
+
+
+class Sizes(NamedTuple):
+    """Of what is measured."""
+
+    sides: tuple[int, ...] = (64, 128, 512, 1024, 4096)
+    """Of the matrices of products."""
+    heads: int = 4
+    """Of attention: as many as keep the device busy."""
+    lengths: tuple[int, ...] = (128, 512, 2048)
+    """Tokens of its sequences."""
+    moved: int = 2**26
+    """Bytes of a tensor that is larger than the caches of most devices."""
+    collective: int = 2**26
+    """Bytes of the largest buffer of a rank."""
 
 
 class Product(NamedTuple):
@@ -41,17 +53,22 @@ class Kernels:
 
     Args:
         device: "cpu" or "cuda".
+        ranks: which measure at once, each on a device of its own.
+        sizes: of what is measured.
     """
 
-    def __init__(self, device: str) -> None:
-        self.device = device
+    def __init__(self, device: str, ranks: int, sizes: Sizes) -> None:
+        self.device, self.ranks, self.sizes = device, ranks, sizes
 
     def seconds(self, work: Callable[[], Any]) -> float:
-        """Of one call on the device."""
+        """Of one call on the device, while the other ranks do the same."""
+        return seconds_at_once(lambda: self._own_seconds(work), self.ranks, self.device)
+
+    def _own_seconds(self, work: Callable[[], Any]) -> float:
         import torch
 
         if self.device == "cpu":
-            return seconds_of(work)
+            return seconds_of(work, of=chosen(self.ranks))
         cuda: Any = torch.cuda
         taken: list[float] = []
         for _ in range(6):
@@ -69,7 +86,7 @@ class Kernels:
     def products(self, dtype: str) -> list[Product]:
         """Of many shapes, and of squares in all layouts."""
         found: list[Product] = []
-        for m, n, k in sorted(itertools.product(_SIDES, repeat=3), key=math.prod):
+        for m, n, k in sorted(itertools.product(self.sizes.sides, repeat=3), key=math.prod):
             fastest = max((one.rate for one in found), default=math.inf)
             if 2 * m * n * k <= fastest * _LONGEST:
                 found += self._of_shape(m, n, k, dtype, LAYOUTS if m == n == k else LAYOUTS[:1])
@@ -90,21 +107,24 @@ class Kernels:
         made = torch.randn(shape, device=self.device).to(getattr(torch, dtype))
         return made.t() if transposed else made
 
-    def attention(self, dtype: str, peak: float) -> AttentionCurve:
-        """torch's fused attention: what its products cost in multiples of their time at `peak`.
+    def attention(self, dtype: str, peak: float, multiprocessors: int) -> AttentionCurve:
+        """torch's fused attention: what each kind of its work costs in multiples of its time at `peak`.
 
         Args:
             dtype: of queries, keys and values.
             peak: floating-point operations per second.
+            multiprocessors: of the device.
         """
         import torch
         from torch.nn.functional import scaled_dot_product_attention
 
-        logs: dict[bool, list[float]] = {False: [], True: []}
-        for length, head_dim, causal in itertools.product((256, 1024), (64, 128), (False, True)):
-            call = Attention(1, 4, 4, length, length, head_dim, causal)
+        works: dict[bool, list[tuple[float, ...]]] = {False: [], True: []}
+        measured: dict[bool, list[float]] = {False: [], True: []}
+        heads, lengths = self.sizes.heads, self.sizes.lengths
+        for length, head_dim, causal in itertools.product(lengths, (64, 128), (False, True)):
+            call = Attention(1, heads, heads, length, length, head_dim, causal)
             q, k, v = (
-                torch.randn(1, 4, length, head_dim, device=self.device)
+                torch.randn(1, heads, length, head_dim, device=self.device)
                 .to(getattr(torch, dtype))
                 .requires_grad_()
                 for _ in range(3)
@@ -120,19 +140,17 @@ class Kernels:
                 return torch.autograd.grad(out, inputs, grad, retain_graph=True)
 
             for backward, work in ((False, attend), (True, gradients)):
-                products = attention_work(call, backward, 1)[0]
-                logs[backward].append(math.log(self.seconds(work) * peak / products))
-        rest = (0.0,) * (len(AttentionCurve.terms()) - 1)
-        costs = [max(1.0, math.exp(statistics.mean(logs[passes]))) for passes in (False, True)]
-        return AttentionCurve(forward=(costs[0], *rest), backward=(costs[1], *rest))
+                works[backward].append(attention_work(call, backward, multiprocessors))
+                measured[backward].append(self.seconds(work) * peak)
+        return AttentionCurve(*(fitted_costs(works[passes], measured[passes]) for passes in (False, True)))
 
     # ---- memory
     def bandwidth(self) -> float:
-        """Bytes per second, read and written, of a large elementwise kernel."""
+        """Bytes per second, read and written, of a large elementwise kernel with a result of its own."""
         import torch
 
-        large = torch.ones(_MOVED_BYTES // 4, device=self.device)
-        return 2 * _MOVED_BYTES / self.seconds(lambda: large.mul_(1.0))
+        large, other = (torch.ones(self.sizes.moved // 4, device=self.device) for _ in range(2))
+        return 2 * self.sizes.moved / self.seconds(lambda: torch.mul(large, 1.0, out=other))
 
     def smallest(self) -> float:
         """Seconds of a kernel that does next to nothing."""
@@ -145,7 +163,7 @@ class Kernels:
         """Seconds of kernels along rows, by those of an elementwise one that moves as many bytes."""
         import torch
 
-        rows = torch.randn(_MOVED_BYTES // 4 // 2048, 2048, device=self.device)
+        rows = torch.randn(self.sizes.moved // 4 // 2048, 2048, device=self.device)
         result = torch.empty_like(rows)
         plain = self.seconds(lambda: torch.mul(rows, 1.0, out=result))
         softmax = self.seconds(lambda: torch.softmax(rows, -1, out=result))
@@ -172,25 +190,33 @@ class Kernels:
         """Bytes per second from and to the host, by direction, and through pageable memory."""
         import torch
 
-        pinned = torch.empty(_MOVED_BYTES // 4, pin_memory=self.device == "cuda")
-        pageable, there = torch.empty(_MOVED_BYTES // 4), torch.empty(_MOVED_BYTES // 4, device=self.device)
+        count = self.sizes.moved // 4
+        pinned = torch.empty(count, pin_memory=self.device == "cuda")
+        pageable, there = torch.empty(count), torch.empty(count, device=self.device)
         works = {
             "h2d": lambda: there.copy_(pinned, non_blocking=True),
             "d2h": lambda: pinned.copy_(there, non_blocking=True),
             "pageable": lambda: there.copy_(pageable),
         }
-        return {name: _MOVED_BYTES / self.seconds(work) for name, work in works.items()}
+        return {name: self.sizes.moved / self.seconds(work) for name, work in works.items()}
 
 
-def adam_bytes_per_second(seconds: Callable[[Callable[[], Any]], float] = seconds_of) -> float:
-    """Of torch's fused Adam on the host, whose updates move the bytes that DeepSpeedCPUAdam's do: 28 each.
+def adam_bytes_per_second(device: str, ranks: int) -> float:
+    """Of all ranks together, which share the host's memory, by torch's fused Adam on the host.
+
+    Its updates move the bytes that DeepSpeedCPUAdam's do: 28 for each parameter.
 
     Args:
-        seconds: of one call of an update.
+        device: torch's, on which the ranks exchange numbers.
+        ranks: which measure at once.
     """
     import torch
 
     parameter = torch.nn.Parameter(torch.zeros(2**23))
     parameter.grad = torch.ones_like(parameter)
     optimizer = torch.optim.Adam([parameter], fused=True)
-    return 28 * 2**23 / seconds(optimizer.step)
+
+    def update() -> float:
+        return seconds_of(optimizer.step, of=chosen(ranks))
+
+    return 28 * 2**23 * ranks / seconds_at_once(update, ranks, device)

@@ -68,14 +68,17 @@ class Hardware:
     """All of `figures.json`, with the file's changes."""
 
 
+_Dtype = Literal["bf16", "fp16", "tf32", "fp32", "fp8"]
+
+
 @dataclass(frozen=True)
 class OwnKernels:
     """Curves of a card, in place of those of its generation."""
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
-    matmul: Mapping[Literal["bf16", "fp16", "tf32", "fp32", "fp8"], MatmulCurve] = field(default_factory=dict)
-    attention: AttentionCurve | None = None
+    matmul: Mapping[_Dtype, MatmulCurve] = field(default_factory=dict)
+    attention: Mapping[_Dtype, AttentionCurve] = field(default_factory=dict)
 
 
 def read_hardware(path: str | Path) -> Hardware:
@@ -132,7 +135,7 @@ def _gpu(document: Document) -> Gpu:
 
 
 def _kernels(document: Document) -> dict[str, Any]:
-    """The curves, of matrix products by dtype and of attention."""
+    """The curves, of matrix products and of attention by dtype."""
     from pydantic import TypeAdapter, ValidationError
 
     try:
@@ -150,10 +153,10 @@ def _kernels(document: Document) -> dict[str, Any]:
         is_whole = all(len(side) == len(KNOTS) for side in sides) and curve.layouts.keys() == set(LAYOUTS)
         values = [*sum(sides, ()), *curve.layouts.values()]
         _check_curve(is_whole, values, (_LEAST_SHARE, 1), ("kernels", "matmul", dtype), document)
-    if own.attention is not None:
-        passes = [own.attention.forward, own.attention.backward]
-        is_whole = all(len(costs) == len(AttentionCurve.terms()) and costs[0] > 0 for costs in passes)
-        _check_curve(is_whole, sum(passes, ()), (0, _MOST_WORK), ("kernels", "attention"), document)
+    for dtype, costs in own.attention.items():
+        passes = [costs.forward, costs.backward]
+        is_whole = all(len(one) == len(AttentionCurve.terms()) and one[0] > 0 for one in passes)
+        _check_curve(is_whole, sum(passes, ()), (0, _MOST_WORK), ("kernels", "attention", dtype), document)
     return {name: value for name, value in asdict(own).items() if value}
 
 

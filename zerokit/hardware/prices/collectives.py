@@ -87,7 +87,8 @@ class Fabric:
         steps = {"all_reduce": 2 * (total - 1), "broadcast": total, "send_recv": 1}.get(kind, total - 1)
         rounds = 2 if kind == "all_reduce" else 1
         between = min(steps, rounds * (nodes - 1))
-        bus = self._of_protocol(protocol, self.bus(ranks, nodes), 0.5, 0.92)
+        reached = self.bus(ranks, nodes) * self._share(kind)
+        bus = self._of_protocol(protocol, reached, 0.5, 0.92)
         moved = steps if kind in ("all_reduce", "all_gather", "reduce_scatter") else total
         latency = self._latency("ring", protocol, steps - between, between)
         # Rings of several nodes are slower at middle sizes than the model has them.
@@ -96,7 +97,7 @@ class Fabric:
         return latency + num_bytes * moved / total / bus
 
     def _tree(self, protocol: int, num_bytes: int, ranks: int, nodes: int) -> float:
-        bus = 0.92 * self.bus(ranks, nodes)
+        bus = 0.92 * self.bus(ranks, nodes) * self._share("all_reduce")
         bus = self._of_protocol(protocol, bus, 1 / 3.8, 7 / 9 if nodes == 1 else 0.9375)
         correction: list[float] = self.figures["nccl"]["tree_correction"][protocol]
         at = min(max(0.0, math.log2(max(num_bytes, 1) / 64)), len(correction) - 1.0)
@@ -104,6 +105,10 @@ class Fabric:
         factor = correction[left] + (at - left) * (correction[left + 1] - correction[left])
         latency = self._latency("tree", protocol, 2 * (ranks - 1), 2 * math.log2(nodes))
         return latency + num_bytes / (bus * 0.5 * factor)
+
+    def _share(self, kind: Collective) -> float:
+        """Of a ring's bandwidth: NCCL's collectives reach all of it, gloo's not alike."""
+        return float(self.figures["fabric"]["kind_share"].get(kind, 1.0))
 
     def _all_to_all(self, num_bytes: int, ranks: int, nodes: int) -> float:
         total = ranks * nodes

@@ -332,13 +332,16 @@ class Prices:
         return fabric(self.cluster, self.figures)
 
     def _matmul_curve(self, dtype: str) -> MatmulCurve:
-        own = self.figures.get("kernels", {}).get("matmul", {})
-        if not own:
-            return self._curve_of_generation
+        own = self._own_curve("matmul", dtype)
+        return MatmulCurve(**own) if own else self._curve_of_generation
+
+    def _own_curve(self, work: str, dtype: str) -> Mapping[str, Any] | None:
+        """That the file of hardware has, or None: of the dtype, or of the most alike one."""
+        own = self.figures.get("kernels", {}).get(work, {})
         kind = self._rated_as(dtype)
         # Tensor cores' kernels are more like each other than like those of fp32.
         nearest = (kind, *(() if kind == "fp32" else ("bf16", "fp16")), *own)
-        return MatmulCurve(**next(own[one] for one in nearest if one in own))
+        return next((own[one] for one in nearest if one in own), None)
 
     @cached_property
     def _curve_of_generation(self) -> MatmulCurve:
@@ -346,7 +349,7 @@ class Prices:
         return curves[0] if len(curves) == 1 else curves[0].mixed_with(curves[1])
 
     def _fused_attention(self, kernel: Kernel, call: Attention, backward: bool, dtype: str) -> float:
-        if own := self.figures.get("kernels", {}).get("attention"):
+        if own := self._own_curve("attention", dtype):
             curve = AttentionCurve(tuple(own["forward"]), tuple(own["backward"]))
             return curve.peak_flops(call, backward, self.gpu.multiprocessors or 1) / self._rate(dtype)[0]
         if kernel == "efficient":

@@ -1,0 +1,279 @@
+"""Everything that a machine takes for a training step, measured with torch, by all its ranks at once.
+
+What a rank takes beside others that work as it does is what a step takes: of a machine whose ranks share
+caches, memory, clocks or a bus, one alone is faster.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from zerokit import console
+from zerokit.calibration.autograd import AutogradSeconds, autograd_seconds
+from zerokit.calibration.collectives import collectives
+from zerokit.calibration.kernels import Kernels, Product, Sizes, adam_bytes_per_second
+from zerokit.calibration.matmul_fit import fitted_curve, levelled
+from zerokit.calibration.python import python_seconds
+from zerokit.errors import LaunchError
+from zerokit.files import write_file
+from zerokit.hardware.gpus import Gpu, Link, gpus
+from zerokit.hardware.hardware_file import BOUNDS
+from zerokit.hardware.prices.figures import figures
+from zerokit.units import GIB, MIB
+
+DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+"""torch's names."""
+_SHARES = {"bf16": "tensor", "fp16": "tensor", "fp32": "fp32"}
+"""The words of `best_share` for them."""
+_AT_ONCE = 1e-8
+"""Seconds of a kernel beyond its launch, where the processor that launches it is the card."""
+_STEPS = 12
+_TIMEOUT = 600
+_WRITTEN = "measured.json"
+
+_USUAL = {"cpu": Sizes(), "cuda": Sizes(heads=64, lengths=(512, 2048, 8192))}
+"""By the device."""
+
+T = TypeVar("T")
+
+
+class Machine(NamedTuple):
+    """What is measured."""
+
+    device: str
+    """torch's: "cuda", or "cpu" for a processor in the place of a card."""
+    ranks: int
+    """Processes that work at once; 1: without collectives."""
+    threads: int
+    """Of torch in each of them."""
+
+    @property
+    def card(self) -> Gpu | None:
+        """As the catalogue has it."""
+        import torch
+
+        if self.device == "cpu":
+            return None
+        name = torch.cuda.get_device_name(0)
+        return next((gpu for gpu in gpus() if gpu.torch_name == name), None)
+
+    @property
+    def half(self) -> str:
+        """What it trains in: fp16 before Ampere, whose tensor cores were the first to have bf16."""
+        import torch
+
+        if self.card is not None:
+            return half_of(self.card)
+        return "fp16" if self.device == "cuda" and torch.cuda.get_device_capability(0) < (8, 0) else "bf16"
+
+
+def half_of(card: Gpu) -> str:
+    """In which a card trains, of the dtypes that its catalogue entry has a rate for."""
+    return "bf16" if "bf16" in card.tflops else "fp16"
+
+
+def measured(machine: Machine, sizes: Sizes | None = None) -> dict[str, Any]:
+    """Measure a machine that does nothing else meanwhile: what a file for `--hardware` holds.
+
+    Raises:
+        LaunchError: the ranks did not come to an end.
+    """
+    sizes = sizes or _USUAL[machine.device]
+    if machine.ranks == 1:
+        return _measure(machine, sizes)
+    with tempfile.TemporaryDirectory() as folder:
+        # -P: no file of this folder stands in the place of a module.
+        command = [sys.executable, "-P", "-m", __name__, folder, *map(str, machine), json.dumps(sizes)]
+        processes = [
+            subprocess.Popen([*command, str(rank)], env=os.environ | {"LOCAL_RANK": str(rank)})
+            for rank in range(machine.ranks)
+        ]
+        try:
+            codes = [process.wait(_TIMEOUT) for process in processes]
+        except subprocess.TimeoutExpired:
+            codes = [1]
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+        if any(codes):
+            raise LaunchError(
+                f"{machine.ranks} processes could not measure what they take together",
+                where="zerokit calibrate",
+                hint="Give --ranks 1 to measure one alone, without collectives",
+            )
+        found: dict[str, Any] = json.loads(Path(folder, _WRITTEN).read_text(encoding="utf-8"))
+        return found
+
+
+def _main(folder: str, machine: Machine, sizes: Sizes, rank: int) -> None:
+    """One rank."""
+    import torch
+    import torch.distributed as dist
+
+    # Of the names of collectives, those that every torch has.
+    warnings.simplefilter("ignore", FutureWarning)
+    is_cuda = machine.device == "cuda"
+    if is_cuda:
+        torch.cuda.set_device(rank)
+    meeting = f"file://{folder}/meeting"
+    backend = "nccl" if is_cuda else "gloo"
+    dist.init_process_group(backend, init_method=meeting, rank=rank, world_size=machine.ranks)
+    found = _measure(machine, sizes, is_shown=rank == 0)
+    if rank == 0:
+        write_file(Path(folder, _WRITTEN), json.dumps(found))
+    dist.destroy_process_group()
+
+
+def _measure(machine: Machine, sizes: Sizes, *, is_shown: bool = True) -> dict[str, Any]:
+    """On one rank, all of which do the same at the same time; the group of more than one has been made."""
+    import torch
+
+    torch.set_num_threads(machine.threads)
+    kernels = Kernels(machine.device, machine.ranks, sizes)
+    with console.progress(transient=True, is_shown=is_shown) as bar:
+        task = bar.add_task("Measuring", total=_STEPS, note="")
+
+        def step(what: str, work: Callable[[], T]) -> T:
+            bar.update(task, note=what)
+            found = work()
+            bar.advance(task)
+            return found
+
+        products = {
+            kind: step(f"products, {kind}", lambda dtype=DTYPES[kind]: kernels.products(dtype))  # type: ignore[misc]
+            for kind in (machine.half, "fp32")
+        }
+        bandwidth = step("memory", kernels.bandwidth)
+        copies = step("copies", kernels.copies)
+        gpu = machine.card or _card(machine, products, bandwidth, copies)
+        known = {kind: rows for kind, rows in products.items() if kind in gpu.tflops}
+        curves = {
+            kind: asdict(
+                step(
+                    f"attention, {kind}",
+                    lambda kind=kind: kernels.attention(  # type: ignore[misc]
+                        DTYPES[kind], 1e12 * gpu.tflops[kind], gpu.multiprocessors or 1
+                    ),
+                )
+            )
+            for kind in known
+        }
+        changes: dict[str, Any] = {
+            "best_share": {
+                "cards": {gpu.name: {_SHARES[kind]: _best(rows, gpu, kind) for kind, rows in known.items()}}
+            },
+            "memory": {
+                "share": {"cards": {gpu.name: min(1.0, bandwidth / (1e9 * (gpu.bandwidth_gb_s or 1)))}},
+                "passes": step("rows", kernels.passes),
+                "kernel_seconds": {"value": _AT_ONCE if machine.device == "cpu" else kernels.smallest()},
+            },
+            "launch": {
+                "seconds": {
+                    "kernel": step("launches", kernels.launch),
+                    "python_call": step("Python", python_seconds),
+                    **_above_noise(step("autograd", autograd_seconds)),
+                }
+            },
+        }
+        if machine.ranks > 1:
+            found = step("collectives", lambda: collectives(machine.device, machine.ranks, sizes.collective))
+            ring = max(found.buses.values())
+            changes["fabric"] = {
+                "cards": {gpu.name: {"ring": ring / 1e9}},
+                "kind_share": {kind: bus / ring for kind, bus in found.buses.items()},
+            }
+            if machine.device == "cpu":
+                changes["nccl"] = {"start": {"in_node": 1e6 * found.start}}
+        adam = step("Adam", lambda: adam_bytes_per_second(machine.device, machine.ranks))
+        changes["host"] = _host(machine, gpu, copies, adam)
+    return {
+        "gpu": gpu.name if machine.card else _written(gpu),
+        "figures": changes,
+        "kernels": {
+            "matmul": {kind: _curve(rows, gpu, kind) for kind, rows in known.items()},
+            "attention": curves,
+        },
+    }
+
+
+def _above_noise(autograd: AutogradSeconds) -> dict[str, float]:
+    """Without a difference that is lost in what it was taken of: the catalogue's stands."""
+    return {what: seconds for what, seconds in autograd._asdict().items() if seconds > 0.02 * autograd.view}
+
+
+def _best(rows: Sequence[Product], gpu: Gpu, kind: str) -> float:
+    """Share of the card's nominal rate that any shape reached."""
+    return min(1.0, max(row.rate for row in rows) / (1e12 * gpu.tflops[kind]))
+
+
+def _curve(rows: Sequence[Product], gpu: Gpu, kind: str) -> dict[str, Any]:
+    peak = 1e12 * gpu.tflops[kind]
+    shares = [(row.layout, row.m, row.n, row.k, row.rate / peak) for row in rows]
+    return asdict(levelled(fitted_curve(shares, _best(rows, gpu, kind)), shares))
+
+
+def _card(
+    machine: Machine,
+    products: Mapping[str, Sequence[Product]],
+    bandwidth: float,
+    copies: Mapping[str, float],
+) -> Gpu:
+    """One that the catalogue does not have: the best of what was measured is its nominal rate.
+
+    Of a rate below all cards' the least that a file may have, whose shares then tell what was measured.
+    """
+    import torch
+
+    is_cuda = machine.device == "cuda"
+    if is_cuda:
+        num_bytes = torch.cuda.get_device_properties(0).total_memory
+    else:
+        num_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return Gpu(
+        name=torch.cuda.get_device_name(0) if is_cuda else platform.processor() or "CPU",
+        platform="cuda" if is_cuda else "cpu",
+        nominal_gb=max(1, round(num_bytes / GIB)),
+        memory_mib=num_bytes / MIB,
+        capability=torch.cuda.get_device_capability(0) if is_cuda else None,
+        bandwidth_gb_s=max(bandwidth / 1e9, BOUNDS["bandwidth_gb_s"][0]),
+        tflops={
+            kind: max(BOUNDS["tflops"][0], *(row.rate / 1e12 for row in rows))
+            for kind, rows in products.items()
+        },
+        host_link=Link("measured", max(copies["h2d"] / 1e9, copies["d2h"] / 1e9, BOUNDS["gb_s"][0])),
+    )
+
+
+def _written(gpu: Gpu) -> dict[str, Any]:
+    """Without what is not known."""
+    return {name: value for name, value in asdict(gpu).items() if value not in (None, (), {})}
+
+
+def _host(machine: Machine, gpu: Gpu, copies: Mapping[str, float], adam: float) -> dict[str, Any]:
+    """Figures of the host, with `adam` in bytes per second of all ranks of the node together."""
+    link = 1e9 * gpu.host_link.gb_s if gpu.host_link else max(copies.values())
+    found: dict[str, Any] = {
+        "pinned_share": {way: min(1.0, copies[way] / link) for way in ("h2d", "d2h")},
+        "pageable_share": {"value": min(1.0, copies["pageable"] / copies["h2d"])},
+    }
+    if machine.device == "cpu":
+        found["copy_seconds"] = {"value": _AT_ONCE}
+    rates = figures()["host"]["memory_gb_s"]
+    memory = 1e9 * rates.get(gpu.host_link.name if gpu.host_link else None, rates["others"])
+    return found | {"adam_share": {"value": min(1.0, adam / memory)}}
+
+
+if __name__ == "__main__":
+    folder_, device_, ranks_, threads_, sizes_, rank_ = sys.argv[1:]
+    _main(folder_, Machine(device_, int(ranks_), int(threads_)), Sizes(*json.loads(sizes_)), int(rank_))
