@@ -1,8 +1,9 @@
 """Steps of this machine, predicted and measured: ``python -m tests.calibration.whole_steps [--write]``.
 
-``zerokit calibrate --device cpu`` first measures the machine, its processor in the place of a card; none of
-the steps that follow take part in it. Then each plan is rehearsed with that file and run for real, two ranks
-over gloo with a thread each, one plan after the other. Compared is what the script itself prints of its
+``zerokit calibrate --device cpu`` measures the machine, its processor in the place of a card; none of the
+steps that follow take part in it. Then some plans are each rehearsed with that file and run for real, two
+ranks over gloo with a thread each, one after the other; and so on, since a machine that others share is not
+equally fast all the time. Compared is what the script itself prints of its
 steps, in the rehearsal and in the run. Nothing else should run meanwhile. ``--plans 0 7`` takes some. With
 ``--write`` all goes into docs/measured/whole_steps.json and the table of docs/time.md.
 """
@@ -29,6 +30,8 @@ PAGE = REPOSITORY / "docs" / "time.md"
 BEGIN, END = "<!-- whole steps -->\n", "<!-- /whole steps -->\n"
 SCRIPT = SCRIPTS / "step_times.py"
 RANKS = 2
+TOGETHER = 6
+"""Plans by one calibration."""
 WARM = 3
 """Steps that do not count: ZeRO-3 records its order in the first ones, and prefetches by it later."""
 
@@ -55,7 +58,7 @@ class Plan:
     offload: bool
     """Of the optimizer, to the host."""
     checkpointing: bool
-    steps: int = WARM + 5
+    steps: int = WARM + 4
 
     @property
     def name(self) -> str:
@@ -71,6 +74,14 @@ def plans() -> Iterator[Plan]:
         for kind, (stage, offload, checkpointing) in enumerate(kinds):
             length = (128, 512)[(size + kind) % 2]
             yield Plan(hidden_size, layers, batch, length, stage, offload, checkpointing)
+
+
+def calibrated(file: Path) -> Path:
+    """This machine as it is now."""
+    words = ["calibrate", "-o", file, "--device", "cpu", "--ranks", RANKS, "--threads", 1]
+    env = os.environ | KEPT | {"OMP_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, "-m", "zerokit", *map(str, words)], check=True, env=env)
+    return file
 
 
 def predicted(plan: Path, hardware: Path) -> dict[str, Any]:
@@ -154,16 +165,13 @@ def main() -> None:
     parser.add_argument("--hardware", type=Path, help="a file that was calibrated before")
     options = parser.parse_args()
     known = list(plans())
+    chosen = [known[place] for place in options.plans or range(len(known))]
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        hardware = options.hardware
-        if hardware is None:
-            hardware = Path(folder, "machine.json")
-            words = ["calibrate", "-o", hardware, "--device", "cpu", "--ranks", RANKS, "--threads", 1]
-            env = os.environ | KEPT | {"OMP_NUM_THREADS": "1"}
-            subprocess.run([sys.executable, "-m", "zerokit", *map(str, words)], check=True, env=env)
-        for place in options.plans or range(len(known)):
-            rows.append(compared(known[place], hardware.resolve()))
+        for count, plan in enumerate(chosen):
+            if count % TOGETHER == 0:
+                hardware = options.hardware or calibrated(Path(folder, f"machine-{count}.json"))
+            rows.append(compared(plan, hardware.resolve()))
             print(json.dumps(rows[-1]), flush=True)
     result = {"command": "python -m tests.calibration.whole_steps --write", **summary(rows), "rows": rows}
     print(json.dumps(summary(rows)))

@@ -29,7 +29,7 @@ class Sizes(NamedTuple):
     """Tokens of its sequences."""
     moved: int = 2**26
     """Bytes of a tensor that is larger than the caches of most devices."""
-    collective: int = 2**26
+    collective: int = 2**24
     """Bytes of the largest buffer of a rank."""
 
 
@@ -123,9 +123,11 @@ class Kernels:
         heads, lengths = self.sizes.heads, self.sizes.lengths
         for length, head_dim, causal in itertools.product(lengths, (64, 128), (False, True)):
             call = Attention(1, heads, heads, length, length, head_dim, causal)
+            # As a projection leaves them: a token's heads lie side by side.
             q, k, v = (
-                torch.randn(1, heads, length, head_dim, device=self.device)
+                torch.randn(1, length, heads, head_dim, device=self.device)
                 .to(getattr(torch, dtype))
+                .transpose(1, 2)
                 .requires_grad_()
                 for _ in range(3)
             )

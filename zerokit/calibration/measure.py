@@ -41,7 +41,7 @@ _STEPS = 12
 _TIMEOUT = 600
 _WRITTEN = "measured.json"
 
-_USUAL = {"cpu": Sizes(), "cuda": Sizes(heads=64, lengths=(512, 2048, 8192))}
+_USUAL = {"cpu": Sizes(), "cuda": Sizes(heads=64, lengths=(512, 2048, 8192), collective=2**26)}
 """By the device."""
 
 T = TypeVar("T")
