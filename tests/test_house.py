@@ -19,6 +19,7 @@ from zerokit import choices
 BASE = {"choices", "errors", "units", "documents", "files", "hub", "findings", "console", "patches"} | {
     "open_options",
     "extras",
+    "whose_code",
 }
 ALLOWED = {
     "choices": set(),
@@ -32,6 +33,7 @@ ALLOWED = {
     "findings": {"documents"},
     "console": {"errors"},
     "patches": {"errors"},
+    "whose_code": set(),
     "config": BASE,
     "resolving": BASE | {"config", "hardware", "models", "recipe", "releases"},
     "writing": BASE | {"config", "recipe", "resolving", "hardware", "models"},

@@ -204,19 +204,38 @@ def test_ranks_that_waited_name_the_one_that_did_not_come() -> None:
     assert "rehearse" in str(other.mend)
 
 
-def gloo_timeout(rank: int, line: int = 40, call: str = "all_reduce", kind: str = "recv") -> str:
-    """What torch prints of a rank whose collective of gloo has timed out."""
-    site = "/v/lib/python3.12/site-packages/torch/distributed"
+SITE = "/v/lib/python3.12/site-packages"
+
+
+def gloo_timeout(
+    rank: int,
+    line: int = 40,
+    call: str = "all_reduce",
+    kind: str = "recv",
+    *,
+    prefix: str = "",
+    between: tuple[str, ...] = (),
+    packages: str = SITE,
+) -> str:
+    """What torch prints of a rank whose collective of gloo has timed out.
+
+    Args:
+        prefix: a launcher's, of each line.
+        between: files of the frames between the script and torch.
+        packages: the folder of torch.
+    """
+    site = f"{packages}/torch/distributed"
     lines = (
         "Traceback (most recent call last):",
         f'  File "/w/train.py", line {line}, in main',
         f"    dist.{call}(loss)",
+        *(f'  File "{file}", line 137, in passes_on' for file in between),
         f'  File "{site}/c10d_logger.py", line 83, in wrapper',
         f'  File "{site}/distributed_c10d.py", line 3252, in {call}',
         "    work.wait()",
         f"RuntimeError: [/g/unbound_buffer.cc:78] Timed out waiting 90000ms for {kind} operation to complete",
     )
-    return "\n".join(f"[rank{rank}]: {one}" for one in lines)
+    return "\n".join(f"{prefix}[rank{rank}]: {one}" for one in lines)
 
 
 def test_ranks_that_all_waited_are_told_by_the_lines_at_which_they_did() -> None:
@@ -235,6 +254,48 @@ def test_ranks_that_all_waited_are_told_by_the_lines_at_which_they_did() -> None
     assert "rank 0 at train.py:40 (all_reduce), rank 1 at train.py:60" in told(mixed).says
     sized = told("dist_world_size=2", gloo_timeout(0), gloo_timeout(1, 60))
     assert sized.says.endswith("different collectives; no rank is missing")
+
+
+@pytest.mark.parametrize(
+    ("packages", "between"),
+    [
+        # with training_args.main_process_first():
+        (SITE, ("/usr/lib/python3.12/contextlib.py", f"{SITE}/transformers/training_args.py")),
+        (SITE, ("/opt/python/contextlib.py", f"{SITE}/accelerate/state.py")),
+        ("/usr/local/lib/python3.12/dist-packages", ("<frozen runpy>", "<eval_with_key>.3")),
+        ("/usr/lib/python3/dist-packages", ()),
+    ],
+)
+def test_a_line_of_python_or_of_a_library_is_none_of_the_script(
+    packages: str, between: tuple[str, ...]
+) -> None:
+    waited = [gloo_timeout(rank, between=between, packages=packages) for rank in (0, 1)]
+    assert "vain: ranks 0-1 at train.py:40 (all_reduce); " in told(*waited).says
+    frames = "\n".join(
+        f'  File "{file}", line 7, in f' for file in ("/w/train.py", *between, f"{packages}/torch/nn.py")
+    )
+    raised = told("Traceback (most recent call last):", frames, "ValueError: bad")
+    assert (raised.cause, raised.mend) == ("exception", "Look at /w/train.py:7")
+
+
+def test_ranks_came_to_different_collectives_by_line_or_by_call() -> None:
+    same_line = told(gloo_timeout(0), gloo_timeout(1, call="broadcast"))
+    assert same_line.says.endswith("(broadcast): they came to different collectives")
+    # Of a rank whose traceback is cut off nothing is known.
+    cut = "\n".join(gloo_timeout(1).split("\n")[-1:])
+    unknown = told("dist_world_size=2", gloo_timeout(0), cut)
+    assert "different collectives" not in unknown.says
+    assert unknown.says.endswith("rank 0 at train.py:40 (all_reduce), rank 1; none is missing")
+
+
+@pytest.mark.parametrize("prefix", ["beta: ", "1: ", "[default1]:", "2026-11-23T11:14:0{rank}.1Z beta: "])
+def test_ranks_are_told_apart_below_what_launchers_write_before_their_lines(prefix: str) -> None:
+    ranks = [
+        gloo_timeout(rank, line, prefix=prefix.format(rank=rank)).split("\n")
+        for rank, line in ((0, 40), (1, 60))
+    ]
+    found = told(*("\n".join(pair) for pair in zip(*ranks, strict=True)))
+    assert "rank 0 at train.py:40 (all_reduce), rank 1 at train.py:60 (all_reduce): they" in found.says
 
 
 def test_ranks_that_waited_at_one_line_name_those_that_did_not_come_if_the_log_says_how_many_there_are() -> (

@@ -27,7 +27,6 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from zerokit import console
@@ -40,6 +39,7 @@ from zerokit.distributed.process_table import (
     variables_of,
 )
 from zerokit.errors import RankError
+from zerokit.whose_code import is_installed, is_pythons
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -50,11 +50,8 @@ POLL_SECONDS = 1.0
 _IDLE_SHARE = 0.05
 """Of one CPU, below which a process does nothing: what polls now and then takes less."""
 _SLOWER = 20
-_INSTALLED = {"site-packages", "dist-packages"}
-"""The folders of what pip installs: libraries."""
 _LIBRARIES = {"accelerate", "deepspeed", "peft", "torch", "transformers", "zerokit"}
-"""Those that may run from a clone instead."""
-_STDLIB = Path(os.__file__).parent
+"""Those that may run from a clone, which is no installed package's folder."""
 _DEBUGGERS = {"IPython", "_pydevd_bundle", "bdb", "code", "pdb"}
 _SHARED = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")
 """What the ranks of a run have in common, and no other process has."""
@@ -231,9 +228,7 @@ def _caller(innermost: FrameType) -> FrameType:
     """
     frame: FrameType | None = innermost
     while frame is not None:
-        file = Path(frame.f_code.co_filename)
-        is_own = file.is_relative_to(_STDLIB) and not _INSTALLED.intersection(file.parts)
-        if not is_own and not file.name.startswith("<"):
+        if not is_pythons(frame.f_code.co_filename):
             return frame
         frame = frame.f_back
     return innermost
@@ -241,7 +236,7 @@ def _caller(innermost: FrameType) -> FrameType:
 
 def _is_library(frame: FrameType) -> bool:
     package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-    return package in _LIBRARIES or not _INSTALLED.isdisjoint(Path(frame.f_code.co_filename).parts)
+    return package in _LIBRARIES or is_installed(frame.f_code.co_filename)
 
 
 def _is_debugged(innermost: FrameType) -> bool:

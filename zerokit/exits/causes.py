@@ -55,6 +55,15 @@ _PARTITIONED = (
     "Under ZeRO-3 read it inside the module's forward, or in deepspeed.zero.GatheredParameters; save by "
     "stage3_gather_16bit_weights_on_model_save"
 )
+RUNS_ALONE = (
+    "Some line runs on some ranks alone (if rank == 0, a batch less, an expert unused): 'zerokit rehearse' "
+    "names both lines"
+)
+STILL_RAN = (
+    "some line runs on some ranks alone, which 'zerokit rehearse' names; or one takes long (a save, a slow "
+    "disk): 'py-spy dump' shows its line"
+)
+"""Why a rank did not come to a collective that has not failed."""
 _REASON = r"eason\"?:\s{0,20}\"?"
 """Before the words by which Kubernetes says why, which are words of other programs, too."""
 
@@ -377,8 +386,7 @@ CAUSES = (
     _cause(
         "desync",
         "the ranks came to different collectives: {what}",
-        "Some line runs on some ranks alone (if rank == 0, a batch less, an expert unused): "
-        "'zerokit rehearse' names both lines",
+        RUNS_ALONE,
         r"ismatch between collectives[^\n]{0,60}",
         r"Mismatched collective[^\n]{0,60}",
         r"Received data size doesn't match expected size",  # gloo
@@ -545,16 +553,14 @@ CAUSES = (
     _cause(
         GLOO_TIMEOUT,  # more, where ranks are named: see zerokit.exits.gloo
         "a rank waited in a collective for another one that did not come",
-        "Look at what the others said first. If they still ran: some line runs on some ranks alone, which "
-        "'zerokit rehearse' names; or one takes long (a save, a slow disk): 'py-spy dump' shows its line",
+        f"Look at what the others said first. If they still ran: {STILL_RAN}",
         r"Timed out waiting \d{1,12}ms for (?:recv|send) operation",  # gloo
         weight=Weight.CONSEQUENCE,
     ),
     _cause(
         GLOO_TIMEOUT,
         "ranks that did not come to a barrier: {who}",
-        "Look at what they said first. If they still ran: some line runs on some ranks alone, which "
-        "'zerokit rehearse' names; or one takes long: 'py-spy dump' shows its line",
+        f"Look at what they said first. If they still ran: {STILL_RAN}",
         r"anks? (?P<who>\d[\d, ]{0,200}) failed to pass monitoredBarrier",
         weight=Weight.CONSEQUENCE,
     ),

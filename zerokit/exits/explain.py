@@ -23,6 +23,7 @@ from zerokit.exits.codes import meaning, parse_code, signal_of
 from zerokit.exits.gpu_memory import Settings
 from zerokit.exits.log import Log
 from zerokit.units import quantity
+from zerokit.whose_code import is_in_library, is_no_file
 
 _WIDEST = 300
 """Characters of a line that are shown."""
@@ -67,7 +68,7 @@ _STANDS = (
     "killed compiler left, for which torch waits without a word"
 )
 _WAITS = re.compile(r"\bwaiting for (?P<lock>/[^\n]{1,400}/lock) to go: remove it")
-"""Or with one of zerokit's (`distributed/extensions`)."""
+"""What `distributed/extensions` says where it waits for the lock of zerokit's own folder of extensions."""
 _TRAINED = re.compile(r"['\"]train_runtime['\"]: ")
 """What the Trainer prints when it has trained, before the model is saved."""
 _END = 4000
@@ -271,7 +272,9 @@ def _exceptions(log: Log, known: list[_Event]) -> Iterator[_Event]:
             rest = line[len(prefix) :]
             if rest.startswith((" ", "\t")) or not rest.strip():
                 found = _FRAME.search(rest[:1000])
-                if found is not None and ("site-packages" not in found["file"] or frame is None):
+                if found is None or is_no_file(found["file"]):
+                    continue
+                if frame is None or not is_in_library(found["file"]):
                     frame = f"{found['file']}:{found['line']}"
                 continue
             raised = _RAISED.match(rest[:2000])

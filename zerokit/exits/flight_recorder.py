@@ -17,6 +17,7 @@ from zerokit import documents
 from zerokit.errors import DocumentError
 from zerokit.exits.nccl import MOST_RANKS
 from zerokit.units import format_bytes
+from zerokit.whose_code import is_in_library
 
 _DUMP = re.compile(r"(?:[Ff]light [Rr]ecorder|debug info|NCCL trace)[^\n]{0,60}? to (?P<path>/[^\s:]{1,300})")
 _MOST_BYTES = 4 << 20
@@ -161,7 +162,10 @@ def _where(entry: Mapping[str, Any]) -> str:
     """The script's line, not that of torch's wrappers."""
     frames = entry.get("frames")
     found = [one for one in frames if isinstance(one, Mapping)] if isinstance(frames, list) else []
-    own = [one for one in found if _OF_TORCH not in _text(one.get("filename"))] or found
+    files = [_text(one.get("filename")) for one in found]
+    scripts = [one for one, file in zip(found, files, strict=True) if not is_in_library(file)]
+    others = [one for one, file in zip(found, files, strict=True) if _OF_TORCH not in file]
+    own = scripts or others or found
     if not own or "filename" not in own[0]:
         return ""
     return f" at {_text(own[0]['filename'])}:{_text(own[0].get('line'))}"

@@ -9,24 +9,21 @@ from pathlib import PurePath
 from typing import NamedTuple
 
 from zerokit.errors import visible
+from zerokit.exits.causes import RUNS_ALONE, STILL_RAN
 from zerokit.exits.log import Log
 from zerokit.exits.nccl import MOST_RANKS, listed
 from zerokit.units import format_seconds
+from zerokit.whose_code import is_in_library
 
-_TIMEOUT = re.compile(
-    r"^\[rank(?P<rank>\d{1,7})\]:[^\n]{0,300}Timed out waiting (?P<limit>\d{1,12})ms "
-    r"for (?:recv|send) operation",
-    re.MULTILINE,
-)
+_TIMEOUT = re.compile(r"Timed out waiting (?P<limit>\d{1,12})ms for (?:recv|send) operation")
+_SPEAKER = re.compile(r"\[rank(?P<rank>\d{1,7})\]:")
+"""Of a line, as torch says it; launchers and schedulers may write words of their own before that."""
+_WIDEST_PREFIX = 100
 _FRAME = re.compile(r'File "(?P<file>[^"]{1,400})", line (?P<line>\d{1,8}), in (?P<function>\S{1,200})')
 _COLLECTIVES = "distributed_c10d.py"
 """torch's file that has them."""
 _MOST_LINES = 200
 _MOST_MATCHES = 2000
-_ALONE = (
-    "Some line runs on some ranks alone (if rank == 0, a batch less, an expert unused): 'zerokit rehearse' "
-    "names both lines"
-)
 
 
 class Waiting(NamedTuple):
@@ -46,25 +43,32 @@ def waiting(log: Log) -> list[Waiting]:
     for number, match in enumerate(_TIMEOUT.finditer(log.text)):
         if number >= _MOST_MATCHES:
             break
-        rank = int(match["rank"])
-        if rank not in found:
-            place, call = _traced(log, match.start(), f"[rank{match['rank']}]:")
+        begin, _ = log.bounds(match.start())
+        rank = _speaker(log.text[begin : min(begin + _WIDEST_PREFIX, match.start())])
+        if rank is not None and rank not in found:
+            place, call = _traced(log, begin, rank)
             found[rank] = Waiting(rank, place, call, int(match["limit"]) / 1000)
     return [found[rank] for rank in sorted(found)]
 
 
-def _traced(log: Log, begin: int, prefix: str) -> tuple[str | None, str | None]:
-    """The line of the script, and the collective, of the traceback that ends in a line."""
+def _speaker(line: str) -> int | None:
+    """The rank of which a line is."""
+    found = _SPEAKER.search(line[:_WIDEST_PREFIX])
+    return int(found["rank"]) if found is not None else None
+
+
+def _traced(log: Log, begin: int, rank: int) -> tuple[str | None, str | None]:
+    """The line of the script, and the collective, of a rank's traceback that ends in a line."""
     call = None
     for _, line in log.lines_above(begin, _MOST_LINES):
-        if not line.startswith(prefix):
-            continue  # another rank's
+        if _speaker(line) != rank:
+            continue
         if "Traceback (most recent call last)" in line:
             break
         frame = _FRAME.search(line)
         if frame is None:
             continue
-        if "site-packages" not in frame["file"]:
+        if not is_in_library(frame["file"]):
             return f"{visible(PurePath(frame['file']).name)}:{frame['line']}", call
         if call is None and frame["file"].endswith(_COLLECTIVES):
             call = visible(frame["function"])
@@ -91,14 +95,15 @@ def explain(ranks: Sequence[Waiting], world_size: int | None) -> tuple[str, str]
         told.append(f"others at {len(places) - MOST_RANKS:,} more lines")
     says = f"ranks waited {format_seconds(ranks[0].limit_seconds)} in vain: {', '.join(told)}"
     absent = sorted(set(range(world_size or 0)) - {one.rank for one in ranks})
-    if len({place for place, _ in places}) > 1:
+    # Of a rank whose traceback is cut off nothing is known.
+    lines, calls = ({one for one in those if one is not None} for those in zip(*places, strict=True))
+    if len(lines) > 1 or len(calls) > 1:
         missing = "; no rank is missing" if world_size is not None and not absent else ""
-        return f"{says}: they came to different collectives{missing}", _ALONE
+        return f"{says}: they came to different collectives{missing}", RUNS_ALONE
     if absent:
         who = listed(absent)
         return f"{says}; {who} did not come", (
-            f"Look at what {who} said first. If it still ran: some line runs on some ranks alone, which "
-            "'zerokit rehearse' names; or one takes long (a save, a slow disk): 'py-spy dump' shows its line"
+            f"Look at what {who} said first. If {'it' if len(absent) == 1 else 'they'} still ran: {STILL_RAN}"
         )
     if world_size is not None:
         return f"{says}; none is missing", (
@@ -106,6 +111,5 @@ def explain(ranks: Sequence[Waiting], world_size: int | None) -> tuple[str, str]
             "names), or what one sends does not reach the others: 'zerokit doctor --hostfile FILE' looks"
         )
     return f"{says}; the log does not say whether others did not come", (
-        "Look at what other ranks said first. If they still ran: some line runs on some ranks alone, which "
-        "'zerokit rehearse' names; or one takes long (a save, a slow disk): 'py-spy dump' shows its line"
+        f"Look at what other ranks said first. If they still ran: {STILL_RAN}"
     )

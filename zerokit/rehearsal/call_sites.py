@@ -6,24 +6,19 @@ import functools
 import importlib.util
 import os
 import sys
-import sysconfig
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from types import CodeType
 
 from zerokit import patches
+from zerokit.whose_code import INSTALLED, is_in_library, is_no_file, is_pythons
 
 PACKAGE = str(Path(__file__).parents[1]) + os.sep
 """The folder of zerokit's code."""
 OWN = str(Path(__file__).parent) + os.sep
 """The folder of the rehearsal's own code."""
-_LIBRARY_FOLDERS = ("/site-packages/", "/dist-packages/")
-"""In whose folders installed packages lie."""
-_PYTHON = sysconfig.get_path("stdlib") + os.sep
-_NOT_A_FILE = "<"
-"""How the path of what is compiled from a text begins."""
-_PASSED_OVER = ("/contextlib.py", "/functools.py", "/threading.py", "/deepspeed/utils/nvtx.py")
+_PASSED_OVER = "/deepspeed/utils/nvtx.py"
 _PASSING_ON = ("deepspeed/ops/op_builder/", "triton/runtime/")
 """Folders of code that only passes a request on; its callers say more."""
 
@@ -35,7 +30,7 @@ class CallSites:
         self.lines: list[str] = []
         self._known: dict[tuple[CodeType, int], int] = {}
         self._passed_over: dict[str, bool] = {}
-        self._between: tuple[str, ...] = (_NOT_A_FILE, OWN, patches.__file__, folder_of("torch"))
+        self._between: tuple[str, ...] = (OWN, patches.__file__, folder_of("torch"))
 
     def pass_over(self, folder: Path) -> None:
         """Take code in `folder` for generated: who calls it says more."""
@@ -60,7 +55,7 @@ class CallSites:
     def _is_passed_over(self, path: str) -> bool:
         known = self._passed_over.get(path)
         if known is None:
-            known = path.startswith(self._between) or path.endswith(_PASSED_OVER)
+            known = path.startswith(self._between) or path.endswith(_PASSED_OVER) or is_pythons(path)
             self._passed_over[path] = known
         return known
 
@@ -93,13 +88,7 @@ def is_in(path: str, folder: str) -> bool:
 
 def is_own_code(path: str) -> bool:
     """Whether a file is the rehearsal's own, or none at all."""
-    return path.startswith((OWN, patches.__file__, _NOT_A_FILE))
-
-
-@functools.cache
-def is_in_library(path: str) -> bool:
-    """Whether a file is of an installed package or of Python, and not the user's."""
-    return any(folder in path for folder in _LIBRARY_FOLDERS) or path.startswith(_PYTHON)
+    return path.startswith((OWN, patches.__file__)) or is_no_file(path)
 
 
 @functools.cache
@@ -132,7 +121,7 @@ def in_words(innermost: str | None, script: str | None) -> str | None:
 
 def inside_package(path: str) -> str:
     """`path` inside its package; all of it if it is the user's own."""
-    for folder in _LIBRARY_FOLDERS:
+    for folder in INSTALLED:
         _, found, inside = path.partition(folder)
         if found:
             return inside

@@ -13,7 +13,6 @@ import dis
 import linecache
 import re
 import sys
-import sysconfig
 import traceback
 from collections.abc import Iterator
 from types import FrameType
@@ -24,6 +23,7 @@ from zerokit.rehearsal.call_sites import OWN, folder_of, is_of_script, short_pat
 from zerokit.rehearsal.errors import RehearsalGap
 from zerokit.rehearsal.stand_ins.from_pretrained import CHECKPOINT
 from zerokit.rehearsal.watching.suppressed_writes import not_written
+from zerokit.whose_code import is_pythons
 
 _GAP = "zerokit cannot stand in for"
 """What native/dispatch.cpp says of an operator."""
@@ -184,5 +184,4 @@ def _line_of(error: BaseException) -> str:
 
 def _passes_on(path: str) -> bool:
     """Whether a file is torch's, zerokit's or Python's own."""
-    is_pythons = path.startswith((sysconfig.get_path("stdlib"), "<")) and "-packages/" not in path
-    return is_pythons or path.startswith((folder_of("torch"), folder_of("zerokit")))
+    return is_pythons(path) or path.startswith((folder_of("torch"), folder_of("zerokit")))

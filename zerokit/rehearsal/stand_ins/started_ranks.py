@@ -18,8 +18,8 @@ from typing import Any
 
 from zerokit.errors import LaunchError
 from zerokit.patches import Patch, apply, wrap
-from zerokit.rehearsal.call_sites import is_in_library
 from zerokit.rehearsal.errors import calling_line
+from zerokit.whose_code import is_in_library
 
 _PURPOSE = "run the rehearsed rank's function in its process"
 _SPAWNS = [
@@ -134,7 +134,7 @@ def _joins_others(run: list[Any]) -> bool:
         for function in _functions(left.pop()):
             code = function.__code__
             path = code.co_filename
-            if code in seen or is_in_library(path) or path.startswith("<frozen"):
+            if code in seen or is_in_library(path):
                 continue
             seen.add(code)
             names = _names(code)
