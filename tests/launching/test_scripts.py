@@ -182,7 +182,7 @@ def test_kubernetes_takes_the_name(recipe: str, name: str) -> None:
     assert re.fullmatch(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?", name)  # NameIsDNS1035Label
 
 
-SET = {"GLOO_SOCKET_IFNAME": "eth7", "NCCL_SOCKET_IFNAME": "eth7"}
+SET = {"GLOO_SOCKET_IFNAME": "eth7", "NCCL_SOCKET_IFNAME": "=eth7"}
 ENV = "env | sort | grep -E '^(NCCL|GLOO)_' > said; cat \"${DS_ENV_FILE:-/dev/null}\" > handed_on"
 
 
@@ -209,6 +209,8 @@ def test_variables_are_set_where_the_doctor_found_a_reason(
     words = ["--hostfile", "hosts"] if target == "deepspeed" else []
     env = with_stubs(tmp_path / "bin", NODE_RANK="1", MASTER_ADDR="a", HOME=str(tmp_path / "home"))
     env |= {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_ID": "1"}
+    (tmp_path / "temporary").mkdir()
+    env["TMPDIR"] = str(tmp_path / "temporary")
     monkeypatch.delenv("DS_ENV_FILE", raising=False)
     for name in ("show", "srun"):
         stub(tmp_path / "bin", name, ENV)
@@ -223,11 +225,33 @@ def test_variables_are_set_where_the_doctor_found_a_reason(
         handed_on = (folder / "handed_on").read_text().splitlines()
         settings = [*(f"{name}={value}" for name, value in SET.items()), "NCCL_DEBUG=WARN", "MINE=1"]
         assert handed_on == (settings if target == "deepspeed" and given else [])
+        assert list((tmp_path / "temporary").iterdir()) == []
+
+
+@pytest.mark.parametrize("is_absolute", [False, True])
+def test_a_file_of_variables_that_the_user_names_is_read_as_deepspeed_reads_it(
+    is_absolute: bool, report: Path, written: Callable[..., str], folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "home").mkdir()
+    for place in (tmp_path / "home", folder):
+        (place / "my env").write_text(f"PLACE={place.name}\n")
+        (place / ".deepspeed_env").write_text("NOT_READ=1\n")
+    named = f"{tmp_path}/home/my env" if is_absolute else "my env"
+    env = with_stubs(tmp_path / "bin", HOME=str(tmp_path / "home"), DS_ENV_FILE=named)
+    stub(tmp_path / "bin", "show", ENV)
+    program = shlex.quote(str(Path(sys.executable).parent / "deepspeed"))
+    text = written("deepspeed", "--hostfile", "hosts", "--doctor", "doctor.json")
+    (folder / "made").write_text(text.replace(f"{program} ", "show "))
+    processes.checked(["bash", "made"], cwd=folder, env=env)
+    settings = [f"{name}={value}" for name, value in SET.items()]
+    places = ["home"] if is_absolute else ["home", folder.name]
+    handed_on = (folder / "handed_on").read_text().splitlines()
+    assert handed_on == [*settings, *(f"PLACE={place}" for place in places)]
 
 
 def test_accelerate_is_started_with_variables(report: Path, written: Callable[..., str]) -> None:
     first = written("accelerate", "--doctor", "doctor.json").splitlines()[0]
-    assert "number: GLOO_SOCKET_IFNAME=eth7 NCCL_SOCKET_IFNAME=eth7 accelerate launch " in first
+    assert "number: GLOO_SOCKET_IFNAME='eth7' NCCL_SOCKET_IFNAME='=eth7' accelerate launch " in first
     assert "_SOCKET_IFNAME" not in written("accelerate")
 
 

@@ -97,12 +97,15 @@ def _is_this(answer: _Answer) -> bool:
 
 def _interface(names: Sequence[str], answers: Sequence[_Answer]) -> Iterator[Look]:
     """Which one all machines are to take, where the name of one leads others to themselves."""
+    if not any(map(_finds_itself, answers)):
+        return
     others = [name for name, answer in zip(names, answers, strict=True) if not _is_this(answer)]
     # Also this machine's own name may lead ssh to itself.
     taken = {interfaces.reaching(others[0]) if _is_this(one) and others else one.interface for one in answers}
     first = next(iter(taken))
-    if any(map(_finds_itself, answers)) and len(taken) == 1 and first not in (None, "lo"):
-        variables = {"GLOO_SOCKET_IFNAME": first, "NCCL_SOCKET_IFNAME": first}
+    if len(taken) == 1 and first is not None and first != "lo":
+        # For NCCL a name without "=" stands for all that begin with it; gloo's is one.
+        variables = {"GLOO_SOCKET_IFNAME": first, "NCCL_SOCKET_IFNAME": f"={first}"}
         says = f"all machines reach each other by {first}, which 'launch-script --doctor FILE' has a run take"
         yield Look("interface", "ok", says, variables=variables)
 

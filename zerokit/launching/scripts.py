@@ -163,29 +163,32 @@ def _deepspeed(job: Job) -> str:
     lines = [f"{host} slots={slots}" for host, slots in job.hosts.items()]
     return _shell(
         job,
-        "hosts=$(mktemp)",
-        *(["variables=$(mktemp)"] if job.variables else []),
-        'trap \'rm -f "$hosts" "${variables-}"\' EXIT',
-        "cat > \"$hosts\" <<'HOSTS'",
+        "made=$(mktemp -d)",
+        "trap 'rm -rf \"$made\"' EXIT",
+        "cat > \"$made/hosts\" <<'HOSTS'",
         *lines,
         "HOSTS",
         *_handed_on(job),
         "# ssh waits for hours for a machine that is gone, and DeepSpeed for ssh.",
         f'export PDSH_SSH_ARGS_APPEND="{_ASK_HOSTS} ${{PDSH_SSH_ARGS_APPEND:-}}"',
-        f'{launcher} --hostfile "$hosts" --master_port {DEFAULT_PORT} {shlex.join(words)}',
+        f'{launcher} --hostfile "$made/hosts" --master_port {DEFAULT_PORT} {shlex.join(words)}',
     )
 
 
 def _handed_on(job: Job) -> list[str]:
-    """What has DeepSpeed's launcher set variables on all machines: it reads them from a file."""
+    """What has DeepSpeed's launcher set variables on all machines: it reads them from a file.
+
+    The user's own files, which it would read instead, are part of that, and stand last: they overrule it.
+    Source: deepspeed/launcher/runner.py, `DEEPSPEED_ENVIRONMENT_PATHS`.
+    """
     if not job.variables:
         return []
     return [
-        "variables=$(mktemp)",
-        'trap \'rm -f "$hosts" "$variables"\' EXIT',
-        f"printf '%s\\n' {shlex.join(_settings(job))} > \"$variables\"",
-        'sed "" ~/.deepspeed_env .deepspeed_env >> "$variables" 2> /dev/null || true',
-        'export DS_ENV_FILE="$variables"',
+        f"printf '%s\\n' {shlex.join(_settings(job))} > \"$made/variables\"",
+        "own=${DS_ENV_FILE-.deepspeed_env}",
+        'case "$own" in /*) own=("$own") ;; *) own=(~/"$own" "./$own") ;; esac',
+        'sed "" "${own[@]}" >> "$made/variables" 2> /dev/null || true',
+        'export DS_ENV_FILE="$made/variables"',
     ]
 
 
@@ -225,7 +228,8 @@ def _accelerate(job: Job) -> str:
         config["main_process_ip"] = first or "10.0.0.1"
     rank = " --machine_rank 0" if job.num_nodes > 1 else ""
     address = "" if first or job.num_nodes == 1 else " --main_process_ip ADDRESS_OF_THE_FIRST"
-    settings = "".join(f"{setting} " for setting in _settings(job))
+    # In quotes: zsh takes =eth0 for the path of a program.
+    settings = "".join(f"{name}='{value}' " for name, value in (job.variables or {}).items())
     start = f"{settings}accelerate launch --config_file FILE{rank}{address} {shlex.join(job.words)}"
     on = " on every machine, with its number" if job.num_nodes > 1 else ""
     lines = [
