@@ -102,6 +102,40 @@ def test_no_compiler(programs: Path) -> None:
     assert only(software.compiler(needed=False), "compiler").verdict == "warning"
 
 
+@pytest.mark.parametrize(
+    ("zero", "gpus", "verdicts"),
+    [
+        ({"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "/n"}}, 1, ("error", "libaio")),
+        ({"stage": 3, "offload_optimizer": {"device": "cpu"}}, 1, ("error",)),
+        ({"stage": 2, "offload_param": {"device": "nvme", "nvme_path": "/n"}}, 1, ("warning",)),
+        ({"stage": 3, "offload_param": "nvme"}, 1, ("warning",)),
+        ({"stage": 3}, 0, ("error",)),
+    ],
+)
+def test_what_a_run_offloads_says_whether_it_needs_a_compiler_and_libaio(
+    zero: dict[str, Any],
+    gpus: int,
+    verdicts: tuple[str, ...],
+    programs: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    zerokit: Run,
+) -> None:
+    answer = {
+        "build": "12.8",
+        "nccl": "2.27",
+        "arches": ["sm_90"],
+        "gpus": [["A card", 80 << 30, "sm_90"]] * gpus,
+    }
+    monkeypatch.setattr(software, "ask_torch", lambda: answer)
+    monkeypatch.setattr(software, "libaio", lambda: Look("libaio", "ok", "found"))
+    (tmp_path / "r.yaml").write_text(json.dumps({"model": "m", "data": {"train": "d"}, "deepspeed": {"zero_optimization": zero}}))
+    _, out, _ = zerokit("doctor", "--recipe", tmp_path / "r.yaml", "--format", "json")
+    looks = json.loads(out)["looks"]
+    said = [look["verdict"] for look in looks if look["what"] == "compiler"]
+    assert (*said, *(look["what"] for look in looks if look["what"] == "libaio")) == verdicts
+
+
 def test_an_old_compiler(programs: Path) -> None:
     stub(programs, "c++", "echo 7.5.0")
     is_found(only(software.compiler(needed=True), "compiler"), "error", "7.5.0", "CXX=")
@@ -251,7 +285,7 @@ def test_interfaces_are_found_by_their_addresses() -> None:
 @pytest.mark.parametrize(
     ("interface", "leads", "variables"),
     [
-        ("eth7", "127.0.1.1", {"GLOO_SOCKET_IFNAME": "eth7", "NCCL_SOCKET_IFNAME": "eth7"}),
+        ("eth7", "127.0.1.1", {"GLOO_SOCKET_IFNAME": "eth7", "NCCL_SOCKET_IFNAME": "=eth7"}),
         ("eth8", "127.0.1.1", None),
         ("eth7", "10.0.0.2", None),
     ],
@@ -263,17 +297,20 @@ def test_another_host_whose_name_leads_to_itself(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    other = json.dumps({"name": "worker", "leads": [leads], "interface": interface})[1:]
-    edit = f"sed 's/\"name\": .*/{other}/'"
-    stub(
-        tmp_path / "bin",
-        "ssh",
-        f'host=$6; shift 6; bash -c "$1" | if [ $host = b ]; then {edit}; else cat; fi',
-    )
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    monkeypatch.setattr(interfaces, "reaching", {"b": "eth7"}.get)
     # How this machine's own name is, is not the test's.
-    monkeypatch.setattr(hosts, "_finds_itself", lambda answer: answer.leads == ["127.0.1.1"] != answer.name)
+    this = {"name": socket.gethostname(), "leads": ["10.0.0.1"], "interface": "lo"}
+    other = {"name": "worker", "leads": [leads], "interface": interface}
+    edit = {"a": json.dumps(this)[1:], "b": json.dumps(other)[1:]}
+    of_host = "\n".join(f"{host}) sed 's/\"name\": .*/{words}/' ;;" for host, words in edit.items())
+    stub(tmp_path / "bin", "ssh", f'host=$6; shift 6; bash -c "$1" | case $host in\n{of_host}\nesac')
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    asked = []
+
+    def reaching(host: str) -> str:
+        asked.append(host)
+        return "eth7"
+
+    monkeypatch.setattr(interfaces, "reaching", reaching)
     looks = list(hosts.hosts(["a", "b"], []))
     of_b = only(looks, "host b")
     if leads == "127.0.1.1":
@@ -281,6 +318,7 @@ def test_another_host_whose_name_leads_to_itself(
     else:
         assert of_b.verdict == "ok"
     assert [look.variables for look in looks if look.what == "interface"] == [variables] * bool(variables)
+    assert asked == (["b"] if leads == "127.0.1.1" else [])  # no name is looked up without need
 
 
 @pytest.mark.torch

@@ -64,20 +64,20 @@ def doctor(
 
 def _needs(recipe: Path) -> Needs:
     """What a recipe asks of its machines."""
+    from zerokit.distributed.nvme import uses_nvme
     from zerokit.doctor.examine import Needs
     from zerokit.recipe.load import load_recipe
     from zerokit.recipe.zero import offload_device, zero_section
 
     run = load_recipe(recipe).recipe
     zero = zero_section(run)
-    devices = [offload_device(zero, section) for section in ("offload_optimizer", "offload_param")]
     named = [run.data.train, run.data.eval, run.model.path]
     words = [word for one in named for word in ([one] if isinstance(one, str) else one or [])]
     return Needs(
         output=Path(str(run.training.get("output_dir", "runs"))),
         paths=tuple(Path(word) for word in words if _is_local(word)),
-        offloads_optimizer=devices[0] in ("cpu", "nvme"),
-        uses_nvme="nvme" in devices,
+        offloads_optimizer=offload_device(zero, "offload_optimizer") in ("cpu", "nvme"),
+        uses_nvme=uses_nvme(zero),
     )
 
 

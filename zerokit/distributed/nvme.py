@@ -11,7 +11,7 @@ from zerokit.distributed.extensions import check_compiler, is_loaded
 from zerokit.documents import KeyPath
 from zerokit.errors import ConfigError
 
-MEND = "apt install libaio-dev (Debian, Ubuntu), dnf install libaio-devel (Fedora)"
+INSTALL_LIBAIO = "apt install libaio-dev (Debian, Ubuntu), dnf install libaio-devel (Fedora)"
 _SECTIONS = ("offload_param", "offload_optimizer")
 
 
@@ -63,10 +63,16 @@ def check_nvme(zero: Mapping[str, Any], where: Callable[[KeyPath], str]) -> None
             raise ConfigError(
                 "offload to nvme needs libaio and its headers, which are not installed",
                 where=where(path[:2]),
-                hint=f"Install them: {MEND}; or offload to cpu",
+                hint=f"Install them: {INSTALL_LIBAIO}; or offload to cpu",
             )
 
 
 def _offloaded(zero: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
-    sections = ((section, zero.get(section) or {}) for section in _SECTIONS)
-    return [one for one in sections if zero.get("stage") == 3 and one[1].get("device") == "nvme"]
+    if zero.get("stage") != 3:
+        return []
+    sections = ((section, zero.get(section)) for section in _SECTIONS)
+    return [
+        (name, offload)
+        for name, offload in sections
+        if isinstance(offload, Mapping) and offload.get("device") == "nvme"
+    ]

@@ -37,9 +37,10 @@ def examine(
     yield from software.packages()
     answer = software.ask_torch()
     yield from software.gpus(answer)
-    # Ranks on the CPU compile how they communicate, and an offloaded optimizer is compiled everywhere.
+    # Ranks on the CPU compile how they communicate; an offloaded optimizer and what reads from NVMe are
+    # compiled everywhere.
     on_cpu = isinstance(answer, dict) and not answer["gpus"]
-    yield from software.compiler(needed=on_cpu or needs.offloads_optimizer)
+    yield from software.compiler(needed=on_cpu or needs.offloads_optimizer or needs.uses_nvme)
     yield from software.locks()
     if needs.uses_nvme:
         yield software.libaio()

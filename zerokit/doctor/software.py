@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from zerokit.distributed.nvme import MEND
+from zerokit.distributed.nvme import INSTALL_LIBAIO
 from zerokit.distributed.process_table import process_with
 from zerokit.doctor.look import Look, Verdict, ok, unseen
 from zerokit.extras import versions
@@ -205,5 +205,5 @@ def libaio() -> Look:
         return unseen("libaio", answer if isinstance(answer, str) else answer["problem"])
     if not answer["has_async_io"]:
         says = "not found, or not its headers, which offload to NVMe needs"
-        return Look("libaio", "error", says, MEND)
+        return Look("libaio", "error", says, INSTALL_LIBAIO)
     return ok("libaio", "found")
