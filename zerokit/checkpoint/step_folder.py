@@ -28,11 +28,13 @@ LATEST = "latest"
 _LATEST = (LATEST, "latest_universal")
 _OF_ACCELERATE = "pytorch_model"
 """What accelerate calls the folder of a step."""
+_INDEX = ".index.json"
+"""Ends the name of what tells which weights are in which of several files."""
 _WHOLE_WEIGHTS = (
-    *("model.safetensors", "model.safetensors.index.json", "adapter_model.safetensors"),
-    *("pytorch_model.bin", "pytorch_model.bin.index.json", "adapter_model.bin"),
+    *("model.safetensors", f"model.safetensors{_INDEX}", "adapter_model.safetensors"),
+    *("pytorch_model.bin", f"pytorch_model.bin{_INDEX}", "adapter_model.bin"),
 )
-"""What the Trainer and accelerate save without DeepSpeed, as `save_pretrained` does."""
+"""What `save_pretrained` writes, and so the Trainer and accelerate; and DeepSpeed's zero_to_fp32."""
 _LONGEST_NAME = 255
 """Of a file, in bytes."""
 TRAINER_STATE = "trainer_state.json"
@@ -91,10 +93,11 @@ def find_step_folder(path: Path) -> Path:
             return find_step_folder(folder)
     weights = next((name for name in _WHOLE_WEIGHTS if (path / name).is_file()), None)
     if weights is not None:
+        of_several = weights.endswith(_INDEX)
         raise CheckpointError(
-            f"was saved without DeepSpeed: its weights are whole, in {weights}",
+            "has whole weights" + ("" if of_several else f" ({weights})") + ", no parts of ranks",
             where=shown(path),
-            hint="Take that file as it is: no rank has a part of it",
+            hint=f"Take {'this folder' if of_several else 'that file'} as it is",
         )
     raise CheckpointError(
         "holds no checkpoint of DeepSpeed's",
