@@ -115,3 +115,25 @@ def test_every_tensor_is_named_once_and_has_a_sensible_kind(model_type: str) -> 
             assert tensor.kind == "expert"
         if len(tensor.shape) == 1:
             assert tensor.kind in ("bias", "norm", "router", "attention")
+
+
+@pytest.mark.parametrize(
+    ("model_type", "config", "has_both"),
+    [
+        ("bart", {}, True),
+        ("t5", {}, True),
+        ("t5", {"architectures": ["T5EncoderModel"]}, False),
+        ("bert", {}, False),
+        # Its output matrix is lm_head.decoder, one of its own.
+        ("roberta", {"tie_word_embeddings": False}, False),
+        ("xlm-roberta", {"tie_word_embeddings": False}, False),
+        ("llama", {}, False),
+    ],
+)
+def test_an_encoder_and_a_decoder_are_of_one_module(
+    model_type: str, config: dict[str, object], has_both: bool
+) -> None:
+    shape = load_model_shape({"model_type": model_type, **config})
+    if "tie_word_embeddings" in config:
+        assert any(tensor.name == "lm_head.decoder.weight" for tensor in shape.tensors)
+    assert shape.is_encoder_decoder is has_both

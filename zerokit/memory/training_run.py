@@ -61,7 +61,8 @@ class LearnedTokens:
             width = (model.num_key_value_heads or heads) * (model.head_dim or hidden // heads)
             return cls(count, 2 * count * layers * width, cached=True)
         network = 3 * (hidden * hidden + hidden) if method == "p_tuning" else 0
-        # peft's num_transformer_submodules: the encoder and the decoder have tokens of their own
+        # peft's num_transformer_submodules: 2 for the task SEQ_2_SEQ_LM, which is taken to be that of all
+        # models with an encoder and a decoder.
         sequences = 2 if model.is_encoder_decoder else 1
         return cls(count, sequences * count * hidden + network)
 

@@ -102,10 +102,17 @@ class ModelShape:
 
     @property
     def is_encoder_decoder(self) -> bool:
-        """Whether it has an encoder and a decoder beside it."""
-        return {"encoder", "decoder"} <= {
-            part for tensor in self.tensors for part in tensor.name.split(".")[:2]
-        }
+        """Whether one of its modules has an encoder and a decoder.
+
+        The output matrix of a masked language model may be a decoder, too: ``roberta.encoder`` stands beside
+        ``lm_head.decoder``.
+        """
+        return not self._with("encoder").isdisjoint(self._with("decoder"))
+
+    def _with(self, name: str) -> set[str]:
+        """The modules that have one of that name."""
+        split = (f".{tensor.name}".partition(f".{name}.") for tensor in self.tensors)
+        return {module for module, found, _ in split if found}
 
     @property
     def is_moe(self) -> bool:
