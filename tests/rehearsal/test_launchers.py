@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from tests.rehearsal.commands import SCRIPTS, Rehearsed, rehearse
-from zerokit.errors import ZerokitError
+from tests.rehearsal.recordings import job
+from zerokit.errors import LaunchError, ZerokitError
+from zerokit.rehearsal import launchers
 from zerokit.rehearsal.launchers import check_module
 
 ACCELERATE_CONFIG = """\
@@ -122,6 +125,41 @@ def test_words_that_accelerate_launch_does_not_know_are_one_line(
     rehearsed = launched(tmp_path, "--accelerate-arguments", words)
     assert rehearsed.code == 2
     assert f"zerokit: error: {line}" in rehearsed.err
+
+
+FILE_MEND, WORDS_MEND = "Mend it by accelerate config", "accelerate launch --help lists what it takes"
+
+
+@pytest.mark.parametrize(
+    ("file", "words", "raised", "where", "mend"),
+    [
+        ("a.yaml", ["--no"], SystemExit(2), "accelerate launch --no", WORDS_MEND),
+        (None, ["--no"], SystemExit(2), "accelerate launch --no", WORDS_MEND),
+        ("a.yaml", [], ValueError("wrong"), "a.yaml", FILE_MEND),
+        (None, [], ValueError("wrong"), "--launcher accelerate", FILE_MEND),  # the user's default file
+        (None, ["--no"], ValueError("wrong"), "accelerate launch --no", WORDS_MEND),
+        (
+            "a.yaml",
+            ["--no"],
+            ValueError("wrong"),
+            "a.yaml with accelerate launch --no",
+            f"{FILE_MEND}; {WORDS_MEND}",
+        ),
+    ],
+)
+def test_what_accelerate_launch_refuses_is_told_of_what_it_was_given(
+    file: str | None,
+    words: list[str],
+    raised: BaseException,
+    where: str,
+    mend: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(launchers, "_accelerate_environment", mock.Mock(side_effect=raised))
+    asked = job(launcher="accelerate", accelerate_config=file, accelerate_arguments=words)
+    with pytest.raises(LaunchError) as refused:
+        launchers.prepare(asked)
+    assert (refused.value.where, refused.value.hint) == (where, mend)
 
 
 def test_a_script_that_trains_without_deepspeed_is_said_to(tmp_path: Path) -> None:

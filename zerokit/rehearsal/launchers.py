@@ -75,23 +75,28 @@ def prepare(job: RehearsalJob) -> None:
     """
     if job.launcher != "accelerate":
         return
-    words = shlex.join(job.accelerate_arguments)
-    where = job.accelerate_config or (f"accelerate launch {words}" if words else "--launcher accelerate")
+    words = f"accelerate launch {shlex.join(job.accelerate_arguments)}" if job.accelerate_arguments else None
+    file = job.accelerate_config
+    where = file or words or "--launcher accelerate"
+    mend_file = "Mend it by accelerate config"
+    mend_words = "accelerate launch --help lists what it takes"
     try:
         environment = _accelerate_environment(job)
     except ImportError as error:
         raise LaunchError(
             f"accelerate cannot be imported: {error}", where=where, hint="Run pip install accelerate"
         ) from None
-    except SystemExit:
+    except SystemExit:  # of argparse, which sees words, and nothing of a file
         raise LaunchError(
-            "accelerate launch refuses this, as it says above",
-            where=where,
-            hint="accelerate launch --help lists what it takes",
+            "accelerate launch refuses this, as it says above", where=words or where, hint=mend_words
         ) from None
     except Exception as error:
+        # Without words it is the file's doing: this one, or the one that accelerate config has written.
+        mends = [*([mend_file] if file or not words else []), *([mend_words] if words else [])]
         raise LaunchError(
-            f"accelerate launch refuses this: {error}", where=where, hint="Mend it by accelerate config"
+            f"accelerate launch refuses this: {error}",
+            where=f"{file} with {words}" if file and words else where,
+            hint="; ".join(mends),
         ) from None
     added = {name: value for name, value in environment.items() if name not in _NOT_TAKEN}
     os.environ.update(added)
