@@ -264,7 +264,11 @@ def test_accelerate_is_started_with_variables(report: Path, written: Callable[..
             '{"looks": [{"variables": {"LD_PRELOAD": "a.so"}}]}',
             "has 'LD_PRELOAD', which the doctor sets for no",
         ),
-        ('{"looks": [{"variables": {"NCCL_X": "$(id)"}}]}', "has 'NCCL_X', which the doctor sets for no run"),
+        (
+            '{"looks": [{"variables": {"NCCL_X": "$(id)"}}]}',
+            "has a value of 'NCCL_X' that no such variable has",
+        ),
+        ('{"looks": [{"variables": {"NCCL_X": 1}}]}', "has a value of 'NCCL_X' that no such variable has"),
     ],
 )
 def test_what_is_no_report_of_the_doctor_sets_nothing(
@@ -274,6 +278,15 @@ def test_what_is_no_report_of_the_doctor_sets_nothing(
     code, out, err = zerokit("launch-script", f"./{ODD}.yaml", "--for", "torchrun", "--doctor", "doctor.json")
     assert (code, out) == (2, "")
     assert says in err
+
+
+def test_a_report_without_a_reason_for_any_variable_is_said_to_set_none(folder: Path, zerokit: Run) -> None:
+    (folder / "doctor.json").write_text(json.dumps({"looks": [{"what": "disk", "verdict": "ok"}]}))
+    words = ("launch-script", f"./{ODD}.yaml", "--for", "torchrun")
+    code, out, err = zerokit(*words, "--doctor", "doctor.json")
+    assert code == 0
+    assert "note: doctor.json has a reason for no variable: the script sets none" in err
+    assert zerokit(*words)[1] == out
 
 
 @pytest.mark.parametrize("target", ["kubernetes", "skypilot"])

@@ -60,7 +60,7 @@ def launch_script(
     A bash script for deepspeed and torchrun, a config file for accelerate, an sbatch script for slurm, a
     PyTorchJob for kubernetes, a task for skypilot.
     """
-    from zerokit.documents import is_there
+    from zerokit.documents import is_there, shown
     from zerokit.launching.hostfile import read_hostfile
     from zerokit.launching.scripts import Job, launch_script
     from zerokit.launching.variables import read_variables
@@ -76,10 +76,19 @@ def launch_script(
     hosts = None if hostfile is None else read_hostfile(hostfile)
     variables = None if doctor is None else read_variables(doctor)
     job = Job(
-        *(recipe.absolute(), Path.cwd(), num_nodes, gpus_per_node, hosts),
-        *(image, volume, accelerator, variables),
+        recipe=recipe.absolute(),
+        folder=Path.cwd(),
+        num_nodes=num_nodes,
+        gpus_per_node=gpus_per_node,
+        hosts=hosts,
+        image=image,
+        volume=volume,
+        accelerator=accelerator,
+        variables=variables,
     )
     text = launch_script(job, target)
+    if variables == {}:
+        note(f"zerokit: note: {shown(doctor)} has a reason for no variable: the script sets none")
     if str(Path(sys.executable).parent) in text and (absent := missing("train")):
         listed = ", ".join(absent)
         note(

@@ -31,8 +31,11 @@ def read_variables(path: Path) -> dict[str, str]:
     for look in looks:
         variables = look.get("variables", {})
         for name, value in variables.items() if isinstance(variables, dict) else ():
-            if not (_NAME.fullmatch(name) and isinstance(value, str) and _VALUE.fullmatch(value)):
+            if not _NAME.fullmatch(name):
                 problem = f"has '{name}', which the doctor sets for no run"
+                raise LaunchError(problem, where=shown(path), hint=_AGAIN)
+            if not (isinstance(value, str) and _VALUE.fullmatch(value)):
+                problem = f"has a value of '{name}' that no such variable has"
                 raise LaunchError(problem, where=shown(path), hint=_AGAIN)
             found[name] = value
     return found
