@@ -59,6 +59,21 @@ def test_libaio_is_what_deepspeed_finds(monkeypatch: pytest.MonkeyPatch) -> None
     assert software.libaio().verdict == "could not look"
 
 
+def test_what_deepspeed_fails_at_is_told_apart_from_its_import(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "deepspeed"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "git_version_info.py").write_text("raise OSError(8, 'Exec format error', 'nvcc')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    look = software.libaio()
+    assert look.verdict == "could not look"
+    assert look.says == "DeepSpeed failed to look for it: OSError: [Errno 8] Exec format error: 'nvcc'"
+    (package / "__init__.py").write_text("raise ImportError('half of it')")
+    assert software.libaio().says == "deepspeed cannot be imported: ImportError: half of it"
+
+
 def test_few_open_files() -> None:
     code = "from zerokit.doctor.host import limits; print(*limits())"
     said = processes.checked(f"ulimit -S -n 64; exec '{sys.executable}' -c '{code}'")
@@ -129,7 +144,9 @@ def test_what_a_run_offloads_says_whether_it_needs_a_compiler_and_libaio(
     }
     monkeypatch.setattr(software, "ask_torch", lambda: answer)
     monkeypatch.setattr(software, "libaio", lambda: Look("libaio", "ok", "found"))
-    (tmp_path / "r.yaml").write_text(json.dumps({"model": "m", "data": {"train": "d"}, "deepspeed": {"zero_optimization": zero}}))
+    (tmp_path / "r.yaml").write_text(
+        json.dumps({"model": "m", "data": {"train": "d"}, "deepspeed": {"zero_optimization": zero}})
+    )
     _, out, _ = zerokit("doctor", "--recipe", tmp_path / "r.yaml", "--format", "json")
     looks = json.loads(out)["looks"]
     said = [look["verdict"] for look in looks if look["what"] == "compiler"]

@@ -39,13 +39,15 @@ print(json.dumps({
 """
 
 _ASK_ASYNC_IO = """
-import json
+import json, deepspeed
 from zerokit.distributed.nvme import has_async_io
 from zerokit.errors import LaunchError
 try:
     answer = {"has_async_io": has_async_io()}
 except LaunchError as error:
     answer = {"problem": error.message}
+except Exception as error:
+    answer = {"problem": f"DeepSpeed failed to look for it: {type(error).__name__}: {error}"}
 print(json.dumps(answer))
 """
 
@@ -85,7 +87,7 @@ def _ask(script: str, package: str) -> dict[str, Any] | str:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return f"importing {package} took more than {_PATIENCE} s"
+        return f"asking {package} took more than {_PATIENCE} s"
     if done.returncode != 0:
         last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
         return f"{package} cannot be imported: {last[0]}"
