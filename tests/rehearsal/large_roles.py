@@ -16,7 +16,7 @@ from typing import Any
 
 from tests import processes
 from tests.rehearsal.commands import SCRIPTS
-from tests.rehearsal.public_scripts import MEASURE, REHEARSE
+from tests.rehearsal.public_scripts import MEASURE, REHEARSE, counted
 from tests.tiny import REPOSITORY
 
 WRITTEN = REPOSITORY / "docs" / "measured" / "large_roles.json"
@@ -69,11 +69,6 @@ ALL = (
 )
 GROWTH = f"2*4096*{_SEQUENCE}/{NUM_GPUS} + 16*{_BLOCK}/{NUM_GPUS}"
 """What a further block adds to the peak of the sequence: what checkpointing keeps, and its states."""
-
-
-def counted(text: str, **names: float) -> float:
-    """An expression of numbers and `names` alone."""
-    return float(eval(text, {"__builtins__": {}}, names))
 
 
 def rehearse(run: LargeRun) -> dict[str, Any]:

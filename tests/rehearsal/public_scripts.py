@@ -134,14 +134,19 @@ def _environment(folder: Path, places: list[Path]) -> dict[str, str]:
     }
 
 
-def by_hand(counted: Row, steady_bytes: int) -> Row:
-    """The count with its figures: both expressions are of numbers and ``phi`` alone."""
-    nothing: dict[str, Any] = {"__builtins__": {}}
-    phi = eval(counted["phi"], nothing)
-    expected = eval(counted["bytes"], nothing, {"phi": phi})
+def counted(text: str, **names: float) -> float:
+    """An expression of numbers and `names` alone; whole if it is."""
+    found: float = eval(text, {"__builtins__": {}}, names)
+    return found
+
+
+def by_hand(count: Row, steady_bytes: int) -> Row:
+    """A count with its figures: both expressions are of numbers and ``phi`` alone."""
+    phi = counted(count["phi"])
+    expected = counted(count["bytes"], phi=phi)
     figures = {"parameters": phi, "expected_bytes": round(expected)}
     return (
-        {key: counted[key] for key in ("phi", "bytes")}
+        {key: count[key] for key in ("phi", "bytes")}
         | figures
         | {"off": round(steady_bytes / expected - 1, 4)}
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 
 from tests import processes
-from zerokit.rehearsal.native.clock import HOST, WorkKind
+from zerokit.rehearsal.native.clock import FIRST_COMMUNICATOR, FIRST_DRIVE, HOST, WorkKind
 from zerokit.rehearsal.recording import SPAN
 from zerokit.rehearsal.timing.breakdown import breakdown
 from zerokit.rehearsal.timing.critical_path import HOST_WORK, critical_path
@@ -30,6 +31,16 @@ def test_streams_and_events_take_the_time_of_an_independent_simulation() -> None
     assert tried >= 300
     assert waits >= 30
     assert slowed >= 30
+
+
+def test_numbers_of_streams_and_of_work_are_those_of_the_clock_itself() -> None:
+    header = (ROOT / "zerokit/rehearsal/native/streams.h").read_text(encoding="utf-8")
+    numbers = dict(re.findall(r"constexpr int (k\w+) = (-?\d+);", header))
+    ours = {"kHost": HOST, "kFirstDrive": FIRST_DRIVE, "kFirstCommunicator": FIRST_COMMUNICATOR}
+    assert {name: int(number) for name, number in numbers.items()} == ours
+    kinds = header.partition("enum class WorkKind")[2].partition("};")[0]
+    found = {name.upper(): int(number) for name, number in re.findall(r"(\w+) = (\d+),", kinds)}
+    assert found == {kind.name: kind.value for kind in WorkKind}
 
 
 @functools.cache

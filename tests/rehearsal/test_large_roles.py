@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.rehearsal.commands import SCRIPTS, rehearse
-from tests.rehearsal.large_roles import ALL, GROWTH, NUM_GPUS, WRITTEN, counted, growth_off
+from tests.rehearsal.large_roles import ALL, GROWTH, NUM_GPUS, WRITTEN, growth_off
+from tests.rehearsal.public_scripts import counted
 
 
 @pytest.mark.parametrize("kind", ["sequence", "tensor", "expert"])

@@ -11,7 +11,7 @@ from tests.tiny import REPOSITORY
 ROWS: list[dict[str, Any]] = json.loads(WRITTEN.read_text(encoding="utf-8"))
 
 
-def test_countsby_hand_are_within_two_percent() -> None:
+def test_counts_by_hand_are_within_two_percent() -> None:
     counted = [row for row in ROWS if "by_hand" in row]
     assert len(counted) >= 20
     for row in counted:

@@ -297,7 +297,12 @@ def test_log_probabilities_of_a_large_vocabulary_hold_what_the_loss_in_chunks_ho
         ({}, {"label_smoothing_factor": 0.1}, False),
     ],
 )
-def test_who_asks_for_chunks(task: dict[str, Any], keys: dict[str, Any], expected: bool) -> None:
+@pytest.mark.parametrize("learns_tokens", [False, True])
+def test_who_asks_for_chunks(
+    task: dict[str, Any], keys: dict[str, Any], expected: bool, learns_tokens: bool
+) -> None:
     usual = dict.fromkeys(("fp16", "use_liger_kernel", "torch_compile", "label_smoothing_factor"), False)
     args: Any = SimpleNamespace(**{**usual, **keys})
-    assert asks_for_chunks(TaskSection(**task), args) is expected
+    section = TaskSection(**task)
+    expected = expected and not (section.type == "dpo" and learns_tokens)
+    assert asks_for_chunks(section, args, learns_tokens=learns_tokens) is expected

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from zerokit.recipe.model import TaskSection
 
 
-def asks_for_chunks(section: TaskSection, args: TrainingArguments, *, learns_tokens: bool = False) -> bool:
+def asks_for_chunks(section: TaskSection, args: TrainingArguments, *, learns_tokens: bool) -> bool:
     """Whether a run's loss is to be computed in chunks, where that takes less memory.
 
     Not in fp16: the gradients of a chunk are those of the loss before it is scaled, too small for it. Liger
