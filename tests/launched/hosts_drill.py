@@ -77,7 +77,7 @@ def _other_version(hosts: Hosts, folder: Path) -> None:
     hosts.second.run("mount", "--bind", changed, original)
 
 
-def lead_to_themselves(hosts: Hosts, folder: Path) -> None:
+def _lead_to_themselves(hosts: Hosts, folder: Path) -> None:
     """Names as Debian's installer gives them: each host's own leads to 127.0.1.1 on it."""
     both = (hosts.first, hosts.second)
     for host, other in (both, both[::-1]):
@@ -100,7 +100,7 @@ CASES = [
     *(Case(f"train, ZeRO-2, {how}", how, 2) for how in ("no_ssh", "torchrun", "accelerate")),
     Case("generate, ZeRO-3, pdsh", "pdsh", 3, generates=True),
     Case("train, 100 ms and 1 % lost", "pdsh", 2, before=_slow_network),
-    Case("names lead to 127.0.1.1, launch-script --doctor", "script", 2, before=lead_to_themselves),
+    Case("names lead to 127.0.1.1, launch-script --doctor", "script", 2, before=_lead_to_themselves),
     Case(
         "data missing on the second",
         "pdsh",

@@ -115,7 +115,7 @@ def _load_all(names: list[str], *, speaks: bool) -> None:
     with _alone_in(folder, speaks=speaks):
         for name in names:
             builder = get_accelerator().create_op_builder(name)
-            if builder is None or is_loaded(builder.name):  # this accelerator has none, and needs none
+            if builder is None or is_loaded(builder.name):  # the accelerator needs none, or it is there
                 continue
             target = folder / builder.name
             if _is_damaged(target):

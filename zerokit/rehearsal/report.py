@@ -256,7 +256,7 @@ class DataTime(_Part):
 
     batch_seconds: float
     """Of one batch, in one process."""
-    is_in_step: bool = False
+    is_in_step: bool
     """Whether steps wait for it, as far as workers do not hide it; how long, the breakdown has."""
     batches: int
     """That were measured."""

@@ -130,12 +130,12 @@ class WatchfulTrainer(SavingTrainer):
         total = self.accelerator.reduce(torch.stack((loss, asked, self._num_tokens)), reduction="sum")
         if isinstance(norm, torch.Tensor):
             total = torch.cat((total, norm.detach().to(total).reshape(1)))
-        total = total.tolist()
+        loss_sum, asking, num_tokens, *norms = total.tolist()
         self._num_tokens.zero_()
-        self._leaves = total[1] > 0
-        self.state.num_input_tokens_seen += round(total[2])
-        grad_norm = total[3] if isinstance(norm, torch.Tensor) else norm
-        return total[0] / self.args.world_size, grad_norm
+        self._leaves = asking > 0
+        self.state.num_input_tokens_seen += round(num_tokens)
+        grad_norm = norms[0] if isinstance(norm, torch.Tensor) else norm
+        return loss_sum / self.args.world_size, grad_norm
 
     def _at_step(self, what: str) -> str:
         return f"{what} at step {self.state.global_step + 1}"
