@@ -87,7 +87,7 @@ def launch_script(
         variables=variables,
     )
     text = launch_script(job, target)
-    if variables == {}:
+    if doctor is not None and not variables:
         note(f"zerokit: note: {shown(doctor)} has a reason for no variable: the script sets none")
     if str(Path(sys.executable).parent) in text and (absent := missing("train")):
         listed = ", ".join(absent)
