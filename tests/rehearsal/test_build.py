@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import _ctypes
+import os
 import re
+import select
+import signal
 import stat
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests import processes
 from zerokit.errors import LaunchError
 from zerokit.rehearsal.native import build
 from zerokit.rehearsal.native.build import built_files_library, built_library
@@ -40,6 +47,67 @@ def test_what_is_compiled_when_a_build_ends_early_is_not_compiled_again(
     assert sorted({*compiled, "kernels.cpp"}) == sorted(set(compiled))
     assert {name: compiled.count(name) for name in compiled if compiled.count(name) > 1} == {"kernels.cpp": 2}
     assert {file.name for file in library.parent.iterdir()} == {library.name, "libcuda.so.1", "lock"}
+
+
+# As g++ does, it has another program work, which it leaves alone when it is ended.
+WAITING_COMPILER = """#!/bin/sh
+exec 9> "$0.pipe"
+echo begun >&9
+sleep 600 &
+wait
+"""
+SOON = 60.0
+"""Seconds: without end, for what takes none."""
+
+
+def _told(pipe: int) -> Iterator[bytes]:
+    """What compilers write, as it comes, until all of them have ended."""
+    while select.select([pipe], [], [], SOON)[0]:
+        written = os.read(pipe, 1 << 16)
+        if not written:
+            return
+        yield written
+    pytest.fail("a compiler still runs")
+
+
+@pytest.mark.parametrize(
+    ("number", "whole_group", "code"),
+    [(signal.SIGTERM, False, 143), (signal.SIGHUP, False, 129), (signal.SIGINT, True, 130)],
+)
+def test_a_build_that_is_interrupted_ends_with_its_compilers(
+    number: signal.Signals, whole_group: bool, code: int, tmp_path: Path
+) -> None:
+    compiler = tmp_path / "compiler"
+    compiler.write_text(WAITING_COMPILER)
+    compiler.chmod(compiler.stat().st_mode | stat.S_IXUSR)
+    os.mkfifo(tmp_path / "compiler.pipe")
+    pipe = os.open(tmp_path / "compiler.pipe", os.O_RDONLY | os.O_NONBLOCK)
+    (tmp_path / "train.py").write_text("raise SystemExit('not to be reached')")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "zerokit", "rehearse", "--num-gpus", "2", "train.py"],
+        cwd=tmp_path,
+        env=os.environ | {"CXX": str(compiler), "XDG_CACHE_HOME": str(tmp_path / "cache")},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        with os.fdopen(os.pidfd_open(process.pid)) as ends:
+            assert pipe in select.select([pipe, ends], [], [])[0], process.communicate()
+        begun = len(next(_told(pipe)).split())
+        (os.killpg if whole_group else os.kill)(process.pid, number)
+        out, err = process.communicate(timeout=SOON)
+        begun += sum(len(written.split()) for written in _told(pipe))
+    finally:
+        processes.Work([process.pid]).end()
+        os.close(pipe)
+    assert (process.returncode, out) == (code, "")
+    first, last = err.splitlines()
+    assert first.startswith("Building the virtual device")
+    assert last == "Stopped; the next rehearsal goes on with what is compiled"
+    assert begun <= (os.cpu_count() or 1)  # none was started in place of those that were ended
 
 
 @pytest.mark.parametrize("opens", [True, False])

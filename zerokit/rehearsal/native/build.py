@@ -21,12 +21,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from pathlib import Path
 
 from zerokit import console
 from zerokit.errors import LaunchError
 from zerokit.extras import require
+from zerokit.rehearsal.native.compilers import Compilers
 
 SOURCES = Path(__file__).parent
 LIBRARY = "libzerokit_rehearsal.so"
@@ -215,22 +216,30 @@ def compile_library(library: Path, torch: Path) -> None:
         target = parts / f"{source.stem}.o"
         if not target.is_file():
             beside = target.with_suffix(".begun")
-            _run([*compiler, *COMPILE, strings, *includes, "-c", str(source), "-o", str(beside)])
+            run([*compiler, *COMPILE, strings, *includes, "-c", str(source), "-o", str(beside)])
             beside.replace(target)
         return target
 
-    with console.progress(transient=True) as bar, ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        compiled = [pool.submit(compile_one, source) for source in sources]
-        task = bar.add_task("Compiling", total=len(sources), note="")
-        for _ in bar.track(as_completed(compiled), task_id=task):
-            pass
-        objects = [str(one.result()) for one in compiled]
-    linked = parts / LIBRARY
+    def run(command: list[str]) -> None:
+        _succeed(compilers.run(command))
+
+    linked, driver = parts / LIBRARY, parts / NO_DRIVER
     # Where they lie is not written down: whoever opens this has opened the installed torch before.
     libraries = ["-L", str(torch / "lib"), "-lc10", "-ltorch_cpu"]
-    _run([*compiler, *LINK, "-o", str(linked), *objects, *libraries])
-    driver = parts / NO_DRIVER
-    _run([*compiler, *LINK_NO_DRIVER, "-o", str(driver), str(SOURCES / "no_driver.cpp")])
+    try:
+        with Compilers(parts) as compilers:
+            compiled = [compilers.start(compile_one, source) for source in sources]
+            with console.progress(transient=True) as bar:
+                task = bar.add_task("Compiling", total=len(sources), note="")
+                for _ in bar.track(as_completed(compiled), task_id=task):
+                    pass
+            objects = [str(one.result()) for one in compiled]
+            compilers.start(run, [*compiler, *LINK, "-o", str(linked), *objects, *libraries]).result()
+            without = [*LINK_NO_DRIVER, "-o", str(driver), str(SOURCES / "no_driver.cpp")]
+            compilers.start(run, [*compiler, *without]).result()
+    except (KeyboardInterrupt, SystemExit):
+        console.note("Stopped; the next rehearsal goes on with what is compiled")
+        raise
     driver.replace(library.with_name(NO_DRIVER))
     linked.replace(library)  # last: it says that the folder is complete
     shutil.rmtree(parts)
@@ -250,16 +259,17 @@ def compile_files_library(library: Path) -> None:
     sources = map(str, sorted((SOURCES / "files").glob("*.cpp")))
     with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
         linked = Path(scratch, FILES)
-        _run([*_compiler(), *COMPILE, *LINK_FILES, "-o", str(linked), *sources, "-ldl"])
+        command = [*_compiler(), *COMPILE, *LINK_FILES, "-o", str(linked), *sources, "-ldl"]
+        with Compilers(Path(scratch)) as compilers:
+            _succeed(compilers.start(compilers.run, command).result())
         linked.replace(library)
 
 
-def _run(command: list[str]) -> None:
-    outcome = subprocess.run(command, capture_output=True, text=True)
+def _succeed(outcome: subprocess.CompletedProcess[str]) -> None:
     if outcome.returncode != 0:
         errors = [line for line in outcome.stderr.splitlines() if "error" in line] or [outcome.stderr[-300:]]
         raise LaunchError(
             f"the virtual device could not be built: {errors[0]}",
-            where=Path(command[0]).name,
+            where=Path(outcome.args[0]).name,
             hint=f"It is known to build with g++ 11 and later against torch {TESTED}",
         )

@@ -1,0 +1,83 @@
+"""Compilers that run beside each other, and end with whoever started them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import ParamSpec, TypeVar
+
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
+
+
+class Compilers:
+    """As many as there are CPUs. As a context manager it leaves none behind, also where it is left early.
+
+    Args:
+        scratch: for their temporary files, which those that are ended leave.
+    """
+
+    def __init__(self, scratch: Path) -> None:
+        self._environment = {**os.environ, "TMPDIR": str(scratch)}
+        self._pool = ThreadPoolExecutor(os.cpu_count() or 1)
+        self._lock = threading.Lock()
+        self._running: set[subprocess.Popen[str]] = set()
+        self._is_left = False
+
+    def __enter__(self) -> Compilers:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._lock:  # so that none is just being started
+            self._is_left = True
+            for process in self._running:
+                if process.poll() is None:
+                    with suppress(ProcessLookupError):
+                        os.killpg(process.pid, signal.SIGKILL)
+        self._pool.shutdown(cancel_futures=True)
+
+    def start(
+        self,
+        function: Callable[_Arguments, _Result],
+        /,
+        *args: _Arguments.args,
+        **kwargs: _Arguments.kwargs,
+    ) -> Future[_Result]:
+        """Call a function that uses :meth:`run`, once a CPU is free.
+
+        Signals find the main thread waiting, never within a call.
+        """
+        return self._pool.submit(function, *args, **kwargs)
+
+    def run(self, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        """Run `command` to its end, or to that of the context.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        with self._lock:
+            if self._is_left:
+                return subprocess.CompletedProcess(command, -signal.SIGKILL, "", "")
+            # A group of its own: g++ leaves what it started running when it is ended itself.
+            process = subprocess.Popen(
+                command,
+                env=self._environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                process_group=0,
+            )
+            self._running.add(process)
+        stdout, stderr = process.communicate()
+        with self._lock:
+            self._running.remove(process)
+        return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
