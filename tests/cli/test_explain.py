@@ -11,6 +11,14 @@ def test_keys_and_rules_are_explained(zerokit: Run) -> None:
         assert zerokit("explain", name) == (0, explain(name), "")
 
 
+def test_what_a_misspelt_key_leaves_is_told_of_old_and_new_releases(zerokit: Run) -> None:
+    key, rule = (
+        " ".join(zerokit("explain", name)[1].split()) for name in ("gradient_clipping", "unknown-key")
+    )
+    assert "Default 1.0 since DeepSpeed 0.19.3, 0 before" in key
+    assert "with `gradient_cliping` it clips at 1.0 (not at all before 0.19.3)" in rule
+
+
 def test_without_a_name_all_rules_are_listed(zerokit: Run) -> None:
     listed = "\n".join(aligned(overview()))
     assert zerokit("explain") == (0, f"{listed}\n\nzerokit explain RULE or KEY says more of one\n", "")

@@ -36,9 +36,9 @@ def _unknown_key() -> None:
 
     At the top of the file, and in the sections that it reads with `dict.get` (`optimizer`, `scheduler`,
     `activation_checkpointing`, `aio`, `data_types`, `checkpoint`, `flops_profiler` and more), DeepSpeed
-    passes over unknown keys without a word: `gradient_cliping` clips nothing, and `zero_optimisation` trains
-    without ZeRO. In the sections that it parses with pydantic (`zero_optimization`, `fp16`, `bf16`, ...) it
-    stops.
+    passes over unknown keys without a word, and its default holds: with `gradient_cliping` it clips at 1.0
+    (not at all before 0.19.3), whatever the value, and `zero_optimisation` trains without ZeRO. In the
+    sections that it parses with pydantic (`zero_optimization`, `fp16`, `bf16`, ...) it stops.
 
     Correct the name, or begin it with `_` to keep it as a comment at the top of the file.
 
