@@ -218,6 +218,21 @@ def test_a_host_has_what_its_control_groups_leave(
 
 
 @pytest.mark.parametrize(
+    ("mixed", "packed", "key"),
+    [
+        (None, False, "padding_free"),
+        (None, True, "packing"),
+        ("its layers look at all", False, "padding_free"),
+    ],
+)
+def test_how_examples_lie_is_said_with_what_switches_it_off(
+    mixed: str | None, packed: bool, key: str
+) -> None:
+    words = CausalLM(TaskSection(), mixed=mixed).layout_words(packed=packed)
+    assert f"(task.{key}: false switches it off)" in words
+
+
+@pytest.mark.parametrize(
     ("optim", "expected"), [("adamw_torch_fused", 4 * 110 + 4 * 110 + 12 * 55), ("rmsprop", None)]
 )
 def test_a_run_says_what_it_keeps(
@@ -240,7 +255,7 @@ def test_a_run_says_what_it_keeps(
     assert announce(*told, cuda=False) == Expected(expected, None)
     said = capsys.readouterr().err
     assert "110 parameters, 110 trained, fp32, ZeRO-1 on 2 ranks" in said
-    assert "which do not see each other (task.padding_free: false)" in said
-    assert "2.0% padding, 60.0% without; 32 examples a step" in said
+    assert "which do not see each other (task.padding_free: false switches it off)" in said
+    assert "2.0% padding, where a row for each would have 60.0%; 32 examples a step" in said
     assert ("optimizer states 660 B on the CPU" in said) is (expected is not None)
     assert ("'rmsprop' is not known" in said) is (expected is None)

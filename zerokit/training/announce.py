@@ -76,7 +76,7 @@ def announce(
         if chunked and (rows := _chunk(prepared, model)) is not None:
             console.note(
                 f"the loss is computed {rows:,} tokens at a time, to have no more logits in memory; "
-                "task.chunked_loss false has it take all at once"
+                "task.chunked_loss: false has it take all at once"
             )
         if cuda:
             import torch
@@ -132,11 +132,11 @@ def states_line(states: ModelStates, *, cuda: bool) -> str:
 
 
 def padding_line(padding: Padding, task: Task, train: Dataset) -> str:
-    """``padding-free: ...; 3 % padding, not 61 %; 32 examples a step``."""
+    """``padding-free: ...; 3.0% padding, where a row for each would have 61.0%; 32 examples a step``."""
     words = task.layout_words(packed="position_ids" in train.column_names)
     return (
-        f"{words}; {padding.share:.1%} padding, {padding.share_if_padded:.1%} without; "
-        f"{padding.examples_per_step:,.4g} examples a step"
+        f"{words}; {padding.share:.1%} padding, where a row for each would have "
+        f"{padding.share_if_padded:.1%}; {padding.examples_per_step:,.4g} examples a step"
     )
 
 

@@ -77,11 +77,12 @@ class CausalLM(Task):
         return (None, 1) if self.one_row else (self.section.seq_len, self.pad_to() or 1)
 
     def layout_words(self, *, packed: bool) -> str:
-        off = "task.padding_free: false"
+        off = "task.padding_free: false switches it off"
         if self.mixed is not None:
-            return f"examples of like lengths in one micro batch, padded ({off}: as they come): {self.mixed}"
+            return f"examples of like lengths in one micro batch, padded ({off}): {self.mixed}"
         if packed:
-            return "whole documents packed into sequences, which do not see each other (task.packing: false)"
+            off = "task.packing: false switches it off"
+            return f"whole documents packed into sequences, which do not see each other ({off})"
         return f"padding-free: examples side by side in few rows, which do not see each other ({off})"
 
     def encoder(self, tokenizer: PreTrainedTokenizerBase, format_: Format, columns: Columns) -> AnswerEncoder:
