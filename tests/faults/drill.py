@@ -118,7 +118,9 @@ def judge(trial: Trial, place: Place, code: int, text: str) -> list[str]:
     if trace >= 0 and not 0 <= error < trace:
         wrongs.append("a traceback without a line above it")
     allowed = trial.must.split("|")
-    if code == 0:
+    if "drop" in allowed:
+        wrongs += ["no line that says why"] * (error < 0)
+    elif code == 0:
         wrongs += ["exit code 0, as if nothing had been"] * ("do" not in allowed)
         wrongs += ["exit code 0, and less than asked for"] * (not is_whole(place))
     elif allowed == ["do"]:
@@ -218,7 +220,8 @@ def page(rows: list[dict[str, Any]], names: list[str]) -> str:
         f"`python -m tests.faults.drill --write` puts faults to real runs, one each: {len(rows)} of "
         f"{len(names)} have a row, and {right} ended as they must. A run must `refuse` (exit code 2) or "
         "`end` (another than 0), both with a line that says why; `leave` (75), with a checkpoint and a line; "
-        "`stop`, where it was ended from outside; "
+        "`stop`, where it was ended from outside; `drop`, the same with a line where DeepSpeed's own second "
+        "launcher was ended, of which the first says 0; "
         "or `do` all that it was asked for. Seconds are those from the fault to the end, with the start of "
         "the run where the fault is there before it.\n",
         "| fault | must | exit code | seconds | what is wrong |",

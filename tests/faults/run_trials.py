@@ -85,7 +85,7 @@ def run_trials() -> Iterator[Trial]:
         ("rank 0", signal.SIGKILL, saves, 3),
         ("rank 1", signal.SIGKILL, saves, 2),
     ):
-        must = "stop" if "launcher" in which else "end"
+        must = {"launcher": "stop", "second launcher": "drop"}.get(which, "end")
         yield Trial(
             f"{which} of two, {number.name} as it {moment.__name__} at a moment of chance, stage {stage}",
             options(*LONG, *EVERY, "--deepspeed.zero_optimization.stage", str(stage), ranks=2), must,

@@ -27,8 +27,9 @@ class Trial:
     arrange: Arrange
     must: str
     """`refuse`: exit code 2; `end`: another than 0; both with a line. `leave`: 75, with a line, and whole
-    checkpoints. `stop`: another than 0, and nothing goes on. `do`: 0, with all that it was asked for. Two of
-    them, with a bar between: either."""
+    checkpoints. `stop`: another than 0, and nothing goes on. `drop`: likewise, with a line, but DeepSpeed may
+    make 0 of it: its `launcher/runner.py` passes on no code of a signal. `do`: 0, with all that it was asked
+    for. Two of them, with a bar between: either."""
     strike: Arrange | None = None
     """What happens when `moment` has come."""
     moment: Moment | None = None
