@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import tomllib
+from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests import processes
 from tests.tiny import REPOSITORY
 from zerokit.errors import ZerokitError
-from zerokit.extras import MODULES, require
+from zerokit.extras import MODULES, install, require
 
 
 def test_they_are_the_extras_of_the_package() -> None:
@@ -39,7 +42,32 @@ def test_what_is_missing_is_one_line(extra: str, monkeypatch: pytest.MonkeyPatch
         require(extra, where="zerokit command")
     line = str(caught.value)
     assert line.startswith(f"zerokit command: needs the {extra[:4]}")
-    assert line.endswith(f"packages ({missing} not installed). Run pip install 'zerokit[{extra}]'")
+    assert line.endswith(f"packages ({missing} not installed). Run {install(extra)}")
+
+
+@pytest.mark.parametrize(
+    ("installed_from", "words"),
+    [
+        (None, "'zerokit[train]'"),
+        ({"url": "https://files/zerokit.whl", "archive_info": {}}, "'zerokit[train]'"),
+        ({"url": "CLONE", "dir_info": {}}, "'CLONE[train]'"),
+        ({"url": "CLONE", "dir_info": {"editable": True}}, "--editable 'CLONE[train]'"),
+        ({"url": "file:///no/longer/there", "dir_info": {"editable": True}}, "'zerokit[train]'"),
+    ],
+)
+def test_an_extra_is_installed_from_where_zerokit_came(
+    installed_from: dict[str, Any] | None, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clone = tmp_path / "a clone"
+    clone.mkdir()
+    (clone / "pyproject.toml").touch()
+    info = tmp_path / "zerokit-0.1.dist-info"
+    info.mkdir()
+    if installed_from is not None:
+        told = json.dumps(installed_from).replace("CLONE", clone.as_uri())
+        (info / "direct_url.json").write_text(told)
+    monkeypatch.setattr(metadata, "distribution", lambda _: metadata.PathDistribution(info))
+    assert install("train") == f"pip install {words}".replace("CLONE", str(clone))
 
 
 def test_ninja_may_be_a_program_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +129,7 @@ def test_commands_that_train_say_it_before_anything_else(
     ):  # transformers sets them in a process
         monkeypatch.delenv(name, raising=False)
     run = processes.run([sys.executable, "-c", WITHOUT_TORCH, *command], cwd=tmp_path)
-    message = "needs the training packages (torch not installed). Run pip install 'zerokit[train]'"
+    message = f"needs the training packages (torch not installed). Run {install('train')}"
     assert run.stderr == f"zerokit: error: zerokit {command[0]}: {message}\n"
     assert run.returncode == 2
     assert list(tmp_path.iterdir()) == []

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import shlex
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib import metadata
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 from zerokit.errors import ZerokitError
 
@@ -48,8 +52,21 @@ def require(extra: str, *, where: str) -> None:
         raise ZerokitError(
             f"needs the {_WORDS[extra]} packages ({', '.join(absent)} not installed)",
             where=where,
-            hint=f"Run pip install 'zerokit[{extra}]'",
+            hint=f"Run {install(extra)}",
         )
+
+
+def install(extra: str) -> str:
+    """The command that installs an extra: from the folder from which zerokit was installed, if from one."""
+    try:
+        told = json.loads(metadata.distribution("zerokit").read_text("direct_url.json") or "{}")
+    except (metadata.PackageNotFoundError, ValueError):
+        told = {}
+    editable = told.get("dir_info", {}).get("editable", False)
+    folder = Path(unquote(urlsplit(told["url"]).path)) if "dir_info" in told else None
+    if folder is None or not (folder / "pyproject.toml").is_file():
+        return f"pip install 'zerokit[{extra}]'"
+    return f"pip install {'--editable ' * editable}{shlex.quote(f'{folder}[{extra}]')}"
 
 
 def missing(extra: str) -> list[str]:

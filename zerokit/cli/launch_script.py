@@ -12,7 +12,7 @@ from zerokit import choices
 from zerokit.cli.output import Force, Output
 from zerokit.console import note
 from zerokit.errors import LaunchError
-from zerokit.extras import missing
+from zerokit.extras import install, missing
 from zerokit.files import write_file
 from zerokit.hardware import GPUS_PER_NODE
 
@@ -93,7 +93,7 @@ def launch_script(
         listed = ", ".join(absent)
         note(
             f"zerokit: note: the script starts {sys.executable}, which lacks {listed}: write it with the "
-            "Python that trains, or run pip install 'zerokit[train]'"
+            f"Python that trains, or run {install('train')}"
         )
     if output is None:
         typer.echo(text, nl=False)

@@ -17,7 +17,7 @@ from typing import Any
 from zerokit.distributed.nvme import INSTALL_LIBAIO
 from zerokit.distributed.process_table import process_with
 from zerokit.doctor.look import Look, Verdict, ok, unseen
-from zerokit.extras import versions
+from zerokit.extras import install, versions
 
 _OLDEST_PYTHON = (3, 11)
 _OLDEST_COMPILER = 9
@@ -63,7 +63,7 @@ def packages() -> Iterator[Look]:
     missing = [name for name in ("torch", "deepspeed", "transformers", "accelerate") if name not in found]
     if missing:
         says = f"{', '.join(missing)} not installed"
-        yield Look("packages", "error", says, "Run pip install 'zerokit[train]'")
+        yield Look("packages", "error", says, f"Run {install('train')}")
     else:
         yield ok("packages", ", ".join(f"{name} {version}" for name, version in found.items()))
 
