@@ -72,5 +72,7 @@ class Finding:
     """The stable id of the rule that found it."""
     fix: tuple[Edit, ...] = ()
     """The edits that mend it, if there is one right answer; otherwise empty."""
+    unfixed: str | None = None
+    """Why ``--fix`` leaves it to a person, where that is not plain."""
     also: tuple[KeyPath, ...] = ()
     """More places of which it speaks."""

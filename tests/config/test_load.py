@@ -116,6 +116,7 @@ def test_loading_raises_one_line_with_the_first_problem_and_the_number_of_others
     with pytest.raises(ConfigError) as caught:
         load_ds_config(file)
     expected = "unknown key 'gradient_cliping' (and 1 more). Did you mean 'gradient_clipping'?"
+    expected += f" zerokit check {file} names all"
     assert str(caught.value) == f"{file}:2 (gradient_cliping): {expected}"
 
 

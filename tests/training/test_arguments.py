@@ -182,12 +182,21 @@ def test_an_inline_ds_config_is_named_by_its_line_in_a_contradiction(recipe_file
     assert f"{recipe_file}:4 (deepspeed)" in caught.value.message
 
 
+def test_mistakes_in_a_ds_config_are_named_with_what_names_all(recipe_file: Path) -> None:
+    file = recipe_file.with_name("ds.json")
+    file.write_text('{"gradient_cliping": 1.0, "zero_optimization": {"stag": 3}}')
+    with pytest.raises(ConfigError) as caught:
+        resolve(load_recipe(recipe_file, ["--deepspeed", str(file)]))
+    mend = f"Did you mean 'gradient_clipping'? zerokit check {file} --target trainer names all"
+    assert str(caught.value).endswith(f"unknown key 'gradient_cliping' (and 1 more). {mend}")
+
+
 def test_a_mistake_in_an_inline_ds_config_is_named_by_its_place_in_the_recipe(recipe_file: Path) -> None:
     recipe_file.write_text(MINIMAL + "deepspeed:\n  zero_optimization:\n    stag: 3\n  bfp16: {}\n")
     with pytest.raises(ConfigError) as caught:
         resolve(load_recipe(recipe_file))
     assert caught.value.where == f"{recipe_file}:6 (deepspeed.zero_optimization.stag)"
-    assert "unknown key 'stag' (and 1 more). Did you mean 'stage'?" in str(caught.value)
+    assert str(caught.value).endswith("unknown key 'stag' (and 1 more). Did you mean 'stage'?")
 
 
 def test_a_mistake_in_an_override_of_the_ds_config_names_the_option(recipe_file: Path) -> None:

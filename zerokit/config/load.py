@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -73,7 +74,7 @@ def load_ds_config(
     if past_ignored:
         errors = [finding for finding in errors if not is_passed_over(finding, document)]
     if errors or config is None:
-        raise _as_error(errors or findings, document)
+        raise as_error(errors or findings, document)
     return config
 
 
@@ -220,11 +221,27 @@ def _in_line_order(findings: list[Finding]) -> list[Finding]:
     return sorted(findings, key=lambda finding: (finding.line or 0, finding.column or 0))
 
 
-def _as_error(problems: list[Finding], document: Document) -> ConfigError:
-    """The first of `problems` as an exception that says how many more there are."""
+def as_error(
+    problems: list[Finding], document: Document, *, where: str | None = None, target: str | None = None
+) -> ConfigError:
+    """The first of `problems` as an exception that says how many more there are, and what names them.
+
+    Args:
+        problems: at least one.
+        document: in which they are.
+        where: the place of the first; that in `document` by default.
+        target: for which they are.
+    """
     first, *others = problems
-    more = f" (and {len(others)} more)" if others else ""
-    return ConfigError(first.message + more, where=document.where(first.path), hint=first.hint)
+    where = where or document.where(first.path)
+    if not others:
+        return ConfigError(first.message, where=where, hint=first.hint)
+    hint = first.hint
+    if Path(document.name).is_file():
+        words = ["zerokit", "check", document.name, *(["--target", target] if target else [])]
+        all_of_them = f"{shlex.join(words)} names all"
+        hint = f"{hint}{' ' if hint.endswith('?') else '. '}{all_of_them}" if hint else all_of_them
+    return ConfigError(f"{first.message} (and {len(others)} more)", where=where, hint=hint)
 
 
 def plain(data: Any) -> Any:

@@ -22,8 +22,8 @@ def for_this_run(finding: Finding, document: Document, run: Run) -> Finding:
     """The finding as it is, or as what it comes to for the target and the release of DeepSpeed."""
     finding = _for_release(finding, document, run.deepspeed_version)
     if run.target == "trainer" and run.recipe is None and any(map(_is_insisted_on, finding.fix)):
-        why = '--fix leaves this to you: the Trainer stops where the value is neither "auto" nor its argument'
-        finding = replace(finding, fix=(), hint=f"{finding.hint} {why}" if finding.hint else why)
+        why = 'the Trainer stops where the value is neither "auto" nor its argument'
+        finding = replace(finding, fix=(), unfixed=why)
     return _for_target(finding, document, run.target)
 
 

@@ -56,7 +56,8 @@ def fix_document(document: Document, check: Callable[[Document], Report]) -> Fix
             continue
         report = check(document)
         done.append(replace(finding, hint=_became(finding, document) or _left(finding, report)))
-    return Fixed(document, tuple(done), report)
+    left = tuple(map(_with_the_reason, report.findings))
+    return Fixed(document, tuple(done), replace(report, findings=left))
 
 
 def unified_diff(before: Document, after: Document) -> str:
@@ -89,6 +90,14 @@ def _left(finding: Finding, report: Report) -> str | None:
     """What to say of a finding of which a fix could mend a part."""
     is_left = any((one.rule, one.path) == (finding.rule, finding.path) for one in report.findings)
     return "in part, the rest is for you" if is_left else None
+
+
+def _with_the_reason(finding: Finding) -> Finding:
+    """What is left, with why."""
+    if finding.unfixed is None:
+        return finding
+    why = f"--fix leaves this to you: {finding.unfixed}"
+    return replace(finding, hint=f"{finding.hint} {why}" if finding.hint else why)
 
 
 def _short(value: Any) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from zerokit import console
 from zerokit.config import load_ds_config, read_ds_config
+from zerokit.config.load import as_error
 from zerokit.distributed.ranks import read_ranks
 from zerokit.documents import Document, KeyPath
 from zerokit.errors import ConfigError, RecipeError
@@ -119,9 +120,7 @@ def _check_ds_config(document: Document, loaded: LoadedRecipe, world_size: int, 
     problems = [problem for problem in report.findings if problem.rule not in _ADDED_BY_RECIPE]
     errors = [problem for problem in problems if problem.severity == "error"]
     if errors:
-        more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-        first = errors[0]
-        raise ConfigError(first.message + more, where=where(first.path), hint=first.hint)
+        raise as_error(errors, document, where=where(errors[0].path), target="trainer")
     for key in _NOT_DATA_PARALLEL:
         if document.data.get(key) not in (None, 1):
             raise ConfigError(
