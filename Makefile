@@ -44,14 +44,16 @@ bench: $(VENV)/.installed-dev
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v <= (3, 13) else "zerokit needs Python 3.11, 3.12 or 3.13, and this is %d.%d: run make PYTHON=python3.12" % v)'
-	@echo "Installing into $(VENV): some minutes, most of them for torch"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@# torch alone first: DeepSpeed's setup looks for it.
+	@echo "Installing torch into $(VENV): some minutes, most of them to download it"
 	@$(PIP) torch
+	@echo "Installing zerokit with all of its extras: DeepSpeed, transformers, datasets and more"
 	@$(PIP) --editable '.[all]'
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
+	@echo "Installing what tests and checks need"
 	@$(PIP) --editable '.[dev]'
 	@touch $@
 

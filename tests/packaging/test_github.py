@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,13 @@ def test_workflows_run_targets_that_there_are(file: Path) -> None:
         for step in job["steps"]:
             for target in re.findall(r"\bmake (\w+)", step.get("run", "")):
                 assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_make_says_each_thing_that_it_installs() -> None:
+    lines = [line.strip() for line in (ROOT / "Makefile").read_text().splitlines()]
+    steps = [before for before, line in pairwise(lines) if line.startswith("@$(PIP) ")]
+    assert len(steps) == 3
+    assert all(before.startswith('@echo "Installing ') for before in steps)
 
 
 def test_the_light_tests_run_on_every_python() -> None:
