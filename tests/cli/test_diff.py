@@ -45,6 +45,14 @@ def test_different_is_1_and_names_each_key(zerokit: Run, files: tuple[Path, ...]
     assert lines[-1].startswith("no effect: zero_optimization.sub_group_size: it acts in")
 
 
+def test_what_has_no_effect_is_told_of_keys_that_are_written(zerokit: Run, tmp_path: Path) -> None:
+    for name, zero in (("a", {"stage": 2, "offload_param": {"device": "cpu"}}), ("b", {"stage": 3})):
+        (tmp_path / f"{name}.json").write_text(json.dumps({"zero_optimization": zero}))
+    _, out, _ = zerokit("diff", tmp_path / "a.json", tmp_path / "b.json")
+    idle = [line.split(":")[1].strip() for line in out.splitlines() if line.startswith("no effect")]
+    assert idle == ["zero_optimization.offload_param.device"]
+
+
 def test_as_json(zerokit: Run, files: tuple[Path, ...]) -> None:
     left, same, other = files
     code, out, err = zerokit("diff", left, other, "--format", "json")

@@ -65,6 +65,8 @@ def differences(
 ) -> tuple[Difference, ...]:
     """Every key whose values differ, defaults filled in, in the order of DeepSpeed's sections.
 
+    Of differences without effect, those in keys that one of the two says.
+
     Args:
         left: one config.
         right: the other.
@@ -72,10 +74,13 @@ def differences(
     """
     both = [_Compared(config, num_gpus) for config in (left, right)]
     paths = list(dict.fromkeys(path for one in both for path in one.values))
-    return tuple(
+    found = [
         Difference(path, both[0].side(path), both[1].side(path), _reason(path, both))
         for path in _in_order(paths)
         if not _same(both[0].values.get(path), both[1].values.get(path))
+    ]
+    return tuple(
+        one for one in found if one.without_effect is None or "set" in (one.left.given, one.right.given)
     )
 
 
