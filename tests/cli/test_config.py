@@ -160,3 +160,21 @@ def test_an_unwritable_place_is_one_line(zerokit: Run, tmp_path: Path) -> None:
     assert code == 2
     assert err.count("\n") == 1
     assert "cannot be written" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--zero-stage", 4], "--zero-stage: is 4. Give 0 to 3"),
+        (["--zero-stage", "three"], "--zero-stage: 'three' is not a whole number. Give 0 to 3"),
+        (["--zero-stage", 3, "--hpz-size", 1], "--hpz-size: is 1. Give 2 or more"),
+        (
+            ["--zero-stage", 3, "--learning-rate", "fast"],
+            "--learning-rate: 'fast' is not a number. Run 'zerokit config --help'",
+        ),
+    ],
+)
+def test_a_number_that_cannot_be_is_told_with_those_that_can(
+    words: list[str | int], line: str, zerokit: Run
+) -> None:
+    assert zerokit("config", *words) == (2, "", f"zerokit: error: {line}\n")

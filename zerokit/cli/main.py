@@ -113,6 +113,8 @@ def _discard_output() -> None:
 
 
 def _usage_error(error: Any) -> ZerokitError:
+    if (of_a_number := _number_error(error)) is not None:
+        return of_a_number
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "zerokit"
     text = error.format_message().replace("Value error, ", "")
@@ -120,6 +122,28 @@ def _usage_error(error: Any) -> ZerokitError:
     return ZerokitError(
         message, hint=meant.strip() + " " + suggestion if meant else f"Run '{command} --help'"
     )
+
+
+def _number_error(error: Any) -> ZerokitError | None:
+    """What is wrong with a number, which newer releases of typer tell in pydantic's words."""
+    from pydantic import ValidationError
+
+    if not isinstance(error.__cause__, ValidationError):
+        return None
+    what = error.__cause__.errors()[0]
+    kind = what["type"].partition("_")[0]
+    if kind in ("int", "float"):
+        message = f"'{what['input']}' is not a {'whole ' * (kind == 'int')}number"
+    elif kind in ("less", "greater"):
+        message = f"is {what['input']}"
+    else:
+        return None
+    least, most = error.param.min, error.param.max
+    if least is None:
+        hint = f"Run '{error.ctx.command_path} --help'" if most is None else f"Give {most} or less"
+    else:
+        hint = f"Give {least} or more" if most is None else f"Give {least} to {most}"
+    return ZerokitError(message, where=error.param.opts[0], hint=hint)
 
 
 def _preset_meant(error: ZerokitError) -> ZerokitError:
