@@ -41,7 +41,7 @@ def doubtful(tmp_path: Path) -> Path:
 def test_a_good_file(zerokit: Run) -> None:
     code, out, err = zerokit("check", ZERO2)
     assert (code, err) == (0, "")
-    assert out.splitlines()[0] == f"{ZERO2}: no problems"
+    assert out.splitlines()[0] == f"{ZERO2}: nothing found"
 
 
 def test_errors_are_named_with_their_place_and_give_1(zerokit: Run, bad: Path) -> None:

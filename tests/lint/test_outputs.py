@@ -53,7 +53,7 @@ def test_text_has_a_line_for_each_finding_and_file_and_what_was_left_out() -> No
     assert first.endswith("(zero_optimization.overlap_com) [unknown-key]")
     assert "Did you mean 'overlap_comm'?" in first
     assert second.startswith("conf/ds.json:3:58: warning: ")
-    assert good == "good.json: no problems"
+    assert good == "good.json: nothing found"
     assert left_out == "not checked: tensor-parallel-heads (needs --model)"
     assert summary == "1 error, 1 warning, 1 switched off in 2 files (1 can be mended by --fix)"
 
@@ -75,7 +75,7 @@ def test_text_has_a_line_for_each_finding_and_file_and_what_was_left_out() -> No
 def test_rules_that_were_not_run_are_named_or_if_many_counted(
     not_run: dict[str, tuple[str, ...]], line: str
 ) -> None:
-    assert lines(CheckedFile("x", Report((), not_run))) == ["x: no problems", line]
+    assert lines(CheckedFile("x", Report((), not_run))) == ["x: nothing found", line]
 
 
 def test_names_cannot_move_the_cursor_or_break_the_line() -> None:
@@ -90,7 +90,7 @@ def test_text_names_what_was_mended() -> None:
     first, good, summary = lines(CheckedFile("a.json", Report((), {}), fixed=(done,)))
     assert first.startswith("a.json:3:37: fixed: ")
     assert first.endswith(": a -> b: 1 [unknown-key]")
-    assert (good, summary) == ("a.json: no problems", "1 fixed in 1 file")
+    assert (good, summary) == ("a.json: nothing found", "1 fixed in 1 file")
 
 
 def test_a_finding_without_a_place_has_none() -> None:

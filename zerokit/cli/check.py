@@ -117,8 +117,7 @@ def check(
     )
     checker = _Checker(run, loaded, Selection(only or (), disable or (), severity), fix, dry_run)
     checked = [checker.check(file) for file in files_in(files)]
-    narrowed = bool(only or disable or severity != "info")
-    _print(checked, output_format, checker.diffs, narrowed=narrowed)
+    _print(checked, output_format, checker.diffs)
     if model is not None and card is not None:
         from zerokit.console import note
 
@@ -238,9 +237,7 @@ class _Checker:
         return check_file(document, run, on_bug=on_bug, select=self.selection.of)
 
 
-def _print(
-    checked: Sequence[CheckedFile], output_format: str, diffs: Sequence[str], *, narrowed: bool
-) -> None:
+def _print(checked: Sequence[CheckedFile], output_format: str, diffs: Sequence[str]) -> None:
     from zerokit.lint import outputs
     from zerokit.reporting.terminal import show_lines
 
@@ -253,7 +250,7 @@ def _print(
     elif any(diffs):
         typer.echo("".join(diffs), nl=False)
     else:
-        show_lines(outputs.text_lines(checked, narrowed=narrowed))
+        show_lines(outputs.text_lines(checked))
 
 
 def _exit(checked: Sequence[CheckedFile], checker: _Checker) -> None:

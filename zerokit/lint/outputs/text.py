@@ -19,12 +19,11 @@ _MOST_NAMES = 3
 """Of rules that were not run; where there are more, JSON and ``zerokit explain`` name them."""
 
 
-def text_lines(files: Sequence[CheckedFile], *, narrowed: bool = False) -> Iterator[StyledLine]:
+def text_lines(files: Sequence[CheckedFile]) -> Iterator[StyledLine]:
     """Findings, a line for each file without any, what was not checked, and a summary.
 
     Args:
         files: what was checked; those with an error are left out.
-        narrowed: whether only some rules or severities were asked for, which leaves more to be wrong.
     """
     readable = [file for file in files if file.error is None]
     for file in readable:
@@ -33,7 +32,7 @@ def text_lines(files: Sequence[CheckedFile], *, narrowed: bool = False) -> Itera
         for finding in file.report.findings:
             yield _line(file.name, finding.severity, finding)
         if not file.report.findings:
-            yield [(f"{visible(file.name)}: ", ""), ("nothing found" if narrowed else "no problems", GOOD)]
+            yield [(f"{visible(file.name)}: ", ""), ("nothing found", GOOD)]
     for line in (*_not_run(readable), *_summary(readable)):
         yield [(line, "dim")]
 
