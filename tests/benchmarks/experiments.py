@@ -42,6 +42,8 @@ class Variant:
     """More of them at small size."""
     published: str = ""
     """What was published of it, as the table has it."""
+    recipe: str | None = None
+    """Its own, where a section has other keys; None: that of the experiment."""
 
 
 @dataclass(frozen=True)
@@ -205,6 +207,7 @@ EXPERIMENTS = {
         {
             "LoRA": Variant(),
             "DoRA": Variant(("--peft.use_dora", "true")),
+            "P-tuning": Variant(recipe="answers_p_tuning"),
         },
         _LLAMA_1B,
         llama,
@@ -240,7 +243,7 @@ def small(name: str, variant: str, folder: Path) -> Row:
         _write(experiment, folder, 800, lambda _: 40)
     (folder / "nvme").mkdir(exist_ok=True)
     words = [
-        *("launch/train.py", "--recipe", RECIPES / f"{name}.yaml", "--force"),
+        *("launch/train.py", "--recipe", RECIPES / f"{one.recipe or name}.yaml", "--force"),
         *("--model", folder / "model", "--data.train", folder / "data.jsonl"),
         *("--training.output_dir", folder / "out", "--training.save_strategy", "no"),
         *experiment.small,
@@ -279,7 +282,7 @@ def full(name: str, variant: str, folder: Path) -> Row:
     (folder / "nvme").mkdir(exist_ok=True)
     done = rehearse(
         *("--time", "--format", "json", "--num-gpus", 1, "--gpu", experiment.gpu, "--steps", REHEARSED_STEPS),
-        *(REPOSITORY / "launch" / "train.py", "--recipe", RECIPES / f"{name}.yaml"),
+        *(REPOSITORY / "launch" / "train.py", "--recipe", RECIPES / f"{one.recipe or name}.yaml"),
         *("--model", "model", "--data.train", "data.jsonl", *one.words),
         cwd=folder,
     )

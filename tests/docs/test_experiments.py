@@ -11,7 +11,8 @@ from zerokit.recipe.load import load_recipe
 
 
 def test_each_experiment_has_a_recipe() -> None:
-    assert {file.stem for file in RECIPES.glob("*.yaml")} == {*EXPERIMENTS}
+    of_variants = {one.recipe for of in EXPERIMENTS.values() for one in of.variants.values() if one.recipe}
+    assert {file.stem for file in RECIPES.glob("*.yaml")} == {*EXPERIMENTS} | of_variants
 
 
 @pytest.mark.parametrize(
@@ -19,8 +20,10 @@ def test_each_experiment_has_a_recipe() -> None:
 )
 def test_recipes_and_their_variants_can_be_read(name: str, variant: str) -> None:
     experiment = EXPERIMENTS[name]
-    words = (*experiment.variants[variant].words, *experiment.small, *experiment.variants[variant].small)
-    plain, changed = load_recipe(RECIPES / f"{name}.yaml", ()), load_recipe(RECIPES / f"{name}.yaml", words)
+    one = experiment.variants[variant]
+    recipe = RECIPES / f"{one.recipe or name}.yaml"
+    plain = load_recipe(recipe, ())
+    changed = load_recipe(recipe, (*one.words, *experiment.small, *one.small))
     assert changed.recipe.training["max_steps"] > 0
     assert "max_steps" not in plain.recipe.training
 
