@@ -47,3 +47,6 @@ OutputFormat = Literal["text", "json"]
 
 LearnedTokensMethod = Literal["p_tuning", "prefix_tuning", "prompt_tuning"]
 """Methods of peft that learn tokens before each sequence."""
+
+PeftMethod = Literal["ia3", LearnedTokensMethod]
+"""Methods of peft without a rank."""

@@ -230,6 +230,14 @@ CONFIG = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "
         (MODEL, ["--zero-stage", "1,2", "--explain"], "--explain: is for one run"),
         (MODEL, ["--zero-stage", 2, "--load-in-4bit"], "weights in 4 bits cannot be trained"),
         (MODEL, ["--zero-stage", 2, "--lora-targets", "q_proj"], "--lora-targets: there is no adapter"),
+        (MODEL, ["--zero-stage", 2, "--dora"], "--dora: there is no adapter. Give its --lora-rank"),
+        (
+            MODEL,
+            ["--zero-stage", 2, "--peft", "ia3", "--lora-rank", 8],
+            "--peft and --lora-rank: there are two adapters",
+        ),
+        (MODEL, ["--zero-stage", 2, "--peft", "ia3", "--virtual-tokens", 8], "no tokens are learned"),
+        (MODEL, ["--zero-stage", 2, "--peft", "ia3", "--lora-targets", "query"], "no module 'query'"),
         (MODEL, ["--zero-stage", 2, "--lora-rank", 8, "--lora-targets", "query"], "no module 'query'"),
         (MODEL, ["--zero-stage", 2, "--plot", "a.pdf"], "a.pdf: a plot is written as PNG, SVG or HTML"),
         (
@@ -241,7 +249,7 @@ CONFIG = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "
         (MODEL, ["--ds-config", "ds.json"], "ds.json"),
         (MODEL, ["--zero-stage", 2, "--ds-config", "ds.json"], "--ds-config: the ds_config says how"),
         ("config.json", ["--zero-stage", 2], "config.json"),
-        ("7B", ["--zero-stage", 2, "--lora-rank", 8], "LoRA and frozen modules need a model"),
+        ("7B", ["--zero-stage", 2, "--lora-rank", 8], "adapters and frozen modules need a model"),
         ("7B", ["--zero-stage", 2, "--trainable-parameters", "8B"], "num_trainable_parameters is 8000000000"),
     ],
 )

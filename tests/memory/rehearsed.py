@@ -14,7 +14,7 @@ from tests.rehearsal import commands
 from tests.tiny import REPOSITORY
 from zerokit.config import DeepSpeedConfig
 from zerokit.hardware.cluster import Cluster
-from zerokit.memory import Lora, TrainingRun
+from zerokit.memory import Ia3, Lora, TrainingRun
 from zerokit.models import catalogue, load_model_shape
 
 SCRIPT = REPOSITORY / "tests" / "memory" / "scripts" / "train_one.py"
@@ -44,6 +44,7 @@ class Point:
     """What the script makes; None: AdamW in the ds_config."""
     ds_optimizer: str = "AdamW"
     lora: dict[str, Any] | None = None
+    ia3: dict[str, Any] | None = None
     changes: dict[str, Any] = field(default_factory=dict)
     """To the model's config."""
     extra: dict[str, Any] = field(default_factory=dict)
@@ -87,7 +88,8 @@ class Point:
             gradient_checkpointing=self.checkpointing,
             attention=self.attention,  # type: ignore[arg-type]
             optimizer=self.optimizer,  # type: ignore[arg-type]
-            lora=Lora(self.lora["rank"], tuple(self.lora["target_modules"])) if self.lora else None,
+            lora=Lora(**_names(self.lora)) if self.lora else None,
+            ia3=Ia3(**_names(self.ia3)) if self.ia3 else None,
         )
 
     def description(self) -> dict[str, Any]:
@@ -104,6 +106,10 @@ class Point:
             "ds_config": self.ds_config,
             "steps": STEPS,
         }
+
+
+def _names(adapter: dict[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in adapter.items()}
 
 
 def key_of(point: Point) -> str:

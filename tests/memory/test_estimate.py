@@ -234,7 +234,7 @@ def test_leaf_modules_are_those_that_deepspeed_matches(
         ({"model": 0}, "model is 0"),
         ({"rank": 4}, "there is no rank 4 among 4"),
         ({"lora": Lora(8, ("nothing",))}, "no module 'nothing'"),
-        ({"model": 10, "lora": Lora(8)}, "LoRA and frozen modules need a model"),
+        ({"model": 10, "lora": Lora(8)}, "adapters and frozen modules need a model"),
         ({"model": 10, "num_trainable_parameters": 11}, "num_trainable_parameters is 11"),
     ],
 )

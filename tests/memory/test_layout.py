@@ -4,11 +4,13 @@ from typing import Any
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
+from peft import IA3Config, LoraConfig, get_peft_model
+from peft.utils.constants import TRANSFORMERS_MODELS_TO_IA3_FEEDFORWARD_MODULES_MAPPING
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from tests.memory.runs import LLAMA, run
-from zerokit.memory import LearnedTokens, Lora
+from zerokit.memory import Ia3, LearnedTokens, Lora
+from zerokit.memory.adapters import FEEDFORWARD
 from zerokit.memory.layout import layout_of
 from zerokit.models import load_model_shape
 from zerokit.training.peft.keys import config_class
@@ -82,6 +84,30 @@ def test_adapters_are_pefts(config: dict[str, Any], targets: tuple[str, ...]) ->
     layout = layout_of(run(model=load_model_shape(config), lora=Lora(4, targets)))
     theirs = [(one.numel(), one.requires_grad) for one in adapted.parameters()]
     assert [(one.elements, one.trainable) for one in layout.parameters] == theirs
+
+
+@pytest.mark.parametrize(
+    ("config", "targets"),
+    [(LLAMA, ("k_proj", "v_proj", "down_proj")), (GPT2, ("c_attn", "mlp.c_proj")), (T5, ("k", "v", "wo"))],
+    ids=lambda value: value["model_type"] if isinstance(value, dict) else "",
+)
+def test_adapters_of_dora_and_ia3_are_pefts(config: dict[str, Any], targets: tuple[str, ...]) -> None:
+    feedforward = list(targets[-1:])
+    for theirs, ours in (
+        (LoraConfig(r=4, target_modules=list(targets), use_dora=True), {"lora": Lora(4, targets, dora=True)}),
+        (IA3Config(target_modules=list(targets), feedforward_modules=feedforward), {"ia3": Ia3(targets)}),
+    ):
+        adapted = get_peft_model(_model(config), theirs)
+        layout = layout_of(run(model=load_model_shape(config), **ours))
+        expected = [(one.numel(), one.requires_grad) for one in adapted.parameters()]
+        assert [(one.elements, one.trainable) for one in layout.parameters] == expected
+
+
+def test_feed_forward_layers_of_ia3_are_pefts() -> None:
+    known = TRANSFORMERS_MODELS_TO_IA3_FEEDFORWARD_MODULES_MAPPING.values()
+    names = {name for names in known for name in names}
+    assert all(f"layers.0.mlp.{name}".endswith(FEEDFORWARD) for name in names)
+    assert all(any(name.endswith(one) for name in names) for one in FEEDFORWARD)
 
 
 def test_frozen_modules_are_not_trained() -> None:

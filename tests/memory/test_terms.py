@@ -12,7 +12,7 @@ import pytest
 from tests.memory.runs import ds_config, run, shape
 from zerokit.choices import Attention
 from zerokit.config.conditions import TORCH_FP32, Known, bf16_optimizer
-from zerokit.memory import Certainty, Estimate, Generation, Lora, Term, TermKind, estimate
+from zerokit.memory import Certainty, Estimate, Generation, Ia3, Lora, Term, TermKind, estimate
 from zerokit.memory.gpu import replay_gpu
 from zerokit.memory.layout import layout_of
 from zerokit.memory.letters import letters_of
@@ -44,6 +44,8 @@ def _settings() -> Iterator[dict[str, Any]]:
         yield {"stage": stage, "config": ds_config(stage, **FP32_GRADIENTS)}
         yield {"stage": stage, "config": ds_config(stage, communication_data_type="fp32")}
         yield {"stage": stage, "optimizer": "adagrad", "attention": "eager"}
+        yield {"stage": stage, "lora": Lora(8, dora=True), "load_in_4bit": stage == 2}
+        yield {"stage": stage, "ia3": Ia3(), "gradient_checkpointing": True}
         yield {"stage": stage, "optimizer": "adamw", "lora": Lora(8), "generation": Generation(2, 512)}
         yield {"stage": stage, "chunked_loss": "liger", "world_size": 3}
         yield {"stage": stage, "chunked_loss": "zerokit", "seq_len": 8192, "world_size": 3}
@@ -86,7 +88,7 @@ def _check(one: Estimate) -> None:
         if term.unit and not term.count.endswith("power of two"):
             assert list(term.amounts) == [_evaluate(term.unit, letters)], (term.name, term.formula)
         if term.device in ("gpu", "pageable"):
-            _check_count(term, letters, adapters=letters["Φₜ"] if one.run.lora is not None else 0)
+            _check_count(term, letters, adapters=letters["Φₜ"] if one.run.adapter is not None else 0)
 
 
 def _check_count(term: Term, letters: dict[str, int], *, adapters: int) -> None:
@@ -113,7 +115,7 @@ def test_formulas_of_every_setting_make_the_bytes(settings: dict[str, Any]) -> N
     stage = keys.pop("stage")
     tied = shape(tie_word_embeddings=True, hidden_size=2048, num_attention_heads=16)
     for model in (tied, 123_456_789):
-        told = {} if isinstance(model, int) and ("lora" in keys or "generation" in keys) else keys
+        told = {} if isinstance(model, int) and keys.keys() & {"lora", "ia3", "generation"} else keys
         _check(estimate(run(stage, model=model, **told)))
 
 

@@ -16,7 +16,7 @@ from zerokit.distributed.ranks import Ranks
 from zerokit.errors import ZerokitError
 from zerokit.estimation import estimate
 from zerokit.hardware.host_memory import host_memory_bytes
-from zerokit.memory import Lora, TrainingRun
+from zerokit.memory import Ia3, Lora, TrainingRun
 from zerokit.memory import estimate as estimate_run
 from zerokit.recipe.model import TaskSection
 from zerokit.resolving.settle import resolve_for_trainer
@@ -177,20 +177,38 @@ def test_the_advice_is_of_what_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_an_adapter_of_more_than_the_estimate_knows_is_not_estimated() -> None:
     adapter = SimpleNamespace(
-        r=8, target_modules={"q_proj", "v_proj"}, peft_type="LORA", is_prompt_learning=False
+        r=8, target_modules={"q_proj", "v_proj"}, peft_type="LORA", is_prompt_learning=False, use_dora=False
     )
     known = estimate(shape(), num_gpus=2, zero_stage=2, lora=Lora(8)).num_trainable_parameters
     (line,) = _peak_lines(24 * GIB, adapter=adapter, num_trainable=known)
     assert line.startswith("estimated peak")
-    # As with modules_to_save, rank_pattern or use_dora.
+    # As with modules_to_save or rank_pattern.
     assert _peak_lines(24 * GIB, adapter=adapter, num_trainable=known + 7) == [
         f"peak memory is not estimated: the adapter trains {known + 7} parameters, and the estimate knows of "
         f"{known}"
     ]
-    adapter.peft_type = "IA3"
+    adapter.peft_type = "VERA"
     assert _peak_lines(24 * GIB, adapter=adapter, num_trainable=7) == [
-        "peak memory is not estimated: it knows no adapter of IA3"
+        "peak memory is not estimated: it knows no adapter of VERA"
     ]
+
+
+def test_dora_and_ia3_are_estimated() -> None:
+    names = {"q_proj", "v_proj", "down_proj"}
+    for adapter, known in (
+        (
+            SimpleNamespace(r=8, target_modules=names, peft_type="LORA", use_dora=True),
+            {"lora": Lora(8, tuple(names), dora=True)},
+        ),
+        (
+            SimpleNamespace(target_modules=names, feedforward_modules=["down_proj"], peft_type="IA3"),
+            {"ia3": Ia3(tuple(names))},
+        ),
+    ):
+        adapter.is_prompt_learning = False
+        trained = estimate(shape(), num_gpus=2, zero_stage=2, **known).num_trainable_parameters
+        (line,) = _peak_lines(24 * GIB, adapter=adapter, num_trainable=trained)
+        assert line.startswith("estimated peak")
 
 
 @pytest.mark.parametrize(

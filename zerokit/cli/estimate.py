@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import typer
 
+from zerokit.choices import LearnedTokensMethod, PeftMethod
 from zerokit.cli import estimate_options as options
 from zerokit.cli.gpu_options import chosen_gpu, memory_size, note_caveat
 from zerokit.cli.output import json_on_stdout, not_stdout, print_json, to_json
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from zerokit.estimation import Axes, Fit, Limits, Question
     from zerokit.hardware.gpus import Gpu
     from zerokit.memory import Estimate
+    from zerokit.models import ModelShape
 
 
 def estimate(
@@ -40,6 +42,7 @@ def estimate(
     optimizer: options.Optimizer = None,
     lora_rank: options.LoraRank = None,
     lora_targets: options.LoraTargets = None,
+    dora: options.Dora = False,
     peft: options.Peft = None,
     virtual_tokens: options.VirtualTokens = None,
     load_in_4bit: options.LoadIn4Bit = False,
@@ -87,8 +90,7 @@ def estimate(
         gradient_checkpointing=gradient_checkpointing,
         attention=attention,
         optimizer=optimizer,
-        lora=_lora(lora_rank, lora_targets),
-        learned_tokens=_learned_tokens(peft, virtual_tokens, lora_rank, shape),
+        **_adapter(peft, virtual_tokens, lora_rank, lora_targets, dora, shape),
         load_in_4bit=load_in_4bit,
         double_quant=double_quant,
         num_trainable_parameters=_count(trainable_parameters),
@@ -168,28 +170,35 @@ def _print_text(
         print_estimate(*answers[0], limits)
 
 
-def _lora(rank: int | None, targets: str | None) -> Any:
-    from zerokit.memory import Lora
+def _adapter(
+    method: PeftMethod | None,
+    count: int | None,
+    rank: int | None,
+    targets: str | None,
+    dora: bool,
+    model: ModelShape | int,
+) -> dict[str, Any]:
+    """The one that is asked for, by its name in a question."""
+    from zerokit.memory import Ia3, LearnedTokens, Lora
 
-    if rank is None:
-        if targets is not None:
-            raise ConfigError("there is no adapter", where="--lora-targets", hint="Give its --lora-rank")
-        return None
-    if targets is None:
-        return Lora(rank)
-    return Lora(rank, tuple(name.strip() for name in targets.split(",") if name.strip()))
-
-
-def _learned_tokens(method: Any, count: int | None, lora_rank: int | None, model: Any) -> Any:
-    from zerokit.memory import LearnedTokens
-
-    if method is None:
-        if count is not None:
-            raise ConfigError("no tokens are learned", where="--virtual-tokens", hint="Give --peft, too")
-        return None
-    if lora_rank is not None:
+    if count is not None and method not in get_args(LearnedTokensMethod):
+        hint = f"Give --peft, too: {', '.join(get_args(LearnedTokensMethod))}"
+        raise ConfigError("no tokens are learned", where="--virtual-tokens", hint=hint)
+    if method is not None and rank is not None:
         raise ConfigError("there are two adapters", where="--peft and --lora-rank", hint="Give one of them")
-    return LearnedTokens.of(method, count or 20, model)
+    if dora and rank is None:
+        raise ConfigError("there is no adapter", where="--dora", hint="Give its --lora-rank")
+    if targets is not None and rank is None and method != "ia3":
+        raise ConfigError("there is no adapter", where="--lora-targets", hint="Give its --lora-rank")
+    names = tuple(name.strip() for name in (targets or "").split(",") if name.strip())
+    chosen = {} if targets is None else {"target_modules": names}
+    if rank is not None:
+        return {"lora": Lora(rank, **chosen, dora=dora)}
+    if method is None:
+        return {}
+    if method == "ia3":
+        return {"ia3": Ia3(**chosen)}
+    return {"learned_tokens": LearnedTokens.of(method, count or 20, model)}
 
 
 def _card(gpu: str | None, gpu_memory: str | None, fit: str | None) -> Gpu | None:

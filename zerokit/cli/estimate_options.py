@@ -124,18 +124,20 @@ Optimizer = Annotated[
 
 LoraRank = Annotated[int | None, _model(min=1, help="Train LoRA adapters of this rank only.")]
 
+Dora = Annotated[bool, _model("--dora", help="With --lora-rank: DoRA.")]
+
 LoraTargets = Annotated[
     str | None,
     _model(
         metavar="NAME[,NAME...]",
         help="Modules that get an adapter; all-linear: every one.",
-        show_default="q_proj,v_proj",
+        show_default="q_proj,v_proj; of ia3 k_proj,v_proj,down_proj",
     ),
 ]
 
 Peft = Annotated[
-    choices.LearnedTokensMethod | None,
-    _model("--peft", help="Train tokens before each sequence only, as that method of peft does."),
+    choices.PeftMethod | None,
+    _model("--peft", help="Train IA3's factors, or tokens before each sequence, only."),
 ]
 
 VirtualTokens = Annotated[

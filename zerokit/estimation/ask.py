@@ -12,7 +12,7 @@ from zerokit.errors import ZerokitError
 from zerokit.estimation.request import Question, Runs
 from zerokit.hardware import GPUS_PER_NODE
 from zerokit.hardware.cluster import Cluster
-from zerokit.memory import Estimate, Generation, LearnedTokens, Lora
+from zerokit.memory import Estimate, Generation, Ia3, LearnedTokens, Lora
 from zerokit.memory import estimate as estimate_run
 from zerokit.models import ModelShape, load_model_shape
 from zerokit.units import parse_count
@@ -37,6 +37,7 @@ def estimate(
     attention: Attention | None = None,
     optimizer: OptimizerKind | None = None,
     lora: Lora | None = None,
+    ia3: Ia3 | None = None,
     learned_tokens: LearnedTokens | None = None,
     load_in_4bit: bool = False,
     double_quant: bool = False,
@@ -72,7 +73,8 @@ def estimate(
         gradient_checkpointing: whether activations are computed again in the backward pass.
         attention: transformers' `attn_implementation`; None: what transformers chooses for the model.
         optimizer: what the script makes; None: the ds_config's, else what the target makes by itself.
-        lora: adapters that are trained in place of all parameters.
+        lora: LoRA or DoRA adapters that are trained in place of all parameters.
+        ia3: IA3's factors that are.
         learned_tokens: tokens before each sequence that are.
         load_in_4bit: bitsandbytes keeps the weights of linear layers in 4 bits, as for QLoRA.
         double_quant: and their constants in bytes.

@@ -81,6 +81,8 @@ def _run(answer: Estimate) -> dict[str, Any]:
         "offload_optimizer": settings.offload_optimizer,
         "offload_param": settings.offload_param,
         "lora_rank": None if run.lora is None else run.lora.rank,
+        "dora": run.lora is not None and run.lora.dora,
+        "ia3": run.ia3 is not None,
     }
 
 

@@ -13,7 +13,7 @@ from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
 from zerokit.documents import Document
 from zerokit.errors import ConfigError
 from zerokit.hardware.cluster import Cluster
-from zerokit.memory import Generation, LearnedTokens, Lora, TrainingRun
+from zerokit.memory import Generation, Ia3, LearnedTokens, Lora, TrainingRun
 from zerokit.memory.optimizers import optimizer_made
 from zerokit.models import ModelShape
 from zerokit.resolving.run import Run
@@ -56,6 +56,7 @@ class Question:
     optimizer: OptimizerKind | None = None
     """None: the ds_config's, else what the target makes by itself."""
     lora: Lora | None = None
+    ia3: Ia3 | None = None
     learned_tokens: LearnedTokens | None = None
     load_in_4bit: bool = False
     double_quant: bool = False
@@ -117,6 +118,7 @@ class Runs:
             attention=question.attention,
             optimizer=question.optimizer or _own_optimizer(question.target, config),
             lora=question.lora,
+            ia3=question.ia3,
             learned_tokens=question.learned_tokens,
             load_in_4bit=question.load_in_4bit,
             double_quant=question.double_quant,

@@ -74,8 +74,8 @@ def heading(answer: Estimate, without: tuple[str, ...] = ()) -> str:
     for what, device in (("optimizer", settings.offload_optimizer), ("parameters", settings.offload_param)):
         if device != "none":
             words.append(f"{what} on {'the host' if device == 'cpu' else 'NVMe'}")
-    if run.lora is not None:
-        words.append(f"LoRA of rank {run.lora.rank}")
+    if run.adapter is not None:
+        words.append(run.adapter.name)
     if run.learned_tokens is not None:
         words.append(quantity(run.learned_tokens.count, "learned token"))
     if answer.activations_counted:

@@ -1,9 +1,10 @@
 """What training holds in memory, in closed form: model states, buffers, activations, and when."""
 
+from zerokit.memory.adapters import Ia3, LearnedTokens, Lora
 from zerokit.memory.estimate import Estimate, HostMemory, Memory, NvmeMemory, estimate
 from zerokit.memory.model_states import ModelStates, model_states
 from zerokit.memory.term import Certainty, Device, Term, TermKind, by_category, total_bytes
-from zerokit.memory.training_run import Generation, LearnedTokens, Lora, TrainingRun
+from zerokit.memory.training_run import Generation, TrainingRun
 
 __all__ = [
     "Certainty",
@@ -11,6 +12,7 @@ __all__ = [
     "Estimate",
     "Generation",
     "HostMemory",
+    "Ia3",
     "LearnedTokens",
     "Lora",
     "Memory",

@@ -26,7 +26,7 @@ PACKED = replace(
     PARAMETERS,
     name="weights in 4 bits, with their constants",
     unit="",
-    count="q",
+    count="w",
     source=_SOURCE,
     certainty="modelled",
     versions="any",

@@ -8,7 +8,8 @@ from functools import cached_property
 from itertools import groupby
 
 from zerokit.errors import ZerokitError
-from zerokit.memory.training_run import Lora, TrainingRun
+from zerokit.memory.adapters import AdapterPart, Ia3, Lora
+from zerokit.memory.training_run import TrainingRun
 from zerokit.models.tensors import Kind, Tensor
 
 _STAR = ".*."
@@ -25,8 +26,8 @@ class Parameter:
     elements: int
     trainable: bool
     kind: Kind
-    adapter: bool = False
-    """A matrix of LoRA."""
+    adapter: AdapterPart | None = None
+    """What it is of an adapter; None: of the model itself."""
     packed: bool = False
     """Kept in 4 bits by bitsandbytes; DeepSpeed does not divide it."""
 
@@ -77,12 +78,12 @@ def layout_of(run: TrainingRun) -> Layout:
     if isinstance(run.model, int):
         return Layout(tuple(_bare(run)))
     layered = list(_one_by_one(run.model.tensors))
-    if run.lora is not None:
-        parameters = list(_with_lora(layered, run.lora, packs=run.load_in_4bit))
+    if run.adapter is not None:
+        parameters = list(_with_adapters(layered, run.adapter, packs=run.load_in_4bit))
         if not any(parameter.adapter for parameter in parameters):
             raise ZerokitError(
-                f"the model has no module {' or '.join(map(repr, run.lora.target_modules))}",
-                where="lora",
+                f"the model has no module {' or '.join(map(repr, run.adapter.target_modules))}",
+                where="lora" if run.adapter is run.lora else "ia3",
                 hint="Name modules as the model does, or use 'all-linear'",
             )
         return Layout(tuple(parameters))
@@ -105,9 +106,9 @@ def layout_of(run: TrainingRun) -> Layout:
 
 def _bare(run: TrainingRun) -> Iterator[Parameter]:
     assert isinstance(run.model, int)
-    if run.lora is not None or run.learned_tokens is not None or run.frozen_modules:
+    if run.adapter is not None or run.learned_tokens is not None or run.frozen_modules:
         raise ZerokitError(
-            "LoRA and frozen modules need a model, not a number of parameters",
+            "adapters and frozen modules need a model, not a number of parameters",
             where="model",
             hint="Name a model, or give the number of trainable parameters",
         )
@@ -170,11 +171,13 @@ def _module(name: str) -> str:
     return name.rpartition(".")[0]
 
 
-def _with_lora(layered: Sequence[tuple[str, Tensor]], lora: Lora, *, packs: bool) -> Iterator[Parameter]:
-    """Everything frozen, and beside each target's weight A and B.
+def _with_adapters(
+    layered: Sequence[tuple[str, Tensor]], adapter: Lora | Ia3, *, packs: bool
+) -> Iterator[Parameter]:
+    """Everything frozen, and beside each target's weight its adapter.
 
-    Source: peft tuners/lora/layer.py update_layer; ``all-linear`` leaves out the output matrix
-    (peft tuners/tuners_utils.py _maybe_include_all_linear_layers).
+    Source: ``all-linear`` leaves out the output matrix (peft tuners/tuners_utils.py
+    _maybe_include_all_linear_layers).
     """
     for module, group in groupby(layered, key=lambda named: _module(named[0])):
         members = list(group)
@@ -182,25 +185,27 @@ def _with_lora(layered: Sequence[tuple[str, Tensor]], lora: Lora, *, packs: bool
             packed = packs and name.endswith(".weight") and _is_linear(tensor)
             yield Parameter(module, tensor.elements, False, tensor.kind, packed=packed)
         for name, tensor in members:
-            if name.endswith(".weight") and _is_target(module, tensor, lora):
-                yield from _adapters(module, tensor, lora.rank)
+            if name.endswith(".weight") and _is_target(module, tensor, adapter):
+                inputs, outputs = _sizes(tensor)
+                for own, part, elements in adapter.parts(module, inputs, outputs):
+                    yield Parameter(f"{module}.{own}", elements, True, tensor.kind, adapter=part)
 
 
-def _adapters(module: str, tensor: Tensor, rank: int) -> Iterator[Parameter]:
+def _sizes(tensor: Tensor) -> tuple[int, int]:
+    """Inputs and outputs of a linear layer."""
     outputs, inputs = tensor.shape
     if tensor.name.startswith("transformer.h.") and "c_" in tensor.name:
-        inputs, outputs = tensor.shape  # GPT-2's Conv1D is stored the other way round
-    for part, elements in (("lora_A", rank * inputs), ("lora_B", rank * outputs)):
-        yield Parameter(f"{module}.{part}", elements, True, tensor.kind, adapter=True)
+        return outputs, inputs  # GPT-2's Conv1D is stored the other way round
+    return inputs, outputs
 
 
 def _is_linear(tensor: Tensor) -> bool:
     return len(tensor.shape) == 2 and tensor.kind in ("attention", "mlp")
 
 
-def _is_target(module: str, tensor: Tensor, lora: Lora) -> bool:
+def _is_target(module: str, tensor: Tensor, adapter: Lora | Ia3) -> bool:
     if not _is_linear(tensor):
         return False
-    return "all-linear" in lora.target_modules or any(
-        module == target or module.endswith(f".{target}") for target in lora.target_modules
+    return "all-linear" in adapter.target_modules or any(
+        module == target or module.endswith(f".{target}") for target in adapter.target_modules
     )

@@ -34,7 +34,7 @@ def letters_of(answer: Estimate) -> dict[str, Letter]:
     if packed := answer.model_states.parameters.packed_bytes:
         unpacked = answer.model_states.parameters.elements
         letters["Φ₄"] = Letter(answer.num_parameters - unpacked, "parameters in 4 bits")
-        letters["q"] = Letter(packed, "bytes of the weights in 4 bits")
+        letters["w"] = Letter(packed, "bytes of the weights in 4 bits")
     if sizes is not None:
         letters |= {
             "b": Letter(sizes.batch, "sequences of a micro batch"),

@@ -129,7 +129,7 @@ def _transform_calls(modules: Sequence[Module], sizes: Sizes) -> Iterator[Module
 
 def _owner(parameter: Parameter) -> str:
     """Adapters work with the module that they adapt."""
-    return parameter.module.rpartition(".lora_")[0] if parameter.adapter else parameter.module
+    return parameter.module.rpartition(".")[0] if parameter.adapter else parameter.module
 
 
 def _layer(name: str) -> str | None:

@@ -30,6 +30,8 @@ class ModuleCall:
     """Beside what is saved, while it runs backward; gradients of weights not counted."""
     keeps_weight: bool = False
     """Autograd keeps the whole weight, as of everything but torch.nn.Linear, which stage 3 replaces."""
+    made: int = 0
+    """Elements that DoRA makes of weights while it runs forward, whatever the tokens."""
     parts: tuple[ModuleCall, ...] = ()
     """Of a module that runs backward in several steps, each with what it has saved and its gradients, in the
     order of the forward pass."""

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from zerokit.choices import ChunkedLoss
+from zerokit.memory.adapters import MADE_WEIGHT
 from zerokit.memory.four_bits import UNPACKED
 from zerokit.memory.layout import Parameter
 from zerokit.memory.loss_chunks import chunk_tokens, saves_memory
@@ -253,15 +254,18 @@ class Replay:
                 self._unpack(one)
                 if saves:
                     timeline.hold(self._activations, tokens, one.saved_bytes)
-                    timeline.spike(WORK, tokens, one.work)
+                if one.made:
+                    self._measure(one)
+                timeline.spike(WORK, tokens, one.work if saves else one.work + one.saved_bytes)
+                if saves:
                     if one.keeps_weight:
                         stage.save(one)
                     elif last is not None:
                         # What is computed again is kept detached from the parameter (torch
                         # utils/checkpoint.py _recomputation_hook); what is frozen as it is.
                         stage.save(one, only_trained=True)
-                else:
-                    timeline.spike(WORK, tokens, one.work + one.saved_bytes)
+                if one.made:
+                    timeline.free_all(MADE_WEIGHT)
             if call is last:
                 break
             stage.release(call, forward=True)
@@ -338,6 +342,11 @@ class Replay:
         packed = [one.elements for one in call.parameters if one.packed]
         if packed:
             self._timeline.spike(UNPACKED, self._e, max(packed))
+
+    def _measure(self, call: ModuleCall) -> None:
+        """DoRA makes what LoRA adds to a weight, scales it, adds it, and measures the sum."""
+        self._timeline.hold(MADE_WEIGHT, self._e, call.made)
+        self._timeline.spike(MADE_WEIGHT, self._e, 2 * max(one.elements for one in call.parameters))
 
     def _gradient(self, parameter: Parameter) -> None:
         self._timeline.hold(NEW_GRADIENT, self._e, parameter.elements)

@@ -10,9 +10,10 @@ Source: saved tensors of transformers' modeling files; tests count them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
+from zerokit.memory.adapters import AdapterPart
 from zerokit.memory.layout import Parameter
 from zerokit.memory.module_calls import ModuleCall, Saved
 from zerokit.memory.sizes import Sizes
@@ -28,13 +29,8 @@ class Module:
 
     @property
     def trains(self) -> bool:
-        """It, or an adapter on it, has a gradient."""
-        return any(parameter.trainable for parameter in self.parameters)
-
-    @property
-    def has_adapter(self) -> bool:
-        """LoRA works beside it."""
-        return any(parameter.adapter for parameter in self.parameters)
+        """It, or an adapter on it, has a gradient that its input makes."""
+        return any(one.trainable and one.adapter != "outputs" for one in self.parameters)
 
 
 def norm_call(
@@ -70,15 +66,37 @@ def linear_calls(
         if module.trains and not kept:
             saved.append(Saved(f"e·{letter}", sizes.e * inputs))
             kept = True
-        adapters = [parameter for parameter in module.parameters if parameter.adapter]
-        if adapters:
-            rank = adapters[0].elements // inputs
-            saved.append(Saved(f"e·{rank}", sizes.e * rank))
         traffic = sizes.e * (inputs + width)
-        calls.append(
-            ModuleCall(module.name, module.parameters, tuple(saved), work=sizes.e * width, back=traffic)
-        )
+        call = ModuleCall(module.name, module.parameters, tuple(saved), work=sizes.e * width, back=traffic)
+        parts = {one.adapter: one.elements for one in module.parameters if one.adapter}
+        calls.append(_with_adapter(call, parts, sizes, inputs=inputs, width=width) if parts else call)
     return calls
+
+
+def _with_adapter(
+    call: ModuleCall, parts: Mapping[AdapterPart, int], sizes: Sizes, *, inputs: int, width: int
+) -> ModuleCall:
+    """A linear layer's call with what peft does beside it; `parts`: the adapter's, with their elements.
+
+    IA3 keeps what it multiplies. DoRA keeps the layer's output and LoRA's, which share a factor for each
+    output, and makes LoRA's weight of an identity, to add it to the layer's and measure their sum.
+
+    Source: peft tuners/ia3/layer.py Linear.forward, tuners/lora/dora.py DoraLinearLayer.
+    """
+    e, saved, work, back, made = sizes.e, list(call.saved), call.work, call.back, 0
+    if "A" in parts:
+        rank = parts["A"] // inputs
+        saved.append(Saved(f"e·{rank}", e * rank))
+    if "magnitude" in parts:
+        saved.append(Saved(f"2e·{width}", 2 * e * width))
+        work, back = work + 2 * e * width, back + 2 * e * width
+        made = inputs * inputs + parts["A"] + inputs * width
+    if "outputs" in parts:
+        saved.append(Saved(f"e·{width}", e * width))
+        back += e * width
+    if "inputs" in parts:
+        back += e * inputs
+    return replace(call, saved=tuple(saved), work=work, back=back, made=made)
 
 
 def attention_core(

@@ -6,65 +6,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import get_args
 
-from zerokit.choices import Attention, ChunkedLoss, LearnedTokensMethod, OptimizerKind
+from zerokit.choices import Attention, ChunkedLoss, OptimizerKind
 from zerokit.config import DeepSpeedConfig
 from zerokit.errors import ZerokitError, check_choice
 from zerokit.hardware.cluster import Cluster
+from zerokit.memory.adapters import Ia3, LearnedTokens, Lora
 from zerokit.memory.model_states import check_positive
 from zerokit.models import ModelShape
-
-
-@dataclass(frozen=True)
-class Lora:
-    """LoRA adapters of peft: two matrices A (rank x inputs) and B (outputs x rank) beside each target."""
-
-    rank: int
-    target_modules: tuple[str, ...] = ("q_proj", "v_proj")
-    """Last parts of module names, or ``all-linear``."""
-
-    def __post_init__(self) -> None:
-        check_positive(rank=self.rank)
-        if not self.target_modules:
-            raise ZerokitError("LoRA without target modules", where="lora", hint="Name at least one")
-
-
-@dataclass(frozen=True)
-class LearnedTokens:
-    """Tokens of peft's that are learned before each sequence, of a frozen model."""
-
-    count: int
-    num_parameters: int
-    """All that is trained."""
-    cached: bool = False
-    """Keys and values of each layer, which lie in its cache; not embeddings, which go through all layers."""
-
-    def __post_init__(self) -> None:
-        check_positive(count=self.count, num_parameters=self.num_parameters)
-
-    @classmethod
-    def of(cls, method: LearnedTokensMethod, count: int, model: ModelShape | int) -> LearnedTokens:
-        """As peft makes them where its config has no sizes.
-
-        Source: peft tuners/prompt_tuning, p_tuning (an MLP of three layers) and prefix_tuning, model.py.
-
-        Raises:
-            ZerokitError: the model has no layers and heads to count by.
-        """
-        hidden = None if isinstance(model, int) else model.hidden_size
-        layers = None if isinstance(model, int) else model.num_hidden_layers
-        heads = None if isinstance(model, int) else model.num_attention_heads
-        if isinstance(model, int) or hidden is None or layers is None or heads is None:
-            raise ZerokitError(
-                "learned tokens need a model with layers and heads", where="--peft", hint="Name such a model"
-            )
-        if method == "prefix_tuning":
-            width = (model.num_key_value_heads or heads) * (model.head_dim or hidden // heads)
-            return cls(count, 2 * count * layers * width, cached=True)
-        network = 3 * (hidden * hidden + hidden) if method == "p_tuning" else 0
-        # peft's num_transformer_submodules: 2 for the task SEQ_2_SEQ_LM, which is taken to be that of all
-        # models with an encoder and a decoder.
-        sequences = 2 if model.is_encoder_decoder else 1
-        return cls(count, sequences * count * hidden + network)
 
 
 @dataclass(frozen=True)
@@ -108,6 +56,7 @@ class TrainingRun:
     optimizer: OptimizerKind | None = None
     """What the script makes; None: the ds_config's `optimizer`, else ``adamw``."""
     lora: Lora | None = None
+    ia3: Ia3 | None = None
     learned_tokens: LearnedTokens | None = None
     load_in_4bit: bool = False
     """bitsandbytes keeps the weights of linear layers in 4 bits; adapters are trained."""
@@ -142,15 +91,22 @@ class TrainingRun:
         if self.chunked_loss is not None:
             check_choice("chunked_loss", self.chunked_loss, get_args(ChunkedLoss))
         check_choice("optimizer", self.optimizer or "adamw", get_args(OptimizerKind))
-        if self.load_in_4bit and self.lora is None:
+        if self.load_in_4bit and self.adapter is None:
             raise ZerokitError(
                 "weights in 4 bits cannot be trained",
                 where="load_in_4bit",
                 hint="Train adapters: give a LoRA rank",
             )
+        if sum(one is not None for one in (self.lora, self.ia3, self.learned_tokens)) > 1:
+            raise ZerokitError("there are two adapters", where="peft", hint="Give one of them")
         if isinstance(self.model, int):
             check_positive(model=self.model)
         self.cluster.check_rank(self.rank or 0)
+
+    @property
+    def adapter(self) -> Lora | Ia3 | None:
+        """What is trained beside modules of the model."""
+        return self.lora or self.ia3
 
     @property
     def world_size(self) -> int:

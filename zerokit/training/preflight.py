@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from zerokit.estimation import Fit, Question, Runs, verdict
 from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.gpus import some_gpu
 from zerokit.hardware.host_memory import host_memory_bytes
-from zerokit.memory import Estimate, LearnedTokens, Lora
+from zerokit.memory import Estimate, Ia3, LearnedTokens, Lora
 from zerokit.memory import estimate as estimate_run
 from zerokit.memory.optimizers import optimizer_made
 from zerokit.models import load_model_shape
@@ -90,7 +90,7 @@ def _estimate(question: Question, num_trainable: int) -> Estimate:
     """
     answer = estimate_run(Runs().training_run(question))
     known = answer.num_trainable_parameters
-    if (question.lora or question.learned_tokens) is not None and known != num_trainable:
+    if (question.lora or question.ia3 or question.learned_tokens) is not None and known != num_trainable:
         raise ZerokitError(
             f"the adapter trains {num_trainable} parameters, and the estimate knows of {known}"
         )
@@ -205,12 +205,21 @@ def _adapter(model: PreTrainedModel) -> dict[str, Any]:
         trained = sum(one.numel() for one in model.prompt_encoder.parameters())
         cached = adapter.peft_type == "PREFIX_TUNING"
         return {"learned_tokens": LearnedTokens(adapter.num_virtual_tokens, trained, cached)}
-    if adapter.peft_type != "LORA":
+    if adapter.peft_type not in ("LORA", "IA3"):
         raise ZerokitError(f"it knows no adapter of {adapter.peft_type}")
-    targets = adapter.target_modules
-    lora = Lora(adapter.r, (targets,) if isinstance(targets, str) else tuple(sorted(targets)))
+    targets = _names(adapter.target_modules)
+    known: dict[str, Any]
+    if adapter.peft_type == "IA3":
+        known = {"ia3": Ia3(targets, _names(adapter.feedforward_modules))}
+    else:
+        known = {"lora": Lora(adapter.r, targets, dora=adapter.use_dora)}
     quantized = getattr(model.config, "quantization_config", None)
     if not getattr(quantized, "load_in_4bit", False):
-        return {"lora": lora}
+        return known
     double = bool(getattr(quantized, "bnb_4bit_use_double_quant", False))
-    return {"lora": lora, "load_in_4bit": True, "double_quant": double}
+    return {**known, "load_in_4bit": True, "double_quant": double}
+
+
+def _names(modules: str | Collection[str]) -> tuple[str, ...]:
+    """As peft's config has them; a pattern finds no module here."""
+    return (modules,) if isinstance(modules, str) else tuple(sorted(modules))

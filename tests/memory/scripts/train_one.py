@@ -16,13 +16,21 @@ from transformers import AutoConfig
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
-def with_lora(model: Any, lora: dict[str, Any]) -> Any:
+def with_adapter(model: Any, lora: dict[str, Any] | None, ia3: dict[str, Any] | None) -> Any:
     """Adapters of the base model's own dtype."""
-    from peft import LoraConfig, get_peft_model
+    from peft import IA3Config, LoraConfig, PeftConfig, get_peft_model
 
-    config = LoraConfig(
-        r=lora["rank"], target_modules=lora["target_modules"], lora_dropout=0.0, task_type="CAUSAL_LM"
-    )
+    config: PeftConfig
+    if lora:
+        config = LoraConfig(
+            r=lora["rank"],
+            target_modules=lora["target_modules"],
+            use_dora=lora.get("dora", False),
+            lora_dropout=0.0,
+            task_type="CAUSAL_LM",
+        )
+    else:
+        config = IA3Config(**ia3, task_type="CAUSAL_LM")
     return get_peft_model(model, config, autocast_adapter_dtype=False)
 
 
@@ -65,8 +73,8 @@ def build(point: dict[str, Any]) -> Any:
             module.padding_idx = 1
     if point["checkpointing"]:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    if point["lora"]:
-        model = with_lora(model, point["lora"])
+    if point["lora"] or point["ia3"]:
+        model = with_adapter(model, point["lora"], point["ia3"])
         if point["checkpointing"]:
             model.enable_input_require_grads()
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]

@@ -1,0 +1,35 @@
+"""DoRA and IA3: the estimate against the rehearsal. The grid has LoRA's."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.memory.against_rehearsal import compare
+from tests.memory.grid import LLAMA_8B
+from tests.memory.rehearsed import Point
+
+pytestmark = [pytest.mark.torch, pytest.mark.rehearsal]
+
+SMALL = {"num_hidden_layers": 3, "vocab_size": 2048}
+"""Of Llama 3.1 8B: the point is the layer."""
+WIDE = ["q_proj", "v_proj", "o_proj", "down_proj"]
+DORA = {"rank": 16, "target_modules": WIDE, "dora": True}
+IA3 = {"target_modules": ["k_proj", "v_proj", "down_proj"], "feedforward_modules": ["down_proj"]}
+POINTS = {
+    "DoRA": Point("DoRA", LLAMA_8B, {"stage": 2}, lora=DORA, changes=SMALL, seq_len=4096),
+    "DoRA, checkpointing": Point(
+        "DoRA, checkpointing", LLAMA_8B, {"stage": 2}, lora=DORA, changes=SMALL, checkpointing=True
+    ),
+    "IA3": Point("IA3", LLAMA_8B, {"stage": 2}, ia3=IA3, changes=SMALL, seq_len=4096),
+    "IA3, checkpointing": Point(
+        "IA3, checkpointing", LLAMA_8B, {"stage": 3}, ia3=IA3, changes=SMALL, checkpointing=True
+    ),
+}
+
+
+@pytest.mark.parametrize("name", POINTS)
+def test_the_estimate_agrees_with_the_rehearsal(name: str) -> None:
+    row = compare(POINTS[name], forked=True)
+    assert abs(row.device_peak.error) < 0.03
+    assert abs(row.device_steady.error) < 0.01
+    assert row.phase_estimated == row.phase_rehearsed

@@ -1,0 +1,130 @@
+"""What is trained beside a frozen model, by the methods of peft."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from zerokit.choices import LearnedTokensMethod
+from zerokit.errors import ZerokitError
+from zerokit.memory.model_states import check_positive
+from zerokit.memory.term import TermKind
+from zerokit.models import ModelShape
+
+MADE_WEIGHT = TermKind(
+    "what DoRA makes of a weight, to measure it",
+    "buffers",
+    unit="e",
+    count="sizes",
+    source="peft tuners/lora/dora.py DoraLinearLayer.forward",
+    certainty="modelled",
+)
+
+FEEDFORWARD = ("down_proj", "dense_4h_to_h", "fc2", "fc_out", "mlp.c_proj", "output.dense", "w2", "wo")
+"""Targets that peft takes for the last layer of a feed-forward block, in any model (utils/constants.py)."""
+
+AdapterPart = Literal["A", "B", "magnitude", "outputs", "inputs"]
+"""Of LoRA, A and B; of DoRA, also the lengths of the weight's rows; of IA3, factors of outputs or inputs."""
+
+Part = tuple[str, AdapterPart, int]
+"""Of an adapter on one module: peft's name of its own module, what it is, and its elements."""
+
+
+@dataclass(frozen=True)
+class Lora:
+    """LoRA adapters of peft: two matrices A (rank x inputs) and B (outputs x rank) beside each target."""
+
+    rank: int
+    target_modules: tuple[str, ...] = ("q_proj", "v_proj")
+    """Last parts of module names, or ``all-linear``."""
+    dora: bool = False
+    """With DoRA's length of each of the weight's rows."""
+
+    def __post_init__(self) -> None:
+        check_positive(rank=self.rank)
+        if not self.target_modules:
+            raise ZerokitError("LoRA without target modules", where="lora", hint="Name at least one")
+
+    @property
+    def name(self) -> str:
+        """As people say it."""
+        return f"{'DoRA' if self.dora else 'LoRA'} of rank {self.rank}"
+
+    def parts(self, module: str, inputs: int, outputs: int) -> Iterator[Part]:
+        """What it adds to a linear layer, in peft's order.
+
+        Source: peft tuners/lora/layer.py update_layer, variants.py DoraLinearVariant.
+        """
+        yield "lora_A", "A", self.rank * inputs
+        yield "lora_B", "B", self.rank * outputs
+        if self.dora:
+            yield "lora_magnitude_vector", "magnitude", outputs
+
+
+@dataclass(frozen=True)
+class Ia3:
+    """IA3 adapters of peft: a factor for each output of a target, or for each input of a feed-forward one."""
+
+    target_modules: tuple[str, ...] = ("k_proj", "v_proj", "down_proj")
+    """Last parts of module names, or ``all-linear``."""
+    feedforward_modules: tuple[str, ...] = FEEDFORWARD
+    """What the names of modules end in whose inputs are multiplied."""
+
+    def __post_init__(self) -> None:
+        if not self.target_modules:
+            raise ZerokitError("IA3 without target modules", where="ia3", hint="Name at least one")
+
+    @property
+    def name(self) -> str:
+        """As people say it."""
+        return "IA3"
+
+    def parts(self, module: str, inputs: int, outputs: int) -> Iterator[Part]:
+        """What it adds to a linear layer.
+
+        Source: peft tuners/ia3/layer.py update_layer, model.py _check_target_module_feedforward.
+        """
+        if module.endswith(self.feedforward_modules):
+            yield "ia3_l", "inputs", inputs
+        else:
+            yield "ia3_l", "outputs", outputs
+
+
+@dataclass(frozen=True)
+class LearnedTokens:
+    """Tokens of peft's that are learned before each sequence, of a frozen model."""
+
+    count: int
+    num_parameters: int
+    """All that is trained."""
+    cached: bool = False
+    """Keys and values of each layer, which lie in its cache; not embeddings, which go through all layers."""
+
+    def __post_init__(self) -> None:
+        check_positive(count=self.count, num_parameters=self.num_parameters)
+
+    @classmethod
+    def of(cls, method: LearnedTokensMethod, count: int, model: ModelShape | int) -> LearnedTokens:
+        """As peft makes them where its config has no sizes.
+
+        Source: peft tuners/prompt_tuning, p_tuning (an MLP of three layers) and prefix_tuning, model.py.
+
+        Raises:
+            ZerokitError: the model has no layers and heads to count by.
+        """
+        hidden = None if isinstance(model, int) else model.hidden_size
+        layers = None if isinstance(model, int) else model.num_hidden_layers
+        heads = None if isinstance(model, int) else model.num_attention_heads
+        if isinstance(model, int) or hidden is None or layers is None or heads is None:
+            raise ZerokitError(
+                "learned tokens need a model with layers and heads", where="--peft", hint="Name such a model"
+            )
+        if method == "prefix_tuning":
+            width = (model.num_key_value_heads or heads) * (model.head_dim or hidden // heads)
+            return cls(count, 2 * count * layers * width, cached=True)
+        network = 3 * (hidden * hidden + hidden) if method == "p_tuning" else 0
+        # peft's num_transformer_submodules: 2 for the task SEQ_2_SEQ_LM, which is taken to be that of all
+        # models with an encoder and a decoder.
+        sequences = 2 if model.is_encoder_decoder else 1
+        return cls(count, sequences * count * hidden + network)
