@@ -158,6 +158,10 @@ def _told(row: dict[str, Any]) -> str:
     return f"{between} | {'holds' if holds(row) else 'misses'}"
 
 
+def _key(point: Point) -> str:
+    return json.dumps(asdict(point), sort_keys=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=len(FAMILIES), help="points to have at the end")
@@ -166,10 +170,10 @@ def main() -> None:
     print(f"seed {args.seed}")
     draws = json.loads(RECORD.read_text(encoding="utf-8"))["draws"] if RECORD.is_file() else {}
     recorded = draws.get(str(args.seed), {"rows": []})["rows"]
-    known = {json.dumps(row["point"], sort_keys=True): row["rehearsed"] for row in recorded}
+    known = {_key(Point(**row["point"])): row["rehearsed"] for row in recorded}
     rows: list[dict[str, Any]] = []
     for number, point in enumerate(drawn(args.seed, args.count), 1):
-        key = json.dumps(asdict(point), sort_keys=True)
+        key = _key(point)
         told = estimate(replace(point.training_run(), rank=0))
         if key not in known:
             device = rehearse(point)["device"]

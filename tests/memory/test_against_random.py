@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.memory.against_random import FAMILIES, PAGE, RECORD, SEED, drawn, row_of, summary
+from tests.memory.rehearsed import Point
 from zerokit.memory import estimate
 from zerokit.memory.traits import CHECKED
 
@@ -36,9 +37,11 @@ def test_every_text_family_and_setting_is_drawn() -> None:
 
 @pytest.mark.parametrize(("point", "row"), ROWS, ids=lambda one: getattr(one, "name", ""))
 def test_the_record_is_of_today_s_points_and_estimates(point: object, row: dict[str, object]) -> None:
-    assert row["point"] == json.loads(json.dumps(asdict(point)))  # type: ignore[call-overload]
+    assert Point(**row["point"]) == point  # type: ignore[arg-type]
     told = estimate(replace(point.training_run(), rank=0))  # type: ignore[attr-defined]
-    assert row == json.loads(json.dumps(row_of(point, told, row["rehearsed"])))  # type: ignore[arg-type]
+    today = row_of(point, told, row["rehearsed"])  # type: ignore[arg-type]
+    # A field that a point has since then is not in a row of before: the points are compared above.
+    assert {**row, "point": None} == json.loads(json.dumps({**today, "point": None}))
 
 
 @pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
