@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from zerokit.calibration.attention_fit import fitted_costs
 from zerokit.hardware.prices.attention import Attention, AttentionCurve, attention_work
 
+pytestmark = pytest.mark.torch
+
 CALLS = [
     Attention(1, 4, 4, length, length, head_dim, causal)
     for length, head_dim, causal in itertools.product((128, 512, 2048), (64, 128), (False, True))
