@@ -146,7 +146,7 @@ def test_commands_do_not_import_the_heavy_libraries(arguments: list[str]) -> Non
         ("estimate x --gpu rtx-409", {"rtx-4090"}),
         ("explain overlap_c", {"overlap_comm"}),
         ("explain zero_optimization.overlap_c", {"zero_optimization.overlap_comm"}),
-        ("train --training.learn", {"--training.learning_rate"}),
+        pytest.param("train --training.learn", {"--training.learning_rate"}, marks=pytest.mark.torch),
         ("train --task.seq", {"--task.seq_len"}),
         ("train --deepspeed.zero_optimization.overlap_c", {"--deepspeed.zero_optimization.overlap_comm"}),
         ("train --stuck", {"--stuck-after"}),
