@@ -13,7 +13,7 @@ from tests.memory.runs import ds_config, run, shape
 from zerokit.choices import Attention
 from zerokit.config.conditions import TORCH_FP32, Known, bf16_optimizer
 from zerokit.memory import Certainty, Estimate, Generation, Ia3, Lora, Term, TermKind, estimate
-from zerokit.memory.gpu import replay_gpu
+from zerokit.memory.gpu import replay_fullest
 from zerokit.memory.layout import layout_of
 from zerokit.memory.letters import letters_of
 from zerokit.memory.settings import settings_of
@@ -123,7 +123,7 @@ def test_formulas_of_every_setting_make_the_bytes(settings: dict[str, Any]) -> N
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_the_letters_of_saved_tensors_make_their_bytes(model: ModelShape, attention: Any) -> None:
     told = run(2, model=model, attention=attention, lora=None, seq_len=128)
-    calls = replay_gpu(told, layout_of(told), settings_of(told), 0).model_calls
+    calls = replay_fullest(told, layout_of(told), settings_of(told)).model_calls
     if calls is None:
         assert not estimate(told).activations_counted
         return

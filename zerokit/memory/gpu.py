@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,31 +54,42 @@ class GpuReplay:
 
 def replay_fullest(run: TrainingRun, layout: Layout, settings: Settings) -> GpuReplay:
     """Replay a step of the run's rank, or of that among several whose GPU is the fullest."""
-    if run.rank is not None:
-        return replay_gpu(run, layout, settings, run.rank)
-    if settings.wrapper != "zero_1_2" or run.world_size == 1:
-        return replay_gpu(run, layout, settings, 0)
-    ranks = ranks_that_differ(layout.unpacked, run.world_size)
+    ranks: Sequence[int] = [run.rank or 0]
+    if run.rank is None and settings.wrapper == "zero_1_2" and run.world_size > 1:
+        ranks = ranks_that_differ(layout.unpacked, run.world_size)
+    sizes = sizes_of_run(run, settings)
+    calls = _calls_of(run, layout, settings, sizes)
     return max(
-        (replay_gpu(run, layout, settings, rank) for rank in ranks), key=lambda found: found.peak_bytes
+        (_replay(run, layout, settings, rank, sizes, calls) for rank in ranks),
+        key=lambda found: found.peak_bytes,
     )
 
 
-def replay_gpu(run: TrainingRun, layout: Layout, settings: Settings, rank: int) -> GpuReplay:
-    """Replay a step of `rank`."""
-    sizes = sizes_of_run(run, settings)
-    model_calls = None
-    if sizes is not None and not isinstance(run.model, int):
-        model_calls = model_calls_of(
-            run.model,
-            layout,
-            sizes,
-            replaces_linear=settings.replaces_linear,
-            checkpointing=run.gradient_checkpointing,
-        )
-        if settings.stage == 3:
-            leaves = run.ds_config.zero_optimization.leaf_module
-            model_calls = with_leaf_modules(model_calls, layout, run.model.model_type, leaves)
+def _calls_of(run: TrainingRun, layout: Layout, settings: Settings, sizes: Sizes | None) -> ModelCalls | None:
+    """The calls of the model, the same on every rank; None where activations are not counted."""
+    if sizes is None or isinstance(run.model, int):
+        return None
+    calls = model_calls_of(
+        run.model,
+        layout,
+        sizes,
+        replaces_linear=settings.replaces_linear,
+        checkpointing=run.gradient_checkpointing,
+    )
+    if settings.stage < 3:
+        return calls
+    leaves = run.ds_config.zero_optimization.leaf_module
+    return with_leaf_modules(calls, layout, run.model.model_type, leaves)
+
+
+def _replay(
+    run: TrainingRun,
+    layout: Layout,
+    settings: Settings,
+    rank: int,
+    sizes: Sizes | None,
+    model_calls: ModelCalls | None,
+) -> GpuReplay:
     stage: Stage
     packed = sum(packed_bytes(one.elements, double_quant=run.double_quant) for one in layout.packed)
     layout = layout.unpacked
