@@ -376,6 +376,7 @@ def test_one_file_is_little_work() -> None:
     assert work.calls_of_command("check", ZERO2) < 400_000
 
 
+@pytest.mark.slow
 def test_many_files_are_little_work_each(tmp_path: Path, bad: Path) -> None:
     """5,000 calls for a file, 200 files a second, and no more for the last than for the first."""
     texts = [file.read_text() for file in sorted(PRESETS.glob("*.json"))] + [bad.read_text()]

@@ -109,6 +109,7 @@ def test_a_bare_count_counts_no_activations(zerokit: Run) -> None:
     assert "activations are not counted" in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "code", "words"),
     [

@@ -78,6 +78,7 @@ def assert_whole(wide: str, narrow: str, columns: int, *, folded: bool = True) -
             assert len(line.rstrip()) <= columns or len(line.split()) == 1, line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_breaks_no_word_and_no_number(
     command: str, zerokit: Run, in_columns: InColumns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

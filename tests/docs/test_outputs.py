@@ -24,6 +24,7 @@ def pairs(page: str) -> list[tuple[str, str]]:
     return [(pair["command"], pair["output"]) for pair in PAIR.finditer((DOCS / page).read_text())]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("command", "output"), [pair for page in WITH_EXAMPLES for pair in pairs(page)])
 def test_a_page_shows_what_its_command_prints(command: str, output: str, folder: Path) -> None:
     if "--plot" in command:

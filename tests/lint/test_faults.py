@@ -225,6 +225,7 @@ def test_what_deepspeed_takes_as_it_is_has_no_error(case: Case, target: str | No
     assert [finding for finding in check(case, target=target).findings if finding.severity == "error"] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", OF_CONFIGS, ids=lambda case: case["id"])
 @pytest.mark.parametrize("target", ["deepspeed", "trainer", "accelerate"])
 def test_what_is_left_after_mending_is_for_a_person_to_decide(case: Case, target: str) -> None:

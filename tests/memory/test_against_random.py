@@ -35,6 +35,7 @@ def test_every_text_family_and_setting_is_drawn() -> None:
     assert {point.checkpointing for point in points} == {True, False}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("point", "row"), ROWS, ids=lambda one: getattr(one, "name", ""))
 def test_the_record_is_of_today_s_points_and_estimates(point: object, row: dict[str, object]) -> None:
     assert Point(**row["point"]) == point  # type: ignore[arg-type]

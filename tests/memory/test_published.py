@@ -18,6 +18,7 @@ def judged_as(found: Sequence[Judged | Unjudged], kind: str) -> list[Judged]:
     return [one for one in found if isinstance(one, Judged) and one.kind == kind]
 
 
+@pytest.mark.slow
 def test_every_row_is_judged_or_says_why_not(found: Sequence[Judged | Unjudged]) -> None:
     rows = json.loads(DATA.read_text(encoding="utf-8"))
     assert {one.row for one in found} == set(range(len(rows)))

@@ -103,6 +103,7 @@ def _check_count(term: Term, letters: dict[str, int], *, adapters: int) -> None:
     assert abs(sum(term.amounts.values()) - count) <= 2 * letters["N"] + adapters, (term.name, term.formula)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", FAMILIES, ids=lambda model: model.model_type)
 def test_formulas_of_every_family_make_the_bytes(model: ModelShape) -> None:
     for stage in range(4):
@@ -119,6 +120,7 @@ def test_formulas_of_every_setting_make_the_bytes(settings: dict[str, Any]) -> N
         _check(estimate(run(stage, model=model, **told)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", FAMILIES, ids=lambda model: model.model_type)
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_the_letters_of_saved_tensors_make_their_bytes(model: ModelShape, attention: Any) -> None:
