@@ -42,6 +42,9 @@ LaunchTarget = Literal["deepspeed", "torchrun", "accelerate", "slurm", "kubernet
 DEFAULT_PORT = 29500
 """At which ranks meet: torch's and DeepSpeed's own."""
 
+OUTPUT_DIR = "runs/train"
+"""Of a recipe that names none."""
+
 OutputFormat = Literal["text", "json"]
 """Of what a command prints."""
 

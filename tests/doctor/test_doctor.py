@@ -16,6 +16,7 @@ import pytest
 
 from tests import processes
 from tests.launching.test_scripts import stub
+from zerokit.choices import OUTPUT_DIR
 from zerokit.distributed.ranks import free_port
 from zerokit.doctor import examine, host, hosts, interfaces, software, speed
 from zerokit.doctor.look import Look
@@ -364,6 +365,18 @@ def test_the_doctor_says_all_of_this_machine(
         "host memory",
         "port",
     } <= looks.keys()
+
+
+@pytest.mark.parametrize("training", ["{}", "{output_dir: null}"])
+def test_a_recipe_without_an_output_folder_is_looked_at_where_train_writes(
+    training: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, zerokit: Run
+) -> None:
+    monkeypatch.setattr(software, "ask_torch", lambda: {"build": "12.8", "nccl": "", "gpus": []})
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / OUTPUT_DIR).mkdir(parents=True)
+    (tmp_path / "r.yaml").write_text(f"model: m\ndata: {{train: d}}\ntraining: {training}\n")
+    _, out, _ = zerokit("doctor", "--recipe", "r.yaml", "--format", "json")
+    assert any(look["says"].startswith(f"{tmp_path / OUTPUT_DIR} ") for look in json.loads(out)["looks"])
 
 
 def test_a_bug_report_has_versions_and_no_secrets(monkeypatch: pytest.MonkeyPatch, zerokit: Run) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from zerokit.choices import DEFAULT_PORT
+from zerokit.choices import DEFAULT_PORT, OUTPUT_DIR
 from zerokit.cli.output import OutputFormat, print_json
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def _needs(recipe: Path) -> Needs:
     named = [run.data.train, run.data.eval, run.model.path]
     words = [word for one in named for word in ([one] if isinstance(one, str) else one or [])]
     return Needs(
-        output=Path(str(run.training.get("output_dir", "runs"))),
+        output=Path(str(run.training.get("output_dir") or OUTPUT_DIR)),
         paths=tuple(Path(word) for word in words if _is_local(word)),
         offloads_optimizer=offload_device(zero, "offload_optimizer") in ("cpu", "nvme"),
         uses_nvme=uses_nvme(zero),

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from zerokit.choices import DEFAULT_PORT
+from zerokit.choices import DEFAULT_PORT, OUTPUT_DIR
 from zerokit.doctor import host, hosts, software, speed
 from zerokit.doctor.look import Look
 from zerokit.documents import is_there
@@ -16,7 +16,7 @@ from zerokit.documents import is_there
 class Needs:
     """What a run asks of its machines."""
 
-    output: Path = Path("runs")
+    output: Path = Path(OUTPUT_DIR)
     paths: tuple[Path, ...] = ()
     """That must be there on every machine: data, model."""
     offloads_optimizer: bool = False

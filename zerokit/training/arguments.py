@@ -11,6 +11,7 @@ import typing
 from typing import TYPE_CHECKING, Any
 
 from zerokit import console
+from zerokit.choices import OUTPUT_DIR
 from zerokit.config import load_ds_config, read_ds_config
 from zerokit.config.load import as_error
 from zerokit.distributed.ranks import read_ranks
@@ -22,7 +23,6 @@ from zerokit.recipe import training_keys
 from zerokit.resolving.arguments import TRAINER_DEFAULTS
 from zerokit.resolving.run import Run
 from zerokit.resolving.settle import Resolved, resolve_for_trainer
-from zerokit.training.folder import OUTPUT_DIR
 from zerokit.training.optimizers import check_replaced, without_toolkit
 from zerokit.training.trackers import BUILT_IN, trackers
 from zerokit.writing.build import build_ds_config

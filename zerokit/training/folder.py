@@ -18,6 +18,7 @@ from typing import IO, TYPE_CHECKING
 from zerokit import console
 from zerokit.checkpoint.aside import remove_all_aside, set_aside
 from zerokit.checkpoint.source import is_rehearsal
+from zerokit.choices import OUTPUT_DIR
 from zerokit.errors import RecipeError
 from zerokit.training.identity import read_identity
 from zerokit.training.report import CSV_FILE, METRICS_FILE, REPORT_FILE
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from zerokit.distributed.group import RankGroup
     from zerokit.recipe import LoadedRecipe
 
-OUTPUT_DIR = "runs/train"
-"""Of a recipe that names none."""
 LOCK_FILE = "run.lock"
 EARLIER = "earlier"
 """Where checkpoints of replaced runs are set aside, in a folder for each."""
