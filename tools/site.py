@@ -11,8 +11,9 @@
 
 from __future__ import annotations
 
+import os
 import re
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from zerokit.lint.defects import KNOWN_DEFECTS
@@ -22,6 +23,13 @@ from zerokit.lint.run import all_rules
 from zerokit.units import quantity
 
 ROOT = Path(__file__).resolve().parents[1]
+REPOSITORY = "https://github.com/zerokit/zerokit"
+SITE_PLACES = {"README.md": "index.md", "ds_configs/README.md": "presets.md"}
+"""Pages that are not in ``docs/``: file -> place in the site."""
+NOT_IN_THE_SITE = ("docs/measured", "docs/schema")
+"""As `exclude_docs` of mkdocs.yml has it."""
+
+_RELATIVE_LINK = re.compile(r"\]\((?P<address>[^)#:\s]+)(?P<place>#[^)\s]*)?\)")
 
 API = {
     "ds_config": ("ds_configs", ["zerokit.ds_config", "zerokit.config", "zerokit.findings"]),
@@ -47,8 +55,8 @@ def generated_pages() -> dict[str, str]:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     presets = (ROOT / "ds_configs" / "README.md").read_text(encoding="utf-8")
     found = {
-        "index.md": re.sub(r"\[([^]]+)\]\([A-Z]+\.md\)", r"\1", readme.replace("](docs/", "](")),
-        "presets.md": re.sub(r"\[(`plain/`)\]\(plain\)", r"\1", presets),
+        "index.md": with_links_of_the_site(readme, "README.md"),
+        "presets.md": with_links_of_the_site(presets, "ds_configs/README.md"),
         "rules.md": index(with_pages=True),
     }
     for rule in all_rules().values():
@@ -65,8 +73,7 @@ def index(*, with_pages: bool) -> str:
     """All rules by topic, in Markdown.
 
     Args:
-        with_pages: whether each name leads to the rule's page, ``rules/ID.md``; else it is a place of its own
-            to link to, ``#ID``.
+        with_pages: whether each name leads to the rule's page, ``rules/ID.md``.
     """
     rules = list(all_rules().values())
     parts = [
@@ -92,7 +99,8 @@ def _table(rules: list[Rule], *, with_pages: bool) -> str:
     for rule in rules:
         needs = ", ".join(map(in_code, rule.needs))
         title = rule.title.replace("|", "\\|")
-        name = f"[{rule.id}](rules/{rule.id}.md)" if with_pages else f'<a id="{rule.id}"></a>{rule.id}'
+        name = f"[{rule.id}](rules/{rule.id}.md)" if with_pages else rule.id
+        name = f'<a id="{rule.id}"></a>{name}'
         rows.append(f"| {name} | {rule.severity} | {title} | {needs} |")
     return "\n".join(rows)
 
@@ -109,9 +117,31 @@ def on_files(files: Any, config: Any) -> Any:
     return files
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Lead links that leave ``docs/`` to the page's place in the site; called by mkdocs."""
-    return markdown.replace("](../ds_configs/README.md)", "](presets.md)")
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Lead links to what the site does not have to the repository; called by mkdocs."""
+    path = f"docs/{page.file.src_uri}"
+    return with_links_of_the_site(markdown, path) if (ROOT / path).is_file() else markdown
+
+
+def with_links_of_the_site(markdown: str, path: str) -> str:
+    """Links as they are in the site: to a page by its place there, to other files in the repository.
+
+    Args:
+        markdown: of a page.
+        path: of its file in the repository.
+    """
+    folder = PurePosixPath(SITE_PLACES.get(path, path.removeprefix("docs/"))).parent
+
+    def link(match: re.Match[str]) -> str:
+        address, place = match["address"], match["place"] or ""
+        file = os.path.normpath(PurePosixPath(path).parent / address)
+        if file in SITE_PLACES or (file.startswith("docs/") and not file.startswith(NOT_IN_THE_SITE)):
+            target = SITE_PLACES.get(file, file.removeprefix("docs/"))
+            return f"]({os.path.relpath(target, folder)}{place})"
+        kind = "tree" if (ROOT / file).is_dir() else "blob"
+        return f"]({REPOSITORY}/{kind}/main/{file}{place})"
+
+    return _RELATIVE_LINK.sub(link, markdown)
 
 
 if __name__ == "__main__":

@@ -43,9 +43,3 @@ def test_commands_run(page: str, clone: Path) -> None:
         }
         run = processes.run(words or command, cwd=clone, env=environment)
         assert run.returncode == 0, f"{command}\n{run.stdout[-2000:]}\n{run.stderr[-2000:]}"
-
-
-def test_links_between_pages_lead_somewhere() -> None:
-    for page in [REPOSITORY / "README.md", *(REPOSITORY / "docs").glob("*.md")]:
-        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
-            assert (page.parent / target).exists(), f"{page.name}: {target}"
