@@ -1,4 +1,4 @@
-"""The experiments of docs/experiments.md: ``python -m tests.benchmarks.experiments [small|full] [NAMES]``.
+"""The experiments of docs/records/experiments.md: ``python -m tests.benchmarks.experiments [small|full] [NAMES]``.
 
 ``small`` trains each variant of a recipe of docs/experiments/ on two CPU ranks, with a tiny model and made-up
 data that it can learn. ``full`` rehearses the recipe itself, with its model's sizes and examples as long as
@@ -25,7 +25,7 @@ from tests.tiny import REPOSITORY, launch, tiny_llama, tiny_tokenizer
 
 RECIPES = REPOSITORY / "docs" / "experiments"
 RECORDED = REPOSITORY / "docs" / "measured" / "experiments.json"
-PAGE = REPOSITORY / "docs" / "experiments.md"
+PAGE = REPOSITORY / "docs" / "records" / "experiments.md"
 RANKS, REHEARSED_STEPS = 2, 3
 
 Row = dict[str, Any]

@@ -1,4 +1,4 @@
-"""The recipes of docs/experiments.md, and its tables."""
+"""The recipes of docs/records/experiments.md, and its tables."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def links(markdown: str, folder: str) -> list[tuple[str, str]]:
     ]
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [*PAGES, "CHANGELOG.md", "CONTRIBUTING.md"])
 def test_a_link_leads_to_a_file_and_a_heading(page: str) -> None:
     text = (REPOSITORY / page).read_text(encoding="utf-8")
     for file, place in links(text, str(Path(page).parent)):

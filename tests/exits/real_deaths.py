@@ -3,7 +3,7 @@
 ``python -m tests.exits.real_deaths [--only WORD] [--write]`` starts tiny scripts under plain `deepspeed`,
 `torchrun`, `accelerate launch` and `zerokit train`, two CPU ranks each, has them die, and compares the cause
 that is told with the one that was planted. With ``--write`` the table goes into docs/measured/deaths.json and
-docs/trouble.md. It needs Linux, and root for namespaces and control groups.
+docs/records/deaths.md. It needs Linux, and root for namespaces and control groups.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from zerokit.exits.explain import explain_log
 from zerokit.exits.log import read_log
 
 WRITTEN = REPOSITORY / "docs" / "measured" / "deaths.json"
-PAGE = REPOSITORY / "docs" / "trouble.md"
+PAGE = REPOSITORY / "docs" / "records" / "deaths.md"
 BEGIN, END = "<!-- deaths -->\n", "<!-- /deaths -->\n"
 _BIN = Path(sys.executable).parent
 _PACKAGES = Path(deepspeed.__file__).parents[1]

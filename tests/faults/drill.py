@@ -4,7 +4,7 @@ Whatever happens, a run must end: with all that it was asked for, or with a line
 must not do something else in silence, print a traceback with no line above it, go on for more than 120 s
 after the fault, leave a process or shared memory behind, or change a file of its user. With ``--keep`` the
 rows are kept in a file, and a drill that was interrupted goes on with the rest; with ``--write`` the table
-goes into docs/measured/fault_drill.json and docs/fault-drill.md.
+goes into docs/measured/fault_drill.json and docs/records/fault-drill.md.
 
 It needs Linux, and root for disks of its own.
 """
@@ -45,7 +45,7 @@ from zerokit.checkpoint.checksums import check_checksums, read_checksums
 from zerokit.errors import CheckpointError, PreemptedError
 
 WRITTEN = REPOSITORY / "docs" / "measured" / "fault_drill.json"
-PAGE = REPOSITORY / "docs" / "fault-drill.md"
+PAGE = REPOSITORY / "docs" / "records" / "fault-drill.md"
 MOST_SECONDS = 120.0
 """From the fault to the end."""
 _START_SECONDS = 400.0

@@ -9,7 +9,17 @@ from typing import Any
 
 import pytest
 
-from tests.lint.wild import PAGE, WRITTEN, Survey, error_tables, figures, survey, to_json, with_blocks
+from tests.lint.wild import (
+    ERRORS_PAGE,
+    WRITTEN,
+    Survey,
+    error_blocks,
+    error_tables,
+    figures,
+    survey,
+    to_json,
+    with_blocks,
+)
 from tests.lint.wild_reasons import reason_of, why_it_hurts
 from tests.tiny import REPOSITORY
 from zerokit.findings import Finding
@@ -42,12 +52,8 @@ def test_the_errors_are_those_that_were_checked_by_hand(surveyed: Survey) -> Non
 
 @needs_folder
 def test_the_page_lists_them(surveyed: Survey) -> None:
-    page = PAGE.read_text(encoding="utf-8")
-    listed = {
-        "errors": error_tables(surveyed, pure=True),
-        "template-errors": error_tables(surveyed, pure=False),
-    }
-    assert with_blocks(page, listed) == page
+    page = ERRORS_PAGE.read_text(encoding="utf-8")
+    assert with_blocks(page, error_blocks(surveyed)) == page
 
 
 CLEAN = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}}

@@ -6,8 +6,8 @@ that are used as they are, something else for templates). Each is read as `zerok
 without a target and for each target; it must load again from its dump, and mending it twice must be mending
 it once. What fails in that is listed, and the exit code is 1.
 
-``--write`` writes the counts to docs/measured/wild_configs.json, and the tables of docs/wild-configs.md
-between the marks that it has for them.
+``--write`` writes the counts to docs/measured/wild_configs.json, and the tables of docs/wild-configs.md and
+docs/records/wild-errors.md between the marks that they have for them.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from zerokit.resolving.run import Run
 
 WRITTEN = REPOSITORY / "docs" / "measured" / "wild_configs.json"
 PAGE = REPOSITORY / "docs" / "wild-configs.md"
+ERRORS_PAGE = REPOSITORY / "docs" / "records" / "wild-errors.md"
 TARGETS = (None, "trainer", "accelerate", "deepspeed")
 OWN = "deepspeedai/"
 """Repositories of DeepSpeed's own authors, counted apart: many of their examples are as old as DeepSpeed."""
@@ -200,10 +201,12 @@ def _counted(rows: list[Row], result: Survey) -> dict[tuple[str, str], tuple[int
 def blocks(result: Survey) -> dict[str, str]:
     """The parts of the page that are written by this program, by the name of their mark."""
     numbers = figures(result)
+    return {"set": _set(numbers), "frequent": _frequent(result), "findings": _findings(numbers)}
+
+
+def error_blocks(result: Survey) -> dict[str, str]:
+    """The same of the page of errors."""
     return {
-        "set": _set(numbers),
-        "frequent": _frequent(result),
-        "findings": _findings(numbers),
         "errors": error_tables(result, pure=True),
         "template-errors": error_tables(result, pure=False),
     }
@@ -277,7 +280,7 @@ def error_tables(result: Survey, *, pure: bool) -> str:
             repository = repo
         files = "<br>".join(_permalink(row) for row in rows)
         lines.append(
-            f"| {files} | {', '.join(keys)} | {_link(rule)} | {reason} |"
+            f"| {files} | {', '.join(keys)} | {_link(rule, '../')} | {reason} |"
             if pure
             else f"| {files} | {reason} |"
         )
@@ -290,8 +293,8 @@ def _permalink(row: Row) -> str:
     return f"[{row['path']}]({address})"
 
 
-def _link(rule: str) -> str:
-    return f"[{rule}](rules.md#{rule})"
+def _link(rule: str, up: str = "") -> str:
+    return f"[{rule}]({up}rules.md#{rule})"
 
 
 def _lower(title: str) -> str:
@@ -316,14 +319,14 @@ def main() -> int:
     """Survey the folder, and write what came out if asked to."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--write", action="store_true", help="rewrite the figures and the page in docs/")
+    parser.add_argument("--write", action="store_true", help="rewrite the figures and the pages in docs/")
     arguments = parser.parse_args()
     result = survey(arguments.folder)
     numbers = figures(result)
     if arguments.write:
         WRITTEN.write_text(to_json(numbers), encoding="utf-8")
-        page = with_blocks(PAGE.read_text(encoding="utf-8"), blocks(result))
-        PAGE.write_text(page, encoding="utf-8")
+        for page, parts in ((PAGE, blocks(result)), (ERRORS_PAGE, error_blocks(result))):
+            page.write_text(with_blocks(page.read_text(encoding="utf-8"), parts), encoding="utf-8")
     else:
         print(_set(numbers), _findings(numbers), sep="\n\n")
     for failure in result.failures:

@@ -4,7 +4,7 @@
 
 A rehearsal takes 10 to 40 seconds. Each is recorded in docs/measured/estimate_random.json as it comes, under
 its seed, so that the command can be interrupted and goes on where it was; estimates are made anew for all
-points of the seed. The summary goes to docs/estimate-accuracy.md.
+points of the seed. The summary goes to docs/estimate-accuracy.md, the rows to docs/records/estimate-random.md.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from zerokit.units import format_bytes
 
 RECORD = REPOSITORY / "docs" / "measured" / "estimate_random.json"
 PAGE = REPOSITORY / "docs" / "estimate-accuracy.md"
+ROWS_PAGE = REPOSITORY / "docs" / "records" / "estimate-random.md"
 BEGIN, END = "<!-- random: begin -->", "<!-- random: end -->"
 FAMILIES = sorted(set(BY_TYPE) - {"vit"})
 """All that read text."""
@@ -113,29 +114,31 @@ def holds(row: dict[str, Any]) -> bool:
 
 
 def write(draws: dict[str, dict[str, Any]]) -> None:
-    """The record, and the summary on the page; `draws` by their seed."""
+    """The record, the summary on its page and the rows on theirs; `draws` by their seed."""
     record = {
         "what": "estimate against rehearsal of random runs (tests/memory/against_random.py), rank 0",
         "versions": {name: version(name) for name in ("torch", "deepspeed", "transformers")},
         "draws": draws,
     }
     RECORD.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    text = "\n\n".join("\n".join(_section(seed, draw["rows"])) for seed, draw in draws.items())
-    PAGE.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+    for page, lines in ((PAGE, _said), (ROWS_PAGE, _section)):
+        before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+        text = "\n\n".join("\n".join(lines(seed, draw["rows"])) for seed, draw in draws.items())
+        page.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{rest.partition(END)[2]}", encoding="utf-8")
 
 
-def _section(seed: str, rows: list[dict[str, Any]]) -> list[str]:
+def _said(seed: str, rows: list[dict[str, Any]]) -> list[str]:
     found = summary(rows)
-    lines = [
+    return [
         f"{found['points']} points of {found['families']} families, seed {seed}. Over the checked families",
         f"the peak's median error is {found['median']:.1%}, the worst {found['worst_below']:+.1%} and",
         f"{found['worst_above']:+.1%}; {found['within_8_percent']:.0%} are within 8 %.",
         f"Of {found['unchecked']} points of other families, the interval holds {found['unchecked_held']}.",
-        "",
-        "| run | rehearsed | estimated | error |",
-        "|---|---|---|---|",
     ]
+
+
+def _section(seed: str, rows: list[dict[str, Any]]) -> list[str]:
+    lines = [*_said(seed, rows), "", "| run | rehearsed | estimated | error |", "|---|---|---|---|"]
     for row in sorted(rows, key=lambda row: row["model_type"]):
         lines.append(f"| {_words(row)} | {format_bytes(row['rehearsed']['peak_bytes'])} | {_told(row)} |")
     return lines

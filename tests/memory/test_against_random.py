@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.memory.against_random import FAMILIES, PAGE, RECORD, SEED, drawn, row_of, summary
+from tests.memory.against_random import FAMILIES, PAGE, RECORD, ROWS_PAGE, SEED, drawn, row_of, summary
 from tests.memory.rehearsed import Point
 from zerokit.memory import estimate
 from zerokit.memory.traits import CHECKED
@@ -50,6 +50,7 @@ def test_the_record_holds_what_the_page_says(draw: dict[str, Any]) -> None:
     found = summary(draw["rows"])
     assert draw["summary"] == pytest.approx(found)
     assert f"{found['points']} points" in PAGE.read_text(encoding="utf-8")
+    assert f"{found['points']} points" in ROWS_PAGE.read_text(encoding="utf-8")
     assert found["median"] <= 0.02
     assert found["worst_above"] <= 0.08
     assert found["worst_below"] >= -0.03

@@ -30,7 +30,7 @@ TRAINED = ("full", "LoRA")
 MOST_DIFFERENT = 1e-5
 """Logits that are the same: what float32 leaves of another order of sums."""
 RECORDED = REPOSITORY / "docs" / "measured" / "tasks.json"
-PAGE = REPOSITORY / "docs" / "train.md"
+PAGE = REPOSITORY / "docs" / "records" / "tasks.md"
 BEGIN, END = "<!-- tasks -->\n", "<!-- /tasks -->\n"
 
 Row = dict[str, Any]
