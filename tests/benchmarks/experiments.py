@@ -1,4 +1,4 @@
-"""The experiments of docs/records/experiments.md: ``python -m tests.benchmarks.experiments [small|full] [NAMES]``.
+"""``python -m tests.benchmarks.experiments [small|full] [NAMES]``: the experiments of docs/records.
 
 ``small`` trains each variant of a recipe of docs/experiments/ on two CPU ranks, with a tiny model and made-up
 data that it can learn. ``full`` rehearses the recipe itself, with its model's sizes and examples as long as

@@ -217,13 +217,16 @@ def page(rows: list[dict[str, Any]], names: list[str]) -> str:
     right = sum(not row["wrong"] for row in rows)
     lines = [
         "# The fault drill\n",
-        f"`python -m tests.faults.drill --write` puts faults to real runs, one each: {len(rows)} of "
-        f"{len(names)} have a row, and {right} ended as they must. A run must `refuse` (exit code 2) or "
-        "`end` (another than 0), both with a line that says why; `leave` (75), with a checkpoint and a line; "
-        "`stop`, where it was ended from outside; `drop`, the same with a line where DeepSpeed's own second "
-        "launcher was ended, of which the first says 0; "
-        "or `do` all that it was asked for. Seconds are those from the fault to the end, with the start of "
-        "the run where the fault is there before it.\n",
+        f"`python -m tests.faults.drill --write` breaks real runs, one fault each: {len(rows)} of "
+        f"{len(names)} have a row, and {right} ended as they must. Seconds are those from the fault to the "
+        "end; if the fault is there before the run, with its start.\n",
+        "A run must\n",
+        "- `refuse`: exit code 2, and a line that says why;",
+        "- `end`: another code than 0, and a line that says why;",
+        "- `leave`: exit code 75, a checkpoint and a line;",
+        "- `stop`, where it was ended from outside;",
+        "- `drop`: the same with a line, where DeepSpeed's own second launcher was ended and its first says 0;",
+        "- or `do` all that it was asked for.\n",
         "| fault | must | exit code | seconds | what is wrong |",
         "|---|---|---:|---:|---|",
     ]

@@ -4,7 +4,7 @@
 
 A rehearsal takes 10 to 40 seconds. Each is recorded in docs/measured/estimate_random.json as it comes, under
 its seed, so that the command can be interrupted and goes on where it was; estimates are made anew for all
-points of the seed. The summary goes to docs/estimate-accuracy.md, the rows to docs/records/estimate-random.md.
+points of the seed. The summary goes to docs/estimate-accuracy.md, rows to docs/records/estimate-random.md.
 """
 
 from __future__ import annotations

@@ -53,7 +53,9 @@ MicroBatchSize = Annotated[
 
 EvalBatchSize = Annotated[
     int | None,
-    _run(min=1, metavar="B", help="The same of an evaluation within training.", show_default="no evaluation"),
+    _run(
+        min=1, metavar="B", help="Sequences per forward pass of an evaluation.", show_default="no evaluation"
+    ),
 ]
 
 SeqLen = Annotated[

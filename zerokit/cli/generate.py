@@ -55,7 +55,7 @@ def generate(
         typer.Option(
             metavar="FILE",
             help="ds_config of stage 3, also with parameter offload, or of stage 0: a full copy on every "
-            "rank. What only training reads in it is passed over.",
+            "rank. Keys that only training reads are ignored.",
             show_default="stage 3",
         ),
     ] = Options.ds_config,

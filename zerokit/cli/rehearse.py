@@ -65,7 +65,7 @@ _WithDataTime = Annotated[
     bool,
     typer.Option(
         "--with-data-time",
-        help="With --time: let reading data take as long as on this machine, which is otherwise told apart.",
+        help="With --time: add reading data, as long as it takes on this machine; else it is reported apart.",
     ),
 ]
 _Hardware = Annotated[

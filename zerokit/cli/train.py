@@ -34,7 +34,7 @@ def train(
         bool,
         typer.Option(
             "--trust-checkpoint",
-            help="Resume from a checkpoint whose pickles load what zerokit does not know: only one's own.",
+            help="Resume from a checkpoint of your own whose pickles load what zerokit does not know.",
         ),
     ] = False,
     no_verify: Annotated[
@@ -75,8 +75,8 @@ def train(
         typer.Option(
             min=0,
             metavar="SECONDS",
-            help="When asked to leave (SIGTERM, Ctrl-C, the launcher's end), save and leave in so long; "
-            "0: leave at once.",
+            help="When asked to stop (SIGTERM, Ctrl-C, the launcher's end), save and stop in so long; "
+            "0: stop at once.",
         ),
     ] = SAVE_WITHIN,
     num_gpus: NumGpus = None,

@@ -175,7 +175,7 @@ class TaskSection(Section):
     """Of causal_lm and dpo: make the logits of a large vocabulary a chunk of tokens at a time, never all at
     once."""
     mask_probability: Annotated[float, Field(gt=0, lt=1, strict=False)] = 0.15
-    """Of masked_lm: the share of tokens to be told."""
+    """Of masked_lm: the share of tokens to be predicted."""
     whole_words: bool = False
     """Of masked_lm: mask all tokens of a word, or none."""
     target_len: Annotated[int, Field(ge=2)] = 128
