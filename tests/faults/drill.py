@@ -225,7 +225,7 @@ def page(rows: list[dict[str, Any]], names: list[str]) -> str:
         "- `end`: another code than 0, and a line that says why;",
         "- `leave`: exit code 75, a checkpoint and a line;",
         "- `stop`, where it was ended from outside;",
-        "- `drop`: the same with a line, where DeepSpeed's own second launcher was ended and its first says 0;",
+        "- `drop`: the same with a line, if DeepSpeed's own second launcher was ended: its first says 0;",
         "- or `do` all that it was asked for.\n",
         "| fault | must | exit code | seconds | what is wrong |",
         "|---|---|---:|---:|---|",
