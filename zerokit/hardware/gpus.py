@@ -125,7 +125,8 @@ def some_gpu(name: str | None, memory_bytes: int | None, *, timed: bool = False)
     """The card of that name, one of which only the memory is known, or the card with another memory.
 
     Args:
-        name, memory_bytes: of the card; either may be missing.
+        name: of the card; None where only its memory is known.
+        memory_bytes: of the card; None for its own.
         timed: whether times of the card are asked for, too, which its memory alone does not tell.
 
     Raises:

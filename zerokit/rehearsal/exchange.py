@@ -118,7 +118,8 @@ class Exchange:
         """Take down a collective in its order on a group, whether or not values are shared.
 
         Args:
-            ranks, number: of the group, as of :meth:`share`.
+            ranks: of the group, as of :meth:`share`.
+            number: likewise.
             operation: the collective and its size, the same on all of them.
             is_async: whether the script goes on meanwhile on the cluster.
         """

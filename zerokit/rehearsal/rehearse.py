@@ -221,7 +221,8 @@ def rehearse_roles(
 
     Args:
         first: of rank 0, with an exchange folder that is there.
-        output, timeout: as of :func:`rehearse_together`.
+        output: as of :func:`rehearse_together`.
+        timeout: likewise.
 
     Returns:
         Reports by rank, rank 0's first, and the roles of all ranks.
@@ -333,7 +334,8 @@ def _rehearse_change(
     Args:
         job: of the run as it is.
         changed: with the change, and a folder of its own.
-        cluster, timeout: of the run as it is.
+        cluster: of the run as it is.
+        timeout: likewise.
         alone: whether rank 0 is enough, since ranks are alike and take no time.
 
     Raises:

@@ -53,7 +53,8 @@ def critical_path(spans: Array, names: tuple[str, ...], begin: int, end: int) ->
     Args:
         spans: of streams and of the host (recording.SPAN).
         names: that they name.
-        begin, end: of the step, ns.
+        begin: of the step, ns.
+        end: of the step, ns.
     """
     lasting = spans[(spans["end"] > spans["begin"]) & (spans["end"] > begin) & (spans["begin"] < end)]
     of_host = lasting["stream"] == HOST

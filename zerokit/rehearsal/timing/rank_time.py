@@ -174,7 +174,8 @@ class RankTime:
         communicator's stream after what the current stream was given, others on the current stream.
 
         Args:
-            name, num_bytes: of the collective.
+            name: of the collective.
+            num_bytes: of the collective.
             ranks: which take part.
             communicator: its stream.
             meeting: what the others know it by.
