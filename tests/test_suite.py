@@ -28,6 +28,7 @@ LENT_BY_THE_MINUTE = TESTS / "gpu" / "compare_with_gpu.py"
 HANGS_END_IN = (TESTS / "processes.py", TESTS / "forked.py")
 PROGRAMS = [
     TESTS / "rehearsal" / "real_runs.py",
+    TESTS / "calibration" / "pace.py",
     *(TESTS / "faults" / f"{name}.py" for name in ("bad_inputs", "drill", "place")),
     *(TESTS / "launched" / f"{name}.py" for name in ("hosts_drill", "two_hosts")),
 ]
