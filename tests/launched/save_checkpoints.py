@@ -155,10 +155,12 @@ def save(name: str, run: dict[str, Any], folder: Path) -> None:
         for parameter_name, parameter in model.named_parameters():
             # DeepSpeed looks for them elsewhere with round_robin_gradients.
             moved = run.get("round_robin_gradients") or run.get("experts")
-            if run["stage"] and parameter.requires_grad and not moved:
-                weight = safe_get_full_fp32_param(parameter)
-            else:
-                weight = parameter.detach()
+            master = None
+            if parameter.requires_grad and not moved:
+                # Releases before 0.17.6 have some also under bf16 without ZeRO.
+                master = safe_get_full_fp32_param(parameter)
+                assert master is not None or not run["stage"], parameter_name
+            weight = parameter.detach() if master is None else master
             truth[parameter_name] = weight.float().clone().contiguous()
         truth |= {
             buffer: tensor.float()

@@ -47,6 +47,8 @@ class DeepSpeedCheckpoint:
     """The type in which the model has each parameter, also those that are divided."""
     aliases: Mapping[str, str]
     """Names of tied weights, and the name that has the tensor."""
+    has_nameless_masters: bool
+    """Whether the optimizer's weights are there in an order that nothing tells."""
 
     def dtype_of(self, name: str) -> str | None:
         """The type in which the model computes with a tensor."""
@@ -116,6 +118,18 @@ def _put_together(saved: Saved) -> DeepSpeedCheckpoint:
         ],
         {_WRAPPERS.sub("", name): one.dtype for name, one in computed.items()},
         {_WRAPPERS.sub("", name): _WRAPPERS.sub("", of) for name, of in tied.items()},
+        _has_nameless_masters(first, optimizers),
+    )
+
+
+def _has_nameless_masters(model: States, optimizers: Sequence[States]) -> bool:
+    """In 16 bits without ZeRO they lie beside the model (runtime/fp16/*_optimizer.py, `state_dict`).
+
+    Otherwise ranks have them, of which the model names the shapes but where there are experts.
+    """
+    beside = model.get("optimizer") or ()
+    return (
+        "fp32_groups" in beside or "fp32_groups_flat" in beside or bool(optimizers and not shapes_of(model))
     )
 
 
@@ -147,6 +161,7 @@ def _united(saved: Sequence[Saved], parts: Sequence[DeepSpeedCheckpoint]) -> Dee
         [*(pair for part in parts for pair in part.copies), *pairs],
         {name: of for part in parts for name, of in part.placeholders.items()},
         {name: of for part in parts for name, of in part.aliases.items()},
+        any(part.has_nameless_masters for part in parts),
     )
 
 

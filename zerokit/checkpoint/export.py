@@ -165,7 +165,10 @@ def _plan(
     widened = [name for name, tensor in targets.items() if sources[name].nbytes < tensor.nbytes]
     if widened:
         some = f"{quantity(len(widened), 'tensor')}, such as '{widened[0]}'"
-        plan.notes.append(f"saved in 16 bits alone, and widened: {some}")
+        why = "saved in 16 bits alone"
+        if checkpoint.has_nameless_masters:
+            why = "saved in 16 bits, beside float32 weights of the optimizer that have no names"
+        plan.notes.append(f"{why}, and widened: {some}")
     return plan
 
 

@@ -21,6 +21,10 @@ from zerokit.units import quantity
 
 States = Mapping[str, Any]
 _PLACES = re.compile(r"(zero_pp_rank|mp_rank|layer|model|expert)_(\d+)")
+_RELEASE = re.compile(r"(\d{1,6})\.(\d{1,6})\.(\d{1,6})")
+_WITHOUT_PARTS_SINCE = (0, 17, 6)
+_FLOAT32 = ("fp32", "float32", "float", "torch.float32")
+"""What a ds_config may call it (runtime/config.py, `DtypeEnum`)."""
 MOST_RANKS = 1 << 20
 
 
@@ -198,7 +202,7 @@ def _facts(files: StepFolder, model: States, optimizer: States) -> Facts:
     stage = getattr(optimizer.get("zero_stage"), "arguments", (optimizer.get("zero_stage"),))[0]
     if not isinstance(stage, int):
         divided = "zero_pp_rank" in files.models[0].name
-        stage = 3 if divided else 1 if optimizer or _is_with_zero(model) else 0
+        stage = 3 if divided else 1 if optimizer or _has_parts(files, model) else 0
     counts = optimizer.get("partition_count") if optimizer else model.get("dp_world_size")
     num_ranks = max(counts, default=1) if isinstance(counts, list | tuple) else counts
     if isinstance(num_ranks, int) and num_ranks > MOST_RANKS:
@@ -219,15 +223,24 @@ def _facts(files: StepFolder, model: States, optimizer: States) -> Facts:
     )
 
 
-def _is_with_zero(model: States) -> bool:
-    """Whether a run whose optimizer says nothing had one of ZeRO's, which has written files of its own.
+def _has_parts(files: StepFolder, model: States) -> bool:
+    """Whether each rank has written its part of an optimizer that says nothing of a stage.
 
-    DeepSpeed 0.17 names the shapes of parameters also where bf16 has no ZeRO.
+    Without ZeRO that is BF16_Optimizer. From 0.17.6 on bf16 has it only with float32 gradients or a pipeline,
+    and until 0.18.4 the model names shapes of parameters also where there are no parts.
     """
     config = model.get("ds_config")
     section = config.get("zero_optimization", {}) if isinstance(config, Mapping) else None
-    is_off = isinstance(section, Mapping) and section.get("stage", 0) == 0
-    return model.get("param_shapes") is not None and not is_off
+    if model.get("param_shapes") is None:
+        return False
+    if not isinstance(config, Mapping) or not isinstance(section, Mapping) or section.get("stage", 0) != 0:
+        return True
+    release = _RELEASE.match(str(model.get("ds_version")))
+    return (
+        (release is not None and tuple(map(int, release.groups())) < _WITHOUT_PARTS_SINCE)
+        or (config.get("data_types") or {}).get("grad_accum_dtype") in _FLOAT32
+        or files.pipeline_stages is not None
+    )
 
 
 def _check_place(archive: Archive) -> None:
