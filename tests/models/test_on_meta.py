@@ -48,6 +48,22 @@ UNKNOWN: dict[str, dict[str, Any]] = {
         "first_k_dense_replace": 1,
         "quantization_config": {"quant_method": "fp8"},
     },
+    "emu3": {  # its images go through an encoder and a decoder
+        "model_type": "emu3",
+        "architectures": ["Emu3ForConditionalGeneration"],
+        "vocabulary_map": {"<image>": 1},
+        "text_config": _SMALL,
+        "vq_config": {"base_channels": 32, "channel_multiplier": [1], "num_res_blocks": 1},
+    },
+    "pegasus": {
+        "model_type": "pegasus",
+        "vocab_size": 300,
+        "d_model": 32,
+        **{f"{part}_layers": 1 for part in ("encoder", "decoder")},
+        **{f"{part}_attention_heads": 4 for part in ("encoder", "decoder")},
+        **{f"{part}_ffn_dim": 64 for part in ("encoder", "decoder")},
+        "pad_token_id": 0,
+    },
     "gpt2 with cross attention": {"model_type": "gpt2", "add_cross_attention": True, "n_layer": 1},
 }
 
@@ -62,6 +78,7 @@ def test_they_are_built_by_transformers(name: str) -> None:
     assert shape.num_parameters == sum(parameter.numel() for parameter in model.parameters())
     assert shape.num_parameters == sum(shape.parameters_by_kind.values())
     assert shape.has_sdpa == model._supports_sdpa
+    assert shape.is_encoder_decoder == (name == "pegasus")
     read = getattr(model.config, "hidden_size", None)
     assert shape.hidden_size_for_accelerate == (
         read or max(getattr(model.config, "hidden_sizes", [0])) or None

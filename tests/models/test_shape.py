@@ -130,9 +130,7 @@ def test_every_tensor_is_named_once_and_has_a_sensible_kind(model_type: str) -> 
         ("llama", {}, False),
     ],
 )
-def test_an_encoder_and_a_decoder_are_of_one_module(
-    model_type: str, config: dict[str, object], has_both: bool
-) -> None:
+def test_what_is_an_encoder_and_a_decoder(model_type: str, config: dict[str, object], has_both: bool) -> None:
     shape = load_model_shape({"model_type": model_type, **config})
     if "tie_word_embeddings" in config:
         assert any(tensor.name == "lm_head.decoder.weight" for tensor in shape.tensors)

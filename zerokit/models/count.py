@@ -60,9 +60,20 @@ def count(
         hidden_size_for_trainer=_hidden_size_for_auto(keys, parts, look_into_text_section=True),
         hidden_size_for_accelerate=_hidden_size_for_auto(keys, parts, look_into_text_section=False),
         has_sdpa=known.has_sdpa,
+        is_encoder_decoder=not _owners("encoder", parts).isdisjoint(_owners("decoder", parts)),
         notes=parts.notes,
         config=config,
     )
+
+
+def _owners(name: str, parts: Parts) -> set[str]:
+    """The modules that have one of that name.
+
+    The output matrix of a masked language model may be a decoder, too: ``roberta.encoder`` stands beside
+    ``lm_head.decoder``.
+    """
+    split = (f".{tensor.name}".partition(f".{name}.") for tensor in parts.tensors)
+    return {module for module, found, _ in split if found}
 
 
 def model_type_of(keys: Keys) -> str:

@@ -92,6 +92,7 @@ def count_on_meta(
         hidden_size_for_trainer=hidden if _names_hidden_size(settings) else text_hidden,
         hidden_size_for_accelerate=hidden,
         has_sdpa=bool(getattr(model, "_supports_sdpa", False)),
+        is_encoder_decoder=bool(settings.is_encoder_decoder),
         counted_by="transformers",
         config=config,
     )

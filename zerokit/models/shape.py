@@ -56,6 +56,8 @@ class ModelShape:
     has_sdpa: bool = True
     """Whether transformers can compute its attention by torch's `scaled_dot_product_attention`; where not, it
     is written out in plain operations ("eager") unless flash attention is asked for."""
+    is_encoder_decoder: bool = False
+    """It is an encoder and a decoder, with a sequence for each."""
     counted_by: Literal["zerokit", "transformers"] = "zerokit"
     """``transformers``: built on torch's meta device, the kinds of its tensors told by their names."""
     notes: tuple[str, ...] = ()
@@ -99,20 +101,6 @@ class ModelShape:
     def num_embedding_parameters(self) -> int:
         """Parameters of kind ``embedding``: tokens, positions, and the output matrix where it is not tied."""
         return self.parameters_by_kind["embedding"]
-
-    @property
-    def is_encoder_decoder(self) -> bool:
-        """Whether one of its modules has an encoder and a decoder.
-
-        The output matrix of a masked language model may be a decoder, too: ``roberta.encoder`` stands beside
-        ``lm_head.decoder``.
-        """
-        return not self._with("encoder").isdisjoint(self._with("decoder"))
-
-    def _with(self, name: str) -> set[str]:
-        """The modules that have one of that name."""
-        split = (f".{tensor.name}".partition(f".{name}.") for tensor in self.tensors)
-        return {module for module, found, _ in split if found}
 
     @property
     def is_moe(self) -> bool:
