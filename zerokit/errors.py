@@ -85,6 +85,13 @@ def nearest(name: str, choices: Iterable[str]) -> str | None:
     return by_folded[close[0]] if close else None
 
 
+def in_turn(first: str | None, then: str) -> str:
+    """Two hints as sentences, one after the other."""
+    if not first:
+        return then
+    return f"{first} {then}" if first.endswith("?") else f"{first}. {then}"
+
+
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
     """A hint that names the nearest of `choices`, or lists them all if none is near."""
     choices = list(choices)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
+import shlex
 import typing
 from contextlib import nullcontext
 from pathlib import Path
@@ -15,6 +17,7 @@ import transformers
 from pydantic import TypeAdapter, ValidationError
 from transformers import TrainingArguments
 
+from zerokit.cli.main import main
 from zerokit.errors import ConfigError, RecipeError, ZerokitError
 from zerokit.recipe import LoadedRecipe, load_recipe
 from zerokit.recipe.training_keys import installed_types
@@ -182,13 +185,44 @@ def test_an_inline_ds_config_is_named_by_its_line_in_a_contradiction(recipe_file
     assert f"{recipe_file}:4 (deepspeed)" in caught.value.message
 
 
-def test_mistakes_in_a_ds_config_are_named_with_what_names_all(recipe_file: Path) -> None:
+@pytest.mark.parametrize(
+    ("ds_config", "recipe", "world_size"),
+    [
+        ({"gradient_cliping": 1.0, "zero_optimization": {"stag": 3}}, "", 1),
+        # Of four ranks a step has a multiple of 16.
+        (
+            {"train_batch_size": 12, "train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stag": 3}},
+            "",
+            4,
+        ),
+        # In the ds_config only as the recipe has it written there.
+        ({"zero_optimization": {"stage": 3, "stag": 3}}, "training:\n  optim: deepspeed_onebitadam\n", 1),
+    ],
+    ids=["unknown keys", "ranks", "optimizer"],
+)
+def test_mistakes_in_a_ds_config_are_named_with_what_names_all(
+    ds_config: dict[str, Any],
+    recipe: str,
+    world_size: int,
+    recipe_file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     file = recipe_file.with_name("ds.json")
-    file.write_text('{"gradient_cliping": 1.0, "zero_optimization": {"stag": 3}}')
+    file.write_text(json.dumps(ds_config))
+    recipe_file.write_text(MINIMAL + recipe)
     with pytest.raises(ConfigError) as caught:
-        resolve(load_recipe(recipe_file, ["--deepspeed", str(file)]))
-    mend = f"Did you mean 'gradient_clipping'? zerokit check {file} --target trainer names all"
-    assert str(caught.value).endswith(f"unknown key 'gradient_cliping' (and 1 more). {mend}")
+        resolve(load_recipe(recipe_file, ["--deepspeed", str(file)]), world_size=world_size)
+    more = re.search(r"\(and (\d+) more\)", str(caught.value))
+    command = re.search(r"zerokit (check .+) names all$", str(caught.value))
+    assert more is not None
+    assert command is not None
+    monkeypatch.setattr("sys.argv", ["zerokit", *shlex.split(command[1]), "--format", "json"])
+    with pytest.raises(SystemExit):
+        main()
+    (checked,) = json.loads(capsys.readouterr().out)["files"]
+    errors = [one["message"] for one in checked["findings"] if one["severity"] == "error"]
+    assert len(errors) == 1 + int(more[1])
 
 
 def test_a_mistake_in_an_inline_ds_config_is_named_by_its_place_in_the_recipe(recipe_file: Path) -> None:

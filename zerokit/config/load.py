@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from zerokit.config.repairs import edited
 from zerokit.config.root import DeepSpeedConfig
 from zerokit.config.validation_errors import Mistake, mistakes
 from zerokit.documents import Document, KeyPath, read_document
-from zerokit.errors import ConfigError
+from zerokit.errors import ConfigError, in_turn
 from zerokit.findings import Finding, Move, SetValue
 
 
@@ -222,7 +222,7 @@ def _in_line_order(findings: list[Finding]) -> list[Finding]:
 
 
 def as_error(
-    problems: list[Finding], document: Document, *, where: str | None = None, target: str | None = None
+    problems: list[Finding], document: Document, *, where: str | None = None, options: Sequence[str] = ()
 ) -> ConfigError:
     """The first of `problems` as an exception that says how many more there are, and what names them.
 
@@ -230,7 +230,7 @@ def as_error(
         problems: at least one.
         document: in which they are.
         where: the place of the first; that in `document` by default.
-        target: for which they are.
+        options: with which ``zerokit check`` finds them all.
     """
     first, *others = problems
     where = where or document.where(first.path)
@@ -238,9 +238,8 @@ def as_error(
         return ConfigError(first.message, where=where, hint=first.hint)
     hint = first.hint
     if Path(document.name).is_file():
-        words = ["zerokit", "check", document.name, *(["--target", target] if target else [])]
-        all_of_them = f"{shlex.join(words)} names all"
-        hint = f"{hint}{' ' if hint.endswith('?') else '. '}{all_of_them}" if hint else all_of_them
+        command = shlex.join(["zerokit", "check", document.name, *options])
+        hint = in_turn(hint, f"{command} names all")
     return ConfigError(f"{first.message} (and {len(others)} more)", where=where, hint=hint)
 
 

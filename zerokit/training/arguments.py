@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import typing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zerokit import console
@@ -120,7 +121,11 @@ def _check_ds_config(document: Document, loaded: LoadedRecipe, world_size: int, 
     problems = [problem for problem in report.findings if problem.rule not in _ADDED_BY_RECIPE]
     errors = [problem for problem in problems if problem.severity == "error"]
     if errors:
-        raise as_error(errors, document, where=where(errors[0].path), target="trainer")
+        options = ["--target", "trainer", "--num-gpus", str(world_size)]
+        recipe = loaded.origins.document.name
+        if Path(recipe).is_file():
+            options += ["--recipe", recipe]
+        raise as_error(errors, document, where=where(errors[0].path), options=options)
     for key in _NOT_DATA_PARALLEL:
         if document.data.get(key) not in (None, 1):
             raise ConfigError(
