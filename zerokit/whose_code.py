@@ -23,15 +23,15 @@ def is_installed(path: str) -> bool:
 
 
 def is_no_file(path: str) -> bool:
-    """Whether code was compiled from no file: ``<frozen runpy>``, ``<string>``."""
+    """Whether code was compiled from no file: ``<frozen runpy>``, or ``<string>``, which may be anybody's."""
     return path.startswith("<")
 
 
 @functools.cache
 def is_pythons(path: str) -> bool:
-    """Whether a file is of Python itself, or none."""
+    """Whether a file is of Python itself, or was until it was frozen."""
     is_own = path.startswith(_PYTHON_HERE) or _PYTHONS.search(path) is not None
-    return is_no_file(path) or (is_own and not is_installed(path))
+    return path.startswith("<frozen ") or (is_own and not is_installed(path))
 
 
 @functools.cache

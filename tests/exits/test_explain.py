@@ -278,9 +278,22 @@ def test_a_line_of_python_or_of_a_library_is_none_of_the_script(
     assert (raised.cause, raised.mend) == ("exception", "Look at /w/train.py:7")
 
 
+def test_a_script_that_came_by_stdin_has_lines_and_what_a_dataclass_has_made_none() -> None:
+    for script in ("<stdin>", "/w/train.py"):
+        files = ("<frozen runpy>", script, "<string>", f"{SITE}/transformers/training_args.py")
+        frames = "\n".join(f'  File "{file}", line 7, in f' for file in files)
+        raised = told("Traceback (most recent call last):", frames, "ValueError: bad")
+        assert raised.mend == f"Look at {script}:7"
+
+
 def test_ranks_came_to_different_collectives_by_line_or_by_call() -> None:
     same_line = told(gloo_timeout(0), gloo_timeout(1, call="broadcast"))
     assert same_line.says.endswith("(broadcast): they came to different collectives")
+    # One call may be several collectives: the rank that is gone is the cause, unless lines differ, too.
+    gone = ("dist_world_size=3", gloo_timeout(0), gloo_timeout(1, call="broadcast"))
+    assert told(*gone).says.endswith("(broadcast); rank 2 did not come")
+    lines = ("dist_world_size=3", gloo_timeout(0), gloo_timeout(1, 60, call="broadcast"))
+    assert told(*lines).says.endswith("(broadcast): they came to different collectives")
     # Of a rank whose traceback is cut off nothing is known.
     cut = "\n".join(gloo_timeout(1).split("\n")[-1:])
     unknown = told("dist_world_size=2", gloo_timeout(0), cut)

@@ -61,6 +61,14 @@ def _closure() -> Callable[[int], None]:
     return train
 
 
+def _made() -> Callable[[int], None]:
+    """By exec, as a script may make its functions."""
+    names: dict[str, Any] = {"set_up": _set_up}
+    exec("def train(rank):\n    set_up(rank)", names)
+    made: Callable[[int], None] = names["train"]
+    return made
+
+
 @pytest.mark.parametrize(
     ("process", "is_rank"),
     [
@@ -69,6 +77,7 @@ def _closure() -> Callable[[int], None]:
         (multiprocessing.Process(target=_call, args=(_train, 0)), True),
         (multiprocessing.Process(target=_Trainer([]).main, args=(0,)), True),
         (multiprocessing.Process(target=_closure(), args=(0,)), True),
+        (multiprocessing.Process(target=_made(), args=(0,)), True),
         (_Rank(0), True),
         (_Rank(1), False),
         (multiprocessing.Process(target=_train, args=(1,)), False),

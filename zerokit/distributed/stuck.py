@@ -39,7 +39,7 @@ from zerokit.distributed.process_table import (
     variables_of,
 )
 from zerokit.errors import RankError
-from zerokit.whose_code import is_installed, is_pythons
+from zerokit.whose_code import is_installed, is_no_file, is_pythons
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -228,7 +228,8 @@ def _caller(innermost: FrameType) -> FrameType:
     """
     frame: FrameType | None = innermost
     while frame is not None:
-        if not is_pythons(frame.f_code.co_filename):
+        path = frame.f_code.co_filename
+        if not (is_no_file(path) or is_pythons(path)):
             return frame
         frame = frame.f_back
     return innermost

@@ -272,9 +272,10 @@ def _exceptions(log: Log, known: list[_Event]) -> Iterator[_Event]:
             rest = line[len(prefix) :]
             if rest.startswith((" ", "\t")) or not rest.strip():
                 found = _FRAME.search(rest[:1000])
-                if found is None or is_no_file(found["file"]):
+                if found is None or found["file"].startswith("<frozen "):
                     continue
-                if frame is None or not is_in_library(found["file"]):
+                # A script that came by stdin is no file, and neither is what a dataclass has made.
+                if frame is None or not (is_in_library(found["file"]) or is_no_file(found["file"])):
                     frame = f"{found['file']}:{found['line']}"
                 continue
             raised = _RAISED.match(rest[:2000])

@@ -17,7 +17,7 @@ from zerokit import documents
 from zerokit.errors import DocumentError
 from zerokit.exits.nccl import MOST_RANKS
 from zerokit.units import format_bytes
-from zerokit.whose_code import is_in_library
+from zerokit.whose_code import is_in_library, is_no_file
 
 _DUMP = re.compile(r"(?:[Ff]light [Rr]ecorder|debug info|NCCL trace)[^\n]{0,60}? to (?P<path>/[^\s:]{1,300})")
 _MOST_BYTES = 4 << 20
@@ -163,8 +163,9 @@ def _where(entry: Mapping[str, Any]) -> str:
     frames = entry.get("frames")
     found = [one for one in frames if isinstance(one, Mapping)] if isinstance(frames, list) else []
     files = [_text(one.get("filename")) for one in found]
-    scripts = [one for one, file in zip(found, files, strict=True) if not is_in_library(file)]
-    others = [one for one, file in zip(found, files, strict=True) if _OF_TORCH not in file]
+    named = list(zip(found, files, strict=True))
+    scripts = [one for one, file in named if not (is_no_file(file) or is_in_library(file))]
+    others = [one for one, file in named if _OF_TORCH not in file]
     own = scripts or others or found
     if not own or "filename" not in own[0]:
         return ""

@@ -13,7 +13,7 @@ from zerokit.exits.causes import RUNS_ALONE, STILL_RAN
 from zerokit.exits.log import Log
 from zerokit.exits.nccl import MOST_RANKS, listed
 from zerokit.units import format_seconds
-from zerokit.whose_code import is_in_library
+from zerokit.whose_code import is_in_library, is_no_file
 
 _TIMEOUT = re.compile(r"Timed out waiting (?P<limit>\d{1,12})ms for (?:recv|send) operation")
 _SPEAKER = re.compile(r"\[rank(?P<rank>\d{1,7})\]:")
@@ -68,7 +68,7 @@ def _traced(log: Log, begin: int, rank: int) -> tuple[str | None, str | None]:
         frame = _FRAME.search(line)
         if frame is None:
             continue
-        if not is_in_library(frame["file"]):
+        if not (is_no_file(frame["file"]) or is_in_library(frame["file"])):
             return f"{visible(PurePath(frame['file']).name)}:{frame['line']}", call
         if call is None and frame["file"].endswith(_COLLECTIVES):
             call = visible(frame["function"])
@@ -97,7 +97,8 @@ def explain(ranks: Sequence[Waiting], world_size: int | None) -> tuple[str, str]
     absent = sorted(set(range(world_size or 0)) - {one.rank for one in ranks})
     # Of a rank whose traceback is cut off nothing is known.
     lines, calls = ({one for one in those if one is not None} for those in zip(*places, strict=True))
-    if len(lines) > 1 or len(calls) > 1:
+    # One call of the script may be several collectives, in which others stand when a rank is gone.
+    if len(lines) > 1 or (len(calls) > 1 and not (lines and absent)):
         missing = "; no rank is missing" if world_size is not None and not absent else ""
         return f"{says}: they came to different collectives{missing}", RUNS_ALONE
     if absent:

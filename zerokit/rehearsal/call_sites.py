@@ -55,7 +55,8 @@ class CallSites:
     def _is_passed_over(self, path: str) -> bool:
         known = self._passed_over.get(path)
         if known is None:
-            known = path.startswith(self._between) or path.endswith(_PASSED_OVER) or is_pythons(path)
+            known = path.startswith(self._between) or path.endswith(_PASSED_OVER)
+            known = known or is_no_file(path) or is_pythons(path)
             self._passed_over[path] = known
         return known
 

@@ -23,7 +23,7 @@ from zerokit.rehearsal.call_sites import OWN, folder_of, is_of_script, short_pat
 from zerokit.rehearsal.errors import RehearsalGap
 from zerokit.rehearsal.stand_ins.from_pretrained import CHECKPOINT
 from zerokit.rehearsal.watching.suppressed_writes import not_written
-from zerokit.whose_code import is_pythons
+from zerokit.whose_code import is_no_file, is_pythons
 
 _GAP = "zerokit cannot stand in for"
 """What native/dispatch.cpp says of an operator."""
@@ -183,5 +183,6 @@ def _line_of(error: BaseException) -> str:
 
 
 def _passes_on(path: str) -> bool:
-    """Whether a file is torch's, zerokit's or Python's own."""
-    return is_pythons(path) or path.startswith((folder_of("torch"), folder_of("zerokit")))
+    """Whether a file is torch's, zerokit's or Python's own, or none."""
+    own = (folder_of("torch"), folder_of("zerokit"))
+    return is_no_file(path) or is_pythons(path) or path.startswith(own)
