@@ -72,7 +72,12 @@ def test_what_deepspeed_fails_at_is_told_apart_from_its_import(
     assert look.verdict == "could not look"
     assert look.says == "DeepSpeed failed to look for it: OSError: [Errno 8] Exec format error: 'nvcc'"
     (package / "__init__.py").write_text("raise ImportError('half of it')")
-    assert software.libaio().says == "deepspeed cannot be imported: ImportError: half of it"
+    assert software.libaio().says == "asking deepspeed failed: ImportError: half of it"
+    # Nor is it blamed for what else the question imports.
+    (package / "__init__.py").write_text("import sys; sys.modules['zerokit'] = None")
+    assert software.libaio().says.startswith(
+        "asking deepspeed failed: ModuleNotFoundError: import of zerokit"
+    )
 
 
 def test_few_open_files() -> None:
@@ -104,13 +109,13 @@ def test_torch_that_sees_no_gpu(programs: Path) -> None:
     assert only(software.gpus(answer), "GPUs").verdict == "could not look"
     stub(programs, "nvidia-smi", "")
     is_found(only(software.gpus(answer), "GPUs"), "error", "build for CPUs")
-    is_found(only(software.gpus("torch cannot be imported: libc10.so"), "torch"), "error", "libc10.so")
+    is_found(only(software.gpus("asking torch failed: libc10.so"), "torch"), "error", "libc10.so")
 
 
 def test_torch_that_is_not_installed_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(software, "versions", lambda: {"zerokit": "1"})
     is_found(only(software.packages(), "packages"), "error", "torch, deepspeed")
-    assert list(software.gpus("torch cannot be imported: No module named 'torch'")) == []
+    assert list(software.gpus("asking torch failed: No module named 'torch'")) == []
 
 
 def test_no_compiler(programs: Path) -> None:
@@ -218,7 +223,7 @@ def test_nothing_of_the_current_folder_is_imported(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
     monkeypatch.chdir(tmp_path)
-    assert software.ask_torch() == "torch cannot be imported: ImportError: torch of the site"
+    assert software.ask_torch() == "asking torch failed: ImportError: torch of the site"
     assert [look.verdict for look in hosts.hosts(["a"], [])] == ["ok"]
     assert not (tmp_path / "owned").exists()
 

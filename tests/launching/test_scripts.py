@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
@@ -184,6 +185,7 @@ def test_kubernetes_takes_the_name(recipe: str, name: str) -> None:
 
 
 SET = {"GLOO_SOCKET_IFNAME": "eth7", "NCCL_SOCKET_IFNAME": "=eth7"}
+QUOTED = [f'{name}="{value}"' for name, value in SET.items()]
 ENV = "env | sort | grep -E '^(NCCL|GLOO)_' > said; cat \"${DS_ENV_FILE:-/dev/null}\" > handed_on"
 
 
@@ -224,7 +226,7 @@ def test_variables_are_set_where_the_doctor_found_a_reason(
         said = dict(line.split("=", 1) for line in (folder / "said").read_text().splitlines())
         assert {name: said.get(name) for name in SET} == {name: expected.get(name) for name in SET}
         handed_on = (folder / "handed_on").read_text().splitlines()
-        settings = [*(f"{name}={value}" for name, value in SET.items()), "NCCL_DEBUG=WARN", "MINE=1"]
+        settings = [*QUOTED, "NCCL_DEBUG=WARN", "MINE=1"]
         assert handed_on == (settings if target == "deepspeed" and given else [])
         assert list((tmp_path / "temporary").iterdir()) == []
 
@@ -244,10 +246,23 @@ def test_a_file_of_variables_that_the_user_names_is_read_as_deepspeed_reads_it(
     text = written("deepspeed", "--hostfile", "hosts", "--doctor", "doctor.json")
     (folder / "made").write_text(text.replace(f"{program} ", "show "))
     processes.checked(["bash", "made"], cwd=folder, env=env)
-    settings = [f"{name}={value}" for name, value in SET.items()]
     places = ["home"] if is_absolute else ["home", folder.name]
     handed_on = (folder / "handed_on").read_text().splitlines()
-    assert handed_on == [*settings, *(f"PLACE={place}" for place in places)]
+    assert handed_on == [*QUOTED, *(f"PLACE={place}" for place in places)]
+
+
+@pytest.mark.torch
+def test_deepspeed_hands_them_to_any_shell_as_they_are() -> None:
+    from deepspeed.launcher.multinode_runner import PDSHRunner
+
+    runner = PDSHRunner(SimpleNamespace(user_args=[], user_script=""), "")
+    for line in QUOTED:
+        runner.add_export(*line.split("=", maxsplit=1))
+    # No word begins with "=", of which zsh makes the path of a program.
+    assert not any(value.startswith("=") for value in runner.exports.values())
+    words = [f"export {name}={value};" for name, value in runner.exports.items()]
+    said = processes.checked(f"{' '.join(words)} echo $GLOO_SOCKET_IFNAME $NCCL_SOCKET_IFNAME")
+    assert said.split() == ["eth7", "=eth7"]
 
 
 def test_accelerate_is_started_with_variables(report: Path, written: Callable[..., str]) -> None:

@@ -90,7 +90,7 @@ def _ask(script: str, package: str) -> dict[str, Any] | str:
         return f"asking {package} took more than {_PATIENCE} s"
     if done.returncode != 0:
         last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
-        return f"{package} cannot be imported: {last[0]}"
+        return f"asking {package} failed: {last[0]}"
     answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return answer
 

@@ -122,7 +122,7 @@ _REASON = "# 'zerokit doctor' found a reason for what follows."
 
 
 def _settings(job: Job) -> list[str]:
-    """``NAME=value``, of characters that a shell leaves alone."""
+    """``NAME=value``, of characters that bash leaves alone."""
     return [f"{name}={value}" for name, value in (job.variables or {}).items()]
 
 
@@ -178,13 +178,15 @@ def _deepspeed(job: Job) -> str:
 def _handed_on(job: Job) -> list[str]:
     """What has DeepSpeed's launcher set variables on all machines: it reads them from a file.
 
+    It quotes none of them for the shells of these machines, of which zsh makes a path of =eth0.
     The user's own files, which it would read instead, are part of that, and stand last: they overrule it.
-    Source: deepspeed/launcher/runner.py, `DEEPSPEED_ENVIRONMENT_PATHS`.
+    Source: deepspeed/launcher/runner.py, `DEEPSPEED_ENVIRONMENT_PATHS`; multinode_runner.py, `add_export`.
     """
     if not job.variables:
         return []
+    quoted = [f'{name}="{value}"' for name, value in job.variables.items()]
     return [
-        f"printf '%s\\n' {shlex.join(_settings(job))} > \"$made/variables\"",
+        f"printf '%s\\n' {shlex.join(quoted)} > \"$made/variables\"",
         "own=${DS_ENV_FILE-.deepspeed_env}",
         'case "$own" in /*) own=("$own") ;; *) own=(~/"$own" "./$own") ;; esac',
         'sed "" "${own[@]}" >> "$made/variables" 2> /dev/null || true',
@@ -327,7 +329,9 @@ def _skypilot(job: Job) -> str:
             "num_nodes": job.num_nodes,
             "resources": {"accelerators": f"{job.accelerator or 'H100'}:{job.gpus_per_node}"},
             "workdir": str(job.folder),
-            "setup": "pip install 'zerokit[train]'\n",
+            # A clone is on this machine alone: 'workdir' is the recipe's folder.
+            "setup": "# If it is cloned here: git+URL of the clone in place of the name\n"
+            "pip install 'zerokit[train]'\n",
             "run": f'MASTER_ADDR=$(echo "$SKYPILOT_NODE_IPS" | sed -n 1p)\nexec {run} {shlex.join(words)}\n',
         }
     )
