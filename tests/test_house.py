@@ -20,6 +20,7 @@ BASE = {"choices", "errors", "units", "documents", "files", "hub", "findings", "
     "open_options",
     "extras",
     "whose_code",
+    "signals",
 }
 ALLOWED = {
     "choices": set(),
@@ -34,6 +35,7 @@ ALLOWED = {
     "console": {"errors"},
     "patches": {"errors"},
     "whose_code": set(),
+    "signals": set(),
     "config": BASE,
     "resolving": BASE | {"config", "hardware", "models", "recipe", "releases"},
     "writing": BASE | {"config", "recipe", "resolving", "hardware", "models"},

@@ -6,12 +6,13 @@ import json
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from zerokit.calibration import calibrate as calibration
-from zerokit.calibration import measure, python
+from zerokit.calibration import collectives, measure, python
 from zerokit.calibration.autograd import AutogradSeconds
 from zerokit.calibration.collectives import Measured
 from zerokit.calibration.kernels import Kernels, Product, Sizes
@@ -174,6 +175,91 @@ def test_a_file_that_could_not_be_read_is_not_written(
     with pytest.raises(ZerokitError, match=r"python_call.*far from what is known"):
         calibrated(tmp_path, "cpu", 2)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("card", "ranks", "buses", "reached"),
+    [
+        # NVLS: the switch adds, and other kinds are as fast as rings.
+        (
+            "H100-SXM",
+            8,
+            {"all_gather": 300e9, "all_reduce": 450e9, "reduce_scatter": 290e9},
+            {(kind, 8): 300e9 for kind in ("all_gather", "broadcast", "send_recv")}
+            | {("reduce_scatter", 8): 290e9, ("all_reduce", 8): 450e9, ("all_gather", 4): 300e9},
+        ),
+        # A bridge joins two; more than two go over PCIe, as the catalogue has it.
+        (
+            "A100-80GB-PCIe",
+            2,
+            dict.fromkeys(BUSES, 180e9),
+            {("all_gather", 2): 180e9, ("all_reduce", 2): 180e9, ("all_gather", 4): 20e9},
+        ),
+    ],
+)
+def test_collectives_of_cards_are_priced_as_they_were_measured(
+    card: str,
+    ranks: int,
+    buses: dict[str, float],
+    reached: dict[tuple[Any, int], float],
+    known: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(measure, "collectives", lambda device, ranks, large: Measured(1e-4, buses))
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 8)
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda device: find_gpu(card).torch_name)
+    monkeypatch.setitem(globals(), "RATE", 20e12)
+    monkeypatch.setitem(globals(), "BANDWIDTH", 1e12)
+    prices = calibrated(tmp_path, "cuda", ranks)
+    for (kind, of), bus in reached.items():
+        # Of two sizes: their starts drop out.
+        more = prices.collective(kind, 2**34, of) - prices.collective(kind, 2**33, of)
+        share = {"all_reduce": 2 * (of - 1) / of, "broadcast": 1, "send_recv": 1}.get(kind, (of - 1) / of)
+        assert 2**33 * share / more == pytest.approx(bus, rel=0.01), (kind, of)
+
+
+def test_the_start_of_a_collective_is_no_part_of_its_bandwidth(monkeypatch: pytest.MonkeyPatch) -> None:
+    def taking(share: float, bus: float) -> Any:
+        return lambda whole, part: 1e-4 + share * 4 * len(whole) / bus
+
+    shares = {"all_gather": 0.5, "all_reduce": 1.0, "reduce_scatter": 0.5}
+    kinds = {kind: (taking(share, BUSES[kind]), share) for kind, share in shares.items()}
+    monkeypatch.setattr(collectives, "_kinds", lambda ranks: kinds)
+    monkeypatch.setattr(collectives, "_seconds", lambda call, device: call())
+    monkeypatch.setattr(collectives, "seconds_at_once", lambda own, ranks, device: own())
+    found = collectives.collectives("cpu", 2, 2**17)
+    assert found.buses == pytest.approx(BUSES)
+    assert found.start == pytest.approx(1e-4, rel=0.1)
+
+
+@pytest.mark.parametrize(("ranks", "seconds"), [(1, 1.0), (3, 3.5)])
+def test_cards_that_disturb_each_other_are_measured_so(
+    ranks: int, seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = iter([6, 1, 4, 2, 5, 3])
+    event = SimpleNamespace(record=lambda: None, elapsed_time=lambda end: 1e3 * next(taken))
+    cuda = {"Event": lambda enable_timing: event, "_sleep": lambda cycles: None, "synchronize": lambda: None}
+    for name, stand_in in cuda.items():
+        monkeypatch.setattr(f"torch.cuda.{name}", stand_in)
+    assert Kernels("cuda", ranks, Sizes())._own_seconds(lambda: None) == seconds
+
+
+def test_an_unknown_card_has_its_multiprocessors(
+    known: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    properties = SimpleNamespace(total_memory=2**34, multi_processor_count=77)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 8)
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda device: "A card of its own")
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda device: properties)
+    asked = []
+    measured = Known.attention
+    monkeypatch.setattr(
+        Known, "attention", lambda self, *given: asked.append(given[-1]) or measured(self, *given)
+    )
+    assert calibrated(tmp_path, "cuda", 8).gpu.multiprocessors == 77
+    assert asked == [77, 77]
 
 
 @pytest.mark.distributed

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from zerokit.hardware.prices.attention import AttentionCurve
 
-_TOLD_APART = len(AttentionCurve.terms()) - 1
-"""Kinds: in calls of equally many heads, a last block is the same share of the rows' work."""
+_BESIDE_PRODUCTS = [AttentionCurve.terms().index(kind) for kind in ("scores", "rows", "diagonal")]
+"""Not the last block: in calls of equally many heads it is the same share of the rows' work."""
 
 
 def fitted_costs(works: Sequence[Sequence[float]], measured: Sequence[float]) -> tuple[float, ...]:
@@ -26,9 +26,8 @@ def fitted_costs(works: Sequence[Sequence[float]], measured: Sequence[float]) ->
     rows = np.array(works) / np.array(measured)[:, None]
     best, costs = float("inf"), np.zeros(len(AttentionCurve.terms()))
     # With so few kinds, each choice of those that cost something can be tried.
-    others = range(1, _TOLD_APART)
     for chosen in itertools.chain.from_iterable(
-        itertools.combinations(others, count) for count in range(len(others) + 1)
+        itertools.combinations(_BESIDE_PRODUCTS, count) for count in range(len(_BESIDE_PRODUCTS) + 1)
     ):
         columns = [0, *chosen]
         found = np.linalg.lstsq(rows[:, columns], np.ones(len(rows)), rcond=None)[0]

@@ -5,7 +5,10 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
+
+from zerokit.calibration.seconds import seconds_at_once
 
 _SMALL = 2**12
 """Bytes of a buffer whose collective takes as long as its start."""
@@ -13,12 +16,12 @@ _CALLS = 10
 
 
 class Measured(NamedTuple):
-    """Of all kinds of collectives together."""
+    """In the mean of all ranks."""
 
     start: float
-    """Seconds of one that moves next to nothing."""
+    """Seconds of a collective of whatever kind that moves next to nothing."""
     buses: Mapping[str, float]
-    """Of each kind, bytes per second that a rank's link carries in a large one, as nccl-tests count them."""
+    """Of each kind, bytes per second that a rank's link carries in a large one after its start."""
 
 
 def collectives(device: str, ranks: int, large: int) -> Measured:
@@ -37,9 +40,10 @@ def collectives(device: str, ranks: int, large: int) -> Measured:
         for size in (_SMALL, large):
             part = torch.ones(size // 4 // ranks, device=device)
             whole = torch.ones(len(part) * ranks, device=device)
-            seconds.append(_seconds(lambda work=work, whole=whole, part=part: work(whole, part), device))  # type: ignore[misc]
+            call = partial(work, whole, part)
+            seconds.append(seconds_at_once(lambda call=call: _seconds(call, device), ranks, device))  # type: ignore[misc]
         starts.append(seconds[0])
-        buses[kind] = moved * large / seconds[-1]
+        buses[kind] = moved * (large - _SMALL) / (seconds[-1] - seconds[0])
     return Measured(statistics.mean(starts), buses)
 
 
@@ -56,7 +60,7 @@ def _kinds(ranks: int) -> Mapping[str, tuple[Callable[[Any, Any], Any], float]]:
 
 
 def _seconds(work: Callable[[], Any], device: str) -> float:
-    """The median of as many calls on each rank, which begin together: they must not stop at other times."""
+    """The median of this rank's calls: as many as each other rank's, which begin together with them."""
     import torch
     import torch.distributed as dist
 

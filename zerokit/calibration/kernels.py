@@ -80,7 +80,7 @@ class Kernels:
             end.record()
             cuda.synchronize()
             taken.append(begin.elapsed_time(end) / 1e3)
-        return min(taken)
+        return chosen(self.ranks)(taken)
 
     # ---- products and attention
     def products(self, dtype: str) -> list[Product]:
@@ -107,13 +107,13 @@ class Kernels:
         made = torch.randn(shape, device=self.device).to(getattr(torch, dtype))
         return made.t() if transposed else made
 
-    def attention(self, dtype: str, peak: float, multiprocessors: int) -> AttentionCurve:
+    def attention(self, dtype: str, peak: float, multiprocessors: int | None) -> AttentionCurve:
         """torch's fused attention: what each kind of its work costs in multiples of its time at `peak`.
 
         Args:
             dtype: of queries, keys and values.
             peak: floating-point operations per second.
-            multiprocessors: of the device.
+            multiprocessors: of the device, if it is known.
         """
         import torch
         from torch.nn.functional import scaled_dot_product_attention

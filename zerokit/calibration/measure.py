@@ -9,14 +9,14 @@ from __future__ import annotations
 import json
 import os
 import platform
-import subprocess
 import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from zerokit import console
 from zerokit.calibration.autograd import AutogradSeconds, autograd_seconds
@@ -24,10 +24,11 @@ from zerokit.calibration.collectives import collectives
 from zerokit.calibration.kernels import Kernels, Product, Sizes, adam_bytes_per_second
 from zerokit.calibration.matmul_fit import fitted_curve, levelled
 from zerokit.calibration.python import python_seconds
-from zerokit.errors import LaunchError
+from zerokit.calibration.ranks import run_ranks
 from zerokit.files import write_file
 from zerokit.hardware.gpus import Gpu, Link, gpus
 from zerokit.hardware.hardware_file import BOUNDS
+from zerokit.hardware.prices.attention import AttentionCurve
 from zerokit.hardware.prices.figures import figures
 from zerokit.units import GIB, MIB
 
@@ -37,14 +38,12 @@ _SHARES = {"bf16": "tensor", "fp16": "tensor", "fp32": "fp32"}
 """The words of `best_share` for them."""
 _AT_ONCE = 1e-8
 """Seconds of a kernel beyond its launch, where the processor that launches it is the card."""
-_STEPS = 12
-_TIMEOUT = 600
+_LIMIT_SECONDS = 600
+"""For all that ranks measure together."""
 _WRITTEN = "measured.json"
 
 _USUAL = {"cpu": Sizes(), "cuda": Sizes(heads=64, lengths=(512, 2048, 8192), collective=2**26)}
 """By the device."""
-
-T = TypeVar("T")
 
 
 class Machine(NamedTuple):
@@ -86,7 +85,7 @@ def measured(machine: Machine, sizes: Sizes | None = None) -> dict[str, Any]:
     """Measure a machine that does nothing else meanwhile: what a file for `--hardware` holds.
 
     Raises:
-        LaunchError: the ranks did not come to an end.
+        LaunchError: a rank failed, or the time was up.
     """
     sizes = sizes or _USUAL[machine.device]
     if machine.ranks == 1:
@@ -94,24 +93,7 @@ def measured(machine: Machine, sizes: Sizes | None = None) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         # -P: no file of this folder stands in the place of a module.
         command = [sys.executable, "-P", "-m", __name__, folder, *map(str, machine), json.dumps(sizes)]
-        processes = [
-            subprocess.Popen([*command, str(rank)], env=os.environ | {"LOCAL_RANK": str(rank)})
-            for rank in range(machine.ranks)
-        ]
-        try:
-            codes = [process.wait(_TIMEOUT) for process in processes]
-        except subprocess.TimeoutExpired:
-            codes = [1]
-        finally:
-            for process in processes:
-                process.kill()
-                process.wait()
-        if any(codes):
-            raise LaunchError(
-                f"{machine.ranks} processes could not measure what they take together",
-                where="zerokit calibrate",
-                hint="Give --ranks 1 to measure one alone, without collectives",
-            )
+        run_ranks([[*command, str(rank)] for rank in range(machine.ranks)], _LIMIT_SECONDS)
         found: dict[str, Any] = json.loads(Path(folder, _WRITTEN).read_text(encoding="utf-8"))
         return found
 
@@ -140,70 +122,100 @@ def _measure(machine: Machine, sizes: Sizes, *, is_shown: bool = True) -> dict[s
     import torch
 
     torch.set_num_threads(machine.threads)
-    kernels = Kernels(machine.device, machine.ranks, sizes)
+    found: dict[str, Any] = {}
+    steps = _steps(machine, sizes, found)
     with console.progress(transient=True, is_shown=is_shown) as bar:
-        task = bar.add_task("Measuring", total=_STEPS, note="")
-
-        def step(what: str, work: Callable[[], T]) -> T:
+        task = bar.add_task("Measuring", total=len(steps), note="")
+        for what, work in steps.items():
             bar.update(task, note=what)
-            found = work()
+            found[what] = work()
             bar.advance(task)
-            return found
-
-        products = {
-            kind: step(f"products, {kind}", lambda dtype=DTYPES[kind]: kernels.products(dtype))  # type: ignore[misc]
-            for kind in (machine.half, "fp32")
-        }
-        bandwidth = step("memory", kernels.bandwidth)
-        copies = step("copies", kernels.copies)
-        gpu = machine.card or _card(machine, products, bandwidth, copies)
-        known = {kind: rows for kind, rows in products.items() if kind in gpu.tflops}
-        curves = {
-            kind: asdict(
-                step(
-                    f"attention, {kind}",
-                    lambda kind=kind: kernels.attention(  # type: ignore[misc]
-                        DTYPES[kind], 1e12 * gpu.tflops[kind], gpu.multiprocessors or 1
-                    ),
-                )
-            )
-            for kind in known
-        }
-        changes: dict[str, Any] = {
-            "best_share": {
-                "cards": {gpu.name: {_SHARES[kind]: _best(rows, gpu, kind) for kind, rows in known.items()}}
-            },
-            "memory": {
-                "share": {"cards": {gpu.name: min(1.0, bandwidth / (1e9 * (gpu.bandwidth_gb_s or 1)))}},
-                "passes": step("rows", kernels.passes),
-                "kernel_seconds": {"value": _AT_ONCE if machine.device == "cpu" else kernels.smallest()},
-            },
-            "launch": {
-                "seconds": {
-                    "kernel": step("launches", kernels.launch),
-                    "python_call": step("Python", python_seconds),
-                    **_above_noise(step("autograd", autograd_seconds)),
-                }
-            },
-        }
-        if machine.ranks > 1:
-            found = step("collectives", lambda: collectives(machine.device, machine.ranks, sizes.collective))
-            ring = max(found.buses.values())
-            changes["fabric"] = {
-                "cards": {gpu.name: {"ring": ring / 1e9}},
-                "kind_share": {kind: bus / ring for kind, bus in found.buses.items()},
+    gpu = found["card"]
+    products: dict[str, Sequence[Product]] = {kind: found[f"products, {kind}"] for kind in _kinds(machine)}
+    is_cpu = machine.device == "cpu"
+    changes: dict[str, Any] = {
+        "best_share": {
+            "cards": {gpu.name: {_SHARES[kind]: _best(rows, gpu, kind) for kind, rows in products.items()}}
+        },
+        "memory": {
+            "share": {"cards": {gpu.name: min(1.0, found["memory"] / (1e9 * (gpu.bandwidth_gb_s or 1)))}},
+            "passes": found["rows"],
+            "kernel_seconds": {"value": _AT_ONCE if is_cpu else found["smallest kernel"]},
+        },
+        "launch": {
+            "seconds": {
+                "kernel": found["launches"],
+                "python_call": found["Python"],
+                **_above_noise(found["autograd"]),
             }
-            if machine.device == "cpu":
-                changes["nccl"] = {"start": {"in_node": 1e6 * found.start}}
-        adam = step("Adam", lambda: adam_bytes_per_second(machine.device, machine.ranks))
-        changes["host"] = _host(machine, gpu, copies, adam)
+        },
+        "host": _host(machine, gpu, found["copies"], found["Adam"]),
+    }
+    if machine.ranks > 1:
+        changes["fabric"] = _fabric(gpu, machine.ranks, found["collectives"].buses)
+        if is_cpu:
+            changes["nccl"] = {"start": {"in_node": 1e6 * found["collectives"].start}}
     return {
         "gpu": gpu.name if machine.card else _written(gpu),
         "figures": changes,
         "kernels": {
-            "matmul": {kind: _curve(rows, gpu, kind) for kind, rows in known.items()},
-            "attention": curves,
+            "matmul": {kind: _curve(rows, gpu, kind) for kind, rows in products.items()},
+            "attention": {kind: asdict(found[f"attention, {kind}"]) for kind in products},
         },
+    }
+
+
+def _kinds(machine: Machine) -> list[str]:
+    """What products are measured in: dtypes that the catalogue has a rate for, if it has the card."""
+    kinds, card = (machine.half, "fp32"), machine.card
+    return [kind for kind in kinds if card is None or kind in card.tflops]
+
+
+def _steps(machine: Machine, sizes: Sizes, found: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
+    """All that is measured, in its order; `found`: what earlier ones have."""
+    kernels, kinds = Kernels(machine.device, machine.ranks, sizes), _kinds(machine)
+
+    def card() -> Gpu:
+        products = {kind: found[f"products, {kind}"] for kind in kinds}
+        return machine.card or _card(machine, products, found["memory"], found["copies"])
+
+    def attention(kind: str) -> AttentionCurve:
+        gpu = found["card"]
+        return kernels.attention(DTYPES[kind], 1e12 * gpu.tflops[kind], gpu.multiprocessors)
+
+    steps: dict[str, Callable[[], Any]] = {
+        **{f"products, {kind}": partial(kernels.products, DTYPES[kind]) for kind in kinds},
+        "memory": kernels.bandwidth,
+        "copies": kernels.copies,
+        "card": card,
+        **{f"attention, {kind}": partial(attention, kind) for kind in kinds},
+        "rows": kernels.passes,
+        "smallest kernel": kernels.smallest,
+        "launches": kernels.launch,
+        "Python": python_seconds,
+        "autograd": autograd_seconds,
+        "Adam": partial(adam_bytes_per_second, machine.device, machine.ranks),
+    }
+    if machine.ranks > 1:
+        steps["collectives"] = partial(collectives, machine.device, machine.ranks, sizes.collective)
+    return steps
+
+
+def _fabric(gpu: Gpu, ranks: int, buses: Mapping[str, float]) -> dict[str, Any]:
+    """What joins the ranks, as the all-gather finds it, which is a ring's.
+
+    Two cards with a bridge are a pair; where the all-reduce is faster, the switch adds.
+    """
+    ring = buses["all_gather"]
+    if ranks == 2 and gpu.link is not None and gpu.link.joins_pairs:
+        reached = {"pair": ring / 1e9}
+    else:
+        reached = {"ring": ring / 1e9}
+        if buses["all_reduce"] > ring:
+            reached["switch"] = buses["all_reduce"] / 1e9
+    return {
+        "cards": {gpu.name: reached},
+        "kind_share": {kind: min(1.0, bus / ring) for kind, bus in buses.items()},
     }
 
 
@@ -246,6 +258,7 @@ def _card(
         nominal_gb=max(1, round(num_bytes / GIB)),
         memory_mib=num_bytes / MIB,
         capability=torch.cuda.get_device_capability(0) if is_cuda else None,
+        multiprocessors=torch.cuda.get_device_properties(0).multi_processor_count if is_cuda else None,
         bandwidth_gb_s=max(bandwidth / 1e9, BOUNDS["bandwidth_gb_s"][0]),
         tflops={
             kind: max(BOUNDS["tflops"][0], *(row.rate / 1e12 for row in rows))

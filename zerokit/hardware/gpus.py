@@ -30,6 +30,11 @@ class Link:
     gb_s: float
     """10^9 bytes per second in one direction, as the vendor states."""
 
+    @property
+    def joins_pairs(self) -> bool:
+        """It is a bridge between two cards, beside what joins all."""
+        return "pairs" in self.name
+
 
 @dataclass(frozen=True)
 class Node:

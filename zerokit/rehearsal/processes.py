@@ -9,10 +9,9 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from enum import Enum, auto
 from importlib.metadata import version
 from pathlib import Path
@@ -253,23 +252,3 @@ def rehearse_together(
                     reports[worker] = worker.result(deadline)
         changes = files.changes()
         return [reports[worker].model_copy(update={"files": changes}) for worker in workers]
-
-
-@contextmanager
-def unwound_by_signals() -> Iterator[None]:
-    """Let SIGTERM, as `timeout` and schedulers send it, and SIGHUP unwind the stack: nothing stays behind."""
-
-    def leave(number: int, _frame: object) -> NoReturn:
-        raise SystemExit(128 + number)
-
-    if threading.current_thread() is not threading.main_thread():  # which alone may set handlers
-        yield
-        return
-    # What is ignored stays so: nohup has SIGHUP ignored.
-    wanted = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) != signal.SIG_IGN]
-    before = {number: signal.signal(number, leave) for number in wanted}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

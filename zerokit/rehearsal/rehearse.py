@@ -27,13 +27,14 @@ from zerokit.rehearsal.exchange import for_a_change
 from zerokit.rehearsal.job import Clocks, Overrides, RehearsalJob
 from zerokit.rehearsal.launchers import no_such_module
 from zerokit.rehearsal.native.build import built_library
-from zerokit.rehearsal.processes import ExplainedError, Output, rehearse_together, unwound_by_signals
+from zerokit.rehearsal.processes import ExplainedError, Output, rehearse_together
 from zerokit.rehearsal.report import RehearsalReport
 from zerokit.rehearsal.role_watch import RoleWatch
 from zerokit.rehearsal.roles import MOST_RANKS, Roles
 from zerokit.rehearsal.scratch import scratch_folder
 from zerokit.rehearsal.watching.overrides import check_overrides
 from zerokit.reporting.plots import check_plot
+from zerokit.signals import unwound_by_signals
 from zerokit.units import GIB, quantity
 
 

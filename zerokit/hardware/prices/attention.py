@@ -84,15 +84,15 @@ class AttentionCurve:
         """The kinds of work."""
         return ("products", "scores", "rows", "diagonal", "one_block")
 
-    def peak_flops(self, call: Attention, backward: bool, multiprocessors: int) -> float:
+    def peak_flops(self, call: Attention, backward: bool, multiprocessors: int | None) -> float:
         """Operations that the card would do at its peak in the time of the call."""
         costs = self.backward if backward else self.forward
         work = attention_work(call, backward, multiprocessors)
         return sum(cost * one for cost, one in zip(costs, work, strict=True))
 
 
-def attention_work(call: Attention, backward: bool, multiprocessors: int) -> tuple[float, ...]:
-    """Floating-point operations of each kind.
+def attention_work(call: Attention, backward: bool, multiprocessors: int | None) -> tuple[float, ...]:
+    """Floating-point operations of each kind; a card whose multiprocessors are not known counts as one.
 
     Returns:
         the two (backward: five) products; as many with heads of 64 for the exponentials of each score; a
@@ -107,5 +107,5 @@ def attention_work(call: Attention, backward: bool, multiprocessors: int) -> tup
         4.0 * all_heads * call.pairs * 64 * times,
         rows,
         rows if call.causal else 0.0,
-        4.0 * _BLOCK * call.keys_of_a_query * call.head_dim * times * multiprocessors,
+        4.0 * _BLOCK * call.keys_of_a_query * call.head_dim * times * (multiprocessors or 1),
     )

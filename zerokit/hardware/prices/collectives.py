@@ -140,7 +140,7 @@ def fabric(cluster: Cluster, known_figures: Mapping[str, Any]) -> Fabric:
     data = known_figures["fabric"]
     known: dict[str, Any] = data["cards"].get(gpu.name, {})
     link, host = gpu.link, gpu.host_link
-    switched = link is not None and "pairs" not in link.name
+    switched = link is not None and not link.joins_pairs
     assumed = []
     ring = known.get("ring")
     if ring is None and link is not None and switched:

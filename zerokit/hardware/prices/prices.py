@@ -351,7 +351,7 @@ class Prices:
     def _fused_attention(self, kernel: Kernel, call: Attention, backward: bool, dtype: str) -> float:
         if own := self._own_curve("attention", dtype):
             curve = AttentionCurve(tuple(own["forward"]), tuple(own["backward"]))
-            return curve.peak_flops(call, backward, self.gpu.multiprocessors or 1) / self._rate(dtype)[0]
+            return curve.peak_flops(call, backward, self.gpu.multiprocessors) / self._rate(dtype)[0]
         if kernel == "efficient":
             # Written for the same tensor cores as FlashAttention 2, and slower by as much as on an A100.
             older, newer = (

@@ -1,0 +1,66 @@
+"""Ranks that measure at once, and end together."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from zerokit.calibration.ranks import run_ranks
+from zerokit.errors import LaunchError
+
+WAITS = [sys.executable, "-c", "import signal; signal.pause()"]
+LONG = 300.0
+"""Seconds that no test takes."""
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-c", code]
+
+
+def test_each_is_told_its_rank(tmp_path: Path) -> None:
+    code = "import os, pathlib, sys; pathlib.Path(sys.argv[1], os.environ['LOCAL_RANK']).touch()"
+    run_ranks([[*python(code), str(tmp_path)]] * 3, LONG)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        ("raise SystemExit(3)", "rank 2 of 4 ended with exit code 3"),
+        ("import os; os.kill(os.getpid(), 9)", "rank 2 of 4 ended by signal 9"),
+    ],
+)
+def test_one_that_fails_is_named_at_once_and_ends_the_others(code: str, says: str) -> None:
+    with pytest.raises(LaunchError, match=says):
+        run_ranks([WAITS, WAITS, python(code), WAITS], LONG)
+
+
+def test_those_that_do_not_end_are_named() -> None:
+    with pytest.raises(LaunchError, match="of 2 ranks these did not end in 0 s: 0, 1"):
+        run_ranks([WAITS, WAITS], 0.0)
+
+
+_MEASURES = """
+import sys
+from zerokit.calibration.ranks import run_ranks
+code = "import os, signal; print(os.getpid(), flush=True); signal.pause()"
+run_ranks([[sys.executable, "-c", code]] * 2, 300.0)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_no_rank_outlives_what_is_told_to_leave(number: signal.Signals) -> None:
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+    with subprocess.Popen(python(_MEASURES), **streams) as measuring:
+        assert measuring.stdout is not None
+        pids = [int(measuring.stdout.readline()) for _ in range(2)]
+        measuring.send_signal(number)
+        assert measuring.wait() != 0
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)

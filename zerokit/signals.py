@@ -1,0 +1,29 @@
+"""Leaving when asked to, with all that a command has started and made."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+
+@contextmanager
+def unwound_by_signals() -> Iterator[None]:
+    """Let SIGTERM, as `timeout` and schedulers send it, and SIGHUP unwind the stack: nothing stays behind."""
+
+    def leave(number: int, _frame: object) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():  # which alone may set handlers
+        yield
+        return
+    # What is ignored stays so: nohup has SIGHUP ignored.
+    wanted = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) != signal.SIG_IGN]
+    before = {number: signal.signal(number, leave) for number in wanted}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
