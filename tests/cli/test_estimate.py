@@ -230,15 +230,30 @@ CONFIG = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "
         (MODEL, ["--zero-stage", "1,2", "--fit", "80GiB"], "--fit: is for one run"),
         (MODEL, ["--zero-stage", "1,2", "--explain"], "--explain: is for one run"),
         (MODEL, ["--zero-stage", 2, "--load-in-4bit"], "weights in 4 bits cannot be trained"),
-        (MODEL, ["--zero-stage", 2, "--lora-targets", "q_proj"], "--lora-targets: there is no adapter"),
-        (MODEL, ["--zero-stage", 2, "--dora"], "--dora: there is no adapter. Give its --lora-rank"),
+        (MODEL, ["--zero-stage", 2, "--lora-targets", "q_proj"], "--lora-targets: no adapter with targets"),
+        (
+            MODEL,
+            ["--zero-stage", 2, "--peft", "prompt_tuning", "--lora-targets", "q_proj"],
+            "--lora-targets: no adapter with targets is asked for. Give --lora-rank, or --peft ia3",
+        ),
+        (MODEL, ["--zero-stage", 2, "--lora-dropout"], "--lora-dropout: LoRA is not asked for"),
+        (
+            MODEL,
+            ["--zero-stage", 2, "--peft", "ia3", "--dora"],
+            "--dora: LoRA is not asked for. Give --lora-rank, and no --peft",
+        ),
+        (
+            MODEL,
+            ["--zero-stage", 2, "--peft", "ia3", "--load-in-4bit"],
+            "of adapters beside them only LoRA's are counted",
+        ),
         (
             MODEL,
             ["--zero-stage", 2, "--peft", "ia3", "--lora-rank", 8],
             "--peft and --lora-rank: there are two adapters",
         ),
         (MODEL, ["--zero-stage", 2, "--peft", "ia3", "--virtual-tokens", 8], "no tokens are learned"),
-        (MODEL, ["--zero-stage", 2, "--peft", "ia3", "--lora-targets", "query"], "no module 'query'"),
+        (MODEL, ["--zero-stage", 2, "--peft", "ia3", "--lora-targets", "query"], "--lora-targets: the model"),
         (MODEL, ["--zero-stage", 2, "--lora-rank", 8, "--lora-targets", "query"], "no module 'query'"),
         (MODEL, ["--zero-stage", 2, "--plot", "a.pdf"], "a.pdf: a plot is written as PNG, SVG or HTML"),
         (

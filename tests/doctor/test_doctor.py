@@ -76,7 +76,7 @@ def test_what_deepspeed_fails_at_is_told_apart_from_its_import(
     # Nor is it blamed for what else the question imports.
     (package / "__init__.py").write_text("import sys; sys.modules['zerokit'] = None")
     assert software.libaio().says.startswith(
-        "asking deepspeed failed: ModuleNotFoundError: import of zerokit"
+        "asking deepspeed failed: ModuleNotFoundError: No module named 'zerokit"
     )
 
 

@@ -1,11 +1,11 @@
-"""DoRA and IA3: the estimate against the rehearsal. The grid has LoRA's."""
+"""DoRA, IA3 and dropout: the estimate against the rehearsal. The grid has LoRA's."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.memory.against_rehearsal import compare
-from tests.memory.grid import LLAMA_8B
+from tests.memory.grid import LLAMA_8B, LORA
 from tests.memory.rehearsed import Point
 
 pytestmark = [pytest.mark.torch, pytest.mark.rehearsal]
@@ -15,12 +15,28 @@ SMALL = {"num_hidden_layers": 3, "vocab_size": 2048}
 WIDE = ["q_proj", "v_proj", "o_proj", "down_proj"]
 DORA = {"rank": 16, "target_modules": WIDE, "dora": True}
 IA3 = {"target_modules": ["k_proj", "v_proj", "down_proj"], "feedforward_modules": ["down_proj"]}
+DROPPED = {"rank": 16, "target_modules": WIDE, "dropout": True}
+LEAN = {
+    "stage": 3,
+    **dict.fromkeys(
+        ("stage3_max_live_parameters", "stage3_max_reuse_distance", "stage3_prefetch_bucket_size"), 0
+    ),
+}
+"""What is gathered is released at once: activations are most of the peak."""
 POINTS = {
     "DoRA": Point("DoRA", LLAMA_8B, {"stage": 2}, lora=DORA, changes=SMALL, seq_len=4096),
     "DoRA, checkpointing": Point(
         "DoRA, checkpointing", LLAMA_8B, {"stage": 2}, lora=DORA, changes=SMALL, checkpointing=True
     ),
+    "DoRA, stage 3": Point("DoRA, stage 3", LLAMA_8B, {"stage": 3}, lora=DORA, changes=SMALL, seq_len=4096),
+    "DoRA, dropout": Point(
+        "DoRA, dropout", LLAMA_8B, {"stage": 2}, lora=DORA | DROPPED, changes=SMALL, seq_len=4096
+    ),
+    "dropout": Point("dropout", LLAMA_8B, {"stage": 2}, lora=DROPPED, changes=SMALL, seq_len=4096),
     "IA3": Point("IA3", LLAMA_8B, {"stage": 2}, ia3=IA3, changes=SMALL, seq_len=4096),
+    # Stage 3's linear layers keep their input though they are frozen.
+    "frozen, stage 3": Point("frozen, stage 3", LLAMA_8B, LEAN, lora=LORA, changes=SMALL, seq_len=4096),
+    "IA3, stage 3": Point("IA3, stage 3", LLAMA_8B, LEAN, ia3=IA3, changes=SMALL, seq_len=4096),
     "IA3, checkpointing": Point(
         "IA3, checkpointing", LLAMA_8B, {"stage": 3}, ia3=IA3, changes=SMALL, checkpointing=True
     ),

@@ -8,8 +8,11 @@ import pytest
 
 from tests.memory.runs import LLAMA, run
 from zerokit.errors import ZerokitError
-from zerokit.memory import Estimate, Lora, estimate
+from zerokit.memory import Estimate, Ia3, Lora, TrainingRun, estimate
 from zerokit.memory.four_bits import packed_bytes
+from zerokit.memory.gpu import replay_fullest
+from zerokit.memory.layout import layout_of
+from zerokit.memory.settings import settings_of
 
 LAYERS, HIDDEN, INNER, KEYS, WORDS = 4, 512, 1376, 256, 32000
 LINEAR = [HIDDEN * HIDDEN] * 2 + [HIDDEN * KEYS] * 2 + [HIDDEN * INNER] * 3
@@ -45,6 +48,27 @@ def test_only_linear_layers_are_packed_and_no_stage_divides_them(stage: int) -> 
     assert packed.num_parameters == plain.num_parameters
 
 
-def test_weights_in_4_bits_are_not_trained() -> None:
-    with pytest.raises(ZerokitError, match="cannot be trained"):
-        run(2, load_in_4bit=True)
+def test_dora_makes_weights_anew_beside_what_it_unpacks() -> None:
+    targets = ("q_proj", "down_proj")
+    dora = Lora(8, targets, dora=True)
+    plain, packed = (_made(run(2, lora=dora, load_in_4bit=packs)) for packs in (False, True))
+    assert plain.keys() == packed.keys()
+    unpacked = {name: packed[name] - made for name, made in plain.items()}
+    sizes = {"q_proj": HIDDEN * HIDDEN, "down_proj": HIDDEN * INNER}
+    assert unpacked == {
+        name: next(size for target, size in sizes.items() if name.endswith(target)) for name in plain
+    }
+    assert len(plain) == len(targets) * LAYERS
+
+
+def _made(told: TrainingRun) -> dict[str, int]:
+    """What DoRA makes in each module, in elements."""
+    calls = replay_fullest(told, layout_of(told), settings_of(told)).model_calls
+    assert calls is not None
+    return {call.module: call.made for block in calls.blocks for call in block.calls if call.made}
+
+
+@pytest.mark.parametrize("adapter", [{}, {"ia3": Ia3()}, {"lora": Lora(8, dora=True, dropout=True)}], ids=str)
+def test_what_is_not_counted_beside_weights_in_4_bits_is_refused(adapter: dict[str, Any]) -> None:
+    with pytest.raises(ZerokitError, match="counted"):
+        run(2, load_in_4bit=True, **adapter)

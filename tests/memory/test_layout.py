@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 import torch
 from peft import IA3Config, LoraConfig, get_peft_model
-from peft.utils.constants import TRANSFORMERS_MODELS_TO_IA3_FEEDFORWARD_MODULES_MAPPING
+from peft.utils import constants
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from tests.memory.runs import LLAMA, run
 from zerokit.memory import Ia3, LearnedTokens, Lora
-from zerokit.memory.adapters import FEEDFORWARD
+from zerokit.memory.adapters import Modules
 from zerokit.memory.layout import layout_of
 from zerokit.models import load_model_shape
 from zerokit.training.peft.keys import config_class
@@ -32,6 +32,16 @@ MOE: dict[str, Any] = {
     "tie_word_embeddings": True,
 }
 GPT2: dict[str, Any] = {"model_type": "gpt2", "vocab_size": 100, "n_embd": 32, "n_head": 4, "n_layer": 3}
+QWEN2 = {**LLAMA, "model_type": "qwen2"}
+OPT: dict[str, Any] = {
+    "model_type": "opt",
+    "vocab_size": 100,
+    "hidden_size": 32,
+    "ffn_dim": 64,
+    "word_embed_proj_dim": 32,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+}
 T5: dict[str, Any] = {
     "model_type": "t5",
     "vocab_size": 100,
@@ -92,22 +102,50 @@ def test_adapters_are_pefts(config: dict[str, Any], targets: tuple[str, ...]) ->
     ids=lambda value: value["model_type"] if isinstance(value, dict) else "",
 )
 def test_adapters_of_dora_and_ia3_are_pefts(config: dict[str, Any], targets: tuple[str, ...]) -> None:
-    feedforward = list(targets[-1:])
-    for theirs, ours in (
-        (LoraConfig(r=4, target_modules=list(targets), use_dora=True), {"lora": Lora(4, targets, dora=True)}),
-        (IA3Config(target_modules=list(targets), feedforward_modules=feedforward), {"ia3": Ia3(targets)}),
-    ):
-        adapted = get_peft_model(_model(config), theirs)
-        layout = layout_of(run(model=load_model_shape(config), **ours))
-        expected = [(one.numel(), one.requires_grad) for one in adapted.parameters()]
-        assert [(one.elements, one.trainable) for one in layout.parameters] == expected
+    feedforward = targets[-1:]
+    _check_adapter(
+        config, LoraConfig(r=4, target_modules=list(targets), use_dora=True), Lora(4, targets, dora=True)
+    )
+    _check_adapter(
+        config,
+        IA3Config(target_modules=list(targets), feedforward_modules=list(feedforward)),
+        Ia3(targets, feedforward),
+    )
 
 
-def test_feed_forward_layers_of_ia3_are_pefts() -> None:
-    known = TRANSFORMERS_MODELS_TO_IA3_FEEDFORWARD_MODULES_MAPPING.values()
-    names = {name for names in known for name in names}
-    assert all(f"layers.0.mlp.{name}".endswith(FEEDFORWARD) for name in names)
-    assert all(any(name.endswith(one) for name in names) for one in FEEDFORWARD)
+@pytest.mark.parametrize("config", [LLAMA, QWEN2, OPT, GPT2, T5], ids=lambda config: config["model_type"])
+def test_adapters_without_targets_are_pefts(config: dict[str, Any]) -> None:
+    _check_adapter(config, LoraConfig(r=4), Lora(4))
+    _check_adapter(config, IA3Config(), Ia3())
+
+
+def test_patterns_are_pefts() -> None:
+    pattern, feedforward = r".*\.layers\.[02]\..*(k|v|down)_proj", r".*down_proj"
+    _check_adapter(LLAMA, LoraConfig(r=4, target_modules=pattern), Lora(4, pattern))
+    theirs = IA3Config(target_modules=pattern, feedforward_modules=feedforward)
+    _check_adapter(LLAMA, theirs, Ia3(pattern, feedforward))
+
+
+def _check_adapter(config: dict[str, Any], theirs: Any, ours: Lora | Ia3) -> None:
+    adapted = get_peft_model(_model(config), theirs)
+    layout = layout_of(run(model=load_model_shape(config), **{type(ours).__name__.lower(): ours}))
+    expected = [(one.numel(), one.requires_grad) for one in adapted.parameters()]
+    assert [(one.elements, one.trainable) for one in layout.parameters] == expected
+
+
+def test_modules_of_a_type_are_pefts() -> None:
+    lora = constants.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
+    ia3 = constants.TRANSFORMERS_MODELS_TO_IA3_TARGET_MODULES_MAPPING
+    feedforward = constants.TRANSFORMERS_MODELS_TO_IA3_FEEDFORWARD_MODULES_MAPPING
+    types = sorted({*lora, *ia3, *feedforward, "a type of its own"})
+    assert {one: Lora(4).of(one).target_modules for one in types} == _modules(lora, types, "all-linear")
+    assert {one: Ia3().of(one).target_modules for one in types} == _modules(ia3, types, "all-linear")
+    assert {one: Ia3().of(one).feedforward_modules for one in types} == _modules(feedforward, types, ())
+
+
+def _modules(known: Any, types: list[str], of_others: Modules) -> dict[str, Modules]:
+    found = {one: known.get(one, of_others) for one in types}
+    return {one: names if isinstance(names, str) else tuple(names) for one, names in found.items()}
 
 
 def test_frozen_modules_are_not_trained() -> None:

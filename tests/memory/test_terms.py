@@ -45,6 +45,7 @@ def _settings() -> Iterator[dict[str, Any]]:
         yield {"stage": stage, "config": ds_config(stage, communication_data_type="fp32")}
         yield {"stage": stage, "optimizer": "adagrad", "attention": "eager"}
         yield {"stage": stage, "lora": Lora(8, dora=True), "load_in_4bit": stage == 2}
+        yield {"stage": stage, "lora": Lora(8, dora=True, dropout=True)}
         yield {"stage": stage, "ia3": Ia3(), "gradient_checkpointing": True}
         yield {"stage": stage, "optimizer": "adamw", "lora": Lora(8), "generation": Generation(2, 512)}
         yield {"stage": stage, "chunked_loss": "liger", "world_size": 3}

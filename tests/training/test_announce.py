@@ -177,7 +177,12 @@ def test_the_advice_is_of_what_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_an_adapter_of_more_than_the_estimate_knows_is_not_estimated() -> None:
     adapter = SimpleNamespace(
-        r=8, target_modules={"q_proj", "v_proj"}, peft_type="LORA", is_prompt_learning=False, use_dora=False
+        r=8,
+        target_modules={"q_proj", "v_proj"},
+        peft_type="LORA",
+        is_prompt_learning=False,
+        use_dora=False,
+        lora_dropout=0.0,
     )
     known = estimate(shape(), num_gpus=2, zero_stage=2, lora=Lora(8)).num_trainable_parameters
     (line,) = _peak_lines(24 * GIB, adapter=adapter, num_trainable=known)
@@ -193,19 +198,18 @@ def test_an_adapter_of_more_than_the_estimate_knows_is_not_estimated() -> None:
     ]
 
 
-def test_dora_and_ia3_are_estimated() -> None:
-    names = {"q_proj", "v_proj", "down_proj"}
-    for adapter, known in (
-        (
-            SimpleNamespace(r=8, target_modules=names, peft_type="LORA", use_dora=True),
-            {"lora": Lora(8, tuple(names), dora=True)},
-        ),
-        (
-            SimpleNamespace(target_modules=names, feedforward_modules=["down_proj"], peft_type="IA3"),
-            {"ia3": Ia3(tuple(names))},
-        ),
+def test_dora_dropout_and_ia3_are_estimated() -> None:
+    names = ("down_proj", "q_proj", "v_proj")
+    pattern = r".*\.(v|down)_proj"
+    dora = {"r": 8, "target_modules": set(names), "peft_type": "LORA", "use_dora": True}
+    ia3 = {"target_modules": pattern, "feedforward_modules": r".*down_proj", "peft_type": "IA3"}
+    for keys, known in (
+        ({**dora, "lora_dropout": 0.0}, {"lora": Lora(8, names, dora=True)}),
+        ({**dora, "lora_dropout": 0.1}, {"lora": Lora(8, names, dora=True, dropout=True)}),
+        (ia3, {"ia3": Ia3(pattern, r".*down_proj")}),
     ):
-        adapter.is_prompt_learning = False
+        adapter = SimpleNamespace(**keys, is_prompt_learning=False)
+        assert preflight._adapter(SimpleNamespace(peft_config={"default": adapter}, config=None)) == known
         trained = estimate(shape(), num_gpus=2, zero_stage=2, **known).num_trainable_parameters
         (line,) = _peak_lines(24 * GIB, adapter=adapter, num_trainable=trained)
         assert line.startswith("estimated peak")

@@ -196,7 +196,11 @@ def test_an_inline_ds_config_is_named_by_its_line_in_a_contradiction(recipe_file
             4,
         ),
         # In the ds_config only as the recipe has it written there.
-        ({"zero_optimization": {"stage": 3, "stag": 3}}, "training:\n  optim: deepspeed_onebitadam\n", 1),
+        (
+            {"zero_optimization": {"stage": 0, "stag": 3}, "fp16": {"enabled": True, "loss_scale": 128}},
+            "training:\n  optim: deepspeed_lamb\n",
+            1,
+        ),
     ],
     ids=["unknown keys", "ranks", "optimizer"],
 )

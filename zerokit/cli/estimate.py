@@ -43,6 +43,7 @@ def estimate(
     lora_rank: options.LoraRank = None,
     lora_targets: options.LoraTargets = None,
     dora: options.Dora = False,
+    lora_dropout: options.LoraDropout = False,
     peft: options.Peft = None,
     virtual_tokens: options.VirtualTokens = None,
     load_in_4bit: options.LoadIn4Bit = False,
@@ -90,7 +91,7 @@ def estimate(
         gradient_checkpointing=gradient_checkpointing,
         attention=attention,
         optimizer=optimizer,
-        **_adapter(peft, virtual_tokens, lora_rank, lora_targets, dora, shape),
+        **_adapter(peft, virtual_tokens, lora_rank, lora_targets, dora, lora_dropout, shape),
         load_in_4bit=load_in_4bit,
         double_quant=double_quant,
         num_trainable_parameters=_count(trainable_parameters),
@@ -176,6 +177,7 @@ def _adapter(
     rank: int | None,
     targets: str | None,
     dora: bool,
+    dropout: bool,
     model: ModelShape | int,
 ) -> dict[str, Any]:
     """The one that is asked for, by its name in a question."""
@@ -186,14 +188,16 @@ def _adapter(
         raise ConfigError("no tokens are learned", where="--virtual-tokens", hint=hint)
     if method is not None and rank is not None:
         raise ConfigError("there are two adapters", where="--peft and --lora-rank", hint="Give one of them")
-    if dora and rank is None:
-        raise ConfigError("there is no adapter", where="--dora", hint="Give its --lora-rank")
+    for option, given in (("--dora", dora), ("--lora-dropout", dropout)):
+        if given and rank is None:
+            raise ConfigError("LoRA is not asked for", where=option, hint="Give --lora-rank, and no --peft")
     if targets is not None and rank is None and method != "ia3":
-        raise ConfigError("there is no adapter", where="--lora-targets", hint="Give its --lora-rank")
+        hint = "Give --lora-rank, or --peft ia3"
+        raise ConfigError("no adapter with targets is asked for", where="--lora-targets", hint=hint)
     names = tuple(name.strip() for name in (targets or "").split(",") if name.strip())
     chosen = {} if targets is None else {"target_modules": names}
     if rank is not None:
-        return {"lora": Lora(rank, **chosen, dora=dora)}
+        return {"lora": Lora(rank, **chosen, dora=dora, dropout=dropout)}
     if method is None:
         return {}
     if method == "ia3":

@@ -128,12 +128,14 @@ LoraRank = Annotated[int | None, _model(min=1, help="Train LoRA adapters of this
 
 Dora = Annotated[bool, _model("--dora", help="With --lora-rank: DoRA.")]
 
+LoraDropout = Annotated[bool, _model("--lora-dropout", help="With --lora-rank: inputs go through dropout.")]
+
 LoraTargets = Annotated[
     str | None,
     _model(
         metavar="NAME[,NAME...]",
         help="Modules that get an adapter; all-linear: every one.",
-        show_default="q_proj,v_proj; of ia3 k_proj,v_proj,down_proj",
+        show_default="peft's of the model's type, else every one",
     ),
 ]
 

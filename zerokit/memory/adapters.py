@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 from typing import Literal
 
 from zerokit.choices import LearnedTokensMethod
@@ -21,14 +25,38 @@ MADE_WEIGHT = TermKind(
     certainty="modelled",
 )
 
-FEEDFORWARD = ("down_proj", "dense_4h_to_h", "fc2", "fc_out", "mlp.c_proj", "output.dense", "w2", "wo")
-"""Targets that peft takes for the last layer of a feed-forward block, in any model (utils/constants.py)."""
+Modules = str | tuple[str, ...]
+"""As peft takes them: what names end in, or a pattern of whole names; ``all-linear``: every linear layer."""
 
-AdapterPart = Literal["A", "B", "magnitude", "outputs", "inputs"]
-"""Of LoRA, A and B; of DoRA, also the lengths of the weight's rows; of IA3, factors of outputs or inputs."""
+AdapterPart = Literal["A", "dropped A", "B", "magnitude", "outputs", "inputs"]
+"""Of LoRA, A and B, A of an input that goes through dropout or not; of DoRA, also the lengths of the weight's
+rows; of IA3, factors of outputs or inputs."""
 
 Part = tuple[str, AdapterPart, int]
 """Of an adapter on one module: peft's name of its own module, what it is, and its elements."""
+
+
+@cache
+def _pefts() -> Mapping[str, Mapping[str, Modules]]:
+    """Modules by what they are for, and by the type of the model.
+
+    Source: peft utils/constants.py.
+    """
+    read = json.loads(Path(__file__).with_name("peft_modules.json").read_text(encoding="utf-8"))
+    return {
+        use: {kind: names if isinstance(names, str) else tuple(names) for kind, names in by_type.items()}
+        for use, by_type in read.items()
+    }
+
+
+def is_target(module: str, targets: Modules) -> bool:
+    """Whether a linear layer is one of them.
+
+    Source: peft tuners/tuners_utils.py check_target_module_exists.
+    """
+    if isinstance(targets, str):
+        return targets == "all-linear" or re.fullmatch(targets, module) is not None
+    return "all-linear" in targets or any(f".{module}".endswith(f".{target}") for target in targets)
 
 
 @dataclass(frozen=True)
@@ -36,14 +64,16 @@ class Lora:
     """LoRA adapters of peft: two matrices A (rank x inputs) and B (outputs x rank) beside each target."""
 
     rank: int
-    target_modules: tuple[str, ...] = ("q_proj", "v_proj")
-    """Last parts of module names, or ``all-linear``."""
+    target_modules: Modules | None = None
+    """None: peft's of the model's type, and of a type that it does not know all, as ``zerokit train``."""
     dora: bool = False
     """With DoRA's length of each of the weight's rows."""
+    dropout: bool = False
+    """Their inputs go through dropout."""
 
     def __post_init__(self) -> None:
         check_positive(rank=self.rank)
-        if not self.target_modules:
+        if self.target_modules in ((), ""):
             raise ZerokitError("LoRA without target modules", where="lora", hint="Name at least one")
 
     @property
@@ -51,12 +81,18 @@ class Lora:
         """As people say it."""
         return f"{'DoRA' if self.dora else 'LoRA'} of rank {self.rank}"
 
+    def of(self, model_type: str) -> Lora:
+        """With its targets, of a model of that type."""
+        if self.target_modules is not None:
+            return self
+        return replace(self, target_modules=_pefts()["lora"].get(model_type, "all-linear"))
+
     def parts(self, module: str, inputs: int, outputs: int) -> Iterator[Part]:
         """What it adds to a linear layer, in peft's order.
 
         Source: peft tuners/lora/layer.py update_layer, variants.py DoraLinearVariant.
         """
-        yield "lora_A", "A", self.rank * inputs
+        yield "lora_A", "dropped A" if self.dropout else "A", self.rank * inputs
         yield "lora_B", "B", self.rank * outputs
         if self.dora:
             yield "lora_magnitude_vector", "magnitude", outputs
@@ -66,13 +102,14 @@ class Lora:
 class Ia3:
     """IA3 adapters of peft: a factor for each output of a target, or for each input of a feed-forward one."""
 
-    target_modules: tuple[str, ...] = ("k_proj", "v_proj", "down_proj")
-    """Last parts of module names, or ``all-linear``."""
-    feedforward_modules: tuple[str, ...] = FEEDFORWARD
-    """What the names of modules end in whose inputs are multiplied."""
+    target_modules: Modules | None = None
+    """None: as of LoRA."""
+    feedforward_modules: Modules | None = None
+    """Those whose inputs are multiplied. None: peft's of the model's type, and of others none, as ``zerokit
+    train``."""
 
     def __post_init__(self) -> None:
-        if not self.target_modules:
+        if self.target_modules in ((), ""):
             raise ZerokitError("IA3 without target modules", where="ia3", hint="Name at least one")
 
     @property
@@ -80,12 +117,21 @@ class Ia3:
         """As people say it."""
         return "IA3"
 
+    def of(self, model_type: str) -> Ia3:
+        """With its targets and those of them that are feed-forward, of a model of that type."""
+        targets, feedforward = self.target_modules, self.feedforward_modules
+        return Ia3(
+            _pefts()["ia3"].get(model_type, "all-linear") if targets is None else targets,
+            _pefts()["feedforward"].get(model_type, ()) if feedforward is None else feedforward,
+        )
+
     def parts(self, module: str, inputs: int, outputs: int) -> Iterator[Part]:
         """What it adds to a linear layer.
 
         Source: peft tuners/ia3/layer.py update_layer, model.py _check_target_module_feedforward.
         """
-        if module.endswith(self.feedforward_modules):
+        names = self.feedforward_modules or ()
+        if re.fullmatch(names, module) if isinstance(names, str) else module.endswith(names):
             yield "ia3_l", "inputs", inputs
         else:
             yield "ia3_l", "outputs", outputs

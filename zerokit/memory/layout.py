@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import groupby
 
 from zerokit.errors import ZerokitError
-from zerokit.memory.adapters import AdapterPart, Ia3, Lora
+from zerokit.memory.adapters import AdapterPart, Ia3, Lora, is_target
 from zerokit.memory.training_run import TrainingRun
 from zerokit.models.tensors import Kind, Tensor
 
@@ -81,9 +81,11 @@ def layout_of(run: TrainingRun) -> Layout:
     if run.adapter is not None:
         parameters = list(_with_adapters(layered, run.adapter, packs=run.load_in_4bit))
         if not any(parameter.adapter for parameter in parameters):
+            targets = run.adapter.target_modules or ()
+            named = (targets,) if isinstance(targets, str) else targets
             raise ZerokitError(
-                f"the model has no module {' or '.join(map(repr, run.adapter.target_modules))}",
-                where="lora" if run.adapter is run.lora else "ia3",
+                f"the model has no module {' or '.join(map(repr, named))}",
+                where="--lora-targets",
                 hint="Name modules as the model does, or use 'all-linear'",
             )
         return Layout(tuple(parameters))
@@ -179,13 +181,14 @@ def _with_adapters(
     Source: ``all-linear`` leaves out the output matrix (peft tuners/tuners_utils.py
     _maybe_include_all_linear_layers).
     """
+    targets = adapter.target_modules or ()
     for module, group in groupby(layered, key=lambda named: _module(named[0])):
         members = list(group)
         for name, tensor in members:
             packed = packs and name.endswith(".weight") and _is_linear(tensor)
             yield Parameter(module, tensor.elements, False, tensor.kind, packed=packed)
         for name, tensor in members:
-            if name.endswith(".weight") and _is_target(module, tensor, adapter):
+            if name.endswith(".weight") and _is_linear(tensor) and is_target(module, targets):
                 inputs, outputs = _sizes(tensor)
                 for own, part, elements in adapter.parts(module, inputs, outputs):
                     yield Parameter(f"{module}.{own}", elements, True, tensor.kind, adapter=part)
@@ -201,11 +204,3 @@ def _sizes(tensor: Tensor) -> tuple[int, int]:
 
 def _is_linear(tensor: Tensor) -> bool:
     return len(tensor.shape) == 2 and tensor.kind in ("attention", "mlp")
-
-
-def _is_target(module: str, tensor: Tensor, adapter: Lora | Ia3) -> bool:
-    if not _is_linear(tensor):
-        return False
-    return "all-linear" in adapter.target_modules or any(
-        module == target or module.endswith(f".{target}") for target in adapter.target_modules
-    )

@@ -60,6 +60,7 @@ def model_calls_of(
 ) -> ModelCalls:
     """The calls of one forward pass, in order; `replaces_linear` as in :class:`Settings`."""
     traits = traits_of(model.model_type)
+    sizes = replace(sizes, keeps_inputs=replaces_linear and traits.torch_linear)
     modules = [
         Module(name, tuple(parameters))
         for name, parameters in groupby(layout.parameters, key=lambda parameter: _owner(parameter))
@@ -72,7 +73,7 @@ def model_calls_of(
         else:
             masked = sizes.packed or has_window(model, int(place.rpartition(".")[2]), sizes.seq)
             calls = list(_layer_calls(model, list(group), sizes, masked=masked, checkpointing=checkpointing))
-            if not (traits.torch_linear and replaces_linear):
+            if not sizes.keeps_inputs:
                 calls = [replace(call, keeps_weight=bool(call.parameters)) for call in calls]
             # The layer's own call, which comes first in either direction.
             keeps_input = traits.norm_after or _norm_of(model) in ("layer", "mixed") or sizes.e == 4
@@ -107,7 +108,7 @@ def model_calls_of(
     words = sizes.vocabulary * sizes.h
     table = min(tables, key=lambda one: abs(one.parameters[0].elements - words), default=Module("", ()))
     owner = head[0] if head else Module(table.name, table.parameters[:1])
-    saved = (Saved("e·h", sizes.e * sizes.h),) if owner.trains else ()
+    saved = (Saved("e·h", sizes.e * sizes.h),) if owner.trains or sizes.keeps_inputs else ()
     call = ModuleCall(owner.name, owner.parameters, saved, back=sizes.e * sizes.h)
     return ModelCalls(
         ModuleCall("", within=layout.parameters),

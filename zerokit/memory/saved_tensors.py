@@ -3,7 +3,7 @@
 Every function gives the calls of one part in their order. The letters are those of
 :class:`~zerokit.memory.sizes.Sizes`; what is none of these is a number. Tensors that two operations save
 count once, with the first that has to keep them: the input of a linear layer is kept only if its weight, or
-an adapter on it, is trained.
+an adapter on it, is trained, or by stage 3 (:attr:`Sizes.keeps_inputs`).
 
 Source: saved tensors of transformers' modeling files; tests count them.
 """
@@ -63,12 +63,18 @@ def linear_calls(
     calls = []
     for module, width in zip(modules, outputs, strict=True):
         saved = []
-        if module.trains and not kept:
+        parts = {one.adapter: one.elements for one in module.parameters if one.adapter}
+        keeps = sizes.keeps_inputs and not any(one.packed for one in module.parameters)
+        drops = "dropped A" in parts
+        if (keeps or (module.trains and not drops)) and not kept:
             saved.append(Saved(f"e·{letter}", sizes.e * inputs))
             kept = True
+        if keeps and "inputs" in parts:  # what IA3 has made of them
+            saved.append(Saved(f"e·{letter}", sizes.e * inputs))
+        if drops:  # what is left of the input, of its own, and the mask
+            saved.append(Saved(f"(e + 1)·{letter}", (sizes.e + 1) * inputs))
         traffic = sizes.e * (inputs + width)
         call = ModuleCall(module.name, module.parameters, tuple(saved), work=sizes.e * width, back=traffic)
-        parts = {one.adapter: one.elements for one in module.parameters if one.adapter}
         calls.append(_with_adapter(call, parts, sizes, inputs=inputs, width=width) if parts else call)
     return calls
 
@@ -79,18 +85,23 @@ def _with_adapter(
     """A linear layer's call with what peft does beside it; `parts`: the adapter's, with their elements.
 
     IA3 keeps what it multiplies. DoRA keeps the layer's output and LoRA's, which share a factor for each
-    output, and makes LoRA's weight of an identity, to add it to the layer's and measure their sum.
+    output, and makes LoRA's weight of an identity, to add it to the layer's, in 16 bits, and measure their
+    sum. Where dropout has changed the input, it computes the layer's output anew.
 
-    Source: peft tuners/ia3/layer.py Linear.forward, tuners/lora/dora.py DoraLinearLayer.
+    Source: peft tuners/ia3/layer.py Linear.forward, tuners/lora/dora.py DoraLinearLayer, variants.py.
     """
     e, saved, work, back, made = sizes.e, list(call.saved), call.work, call.back, 0
-    if "A" in parts:
-        rank = parts["A"] // inputs
+    product = parts.get("A", 0) + parts.get("dropped A", 0)
+    if product:
+        rank = product // inputs
         saved.append(Saved(f"e·{rank}", e * rank))
     if "magnitude" in parts:
         saved.append(Saved(f"2e·{width}", 2 * e * width))
         work, back = work + 2 * e * width, back + 2 * e * width
-        made = inputs * inputs + parts["A"] + inputs * width
+        unpacked = sum(one.elements for one in call.parameters if one.packed)
+        made = inputs * inputs + product + inputs * width + unpacked
+        if "dropped A" in parts:
+            work += e * width
     if "outputs" in parts:
         saved.append(Saved(f"e·{width}", e * width))
         back += e * width

@@ -30,6 +30,11 @@ class Sizes:
     attention: Attention
     packed: bool = False
     """Whether a sequence has several documents, which torch's attention keeps apart by a mask."""
+    keeps_inputs: bool = False
+    """Whether frozen linear layers, too, keep their input: those that stage 3 puts in the place of torch's.
+
+    Source: deepspeed/runtime/zero/linear.py LinearFunctionForZeroStage3.
+    """
 
     @property
     def tokens(self) -> int:

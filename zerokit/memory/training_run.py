@@ -91,11 +91,19 @@ class TrainingRun:
         if self.chunked_loss is not None:
             check_choice("chunked_loss", self.chunked_loss, get_args(ChunkedLoss))
         check_choice("optimizer", self.optimizer or "adamw", get_args(OptimizerKind))
-        if self.load_in_4bit and self.adapter is None:
+        if self.load_in_4bit and self.lora is None:
+            # peft's IA3 beside them computes in fp32 (tuners/ia3/bnb.py), which attention and the output
+            # matrix of a model in 16 bits do not take.
             raise ZerokitError(
-                "weights in 4 bits cannot be trained",
+                "weights in 4 bits cannot be trained, and of adapters beside them only LoRA's are counted",
                 where="load_in_4bit",
-                hint="Train adapters: give a LoRA rank",
+                hint="Give a LoRA rank",
+            )
+        if self.load_in_4bit and self.lora is not None and self.lora.dora and self.lora.dropout:
+            raise ZerokitError(
+                "DoRA with dropout keeps each weight as it is unpacked from 4 bits, which is not counted",
+                where="load_in_4bit",
+                hint="Set lora_dropout to 0",
             )
         if sum(one is not None for one in (self.lora, self.ia3, self.learned_tokens)) > 1:
             raise ZerokitError("there are two adapters", where="peft", hint="Give one of them")
@@ -103,10 +111,13 @@ class TrainingRun:
             check_positive(model=self.model)
         self.cluster.check_rank(self.rank or 0)
 
-    @property
+    @cached_property
     def adapter(self) -> Lora | Ia3 | None:
-        """What is trained beside modules of the model."""
-        return self.lora or self.ia3
+        """What is trained beside modules of the model, which it names."""
+        adapter = self.lora or self.ia3
+        if adapter is None or isinstance(self.model, int):
+            return adapter
+        return adapter.of(self.model.model_type)
 
     @property
     def world_size(self) -> int:

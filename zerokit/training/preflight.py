@@ -17,6 +17,7 @@ from zerokit.hardware.gpus import some_gpu
 from zerokit.hardware.host_memory import host_memory_bytes
 from zerokit.memory import Estimate, Ia3, LearnedTokens, Lora
 from zerokit.memory import estimate as estimate_run
+from zerokit.memory.adapters import Modules
 from zerokit.memory.optimizers import optimizer_made
 from zerokit.models import load_model_shape
 from zerokit.reporting.phases import phase_words
@@ -201,18 +202,18 @@ def _adapter(model: PreTrainedModel) -> dict[str, Any]:
     if not adapters:
         return {}
     adapter = next(iter(adapters.values()))
+    known: dict[str, Any]
     if adapter.is_prompt_learning:
         trained = sum(one.numel() for one in model.prompt_encoder.parameters())
         cached = adapter.peft_type == "PREFIX_TUNING"
-        return {"learned_tokens": LearnedTokens(adapter.num_virtual_tokens, trained, cached)}
-    if adapter.peft_type not in ("LORA", "IA3"):
-        raise ZerokitError(f"it knows no adapter of {adapter.peft_type}")
-    targets = _names(adapter.target_modules)
-    known: dict[str, Any]
-    if adapter.peft_type == "IA3":
-        known = {"ia3": Ia3(targets, _names(adapter.feedforward_modules))}
+        known = {"learned_tokens": LearnedTokens(adapter.num_virtual_tokens, trained, cached)}
+    elif adapter.peft_type == "IA3":
+        known = {"ia3": Ia3(_names(adapter.target_modules), _names(adapter.feedforward_modules))}
+    elif adapter.peft_type == "LORA":
+        targets, drops = _names(adapter.target_modules), adapter.lora_dropout > 0
+        known = {"lora": Lora(adapter.r, targets, dora=adapter.use_dora, dropout=drops)}
     else:
-        known = {"lora": Lora(adapter.r, targets, dora=adapter.use_dora)}
+        raise ZerokitError(f"it knows no adapter of {adapter.peft_type}")
     quantized = getattr(model.config, "quantization_config", None)
     if not getattr(quantized, "load_in_4bit", False):
         return known
@@ -220,6 +221,6 @@ def _adapter(model: PreTrainedModel) -> dict[str, Any]:
     return {**known, "load_in_4bit": True, "double_quant": double}
 
 
-def _names(modules: str | Collection[str]) -> tuple[str, ...]:
-    """As peft's config has them; a pattern finds no module here."""
-    return (modules,) if isinstance(modules, str) else tuple(sorted(modules))
+def _names(modules: str | Collection[str]) -> Modules:
+    """As peft's config has them."""
+    return modules if isinstance(modules, str) else tuple(sorted(modules))

@@ -12,6 +12,7 @@ import torch
 import torch._dynamo  # its import fails within zero.Init, which replaces Tensor.__new__
 import transformers
 from transformers import AutoConfig
+from transformers.integrations import HfDeepSpeedConfig
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
@@ -26,7 +27,7 @@ def with_adapter(model: Any, lora: dict[str, Any] | None, ia3: dict[str, Any] | 
             r=lora["rank"],
             target_modules=lora["target_modules"],
             use_dora=lora.get("dora", False),
-            lora_dropout=0.0,
+            lora_dropout=0.1 if lora.get("dropout") else 0.0,
             task_type="CAUSAL_LM",
         )
     else:
@@ -74,7 +75,10 @@ def build(point: dict[str, Any]) -> Any:
     if point["checkpointing"]:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     if point["lora"] or point["ia3"]:
+        # While it is there, peft knows that weights are divided: DoRA measures them.
+        known = HfDeepSpeedConfig(ds_config) if stage_3 else None
         model = with_adapter(model, point["lora"], point["ia3"])
+        del known
         if point["checkpointing"]:
             model.enable_input_require_grads()
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
