@@ -191,7 +191,10 @@ QWEN = {
 
 
 def _qwen(place: int, row: Row) -> Judged:
-    """finetune/finetune_ds.sh and finetune_lora_ds.sh: rows of data padded to the length, 8 accumulated."""
+    """finetune/finetune_ds.sh and finetune_lora_ds.sh: rows of data padded to the length, 8 accumulated.
+
+    finetune.py has `lora_dropout` at 0.05.
+    """
     hidden, inner, layers, heads, vocabulary = QWEN[row["model"]]
     config = {
         "model_type": "qwen2",
@@ -214,7 +217,7 @@ def _qwen(place: int, row: Row) -> Judged:
         gradient_checkpointing=True,
         attention="flash_attention_2",
         optimizer="adamw",
-        lora=Lora(64, wide) if row["peft"] == "lora" else None,
+        lora=Lora(64, wide, dropout=True) if row["peft"] == "lora" else None,
     )
     assumed = "Qwen2's code in Qwen's sizes; the figure is the sum of all GPUs, in GB"
     return _interval(place, row, "GB", row["measured_peak_gb"], answer, row["n_gpus"], assumed)

@@ -9,9 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.memory.runs import run
 from zerokit.checkpoint.pretrained import load_weights, read_config
 from zerokit.errors import RecipeError, ZerokitError
 from zerokit.extras import install
+from zerokit.memory import Ia3, Lora
+from zerokit.memory.layout import layout_of
+from zerokit.models import load_model_shape
 from zerokit.recipe import load_recipe
 from zerokit.training.model import PreparedModel
 from zerokit.training.peft.adapter import add_adapter
@@ -279,6 +283,18 @@ def test_a_type_that_peft_knows_no_targets_of_has_all_its_linear_layers_adapted(
         layers = {name.partition(".lora_")[0] for name, _ in adapted.named_parameters() if ".lora_A" in name}
         vectors = [name for name, _ in adapted.named_parameters() if "ia3_l" in name]
         assert len(layers or vectors) == count
+
+
+def test_targets_that_nobody_names_are_those_that_the_estimate_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(CONFIGS, "olmo2", CONFIGS["llama"])  # which peft does not know
+    for model_type in ("llama", "gpt2", "olmo2"):
+        for method, ours in (("lora", Lora(8)), ("ia3", Ia3())):
+            adapted = tried(model_type, "causal_lm", "--peft.type", method)
+            shape = load_model_shape(adapted.config.to_dict())
+            counted = layout_of(run(model=shape, **{method: ours}))
+            assert counted.num_trainable == adapted.get_nb_trainable_parameters()[0], (model_type, method)
 
 
 def test_prompts_begin_as_words() -> None:
