@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -197,3 +198,26 @@ def test_one_process_gives_the_losses_of_two(
     one = run(recipe, ranks=1, launcher=launcher)
     assert one["losses"] == pytest.approx(two_ranks["losses"], abs=1e-5)
     assert one["loss_after"] == pytest.approx(two_ranks["loss_after"], abs=1e-5)
+
+
+@pytest.mark.skipif(
+    "ZEROKIT_ALL_COMBINATIONS" not in os.environ, reason="set ZEROKIT_ALL_COMBINATIONS=1 to compile"
+)
+@pytest.mark.parametrize("stage", [2, 3])
+def test_a_compiled_model_trains_saves_and_goes_on_as_it_is(stage: int, start: Path, tmp_path: Path) -> None:
+    """With `torch_compile`; of its compilers the one that generates no code, which takes a minute here."""
+    compiled = ("--training.torch_compile_backend", "aot_eager", "--training.eval_steps", "3")
+    keys = {"save_strategy": "steps", "save_steps": 3}
+    runs = {}
+    for name in ("usual", "compiled"):
+        folder = tmp_path / name
+        folder.mkdir()
+        recipe = write_recipe(start, folder, ds_config={"zero_optimization": {"stage": stage}}, training=keys)
+        runs[name] = run(recipe, *(compiled if name == "compiled" else ()), launcher="none")
+    assert runs["compiled"]["losses"] == pytest.approx(runs["usual"]["losses"], rel=1e-5)
+    assert runs["compiled"]["loss_after"] == pytest.approx(runs["usual"]["loss_after"], rel=1e-5)
+    weights = [load_file(tmp_path / name / "out" / "model.safetensors") for name in runs]
+    assert weights[0].keys() == weights[1].keys()
+    at = ("--training.resume_from_checkpoint", str(tmp_path / "compiled" / "out" / "checkpoint-3"))
+    resumed = run(recipe, *compiled, *at, "--force", launcher="none")
+    assert resumed["losses"][-3:] == pytest.approx(runs["usual"]["losses"][3:], rel=1e-5)
