@@ -44,6 +44,12 @@ def save(folder: Path, release: str, *, parts: bool, **states: Any) -> Path:
     return folder
 
 
+def config(*, stage: int, gradients: str = "bf16") -> dict[str, Any]:
+    """What a run has of a ds_config."""
+    zero = {"zero_optimization": {"stage": stage}}
+    return {"ds_config": {**zero, "data_types": {"grad_accum_dtype": gradients}}}
+
+
 def exported(run: Path, folder: Path, dtype: Any) -> tuple[torch.Tensor, Any]:
     """The one weight, and the notes."""
     notes = export(run, folder, dtype=dtype, needs_config=False).notes
@@ -66,10 +72,12 @@ def test_releases_before_0_17_6_save_the_masters_in_parts(tmp_path: Path) -> Non
         ("0.14.5", {}, True),
         ("0.17.5", {}, True),
         ("0.17.6", {}, False),
-        ("0.18.4", {}, False),
-        ("0.18.4", {"ds_config": {"data_types": {"grad_accum_dtype": "float32"}}}, True),
+        ("0.18.4+of.mine", {}, False),
+        ("0.18.4", config(stage=1), True),
+        ("0.18.4", config(stage=1, gradients="fp32"), False),
+        ("0.18.4", config(stage=2, gradients="fp32"), True),
+        ("0.18.5", config(stage=1, gradients="fp32"), True),
         ("0.19.8", {"param_shapes": None}, False),
-        ("of my own", {}, False),
     ],
 )
 def test_parts_are_missed_where_the_release_writes_them(

@@ -22,7 +22,7 @@ from zerokit.units import quantity
 States = Mapping[str, Any]
 _PLACES = re.compile(r"(zero_pp_rank|mp_rank|layer|model|expert)_(\d+)")
 _RELEASE = re.compile(r"(\d{1,6})\.(\d{1,6})\.(\d{1,6})")
-_WITHOUT_PARTS_SINCE = (0, 17, 6)
+_WITHOUT_BF16_OPTIMIZER = (0, 17, 6), (0, 18, 4)
 _FLOAT32 = ("fp32", "float32", "float", "torch.float32")
 """What a ds_config may call it (runtime/config.py, `DtypeEnum`)."""
 MOST_RANKS = 1 << 20
@@ -202,7 +202,7 @@ def _facts(files: StepFolder, model: States, optimizer: States) -> Facts:
     stage = getattr(optimizer.get("zero_stage"), "arguments", (optimizer.get("zero_stage"),))[0]
     if not isinstance(stage, int):
         divided = "zero_pp_rank" in files.models[0].name
-        stage = 3 if divided else 1 if optimizer or _has_parts(files, model) else 0
+        stage = 3 if divided else 1 if optimizer or _has_parts(model) else 0
     counts = optimizer.get("partition_count") if optimizer else model.get("dp_world_size")
     num_ranks = max(counts, default=1) if isinstance(counts, list | tuple) else counts
     if isinstance(num_ranks, int) and num_ranks > MOST_RANKS:
@@ -223,24 +223,24 @@ def _facts(files: StepFolder, model: States, optimizer: States) -> Facts:
     )
 
 
-def _has_parts(files: StepFolder, model: States) -> bool:
-    """Whether each rank has written its part of an optimizer that says nothing of a stage.
+def _has_parts(model: States) -> bool:
+    """Whether each rank has written its part of an optimizer, which says nothing of a stage if it is there.
 
-    Without ZeRO that is BF16_Optimizer. From 0.17.6 on bf16 has it only with float32 gradients or a pipeline,
-    and until 0.18.4 the model names shapes of parameters also where there are no parts.
+    That is BF16_Optimizer: without ZeRO before 0.17.6, and in stage 1 with float32 gradients. Releases from
+    0.17.6 to 0.18.4 name the shapes of parameters for it, but take another one, which has no parts and is not
+    saved (`DDP_BFLOAT16` in runtime/constants.py).
     """
-    config = model.get("ds_config")
-    section = config.get("zero_optimization", {}) if isinstance(config, Mapping) else None
     if model.get("param_shapes") is None:
         return False
-    if not isinstance(config, Mapping) or not isinstance(section, Mapping) or section.get("stage", 0) != 0:
+    release, config = _RELEASE.match(str(model.get("ds_version"))), model.get("ds_config")
+    first, last = _WITHOUT_BF16_OPTIMIZER
+    if release is None or not first <= tuple(map(int, release.groups())) <= last:
         return True
-    release = _RELEASE.match(str(model.get("ds_version")))
-    return (
-        (release is not None and tuple(map(int, release.groups())) < _WITHOUT_PARTS_SINCE)
-        or (config.get("data_types") or {}).get("grad_accum_dtype") in _FLOAT32
-        or files.pipeline_stages is not None
-    )
+    sections = ("zero_optimization", "data_types")
+    found = [config.get(name) if isinstance(config, Mapping) else None for name in sections]
+    zero, types = (one if isinstance(one, Mapping) else {} for one in found)
+    stage = zero.get("stage", 0)
+    return stage > 1 or (stage == 1 and types.get("grad_accum_dtype") not in _FLOAT32)
 
 
 def _check_place(archive: Archive) -> None:
