@@ -95,6 +95,21 @@ def pytest_make_collect_report(
     return report
 
 
+_LAUNCHERS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+@pytest.fixture(autouse=True)
+def _no_rank_of_an_earlier_test() -> Iterator[None]:
+    """A run in this process sets a launcher's variables; the next test, and what it starts, is no rank."""
+    before = {name: os.environ.get(name) for name in _LAUNCHERS}
+    yield
+    for name, value in before.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
 @pytest.fixture(autouse=True)
 def _light_tests_import_no_torch(request: pytest.FixtureRequest) -> Iterator[None]:
     """Where only light tests run, the one that imports torch fails: it lacks the marker."""
