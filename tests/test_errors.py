@@ -38,3 +38,22 @@ def test_hints_name_the_nearest_or_list_a_few_choices() -> None:
     assert did_you_mean("cpuu", ["cpu", "nvme"]) == "Did you mean 'cpu'?"
     assert did_you_mean("disk", ["cpu", "nvme"]) == "Choose one of: cpu, nvme"
     assert "similar" in did_you_mean("disk", [f"key{number}" for number in range(20)])
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("CosineWarmup", "WarmupCosineLR"),  # all its words, though 'WarmupLR' looks more alike
+        ("lr-warmup", "WarmupLR"),
+        ("warmup_lr_cosine", "WarmupCosineLR"),
+        ("Warmup", "WarmupLR"),
+    ],
+)
+def test_the_order_of_words_does_not_matter(name: str, expected: str) -> None:
+    assert nearest(name, ["LRRangeTest", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR"]) == expected
+
+
+def test_of_choices_with_the_same_words_the_one_that_looks_more_alike_is_named() -> None:
+    choices = ["offload_optimizer_device", "offload_param_device"]
+    assert nearest("offload_params_device", choices) == "offload_param_device"
+    assert nearest("device_offload", choices) is None

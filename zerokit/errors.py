@@ -8,6 +8,7 @@ shown only for zerokit's own bugs.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 
@@ -79,10 +80,24 @@ class RankError(RunError):
 
 
 def nearest(name: str, choices: Iterable[str]) -> str | None:
-    """The choice that `name` was most likely meant to be, or None if nothing is close."""
+    """The choice that `name` was most likely meant to be, or None if nothing is close.
+
+    One that has all words of `name`, in whatever order, goes before those that only look alike.
+    """
+    choices = list(choices)
+    words = _words(name)
+    if len(words) > 1:
+        holding = sorted((c for c in choices if words <= _words(c)), key=lambda c: len(_words(c)))
+        if len(holding) == 1 or (holding and len(_words(holding[0])) < len(_words(holding[1]))):
+            return holding[0]
     by_folded = {choice.lower().replace("-", "_"): choice for choice in choices}
     close = difflib.get_close_matches(name.lower().replace("-", "_"), by_folded, n=1, cutoff=0.6)
     return by_folded[close[0]] if close else None
+
+
+def _words(name: str) -> frozenset[str]:
+    """The words of a name such as ``zero_stage`` or ``WarmupCosineLR``, in lower case."""
+    return frozenset(word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", name))
 
 
 def in_turn(first: str | None, then: str) -> str:

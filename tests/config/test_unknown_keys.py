@@ -217,6 +217,9 @@ def test_second_names_are_worth_a_note() -> None:
         {"flops_profiler": {"warm_up": 10}},
         {"logging": {"enabled": True}},
         {"gradient_checkpointing": True},
+        {"enable_cuda_graph": False},
+        {"train_batch_size": 1, "replace_with_kernel_inject": True},
+        {"monitor_config": {"enabled": True, "csv_monitor": {"enabled": False}}},
         {"checkpoint": {"parallel_write": {"enabled": False}}},
         {"optimizer": {"type": "Muon", "params": {"nonsense": 1}}},
     ],
@@ -260,3 +263,11 @@ def test_keys_that_deepspeed_refuses_are_refused_whatever_their_value(path: tupl
 )
 def test_slips_of_the_pen_are_counted(left: str, right: str, slips: int) -> None:
     assert distance(left, right) == distance(right, left) == slips
+
+
+def test_an_argument_of_inference_is_not_sent_into_a_section_for_training() -> None:
+    finding = only({"train_batch_size": 1, "enable_cuda_graph": True})
+    assert finding.hint == "Remove it: it is an argument of deepspeed.init_inference, not of training"
+    assert finding.fix == ()
+    beside = only({"hybrid_engine": {"enabled": True}, "enable_cuda_graph": True})
+    assert (beside.rule, beside.hint) == ("misplaced-key", "It belongs in 'hybrid_engine'")

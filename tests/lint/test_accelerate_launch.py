@@ -428,3 +428,67 @@ def test_what_the_rules_accept_accelerate_accepts(
     except Exception as error:
         refusal = error
     assert refusal is None or not accepted, refusal
+
+
+def test_a_key_of_a_ds_config_is_sent_into_one(accelerate: Any, tmp_path: Path) -> None:
+    section = {"zero_stage": 3, "zero3_save_16bit_model": True, "zero_force_ds_cpu_optimizer": False}
+    *_, plugin = started(yaml.safe_dump(launch(section=section)), tmp_path, accelerate)
+    assert "zero_force_ds_cpu_optimizer" not in plugin.deepspeed_config
+    (finding,) = findings(launch(section=section))
+    assert finding.rule == "launch-unknown-key"
+    assert finding.hint == "Put it into a ds_config, and name that as 'deepspeed_config_file'"
+
+
+def test_no_hint_names_a_key_that_is_there() -> None:
+    (finding,) = findings(launch(distributed_training_type="DDP"))
+    assert (finding.rule, finding.hint) == ("launch-unknown-key", "Remove it")
+    without = {key: value for key, value in launch().items() if key != "distributed_type"}
+    hints = [found.hint for found in findings({**without, "distributed_typ": "DEEPSPEED"})]
+    assert "Did you mean 'distributed_type'?" in hints
+
+
+@pytest.mark.parametrize(
+    ("keys", "arguments", "stops"),
+    [
+        ({"section": {"gradient_accumulation_steps": 4}}, {"gradient_accumulation_steps": 2}, True),
+        ({"section": {"gradient_accumulation_steps": 4}}, {"gradient_accumulation_steps": 4}, False),
+        ({"section": {"gradient_accumulation_steps": "auto"}}, {"gradient_accumulation_steps": 2}, False),
+        ({"section": {"gradient_clipping": 0.5}}, {}, True),
+        ({"section": {"gradient_clipping": "auto"}}, {"max_grad_norm": 0.3}, False),
+        ({"mixed_precision": "bf16"}, {}, True),
+        ({"mixed_precision": "fp16"}, {"bf16": True}, False),
+        ({"mixed_precision": "no"}, {"bf16": True}, False),
+    ],
+)
+def test_the_trainer_compares_what_the_file_fixes(
+    keys: dict[str, Any],
+    arguments: dict[str, Any],
+    stops: bool,
+    accelerate: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig
+
+    data = launch(**keys)
+    *_, plugin = started(yaml.safe_dump(data), tmp_path, accelerate)
+    monkeypatch.delenv("ACCELERATE_MIXED_PRECISION", raising=False)
+    args = transformers.TrainingArguments(output_dir=str(tmp_path), use_cpu=True, **arguments)
+    asked = "fp16" if args.fp16 else "bf16" if args.bf16 else data.get("mixed_precision", "no")
+    plugin.set_mixed_precision(asked)  # as `TrainingArguments.__post_init__` does
+    config = HfTrainerDeepSpeedConfig(plugin.hf_ds_config.config)
+    config.trainer_config_process(args)
+    assert bool(config.mismatches) is stops
+    named = said(data, "info")
+    compared = keys.get("section", {}) or keys
+    fixed = [("launch-fixed-value", f"deepspeed_config.{key}") for key in keys.get("section", {})]
+    fixed = fixed or [("launch-fixed-value", key) for key in keys]
+    assert named == ([] if set(compared.values()) & {"auto", "no"} else fixed)
+
+
+def test_offload_replaces_the_optimizer() -> None:
+    data = launch(section={"zero_stage": 2, "offload_optimizer_device": "cpu"})
+    assert said(data, "info") == [("launch-optimizer-swap", "deepspeed_config.offload_optimizer_device")]
+    beside = launch(section={FILE: "ds.json", "zero_stage": 2, "offload_optimizer_device": "cpu"})
+    assert said(beside, "info") == []

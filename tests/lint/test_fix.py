@@ -158,3 +158,11 @@ def test_no_value_of_a_person_gives_way_to_another(rule: str) -> None:
     found = [one for one in check_config(example.bad, Run.of(**example.given)).findings if one.rule == rule]
     assert found
     assert all(finding.fix == () for finding in found)
+
+
+def test_no_value_under_an_old_name_gives_way_to_another() -> None:
+    old, new = (f"stage3_gather_{bits}_weights_on_model_save" for bits in ("fp16", "16bit"))
+    data = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3, old: False}}
+    run = Run(target="trainer")
+    document = fix_document(parse_json(json.dumps(data)), lambda it: check_document(it, run)).document
+    assert document.data["zero_optimization"] == {"stage": 3, new: False}

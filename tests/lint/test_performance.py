@@ -136,6 +136,8 @@ def test_the_profiler_switches_the_timers_on() -> None:
     assert config.DeepSpeedConfig(profiled).wall_clock_breakdown is True
     (finding,) = found("flops-profiler", profiled)
     assert "step 7" in finding.message
+    (finding,) = found("flops-profiler", {**zero(0), "flops_profiler": {"enabled": True, "profile_step": -1}})
+    assert "is of one step, but" in finding.message
 
 
 @pytest.mark.torch

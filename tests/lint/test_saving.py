@@ -19,6 +19,10 @@ def test_a_model_in_pieces_is_not_saved_whole(target: Any, severity: str) -> Non
     (finding,) = found("unsaved-weights", zero(3, **{GATHER: False}), target=target)
     assert ".".join(map(str, finding.path)) == PATH
     assert finding.fix == ()  # what a person wrote stays
+    old = "stage3_gather_fp16_weights_on_model_save"
+    (finding,) = found("unsaved-weights", zero(3, **{old: False}), target=target)
+    assert (finding.path[-1], finding.fix) == (old, ())
+    assert finding.message.startswith(f"'{old}' is false")
     (absent,) = found("unsaved-weights", zero(3), target=target)
     added = (SetValue(("zero_optimization", GATHER), True),)
     assert absent.fix == (added if target in ("trainer", "accelerate") else ())

@@ -25,6 +25,7 @@ _MEANT: Mapping[str, str] = {
     "clip_grad_norm": "gradient_clipping",
     "grad_clip": "gradient_clipping",
     "grad_clipping": "gradient_clipping",
+    "gradient_accumulation_dtype": "data_types.grad_accum_dtype",
     "bfp16": "bf16",
     "lr_scheduler": "scheduler",
     "learning_rate": "optimizer.params.lr",
@@ -52,7 +53,6 @@ _LIKE: Mapping[str, str] = {
     "mixed_precision": "bf16.enabled",
     "fp32_allreduce": "communication_data_type",
     "comms_config": "comms_logger",
-    "monitor_config": "tensorboard",
     "activation_checkpoint": "activation_checkpointing",
 }
 """Words for something near: what to write instead takes another value."""
@@ -62,8 +62,19 @@ _NOT_DEEPSPEEDS: Mapping[str, str] = {
     "warmup_ratio": "Remove it: it is an argument of the Trainer, not of DeepSpeed",
     "zero3_init_flag": "Remove it: it belongs in the file of accelerate launch",
     "msamp": "Remove it: accelerate writes it by itself",
+    "monitor_config": "Remove it: 'tensorboard', 'wandb', 'csv_monitor' and 'comet' stand at the top",
     "grad_hooks": "Remove it: DeepSpeed's pages describe it, but no release of the last years reads it",
 }
+
+INFERENCE_KEYS = frozenset(
+    {
+        *("replace_with_kernel_inject", "replace_method", "injection_policy", "enable_cuda_graph", "mp_size"),
+        *("use_triton", "triton_autotune", "triangular_masking", "keep_module_on_host", "max_out_tokens"),
+        *("min_out_tokens", "transposed_mode", "training_mp_size", "save_mp_checkpoint_path"),
+    }
+)
+"""Arguments of `deepspeed.init_inference` that training has not at the top of its file:
+`DeepSpeedInferenceConfig` in `deepspeed/inference/config.py`."""
 
 _FP16_SCALING = ("loss_scale", "loss_scale_window", "initial_scale_power", "hysteresis", "min_loss_scale")
 
@@ -112,6 +123,8 @@ class Meaning:
     plain: bool = True
     """Whether the file plainly says something that DeepSpeed does not do; otherwise the key may as well be
     a note, or another program's."""
+    foreign: bool = False
+    """Whether it is known to be another program's, and so no key of DeepSpeed's misspelled."""
 
 
 def meaning_of(path: KeyPath, data: Any = None) -> Meaning:
@@ -126,7 +139,10 @@ def meaning_of(path: KeyPath, data: Any = None) -> Meaning:
     if section == ("bf16",) and name in _FP16_SCALING:
         return Meaning("misplaced", "Remove it: bf16 needs no loss scale. Under fp16 it belongs in 'fp16'")
     if name in _NOT_DEEPSPEEDS:
-        return Meaning("unknown", _NOT_DEEPSPEEDS[name], plain=False)
+        return Meaning("unknown", _NOT_DEEPSPEEDS[name], plain=False, foreign=True)
+    if not section and name in INFERENCE_KEYS and not any(has_value(data, at) for at in places_of(name)):
+        hint = "Remove it: it is an argument of deepspeed.init_inference, not of training"
+        return Meaning("unknown", hint, plain=False, foreign=True)
     return (
         _misplaced(section, name, data)
         or _other_word(section, name)

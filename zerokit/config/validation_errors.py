@@ -70,7 +70,8 @@ class Mistake(NamedTuple):
     edit: SetValue | Remove | None = None
     """The edit after which the rest of the config can be looked at as if the value were right."""
     meant: KeyPath | None = None
-    """What an unknown key was meant to be, as the models spell it; None also where that cannot be told."""
+    """What an unknown key was meant to be, as the models spell it; itself if another program reads it, None
+    where that cannot be told."""
     folded: tuple[KeyPath, ...] = ()
     """More keys of which the finding speaks."""
 
@@ -207,7 +208,7 @@ class _Explainer:
 
     def _meant(self, meaning: Meaning, rule: str, message: str, severity: Severity) -> Mistake:
         found = self._found(rule, message, self._hint(meaning), severity, self._move(meaning))
-        return found._replace(meant=meaning.to)
+        return found._replace(meant=self.path if meaning.foreign else meaning.to)
 
     def _hint(self, meaning: Meaning) -> str:
         """What to do about the key, given what its value would be where it was meant to be."""

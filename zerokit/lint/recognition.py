@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any
 
-from zerokit.documents import Document
+from zerokit.config.base import is_comment
+from zerokit.config.key_index import keys_of
+from zerokit.config.removed_keys import REMOVED_KEYS
+from zerokit.config.root import DeepSpeedConfig
+from zerokit.config.unknown_keys import INFERENCE_KEYS, meaning_of
+from zerokit.documents import Document, KeyPath, dotted
 from zerokit.errors import DocumentError
 from zerokit.lint.accelerate_file import is_accelerate_config
 
@@ -26,8 +32,11 @@ _TELLING = frozenset(
 """Keys that only a ds_config has at its top."""
 _TELLING_BYTES = tuple(f'"{key}"'.encode() for key in sorted(_TELLING))
 
+_OF_RECIPES, _RECIPE_LEAST = frozenset({"model", "data", "task", "training", "generation"}), 2
+
 _OTHERS: tuple[tuple[frozenset[str], int, str], ...] = (
-    (frozenset({"model", "data", "task", "training", "generation"}), 2, "a recipe of zerokit"),
+    (_OF_RECIPES, _RECIPE_LEAST, "a config of another program"),
+    (INFERENCE_KEYS, 1, "a config for inference (deepspeed.init_inference)"),
     (
         frozenset({"model_type", "architectures", "hidden_size", "transformers_version"}),
         1,
@@ -63,6 +72,12 @@ _NEOX = frozenset(
 _NEOX_LEAST = 4
 
 _WRAPPERS = ("deepspeed", "ds_config", "deepspeed_config", "config")
+_DEEPEST = 4
+"""Keys on the way to a ds_config inside another file."""
+
+_FOREIGN_LEAST = 3
+"""Keys of which one must be meant for DeepSpeed; a file of fewer may be a beginning."""
+_MOST_LOOKED_AT = 100
 
 
 def looks_like_ds_config(data: Any) -> bool:
@@ -101,15 +116,55 @@ def refuse_other_files(document: Document) -> None:
         )
     if not _TELLING.isdisjoint(data):
         return
-    for keys, least, what in _OTHERS:
-        if len(keys & data.keys()) >= least:
-            raise DocumentError(
-                f"is {what}, not a ds_config", where=document.name, hint="Name the file for DeepSpeed"
-            )
-    for key in _WRAPPERS:
-        if looks_like_ds_config(data.get(key)):
-            raise DocumentError(
-                f"holds a ds_config under the key '{key}', where DeepSpeed does not look for it",
-                where=document.where((key,)),
-                hint=f"Put what stands under '{key}' in a file of its own",
-            )
+    recipe = _is_recipe(data)
+    inside = None if recipe else _ds_config_inside(data)
+    if inside is not None:
+        raise DocumentError(
+            f"holds a ds_config under the key '{dotted(inside)}', where DeepSpeed does not look for it",
+            where=document.where(inside),
+            hint=f"Put what stands under '{inside[-1]}' in a file of its own",
+        )
+    kind = "a recipe of zerokit" if recipe else _other(data)
+    if kind is not None:
+        raise DocumentError(
+            f"is {kind}, not a ds_config", where=document.name, hint="Name the file for DeepSpeed's training"
+        )
+
+
+def _is_recipe(data: Mapping[Any, Any]) -> bool:
+    """Whether the keys are those of a recipe, but for one that may be misspelled."""
+    if len(_OF_RECIPES & data.keys()) < _RECIPE_LEAST:
+        return False
+    from zerokit.recipe.model import Recipe
+
+    return len(data.keys() - set(Recipe.model_fields)) < 2
+
+
+def _other(data: Mapping[Any, Any]) -> str | None:
+    """What a file without a telling key is, if it is no ds_config."""
+    for telling, least, what in _OTHERS:
+        if len(telling & data.keys()) >= least:
+            return what
+    keys = [key for key in islice(data, _MOST_LOOKED_AT) if not is_comment(key)]
+    if len(keys) >= _FOREIGN_LEAST and not any(_is_meant(key, data) for key in keys):
+        return "a file without any key of DeepSpeed's"
+    return None
+
+
+def _is_meant(key: Any, data: Mapping[Any, Any]) -> bool:
+    """Whether a key at the top is one of DeepSpeed's, perhaps of an older release or misspelled."""
+    path = (str(key),)
+    return str(key) in keys_of(DeepSpeedConfig) or path in REMOVED_KEYS or meaning_of(path, data).sure
+
+
+def _ds_config_inside(data: Mapping[Any, Any], above: KeyPath = ()) -> KeyPath | None:
+    """Where a ds_config stands in another program's settings."""
+    for key, value in data.items():
+        path = (*above, key)
+        if key in _WRAPPERS and looks_like_ds_config(value):
+            return path
+        if isinstance(value, Mapping) and len(path) < _DEEPEST:
+            inside = _ds_config_inside(value, path)
+            if inside is not None:
+                return inside
+    return None

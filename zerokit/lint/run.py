@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from zerokit.config.base import AUTO
-from zerokit.config.key_index import as_written
+from zerokit.config.base import AUTO, ZERO
+from zerokit.config.key_index import as_written, canonical
+from zerokit.config.normal_form import RENAMED
 from zerokit.config.root import DeepSpeedConfig
 from zerokit.documents import Document, value_at
 from zerokit.findings import Edit, Finding, Move, Remove, ReplaceText, SetValue
@@ -154,8 +155,13 @@ def _finding(rule: Rule, hit: Hit, written: Mapping[str, Any], document: Documen
 
 
 def _overrides(edit: Edit, written: Mapping[str, Any]) -> bool:
-    """Whether an edit puts another plain value in place of one that the file gives."""
-    if not isinstance(edit, SetValue) or isinstance(edit.value, Mapping):
+    """Whether an edit puts another plain value in place of one that the file gives, under any name."""
+    if not isinstance(edit, SetValue):
+        return False
+    old = next((old for old, new in RENAMED.items() if canonical(edit.path) == (ZERO, new)), None)
+    if old is not None and value_at(written, (ZERO, old), edit.value) != edit.value:
+        return True
+    if isinstance(edit.value, Mapping):
         return False
     return value_at(written, edit.path, AUTO) not in (AUTO, edit.value)
 

@@ -39,6 +39,7 @@ TOPICS = (
     "recipes",
     "accelerate",
     "accelerate_launch",
+    "accelerate_script",
     "accelerate_processes",
 )
 """The files, in the order in which rules are documented and findings of one line are printed."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from zerokit.config.key_index import places_of
 from zerokit.documents import KeyPath
 from zerokit.errors import nearest
 from zerokit.findings import Move, Remove, SetValue
@@ -56,7 +57,7 @@ def deepspeed_section(data: Mapping[str, Any]) -> Mapping[str, Any]:
     return section if runs_deepspeed(data) and isinstance(section, Mapping) else {}
 
 
-def _names_file(section: Mapping[str, Any]) -> bool:
+def names_file(section: Mapping[str, Any]) -> bool:
     name = section.get(_FILE)
     return isinstance(name, str) and name != "none"
 
@@ -64,7 +65,7 @@ def _names_file(section: Mapping[str, Any]) -> bool:
 def _stage(section: Mapping[str, Any]) -> int | None:
     """The stage that the file leads to, 2 unless given; None if it names a ds_config or is not valid."""
     stage = section.get("zero_stage")
-    if _names_file(section):
+    if names_file(section):
         return None
     if stage is None:
         return 2
@@ -87,6 +88,9 @@ def launch_unknown_key(data: Mapping[str, Any]) -> Iterator[Hit]:
     the argument of that name and looks at none of the others again: `zero_stag: 3` trains in stage 2, the
     default.
 
+    Keys of a ds_config, such as `train_micro_batch_size_per_gpu` and `zero_force_ds_cpu_optimizer`, are
+    passed over as well. Write a ds_config and name it as `deepspeed_config_file`.
+
     Source: `BaseConfig.from_yaml_file` in `accelerate/commands/config/config_args.py`,
     `_validate_launch_command` in `accelerate/commands/launch.py` (1.15).
     """
@@ -99,11 +103,14 @@ def launch_unknown_key(data: Mapping[str, Any]) -> Iterator[Hit]:
             message = f"accelerate refuses '{key}' at the top of the file"
             yield Hit((key,), message, f"Move it into '{SECTION}'", (Move((key,), (SECTION, key)),))
         else:
-            hint = _meant(str(key), TOP_KEYS)
+            hint = _meant(str(key), TOP_KEYS - data.keys())
             yield Hit((key,), f"accelerate refuses '{key}', which it does not know", hint)
-    for key in deepspeed_section(data):
+    section = deepspeed_section(data)
+    for key in section:
         if key not in DEEPSPEED_KEYS and key not in OTHER_OPTIONS:
-            hint = _meant(str(key), DEEPSPEED_KEYS)
+            hint = _meant(str(key), DEEPSPEED_KEYS - section.keys())
+            if places_of(str(key)):
+                hint = f"Put it into a ds_config, and name that as '{_FILE}'"
             yield Hit((SECTION, key), f"accelerate passes over '{key}', which it does not know", hint)
 
 
@@ -131,7 +138,7 @@ def launch_two_configs(data: Mapping[str, Any]) -> Iterator[Hit]:
     in `accelerate/commands/launch.py` (1.15).
     """
     section = deepspeed_section(data)
-    if not _names_file(section):
+    if not names_file(section):
         return
     paths: list[KeyPath] = [(SECTION, key) for key in section if key in REFUSED_WITH_FILE]
     if data.get("mixed_precision") is not None:
@@ -274,7 +281,7 @@ def launch_nvme(data: Mapping[str, Any]) -> Iterator[Hit]:
     `accelerate/utils/dataclasses.py`, which reads the variables (1.15).
     """
     section = deepspeed_section(data)
-    if _names_file(section):
+    if names_file(section):
         return
     for key in ("offload_optimizer_device", "offload_param_device"):
         if str(section.get(key)).lower() == "nvme":
@@ -373,7 +380,7 @@ def launch_clipping_off(data: Mapping[str, Any]) -> Iterator[Hit]:
     """
     section = deepspeed_section(data)
     value = section.get("gradient_clipping")
-    if _names_file(section) or value is None or not _is_number(str(value)) or float(str(value)) != 0:
+    if names_file(section) or value is None or not _is_number(str(value)) or float(str(value)) != 0:
         return
     message = "accelerate drops a 'gradient_clipping' of 0, and DeepSpeed then clips at 1.0"
     yield Hit((SECTION, "gradient_clipping"), message, f"Set it to 0 in a ds_config named by '{_FILE}'")

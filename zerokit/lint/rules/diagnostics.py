@@ -53,7 +53,8 @@ def flops_profiler(subject: Subject) -> Iterator[Hit]:
     path = ("flops_profiler", "enabled")
     if is_set_to(subject, True, *path):
         step = in_force(subject, "flops_profiler", "profile_step")
-        message = f"the profile is of step {step}, but 'flops_profiler' times and slows every step"
+        profiled = "one step" if step is None else f"step {step}"  # None: what the file has is no step
+        message = f"the profile is of {profiled}, but 'flops_profiler' times and slows every step"
         yield Hit(path, message, _SWITCH_OFF)
 
 

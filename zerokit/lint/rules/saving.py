@@ -12,6 +12,7 @@ from zerokit.lint.values_in_force import ZERO, autotp_size, in_force
 
 rule = Rules("saving")
 _GATHER = "stage3_gather_16bit_weights_on_model_save"
+_OLD = "stage3_gather_fp16_weights_on_model_save"
 _GATHERED = {**ONE_SAMPLE, ZERO: {"stage": 3, _GATHER: True}}
 
 _WITHOUT: Mapping[str | None, str] = {
@@ -45,17 +46,17 @@ def unsaved_weights(subject: Subject) -> Iterator[Hit]:
     if subject.stage != 3 and not (divided and subject.stage is not None):
         return
     path = (ZERO, _GATHER)
-    old = subject.zero.stage3_gather_fp16_weights_on_model_save
-    if old or in_force(subject, *path) is not False:
+    given = next((key for key in (_GATHER, _OLD) if subject.sets(ZERO, key)), None)
+    if getattr(subject.zero, _OLD) or in_force(subject, *path) is not False:
         return
     if subject.run.recipe is not None and subject.run.recipe.peft and subject.run.target in ("trainer", None):
         return
-    message = f"'{_GATHER}' is {'false' if subject.sets(*path) else 'absent'}: {_WITHOUT[subject.run.target]}"
+    message = f"'{given or _GATHER}' is {'false' if given else 'absent'}: {_WITHOUT[subject.run.target]}"
     severity: Severity | None = "info" if subject.run.target in ("deepspeed", None) else None
-    written = subject.sets(*path)
-    # What a person wrote stays, and without a Trainer or an accelerate nobody may ever save so.
-    fix = () if written or severity is not None else (SetValue(path, True),)
-    yield Hit(path if written else (ZERO,), message, f'Set "{_GATHER}" to true', fix, severity)
+    # Without a Trainer or an accelerate nobody may ever save so.
+    fix = () if severity is not None else (SetValue(path, True),)
+    place = (ZERO, given) if given else (ZERO,)
+    yield Hit(place, message, f'Set "{_GATHER}" to true', fix, severity)
 
 
 @rule(
