@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from zerokit.errors import visible
-from zerokit.exits import flight_recorder, gloo, gpu_memory, nccl
-from zerokit.exits.causes import (
-    CAUSES,
+from zerokit.exits import flight_recorder, gloo, gpu_memory, nccl, tracebacks
+from zerokit.exits.causes import CAUSES
+from zerokit.exits.causes.entry import (
     EXIT_CODE,
     GLOO_TIMEOUT,
+    GPU_TAKEN,
     NCCL_TIMEOUT,
     OUT_OF_MEMORY,
     ZEROKIT,
@@ -21,9 +22,9 @@ from zerokit.exits.causes import (
 )
 from zerokit.exits.codes import meaning, parse_code, signal_of
 from zerokit.exits.gpu_memory import Settings
+from zerokit.exits.lines import is_below_frame, is_failed_assertion, is_quoted
 from zerokit.exits.log import Log
 from zerokit.units import quantity
-from zerokit.whose_code import is_in_library, is_no_file
 
 _WIDEST = 300
 """Characters of a line that are shown."""
@@ -31,7 +32,6 @@ _LATE = 3
 """Lines of progress that a rank may still print when another one has failed."""
 _MOST_EVENTS = 2000
 """That are looked at, of a kind: a thousand ranks may say the same."""
-_MOST_FRAMES = 400
 _MOST_OTHERS = 3
 """Kinds of lines that are told beside the first."""
 
@@ -40,18 +40,14 @@ _RANKS = [re.compile(rf"\[{word}(\d{{1,5}})\]") for word in ("rank", "Rank ", "d
 _RANK = re.compile(r"\[?\b(?:[Rr]ank|default) ?(\d{1,7})\b")
 _WORLD_SIZE = re.compile(r"world[ _]size['\"]?[=: ]{1,3}(\d{1,7})", re.IGNORECASE)
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\):")
-_RAISED = re.compile(r"(?P<kind>[A-Za-z_][\w.]{0,200})(?:: (?P<text>.*))?$")
-_CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 _NO_ERROR = re.compile(
-    r"(?<!NCCL )\bWARN\b|(?<!=)\b(?:WARNING|INFO|DEBUG|NOTICE)\b|[Ww]arning: |^(?:\[\w+\]: ?)?[IW]\d{4} "
+    r"(?<!NCCL )\bWARN\b|(?<!=)\b(?:WARNING|INFO|DEBUG|NOTICE)\b|[Ww]arning: "
+    r"|^(?:\[\w+\]: ?)?[IW]\d{4} "
 )
 """Before the words of a cause: the level of a line that is no error."""
 _GOES_ON = re.compile(r"\b(?:try|trying|tries|retry|retries|retrying|falling back|skipping|ignoring)\b")
 """After them, in a line that is not what an exception says."""
 _OF_EXCEPTION = re.compile(r"(?:Error|Exception)\b: ")
-_INDENTED = re.compile(r"(?P<prefix>.{0,60}?(?:[ |]*\|)?)(?P<indent> {2,})\S")
-_QUOTES = re.compile(r'File "[^"]{1,400}", line \d|\S{1,400}:\d{1,8}: \w*Warning: ')
-"""Above a line of a program."""
 _STARTED = re.compile(r"^\[.{0,80}\] process \d+ spawned with command: ", re.MULTILINE)
 _EXITED = re.compile(r"^\[.{0,80}\] Process \d+ exits successfully", re.MULTILINE)
 """What DeepSpeed's launcher prints of each rank, at its start and at its end, and then little else."""
@@ -73,7 +69,14 @@ _TRAINED = re.compile(r"['\"]train_runtime['\"]: ")
 """What the Trainer prints when it has trained, before the model is saved."""
 _END = 4000
 """Characters."""
-_FRAME = re.compile(r'File "(?P<file>[^"]{1,400})", line (?P<line>\d{1,8})')
+_FIRST_FAILED = re.compile(
+    r"Root Cause \(first observed failure\):(?:[^\n]{0,200}\n){1,5}?[^\n]{0,60}rank {1,8}: (\d{1,7})"
+)
+"""What torchrun says of the rank that failed first."""
+_NOT_HERE = (
+    "The log has no more than a launcher saw. What ranks themselves say: deepspeed --enable_each_rank_log "
+    "DIR, torchrun --log-dir DIR --redirects 3"
+)
 
 
 @dataclass(frozen=True)
@@ -122,12 +125,20 @@ def explain_log(log: Log, settings: Settings | None = None) -> Explanation:
     left = _not_survived(events, log)
     if not left:
         return _silent(log, tuple(_also(events, None, log, settings)))
-    first = _in_full(min(left, key=lambda event: (event.weight, event.offset)), log, settings)
+    root = _FIRST_FAILED.search(text)
+
+    def nearness(event: _Event) -> tuple[Weight, bool, int]:
+        """Of events alike, those of the rank that failed first, by its launcher's word."""
+        spoke = _RANK.search(text, *log.bounds(event.offset)) if root is not None else None
+        return event.weight, root is not None and (spoke is None or spoke[1] != root[1]), event.offset
+
+    first = _in_full(min(left, key=nearness), log, settings)
     line = log.line_at(first.offset)
     begin, end = log.bounds(first.offset)
     rank = _RANK.search(text, begin, end)
     named = rank is not None and first.cause not in (NCCL_TIMEOUT, GLOO_TIMEOUT, ZEROKIT)
     says = f"rank {rank[1]}: {first.says}" if rank is not None and named else first.says
+    mend = _NOT_HERE if "explain-exit LOG" in first.mend else first.mend
     stands = _stands(log) if any(f"({name})" in first.says for name in _FROM_OUTSIDE) else ""
     also = (
         *_also(events, first.cause, log, settings),
@@ -136,7 +147,7 @@ def explain_log(log: Log, settings: Settings | None = None) -> Explanation:
     return Explanation(
         first.cause,
         _short(says),
-        first.mend + stands or None,
+        mend + stands or None,
         line,
         _short(text[begin : min(end, begin + 4 * _WIDEST)].strip()),
         tuple(_short(one) for one in also),
@@ -172,30 +183,19 @@ def _world_size(log: Log) -> int | None:
 
 
 def _weight_of(event: Weight, log: Log, match: re.Match[str]) -> Weight:
-    """That of a cause, unless its line says that it is no error."""
-    if event > Weight.CAUSE:
-        return event
+    """That of a cause, unless its line says that it is no error, or another line says more."""
     begin, end = log.bounds(match.start())
     before = log.text[max(begin, match.start() - _WIDEST) : match.start()]
+    if event > Weight.EXCEPTION:
+        is_told = event is Weight.CONSEQUENCE and tracebacks.is_chained(log, begin, "")
+        return Weight.GENERAL if is_told else event
     after = log.text[match.start() : min(end, match.end() + _WIDEST)]
-    tried_again = _GOES_ON.search(after) is not None and _OF_EXCEPTION.search(before) is None
-    return Weight.MENTIONED if tried_again or _NO_ERROR.search(before) else event
-
-
-def _is_quoted(log: Log, begin: int, line: str) -> bool:
-    """Whether a line is one of a program, below the place in it that a traceback or a warning names."""
-    indented = _INDENTED.match(line)
-    if indented is None:
-        return False
-    prefix = indented["prefix"]
-    for _, above in log.lines_above(begin, _MOST_FRAMES):
-        if not above.startswith(prefix):
-            continue  # another rank's
-        rest = above.removeprefix(prefix)
-        words = rest.lstrip(" ")
-        if len(rest) - len(words) < len(indented["indent"]):
-            return _QUOTES.match(words) is not None
-    return False
+    raised, level = _OF_EXCEPTION.search(before), _NO_ERROR.search(before)
+    # All that a run prints may be logged by another program, which gives each line the same level.
+    if raised and level and is_below_frame(log, begin, before[: level.end()]):
+        return event
+    tried_again = _GOES_ON.search(after) is not None and raised is None
+    return Weight.MENTIONED if tried_again or level else event
 
 
 def _known(log: Log) -> Iterator[_Event]:
@@ -210,7 +210,10 @@ def _known(log: Log) -> Iterator[_Event]:
             if begin in taken:
                 continue
             taken.add(begin)
-            if _is_quoted(log, begin, log.text[begin : min(end, begin + _WIDEST)]):
+            line = log.text[begin : min(end, begin + _WIDEST)]
+            if is_quoted(log, begin, line) and not (
+                match[0].startswith("assert ") and is_failed_assertion(log, begin, line)
+            ):
                 continue
             groups = {"what": match[0], **match.groupdict(default="")}
             weight, mend = _weight_of(cause.weight, log, match), cause.mend
@@ -232,11 +235,14 @@ def _known(log: Log) -> Iterator[_Event]:
 
 
 def _in_full(event: _Event, log: Log, settings: Settings | None) -> _Event:
-    """With the figures of torch's line: a thousand ranks may have one, of which few are told."""
-    if event.cause != OUT_OF_MEMORY:
+    """With what stands around its line: a thousand ranks may have one, of which few are told."""
+    if event.cause not in (OUT_OF_MEMORY, GPU_TAKEN):
         return event
     begin, end = log.bounds(event.offset)
     above = [line for _, line in log.lines_above(begin, 80)][::-1]
+    if event.cause == GPU_TAKEN:
+        pinned = gpu_memory.explain_pinning(above)
+        return replace(event, cause="pinned-memory", says=pinned[0], mend=pinned[1]) if pinned else event
     line = log.text[event.offset : min(end, event.offset + 4 * _WIDEST)]
     says, mend = gpu_memory.explain(line, above, settings)
     return replace(event, says=says, mend=mend)
@@ -256,46 +262,17 @@ def _is_chosen(code: int) -> bool:
 
 
 def _exceptions(log: Log, known: list[_Event]) -> Iterator[_Event]:
-    """What tracebacks end with, where nothing better is known of that line."""
+    """What was raised, where nothing better is known of that line."""
     lines = {log.bounds(event.offset)[0] for event in known if event.weight is not Weight.MENTIONED}
-    for number, match in enumerate(_TRACEBACK.finditer(log.text)):
-        if number >= _MOST_EVENTS:
-            return
-        begin, _ = log.bounds(match.start())
-        prefix = log.text[begin : match.start()]
-        if len(prefix) > _WIDEST:
+    for raised in tracebacks.exceptions(log):
+        if log.bounds(raised.offset)[0] in lines:
             continue
-        frame = None
-        for at, line in log.lines_from(match.start(), _MOST_FRAMES):
-            if at == begin or not line.startswith(prefix):
-                continue  # another rank's
-            rest = line[len(prefix) :]
-            if rest.startswith((" ", "\t")) or not rest.strip():
-                found = _FRAME.search(rest[:1000])
-                if found is None or found["file"].startswith("<frozen "):
-                    continue
-                # A script that came by stdin is no file, and neither is what a dataclass has made.
-                if frame is None or not (is_in_library(found["file"]) or is_no_file(found["file"])):
-                    frame = f"{found['file']}:{found['line']}"
-                continue
-            raised = _RAISED.match(rest[:2000])
-            if raised is None or at in lines or _is_chained(log, at, prefix):
-                break
-            kind = raised["kind"].rpartition(".")[2]
-            if kind in ("SystemExit", "ChildFailedError", "KeyboardInterrupt"):
-                break
-            # Of a launcher, whose command is the script that has failed; or of a program that a rank needs.
-            weight = Weight.MENTIONED if kind == "CalledProcessError" else Weight.EXCEPTION
-            says = f"{kind}: {raised['text']}" if raised["text"] else kind
-            mend = f"Look at {visible(frame)}" if frame else "Read the traceback"
-            yield _Event(weight, at, "exception", says, mend)
-            break
-
-
-def _is_chained(log: Log, offset: int, prefix: str) -> bool:
-    """Whether an exception was followed by another one, which says more."""
-    after = [line.removeprefix(prefix).strip() for _, line in log.lines_from(offset, 4)][1:]
-    return any(line.startswith(_CHAINED) for line in after)
+        # Of a launcher, whose command is the script that has failed; or of a program that a rank needs.
+        is_less = raised.is_survived or raised.kind == "CalledProcessError"
+        weight = Weight.MENTIONED if is_less else Weight.EXCEPTION
+        says = f"{raised.kind}: {raised.text}" if raised.text else raised.kind
+        mend = f"Look at {visible(raised.frame)}" if raised.frame else "Read the traceback"
+        yield _Event(weight, raised.offset, "exception", says, mend)
 
 
 def _also(events: list[_Event], told: str | None, log: Log, settings: Settings | None) -> Iterator[str]:

@@ -9,7 +9,7 @@ from pathlib import PurePath
 from typing import NamedTuple
 
 from zerokit.errors import visible
-from zerokit.exits.causes import RUNS_ALONE, STILL_RAN
+from zerokit.exits.causes.entry import RUNS_ALONE, STILL_RAN
 from zerokit.exits.log import Log
 from zerokit.exits.nccl import MOST_RANKS, listed
 from zerokit.units import format_seconds

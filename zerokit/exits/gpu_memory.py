@@ -62,6 +62,21 @@ def explain(line: str, frames: Sequence[str], settings: Settings | None) -> tupl
     return says, changes[0].upper() + changes[1:]
 
 
+def explain_pinning(frames: Sequence[str]) -> tuple[str, str] | None:
+    """What happened, and what to change, where CUDA had no memory of the host to give; None for a GPU's.
+
+    Args:
+        frames: the lines of the traceback above "CUDA error: out of memory".
+    """
+    if not any(re.search(r"\bpin_memory\(|, in pin_memory\b", frame) for frame in frames):
+        return None
+    return (
+        "host memory could not be locked for the GPU (pinned): CUDA calls that out of memory, too",
+        "Set pin_memory: false in offload_optimizer and offload_param, offload less, or give the host more "
+        "memory; under WSL, .wslconfig says how much it has, and Windows locks but a part of it",
+    )
+
+
 def _changes(frames: Sequence[str], settings: Settings | None) -> str:
     """In the order in which they cost least."""
     own = settings or Settings(micro_batch_size=2)

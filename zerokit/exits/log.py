@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import stat
@@ -23,6 +24,8 @@ _CHUNK = 1 << 20
 _WIDEST = 10_000
 """Characters of a line that are looked at, beside those that a pattern has found."""
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_SAID = ("log", "message", "msg", "text")
+"""Keys under which a line of JSON has what was printed."""
 
 
 @dataclass
@@ -104,10 +107,11 @@ def _read(file: BinaryIO, name: str) -> Log:
             left_out += tail.count(b"\n", 0, len(tail) - TAIL_BYTES)
             is_whole = False
             del tail[: len(tail) - TAIL_BYTES]
-    first = _text(head)
-    # Where nothing was left out, a character may lie across the two parts.
-    text = _text(head + tail) if is_whole else first + _text(bytes(tail))
-    return Log(name, text, None if is_whole else len(first), left_out)
+    is_json = head.startswith(b"{")
+    if is_whole:  # A character may lie across the two parts.
+        return Log(name, _text(head + tail, is_json))
+    first = _text(head, is_json)
+    return Log(name, first + _text(bytes(tail), is_json), len(first), left_out)
 
 
 def _exactly(file: BinaryIO, size: int) -> bytes:
@@ -117,6 +121,21 @@ def _exactly(file: BinaryIO, size: int) -> bytes:
     return bytes(content)
 
 
-def _text(content: bytes) -> str:
+def _text(content: bytes, is_json: bool) -> str:
     encoding = "utf-16" if content.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8"
-    return _COLOURS.sub("", content.decode(encoding, errors="replace")).replace("\r\n", "\n")
+    text = content.decode(encoding, errors="replace")
+    if is_json:
+        text = "\n".join(map(_words, text.split("\n")))
+    return _COLOURS.sub("", text).replace("\r\n", "\n")
+
+
+def _words(line: str) -> str:
+    """What a line of JSON says, as Docker, Kubernetes and loggers write a line of a program."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return line
+    said = (found.get(key) for key in _SAID) if isinstance(found, dict) else ()
+    words = next((word for word in said if isinstance(word, str)), None)
+    # It stays one line of the file: a carriage return begins a line that an editor does not count.
+    return line if words is None else words.rstrip("\r\n").replace("\n", "\r")

@@ -14,8 +14,15 @@ _TIMEOUT = re.compile(
     r"SeqNum=(?P<number>\d{1,12}), OpType=(?P<call>\w{1,40})"
     r"(?:, NumelIn=(?P<elements>\d{1,18}))?[^)]{0,120}Timeout\(ms\)=(?P<limit>\d{1,12})"
 )
+_DETECTED = re.compile(
+    r"Rank (?P<rank>\d{1,7})\] (?:Exception \(either an error or timeout\) detected by watchdog at work:"
+    r"| ?failure detected by watchdog at work sequence id:|Timeout at NCCL work:) (?P<number>\d{1,12})"
+)
+"""What a rank says of the same, in other lines: a log may have lost the one, or be cut before it."""
 MOST_RANKS = 8
 """That are listed."""
+_FIRST = 2
+"""The number of a collective before which nothing can have passed: 1, or 2 after a barrier."""
 
 
 class Waiting(NamedTuple):
@@ -37,6 +44,11 @@ def waiting(text: str) -> list[Waiting]:
         seconds = int(match["limit"]) / 1000
         one = Waiting(rank, int(match["number"]), match["call"], match["elements"], seconds)
         found.setdefault(rank, one)
+    by_number = {one.number: one for one in found.values()}
+    for match in _DETECTED.finditer(text):
+        like = by_number.get(int(match["number"]))
+        if like is not None:
+            found.setdefault(int(match["rank"]), like._replace(rank=int(match["rank"])))
     return [found[rank] for rank in sorted(found)]
 
 
@@ -48,7 +60,9 @@ def explain(ranks: list[Waiting], world_size: int | None) -> tuple[str, str]:
         world_size: if the log tells it.
     """
     if not ranks:
-        return "a collective of NCCL timed out", "Run again with TORCH_NCCL_TRACE_BUFFER_SIZE=2000"
+        return "a collective of NCCL timed out", (
+            "Keep what all ranks print; with TORCH_NCCL_TRACE_BUFFER_SIZE=2000 they write what each waited for"
+        )
     calls: dict[tuple[int, str, str | None], list[int]] = defaultdict(list)
     for one in ranks:
         calls[one.number, one.call, one.elements].append(one.rank)
@@ -74,12 +88,15 @@ def explain(ranks: list[Waiting], world_size: int | None) -> tuple[str, str]:
         return f"{says}; {listed(sorted(absent))} did not come", (
             f"Look at what {listed(sorted(absent))} said first; if nothing, at 'dmesg -T' of its machine"
         )
-    who = "All" if world_size is not None else "All that the log has"
-    return says, (
-        f"{who} came to the same call, so the link is broken or slow: NCCL_DEBUG=WARN names it, "
-        "NCCL_SOCKET_IFNAME and NCCL_IB_HCA choose it. If a rank only takes long (tokenizing, saving), raise "
-        "ddp_timeout"
-    )
+    link = "NCCL_DEBUG=WARN names it, NCCL_SOCKET_IFNAME and NCCL_IB_HCA choose it"
+    if numbers[0] <= _FIRST:
+        link += "; nothing has passed it yet: NCCL_P2P_DISABLE=1 tells whether GPUs cannot reach each other"
+    slow = "If a rank only takes long (tokenizing, saving), raise ddp_timeout"
+    if world_size is None:
+        return f"{says}; the log does not say whether others did not come", (
+            f"Look at what other ranks said first. {slow}. If all came to it, the link is broken or slow: {link}"
+        )
+    return says, f"All came to the same call, so the link is broken or slow: {link}. {slow}"
 
 
 def listed(ranks: list[int]) -> str:

@@ -1,0 +1,164 @@
+"""Exceptions in logs as people have them: cut off, torn, with words of other programs before each line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.exits.told import told
+from zerokit.exits.explain import explain_log
+from zerokit.exits.log import read_log
+
+FRAMES = (
+    '  File "/w/train.py", line 12, in main',
+    "    engine.step()",
+    '  File "/v/lib/python3.12/site-packages/deepspeed/runtime/engine.py", line 9, in step',
+    "    self.optimizer.step()",
+)
+RAISED = "my.package.BatchError: two batches"
+
+
+def test_an_exception_is_told_where_the_beginning_of_its_traceback_is_cut_off() -> None:
+    for lines in ((*FRAMES, RAISED), FRAMES[1:2] + (RAISED,), (RAISED,)):
+        found = told(*lines)
+        assert (found.cause, found.says) == ("exception", "BatchError: two batches")
+    assert told(*FRAMES, RAISED).mend == "Look at /w/train.py:12"
+    assert told(*FRAMES[2:], RAISED).mend == "Read the traceback"
+    bare = told(*FRAMES, "AssertionError")
+    assert (bare.says, bare.line) == ("AssertionError", 6)
+
+
+def test_an_exception_is_told_where_ranks_without_a_prefix_tear_each_other_apart() -> None:
+    torn = (
+        "Traceback (most recent call last):",
+        FRAMES[0],
+        "Traceback (most recent call last):",
+        FRAMES[0],
+        f"{FRAMES[1]}{FRAMES[1]}",
+        FRAMES[2],
+        RAISED,
+        FRAMES[2],
+        RAISED,
+    )
+    assert told(*torn).says == "BatchError: two batches"
+
+
+def test_a_class_alone_is_a_word() -> None:
+    for line in (
+        "Error",
+        "see RuntimeError",
+        "RuntimeError",
+        "Exception ignored in: <function f>",
+        "Error: x",
+    ):
+        assert told(line).cause == "unknown"
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "",
+        "[rank3]: ",
+        "0: ",
+        "node-1: [rank3]: ",
+        "[1,3]<stderr>:",
+        "2026-11-23T11:14:0{}.123456789Z ",
+        "2026-11-23 11:14:0{},511 (worker_7) : ",
+        "2026-11-23 11:14:0{}.000 [INFO] [Driver] ",
+        "(TrainerActor pid=71, ip=10.0.0.2) ",
+        "[stderr] ",
+        "pod-0 | ",
+    ],
+)
+def test_words_of_other_programs_may_stand_before_each_line(prefix: str) -> None:
+    lines = ("Traceback (most recent call last):", *FRAMES, "{}")
+    for raised, says in (
+        (RAISED, "BatchError: two batches"),
+        ("OSError: [Errno 28] No space left on device", "disk"),
+    ):
+        log = [prefix.format(number) + line.format(raised) for number, line in enumerate(lines)]
+        found = told(*log)
+        assert says in found.says
+        assert found.line == 7
+        assert told(*log[3:]).line == 4
+
+
+def test_a_program_s_line_is_quoted_below_other_programs_words_too() -> None:
+    for prefix in ("2026-11-23T11:14:0{}Z ", "0: "):
+        lines = (
+            "Traceback (most recent call last):",
+            FRAMES[0],
+            '    raise OSError("No space left on device")',
+            "E",
+        )
+        found = told(*(prefix.format(number) + line for number, line in enumerate(lines)), RAISED)
+        assert found.cause == "exception"
+    box = (
+        "╭─── Traceback (most recent call last) ───╮",
+        '│ ❱ 12 │   raise OSError("No space left on device") │',
+    )
+    assert told(*box, RAISED).cause == "exception"
+    shown = ("--> 713             raise RuntimeError(", '    714                 "No space left on device"')
+    assert told(*shown, RAISED).cause == "exception"
+
+
+def test_lines_of_json_say_what_they_hold(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    for key in ("log", "message"):
+        lines = ["Traceback (most recent call last):", *FRAMES[:2], f"{RAISED}\nmore"]
+        held = [json.dumps({"time": "2026", key: f"\x1b[31m{line}\n", "stream": "stderr"}) for line in lines]
+        log.write_text("\n".join([*held, '{"half', "{}", "[" * 9999, "3"]) + "\n")
+        found = explain_log(read_log(str(log)))
+        assert (found.cause, found.says, found.line, found.text) == (
+            "exception",
+            "BatchError: two batches",
+            4,
+            "my.package.BatchError: two batches",
+        )
+
+
+def test_what_a_destructor_or_a_thread_raises_ends_nothing() -> None:
+    ignored = (
+        "Exception ignored in: <function A.__del__>",
+        "Traceback (most recent call last):",
+        FRAMES[0],
+        "KeyError: 3",
+    )
+    killed = "[ERROR] [launch.py:325:sigkill_handler] ['python'] exits with return code = -9"
+    assert "SIGKILL" in told(*ignored, killed).says
+    assert told(*ignored, RAISED).says == "BatchError: two batches"
+    thread = ("Exception in thread Thread-3:", *ignored[1:])
+    assert "SIGKILL" in told(*thread, killed).says
+    # Nothing else is known.
+    assert told(*ignored).says == "KeyError: 3"
+
+
+def test_the_rank_that_failed_first_by_its_launcher_s_word_is_told() -> None:
+    def raised(rank: int, text: str) -> tuple[str, ...]:
+        lines = ("Traceback (most recent call last):", FRAMES[0], f"KeyError: {text}")
+        return tuple(f"[rank{rank}]: {line}" for line in lines)
+
+    summary = ("Root Cause (first observed failure):", "[0]:", "  time      : 2026", "  host      : n1")
+    end = ("  rank      : {} (local_rank: 1)", "  exitcode  : 1 (pid: 7)")
+    both = (*raised(0, "'late'"), *raised(3, "'first'"), *summary)
+    assert told(*both, end[0].format(3), end[1]).says == "rank 3: KeyError: 'first'"
+    assert told(*both, end[0].format(0), end[1]).says == "rank 0: KeyError: 'late'"
+    assert told(*both[:6]).says == "rank 0: KeyError: 'late'"
+
+
+def test_an_assertion_without_words_is_told_by_its_line() -> None:
+    own = ('  File "/w/train.py", line 7, in f', "    assert len(batch) == 3", "           ^^^^^^^^")
+    found = told("Traceback (most recent call last):", *own, "AssertionError")
+    assert (found.says, found.mend) == ("AssertionError: assert len(batch) == 3", "Look at /w/train.py:7")
+    zero = "    assert len(set(p.ds_id for p in self.params_in_ipg_bucket)) == len(self.params_in_ipg_bucket)"
+    assert (
+        told("Traceback (most recent call last):", own[0], zero, "AssertionError").cause == "gradient-twice"
+    )
+    assert told("Traceback (most recent call last):", own[0], zero, "KeyError: 3").cause == "exception"
+
+
+def test_a_launcher_alone_says_where_else_to_look() -> None:
+    ended = "[ERROR] [launch.py:325:sigkill_handler] ['python', 'a.py'] exits with return code = 1"
+    assert "--enable_each_rank_log" in str(told(ended).mend)

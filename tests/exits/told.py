@@ -1,0 +1,12 @@
+"""What is said of the lines of a log."""
+
+from __future__ import annotations
+
+from zerokit.exits.explain import Explanation, explain_log
+from zerokit.exits.gpu_memory import Settings
+from zerokit.exits.log import Log
+
+
+def told(*lines: str, settings: Settings | None = None) -> Explanation:
+    """Of lines below a first one."""
+    return explain_log(Log("a.log", "\n".join(["starting", *lines]) + "\n"), settings)

@@ -1,0 +1,27 @@
+"""What the lines of logs mean: a file for each topic, and the table of all in order."""
+
+from __future__ import annotations
+
+from zerokit.exits.causes.checkpoints import CHECKPOINTS
+from zerokit.exits.causes.communication import COMMUNICATION
+from zerokit.exits.causes.ended import ENDED
+from zerokit.exits.causes.entry import Cause
+from zerokit.exits.causes.gpus import GPUS
+from zerokit.exits.causes.hosts import HOSTS
+from zerokit.exits.causes.launch import LAUNCH
+from zerokit.exits.causes.schedulers import SCHEDULERS
+from zerokit.exits.causes.software import SOFTWARE
+from zerokit.exits.causes.training import TRAINING
+
+CAUSES: tuple[Cause, ...] = (
+    *SCHEDULERS,
+    *GPUS,
+    *HOSTS,
+    *LAUNCH,
+    *CHECKPOINTS,
+    *SOFTWARE,
+    *TRAINING,
+    *ENDED,
+    *COMMUNICATION,
+)
+"""The table, of which a line means the first entry that suits it."""

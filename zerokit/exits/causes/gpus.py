@@ -1,0 +1,141 @@
+"""What CUDA, torch and the driver say of a GPU."""
+
+from __future__ import annotations
+
+from zerokit.exits.causes.entry import GPU_TAKEN, OUT_OF_MEMORY, Cause, cause
+
+GPUS: tuple[Cause, ...] = (
+    cause(
+        OUT_OF_MEMORY,
+        "a GPU ran out of memory: {asked} more were asked for",
+        "",  # depends on the figures: see zerokit.exits.gpu_memory
+        r" out of memory\. Tried to allocate (?P<asked>[\d.]+ ?[KMGT]i?B)",
+    ),
+    cause(
+        GPU_TAKEN,
+        "CUDA has no memory left, as where another process holds it",  # or of the host: see gpu_memory
+        "See who: nvidia-smi; end what is left of an earlier run",
+        r"CUDA error: out of memory",
+        r"CUDA-capable device\(s\) is/are busy or unavailable",
+        r"cudaErrorMemoryAllocation",
+        r"CUBLAS_STATUS_ALLOC_FAILED",
+    ),
+    cause(
+        "gpu-broken",
+        "the GPU or its link failed: {what}",
+        "Leave that machine out (its hosts' 'dmesg | grep Xid' names the GPU) and have it mended",
+        r"uncorrectable ECC error",
+        r"uncorrectable NVLink error",
+        r"GPU is lost",
+        r"Unable to determine the device handle",
+        r"has fallen off the bus",
+        # Others, such as 13, 31, 43 and 45, are mostly of programs: docs.nvidia.com/deploy/xid-errors.
+        r"NVRM: Xid \([^)]{1,40}\): (?:48|6[1-4]|74|79|9[245]|1[124]\d)\b",
+    ),
+    cause(
+        "no-kernel-image",
+        "this build of torch, or of an extension, has no code for this GPU",
+        "Install a torch whose torch.cuda.get_arch_list() has the GPU's capability, and compile extensions "
+        "anew with TORCH_CUDA_ARCH_LIST",
+        r"no kernel image is available for execution",
+        r"is not compatible with the current PyTorch installation",
+    ),
+    cause(
+        "driver-too-old",
+        "the NVIDIA driver is older than this build of torch needs",
+        "Update the driver, or install the torch of an older CUDA",
+        r"NVIDIA driver on your system is too old",
+        r"CUDA driver version is insufficient",
+    ),
+    cause(
+        "no-such-gpu",
+        "a rank has no GPU of its own: there are more ranks than GPUs on its machine",
+        "Start as many ranks per node as GPUs: --num_gpus, --nproc-per-node, slots in the hostfile; see "
+        "CUDA_VISIBLE_DEVICES",
+        r"CUDA error: invalid device ordinal",
+        r"Duplicate GPU detected",
+    ),
+    cause(
+        "index-out-of-range",
+        "an index was out of range in a kernel: mostly a token id beyond the embedding, or a label",
+        "Compare len(tokenizer) with the model's vocab_size, and labels with num_labels; "
+        "CUDA_LAUNCH_BLOCKING=1 shows the line",
+        r"device-side assert triggered",
+        r"Assertion `[^`'\n]{0,160}(?:srcIndex < srcSelectDimSize|n_classes|index out of bounds|-sizes\[i\])",
+    ),
+    cause(
+        "illegal-memory-access",
+        "a kernel wrote or read where it may not, or crashed: {what}",
+        "Run with CUDA_LAUNCH_BLOCKING=1 to see which, and update what brings it (flash-attn, bitsandbytes)",
+        r"an illegal memory access was encountered",
+        r"CUDA error: misaligned address",
+        r"CUDA error: unspecified launch failure",
+        r"CUDA error: an illegal instruction was encountered",
+        r"NVRM: Xid \([^)]{1,40}\): (?:13|31)\b",
+    ),
+    cause(
+        "nccl-memory",
+        "a GPU had no memory left for NCCL's buffers",
+        "Leave it some: a smaller micro-batch, gradient_checkpointing, more offload; see by nvidia-smi that "
+        "each rank has a GPU of its own",
+        r"Cuda failure (?:2 )?'out of memory'",
+        r"Failed to (?:CUDA|Cuda) (?:host )?[cm]alloc",
+    ),
+    cause(
+        "vllm-memory",
+        "vLLM found too little GPU memory: {what}",
+        "The trained model may hold it: set vllm_gpu_memory_utilization (TRL) or "
+        "gpu_memory_utilization to what "
+        "is left, vllm_max_model_len lower, or give vLLM GPUs of its own",
+        r"No available memory for the cache blocks",
+        r"Free memory on device [^\n]{0,80}on startup is less than desired GPU memory utilization",
+        r"is larger than the maximum number of tokens that can be stored in KV cache",
+    ),
+    cause(
+        "cuda-library",
+        "a matrix product or convolution failed on the GPU: {what}",
+        "CUDA tells of errors late: CUDA_LAUNCH_BLOCKING=1 shows the line. Mostly an index was out of range "
+        "before it (token ids, labels), or the GPU's memory was full",
+        r"CUBLAS_STATUS_(?:EXECUTION_FAILED|INTERNAL_ERROR|NOT_INITIALIZED|INVALID_VALUE|NOT_SUPPORTED)",
+        r"CUDNN_STATUS_(?:EXECUTION_FAILED|INTERNAL_ERROR|NOT_INITIALIZED)",
+    ),
+    cause(
+        "no-bf16",
+        "bf16 was asked for, and the GPU has none, or torch sees no GPU",
+        "See torch.cuda.is_available(); from Ampere (A100, RTX 30) on GPUs have it, on others train in fp16",
+        r"Your setup doesn't support bf16",
+        r"bf16 mixed precision requires",
+    ),
+    cause(
+        "no-gpu",
+        "torch sees no GPU: {what}",
+        "See nvidia-smi, CUDA_VISIBLE_DEVICES, and that torch is a build for CUDA (torch.version.cuda); a "
+        "container needs --gpus all",
+        r"No CUDA GPUs are available",
+        r"Found no NVIDIA driver on your system",
+        r"Torch not compiled with CUDA enabled",
+        r"CUDA driver initialization failed",
+        r"CUDA unknown error - this may be due to an incorrectly set up environment",
+    ),
+    cause(
+        "fabric-manager",
+        "the GPUs' NVSwitch is not ready: NVIDIA's Fabric Manager does not run, or is of another version",
+        "On that machine: systemctl status nvidia-fabricmanager; its version must be the driver's",
+        r"Error 802: system not yet initialized",
+        r"CUDA error: system not yet initialized",
+    ),
+    cause(
+        "kernel-too-large",
+        "a Triton kernel needs more of the GPU's shared memory than it has: {what}",
+        "Update triton and what brings the kernel, or leave that kernel out (liger, fused losses): it "
+        "was tuned "
+        "for a larger GPU",
+        r"out of resource: shared memory[^\n]{0,80}",
+    ),
+    cause(
+        "forked-cuda",
+        "a process used CUDA after it was forked from one that had used it",
+        "Touch no GPU before workers start, or set the start method to spawn (multiprocessing_context)",
+        r"Cannot re-initialize CUDA in forked subprocess",
+    ),
+)

@@ -1,0 +1,139 @@
+"""What was raised: the ends of tracebacks, also of those that are cut off or torn by other ranks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from zerokit.exits.lines import WIDEST_PREFIX, begins_with, is_below_frame, is_quoted
+from zerokit.exits.log import Log
+from zerokit.whose_code import is_in_library, is_no_file
+
+_MOST = 2000
+"""That are looked at: a thousand ranks may raise the same."""
+_MOST_FRAMES = 400
+_TRACEBACK = re.compile(r"Traceback \(most recent call last\):")
+_RAISED = re.compile(r"(?P<kind>[A-Za-z_][\w.]{0,200}(?:\(\w{1,100}\))?)(?:: (?P<text>.*)|:)?$")
+_CLASS = re.compile(r"[A-Z.]")
+"""In the name of an exception: its module, or a capital letter."""
+_NAMED = re.compile(r"(?:Error|Exception)(?=[:(\r\n]|$)", re.MULTILINE)
+_DECORATION = (
+    r"(?:(?:\[[^\]\n]{1,60}\]:?|\([^)\n]{1,60}\) ?:?|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,Z+-]{0,14}"
+    r"|[A-Za-z][\w.-]{0,60}:|\d{1,6}:|[|>-]|std(?:err|out) [FP])[ \t]?){0,8}?"
+)
+"""What launchers, schedulers and loggers write before a line."""
+_ALONE = re.compile(
+    rf"(?P<prefix>{_DECORATION})"
+    r"(?P<kind>(?:[A-Za-z_]\w{0,60}\.){0,12}(?:[A-Z]\w{0,80}?)?(?:Error|Exception)(?:\(\w{1,100}\))?)"
+    r"(?:: (?P<text>.*)|:)?$"
+)
+_LEVEL = re.compile(r"\b(?:WARN(?:ING)?|INFO|DEBUG|NOTICE)\b")
+_CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
+_SURVIVED = re.compile(r"Exception ignored in|Exception in thread |--- Logging error ---")
+"""Above a traceback after which the process goes on."""
+_FRAME = re.compile(r'File "(?P<file>[^"]{1,400})", line (?P<line>\d{1,8})')
+_OF_LAUNCHERS = ("SystemExit", "ChildFailedError", "KeyboardInterrupt", "SignalException")
+
+
+@dataclass(frozen=True)
+class Raised:
+    """An exception that nothing in the log handles."""
+
+    offset: int
+    kind: str
+    """Without its module."""
+    text: str
+    """What it says; for an assertion that says nothing, its line."""
+    frame: str | None
+    """The innermost line that is no library's: ``/w/train.py:7``."""
+    is_survived: bool
+    """Whether the process goes on after it, as after one in a destructor."""
+
+
+def exceptions(log: Log) -> Iterator[Raised]:
+    """What is raised in a log, of which the first may be the cause of others; not in order."""
+    seen = set()
+    for number, match in enumerate(_TRACEBACK.finditer(log.text)):
+        if number >= _MOST:
+            break
+        found = _below(log, match.start())
+        if found is not None:
+            seen.add(log.bounds(found.offset)[0])
+            if found.kind not in _OF_LAUNCHERS:
+                yield found
+    for number, match in enumerate(_NAMED.finditer(log.text)):
+        if number >= _MOST:
+            break
+        begin, end = log.bounds(match.start())
+        if begin in seen or match.start() - begin > WIDEST_PREFIX:
+            continue
+        seen.add(begin)
+        found = _alone(log, begin, log.text[begin : min(end, begin + 2000)])
+        if found is not None and found.kind not in _OF_LAUNCHERS:
+            yield found
+
+
+def _below(log: Log, offset: int) -> Raised | None:
+    """What the traceback ends with that begins at an offset."""
+    begin, _ = log.bounds(offset)
+    prefix = log.text[begin:offset]
+    if len(prefix) > WIDEST_PREFIX:
+        return None
+    above = next((line for _, line in log.lines_above(begin, 2) if line.strip()), "")
+    frame, source = None, ""
+    for at, line in log.lines_from(offset, _MOST_FRAMES):
+        if at == begin or not begins_with(line, prefix):
+            continue  # another rank's
+        rest = line[len(prefix) :]
+        if rest.startswith((" ", "\t")) or not rest.strip():
+            found = _FRAME.search(rest[:1000])
+            if found is None:
+                source = rest.strip() if rest.strip(" ^~\t") else source
+            else:
+                frame = _own(found) or frame
+            continue
+        raised = _RAISED.match(rest[:2000])
+        if raised is None:
+            return None
+        if not _CLASS.search(raised["kind"]):
+            return None
+        kind = raised["kind"].rpartition(".")[2]
+        if is_chained(log, at, prefix):
+            return None
+        text = raised["text"] or (source if kind == "AssertionError" else "")
+        return Raised(at, kind, text, frame, _SURVIVED.search(above) is not None)
+    return None
+
+
+def _alone(log: Log, begin: int, line: str) -> Raised | None:
+    """An exception whose traceback does not begin in the log, or is torn."""
+    raised = _ALONE.match(line)
+    if raised is None or raised["kind"] == "Error":  # which is a word of any text
+        return None
+    prefix = raised["prefix"]
+    is_below = is_below_frame(log, begin, prefix)
+    # A class alone is a word of any text.
+    if not (raised["text"] or is_below) or is_quoted(log, begin, line) or is_chained(log, begin, prefix):
+        return None
+    frame = None
+    for _, above in log.lines_above(begin, 40):
+        found = _FRAME.search(above[:1000]) if begins_with(above, prefix) else None
+        frame = _own(found) if found is not None else None
+        if frame is not None or _TRACEBACK.search(above):
+            break
+    is_logged = not is_below and _LEVEL.search(prefix) is not None
+    return Raised(begin, raised["kind"].rpartition(".")[2], raised["text"] or "", frame, is_logged)
+
+
+def _own(frame: re.Match[str]) -> str | None:
+    """The place of a frame that is no library's; a script may have come by stdin."""
+    file = frame["file"].replace("\\", "/")
+    no_script = is_no_file(file) and file != "<stdin>"
+    return None if no_script or is_in_library(file) else f"{frame['file']}:{frame['line']}"
+
+
+def is_chained(log: Log, offset: int, prefix: str) -> bool:
+    """Whether an exception was followed by another one, which says more."""
+    after = [line[len(prefix) :].strip() for _, line in log.lines_from(offset, 4)][1:]
+    return any(line.startswith(_CHAINED) for line in after)
