@@ -119,8 +119,8 @@ def test_a_line_is_told_by_its_words(line: str, cause: str | None) -> None:
 
 
 MISMATCH = (
-    "        size mismatch for lm_head.weight: copying a param with shape torch.Size([{}]) from checkpoint, the "
-    "shape in current model is torch.Size([{}])."
+    "        size mismatch for lm_head.weight: copying a param with shape torch.Size([{}]) from checkpoint, "
+    "the shape in current model is torch.Size([{}])."
 )
 
 
@@ -128,64 +128,91 @@ MISMATCH = (
     ("line", "cause", "says"),
     [
         # Schedulers.
-        ("ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.", "host-memory", "Ray"),
-        ("The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR Worker exit "
-         "detail: Worker unexpectedly exits with a connection error code 2. End of file.", "ray-worker", "of Ray"),
+        ("ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.",
+         "host-memory", "Ray"),
+        ("The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR Worker "
+         "exit detail: Worker unexpectedly exits with a connection error code 2. End of file.",
+         "ray-worker", "of Ray"),
         ("The actor died because its node has died. Node Id: 3f", "node-failed", "Ray"),
         ("srun: error: Unable to create step for job 7: More processors requested than permitted",
          "no-room-in-cluster", "More processors requested"),
+        ("srun: error: Task launch for StepId=36.0 failed on node n7: Job credential expired",
+         "node-failed", "node n7: Job credential expired"),
+        ("ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.",
+         "ray-worker", "a worker of Ray"),
         ("sbatch: error: Batch job submission failed: Requested node configuration is not available",
          "no-room-in-cluster", "node configuration"),
         # GPUs.
-        ("n1:7:9 [3] include/alloc.h:178 NCCL WARN Cuda failure 'out of memory'", "nccl-memory", "NCCL's buffers"),
-        ("n1:7:9 [3] include/alloc.h:178 NCCL WARN Cuda failure 2 'out of memory'", "nccl-memory", "NCCL's buffers"),
+        ("n1:7:9 [3] include/alloc.h:178 NCCL WARN Cuda failure 'out of memory'",
+         "nccl-memory", "NCCL's buffers"),
+        ("n1:7:9 [3] include/alloc.h:178 NCCL WARN Cuda failure 2 'out of memory'",
+         "nccl-memory", "NCCL's buffers"),
         ("ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when",
          "vllm-memory", "vLLM"),
         ("RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx( handle`",
          "cuda-library", "CUBLAS_STATUS_EXECUTION_FAILED"),
-        ("ValueError: Your setup doesn't support bf16/gpu. You need Ampere+ GPU with cuda>=11.0", "no-bf16", "bf16"),
+        ("ValueError: Your setup doesn't support bf16/gpu. You need Ampere+ GPU with cuda>=11.0",
+         "no-bf16", "bf16"),
         ("RuntimeError: No CUDA GPUs are available", "no-gpu", "no GPU"),
-        ("RuntimeError: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling "
-         "NumCudaDevices() that might have already set an error? Error 802: system not yet initialized",
+        ("RuntimeError: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before "
+         "calling NumCudaDevices() that might have already set an error? Error 802: system not yet "
+         "initialized",
          "fabric-manager", "Fabric Manager"),
-        ("triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 131072, Hardware limit: "
-         "101376.", "kernel-too-large", "Required: 131072"),
+        ("triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 131072, Hardware "
+         "limit: 101376.",
+         "kernel-too-large", "Required: 131072"),
         ("RuntimeError: Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing",
          "forked-cuda", "forked"),
-        ("RuntimeError: CUDA error: unspecified launch failure", "illegal-memory-access", "unspecified launch"),
-        ("[1.2] NVRM: Xid (PCI:0000:09:00): 79, pid=0, GPU has fallen off the bus.", "gpu-broken", "fallen off"),
+        ("RuntimeError: CUDA error: unspecified launch failure",
+         "illegal-memory-access", "unspecified launch"),
+        ("[1.2] NVRM: Xid (PCI:0000:09:00): 79, pid=0, GPU has fallen off the bus.",
+         "gpu-broken", "fallen off"),
         ("[1.2] NVRM: Xid (PCI:0000:09:00): 94, Contained: SM (0x1)", "gpu-broken", "94"),
         ("[1.2] NVRM: Xid (PCI:0000:09:00): 31, pid=71, Ch 00000010", "illegal-memory-access", "31"),
         ("[1.2] NVRM: Xid (PCI:0000:09:00): 45, pid=71, Ch 00000010", "unknown", "does not say"),
-        ("../aten/src/ATen/native/cuda/IndexKernel.cu:92: operator(): block: [2,0,0], thread: [5,0,0] Assertion "
-         '`index >= -sizes[i] && index < sizes[i] && "index out of bounds"` failed.', "index-out-of-range", "token id"),
+        ("../aten/src/ATen/native/cuda/IndexKernel.cu:92: operator(): block: [2,0,0], thread: [5,0,0] "
+         'Assertion `index >= -sizes[i] && index < sizes[i] && "index out of bounds"` failed.',
+         "index-out-of-range", "token id"),
+        ("/a/aten/src/ATen/native/cuda/Loss.cu:94: operator(): block: [7,0,0], thread: [2,0,0] Assertion "
+         "`input_val >= zero && input_val <= one` failed.", "kernel-assertion", "input_val >= zero"),
+        ("ptxas fatal   : Value 'sm_100' is not defined for option 'gpu-name'", "no-kernel-image",
+         "no code for"),
         # Hosts.
-        ("RuntimeError: One of the subprocesses has abruptly died during map operation.To debug the error, disable "
-         "multiprocessing.", "host-memory", "datasets.map"),
-        ("n1:7:9 [0] NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory", "locked-memory", "ulimit"),
+        ("RuntimeError: One of the subprocesses has abruptly died during map operation.To debug the error, "
+         "disable multiprocessing.",
+         "host-memory", "datasets.map"),
+        ("n1:7:9 [0] NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory",
+         "locked-memory", "ulimit"),
         ("run.sh: fork: retry: Resource temporarily unavailable", "processes", "ulimit -u"),
-        ("BlockingIOError: [Errno 11] Resource temporarily unavailable: 'data.lock'", "exception", "data.lock"),
-        ("/nvme/rank3/0_param.tensor.swp: buffer nbytes != file bytes 28824000 != 28311552", "nvme", "28311552"),
-        ("python: deepspeed_aio_common.cpp:125: int _do_io_complete(): Assertion `n_completes >= min_completes' "
-         "failed.", "nvme", "n_completes"),
+        ("BlockingIOError: [Errno 11] Resource temporarily unavailable: 'data.lock'",
+         "exception", "data.lock"),
+        ("/nvme/rank3/0_param.tensor.swp: buffer nbytes != file bytes 28824000 != 28311552",
+         "nvme", "28311552"),
+        ("python: deepspeed_aio_common.cpp:125: int _do_io_complete(): Assertion `n_completes >= "
+         "min_completes' failed.",
+         "nvme", "n_completes"),
         # Starts.
         ("[E socket.cpp:860] [c10d] The client socket has timed out after 60s while trying to connect to "
          "10.0.0.1:1234", "no-meeting", "10.0.0.1:1234"),
-        ("DistNetworkError: The IPv4 network addresses of (node-1, 29500) cannot be retrieved (gai error: -2 - Name "
-         "or service not known).", "no-meeting", "(node-1, 29500)"),
+        ("DistNetworkError: The IPv4 network addresses of (node-1, 29500) cannot be retrieved (gai error: "
+         "-2 - Name or service not known).",
+         "no-meeting", "(node-1, 29500)"),
         ("torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError", "no-meeting", "TimeoutError"),
         ("DistStoreError: Timed out initializing process group in store based barrier on rank 1, for key: "
          "store_based_barrier_key:1 (world_size=4, num_workers_joined=3, timeout=0:30:00 error=x)",
          "no-meeting", "only 3 of 4"),
-        ("[W socket.cpp:426] [c10d] The server socket has failed to bind to [::]:29500 (errno: 98 - Address already "
-         "in use).", "port-in-use", "ranks meet"),
-        ("[W socket.cpp:426] [c10d] The server socket has failed to bind to [::]:29500 (errno: 97 - Address family "
-         "not supported by protocol).", "unknown", "does not say"),
+        ("[W socket.cpp:426] [c10d] The server socket has failed to bind to [::]:29500 (errno: 98 - "
+         "Address already in use).",
+         "port-in-use", "ranks meet"),
+        ("[W socket.cpp:426] [c10d] The server socket has failed to bind to [::]:29500 (errno: 97 - "
+         "Address family not supported by protocol).",
+         "unknown", "does not say"),
         ("OSError: [Errno 98] Address already in use", "port-in-use", "another process"),
         ("ValueError: Hostfile contains multiple entries for node-1, unable to proceed with launching",
          "hostfile", "node-1"),
         ("train.py: error: unrecognized arguments: --local_rank=0", "local-rank", "--local_rank"),
-        ("ValueError: Default process group has not been initialized, please make sure to call init_process_group.",
+        ("ValueError: Default process group has not been initialized, please make sure to call "
+         "init_process_group.",
          "no-launcher", "started them together"),
         ("node-2: bash: line 1: ninja: command not found", "no-command", "ninja"),
         ("wandb.errors.UsageError: api_key not configured (no-tty). call wandb.login(key=[your_api_key])",
@@ -194,7 +221,7 @@ MISMATCH = (
         (MISMATCH.format("32000, 4096", "0"), "partitioned-parameter", "lm_head.weight"),
         (MISMATCH.format("0", "32000, 4096"), "empty-weights", "shape [0]"),
         (MISMATCH.format("1", "32000, 4096"), "empty-weights", "shape [1]"),
-        (MISMATCH.format("32000, 4096", "32016, 4096"), "other-shape", "[32000, 4096] there, and [32016, 4096] here"),
+        (MISMATCH.format("32000, 4096", "32016, 4096"), "other-shape", "[32000, 4096] there, and [32016"),
         ('        Missing key(s) in state_dict: "model.norm.weight".', "other-keys", "model.norm.weight"),
         ("safetensors_rust.SafetensorError: Error while deserializing header: InvalidHeaderDeserialization",
          "damaged-file", "InvalidHeader"),
@@ -202,59 +229,83 @@ MISMATCH = (
          "damaged-file", "central directory"),
         ("_pickle.UnpicklingError: Weights only load failed. This file can still be loaded, to do so",
          "weights-only", "since 2.6"),
-        ("ValueError: loaded state dict contains a parameter group that doesn't match the size of optimizer's group",
+        ("ValueError: loaded state dict contains a parameter group that doesn't match the size of "
+         "optimizer's group",
          "other-optimizer", "other groups"),
-        ("ValueError: Can't find a valid checkpoint at out/checkpoint-5", "no-checkpoint", "out/checkpoint-5"),
-        ("OSError: We couldn't connect to 'https://huggingface.co' to load the files, and couldn't find them in the "
-         "cached files.", "no-hub", "cache"),
+        ("ValueError: Can't find a valid checkpoint at out/checkpoint-5",
+         "no-checkpoint", "out/checkpoint-5"),
+        ("OSError: We couldn't connect to 'https://huggingface.co' to load the files, and couldn't find "
+         "them in the cached files.",
+         "no-hub", "cache"),
         ("OSError: You are trying to access a gated repo.", "hub-access", "gated"),
-        ("ValueError: The checkpoint you are trying to load has model type `x9` but Transformers does not recognize "
-         "this architecture.", "new-model", "x9"),
+        ("ValueError: The checkpoint you are trying to load has model type `x9` but Transformers does not "
+         "recognize this architecture.",
+         "new-model", "x9"),
         # Software.
-        ("      The detected CUDA version (11.8) mismatches the version that was used to compile", "extension", "11.8"),
-        ("ERROR: No supported gcc/g++ host compiler found, but clang-14 is available.", "extension", "host compiler"),
+        ("      The detected CUDA version (11.8) mismatches the version that was used to compile",
+         "extension", "11.8"),
+        ("ERROR: No supported gcc/g++ host compiler found, but clang-14 is available.",
+         "extension", "host compiler"),
         ("nvcc fatal   : Unsupported gpu architecture 'compute_89'", "extension", "compute_89"),
-        ("RuntimeError: Unable to JIT load the async_io op due to it not being compatible due to hardware/software "
-         "issue. None", "op-incompatible", "async_io"),
-        ("ImportError: /c/torch_extensions/py310_cu118/fused_adam/fused_adam.so: cannot open shared object file: No "
-         "such file or directory", "extension", "in part"),
+        ("RuntimeError: Unable to JIT load the async_io op due to it not being compatible due to "
+         "hardware/software issue. None",
+         "op-incompatible", "async_io"),
+        ("ImportError: /c/torch_extensions/py310_cu118/fused_adam/fused_adam.so: cannot open shared object "
+         "file: No such file or directory",
+         "extension", "in part"),
         ("ImportError: libcudart.so.11.0: cannot open shared object file: No such file or directory",
          "library-missing", "libcudart.so.11.0"),
-        ("ImportError: /v/site-packages/flash_attn_2_cuda.cpython-311-x86_64-linux-gnu.so: undefined symbol: _ZN3c10",
+        ("ImportError: /v/site-packages/flash_attn_2_cuda.cpython-311-x86_64-linux-gnu.so: undefined "
+         "symbol: _ZN3c10",
          "other-binary", "_ZN3c10"),
-        ("ImportError: FlashAttention2 has been toggled on, but it cannot be used due to the following error: the "
-         "package for FlashAttention2 doesn't seem to be installed.", "flash-attention", "seem to be installed"),
-        ("ImportError: cannot import name 'log' from 'torch.distributed.elastic.agent.server.api' (/v/api.py)",
+        ("ImportError: FlashAttention2 has been toggled on, but it cannot be used due to the following "
+         "error: the package for FlashAttention2 doesn't seem to be installed.",
+         "flash-attention", "seem to be installed"),
+        ("ImportError: cannot import name 'log' from 'torch.distributed.elastic.agent.server.api' "
+         "(/v/api.py)",
          "other-version", "'log'"),
         # Training.
         ("RuntimeError: weight should have at least three dimensions", "partitioned-parameter", "in parts"),
-        ("RuntimeError: Expected weight to be of same shape as normalized_shape, but got weight of shape [0] and",
+        ("RuntimeError: Expected weight to be of same shape as normalized_shape, but got weight of shape "
+         "[0] and",
          "partitioned-parameter", "in parts"),
         ("AssertionError: {'id': 41, 'status': 'INFLIGHT', 'numel': 16, 'ds_numel': 16, 'shape': (4, 4)}",
          "trace-changed", "another order"),
-        ("RuntimeError: Expected to mark a variable ready only once. This error is caused by", "gradient-twice", "twice"),
+        ("RuntimeError: Expected to mark a variable ready only once. This error is caused by",
+         "gradient-twice", "twice"),
         ("RuntimeError: Trying to backward through the graph a second time (or directly access saved tensors",
          "backward-twice", "earlier backward"),
-        ("RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one.",
+        ("RuntimeError: Expected to have finished reduction in the prior iteration before starting a new "
+         "one.",
          "unused-parameters", "DDP waits"),
-        ("FloatingPointError: Minimum loss scale reached (0.0001). Your loss is probably exploding.", "loss-scale", "fp16"),
+        ("FloatingPointError: Minimum loss scale reached (0.0001). Your loss is probably exploding.",
+         "loss-scale", "fp16"),
         ("RuntimeError: probability tensor contains either `inf`, `nan` or element < 0", "not-finite", "NaN"),
-        ("AssertionError: Micro batch size per gpu: 0 has to be greater than 0", "batch-sizes", "train_batch_size"),
-        ("ValueError: Please specify the ZeRO optimization config in the DeepSpeed config.", "config-key", "ZeRO"),
-        ("ValueError: You can't train a model that has been loaded with `device_map='auto'` in any distributed mode.",
+        ("AssertionError: Micro batch size per gpu: 0 has to be greater than 0",
+         "batch-sizes", "train_batch_size"),
+        ("ValueError: Please specify the ZeRO optimization config in the DeepSpeed config.",
+         "config-key", "ZeRO"),
+        ("ValueError: You can't train a model that has been loaded with `device_map='auto'` in any "
+         "distributed mode.",
          "device-map", "device_map"),
-        ("AssertionError: You can't use same `Accelerator()` instance with multiple models when using DeepSpeed",
+        ("AssertionError: You can't use same `Accelerator()` instance with multiple models when using "
+         "DeepSpeed",
          "two-models", "several models"),
-        ("RuntimeError: Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!",
+        ("RuntimeError: Expected all tensors to be on the same device, but found at least two devices, "
+         "cuda:0 and cpu!",
          "devices-differ", "different devices"),
-        ("RuntimeError: mat1 and mat2 must have the same dtype, but got Float and BFloat16", "dtypes-differ", "BFloat16"),
+        ("RuntimeError: mat1 and mat2 must have the same dtype, but got Float and BFloat16",
+         "dtypes-differ", "BFloat16"),
         ("NotImplementedError: Cannot copy out of meta tensor; no data!", "meta-tensor", "meta"),
         ("ValueError: Unable to create tensor, you should probably activate truncation and/or padding with",
          "padding", "padded"),
         ("AssertionError: [rank=0] The checkpoint tag name 'a' is not consistent across all ranks.",
          "checkpoint-tag", "different names"),
+        ("RuntimeError: disagreement between rank0 and rank2: rank0: [1, 2], rank2: [2, 3]",
+         "trace-changed", "not on all ranks"),
         # Launchers.
-        ("W0920 09:10:41.194 84933 site-packages/torch/api.py:719] Received 1 death signal, shutting down workers",
+        ("W0920 09:10:41.194 84933 site-packages/torch/api.py:719] Received 1 death signal, shutting down "
+         "workers",
          "exit-code", "SIGHUP"),
         ("WARNING:torch.distributed.elastic.multiprocessing.api:Sending process 5 closing signal SIGHUP",
          "exit-code", "SIGHUP"),
@@ -263,14 +314,26 @@ MISMATCH = (
         ("pdsh@n1: n2: ssh exited with exit code 127", "exit-code", "no such command"),
         ("torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with signal SIGKILL",
          "exit-code", "SIGKILL"),
+        ("run.sh: line 7: 4711 Aborted                 (core dumped) python a.py", "exit-code", "SIGABRT"),
+        ("terminate called without an active exception", "native-code", "as the process ended"),
         # Communication.
-        ("n1:7:9 [5] misc/socket.cc:483 NCCL WARN socketStartConnect: Connect to fe80::9:cf0%ib1<17943> failed : "
-         "Software caused connection abort", "nccl-link", "fe80::9:cf0%ib1<17943>"),
+        ("n1:7:9 [5] misc/socket.cc:483 NCCL WARN socketStartConnect: Connect to fe80::9:cf0%ib1<17943> "
+         "failed : Software caused connection abort",
+         "nccl-link", "fe80::9:cf0%ib1<17943>"),
         ("n1:7:9 [0] include/alloc.h:112 NCCL WARN Cuda failure 999 'unknown error'", "nccl-cuda", "999"),
-        ("[rank0]:[F ProcessGroupNCCL.cpp:1250] [PG 0 Rank 0] ProcessGroupNCCL's watchdog got stuck for 600 seconds "
-         "without making progress in monitoring enqueued collectives.", "nccl-stuck", "did not come on"),
-        ("torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/ProcessGroupNCCL.cpp:1331, unhandled system "
-         "error (run with NCCL_DEBUG=INFO for details), NCCL version 2.18.1", "nccl", "unhandled system error"),
+        ("[rank0]:[F ProcessGroupNCCL.cpp:1250] [PG 0 Rank 0] ProcessGroupNCCL's watchdog got stuck for "
+         "600 seconds without making progress in monitoring enqueued collectives.",
+         "nccl-stuck", "did not come on"),
+        ("n1:7:9 [4] NCCL WARN NET/IB : Got completion from peer 10.0.0.2<548> with status=12 opcode=0 len=0 "
+         "vendor err 129 (Recv)", "nccl-link", "10.0.0.2<548> with status=12 opcode=0 len=0 vendor err 129"),
+        ("18:19 [rank2]:[F205 ProcessGroupNCCL.cpp:1614] [PG ID 17 Rank 2] Terminating the process after "
+         "attempting to dump debug info, due to ProcessGroupNCCL watchdog hang.", "nccl-stuck",
+         "did not come"),
+        ("RuntimeError: NCCL error in: /p/NCCLUtils.hpp:82, invalid argument, NCCL version 2.4.8",
+         "nccl", "invalid argument"),
+        ("torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/ProcessGroupNCCL.cpp:1331, "
+         "unhandled system error (run with NCCL_DEBUG=INFO for details), NCCL version 2.18.1",
+         "nccl", "unhandled system error"),
     ],
 )  # fmt: skip
 def test_a_line_says_its_cause(line: str, cause: str, says: str) -> None:
@@ -281,8 +344,8 @@ def test_a_line_says_its_cause(line: str, cause: str, says: str) -> None:
 
 def test_a_cause_of_two_lines_names_what_the_second_says() -> None:
     differs = (
-        "[rank0]: ValueError: Please correct the following DeepSpeed config values that mismatch TrainingArguments "
-        "values:",
+        "[rank0]: ValueError: Please correct the following DeepSpeed config values that mismatch "
+        "TrainingArguments values:",
         "[rank0]: - ds fp16.enabled=True vs hf fp16|fp16_full_eval=False",
     )
     assert told(*differs).says.endswith("ds fp16.enabled=True vs hf fp16|fp16_full_eval=False")
@@ -294,7 +357,7 @@ def test_a_cause_of_two_lines_names_what_the_second_says() -> None:
     loaded = (
         "_pickle.UnpicklingError: Weights only load failed. This file can still be loaded, to do so you have",
         "\t(1) In PyTorch 2.6, we changed the default value of the `weights_only` argument",
-        "\tWeightsUnpickler error: Unsupported global: GLOBAL deepspeed.runtime.LossScaler was not an allowed",
+        "\tWeightsUnpickler error: Unsupported global: GLOBAL deepspeed.runtime.LossScaler was not",
     )
     assert told(*loaded).says.endswith("deepspeed.runtime.LossScaler")
 
@@ -316,6 +379,31 @@ def test_what_a_line_of_any_such_failure_says_comes_after_one_that_says_why() ->
     assert told(*met).cause == "no-meeting"
     lost = "n1:7:9 [0] socket.cc:49 NCCL WARN socketProgress: Connection closed by remote peer n2<51159>"
     assert told(lost, "n1:7:9 [3] NCCL WARN Cuda failure 'out of memory'").cause == "nccl-memory"
+
+
+def test_what_a_program_s_line_and_its_exception_say_together_counts() -> None:
+    line = "    step_id = self.__step_id_module_fetched_for[sub_module.id].popleft()"
+    file = '  File "/v/site-packages/deepspeed/x.py", line 194, in record_parameters'
+    raised = "IndexError: pop from an empty deque"
+    assert told(file, line, "              ^^^^^^^^^", raised).cause == "trace-changed"
+    assert told(file, "    batch = batches.pop()", raised).cause == "exception"
+
+
+def test_an_assertion_of_a_kernel_is_no_index_though_torch_says_it_of_both() -> None:
+    refused = (
+        "/a/Loss.cu:94: operator(): block: [7,0,0] Assertion `input_val >= zero && input_val <= one` failed."
+    )
+    assert told(refused, "RuntimeError: CUDA error: device-side assert triggered").cause == "kernel-assertion"
+
+
+def test_what_c_plus_plus_raised_is_told_unless_it_is_a_rank_that_waited() -> None:
+    ended = "E1019 torch/distributed/elastic/multiprocessing/api.py:874] failed (exitcode: -6) local_rank: 0"
+    raised = "terminate called after throwing an instance of 'std::runtime_error'"
+    assert told(raised, "  what():  no such device", ended).says == "C++ code gave up: no such device"
+    waited = "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, OpType=ALLREDUCE)"
+    assert told(raised.replace("std::runtime_error", "c10::Error"), f"  what():  {waited}", ended).cause == (
+        "nccl-timeout"
+    )
 
 
 def test_memory_that_cannot_be_pinned_is_none_of_the_gpu() -> None:

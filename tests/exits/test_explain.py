@@ -60,8 +60,8 @@ def test_the_cause_comes_before_what_follows_from_it() -> None:
         "GiB free, 77.70 GiB in use, 70.20 GiB allocated, 1.00 GiB reserved but not allocated"
     )
     assert found.also == (
-        "line 3: ranks waited 10 min 00 s in vain: rank 0 in collective 41 (ALLREDUCE of 1 elements); the log "
-        "does not say whether others did not come",
+        "line 3: ranks waited 10 min 00 s in vain: rank 0 in collective 41 (ALLREDUCE of 1 elements); the "
+        "log does not say whether others did not come",
     )
 
 
@@ -97,6 +97,16 @@ def test_ranks_that_waited_name_the_one_that_did_not_come() -> None:
 
 
 SITE = "/v/lib/python3.12/site-packages"
+
+
+def test_a_rank_whose_own_line_is_lost_waited_where_others_did() -> None:
+    also = "[rank2]:[E11 ProcessGroupNCCL.cpp:1664] [PG 1 Rank 2] Exception (either an error or timeout)"
+    found = told(
+        "world_size=3", timeout(0), f"{also} detected by watchdog at work: 41, last enqueued NCCL work: 43"
+    )
+    assert found.says.endswith("ranks 0, 2 in collective 41 (ALLREDUCE of 1 elements); rank 1 did not come")
+    assert "NCCL_P2P_DISABLE" in str(told("world_size=1", timeout(0, number=1)).mend)
+    assert "P2P" not in str(told("world_size=1", timeout(0)).mend)
 
 
 def gloo_timeout(
@@ -167,7 +177,10 @@ def test_a_line_of_python_or_of_a_library_is_none_of_the_script(
         f'  File "{file}", line 7, in f' for file in ("/w/train.py", *between, f"{packages}/torch/nn.py")
     )
     raised = told("Traceback (most recent call last):", frames, "ValueError: bad")
-    assert (raised.cause, raised.mend) == ("exception", "Look at /w/train.py:7")
+    assert (raised.cause, raised.mend) == (
+        "exception",
+        "Look at /w/train.py:7; it was raised in torch/nn.py:7",
+    )
 
 
 def test_a_script_that_came_by_stdin_has_lines_and_what_a_dataclass_has_made_none() -> None:
@@ -175,7 +188,7 @@ def test_a_script_that_came_by_stdin_has_lines_and_what_a_dataclass_has_made_non
         files = ("<frozen runpy>", script, "<string>", f"{SITE}/transformers/training_args.py")
         frames = "\n".join(f'  File "{file}", line 7, in f' for file in files)
         raised = told("Traceback (most recent call last):", frames, "ValueError: bad")
-        assert raised.mend == f"Look at {script}:7"
+        assert str(raised.mend).startswith(f"Look at {script}:7; it was raised in transformers/training_args")
 
 
 def test_ranks_came_to_different_collectives_by_line_or_by_call() -> None:

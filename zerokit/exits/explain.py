@@ -22,7 +22,7 @@ from zerokit.exits.causes.entry import (
 )
 from zerokit.exits.codes import meaning, parse_code, signal_of
 from zerokit.exits.gpu_memory import Settings
-from zerokit.exits.lines import is_below_frame, is_failed_assertion, is_quoted
+from zerokit.exits.lines import is_below_frame, is_quoted
 from zerokit.exits.log import Log
 from zerokit.units import quantity
 
@@ -48,6 +48,10 @@ _NO_ERROR = re.compile(
 _GOES_ON = re.compile(r"\b(?:try|trying|tries|retry|retries|retrying|falling back|skipping|ignoring)\b")
 """After them, in a line that is not what an exception says."""
 _OF_EXCEPTION = re.compile(r"(?:Error|Exception)\b: ")
+_OF_VERSIONS = re.compile(
+    r"(?:.{1,200}got an unexpected keyword argument|module '.{1,100}' has no attribute|cannot import name)"
+)
+"""What is raised where a library calls another one of another version."""
 _STARTED = re.compile(r"^\[.{0,80}\] process \d+ spawned with command: ", re.MULTILINE)
 _EXITED = re.compile(r"^\[.{0,80}\] Process \d+ exits successfully", re.MULTILINE)
 """What DeepSpeed's launcher prints of each rank, at its start and at its end, and then little else."""
@@ -76,6 +80,10 @@ _FIRST_FAILED = re.compile(
 _NOT_HERE = (
     "The log has no more than a launcher saw. What ranks themselves say: deepspeed --enable_each_rank_log "
     "DIR, torchrun --log-dir DIR --redirects 3"
+)
+_WHO_ASKED = (
+    "If no rank failed before, see who asked: sacct -j JOB -o State,End, kubectl describe pod POD, or the "
+    "platform's own log"
 )
 
 
@@ -138,7 +146,9 @@ def explain_log(log: Log, settings: Settings | None = None) -> Explanation:
     rank = _RANK.search(text, begin, end)
     named = rank is not None and first.cause not in (NCCL_TIMEOUT, GLOO_TIMEOUT, ZEROKIT)
     says = f"rank {rank[1]}: {first.says}" if rank is not None and named else first.says
-    mend = _NOT_HERE if "explain-exit LOG" in first.mend else first.mend
+    mend = first.mend
+    if "explain-exit LOG" in mend:
+        mend = _WHO_ASKED if "(SIGTERM)" in first.says else _NOT_HERE
     stands = _stands(log) if any(f"({name})" in first.says for name in _FROM_OUTSIDE) else ""
     also = (
         *_also(events, first.cause, log, settings),
@@ -210,10 +220,9 @@ def _known(log: Log) -> Iterator[_Event]:
             if begin in taken:
                 continue
             taken.add(begin)
-            line = log.text[begin : min(end, begin + _WIDEST)]
-            if is_quoted(log, begin, line) and not (
-                match[0].startswith("assert ") and is_failed_assertion(log, begin, line)
-            ):
+            # What a program's line and the exception below it say together is no longer a quotation.
+            last, last_end = (begin, end) if match.end() <= end else log.bounds(match.end() - 1)
+            if is_quoted(log, last, log.text[last : min(last_end, last + _WIDEST)]):
                 continue
             groups = {"what": match[0], **match.groupdict(default="")}
             weight, mend = _weight_of(cause.weight, log, match), cause.mend
@@ -272,6 +281,9 @@ def _exceptions(log: Log, known: list[_Event]) -> Iterator[_Event]:
         weight = Weight.MENTIONED if is_less else Weight.EXCEPTION
         says = f"{raised.kind}: {raised.text}" if raised.text else raised.kind
         mend = f"Look at {visible(raised.frame)}" if raised.frame else "Read the traceback"
+        mend += f"; it was raised in {visible(raised.library)}" if raised.library else ""
+        if raised.library and _OF_VERSIONS.match(raised.text):
+            mend += ", which may not suit the version of what it calls: see 'pip check'"
         yield _Event(weight, raised.offset, "exception", says, mend)
 
 

@@ -48,17 +48,6 @@ def is_quoted(log: Log, begin: int, line: str) -> bool:
     return False
 
 
-def is_failed_assertion(log: Log, begin: int, line: str) -> bool:
-    """Whether a line of a program is an assertion that failed: `AssertionError` stands below it."""
-    indented = _INDENTED.match(line)
-    prefix = indented["prefix"] if indented is not None else ""
-    for at, below in log.lines_from(begin, _NEAR):
-        rest = below[len(prefix) :]
-        if at != begin and begins_with(below, prefix) and rest[:1] not in ("", " "):
-            return rest.startswith("AssertionError")
-    return False
-
-
 def is_below_frame(log: Log, begin: int, prefix: str) -> bool:
     """Whether a line ends a traceback: a frame with the same prefix stands right above it."""
     near = (above for _, above in log.lines_above(begin, _NEAR) if begins_with(above, prefix))

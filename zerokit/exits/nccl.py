@@ -61,7 +61,7 @@ def explain(ranks: list[Waiting], world_size: int | None) -> tuple[str, str]:
     """
     if not ranks:
         return "a collective of NCCL timed out", (
-            "Keep what all ranks print; with TORCH_NCCL_TRACE_BUFFER_SIZE=2000 they write what each waited for"
+            "Keep what all ranks print; with TORCH_NCCL_TRACE_BUFFER_SIZE=2000 they write what each waits for"
         )
     calls: dict[tuple[int, str, str | None], list[int]] = defaultdict(list)
     for one in ranks:
@@ -94,7 +94,8 @@ def explain(ranks: list[Waiting], world_size: int | None) -> tuple[str, str]:
     slow = "If a rank only takes long (tokenizing, saving), raise ddp_timeout"
     if world_size is None:
         return f"{says}; the log does not say whether others did not come", (
-            f"Look at what other ranks said first. {slow}. If all came to it, the link is broken or slow: {link}"
+            f"Look at what other ranks said first. {slow}. If all came to it, the link is broken or slow: "
+            f"{link}"
         )
     return says, f"All came to the same call, so the link is broken or slow: {link}. {slow}"
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from zerokit.exits.lines import WIDEST_PREFIX, begins_with, is_below_frame, is_quoted
 from zerokit.exits.log import Log
-from zerokit.whose_code import is_in_library, is_no_file
+from zerokit.whose_code import INSTALLED, is_in_library, is_no_file
 
 _MOST = 2000
 """That are looked at: a thousand ranks may raise the same."""
@@ -24,7 +24,7 @@ _DECORATION = (
 )
 """What launchers, schedulers and loggers write before a line."""
 _ALONE = re.compile(
-    rf"(?P<prefix>{_DECORATION})"
+    rf"(?P<prefix>(?:[^\n]{{0,100}}?\[rank\d{{1,7}}\]: ?)?{_DECORATION})"
     r"(?P<kind>(?:[A-Za-z_]\w{0,60}\.){0,12}(?:[A-Z]\w{0,80}?)?(?:Error|Exception)(?:\(\w{1,100}\))?)"
     r"(?:: (?P<text>.*)|:)?$"
 )
@@ -47,6 +47,8 @@ class Raised:
     """What it says; for an assertion that says nothing, its line."""
     frame: str | None
     """The innermost line that is no library's: ``/w/train.py:7``."""
+    library: str | None
+    """The innermost line, if it is an installed library's: ``deepspeed/runtime/engine.py:9``."""
     is_survived: bool
     """Whether the process goes on after it, as after one in a destructor."""
 
@@ -81,7 +83,7 @@ def _below(log: Log, offset: int) -> Raised | None:
     if len(prefix) > WIDEST_PREFIX:
         return None
     above = next((line for _, line in log.lines_above(begin, 2) if line.strip()), "")
-    frame, source = None, ""
+    frame, library, source = None, None, ""
     for at, line in log.lines_from(offset, _MOST_FRAMES):
         if at == begin or not begins_with(line, prefix):
             continue  # another rank's
@@ -91,7 +93,7 @@ def _below(log: Log, offset: int) -> Raised | None:
             if found is None:
                 source = rest.strip() if rest.strip(" ^~\t") else source
             else:
-                frame = _own(found) or frame
+                frame, library = _own(found) or frame, _library(found)
             continue
         raised = _RAISED.match(rest[:2000])
         if raised is None:
@@ -101,8 +103,8 @@ def _below(log: Log, offset: int) -> Raised | None:
         kind = raised["kind"].rpartition(".")[2]
         if is_chained(log, at, prefix):
             return None
-        text = raised["text"] or (source if kind == "AssertionError" else "")
-        return Raised(at, kind, text, frame, _SURVIVED.search(above) is not None)
+        text = raised["text"] or _next(log, at, prefix) or (source if kind == "AssertionError" else "")
+        return Raised(at, kind, text, frame, library, _SURVIVED.search(above) is not None)
     return None
 
 
@@ -114,16 +116,28 @@ def _alone(log: Log, begin: int, line: str) -> Raised | None:
     prefix = raised["prefix"]
     is_below = is_below_frame(log, begin, prefix)
     # A class alone is a word of any text.
-    if not (raised["text"] or is_below) or is_quoted(log, begin, line) or is_chained(log, begin, prefix):
+    text = raised["text"] or _next(log, begin, prefix)
+    if not (text or is_below) or is_quoted(log, begin, line) or is_chained(log, begin, prefix):
         return None
-    frame = None
+    frame = library = innermost = None
     for _, above in log.lines_above(begin, 40):
         found = _FRAME.search(above[:1000]) if begins_with(above, prefix) else None
-        frame = _own(found) if found is not None else None
+        if found is not None:
+            library = library if innermost else _library(found)
+            frame, innermost = _own(found), found
         if frame is not None or _TRACEBACK.search(above):
             break
     is_logged = not is_below and _LEVEL.search(prefix) is not None
-    return Raised(begin, raised["kind"].rpartition(".")[2], raised["text"] or "", frame, is_logged)
+    return Raised(begin, raised["kind"].rpartition(".")[2], text, frame, library, is_logged)
+
+
+def _next(log: Log, begin: int, prefix: str) -> str:
+    """What an exception says below its line, where that ends with a colon."""
+    lines = log.lines_from(begin, 5)
+    if not next(lines)[1].rstrip().endswith(":"):
+        return ""
+    below = (line[len(prefix) :].strip() for _, line in lines if begins_with(line, prefix))
+    return next((line for line in below if line), "")
 
 
 def _own(frame: re.Match[str]) -> str | None:
@@ -131,6 +145,13 @@ def _own(frame: re.Match[str]) -> str | None:
     file = frame["file"].replace("\\", "/")
     no_script = is_no_file(file) and file != "<stdin>"
     return None if no_script or is_in_library(file) else f"{frame['file']}:{frame['line']}"
+
+
+def _library(frame: re.Match[str]) -> str | None:
+    """The place of a frame that is an installed library's, below the folder of all."""
+    file = frame["file"].replace("\\", "/")
+    below = [file.partition(folder)[2] for folder in INSTALLED if folder in file]
+    return f"{below[0]}:{frame['line']}" if below else None
 
 
 def is_chained(log: Log, offset: int, prefix: str) -> bool:

@@ -15,17 +15,16 @@ CHECKPOINTS: tuple[Cause, ...] = (
     cause(
         "partitioned-parameter",
         "weights were to be loaded into a model whose parameters ZeRO-3 had in parts: {name}",
-        "Load them by from_pretrained, or before deepspeed.initialize and outside of "
-        "deepspeed.zero.Init; else in "
-        "deepspeed.zero.GatheredParameters(..., modifier_rank=0)",
+        "Load them by from_pretrained, or before deepspeed.initialize and outside of deepspeed.zero.Init; "
+        "else in deepspeed.zero.GatheredParameters(..., modifier_rank=0)",
         r"size mismatch for (?P<name>[^\s:]{1,200}): copying a param with shape torch\.Size\(\[[\d, "
         r"]{0,80}\]\) "
         r"from checkpoint, the shape in current model is torch\.Size\(\[0\]\)",
     ),
     cause(
         "empty-weights",
-        "the checkpoint has no weights, as ZeRO-3 had them in parts when it was saved: {name} has "
-        "shape [{shape}]",
+        "the checkpoint has no weights, as ZeRO-3 had them in parts when it was saved: {name} has shape "
+        "[{shape}]",
         "'zerokit checkpoint export' makes a model of the folder global_step*; save with "
         "stage3_gather_16bit_weights_on_model_save",
         r"size mismatch for (?P<name>[^\s:]{1,200}): copying a param with shape "
@@ -35,8 +34,8 @@ CHECKPOINTS: tuple[Cause, ...] = (
     cause(
         "other-shape",
         "the checkpoint is of a model of other sizes: {name} is [{saved}] there, and [{own}] here",
-        "Compare its config.json with the model's. Rows alone apart: resize_token_embeddings, as when it was "
-        "saved; all smaller by one factor: it is one part of tensor parallelism",
+        "Compare its config.json with the model's. Rows alone apart: resize_token_embeddings, as when it "
+        "was saved; all smaller by one factor: it is one part of tensor parallelism",
         r"size mismatch for (?P<name>[^\s:]{1,200}): copying a param with shape "
         r"torch\.Size\(\[(?P<saved>[\d, ]{1,80})"
         r"\]\) from checkpoint, the shape in current model is torch\.Size\(\[(?P<own>[\d, ]{1,80})\]\)",
@@ -44,17 +43,15 @@ CHECKPOINTS: tuple[Cause, ...] = (
     cause(
         "other-keys",
         "the checkpoint has other parameters than the model: {what}",
-        "A prefix such as module., _orig_mod. or base_model.model. is of what wrapped the model: save "
-        "the model "
-        "in it; an adapter is loaded by peft",
-        r"key\(s\) in state_dict: (?P<what>[^\n]{1,120})",
+        "A prefix such as module., _orig_mod. or base_model.model. is of what wrapped the model: save the "
+        "model in it; an adapter is loaded by peft",
+        r"key\(s\) in state_dict:(?P<what>[^\n]{0,120})",
     ),
     cause(
         "damaged-file",
         "a file of weights is damaged, or only a part of it is there: {what}",
-        "Compare its size with the source's, and fetch it anew; some 130 bytes are a pointer of Git "
-        "LFS (git lfs "
-        "pull); 'zerokit checkpoint verify' looks at a checkpoint",
+        "Compare its size with the source's, and fetch it anew; some 130 bytes are a pointer of Git LFS "
+        "(git lfs pull); 'zerokit checkpoint verify' looks at a checkpoint",
         r"Error while deserializing(?: header)?: (?P<what>[^\n]{1,100})",
         r"PytorchStreamReader failed (?P<what>[^\n]{1,100})",
         r"invalid magic number; corrupt file\?",
@@ -65,9 +62,8 @@ CHECKPOINTS: tuple[Cause, ...] = (
     cause(
         "weights-only",
         "torch loads nothing but tensors since 2.6, and this checkpoint has more: {what}",
-        "Update the library that loads it: today's DeepSpeed, transformers and accelerate load their "
-        "own; or, of "
-        "a file that you trust, set TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1",
+        "Update the library that loads it: today's DeepSpeed, transformers and accelerate load their own; "
+        "or, of a file that you trust, set TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1",
         r"Weights only load failed(?:[^\n]{0,400}\n){1,6}?[^\n]{0,200}GLOBAL (?P<what>[\w.]{1,120})",
         r"Weights only load failed",
     ),
@@ -82,9 +78,8 @@ CHECKPOINTS: tuple[Cause, ...] = (
     cause(
         "no-checkpoint",
         "there is no checkpoint to go on from: {what}",
-        "Name a folder checkpoint-N that is whole on every machine; 'zerokit checkpoint show PATH' "
-        "says what is "
-        "there",
+        "Name a folder checkpoint-N that is whole on every machine; 'zerokit checkpoint show PATH' says "
+        "what is there",
         r"Can't find a valid checkpoint at [^\n]{1,200}",
         r"No valid checkpoint found in output directory[^\n]{0,200}",
     ),
@@ -101,9 +96,8 @@ CHECKPOINTS: tuple[Cause, ...] = (
     cause(
         "no-hub",
         "a file is not in the cache, and the Hub cannot be reached",
-        "Fetch the model on a machine with a network (hf download NAME), into an HF_HOME that all see, "
-        "and set "
-        "HF_HUB_OFFLINE=1; or name its folder",
+        "Fetch the model on a machine with a network (hf download NAME), into an HF_HOME that all see, and "
+        "set HF_HUB_OFFLINE=1; or name its folder",
         r"We couldn't connect to 'https?://[^'\n]{1,100}'",
         r"we cannot find the requested files in the (?:local|disk) cache",
         r"Cannot find the requested files in the disk cache",

@@ -86,8 +86,7 @@ COMMUNICATION: tuple[Cause, ...] = (
         "no-meeting",
         "the machines did not meet, or lost the one where they met: {what}",
         "See that torchrun runs on every machine, with the same --rdzv-id and --nnodes, that "
-        "--rdzv-endpoint is "
-        "one of them as all others reach it, and what the others said first",
+        "--rdzv-endpoint is one of them as all others reach it, and what the others said first",
         r"Rendezvous(?P<what>ConnectionError|TimeoutError|ClosedError)",
         r"connect\(\) timed out\. Original timeout was (?P<what>\d{1,9} ms)",
         weight=Weight.CONSEQUENCE,
@@ -99,18 +98,25 @@ COMMUNICATION: tuple[Cause, ...] = (
         "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC allows more",
         r"watchdog got stuck for \d{1,9} ?seconds",
         r"Heartbeat monitor timed out!",
+        r"due to ProcessGroupNCCL watchdog hang",
         weight=Weight.CONSEQUENCE,
     ),
     cause(
         "nccl-link",
         "NCCL could not reach another rank: {what}",
         "If no rank has failed before: set NCCL_SOCKET_IFNAME to the interface that 'ip route get "
-        "OTHER_HOST' "
-        "names, on every machine, and see that no firewall closes its ports; 'zerokit doctor "
-        "--hostfile FILE' "
-        "looks",
+        "OTHER_HOST' names, on every machine, and see that no firewall closes its ports; 'zerokit doctor "
+        "--hostfile FILE' looks",
         r"Connect to (?P<what>\S{1,120} failed : [^\n]{1,60})",
-        r"NET/IB *: (?P<what>[Gg]ot completion from peer[^\n]{1,160})",
+        weight=Weight.CONSEQUENCE,
+    ),
+    cause(
+        "nccl-link",
+        "NCCL's InfiniBand or RoCE link to another rank failed: {what}",
+        "If no rank has failed before: see 'ibstat' and 'ibdev2netdev' on both machines, NCCL_IB_HCA for "
+        "the cards, NCCL_IB_GID_INDEX for RoCE; NCCL_IB_DISABLE=1 tells whether it is that",
+        r"Got completion from peer (?P<what>\S{1,80}(?: with [^\n(]{1,100}[^\s(])?)",
+        r"Got completion with error (?P<what>[^\n]{1,80})",
         r"ibv_modify_qp failed with (?P<what>error [^\n]{1,60})",
         weight=Weight.CONSEQUENCE,
     ),
@@ -132,6 +138,7 @@ COMMUNICATION: tuple[Cause, ...] = (
         r"ncclSystemError",
         r"ncclUnhandledCudaError",
         r"ncclInvalidUsage",
+        r"NCCL error in: [^\n]{1,300}?, (?P<what>[^,\n]{1,120}), NCCL version",
         r"NCCL error in: ",
         weight=Weight.GENERAL,
     ),

@@ -66,6 +66,31 @@ ENDED: tuple[Cause, ...] = (
     ),
     cause(
         EXIT_CODE,
+        "SIGABRT",
+        "",
+        r" Aborted {2,}\S",
+        r"Aborted \(core dumped\)",
+        weight=Weight.EXIT,
+    ),
+    cause(
+        "native-code",
+        "C++ code gave up: {what}",
+        "Run with PYTHONFAULTHANDLER=1, which shows the line of Python; then update what brings that code",
+        r"terminate called after throwing an instance of '[^'\n]{1,80}'\s{0,4}\n[^\n]{0,100}?what\(\): {1,2}"
+        r"(?![^\n]{0,300}(?:NCCL|Watchdog|[Tt]imed? ?out|Connection))(?P<what>[^\n]{1,200})",
+        weight=Weight.KILLED,
+    ),
+    cause(
+        "native-code",
+        "C++ code gave up as the process ended: {what}",
+        "If training had come to its end, what was saved is whole ('zerokit checkpoint verify'): end "
+        "threads and profilers, and call torch.distributed.destroy_process_group(), before the script's end",
+        r"pure virtual method called",
+        r"terminate called without an active exception",
+        weight=Weight.KILLED,
+    ),
+    cause(
+        EXIT_CODE,
         "SIGSEGV",
         "",
         r"Segmentation fault",

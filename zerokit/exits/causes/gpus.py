@@ -14,7 +14,8 @@ GPUS: tuple[Cause, ...] = (
     cause(
         GPU_TAKEN,
         "CUDA has no memory left, as where another process holds it",  # or of the host: see gpu_memory
-        "See who: nvidia-smi; end what is left of an earlier run",
+        "See who: nvidia-smi; end what is left of an earlier run. With offload it may be the host's that "
+        "cannot be pinned: pin_memory: false",
         r"CUDA error: out of memory",
         r"CUDA-capable device\(s\) is/are busy or unavailable",
         r"cudaErrorMemoryAllocation",
@@ -35,9 +36,11 @@ GPUS: tuple[Cause, ...] = (
     cause(
         "no-kernel-image",
         "this build of torch, or of an extension, has no code for this GPU",
-        "Install a torch whose torch.cuda.get_arch_list() has the GPU's capability, and compile extensions "
-        "anew with TORCH_CUDA_ARCH_LIST",
+        "Install a torch, with its triton, whose torch.cuda.get_arch_list() has the GPU's capability, and "
+        "compile extensions anew with TORCH_CUDA_ARCH_LIST",
         r"no kernel image is available for execution",
+        r"device kernel image is invalid",
+        r"ptxas fatal {1,4}: Value 'sm_\w{1,8}' is not defined for option 'gpu-name'",
         r"is not compatible with the current PyTorch installation",
     ),
     cause(
@@ -60,8 +63,15 @@ GPUS: tuple[Cause, ...] = (
         "an index was out of range in a kernel: mostly a token id beyond the embedding, or a label",
         "Compare len(tokenizer) with the model's vocab_size, and labels with num_labels; "
         "CUDA_LAUNCH_BLOCKING=1 shows the line",
-        r"device-side assert triggered",
+        r"device-side assert triggered",  # of which no line says more
         r"Assertion `[^`'\n]{0,160}(?:srcIndex < srcSelectDimSize|n_classes|index out of bounds|-sizes\[i\])",
+    ),
+    cause(
+        "kernel-assertion",
+        "a kernel refused its numbers: {what}",
+        "CUDA_LAUNCH_BLOCKING=1 shows the line. input_val from zero to one: a binary cross-entropy got what "
+        "is no probability, such as NaN or logits",
+        r"\.cuh?:\d{1,6}: [^\n]{0,200}Assertion `(?P<what>[^`'\n]{1,160})[`'] failed",
     ),
     cause(
         "illegal-memory-access",
@@ -84,9 +94,8 @@ GPUS: tuple[Cause, ...] = (
     cause(
         "vllm-memory",
         "vLLM found too little GPU memory: {what}",
-        "The trained model may hold it: set vllm_gpu_memory_utilization (TRL) or "
-        "gpu_memory_utilization to what "
-        "is left, vllm_max_model_len lower, or give vLLM GPUs of its own",
+        "The trained model may hold it: set vllm_gpu_memory_utilization (TRL) or gpu_memory_utilization to "
+        "what is left, vllm_max_model_len lower, or give vLLM GPUs of its own",
         r"No available memory for the cache blocks",
         r"Free memory on device [^\n]{0,80}on startup is less than desired GPU memory utilization",
         r"is larger than the maximum number of tokens that can be stored in KV cache",
@@ -127,9 +136,8 @@ GPUS: tuple[Cause, ...] = (
     cause(
         "kernel-too-large",
         "a Triton kernel needs more of the GPU's shared memory than it has: {what}",
-        "Update triton and what brings the kernel, or leave that kernel out (liger, fused losses): it "
-        "was tuned "
-        "for a larger GPU",
+        "Update triton and what brings the kernel, or leave that kernel out (liger, fused losses): it was "
+        "tuned for a larger GPU",
         r"out of resource: shared memory[^\n]{0,80}",
     ),
     cause(

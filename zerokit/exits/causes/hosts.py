@@ -35,9 +35,8 @@ HOSTS: tuple[Cause, ...] = (
     cause(
         "host-memory",
         "a process of datasets.map ended without a word: mostly killed, because host memory ran out",
-        "Set num_proc lower (dataset_num_proc, preprocessing_num_workers), and writer_batch_size, too, "
-        "for long "
-        "examples; with 1 process its own error shows. " + HOST_MEMORY,
+        "Set num_proc lower (dataset_num_proc, preprocessing_num_workers), and writer_batch_size, too, for "
+        "long examples; with 1 process its own error shows. " + HOST_MEMORY,
         r"One of the subprocesses has abruptly died during map operation",
     ),
     cause(
@@ -101,9 +100,8 @@ HOSTS: tuple[Cause, ...] = (
     cause(
         "nvme",
         "reading or writing a file of NVMe offload failed: {what}",
-        "See 'df -h' of nvme_path; it must be a local disk's file system (no overlay, NFS or tmpfs), "
-        "and each "
-        "run needs a folder of its own",
+        "See 'df -h' of nvme_path; it must be a local disk's file system (no overlay, NFS or tmpfs), and "
+        "each run needs a folder of its own",
         r"buffer nbytes != file bytes \d{1,20} != \d{1,20}",
         r"Assertion `n_completes >= min_completes' failed",
         r"Assertion `static_cast<long long int>\(buffer\.nbytes\(\)\) == num_file_bytes' failed",

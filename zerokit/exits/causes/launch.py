@@ -76,9 +76,8 @@ LAUNCH: tuple[Cause, ...] = (
     cause(
         "no-command",
         "a command is not found on that machine: {what}",
-        "A shell that ssh or Slurm starts reads no .bashrc: give the path in full, activate the "
-        "environment in "
-        "the job's script, or write PATH=... into .deepspeed_env",
+        "A shell that ssh or Slurm starts reads no .bashrc: give the path in full, activate the environment "
+        "in the job's script, or write PATH=... into .deepspeed_env",
         r"bash: (?:line \d{1,6}: )?(?P<what>[^\s:]{1,100}): command not found",
         r"execve\(\): (?P<what>[^\s:]{1,100}): No such file or directory",
         weight=Weight.MENTIONED,

@@ -127,6 +127,7 @@ SCHEDULERS: tuple[Cause, ...] = (
         + HOST_MEMORY[1:],
         r"Worker unexpectedly exits with a connection error code",
         r"Worker exit type: SYSTEM_ERROR",
+        r"actor died unexpectedly before finishing this task",
         weight=Weight.KILLED,
     ),
     cause(
@@ -139,9 +140,16 @@ SCHEDULERS: tuple[Cause, ...] = (
     cause(
         "no-room-in-cluster",
         "Slurm cannot give what the job asks for: {what}",
-        "Compare --gres, --ntasks-per-node, --cpus-per-task and --mem with 'scontrol show partition' "
-        "and 'sinfo'",
+        "Compare --gres, --ntasks-per-node, --cpus-per-task and --mem with 'scontrol show partition' and "
+        "'sinfo'",
         r"srun: error: Unable to (?:create step|allocate resources)[^\n:]{0,80}: (?P<what>[^\n]{1,120})",
         r"sbatch: error: Batch job submission failed: (?P<what>[^\n]{1,120})",
+    ),
+    cause(
+        "node-failed",
+        "Slurm could not start the job on a machine: {what}",
+        "Leave that machine out (sbatch --exclude), and have it looked at; an expired credential means that "
+        "its clock is off: 'zerokit doctor --hostfile FILE' compares clocks",
+        r"srun: error: Task launch for [^\n]{1,60} failed on (?P<what>node [^\n]{1,160})",
     ),
 )

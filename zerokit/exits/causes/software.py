@@ -42,16 +42,15 @@ SOFTWARE: tuple[Cause, ...] = (
     cause(
         "op-incompatible",
         "DeepSpeed's op {op} does not suit this machine",
-        "'zerokit doctor' says what is missing; async_io (offload to NVMe) needs libaio with its "
-        "headers: apt "
-        "install libaio-dev",
+        "'zerokit doctor' says what is missing; async_io (offload to NVMe) needs libaio with its headers: "
+        "apt install libaio-dev",
         r"Unable to JIT load the (?P<op>\w{1,40}) op due to it not being compatible",
     ),
     cause(
         "extension",
         "an extension was compiled only in part, as where its compiler was ended: {what}",
-        "Remove the folder of extensions (TORCH_EXTENSIONS_DIR, else ~/.cache/torch_extensions) and "
-        "start anew",
+        "Remove the folder of extensions (TORCH_EXTENSIONS_DIR, else ~/.cache/torch_extensions) and start "
+        "anew",
         r"torch_extensions/[^\s:]{1,300}/(?P<what>\w{1,60}\.so): cannot open shared object file",
     ),
     cause(
@@ -65,9 +64,8 @@ SOFTWARE: tuple[Cause, ...] = (
     cause(
         "library-missing",
         "a shared library is missing: {what}",
-        "Install what has it, or name its folder in LD_LIBRARY_PATH. One of another CUDA "
-        "(libcudart.so.11): the "
-        "package was built for that one, install it anew",
+        "Install what has it, or name its folder in LD_LIBRARY_PATH. One of another CUDA (libcudart.so.11): "
+        "the package was built for that one, install it anew",
         r"ImportError: (?P<what>lib[\w.+-]{1,80}\.so[\d.]{0,20}): cannot open shared object file",
         r"OSError: (?P<what>lib[\w.+-]{1,80}\.so[\d.]{0,20}): cannot open shared object file",
         r"version `(?P<what>(?:GLIBCXX|GLIBC|CXXABI)_[\d.]{1,12})' not found",
@@ -75,9 +73,8 @@ SOFTWARE: tuple[Cause, ...] = (
     cause(
         "flash-attention",
         "FlashAttention cannot be used: {what}",
-        "Install flash-attn for this torch, or set attn_implementation: sdpa; it needs a GPU from "
-        "Ampere on, and "
-        "fp16 or bf16",
+        "Install flash-attn for this torch, or set attn_implementation: sdpa; it needs a GPU from Ampere "
+        "on, and fp16 or bf16",
         r"FlashAttention\d? has been toggled on, but it cannot be used due to the following error: "
         r"(?P<what>[^\n]{1,160})",
         r"FlashAttention only supports? [^\n]{1,80}",
