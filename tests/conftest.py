@@ -44,6 +44,8 @@ def _offline_and_isolated(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["HF_HUB_OFFLINE"] = "1"
     os.environ["HF_DATASETS_CACHE"] = str(tmp_path_factory.mktemp("datasets-cache"))
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    # As in an environment that is activated: a ninja of another version would compile DeepSpeed's ops anew.
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
 
 
 def _folder_of(file: Path) -> str:

@@ -55,7 +55,7 @@ ALLOWED = {
     "exits": BASE,
     "launching": BASE,
     "distributed": BASE | {"exits"},
-    "doctor": BASE | {"distributed", "hardware"},
+    "doctor": BASE | {"distributed", "hardware", "models"},
     "checkpoint": BASE | {"models"},
     "generation": BASE | {"config", "resolving", "recipe", "data", "distributed", "checkpoint"},
     "training": BASE

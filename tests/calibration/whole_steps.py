@@ -102,7 +102,7 @@ def pace() -> list[float]:
 
 def calibrated(file: Path) -> Machine:
     """This machine as it is now."""
-    words = ["calibrate", "-o", file, "--device", "cpu", "--ranks", RANKS, "--threads", 1]
+    words = ["calibrate", "--force", "-o", file, "--device", "cpu", "--ranks", RANKS, "--threads", 1]
     env = os.environ | KEPT | {"OMP_NUM_THREADS": "1"}
     subprocess.run([sys.executable, "-m", "zerokit", *map(str, words)], check=True, env=env)
     return Machine(file, pace())

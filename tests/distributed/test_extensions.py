@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import sys
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -159,3 +160,12 @@ def test_a_compiler_s_own_words_are_told_not_its_command(cause: str) -> None:
     assert (
         str(caught.value) == f"this machine: DeepSpeed's an_op cannot be built: {cause}. {caught.value.hint}"
     )
+
+
+def test_this_environment_s_own_ninja_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another one, of the system, takes what this one has built for outdated, and the other way round."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    for _ in range(2):
+        extensions.choose_extensions_folder()
+        assert os.environ["PATH"].split(os.pathsep) == [str(Path(sys.executable).parent), str(tmp_path)]

@@ -138,7 +138,9 @@ def examined(fault: Fault, folder: Path) -> list[dict[str, Any]]:
     (folder / "data").mkdir()
     (folder / "data" / "pairs.jsonl").write_text('{"text": "a"}\n')
     (folder / "r.yaml").write_text(
-        f"model: m\ndata: {{train: {folder}/data/pairs.jsonl}}\ntraining: {{output_dir: {folder}/out}}\n"
+        f"model: {folder}\n"
+        f"data: {{train: {folder}/data/pairs.jsonl}}\n"
+        f"training: {{output_dir: {folder}/out}}\n"
     )
     command = [*_DOCTOR, "--recipe", "r.yaml"]
     variables = {**os.environ, **environment(), "XDG_CACHE_HOME": str(folder / "cache")}

@@ -214,6 +214,19 @@ def test_names_that_no_file_system_takes_are_not_there() -> None:
     assert [look.says for look in looks] == [f"{'x' * 300} is not there"]
 
 
+def test_a_model_of_the_hub_is_in_the_cache_or_cannot_be_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    look = examine._on_hub("owner/name", "v1")
+    assert (look.verdict, look.what) == ("error", "model")
+    assert look.says.startswith("'owner/name' is not on this machine, and ")
+    config = tmp_path / "models--owner--name" / "snapshots" / "v1" / "config.json"
+    config.parent.mkdir(parents=True)
+    config.write_text("{}")
+    assert examine._on_hub("owner/name", "v1").verdict == "ok"
+
+
 def test_nothing_of_the_current_folder_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "json.py").write_text("open('owned', 'w')\nraise SystemExit(3)\n")
     # As an installed one: for tests the clone is on the path.
@@ -359,7 +372,8 @@ def test_the_doctor_says_all_of_this_machine(
     looks = {look["what"]: look for look in json.loads(out)["looks"]}
     # How the machine that runs this test is, in other respects, is not the test's.
     errors = {look["what"] for look in looks.values() if look["verdict"] == "error"}
-    assert errors - {"shared memory", "open files", "host memory"} == {"paths"}
+    assert errors - {"shared memory", "open files", "host memory"} == {"paths", "model"}
+    assert looks["model"]["says"].startswith("'m' is not on this machine, and ")
     assert f"{tmp_path}/d.jsonl is not there" in looks["paths"]["says"]
     assert {
         "Python",

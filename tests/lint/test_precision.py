@@ -152,6 +152,20 @@ def test_a_model_of_bf16_in_fp16() -> None:
 
 
 @pytest.mark.parametrize(
+    ("gpu", "expected"),
+    [("T4", True), ("V100-32GB", True), ("a10", False), ("h100", False), ("mi250x", False)],
+)
+def test_bf16_on_a_card_without_it(gpu: str, expected: bool) -> None:
+    rule = "bf16-on-older-card"
+    found = [("bf16.enabled", "warning")] if expected else []
+    assert said(rule, {**zero(2), **BF16}, gpu=gpu) == found
+    assert said(rule, {**zero(2), **FP16}, gpu=gpu) == []
+    assert said(rule, {**zero(2), "bf16": {"enabled": "auto"}}, gpu=gpu) == []
+    recipe_in_bf16 = recipe(training={"bf16": True})
+    assert said(rule, {**zero(2), "bf16": {"enabled": "auto"}}, gpu=gpu, recipe=recipe_in_bf16) == found
+
+
+@pytest.mark.parametrize(
     ("stage", "model", "dtype", "expected"),
     [
         (0, BF16, "fp32", "error"),

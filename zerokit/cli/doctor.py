@@ -73,9 +73,12 @@ def _needs(recipe: Path) -> Needs:
     zero = zero_section(run)
     named = [run.data.train, run.data.eval, run.model.path]
     words = [word for one in named for word in ([one] if isinstance(one, str) else one or [])]
+    model = run.model.path
     return Needs(
         output=Path(str(run.training.get("output_dir") or OUTPUT_DIR)),
         paths=tuple(Path(word) for word in words if _is_local(word)),
+        hub_model=model if model is not None and not _is_local(model) else None,
+        revision=run.model.revision,
         offloads_optimizer=offload_device(zero, "offload_optimizer") in ("cpu", "nvme"),
         uses_nvme=uses_nvme(zero),
     )

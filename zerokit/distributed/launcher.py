@@ -38,8 +38,10 @@ def deepspeed_words(num_ranks: int, *words: str, port: int = 0) -> list[str]:
 
 
 def launch_environment() -> dict[str, str]:
-    """This process's variables, with what DeepSpeed calls by name on the PATH."""
-    return {**os.environ, "PATH": f"{_BIN}{os.pathsep}{os.environ.get('PATH', '')}"}
+    """This process's variables, with what DeepSpeed calls by name first on the PATH."""
+    before = os.environ.get("PATH", "")
+    is_first = before.split(os.pathsep)[0] == str(_BIN)
+    return {**os.environ, "PATH": before if is_first else f"{_BIN}{os.pathsep}{before}"}
 
 
 def run_launcher(words: Sequence[str], environment: Mapping[str, str]) -> int:

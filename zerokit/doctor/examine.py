@@ -8,8 +8,10 @@ from pathlib import Path
 
 from zerokit.choices import DEFAULT_PORT, OUTPUT_DIR
 from zerokit.doctor import host, hosts, software, speed
-from zerokit.doctor.look import Look
+from zerokit.doctor.look import Look, ok
 from zerokit.documents import is_there
+from zerokit.errors import ModelError
+from zerokit.models.hub_config import cached_config, download_config
 
 
 @dataclass(frozen=True)
@@ -19,6 +21,10 @@ class Needs:
     output: Path = Path(OUTPUT_DIR)
     paths: tuple[Path, ...] = ()
     """That must be there on every machine: data, model."""
+    hub_model: str | None = None
+    """The model's name on the Hub, if it is not in `paths`."""
+    revision: str | None = None
+    """Of `hub_model`; None: its main branch."""
     offloads_optimizer: bool = False
     uses_nvme: bool = False
     port: int = DEFAULT_PORT
@@ -49,6 +55,8 @@ def examine(
     yield host.memory()
     yield from host.disk(needs.output)
     yield from _paths(needs)
+    if needs.hub_model is not None:
+        yield _on_hub(needs.hub_model, needs.revision)
     yield host.network(several=machines is not None and len(machines) > 1)
     yield host.port(needs.port)
     if machines is not None:
@@ -64,3 +72,14 @@ def _paths(needs: Needs) -> Iterator[Look]:
             yield Look(
                 "paths", "error", f"{path} is not there", "Mend its name in the recipe, or copy it here"
             )
+
+
+def _on_hub(model: str, revision: str | None) -> Look:
+    """Whether this machine gets at a model's first file: by the network, its name and its licence."""
+    if cached_config(model, revision) is not None:
+        return ok("model", f"the config.json of {model} is in the Hub's cache")
+    try:
+        download_config(model, revision)
+    except ModelError as error:
+        return Look("model", "error", error.message, error.hint)
+    return ok("model", f"the Hub gives {model}")

@@ -11,7 +11,7 @@ from zerokit.documents import KeyPath
 from zerokit.findings import Edit, Remove, Severity
 from zerokit.lint.subject import Subject
 
-Need = Literal["num_gpus", "model", "recipe", "gpu_memory", "host_memory"]
+Need = Literal["num_gpus", "model", "recipe", "gpu", "gpu_memory", "host_memory"]
 """What a rule must be told besides the config: the names of the options of ``zerokit check``."""
 NEEDS: tuple[Need, ...] = get_args(Need)
 

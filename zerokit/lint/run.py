@@ -25,6 +25,7 @@ SAID: Mapping[Need, Callable[[Run], object]] = {
     "num_gpus": lambda run: run.cluster.num_gpus,
     "model": lambda run: run.model,
     "recipe": lambda run: run.recipe,
+    "gpu": lambda run: run.cluster.gpu and run.cluster.gpu.tflops,  # where only its memory is known: none
     "gpu_memory": lambda run: run.cluster.gpu_memory_bytes,
     "host_memory": lambda run: run.cluster.host_bytes,
 }

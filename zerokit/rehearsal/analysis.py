@@ -95,6 +95,7 @@ def analyse(recording: Recording, job: RehearsalJob) -> RehearsalReport:
             versions={name: str(version) for name, version in meta.get("versions", {}).items()},
             ds_config=meta.get("ds_config"),
             stopped_after_steps=meta.get("stopped_after_steps"),
+            gpu=job.device.name,
             idle_micro_steps=meta.get("idle_micro_steps"),
         ),
         time=time,

@@ -403,6 +403,8 @@ class RunFacts(_Part):
     ds_config: dict[str, Any] | None
     stopped_after_steps: int | None
     """None if the script came to its own end."""
+    gpu: str | None = None
+    """The card that it was shown, as torch names it."""
     idle_micro_steps: tuple[int, int] | None = None
     """Micro-steps done, of those that an optimizer step takes, where the script ended before an engine that
     was made to train made a step."""

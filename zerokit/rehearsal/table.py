@@ -118,6 +118,8 @@ def _heading(report: RehearsalReport) -> str:
     gpus = quantity(report.world_size, "GPU")
     if report.world_size > report.gpus_per_node:
         gpus += f", {report.gpus_per_node} per node"
+    if report.run.gpu is not None:
+        gpus += f" ({report.run.gpu})"
     steps = quantity(report.steps, "optimizer step")
     ended = "" if report.run.stopped_after_steps is not None else ", then the script ended by itself"
     return (

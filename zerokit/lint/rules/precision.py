@@ -206,3 +206,30 @@ def fp16_on_bf16_model(subject: Subject) -> Iterator[Hit]:
         path = ("fp16", "enabled")
         message = f"{subject.run.model.name} was trained in bf16, whose range fp16 does not have"
         yield Hit(path, message, 'Use "bf16": {"enabled": true} in place of fp16')
+
+
+@rule(
+    "bf16-on-older-card",
+    severity="warning",
+    bad={**_BF16, **_STAGE_2},
+    good={**_FP16, **_STAGE_2},
+    given={"gpu": "T4"},
+    needs=("gpu",),
+)
+def bf16_on_older_card(subject: Subject) -> Iterator[Hit]:
+    """bf16 on a card without it
+
+    Tensor cores multiply bfloat16 from compute capability 8.0 (Ampere) on. On older cards torch emulates the
+    format: DeepSpeed asks `torch.cuda.is_bf16_supported()`, which is true there too, so the run starts and
+    all its products are computed without tensor cores, several times slower than in fp16. FlashAttention is
+    missing there as well.
+
+    Use fp16, if the model was not trained in bf16 (`fp16-on-bf16-model`), or a newer card.
+
+    Source: `is_bf16_supported` in `torch/cuda/__init__.py`, with `including_emulation`.
+    """
+    gpu = subject.cluster.gpu
+    if gpu is None or gpu.capability is None or gpu.capability >= (8, 0) or not switch(subject, "bf16"):
+        return
+    message = f"{gpu.name} has no bf16: torch emulates it there, without tensor cores"
+    yield Hit(("bf16", "enabled"), message, "Use fp16, or a card from Ampere on, such as the A10 or the L4")

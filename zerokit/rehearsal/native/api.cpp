@@ -17,7 +17,7 @@ namespace {
 
 c10::StorageImpl* storage_at(void* address) { return static_cast<c10::StorageImpl*>(address); }
 
-std::string notes;
+std::string told_notes;
 std::string refusal;
 std::string joined_operators;
 
@@ -140,8 +140,8 @@ const char* zk_operator_names() {
   return joined_operators.c_str();
 }
 const char* zk_notes() {
-  notes = all_notes();
-  return notes.c_str();
+  told_notes = all_notes();
+  return told_notes.c_str();
 }
 // 0 for a device that does not exist.
 int zk_use_device(int index) {

@@ -45,6 +45,10 @@ struct AttentionOperator {
   RunningOperator running_;
 };
 
+using OptionalTensor = std::optional<at::Tensor>;
+
+inline bool is_given(const OptionalTensor& tensor) { return tensor.has_value() && tensor->defined(); }
+
 // Results of attention are sized and never computed.
 inline void leave_without_values(const at::Tensor& result) {
   fill_made_up(result);
@@ -52,6 +56,8 @@ inline void leave_without_values(const at::Tensor& result) {
 }
 
 // ---- costs (attention_costs.cpp)
+
+constexpr int64_t kFloatBytes = 4;
 
 inline int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 

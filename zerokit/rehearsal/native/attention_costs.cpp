@@ -8,9 +8,6 @@
 #include "attention.h"
 
 namespace zerokit {
-namespace {
-constexpr int64_t kFloatBytes = 4;
-}  // namespace
 
 bool must_be_deterministic() {
   const at::Context& context = at::globalContext();

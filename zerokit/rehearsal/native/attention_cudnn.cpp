@@ -18,9 +18,6 @@ namespace {
 
 using at::Tensor;
 using c10::SymInt;
-using OptionalTensor = std::optional<Tensor>;
-
-bool is_given(const OptionalTensor& tensor) { return tensor.has_value() && tensor->defined(); }
 
 // A tensor of `sizes` whose dimensions follow each other in memory as those of `query` do; broadcast ones come last.
 Tensor empty_in_layout_of(const Tensor& query, const std::vector<int64_t>& sizes) {
@@ -63,13 +60,13 @@ double pairs_of(const CudnnSizes& sizes, const OptionalTensor& starts_q, const O
 
 // ---- forward
 
-using ForwardResult = std::tuple<Tensor, Tensor, Tensor, Tensor, SymInt, SymInt, Tensor, Tensor, Tensor>;
+using CudnnForward = std::tuple<Tensor, Tensor, Tensor, Tensor, SymInt, SymInt, Tensor, Tensor, Tensor>;
 
-ForwardResult cudnn_attention_forward(const Tensor& query, const Tensor& key, const Tensor& value,
-                                      const OptionalTensor& /*attn_bias*/, const OptionalTensor& cum_seq_q,
-                                      const OptionalTensor& cum_seq_k, SymInt max_q, SymInt max_k,
-                                      bool compute_log_sumexp, double dropout_p, bool is_causal,
-                                      bool /*return_debug_mask*/, std::optional<double> /*scale*/) {
+CudnnForward cudnn_attention_forward(const Tensor& query, const Tensor& key, const Tensor& value,
+                                     const OptionalTensor& /*attn_bias*/, const OptionalTensor& cum_seq_q,
+                                     const OptionalTensor& cum_seq_k, SymInt max_q, SymInt max_k,
+                                     bool compute_log_sumexp, double dropout_p, bool is_causal,
+                                     bool /*return_debug_mask*/, std::optional<double> /*scale*/) {
   const AttentionOperator running("aten::_cudnn_attention_forward");
   const bool packed = is_given(cum_seq_q);
   Tensor seed = device_empty({}, at::kLong);
@@ -110,13 +107,14 @@ Tensor contiguous_in_last(const Tensor& grad_out, const Tensor& out) {
   return copy;
 }
 
-using Gradients = std::tuple<Tensor, Tensor, Tensor>;
+using CudnnGradients = std::tuple<Tensor, Tensor, Tensor>;
 
-Gradients cudnn_attention_backward(const Tensor& grad_out, const Tensor& query, const Tensor& key, const Tensor& value,
-                                   const Tensor& out, const Tensor& /*logsumexp*/, const Tensor& /*philox_seed*/,
-                                   const Tensor& /*philox_offset*/, const Tensor& /*attn_bias*/,
-                                   const Tensor& cum_seq_q, const Tensor& cum_seq_k, SymInt max_q, SymInt max_k,
-                                   double dropout_p, bool is_causal, std::optional<double> /*scale*/) {
+CudnnGradients cudnn_attention_backward(const Tensor& grad_out, const Tensor& query, const Tensor& key,
+                                        const Tensor& value, const Tensor& out, const Tensor& /*logsumexp*/,
+                                        const Tensor& /*philox_seed*/,
+                                        const Tensor& /*philox_offset*/, const Tensor& /*attn_bias*/,
+                                        const Tensor& cum_seq_q, const Tensor& cum_seq_k, SymInt max_q, SymInt max_k,
+                                        double dropout_p, bool is_causal, std::optional<double> /*scale*/) {
   if (!grad_out.defined()) return {};
   const AttentionOperator running("aten::_cudnn_attention_backward");
   Tensor grad_query = device_empty_like(query);
@@ -133,9 +131,9 @@ Gradients cudnn_attention_backward(const Tensor& grad_out, const Tensor& query, 
 
 // ---- behind scaled_dot_product_attention
 
-ForwardResult scaled_cudnn_attention(const Tensor& query, const Tensor& key, const Tensor& value,
-                                     const OptionalTensor& attn_bias, bool compute_log_sumexp, double dropout_p,
-                                     bool is_causal, bool return_debug_mask, std::optional<double> scale) {
+CudnnForward scaled_cudnn_attention(const Tensor& query, const Tensor& key, const Tensor& value,
+                                    const OptionalTensor& attn_bias, bool compute_log_sumexp, double dropout_p,
+                                    bool is_causal, bool return_debug_mask, std::optional<double> scale) {
   return cudnn_attention_forward(query, key, value, attn_bias, std::nullopt, std::nullopt, query.size(2), key.size(2),
                                  compute_log_sumexp, dropout_p, is_causal, return_debug_mask, scale);
 }

@@ -17,15 +17,11 @@ namespace {
 
 using at::Tensor;
 using c10::SymInt;
-using OptionalTensor = std::optional<Tensor>;
 
-constexpr int64_t kFloatBytes = 4;
 constexpr int64_t kLogsumexpAlignment = 32;
 constexpr int64_t kBiasGradientAlignment = 16;
 constexpr int64_t kLargestHeadInRegisters = 128;
 constexpr int64_t kMostSequences = 65535;  // a dimension of the launch grid
-
-bool is_given(const OptionalTensor& tensor) { return tensor.has_value() && tensor->defined(); }
 
 constexpr int64_t kNoMask = 0;
 constexpr int64_t kCausalFromTopLeft = 1;
@@ -46,15 +42,15 @@ double pairs_of(const Tensor& query, const Tensor& key, const OptionalTensor& st
 
 // ---- forward
 
-using ForwardResult = std::tuple<Tensor, Tensor, Tensor, Tensor, SymInt, SymInt>;
+using EfficientForward = std::tuple<Tensor, Tensor, Tensor, Tensor, SymInt, SymInt>;
 
-ForwardResult efficient_attention_forward(const Tensor& query, const Tensor& key, const Tensor& value,
-                                          const OptionalTensor& /*bias*/, const OptionalTensor& cu_seqlens_q,
-                                          const OptionalTensor& cu_seqlens_k, std::optional<SymInt> max_seqlen_q,
-                                          std::optional<SymInt> max_seqlen_k, double /*dropout_p*/,
-                                          int64_t custom_mask_type, bool compute_log_sumexp,
-                                          std::optional<double> /*scale*/, const OptionalTensor& /*seqlen_k*/,
-                                          std::optional<int64_t> window_size) {
+EfficientForward efficient_attention_forward(const Tensor& query, const Tensor& key, const Tensor& value,
+                                             const OptionalTensor& /*bias*/, const OptionalTensor& cu_seqlens_q,
+                                             const OptionalTensor& cu_seqlens_k, std::optional<SymInt> max_seqlen_q,
+                                             std::optional<SymInt> max_seqlen_k, double /*dropout_p*/,
+                                             int64_t custom_mask_type, bool compute_log_sumexp,
+                                             std::optional<double> /*scale*/, const OptionalTensor& /*seqlen_k*/,
+                                             std::optional<int64_t> window_size) {
   const AttentionOperator running("aten::_efficient_attention_forward");
   const bool packed = is_given(cu_seqlens_q);
   const int64_t sequences = packed ? cu_seqlens_q->numel() - 1 : query.size(0);
@@ -81,9 +77,9 @@ ForwardResult efficient_attention_forward(const Tensor& query, const Tensor& key
 
 // ---- backward
 
-using Gradients = std::tuple<Tensor, Tensor, Tensor, Tensor>;
+using EfficientGradients = std::tuple<Tensor, Tensor, Tensor, Tensor>;
 
-Gradients separate_gradients(const Tensor& query, const Tensor& key, const Tensor& value) {
+EfficientGradients separate_gradients(const Tensor& query, const Tensor& key, const Tensor& value) {
   Tensor grad_query = device_empty(query.sizes(), query.scalar_type());
   Tensor grad_key = device_empty(key.sizes(), key.scalar_type());
   Tensor grad_value = device_empty(value.sizes(), value.scalar_type());
@@ -91,7 +87,7 @@ Gradients separate_gradients(const Tensor& query, const Tensor& key, const Tenso
 }
 
 // One block for all three, laid out as the output of a fused projection.
-Gradients shared_gradients(const Tensor& query) {
+EfficientGradients shared_gradients(const Tensor& query) {
   const std::array<int64_t, 5> shape{query.size(0), query.size(1), 3, query.size(2), query.size(3)};
   const Tensor chunk = device_empty(shape, query.scalar_type());
   return {chunk.select(2, 0), chunk.select(2, 1), chunk.select(2, 2), Tensor()};
@@ -122,7 +118,7 @@ struct RowSums {
   std::optional<DeviceScratch> sums;
 };
 
-Gradients efficient_attention_backward(
+EfficientGradients efficient_attention_backward(
     const Tensor& grad_out, const Tensor& query, const Tensor& key, const Tensor& value, const OptionalTensor& bias,
     const Tensor& out, const OptionalTensor& cu_seqlens_q, const OptionalTensor& cu_seqlens_k, SymInt max_seqlen_q,
     SymInt max_seqlen_k, const Tensor& /*logsumexp*/, double /*dropout_p*/, const Tensor& /*philox_seed*/,
@@ -132,7 +128,7 @@ Gradients efficient_attention_backward(
   if (!grad_out.defined()) return {};
   const AttentionOperator running("aten::_efficient_attention_backward");
   const Tensor contiguous_grad_out = grad_out.contiguous();
-  Gradients gradients = shared_storage_dqdkdv ? shared_gradients(query) : separate_gradients(query, key, value);
+  EfficientGradients gradients = shared_storage_dqdkdv ? shared_gradients(query) : separate_gradients(query, key, value);
   if (bias_requires_grad && is_given(bias)) std::get<3>(gradients) = bias_gradient(*bias);
   const RowSums row_sums(query, out.numel());
   const bool packed = is_given(cu_seqlens_q);
@@ -174,12 +170,12 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> scaled_efficient_attention(
   return {out.transpose(1, 2), logsumexp, seed, offset};
 }
 
-Gradients scaled_efficient_attention_backward(const Tensor& grad_out, const Tensor& query, const Tensor& key,
-                                              const Tensor& value, const Tensor& attn_bias, const Tensor& out,
-                                              const Tensor& logsumexp, const Tensor& philox_seed,
-                                              const Tensor& philox_offset, double dropout_p,
-                                              std::array<bool, 4> grad_input_mask, bool is_causal,
-                                              std::optional<double> scale) {
+EfficientGradients scaled_efficient_attention_backward(const Tensor& grad_out, const Tensor& query, const Tensor& key,
+                                                       const Tensor& value, const Tensor& attn_bias, const Tensor& out,
+                                                       const Tensor& logsumexp, const Tensor& philox_seed,
+                                                       const Tensor& philox_offset, double dropout_p,
+                                                       std::array<bool, 4> grad_input_mask, bool is_causal,
+                                                       std::optional<double> scale) {
   if (!grad_out.defined()) return {};
   check_batch(query);
   auto [grad_query, grad_key, grad_value, grad_bias] = efficient_attention_backward(

@@ -17,14 +17,10 @@ namespace {
 
 using at::Tensor;
 using c10::SymInt;
-using OptionalTensor = std::optional<Tensor>;
 
-constexpr int64_t kFloatBytes = 4;
 constexpr int64_t kRowBlock = 128;  // rows that one thread block may write at once
 
 int64_t rounded_head(int64_t head_size) { return round_up(head_size, head_size <= 128 ? 32 : 64); }
-
-bool is_given(const OptionalTensor& tensor) { return tensor.has_value() && tensor->defined(); }
 
 void check_inputs(const Tensor& query, const Tensor& key, const Tensor& value) {
   const at::ScalarType dtype = query.scalar_type();
@@ -108,9 +104,9 @@ std::pair<Tensor, Tensor> random_state(double dropout_p) {
   return {state, unused};
 }
 
-using ForwardResult = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
+using FlashForward = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
 
-ForwardResult run_forward(const ForwardCall& call, const OptionalTensor& given_out) {
+FlashForward run_forward(const ForwardCall& call, const OptionalTensor& given_out) {
   const auto& [sequences, queries, keys, pairs, unused_rows] = call.problem;
   const int64_t heads = call.query.size(-2);
   const int64_t key_heads = call.key.size(-2);
@@ -155,13 +151,13 @@ bool limits_window(const std::optional<SymInt>& size, int64_t keys) {
   return size.has_value() && *size >= 0 && *size < keys;
 }
 
-ForwardResult flash_attention_forward(const Tensor& query, const Tensor& key, const Tensor& value,
-                                      const OptionalTensor& cum_seq_q, const OptionalTensor& cum_seq_k, SymInt max_q,
-                                      SymInt max_k, double dropout_p, bool is_causal, bool return_debug_mask,
-                                      std::optional<double> /*scale*/, std::optional<SymInt> window_left,
-                                      std::optional<SymInt> window_right, const OptionalTensor& /*seqused_k*/,
-                                      const OptionalTensor& alibi_slopes, const OptionalTensor& block_table,
-                                      std::optional<int64_t> /*num_splits*/) {
+FlashForward flash_attention_forward(const Tensor& query, const Tensor& key, const Tensor& value,
+                                     const OptionalTensor& cum_seq_q, const OptionalTensor& cum_seq_k, SymInt max_q,
+                                     SymInt max_k, double dropout_p, bool is_causal, bool return_debug_mask,
+                                     std::optional<double> /*scale*/, std::optional<SymInt> window_left,
+                                     std::optional<SymInt> window_right, const OptionalTensor& /*seqused_k*/,
+                                     const OptionalTensor& alibi_slopes, const OptionalTensor& block_table,
+                                     std::optional<int64_t> /*num_splits*/) {
   const AttentionOperator running("aten::_flash_attention_forward");
   check_inputs(query, key, value);
   TORCH_CHECK(!return_debug_mask || dropout_p > 0.0, "return_softmax is only supported when p_dropout > 0.0");
@@ -201,14 +197,15 @@ int64_t query_gradient_copies(int64_t sequences, int64_t heads) {
   return (device_multiprocessors() + parallel - 1) / parallel;
 }
 
-using Gradients = std::tuple<Tensor, Tensor, Tensor>;
+using FlashGradients = std::tuple<Tensor, Tensor, Tensor>;
 
-Gradients flash_attention_backward(const Tensor& grad_out, const Tensor& query, const Tensor& key, const Tensor& value,
-                                   const Tensor& out, const Tensor& /*logsumexp*/, const Tensor& cum_seq_q,
-                                   const Tensor& cum_seq_k, SymInt max_q, SymInt max_k, double /*dropout_p*/,
-                                   bool is_causal, const Tensor& /*rng_state*/, const Tensor& /*unused*/,
-                                   std::optional<double> /*scale*/, std::optional<SymInt> window_left,
-                                   std::optional<SymInt> window_right) {
+FlashGradients flash_attention_backward(const Tensor& grad_out, const Tensor& query, const Tensor& key,
+                                        const Tensor& value, const Tensor& out, const Tensor& /*logsumexp*/,
+                                        const Tensor& cum_seq_q,
+                                        const Tensor& cum_seq_k, SymInt max_q, SymInt max_k, double /*dropout_p*/,
+                                        bool is_causal, const Tensor& /*rng_state*/, const Tensor& /*unused*/,
+                                        std::optional<double> /*scale*/, std::optional<SymInt> window_left,
+                                        std::optional<SymInt> window_right) {
   const AttentionOperator running("aten::_flash_attention_backward");
   check_inputs(query, key, value);
   const Tensor contiguous_grad_out = grad_out.contiguous();
@@ -251,11 +248,11 @@ ScaledResult scaled_flash_attention(const Tensor& query, const Tensor& key, cons
   return {out.transpose(1, 2), logsumexp, Tensor(), Tensor(), queries, keys, state, unused, softmax};
 }
 
-Gradients scaled_flash_attention_backward(const Tensor& grad_out, const Tensor& query, const Tensor& key,
-                                          const Tensor& value, const Tensor& out, const Tensor& logsumexp,
-                                          const Tensor& cum_seq_q, const Tensor& cum_seq_k, SymInt max_q, SymInt max_k,
-                                          double dropout_p, bool is_causal, const Tensor& philox_seed,
-                                          const Tensor& philox_offset, std::optional<double> scale) {
+FlashGradients scaled_flash_attention_backward(const Tensor& grad_out, const Tensor& query, const Tensor& key,
+                                               const Tensor& value, const Tensor& out, const Tensor& logsumexp,
+                                               const Tensor& cum_seq_q, const Tensor& cum_seq_k, SymInt max_q, SymInt max_k,
+                                               double dropout_p, bool is_causal, const Tensor& philox_seed,
+                                               const Tensor& philox_offset, std::optional<double> scale) {
   if (!grad_out.defined()) return {};
   auto [grad_query, grad_key, grad_value] = flash_attention_backward(
       grad_out.transpose(1, 2), query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), out.transpose(1, 2),
