@@ -269,6 +269,7 @@ MISMATCH = (
         ("RuntimeError: Expected weight to be of same shape as normalized_shape, but got weight of shape "
          "[0] and",
          "partitioned-parameter", "in parts"),
+        ("IndexError: index 0 is out of bounds for dimension 0 with size 0", "empty-tensor", "nothing in it"),
         ("AssertionError: {'id': 41, 'status': 'INFLIGHT', 'numel': 16, 'ds_numel': 16, 'shape': (4, 4)}",
          "trace-changed", "another order"),
         ("RuntimeError: Expected to mark a variable ready only once. This error is caused by",

@@ -105,6 +105,14 @@ def test_a_rank_whose_own_line_is_lost_waited_where_others_did() -> None:
         "world_size=3", timeout(0), f"{also} detected by watchdog at work: 41, last enqueued NCCL work: 43"
     )
     assert found.says.endswith("ranks 0, 2 in collective 41 (ALLREDUCE of 1 elements); rank 1 did not come")
+    groups = [
+        f"[PG ID {rank} PG GUID 9 {also[also.index('Rank') :].replace('2', str(rank))}" for rank in (0, 1)
+    ]
+    lines = [
+        f"{one} detected by watchdog at work: {number}," for one, number in zip(groups, (41, 7), strict=True)
+    ]
+    assert "different groups of ranks" in told(timeout(0), timeout(1, number=7), *lines).says
+    assert "rank 1 came least far" in told(timeout(0), timeout(1, number=7)).says
     assert "NCCL_P2P_DISABLE" in str(told("world_size=1", timeout(0, number=1)).mend)
     assert "P2P" not in str(told("world_size=1", timeout(0)).mend)
 

@@ -15,7 +15,8 @@ _TIMEOUT = re.compile(
     r"(?:, NumelIn=(?P<elements>\d{1,18}))?[^)]{0,120}Timeout\(ms\)=(?P<limit>\d{1,12})"
 )
 _DETECTED = re.compile(
-    r"Rank (?P<rank>\d{1,7})\] (?:Exception \(either an error or timeout\) detected by watchdog at work:"
+    r"(?:\[PG (?:ID )?(?P<group>\d{1,9})[^\]\n]{0,120} |\[)Rank (?P<rank>\d{1,7})\] "
+    r"(?:Exception \(either an error or timeout\) detected by watchdog at work:"
     r"| ?failure detected by watchdog at work sequence id:|Timeout at NCCL work:) (?P<number>\d{1,12})"
 )
 """What a rank says of the same, in other lines: a log may have lost the one, or be cut before it."""
@@ -34,6 +35,8 @@ class Waiting(NamedTuple):
     call: str
     elements: str | None
     limit_seconds: float
+    group: str | None = None
+    """torch's number of its group of ranks, if the log has it: others count other collectives."""
 
 
 def waiting(text: str) -> list[Waiting]:
@@ -46,9 +49,9 @@ def waiting(text: str) -> list[Waiting]:
         found.setdefault(rank, one)
     by_number = {one.number: one for one in found.values()}
     for match in _DETECTED.finditer(text):
-        like = by_number.get(int(match["number"]))
+        rank, like = int(match["rank"]), by_number.get(int(match["number"]))
         if like is not None:
-            found.setdefault(int(match["rank"]), like._replace(rank=int(match["rank"])))
+            found[rank] = found.get(rank, like._replace(rank=rank))._replace(group=match["group"])
     return [found[rank] for rank in sorted(found)]
 
 
@@ -77,6 +80,10 @@ def explain(ranks: list[Waiting], world_size: int | None) -> tuple[str, str]:
         return f"{says}; they came to different calls", (
             "Some line runs on some ranks alone (if rank == 0, an expert unused, one that saves): look for "
             "it at that call; 'zerokit rehearse' names the lines of both"
+        )
+    if len(numbers) > 1 and len({one.group for one in ranks if one.group is not None}) > 1:
+        return f"{says}; they are of different groups of ranks, of which each counts its own collectives", (
+            "Look at what each of them did then: 'py-spy dump' of a run that hangs shows the line"
         )
     if len(numbers) > 1:
         behind = listed(calls[min(calls, key=lambda key: key[0])])

@@ -22,6 +22,14 @@ TRAINING: tuple[Cause, ...] = (
         r"ZeroParamStatus\.NOT_AVAILABLE",
     ),
     cause(
+        "empty-tensor",
+        "a tensor with nothing in it was indexed: under ZeRO-3 a parameter that is in parts, else an empty "
+        "batch",
+        "A parameter: read it in deepspeed.zero.GatheredParameters, and give it its values before the "
+        "engine is made; a batch: leave out examples that have nothing left after truncation",
+        r"is out of bounds for dimension 0 with size 0",
+    ),
+    cause(
         "trace-changed",
         "ZeRO-3 saw the modules in another order than in the step before, not on all ranks, or left before "
         "their end",
