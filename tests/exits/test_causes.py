@@ -244,6 +244,10 @@ MISMATCH = (
         # Software.
         ("      The detected CUDA version (11.8) mismatches the version that was used to compile",
          "extension", "11.8"),
+        ("Installed CUDA version 12.2 does not match the version torch was compiled with 12.1 but since the "
+         "APIs are compatible, accepting this combination", "unknown", "does not say"),
+        ("CUDAMismatchException: >- DeepSpeed Op Builder: Installed CUDA version 12.2 does not match the "
+         "version torch was compiled with 11.7, unable to compile cuda/cpp extensions", "extension", "11.7"),
         ("ERROR: No supported gcc/g++ host compiler found, but clang-14 is available.",
          "extension", "host compiler"),
         ("nvcc fatal   : Unsupported gpu architecture 'compute_89'", "extension", "compute_89"),

@@ -542,6 +542,13 @@ def test_a_run_that_ended_well_is_no_riddle() -> None:
         "[2026-11-22 09:00:00,1] [INFO] [launch.py:245:main] process 4711 spawned with command: ['python']"
     )
     assert told(start, trained, left).cause == "ended-well"
+    ignored = (
+        "Exception ignored in: <function A.__del__>",
+        "Traceback (most recent call last):",
+        "KeyError: 3",
+    )
+    assert told(start, trained, *ignored, left).cause == "ended-well"
+    assert told(start, "OSError: [Errno 28] No space left on device", left).cause == "no-space"
     killed = told(start, trained, "Writing model shards:  30%|###       | 3/10")
     assert (killed.cause, "what was to be saved after it may be missing" in killed.says) == ("unknown", True)
     stuck = told(start, start.replace("4711", "4712"), trained, left)

@@ -105,6 +105,9 @@ class Explanation:
     """What else the log tells."""
 
 
+_ENDED_WELL = Explanation("ended-well", "nothing failed: by its last lines the run ended well")
+
+
 @dataclass(frozen=True)
 class _Event:
     weight: Weight
@@ -131,6 +134,8 @@ def explain_log(log: Log, settings: Settings | None = None) -> Explanation:
     events = [*_known(log)]
     events += _exceptions(log, events)
     left = _not_survived(events, log)
+    if all(event.weight is Weight.MENTIONED for event in left) and _has_ended_well(log):
+        return _ENDED_WELL
     if not left:
         return _silent(log, tuple(_also(events, None, log, settings)))
     root = _FIRST_FAILED.search(text)
@@ -297,6 +302,17 @@ def _also(events: list[_Event], told: str | None, log: Log, settings: Settings |
                 yield f"line {log.line_at(event.offset)}: {_in_full(event, log, settings).says}"
 
 
+def _end(log: Log) -> int:
+    """The offset at which its last lines begin."""
+    return log.bounds(max(0, len(log.text) - _END))[0]
+
+
+def _has_ended_well(log: Log) -> bool:
+    """Whether the last lines are of DeepSpeed's launcher, for all ranks."""
+    exited = len(_EXITED.findall(log.text))
+    return _EXITED.search(log.text, _end(log)) is not None and len(_STARTED.findall(log.text)) <= exited
+
+
 def _silent(log: Log, also: tuple[str, ...]) -> Explanation:
     lines = log.text.rstrip().split("\n")
     last = lines[-1].rpartition("\r")[2].strip()
@@ -304,11 +320,9 @@ def _silent(log: Log, also: tuple[str, ...]) -> Explanation:
         return Explanation(
             "unknown", "the log is empty", "Name the log of the ranks, not the launcher's alone"
         )
-    end = log.bounds(max(0, len(log.text) - _END))[0]
+    end = _end(log)
     exited = _EXITED.search(log.text, end)
     left = len(_STARTED.findall(log.text)) - len(_EXITED.findall(log.text))
-    if not also and exited and left <= 0:
-        return Explanation("ended-well", "nothing failed: by its last lines the run ended well")
     says = "the log does not say why the run ended" + ("" if also else ", nor that it failed")
     if exited and left > 0:
         says += f"; of {quantity(left, 'rank')} it does not say that the end was reached"

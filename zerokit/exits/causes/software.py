@@ -24,7 +24,7 @@ SOFTWARE: tuple[Cause, ...] = (
         r"Command '\['which', '[^'\n]{1,100}'\]' returned non-zero",
         r"Command '\['[^'\n]{1,200}', '--version'\]' returned non-zero",
         r"CUDA_HOME environment variable is not set",
-        r"Installed CUDA version [\d.]+ does not match[^\n]{0,120}",
+        r"Installed CUDA version [\d.]+ does not match [^\n]{0,60}, unable to compile",
     ),
     cause(
         "extension",
