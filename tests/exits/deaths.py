@@ -210,8 +210,9 @@ def _deaths() -> Iterator[Death]:
                 "SIGTERM.*own/deepspeed_shm_comm/lock: remove",
                 shell=f"{_OWN}/deepspeed_shm_comm && touch own/deepspeed_shm_comm/lock",
                 ready="waiting for .*lock to go", often=1, strikes=signal.SIGTERM)  # fmt: skip
-    yield Death("kill -9 of a rank", "zerokit", "exit-code", _KILLED, ready=r"step \d+/",
-                strikes=signal.SIGKILL, struck="rank 1")  # fmt: skip
+    # It is DeepSpeed's launcher here, too.
+    yield Death("kill -9 of a rank", "zerokit", "exit-code|lost-rank", f"{_KILLED}|lost the connection",
+                ready=r"step \d+/", strikes=signal.SIGKILL, struck="rank 1")  # fmt: skip
     yield Death("its port is taken", "zerokit", "zerokit", "another process has port", takes_port=True)
     yield Death("the data are not there", "zerokit", "zerokit", "no such file",
                 options=("--data.train", "none.jsonl"))  # fmt: skip
