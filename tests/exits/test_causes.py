@@ -163,6 +163,8 @@ MISMATCH = (
          "kernel-too-large", "Required: 131072"),
         ("RuntimeError: Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing",
          "forked-cuda", "forked"),
+        ("        rtFftsPlusTaskLaunch execute failed, reason=[driver error:out of memory][FUNC:Reason]",
+         "gpu-taken", "no memory left"),
         ("RuntimeError: CUDA error: unspecified launch failure",
          "illegal-memory-access", "unspecified launch"),
         ("[1.2] NVRM: Xid (PCI:0000:09:00): 79, pid=0, GPU has fallen off the bus.",
@@ -184,6 +186,8 @@ MISMATCH = (
         ("n1:7:9 [0] NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory",
          "locked-memory", "ulimit"),
         ("run.sh: fork: retry: Resource temporarily unavailable", "processes", "ulimit -u"),
+        ("thread '<unnamed>' panicked at 'The global thread pool has not been initialized.: "
+         "ThreadPoolBuildError { kind: IOError }', /c/registry.rs:168:5", "processes", "threads"),
         ("BlockingIOError: [Errno 11] Resource temporarily unavailable: 'data.lock'",
          "exception", "data.lock"),
         ("/nvme/rank3/0_param.tensor.swp: buffer nbytes != file bytes 28824000 != 28311552",
@@ -241,6 +245,8 @@ MISMATCH = (
         ("ValueError: The checkpoint you are trying to load has model type `x9` but Transformers does not "
          "recognize this architecture.",
          "new-model", "x9"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: '/o/checkpoint-5/global_step5/"
+         "bf16_zero_pp_rank_4_mp_rank_00_optim_states.pt'", "missing-part", "bf16_zero_pp_rank_4_mp_rank_00"),
         # Software.
         ("      The detected CUDA version (11.8) mismatches the version that was used to compile",
          "extension", "11.8"),
@@ -257,6 +263,8 @@ MISMATCH = (
         ("ImportError: /c/torch_extensions/py310_cu118/fused_adam/fused_adam.so: cannot open shared object "
          "file: No such file or directory",
          "extension", "in part"),
+        ("ImportError: /c/lib/libstdc++.so.6: version `GLIBCXX_3.4.30' not found (required by /c/a.so)",
+         "library-missing", "GLIBCXX_3.4.30"),
         ("ImportError: libcudart.so.11.0: cannot open shared object file: No such file or directory",
          "library-missing", "libcudart.so.11.0"),
         ("ImportError: /v/site-packages/flash_attn_2_cuda.cpython-311-x86_64-linux-gnu.so: undefined "
@@ -321,6 +329,9 @@ MISMATCH = (
          "exit-code", "SIGKILL"),
         ("run.sh: line 7: 4711 Aborted                 (core dumped) python a.py", "exit-code", "SIGABRT"),
         ("terminate called without an active exception", "native-code", "as the process ended"),
+        ("thread '<unnamed>' panicked at 'Missing additional token', /t/src/added_vocabulary.rs:293:26",
+         "native-code", "Missing additional token"),
+        ("PanicException: failed printing to stdout: Broken pipe (os error 32)", "exception", "stdout"),
         # Communication.
         ("n1:7:9 [5] misc/socket.cc:483 NCCL WARN socketStartConnect: Connect to fe80::9:cf0%ib1<17943> "
          "failed : Software caused connection abort",

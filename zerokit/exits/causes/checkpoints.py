@@ -76,6 +76,14 @@ CHECKPOINTS: tuple[Cause, ...] = (
         r"loaded state dict has a different number of parameter groups",
     ),
     cause(
+        "missing-part",
+        "the checkpoint has no part for this rank: {what}",
+        "It was saved by another number of ranks, or the part lies on another machine: 'zerokit checkpoint "
+        "show PATH' says which, 'zerokit checkpoint reshard PATH --num-gpus N -o DIR' divides it anew",
+        r"No such file or directory: '[^'\n]{0,300}?"
+        r"(?P<what>(?:bf16_)?zero_pp_rank_\d{1,6}_mp_rank_\w{1,60}\.pt)",
+    ),
+    cause(
         "no-checkpoint",
         "there is no checkpoint to go on from: {what}",
         "Name a folder checkpoint-N that is whole on every machine; 'zerokit checkpoint show PATH' says "

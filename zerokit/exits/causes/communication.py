@@ -52,7 +52,7 @@ COMMUNICATION: tuple[Cause, ...] = (
         r"remote process exited or there was a network error",
         r"Connection closed by peer",
         r"Connection reset by peer",
-        r"Broken pipe",
+        r"Broken pipe(?! \(os error)",  # of Rust's: its own output was closed
         r"ncclRemoteError",
         r"zerokit: error: rank \d+: has (?:lost|waited)",
         r"Socket Timeout",

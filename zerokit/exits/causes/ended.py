@@ -74,6 +74,15 @@ ENDED: tuple[Cause, ...] = (
     ),
     cause(
         "native-code",
+        "Rust code gave up, such as that of tokenizers or safetensors: {what}",
+        "RUST_BACKTRACE=1 shows where; mostly a file is missing or of another version, or the data hold "
+        "what it does not expect",
+        r"panicked at '(?P<what>[^\n]{1,300}?)', ",
+        r"panicked at [^'\n]{1,200}:\d{1,6}:\d{1,6}:\s{0,4}\n(?P<what>[^\n]{1,300})",
+        weight=Weight.EXCEPTION,
+    ),
+    cause(
+        "native-code",
         "C++ code gave up: {what}",
         "Run with PYTHONFAULTHANDLER=1, which shows the line of Python; then update what brings that code",
         r"terminate called after throwing an instance of '[^'\n]{1,80}'\s{0,4}\n[^\n]{0,100}?what\(\): {1,2}"

@@ -13,12 +13,13 @@ GPUS: tuple[Cause, ...] = (
     ),
     cause(
         GPU_TAKEN,
-        "CUDA has no memory left, as where another process holds it",  # or of the host: see gpu_memory
+        "the device has no memory left, as where another process holds it",  # or of the host: see gpu_memory
         "See who: nvidia-smi; end what is left of an earlier run. With offload it may be the host's that "
         "cannot be pinned: pin_memory: false",
         r"CUDA error: out of memory",
         r"CUDA-capable device\(s\) is/are busy or unavailable",
         r"cudaErrorMemoryAllocation",
+        r"driver error:out of memory",  # Ascend
         r"CUBLAS_STATUS_ALLOC_FAILED",
     ),
     cause(

@@ -96,6 +96,7 @@ HOSTS: tuple[Cause, ...] = (
         r"can't start new thread",
         r"pthread_create failed",
         r"libgomp: Thread creation failed",
+        r"ThreadPoolBuildError",  # tokenizers
     ),
     cause(
         "nvme",

@@ -68,7 +68,7 @@ SOFTWARE: tuple[Cause, ...] = (
         "the package was built for that one, install it anew",
         r"ImportError: (?P<what>lib[\w.+-]{1,80}\.so[\d.]{0,20}): cannot open shared object file",
         r"OSError: (?P<what>lib[\w.+-]{1,80}\.so[\d.]{0,20}): cannot open shared object file",
-        r"version `(?P<what>(?:GLIBCXX|GLIBC|CXXABI)_[\d.]{1,12})' not found",
+        r"version `?(?P<what>(?:GLIBCXX|GLIBC|CXXABI)_[\d.]{1,12})' not found",
     ),
     cause(
         "flash-attention",
