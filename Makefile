@@ -28,6 +28,7 @@ test: $(VENV)/.installed-dev
 	$(PYTEST) -m distributed -n 2 --dist loadfile
 
 lint: style
+	$(BIN)/vermin --target=3.11- --no-tips --violations --quiet zerokit launch
 	$(BIN)/mypy --python-version 3.12
 	$(BIN)/mypy --python-version 3.13
 
@@ -35,7 +36,6 @@ style: $(VENV)/.installed-dev
 	$(BIN)/ruff check zerokit launch tests tools
 	$(BIN)/ruff format --check zerokit launch tests tools
 	$(BIN)/mypy
-	$(BIN)/vermin --target=3.11- --no-tips --violations --quiet zerokit launch
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.benchmarks.start_time

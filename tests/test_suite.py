@@ -116,7 +116,7 @@ def busy_loops(count: int) -> Iterator[None]:
             loop.wait()
 
 
-SIXTHS = [
+TWELFTHS = [
     pytest.param(
         at,
         marks=pytest.mark.skipif(
@@ -124,15 +124,15 @@ SIXTHS = [
             reason="set ZEROKIT_ALL_COMBINATIONS=1 for all files",
         ),
     )
-    for at in range(6)
+    for at in range(12)
 ]
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("sixth", SIXTHS)
-def test_the_quick_part_passes_on_a_busy_machine_without_torch(sixth: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("twelfth", TWELFTHS)
+def test_the_quick_part_passes_on_a_busy_machine_without_torch(twelfth: int, tmp_path: Path) -> None:
     """`make check`'s tests beside four busy loops, and without torch: all that need it bear the marker."""
-    others = [file for at, file in enumerate(sorted(TESTS.rglob("test_*.py"))) if at % 6 != sixth]
+    others = [file for at, file in enumerate(sorted(TESTS.rglob("test_*.py"))) if at % 12 != twelfth]
     words = ["-m", LIGHT, "--hypothesis-profile=quick", "-q", "-n", "4", "-p", "no:cacheprovider"]
     words += [f"--ignore={file}" for file in others]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}

@@ -122,6 +122,8 @@ def launch(
     Raises:
         tests.processes.HangsError: the run hung and was ended; the exception carries the output so far.
     """
+    from zerokit.distributed.extensions import own_folder
+
     words = [str(arg) for arg in args]
     environment = {
         **os.environ,
@@ -129,6 +131,7 @@ def launch(
         "CUDA_VISIBLE_DEVICES": "",
         "OMP_NUM_THREADS": "1",
         "HF_HUB_OFFLINE": "1",
+        "TORCH_EXTENSIONS_DIR": str(own_folder()),  # for plain DeepSpeed, too: compiled once
         "PATH": f"{_BIN}{os.pathsep}{os.environ.get('PATH', '')}",  # DeepSpeed looks for ninja there
         **(env or {}),
     }

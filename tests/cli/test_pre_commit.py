@@ -97,6 +97,7 @@ def test_checking_names_the_mistake_and_fails(repository: Path, hooks: Path, hom
     assert "package.json" not in result.stdout
 
 
+@pytest.mark.slow
 def test_fixing_mends_the_file_and_fails_once(repository: Path, hooks: Path, home: Path) -> None:
     arguments = ("try-repo", hooks, "zerokit-fix-installed", "--all-files")
     first = pre_commit(*arguments, folder=repository, home=home)

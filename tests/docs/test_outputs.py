@@ -57,6 +57,7 @@ def test_every_figure_in_the_text_was_printed(page: str) -> None:
     assert [figure for figure in figures if figure not in printed] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
 def test_the_picture_is_today_s(name: str, folder: Path) -> None:
     pytest.importorskip("matplotlib")
