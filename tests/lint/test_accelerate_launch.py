@@ -442,6 +442,8 @@ def test_a_key_of_a_ds_config_is_sent_into_one(accelerate: Any, tmp_path: Path) 
 def test_no_hint_names_a_key_that_is_there() -> None:
     (finding,) = findings(launch(distributed_training_type="DDP"))
     assert (finding.rule, finding.hint) == ("launch-unknown-key", "Remove it")
+    (finding,) = findings(launch(use_deepspeed=True))
+    assert finding.hint == "Remove it: it is an option, --use_deepspeed, of accelerate launch"
     without = {key: value for key, value in launch().items() if key != "distributed_type"}
     hints = [found.hint for found in findings({**without, "distributed_typ": "DEEPSPEED"})]
     assert "Did you mean 'distributed_type'?" in hints

@@ -106,6 +106,15 @@ def test_a_ds_config_in_yaml_is_checked_and_told_from_json(tmp_path: Path) -> No
     assert refusal(write(tmp_path, "r.yaml", "model: gpt2\ndata:\n  train: x\n"))
 
 
+def test_json_is_read_as_json_whatever_it_is_called(tmp_path: Path) -> None:
+    text = '{"train_batch_size": "8", "zero_optimization": {"stage": 2}}'
+    document = read_file(write(tmp_path, "ds.yaml", text))
+    found = {(finding.rule, bool(finding.fix)) for finding in check_file(document).findings}
+    assert ("wrong-type", True) in found  # a number in quotes is none in JSON
+    assert "not-plain-json" not in {rule for rule, _ in found}
+    assert read_file(write(tmp_path, "flow.yaml", "{train_batch_size: 8}")).is_yaml
+
+
 @pytest.mark.parametrize("name", ["ds_config", "ds.cfg", "ds.hjson", "ds.json.template", "DS.JSON"])
 def test_the_name_of_a_file_does_not_matter_as_it_does_not_to_deepspeed(tmp_path: Path, name: str) -> None:
     assert read_file(write(tmp_path, name, '{"train_batch_size": 8, // all\n}')).data == {

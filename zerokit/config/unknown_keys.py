@@ -168,6 +168,8 @@ def _misplaced(section: KeyPath, name: str, data: Any) -> Meaning | None:
     ]
     if not places or name in _COMMON or len({place[:-1] for place in places}) > 1:
         return None
+    if section and not any(place in _WELL_KNOWN or has_value(data, place) for place in places):
+        return None  # it is of its own section, and only happens to bear a name of another
     hint = f"It belongs {' or '.join(_in_words(place) for place in places)}"
     if len(places) > 1:
         return Meaning("misplaced", hint)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -47,8 +48,9 @@ def read_file(path: Path) -> Document:
         content, name = sys.stdin.buffer.read(MAX_BYTES + 1), "<stdin>"
     else:
         content, name = read_bytes(path), shown(path)
-    yaml = path.suffix.lower() in _YAML or (
-        path.suffix.lower() not in _JSON and content.lstrip()[:1] not in (b"{", b"[", b"")
+    ending, opens_json = path.suffix.lower(), content.lstrip()[:1] in (b"{", b"[", b"")
+    yaml = (
+        not (opens_json and _is_json(content)) if ending in _YAML else ending not in _JSON and not opens_json
     )
     try:
         document = parse_document(content, name, yaml=yaml, lenient=True)
@@ -72,6 +74,15 @@ def check_file(
     if is_accelerate_config(document.data):
         return select(check_accelerate_yaml(document, on_bug=on_bug))
     return check_document(document, run, on_bug=on_bug, select=select)
+
+
+def _is_json(content: bytes) -> bool:
+    """Whether a file is JSON whatever its name says: those who read a ds_config do not look at that."""
+    try:
+        json.loads(content[: MAX_BYTES + 1])
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _json_files(folder: Path) -> Iterator[Path]:

@@ -104,6 +104,8 @@ def launch_unknown_key(data: Mapping[str, Any]) -> Iterator[Hit]:
             yield Hit((key,), message, f"Move it into '{SECTION}'", (Move((key,), (SECTION, key)),))
         else:
             hint = _meant(str(key), TOP_KEYS - data.keys())
+            if key in OTHER_OPTIONS:
+                hint = f"Remove it: it is an option, --{key}, of accelerate launch"
             yield Hit((key,), f"accelerate refuses '{key}', which it does not know", hint)
     section = deepspeed_section(data)
     for key in section:
