@@ -215,7 +215,9 @@ def test_second_names_are_worth_a_note() -> None:
         {"cuda_visible_devices": 0},
         {"inference_batch_size": 1},
         {"flops_profiler": {"warm_up": 10}},
-        {"flops_profiler": {"profile_step": 5, "end_profile_step": 10}},  # the name of a key of autotuning, by chance
+        {
+            "flops_profiler": {"profile_step": 5, "end_profile_step": 10}
+        },  # the name of a key of autotuning, by chance
         {"logging": {"enabled": True}},
         {"gradient_checkpointing": True},
         {"enable_cuda_graph": False},

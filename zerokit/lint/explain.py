@@ -71,6 +71,8 @@ def _unknown(name: str) -> ConfigError:
     close = nearest(name, [*all_rules(), *KNOWN_DEFECTS])
     if len(path) > 1 or close is None or "_" in name:
         meaning = meaning_of(path)
+        if meaning.foreign:
+            return ConfigError(f"DeepSpeed has no key '{name}'", hint=meaning.hint)
         if meaning.to is not None:
             hint = meaning.hint if meaning.kind != "misplaced" else f"Did you mean '{dotted(meaning.to)}'?"
             return ConfigError(f"there is no key '{name}'", hint=hint)
