@@ -40,6 +40,12 @@ def only(data: Any) -> Finding:
             "Did you mean 'zero_optimization.offload_optimizer'?",
         ),
         ({"zero_optimization": {"verbose": True}}, "verbose", "Remove it; a comment can stand at the top"),
+        (
+            {"optimizer": {"type": "Adam", "params": {"max_grad_norm": 1.0}}},
+            "max_grad_norm",
+            "Did you mean 'gradient_clipping' at the top of the file?",
+        ),
+        ({"checkpointing": {"tag_validaton": "Fail"}}, "checkpointing", "Did you mean 'checkpoint'?"),
     ],
 )
 def test_unknown_keys_are_named_with_what_was_meant(data: dict[str, Any], key: str, hint: str) -> None:
@@ -266,6 +272,12 @@ def test_keys_that_deepspeed_refuses_are_refused_whatever_their_value(path: tupl
 )
 def test_slips_of_the_pen_are_counted(left: str, right: str, slips: int) -> None:
     assert distance(left, right) == distance(right, left) == slips
+
+
+def test_a_section_with_other_keys_is_no_section_misspelled() -> None:
+    finding = only({"checkpointing": {"enabled": True, "save_n_recent_checkpoints": 5}})
+    assert finding.severity == "warning"
+    assert (finding.hint or "").startswith("Remove it")
 
 
 def test_an_argument_of_inference_is_not_sent_into_a_section_for_training() -> None:

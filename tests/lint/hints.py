@@ -14,6 +14,8 @@ from zerokit.findings import Edit, Finding, Move, Remove, SetValue
 _COMMENT = re.compile(r"call it '(_[^']*)' to keep it as a comment")
 _BELONGS = re.compile(r"It belongs in '([\w.]+)'$")
 _MEANT = re.compile(r"Did you mean '([^']+)'\?$")
+_MEANT_AT_THE_TOP = re.compile(r"Did you mean '(\w+)' at the top of the file\?$")
+_TO_THE_TOP_AS = re.compile(r"Move it to the top of the file, as '(\w+)'$")
 _CALLED = re.compile(r"Call it '([\w.]+)'")
 _WRITE = re.compile(r"Write (true|false|-?[0-9.e+]+|\"[\w.-]+\"|\{.*\}|\[.*\])$")
 _ADD = re.compile(r"Add \"(\w+)\": (true|false|-?[0-9.e+]+|\"\w+\"|\{.*\})(?: to '([\w.]+)'|, or|$)")
@@ -38,7 +40,9 @@ def edits_of(finding: Finding, data: Any) -> list[Edit]:
     if match := _BELONGS.match(hint):
         section = tuple(match[1].split("."))
         edits += [Move(path, (*section, path[-1]))] if has_value(data, section) else []
-    if hint.startswith(("It belongs at the top", "Move it to the top")):
+    if match := _MEANT_AT_THE_TOP.match(hint) or _TO_THE_TOP_AS.match(hint):
+        edits.append(Move(path, (match[1],)))
+    elif hint.startswith(("It belongs at the top", "Move it to the top")):
         edits.append(Move(path, (path[-1],)))
     if match := _MEANT.match(hint) or _CALLED.match(hint):
         about_keys = match.re is _CALLED or finding.rule.endswith(("unknown-key", "misplaced-key"))

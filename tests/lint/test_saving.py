@@ -23,6 +23,7 @@ def test_a_model_in_pieces_is_not_saved_whole(target: Any, severity: str) -> Non
     (finding,) = found("unsaved-weights", zero(3, **{old: False}), target=target)
     assert (finding.path[-1], finding.fix) == (old, ())
     assert finding.message.startswith(f"'{old}' is false")
+    assert finding.hint == f"Write '{GATHER}' in its place, with true"  # both together are refused
     (absent,) = found("unsaved-weights", zero(3), target=target)
     added = (SetValue(("zero_optimization", GATHER), True),)
     assert absent.fix == (added if target in ("trainer", "accelerate") else ())

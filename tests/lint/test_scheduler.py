@@ -126,3 +126,15 @@ def test_the_numbers_are_in_the_message() -> None:
     (finding,) = found("warmup-exceeds-total", scheduled("WarmupCosineLR", total_num_steps=300))
     assert finding.message == "'warmup_num_steps' 1000, its default, is more than 'total_num_steps' 300"
     assert finding.path == ("scheduler", "params", "total_num_steps")
+
+
+@pytest.mark.parametrize(
+    ("target", "severity"), [("trainer", "error"), ("accelerate", "warning"), (None, "warning")]
+)
+def test_two_rates_never_equal_one_argument(target: Any, severity: str) -> None:
+    config = scheduled("WarmupLR", warmup_max_lr=6e-4)
+    (finding,) = found("overridden-rate", config, target=target)
+    assert (finding.path, finding.severity) == (("optimizer", "params", "lr"), severity)
+    assert ("learning_rate" in finding.message) is (severity == "error")
+    same = scheduled("WarmupLR", warmup_max_lr=1e-4)
+    assert found("overridden-rate", same, target=target) == []

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import cache
+from itertools import islice
 from typing import Any, Literal
 
 from zerokit.config.base import Section
@@ -82,6 +83,9 @@ _NEAR = 0.7
 """Likeness of two names, by `difflib`, from which on one may be the other misspelled."""
 _VERY_NEAR = 0.8
 """And from which on it very probably is: the likeness of `thruput` and `throughput`."""
+
+_TRIED = 20
+"""Keys of a section of which one must be known."""
 
 _COMMON = ("enabled", "type", "params")
 """Names of so many keys that they tell nothing."""
@@ -185,7 +189,8 @@ def _other_word(section: KeyPath, name: str) -> Meaning | None:
         return None
     to: KeyPath = from_dotted(meant)
     shown = to[-1] if to[:-1] == section else dotted(to)
-    return Meaning("other-word", f"Did you mean '{shown}'?", to, sure=name in _MEANT)
+    where = " at the top of the file" if section and len(to) == 1 else ""
+    return Meaning("other-word", f"Did you mean '{shown}'{where}?", to, sure=name in _MEANT)
 
 
 def _of_another_type(section: KeyPath, name: str) -> Meaning | None:
@@ -239,11 +244,22 @@ def _well_known_places() -> Mapping[str, KeyPath]:
 
 
 def _may_be(path: KeyPath, other: KeyPath, data: Any) -> bool:
-    """Whether the value at `path` is a section if one belongs at `other`, and a plain value if not."""
-    value = value_at(data, path, ABSENT)
+    """Whether the value at `path` is a section if one belongs at `other`, and a plain value if not.
+
+    A section must have a key, perhaps misspelled, of those that belong there.
+    """
+    value, model = value_at(data, path, ABSENT), section_at(other)
     if value is ABSENT:
         return True
-    return isinstance(value, Mapping | bool | None) if section_at(other) else not isinstance(value, Mapping)
+    if model is None:
+        return not isinstance(value, Mapping)
+    if not isinstance(value, Mapping):
+        return isinstance(value, bool | None)
+    inside = section_at(other, data)
+    keys = keys_of(inside) if inside else ()
+    if not value or not keys:
+        return True
+    return any(key in keys or _near(str(key), keys, _NEAR) for key in islice(value, _TRIED))
 
 
 def _is_read(place: KeyPath, name: str, data: Any) -> bool:

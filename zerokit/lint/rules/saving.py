@@ -56,7 +56,8 @@ def unsaved_weights(subject: Subject) -> Iterator[Hit]:
     # Without a Trainer or an accelerate nobody may ever save so.
     fix = () if severity is not None else (SetValue(path, True),)
     place = (ZERO, given) if given else (ZERO,)
-    yield Hit(place, message, f'Set "{_GATHER}" to true', fix, severity)
+    hint = f'Set "{_GATHER}" to true' if given != _OLD else f"Write '{_GATHER}' in its place, with true"
+    yield Hit(place, message, hint, fix, severity)
 
 
 @rule(

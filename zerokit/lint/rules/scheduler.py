@@ -24,6 +24,7 @@ from zerokit.lint.values_in_force import ZERO, in_force, is_set_to
 rule = Rules("scheduler")
 _WARMUPS = ("WarmupLR", "WarmupDecayLR", "WarmupCosineLR")
 _DECAYS = ("WarmupDecayLR", "WarmupCosineLR")
+_RATES_OF_TRAINER = ((OPTIMIZER, "lr"), (SCHEDULER, "warmup_max_lr"))
 _LINEAR: dict[str, Any] = {"warmup_num_steps": 100, "warmup_type": "linear"}
 
 
@@ -127,6 +128,7 @@ def decay_default_rate(subject: Subject) -> Iterator[Hit]:
 @rule(
     "overridden-rate",
     severity="warning",
+    stops=True,
     bad=with_schedule("WarmupLR", lr=1e-3, warmup_max_lr=2e-5, **_LINEAR),
     good=with_schedule("WarmupLR", lr=2e-5, warmup_max_lr=2e-5, **_LINEAR),
 )
@@ -139,8 +141,24 @@ def overridden_rate(subject: Subject) -> Iterator[Hit]:
 
     `WarmupLR` without `warmup_max_lr`, and `WarmupCosineLR`, keep the optimizer's rates, one per group.
 
-    Source: `update_lr` and the constructors in `deepspeed/runtime/lr_schedules.py`.
+    The Trainer compares both `lr` and `warmup_max_lr` with its `learning_rate`, and so stops whatever that
+    is.
+
+    Source: `update_lr` and the constructors in `deepspeed/runtime/lr_schedules.py`; `fill_match` in
+    transformers `integrations/deepspeed.py`.
     """
+    if subject.run.target == "trainer" and subject.run.recipe is None:  # a recipe is compared
+        rates = {key: subject.written_at(*path, key) for path, key in _RATES_OF_TRAINER}
+        if all(isinstance(rate, int | float) for rate in rates.values()) and len(set(rates.values())) > 1:
+            shown = " and ".join(f"'{key}' {rate:g}" for key, rate in rates.items())
+            message = f"the Trainer stops: {shown} cannot both equal its learning_rate"
+            yield Hit(
+                (*OPTIMIZER, "lr"),
+                message,
+                'Write "auto" for both, or the rate that is meant',
+                severity="error",
+            )
+            return
     key = rate_of_schedule(subject)
     if key is None or key == "lr_range_test_min_lr" or not subject.sets(*SCHEDULER, key):
         return

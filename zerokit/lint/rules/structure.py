@@ -295,7 +295,9 @@ def refused_comment(subject: Subject) -> Iterator[Hit]:
         fix: tuple[Edit, ...] = (Move(path, (name,)),) if name not in taken else ()
         taken.add(name)
         message = f"DeepSpeed refuses the comment '{path[-1]}' inside '{dotted(path[:-1])}'"
-        yield Hit(path, message, "Move it to the top of the file, where DeepSpeed ignores it", fix)
+        free = name == str(path[-1])
+        where = "where DeepSpeed ignores it" if free else f"as '{name}'"
+        yield Hit(path, message, f"Move it to the top of the file, {where}", fix)
 
 
 def _comments(data: Any, path: KeyPath) -> Iterator[KeyPath]:
