@@ -25,6 +25,7 @@ from tests.rehearsal.flash_attention_questions import (
     flash_attn_model,
     flash_attn_refusals,
     flash_attn_version,
+    hub_kernels,
 )
 
 if TYPE_CHECKING:
@@ -301,6 +302,7 @@ QUESTIONS: dict[str, Callable[[Any], Any]] = {
         flash_attn_memory,
         flash_attn_refusals,
         flash_attn_model,
+        hub_kernels,
     )
 }
 

@@ -37,6 +37,35 @@ def flash_attn_version(rank: VirtualRank) -> str:
     return str(importlib.import_module("flash_attn").__version__)
 
 
+def hub_kernels(rank: VirtualRank) -> dict[str, Any]:
+    """What comes of the package `kernels` of the environment: of one release before and one after 0.15."""
+    import inspect
+
+    import torch
+
+    from zerokit.rehearsal.stand_ins import hub_kernels
+
+    hub_kernels.install()
+    kernels = importlib.import_module("kernels")
+    q = torch.empty((1, 256, 4, 128), dtype=torch.bfloat16, device="cuda")
+    third = kernels.get_kernel("someone/flash-attention-3", version=1).flash_attn_interface
+    with_sinks = kernels.get_kernel("kernels-community/vllm-flash-attn3", version=1)
+    found = {
+        "2": list(kernels.get_kernel("kernels-community/flash-attn2", "v1").flash_attn_func(q, q, q).shape),
+        "3": list(third.flash_attn_func(q, q, q, causal=True, window_size=(64, 0)).shape),
+        "sinks": list(with_sinks.flash_attn_func(q, q, q, s_aux=q[0, 0, :, 0]).shape),
+        "with sinks": "s_aux" in inspect.signature(with_sinks.flash_attn_varlen_func).parameters,
+        "without": "s_aux" in inspect.signature(third.flash_attn_varlen_func).parameters,
+        "has": [kernels.has_kernel(name) for name in ("kernels-community/flash-attn3", "someone/relu")],
+    }
+    for name, given in (("kernels-community/flash-attn3", {}), ("someone/relu", {"version": 1})):
+        try:
+            found[name] = kernels.get_kernel(name, **given).__name__
+        except OSError as error:
+            found[name] = str(error)
+    return found | {"said": hub_kernels.not_loaded()}
+
+
 def flash_attn_memory(rank: VirtualRank) -> dict[str, Any]:
     import torch
 

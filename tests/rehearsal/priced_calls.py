@@ -22,7 +22,10 @@ def asked(rank: Any, prices: FixedPrices) -> Asked:
     from deepspeed.ops.op_builder import QuantizerBuilder
     from torch.nn.functional import conv_transpose2d, scaled_dot_product_attention
 
-    from zerokit.rehearsal.stand_ins import flash_attention_layers, flash_attention_norms
+    from zerokit.rehearsal.stand_ins import (
+        flash_attention_norms,
+        flash_attention_rotary,
+    )
     from zerokit.rehearsal.stand_ins.bitsandbytes import _do_nothing
 
     def half(*sizes: int) -> Any:
@@ -61,7 +64,7 @@ def asked(rank: Any, prices: FixedPrices) -> Asked:
         "reduce": lambda: dist.reduce(half(100), 0),
         "gather": lambda: dist.all_gather_into_tensor(half(800), half(100)),
         "norm": lambda: flash_attention_norms.rms_norm_fn(norm, half(64), None),
-        "rotary": lambda: flash_attention_layers.apply_rotary_emb(
+        "rotary": lambda: flash_attention_rotary.apply_rotary_emb(
             half(1, 8, 2, 16), None, None, inplace=True
         ),
         "quantizer": lambda: quantizer.quantize(half(256), 4, 8, quantizer.Symmetric),

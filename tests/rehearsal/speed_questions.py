@@ -314,6 +314,23 @@ def compiled(rank: VirtualRank) -> dict[str, Any]:
             torch.compile(flex_attention)(*heads)
         except Exception as error:
             found["refused"] = str(error)
+    found["measuring"] = []
+    from torch._inductor import compile_fx, config
+
+    compile_pass = compile_fx.fx_codegen_and_compile
+
+    def fails_backward(*given: Any, is_backward: bool = False, **named: Any) -> Any:
+        found["measuring"].append(config.coordinate_descent_tuning)
+        if is_backward:
+            raise RuntimeError("no such kernel")
+        return compile_pass(*given, is_backward=is_backward, **named)
+
+    with (
+        mock.patch.object(compile_fx, "fx_codegen_and_compile", fails_backward),
+        config.patch(coordinate_descent_tuning=True, force_disable_caches=True),
+    ):
+        torch._dynamo.reset()
+        found["backward as written"] = peak_of(torch.compile(waves), leaf(1024, 1024))
     warnings = [warning for warning in rank.recording().warnings if "torch.compile" in warning]
     return {**found, "warnings": warnings, "sites": sites}
 

@@ -27,10 +27,18 @@ def test_what_is_generated_is_counted_where_it_is_called() -> None:
 def test_a_graph_that_is_not_compiled_runs_as_it_is_written_and_the_report_says_so() -> None:
     found = answer("compiled")
     assert found["not compiled"] == found["written"]
-    graphs, left_out = found["warnings"]
+    graphs, left_out, backward = found["warnings"]
     assert "CUDA graphs" in graphs
     assert "RuntimeError: no such lowering" in left_out
-    assert all("speed_questions.py" in warning for warning in found["warnings"])
+    assert "RuntimeError: no such kernel" in backward
+    assert all("speed_questions.py" in warning for warning in (graphs, left_out))
+
+
+def test_a_backward_pass_is_measured_nowhere_and_runs_as_written_if_it_is_not_compiled() -> None:
+    found = answer("compiled")
+    assert set(found["measuring"]) == {False}
+    assert found["backward as written"][:2] == found["compiled"][:2]
+    assert found["backward as written"][2] >= found["compiled"][2]
 
 
 def test_what_is_another_algorithm_when_it_is_not_compiled_is_refused() -> None:

@@ -93,7 +93,10 @@ def test_torch_reports_the_card(tmp_path: Path, capfd: pytest.CaptureFixture[str
         "name": device.name,
         "capability": list(device.capability),
         "total": device.total_bytes,
-        "free": device.total_bytes,
+        "used": 20 * 2**20,  # a segment
+        "free": True,
+        "by NVML": [device.name, 1, "Not Supported"],
+        "utilization": 0,
         "multiprocessors": device.multiprocessors,
         "l2": device.l2_cache_bytes,
         "shared": {"T4": 65536, "B200": 232448, "RTX 5090": 101376}[name],

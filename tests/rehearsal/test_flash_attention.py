@@ -20,6 +20,7 @@ from zerokit.rehearsal.stand_ins import (
     flash_attention_3,
     flash_attention_calls,
     flash_attention_layers,
+    flash_attention_rotary,
 )
 from zerokit.rehearsal.stand_ins.flash_attention import _MODULES
 from zerokit.rehearsal.stand_ins.flash_attention_calls import Call
@@ -42,6 +43,39 @@ def test_a_flash_attn_that_is_installed_is_left_alone(tmp_path: Path) -> None:
         os.pathsep
     )
     assert answer("flash_attn_version", environment=(("PYTHONPATH", path),)) == "of the user"
+
+
+_HUB = """
+__version__ = "{version}"
+
+
+def get_kernel(repo_id, revision=None, version=None):
+    raise OSError(f"no {{repo_id}} for this machine")
+
+
+def has_kernel(repo_id):
+    return False
+"""
+
+
+@pytest.mark.parametrize("version", ["0.11.7", "0.16.0"])
+def test_flash_attention_of_the_hub_is_stood_in_for_and_other_kernels_are_named(
+    tmp_path: Path, version: str
+) -> None:
+    (tmp_path / "kernels.py").write_text(_HUB.format(version=version), encoding="utf-8")
+    path = os.pathsep.join([str(tmp_path), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]).rstrip(
+        os.pathsep
+    )
+    found = answer("hub_kernels", environment=(("PYTHONPATH", path),))
+    assert found["2"] == found["3"] == found["sinks"] == [1, 256, 4, 128]
+    assert (found["with sinks"], found["without"]) == (True, False)
+    assert found["has"] == [True, False]
+    assert found["someone/relu"] == "no someone/relu for this machine"
+    # Since 0.15 a version has to be named, and a script that names none goes on without the kernel.
+    unnamed = "flash_attn3" if version == "0.11.7" else "no kernels-community/flash-attn3 for this machine"
+    assert found["kernels-community/flash-attn3"] == unnamed
+    (said,) = found["said"]
+    assert said.startswith("the Hub's kernel someone/relu could not be loaded here (OSError: no someone/relu")
 
 
 def test_flash_attn_allocates_what_its_kernels_do() -> None:
@@ -171,6 +205,21 @@ def test_rows_of_a_group_are_gathered_and_their_gradient_scattered(monkeypatch: 
     layers.reduce_scatter(whole, None).sum().backward()
     assert x.grad is not None
     assert x.grad.unique().tolist() == [2]
+
+
+def test_rotary_embeddings_are_turned_in_place_beside_a_table_of_angles() -> None:
+    assert _MODULES["flash_attn.layers.rotary"] == flash_attention_rotary.__name__
+    rotary = flash_attention_rotary.RotaryEmbedding(dim=8, base=1e4, interleaved=False)
+    weight = torch.ones(1, requires_grad=True)
+    qkv = torch.ones(2, 5, 3, 4, 8, dtype=torch.bfloat16) * weight.bfloat16()
+    assert rotary(qkv).data_ptr() == qkv.data_ptr()
+    q, kv = torch.ones(2, 7, 4, 8) * weight, torch.ones(2, 7, 2, 2, 8) * weight
+    turned = rotary(q, kv=kv, seqlen_offset=3)
+    assert [part.data_ptr() for part in turned] == [q.data_ptr(), kv.data_ptr()]
+    assert [(part.shape, part.dtype) for part in rotary._angles(5, q)] == [((10, 4), torch.float32)] * 2
+    assert rotary.state_dict() == {}
+    (turned[0].sum() + turned[1].sum()).backward()
+    assert weight.grad is not None
 
 
 def test_scripts_find_einops_where_flash_attn_has_it() -> None:

@@ -69,6 +69,8 @@ def _reads_back(name: str) -> None:
         (lambda: _handled(ImportError("libc10_cuda.so: cannot open")), "libc10_cuda.so"),
         (lambda: _handled(AssertionError("Torch not compiled with CUDA enabled")), "torch's CPU build"),
         (lambda: _handled(FileNotFoundError(2, "No such file", "rehearsed.safetensors")), "reads no weights"),
+        (lambda: _handled(FileNotFoundError(2, "No such file", "nvidia-smi")), "runs nvidia-smi, which"),
+        (lambda: _handled(FileNotFoundError(2, "No such file", "train.json")), None),
         (lambda: _Slice((1,), None).get_strides(), "stand-in is not like what it stands for"),
         (lambda: _check_pointers({"x": torch.zeros(1)}), None),
         (lambda: _handled(URLError(OSError(-2, "Name or service not known"))), "asks the network"),
@@ -117,6 +119,11 @@ def test_a_module_that_a_stand_in_lacks_is_a_limit_and_one_that_is_missing_is_no
         ("import no_such.layers", "is not installed in this environment (ModuleNotFoundError: "),
         ("import email.no_such", "is not installed in this environment (ModuleNotFoundError: "),
         ("from email import no_such", "do not have in this environment (ImportError: "),
+        (
+            "import torch.no_such",
+            f"imports what torch {torch.__version__} does not have (ModuleNotFoundError: ",
+        ),
+        ("from torch import no_such", f"imports what torch {torch.__version__} does not have (ImportError: "),
         ("import tests.no_such", None),
         ("from tests import no_such", None),
     ):

@@ -15,6 +15,7 @@ import re
 import sys
 import traceback
 from collections.abc import Iterator
+from pathlib import Path
 from types import FrameType
 
 from zerokit import patches
@@ -38,6 +39,8 @@ _NO_NETWORK = re.compile(
     r"Name or service not known|Temporary failure in name resolution|No address associated with hostname|"
     r"Network is unreachable|No route to host|Failed to resolve '"
 )
+_GPU_TOOLS = ("nvidia-smi", "nvcc", "dcgmi", "nsys")
+"""Commands of NVIDIA's driver and toolkit, which a machine without a GPU lacks."""
 _ELSEWHERE = "Choose a setting that does not use it, or measure this run on a GPU"
 
 
@@ -97,6 +100,11 @@ def _cause(error: BaseException) -> tuple[str, str] | None:
             f"{_first_line(text)})",
             "Put what it would load where it looks first, or rehearse where the network is reached",
         )
+    if isinstance(error, FileNotFoundError) and Path(str(error.filename)).name in _GPU_TOOLS:
+        return (
+            f"the script runs {error.filename}, which is not on this machine ({_first_line(text)})",
+            "Leave it out where ZEROKIT_REHEARSAL is set, or put a command of that name in PATH",
+        )
     missing = not_written(error)
     if missing is not None:
         return (
@@ -111,6 +119,15 @@ def _cause(error: BaseException) -> tuple[str, str] | None:
             "Please report this with the output above; " + _ELSEWHERE[0].lower() + _ELSEWHERE[1:],
         )
     if isinstance(error, ImportError) and not _is_of_own_module(error):
+        package = (error.name or "").partition(".")[0]
+        installed = patches.version(package) if package in sys.modules else "0"
+        if installed != "0":
+            return (
+                f"the script imports what {package} {installed} does not have ({type(error).__name__}: "
+                f"{_first_line(text)})",
+                f"Install the {package} that the script was written for, or that the cluster has; the "
+                "rehearsal cannot go on without it",
+            )
         lacks = "is not installed" if isinstance(error, ModuleNotFoundError) else "the packages do not have"
         return (
             f"the script imports what {lacks} in this environment ({type(error).__name__}: "

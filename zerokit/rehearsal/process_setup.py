@@ -173,6 +173,7 @@ def _stand_in(rank: VirtualRank, real_group: InstallGroup | None, generated: Pat
         fresh_memory,
         from_pretrained,
         generate,
+        hub_kernels,
         making_groups,
         op_builders,
         page_locked,
@@ -188,7 +189,8 @@ def _stand_in(rank: VirtualRank, real_group: InstallGroup | None, generated: Pat
         making_groups.install(
             rank.traffic, rank.exchange, rank=rank.rank, world_size=rank.num_gpus, time=rank.time
         )
-        libraries = (from_pretrained, zero3_rank_loops, flash_attention, custom_operators, bitsandbytes)
+        attention = (flash_attention, hub_kernels)
+        libraries = (from_pretrained, zero3_rank_loops, *attention, custom_operators, bitsandbytes)
         for module in (fresh_memory, *libraries):
             module.install()
         deepspeed_bookkeeping.agree_with_rank_0()

@@ -27,6 +27,7 @@ from zerokit.rehearsal.recording import (
     Recording,
 )
 from zerokit.rehearsal.stand_ins.custom_operators import sized
+from zerokit.rehearsal.stand_ins.hub_kernels import not_loaded
 from zerokit.rehearsal.stand_ins.torch_compile import compiled_otherwise
 from zerokit.rehearsal.stand_ins.triton_kernels import launched
 from zerokit.rehearsal.timing.meetings import play_together
@@ -266,7 +267,7 @@ def _warnings(rank: VirtualRank) -> list[str]:
             f"{unknown} values came from a rank that was not rehearsed beside this one, which went on with "
             "its own"
         )
-    warnings += compiled_otherwise() + launched() + sized()
+    warnings += compiled_otherwise() + launched() + sized() + not_loaded()
     warnings += [f"{line}: the rehearsal went on without it" for line in patches.missing()]
     if rank.time is not None:
         warnings += [f"{name} took no time: {why}" for name, why in rank.time.unpriced.items()]

@@ -366,7 +366,7 @@ def is_made_up(tensor: torch.Tensor) -> bool:
 
 
 def _open(library: Path) -> ctypes.CDLL:
-    # NVML would tell DeepSpeed of a GPU that this machine happens to have.
+    # NVML would tell torch of a GPU that this machine happens to have; for others there is a stand-in then.
     sys.modules.setdefault("pynvml", None)  # type: ignore[arg-type]
     ctypes.CDLL(str(library.with_name(NO_DRIVER)))
     # What the script starts finds no GPU either; in this process the variable has been read already.

@@ -1,8 +1,8 @@
-"""What libraries import from flash_attn beside attention: bert_padding, layers.rotary,
-ops.triton.cross_entropy and utils.distributed.
+"""What libraries import from flash_attn beside attention: bert_padding, ops.triton.cross_entropy and
+utils.distributed.
 
-Gathers and scatters are real operators and collectives; the Triton kernels (rotary, cross entropy) only
-write into tensors, which are allocated here as the originals do.
+Gathers and scatters are real operators and collectives; the Triton kernel (cross entropy) only writes into
+tensors, which are allocated here as the original does.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ from zerokit.rehearsal.timing.rank_time import take_time
 
 __all__ = [
     "all_gather",
-    "apply_rotary_emb",
-    "apply_rotary_emb_func",
     "cross_entropy_loss",
     "index_first_axis",
     "index_put_first_axis",
@@ -103,41 +101,6 @@ def pad_input(hidden_states: Tensor, indices: Tensor, batch: int, seqlen: int) -
     """Tokens [kept, ...] put back to [batch, seqlen, ...], with zeros where there are none."""
     placed = index_put_first_axis(hidden_states, indices, batch * seqlen)
     return placed.view(batch, seqlen, *hidden_states.shape[1:])
-
-
-class _Rotary(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor, inplace: bool) -> Tensor:
-        ctx.save_for_backward(cos, sin)
-        ctx.inplace = inplace
-        take_time("rotary", x, x)
-        if inplace:
-            ctx.mark_dirty(x)
-            return x
-        return torch.empty_like(x)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        take_time("rotary", grad, grad)
-        return grad if ctx.inplace else torch.empty_like(grad), None, None, None
-
-
-def apply_rotary_emb(
-    x: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    interleaved: bool = False,
-    inplace: bool = False,
-    seqlen_offsets: int | Tensor = 0,
-    cu_seqlens: Tensor | None = None,
-    max_seqlen: int | None = None,
-) -> Tensor:
-    """x [batch, sequence, heads, head size] turned by the angles whose cosines and sines are given."""
-    turned: Tensor = _Rotary.apply(x, cos, sin, inplace)  # type: ignore[no-untyped-call]
-    return turned
-
-
-apply_rotary_emb_func = apply_rotary_emb
 
 
 class _CrossEntropy(torch.autograd.Function):

@@ -29,6 +29,12 @@ _COMPILE = Patch("torch", "compile", "compute real values as they are written")
 _INDUCTOR = Patch(
     "torch:_TorchCompileInductorWrapper", "__call__", "run as written what Inductor cannot compile here"
 )
+_INNER = Patch(
+    "torch._inductor.compile_fx",
+    "_compile_fx_inner",
+    "measure no kernels, and run a backward pass as written that Inductor cannot compile here",
+    since="2.8",
+)
 _AUTOTUNER = "torch._inductor.runtime.triton_heuristics:CachingAutotuner"
 _PRECOMPILE = Patch(_AUTOTUNER, "precompile", "leave kernels uncompiled")
 _RUN = Patch(_AUTOTUNER, "run", "launch kernels that do nothing")
@@ -81,6 +87,7 @@ def install(folder: Path, *, compute: bool) -> None:
         TORCHINDUCTOR_COMPILE_THREADS="1",  # processes that would compile kernels, of which there are none
     )
     wrap(_INDUCTOR, _compile_graph)
+    wrap(_INNER, _compile_pass)
     put(_PRECOMPILE, lambda *_, **__: None)
     put(_RUN, _launch)
     put(_SET_DRIVER, lambda: None)
@@ -129,16 +136,37 @@ def _compile_graph(compile_graph: Any, inductor: Any, graph: Any, inputs: Any, *
     try:
         return compile_graph(inductor, graph, inputs, **given)
     except Exception as error:  # of all that takes part: Inductor, Triton, the compiler of host code
-        reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:200]}"
-        if any(_NEEDS_INDUCTOR in str(node.target) for node in graph.graph.nodes):
-            what = f"torch.compile of {_NEEDS_INDUCTOR} ({reason})"
-            raise RehearsalGap(what, where=script_line()) from error
-        _notes.setdefault(
-            f"Inductor does not compile a graph here ({reason}), whose memory is that of the code as it is "
-            "written",
-            script_line(),
-        )
+        _note_that_it_runs_as_written(graph, error)
         return graph
+
+
+def _compile_pass(compile_pass: Any, graph: Any, inputs: Any, **given: Any) -> Any:
+    """One pass of a graph: its backward may be compiled when it is run, with nobody to catch what fails.
+
+    A script may have asked for measurements by Inductor's own settings, too.
+    """
+    config = sys.modules["torch._inductor.config"]
+    with config.patch({setting: False for setting in _MEASURED if hasattr(config, setting)}):
+        try:
+            return compile_pass(graph, inputs, **given)
+        except Exception as error:
+            if not given.get("is_backward"):
+                raise
+            _note_that_it_runs_as_written(graph, error)
+            return sys.modules["torch._functorch.aot_autograd"].make_boxed_func(graph)
+
+
+def _note_that_it_runs_as_written(graph: Any, error: Exception) -> None:
+    """Say why a graph is not compiled; raise if it is another algorithm then."""
+    reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:200]}"
+    if any(_NEEDS_INDUCTOR in str(node.target) for node in graph.graph.nodes):
+        what = f"torch.compile of {_NEEDS_INDUCTOR} ({reason})"
+        raise RehearsalGap(what, where=script_line()) from error
+    _notes.setdefault(
+        f"Inductor does not compile a graph here ({reason}), whose memory is that of the code as it is "
+        "written",
+        script_line(),
+    )
 
 
 def _launch(kernel: Any, *arguments: Any, **given: Any) -> None:

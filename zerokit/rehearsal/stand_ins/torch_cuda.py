@@ -118,6 +118,10 @@ _MODULES: dict[Patch, Callable[[_Shown], Any]] = {
     _show("torch.cuda", "is_current_stream_capturing"): lambda _: lambda: False,
     _show("torch.cuda", "mem_get_info"): lambda shown: shown.free_and_total,
     _show("torch.cuda", "check_error"): lambda _: lambda code: None,
+    **{
+        _show("torch.cuda", name): lambda _: lambda device=None: 0
+        for name in ("utilization", "memory_usage", "temperature", "power_draw", "clock_rate")
+    },
     _show("torch.cuda", "cudart"): lambda _: _Silent,
     _show("torch.cuda.memory", "mem_get_info"): lambda shown: shown.free_and_total,
     _show("torch.cuda.profiler", "cudart"): lambda _: _Silent,
@@ -143,8 +147,10 @@ def install(backend: Backend, device: VirtualDevice, *, visible: int, index: int
         visible: number of devices that the process sees, one for each GPU of its node.
         index: the one of them that is current; the local rank.
     """
-    from zerokit.rehearsal.stand_ins import cuda_streams
+    from zerokit.rehearsal.stand_ins import cuda_streams, nvml
 
+    shown = _Shown(backend, device, visible)
+    nvml.install(device, visible, shown.free_and_total)
     _refuse_the_rest()
     for name, answer in _answers(backend, device, visible, index).items():
         put(_DRIVER[name], answer)
@@ -152,7 +158,7 @@ def install(backend: Backend, device: VirtualDevice, *, visible: int, index: int
         put(patch, getattr(cuda_streams, _STREAM_NAMES.get(patch.name, patch.name)))
     apply(_GENERATOR, functools.partial(_generator_class, backend))
     for patch, answer in _MODULES.items():
-        put(patch, answer(_Shown(backend, device, visible)))
+        put(patch, answer(shown))
     apply(_VERSION, lambda version: version or "12.8")
     _install_storage(backend)
 

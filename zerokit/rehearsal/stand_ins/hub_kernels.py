@@ -1,0 +1,101 @@
+"""Kernels of the Hub, by the package `kernels`: those of flash attention as the packages' stand-ins.
+
+The Hub has them built for CUDA, which a machine without a GPU can neither choose nor load. Other kernels are
+loaded as they are, so that those of Triton alone are launched. A script may go on without one that cannot be
+loaded, by what it falls back to; so the report names it.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from zerokit.patches import Patch, wrap
+
+_GET_LATEST = Patch("kernels", "get_kernel", "stand in for flash attention of the Hub", until="0.15")
+_GET = Patch("kernels", "get_kernel", "stand in for flash attention of the Hub", since="0.15")
+_HAS = Patch("kernels", "has_kernel", "find flash attention of the Hub", since="0.4.4")
+_VERSIONS = {
+    "flash-attn": 2,
+    "flash-attn2": 2,
+    "flash-attn3": 3,
+    "flash-attention-3": 3,
+    "vllm-flash-attn3": 3,
+}
+"""Which flash attention a repository holds, by its name without the owner's."""
+
+_not_loaded: dict[str, str] = {}
+"""Kernels that could not be loaded, and why."""
+
+
+def install() -> None:
+    """Answer what a script asks of the Hub's kernels, where the package is installed."""
+    wrap(_GET_LATEST, _kernel)
+    wrap(_GET, _pinned_kernel)
+    wrap(_HAS, lambda has, repo_id, *given, **named: _is_known(repo_id) or has(repo_id, *given, **named))
+
+
+def not_loaded() -> list[str]:
+    """A warning for each kernel that could not be loaded."""
+    return [
+        f"the Hub's kernel {name} could not be loaded here ({why}): what the script does without it may "
+        "take other memory than on the cluster"
+        for name, why in _not_loaded.items()
+    ]
+
+
+def _pinned_kernel(get: Any, repo_id: str, *given: Any, **named: Any) -> Any:
+    """Where a version or a revision must be named, let the package say so."""
+    is_pinned = bool(given) or any(named.get(word) is not None for word in ("revision", "version"))
+    return _kernel(get, repo_id, *given, **named) if is_pinned else get(repo_id, **named)
+
+
+def _kernel(get: Any, repo_id: str, *given: Any, **named: Any) -> Any:
+    if _is_known(repo_id):
+        return flash_attention(repo_id)
+    try:
+        return get(repo_id, *given, **named)
+    except Exception as error:
+        _not_loaded[repo_id] = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        raise
+
+
+def _is_known(repo_id: str) -> bool:
+    return _name(repo_id) in _VERSIONS
+
+
+def _name(repo_id: str) -> str:
+    return repo_id.rpartition("/")[2].replace("_", "-").lower()
+
+
+@functools.cache
+def flash_attention(repo_id: str) -> ModuleType:
+    """The module that a repository of flash attention holds."""
+    from zerokit.rehearsal.stand_ins import flash_attention_2, flash_attention_3
+
+    name = _name(repo_id)
+    source = flash_attention_3 if _VERSIONS[name] == 3 else flash_attention_2
+    functions = {word: getattr(source, word) for word in source.__all__}
+    if name == "vllm-flash-attn3":
+        functions = {word: _with_sinks(function) for word, function in functions.items()}
+    kernel = ModuleType(name.replace("-", "_"), f"Stands in for {repo_id}.")
+    interface = ModuleType(f"{kernel.__name__}.flash_attn_interface")
+    interface.__dict__.update(functions)
+    kernel.__dict__.update(functions, flash_attn_interface=interface)
+    return kernel
+
+
+def _with_sinks(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` with a parameter more, `s_aux`, which the kernel reads and which takes no memory."""
+
+    @functools.wraps(function)
+    def call(*given: Any, s_aux: Any = None, **named: Any) -> Any:
+        return function(*given, **named)
+
+    sinks = inspect.Parameter("s_aux", inspect.Parameter.KEYWORD_ONLY, default=None)
+    signature = inspect.signature(function)
+    call.__dict__["__signature__"] = signature.replace(parameters=[*signature.parameters.values(), sinks])
+    return call
