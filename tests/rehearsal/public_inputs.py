@@ -14,169 +14,28 @@ from pathlib import Path
 from typing import Any
 
 from tests.rehearsal.litgpt_inputs import write_checkpoint
-from tests.rehearsal.local_inputs import ARCHITECTURES, write_tokenizer
 from tests.rehearsal.picotron_inputs import write_run
+from tests.rehearsal.pretraining_inputs import write_pretraining
+from tests.rehearsal.public_models import MODELS, write_models
 
 LINES = 64
-_QWEN = ARCHITECTURES["qwen2.5-0.5b"]
-_GPT2 = ARCHITECTURES["gpt2-xl"]
-_LLAMA = {**ARCHITECTURES["llama-2-7b"], "torch_dtype": "bfloat16"}
-_TINY_LLAMA = {
-    "hidden_size": 2048,
-    "intermediate_size": 5632,
-    "num_hidden_layers": 22,
-    "num_key_value_heads": 4,
-    "max_position_embeddings": 2048,
-}
-_OPT = {
-    "model_type": "opt",
-    "architectures": ["OPTForCausalLM"],
-    "vocab_size": 50272,
-    "max_position_embeddings": 2048,
-    "bos_token_id": 2,
-    "eos_token_id": 2,
-    "pad_token_id": 1,
-}
-_T5 = {
-    "model_type": "t5",
-    "architectures": ["T5ForConditionalGeneration"],
-    "vocab_size": 32128,
-    "d_model": 768,
-    "d_kv": 64,
-    "d_ff": 3072,
-    "num_layers": 12,
-    "num_heads": 12,
-    "decoder_start_token_id": 1,
-    "eos_token_id": 0,
-    "pad_token_id": 1,
-}
-_BLOOM = {
-    "model_type": "bloom",
-    "architectures": ["BloomForCausalLM"],
-    "vocab_size": 250880,
-    "hidden_size": 4096,
-    "n_layer": 30,
-    "n_head": 32,
-}
-
-MODELS: dict[str, dict[str, Any]] = {
-    "qwen": _QWEN,
-    "gpt2": {**_GPT2, "n_embd": 768, "n_layer": 12, "n_head": 12},
-    "llama-7b": _LLAMA,
-    "TinyLlama/TinyLlama-1.1B-Chat-v1.0": {**_LLAMA, **_TINY_LLAMA},
-    "facebook/opt-350m": {
-        **_OPT,
-        "hidden_size": 1024,
-        "word_embed_proj_dim": 512,
-        "ffn_dim": 4096,
-        "num_hidden_layers": 24,
-        "num_attention_heads": 16,
-        "do_layer_norm_before": False,
-    },
-    "facebook/opt-1.3b": {
-        **_OPT,
-        "hidden_size": 2048,
-        "word_embed_proj_dim": 2048,
-        "ffn_dim": 8192,
-        "num_hidden_layers": 24,
-        "num_attention_heads": 32,
-    },
-    "bigscience/bloomz-7b1": _BLOOM,
-    "t5-base": _T5,
-    "t5-large": {**_T5, "d_model": 1024, "d_ff": 4096, "num_layers": 24, "num_heads": 16},
-    "bart-base": {
-        "model_type": "bart",
-        "architectures": ["BartForConditionalGeneration"],
-        "vocab_size": 50265,
-        "d_model": 768,
-        "encoder_layers": 6,
-        "decoder_layers": 6,
-        "encoder_ffn_dim": 3072,
-        "decoder_ffn_dim": 3072,
-        "encoder_attention_heads": 12,
-        "decoder_attention_heads": 12,
-        "decoder_start_token_id": 0,
-        "bos_token_id": 0,
-        "eos_token_id": 0,
-        "pad_token_id": 1,
-    },
-    "bert-base-cased": {
-        "model_type": "bert",
-        "architectures": ["BertForMaskedLM"],
-        "vocab_size": 28996,
-        "pad_token_id": 1,
-    },
-    "distilbert/distilbert-base-uncased": {
-        "model_type": "bert",
-        "architectures": ["BertForMaskedLM"],
-        "vocab_size": 28996,
-        "pad_token_id": 1,
-    },
-    "pythia": {**_GPT2, "n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50254},
-    "picotron-llama": {
-        **_LLAMA,
-        "hidden_size": 1024,
-        "intermediate_size": 2816,
-        "num_hidden_layers": 8,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 4,
-    },
-    "vit": {"model_type": "vit", "architectures": ["ViTForImageClassification"]},
-    "clip-vit": {
-        "model_type": "clip_vision_model",
-        "architectures": ["CLIPVisionModel"],
-        "hidden_size": 1024,
-        "intermediate_size": 4096,
-        "num_hidden_layers": 24,
-        "num_attention_heads": 16,
-        "image_size": 336,
-        "patch_size": 14,
-        "projection_dim": 768,
-    },
-}
-"""Configs by folder, with the sizes each model was published with; special tokens are `write_tokenizer`'s."""
-_PROCESSORS: dict[str, dict[str, Any]] = {
-    "vit": {"image_processor_type": "ViTImageProcessor", "size": {"height": 224, "width": 224}},
-    "clip_vision_model": {"image_processor_type": "CLIPImageProcessor", "crop_size": 336, "size": 336},
-}
-_MASKED = {"mask_token": "<|mask|>", "cls_token": "<|cls|>", "sep_token": "<|sep|>"}
 
 
 def write_inputs(folder: Path) -> None:
     """Make all that the commands name, in `folder`."""
-    for name, config in MODELS.items():
-        _write_model(folder / name, config)
+    write_models(folder)
     _write_data(folder)
     _write_images(folder / "images")
     _write_configs(folder)
     write_run(folder, MODELS["picotron-llama"])
     write_checkpoint(folder)
+    write_pretraining(folder)
     _write_cached(folder / "hub" / "models--Qwen--Qwen2.5-0.5B", folder / "qwen")
+    words = folder / "robot-test" / "dummy-tokenizer-wordlevel"
+    shutil.copytree(folder / "llama-7b", words, dirs_exist_ok=True)
     for metric in sorted((folder / "evaluate" / "metrics").glob("*")):
         if not (folder / metric.name).exists():
             (folder / metric.name).symlink_to(metric)
-
-
-def _write_model(folder: Path, config: dict[str, Any]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    if config["model_type"] in _PROCESSORS:
-        processor = _PROCESSORS[config["model_type"]] | {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
-        (folder / "preprocessor_config.json").write_text(json.dumps(processor), encoding="utf-8")
-    else:
-        longest = config.get("max_position_embeddings", config.get("n_positions", 512))
-        added = len(_MASKED) if config["model_type"] == "bert" else 0
-        write_tokenizer(folder, vocab_size=config["vocab_size"] - added, model_max_length=longest)
-    if "llama" in folder.name:  # FastChat and Alpaca pad with it
-        file = folder / "tokenizer_config.json"
-        settings = json.loads(file.read_text(encoding="utf-8")) | {"unk_token": "<|pad|>"}
-        file.write_text(json.dumps(settings), encoding="utf-8")
-    if config["model_type"] == "bert":
-        from transformers import AutoTokenizer
-
-        tokenizer = AutoTokenizer.from_pretrained(folder)
-        tokenizer.add_special_tokens(_MASKED)
-        tokenizer.save_pretrained(folder)
-    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
 
 
 def _write_cached(place: Path, model: Path) -> None:
@@ -279,6 +138,24 @@ _DATA: dict[str, Any] = {
         **{f"ending{number}": f"is {number} of them." for number in range(4)},
         "label": line % 4,
     },
+    "Tevatron/msmarco-passage-aug": lambda line: {
+        "query_id": str(line),
+        "query": f"What is {line}?",
+        "positive_passages": [{"docid": "0", "title": "Numbers", "text": "It is a number. " * 9}],
+        "negative_passages": [{"docid": str(one), "title": "", "text": "No. " * 9} for one in range(1, 31)],
+    },
+    "simplescaling/s1K_tokenized": lambda line: {
+        "text": f"<|im_start|>user\nWhat is {line}?<|im_end|>\n<|im_start|>assistant\n"
+        + "It is a number. " * (100 + 40 * line)
+        + "<|im_end|>"
+    },
+    "togethercomputer/RedPajama-Data-1T-Sample": lambda line: {"text": "A number. " * 200_000, "meta": ""},
+    "open-r1/Mixture-of-Thoughts": lambda line: {
+        "messages": _user(line) + _assistant("It is a number. ", line),
+        "num_tokens": 100,
+        "source": "math",
+    },
+    "yahma/alpaca-cleaned": lambda line: {**_INSTRUCTION, "output": "It is a number. " * (3 + line % 20)},
     "HuggingFaceH4/ultrachat_200k": lambda line: {
         "prompt": "What is it?",
         "prompt_id": str(line),
@@ -298,13 +175,17 @@ _SPLITS = {
     "HuggingFaceH4/ultrafeedback_binarized": ("train_prefs", "test_prefs"),
     "nyu-mll/glue": ("train", "validation"),
     "wikitext": ("train", "test"),
+    "open-r1/Mixture-of-Thoughts": ("train", "test"),
     **dict.fromkeys(("allenai/c4", "c4"), ("train", "validation")),
 }
 """Names of splits, where they or that of the configuration are not the usual ones."""
 _CONFIGURATIONS = {"nyu-mll/glue": "mrpc", "wikitext": "wikitext-2-v1"}
+_CONFIGURATIONS |= {"open-r1/Mixture-of-Thoughts": "all"}
 _CONFIGURATIONS |= dict.fromkeys(("allenai/c4", "c4"), "en")
-_MANY = {"nyu-mll/glue", "databricks/databricks-dolly-15k", "allenai/c4"}
+_MANY = {"nyu-mll/glue", "databricks/databricks-dolly-15k", "allenai/c4", "Tevatron/msmarco-passage-aug"}
 """Data sets of which scripts leave much out, or make large batches."""
+_FEW = {"togethercomputer/RedPajama-Data-1T-Sample": 2}
+"""Data sets of long texts."""
 _CHAT = "DeepSpeedExamples/applications/DeepSpeed-Chat"
 """Reads ``local/jsonfile`` from a folder of its own."""
 _CIFAR = """
@@ -347,7 +228,7 @@ configs:
 def _write_data(folder: Path) -> None:
     for name, row in _DATA.items():
         (folder / name).mkdir(parents=True, exist_ok=True)
-        rows = [row(line) for line in range(LINES * (20 if name in _MANY else 1))]
+        rows = [row(line) for line in range(_FEW.get(name, LINES * (20 if name in _MANY else 1)))]
         splits = _SPLITS.get(name, ("train", "test"))
         for split in splits:
             _write_lines(folder / name / f"{split}.jsonl", rows)

@@ -3,7 +3,8 @@
 ``python -m tests.rehearsal.public_scripts FOLDER`` runs the rows of docs/measured/scripts.json and rewrites
 what they found. FOLDER gets the inputs that commands name (`public_inputs`). A script of a repository is
 looked for in FOLDER/REPOSITORY, a checkout at the row's commit; ``-m`` names an installed module,
-``pythonpath`` folders of FOLDER that modules lie in, and ``cwd`` the one to start from.
+``pythonpath`` folders of FOLDER that modules lie in, ``variables`` what the environment adds, and ``cwd``
+the folder to start from.
 ``--python NAME=INTERPRETER`` gives an environment that has what the scripts need, for the rows of that name;
 its versions are written down. Metrics of ``evaluate`` are taken from a checkout of it, FOLDER/evaluate.
 
@@ -65,7 +66,7 @@ def rerun(row: Row, folder: Path, python: str) -> Row:
         str(checkout / word) if (checkout / word).is_file() else word for word in shlex.split(row["command"])
     ]
     places = [folder / name for name in row.get("pythonpath", [])]
-    environment = _environment(folder, places)
+    environment = _environment(folder, places) | row.get("variables", {})
     with TemporaryDirectory() as scratch:
         report_file, measured = Path(scratch, "report.json"), Path(scratch, "measured")
         options = ["--num-gpus", str(row["gpus"]), "--rank", "0", "--no-advise", "-o", str(report_file)]
@@ -116,6 +117,7 @@ _ASKED = (
     "environment",
     "cwd",
     "pythonpath",
+    "variables",
     "options",
     "by_hand",
 )
