@@ -6,9 +6,9 @@ rehearsed with that file. Compared is what the script itself prints of its steps
 should run meanwhile. ``--plans 0 7`` takes some. With ``--write`` all goes into
 docs/measured/whole_steps.json and the table of docs/time.md.
 
-A machine that others share is not equally fast all the time. So a fixed piece of work is timed beside the
-calibration, and before and after each run (`tests.calibration.pace`): where the machine has become faster or
-slower since, it is calibrated anew, and the plan run again, whatever its steps took.
+A machine that others share is not equally fast all the time. So all of this is done several times, one after
+another, each time with a calibration of its own, and medians are compared: what disturbs one calibration or
+one run disturbs neither side of the comparison.
 """
 
 from __future__ import annotations
@@ -32,12 +32,9 @@ WRITTEN = REPOSITORY / "docs" / "measured" / "whole_steps.json"
 PAGE = REPOSITORY / "docs" / "time.md"
 BEGIN, END = "<!-- whole steps -->\n", "<!-- /whole steps -->\n"
 SCRIPT = SCRIPTS / "step_times.py"
-PACE = Path(__file__).with_name("pace.py")
 RANKS = 2
-SAME = 0.1
-"""By so much may a kind of work take more or less than when the machine was calibrated."""
-MOST_TRIES = 8
-"""Of one plan."""
+TURNS = 3
+"""Times that the machine is calibrated and all plans are run."""
 WARM = 3
 """Steps that do not count: ZeRO-3 records its order in the first ones, and prefetches by it later."""
 
@@ -82,30 +79,14 @@ def plans() -> Iterator[Plan]:
             yield Plan(hidden_size, layers, batch, length, stage, offload, checkpointing)
 
 
-@dataclass(frozen=True)
-class Machine:
-    """As it was at one time."""
-
-    file: Path
-    pace: list[float]
-    """Seconds of the fixed work, by its kinds."""
-
-    def change(self) -> float:
-        """Of the kind of work whose seconds have changed most since then, relative."""
-        return max((now / then - 1 for now, then in zip(pace(), self.pace, strict=True)), key=abs)
-
-
-def pace() -> list[float]:
-    """Of this machine, now."""
-    return _printed(launch([PACE], ranks=RANKS, launcher="torchrun", env=KEPT).stdout)
-
-
-def calibrated(file: Path) -> Machine:
-    """This machine as it is now."""
-    words = ["calibrate", "--force", "-o", file, "--device", "cpu", "--ranks", RANKS, "--threads", 1]
+def calibrated(folder: Path, turn: int) -> Path:
+    """What this machine takes now."""
+    file = folder / f"machine{turn}.json"
+    words = ["calibrate", "-o", file, "--device", "cpu", "--ranks", RANKS, "--threads", 1]
     env = os.environ | KEPT | {"OMP_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, "-m", "zerokit", *map(str, words)], check=True, env=env)
-    return Machine(file, pace())
+    command = [sys.executable, "-m", "zerokit", *map(str, words)]
+    subprocess.run(command, check=True, env=env, stdout=subprocess.DEVNULL)
+    return file
 
 
 def predicted(plan: Path, hardware: Path) -> dict[str, Any]:
@@ -141,43 +122,40 @@ def _printed(text: str) -> list[float]:
     return seconds
 
 
-def compared(plan: Plan, machine: Machine) -> dict[str, Any] | None:
-    """A plan's row; None if the machine is no longer as it was calibrated."""
+def turn_of(plan: Plan, hardware: Path) -> dict[str, Any]:
+    """A plan's steps, measured, and rehearsed by one calibration, with medians over steps."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "plan.json")
         file.write_text(json.dumps(asdict(plan)), encoding="utf-8")
-        before, theirs, after = machine.change(), measured(file), machine.change()
-        print(f"{plan.name}: the machine's pace changed by {before:+.0%} and {after:+.0%}", file=sys.stderr)
-        if max(abs(before), abs(after)) > SAME:
-            return None
-        ours = predicted(file, machine.file)
-    seconds = {"predicted": ours["seconds"][WARM:], "measured": theirs[WARM:]}
-    medians = {name: statistics.median(steps) for name, steps in seconds.items()}
+        theirs, ours = measured(file), predicted(file, hardware)
+    medians = {"predicted": ours["seconds"], "measured": theirs}
+    return ours | {name: statistics.median(seconds[WARM:]) for name, seconds in medians.items()}
+
+
+def row_of(plan: Plan, turns: list[dict[str, Any]]) -> dict[str, Any]:
+    """Medians over a plan's turns; the range and the shares are those of the turn of the prediction."""
+    medians = {name: statistics.median(turn[name] for turn in turns) for name in ("predicted", "measured")}
+    middle = min(turns, key=lambda turn: abs(turn["predicted"] - medians["predicted"]))
     return {
         "plan": plan.name,
         **{name: round(value, 4) for name, value in medians.items()},
         "error": round(medians["predicted"] / medians["measured"] - 1, 4),
-        "low": round(ours["low"] * medians["predicted"], 4),
-        "high": round(ours["high"] * medians["predicted"], 4),
-        "measured_steps": [round(one, 4) for one in seconds["measured"]],
-        "pace": [round(before, 3), round(after, 3)],
-        "shares": ours["shares"],
+        **{end: round(middle[end] * medians["predicted"], 4) for end in ("low", "high")},
+        "turns": [[round(turn["predicted"], 4), round(turn["measured"], 4)] for turn in turns],
+        "shares": middle["shares"],
     }
 
 
-def rows_of(chosen: list[Plan]) -> Iterator[dict[str, Any]]:
-    """Each plan's row, with as many calibrations as the machine asks for."""
+def rows_of(chosen: list[Plan]) -> list[dict[str, Any]]:
+    """Each plan's row."""
+    turns: dict[Plan, list[dict[str, Any]]] = {plan: [] for plan in chosen}
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "machine.json")
-        machine = calibrated(file)
-        for plan in chosen:
-            for _ in range(MOST_TRIES):
-                if row := compared(plan, machine):
-                    yield row
-                    break
-                machine = calibrated(file)
-            else:
-                raise SystemExit(f"{plan.name}: the machine is not equally fast for long enough")
+        for turn in range(TURNS):
+            hardware = calibrated(Path(folder), turn)
+            for plan, before in turns.items():
+                before.append(turn_of(plan, hardware))
+                print(f"{turn + 1} of {TURNS}: {json.dumps(row_of(plan, before))}", file=sys.stderr)
+    return [row_of(plan, all_of_it) for plan, all_of_it in turns.items()]
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -208,12 +186,9 @@ def main() -> None:
     some.add_argument("--plans", type=int, nargs="+", metavar="PLACE", help="some of them, not to be written")
     options = parser.parse_args()
     known = list(plans())
-    rows = []
-    for row in rows_of([known[place] for place in options.plans or range(len(known))]):
-        rows.append(row)
-        print(json.dumps(row), flush=True)
+    rows = rows_of([known[place] for place in options.plans or range(len(known))])
     result = {"command": "python -m tests.calibration.whole_steps --write", **summary(rows), "rows": rows}
-    print(json.dumps(summary(rows)))
+    print(json.dumps(result, indent=1))
     if options.write:
         WRITTEN.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
         before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
