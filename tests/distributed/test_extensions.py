@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import sys
 import threading
 from pathlib import Path
@@ -15,6 +16,7 @@ from zerokit import console
 from zerokit.distributed import extensions
 from zerokit.distributed.extensions import compile_extensions
 from zerokit.distributed.group import RankGroup
+from zerokit.distributed.ninja import own_ninja
 from zerokit.distributed.ranks import Ranks
 from zerokit.errors import LaunchError
 
@@ -162,10 +164,65 @@ def test_a_compiler_s_own_words_are_told_not_its_command(cause: str) -> None:
     )
 
 
-def test_this_environment_s_own_ninja_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another one, of the system, takes what this one has built for outdated, and the other way round."""
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
-    for _ in range(2):
+def _programs(folder: Path, *names: str) -> Path:
+    folder.mkdir(parents=True)
+    for name in names:
+        (folder / name).touch(0o755)
+    return folder
+
+
+def _find_own_ninja(*path: Path, extensions_folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The folders that are searched for programs afterwards, however often it is asked for."""
+    monkeypatch.setenv("PATH", os.pathsep.join(map(str, path)))
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(extensions_folder))
+    for _ in range(3):
         extensions.choose_extensions_folder()
-        assert os.environ["PATH"].split(os.pathsep) == [str(Path(sys.executable).parent), str(tmp_path)]
+    return os.environ["PATH"].split(os.pathsep)
+
+
+def test_a_link_to_this_environment_s_own_ninja_comes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one, of the system, takes what this one has built for outdated, and the other way round."""
+    own, system = own_ninja(), _programs(tmp_path / "system", "ninja")
+    assert own is not None
+    for path in ([system], []):
+        first, *rest = _find_own_ninja(*path, extensions_folder=tmp_path / "made", monkeypatch=monkeypatch)
+        assert rest == ([str(folder) for folder in path] or os.defpath.split(os.pathsep))
+        found = shutil.which("ninja")
+        assert found is not None
+        assert own.samefile(found)
+        assert [file.name for file in Path(first).iterdir()] == ["ninja"]
+
+
+def test_where_the_own_ninja_is_found_the_path_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = own_ninja()
+    assert own is not None
+    path = [_programs(tmp_path / "modules", "g++"), own.parent, _programs(tmp_path / "system", "ninja")]
+    found = _find_own_ninja(*path, extensions_folder=tmp_path / "made", monkeypatch=monkeypatch)
+    assert found == [str(folder) for folder in path]
+    assert not (tmp_path / "made").exists()
+
+
+def test_compilers_beside_the_own_ninja_hide_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a system's Python, beside which the system's compilers lie, and `module load` names others."""
+    system = _programs(tmp_path / "system", "python3", "ninja", "g++", "nvcc")
+    modules = _programs(tmp_path / "modules", "ninja", "g++")
+    monkeypatch.setattr("importlib.metadata.files", lambda _: None)
+    monkeypatch.setattr(sys, "executable", str(system / "python3"))
+    _find_own_ninja(modules, system, extensions_folder=tmp_path / "made", monkeypatch=monkeypatch)
+    found = {name: os.path.realpath(shutil.which(name) or "") for name in ("ninja", "g++", "nvcc")}
+    assert found == {"ninja": f"{system}/ninja", "g++": f"{modules}/g++", "nvcc": f"{system}/nvcc"}
+
+
+def test_a_ninja_that_pip_has_put_elsewhere_is_this_environment_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`pip install --user` puts it into ~/.local/bin, whatever lies beside Python."""
+    packages = tmp_path / "lib" / "ninja-9.dist-info"
+    packages.mkdir(parents=True)
+    (packages / "METADATA").write_text("Metadata-Version: 2.1\nName: ninja\nVersion: 9\n")
+    (packages / "RECORD").write_text("../bin/ninja,,\nninja/__init__.py,,\n")
+    _programs(tmp_path / "bin", "ninja")
+    monkeypatch.syspath_prepend(packages.parent)
+    assert own_ninja() == tmp_path / "bin" / "ninja"

@@ -138,12 +138,12 @@ def start_ranks(num_gpus: int | None, master_port: int | None, command: str, wor
                 hint="Leave it out under a launcher",
             )
         return
-    from zerokit.distributed.launcher import deepspeed_words, launch_environment, run_launcher
+    from zerokit.distributed.launcher import deepspeed_words, run_launcher
     from zerokit.extras import require
 
     require("train", where=f"zerokit {command}")
     launcher = deepspeed_words(num_gpus, "--module", f"zerokit.{command}", *words, port=master_port or 0)
-    raise typer.Exit(run_launcher(launcher, launch_environment()))
+    raise typer.Exit(run_launcher(launcher, os.environ))
 
 
 def fail(error: ZerokitError) -> NoReturn:

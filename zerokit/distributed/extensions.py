@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from zerokit import console
 from zerokit.distributed.group import count_gpus
-from zerokit.distributed.launcher import launch_environment
+from zerokit.distributed.ninja import find_own_ninja
 from zerokit.distributed.process_table import process_with
 from zerokit.distributed.shared_memory import check_shared_memory
 from zerokit.documents import shown
@@ -40,13 +40,10 @@ COMPILING = "compiling DeepSpeed's "
 
 
 def choose_extensions_folder() -> None:
-    """Give this environment a folder for extensions, unless the person has chosen one, and its own ninja.
-
-    A ninja of another version, which an environment that is not activated may find, compiles all anew.
-    """
+    """Give this environment a folder for extensions, unless the person has chosen one, and its own ninja."""
     if not os.environ.get("TORCH_EXTENSIONS_DIR"):
         os.environ["TORCH_EXTENSIONS_DIR"] = str(own_folder())
-    os.environ["PATH"] = launch_environment()["PATH"]
+    find_own_ninja(Path(os.environ["TORCH_EXTENSIONS_DIR"]))
 
 
 def own_folder() -> Path:

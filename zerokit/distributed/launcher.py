@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
 _BIN = Path(sys.executable).parent
-"""Where deepspeed and ninja lie: beside the Python that runs this, whether or not that is on the PATH."""
+"""Where deepspeed lies: beside the Python that runs this, whether or not that is on the PATH."""
 
 
 def deepspeed_words(num_ranks: int, *words: str, port: int = 0) -> list[str]:
@@ -35,13 +35,6 @@ def deepspeed_words(num_ranks: int, *words: str, port: int = 0) -> list[str]:
     """
     launcher = [str(_BIN / "deepspeed"), "--num_gpus", str(num_ranks), "--master_port", str(free_port(port))]
     return [*launcher, *words]
-
-
-def launch_environment() -> dict[str, str]:
-    """This process's variables, with what DeepSpeed calls by name first on the PATH."""
-    before = os.environ.get("PATH", "")
-    is_first = before.split(os.pathsep)[0] == str(_BIN)
-    return {**os.environ, "PATH": before if is_first else f"{_BIN}{os.pathsep}{before}"}
 
 
 def run_launcher(words: Sequence[str], environment: Mapping[str, str]) -> int:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from zerokit.distributed.ninja import NINJA, own_ninja
 from zerokit.distributed.nvme import INSTALL_LIBAIO
 from zerokit.distributed.process_table import process_with
 from zerokit.doctor.look import Look, Verdict, ok, unseen
@@ -40,6 +41,7 @@ print(json.dumps({
 
 _ASK_ASYNC_IO = """
 import json, deepspeed
+from zerokit.distributed.ninja import NINJA, own_ninja
 from zerokit.distributed.nvme import has_async_io
 from zerokit.errors import LaunchError
 try:
@@ -156,8 +158,7 @@ def compiler(*, needed: bool) -> Iterator[Look]:
         yield _compiler_age(path, verdict)
     if not Path(sysconfig.get_path("include"), "Python.h").is_file():
         yield Look("headers", verdict, f"Python's C headers are missing, {why}", "apt install python3-dev")
-    beside = Path(sys.executable).parent / "ninja"
-    if shutil.which("ninja") is None and not beside.is_file():
+    if own_ninja() is None and shutil.which(NINJA) is None:
         yield Look("ninja", verdict, f"no ninja, {why}", "pip install ninja")
 
 
