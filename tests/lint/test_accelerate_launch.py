@@ -439,6 +439,23 @@ def test_a_key_of_a_ds_config_is_sent_into_one(accelerate: Any, tmp_path: Path) 
     assert finding.hint == "Put it into a ds_config, and name that as 'deepspeed_config_file'"
 
 
+@pytest.mark.parametrize(
+    ("key", "hint"),
+    [
+        ("stage", "Did you mean 'zero_stage'?"),
+        ("offload_optimizer", "Did you mean 'offload_optimizer_device'?"),
+        ("offload_param", "Did you mean 'offload_param_device'?"),
+        ("overlap_comm", "Put it into a ds_config, and name that as 'deepspeed_config_file'"),
+        ("bf16", "Put it into a ds_config, and name that as 'deepspeed_config_file'"),
+        ("device", "Remove it"),
+        ("enabled", "Remove it"),
+    ],
+)
+def test_a_key_near_one_of_accelerate_is_that(key: str, hint: str) -> None:
+    (finding,) = findings(launch(section={key: "cpu"}))
+    assert (finding.rule, finding.hint) == ("launch-unknown-key", hint)
+
+
 def test_no_hint_names_a_key_that_is_there() -> None:
     (finding,) = findings(launch(distributed_training_type="DDP"))
     assert (finding.rule, finding.hint) == ("launch-unknown-key", "Remove it")
@@ -489,8 +506,17 @@ def test_the_trainer_compares_what_the_file_fixes(
     assert named == ([] if set(compared.values()) & {"auto", "no"} else fixed)
 
 
+@pytest.mark.parametrize(("asked", "argument"), [("fp8", "bf16"), ("bf16", "bf16"), ("fp16", "fp16")])
+def test_the_argument_is_named_that_the_trainer_has(asked: str, argument: str) -> None:
+    (finding,) = [one for one in findings(launch(mixed_precision=asked)) if one.severity == "info"]
+    assert finding.message == f"the Trainer insists that its arguments ask for {argument}, too"
+    assert finding.hint == f"See that the script sets {argument}, or remove the key"
+
+
 def test_offload_replaces_the_optimizer() -> None:
     data = launch(section={"zero_stage": 2, "offload_optimizer_device": "cpu"})
-    assert said(data, "info") == [("launch-optimizer-swap", "deepspeed_config.offload_optimizer_device")]
+    (finding,) = [one for one in findings(data) if one.severity == "info"]
+    assert (finding.rule, finding.path[-1]) == ("launch-optimizer-swap", "offload_optimizer_device")
+    assert "by Adam, and stops at Adagrad and at Lion of bitsandbytes" in finding.message
     beside = launch(section={FILE: "ds.json", "zero_stage": 2, "offload_optimizer_device": "cpu"})
     assert said(beside, "info") == []

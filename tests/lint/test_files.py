@@ -47,6 +47,7 @@ def refusal(file: Path) -> str:
         ({"model": "gpt2", "data": {"train": "x"}, "training": {}}, "a recipe"),
         ({"model": "gpt2", "data": {"train": "x"}, "deepspeed": DS}, "a recipe"),
         ({"model": "gpt2", "data": {"train": "x"}, "trainig": {}}, "a recipe"),
+        ({"model": "gpt2", "data": {"train": "x"}, "trainng": {}, "deepspeeed": {}, "seed": 1}, "a recipe"),
         (
             {"model": {}, "data": {}, "training": {}, "optimizer": {"type": "AdamW"}, "logging": {}},
             "a config of another program",
@@ -54,7 +55,9 @@ def refusal(file: Path) -> str:
         ({"output_dir": "x", "per_device_train_batch_size": 1, "deepspeed": DS}, "under the key 'deepspeed'"),
         ({"env": {}, "all": {"model": {"deepspeed": DS}}}, "under the key 'all.model.deepspeed'"),
         ({"tensor_parallel": {"tp_size": 2}, "replace_with_kernel_inject": True}, "a config for inference"),
+        ({"mp_size": 2, "zero": {}, "checkpoint": "x", "kernel_inject": True}, "a config for inference"),
         ({"pipelineInfo": {}, "root": {}, "schemaVersion": "2.1.0"}, "without any key of DeepSpeed"),
+        ({"batch_size": 8, "lr": 1e-4, "epochs": 3, "seed": 1, "layers": 2}, "without any key of DeepSpeed"),
         ({"$schema": "x", "properties": {}}, "a JSON Schema"),
         ({"deepspeed": DS}, "holds a ds_config under the key 'deepspeed'"),
         ([DS], "is a list"),
@@ -83,6 +86,9 @@ def test_files_of_another_kind_are_recognised(tmp_path: Path, content: Any, what
         {"one": 1, "two": 2, "elasticity": {"enabled": True}},
         {"one": 1, "two": 2, "zero_optimisation": {"stage": 3}},
         {"one": 1, "two": 2, "max_grad_norm": 1.0},
+        {"batch_size": 8, "mixed_precision": "bf16", "lr": 1e-4, "epochs": 3},
+        {"hybrid_engine": {"enabled": True}, "steps_per_print": 10, "max_out_tokens": 512},
+        {"optimizer": {"type": "AdamW"}, "replace_method": "auto"},
         {"output_dir": "x"},
     ],
 )

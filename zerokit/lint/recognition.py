@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -10,7 +10,7 @@ from zerokit.config.base import is_comment
 from zerokit.config.key_index import keys_of
 from zerokit.config.removed_keys import REMOVED_KEYS
 from zerokit.config.root import DeepSpeedConfig
-from zerokit.config.unknown_keys import INFERENCE_KEYS, meaning_of
+from zerokit.config.unknown_keys import INFERENCE_KEYS, distance, meaning_of
 from zerokit.documents import Document, KeyPath, dotted
 from zerokit.errors import DocumentError
 from zerokit.lint.accelerate_file import is_accelerate_config
@@ -32,11 +32,12 @@ _TELLING = frozenset(
 """Keys that only a ds_config has at its top."""
 _TELLING_BYTES = tuple(f'"{key}"'.encode() for key in sorted(_TELLING))
 
+_SLIPS = 2
+"""Letters by which a misspelled name may differ."""
 _OF_RECIPES, _RECIPE_LEAST = frozenset({"model", "data", "task", "training", "generation"}), 2
 
 _OTHERS: tuple[tuple[frozenset[str], int, str], ...] = (
     (_OF_RECIPES, _RECIPE_LEAST, "a config of another program"),
-    (INFERENCE_KEYS, 1, "a config for inference (deepspeed.init_inference)"),
     (
         frozenset({"model_type", "architectures", "hidden_size", "transformers_version"}),
         1,
@@ -53,6 +54,9 @@ _OTHERS: tuple[tuple[frozenset[str], int, str], ...] = (
     (frozenset({"cells", "nbformat"}), 2, "a notebook"),
 )
 """Keys, how many of them a file must have, and what it is then if it has no telling key of a ds_config."""
+
+_OF_INFERENCE_TOO = frozenset({"checkpoint", "tensor_parallel"})
+"""Keys at the top of a ds_config that `DeepSpeedInferenceConfig` has as well."""
 
 _NEOX = frozenset(
     {
@@ -76,7 +80,7 @@ _DEEPEST = 4
 """Keys on the way to a ds_config inside another file."""
 
 _FOREIGN_LEAST = 3
-"""Keys of which one must be meant for DeepSpeed; a file of fewer may be a beginning."""
+"""Keys of which one must be meant for DeepSpeed, or half may be; a file of fewer may be a beginning."""
 _MOST_LOOKED_AT = 100
 
 
@@ -132,12 +136,18 @@ def refuse_other_files(document: Document) -> None:
 
 
 def _is_recipe(data: Mapping[Any, Any]) -> bool:
-    """Whether the keys are those of a recipe, but for one that may be misspelled."""
+    """Whether the keys are those of a recipe, but for slips of the pen and one other."""
     if len(_OF_RECIPES & data.keys()) < _RECIPE_LEAST:
         return False
     from zerokit.recipe.model import Recipe
 
-    return len(data.keys() - set(Recipe.model_fields)) < 2
+    known = set(Recipe.model_fields)
+    return sum(not _is_slip(str(key), known) for key in islice(data.keys() - known, _MOST_LOOKED_AT)) < 2
+
+
+def _is_slip(name: str, known: Iterable[str]) -> bool:
+    near = (key for key in known if abs(len(key) - len(name)) <= _SLIPS)
+    return any(distance(name, key) <= _SLIPS for key in near)
 
 
 def _other(data: Mapping[Any, Any]) -> str | None:
@@ -145,16 +155,27 @@ def _other(data: Mapping[Any, Any]) -> str | None:
     for telling, least, what in _OTHERS:
         if len(telling & data.keys()) >= least:
             return what
-    keys = [key for key in islice(data, _MOST_LOOKED_AT) if not is_comment(key)]
-    if len(keys) >= _FOREIGN_LEAST and not any(_is_meant(key, data) for key in keys):
+    of_training = {*keys_of(DeepSpeedConfig)} - _OF_INFERENCE_TOO
+    if not INFERENCE_KEYS.isdisjoint(data) and of_training.isdisjoint(data):
+        return "a config for inference (deepspeed.init_inference)"
+    keys = [str(key) for key in islice(data, _MOST_LOOKED_AT) if not is_comment(key)]
+    if len(keys) >= _FOREIGN_LEAST and not _are_meant(keys, data):
         return "a file without any key of DeepSpeed's"
     return None
 
 
-def _is_meant(key: Any, data: Mapping[Any, Any]) -> bool:
-    """Whether a key at the top is one of DeepSpeed's, perhaps of an older release or misspelled."""
-    path = (str(key),)
-    return str(key) in keys_of(DeepSpeedConfig) or path in REMOVED_KEYS or meaning_of(path, data).sure
+def _are_meant(keys: Sequence[str], data: Mapping[Any, Any]) -> bool:
+    """Whether one key at the top is surely DeepSpeed's, perhaps an old or misspelled one, or half may be.
+
+    Of a file of another program one or two may be by chance, such as `lr`.
+    """
+    perhaps = 0
+    for key in keys:
+        meaning = meaning_of((key,), data)
+        if key in keys_of(DeepSpeedConfig) or (key,) in REMOVED_KEYS or meaning.sure:
+            return True
+        perhaps += meaning.kind != "unknown"
+    return 2 * perhaps >= len(keys)
 
 
 def _ds_config_inside(data: Mapping[Any, Any], above: KeyPath = ()) -> KeyPath | None:

@@ -21,6 +21,11 @@ _AUTO_BATCH = {
     "gradient_clipping": 1.0,
 }
 _OPTIMIZER = {"type": "AdamW", "params": {"lr": "auto"}}
+SWAP = (
+    "with offload accelerate replaces the script's optimizer by Adam, and stops at Adagrad and at Lion of "
+    "bitsandbytes"
+)
+"""Of a script of which nothing is known."""
 
 
 def _zero(stage: int, /, **keys: Any) -> dict[str, Any]:
@@ -195,10 +200,7 @@ def accelerate_optimizer_swap(subject: Subject) -> Iterator[Hit]:
             message = f"with offload accelerate replaces the optimizer '{optim}' by DeepSpeedCPUAdam"
             yield Hit(place, message, hint)
     elif subject.run.target == "accelerate":
-        message = (
-            "with offload accelerate replaces every optimizer of the script by Adam, and stops at Adagrad"
-        )
-        yield Hit(place, message, hint, severity="info")
+        yield Hit(place, SWAP, hint, severity="info")
 
 
 @rule(

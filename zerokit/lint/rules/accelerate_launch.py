@@ -110,15 +110,22 @@ def launch_unknown_key(data: Mapping[str, Any]) -> Iterator[Hit]:
     section = deepspeed_section(data)
     for key in section:
         if key not in DEEPSPEED_KEYS and key not in OTHER_OPTIONS:
-            hint = _meant(str(key), DEEPSPEED_KEYS - section.keys())
-            if places_of(str(key)):
-                hint = f"Put it into a ds_config, and name that as '{_FILE}'"
+            hint = _meant_in_section(str(key), DEEPSPEED_KEYS - section.keys())
             yield Hit((SECTION, key), f"accelerate passes over '{key}', which it does not know", hint)
 
 
-def _meant(name: str, known: frozenset[str]) -> str:
+def _meant(name: str, known: frozenset[str], otherwise: str = "Remove it") -> str:
     close = nearest(name, sorted(known))
-    return f"Did you mean '{close}'?" if close else "Remove it"
+    return f"Did you mean '{close}'?" if close else otherwise
+
+
+def _meant_in_section(name: str, known: frozenset[str]) -> str:
+    """What to do with a key that may be one of a ds_config: of these some are near one of accelerate's."""
+    places, into_one = places_of(name), f"Put it into a ds_config, and name that as '{_FILE}'"
+    if () in places:
+        return into_one
+    # Deeper inside, names of one word such as `device` tell nothing.
+    return _meant(name, known, into_one if places and "_" in name else "Remove it")
 
 
 @launch_rule(

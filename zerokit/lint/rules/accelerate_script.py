@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from zerokit.lint.rule import Hit, launch_rule
+from zerokit.lint.rules.accelerate import SWAP
 from zerokit.lint.rules.accelerate_launch import SECTION, deepspeed_section, launch_file, names_file
 
 _COMPARED = ("gradient_accumulation_steps", "gradient_clipping")
 """Keys of `deepspeed_config` that the Trainer compares with gradient_accumulation_steps and max_grad_norm."""
 _PRECISIONS: Mapping[str, str] = {"fp16": "fp16", "bf16": "bf16", "fp8": "bf16"}
-"""`mixed_precision` -> the Trainer's argument that must be true."""
+"""`mixed_precision` -> the Trainer's argument that must be true: beside fp8 accelerate writes bf16."""
 
 
 @launch_rule(
@@ -46,8 +47,7 @@ def launch_fixed_value(data: Mapping[str, Any]) -> Iterator[Hit]:
         yield Hit((SECTION, fixed[0]), message, hint)
     argument = _PRECISIONS.get(str(data.get("mixed_precision")).lower())
     if argument is not None:
-        asked = data["mixed_precision"]
-        message = f"the Trainer insists that its arguments ask for 'mixed_precision' {asked}, too"
+        message = f"the Trainer insists that its arguments ask for {argument}, too"
         hint = f"See that the script sets {argument}, or remove the key"
         yield Hit(("mixed_precision",), message, hint)
 
@@ -70,8 +70,8 @@ def launch_optimizer_swap(data: Mapping[str, Any]) -> Iterator[Hit]:
     """Offload that turns the script's optimizer into Adam
 
     With an `offload_optimizer_device` accelerate puts a DeepSpeedCPUAdam in place of whatever the script or
-    the Trainer's `optim` made; `accelerate-optimizer-swap` says which are spared. The launch file has no key
-    against it.
+    the Trainer's `optim` made; `accelerate-optimizer-swap` says at which it stops. The launch file has no
+    key against it.
 
     To keep another optimizer, write a ds_config with `"zero_force_ds_cpu_optimizer": false` and name it as
     `deepspeed_config_file`.
@@ -83,5 +83,4 @@ def launch_optimizer_swap(data: Mapping[str, Any]) -> Iterator[Hit]:
     if names_file(section) or str(section.get("zero_stage", 2)) == "0":
         return
     if str(section.get("offload_optimizer_device")).lower() in ("cpu", "nvme"):
-        message = "with offload accelerate replaces every optimizer of the script by Adam"
-        yield Hit((SECTION, "offload_optimizer_device"), message, "Use AdamW, or a ds_config in its place")
+        yield Hit((SECTION, "offload_optimizer_device"), SWAP, "Use AdamW, or a ds_config in its place")
