@@ -19,7 +19,7 @@ from tests.launching.test_scripts import stub
 from zerokit.choices import OUTPUT_DIR
 from zerokit.distributed.ranks import free_port
 from zerokit.doctor import examine, host, hosts, interfaces, software, speed
-from zerokit.doctor.look import Look
+from zerokit.doctor.look import Look, ok
 from zerokit.errors import LaunchError
 
 Run = Callable[..., tuple[int, str, str]]
@@ -214,17 +214,37 @@ def test_names_that_no_file_system_takes_are_not_there() -> None:
     assert [look.says for look in looks] == [f"{'x' * 300} is not there"]
 
 
+@pytest.mark.parametrize(
+    ("files", "verdict"),
+    [
+        ([], "error"),
+        (["config.json"], "error"),  # which an estimate has downloaded, or a doctor before
+        (["config.json", "model.safetensors"], "ok"),
+        (["config.json", "model.safetensors.index.json", "model-00001-of-00002.safetensors"], "error"),
+        (["config.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"], "ok"),
+        (["config.json", "pytorch_model.bin"], "ok"),
+    ],
+)
 def test_a_model_of_the_hub_is_in_the_cache_or_cannot_be_had(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    files: list[str], verdict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    folder = tmp_path / "models--owner--name" / "snapshots" / "v1"
+    folder.mkdir(parents=True)
+    for name in files:
+        (folder / name).write_text("{}")
     look = examine._on_hub("owner/name", "v1")
-    assert (look.verdict, look.what) == ("error", "model")
-    assert look.says.startswith("'owner/name' is not on this machine, and ")
-    config = tmp_path / "models--owner--name" / "snapshots" / "v1" / "config.json"
-    config.parent.mkdir(parents=True)
-    config.write_text("{}")
-    assert examine._on_hub("owner/name", "v1").verdict == "ok"
+    assert (look.verdict, look.what) == (verdict, "model")
+    assert look.says.startswith("'owner/name' is not on this machine, and ") is (verdict == "error")
+
+
+def test_the_hub_is_asked_and_nothing_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", lambda url, timeout: asked.append(url))
+    assert examine._on_hub("owner/name", "v1") == ok("model", "the Hub gives owner/name")
+    assert [url.partition("owner/")[2] for url in asked] == ["name/resolve/v1/config.json"]
+    assert not list(tmp_path.iterdir())
 
 
 def test_nothing_of_the_current_folder_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,6 +53,26 @@ def test_what_is_compiled_when_a_build_ends_early_is_not_compiled_again(
     assert {file.name for file in library.parent.iterdir()} == {library.name, "libcuda.so.1", "lock"}
 
 
+def test_parts_of_other_units_are_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A source that has moved to another unit would be missing of the library, or in it twice."""
+    compiler = tmp_path / "compiler"
+    compiler.write_text(COMPILER)
+    compiler.chmod(compiler.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("CXX", str(compiler))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with pytest.raises(LaunchError):
+        built_library()
+    moved, *rest = build.UNITS["time"]
+    monkeypatch.setitem(build.UNITS, "time", tuple(rest))
+    monkeypatch.setitem(build.UNITS, "memory", (*build.UNITS["memory"], moved))
+    (tmp_path / "compiler.good").touch()
+    (log := tmp_path / "compiler.log").unlink()
+    built_library()
+    compiled = log.read_text().split()
+    assert len(compiled) == len(set(compiled))
+    assert set(compiled) == {file.name for file in build.SOURCES.glob("*.cpp")} - {"no_driver.cpp"}
+
+
 def test_each_source_is_in_one_unit() -> None:
     sources = sorted(file.stem for file in build.SOURCES.glob("*.cpp"))
     assert sorted(["no_driver", *(name for unit in build.UNITS.values() for name in unit)]) == sources

@@ -11,7 +11,7 @@ from zerokit.doctor import host, hosts, software, speed
 from zerokit.doctor.look import Look, ok
 from zerokit.documents import is_there
 from zerokit.errors import ModelError
-from zerokit.models.hub_config import cached_config, download_config
+from zerokit.models.hub_config import ask_hub, has_cached_weights
 
 
 @dataclass(frozen=True)
@@ -75,11 +75,15 @@ def _paths(needs: Needs) -> Iterator[Look]:
 
 
 def _on_hub(model: str, revision: str | None) -> Look:
-    """Whether this machine gets at a model's first file: by the network, its name and its licence."""
-    if cached_config(model, revision) is not None:
-        return ok("model", f"the config.json of {model} is in the Hub's cache")
+    """Whether this machine gets at a model's weights: they are in the cache, or the Hub may be asked.
+
+    It is asked for the model's first file, which takes the network, the name, a token and the licence. That
+    file may be in the cache of a machine that gets no others: zerokit's own estimates download it.
+    """
+    if has_cached_weights(model, revision):
+        return ok("model", f"the weights of {model} are in the Hub's cache")
     try:
-        download_config(model, revision)
+        ask_hub(model, revision)
     except ModelError as error:
         return Look("model", "error", error.message, error.hint)
     return ok("model", f"the Hub gives {model}")

@@ -1,10 +1,13 @@
-"""A Hub model's config.json: from the local cache, or downloaded alone."""
+"""A Hub model's config.json: from the local cache, or downloaded alone; and what else is in that cache."""
 
 from __future__ import annotations
 
 import os
+import re
 import threading
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from zerokit.documents import read_bytes
@@ -15,6 +18,8 @@ _LOOK_UP = 2.0
 """Seconds for the Hub's address: without a network, some resolvers wait for ever."""
 _ANSWER = 10.0
 """Seconds for its answer, redirects included, as in huggingface_hub's `constants.py`."""
+_WEIGHTS = re.compile(r"(?P<kind>model|pytorch_model)(-\d+-of-(?P<parts>\d+))?\.(safetensors|bin)")
+"""Files of weights, one or so many parts, as transformers names them (`utils/__init__.py`)."""
 
 
 def cached_config(name: str, revision: str | None = None) -> Path | None:
@@ -33,14 +38,44 @@ def cached_config(name: str, revision: str | None = None) -> Path | None:
         return None
 
 
+def has_cached_weights(name: str, revision: str | None = None) -> bool:
+    """Whether all files of a model's weights are in that cache, as their names tell."""
+    config = cached_config(name, revision)
+    if config is None:
+        return False
+    files = [_WEIGHTS.fullmatch(file.name) for file in config.parent.iterdir() if file.is_file()]
+    found = Counter((match["kind"], int(match["parts"] or 1)) for match in files if match)
+    return any(count >= parts for (_, parts), count in found.items())
+
+
+def ask_hub(name: str, revision: str | None = None) -> None:
+    """Ask whether the Hub gives a model, by its config.json, and download nothing.
+
+    Raises:
+        ModelError: no network, no such model, or no access to it.
+    """
+    with _failure_told(name):
+        _ask(name, revision)
+
+
 def download_config(name: str, revision: str | None = None) -> Path:
     """Download config.json, and nothing else, into huggingface_hub's cache.
 
     Raises:
         ModelError: no network, no such model, or no access to it.
     """
+    with _failure_told(name):
+        from huggingface_hub import hf_hub_download
+
+        # A download that finds no connection tries again for 23 s; asking about the file does not.
+        _ask(name, revision)
+        return Path(hf_hub_download(name, "config.json", revision=revision))
+
+
+@contextmanager
+def _failure_told(name: str) -> Iterator[None]:
     try:
-        from huggingface_hub import constants, get_hf_file_metadata, hf_hub_download, hf_hub_url
+        yield
     except ImportError:
         raise ModelError(
             f"'{name}' is not on this machine, and huggingface_hub, which would download its config.json, "
@@ -48,14 +83,6 @@ def download_config(name: str, revision: str | None = None) -> Path:
             where="model",
             hint="Install huggingface_hub, name a local config.json, or what zerokit models lists",
         ) from None
-    try:
-        # A download that finds no connection tries again for 23 s; asking about the file does not.
-        url = hf_hub_url(name, "config.json", revision=revision)
-        seconds = float(os.environ.get("HF_HUB_ETAG_TIMEOUT") or _ANSWER)
-        if not constants.HF_HUB_OFFLINE:
-            _in_time(lambda: _look_up(url), min(_LOOK_UP, seconds))
-        _in_time(lambda: get_hf_file_metadata(url, timeout=seconds), seconds)
-        return Path(hf_hub_download(name, "config.json", revision=revision))
     except Exception as error:
         raise ModelError(
             f"'{name}' is not on this machine, and {not_given(error, 'its config.json')}",
@@ -63,6 +90,16 @@ def download_config(name: str, revision: str | None = None) -> Path:
             hint="Check the name (zerokit models lists those that need no network), the network, and "
             "`hf auth login` for a gated model",
         ) from error
+
+
+def _ask(name: str, revision: str | None) -> None:
+    from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
+
+    url = hf_hub_url(name, "config.json", revision=revision)
+    seconds = float(os.environ.get("HF_HUB_ETAG_TIMEOUT") or _ANSWER)
+    if not constants.HF_HUB_OFFLINE:
+        _in_time(lambda: _look_up(url), min(_LOOK_UP, seconds))
+    _in_time(lambda: get_hf_file_metadata(url, timeout=seconds), seconds)
 
 
 def _look_up(url: str) -> None:

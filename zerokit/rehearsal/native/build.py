@@ -155,7 +155,7 @@ def _cache_folder(name: str, sources: Path, *more: str) -> Path:
 
 
 def _digest(sources: Path) -> hashlib._Hash:
-    key = hashlib.sha256(str((COMPILE, LINK, LINK_NO_DRIVER, LINK_FILES)).encode())
+    key = hashlib.sha256(str((COMPILE, LINK, LINK_NO_DRIVER, LINK_FILES, UNITS)).encode())
     for source in sorted([*sources.glob("*.cpp"), *sources.glob("*.h")]):
         key.update(source.read_bytes())
     return key
