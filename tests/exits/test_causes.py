@@ -86,6 +86,7 @@ ENDED = (
         ),
         ("/usr/include/a.h:3:10: fatal error: curand_kernel.h: No such file or directory", "extension"),
         ("CalledProcessError: Command '['which', 'c++']' returned non-zero exit status 1.", "extension"),
+        ("CalledProcessError: Command '['which', 'aws']' returned non-zero exit status 1.", "exception"),
         ("RuntimeError: Using hostfile at h but host=n1 was not reachable via ssh. If you", "ssh"),
         ("AttributeError: 'DeepSpeedCPUAdam' object has no attribute 'ds_opt_adam'", "extension"),
         ("RuntimeError: 'weight' must be 2-D", "partitioned-parameter"),
@@ -139,6 +140,10 @@ MISMATCH = (
          "node-failed", "node n7: Job credential expired"),
         ("ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.",
          "ray-worker", "a worker of Ray"),
+        ("srun: error: Unable to create step for job 7: Job/step already completing or completed",
+         "unknown", "does not say"),
+        ("srun: error: Unable to allocate resources: Socket timed out on send/recv operation",
+         "unknown", "does not say"),
         ("sbatch: error: Batch job submission failed: Requested node configuration is not available",
          "no-room-in-cluster", "node configuration"),
         # GPUs.
@@ -170,6 +175,11 @@ MISMATCH = (
          "gpu-broken", "fallen off"),
         ("[1.2] NVRM: Xid (PCI:0000:09:00): 94, Contained: SM (0x1)", "gpu-broken", "94"),
         ("[1.2] NVRM: Xid (PCI:0000:09:00): 31, pid=71, Ch 00000010", "illegal-memory-access", "31"),
+        ("[1.2] NVRM: Xid (PCI:0000:09:00): 63, Row remapping event: pending", "unknown", "does not say"),
+        ("torch.AcceleratorError: CUDA error: CUDA-capable device(s) is/are busy or unavailable",
+         "gpu-unavailable", "compute mode"),
+        ("RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+         "cuda-library", "ALLOC_FAILED"),
         ("[1.2] NVRM: Xid (PCI:0000:09:00): 45, pid=71, Ch 00000010", "unknown", "does not say"),
         ("../aten/src/ATen/native/cuda/IndexKernel.cu:92: operator(): block: [2,0,0], thread: [5,0,0] "
          'Assertion `index >= -sizes[i] && index < sizes[i] && "index out of bounds"` failed.',
@@ -216,10 +226,15 @@ MISMATCH = (
         ("train.py: error: unrecognized arguments: --local_rank=0", "local-rank", "--local_rank"),
         ("ValueError: Default process group has not been initialized, please make sure to call "
          "init_process_group.",
-         "no-launcher", "started them together"),
+         "no-process-group", "before a process group was made"),
         ("node-2: bash: line 1: ninja: command not found", "no-command", "ninja"),
         ("wandb.errors.UsageError: api_key not configured (no-tty). call wandb.login(key=[your_api_key])",
          "wandb", "api_key"),
+        ("wandb.errors.AuthenticationError: The API key you provided is either invalid or missing.",
+         "wandb", "invalid or missing"),
+        ("wandb.errors.CommError: Run initialization has timed out after 90.0 sec.", "wandb", "timed out"),
+        ("wandb.errors.errors.CommError: returned error 403: permission denied", "exception", "denied"),
+        ("wandb.errors.errors.Error: You must call wandb.init() before wandb.log()", "exception", "You"),
         # Files.
         (MISMATCH.format("32000, 4096", "0"), "partitioned-parameter", "lm_head.weight"),
         (MISMATCH.format("0", "32000, 4096"), "empty-weights", "shape [0]"),
@@ -231,7 +246,10 @@ MISMATCH = (
         ("RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory",
          "damaged-file", "central directory"),
         ("_pickle.UnpicklingError: Weights only load failed. This file can still be loaded, to do so",
-         "weights-only", "since 2.6"),
+         "exception", "Weights only load failed"),
+        ("OSError: You seem to have cloned a repository without having git-lfs installed. Please install",
+         "damaged-file", "git-lfs"),
+        ("EOFError: Ran out of input", "exception", "Ran out of input"),
         ("ValueError: loaded state dict contains a parameter group that doesn't match the size of "
          "optimizer's group",
          "other-optimizer", "other groups"),
@@ -241,6 +259,8 @@ MISMATCH = (
          "them in the cached files.",
          "no-hub", "cache"),
         ("OSError: You are trying to access a gated repo.", "hub-access", "gated"),
+        ("requests.exceptions.HTTPError: 401 Client Error: Unauthorized for url: https://huggingface.co/m/n",
+         "hub-access", "401"),
         ("ValueError: The checkpoint you are trying to load has model type `x9` but Transformers does not "
          "recognize this architecture.",
          "new-model", "x9"),
@@ -272,9 +292,6 @@ MISMATCH = (
         ("ImportError: FlashAttention2 has been toggled on, but it cannot be used due to the following "
          "error: the package for FlashAttention2 doesn't seem to be installed.",
          "flash-attention", "seem to be installed"),
-        ("ImportError: cannot import name 'log' from 'torch.distributed.elastic.agent.server.api' "
-         "(/v/api.py)",
-         "other-version", "'log'"),
         # Training.
         ("RuntimeError: weight should have at least three dimensions", "partitioned-parameter", "in parts"),
         ("RuntimeError: Expected weight to be of same shape as normalized_shape, but got weight of shape "

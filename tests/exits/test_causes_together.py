@@ -21,7 +21,8 @@ def test_a_cause_of_two_lines_names_what_the_second_says() -> None:
     loaded = (
         "_pickle.UnpicklingError: Weights only load failed. This file can still be loaded, to do so you have",
         "\t(1) In PyTorch 2.6, we changed the default value of the `weights_only` argument",
-        "\tWeightsUnpickler error: Unsupported global: GLOBAL deepspeed.runtime.LossScaler was not",
+        "\tWeightsUnpickler error: Unsupported global: GLOBAL deepspeed.runtime.LossScaler was not an "
+        "allowed global by default. Please use",
     )
     assert told(*loaded).says.endswith("deepspeed.runtime.LossScaler")
 
@@ -50,7 +51,10 @@ def test_what_a_program_s_line_and_its_exception_say_together_counts() -> None:
     file = '  File "/v/site-packages/deepspeed/x.py", line 194, in record_parameters'
     raised = "IndexError: pop from an empty deque"
     assert told(file, line, "              ^^^^^^^^^", raised).cause == "trace-changed"
-    assert told(file, "    batch = batches.pop()", raised).cause == "exception"
+    for own in ("    batch = batches.pop()", "    return self.buffer.popleft()"):
+        assert told('  File "/w/train.py", line 40, in f', own, "           ^^^^^^^", raised).mend == (
+            "Look at /w/train.py:40"
+        )
 
 
 def test_an_assertion_of_a_kernel_is_no_index_though_torch_says_it_of_both() -> None:
@@ -78,6 +82,88 @@ def test_memory_that_cannot_be_pinned_is_none_of_the_gpu() -> None:
     raised = "RuntimeError: CUDA error: out of memory"
     assert told(raised).cause == "gpu-taken"
     assert told(*above, raised).cause == "pinned-memory"
+    # Not that of a data loader, which takes memory of the GPU, nor another rank's.
+    loader = '  File "/v/site-packages/torch/utils/data/_utils/pin_memory.py", line 63, in pin_memory'
+    assert told(loader, "    return data.pin_memory(device)", raised).cause == "gpu-taken"
+    assert told(*(f"[rank1]: {line}" for line in above), f"[rank0]: {raised}").cause == "gpu-taken"
+
+
+def test_a_file_that_is_no_pickle_has_not_more_than_tensors() -> None:
+    refused = (
+        "_pickle.UnpicklingError: Weights only load failed. In PyTorch 2.6, we changed the default value"
+    )
+    why = "compatible with your use case: WeightsUnpickler error: "
+    for first in (118, 60):  # of a pointer of Git LFS, and of a page
+        for below in ((f"{why}Unsupported operand {first}",), (why, "", f"Unsupported operand {first}")):
+            found = told(refused, *below)
+            assert found.cause == "damaged-file"
+            assert "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD" not in str(found.mend)
+    # A pickle may be of another protocol.
+    assert told(refused, f"{why}Unsupported operand 149").cause == "exception"
+
+
+def test_input_that_ends_is_a_damaged_file_s_where_torch_read_one() -> None:
+    raised = "EOFError: Ran out of input"
+    torch_file = '  File "/v/site-packages/torch/serialization.py", line 1251, in _legacy_load'
+    read = "    magic_number = pickle_module.load(f, **pickle_load_args)"
+    assert told(torch_file, read, "                   ^^^^^^^^", raised).cause == "damaged-file"
+    spawned = (
+        "Traceback (most recent call last):",
+        '  File "/w/train.py", line 3, in f',
+        "AttributeError: Can't pickle local object 'main.<locals>.<lambda>'",
+        "Traceback (most recent call last):",
+        '  File "/usr/lib/python3.11/multiprocessing/spawn.py", line 126, in _main',
+        "    self = reduction.pickle.load(from_parent)",
+        raised,
+    )
+    assert told(*spawned).says == "AttributeError: Can't pickle local object 'main.<locals>.<lambda>'"
+
+
+def test_an_import_is_of_other_versions_where_it_is_of_a_library() -> None:
+    def imported(path: str) -> str:
+        at = ("Traceback (most recent call last):", '  File "/w/train.py", line 3, in <module>')
+        return str(told(*at, f"ImportError: cannot import name 'x' from 'models' ({path})").mend)
+
+    assert imported("/w/models/__init__.py") == "Look at /w/train.py:3"
+    assert "'pip check'" in imported("/v/lib/python3.12/site-packages/models/__init__.py")
+
+
+def test_a_process_that_cannot_be_forked_is_no_lock_that_another_has() -> None:
+    raised = "BlockingIOError: [Errno 11] Resource temporarily unavailable"
+    file = '  File "/usr/lib/python3.11/multiprocessing/popen_fork.py", line 66, in _launch'
+    assert told(file, "    self.pid = os.fork()", "               ^^^^^^^^^", raised).cause == "processes"
+    command = ("    self.pid = _fork_exec(", "               ^^^^^^^^^^^")
+    assert told(file, *command, raised).cause == "processes"
+    assert told('  File "/w/a.py", line 6, in f', "    fcntl.flock(file, how)", raised).cause == "exception"
+
+
+def test_what_was_raised_before_a_missing_process_group_is_told_beside_it() -> None:
+    lines = (
+        "Traceback (most recent call last):",
+        '  File "/w/train.py", line 3, in <module>',
+        "KeyError: 'a'",
+        "",
+        "During handling of the above exception, another exception occurred:",
+        "",
+        "Traceback (most recent call last):",
+        '  File "/w/train.py", line 9, in <module>',
+        "ValueError: Default process group has not been initialized, please make sure to call it.",
+    )
+    found = told(*lines)
+    assert (found.cause, found.also) == ("no-process-group", ("line 4: KeyError: 'a'",))
+    assert told(lines[-1], "OSError: [Errno 28] No space left on device").cause == "no-space"
+
+
+def test_a_folder_that_is_not_there_is_named_before_the_hub() -> None:
+    found = told(
+        "requests.exceptions.HTTPError: 401 Client Error: Unauthorized for url: https://huggingface.co/output",
+        "",
+        "The above exception was the direct cause of the following exception:",
+        "",
+        "OSError: output/model is not a local folder and is not a valid model identifier listed on",
+    )
+    assert (found.cause, "'output/model'" in found.says) == ("no-model", True)
+    assert str(found.mend).startswith("A folder: it must be on every machine")
 
 
 def test_what_is_raised_is_told_though_a_program_logs_it_as_information() -> None:

@@ -77,44 +77,13 @@ def test_out_of_memory_is_mended_by_what_its_figures_say() -> None:
     old += " GiB already allocated; 1.00 GiB free; 38.00 GiB reserved in total by PyTorch)"
     assert "expandable_segments" in str(told(old).mend)
     # What is allocated when the engine starts depends on no batch.
-    start = told(
-        '  File "a.py", line 3, in main', "    engine = deepspeed.initialize(model)", out_of_memory()
-    )
+    own = ('[rank3]:   File "a.py", line 3, in main', "[rank3]:     engine = deepspeed.initialize(model)")
+    start = told(*own, "[rank2]:     loss.backward()", out_of_memory())
     assert "the engine's start" in start.says
     assert "accumulation" not in str(start.mend)
 
 
-def test_ranks_that_waited_name_the_one_that_did_not_come() -> None:
-    absent = told("world_size=4", *(timeout(rank) for rank in (0, 1, 3)))
-    assert absent.cause == "nccl-timeout"
-    assert "ranks 0-1, 3 in collective 41" in absent.says
-    assert "rank 2 did not come" in absent.says
-    behind = told(timeout(0), timeout(1, number=40))
-    assert "rank 1 came least far" in behind.says
-    other = told(timeout(0), timeout(1, call="ALLGATHER", size=64))
-    assert "different calls" in other.says
-    assert "rehearse" in str(other.mend)
-
-
 SITE = "/v/lib/python3.12/site-packages"
-
-
-def test_a_rank_whose_own_line_is_lost_waited_where_others_did() -> None:
-    also = "[rank2]:[E11 ProcessGroupNCCL.cpp:1664] [PG 1 Rank 2] Exception (either an error or timeout)"
-    found = told(
-        "world_size=3", timeout(0), f"{also} detected by watchdog at work: 41, last enqueued NCCL work: 43"
-    )
-    assert found.says.endswith("ranks 0, 2 in collective 41 (ALLREDUCE of 1 elements); rank 1 did not come")
-    groups = [
-        f"[PG ID {rank} PG GUID 9 {also[also.index('Rank') :].replace('2', str(rank))}" for rank in (0, 1)
-    ]
-    lines = [
-        f"{one} detected by watchdog at work: {number}," for one, number in zip(groups, (41, 7), strict=True)
-    ]
-    assert "different groups of ranks" in told(timeout(0), timeout(1, number=7), *lines).says
-    assert "rank 1 came least far" in told(timeout(0), timeout(1, number=7)).says
-    assert "NCCL_P2P_DISABLE" in str(told("world_size=1", timeout(0, number=1)).mend)
-    assert "P2P" not in str(told("world_size=1", timeout(0)).mend)
 
 
 def gloo_timeout(
@@ -359,6 +328,23 @@ def test_how_a_rank_ended_tells_more_than_that_another_one_lost_it(ended: str, s
     assert told(lost, ended).says.startswith(says)
     # With which NCCL ends a rank that has waited in vain.
     assert told(timeout(0), ENDED.format(-6)).cause == "nccl-timeout"
+
+
+def test_a_rank_that_aborts_as_another_one_has_left_it_is_a_consequence() -> None:
+    lost = "[gloo/pair.cc:547] Connection closed by peer [10.0.0.2]:9"
+    raised = ("terminate called after throwing an instance of 'gloo::EnforceNotMet'", f"  what():  {lost}")
+    code = "  exitcode  : -6 (pid: 4711)"
+    assert told(f"[rank1]: RuntimeError: {lost}", *raised, code).cause == "lost-rank"
+    waited = "[gloo/unbound_buffer.cc:78] Timed out waiting 1800000ms for recv operation to complete"
+    assert told(f"[rank1]: RuntimeError: {waited}", raised[0], f"  what():  {waited}", code).cause == (
+        "collective-timeout"
+    )
+    # A log in which ranks speak is not only a launcher's.
+    aborted = told(f"[rank1]: RuntimeError: {lost}", code)
+    assert "SIGABRT" in aborted.says
+    assert "no more than a launcher saw" not in str(aborted.mend)
+    assert "no more than a launcher saw" in str(told(code).mend)
+    assert "see who asked" in str(told("Terminated").mend)
 
 
 def test_an_exception_is_told_with_its_line_though_ranks_speak_at_once() -> None:

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.exits.told import told
+from zerokit.exits import lines as of_lines
 from zerokit.exits.explain import explain_log
-from zerokit.exits.log import read_log
+from zerokit.exits.log import Log, read_log
 
 FRAMES = (
     '  File "/w/train.py", line 12, in main',
@@ -122,6 +123,83 @@ def test_lines_of_json_say_what_they_hold(tmp_path: Path) -> None:
             4,
             "my.package.BatchError: two batches",
         )
+
+
+def logged(folder: Path, *records: dict[str, object]) -> Log:
+    """The log of a logger that writes JSON, below a line of what started it."""
+    log = folder / "a.log"
+    log.write_text("\n".join(["== start ==", *map(json.dumps, records)]))
+    return read_log(str(log))
+
+
+def test_a_record_s_traceback_stands_beside_its_message(tmp_path: Path) -> None:
+    traceback = "\n".join(("Traceback (most recent call last):", *FRAMES[:2], RAISED))
+    for beside in (
+        {"message": "failed", "levelname": "ERROR", "exc_info": traceback},
+        {"message": "failed", "log.level": "error", "error": {"stack_trace": traceback}},
+        {"event": "failed", "level": "error", "exception": traceback},
+        {"text": f"failed\n{traceback}\n", "record": {}},
+    ):
+        found = explain_log(logged(tmp_path, {"message": "begins"}, beside, {"message": "ends"}))
+        assert (found.says, found.mend) == ("BatchError: two batches", "Look at /w/train.py:12")
+        assert (found.line, found.text) == (3, RAISED)
+    # What a program prints of its data is no record.
+    assert explain_log(logged(tmp_path, {"text": traceback})).cause == "unknown"
+
+
+def test_a_record_s_level_counts(tmp_path: Path) -> None:
+    killed = "[ERROR] [launch.py:325:sigkill_handler] ['python'] exits with return code = -9"
+    full = "disk: No space left on device, kept the last one"
+    for key, level in (("levelname", "WARNING"), ("level", "warn"), ("severity", "INFO")):
+        found = explain_log(
+            logged(tmp_path, {key: level, "message": full}, {key: "ERROR", "message": killed})
+        )
+        assert "SIGKILL" in found.says
+    assert (
+        explain_log(logged(tmp_path, {"level": "error", "message": full}, {"message": killed})).cause
+        == "no-space"
+    )
+
+
+def test_a_record_of_several_lines_has_them(tmp_path: Path) -> None:
+    found = explain_log(
+        logged(tmp_path, {"message": f"{FRAMES[0]}\n    x = y * 2\nMemoryError"}, {"message": "b"})
+    )
+    assert (found.cause, found.line) == ("host-memory", 2)
+
+
+def test_a_line_that_has_no_traceback_may_have_been_printed() -> None:
+    printed = "AttributeError: 'MessageFactory' object has no attribute 'GetPrototype'"
+    start = (
+        "[2026-11-22 09:00:00,1] [INFO] [launch.py:245:main] process 4711 spawned with command: ['python']"
+    )
+    killed = "[ERROR] [launch.py:325:sigkill_handler] ['python'] exits with return code = -9"
+    left = "[2026-11-22 10:00:00,1] [INFO] [launch.py:285:main] Process 4711 exits successfully."
+    assert "SIGKILL" in told(printed, printed, killed).says
+    assert told(start, printed, left).cause == "ended-well"
+    # What is left of a traceback, and what torch says of one.
+    for lines in ((FRAMES[1], printed), (f"[rank0]: {printed}",), ("╰───────╯", printed)):
+        assert told(*lines, killed).cause == "exception"
+
+
+def test_a_prefix_with_a_time_is_taken_apart_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It once was for each line that was held against it: of a thousand ranks, a million times."""
+    looks: list[str] = []
+
+    class Times:
+        def __getattr__(self, name: str) -> object:
+            looks.append(name)
+            return getattr(times, name)
+
+    times = of_lines._TIMES
+    monkeypatch.setattr(of_lines, "_TIMES", Times())
+    log = [
+        f"2026-11-23T11:14:0{rank}.5Z [rank{rank}]: {line}"
+        for line in ("Traceback (most recent call last):", *FRAMES * 9, RAISED)
+        for rank in range(9)
+    ]
+    assert told(*log).says == "rank 0: BatchError: two batches"
+    assert len(looks) < len(log)
 
 
 def test_what_a_destructor_or_a_thread_raises_ends_nothing() -> None:

@@ -14,13 +14,16 @@ class Meaning(NamedTuple):
 
     says: str
     mend: str
+    in_log: bool = False
+    """Whether what a log says beside it is worth more."""
 
 
 _CODES = {
     0: Meaning("the run ended well", "Nothing is to be mended"),
     1: Meaning(
         "Python ended with an exception, or zerokit with the answer 'no'",
-        "Read the first traceback of the log: zerokit explain-exit LOG finds it",
+        "Read the first traceback of the log",
+        in_log=True,
     ),
     2: Meaning("unusable input or options", "Read the line that begins with 'zerokit: error:' or 'usage:'"),
     75: Meaning(
@@ -48,7 +51,8 @@ _SIGNALS = {
     ),
     "SIGABRT": Meaning(
         "C++ code gave up: mostly NCCL's watchdog after a timeout, or an error in a destructor",
-        "Read what stands above in the log: zerokit explain-exit LOG",
+        "Run with PYTHONFAULTHANDLER=1, which shows the line of Python; read what stands above in the log",
+        in_log=True,
     ),
     "SIGBUS": Meaning(
         "shared memory ran out (/dev/shm), or a mapped file was cut while it was read",
@@ -71,7 +75,8 @@ _SIGNALS = {
     "SIGTERM": Meaning(
         "it was asked to end: by the launcher, because another rank failed first, or by the scheduler "
         "(preemption, time limit)",
-        "Look for the rank that failed first: zerokit explain-exit LOG",
+        "Look for the rank that failed first",
+        in_log=True,
     ),
     "SIGXCPU": Meaning("it used more CPU time than 'ulimit -t' allows", "Raise the limit"),
     "SIGXFSZ": Meaning("it wrote a larger file than 'ulimit -f' allows", "Raise the limit"),
@@ -117,9 +122,7 @@ def meaning(code: int) -> Meaning:
     """What an exit code says."""
     name = signal_of(code)
     if name is not None:
-        unknown = Meaning("ended by that signal", "Read what stands above in the log")
-        says, mend = _SIGNALS.get(name, unknown)
-        return Meaning(f"exit code {code} ({name}): {says}", mend)
-    unknown = Meaning("the program's own code", "Read what stands above in the log")
-    says, mend = _CODES.get(code, unknown)
-    return Meaning(f"exit code {code}: {says}", mend)
+        found = _SIGNALS.get(name, Meaning("ended by that signal", "Read what stands above in the log"))
+        return found._replace(says=f"exit code {code} ({name}): {found.says}")
+    found = _CODES.get(code, Meaning("the program's own code", "Read what stands above in the log"))
+    return found._replace(says=f"exit code {code}: {found.says}")

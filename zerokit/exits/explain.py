@@ -25,6 +25,7 @@ from zerokit.exits.gpu_memory import Settings
 from zerokit.exits.lines import is_below_frame, is_quoted
 from zerokit.exits.log import Log
 from zerokit.units import quantity
+from zerokit.whose_code import is_installed
 
 _WIDEST = 300
 """Characters of a line that are shown."""
@@ -51,7 +52,7 @@ _OF_EXCEPTION = re.compile(r"(?:Error|Exception)\b: ")
 _OF_VERSIONS = re.compile(
     r"(?:.{1,200}got an unexpected keyword argument|module '.{1,100}' has no attribute|cannot import name)"
 )
-"""What is raised where a library calls another one of another version."""
+"""What is raised where a library is of another version than what calls it was written for."""
 _STARTED = re.compile(r"^\[.{0,80}\] process \d+ spawned with command: ", re.MULTILINE)
 _EXITED = re.compile(r"^\[.{0,80}\] Process \d+ exits successfully", re.MULTILINE)
 """What DeepSpeed's launcher prints of each rank, at its start and at its end, and then little else."""
@@ -59,9 +60,11 @@ _FEW_LINES = 20
 """Of a rank, that importing and initializing print."""
 _STEP = re.compile(r"(?:step|iter(?:ation)?|epoch|batch|loss)s?['\"]?\W{0,3}\d", re.IGNORECASE)
 """In whatever words a script, or DeepSpeed, tells of steps."""
-_WATCHDOG_ENDS = re.compile(
+_WAITED = re.compile(
     r"Watchdog caught collective operation timeout|[Ww]atchdog thread terminated with exception"
+    r"|what\(\): {1,2}[^\n]{0,300}(?:Connection (?:closed|reset) by peer|Timed out waiting)"
 )
+"""What C++ code says as it aborts a rank that has waited for another one, or was left by it."""
 _FROM_OUTSIDE = ("SIGTERM", "SIGINT", "SIGHUP")
 _STANDS = (
     ". The log shows no step: where it stood still from its start, 'zerokit doctor' finds the lock that a "
@@ -115,11 +118,14 @@ class _Event:
     cause: str
     says: str
     mend: str
+    is_in_log: bool = False
+    """Whether another line says why, of an exit code."""
 
 
 def explain_code(code: int) -> Explanation:
     """What an exit code says by itself."""
-    says, mend = meaning(code)
+    says, mend, in_log = meaning(code)
+    mend += ": zerokit explain-exit LOG" if in_log else ""
     return Explanation(signal_of(code) or EXIT_CODE, says, mend)
 
 
@@ -134,7 +140,7 @@ def explain_log(log: Log, settings: Settings | None = None) -> Explanation:
     events = [*_known(log)]
     events += _exceptions(log, events)
     left = _not_survived(events, log)
-    if all(event.weight is Weight.MENTIONED for event in left) and _has_ended_well(log):
+    if all(event.weight in (Weight.GENERAL, Weight.MENTIONED) for event in left) and _has_ended_well(log):
         return _ENDED_WELL
     if not left:
         return _silent(log, tuple(_also(events, None, log, settings)))
@@ -152,8 +158,10 @@ def explain_log(log: Log, settings: Settings | None = None) -> Explanation:
     named = rank is not None and first.cause not in (NCCL_TIMEOUT, GLOO_TIMEOUT, ZEROKIT)
     says = f"rank {rank[1]}: {first.says}" if rank is not None and named else first.says
     mend = first.mend
-    if "explain-exit LOG" in mend:
-        mend = _WHO_ASKED if "(SIGTERM)" in first.says else _NOT_HERE
+    if first.is_in_log and "(SIGTERM)" in first.says:
+        mend = _WHO_ASKED
+    elif first.is_in_log and all(event.cause == EXIT_CODE for event in events):
+        mend = _NOT_HERE
     stands = _stands(log) if any(f"({name})" in first.says for name in _FROM_OUTSIDE) else ""
     also = (
         *_also(events, first.cause, log, settings),
@@ -231,19 +239,19 @@ def _known(log: Log) -> Iterator[_Event]:
                 continue
             groups = {"what": match[0], **match.groupdict(default="")}
             weight, mend = _weight_of(cause.weight, log, match), cause.mend
-            says = cause.says.format(**groups)
+            says, is_in_log = cause.says.format(**groups), False
             if cause.name == EXIT_CODE:
                 word = groups.get("code", says)
                 code = parse_code(word) if not word.lstrip("-").isdigit() or -64 <= int(word) <= 255 else None
                 if not code:  # it ended well
                     continue
-                says, mend = meaning(code)
+                says, mend, is_in_log = meaning(code)
                 weight = Weight.KILLED if _kills(code, log) else Weight.LEFT if _is_chosen(code) else weight
             elif cause.name == NCCL_TIMEOUT:
                 says, mend = nccl.explain(nccl.waiting(log.text), _world_size(log))
             elif cause.name == GLOO_TIMEOUT and "who" not in groups:
                 says, mend = waited or (says, mend)
-            yield _Event(weight, match.start(), cause.name, says, mend)
+            yield _Event(weight, match.start(), cause.name, says, mend, is_in_log)
             if cause.name == NCCL_TIMEOUT:  # the first tells of all
                 break
 
@@ -253,7 +261,7 @@ def _in_full(event: _Event, log: Log, settings: Settings | None) -> _Event:
     if event.cause not in (OUT_OF_MEMORY, GPU_TAKEN):
         return event
     begin, end = log.bounds(event.offset)
-    above = [line for _, line in log.lines_above(begin, 80)][::-1]
+    above = tracebacks.frames_above(log, begin, log.text[begin : min(end, begin + 4 * _WIDEST)])
     if event.cause == GPU_TAKEN:
         pinned = gpu_memory.explain_pinning(above)
         return replace(event, cause="pinned-memory", says=pinned[0], mend=pinned[1]) if pinned else event
@@ -263,10 +271,10 @@ def _in_full(event: _Event, log: Log, settings: Settings | None) -> _Event:
 
 
 def _kills(code: int, log: Log) -> bool:
-    """Whether a signal came unasked: a launcher itself ends ranks by SIGTERM, NCCL's watchdog by SIGABRT."""
+    """Whether a signal came unasked: launchers end ranks by SIGTERM, and ranks that waited by SIGABRT."""
     name = signal_of(code)
     if name == "SIGABRT":
-        return _WATCHDOG_ENDS.search(log.text) is None
+        return _WAITED.search(log.text) is None
     return name is not None and name not in ("SIGTERM", "SIGINT", "SIGHUP")
 
 
@@ -283,11 +291,12 @@ def _exceptions(log: Log, known: list[_Event]) -> Iterator[_Event]:
             continue
         # Of a launcher, whose command is the script that has failed; or of a program that a rank needs.
         is_less = raised.is_survived or raised.kind == "CalledProcessError"
-        weight = Weight.MENTIONED if is_less else Weight.EXCEPTION
+        weight = Weight.GENERAL if raised.is_bare else Weight.EXCEPTION
+        weight = Weight.MENTIONED if is_less else weight
         says = f"{raised.kind}: {raised.text}" if raised.text else raised.kind
         mend = f"Look at {visible(raised.frame)}" if raised.frame else "Read the traceback"
         mend += f"; it was raised in {visible(raised.library)}" if raised.library else ""
-        if raised.library and _OF_VERSIONS.match(raised.text):
+        if _OF_VERSIONS.match(raised.text) and (raised.library or is_installed(raised.text)):
             mend += ", which may not suit the version of what it calls: see 'pip check'"
         yield _Event(weight, raised.offset, "exception", says, mend)
 

@@ -68,7 +68,9 @@ def explain_pinning(frames: Sequence[str]) -> tuple[str, str] | None:
     Args:
         frames: the lines of the traceback above "CUDA error: out of memory".
     """
-    if not any(re.search(r"\bpin_memory\(|, in pin_memory\b", frame) for frame in frames):
+    # A data loader pins, too, in a thread that takes memory of the GPU.
+    is_offload = any("/deepspeed/" in frame for frame in frames)
+    if not is_offload or not any(re.search(r"\bpin_memory\(|, in pin_memory\b", frame) for frame in frames):
         return None
     return (
         "host memory could not be locked for the GPU (pinned): CUDA calls that out of memory, too",

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import re
+from collections.abc import Callable
 
 from zerokit.exits.log import Log
 
 WIDEST_PREFIX = 300
 _MOST_LINES = 400
 _TIMES = re.compile(r"\d{4}-\d\d-\d\d|\d\d:\d\d:\d\d(?:[.,]\d{1,9})?")
+_DIGIT = re.compile(r"\d")
+_compiled = functools.lru_cache(4096)(re.compile)
+"""A thousand ranks have prefixes of their own, more than re itself keeps."""
 _INDENTED = re.compile(r"(?P<prefix>.{0,100}?(?:[ |]*\|)?)(?P<indent> {2,})\S")
 _QUOTES = re.compile(r'File "[^"]{1,400}", line \d|\S{1,400}:\d{1,8}: \w*Warning: ')
 """Above a line of a program."""
@@ -19,15 +24,15 @@ _NEAR = 4
 """Lines between an exception and the last frame above it: what a program's line takes."""
 
 
-def begins_with(line: str, prefix: str) -> bool:
-    """Whether a line begins with a prefix, of which times may be others."""
-    if line.startswith(prefix):
-        return True
-    return (
-        _TIMES.search(prefix) is not None
-        and len(line) >= len(prefix)
-        and _TIMES.sub("", line[: len(prefix)]) == _TIMES.sub("", prefix)
-    )
+def beginning(prefix: str) -> Callable[[str], object]:
+    """What says whether a line begins with a prefix, of which times may be others of that length."""
+    times = _TIMES.findall(prefix)
+    if not times:
+        return lambda line: line.startswith(prefix)
+    first, *others = map(re.escape, _TIMES.split(prefix))
+    shapes = (_DIGIT.sub(r"\\d", re.escape(time)) for time in times)
+    like = _compiled(first + "".join(shape + other for shape, other in zip(shapes, others, strict=True)))
+    return like.match
 
 
 def is_quoted(log: Log, begin: int, line: str) -> bool:
@@ -38,8 +43,9 @@ def is_quoted(log: Log, begin: int, line: str) -> bool:
     if indented is None:
         return False
     prefix = indented["prefix"]
+    is_own = beginning(prefix)
     for _, above in log.lines_above(begin, _MOST_LINES):
-        if not begins_with(above, prefix):
+        if not is_own(above):
             continue  # another rank's
         rest = above[len(prefix) :]
         words = rest.lstrip(" ")
@@ -50,5 +56,5 @@ def is_quoted(log: Log, begin: int, line: str) -> bool:
 
 def is_below_frame(log: Log, begin: int, prefix: str) -> bool:
     """Whether a line ends a traceback: a frame with the same prefix stands right above it."""
-    near = (above for _, above in log.lines_above(begin, _NEAR) if begins_with(above, prefix))
+    near = filter(beginning(prefix), (above for _, above in log.lines_above(begin, _NEAR)))
     return any(_FRAME.search(above) for above in near)

@@ -8,7 +8,7 @@ import re
 import stat
 import sys
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -26,6 +26,10 @@ _WIDEST = 10_000
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _SAID = ("log", "message", "msg", "text")
 """Keys under which a line of JSON has what was printed."""
+_LEVELS = ("levelname", "level", "severity", "log.level")
+_OF_RECORDS = {"log", "message", "msg", "record", *_LEVELS}
+"""Keys of which a logger's record has one; data that a program prints have others."""
+_NO_ERRORS = ("WARNING", "WARN", "NOTICE", "INFO", "DEBUG")
 
 
 @dataclass
@@ -38,6 +42,8 @@ class Log:
     skipped_at: int | None = None
     """The offset in `text` before which lines were left out."""
     skipped_lines: int = 0
+    breaks: array[int] = field(default_factory=lambda: array("Q"))
+    """The offsets of line breaks that the file has not: those within what a line of JSON says."""
     _ends: array[int] = field(default_factory=lambda: array("Q"))
     """Where the next line begins, of each: a bar's carriage return begins one, too."""
 
@@ -48,7 +54,8 @@ class Log:
     def line_at(self, offset: int) -> int:
         """The number, from 1, of the line in which an offset of `text` lies, as an editor counts them."""
         skipped = self.skipped_lines if self.skipped_at is not None and offset >= self.skipped_at else 0
-        return self.text.count("\n", 0, offset) + 1 + skipped
+        added = bisect_left(self.breaks, offset)
+        return self.text.count("\n", 0, offset) + 1 + skipped - added
 
     def bounds(self, offset: int) -> tuple[int, int]:
         """Where the line begins and ends in which an offset lies."""
@@ -107,11 +114,14 @@ def _read(file: BinaryIO, name: str) -> Log:
             left_out += tail.count(b"\n", 0, len(tail) - TAIL_BYTES)
             is_whole = False
             del tail[: len(tail) - TAIL_BYTES]
-    is_json = head.startswith(b"{")
     if is_whole:  # A character may lie across the two parts.
-        return Log(name, _text(head + tail, is_json))
-    first = _text(head, is_json)
-    return Log(name, first + _text(bytes(tail), is_json), len(first), left_out)
+        text, breaks = _text(head + tail)
+        return Log(name, text, breaks=breaks)
+    text, breaks = _text(head)
+    begin = len(text)
+    rest, more = _text(bytes(tail))
+    breaks.extend(begin + offset for offset in more)
+    return Log(name, text + rest, begin, left_out, breaks)
 
 
 def _exactly(file: BinaryIO, size: int) -> bytes:
@@ -121,21 +131,39 @@ def _exactly(file: BinaryIO, size: int) -> bytes:
     return bytes(content)
 
 
-def _text(content: bytes, is_json: bool) -> str:
+def _text(content: bytes) -> tuple[str, array[int]]:
+    """What was printed, and the offsets of its line breaks that are within a line of JSON."""
     encoding = "utf-16" if content.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8"
-    text = content.decode(encoding, errors="replace")
-    if is_json:
-        text = "\n".join(map(_words, text.split("\n")))
-    return _COLOURS.sub("", text).replace("\r\n", "\n")
+    text = _COLOURS.sub("", content.decode(encoding, errors="replace")).replace("\r\n", "\n")
+    lines, breaks, begin = text.split("\n"), array("Q"), 0
+    for number, line in enumerate(lines):
+        if line.startswith("{"):
+            said = lines[number] = _words(line)
+            breaks.extend(begin + match.start() for match in re.finditer("\n", said))
+        begin += len(lines[number]) + 1
+    return "\n".join(lines), breaks
 
 
 def _words(line: str) -> str:
-    """What a line of JSON says, as Docker, Kubernetes and loggers write a line of a program."""
+    """What a line of JSON says, as Docker, Kubernetes and loggers write lines of a program.
+
+    A traceback is beside the message, under a key of the logger's. A level that is no error stands before.
+    """
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):
         return line
-    said = (found.get(key) for key in _SAID) if isinstance(found, dict) else ()
-    words = next((word for word in said if isinstance(word, str)), None)
-    # It stays one line of the file: a carriage return begins a line that an editor does not count.
-    return line if words is None else words.rstrip("\r\n").replace("\n", "\r")
+    if not found.keys() & _OF_RECORDS:
+        return line
+    said = next((found[key] for key in _SAID if isinstance(found.get(key), str)), None)
+    nested = (value for value in found.values() if isinstance(value, dict))
+    others = (value for values in (found, *nested) for value in values.values())
+    told = [value for value in others if isinstance(value, str) and "\n" in value.rstrip() and value != said]
+    if said is not None:
+        told.insert(0, said)
+    if not told:
+        return line
+    level = next((found[key].upper() for key in _LEVELS if isinstance(found.get(key), str)), "")
+    before = f"[{level}] " if level in _NO_ERRORS else ""
+    words = _COLOURS.sub("", "\n".join(one.rstrip("\r\n") for one in told)).replace("\r\n", "\n")
+    return "\n".join(before + one for one in words.split("\n"))

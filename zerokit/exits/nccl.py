@@ -15,15 +15,19 @@ _TIMEOUT = re.compile(
     r"(?:, NumelIn=(?P<elements>\d{1,18}))?[^)]{0,120}Timeout\(ms\)=(?P<limit>\d{1,12})"
 )
 _DETECTED = re.compile(
-    r"(?:\[PG (?:ID )?(?P<group>\d{1,9})[^\]\n]{0,120} |\[)Rank (?P<rank>\d{1,7})\] "
+    r"(?:\[PG (?:ID \d{1,9} PG GUID (?P<guid>[^\s(\]]{1,80})|(?!ID )(?P<group>\d{1,9}))?[^\]\n]{0,120} |\[)"
+    r"Rank (?P<rank>\d{1,7})\] "
     r"(?:Exception \(either an error or timeout\) detected by watchdog at work:"
     r"| ?failure detected by watchdog at work sequence id:|Timeout at NCCL work:) (?P<number>\d{1,12})"
 )
-"""What a rank says of the same, in other lines: a log may have lost the one, or be cut before it."""
+"""What a rank says of the same, in other lines: a log may have lost the one, or be cut before it.
+
+A group's GUID, or its number where it has none, is the same on all its ranks; its ID is each process's own.
+"""
+_SPEAKER = re.compile(r"\[rank(\d{1,7})\]:[^\n]*$")
+"""Of all ranks, before the words of a line, in which a rank is counted within its group."""
 MOST_RANKS = 8
 """That are listed."""
-_FIRST = 2
-"""The number of a collective before which nothing can have passed: 1, or 2 after a barrier."""
 
 
 class Waiting(NamedTuple):
@@ -32,27 +36,42 @@ class Waiting(NamedTuple):
     rank: int
     number: int
     """Of the collective in its group, from 1: all ranks count alike."""
-    call: str
+    call: str | None
+    """None where the log has lost it."""
     elements: str | None
     limit_seconds: float
     group: str | None = None
-    """torch's number of its group of ranks, if the log has it: others count other collectives."""
+    """Its group of ranks, if the log names it: others count other collectives."""
 
 
 def waiting(text: str) -> list[Waiting]:
     """The first collective in which each rank of a log waited in vain, by rank."""
     found: dict[int, Waiting] = {}
     for match in _TIMEOUT.finditer(text):
-        rank = int(match["rank"])
+        rank = _rank(match)
         seconds = int(match["limit"]) / 1000
         one = Waiting(rank, int(match["number"]), match["call"], match["elements"], seconds)
         found.setdefault(rank, one)
-    by_number = {one.number: one for one in found.values()}
+    if not found:
+        return []
+    seconds = next(iter(found.values())).limit_seconds
     for match in _DETECTED.finditer(text):
-        rank, like = int(match["rank"]), by_number.get(int(match["number"]))
-        if like is not None:
-            found[rank] = found.get(rank, like._replace(rank=rank))._replace(group=match["group"])
+        rank, number, group = _rank(match), int(match["number"]), match["guid"] or match["group"]
+        one = found.setdefault(rank, Waiting(rank, number, None, None, seconds, group))
+        if one.number == number and one.group is None:
+            found[rank] = one._replace(group=group)
+    known = {(one.group, one.number): one for one in found.values() if one.call}
+    for rank, one in found.items():
+        if one.call is None and one.group is not None:
+            found[rank] = known.get((one.group, one.number), one)._replace(rank=rank)
     return [found[rank] for rank in sorted(found)]
+
+
+def _rank(match: re.Match[str]) -> int:
+    """The rank that speaks."""
+    begin = max(match.string.rfind("\n", 0, match.start()) + 1, match.start() - 300)
+    speaker = _SPEAKER.search(match.string, begin, match.start())
+    return int(speaker[1] if speaker else match["rank"])
 
 
 def explain(ranks: list[Waiting], world_size: int | None) -> tuple[str, str]:
@@ -66,27 +85,27 @@ def explain(ranks: list[Waiting], world_size: int | None) -> tuple[str, str]:
         return "a collective of NCCL timed out", (
             "Keep what all ranks print; with TORCH_NCCL_TRACE_BUFFER_SIZE=2000 they write what each waits for"
         )
-    calls: dict[tuple[int, str, str | None], list[int]] = defaultdict(list)
+    calls: dict[tuple[int, str | None, str | None], list[int]] = defaultdict(list)
     for one in ranks:
         calls[one.number, one.call, one.elements].append(one.rank)
     told = []
     for (number, call, elements), those in sorted(calls.items(), key=lambda item: item[0][0])[:MOST_RANKS]:
         size = f" of {int(elements):,} elements" if elements else ""
-        told.append(f"{listed(those)} in collective {number} ({call}{size})")
+        told.append(f"{listed(those)} in collective {number}" + (f" ({call}{size})" if call else ""))
     says = f"ranks waited {format_seconds(ranks[0].limit_seconds)} in vain: {'; '.join(told)}"
-    numbers = [number for number, _, _ in calls]
+    if len({one.group for one in ranks if one.group is not None}) > 1:
+        return f"{says}; they are of different groups of ranks, of which each counts its own collectives", (
+            "Look at what each of them did then: 'py-spy dump' of a run that hangs shows the line"
+        )
+    numbers = {one.number for one in ranks}
     absent = set(range(world_size or 0)) - {one.rank for one in ranks}
-    if len(set(numbers)) < len(numbers):
+    if len({number for number, call, _ in calls if call}) < sum(call is not None for _, call, _ in calls):
         return f"{says}; they came to different calls", (
             "Some line runs on some ranks alone (if rank == 0, an expert unused, one that saves): look for "
             "it at that call; 'zerokit rehearse' names the lines of both"
         )
-    if len(numbers) > 1 and len({one.group for one in ranks if one.group is not None}) > 1:
-        return f"{says}; they are of different groups of ranks, of which each counts its own collectives", (
-            "Look at what each of them did then: 'py-spy dump' of a run that hangs shows the line"
-        )
     if len(numbers) > 1:
-        behind = listed(calls[min(calls, key=lambda key: key[0])])
+        behind = listed([one.rank for one in ranks if one.number == min(numbers)])
         return f"{says}; {behind} came least far", (
             f"Look at what {behind} did then: a batch less, a longer one, a save, a slow disk; 'py-spy dump' "
             "of a run that hangs shows the line"
@@ -96,10 +115,10 @@ def explain(ranks: list[Waiting], world_size: int | None) -> tuple[str, str]:
             f"Look at what {listed(sorted(absent))} said first; if nothing, at 'dmesg -T' of its machine"
         )
     link = "NCCL_DEBUG=WARN names it, NCCL_SOCKET_IFNAME and NCCL_IB_HCA choose it"
-    if numbers[0] <= _FIRST:
+    if ranks[0].number == 1:
         link += "; nothing has passed it yet: NCCL_P2P_DISABLE=1 tells whether GPUs cannot reach each other"
     slow = "If a rank only takes long (tokenizing, saving), raise ddp_timeout"
-    if world_size is None:
+    if world_size is None or any(one.call is None for one in ranks):
         return f"{says}; the log does not say whether others did not come", (
             f"Look at what other ranks said first. {slow}. If all came to it, the link is broken or slow: "
             f"{link}"

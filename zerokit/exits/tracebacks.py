@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from zerokit.exits.lines import WIDEST_PREFIX, begins_with, is_below_frame, is_quoted
+from zerokit.exits.lines import WIDEST_PREFIX, beginning, is_below_frame, is_quoted
 from zerokit.exits.log import Log
 from zerokit.whose_code import INSTALLED, is_in_library, is_no_file
 
@@ -30,9 +30,13 @@ _ALONE = re.compile(
 )
 _LEVEL = re.compile(r"\b(?:WARN(?:ING)?|INFO|DEBUG|NOTICE)\b")
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
-_SURVIVED = re.compile(r"Exception ignored in|Exception in thread |--- Logging error ---")
+_SURVIVED = re.compile(r"Exception ignored (?:in|while)|Exception in thread |--- Logging error ---")
 """Above a traceback after which the process goes on."""
 _FRAME = re.compile(r'File "(?P<file>[^"]{1,400})", line (?P<line>\d{1,8})')
+_OF_TRACEBACKS = ("    ", "\t", "╰")
+"""Begin the line above an exception: one of the program, or the end of rich's box."""
+_OF_TORCH = "[rank"
+"""Begins each line that torch prints of the exception that ends a rank."""
 _OF_LAUNCHERS = ("SystemExit", "ChildFailedError", "KeyboardInterrupt", "SignalException")
 
 
@@ -50,7 +54,9 @@ class Raised:
     library: str | None
     """The innermost line, if it is an installed library's: ``deepspeed/runtime/engine.py:9``."""
     is_survived: bool
-    """Whether the process goes on after it, as after one in a destructor."""
+    """Whether it did not end the process: it was one in a destructor, or handled, though another followed."""
+    is_bare: bool = False
+    """Whether it is a line alone, as programs print what they have handled."""
 
 
 def exceptions(log: Log) -> Iterator[Raised]:
@@ -84,8 +90,9 @@ def _below(log: Log, offset: int) -> Raised | None:
         return None
     above = next((line for _, line in log.lines_above(begin, 2) if line.strip()), "")
     frame, library, source = None, None, ""
+    is_own = beginning(prefix)
     for at, line in log.lines_from(offset, _MOST_FRAMES):
-        if at == begin or not begins_with(line, prefix):
+        if at == begin or not is_own(line):
             continue  # another rank's
         rest = line[len(prefix) :]
         if rest.startswith((" ", "\t")) or not rest.strip():
@@ -101,10 +108,9 @@ def _below(log: Log, offset: int) -> Raised | None:
         if not _CLASS.search(raised["kind"]):
             return None
         kind = raised["kind"].rpartition(".")[2]
-        if is_chained(log, at, prefix):
-            return None
         text = raised["text"] or _next(log, at, prefix) or (source if kind == "AssertionError" else "")
-        return Raised(at, kind, text, frame, library, _SURVIVED.search(above) is not None)
+        is_survived = _SURVIVED.search(above) is not None or is_chained(log, at, prefix)
+        return Raised(at, kind, text, frame, library, is_survived)
     return None
 
 
@@ -114,21 +120,39 @@ def _alone(log: Log, begin: int, line: str) -> Raised | None:
     if raised is None or raised["kind"] == "Error":  # which is a word of any text
         return None
     prefix = raised["prefix"]
+    is_own = beginning(prefix)
     is_below = is_below_frame(log, begin, prefix)
     # A class alone is a word of any text.
     text = raised["text"] or _next(log, begin, prefix)
     if not (text or is_below) or is_quoted(log, begin, line) or is_chained(log, begin, prefix):
         return None
     frame = library = innermost = None
+    right_above = ""
     for _, above in log.lines_above(begin, 40):
-        found = _FRAME.search(above[:1000]) if begins_with(above, prefix) else None
-        if found is not None:
-            library = library if innermost else _library(found)
-            frame, innermost = _own(found), found
+        if is_own(above):
+            right_above = right_above or above[len(prefix) :]
+            found = _FRAME.search(above[:1000])
+            if found is not None:
+                library = library if innermost else _library(found)
+                frame, innermost = _own(found), found
         if frame is not None or _TRACEBACK.search(above):
             break
     is_logged = not is_below and _LEVEL.search(prefix) is not None
-    return Raised(begin, raised["kind"].rpartition(".")[2], text, frame, library, is_logged)
+    is_bare = not (is_below or right_above.startswith(_OF_TRACEBACKS) or _OF_TORCH in prefix)
+    return Raised(begin, raised["kind"].rpartition(".")[2], text, frame, library, is_logged, is_bare)
+
+
+def frames_above(log: Log, begin: int, line: str) -> list[str]:
+    """The lines of the traceback that ends in a line, and of no other rank's."""
+    raised = _ALONE.match(line)
+    is_own = beginning(raised["prefix"] if raised else "")
+    found = []
+    for _, above in log.lines_above(begin, _MOST_FRAMES):
+        if is_own(above):
+            if _TRACEBACK.search(above):
+                break
+            found.append(above)
+    return found[::-1]
 
 
 def _next(log: Log, begin: int, prefix: str) -> str:
@@ -136,7 +160,8 @@ def _next(log: Log, begin: int, prefix: str) -> str:
     lines = log.lines_from(begin, 5)
     if not next(lines)[1].rstrip().endswith(":"):
         return ""
-    below = (line[len(prefix) :].strip() for _, line in lines if begins_with(line, prefix))
+    is_own = beginning(prefix)
+    below = (line[len(prefix) :].strip() for _, line in lines if is_own(line))
     return next((line for line in below if line), "")
 
 

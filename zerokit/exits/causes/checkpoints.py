@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from zerokit.exits.causes.entry import Cause, cause
+from zerokit.exits.causes.entry import Cause, Weight, cause
+
+_ASK = "Look at its name; ask for access on its page, then 'hf auth login' or HF_TOKEN on every machine"
 
 CHECKPOINTS: tuple[Cause, ...] = (
     cause(
@@ -57,15 +59,20 @@ CHECKPOINTS: tuple[Cause, ...] = (
         r"invalid magic number; corrupt file\?",
         r"unexpected EOF, expected \d{1,20} more bytes",
         r"UnpicklingError: (?P<what>invalid load key, [^\n]{1,20})",
-        r"EOFError: Ran out of input",
+        # torch's own line: whatever is pickled may end so, such as what a process is to be started with.
+        r"magic_number = pickle_module\.load\([^\n]{0,60}\n(?:[^\n]{0,160}\n)??[^\n]{0,100}"
+        r"EOFError: (?P<what>Ran out of input)",
+        # '<', 'v', '{': no pickle has them, but a page, a pointer of Git LFS and JSON begin so.
+        r"Unsupported operand (?:60|118|123)\b",
+        r"cloned a repository without having git-lfs installed",
     ),
     cause(
         "weights-only",
         "torch loads nothing but tensors since 2.6, and this checkpoint has more: {what}",
         "Update the library that loads it: today's DeepSpeed, transformers and accelerate load their own; "
         "or, of a file that you trust, set TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1",
-        r"Weights only load failed(?:[^\n]{0,400}\n){1,6}?[^\n]{0,200}GLOBAL (?P<what>[\w.]{1,120})",
-        r"Weights only load failed",
+        r"Weights only load failed(?:[^\n]{0,400}\n){1,6}?[^\n]{0,200}GLOBAL (?P<what>[\w.]{1,120}) was not "
+        r"an allowed global",
     ),
     cause(
         "other-optimizer",
@@ -94,12 +101,25 @@ CHECKPOINTS: tuple[Cause, ...] = (
     cause(
         "hub-access",
         "the Hub does not give that model to this user: {what}",
-        "Look at its name; ask for access on its page, then 'hf auth login' or HF_TOKEN on every machine",
+        _ASK,
         r"You are trying to access a gated repo",
         r"Cannot access gated repo for url [^\n]{1,160}",
+    ),
+    cause(
+        "hub-access",
+        "the Hub does not give that model to this user: {what}",
+        _ASK,
         r"401 Client Error[^\n]{0,80}huggingface[^\n]{0,80}",
         r"403 Client Error[^\n]{0,80}huggingface[^\n]{0,80}",
-        r"is not a local folder and is not a valid model identifier",
+        weight=Weight.EXCEPTION,  # It is also said of a folder that is not there, by a line that says so.
+    ),
+    cause(
+        "no-model",
+        "there is no folder '{what}' here, and no model of that name that the Hub gives to this user",
+        "A folder: it must be on every machine, and its path counts from the folder of the start. A model: "
+        + _ASK[0].lower()
+        + _ASK[1:],
+        r"Error: (?P<what>[^\n]{1,200}?) is not a local folder and is not a valid model identifier",
     ),
     cause(
         "no-hub",

@@ -14,13 +14,18 @@ GPUS: tuple[Cause, ...] = (
     cause(
         GPU_TAKEN,
         "the device has no memory left, as where another process holds it",  # or of the host: see gpu_memory
-        "See who: nvidia-smi; end what is left of an earlier run. With offload it may be the host's that "
-        "cannot be pinned: pin_memory: false",
+        "See who: nvidia-smi; end what is left of an earlier run. With offload, or in a data loader, it may "
+        "be the host's that cannot be pinned: pin_memory: false, dataloader_pin_memory: false",
         r"CUDA error: out of memory",
-        r"CUDA-capable device\(s\) is/are busy or unavailable",
         r"cudaErrorMemoryAllocation",
         r"driver error:out of memory",  # Ascend
-        r"CUBLAS_STATUS_ALLOC_FAILED",
+    ),
+    cause(
+        "gpu-unavailable",
+        "the GPU takes no more processes: another one has it for itself, or its compute mode forbids it",
+        "See who: nvidia-smi; 'nvidia-smi -q -d COMPUTE' says the mode. If nobody has it, leave that machine "
+        "out",
+        r"CUDA-capable device\(s\) is/are busy or unavailable",
     ),
     cause(
         "gpu-broken",
@@ -32,7 +37,7 @@ GPUS: tuple[Cause, ...] = (
         r"Unable to determine the device handle",
         r"has fallen off the bus",
         # Others, such as 13, 31, 43 and 45, are mostly of programs: docs.nvidia.com/deploy/xid-errors.
-        r"NVRM: Xid \([^)]{1,40}\): (?:48|6[1-4]|74|79|9[245]|1[124]\d)\b",
+        r"NVRM: Xid \([^)]{1,40}\): (?:48|6[124]|74|79|9[245]|1[124]\d)\b",
     ),
     cause(
         "no-kernel-image",
@@ -106,7 +111,7 @@ GPUS: tuple[Cause, ...] = (
         "a matrix product or convolution failed on the GPU: {what}",
         "CUDA tells of errors late: CUDA_LAUNCH_BLOCKING=1 shows the line. Mostly an index was out of range "
         "before it (token ids, labels), or the GPU's memory was full",
-        r"CUBLAS_STATUS_(?:EXECUTION_FAILED|INTERNAL_ERROR|NOT_INITIALIZED|INVALID_VALUE|NOT_SUPPORTED)",
+        r"CUBLAS_STATUS_(?:ALLOC_FAILED|EXECUTION_FAILED|INTERNAL_ERROR|NOT_INITIALIZED|INVALID_VALUE|NOT_SUPPORTED)",
         r"CUDNN_STATUS_(?:EXECUTION_FAILED|INTERNAL_ERROR|NOT_INITIALIZED)",
     ),
     cause(

@@ -60,11 +60,12 @@ LAUNCH: tuple[Cause, ...] = (
         r"Hostfile is (?:empty|not formatted)[^\n,]{0,80}",
     ),
     cause(
-        "no-launcher",
-        "ranks were to talk to each other, but nothing has started them together",
-        "Start it by deepspeed, torchrun or accelerate launch; a script without a Trainer calls "
-        "deepspeed.init_distributed() first",
+        "no-process-group",
+        "ranks were to talk to each other before a process group was made",
+        "If nothing else was raised before: start it by deepspeed, torchrun or accelerate launch; a script "
+        "without a Trainer calls deepspeed.init_distributed() first",
         r"Default process group has not been initialized",
+        weight=Weight.EXCEPTION,
     ),
     cause(
         "local-rank",
@@ -87,7 +88,8 @@ LAUNCH: tuple[Cause, ...] = (
         "Weights & Biases could not be reached, or has no key: {what}",
         "Run 'wandb login' on that machine before, or set WANDB_MODE=offline, or report_to: none",
         r"api_key not configured \(no-tty\)",
-        r"wandb\.errors\.[\w.]{1,40}: [^\n]{1,160}",
+        r"wandb\.errors\.[\w.]{0,20}AuthenticationError: [^\n]{1,160}",
+        r"wandb\.errors\.[\w.]{0,20}CommError: [^\n]{0,160}(?:error 401|[Tt]imed out|onnection|etwork)",
         r"Error communicating with wandb process",
     ),
 )

@@ -142,8 +142,11 @@ SCHEDULERS: tuple[Cause, ...] = (
         "Slurm cannot give what the job asks for: {what}",
         "Compare --gres, --ntasks-per-node, --cpus-per-task and --mem with 'scontrol show partition' and "
         "'sinfo'",
-        r"srun: error: Unable to (?:create step|allocate resources)[^\n:]{0,80}: (?P<what>[^\n]{1,120})",
-        r"sbatch: error: Batch job submission failed: (?P<what>[^\n]{1,120})",
+        # Others are of a job that has ended, or of a server that does not answer.
+        r"srun: error: Unable to (?:create step|allocate resources)[^\n:]{0,80}: "
+        r"(?!Job/step already|Socket timed out|Unable to contact)(?P<what>[^\n]{1,120})",
+        r"sbatch: error: Batch job submission failed: (?!Socket timed out|Unable to contact)"
+        r"(?P<what>[^\n]{1,120})",
     ),
     cause(
         "node-failed",

@@ -21,7 +21,7 @@ SOFTWARE: tuple[Cause, ...] = (
         r"Ninja is required to load C\+\+ extensions",
         r"CUDA_HOME does not exist",
         r"No such file or directory: '(?:c\+\+|g\+\+|gcc|clang\+\+)'",
-        r"Command '\['which', '[^'\n]{1,100}'\]' returned non-zero",
+        r"Command '\['which', '[^'\n]{0,100}(?:\+\+|cc|clang)[\d.-]{0,9}'\]' returned non-zero",
         r"Command '\['[^'\n]{1,200}', '--version'\]' returned non-zero",
         r"CUDA_HOME environment variable is not set",
         r"Installed CUDA version [\d.]+ does not match [^\n]{0,60}, unable to compile",
@@ -78,12 +78,5 @@ SOFTWARE: tuple[Cause, ...] = (
         r"FlashAttention\d? has been toggled on, but it cannot be used due to the following error: "
         r"(?P<what>[^\n]{1,160})",
         r"FlashAttention only supports? [^\n]{1,80}",
-    ),
-    cause(
-        "other-version",
-        "two packages do not suit each other: {what}",
-        "'pip check' and 'zerokit doctor' say which; install the versions that were released together",
-        r"cannot import name '[^'\n]{1,100}' from '[^'\n]{1,200}'",
-        weight=Weight.EXCEPTION,
     ),
 )

@@ -41,7 +41,8 @@ TRAINING: tuple[Cause, ...] = (
         r"AssertionError: \{'id': \d{1,9}, 'status': '(?:INFLIGHT|AVAILABLE)'",
         r"Cannot partition a param in flight",
         r"disagreement between rank0 and rank",
-        r"popleft\(\)\s{0,4}\n(?:[^\n]{0,160}\n)??[^\n]{0,100}IndexError: pop from an empty deque",
+        r"__step_id_module_fetched_for\[[^\n]{0,60}popleft\(\)\s{0,4}\n(?:[^\n]{0,160}\n)??[^\n]{0,100}"
+        r"IndexError: pop from an empty deque",
     ),
     cause(
         "gradient-twice",
