@@ -15,6 +15,7 @@ from zerokit.hardware.hardware_file import read_hardware
 from zerokit.rehearsal.devices import caveats, virtual_device
 from zerokit.rehearsal.job import RehearsalJob
 from zerokit.rehearsal.processes import Output, Worker
+from zerokit.rehearsal.stand_ins.nvidia_smi import DRIVER_VERSION, answer
 
 
 @pytest.mark.parametrize("gpu", gpus(), ids=lambda gpu: gpu.name)
@@ -81,6 +82,27 @@ def test_a_job_keeps_its_device() -> None:
     assert RehearsalJob.model_validate_json(job.model_dump_json()).device == device
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["-L"], "GPU 0: H (UUID: GPU-00000000)\nGPU 1: H (UUID: GPU-00000001)\n"),
+        (["-i", "1", "--query-gpu=index,count,memory.free", "--format=csv,noheader,nounits"], "1, 2, 9\n"),
+        (["--query-gpu=name, memory.used", "--format=csv"], "name, memory.used [MiB]\nH, 0 MiB\nH, 0 MiB\n"),
+        (["--id=0", "--query-gpu=driver_version", "--format=csv,noheader"], f"{DRIVER_VERSION}\n"),
+        (["--query-compute-apps=pid", "--format=csv,noheader"], ""),
+    ],
+)
+def test_nvidia_smi_tells_of_the_virtual_gpus(words: list[str], said: str) -> None:
+    assert answer(words, "H", 9, "9.0", 2) == said
+    assert answer([], "H", 9, "9.0", 2).count("0MiB /      9MiB") == 2
+
+
+@pytest.mark.parametrize("words", [["topo", "-m"], ["-i", "2"], ["--query-gpu=name", "--loop=1"]])
+def test_nvidia_smi_refuses_what_it_does_not_know(words: list[str]) -> None:
+    with pytest.raises(ValueError, match=r"No devices were found|does not answer"):
+        answer(words, "H", 9, "9.0", 2)
+
+
 @pytest.mark.parametrize("name", ["T4", "B200", "RTX 5090"])
 def test_torch_reports_the_card(tmp_path: Path, capfd: pytest.CaptureFixture[str], name: str) -> None:
     device = virtual_device(find_gpu(name))
@@ -96,6 +118,7 @@ def test_torch_reports_the_card(tmp_path: Path, capfd: pytest.CaptureFixture[str
         "used": 20 * 2**20,  # a segment
         "free": True,
         "by NVML": [device.name, 1, "Not Supported"],
+        "by nvidia-smi": f"0, {device.name}, {device.total_bytes // 2**20} MiB, [N/A]\n",
         "utilization": 0,
         "multiprocessors": device.multiprocessors,
         "l2": device.l2_cache_bytes,

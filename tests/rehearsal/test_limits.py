@@ -33,14 +33,28 @@ def _fails(call: Callable[[], object]) -> Exception:
     raise AssertionError("nothing was raised")
 
 
+def _fail(of: str, *, from_none: bool) -> None:
+    if from_none:
+        raise ValueError(of) from None
+    raise ValueError(of)
+
+
 def _done_without(missing: Exception, *, from_none: bool = False) -> None:
     """Fails of something else, while it does without what is missing."""
     try:
         raise missing
     except Exception:
+        _fail("no such scheduler", from_none=from_none)
+
+
+def _given_up(missing: Exception, *, from_none: bool = False) -> None:
+    """Fails since it cannot do without what is missing."""
+    try:
+        raise missing
+    except Exception:
         if from_none:
-            raise ValueError("no such scheduler") from None
-        raise ValueError("no such scheduler")  # noqa: B904 (as scripts do)
+            raise ValueError("please install it") from None
+        raise ValueError("please install it")  # noqa: B904 (as scripts do)
 
 
 def _handled(cause: Exception) -> None:
@@ -74,11 +88,16 @@ def _reads_back(name: str) -> None:
         (lambda: _Slice((1,), None).get_strides(), "stand-in is not like what it stands for"),
         (lambda: _check_pointers({"x": torch.zeros(1)}), None),
         (lambda: _handled(URLError(OSError(-2, "Name or service not known"))), "asks the network"),
+        (lambda: _handled(FileNotFoundError("outgoing traffic has been disabled")), "has not fetched"),
+        (lambda: _handled(ConnectionError("Offline mode is enabled.")), "has not fetched"),
         (lambda: _handled(ConnectionRefusedError(111, "Connection refused")), None),
         (lambda: _handled(KeyError("best")), None),
         (lambda: {}["libcudart"], None),
         (lambda: _done_without(ImportError("libcudart.so.12: cannot open")), None),
         (lambda: _done_without(ImportError("libcudart.so.12: cannot open"), from_none=True), None),
+        (lambda: _given_up(ImportError("libcudart.so.12: cannot open")), "libcudart.so.12"),
+        (lambda: _given_up(ModuleNotFoundError("No module named 'x'"), from_none=True), "not installed"),
+        (lambda: _given_up(KeyError("best")), None),
         (lambda: _done_without(RehearsalGap("aten::bincount"), from_none=True), "aten::bincount"),
     ],
 )
@@ -119,6 +138,7 @@ def test_a_module_that_a_stand_in_lacks_is_a_limit_and_one_that_is_missing_is_no
         ("import no_such.layers", "is not installed in this environment (ModuleNotFoundError: "),
         ("import email.no_such", "is not installed in this environment (ModuleNotFoundError: "),
         ("from email import no_such", "do not have in this environment (ImportError: "),
+        ("raise ImportError('x needs y 2')", "needs what this environment does not have (ImportError: "),
         (
             "import torch.no_such",
             f"imports what torch {torch.__version__} does not have (ModuleNotFoundError: ",

@@ -28,6 +28,8 @@ from zerokit.whose_code import is_no_file, is_pythons
 
 _GAP = "zerokit cannot stand in for"
 """What native/dispatch.cpp says of an operator."""
+_NO_NAME = "cannot import name"
+"""What Python says of a name that a module lacks."""
 _CPU_BUILD = "Torch not compiled with CUDA enabled"
 _NEEDS_CUDA = re.compile(
     r"(?P<library>lib(?:cuda|cudart|cublas\w*|cudnn\w*|cufft\w*|curand|cusolver\w*|cusparse\w*|cupti|nccl|"
@@ -39,6 +41,8 @@ _NO_NETWORK = re.compile(
     r"Name or service not known|Temporary failure in name resolution|No address associated with hostname|"
     r"Network is unreachable|No route to host|Failed to resolve '"
 )
+_NOT_FETCHED = re.compile(r"outgoing traffic has been disabled|offline mode is enabled", re.IGNORECASE)
+"""What huggingface_hub and datasets say of what is not in their cache."""
 _GPU_TOOLS = ("nvidia-smi", "nvcc", "dcgmi", "nsys")
 """Commands of NVIDIA's driver and toolkit, which a machine without a GPU lacks."""
 _ELSEWHERE = "Choose a setting that does not use it, or measure this run on a GPU"
@@ -63,13 +67,24 @@ def _chain(failure: BaseException | None) -> Iterator[tuple[BaseException, bool]
     """`failure` and what it came of, and whether that is said to be its cause.
 
     What was only being handled is no cause: a script that does without a library of CUDA may fail there of
-    something else. A gap is one wherever it stands.
+    something else. It is one where the clause that handles it raises the other. A gap is one wherever it
+    stands.
     """
     is_cause = True
     while failure is not None:
         yield failure, is_cause
-        is_cause = is_cause and failure.__cause__ is not None
+        is_cause = is_cause and (failure.__cause__ is not None or _gives_up(failure))
         failure = failure.__cause__ or failure.__context__
+
+
+def _gives_up(error: BaseException) -> bool:
+    """Whether `error` is raised by the very clause that handles another one."""
+    handled, last = error.__context__, error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    if last is None or handled is None or handled.__traceback__ is None:
+        return False
+    return last.tb_frame is handled.__traceback__.tb_frame and _raises(last.tb_frame, last.tb_lasti)
 
 
 def _cause(error: BaseException) -> tuple[str, str] | None:
@@ -100,6 +115,12 @@ def _cause(error: BaseException) -> tuple[str, str] | None:
             f"{_first_line(text)})",
             "Put what it would load where it looks first, or rehearse where the network is reached",
         )
+    if isinstance(error, OSError) and _NOT_FETCHED.search(text):
+        return (
+            "the script asks the Hub for what this machine has not fetched, and may not ask the network "
+            f"({type(error).__name__}: {_first_line(text)})",
+            "Fetch it here first (hf download), or rehearse without HF_HUB_OFFLINE",
+        )
     if isinstance(error, FileNotFoundError) and Path(str(error.filename)).name in _GPU_TOOLS:
         return (
             f"the script runs {error.filename}, which is not on this machine ({_first_line(text)})",
@@ -128,10 +149,13 @@ def _cause(error: BaseException) -> tuple[str, str] | None:
                 f"Install the {package} that the script was written for, or that the cluster has; the "
                 "rehearsal cannot go on without it",
             )
-        lacks = "is not installed" if isinstance(error, ModuleNotFoundError) else "the packages do not have"
+        what = "the script needs what this environment does not have"  # as a package's own check says
+        if isinstance(error, ModuleNotFoundError):
+            what = "the script imports what is not installed in this environment"
+        elif _NO_NAME in text:
+            what = "the script imports what the packages do not have in this environment"
         return (
-            f"the script imports what {lacks} in this environment ({type(error).__name__}: "
-            f"{_first_line(text)})",
+            f"{what} ({type(error).__name__}: {_first_line(text)})",
             "Install it here, too, if the cluster has it, or mend the import; the rehearsal cannot go on "
             "without it",
         )
@@ -167,12 +191,19 @@ def _is_of_own_module(error: ImportError) -> bool:
     return path is not None and is_of_script(path)
 
 
+def _instruction(frame: FrameType, offset: int) -> dis.Instruction:
+    return next(one for one in dis.get_instructions(frame.f_code) if one.offset == offset)
+
+
+def _raises(frame: FrameType, offset: int) -> bool:
+    return _instruction(frame, offset).opname in ("RAISE_VARARGS", "RERAISE")
+
+
 def _fails_unintended(frame: FrameType, offset: int) -> bool:
     """Whether an instruction neither raises nor calls what a patch has put this code around, written in C."""
-    instruction = next(one for one in dis.get_instructions(frame.f_code) if one.offset == offset)
-    if instruction.opname in ("RAISE_VARARGS", "RERAISE"):
+    if _raises(frame, offset):
         return False
-    place = instruction.positions
+    place = _instruction(frame, offset).positions
     source = ast.parse("".join(linecache.getlines(frame.f_code.co_filename)))
     called = [
         frame.f_locals.get(node.func.id)

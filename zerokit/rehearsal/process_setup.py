@@ -106,7 +106,7 @@ def virtual_cluster(
     )
     import torch  # noqa: F401  after the library, which it must find
 
-    from zerokit.rehearsal.stand_ins import torch_cuda
+    from zerokit.rehearsal.stand_ins import nvidia_smi, torch_cuda
 
     torch_cuda.install(backend, device, visible=local_ranks, index=rank % local_ranks)
     backend.take_over()
@@ -125,6 +125,13 @@ def virtual_cluster(
     )
     with scratch_folder(folder) as generated:
         _stand_in(virtual_rank, real_group, generated)
+        nvidia_smi.install(
+            generated / "commands",
+            name=device.name,
+            total_bytes=device.total_bytes,
+            capability=device.capability,
+            visible=local_ranks,
+        )
         backend.find_sites_with(virtual_rank.call_sites.find)
         if time is not None:
             from zerokit.rehearsal.timing import script_clocks

@@ -1,8 +1,9 @@
-"""Prints what torch.cuda and NVML say of the GPU."""
+"""Prints what torch.cuda, NVML and nvidia-smi say of the GPU."""
 
 from __future__ import annotations
 
 import json
+import subprocess
 
 import pynvml
 import torch
@@ -16,6 +17,7 @@ try:
     pynvml.nvmlDeviceGetFanSpeed(handle)
 except pynvml.NVMLError as error:
     refusal = str(error)
+query = ["nvidia-smi", "--query-gpu=index,name,memory.total,fan.speed", "--format=csv,noheader"]
 print(
     json.dumps(
         {
@@ -25,6 +27,7 @@ print(
             "used": memory.used,
             "free": memory.free == torch.cuda.mem_get_info()[0],
             "by NVML": [pynvml.nvmlDeviceGetName(handle), pynvml.nvmlDeviceGetCount(), refusal],
+            "by nvidia-smi": subprocess.check_output(query, text=True),
             "utilization": torch.cuda.utilization(),
             "multiprocessors": properties.multi_processor_count,
             "l2": properties.L2_cache_size,

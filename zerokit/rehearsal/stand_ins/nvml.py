@@ -13,9 +13,9 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, NoReturn
 
 from zerokit.rehearsal.devices import VirtualDevice
+from zerokit.rehearsal.stand_ins.nvidia_smi import CUDA_VERSION, DRIVER_VERSION, uuid
 
 NAME = "pynvml"
-_DRIVER_VERSION = "570.86.15"
 
 
 class NVMLError(Exception):
@@ -60,13 +60,13 @@ def _answers(
     return {
         "NVMLError": NVMLError,
         **dict.fromkeys(("nvmlInit", "nvmlInitWithFlags", "nvmlShutdown"), nothing),
-        "nvmlSystemGetDriverVersion": lambda: _DRIVER_VERSION,
-        "nvmlSystemGetCudaDriverVersion": lambda: 12080,
+        "nvmlSystemGetDriverVersion": lambda: DRIVER_VERSION,
+        "nvmlSystemGetCudaDriverVersion": lambda: CUDA_VERSION[0] * 1000 + CUDA_VERSION[1] * 10,
         "nvmlDeviceGetCount": lambda: visible,
         "nvmlDeviceGetHandleByIndex": handle,
         "nvmlDeviceGetIndex": lambda handle: handle,
         "nvmlDeviceGetName": lambda _handle: properties.name,
-        "nvmlDeviceGetUUID": lambda handle: f"GPU-{handle:08d}",
+        "nvmlDeviceGetUUID": uuid,
         "nvmlDeviceGetCudaComputeCapability": lambda _handle: device.capability,
         "nvmlDeviceGetMemoryInfo": memory,
         "nvmlDeviceGetUtilizationRates": lambda _handle: SimpleNamespace(gpu=0, memory=0),

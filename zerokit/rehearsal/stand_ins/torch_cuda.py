@@ -11,7 +11,7 @@ import functools
 import types
 from collections.abc import Callable
 from fnmatch import fnmatchcase
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from zerokit.patches import Patch, apply, declare, put, replace, wrap
 from zerokit.rehearsal.devices import VirtualDevice
@@ -71,6 +71,10 @@ _DRIVER = {
     for name in names
 }
 _OTHER_DRIVER = Patch("torch._C", "_cuda_*", "refuse what has no answer", read_by="torch")
+_GRAPHS = (
+    Patch("torch.cuda.graphs", "_graph_pool_handle", "name what cannot be rehearsed"),
+    Patch("torch.cuda.graphs:CUDAGraph", "__new__", "name what cannot be rehearsed"),
+)
 _STREAM_NAMES = {"ExternalStream": "Stream", "stream": "StreamContext"}
 """What goes by another name in cuda_streams.py."""
 _STREAMS = (
@@ -156,6 +160,8 @@ def install(backend: Backend, device: VirtualDevice, *, visible: int, index: int
         put(_DRIVER[name], answer)
     for patch in _STREAMS:
         put(patch, getattr(cuda_streams, _STREAM_NAMES.get(patch.name, patch.name)))
+    for patch in _GRAPHS:
+        put(patch, _refuse_graphs)
     apply(_GENERATOR, functools.partial(_generator_class, backend))
     for patch, answer in _MODULES.items():
         put(patch, answer(shown))
@@ -259,6 +265,11 @@ def _refusing(name: str, function: Any) -> Any:
         raise RehearsalGap(f"torch._C.{name}")
 
     return refused if isinstance(function, types.BuiltinFunctionType) else function
+
+
+def _refuse_graphs(*_: Any, **__: Any) -> NoReturn:
+    """A graph has a pool of its own in the allocator, and runs again without the code that it was made of."""
+    raise RehearsalGap("CUDA graphs (torch.cuda.CUDAGraph)")
 
 
 def memory_stats(backend: Backend) -> dict[str, Any]:
