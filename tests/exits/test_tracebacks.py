@@ -168,6 +168,17 @@ def test_a_record_of_several_lines_has_them(tmp_path: Path) -> None:
     assert (found.cause, found.line) == ("host-memory", 2)
 
 
+def test_lines_that_are_no_records_are_not_read_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    monkeypatch.setattr("zerokit.exits.log.json.loads", lambda line: read.append(line) or {})
+    log = tmp_path / "a.log"
+    log.write_text('{\'loss\': 2.0}\n{\n{"half\n{}\n{"a": 1}\n')
+    read_log(str(log))
+    assert read == ['{"a": 1}']
+
+
 def test_a_line_that_has_no_traceback_may_have_been_printed() -> None:
     printed = "AttributeError: 'MessageFactory' object has no attribute 'GetPrototype'"
     start = (

@@ -137,7 +137,8 @@ def _text(content: bytes) -> tuple[str, array[int]]:
     text = _COLOURS.sub("", content.decode(encoding, errors="replace")).replace("\r\n", "\n")
     lines, breaks, begin = text.split("\n"), array("Q"), 0
     for number, line in enumerate(lines):
-        if line.startswith("{"):
+        # Not the dicts of a Trainer's steps, nor JSON over many lines: what is none is dear to read.
+        if line.startswith('{"') and line.endswith(("}", "}\r")):
             said = lines[number] = _words(line)
             breaks.extend(begin + match.start() for match in re.finditer("\n", said))
         begin += len(lines[number]) + 1
