@@ -43,6 +43,7 @@ def hub_kernels(rank: VirtualRank) -> dict[str, Any]:
 
     import torch
 
+    from zerokit.rehearsal.limits import limit_of
     from zerokit.rehearsal.stand_ins import hub_kernels
 
     hub_kernels.install()
@@ -58,6 +59,19 @@ def hub_kernels(rank: VirtualRank) -> dict[str, Any]:
         "without": "s_aux" in inspect.signature(third.flash_attn_varlen_func).parameters,
         "has": [kernels.has_kernel(name) for name in ("kernels-community/flash-attn3", "someone/relu")],
     }
+    second = kernels.get_kernel("kernels-community/flash-attn2", "v1")
+    lengths = torch.tensor([0, 128, 256], dtype=torch.int32, device="cuda")
+    packed = q[0]
+    found["fwd"] = [list(part.shape) for part in second.fwd(q, q, q, is_causal=True)[:2]]
+    options = {"max_seqlen_q": 128, "max_seqlen_k": 128}
+    found["varlen_fwd"] = list(
+        second.varlen_fwd(packed, packed, packed, lengths, lengths, **options)[0].shape
+    )
+    found["lacks"] = hasattr(third, "supports_nothing")
+    try:
+        third._flash_attn_forward(q, q, q)
+    except AttributeError as error:
+        found["limit"] = str(limit_of(error))
     for name, given in (("kernels-community/flash-attn3", {}), ("someone/relu", {"version": 1})):
         try:
             found[name] = kernels.get_kernel(name, **given).__name__

@@ -124,4 +124,6 @@ def test_torch_reports_the_card(tmp_path: Path, capfd: pytest.CaptureFixture[str
         "l2": device.l2_cache_bytes,
         "shared": {"T4": 65536, "B200": 232448, "RTX 5090": 101376}[name],
         "bf16": name != "T4",
+        "used by torch": 20 * 2**20,
+        "processes": "GPU:0\nno processes are running",
     }

@@ -74,8 +74,14 @@ def test_flash_attention_of_the_hub_is_stood_in_for_and_other_kernels_are_named(
     # Since 0.15 a version has to be named, and a script that names none goes on without the kernel.
     unnamed = "flash_attn3" if version == "0.11.7" else "no kernels-community/flash-attn3 for this machine"
     assert found["kernels-community/flash-attn3"] == unnamed
-    (said,) = found["said"]
+    assert (found["fwd"], found["varlen_fwd"]) == ([[1, 256, 4, 128], [1, 4, 256]], [256, 4, 128])
+    assert "stand-in is not like what it stands for" in found["limit"]
+    said, looked_for, called = found["said"]
     assert said.startswith("the Hub's kernel someone/relu could not be loaded here (OSError: no someone/relu")
+    module = "the Hub's kernel may have flash_attention_3.flash_attn_interface"
+    assert not found["lacks"]
+    assert looked_for.startswith(f"{module}.supports_nothing, and its stand-in does not (")
+    assert called.startswith(f"{module}._flash_attn_forward, and")
 
 
 def test_flash_attn_allocates_what_its_kernels_do() -> None:

@@ -23,6 +23,7 @@ from zerokit.errors import LaunchError, ZerokitError
 from zerokit.rehearsal.call_sites import OWN, folder_of, is_of_script, short_path
 from zerokit.rehearsal.errors import RehearsalGap
 from zerokit.rehearsal.stand_ins.from_pretrained import CHECKPOINT
+from zerokit.rehearsal.stand_ins.nvml import NVMLNotSupportedError
 from zerokit.rehearsal.watching.suppressed_writes import not_written
 from zerokit.whose_code import is_no_file, is_pythons
 
@@ -169,6 +170,8 @@ def _first_line(text: str) -> str:
 def _is_of_a_stand_in(error: BaseException) -> bool:
     """Whether one of the rehearsal's objects or packages lacks a name, or its own code fails unintended."""
     if isinstance(error, AttributeError) and type(error.obj).__module__.startswith("zerokit.rehearsal"):
+        return True
+    if isinstance(error, NVMLNotSupportedError):  # by a GPU it mostly is
         return True
     if isinstance(error, ImportError) and error.name is not None and _is_a_stand_in(error.name):
         return True

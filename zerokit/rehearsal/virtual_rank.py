@@ -28,6 +28,7 @@ from zerokit.rehearsal.recording import (
 )
 from zerokit.rehearsal.stand_ins.custom_operators import sized
 from zerokit.rehearsal.stand_ins.hub_kernels import not_loaded
+from zerokit.rehearsal.stand_ins.nvml import not_installed
 from zerokit.rehearsal.stand_ins.torch_compile import compiled_otherwise
 from zerokit.rehearsal.stand_ins.triton_kernels import launched
 from zerokit.rehearsal.timing.meetings import play_together
@@ -267,7 +268,7 @@ def _warnings(rank: VirtualRank) -> list[str]:
             f"{unknown} values came from a rank that was not rehearsed beside this one, which went on with "
             "its own"
         )
-    warnings += compiled_otherwise() + launched() + sized() + not_loaded()
+    warnings += compiled_otherwise() + launched() + sized() + not_loaded() + not_installed()
     warnings += [f"{line}: the rehearsal went on without it" for line in patches.missing()]
     if rank.time is not None:
         warnings += [f"{name} took no time: {why}" for name, why in rank.time.unpriced.items()]

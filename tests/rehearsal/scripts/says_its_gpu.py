@@ -33,6 +33,8 @@ print(
             "l2": properties.L2_cache_size,
             "shared": properties.shared_memory_per_block_optin,
             "bf16": torch.cuda.is_bf16_supported(including_emulation=False),
+            "used by torch": torch.cuda.device_memory_used(),
+            "processes": torch.cuda.list_gpu_processes(),
         }
     )
 )

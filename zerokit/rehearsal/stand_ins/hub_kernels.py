@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from zerokit.patches import Patch, wrap
+from zerokit.rehearsal.errors import script_line
 
 _GET_LATEST = Patch("kernels", "get_kernel", "stand in for flash attention of the Hub", until="0.15")
 _GET = Patch("kernels", "get_kernel", "stand in for flash attention of the Hub", since="0.15")
@@ -29,6 +30,8 @@ _VERSIONS = {
 
 _not_loaded: dict[str, str] = {}
 """Kernels that could not be loaded, and why."""
+_lacking: dict[str, str] = {}
+"""Names that a script looks for in a stand-in and that it lacks, and the line."""
 
 
 def install() -> None:
@@ -39,12 +42,11 @@ def install() -> None:
 
 
 def not_loaded() -> list[str]:
-    """A warning for each kernel that could not be loaded."""
-    return [
-        f"the Hub's kernel {name} could not be loaded here ({why}): what the script does without it may "
-        "take other memory than on the cluster"
-        for name, why in _not_loaded.items()
-    ]
+    """A warning for each kernel that could not be loaded, and for what one lacks that is stood in for."""
+    otherwise = "what the script does without it may take other memory than on the cluster"
+    kernels = [f"kernel {name} could not be loaded here ({why})" for name, why in _not_loaded.items()]
+    names = [f"kernel may have {name}, and its stand-in does not ({line})" for name, line in _lacking.items()]
+    return [f"the Hub's {what}: {otherwise}" for what in kernels + names]
 
 
 def _pinned_kernel(get: Any, repo_id: str, *given: Any, **named: Any) -> Any:
@@ -71,6 +73,15 @@ def _name(repo_id: str) -> str:
     return repo_id.rpartition("/")[2].replace("_", "-").lower()
 
 
+class _Kernel(ModuleType):
+    """A module of a kernel. What it lacks a script may look for, or fail of: neither is the cluster's way."""
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("__"):
+            _lacking.setdefault(f"{self.__name__}.{name}", script_line())
+        raise AttributeError(f"module '{self.__name__}' has no attribute '{name}'", name=name, obj=self)
+
+
 @functools.cache
 def flash_attention(repo_id: str) -> ModuleType:
     """The module that a repository of flash attention holds."""
@@ -81,10 +92,12 @@ def flash_attention(repo_id: str) -> ModuleType:
     functions = {word: getattr(source, word) for word in source.__all__}
     if name == "vllm-flash-attn3":
         functions = {word: _with_sinks(function) for word, function in functions.items()}
-    kernel = ModuleType(name.replace("-", "_"), f"Stands in for {repo_id}.")
-    interface = ModuleType(f"{kernel.__name__}.flash_attn_interface")
+    kernel = _Kernel(name.replace("-", "_"), f"Stands in for {repo_id}.")
+    interface = _Kernel(f"{kernel.__name__}.flash_attn_interface")
     interface.__dict__.update(functions)
     kernel.__dict__.update(functions, flash_attn_interface=interface)
+    if source is flash_attention_2:
+        kernel.__dict__.update(fwd=flash_attention_2.fwd, varlen_fwd=flash_attention_2.varlen_fwd)
     return kernel
 
 

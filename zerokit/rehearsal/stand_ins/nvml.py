@@ -1,18 +1,22 @@
 """The module `pynvml` (the package nvidia-ml-py), by which scripts ask the driver how full the GPU is.
 
-It is there whether or not the package is installed, as on a machine with GPUs. Names, counts and memory are
-the virtual device's; what else a GPU may not support is not supported.
+It is there whether or not the package is installed, which the report says. Names, counts and memory are the
+virtual device's, which draws no power and runs nothing; what else a GPU tells, this one does not support. A
+script may do without, and one that fails of it does not on the cluster (:mod:`zerokit.rehearsal.limits`).
 """
 
 from __future__ import annotations
 
 import importlib.machinery
+import os
 import sys
 from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 from typing import Any, NoReturn
 
+from zerokit.rehearsal.call_sites import is_of_script
 from zerokit.rehearsal.devices import VirtualDevice
+from zerokit.rehearsal.errors import script_line
 from zerokit.rehearsal.stand_ins.nvidia_smi import CUDA_VERSION, DRIVER_VERSION, uuid
 
 NAME = "pynvml"
@@ -23,8 +27,24 @@ class NVMLError(Exception):
 
 
 class NVMLNotSupportedError(NVMLError):
+    """The virtual device has no answer."""
+
     def __str__(self) -> str:
         return "Not Supported"
+
+
+_asked: dict[str, None] = {}
+"""Lines of the script that begin to ask NVML."""
+
+
+def not_installed() -> list[str]:
+    """A warning if the script asks by a package that is not installed here."""
+    if not _asked or importlib.machinery.PathFinder.find_spec(NAME) is not None:
+        return []
+    return [
+        f"{NAME} (nvidia-ml-py), which the script asks ({next(iter(_asked))}), is not installed here: "
+        "see that the cluster has it"
+    ]
 
 
 def install(device: VirtualDevice, visible: int, free_and_total: Callable[[], tuple[int, int]]) -> None:
@@ -55,11 +75,21 @@ def _answers(
         free, total = free_and_total()
         return SimpleNamespace(version=version, total=total, free=free, used=total - free, reserved=0)
 
+    def by_uuid(word: str | bytes) -> int:
+        text = word.decode() if isinstance(word, bytes) else word
+        uuids = [uuid(index) for index in range(visible)]
+        return handle(uuids.index(text) if text in uuids else visible)
+
+    def begin(*_: Any) -> None:
+        if is_of_script(sys._getframe(1).f_code.co_filename):  # libraries do without it
+            _asked.setdefault(script_line())
+
     def nothing(*_: Any) -> None: ...
 
     return {
         "NVMLError": NVMLError,
-        **dict.fromkeys(("nvmlInit", "nvmlInitWithFlags", "nvmlShutdown"), nothing),
+        **dict.fromkeys(("nvmlInit", "nvmlInitWithFlags"), begin),
+        **dict.fromkeys(("nvmlShutdown", "nvmlDeviceSetCpuAffinity", "nvmlDeviceClearCpuAffinity"), nothing),
         "nvmlSystemGetDriverVersion": lambda: DRIVER_VERSION,
         "nvmlSystemGetCudaDriverVersion": lambda: CUDA_VERSION[0] * 1000 + CUDA_VERSION[1] * 10,
         "nvmlDeviceGetCount": lambda: visible,
@@ -70,7 +100,30 @@ def _answers(
         "nvmlDeviceGetCudaComputeCapability": lambda _handle: device.capability,
         "nvmlDeviceGetMemoryInfo": memory,
         "nvmlDeviceGetUtilizationRates": lambda _handle: SimpleNamespace(gpu=0, memory=0),
+        "nvmlDeviceGetHandleByUUID": by_uuid,
+        **dict.fromkeys(_IDLE, lambda _handle, *_: 0),
+        **dict.fromkeys(_PROCESSES, lambda _handle: []),
+        **dict.fromkeys(_AFFINITIES, lambda _handle, words, *_: _own_processors(words)),
     }
+
+
+_IDLE = (
+    *("nvmlDeviceGetPowerUsage", "nvmlDeviceGetTemperature", "nvmlDeviceGetClockInfo"),
+    "nvmlDeviceGetTotalEnergyConsumption",
+)
+"""As :mod:`torch_cuda` answers them."""
+_PROCESSES = tuple(
+    f"nvmlDeviceGet{kind}RunningProcesses{version}"
+    for kind in ("Compute", "Graphics")
+    for version in ("", "_v2", "_v3")
+)
+_AFFINITIES = ("nvmlDeviceGetCpuAffinity", "nvmlDeviceGetCpuAffinityWithinScope")
+
+
+def _own_processors(words: int) -> list[int]:
+    """Those that this process may run on, as bits of so many words of 64, the lowest first."""
+    mask = sum(1 << processor for processor in os.sched_getaffinity(0))
+    return [mask >> 64 * word & 2**64 - 1 for word in range(words)]
 
 
 def _another(name: str) -> Any:

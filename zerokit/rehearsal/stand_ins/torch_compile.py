@@ -62,6 +62,8 @@ _INSTALL = "Install triton beside torch: it needs no GPU here"
 
 _notes: dict[str, str] = {}
 """What was done otherwise than on a GPU, and the line where it was met first."""
+_lines: dict[int, str] = {}
+"""Where each graph was met, by Inductor's number: its backward may be compiled in another thread."""
 
 
 def compiled_otherwise() -> list[str]:
@@ -136,7 +138,7 @@ def _compile_graph(compile_graph: Any, inductor: Any, graph: Any, inputs: Any, *
     try:
         return compile_graph(inductor, graph, inputs, **given)
     except Exception as error:  # of all that takes part: Inductor, Triton, the compiler of host code
-        _note_that_it_runs_as_written(graph, error)
+        _note_that_it_runs_as_written(graph, error, script_line())
         return graph
 
 
@@ -145,27 +147,29 @@ def _compile_pass(compile_pass: Any, graph: Any, inputs: Any, **given: Any) -> A
 
     A script may have asked for measurements by Inductor's own settings, too.
     """
-    config = sys.modules["torch._inductor.config"]
+    config, line, number = sys.modules["torch._inductor.config"], script_line(), given.get("graph_id")
+    if number is not None:
+        line = _lines.setdefault(number, line)
     with config.patch({setting: False for setting in _MEASURED if hasattr(config, setting)}):
         try:
             return compile_pass(graph, inputs, **given)
         except Exception as error:
             if not given.get("is_backward"):
                 raise
-            _note_that_it_runs_as_written(graph, error)
+            _note_that_it_runs_as_written(graph, error, line)
             return sys.modules["torch._functorch.aot_autograd"].make_boxed_func(graph)
 
 
-def _note_that_it_runs_as_written(graph: Any, error: Exception) -> None:
-    """Say why a graph is not compiled; raise if it is another algorithm then."""
+def _note_that_it_runs_as_written(graph: Any, error: Exception, line: str) -> None:
+    """Say why a graph of a line is not compiled; raise if it is another algorithm then."""
     reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:200]}"
     if any(_NEEDS_INDUCTOR in str(node.target) for node in graph.graph.nodes):
         what = f"torch.compile of {_NEEDS_INDUCTOR} ({reason})"
-        raise RehearsalGap(what, where=script_line()) from error
+        raise RehearsalGap(what, where=line) from error
     _notes.setdefault(
         f"Inductor does not compile a graph here ({reason}), whose memory is that of the code as it is "
         "written",
-        script_line(),
+        line,
     )
 
 

@@ -107,6 +107,10 @@ class _Shown(NamedTuple):
         reserved = self.backend.stat(Model.ANSWERING, "reserved_bytes", "current")
         return max(self.device.total_bytes - reserved, 0), self.device.total_bytes
 
+    def used(self, device: Any = None) -> int:
+        free, total = self.free_and_total(device)
+        return total - free
+
 
 _show = functools.partial(Patch, purpose="show the virtual device")
 _MODULES: dict[Patch, Callable[[_Shown], Any]] = {
@@ -126,6 +130,7 @@ _MODULES: dict[Patch, Callable[[_Shown], Any]] = {
         _show("torch.cuda", name): lambda _: lambda device=None: 0
         for name in ("utilization", "memory_usage", "temperature", "power_draw", "clock_rate")
     },
+    _show("torch.cuda", "device_memory_used", since="2.6"): lambda shown: shown.used,
     _show("torch.cuda", "cudart"): lambda _: _Silent,
     _show("torch.cuda.memory", "mem_get_info"): lambda shown: shown.free_and_total,
     _show("torch.cuda.profiler", "cudart"): lambda _: _Silent,
