@@ -119,6 +119,7 @@ def _peak_lines(
         precision="bf16",
         held_out=held_out,
         train=Dataset.from_dict({"input_ids": [[1]]}),
+        stream=None,
         loaded=SimpleNamespace(recipe=SimpleNamespace(task=SimpleNamespace(seq_len=seq_len))),
         task=CausalLM(TaskSection(chunked_loss=False), mixed=mixed),
     )
@@ -267,6 +268,7 @@ def test_a_run_says_what_it_keeps(
         precision="fp32",
         zero_stage=1,
         train=Dataset.from_dict({"input_ids": [[1]]}),
+        stream=None,
         held_out=None,
         task=CausalLM(TaskSection(chunked_loss=False)),
         padding=Padding(0.02, 0.6, 32),

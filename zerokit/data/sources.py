@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from zerokit.documents import parse_json
 from zerokit.errors import DataError, DocumentError, did_you_mean
@@ -46,12 +46,12 @@ def load_examples(
     if isinstance(source, str) and source.startswith(BUILTIN):
         return _load_builtin(source, split, where)
     sources = [source] if isinstance(source, str) else list(source)
-    found = {name: _local_files(name, where) for name in sources}
+    found = {name: local_files(name, where) for name in sources}
     missing = [name for name, files in found.items() if not files]
     if not missing:
         examples = _load_files([file for files in found.values() for file in files], where, text_unit)
     elif len(sources) == 1:
-        examples = _load_hub(sources[0], subset, split, where)
+        examples = load_hub(sources[0], subset, split, where)
     else:
         raise DataError(
             f"no such file: '{missing[0]}'", where=where, hint="Check the paths; only files can be listed"
@@ -71,7 +71,7 @@ def place_of(source: str | Sequence[str], row: int, *, where: str) -> str:
     """
     left = row
     for name in [source] if isinstance(source, str) else source:
-        for file in _local_files(name, where) if not name.startswith(BUILTIN) else []:
+        for file in local_files(name, where) if not name.startswith(BUILTIN) else []:
             for place in _places(file):
                 if left == 0:
                     return f"{file}{place}"
@@ -127,8 +127,12 @@ def _load_builtin(source: str, split: str, where: str) -> Dataset:
     )
 
 
-def _local_files(name: str, where: str) -> list[Path]:
-    """The files that `name` stands for, or none if it is not local."""
+def local_files(name: str, where: str) -> list[Path]:
+    """The files that `name` stands for, or none if it is not local.
+
+    Raises:
+        DataError: there are none where it says, or it can be no name on the Hub.
+    """
     path = Path(name).expanduser()
     if path.is_file():
         return [path]
@@ -150,9 +154,12 @@ def _local_files(name: str, where: str) -> list[Path]:
     return []
 
 
-def _load_files(files: list[Path], where: str, text_unit: str) -> Dataset:
-    import datasets
+def builder_of(files: list[Path], where: str) -> str:
+    """The name that datasets has for the format of files.
 
+    Raises:
+        DataError: it is none that is known, or they are of several.
+    """
     builders = {_BUILDERS.get(file.suffix.lower()) for file in files}
     if None in builders:
         odd = next(file for file in files if file.suffix.lower() not in _BUILDERS)
@@ -163,7 +170,13 @@ def _load_files(files: list[Path], where: str, text_unit: str) -> Dataset:
         )
     if len(builders) > 1:
         raise DataError("files of different formats", where=where, hint="Convert them to one format")
-    builder = builders.pop()
+    return str(builders.pop())
+
+
+def _load_files(files: list[Path], where: str, text_unit: str) -> Dataset:
+    import datasets
+
+    builder = builder_of(files, where)
     options = {"sample_by": text_unit} if builder == "text" else {}
     try:
         examples = datasets.load_dataset(
@@ -194,21 +207,28 @@ def _locate_json_fault(files: list[Path]) -> None:
         if not text.strip():
             raise DataError("the file is empty", where=str(file), hint="Give it at least one example")
         if text.lstrip().startswith("["):
-            _parse(text, str(file))
+            parse_example(text, str(file))
             continue
         # Not splitlines(): a JSON string may hold other characters that it takes for the end of a line.
         for number, line in enumerate(text.split("\n"), start=1):
             if line.strip():
-                _parse(line, str(file), line=number)
+                parse_example(line, str(file), line=number)
 
 
-def _parse(text: str, file: str, line: int | None = None) -> None:
+def parse_example(text: str, file: str, line: int | None = None) -> None:
+    """Raise DataError, with its place, where `text` is not JSON of an object, or of a list of them.
+
+    Args:
+        text: all of a file, or a line of it.
+        file: its name.
+        line: the number of the line, from 1; None: it is all.
+    """
     name = file if line is None else f"{file}:{line}"
     try:
         data = parse_json(text, name).data
     except DocumentError as error:
         if line is not None and line > 1:  # once more, with its lines counted in the file
-            _parse("\n" * (line - 1) + text, file)
+            parse_example("\n" * (line - 1) + text, file)
         raise DataError(error.message, where=error.where if line is None else name, hint=error.hint) from None
     examples = data if isinstance(data, list) else [data]
     for example in examples:
@@ -218,11 +238,16 @@ def _parse(text: str, file: str, line: int | None = None) -> None:
             )
 
 
-def _load_hub(name: str, subset: str | None, split: str, where: str) -> Dataset:
+def load_hub(name: str, subset: str | None, split: str, where: str, **options: Any) -> Any:
+    """A data set of the Hub, as `datasets.load_dataset` gives it with `options`.
+
+    Raises:
+        DataError: it cannot be had.
+    """
     import datasets
 
     try:
-        return datasets.load_dataset(name, subset, split=split)
+        return datasets.load_dataset(name, subset, split=split, **options)
     except Exception as error:
         raise DataError(
             f"'{name}' is no file here, and {not_given(error)}",

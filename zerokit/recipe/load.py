@@ -22,6 +22,7 @@ from zerokit.documents import (
 from zerokit.errors import RecipeError, did_you_mean, nearest
 from zerokit.open_options import open_options
 from zerokit.recipe.model import Recipe
+from zerokit.recipe.streaming import streaming_problem
 from zerokit.recipe.validation_errors import problems
 
 EMBEDDED = {"default.yaml": "embedded default recipe", "finetune.yaml": "embedded fine-tuning recipe"}
@@ -98,10 +99,13 @@ def load_recipe(path: str | Path | None = None, overrides: Sequence[str] = ()) -
         overridden.add(key_path)
     origins = Origins(document, frozenset(overridden))
     try:
-        return LoadedRecipe(Recipe.model_validate(data), origins)
+        recipe = Recipe.model_validate(data)
+        problem = streaming_problem(recipe)
     except ValidationError as error:
         problem = problems(error, Recipe, data)[0]
-        raise RecipeError(problem.message, where=origins.where(problem.path), hint=problem.hint) from None
+    if problem is not None:
+        raise RecipeError(problem.message, where=origins.where(problem.path), hint=problem.hint)
+    return LoadedRecipe(recipe, origins)
 
 
 def embedded_text(name: str = "default.yaml") -> str:

@@ -124,6 +124,17 @@ class DataSection(Section):
     """Split of a Hub data set to evaluate on."""
     max_examples: Annotated[int, Field(ge=1)] | None = None
     """Use only the first so many training examples."""
+    streaming: bool = False
+    """Read the training examples while training on them, and keep none: for more of them than disks or
+    memory should hold. `training.max_steps` says how long."""
+    buffer_size: Annotated[int, Field(ge=1)] = 10_000
+    """With `streaming`: examples that are shuffled, and packed, with each other."""
+
+    @model_validator(mode="after")
+    def _buffer_of_a_stream(self) -> DataSection:
+        if "buffer_size" in self.model_fields_set and not self.streaming:
+            raise ValueError("'buffer_size' says nothing without 'streaming: true'")
+        return self
 
 
 TaskType = Literal[

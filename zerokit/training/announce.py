@@ -68,7 +68,7 @@ def announce(
         console.note(
             f"{format_count(whole)} parameters, {format_count(trained)} trained, {prepared.precision}, "
             f"ZeRO-{prepared.zero_stage} on {quantity(world_size, 'rank')}; "
-            f"{quantity(len(prepared.train), 'example')}, {len(prepared.held_out or ())} held out"
+            f"{_examples(prepared)}, {len(prepared.held_out or ())} held out"
         )
         console.note(line)
         if prepared.padding is not None:
@@ -87,6 +87,10 @@ def announce(
             for line in told.lines:
                 console.note(line)
     return Expected(kept, peak)
+
+
+def _examples(prepared: Prepared) -> str:
+    return "streamed examples" if prepared.stream is not None else quantity(len(prepared.train), "example")
 
 
 def _chunk(prepared: Prepared, model: PreTrainedModel) -> int | None:

@@ -121,7 +121,7 @@ def tokenize(
         num_left_out -= len(tokenized)
     tokenized = tokenized.remove_columns([_IS_CUT, _HAS_TARGETS])
     if encoder.packed_len is not None and (joined or encoder.apart) and len(tokenized):
-        tokenized = _pack(tokenized, _blocks if joined else _rows, encoder.packed_len)
+        tokenized = _pack(tokenized, joined_texts if joined else packed_rows, encoder.packed_len)
     if len(tokenized) == 0:
         raise DataError(
             f"none of its {len(examples)} examples has a token to train on within {seq_len} tokens",
@@ -171,7 +171,7 @@ def _pack(tokenized: Dataset, made: Callable[[Dataset, int], Iterator[Features]]
     return Dataset.from_generator(made, gen_kwargs={"tokenized": tokenized, "seq_len": seq_len})
 
 
-def _rows(tokenized: Dataset, seq_len: int) -> Iterator[Features]:
+def packed_rows(tokenized: Dataset, seq_len: int) -> Iterator[Features]:
     """Whole documents side by side, the positions of each from 0 on, and its first token not trained on."""
     for row in best_fit(lengths_of(tokenized), seq_len):
         documents = [tokenized[index] for index in row]
@@ -182,8 +182,11 @@ def _rows(tokenized: Dataset, seq_len: int) -> Iterator[Features]:
         }
 
 
-def _blocks(tokenized: Dataset, seq_len: int) -> Iterator[Features]:
-    """Full sequences of the joined documents; the rest, which fills none, is dropped unless it is all."""
+def joined_texts(tokenized: Dataset, seq_len: int, *, keep_rest: bool = False) -> Iterator[Features]:
+    """Full sequences of the joined documents; the rest, which fills none, is dropped unless it is all.
+
+    With `keep_rest` it is the last one, shorter than the others.
+    """
     names = tokenized.column_names
     rest: dict[str, list[Any]] = {name: [] for name in names}
     full = False
@@ -194,5 +197,5 @@ def _blocks(tokenized: Dataset, seq_len: int) -> Iterator[Features]:
             full = True
             yield {name: rest[name][:seq_len] for name in names}
             rest = {name: rest[name][seq_len:] for name in names}
-    if not full and len(rest["input_ids"]) > 1:
+    if (keep_rest or not full) and len(rest.get("input_ids", ())) > 1:
         yield rest

@@ -79,8 +79,9 @@ class Identity:
     weights: str | None
     """Digest of the weights that the run started from; None from scratch, and in a rehearsal."""
     num_examples: int
+    """Of streamed data, sequences of the first buffer."""
     examples: str
-    """SHA-256 of all tokens and labels that it trains on."""
+    """SHA-256 of all tokens and labels that it trains on; of streamed data, those of the first buffer."""
 
     def write(self, folder: Path) -> None:
         """Write ``zerokit_run.json`` into a checkpoint."""
@@ -96,8 +97,11 @@ def identify(
     train: Dataset,
     *,
     world_size: int,
+    more: str = "",
 ) -> Identity:
     """The identity of a run that begins; reads all of its examples.
+
+    With `more`, that is part of what they are.
 
     Raises:
         ModelError: the weights cannot be read.
@@ -124,7 +128,7 @@ def identify(
         model={key: value for key, value in model.config.to_dict().items() if key not in _ADDED},
         weights=digest,
         num_examples=len(train),
-        examples=_examples_digest(train),
+        examples=_examples_digest(train, more),
     )
     # As it will be read: tuples as lists, keys as text.
     return _from(json.loads(json.dumps(finite(asdict(identity)), default=str)))
@@ -251,10 +255,10 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
-def _examples_digest(train: Dataset) -> str:
+def _examples_digest(train: Dataset, more: str) -> str:
     import numpy
 
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(more.encode())
     for batch in train.with_format("arrow").iter(batch_size=1000):
         for name in sorted(train.column_names):
             numbers = batch[name].combine_chunks()

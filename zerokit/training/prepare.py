@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zerokit import console
 from zerokit.checkpoint.source import is_rehearsal, read_model_config
-from zerokit.data.sources import BUILTIN, load_examples, place_of
 from zerokit.distributed.extensions import compile_extensions
 from zerokit.distributed.group import count_gpus, device_precision
 from zerokit.distributed.libraries import set_up_libraries
@@ -20,8 +19,10 @@ from zerokit.training.arguments import build_arguments, ds_config_place, resolve
 from zerokit.training.checksums import check_resumed
 from zerokit.training.examples import Tokenized, tokenize
 from zerokit.training.folder import OutputFolder
+from zerokit.training.given import Examples, given_examples
 from zerokit.training.identity import Identity, identify
 from zerokit.training.model import PreparedModel, find_checkpoint, prepare_model
+from zerokit.training.open_stream import open_stream, stream_lines
 from zerokit.training.optimizers import check_made, host_optimizer
 from zerokit.training.own_keys import take_own
 from zerokit.training.packing import Padding, may_arrange, padding_of
@@ -32,7 +33,7 @@ from zerokit.training.preview import show
 from zerokit.training.report import git_commit
 from zerokit.training.resume import find_resume, resumed
 from zerokit.training.shapes import described, detect_format, text_columns
-from zerokit.training.spikes import Places, looked_up
+from zerokit.training.spikes import Places, looked_up, numbered
 from zerokit.training.tasks import task_of, tasks_for
 from zerokit.training.tasks.labels import described_labels, known_labels
 from zerokit.training.tokenizer import load_tokenizer, train_tokenizer
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from zerokit.recipe import LoadedRecipe
     from zerokit.recipe.training_keys import OwnKeys
     from zerokit.resolving.settle import Resolved
+    from zerokit.training.streaming import Stream
     from zerokit.training.tasks.task import Task
 
 
@@ -64,6 +66,9 @@ class Prepared:
     task: Task
     model: PreparedModel
     train: Dataset
+    """The sequences; of streamed data, those of the first buffer."""
+    stream: Stream | None
+    """None where the data are not streamed."""
     held_out: Dataset | None
     padding: Padding | None
     """None for a task that pads its batches as they come."""
@@ -134,15 +139,23 @@ def prepare(
         group.together(lambda: output.check(loaded))
     group.together(lambda: check_peft_keys(loaded))
     folder = group.node_main_first(lambda: find_checkpoint(recipe.model, loaded.where("model", "path")))
-    examples, held_out = group.node_main_first(lambda: _load_data(loaded, _seed(resolved)))
+    examples, held_out = group.node_main_first(lambda: given_examples(loaded, _seed(resolved)))
     task = group.together(lambda: _task(loaded, folder, examples))
-    tokenizer = _get_tokenizer(group, loaded, folder, examples.dataset, task)
+    tokenizer = _get_tokenizer(group, loaded, folder, examples, task)
     group.together(lambda: check_fp16(resolved, loaded, folder))
     model = group.together(lambda: prepare_model(loaded, folder, tokenizer, task))
     task = group.together(lambda: task.for_model(model.config, loaded))
     group.together(lambda: check_adapter(loaded, resolved, model, task))
     generation = group.together(lambda: _generation_config(loaded, folder, tokenizer, task, model))
-    train = _tokenize(group, examples, tokenizer, loaded, task, "train")
+    stream = group.together(lambda: open_stream(examples, tokenizer, loaded, resolved, task, resume))
+    if stream is None:
+        train = _tokenize(group, examples, tokenizer, loaded, task, "train")
+        places = _places(examples, tokenizer, loaded, task)
+    else:
+        train, places = stream.first_sequences, numbered
+        if group.ranks.is_main:
+            for line in stream_lines(stream, examples, tokenizer, loaded, task):
+                console.note(line)
     evaluated = None
     if held_out is not None:
         tokenized = _tokenize(group, held_out, tokenizer, loaded, task, "eval")
@@ -154,17 +167,17 @@ def prepare(
     )
     stage = int(zero.get("stage", 0))
     group.together(lambda: check_made(args, resolved.ds_config, stage, loaded.where("training", "optim")))
-    identity = _identity(group, loaded, resolved, args, model, train, resume)
+    identity = _identity(group, loaded, resolved, args, model, train, stream, resume)
     layout = task.layout(args.per_device_train_batch_size, identity.examples_per_step)
     padding = None
     if layout is not None and (layout.in_rows or may_arrange(args)):
         padding = padding_of(train, replace(layout, arranges=may_arrange(args)), args.seed)
     return Prepared(
         *(loaded, resolved, args, output, identity, trust_checkpoint),
-        *(tokenizer, task, model, train, evaluated),
+        *(tokenizer, task, model, train, stream, evaluated),
         padding=padding,
         own=own,
-        places=_places(examples, tokenizer, loaded, task),
+        places=places,
         generation=generation,
         versions=started_with[0],
         git_commit=started_with[1],
@@ -190,12 +203,12 @@ def preview(group: RankGroup, loaded: LoadedRecipe, count: int) -> None:
     model = loaded.recipe.model
     folder = group.node_main_first(lambda: find_checkpoint(model, loaded.where("model", "path")))
     resolved = _resolve(group, loaded)
-    examples, _ = group.node_main_first(lambda: _load_data(loaded, _seed(resolved)))
+    examples, _ = group.node_main_first(lambda: given_examples(loaded, _seed(resolved)))
     task = group.together(lambda: _task(loaded, folder, examples))
-    tokenizer = _get_tokenizer(group, loaded, folder, examples.dataset, task)
+    tokenizer = _get_tokenizer(group, loaded, folder, examples, task)
     prepared = group.together(lambda: prepare_model(loaded, folder, tokenizer, task))
     task = group.together(lambda: task.for_model(prepared.config, loaded))
-    first = examples.dataset.select(range(min(_PREVIEWED, len(examples.dataset))))
+    first = group.together(lambda: examples.first(_PREVIEWED))
     sequences = _tokenize(group, replace(examples, dataset=first), tokenizer, loaded, task, "train")
     if group.ranks.is_main:
         show(sequences, task, tokenizer, count)
@@ -215,6 +228,7 @@ def _identity(
     args: TrainingArguments,
     model: PreparedModel,
     train: Dataset,
+    stream: Stream | None,
     resume: Path | None,
 ) -> Identity:
     """What this run is, the same on every rank; one that is resumed is the run that it was."""
@@ -223,7 +237,8 @@ def _identity(
         if not group.ranks.is_main and not is_rehearsal():  # in which it may be the only rank
             return None
         world_size = group.ranks.world_size
-        found = identify(loaded, args, resolved.ds_config, model, train, world_size=world_size)
+        more = "" if stream is None else stream.order
+        found = identify(loaded, args, resolved.ds_config, model, train, world_size=world_size, more=more)
         if resume is None:
             return found
         return resumed(resume, found, where=loaded.where("training", "resume_from_checkpoint"))
@@ -237,55 +252,10 @@ def _seed(resolved: Resolved) -> int:
     return int(resolved.training.get("seed", 42))  # TrainingArguments' default
 
 
-@dataclass(frozen=True)
-class _Examples:
-    """Examples as the data files have them, each with its place there."""
-
-    dataset: Dataset
-    source: str | list[str]
-    where: str
-    rows: Sequence[int] | None = None
-    """The number of each in its source, from 0; None where they are in the order of the source."""
-
-    def place(self, index: int) -> str:
-        """File and line of an example."""
-        row = index if self.rows is None else int(self.rows[index])
-        return place_of(self.source, row, where=self.where)
-
-
-def _load_data(loaded: LoadedRecipe, seed: int) -> tuple[_Examples, _Examples | None]:
-    """Training and held-out examples."""
-    data = loaded.recipe.data
-    where = loaded.where("data", "train")
-    train = load_examples(data.train, where=where, subset=data.subset, split=data.train_split)
-    rows: Sequence[int] | None = None
-    held_out = None
-    if data.eval is not None:
-        eval_where = loaded.where("data", "eval")
-        dataset = load_examples(
-            data.eval, where=eval_where, subset=data.subset, split=data.eval_split or "validation"
-        )
-        held_out = _Examples(dataset, data.eval, eval_where)
-    elif data.eval_split is not None or (isinstance(data.train, str) and data.train.startswith(BUILTIN)):
-        dataset = load_examples(
-            data.train, where=where, subset=data.subset, split=data.eval_split or "held_out"
-        )
-        held_out = _Examples(dataset, data.train, where)
-    elif data.eval_fraction > 0 and len(train) > 1:
-        size = max(1, round(len(train) * data.eval_fraction))
-        parts = train.train_test_split(test_size=size, seed=seed)
-        numbers = train.from_dict({"row": range(len(train))}).train_test_split(test_size=size, seed=seed)
-        train, rows = parts["train"], numbers["train"]["row"]
-        held_out = _Examples(parts["test"], data.train, where, numbers["test"]["row"])
-    if data.max_examples is not None:
-        train = train.select(range(min(data.max_examples, len(train))))
-    return _Examples(train, data.train, where, rows), held_out
-
-
-def _task(loaded: LoadedRecipe, folder: Path | None, examples: _Examples) -> Task:
+def _task(loaded: LoadedRecipe, folder: Path | None, examples: Examples) -> Task:
     """The task of the recipe, with the labels of its examples."""
     data, task = loaded.recipe.data, task_of(loaded.recipe.task)
-    columns = examples.dataset.column_names
+    columns = examples.columns
     try:
         detect_format(columns, data, task.formats, where=examples.where)
     except DataError as error:
@@ -298,11 +268,13 @@ def _task(loaded: LoadedRecipe, folder: Path | None, examples: _Examples) -> Tas
         known = known_labels(
             read_model_config(folder / "config.json", where=loaded.where("model", "path")).data
         )
-    return task.with_labels_of(examples.dataset, data.columns, known, examples.where)
+    return (
+        task if data.streaming else task.with_labels_of(examples.loaded, data.columns, known, examples.where)
+    )
 
 
 def _get_tokenizer(
-    group: RankGroup, loaded: LoadedRecipe, folder: Path | None, examples: Dataset, task: Task
+    group: RankGroup, loaded: LoadedRecipe, folder: Path | None, examples: Examples, task: Task
 ) -> PreTrainedTokenizerBase:
     section = loaded.recipe.model
     if section.tokenizer is None or isinstance(section.tokenizer, str):
@@ -318,7 +290,7 @@ def _get_tokenizer(
 
         return group.node_main_first(load)
     vocab_size = section.tokenizer.train_bpe.vocab_size
-    columns = examples.column_names
+    columns = examples.columns
     format_ = group.together(
         lambda: detect_format(columns, loaded.recipe.data, task.formats, where=loaded.where("data", "train"))
     )
@@ -333,21 +305,21 @@ def _get_tokenizer(
     tokenizer = None
     if group.ranks.is_main or is_rehearsal():  # in which there may be no other rank
         # What is no text is named with its place when it is tokenized.
-        texts = (text for column in used for text in examples[column] if isinstance(text, str))
+        texts = (text for column in used for text in examples.loaded[column] if isinstance(text, str))
         tokenizer = train_tokenizer(texts, vocab_size, mask=task.needs == "mask")
     return group.broadcast_object(tokenizer)
 
 
 def _places(
-    examples: _Examples, tokenizer: PreTrainedTokenizerBase, loaded: LoadedRecipe, task: Task
+    examples: Examples, tokenizer: PreTrainedTokenizerBase, loaded: LoadedRecipe, task: Task
 ) -> Places:
     """Where sequences come from: found by making them once more."""
 
     def numbers() -> Iterator[int]:
         data = loaded.recipe.data
-        format_ = detect_format(examples.dataset.column_names, data, task.formats, where=examples.where)
+        format_ = detect_format(examples.columns, data, task.formats, where=examples.where)
         encoder = task.encoder(tokenizer, format_, data.columns)
-        for number, example in enumerate(examples.dataset if encoder.packed_len is None else ()):
+        for number, example in enumerate(examples.loaded if encoder.packed_len is None else ()):
             for sequence in encoder.sequences(example):
                 if sequence.has_targets:
                     yield number
@@ -392,7 +364,7 @@ def _generation_config(
 
 def _tokenize(
     group: RankGroup,
-    examples: _Examples,
+    examples: Examples,
     tokenizer: PreTrainedTokenizerBase,
     loaded: LoadedRecipe,
     task: Task,
@@ -400,7 +372,7 @@ def _tokenize(
 ) -> Dataset:
     """Tokenize on one rank per node and then, from its cache, on the others; say what did not fit."""
     recipe = loaded.recipe
-    dataset, where = examples.dataset, examples.where
+    dataset, where = examples.loaded, examples.where
     seq_len = recipe.task.seq_len
 
     def tokenize_here() -> Tokenized:

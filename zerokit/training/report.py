@@ -53,7 +53,8 @@ class RunReport:
     world_size: int
     precision: str
     device: str
-    num_train_examples: int
+    num_train_examples: int | None
+    """None of streamed data."""
     num_eval_examples: int
     steps: int
     resumed_from_step: int
@@ -89,7 +90,8 @@ class RunReport:
     `high_seconds`."""
     padding: dict[str, float] | None
     """Of the rows trained on, as a share: `share`, and `share_if_padded`, if each document had a row of its
-    own; `examples_per_step`, documents of an optimizer step. None where batches are padded as they come."""
+    own; `examples_per_step`, documents of an optimizer step. None where batches are padded as they
+    come; of streamed data, of the first buffer."""
     recipe: dict[str, Any]
     ds_config: dict[str, Any]
     files: list[str] = field(default_factory=list)

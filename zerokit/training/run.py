@@ -138,7 +138,7 @@ def _run(group: RankGroup, prepared: Prepared, divided: Divided, rehearsed: Rehe
         world_size=group.ranks.world_size,
         precision=prepared.loaded.recipe.precision or prepared.precision,
         device="cuda" if cuda else "cpu",
-        num_train_examples=len(prepared.train),
+        num_train_examples=None if prepared.stream is not None else len(prepared.train),
         num_eval_examples=len(prepared.held_out or ()),
         steps=steps,
         resumed_from_step=progress.first_step,
@@ -214,10 +214,15 @@ def _make_trainer(
 ) -> ZeroTrainer:
     from transformers import PrinterCallback, ProgressCallback
 
+    from zerokit.training.streaming_trainer import StreamingTrainer
     from zerokit.training.trainer import ZeroTrainer
 
+    made: Any = ZeroTrainer
+    data: dict[str, Any] = {"train_dataset": prepared.train}
+    if prepared.stream is not None:
+        made, data = StreamingTrainer, {"stream": prepared.stream}
     prepared.args.remove_unused_columns = False  # a task makes those that its collator takes
-    trainer = ZeroTrainer(
+    trainer: ZeroTrainer = made(
         task=prepared.task,
         identity=prepared.identity,
         group=group,
@@ -226,7 +231,7 @@ def _make_trainer(
         places=prepared.places,
         model=model,
         args=prepared.args,
-        train_dataset=prepared.train,
+        **data,
         eval_dataset=prepared.held_out,
         processing_class=prepared.tokenizer,
         data_collator=prepared.task.collator(prepared.tokenizer, model),

@@ -115,6 +115,11 @@ def looked_up(numbers: Iterator[int], place: Callable[[int], str]) -> Places:
     return places
 
 
+def numbered(rows: Sequence[int]) -> list[str]:
+    """Of streamed data, whose examples are numbered: to find their lines, all would be read once more."""
+    return [f"example {row + 1:,}" for row in rows]
+
+
 def named(rank: int, rows: Sequence[int], places: Places) -> str:
     """``rank 1 with data.jsonl:17, data.jsonl:3``."""
     found = places(rows[:_MOST_NAMED]) or [f"sequence {row}" for row in rows[:_MOST_NAMED]]

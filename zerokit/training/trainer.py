@@ -72,7 +72,7 @@ class ZeroTrainer(WatchfulTrainer):
         """Of the last evaluation, its loss included."""
         self.train_dataset: Any
         self.eval_dataset: Any
-        if self.train_dataset is not None and (self._can_fill_up() or task.needs_reference):
+        if hasattr(self.train_dataset, "__len__") and (self._can_fill_up() or task.needs_reference):
             batch = self.args.per_device_train_batch_size * self.args.world_size
             multiple = batch if self._can_fill_up() else 1
             self.train_dataset = FilledUp(self.train_dataset, multiple, task.blank())

@@ -1,0 +1,85 @@
+"""What does not go with training data that are streamed: ``data.streaming`` of a recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from zerokit.findings import Finding
+from zerokit.recipe.model import TokenizerTraining
+
+if TYPE_CHECKING:
+    from zerokit.recipe.model import Recipe, TaskType
+
+STREAMED: tuple[TaskType, ...] = ("causal_lm", "masked_lm", "seq2seq")
+"""Tasks that need no look at all examples before the first step."""
+
+_OFF = "or remove data.streaming"
+
+_NO_EPOCHS = "nobody knows where an epoch of streamed data ends before it does"
+
+_WITHOUT: dict[str, tuple[tuple[Any, ...], str, str]] = {
+    "num_train_epochs": ((), _NO_EPOCHS, "Set max_steps instead"),
+    "save_strategy": (("no", "steps", "best", False), _NO_EPOCHS, "Set it to steps"),
+    "eval_strategy": (("no", "steps", False), _NO_EPOCHS, "Set it to steps"),
+    "logging_strategy": (("no", "steps", False), _NO_EPOCHS, "Set it to steps"),
+    "train_sampling_strategy": (
+        ("random", "sequential"),
+        "streamed data are shuffled within data.buffer_size examples, or come as they are",
+        "Set it to random or sequential",
+    ),
+    "average_tokens_across_devices": (
+        (True,),
+        "the last step of streamed data is filled up with blanks, which a mean by rank would count",
+        "Remove it",
+    ),
+    "dataloader_drop_last": ((False,), "no example of streamed data is dropped", "Remove it"),
+    "dataloader_num_workers": ((0, 1), "streamed data are read in one process a rank", "Set it to 0 or 1"),
+    "ignore_data_skip": ((False,), "streamed data always go on where the checkpoint was", "Remove it"),
+}
+"""Keys of `training`: the values that may stand beside it, why no other, and what to do."""
+
+
+def streaming_problem(recipe: Recipe) -> Finding | None:
+    """The first setting that cannot work with streamed training data, if they are streamed."""
+    return next(_problems(recipe), None) if recipe.data.streaming else None
+
+
+def _problems(recipe: Recipe) -> Iterator[Finding]:
+    training = recipe.training
+    steps = training.get("max_steps")
+    if recipe.task.type not in STREAMED:
+        needs = "the reference's word on" if recipe.task.type == "dpo" else "the classes of"
+        yield Finding(
+            ("data", "streaming"),
+            f"{recipe.task.type} needs {needs} all examples before it begins",
+            f"Remove it: only {', '.join(STREAMED)} are streamed",
+        )
+    if isinstance(recipe.model.tokenizer, TokenizerTraining):
+        yield Finding(
+            ("model", "tokenizer", "train_bpe"),
+            "a tokenizer is trained on all examples, and they are streamed",
+            f"Name a tokenizer, {_OFF}",
+        )
+    if "eval_fraction" in recipe.data.model_fields_set and recipe.data.eval_fraction > 0:
+        yield Finding(
+            ("data", "eval_fraction"),
+            "no share can be held out of streamed data, of which nobody knows how many there are",
+            "Name held-out data in data.eval, or set it to 0",
+        )
+    for name, (fitting, why, mend) in _WITHOUT.items():
+        value = training.get(name)
+        if value is not None and value not in fitting:
+            yield Finding(("training", name), f"{name} is {value!r}, but {why}", f"{mend}, {_OFF}")
+    if recipe.task.type == "masked_lm" and training.get("dataloader_num_workers"):
+        yield Finding(
+            ("training", "dataloader_num_workers"),
+            "the masks of streamed data are drawn by the rank itself, so that it can resume",
+            "Remove it",
+        )
+    if steps is None or (isinstance(steps, int | float) and steps <= 0):
+        yield Finding(
+            ("training", "max_steps") if "max_steps" in training else ("data", "streaming"),
+            "streamed data need training.max_steps: nobody knows how many examples there are",
+            f"Set it, {_OFF}",
+        )

@@ -1,0 +1,332 @@
+"""Training data that are read while they are trained on, of which few are in memory at a time.
+
+Every rank reads all of them, and takes of each optimizer step what is its own. So all know where the data
+end, none waits for another, a broken example ends all alike, and any number goes on from a checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from math import ceil
+from typing import TYPE_CHECKING, Any
+
+import numpy
+from torch.utils.data import IterableDataset
+
+from zerokit.errors import DataError, ZerokitError
+from zerokit.training.examples import Features, UnusableError, joined_texts, packed_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+    from datasets import Dataset
+
+    from zerokit.data.streams import ExampleStream
+    from zerokit.training.examples import Encoded, Encoder
+    from zerokit.training.packing import Layout
+    from zerokit.training.tasks.task import Collator
+
+_AT_ONCE = 500
+"""Sequences that are lists of Python's at a time, which take three times the room."""
+
+
+@dataclass(frozen=True)
+class Position:
+    """A place in the data: after so many sequences of a buffer."""
+
+    epoch: int = 0
+    """How often all of them have been read."""
+    buffer: int = 0
+    """Its number in the epoch."""
+    example: int = 0
+    """The number of its first example in the data."""
+    state: dict[str, Any] | None = None
+    """Of the reader, before that example."""
+    taken: int = 0
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Examples that were read together, as the sequences that they become."""
+
+    begin: Position
+    end: Position
+    sequences: Dataset | None
+    """None where no token of any example is trained on."""
+    numbers: list[int] | None
+    """Of the example that each sequence is of; None where they are packed."""
+    num_cut: int
+    num_left_out: int
+
+    @property
+    def num_examples(self) -> int:
+        """That were read: 0 at the end of the data."""
+        return self.end.example - self.begin.example
+
+    def __len__(self) -> int:
+        return 0 if self.sequences is None else len(self.sequences)
+
+
+@dataclass(frozen=True)
+class Step:
+    """The sequences of an optimizer step on all ranks, blanks included."""
+
+    rows: list[Features]
+    numbers: list[int | None]
+    """Of the example that each is of; None of a blank, and of packed ones."""
+    end: Position
+    """Where the next step begins."""
+
+
+class _Ahead:
+    """A buffer that is read bit by bit, so that no step waits for all of it."""
+
+    def __init__(self, filling: Iterator[Buffer | None]) -> None:
+        self._filling = filling
+        self._buffer: Buffer | None = None
+
+    def read(self, examples: int) -> None:
+        for buffer in islice(self._filling, examples):
+            self._buffer = buffer
+
+    def whole(self) -> Buffer:
+        for buffer in self._filling:
+            self._buffer = buffer
+        assert self._buffer is not None
+        return self._buffer
+
+
+@dataclass
+class Stream:
+    """The sequences of a data set, step by step, without end: after the last example comes the first one."""
+
+    source: ExampleStream
+    encoder: Encoder
+    buffer_size: int
+    """Examples that are shuffled, and packed, with each other."""
+    max_examples: int | None
+    """Those after so many are never read."""
+    seed: int | None
+    """Of the order within a buffer; None leaves it as it is."""
+    where: str
+    """The place of the data in the recipe, for errors."""
+    place: Callable[[int], str]
+    """File and line of an example, by its number from 0."""
+    begin: Position = Position()
+    """Where the run begins."""
+    first: Buffer | None = None
+    """The first buffer of all, once it is there."""
+
+    def fill_first(self) -> None:
+        """Read the first buffer.
+
+        Raises:
+            DataError: an example of it is unusable, or none has a token to train on.
+        """
+        reading = islice(self.source.read(), self.max_examples)
+        self.first = _Ahead(self._filled(reading, Position())).whole()
+        if self.first.sequences is None:
+            count = self.first.num_examples
+            raise DataError(
+                f"none of its first {count:,} examples has a token to train on"
+                if count
+                else "has no examples",
+                where=self.where,
+                hint="Raise task.seq_len, or check the data",
+            )
+
+    @property
+    def order(self) -> str:
+        """What, beside the first buffer and the seed, decides what comes when."""
+        return f"buffers of {self.buffer_size} of {self.max_examples or 'all'} examples"
+
+    @property
+    def first_sequences(self) -> Dataset:
+        """Of the first buffer."""
+        assert self.first is not None
+        assert self.first.sequences is not None
+        return self.first.sequences
+
+    def steps(self, size: int, blank: Mapping[str, Any]) -> Iterator[Step]:
+        """Steps of `size` sequences; the last of an epoch is filled up with blanks.
+
+        Args:
+            size: of a step, over all ranks.
+            blank: features of an example that adds nothing to a loss.
+
+        Raises:
+            DataError: an example is unusable, or cannot be read.
+        """
+        begin = self.begin
+        while True:
+            rows: list[Features] = []
+            numbers: list[int | None] = []
+            is_empty = begin == Position(begin.epoch)
+            for buffer, ahead in self._buffers(begin):
+                share = ceil(self.buffer_size / max(len(buffer), 1))
+                for taken, index in islice(enumerate(self._order(buffer), start=1), begin.taken, None):
+                    assert buffer.sequences is not None
+                    rows.append(buffer.sequences[index])
+                    numbers.append(None if buffer.numbers is None else buffer.numbers[index])
+                    ahead.read(share)
+                    if len(rows) == size:
+                        yield Step(rows, numbers, replace(buffer.begin, taken=taken))
+                        rows, numbers = [], []
+                    is_empty = False
+                begin = Position(begin.epoch)  # of the next buffers, all are taken
+            if is_empty:
+                raise DataError("no example has a token to train on", where=self.where, hint="Check the data")
+            begin = Position(begin.epoch + 1)
+            if rows:
+                missing = size - len(rows)
+                yield Step([*rows, *[dict(blank)] * missing], [*numbers, *[None] * missing], begin)
+
+    def _order(self, buffer: Buffer) -> Sequence[int]:
+        """Of chance, by the seed and by where the buffer is, so that a resumed run goes on in it."""
+        if self.seed is None:
+            return range(len(buffer))
+        chance = numpy.random.default_rng((self.seed, buffer.begin.epoch, buffer.begin.buffer))
+        return chance.permutation(len(buffer)).tolist()  # type: ignore[no-any-return]
+
+    def _buffers(self, begin: Position) -> Iterator[tuple[Buffer, _Ahead]]:
+        """Buffers to the end of the data, each with the next one, which is still to be read."""
+        begin = replace(begin, taken=0)
+        kept = self.first if begin == Position() else None
+        at = begin if kept is None else kept.end
+        left = None if self.max_examples is None else max(self.max_examples - at.example, 0)
+        reading = islice(self.source.read(at.state), left)
+        ahead = _Ahead(self._filled(reading, begin) if kept is None else iter([kept]))
+        while (buffer := ahead.whole()).num_examples:
+            ahead = _Ahead(self._filled(reading, buffer.end))
+            yield buffer, ahead
+
+    def _filled(self, reading: Iterator[dict[str, Any]], begin: Position) -> Iterator[Buffer | None]:
+        """Nothing for each example that it reads, and then the buffer."""
+        made, num_cut, num_left_out = _Table(), 0, 0
+        numbers: list[int] = []
+        packed_len, apart = self.encoder.packed_len, self.encoder.apart
+        at = begin.example
+        for example in islice(reading, self.buffer_size):
+            for sequence in self._sequences(example, at):
+                num_cut += sequence.is_cut
+                if sequence.has_targets or (packed_len is not None and not apart):
+                    made.add(sequence.features)
+                    numbers.append(at)
+                else:
+                    num_left_out += 1
+            at += 1
+            yield None
+        end = Position(begin.epoch, begin.buffer + 1, at, self.source.state())
+        sequences = made.whole()
+        if sequences is not None and packed_len is not None:
+            table = _Table()
+            packed = packed_rows(sequences, packed_len)
+            for row in packed if apart else joined_texts(sequences, packed_len, keep_rest=True):
+                table.add(row)
+            sequences = table.whole()
+        of = numbers if packed_len is None else None
+        yield Buffer(begin, end, sequences, of, num_cut, num_left_out)
+
+    def _sequences(self, example: dict[str, Any], number: int) -> Iterator[Encoded]:
+        try:
+            yield from self.encoder.sequences(example)
+        except UnusableError as error:
+            raise DataError(error.message, where=self.place(number), hint=error.hint) from error
+
+
+class _Table:
+    """Rows of numbers, gathered in memory without Python's own lists."""
+
+    def __init__(self) -> None:
+        self._parts: list[Dataset] = []
+        self._rows: list[Features] = []
+        self._features: Any = None
+
+    def add(self, row: Features) -> None:
+        self._rows.append(row)
+        if len(self._rows) >= _AT_ONCE:
+            self._put_away()
+
+    def whole(self) -> Dataset | None:
+        """All of them; None if there are none."""
+        from datasets import concatenate_datasets
+
+        if self._rows:
+            self._put_away()
+        return concatenate_datasets(self._parts) if self._parts else None
+
+    def _put_away(self) -> None:
+        from datasets import Dataset, Features, List, Value
+
+        if self._features is None:
+            number = Value("int32")
+            kinds = {name: isinstance(value, list) for name, value in self._rows[0].items()}
+            self._features = Features({name: List(number) if kinds[name] else number for name in kinds})
+        columns = {name: [row[name] for row in self._rows] for name in self._features}
+        self._parts.append(Dataset.from_dict(columns, features=self._features))
+        self._rows = []
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """What a rank trains on at a time."""
+
+    inputs: Mapping[str, torch.Tensor]
+    end: Position
+    """Where the step after this one begins."""
+    numbers: list[int] = field(default_factory=list)
+    """Of its examples in the data, from 0, where that is known."""
+
+    def pin_memory(self) -> MicroBatch:
+        """As torch's loaders ask for it."""
+        pinned = {name: values.pin_memory() for name, values in self.inputs.items()}
+        return replace(self, inputs=pinned)
+
+
+class StreamOfRank(IterableDataset[MicroBatch | ZerokitError]):
+    """The micro batches of one rank; where the data are not usable, the error that says so, and no more.
+
+    An error that is raised in a worker of torch's loaders would lose its place and its hint.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        *,
+        rank: int,
+        ranks: int,
+        batch_size: int,
+        accumulation: int,
+        layout: Layout | None,
+        blank: Mapping[str, Any],
+        collator: Collator,
+    ) -> None:
+        """`layout` of a step, or None to take it as it comes; the others as of the run."""
+        self.stream = stream
+        self.rank, self.ranks = rank, ranks
+        self.batch_size, self.accumulation = batch_size, accumulation
+        self.layout = layout
+        self.blank = blank
+        self.collator = collator
+
+    def __iter__(self) -> Iterator[MicroBatch | ZerokitError]:
+        size = self.batch_size * self.accumulation * self.ranks
+        try:
+            for step in self.stream.steps(size, self.blank):
+                yield from self._own(step)
+        except ZerokitError as error:
+            yield error
+
+    def _own(self, step: Step) -> Iterator[MicroBatch]:
+        """Batches are dealt out to ranks in turn, as accelerate deals out those of a sampler."""
+        order: Sequence[int] = range(len(step.rows))
+        if self.layout is not None:
+            order = list(self.layout.arranged(order, [len(row["input_ids"]) for row in step.rows]))
+        for micro in range(self.accumulation):
+            start = (micro * self.ranks + self.rank) * self.batch_size
+            places = order[start : start + self.batch_size]
+            numbers = [number for place in places if (number := step.numbers[place]) is not None]
+            yield MicroBatch(self.collator([step.rows[place] for place in places]), step.end, numbers)
