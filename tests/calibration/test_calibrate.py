@@ -68,7 +68,7 @@ def known(monkeypatch: pytest.MonkeyPatch) -> None:
         "python_seconds": lambda: 3e-7,
         "autograd_seconds": lambda: AutogradSeconds(view=1e-6, node_made=2e-6, node_run=3e-6),
         "adam_bytes_per_second": lambda device, ranks: ranks * ADAM,
-        "collectives": lambda device, ranks, large: Measured(start=1e-4, buses=BUSES),
+        "collectives": lambda device, ranks, large: Measured(launch=1e-5, start=1e-4, buses=BUSES),
     }.items():
         monkeypatch.setattr(measure, name, found)
     # In this process, by one for all ranks.
@@ -109,6 +109,7 @@ def test_what_was_measured_is_priced_as_it_was(prices: Prices) -> None:
     assert prices.cpu_adam(10**6) == pytest.approx(28e6 / ADAM)
     assert [prices.launch("aten::mm"), prices.launch("aten::t"), prices.python_call()] == [2e-6, 1e-6, 3e-7]
     assert [prices.autograd_node("made"), prices.autograd_node("run")] == [2e-6, 3e-6]
+    assert prices.collective_launch() == 1e-5
 
 
 def test_a_processor_in_the_place_of_a_card_is_waited_for(prices: Prices) -> None:
@@ -206,7 +207,7 @@ def test_collectives_of_cards_are_priced_as_they_were_measured(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(measure, "collectives", lambda device, ranks, large: Measured(1e-4, buses))
+    monkeypatch.setattr(measure, "collectives", lambda device, ranks, large: Measured(1e-5, 1e-4, buses))
     monkeypatch.setattr("torch.cuda.device_count", lambda: 8)
     monkeypatch.setattr("torch.cuda.get_device_name", lambda device: find_gpu(card).torch_name)
     monkeypatch.setitem(globals(), "RATE", 20e12)
@@ -227,10 +228,13 @@ def test_the_start_of_a_collective_is_no_part_of_its_bandwidth(monkeypatch: pyte
     kinds = {kind: (taking(share, BUSES[kind]), share) for kind, share in shares.items()}
     monkeypatch.setattr(collectives, "_kinds", lambda ranks: kinds)
     monkeypatch.setattr(collectives, "_seconds", lambda call, device: call())
+    monkeypatch.setattr(collectives, "_launch", lambda call: 2e-5)
     monkeypatch.setattr(collectives, "seconds_at_once", lambda own, ranks, device: own())
     found = collectives.collectives("cpu", 2, 2**17)
     assert found.buses == pytest.approx(BUSES)
-    assert found.start == pytest.approx(1e-4, rel=0.1)
+    # Nor is the host's own work, which its clock has already.
+    assert found.launch == 2e-5
+    assert found.start == pytest.approx(8e-5, rel=0.1)
 
 
 @pytest.mark.parametrize(("ranks", "seconds"), [(1, 1.0), (3, 3.5)])

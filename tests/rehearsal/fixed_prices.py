@@ -59,6 +59,7 @@ class FixedPrices:
     attention = _free("attention")
     memory_bound = _free("memory_bound")
     launch = _free("launch")
+    collective_launch = _free("collective_launch")
     cpu_adam = _free("cpu_adam")
     cuda_malloc = _free("cuda_malloc")
     cuda_free = _free("cuda_free")

@@ -97,7 +97,7 @@ def test_steps_of_few_tokens_are_doubted_whatever_the_host_takes(
     )  # fmt: skip
     time = _timed("all_reduce", launching=0).time
     assert time is not None
-    assert ["several times as long" in line for line in doubts(time, batches)] == [True] * warned
+    assert ["twice as long" in line for line in doubts(time, batches)] == [True] * warned
 
 
 @pytest.mark.parametrize(
@@ -157,8 +157,8 @@ def test_the_speed_of_ranks_with_uneven_batches_is_their_mean() -> None:
         ([("aten::mm", 0, 50, 0), ("aten::add", 50, 100, 0)], 0.75 * 50 + 0.8 * 50, 1.5 * 50 + 1.4 * 50),
         ([("h2d", 0, 100, 0)], 80, 150),
         ([("adam", 0, 100, -1)], 40, 200),
-        # The host launches for all 100, kernels or not.
-        ([("aten::mm", 0, 40, 0), ("aten::mm", 60, 100, 0)], 70, 230),
+        # The host launches for all 100, kernels or not; at its fastest the kernels take longer.
+        ([("aten::mm", 0, 40, 0), ("aten::mm", 60, 100, 0)], 0.75 * 80, 185),
     ],
 )
 def test_the_range_of_a_step_is_that_of_its_work_by_kind_hidden_or_not(

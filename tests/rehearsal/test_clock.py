@@ -20,6 +20,7 @@ from zerokit.rehearsal.native.clock import FIRST_COMMUNICATOR, FIRST_DRIVE, HOST
 from zerokit.rehearsal.recording import SPAN
 from zerokit.rehearsal.timing.breakdown import breakdown
 from zerokit.rehearsal.timing.critical_path import HOST_WORK, critical_path
+from zerokit.rehearsal.timing.rank_time import RankTime
 from zerokit.rehearsal.watching.steps import Steps
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,6 +32,14 @@ def test_streams_and_events_take_the_time_of_an_independent_simulation() -> None
     assert tried >= 300
     assert waits >= 30
     assert slowed >= 30
+
+
+def test_a_collective_takes_its_host_longer_than_a_kernel() -> None:
+    rank = mock.MagicMock(_gpus_per_node=8)
+    rank.prices.collective_launch.return_value = 89e-6
+    rank.prices.collective.return_value = 1e-3
+    RankTime.collective(rank, "all_gather", 8, (0, 1), 5, ("group", "both"))
+    assert rank.clock.advance.call_args_list == [mock.call(89_000)]
 
 
 def test_numbers_of_streams_and_of_work_are_those_of_the_clock_itself() -> None:

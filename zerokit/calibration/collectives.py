@@ -18,8 +18,10 @@ _CALLS = 10
 class Measured(NamedTuple):
     """In the mean of all ranks."""
 
+    launch: float
+    """Seconds of the host's thread for any of them."""
     start: float
-    """Seconds of a collective of whatever kind that moves next to nothing."""
+    """Seconds of a collective of whatever kind that moves next to nothing, besides its launch."""
     buses: Mapping[str, float]
     """Of each kind, bytes per second that a rank's link carries in a large one after its start."""
 
@@ -34,7 +36,7 @@ def collectives(device: str, ranks: int, large: int) -> Measured:
     """
     import torch
 
-    starts, buses = [], {}
+    starts, launches, buses = [], [], {}
     for kind, (work, moved) in _kinds(ranks).items():
         seconds = []
         for size in (_SMALL, large):
@@ -42,9 +44,12 @@ def collectives(device: str, ranks: int, large: int) -> Measured:
             whole = torch.ones(len(part) * ranks, device=device)
             call = partial(work, whole, part)
             seconds.append(seconds_at_once(lambda call=call: _seconds(call, device), ranks, device))  # type: ignore[misc]
+            if size == _SMALL:
+                launches.append(seconds_at_once(lambda call=call: _launch(call), ranks, device))  # type: ignore[misc]
         starts.append(seconds[0])
         buses[kind] = moved * (large - _SMALL) / (seconds[-1] - seconds[0])
-    return Measured(statistics.mean(starts), buses)
+    launch = statistics.mean(launches)
+    return Measured(launch, statistics.mean(starts) - launch, buses)
 
 
 def _kinds(ranks: int) -> Mapping[str, tuple[Callable[[Any, Any], Any], float]]:
@@ -57,6 +62,19 @@ def _kinds(ranks: int) -> Mapping[str, tuple[Callable[[Any, Any], Any], float]]:
         "all_gather": (lambda whole, part: dist.all_gather_into_tensor(whole, part), share),
         "reduce_scatter": (lambda whole, part: dist.reduce_scatter_tensor(part, whole), share),
     }
+
+
+def _launch(work: Callable[[], Any]) -> float:
+    """The median of what this rank's thread itself does for a call."""
+    import torch.distributed as dist
+
+    taken = []
+    for _ in range(_CALLS):
+        dist.barrier()
+        start = time.thread_time()
+        work()
+        taken.append(time.thread_time() - start)
+    return statistics.median(taken)
 
 
 def _seconds(work: Callable[[], Any], device: str) -> float:

@@ -152,6 +152,7 @@ def _measure(machine: Machine, sizes: Sizes, *, is_shown: bool = True) -> dict[s
         "host": _host(machine, gpu, found["copies"], found["Adam"]),
     }
     if machine.ranks > 1:
+        changes["launch"]["seconds"]["collective"] = found["collectives"].launch
         changes["fabric"] = _fabric(gpu, machine.ranks, found["collectives"].buses)
         if is_cpu:
             changes["nccl"] = {"start": {"in_node": 1e6 * found["collectives"].start}}

@@ -148,9 +148,9 @@ def test_copies_go_by_the_link_and_share_what_is_shared() -> None:
 
 def test_a_launch_a_view_and_what_goes_along_rows() -> None:
     prices = on("A100-80")
-    assert prices.launch("aten::mm") == prices.launch("aten.add_.Tensor") == 7e-6
+    assert prices.launch("aten::mm") == prices.launch("aten.add_.Tensor") == 2e-5 < prices.collective_launch()
     assert prices.launch("aten::view") == prices.launch("aten.transpose.int") < 3e-6
-    assert prices.launch_spread.low * 7e-6 == pytest.approx(5e-6, rel=0.05)
+    assert prices.launch_spread.low * 2e-5 == pytest.approx(7e-6)
     plain, softmax, norm = (
         prices.memory_bound(GIB, name) for name in ("", "aten::_softmax", "aten::native_layer_norm")
     )

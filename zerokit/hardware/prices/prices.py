@@ -230,6 +230,10 @@ class Prices:
         seconds: float = self.figures["launch"]["seconds"]["view" if _short(name) in _VIEWS else "kernel"]
         return seconds
 
+    def collective_launch(self) -> float:
+        """Of the host, for a collective: the group's bookkeeping, events, NCCL's own work and its launch."""
+        return float(self.figures["launch"]["seconds"]["collective"])
+
     def python_call(self) -> float:
         """Of the host, for a call of a Python function, besides the functions and operators that it calls."""
         return float(self.figures["launch"]["seconds"]["python_call"])
@@ -240,7 +244,7 @@ class Prices:
 
     @property
     def launch_spread(self) -> Spread:
-        """Of all that the host does for launching: :meth:`launch`, Python and autograd."""
+        """Of all that the host does for launching: kernels, collectives, Python and autograd."""
         return Spread(self.figures["launch"]["low"], self.figures["launch"]["high"])
 
     def cpu_adam(self, parameters: int, dtype: str = "float32") -> float:

@@ -96,14 +96,14 @@ def doubts(time: TimeReport, batches: Batches | None) -> list[str]:
     found = []
     if time.breakdown.launch >= _MUCH_LAUNCHING * time.step_seconds:
         found.append(
-            f"more than {_MUCH_LAUNCHING:.0%} of the step is spent launching kernels: calls of Python and "
-            "nodes of autograd are counted, and priced as on one server's processor. Others were not "
-            "measured. Larger micro-batches are told more truly"
+            f"more than {_MUCH_LAUNCHING:.0%} of the step is spent launching kernels: these are priced "
+            "as on six hosts of published runs, of which the slowest takes more than twice as long as the "
+            "fastest. Larger micro-batches are told more truly"
         )
     if batches is not None and batches.first.unit == "tokens" and batches.first.tokens < _FEW_TOKENS:
         found.append(
-            f"batches of {batches.first.tokens:,} tokens are few for a GPU: the real step may take several "
-            "times as long, beyond the range told, as published steps of so few did, which is not explained. "
+            f"batches of {batches.first.tokens:,} tokens are few for a GPU: the real step may take twice "
+            "as long, beyond the range told, as one published step of so few did, which is not explained. "
             "Larger micro-batches are told more truly"
         )
     return found

@@ -184,7 +184,7 @@ class RankTime:
         Returns:
             the event of its end; None if it runs on the current stream.
         """
-        self.clock.advance(to_ns(self.prices.launch(name)))
+        self.clock.advance(to_ns(self.prices.collective_launch()))
         nodes = len({rank // self._gpus_per_node for rank in ranks})
         in_node = -(-len(ranks) // nodes)
         duration = to_ns(self.prices.collective(_KINDS.get(name, "all_reduce"), num_bytes, in_node, nodes))

@@ -1,0 +1,31 @@
+"""The price of a launch is that of published times of tokens."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from typing import Any
+
+import pytest
+
+from tests.rehearsal import decoding
+from zerokit.hardware.cluster import Cluster
+from zerokit.hardware.gpus import find_gpu
+from zerokit.hardware.prices.prices import Prices
+
+ROWS: list[dict[str, Any]] = json.loads(decoding.WRITTEN.read_text(encoding="utf-8"))
+
+
+def test_a_launch_costs_what_hosts_of_published_tokens_took() -> None:
+    prices = Prices(Cluster(1, gpu=find_gpu("A100-80GB-SXM")))
+    launches = [row["launch_microseconds"] for row in ROWS]
+    assert 1e6 * prices.launch("aten::mm") == pytest.approx(statistics.median(launches), rel=0.05)
+    assert max(launches) == pytest.approx(20 * prices.launch_spread.high, rel=0.05)
+
+
+def test_the_record_is_of_the_published_tokens() -> None:
+    told = [(row["source"], row["card"], row["milliseconds"]) for row in ROWS]
+    assert told == [(one.source, one.card, round(one.milliseconds, 2)) for one in decoding.TOKENS]
+    for row in ROWS:
+        seconds = row["kernels"] * row["launch_microseconds"] / 1e3 + row["rest_milliseconds"]
+        assert seconds == pytest.approx(row["milliseconds"], rel=0.01)
