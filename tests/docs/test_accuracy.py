@@ -19,6 +19,14 @@ def read(record: str) -> Any:
     return json.loads((DOCS / "measured" / record).read_text(encoding="utf-8"))
 
 
+FIRST_LATER = 300
+"""The first row that was looked for after the others were known."""
+
+
+def is_fsdp(row: dict[str, Any]) -> bool:
+    return "FSDP" in str(row["published"]["zero_stage"])
+
+
 def percent(value: float, digits: int = 0) -> str:
     return f"{abs(value) * 100:.{digits}f} %"
 
@@ -59,13 +67,20 @@ def test_estimated_peaks() -> None:
 
 @pytest.mark.parametrize("page", ["../README.md", "rehearse.md", "time-accuracy.md"])
 def test_predicted_times(page: str) -> None:
-    rows = [row for row in read("published_times.json") if row.get("error") is not None]
+    every = [row for row in read("published_times.json") if row.get("error") is not None]
+    rows = [row for row in every if row["row"] < FIRST_LATER]
     errors = [abs(row["error"]) for row in rows]
+    later = [row["error"] for row in every if row["row"] >= FIRST_LATER and not is_fsdp(row)]
     far = sum(error > 0.25 for error in errors)
     own = [abs(row["error"]) for row in rows if row["row"] in OWN_RUNS]
-    assert (len(own), sum(error <= 0.25 for error in own)) == (9, 3)
+    assert (len(own), sum(error <= 0.25 for error in own)) == (9, 5)
     words = [f"gainst {len(rows)} published runs", f"is {percent(statistics.median(errors))}, and {far} "]
-    words += ["more than 25 % off", "of nine runs of DeepSpeed itself three are within 25 %"]
+    words += ["more than 25 % off", "of nine runs of DeepSpeed itself five are within 25 %"]
+    words.append(
+        f"Of {len(every) - len(rows)} runs that were looked for later the {len(later)} of DeepSpeed are"
+    )
+    assert max(later) < 0
+    words.append(f"{percent(statistics.median(later))} too fast in the median")
     if page == "../README.md":
         words.append(f"the worst by {percent(max(errors))}")
     assert lacks(page, *words) == []

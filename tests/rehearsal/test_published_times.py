@@ -8,13 +8,16 @@ from typing import Any
 
 import pytest
 
-from tests.hardware.published_throughput import Row
-from tests.rehearsal import published_times
+from tests.hardware.published_throughput import Row, judged
+from tests.rehearsal import published_runs, published_times
 from tests.tiny import REPOSITORY
 from zerokit.hardware.gpus import find_gpu
 
 ROWS: list[dict[str, Any]] = json.loads(published_times.WRITTEN.read_text(encoding="utf-8"))
 TRIED = [row for row in ROWS if "error" in row]
+GATHERED = [row for row in TRIED if row["row"] < published_times.FIRST_LATER]
+LATER = [row for row in TRIED if row["row"] >= published_times.FIRST_LATER]
+LATER_ROWS: list[Row] = json.loads(published_times.LATER.read_text(encoding="utf-8"))
 PAGE = (REPOSITORY / "docs" / "time-accuracy.md").read_text(encoding="utf-8")
 ROWS_PAGE = (REPOSITORY / "docs" / "records" / "published-times.md").read_text(encoding="utf-8")
 FOUNDRY: Row = {
@@ -32,16 +35,16 @@ FOUNDRY: Row = {
 
 
 def test_a_row_is_run_as_its_source_says_and_the_rest_is_told() -> None:
-    run = published_times.run_of(FOUNDRY)
+    run = published_runs.run_of(FOUNDRY)
     assert run is not None
-    assert run.machines == published_times.Machines("A100-40GB-SXM", 64, network_gbit_s=1600)
+    assert run.machines == published_runs.Machines("A100-40GB-SXM", 64, network_gbit_s=1600)
     plan = run.plan
     assert (plan.engine, plan.stage, plan.reduced_in, plan.checkpointing) == ("fsdp", 2, "bfloat16", "full")
     assert (plan.model["n_layer"], plan.model["n_embd"], plan.model["n_positions"]) == (32, 4096, 2048)
     assert plan.accumulated == [1, 1, 2]
     assert run.accumulation == 5
     assert "GPT-2's code in MPT's sizes" in run.assumed
-    assert published_times.run_of(FOUNDRY | {"model": "another"}) is None
+    assert published_runs.run_of(FOUNDRY | {"model": "another"}) is None
 
 
 @pytest.mark.parametrize(
@@ -55,7 +58,7 @@ def test_a_row_is_run_as_its_source_says_and_the_rest_is_told() -> None:
     ],
 )
 def test_attention_is_by_the_kernel_of_the_sources_scripts(change: Row, kernel: str) -> None:
-    run = published_times.run_of(FOUNDRY | change)
+    run = published_runs.run_of(FOUNDRY | change)
     assert run is not None
     assert run.plan.attention == kernel
 
@@ -63,7 +66,7 @@ def test_attention_is_by_the_kernel_of_the_sources_scripts(change: Row, kernel: 
 def test_deepspeed_gets_the_rows_config_and_steps_enough_to_prefetch() -> None:
     row = {"source": "ms-swift Quick-start.md", "model": "Qwen2.5-14B", "gpu": "A800-80", "n_gpus": 8}
     row |= {"micro_batch": 1, "seq_len": 8192}
-    run, longer = (published_times.run_of(row | {"note": f"packing, ga={ga} (14B)"}) for ga in (2, 8))
+    run, longer = (published_runs.run_of(row | {"note": f"packing, ga={ga} (14B)"}) for ga in (2, 8))
     assert run is not None
     assert longer is not None
     assert (run.accumulation, run.plan.accumulated) == (2, [2, 2, 2])
@@ -75,9 +78,9 @@ def test_deepspeed_gets_the_rows_config_and_steps_enough_to_prefetch() -> None:
 
 def test_torchtitan_s_cards_have_the_memory_that_its_page_tells() -> None:
     row = {"source": "pytorch/torchtitan Table 1", "model": "Llama-3.1-8B", "gpu": "H100-96 500W"}
-    run = published_times.run_of(row | {"n_gpus": 8, "micro_batch": 2, "seq_len": 8192})
+    run = published_runs.run_of(row | {"n_gpus": 8, "micro_batch": 2, "seq_len": 8192})
     assert run is not None
-    card = published_times._card(run.machines)
+    card = published_runs.card_of(run.machines)
     known = find_gpu("H100-SXM")
     assert (card["name"], card["bandwidth_gb_s"], card["tflops"]) == (known.name, 2400, known.tflops)
     assert card["node"]["network_gbit_s"] == 3200
@@ -86,10 +89,45 @@ def test_torchtitan_s_cards_have_the_memory_that_its_page_tells() -> None:
 def test_all_parameters_of_qwen_are_trained_by_its_script_for_them() -> None:
     row = {"source": "QwenLM/Qwen README", "model": "Qwen-1.8B", "gpu": "A100-80", "n_gpus": 1}
     row |= {"micro_batch": 1, "ga": 8, "seq_len": 512}
-    runs = [published_times.run_of(row | {"method": method}) for method in ("Full-parameter", "LoRA")]
+    runs = [published_runs.run_of(row | {"method": method}) for method in ("Full-parameter", "LoRA")]
     assert all(run is not None for run in runs)
     engines = [(run.plan.engine, run.plan.lora_rank) for run in runs if run is not None]
     assert engines == [("deepspeed", 0), ("torch", 64)]
+
+
+@pytest.mark.parametrize(
+    ("word", "first", "checkpointing"), [("HF+DS ZeRO", 2, "full"), ("Megatron+ZeRO3", 3, "host")]
+)
+def test_bigscience_s_engine_waits_and_its_figures_are_of_first_steps(
+    word: str, first: int, checkpointing: str
+) -> None:
+    row: Row = {"source": f"bigscience experiments/gpt2.md {word}", "model": "GPT-2 52B", "gpu": "V100-32"}
+    run = published_runs.run_of(row | {"n_gpus": 64, "micro_batch": 8, "global_batch": 512, "seq_len": 1024})
+    assert run is not None
+    assert (run.first, run.plan.accumulated) == (first, [1] * first)
+    assert run.plan.waits_to_gather
+    assert run.plan.checkpointing == checkpointing
+    its_own = "gelu_new" if "HF" in word else "gelu"
+    assert run.plan.model["activation_function"] == its_own
+
+
+def test_later_rows_say_enough_and_are_of_other_sources() -> None:
+    numbers = [row["row"] for row in LATER_ROWS]
+    assert numbers == list(range(published_times.FIRST_LATER, published_times.FIRST_LATER + len(numbers)))
+    assert not {row["source"] for row in LATER_ROWS} & {row["published"]["source"] for row in GATHERED}
+    for row in LATER_ROWS:
+        assert judged(row).lacks == ()
+        assert row["url"].startswith("https://")
+        assert published_runs.run_of(row) is not None
+    assert [row["row"] for row in LATER] == numbers
+
+
+def test_what_a_gist_offloads_is_offloaded() -> None:
+    row = next(row for row in LATER_ROWS if row.get("offload_param"))
+    run = published_runs.run_of(row)
+    assert run is not None
+    zero = run.plan.ds_config["zero_optimization"]
+    assert [zero[f"offload_{what}"]["device"] for what in ("optimizer", "param")] == ["cpu", "cpu"]
 
 
 def test_micro_batches_that_were_not_played_take_as_long_as_the_second() -> None:
@@ -115,7 +153,8 @@ def test_the_page_has_a_word_on_each_row_that_is_far_off_and_the_summary_of_toda
     headings = re.findall(r"^\*\*([^(*]+)\(", PAGE.partition("## Rows that are far off")[2], re.MULTILINE)
     named = sorted(int(row) for heading in headings for row in re.findall(r"\d+", heading))
     assert named == [row["row"] for row in TRIED if abs(row["error"]) > published_times.FAR]
-    within = sum(row["low"] <= row["measured"] <= row["high"] for row in TRIED)
-    assert f"lie within the range that the report tells in {within} of the {len(TRIED)} rows" in PAGE
-    for line in published_times.summary(ROWS):
-        assert line in PAGE
+    for rows in (GATHERED, LATER):
+        within = sum(row["low"] <= row["measured"] <= row["high"] for row in rows)
+        assert f"lie within the range that the report tells in {within} of the {len(rows)} rows" in PAGE
+        for line in published_times.summary(rows):
+            assert line in PAGE

@@ -1,6 +1,6 @@
 """Trains a causal language model as a published figure of throughput was measured.
 
-``published_model.py PLAN.json``: an object with the keys of `tests.rehearsal.published_times.Plan`.
+``published_model.py PLAN.json``: an object with the keys of `tests.rehearsal.published_runs.Plan`.
 """
 
 from __future__ import annotations
@@ -41,9 +41,46 @@ def causal_lm(plan: Plan, dtype: torch.dtype) -> nn.Module:
     model.train()
     if plan["checkpointing"] == "full" and plan["engine"] != "fsdp":
         model.gradient_checkpointing_enable({"use_reentrant": False})
+    if plan["checkpointing"] == "host":
+        in_host_memory(model)
     if plan["lora_rank"]:
         model = with_adapters(model, plan["lora_rank"])
     return model
+
+
+def in_host_memory(model: Any) -> None:
+    """DeepSpeed's own checkpointing: inputs of layers in the host's memory, the device waited for at each."""
+    from deepspeed.runtime.activation_checkpointing import checkpointing
+
+    def checkpoint(layer: Callable[..., Any], *args: Any) -> Any:
+        """Of tensors alone, as DeepSpeed cuts them."""
+        others = [None if torch.is_tensor(arg) else arg for arg in args]
+        places = [place for place, arg in enumerate(args) if torch.is_tensor(arg)]
+
+        def called(*tensors: torch.Tensor) -> Any:
+            given = list(others)
+            for place, tensor in zip(places, tensors, strict=True):
+                given[place] = tensor
+            return layer(*given)
+
+        return checkpointing.checkpoint(called, *(args[place] for place in places))
+
+    # The inputs are copied while the host waits where they are to be cut among ranks, of which there is one.
+    checkpointing.configure(None, partition_activations=True, checkpoint_in_cpu=True, synchronize=True)
+    model._set_gradient_checkpointing(gradient_checkpointing_func=checkpoint)
+
+
+def wait_before_gathers() -> None:
+    """As DeepSpeed 0.3.16 does (partition_parameters.py, `_allgather_param`)."""
+    from deepspeed.runtime.zero import partition_parameters
+
+    gather = partition_parameters._dist_allgather_fn
+
+    def waited(*args: Any, **given: Any) -> Any:
+        torch.cuda.synchronize()
+        return gather(*args, **given)
+
+    partition_parameters._dist_allgather_fn = waited
 
 
 def with_adapters(model: Any, rank: int) -> nn.Module:
@@ -84,6 +121,8 @@ def by_deepspeed(plan: Plan) -> Step:
     import deepspeed
 
     deepspeed.init_distributed()
+    if plan["waits_to_gather"]:
+        wait_before_gathers()
     dtype = torch.float16 if "fp16" in plan["ds_config"] else torch.bfloat16
     model = causal_lm(plan, dtype)
     trained = [one for one in model.parameters() if one.requires_grad]
