@@ -15,6 +15,9 @@ from tests.rehearsal.fixed_prices import FixedPrices
 Asked = dict[str, list[tuple[Any, ...]]]
 
 
+_HOST = ("launch", "collective_launch", "cuda_malloc")
+
+
 def asked(rank: Any, prices: FixedPrices) -> Asked:
     """By call: all prices but those of launches."""
     import torch
@@ -73,7 +76,7 @@ def asked(rank: Any, prices: FixedPrices) -> Asked:
     for name, call in calls.items():
         prices.asked.clear()
         call()
-        found[name] = [one for one in prices.asked if one[0] not in ("launch", "cuda_malloc")]
+        found[name] = [one for one in prices.asked if one[0] not in _HOST]
     _do_nothing()
     found["unpriced"] = sorted(rank.unpriced)
     return found
