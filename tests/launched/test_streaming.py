@@ -11,6 +11,7 @@ import pytest
 
 from tests.launched.test_train import run, write_recipe
 from tests.tiny import launch, tiny_llama, tiny_tokenizer
+from tests.training.task_table import TRIALS, write
 
 ZERO_2 = {"zero_optimization": {"stage": 2}}
 IN_ORDER = {"train_sampling_strategy": "sequential"}
@@ -112,3 +113,26 @@ def test_a_broken_example_ends_all_ranks_with_one_line(start: Path, tmp_path: Pa
         assert message in failed.stderr
         assert "Traceback" not in failed.stderr
         assert (recipe.parent / "out" / "metrics.jsonl").exists() == (number == 0)
+
+
+@pytest.mark.parametrize(
+    ("task", "section"),
+    [
+        ("masked_lm", {"whole_words": True, "packing": True}),
+        ("seq2seq", {"target_len": 16, "predict_with_generate": False}),
+    ],
+)
+def test_encoders_learn_from_a_stream(task: str, section: dict[str, Any], tmp_path: Path) -> None:
+    """Under ZeRO-3, where a rank that has a batch less would leave the others waiting."""
+    write(TRIALS[task], task, tmp_path)
+    recipe = write_recipe(
+        tmp_path,
+        tmp_path,
+        ds_config={"zero_optimization": {"stage": 3}},
+        data={"train": str(tmp_path / "train.jsonl"), "eval": str(tmp_path / "eval.jsonl"), "streaming": True}
+        | {"buffer_size": 50, "max_examples": 150},
+        task={"type": task, "seq_len": 64, **section},
+        training={"max_steps": 12, "learning_rate": TRIALS[task].learning_rate, "data_seed": 1},
+    )
+    report = run(recipe, launcher="none")
+    assert report["loss_after"] < 0.9 * report["loss_before"]
