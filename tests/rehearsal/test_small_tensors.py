@@ -122,6 +122,13 @@ def test_layers_that_add_up_activations_are_told_from_figures_to_print(
     assert train_together(traffic.calls) == together
 
 
+def test_a_group_serves_the_gpu_and_the_host() -> None:
+    """As torch's checkpoints ask, before they hand a state dict to the other ranks."""
+    group = VirtualProcessGroup(1, 4, mock.Mock())
+    assert {device.type for device in group._device_types} == {"cuda", "cpu"}
+    assert all(group._get_backend(device) is group for device in group._device_types)
+
+
 def test_a_message_from_any_rank_says_from_which_also_where_none_is_rehearsed() -> None:
     """As `torch.distributed.recv` asks for it."""
     group = VirtualProcessGroup(1, 4, Traffic(mock.Mock(phase="between", event_count=lambda: 0)))

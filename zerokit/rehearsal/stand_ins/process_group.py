@@ -186,6 +186,13 @@ class VirtualProcessGroup(dist.ProcessGroup):
         return BACKEND
 
     @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device("cuda"), torch.device("cpu")]
+
+    def _get_backend(self, _device: torch.device) -> VirtualProcessGroup:
+        return self
+
+    @property
     def pg_name(self) -> str:
         # torch asks a group that it destroys, when its table has it no more.
         self._name = str(dist.distributed_c10d._world.pg_names.get(self, self._name))
