@@ -41,7 +41,6 @@ print(json.dumps({
 
 _ASK_ASYNC_IO = """
 import json, deepspeed
-from zerokit.distributed.ninja import NINJA, own_ninja
 from zerokit.distributed.nvme import has_async_io
 from zerokit.errors import LaunchError
 try:
