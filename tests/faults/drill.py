@@ -67,7 +67,7 @@ def try_one(trial: Trial, base: Path, parent: Path) -> dict[str, Any]:
     output = parent / "output"
     output.unlink(missing_ok=True)
     trial.arrange(place)
-    before = digests(place.folder)
+    before, shared = digests(place.folder), shared_memory(place)
     process = place.start(output)
     begun = time.monotonic()
     wrongs = []
@@ -88,7 +88,7 @@ def try_one(trial: Trial, base: Path, parent: Path) -> dict[str, Any]:
         wrongs.append(f"{len(processes())} processes left")
     end_all()
     code = process.poll()
-    left = [*_SHARED_MEMORY.glob(f"deepspeed_allreduce_buffer_*_{place.port}_*")]
+    left = shared_memory(place) - shared
     for file in left:
         file.unlink(missing_ok=True)
     text = output.read_text(errors="replace") if output.exists() else ""
@@ -107,6 +107,11 @@ def try_one(trial: Trial, base: Path, parent: Path) -> dict[str, Any]:
         "line": line.replace(str(parent), "...")[:300],
         "wrong": wrongs,
     }
+
+
+def shared_memory(place: Place) -> set[Path]:
+    """What ranks at this port share; a dead run of another program may have had the port before."""
+    return {*_SHARED_MEMORY.glob(f"deepspeed_allreduce_buffer_*_{place.port}_*")}
 
 
 def judge(trial: Trial, place: Place, code: int, text: str) -> list[str]:
