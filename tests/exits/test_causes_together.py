@@ -166,6 +166,21 @@ def test_a_folder_that_is_not_there_is_named_before_the_hub() -> None:
     assert str(found.mend).startswith("A folder: it must be on every machine")
 
 
+def test_a_time_limit_that_ended_ranks_that_waited_is_not_the_cause() -> None:
+    limit = "slurmstepd: error: *** STEP 1.0 ON n1 CANCELLED AT 2026-11-23T10:00:00 DUE TO TIME LIMIT ***"
+    raised = (
+        "5: Traceback (most recent call last):",
+        '5:   File "/w/train.py", line 9, in <module>',
+        "5:     model.load_state_dict(state)",
+        "5: RuntimeError: Error(s) in loading state_dict for Net: size mismatch for head.weight",
+    )
+    found = told(*raised, limit)
+    assert found.cause != "time-limit"
+    assert any("time limit" in other for other in found.also)
+    went_on = tuple(f"{{'loss': 2.{step}, 'epoch': 0.{step}}}" for step in range(40))
+    assert told(*raised, *went_on, limit).cause == "time-limit"
+
+
 def test_what_is_raised_is_told_though_a_program_logs_it_as_information() -> None:
     level = "2026-11-23 10:00:00.000 [INFO] [Driver] "
     lines = (

@@ -121,7 +121,11 @@ _Advise = Annotated[
 ]
 _Timeout = Annotated[
     str | None,
-    typer.Option(metavar="TIME", help="Give up after so long: 90, 5min, 1h.", show_default="never"),
+    typer.Option(
+        metavar="TIME",
+        help="Give up a rehearsal after so long, and each change that is tried: 90, 5min, 1h.",
+        show_default="never",
+    ),
 ]
 _Output = Annotated[
     Path | None,

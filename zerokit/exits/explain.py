@@ -17,6 +17,7 @@ from zerokit.exits.causes.entry import (
     GPU_TAKEN,
     NCCL_TIMEOUT,
     OUT_OF_MEMORY,
+    TIME_LIMIT,
     ZEROKIT,
     Weight,
 )
@@ -140,6 +141,7 @@ def explain_log(log: Log, settings: Settings | None = None) -> Explanation:
     events = [*_known(log)]
     events += _exceptions(log, events)
     left = _not_survived(events, log)
+    left = [event for event in left if not _waited_until(event, left)]
     if all(event.weight in (Weight.GENERAL, Weight.MENTIONED) for event in left) and _has_ended_well(log):
         return _ENDED_WELL
     if not left:
@@ -197,6 +199,13 @@ def _not_survived(events: list[_Event], log: Log) -> list[_Event]:
     limit += min(map(lines_after, causes), default=0) if ends_itself else 0
     always = (Weight.EXIT, Weight.LEFT)
     return [event for event in events if event.weight in always or lines_after(event) <= limit]
+
+
+def _waited_until(event: _Event, others: list[_Event]) -> bool:
+    """Whether a time limit ended no more than ranks that waited for one that had failed before."""
+    return event.cause == TIME_LIMIT and any(
+        one.offset < event.offset and one.weight in (Weight.CAUSE, Weight.EXCEPTION) for one in others
+    )
 
 
 def _world_size(log: Log) -> int | None:

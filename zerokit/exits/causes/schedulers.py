@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zerokit.exits.causes.entry import HOST_MEMORY, REASON, Cause, Weight, cause
+from zerokit.exits.causes.entry import HOST_MEMORY, REASON, TIME_LIMIT, Cause, Weight, cause
 
 SCHEDULERS: tuple[Cause, ...] = (
     cause(
@@ -43,7 +43,7 @@ SCHEDULERS: tuple[Cause, ...] = (
         weight=Weight.ENDED,
     ),
     cause(
-        "time-limit",
+        TIME_LIMIT,
         "Slurm ended it at its time limit",
         "Ask for more by --time, and go on from the last checkpoint (training.resume_from_checkpoint)",
         r"DUE TO TIME LIMIT",
@@ -51,7 +51,7 @@ SCHEDULERS: tuple[Cause, ...] = (
         weight=Weight.ENDED,
     ),
     cause(
-        "time-limit",
+        TIME_LIMIT,
         "Kubernetes ended it at its time limit (activeDeadlineSeconds)",
         "Raise it, and go on from the last checkpoint",
         REASON + "DeadlineExceeded",
