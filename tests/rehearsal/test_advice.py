@@ -265,7 +265,9 @@ def test_what_is_tried_is_said_line_by_line(tmp_path: Path, capsys: pytest.Captu
     console.stderr.cache_clear()
     advise(REPORT, job(), tmp_path, _rehearse({}))
     changes = _changes(REPORT)
-    assert sorted(capsys.readouterr().err.splitlines()) == [
+    verdict, *tried = capsys.readouterr().err.splitlines()
+    assert verdict.startswith(f"{REPORT.fit.verdict}: a GPU needs ")
+    assert sorted(tried) == [
         f"Trying change {number} of {len(changes)}: {change}" for number, change in enumerate(changes, 1)
     ]
 

@@ -12,6 +12,7 @@ from zerokit.rehearsal.candidates import Candidate, smaller
 from zerokit.rehearsal.faster import faster
 from zerokit.rehearsal.job import RehearsalJob
 from zerokit.rehearsal.report import Advice, NotRehearsed, RehearsalReport
+from zerokit.units import format_bytes, format_span
 
 _AT_ONCE = 2
 _MOST = 5
@@ -34,7 +35,9 @@ def advise(
     folder: Path,
     rehearse: Callable[[RehearsalJob], RehearsalReport],
 ) -> tuple[list[Advice], list[NotRehearsed]]:
-    """Rehearse what may help, two changes at a time, saying on stderr which, and keep what helps most.
+    """Rehearse what may help, two changes at a time, and keep what helps most.
+
+    What the run needs as it is, and which change is tried, is said on stderr: it may take long.
 
     Args:
         report: of the run as it is.
@@ -51,6 +54,11 @@ def advise(
     chosen = list(candidates(report))
     found = []
     failed = []
+    if chosen:
+        needs = format_span(report.fit.low_bytes, report.fit.high_bytes)
+        has = format_bytes(report.fit.gpu_memory_bytes)
+        host = "" if _host_holds(report) else ", and the host has too little"
+        note(f"{report.fit.verdict}: a GPU needs {needs} of {has}{host}. Now changes are rehearsed")
     with progress(transient=True) as bar, ThreadPoolExecutor(_AT_ONCE) as pool:
         task = bar.add_task("Trying changes", total=len(chosen), note="")
 
