@@ -6,9 +6,9 @@ rehearsed with that file. Compared is what the script itself prints of its steps
 should run meanwhile. ``--plans 0 7`` takes some. With ``--write`` all goes into
 docs/measured/whole_steps.json and the table of docs/time.md.
 
-A machine that others share is not equally fast all the time. So all of this is done several times, one after
-another, each time with a calibration of its own, and medians are compared: what disturbs one calibration or
-one run disturbs neither side of the comparison.
+A machine that others share is not equally fast all the time. So all of this is done three times, or as often
+as ``--turns`` says, each time with a calibration of its own, and medians are compared: what disturbs one
+calibration or one run disturbs neither side of the comparison.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ BEGIN, END = "<!-- whole steps -->\n", "<!-- /whole steps -->\n"
 SCRIPT = SCRIPTS / "step_times.py"
 RANKS = 2
 TURNS = 3
-"""Times that the machine is calibrated and all plans are run."""
+"""Times that the machine is calibrated and all plans are run, by default."""
 WARM = 3
 """Steps that do not count: ZeRO-3 records its order in the first ones, and prefetches by it later."""
 
@@ -146,15 +146,15 @@ def row_of(plan: Plan, turns: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def rows_of(chosen: list[Plan]) -> list[dict[str, Any]]:
+def rows_of(chosen: list[Plan], num_turns: int) -> list[dict[str, Any]]:
     """Each plan's row."""
     turns: dict[Plan, list[dict[str, Any]]] = {plan: [] for plan in chosen}
     with tempfile.TemporaryDirectory() as folder:
-        for turn in range(TURNS):
+        for turn in range(num_turns):
             hardware = calibrated(Path(folder), turn)
             for plan, before in turns.items():
                 before.append(turn_of(plan, hardware))
-                print(f"{turn + 1} of {TURNS}: {json.dumps(row_of(plan, before))}", file=sys.stderr)
+                print(f"{turn + 1} of {num_turns}: {json.dumps(row_of(plan, before))}", file=sys.stderr)
     return [row_of(plan, all_of_it) for plan, all_of_it in turns.items()]
 
 
@@ -184,10 +184,12 @@ def main() -> None:
     some = parser.add_mutually_exclusive_group()
     some.add_argument("--write", action="store_true")
     some.add_argument("--plans", type=int, nargs="+", metavar="PLACE", help="some of them, not to be written")
+    parser.add_argument("--turns", type=int, default=TURNS, metavar="NUMBER")
     options = parser.parse_args()
     known = list(plans())
-    rows = rows_of([known[place] for place in options.plans or range(len(known))])
-    result = {"command": "python -m tests.calibration.whole_steps --write", **summary(rows), "rows": rows}
+    rows = rows_of([known[place] for place in options.plans or range(len(known))], options.turns)
+    command = f"python -m tests.calibration.whole_steps --turns {options.turns} --write"
+    result = {"command": command, **summary(rows), "rows": rows}
     print(json.dumps(result, indent=1))
     if options.write:
         WRITTEN.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

@@ -238,6 +238,7 @@ def test_a_model_of_the_hub_is_in_the_cache_or_cannot_be_had(
     assert look.says.startswith("'owner/name' is not on this machine, and ") is (verdict == "error")
 
 
+@pytest.mark.torch  # with huggingface_hub beside it
 def test_the_hub_is_asked_and_nothing_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
