@@ -9,32 +9,17 @@ from array import array
 from pathlib import Path
 from typing import Any
 
+from tests.rehearsal.import_hooks import write_hook
+
 _QWEN_LAYERS, _QWEN_WIDTH, _QWEN_INNER, _QWEN_KEYS, _QWEN_WORDS = 24, 896, 4864, 128, 151936
 _NANOCHATS_SPECIAL = (
     "bos user_start user_end assistant_start assistant_end python_start python_end output_start output_end"
 )
 _GPT2_ENCODING = """
-import importlib.abc, importlib.util, sys
-
-class Tiktoken(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path, target=None):
-        if name != "tiktoken":
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        run = spec.loader.exec_module
-
-        def exec_module(module):
-            run(module)
-            ranks = {bytes([byte]): byte for byte in range(256)}
-            module.get_encoding = lambda name: module.Encoding(
-                name, pat_str=".", mergeable_ranks=ranks, special_tokens={"<|endoftext|>": 50256}
-            )
-
-        spec.loader.exec_module = exec_module
-        return spec
-
-sys.meta_path.insert(0, Tiktoken())
+ranks = {bytes([byte]): byte for byte in range(256)}
+module.get_encoding = lambda name: module.Encoding(
+    name, pat_str=".", mergeable_ranks=ranks, special_tokens={"<|endoftext|>": 50256}
+)
 """
 """Gives an encoding of bytes for tiktoken's, which are downloaded and compared with their checksums."""
 
@@ -45,8 +30,7 @@ def write_pretraining(folder: Path) -> None:
 
     _write_nanochat(folder / "nanochat-base")
     _write_tokens(folder / "llm.c" / "dev" / "data" / "fineweb10B")
-    (folder / "gpt2-encoding").mkdir(exist_ok=True)
-    (folder / "gpt2-encoding" / "sitecustomize.py").write_text(_GPT2_ENCODING, encoding="utf-8")
+    write_hook(folder / "gpt2-encoding", "tiktoken", _GPT2_ENCODING)
     _write_qwen(folder / "Qwen2.5-0.5B-Instruct", folder / "qwen" / "tokenizer.json")
     texts = [{"text": "It is a number. " * 500} for _ in range(64)]
     _write_lines(folder / "torchtitan" / "tests" / "assets" / "c4_test" / "data.json", texts)

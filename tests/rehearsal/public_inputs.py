@@ -13,6 +13,7 @@ from array import array
 from pathlib import Path
 from typing import Any
 
+from tests.rehearsal.import_hooks import write_hook
 from tests.rehearsal.litgpt_inputs import write_checkpoint
 from tests.rehearsal.picotron_inputs import write_run
 from tests.rehearsal.pretraining_inputs import write_pretraining
@@ -189,28 +190,11 @@ _FEW = {"togethercomputer/RedPajama-Data-1T-Sample": 2}
 _CHAT = "DeepSpeedExamples/applications/DeepSpeed-Chat"
 """Reads ``local/jsonfile`` from a folder of its own."""
 _CIFAR = """
-import importlib.abc, importlib.util, sys
+from torchvision.datasets.fakedata import FakeData
 
-class Cifar(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path, target=None):
-        if name != "torchvision.datasets.cifar":
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        run = spec.loader.exec_module
-
-        def exec_module(module):
-            run(module)
-            from torchvision.datasets.fakedata import FakeData
-
-            module.CIFAR10 = lambda root, train=True, transform=None, download=False: FakeData(
-                1024, (3, 32, 32), 10, transform
-            )
-
-        spec.loader.exec_module = exec_module
-        return spec
-
-sys.meta_path.insert(0, Cifar())
+module.CIFAR10 = lambda root, train=True, transform=None, download=False: FakeData(
+    1024, (3, 32, 32), 10, transform
+)
 """
 """Gives torchvision's made-up images for CIFAR-10, which is downloaded and compared with its checksum."""
 _ALST = "accelerate/examples/alst_ulysses_sequence_parallelism"
@@ -340,8 +324,7 @@ def _write_configs(folder: Path) -> None:
     split = json.loads((folder / "zero2.json").read_text(encoding="utf-8"))
     split["tensor_parallel"] = {"autotp_size": 4}
     (folder / "zero2_tp4.json").write_text(json.dumps(split), encoding="utf-8")
-    (folder / "cifar10").mkdir(exist_ok=True)
-    (folder / "cifar10" / "sitecustomize.py").write_text(_CIFAR, encoding="utf-8")
+    write_hook(folder / "cifar10", "torchvision.datasets.cifar", _CIFAR)
     deepspeed = {
         "deepspeed_multinode_launcher": "standard",
         "gradient_accumulation_steps": 1,

@@ -46,16 +46,8 @@ def load_examples(
     if isinstance(source, str) and source.startswith(BUILTIN):
         return _load_builtin(source, split, where)
     sources = [source] if isinstance(source, str) else list(source)
-    found = {name: local_files(name, where) for name in sources}
-    missing = [name for name, files in found.items() if not files]
-    if not missing:
-        examples = _load_files([file for files in found.values() for file in files], where, text_unit)
-    elif len(sources) == 1:
-        examples = load_hub(sources[0], subset, split, where)
-    else:
-        raise DataError(
-            f"no such file: '{missing[0]}'", where=where, hint="Check the paths; only files can be listed"
-        )
+    files = given_files(sources, where)
+    examples = _load_files(files, where, text_unit) if files else load_hub(sources[0], subset, split, where)
     if len(examples) == 0:
         raise DataError(f"'{', '.join(sources)}' has no examples", where=where, hint="Give it at least one")
     return examples
@@ -152,6 +144,21 @@ def local_files(name: str, where: str) -> list[Path]:
             f"'{name}' is neither a file nor a Hub data set", where=where, hint="Check the spelling"
         )
     return []
+
+
+def given_files(sources: Sequence[str], where: str) -> list[Path]:
+    """The files that `sources` stand for; none for one name that may be the Hub's.
+
+    Raises:
+        DataError: one of several is no file, or as of :func:`local_files`.
+    """
+    found = {name: local_files(name, where) for name in sources}
+    missing = [name for name, files in found.items() if not files]
+    if missing and len(sources) > 1:
+        raise DataError(
+            f"no such file: '{missing[0]}'", where=where, hint="Check the paths; only files can be listed"
+        )
+    return [file for files in found.values() for file in files]
 
 
 def builder_of(files: list[Path], where: str) -> str:

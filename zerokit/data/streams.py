@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zerokit.data.sources import BUILTIN, builder_of, load_examples, load_hub, local_files, parse_example
+from zerokit.data.sources import BUILTIN, builder_of, given_files, load_examples, load_hub, parse_example
 from zerokit.errors import DataError, ZerokitError
 
 if TYPE_CHECKING:
@@ -68,15 +68,7 @@ class ExampleStream:
     def _open(self, sources: list[str], subset: str | None, split: str) -> IterableDataset:
         if len(sources) == 1 and sources[0].startswith(BUILTIN):
             return load_examples(sources[0], where=self._where, split=split).to_iterable_dataset()
-        found = [local_files(name, self._where) for name in sources]
-        if not all(found) and len(sources) > 1:
-            missing = sources[found.index([])]
-            raise DataError(
-                f"no such file: '{missing}'",
-                where=self._where,
-                hint="Check the paths; only files can be listed",
-            )
-        self._files = [file for files in found for file in files]
+        self._files = given_files(sources, self._where)
         if not self._files:
             return load_hub(sources[0], subset, split, self._where, streaming=True)
         builder = builder_of(self._files, self._where)
