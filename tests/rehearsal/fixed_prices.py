@@ -24,6 +24,7 @@ class FixedPrices:
         by_byte: of collectives, for each byte.
         beside_collective: factor.
         copying: of each copy.
+        working: of the host, for each byte that it moves.
         calling: of each call of a Python function, as it is when the function is first called.
         node: of each node of autograd, made or run.
         asked: which prices were asked for, with which arguments.
@@ -33,6 +34,7 @@ class FixedPrices:
     by_byte: float = 0.0
     beside_collective: float = 1.0
     copying: float = 0.0
+    working: float = 0.0
     calling: float = 0.0
     node: float = 0.0
     waits: bool = False
@@ -49,6 +51,10 @@ class FixedPrices:
     def copy(self, *arguments: Any) -> float:
         self.asked.append(("copy", *arguments))
         return self.copying
+
+    def on_host(self, bytes_moved: float, threads: int | None) -> float:
+        self.asked.append(("on_host", bytes_moved, threads))
+        return self.working * bytes_moved
 
     def python_call(self) -> float:
         return self.calling

@@ -6,6 +6,7 @@ Every call has sizes of its own, since a price is asked for once.
 from __future__ import annotations
 
 import functools
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ def asked(rank: Any, prices: FixedPrices) -> Asked:
     from deepspeed.ops.op_builder import QuantizerBuilder
     from torch.nn.functional import conv_transpose2d, scaled_dot_product_attention
 
+    import zerokit
+    from zerokit.distributed.cores import bind_to_cores
     from zerokit.rehearsal.stand_ins import (
         flash_attention_norms,
         flash_attention_rotary,
@@ -44,9 +47,14 @@ def asked(rank: Any, prices: FixedPrices) -> Asked:
         finally:
             torch.backends.cuda.matmul.allow_tf32 = False
 
+    def on_host(*sizes: int) -> Any:
+        return single(*sizes, device="cpu")
+
     image, kernel = half(2, 6, 10, 10), half(6, 4, 3, 3)
     norm, head = half(32, 64), torch.empty(128, dtype=torch.float32, device="cpu")
     quantizer = QuantizerBuilder().load()
+    own: dict[str, Any] = {}
+    exec(compile("def call(tensor):\n    tensor.mul_(2)", zerokit.__file__, "exec"), own)
     calls = {
         "product": lambda: torch.mm(half(64, 32), half(32, 16)),
         "product by a transposed": lambda: torch.mm(half(64, 32), half(48, 32).t()),
@@ -64,6 +72,13 @@ def asked(rank: Any, prices: FixedPrices) -> Asked:
             single(132, device="cpu", pin_memory=True), non_blocking=True
         ),
         "to the host, converted": lambda: head.copy_(half(128)),
+        "unscaled on the host": lambda: on_host(300_000).mul_(0.5),
+        "norm on the host": lambda: torch.linalg.vector_norm(on_host(310_000)),
+        "cast on the host": lambda: on_host(320_000).to(torch.bfloat16),
+        "copied on the host": lambda: on_host(330_000).copy_(on_host(330_000)),
+        "seen otherwise on the host": lambda: on_host(340_000).view(100, -1).t()[:5],
+        "on the host, by zerokit": lambda: own["call"](on_host(350_000)),
+        "by the script's threads": lambda: (torch.set_num_threads(3), on_host(360_000).neg_()),
         "reduce": lambda: dist.reduce(half(100), 0),
         "gather": lambda: dist.all_gather_into_tensor(half(800), half(100)),
         "norm": lambda: flash_attention_norms.rms_norm_fn(norm, half(64), None),
@@ -77,6 +92,8 @@ def asked(rank: Any, prices: FixedPrices) -> Asked:
         prices.asked.clear()
         call()
         found[name] = [one for one in prices.asked if one[0] not in _HOST]
+    os.environ.pop("OMP_NUM_THREADS", None)
+    found["with cores of its own"] = [bind_to_cores(None), rank.host_threads]  # type: ignore[arg-type]
     _do_nothing()
     found["unpriced"] = sorted(rank.unpriced)
     return found
@@ -99,10 +116,10 @@ def host_work(rank: Any, prices: FixedPrices) -> dict[str, int]:
         for _ in range(3):
             leaf()
 
-    def in_a_thread() -> None:
+    def in_thread(work: Any) -> None:
         done = _thread.allocate_lock()
         done.acquire()
-        _thread.start_new_thread(lambda: (branch(), done.release()), ())
+        _thread.start_new_thread(lambda: (work(), done.release()), ())
         done.acquire()
 
     def untimed() -> None:
@@ -126,6 +143,11 @@ def host_work(rank: Any, prices: FixedPrices) -> dict[str, int]:
     weight = torch.ones(8, device="cuda", requires_grad=True)
     graph().backward()  # its functions are not new from here on
     nodes = {"nodes made": spent(graph)}
+    prices.working = 1e-9
+    values = torch.empty(500_000, requires_grad=True)
+    nodes["on the host"] = spent(lambda: values.detach().mul_(2))
+    nodes["on the host, in a thread"] = spent(functools.partial(in_thread, lambda: values.detach().neg_()))
+    prices.working = 0.0
     loss = graph()
     nodes["nodes run"] = spent(loss.backward)
     left, right = (torch.empty(sizes, device="cuda") for sizes in ((88, 40), (40, 72)))
@@ -145,7 +167,7 @@ def host_work(rank: Any, prices: FixedPrices) -> dict[str, int]:
         "four calls": spent(branch),
         "by zerokit": spent(lambda: own["call"](branch)),
         "beside zerokit": spent(lambda: beside["call"](branch)),
-        "in a thread": spent(in_a_thread),
+        "in a thread": spent(lambda: in_thread(branch)),
         "untimed": spent(untimed),
     }
     prices.calling = 0.0

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from tests.rehearsal.recordings import MIB, Recorder, device_with, job, training
+from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.gpus import find_gpu
+from zerokit.hardware.prices.prices import Prices
 from zerokit.rehearsal.analysis import LARGEST_BLOCKS, analyse
 from zerokit.rehearsal.batch_size import BatchSize, Unit
 from zerokit.rehearsal.combined import combine
@@ -19,6 +21,7 @@ from zerokit.rehearsal.timing.breakdown import _range, doubts
 from zerokit.reporting.phases import RUN_PHASES
 
 GIB = 2**30
+PRICES = Prices(Cluster(2, gpu=find_gpu("A100-80")))
 
 
 def test_the_peak_and_what_makes_it() -> None:
@@ -97,7 +100,19 @@ def test_steps_of_few_tokens_are_doubted_whatever_the_host_takes(
     )  # fmt: skip
     time = _timed("all_reduce", launching=0).time
     assert time is not None
-    assert ["twice as long" in line for line in doubts(time, batches)] == [True] * warned
+    assert ["twice as long" in line for line in doubts(time, batches, PRICES)] == [True] * warned
+
+
+@pytest.mark.parametrize(
+    ("threads", "share", "told"), [(1, 0.3, True), (None, 0.3, False), (16, 0.3, False), (1, 0.1, False)]
+)
+def test_few_threads_for_much_work_of_the_host_are_told(threads: int, share: float, told: bool) -> None:
+    time = _timed("all_reduce", launching=0).time
+    assert time is not None
+    parts = time.breakdown.model_copy(update={"host_operators": share * time.step_seconds})
+    time = time.model_copy(update={"host_threads": threads, "breakdown": parts})
+    said = "the host's own work is done by 1 thread of each rank, and takes 2.7 times as long"
+    assert [said in line for line in doubts(time, None, PRICES)] == [True] * told
 
 
 @pytest.mark.parametrize(

@@ -107,10 +107,17 @@ def test_the_same_step_takes_the_same_nanoseconds() -> None:
         # Each of the input's 2 x 10 x 10 places, its 6 channels into 4 of 3 x 3 places.
         ("transposed convolution", [["matmul", 200, 36, 6, 1, "bfloat16", "NN"]]),
         ("to the device", [["copy", "h2d", 4 * 130, False, 8]]),
-        # The CPU goes through 2 + 4 bytes of each, of the 28 that it does for a parameter's update.
-        ("to the device, converted", [["copy", "h2d", 2 * 128, False, 8], ["cpu_adam", 27, "float32"]]),
+        ("to the device, converted", [["copy", "h2d", 2 * 128, False, 8], ["on_host", 6 * 128, None]]),
         ("to the device, converted there", [["copy", "h2d", 4 * 132, True, 8], ["memory_bound", 6 * 132]]),
-        ("to the host, converted", [["copy", "d2h", 2 * 128, False, 8], ["cpu_adam", 27, "float32"]]),
+        ("to the host, converted", [["copy", "d2h", 2 * 128, False, 8], ["on_host", 6 * 128, None]]),
+        # Numbers come as tensors of one element in 64 bits.
+        ("unscaled on the host", [["on_host", 8 * 300_000 + 8, None]]),
+        ("norm on the host", [["on_host", 4 * 310_000 + 4, None]]),
+        ("cast on the host", [["on_host", 6 * 320_000, None]]),
+        ("copied on the host", [["on_host", 8 * 330_000, None]]),
+        ("seen otherwise on the host", []),
+        ("on the host, by zerokit", []),
+        ("by the script's threads", [["on_host", 8 * 360_000, 3]]),
         ("reduce", [["collective", "broadcast", 200, 8, 1]]),
         ("gather", [["collective", "all_gather", 1600, 8, 1]]),
         ("norm", [["memory_bound", 2 * (2 * 32 * 64 + 64), "layer_norm_fwd"]]),
@@ -120,6 +127,11 @@ def test_the_same_step_takes_the_same_nanoseconds() -> None:
 )
 def test_a_call_asks_for_the_prices_of_what_it_does(call: str, prices: list[Any]) -> None:
     assert timelines()["asked"][call] == prices
+
+
+def test_a_rank_that_is_given_cores_of_its_own_has_as_many_threads() -> None:
+    # Whose number nobody knows here; the script had asked for three.
+    assert timelines()["asked"]["with cores of its own"] == [None, None]
 
 
 def test_kernels_that_tell_no_sizes_are_named() -> None:
@@ -142,6 +154,8 @@ def test_calls_of_python_and_nodes_of_autograd_take_the_host_s_time() -> None:
     assert timelines()["host work"] == {
         "nodes made": 2,
         "nodes run": 3,
+        "on the host": 4_000_008,
+        "on the host, in a thread": 0,
         # One before and one after; the two in between take no time, then or later.
         "untimed nodes": 2,
         "uncounted nodes": 2,
@@ -273,7 +287,8 @@ def test_each_moment_of_a_step_counts_once() -> None:
         (0, 10, 0, WorkKind.KERNEL),
         (5, 20, 1001, WorkKind.COLLECTIVE),
         (15, 41, 3, WorkKind.COPY),
-        (18, 40, HOST, WorkKind.OPTIMIZER),
+        (18, 39, HOST, WorkKind.OPTIMIZER),
+        (38, 41, HOST, WorkKind.HOST_OPERATOR),
         (0, 60, HOST, WorkKind.WAITING),
         (42, 45, HOST, WorkKind.DATA),
         (43, 48, 1001, WorkKind.MEETING),
@@ -284,9 +299,10 @@ def test_each_moment_of_a_step_counts_once() -> None:
     nanoseconds = {name: round(seconds * 1e9) for name, seconds in parts.model_dump().items()}
     assert nanoseconds == {
         "compute": 8 + 10,
-        "host_optimizer": 22,
+        "host_optimizer": 21,
+        "host_operators": 2,
         "communication": 8,
-        "copies": 1,
+        "copies": 0,
         "data": 3,
         "other_ranks": 3,
         "launch": 3,

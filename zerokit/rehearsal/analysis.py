@@ -83,7 +83,7 @@ def analyse(recording: Recording, job: RehearsalJob) -> RehearsalReport:
         warnings=[
             *recording.warnings,
             *(prices.assumptions if prices is not None else ()),
-            *(doubts(time, batches) if time is not None else ()),
+            *(doubts(time, batches, prices) if time is not None and prices is not None else ()),
         ],
         made_up=[
             MadeUpResult(what=case.what, site=case.site, count=case.times) for case in recording.made_up

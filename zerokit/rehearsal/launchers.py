@@ -13,6 +13,8 @@ from pathlib import Path
 from zerokit.errors import LaunchError, ZerokitError
 from zerokit.patches import declare, put
 from zerokit.rehearsal.job import RehearsalJob
+from zerokit.rehearsal.timing.host_threads import threads_of_launcher
+from zerokit.rehearsal.timing.rank_time import rank_time
 
 _Environment = dict[str, str]
 
@@ -68,13 +70,21 @@ def script_arguments(job: RehearsalJob) -> list[str]:
 
 
 def prepare(job: RehearsalJob) -> None:
-    """Set the variables that `accelerate launch` sets, if it is the launcher; once torch sees its GPUs.
+    """Set what the launcher sets; once torch sees its GPUs.
+
+    Of variables those that `accelerate launch` sets, if it is the launcher, and how many threads a rank has.
 
     Raises:
         LaunchError: accelerate is not installed, its config cannot be read, or is not of a run on GPUs.
     """
-    if job.launcher != "accelerate":
-        return
+    environment = {**os.environ}
+    if job.launcher == "accelerate":
+        environment |= _prepare_by_accelerate(job)
+    if (time := rank_time()) is not None:
+        time.host_threads = threads_of_launcher(job.launcher, job.cluster.local_ranks, environment)
+
+
+def _prepare_by_accelerate(job: RehearsalJob) -> _Environment:
     words = f"accelerate launch {shlex.join(job.accelerate_arguments)}" if job.accelerate_arguments else None
     file = job.accelerate_config
     where = file or words or "--launcher accelerate"
@@ -103,6 +113,7 @@ def prepare(job: RehearsalJob) -> None:
     for folder in environment.get("PYTHONPATH", "").split(os.pathsep):
         if folder and folder not in sys.path:
             sys.path.append(folder)
+    return environment
 
 
 def _accelerate_environment(job: RehearsalJob) -> _Environment:

@@ -107,6 +107,7 @@ def virtual_cluster(
     import torch  # noqa: F401  after the library, which it must find
 
     from zerokit.rehearsal.stand_ins import nvidia_smi, torch_cuda
+    from zerokit.rehearsal.timing import host_threads
 
     torch_cuda.install(backend, device, visible=local_ranks, index=rank % local_ranks)
     backend.take_over()
@@ -133,6 +134,7 @@ def virtual_cluster(
             visible=local_ranks,
         )
         backend.find_sites_with(virtual_rank.call_sites.find)
+        host_threads.install(time)
         if time is not None:
             from zerokit.rehearsal.timing import script_clocks
 

@@ -222,8 +222,10 @@ class TimeBreakdown(_Part):
     """A kernel runs on some stream."""
     host_optimizer: float
     """The host updates parameters, and no kernel runs beside it."""
+    host_operators: float
+    """The host computes on its own tensors, as where it unscales gradients, beside neither."""
     communication: float
-    """A collective runs, and neither of these beside it."""
+    """A collective runs, and none of these beside it."""
     copies: float
     """Between host and device, or to and from drives, beside none of these."""
     data: float
@@ -295,6 +297,8 @@ class TimeReport(_Part):
     """What that step consists of, going back from its end each time to what had to be over before."""
     data: DataTime | None = None
     """No part of the step's time, unless that was asked for; None if the batches come from no DataLoader."""
+    host_threads: int | None = None
+    """Of each rank, for the host's own work; None: as many as the machine has cores."""
 
 
 class RankMemory(_Part):

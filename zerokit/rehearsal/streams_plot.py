@@ -25,6 +25,7 @@ _LOOKS: dict[WorkKind, tuple[str, dict[str, Any]]] = {
     WorkKind.MEETING: ("waiting for other ranks", {"facecolor": "#fbe3b0", "hatch": "////"}),
     WorkKind.COPY: ("copies", {"facecolor": "#009e73"}),
     WorkKind.OPTIMIZER: ("optimizer on the host", {"facecolor": "#cc79a7"}),
+    WorkKind.HOST_OPERATOR: ("operators on the host", {"facecolor": "#f0e442"}),
     WorkKind.DATA: ("reading data", {"facecolor": "#56b4e9"}),
     WorkKind.RESERVING: ("cudaMalloc, cudaFree", {"facecolor": "#d55e00"}),
     WorkKind.WAITING: ("the host waits", {"facecolor": "#dddddd"}),

@@ -16,7 +16,8 @@ _MOST_LINKS = 5
 _PARTS = {
     "compute": "Compute",
     "host_optimizer": "Optimizer on the host, beside no kernel",
-    "communication": "Communication, beside neither",
+    "host_operators": "Operators on tensors of the host, beside neither",
+    "communication": "Communication, beside none of these",
     "copies": "Copies from and to host and drives, beside none of these",
     "data": "Waiting for data",
     "other_ranks": "Waiting for other ranks",

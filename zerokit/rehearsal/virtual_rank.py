@@ -249,6 +249,7 @@ def _times(rank: VirtualRank, time: RankTime, played: Played | None) -> dict[str
     tokens = rank.batches.tokens_of_steps()
     return {
         "ends_of_steps": time.ends_of_steps(played),
+        "host_threads": time.host_threads,
         "model_flops": rank.steps.model_flops,
         "reading": rank.batches.reading_facts(),
         "tokens_of_steps": [None if one is None or not ranks else one * ranks for one in tokens],

@@ -85,7 +85,7 @@ def _run(group: RankGroup, prepared: Prepared, divided: Divided, rehearsed: Rehe
 
     cuda = count_gpus() > 0
     bound = None
-    if prepared.own.bind_cores and host_optimizer(prepared.resolved.ds_config) and not is_rehearsal():
+    if prepared.own.bind_cores and host_optimizer(prepared.resolved.ds_config):
         bound = bind_to_cores(group)
     memory = PeakMemory(cuda=cuda)
     memory.start()

@@ -167,6 +167,15 @@ def test_adam_on_the_host_goes_by_bytes_and_by_the_ranks_beside_it() -> None:
     assert alone.cpu_adam(10**9, "bfloat16") == alone.cpu_adam(10**9)
 
 
+def test_few_threads_of_ranks_bound_what_the_host_does() -> None:
+    alone, of_two, of_eight = (on("A100-80", ranks) for ranks in (1, 2, 8))
+    assert alone.on_host(15e9, 1) == pytest.approx(1.0)
+    assert alone.on_host(15e9, 2) == of_two.on_host(15e9, 2) / 2 * 2 == pytest.approx(0.5)
+    # All cores reach no more of the memory than the 82 GB/s that were measured, and nor do as many threads.
+    assert of_eight.on_host(82e9, 1) == of_eight.on_host(82e9) == pytest.approx(8.0)
+    assert alone.cpu_adam(10**9, threads=1) == alone.on_host(28e9, 1) > alone.cpu_adam(10**9, threads=64)
+
+
 def test_what_there_is_not_is_named() -> None:
     prices: Any = on("H100")
     with pytest.raises(ZerokitError, match=r"no attention kernel 'flash'\. Choose one of flash_attention_2,"):

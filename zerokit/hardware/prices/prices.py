@@ -58,7 +58,7 @@ sym_storage_offset detach_ squeeze_ unsqueeze_ t_ transpose_ as_strided_ view_as
 real imag _local_scalar_dense item _nested_view_from_buffer
 """
 _VIEWS = frozenset(_VIEW_NAMES.split())
-"""Operators that start nothing on the device."""
+"""Operators that start nothing."""
 
 _SAID: dict[Class, str] = {
     "matmul": "matrix products",
@@ -227,7 +227,7 @@ class Prices:
 
     def launch(self, name: str) -> float:
         """Of the host, for an operator: its arguments, the dispatcher, the driver."""
-        seconds: float = self.figures["launch"]["seconds"]["view" if _short(name) in _VIEWS else "kernel"]
+        seconds: float = self.figures["launch"]["seconds"]["view" if is_view(name) else "kernel"]
         return seconds
 
     def collective_launch(self) -> float:
@@ -247,7 +247,24 @@ class Prices:
         """Of all that the host does for launching: kernels, collectives, Python and autograd."""
         return Spread(self.figures["launch"]["low"], self.figures["launch"]["high"])
 
-    def cpu_adam(self, parameters: int, dtype: str = "float32") -> float:
+    def on_host(self, bytes_moved: float, threads: int | None = None) -> float:
+        """Of what one rank's processor does with its memory, with the node's other ranks beside it.
+
+        Args:
+            bytes_moved: read and written by the rank.
+            threads: of each rank, where they are fewer than it takes to use the memory; None: as many as
+                the machine has cores.
+        """
+        host = self.figures["host"]
+        rates = host["memory_gb_s"]
+        name = None if self.gpu.host_link is None else self.gpu.host_link.name
+        rate = rates.get(name, rates["others"]) * host["adam_share"]["value"]
+        ranks = 1 if self.cluster.num_gpus is None else self.cluster.local_ranks
+        if threads is not None:
+            rate = min(rate, host["thread_gb_s"]["value"] * threads * ranks)
+        return float(bytes_moved * ranks / (1e9 * rate))
+
+    def cpu_adam(self, parameters: int, dtype: str = "float32", threads: int | None = None) -> float:
         """Of DeepSpeedCPUAdam on one rank, with the node's others beside it.
 
         Parameter, gradient and both moments are read, all but the gradient written: 28 bytes in fp32.
@@ -255,15 +272,10 @@ class Prices:
         Args:
             parameters: elements that the rank updates.
             dtype: of the gradients, and of the copy of the parameters that goes back.
+            threads: as of :meth:`on_host`.
         """
         size = element_bytes(dtype)
-        moved = parameters * (24 + (4 if size == 4 else 2 * size))
-        host = self.figures["host"]
-        rates = host["memory_gb_s"]
-        name = None if self.gpu.host_link is None else self.gpu.host_link.name
-        rate = 1e9 * rates.get(name, rates["others"]) * host["adam_share"]["value"]
-        ranks = 1 if self.cluster.num_gpus is None else self.cluster.local_ranks
-        return float(moved * ranks / rate)
+        return self.on_host(parameters * (24 + (4 if size == 4 else 2 * size)), threads)
 
     def cuda_malloc(self, num_bytes: int) -> float:
         """Of the host, in cudaMalloc."""
@@ -435,6 +447,11 @@ class Prices:
 def _attention_curves() -> dict[tuple[str, str], MeasuredAttention]:
     """By card and kernel."""
     return {(one.card, one.kernel): one for one in attention_curves()}
+
+
+def is_view(operator: str) -> bool:
+    """Whether an operator starts nothing, and moves no bytes."""
+    return _short(operator) in _VIEWS
 
 
 def _short(operator: str) -> str:

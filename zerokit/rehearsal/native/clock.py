@@ -27,6 +27,8 @@ class WorkKind(enum.IntEnum):
     """A collective, for ranks that have not come to it yet."""
     DATA = 7
     """Of the host, for the next batch."""
+    HOST_OPERATOR = 8
+    """Of the host, on its own tensors."""
 
 
 HOST = -1
@@ -80,7 +82,7 @@ class Clock:
         library.zk_clock_start(self.beside_collective)
 
     def price_operators(self, price: Callable[[Sequence[int]], Price]) -> None:
-        """Time the operators of the device: `price` is asked once for each key (`native/timing.cpp`)."""
+        """Time the operators of device and host: `price` is asked once for each key (`native/timing.cpp`)."""
 
         def ask(key: Any, length: int, answer: Any) -> None:
             answer[0] = _Price(*map(int, price(key[:length])))

@@ -15,6 +15,7 @@
 
 #include "dispatch.h"
 #include "host_pages.h"
+#include "timing.h"
 #include "torch_versions.h"
 
 namespace zerokit {
@@ -327,15 +328,21 @@ bool takes_tensors(const c10::FunctionSchema& schema) {
   return false;
 }
 
+// Timed if there is a clock.
+template <class Functor>
+torch::CppFunction on_host(std::unique_ptr<Functor> functor) {
+  if (the_clock() == nullptr) return torch::CppFunction::makeFromBoxedFunctor(std::move(functor));
+  return timed(c10::KernelFunction::makeFromBoxedFunctor(std::move(functor)), Worker::host);
+}
+
 torch::CppFunction stand_in(const std::string& name, const Kernel& kernel) {
-  const auto boxed = [](auto functor) { return torch::CppFunction::makeFromBoxedFunctor(std::move(functor)); };
-  if (name == "aten::copy_") return boxed(std::make_unique<HostCopy>(kernel));
-  if (name == "aten::resize_") return boxed(std::make_unique<HostResize>(kernel));
-  if (name == "aten::zero_" || name == "aten::fill_.Scalar") return boxed(std::make_unique<HostFill>(kernel));
+  if (name == "aten::copy_") return on_host(std::make_unique<HostCopy>(kernel));
+  if (name == "aten::resize_") return on_host(std::make_unique<HostResize>(kernel));
+  if (name == "aten::zero_" || name == "aten::fill_.Scalar") return on_host(std::make_unique<HostFill>(kernel));
   if (name == "aten::nonzero" || name == "aten::masked_select") {
-    return boxed(std::make_unique<HostSelection>(kernel, name == "aten::nonzero"));
+    return on_host(std::make_unique<HostSelection>(kernel, name == "aten::nonzero"));
   }
-  return boxed(std::make_unique<HostKernel>(kernel));
+  return on_host(std::make_unique<HostKernel>(kernel));
 }
 
 }  // namespace

@@ -128,6 +128,8 @@ void count_made_nodes() {
 
 void pass_over_made_nodes() { nodes_made = at::sequence_number::peek(); }
 
+bool works_for_script() { return !is_below_own && is_of_script(); }
+
 }  // namespace zerokit
 
 extern "C" {

@@ -22,6 +22,7 @@ enum class WorkKind : uint8_t {
   reserving = 5,   // the host, in cudaMalloc and cudaFree
   meeting = 6,     // a collective, for ranks that have not come to it yet
   data = 7,        // of the host, for the next batch
+  host_operator = 8,  // of the host, on its own tensors
 };
 
 constexpr int kHost = -1;  // in place of a stream

@@ -214,8 +214,8 @@ void set_timing_and_counting(bool on) {
 
 // ---- operators
 
-TimedOperator::TimedOperator(const c10::OperatorHandle& op, const Stack& stack)
-    : op_(op), is_timed_(is_timing() && ask_price != nullptr) {
+TimedOperator::TimedOperator(const c10::OperatorHandle& op, const Stack& stack, Worker worker)
+    : op_(op), is_timed_(is_timing() && ask_price != nullptr && (worker == Worker::device || works_for_script())) {
   ++untimed_depth;
   if (is_timed_) describe_arguments(stack);
 }

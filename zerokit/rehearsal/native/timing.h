@@ -26,11 +26,14 @@ Work waiting_now();
 // The clock as a model of the allocator sees it; null without a clock. Only where `counts` does the host spend time.
 DeviceClock* allocator_clock(bool counts);
 
-// An operator while it runs on this thread: it is submitted to the current stream when it is done. Operators within it,
-// and those that stand for something else (Untimed), are not.
+// Whose time an operator takes.
+enum class Worker { device, host };
+
+// An operator while it runs on this thread: when it is done it is submitted to the current stream, or the host has spent
+// what it takes. Operators within it, and those that stand for something else (Untimed), are not.
 class TimedOperator {
  public:
-  TimedOperator(const c10::OperatorHandle& op, const torch::jit::Stack& stack);
+  TimedOperator(const c10::OperatorHandle& op, const torch::jit::Stack& stack, Worker worker = Worker::device);
   ~TimedOperator();
   TimedOperator(const TimedOperator&) = delete;
   TimedOperator& operator=(const TimedOperator&) = delete;
@@ -55,22 +58,25 @@ bool is_timing();
 void count_made_nodes();
 // They take no time.
 void pass_over_made_nodes();
+// Whether what this thread does on the host is the script's: of its thread or autograd's, and not called by zerokit itself.
+bool works_for_script();
 
 class TimedKernel final : public c10::OperatorKernel {
  public:
-  explicit TimedKernel(c10::KernelFunction kernel) : kernel_(std::move(kernel)) {}
+  TimedKernel(c10::KernelFunction kernel, Worker worker) : kernel_(std::move(kernel)), worker_(worker) {}
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-    TimedOperator timed(op, *stack);
+    TimedOperator timed(op, *stack, worker_);
     kernel_.callBoxed(op, keys, stack);
     timed.submit(*stack);
   }
 
  private:
   c10::KernelFunction kernel_;
+  Worker worker_;
 };
 
-inline torch::CppFunction timed(c10::KernelFunction kernel) {
-  return torch::CppFunction::makeFromBoxedFunctor(std::make_unique<TimedKernel>(std::move(kernel)));
+inline torch::CppFunction timed(c10::KernelFunction kernel, Worker worker = Worker::device) {
+  return torch::CppFunction::makeFromBoxedFunctor(std::make_unique<TimedKernel>(std::move(kernel), worker));
 }
 
 // A boxed kernel, which is timed if there is a clock.

@@ -16,15 +16,17 @@ from zerokit.rehearsal.recording import Array, Recording
 from zerokit.rehearsal.report import Batches, DataTime, KernelTime, StepTime, TimeBreakdown, TimeReport
 from zerokit.rehearsal.timing.critical_path import critical_path
 from zerokit.rehearsal.timing.operators import class_of_kernel
+from zerokit.units import quantity
 
 MOST_KERNELS = 10
-_MUCH_LAUNCHING = 0.2
-"""Of a step, from which on the host's speed decides how long it is."""
+_MUCH = 0.2
+"""Of a step: from this share on what the host launches, or works itself, decides how long it is."""
 _FEW_TOKENS = 1024
 """Of a batch: published steps of fewer took 1.8 and 4.1 times as long (docs/time-accuracy.md, 14 and 219)."""
 _PARTS = {
     WorkKind.KERNEL: "compute",
     WorkKind.OPTIMIZER: "host_optimizer",
+    WorkKind.HOST_OPERATOR: "host_operators",
     WorkKind.COLLECTIVE: "communication",
     WorkKind.COPY: "copies",
     WorkKind.DATA: "data",
@@ -38,6 +40,7 @@ _OTHER_CLASSES: dict[WorkKind, Class] = {
     WorkKind.COLLECTIVE: "collective",
     WorkKind.COPY: "copy",
     WorkKind.OPTIMIZER: "host_optimizer",
+    WorkKind.HOST_OPERATOR: "host_optimizer",
 }
 """By which kind of price each kind of work goes."""
 
@@ -79,6 +82,7 @@ def time_of(recording: Recording, prices: Prices, rank: int) -> TimeReport | Non
             for link in critical_path(recording.spans, recording.ops, begin, end)[:MOST_KERNELS]
         ],
         data=_data(recording, last),
+        host_threads=recording.meta.get("host_threads"),
     )
 
 
@@ -91,12 +95,12 @@ def _data(recording: Recording, step: StepTime) -> DataTime | None:
     return DataTime(**facts, workers_needed=max(1, math.ceil(needed)))
 
 
-def doubts(time: TimeReport, batches: Batches | None) -> list[str]:
+def doubts(time: TimeReport, batches: Batches | None, prices: Prices) -> list[str]:
     """What a reader is to know of the times before trusting them."""
     found = []
-    if time.breakdown.launch >= _MUCH_LAUNCHING * time.step_seconds:
+    if time.breakdown.launch >= _MUCH * time.step_seconds:
         found.append(
-            f"more than {_MUCH_LAUNCHING:.0%} of the step is spent launching kernels: these are priced "
+            f"more than {_MUCH:.0%} of the step is spent launching kernels: these are priced "
             "as on six hosts of published runs, of which the slowest takes more than twice as long as the "
             "fastest. Larger micro-batches are told more truly"
         )
@@ -105,6 +109,14 @@ def doubts(time: TimeReport, batches: Batches | None) -> list[str]:
             f"batches of {batches.first.tokens:,} tokens are few for a GPU: the real step may take twice "
             "as long, beyond the range told, as one published step of so few did, which is not explained. "
             "Larger micro-batches are told more truly"
+        )
+    own_work = time.breakdown.host_optimizer + time.breakdown.host_operators
+    limited = prices.on_host(1, time.host_threads) / prices.on_host(1)
+    if own_work >= _MUCH * time.step_seconds and limited > 1:
+        found.append(
+            f"the host's own work is done by {quantity(time.host_threads or 0, 'thread')} of each rank, and "
+            f"takes {limited:.1f} times as long as by all of the machine's cores: torchrun and accelerate "
+            "give a rank one where OMP_NUM_THREADS is not set"
         )
     return found
 
@@ -152,7 +164,8 @@ def _range(recording: Recording, begin: int, end: int, prices: Prices) -> tuple[
     meeting, others = of_kind(WorkKind.MEETING), [prices.spread(kind) for kind in _KERNEL_CLASSES]
     lows.append(np.where(meeting, min(of.low for of in others), np.inf))
     highs.append(np.where(meeting, max(of.high for of in others), 0))
-    launches = ~(of_kind(WorkKind.WAITING) | of_kind(WorkKind.OPTIMIZER))
+    own_work = of_kind(WorkKind.OPTIMIZER) | of_kind(WorkKind.HOST_OPERATOR)
+    launches = ~(of_kind(WorkKind.WAITING) | own_work)
     lows.append(np.where(launches | np.isinf(lows).all(axis=0), launch.low, np.inf))
     highest = np.max(highs, axis=0)
     highest = np.where(highest > 0, highest, launch.high)

@@ -12,7 +12,15 @@ from typing import Any, NamedTuple
 
 from zerokit.hardware.prices.attention import keys_in_window, packed
 from zerokit.hardware.prices.known import Class
-from zerokit.hardware.prices.prices import KERNELS, Copy, Kernel, Layout, Prices, element_bytes
+from zerokit.hardware.prices.prices import (
+    KERNELS,
+    Copy,
+    Kernel,
+    Layout,
+    Prices,
+    element_bytes,
+    is_view,
+)
 from zerokit.rehearsal.native.clock import Price, WorkKind
 from zerokit.rehearsal.recording import DTYPES
 
@@ -108,16 +116,20 @@ class Operators:
     """Prices of operators.
 
     Args:
-        prices: of kernels, copies and launches.
+        prices: of kernels, copies, launches and the host's work.
         local_ranks: ranks that share a node.
+        host_threads: of each rank, as of :meth:`Prices.on_host`; asked for each price.
     """
 
-    def __init__(self, prices: Prices, local_ranks: int) -> None:
+    def __init__(self, prices: Prices, local_ranks: int, host_threads: Callable[[], int | None]) -> None:
         self._prices = prices
         self._local_ranks = local_ranks
+        self._host_threads = host_threads
 
     def price(self, call: Call) -> Price:
         """Of one call."""
+        if not any(one.on_device for one in call.entries if isinstance(one, TensorUse)):
+            return self._of_host(call)
         tensors = call.tensors
         launch = to_ns(self._prices.launch(call.name))
         if call.base == "aten::copy_" and tensors[0].on_device != tensors[1].on_device:
@@ -130,6 +142,14 @@ class Operators:
         if not any(one.is_written and one.bytes for one in tensors) and not _waits(call):
             return Price(0, launch)
         return Price(to_ns(self._kernel(call)), launch, waits=waits)
+
+    def _of_host(self, call: Call) -> Price:
+        """On tensors of the host, by the bytes that it moves; it has ended when it returns."""
+        least = self._prices.launch("aten::view")
+        seconds = 0.0 if is_view(call.name) else self._on_host(bytes_moved(call))
+        if seconds < least:  # too short to be written down one by one
+            return Price(0, to_ns(least + seconds), WorkKind.HOST_OPERATOR)
+        return Price(0, to_ns(least), WorkKind.HOST_OPERATOR, host=to_ns(seconds))
 
     def _kernel(self, call: Call) -> float:
         products = _PRODUCTS.get(call.base)
@@ -166,8 +186,7 @@ class Operators:
         return Price(to_ns(seconds), launch, WorkKind.COPY, waits, to_ns(before))
 
     def _on_host(self, bytes_moved: int) -> float:
-        """At the speed at which the host goes through memory, which is what CPU Adam's update takes."""
-        return self._prices.cpu_adam(round(bytes_moved / _BYTES_OF_CPU_ADAM), "float32")
+        return self._prices.on_host(bytes_moved, self._host_threads())
 
 
 def to_ns(seconds: float) -> int:
@@ -178,8 +197,6 @@ def to_ns(seconds: float) -> int:
 # ---- what is read and written
 
 _SCALAR_BYTES = 8
-_BYTES_OF_CPU_ADAM = 28
-"""Read and written for each parameter: it, its gradient and two moments in fp32 (`Prices.cpu_adam`)."""
 _WAITING = frozenset(
     {"aten::nonzero", "aten::masked_select", "aten::equal", "aten::_unique2", "aten::unique_consecutive"}
     | {"aten::unique_dim", "aten::bincount"}

@@ -80,10 +80,12 @@ class RankTime:
         self.prices = prices
         self.unpriced: dict[str, str] = {}
         """Operators that could not be priced, and took no time but their launch; why."""
+        self.host_threads: int | None = None
+        """Of this rank, for what the host computes; None: as many as the machine has cores."""
         self._backend = backend
         self._gpus_per_node = cluster.gpus_per_node
         self._local_ranks = cluster.local_ranks
-        self._operators = Operators(prices, cluster.local_ranks)
+        self._operators = Operators(prices, cluster.local_ranks, lambda: self.host_threads)
         self._communicators = 0
         self._meetings = Meetings()
         self._marks: list[list[int]] = []
@@ -133,7 +135,8 @@ class RankTime:
 
     def optimizer_of_host(self, name: str, parameters: int, dtype: str) -> None:
         """An update by a kernel of the CPU (DeepSpeedCPUAdam)."""
-        self.clock.work_on_host(WorkKind.OPTIMIZER, name, to_ns(self.prices.cpu_adam(parameters, dtype)))
+        seconds = self.prices.cpu_adam(parameters, dtype, self.host_threads)
+        self.clock.work_on_host(WorkKind.OPTIMIZER, name, to_ns(seconds))
 
     # ---- drives
     def begin_nvme(self, kind: Copy, num_bytes: int) -> int:

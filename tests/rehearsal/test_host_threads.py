@@ -1,0 +1,28 @@
+"""How many threads a rank has for what the host computes."""
+
+from __future__ import annotations
+
+import pytest
+
+from zerokit.choices import Launcher
+from zerokit.rehearsal.timing.host_threads import threads_of_launcher
+
+
+@pytest.mark.parametrize(
+    ("launcher", "local_ranks", "told", "threads"),
+    [
+        ("torchrun", 8, None, 1),
+        ("torchrun", 1, None, None),
+        ("deepspeed", 8, None, None),
+        ("torchrun", 8, "12", 12),
+        ("deepspeed", 8, "4,2", 4),
+        # What accelerate sets, in its variables.
+        ("accelerate", 8, "1", 1),
+        ("torchrun", 8, "many", 1),
+    ],
+)
+def test_launchers_leave_a_rank_so_many_threads(
+    launcher: Launcher, local_ranks: int, told: str | None, threads: int | None
+) -> None:
+    environment = {} if told is None else {"OMP_NUM_THREADS": told}
+    assert threads_of_launcher(launcher, local_ranks, environment) == threads

@@ -1,0 +1,55 @@
+"""How many threads a rank has for what the host computes: CPU Adam, operators on tensors of the host."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from zerokit.choices import Launcher
+from zerokit.patches import Patch, wrap
+from zerokit.rehearsal.timing.rank_time import RankTime
+
+_SET_THREADS = Patch("torch", "set_num_threads", "note how many threads the script wants")
+_BIND = Patch("zerokit.distributed.cores", "bind_to_cores", "leave cores that are not the run's alone")
+_THREADS = "OMP_NUM_THREADS"
+
+
+def threads_of_launcher(
+    launcher: Launcher, local_ranks: int, environment: Mapping[str, str] = os.environ
+) -> int | None:
+    """What a rank starts with; None: as many as the machine has cores, however many ranks share them.
+
+    torchrun gives each of several ranks one (torch/distributed/run.py) where OMP_NUM_THREADS says nothing
+    else; deepspeed leaves it to OpenMP, if it is not to bind cores. What accelerate would set is in
+    `environment` already.
+
+    Args:
+        launcher: of the ranks.
+        local_ranks: that share a machine.
+        environment: of the rank.
+    """
+    told = environment.get(_THREADS, "").partition(",")[0].strip()  # of nested regions the outer one
+    if told.isdecimal() and int(told) > 0:
+        return int(told)
+    return 1 if launcher == "torchrun" and local_ranks > 1 else None
+
+
+def install(time: RankTime | None) -> None:
+    """Have the script's own number of threads count, too, and bind no cores of this machine.
+
+    Prices that were asked for before stay as they are: scripts set it as they begin.
+    """
+
+    def set_num_threads(really_set: Any, threads: int) -> None:
+        really_set(threads)
+        if time is not None:
+            time.host_threads = threads
+
+    def bind_to_cores(_really_bind: Any, _group: Any) -> None:
+        # What torchrun sets gives way to it, what a person has set does not.
+        if time is not None and _THREADS not in os.environ:
+            time.host_threads = None
+
+    wrap(_SET_THREADS, set_num_threads)
+    wrap(_BIND, bind_to_cores)
