@@ -126,8 +126,8 @@ def _run(
 ) -> Run:
     accumulation = _accumulation(row)
     # ZeRO-3 prefetches as it will from the third step on.
-    # DeepSpeed takes a step of two at even micro-batches.
-    alone = [1] * (4 if engine == "deepspeed" else 2)
+    # DeepSpeed takes a step of two at even micro-batches, and makes buffers for several in the first.
+    alone = [2, *[1] * 4] if engine == "deepspeed" else [1] * 2
     steps = [*alone, 2] if accumulation > _LONGEST_PLAYED else [accumulation] * (first or 3)
     made = Plan(model, engine, row["seq_len"], row["micro_batch"], steps, **plan)
     return Run(made, machines or _machines(row), accumulation, tuple(assumed), first)
@@ -302,8 +302,11 @@ def _gist(row: Row, model: dict[str, Any]) -> Run:
     for what in ("optimizer", "param"):
         if row.get(f"offload_{what}"):
             zero[f"offload_{what}"] = {"device": "cpu", "pin_memory": True}
+    assumed = ["FlashAttention 2", "overlap_comm", "sequences per second of all GPUs"]
+    if row.get("offload_optimizer"):
+        assumed.append("ranks that deepspeed starts, each with threads for all cores")
     return _by_deepspeed(
-        *(row, model, stage, ["FlashAttention 2", "overlap_comm", "sequences per second of all GPUs"]),
+        *(row, model, stage, assumed),
         zero=zero,
         attention="flash",
         checkpointing="full" if row.get("ckpt") else "none",

@@ -69,6 +69,7 @@ def rehearsed(run: Run) -> dict[str, Any]:
             *("--num-gpus", machines.gpus, "--gpus-per-node", machines.gpus_per_node, *card),
             *("--time", "--steps", len(plan.accumulated), "--rank", 0, "--no-advise", "--format", "json"),
             *("--gpu-memory", "4TiB", "--host-memory", "16TiB"),
+            *("--launcher", "deepspeed" if plan.engine == "deepspeed" else "torchrun"),
             *(SCRIPTS / "published_model.py", "plan.json"),
             cwd=folder,
         )

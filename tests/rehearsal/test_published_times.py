@@ -70,7 +70,7 @@ def test_deepspeed_gets_the_rows_config_and_steps_enough_to_prefetch() -> None:
     assert run is not None
     assert longer is not None
     assert (run.accumulation, run.plan.accumulated) == (2, [2, 2, 2])
-    assert (longer.accumulation, longer.plan.accumulated) == (8, [1, 1, 1, 1, 2])
+    assert (longer.accumulation, longer.plan.accumulated) == (8, [2, 1, 1, 1, 1, 2])
     config = run.plan.ds_config
     assert config["zero_optimization"]["reduce_bucket_size"] == 5120**2
     assert config["bf16"] == {"enabled": True}

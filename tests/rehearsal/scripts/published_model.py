@@ -1,6 +1,7 @@
 """Trains a causal language model as a published figure of throughput was measured.
 
-``published_model.py PLAN.json``: an object with the keys of `tests.rehearsal.published_runs.Plan`.
+``published_model.py PLAN.json``, whatever a launcher puts before it: an object with the keys of
+`tests.rehearsal.published_runs.Plan`.
 """
 
 from __future__ import annotations
@@ -176,7 +177,7 @@ def by_optimizer(model: nn.Module) -> Step:
 
 
 def main() -> None:
-    plan: Plan = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    plan: Plan = json.loads(Path(sys.argv[-1]).read_text(encoding="utf-8"))
     torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
     step = {"deepspeed": by_deepspeed, "fsdp": by_fsdp, "torch": by_torch}[plan["engine"]](plan)
     size = (plan["micro_batch"], plan["length"])
