@@ -316,6 +316,9 @@ def _write_configs(folder: Path) -> None:
         "report_to": "none",
     }
     (folder / "firefly.json").write_text(json.dumps(firefly), encoding="utf-8")
+    # LongLoRA's code is for flash-attn before 2.7, and its requirements name no release: one of its time
+    (folder / "LongLoRA").mkdir(exist_ok=True)
+    (folder / "LongLoRA" / "requirements-cluster.txt").write_text("flash-attn==2.3.6\n", encoding="utf-8")
     vae = folder / "stabilityai" / "sd-vae-ft-ema" / "config.json"
     vae.parent.mkdir(parents=True, exist_ok=True)
     sizes = {"block_out_channels": [128, 256, 512, 512], "layers_per_block": 2, "sample_size": 256}

@@ -9,19 +9,19 @@ imports is looked for in the environment that it is rehearsed in; the cluster ma
 from __future__ import annotations
 
 import ast
-import dis
-import linecache
 import re
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
 
 from zerokit import patches
 from zerokit.errors import LaunchError, ZerokitError
 from zerokit.rehearsal.call_sites import OWN, folder_of, is_of_script, short_path
 from zerokit.rehearsal.errors import RehearsalGap
+from zerokit.rehearsal.failing_lines import instruction, last_of, named, raises, tree_of
+from zerokit.rehearsal.stand_ins import flash_attention
 from zerokit.rehearsal.stand_ins.from_pretrained import CHECKPOINT
 from zerokit.rehearsal.stand_ins.nvml import NVMLNotSupportedError
 from zerokit.rehearsal.watching.suppressed_writes import not_written
@@ -80,12 +80,10 @@ def _chain(failure: BaseException | None) -> Iterator[tuple[BaseException, bool]
 
 def _gives_up(error: BaseException) -> bool:
     """Whether `error` is raised by the very clause that handles another one."""
-    handled, last = error.__context__, error.__traceback__
-    while last is not None and last.tb_next is not None:
-        last = last.tb_next
+    handled, last = error.__context__, last_of(error)
     if last is None or handled is None or handled.__traceback__ is None:
         return False
-    return last.tb_frame is handled.__traceback__.tb_frame and _raises(last.tb_frame, last.tb_lasti)
+    return last.tb_frame is handled.__traceback__.tb_frame and raises(last.tb_frame, last.tb_lasti)
 
 
 def _cause(error: BaseException) -> tuple[str, str] | None:
@@ -134,6 +132,15 @@ def _cause(error: BaseException) -> tuple[str, str] | None:
             f"it ({_first_line(text)})",
             "Leave out what comes after saving, or read it only where ZEROKIT_REHEARSAL is not set",
         )
+    stood_in_for = _used_library(error)
+    if stood_in_for is not None:
+        return (
+            f"the rehearsal stands in for {stood_in_for}, and the script fails at what that has, takes or "
+            f"gives ({type(error).__name__}: {_first_line(text)})",
+            "If the cluster has another release, write that in a requirements.txt beside the script, such as "
+            "flash-attn==2.6.3. If it has this one, it shows what is printed above, too, or the stand-in is "
+            "wrong: then please report it",
+        )
     if _is_of_a_stand_in(error):
         return (
             f"the rehearsal's stand-in is not like what it stands for ({type(error).__name__}: "
@@ -175,9 +182,7 @@ def _is_of_a_stand_in(error: BaseException) -> bool:
         return True
     if isinstance(error, ImportError) and error.name is not None and _is_a_stand_in(error.name):
         return True
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
+    trace = last_of(error)
     return (
         trace is not None
         and isinstance(error, NameError | AttributeError | NotImplementedError)
@@ -187,6 +192,24 @@ def _is_of_a_stand_in(error: BaseException) -> bool:
     )
 
 
+def _used_library(error: BaseException) -> str | None:
+    """Which library that is stood in for takes part in `error`, in words: it is like one release alone."""
+    trace = last_of(error)
+    modules: Iterable[str | None]
+    if isinstance(error, ImportError):
+        modules = (error.name,)
+    elif isinstance(error, TypeError) and trace is not None and raises(trace.tb_frame, trace.tb_lasti):
+        modules = (trace.tb_frame.f_globals.get("__name__"),)  # which does not take such a call
+    else:
+        modules = map(_module_of, named(error))
+    return next((words for one in modules if one and (words := flash_attention.told(one))), None)
+
+
+def _module_of(value: object) -> str | None:
+    name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+    return name if isinstance(name, str) else None
+
+
 def _is_of_own_module(error: ImportError) -> bool:
     """Whether one of the script's own modules lacks what is imported, as it does on the cluster."""
     package = sys.modules.get((error.name or "").partition(".")[0])
@@ -194,20 +217,12 @@ def _is_of_own_module(error: ImportError) -> bool:
     return path is not None and is_of_script(path)
 
 
-def _instruction(frame: FrameType, offset: int) -> dis.Instruction:
-    return next(one for one in dis.get_instructions(frame.f_code) if one.offset == offset)
-
-
-def _raises(frame: FrameType, offset: int) -> bool:
-    return _instruction(frame, offset).opname in ("RAISE_VARARGS", "RERAISE")
-
-
 def _fails_unintended(frame: FrameType, offset: int) -> bool:
     """Whether an instruction neither raises nor calls what a patch has put this code around, written in C."""
-    if _raises(frame, offset):
+    if raises(frame, offset):
         return False
-    place = _instruction(frame, offset).positions
-    source = ast.parse("".join(linecache.getlines(frame.f_code.co_filename)))
+    place = instruction(frame, offset).positions
+    source = tree_of(frame.f_code.co_filename)
     called = [
         frame.f_locals.get(node.func.id)
         for node in ast.walk(source)

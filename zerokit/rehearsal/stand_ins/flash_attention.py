@@ -5,7 +5,8 @@ import finds the stand-in, `importlib.metadata` finds its version, and the funct
 kernels would: results by torch's own flash attention operator, working memory of the backward as the
 packages' C++ code does (csrc/flash_attn/flash_api.cpp, hopper/flash_api.cpp). Shapes follow flash-attn:
 q [batch, sequence, heads, head size], or [tokens, heads, head size] with cumulative lengths; softmax
-statistics are float32.
+statistics are float32. Names, parameters and results are those of the release of flash-attn that the
+script's project asks for (`flash_attention_release`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 
-VERSION = "2.8.3"
+from zerokit.rehearsal.stand_ins.flash_attention_release import NEWEST, Chosen, Release
+
 VERSION_3 = "3.0.0"
 
 _HERE = "zerokit.rehearsal.stand_ins"
@@ -45,8 +47,10 @@ _PACKAGES = {
     "flash_attn",
     *(f"flash_attn.{name}" for name in ("layers", "losses", "ops", "ops.triton", "utils")),
 }
-_DISTRIBUTIONS = {"flash_attn": ("flash-attn", VERSION), "flash_attn_interface": ("flash-attn-3", VERSION_3)}
-"""The distribution, and its version, that brings each top-level module."""
+_DISTRIBUTIONS = {"flash_attn": "flash-attn", "flash_attn_interface": "flash-attn-3"}
+"""The distribution that brings each top-level module."""
+_chosen: Chosen | None = None
+"""The release of flash-attn, where it is stood in for."""
 
 
 def install() -> None:
@@ -54,6 +58,8 @@ def install() -> None:
 
     Call before transformers is imported, which remembers what is installed.
     """
+    global _chosen
+    _chosen = Chosen()
     absent = {
         name for name in _DISTRIBUTIONS if name not in sys.modules and importlib.util.find_spec(name) is None
     }
@@ -71,9 +77,42 @@ class _Loader(importlib.abc.Loader):
     def exec_module(self, module: ModuleType) -> None:
         source = importlib.import_module(_MODULES[module.__name__])
         names = {name: getattr(source, name) for name in source.__all__}
-        module.__dict__.update(names)
-        if module.__name__ in ("flash_attn", "flash_attn_interface"):
-            module.__dict__["__version__"] = _DISTRIBUTIONS[module.__name__][1]
+        if module.__name__.partition(".")[0] == "flash_attn":
+            from zerokit.rehearsal.stand_ins.flash_attention_calls import of_release
+
+            names = {name: of_release(value, release()) for name, value in names.items()}
+        module.__dict__.update({name: value for name, value in names.items() if value is not None})
+        if module.__name__ in _DISTRIBUTIONS:
+            module.__dict__["__version__"] = _version(module.__name__)
+
+
+def release() -> Release:
+    """The release of flash-attn that is stood in for."""
+    return _chosen.release if _chosen is not None else Release(NEWEST)
+
+
+def told(module: str) -> str | None:
+    """What a module stands in for, in words; None if it stands in for no flash attention.
+
+    Args:
+        module: its name, as scripts import it, or that of the file that implements it.
+    """
+    package = module.partition(".")[0]
+    if module.startswith(f"{__name__}_"):
+        package = "flash_attn_interface" if module == _MODULES["flash_attn_interface"] else "flash_attn"
+    else:
+        spec = getattr(sys.modules.get(package), "__spec__", None)
+        if spec is None or not isinstance(spec.loader, _Loader):
+            return None
+    words = f"{_DISTRIBUTIONS[package]} {_version(package)}"
+    if package != "flash_attn":
+        return words
+    by = release().asked_by
+    return f"{words}, {f'as {by} asks' if by else 'the newest that it knows, since nothing asks for another'}"
+
+
+def _version(module: str) -> str:
+    return release().version if module == "flash_attn" else VERSION_3
 
 
 class _Finder(importlib.abc.MetaPathFinder):
@@ -95,9 +134,9 @@ class _Finder(importlib.abc.MetaPathFinder):
     ) -> Iterator[importlib.metadata.Distribution]:
         wanted = _normalized(context.name) if context is not None and context.name else None
         for module in sorted(self._top_level):
-            name, version = _DISTRIBUTIONS[module]
+            name = _DISTRIBUTIONS[module]
             if wanted in (None, _normalized(name)):
-                yield _Distribution(name, version, module)
+                yield _Distribution(name, _version(module), module)
 
 
 class _Distribution(importlib.metadata.Distribution):

@@ -1,4 +1,7 @@
-"""Functions of flash_attn 2.x, with the signatures of flash_attn/flash_attn_interface.py at 2.8."""
+"""Functions of flash_attn 2.x, with the signatures of flash_attn/flash_attn_interface.py from 2.0 to 2.8.
+
+Those with an underscore have others from 2.7 on, and are before that release as from 2.0.2 on.
+"""
 
 from __future__ import annotations
 
@@ -34,12 +37,13 @@ __all__ = [
 ]
 
 _OPTIONS = (
-    "dropout_p=0.0 softmax_scale=None causal=False window_size=(-1,-1) softcap=0.0 alibi_slopes=None "
-    "deterministic=False return_attn_probs=False"
+    "dropout_p=0.0 softmax_scale=None causal=False window_size=(-1,-1)@2.3 softcap=0.0@2.6 "
+    "alibi_slopes=None@2.4 deterministic=False@2.4.1 return_attn_probs=False"
 )
 _PACKED = "cu_seqlens_q cu_seqlens_k max_seqlen_q max_seqlen_k"
 _SCALES = "dropout_p softmax_scale causal"
-_MASK = "window_size_left window_size_right softcap alibi_slopes"
+_WINDOW = "window_size@2.3-2.7 window_size_left@2.7 window_size_right@2.7"
+_MASK = f"{_WINDOW} softcap@2.6 alibi_slopes@2.4"
 _GRADIENTS = "dout q k v out softmax_lse dq dk dv"
 
 
@@ -61,7 +65,7 @@ def flash_attn_kvpacked_func(given: Given) -> Any:
     return attend(Call.of(given), given["q"], given["kv"])
 
 
-@taking(f"q k v {_PACKED} {_OPTIONS} block_table=None")
+@taking(f"q k v {_PACKED} {_OPTIONS} block_table=None@2.5.7")
 def flash_attn_varlen_func(given: Given) -> Any:
     """As :func:`flash_attn_func`, over packed sequences; `cu_seqlens_*` [sequences + 1] in int32."""
     return attend(Call.of(given), given["q"], given["k"], given["v"])
@@ -80,9 +84,11 @@ def flash_attn_varlen_kvpacked_func(given: Given) -> Any:
 
 
 @taking(
-    "q k_cache v_cache k=None v=None rotary_cos=None rotary_sin=None cache_seqlens=None cache_batch_idx=None "
-    "cache_leftpad=None block_table=None softmax_scale=None causal=False window_size=(-1,-1) softcap=0.0 "
-    "rotary_interleaved=True alibi_slopes=None num_splits=0 return_softmax_lse=False"
+    "q k_cache v_cache k=None v=None rotary_cos=None@2.2.3 rotary_sin=None@2.2.3 cache_seqlens=None "
+    "cache_batch_idx=None@2.3.1 cache_leftpad=None@2.6.1 block_table=None@2.5 softmax_scale=None "
+    "causal=False window_size=(-1,-1)@2.3 softcap=0.0@2.6 rotary_interleaved=True@2.2.3 "
+    "alibi_slopes=None@2.4 num_splits=0 return_softmax_lse=False@2.6",
+    since="2.2",
 )
 def flash_attn_with_kvcache(given: Given) -> Any:
     """Attention of q over a cache, into which k and v are written in place; without gradients."""
@@ -93,39 +99,53 @@ def flash_attn_with_kvcache(given: Given) -> Any:
         out = torch.empty_like(padded)
         lse = torch.empty((q.size(0), q.size(2), q.size(1)), dtype=torch.float32, device=q.device)
     out = out[..., : q.size(-1)]
-    return (out, lse) if given["return_softmax_lse"] else out
+    return (out, lse) if given.get("return_softmax_lse") else out
 
 
 @taking(f"q k v {_SCALES} {_MASK} return_softmax")
-def _flash_attn_forward(given: Given) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Output, log-sum-exp, softmax and random state; for libraries that pass attention around a ring."""
-    return forward(given["q"], given["k"], given["v"], Call.of(given))
+def _flash_attn_forward(given: Given) -> tuple[Tensor, ...]:
+    """Output, log-sum-exp, softmax and random state; for libraries that pass attention around a ring.
+
+    Before 2.7: output, q, k, v, padded output, and the other three.
+    """
+    return _forward(given)
 
 
 @taking(
-    f"q k v {_PACKED} {_SCALES} window_size_left=-1 window_size_right=-1 softcap=0.0 alibi_slopes=None "
-    "return_softmax=False block_table=None leftpad_k=None seqused_k=None zero_tensors=False"
+    f"q k v {_PACKED} {_SCALES} window_size@2.3-2.6.2 window_size=(-1,-1)@2.6.2-2.7 window_size_left=-1@2.7 "
+    "window_size_right=-1@2.7 softcap@2.6-2.6.2 softcap=0.0@2.6.2 alibi_slopes@2.4-2.6.2 "
+    "alibi_slopes=None@2.6.2 return_softmax@-2.6.2 return_softmax=False@2.6.2 block_table=None@2.5.7 "
+    "leftpad_k=None@2.6.1 seqused_k=None@2.6.2 zero_tensors=False@2.7.3"
 )
-def _flash_attn_varlen_forward(given: Given) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _flash_attn_varlen_forward(given: Given) -> tuple[Tensor, ...]:
     """As :func:`_flash_attn_forward`, over packed sequences."""
-    return forward(given["q"], given["k"], given["v"], Call.of(given))
+    return _forward(given)
 
 
-@taking(f"{_GRADIENTS} {_SCALES} {_MASK} deterministic rng_state=None")
-def _flash_attn_backward(given: Given) -> Tensor:
-    """Writes the gradients in place; returns the row sums."""
+@taking(f"{_GRADIENTS} {_SCALES} {_MASK} deterministic@2.4.1 rng_state=None")
+def _flash_attn_backward(given: Given) -> Any:
+    """Writes the gradients in place; returns the row sums, and before 2.7 the gradients before them."""
     return _backward(given)
 
 
-@taking(f"{_GRADIENTS} {_PACKED} {_SCALES} {_MASK} deterministic rng_state=None zero_tensors=False")
-def _flash_attn_varlen_backward(given: Given) -> Tensor:
+@taking(
+    f"{_GRADIENTS} {_PACKED} {_SCALES} {_MASK} deterministic@2.4.1 rng_state=None zero_tensors=False@2.7.3"
+)
+def _flash_attn_varlen_backward(given: Given) -> Any:
     """As :func:`_flash_attn_backward`, over packed sequences."""
     return _backward(given)
 
 
-def _backward(given: Given) -> Tensor:
+def _forward(given: Given) -> tuple[Tensor, ...]:
+    q, k, v = (given[name] for name in ("q", "k", "v"))
+    out, *others = forward(q, k, v, Call.of(given))
+    return (out, *others) if "window_size_left" in given else (out, q, k, v, out, *others)
+
+
+def _backward(given: Given) -> Any:
     grad_out, q, k, v, out, lse = (given[name] for name in ("dout", "q", "k", "v", "out", "softmax_lse"))
-    return backward(grad_out, q, k, v, out, lse, Call.of(given))
+    sums = backward(grad_out, q, k, v, out, lse, Call.of(given))
+    return sums if "window_size_left" in given else (*(given[name] for name in ("dq", "dk", "dv")), sums)
 
 
 _OF_HUB = "is_causal=False window_size_left=-1 window_size_right=-1 softcap=0.0 return_softmax=False gen=None"

@@ -19,6 +19,7 @@ from torch.nn.functional import pad
 
 from zerokit.hardware.prices.attention import keys_in_window, packed
 from zerokit.rehearsal.native.backend import backend
+from zerokit.rehearsal.stand_ins.flash_attention_release import NEWEST, Release
 from zerokit.rehearsal.timing.rank_time import rank_time, untimed
 
 _ROWS = 128
@@ -26,32 +27,63 @@ _ROWS = 128
 ANY_WINDOW = (-1, -1)
 """Queries see all keys, to the left and to the right."""
 
+_OF_RELEASE = "of_release"
+
 Given = Mapping[str, Any]
 """The arguments of a call by name, defaults included."""
 
 
-def taking(parameters: str) -> Callable[[Callable[[Given], Any]], Callable[..., Any]]:
+def taking(parameters: str, since: str = "") -> Callable[[Callable[[Given], Any]], Callable[..., Any]]:
     """Makes a function of `Given` one with a package's signature: any argument by position or by name.
 
+    It is that of the newest release; :func:`of_release` gives others.
+
     Args:
-        parameters: names in order, between spaces, each with its default, if it has one, after ``=``.
+        parameters: names in order, between spaces, each with its default, if it has one, after ``=``, and
+            the releases that have it, if not all have, after ``@``: ``@2.3``, ``@2.3-2.7`` (before 2.7),
+            ``@-2.7``.
+        since: the first release that has the function.
     """
-    signature = inspect.Signature([_parameter(*text.split("=")) for text in parameters.split()])
 
     def with_signature(function: Callable[[Given], Any]) -> Callable[..., Any]:
-        @functools.wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            try:
-                bound = signature.bind(*args, **kwargs)
-            except TypeError as error:
-                raise TypeError(f"{function.__name__}() {error}") from None
-            bound.apply_defaults()
-            return function(bound.arguments)
+        def of(release: Release) -> Callable[..., Any] | None:
+            return _call(function, parameters, release) if release.is_within(since, "") else None
 
-        call.__dict__["__signature__"] = signature  # what libraries look at to see which options there are
-        return call
+        newest = _call(function, parameters, Release(NEWEST))
+        newest.__dict__[_OF_RELEASE] = of
+        return newest
 
     return with_signature
+
+
+def of_release(function: Any, release: Release) -> Any:
+    """What a package's name stands for in `release`, given its newest form; None if it does not have it."""
+    of = getattr(function, _OF_RELEASE, None)
+    return function if of is None else of(release)
+
+
+def _call(function: Callable[[Given], Any], parameters: str, release: Release) -> Callable[..., Any]:
+    texts = [text.partition("@")[::2] for text in parameters.split()]
+    signature = inspect.Signature(
+        [_parameter(*text.split("=")) for text, releases in texts if _is_in(releases, release)]
+    )
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{function.__name__}() {error}") from None
+        bound.apply_defaults()
+        return function(bound.arguments)
+
+    call.__dict__["__signature__"] = signature  # what libraries look at to see which options there are
+    return call
+
+
+def _is_in(releases: str, release: Release) -> bool:
+    since, _, until = releases.partition("-")
+    return release.is_within(since, until)
 
 
 def _parameter(name: str, default: str | None = None) -> inspect.Parameter:
@@ -84,7 +116,7 @@ class Call:
         elif "cu_seqlens_q" in given:
             lengths = (given["cu_seqlens_q"], given["cu_seqlens_k"])
             longest = (int(given["max_seqlen_q"]), int(given["max_seqlen_k"]))
-        window = (given.get("window_size_left"), given.get("window_size_right"))
+        window = (given.get("window_size_left", -1), given.get("window_size_right", -1))
         return cls(
             dropout_p=given.get("dropout_p", 0.0),
             causal=given["causal"],

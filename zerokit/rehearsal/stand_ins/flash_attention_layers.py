@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.functional import pad
 
+from zerokit.rehearsal.stand_ins.flash_attention_calls import Given, taking
 from zerokit.rehearsal.timing.rank_time import take_time
 
 __all__ = [
@@ -78,23 +79,24 @@ def index_put_first_axis(values: Tensor, indices: Tensor, first_axis_dim: int) -
     return placed
 
 
-def unpad_input(
-    hidden_states: Tensor, attention_mask: Tensor, unused_mask: Tensor | None = None
-) -> tuple[Tensor, Tensor, Tensor, int, Tensor]:
+@taking("hidden_states attention_mask unused_mask=None@2.7")
+def unpad_input(given: Given) -> tuple[Any, ...]:
     """The tokens that a mask [batch, sequence] keeps of hidden_states [batch, sequence, ...].
 
     Returns:
         tokens [kept, ...], their indices, cumulative lengths [batch + 1] in int32, the longest length, and
-        the number of tokens used of each sequence.
+        from 2.7 on the number of tokens used of each sequence.
     """
-    kept = attention_mask + unused_mask if unused_mask is not None else attention_mask
+    hidden_states, kept = given["hidden_states"], given["attention_mask"]
+    used = (kept.sum(dim=-1, dtype=torch.int32),) if "unused_mask" in given else ()
+    if given.get("unused_mask") is not None:
+        kept = kept + given["unused_mask"]
     lengths = kept.sum(dim=-1, dtype=torch.int32)
-    used = attention_mask.sum(dim=-1, dtype=torch.int32)
     indices = torch.nonzero(kept.flatten(), as_tuple=False).flatten()
     longest = int(lengths.max().item())
     starts = pad(torch.cumsum(lengths, dim=0, dtype=torch.int32), (1, 0))
     flat = hidden_states.reshape(-1, *hidden_states.shape[2:])
-    return index_first_axis(flat, indices), indices, starts, longest, used
+    return index_first_axis(flat, indices), indices, starts, longest, *used
 
 
 def pad_input(hidden_states: Tensor, indices: Tensor, batch: int, seqlen: int) -> Tensor:
@@ -123,18 +125,14 @@ class _CrossEntropy(torch.autograd.Function):
         return logits if ctx.inplace else torch.empty_like(logits), None, None
 
 
-def cross_entropy_loss(
-    logits: Tensor,
-    labels: Tensor,
-    label_smoothing: float = 0.0,
-    logit_scale: float = 1.0,
-    lse_square_scale: float = 0.0,
-    ignore_index: int = -100,
-    inplace_backward: bool = False,
-    process_group: Any = None,
-) -> tuple[Tensor, Tensor]:
+@taking(
+    "logits labels precomputed_lse=None@2.7 label_smoothing=0.0 logit_scale=1.0@2.4 lse_square_scale=0.0 "
+    "ignored_index=-100@-2.5.8 ignore_index=-100@2.5.8 inplace_backward=False process_group=None"
+)
+def cross_entropy_loss(given: Given) -> tuple[Tensor, Tensor]:
     """Losses and squared log-sum-exps [rows] in float32, of logits [rows, classes]."""
-    result: tuple[Tensor, Tensor] = _CrossEntropy.apply(logits, labels, inplace_backward)  # type: ignore[no-untyped-call]
+    asked = (given["logits"], given["labels"], given["inplace_backward"])
+    result: tuple[Tensor, Tensor] = _CrossEntropy.apply(*asked)  # type: ignore[no-untyped-call]
     return result
 
 
