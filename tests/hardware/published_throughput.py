@@ -26,14 +26,13 @@ CARDS = {
     "A100-40": "A100-40GB-SXM",
     "a100_80gb": "A100-80GB-SXM",
     "A100-80": "A100-80GB-SXM",
-    "A800-80": "A100-80GB-SXM",
+    "A800-80": "A800-80GB-SXM",
     "h100_80gb": "H100-SXM",
     "V100-32": "V100-32GB",
 }
-"""Names of the rows by those of the catalogue, where they differ. An A800 is an A100 with slower NVLink."""
+"""Names of the rows by those of the catalogue, where they differ."""
 
 ASSUMED_CARDS = {
-    "A800-80": "an A100's NVLink",
     "V100-32": "the SXM2 card",
     "H100-96 500W": "an H100-SXM of 700 W with slower memory",
 }

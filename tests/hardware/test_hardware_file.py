@@ -115,7 +115,7 @@ def test_a_card_of_the_catalogue_goes_by_its_name(tmp_path: Path) -> None:
         ),
         (
             {"gpu": CARD, "figures": {"fabric": {"cards": {"X1": {"ring": 2e11}}}}},
-            "X1.ring): 2e+11 is far from what is known: 232",
+            "X1.ring): 2e+11 is far from what is known: 196",
         ),
         (
             {"gpu": CARD, "figures": {"beside_collective": {"value": 0.5, "low": 0.4}}},

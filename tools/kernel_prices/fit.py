@@ -13,15 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from zerokit.calibration.matmul_fit import fitted_curve
+from zerokit.calibration.matmul_fit import fitted_curve, levelled
 from zerokit.hardware.prices.attention import Attention, AttentionCurve, attention_work
-from zerokit.hardware.prices.matmul import MatmulCurve
+from zerokit.hardware.prices.matmul import KNOTS, MatmulCurve
 
 TABLES = Path(__file__).with_name("tables.json")
 WRITTEN = Path(__file__).parents[2] / "zerokit" / "hardware" / "prices" / "kernels.json"
 
-BEST = {"A100-80GB-PCIe": 252.9 / 312, "B200": 1745 / 2250}
-"""The largest share of the peak that any shape reached on the card: stas00/ml-engineering's MAMF."""
+BEST = {"V100-16GB": 112.28 / 125, "A100-80GB-PCIe": 252.9 / 312, "B200": 1745 / 2250}
+"""The largest share of the peak that any shape reached: stas00/ml-engineering (MAMF), of V100 DeepBench."""
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -34,7 +34,10 @@ def tables() -> dict[str, Any]:
 
 def fit_matmul(rows: Sequence[Sequence[Any]], best: float) -> MatmulCurve:
     """The curve of rows of the table: card, layout, m, n, k, share of the peak."""
-    return fitted_curve([row[1:] for row in rows], best)
+    measured = [row[1:] for row in rows]
+    curve = fitted_curve(measured, best)
+    is_whole = max(k for _, _, _, k, _ in measured) >= KNOTS[-1]
+    return curve if is_whole else levelled(curve, measured)
 
 
 def fit_attention(rows: Sequence[Sequence[Any]], peak_flops: float, multiprocessors: int) -> AttentionCurve:

@@ -53,14 +53,19 @@ def test_every_figure_of_a_card_is_of_one_that_there_is() -> None:
     assert {row[0] for row in TABLES["matmul"] + TABLES["attention"] + TABLES["collectives"]} <= names
 
 
-@pytest.mark.parametrize(("card", "median", "p90"), [("A100-80GB-PCIe", 0.03, 0.12), ("B200", 0.07, 0.25)])
+@pytest.mark.parametrize(
+    ("card", "median", "p90"),
+    [("V100-16GB", 0.04, 0.17), ("A100-80GB-PCIe", 0.03, 0.12), ("B200", 0.07, 0.25)],
+)
 def test_products_are_priced_as_they_were_measured(card: str, median: float, p90: float) -> None:
     prices, errors = on(card), []
-    peak = find_gpu(card).tflops["bf16"] * 1e12
+    tensor_cores = "fp16" if card.startswith("V100") else "bf16"
+    peak = find_gpu(card).tflops[tensor_cores] * 1e12
+    dtype = {"fp16": "float16", "bf16": "bfloat16"}[tensor_cores]
     for name, layout, m, n, k, share in TABLES["matmul"]:
         if name == card:
             measured = 2 * m * n * k / (peak * share)
-            errors.append(abs(prices.matmul(m, n, k, layout=layout) / measured - 1))
+            errors.append(abs(prices.matmul(m, n, k, dtype=dtype, layout=layout) / measured - 1))
     assert statistics.median(errors) < median
     assert sorted(errors)[len(errors) * 9 // 10] < p90
 
@@ -112,6 +117,21 @@ def test_large_all_reduces_are_priced_as_they_were_measured() -> None:
             assert on(card, total).collective(kind, num_bytes, ranks, nodes) == pytest.approx(
                 measured, rel=0.11
             )
+
+
+@pytest.mark.parametrize(("name", "twin", "slower"), [("A800", "A100-80GB-SXM", 1.5), ("H800", "H100", 2.25)])
+def test_cards_with_less_nvlink_differ_in_collectives_alone(name: str, twin: str, slower: float) -> None:
+    less, more = on(name), on(twin)
+    assert less.collective("all_gather", GIB, 8) == pytest.approx(
+        slower * more.collective("all_gather", GIB, 8), rel=0.01
+    )
+    assert less.matmul(4096, 4096, 4096) == more.matmul(4096, 4096, 4096)
+    shape = (1, 32, 32, 4096, 4096, 128, True)
+    assert less.attention("flash_attention_2", True, *shape) == more.attention(
+        "flash_attention_2", True, *shape
+    )
+    assert less.memory_bound(GIB) == more.memory_bound(GIB)
+    assert less.measured.keys() >= more.measured.keys() - {"collective"}
 
 
 def test_the_switch_helps_all_reduce_alone() -> None:

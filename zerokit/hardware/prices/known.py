@@ -11,6 +11,9 @@ from zerokit.hardware.prices.figures import attention_curves, figures, matmul_cu
 Class = Literal["matmul", "attention", "memory_bound", "collective", "copy", "host_optimizer"]
 """Kinds of prices."""
 
+_PROCESSORS = {"H200": "H100", "GH200": "H100", "H800": "H100", "A800": "A100"}
+"""Whose processor a card has, where it is called otherwise."""
+
 FP32_ALONE = "the best shape in fp32"
 """What was measured of matrix products on a card whose products in 16 bits were not."""
 
@@ -40,6 +43,5 @@ def measured_on(gpu: Gpu, data: Mapping[str, Any] | None = None) -> dict[Class, 
 
 def _has_processor_of(name: str, measured: str) -> bool:
     is_listed = any(gpu.name == name for gpu in gpus())  # a file's card may be called as it likes
-    return (is_listed and name.split("-")[0] == measured.split("-")[0]) or (
-        measured == "H100-SXM" and name in ("H200", "GH200")
-    )
+    processor = name.split("-")[0]
+    return is_listed and _PROCESSORS.get(processor, processor) == measured.split("-")[0]

@@ -35,7 +35,7 @@ _RATES = {"float16": ("fp16",), "bfloat16": ("bf16",), "tf32": ("tf32",)} | dict
 )
 """Whose rate a dtype has, the first that the card has; others, and where it has none of them, fp32's."""
 
-_CURVES = {"volta": ("A100-80GB-PCIe",), "turing": ("A100-80GB-PCIe",), "ampere": ("A100-80GB-PCIe",)} | {
+_CURVES = {"volta": ("V100-16GB",), "turing": ("A100-80GB-PCIe",), "ampere": ("A100-80GB-PCIe",)} | {
     "ada": ("A100-80GB-PCIe",),
     "hopper": ("A100-80GB-PCIe",),
     "blackwell": ("B200",),
