@@ -91,6 +91,7 @@ def main() -> None:
             for prefetch in (0, LAYERS)
         }
         found["again"] = steps(rank, overlap_comm=True, prefetch=LAYERS)
+        found["offloaded"] = priced_calls.offloaded_step(prices)
         found["asked"] = priced_calls.asked(rank.time, prices)
         found["host work"] = priced_calls.host_work(rank, prices)
         found["drives"] = priced_calls.drives(rank.time, prices)

@@ -99,6 +99,28 @@ def asked(rank: Any, prices: FixedPrices) -> Asked:
     return found
 
 
+def offloaded_step(prices: FixedPrices) -> list[tuple[Any, ...]]:
+    """What a step of ZeRO-2 with Adam on the host asks of the host for one weight of 1000 by 1000.
+
+    Without single numbers and flags.
+    """
+    import deepspeed
+    import torch
+
+    model = torch.nn.Linear(1000, 1000, bias=False)
+    config = {
+        "train_micro_batch_size_per_gpu": 1,
+        "bf16": {"enabled": True},
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
+        "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu", "pin_memory": True}},
+    }
+    engine, *_ = deepspeed.initialize(model=model, config=config, model_parameters=model.parameters())
+    prices.asked.clear()
+    engine.backward(engine(torch.empty(1, 1000, dtype=torch.bfloat16, device="cuda")).sum())
+    engine.step()
+    return [one for one in prices.asked if one[0] in ("on_host", "cpu_adam") and one[1] > 10_000]
+
+
 def host_work(rank: Any, prices: FixedPrices) -> dict[str, int]:
     """Nanoseconds of the host, where a call of a function that is new takes 1000 and a node of autograd 1."""
     import _thread

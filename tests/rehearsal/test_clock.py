@@ -129,6 +129,16 @@ def test_a_call_asks_for_the_prices_of_what_it_does(call: str, prices: list[Any]
     assert timelines()["asked"][call] == prices
 
 
+def test_a_step_with_adam_on_the_host_unscales_updates_and_casts_there() -> None:
+    own = 1000 * 1000 // 8
+    # By a number in fp32; what the device gets back is made in bf16 on the host.
+    assert timelines()["offloaded"] == [
+        ["on_host", 8 * own + 4, None],
+        ["cpu_adam", own, "float32", None],
+        ["on_host", 6 * own, None],
+    ]
+
+
 def test_a_rank_that_is_given_cores_of_its_own_has_as_many_threads() -> None:
     # Whose number nobody knows here; the script had asked for three.
     assert timelines()["asked"]["with cores of its own"] == [None, None]
