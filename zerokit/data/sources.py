@@ -7,6 +7,7 @@ may be larger than memory.
 from __future__ import annotations
 
 import csv
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -195,7 +196,7 @@ def _load_files(files: list[Path], where: str, text_unit: str) -> Dataset:
     except Exception as error:
         # datasets wraps whatever the parsers below it raise, each in its own way.
         if builder == "json":
-            _locate_json_fault(files)
+            locate_json_fault(files)
         cause = error.__cause__ or error
         raise DataError(
             f"cannot read {', '.join(str(file) for file in files)}: {cause}",
@@ -204,25 +205,44 @@ def _load_files(files: list[Path], where: str, text_unit: str) -> Dataset:
         ) from error
 
 
-def _locate_json_fault(files: list[Path]) -> None:
+def locate_json_fault(files: list[Path]) -> None:
     """Raise DataError with the file and line of the first fault; return if there is none."""
     for file in files:
         try:
-            text = file.read_bytes().decode("utf-8-sig")
-        except (OSError, UnicodeDecodeError) as error:
-            raise DataError(str(error), where=str(file), hint="Save it as UTF-8") from None
-        if not text.strip():
-            raise DataError("the file is empty", where=str(file), hint="Give it at least one example")
-        if text.lstrip().startswith("["):
-            parse_example(text, str(file))
-            continue
-        # Not splitlines(): a JSON string may hold other characters that it takes for the end of a line.
-        for number, line in enumerate(text.split("\n"), start=1):
-            if line.strip():
-                parse_example(line, str(file), line=number)
+            _locate_in_file(file)
+        except OSError as error:
+            raise DataError(str(error), where=str(file), hint="Check that it can be read") from None
 
 
-def parse_example(text: str, file: str, line: int | None = None) -> None:
+def _locate_in_file(file: Path) -> None:
+    if is_json_list(file):
+        _parse_example(_decoded(file.read_bytes(), str(file)), str(file))
+        return
+    is_empty = True
+    with file.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            text = _decoded(line, f"{file}:{number}", encoding="utf-8-sig" if number == 1 else "utf-8")
+            if text.strip():
+                is_empty = False
+                _parse_example(text.rstrip("\r\n"), str(file), line=number)
+    if is_empty:
+        raise DataError("the file is empty", where=str(file), hint="Give it at least one example")
+
+
+def is_json_list(file: Path) -> bool:
+    """Whether a JSON file is one list of examples, rather than a line for each."""
+    with file.open("rb") as content:
+        return content.read(64).removeprefix(BOM_UTF8).lstrip().startswith(b"[")
+
+
+def _decoded(text: bytes, where: str, encoding: str = "utf-8-sig") -> str:
+    try:
+        return text.decode(encoding)
+    except UnicodeDecodeError as error:
+        raise DataError(str(error), where=where, hint="Save it as UTF-8") from None
+
+
+def _parse_example(text: str, file: str, line: int | None = None) -> None:
     """Raise DataError, with its place, where `text` is not JSON of an object, or of a list of them.
 
     Args:
@@ -235,7 +255,7 @@ def parse_example(text: str, file: str, line: int | None = None) -> None:
         data = parse_json(text, name).data
     except DocumentError as error:
         if line is not None and line > 1:  # once more, with its lines counted in the file
-            parse_example("\n" * (line - 1) + text, file)
+            _parse_example("\n" * (line - 1) + text, file)
         raise DataError(error.message, where=error.where if line is None else name, hint=error.hint) from None
     examples = data if isinstance(data, list) else [data]
     for example in examples:

@@ -9,7 +9,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zerokit.data.sources import BUILTIN, builder_of, given_files, load_examples, load_hub, parse_example
+from zerokit.data.sources import (
+    BUILTIN,
+    builder_of,
+    given_files,
+    is_json_list,
+    load_examples,
+    load_hub,
+    locate_json_fault,
+)
 from zerokit.errors import DataError, ZerokitError
 
 if TYPE_CHECKING:
@@ -86,13 +94,12 @@ class ExampleStream:
     def _refuse_lists(self) -> None:
         """Raise DataError for a file that is one JSON list, which would be read as a whole."""
         for file in self._files:
-            with file.open("rb") as content:
-                if content.read(64).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
-                    raise DataError(
-                        "the file is one JSON list, which cannot be streamed",
-                        where=str(file),
-                        hint="Write a line for each example (JSON lines), or remove data.streaming",
-                    )
+            if is_json_list(file):
+                raise DataError(
+                    "the file is one JSON list, which cannot be streamed",
+                    where=str(file),
+                    hint="Write a line for each example (JSON lines), or remove data.streaming",
+                )
 
     def _problem(self, error: Exception) -> ZerokitError:
         """What a person is told of it."""
@@ -100,7 +107,7 @@ class ExampleStream:
             return error
         try:
             if self._files and builder_of(self._files, self._where) == "json":
-                _find_fault(self._files)
+                locate_json_fault(self._files)
         except DataError as found:
             return found
         cause = error.__cause__ or error
@@ -109,20 +116,3 @@ class ExampleStream:
             where=self._where,
             hint="Mend the file" if self._files else "Check the network, and resume",
         )
-
-
-def _find_fault(files: list[Path]) -> None:
-    """Raise DataError with the file and line of the first fault; return if there is none."""
-    for file in files:
-        is_empty = True
-        with file.open("rb") as lines:
-            for number, line in enumerate(lines, start=1):
-                try:
-                    text = line.rstrip(b"\r\n").decode("utf-8-sig" if number == 1 else "utf-8")
-                except UnicodeDecodeError as error:
-                    raise DataError(str(error), where=f"{file}:{number}", hint="Save it as UTF-8") from None
-                if text.strip():
-                    is_empty = False
-                    parse_example(text, str(file), line=number)
-        if is_empty:
-            raise DataError("the file is empty", where=str(file), hint="Give it at least one example")
