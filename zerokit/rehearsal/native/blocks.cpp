@@ -1,10 +1,7 @@
 #include "blocks.h"
 
-#include <ATen/SequenceNumber.h>
-#include <ATen/record_function.h>
 #include <pthread.h>
 #include <sys/mman.h>
-#include <torch/csrc/autograd/function.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -48,11 +45,7 @@ Ledger& ledger() {
   return *instance;
 }
 
-RunState state;
-thread_local int uncounted_depth = 0;
 thread_local bool locks_pages = false;
-thread_local int stream_of_thread = 0;
-thread_local int32_t operator_of_thread = -1;
 
 std::unique_ptr<CachingAllocator> models[2];
 bool expandable_answers = false;
@@ -85,19 +78,19 @@ void log_change(Ledger& book, const Block& block, int64_t bytes, uint64_t addres
   total.current += bytes;
   total.peak = std::max(total.peak, total.current);
   if (block.space != Space::device && std::abs(bytes) < kLoggedHostBytes) return;
-  book.events.push_back({now_ns(), block.id, bytes, address, state.step, static_cast<int16_t>(stream_of_thread),
-                         static_cast<uint8_t>(block.space), state.phase});
+  book.events.push_back({now_ns(), block.id, bytes, address, run_state().step, static_cast<int16_t>(current_stream()),
+                         static_cast<uint8_t>(block.space), run_state().phase});
 }
 
 // Gives a new block its id and its line in the records.
 void enter(Block& block, uint64_t address) {
-  const bool traced = block.counted >= kTracedBytes && state.find_site != nullptr;
+  const bool traced = block.counted >= kTracedBytes && run_state().find_site != nullptr;
   // Python is asked without the lock: it may wait for the thread that holds Python's own lock.
   const int32_t site = traced ? calling_line() : -1;
   auto& book = ledger();
   std::lock_guard<std::mutex> guard(book.mutex);
   block.id = static_cast<int64_t>(book.records.size());
-  book.records.push_back({block.counted, site, operator_of_thread, -1, 0, -1, 0, state.phase, {}});
+  book.records.push_back({block.counted, site, running_operator(), -1, 0, -1, 0, run_state().phase, {}});
   log_change(book, block, block.counted, address);
 }
 
@@ -172,15 +165,15 @@ void release_device(void* context) {
 
 Block* new_device_block(int64_t bytes) {
   auto* block = new Block{-1, nullptr, bytes, 0, Space::device, Contents::made_up, false, nullptr, nullptr};
-  if (uncounted_depth > 0) {
+  if (!is_counting()) {
     block->data = std::calloc(1, bytes);
     block->contents = Contents::known;
     return block;
   }
   {
     std::lock_guard<std::mutex> guard(device_mutex);
-    block->ordinary = ordinary_model().allocate(bytes, stream_of_thread);
-    block->expandable = expandable_model().allocate(bytes, stream_of_thread);
+    block->ordinary = ordinary_model().allocate(bytes, current_stream());
+    block->expandable = expandable_model().allocate(bytes, current_stream());
     block->counted = answering_model().allocated_size(expandable_answers ? block->expandable : block->ordinary);
     const uint64_t address = ordinary_model().address(block->ordinary);
     static const uint64_t first_address = address;  // the model's addresses only grow
@@ -189,7 +182,7 @@ Block* new_device_block(int64_t bytes) {
     block->data = arena() + offset;
   }
   if (bytes < kSmallBytes) std::memset(block->data, 0, bytes);
-  if (state.compute_everything) block->contents = Contents::known;
+  if (run_state().compute_everything) block->contents = Contents::known;
   enter(*block, address_of(*block));
   return block;
 }
@@ -212,7 +205,7 @@ void release_pageable(void* memory) {
 Block* new_pageable_block(int64_t bytes) {
   if (bytes >= kOwnPagesBytes) take_allowed_pages(bytes);
   const Space space = locks_pages ? Space::pinned : Space::pageable;
-  Block* block = host_block(space, bytes, bytes, uncounted_depth > 0 ? 0 : bytes);
+  Block* block = host_block(space, bytes, bytes, is_counting() ? bytes : 0);
   if (block->counted >= kLoggedHostBytes) {
     enter(*block, address_of(*block));
   } else if (block->counted > 0) {
@@ -277,7 +270,7 @@ class BlockAllocator final : public c10::Allocator {
   }
   c10::DeleterFnPtr raw_deleter() const override { return type_ == c10::kCUDA ? nullptr : release_; }
   void copy_data(void* target, const void* source, std::size_t bytes) const override {
-    if (type_ != c10::kCUDA || static_cast<int64_t>(bytes) < kSmallBytes || state.compute_everything) {
+    if (type_ != c10::kCUDA || static_cast<int64_t>(bytes) < kSmallBytes || run_state().compute_everything) {
       default_copy_data(target, source, bytes);
     }
   }
@@ -350,7 +343,7 @@ void record_block_stream(Block& block, int stream) {
 }
 
 void forget_contents(Block& block) {
-  if (state.compute_everything || block.contents == Contents::made_up) return;
+  if (run_state().compute_everything || block.contents == Contents::made_up) return;
   if (block.own_pages) {
     ::madvise(block.data, block.bytes, MADV_DONTNEED);
     uncount_from_nothing(block);
@@ -386,71 +379,7 @@ void describe(Block& block, int8_t dtype, c10::IntArrayRef shape) {
   std::copy_n(shape.begin(), record.dimensions, record.shape);
 }
 
-RunState& run_state() { return state; }
-
-int32_t calling_line() {
-  if (state.find_site == nullptr) return -1;
-  // Autograd gives a forward operation and the node of its backward pass the same number, on each thread.
-  static std::map<std::pair<uint64_t, uint64_t>, int32_t> line_of_node;
-  static std::mutex mutex;
-  const int32_t line = state.find_site();
-  std::lock_guard<std::mutex> guard(mutex);
-  if (line >= 0) {
-    const uint64_t next = at::sequence_number::peek();
-    if (next > 0) line_of_node[{at::RecordFunction::currentThreadId(), next - 1}] = line;
-    return line;
-  }
-  const auto node = torch::autograd::get_current_node();
-  if (!node) return -1;
-  // A forward operation without a large result, such as the negative log-likelihood behind a log-softmax, left no line:
-  // the one just before it stands for it.
-  constexpr uint64_t kNearby = 2;
-  const std::pair<uint64_t, uint64_t> key{node->thread_id(), node->sequence_nr()};
-  auto after = line_of_node.upper_bound(key);
-  if (after == line_of_node.begin()) return -1;
-  const auto& [found, nearest] = *std::prev(after);
-  return found.first == key.first && key.second - found.second <= kNearby ? nearest : -1;
-}
-
-namespace {
-c10::DeviceIndex own_index = 0;
-c10::DeviceIndex visible_count = 1;
-}  // namespace
-
-c10::Device own_device() { return {c10::kCUDA, own_index}; }
-c10::DeviceIndex visible_devices() { return visible_count; }
-void set_devices(c10::DeviceIndex own, c10::DeviceIndex visible) {
-  own_index = own;
-  visible_count = visible;
-}
-
-Uncounted::Uncounted() { ++uncounted_depth; }
-Uncounted::~Uncounted() { --uncounted_depth; }
-void set_counting(bool on) { uncounted_depth += on ? -1 : 1; }
-bool is_counting() { return uncounted_depth == 0; }
-
 void set_page_locking(bool on) { locks_pages = on; }
-
-int current_stream() { return stream_of_thread; }
-void set_current_stream(int stream) { stream_of_thread = stream; }
-
-RunningOperator::RunningOperator(int32_t index) : around_(operator_of_thread) { operator_of_thread = index; }
-RunningOperator::~RunningOperator() { operator_of_thread = around_; }
-int32_t running_operator() { return operator_of_thread; }
-
-namespace {
-std::vector<std::string> names_of_operators;
-std::unordered_map<std::string, int32_t> index_of_operator;
-}  // namespace
-
-int32_t operator_index(const std::string& name) {
-  auto& book = ledger();
-  std::lock_guard<std::mutex> guard(book.mutex);
-  auto [entry, is_new] = index_of_operator.try_emplace(name, static_cast<int32_t>(names_of_operators.size()));
-  if (is_new) names_of_operators.push_back(name);
-  return entry->second;
-}
-const std::vector<std::string>& operator_names() { return names_of_operators; }
 
 namespace {
 template <class Entry>

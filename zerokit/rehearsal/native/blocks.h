@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "caching_allocator.h"
+#include "run_state.h"
 
 namespace zerokit {
 
@@ -76,11 +77,6 @@ struct BlockRecord {
 };
 static_assert(sizeof(Event) == 40 && sizeof(BlockRecord) == 72, "recording.py reads these layouts");
 
-// The device of this rank, one of the several that it sees.
-c10::Device own_device();
-c10::DeviceIndex visible_devices();
-void set_devices(c10::DeviceIndex own, c10::DeviceIndex visible);
-
 // Behind `DataPtr`s of the given space; never null. Device memory is an arena of addresses without pages.
 c10::Allocator* device_allocator();
 c10::Allocator* pageable_allocator();
@@ -108,44 +104,9 @@ void label(Block& block, uint8_t category, int32_t name);
 // Says what the block of a fresh tensor holds.
 void describe(Block& block, int8_t dtype, c10::IntArrayRef shape);
 
-// ---- the run's state
-struct RunState {
-  uint8_t phase = 0;
-  int32_t step = 0;
-  int32_t (*find_site)() = nullptr;  // asks Python for the index of the calling line, -1 for none
-  bool compute_everything = false;   // real values: a real run under the same accounting
-};
-RunState& run_state();
-// The calling line: of Python if there is any on this thread, else the line whose backward pass is running.
-int32_t calling_line();
-
-// Allocations of this thread are not counted while one of these lives.
-struct Uncounted {
-  Uncounted();
-  ~Uncounted();
-};
-void set_counting(bool on);
-bool is_counting();
-
 // While on, this thread's pageable allocations count as pinned at exactly their size: memory that a library locks
 // itself (mlock), past torch's pinned allocator.
 void set_page_locking(bool on);
-
-int current_stream();
-void set_current_stream(int stream);
-
-// Names the operator that runs on this thread while it lives, for the records; operators nest. `index` is a place in
-// `operator_names()`.
-struct RunningOperator {
-  explicit RunningOperator(int32_t index);
-  ~RunningOperator();
-
- private:
-  int32_t around_;
-};
-int32_t running_operator();  // the innermost on this thread, or -1
-int32_t operator_index(const std::string& name);
-const std::vector<std::string>& operator_names();
 
 // Copies at most `count` entries, the oldest first, while other threads go on writing.
 int64_t event_count();

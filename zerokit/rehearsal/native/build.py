@@ -62,7 +62,7 @@ UNITS = {
         "attention_efficient",
         "attention_flash",
     ),
-    "time": ("clock", "streams", "together", "host_work", "timing"),
+    "time": ("run_state", "clock", "streams", "together", "host_work", "timing"),
 }
 """What is compiled as one source, the longest first: most of what a source takes are torch's headers.
 

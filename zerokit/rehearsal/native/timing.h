@@ -50,7 +50,7 @@ class TimedOperator {
 };
 
 void set_timing(bool on);
-// As set_counting (blocks.h), which timing rests on, too.
+// As set_counting (run_state.h), which timing rests on, too.
 void set_timing_and_counting(bool on);
 // Whether what this thread does takes time.
 bool is_timing();
