@@ -3,9 +3,13 @@ from typing import Any
 import pytest
 
 from tests.lint.asking import found, said, zero
+from zerokit.config import load_ds_config
 from zerokit.findings import SetValue
+from zerokit.hardware.cluster import Cluster
 from zerokit.lint import check_config
 from zerokit.lint.examples import llama_8b, small_decoder
+from zerokit.lint.refusals import refusals
+from zerokit.lint.subject import Subject
 from zerokit.resolving.run import Run
 
 NVME = {"device": "nvme", "nvme_path": "/local_nvme"}
@@ -45,6 +49,26 @@ def test_what_is_not_told_is_said() -> None:
 def test_a_layer_needs_a_buffer_for_each_large_parameter(count: int, num_gpus: int, hits: int) -> None:
     config = zero(3, offload_param={**NVME, "buffer_count": count})
     assert len(found("nvme-buffer-count", config, model=llama_8b(), num_gpus=num_gpus)) == hits
+
+
+@pytest.mark.parametrize(
+    ("section", "arguments", "severity"),
+    [
+        ({"max_in_cpu": 0}, {}, "warning"),
+        ({"max_in_cpu": 0}, {"gradient_checkpointing": False}, "warning"),
+        ({"max_in_cpu": 0}, {"gradient_checkpointing": True}, "error"),
+        ({}, {"gradient_checkpointing": True}, "warning"),  # a rank's share stays in memory
+    ],
+)
+def test_recomputing_a_layer_surely_takes_all_of_its_buffers(
+    section: dict[str, Any], arguments: dict[str, Any], severity: str
+) -> None:
+    config = zero(3, offload_param={**NVME, "buffer_size": 1e8, **section})
+    run = Run(target="trainer", cluster=Cluster(8), model=llama_8b(), given=arguments)
+    found = [one for one in check_config(config, run).findings if one.rule == "nvme-buffer-count"]
+    assert [one.severity for one in found] == [severity]
+    topics = [refused.message for _, refused in refusals(Subject(load_ds_config(config), config, run=run))]
+    assert any("they run out" in message for message in topics) == (severity == "error")
 
 
 def test_parameters_below_a_block_stay_in_memory() -> None:

@@ -22,6 +22,7 @@ from zerokit.training.folder import OutputFolder
 from zerokit.training.given import Examples, given_examples
 from zerokit.training.identity import Identity, identify
 from zerokit.training.model import PreparedModel, find_checkpoint, prepare_model
+from zerokit.training.nvme import size_buffers
 from zerokit.training.open_stream import open_stream, stream_lines
 from zerokit.training.optimizers import check_made, host_optimizer
 from zerokit.training.own_keys import take_own
@@ -144,6 +145,11 @@ def prepare(
     tokenizer = _get_tokenizer(group, loaded, folder, examples, task)
     group.together(lambda: check_fp16(resolved, loaded, folder))
     model = group.together(lambda: prepare_model(loaded, folder, tokenizer, task))
+    resolved, sized = group.together(
+        lambda: size_buffers(resolved, loaded, model.config, group.ranks.world_size)
+    )
+    if sized is not None and group.ranks.is_main:
+        console.note(sized)
     task = group.together(lambda: task.for_model(model.config, loaded))
     group.together(lambda: check_adapter(loaded, resolved, model, task))
     generation = group.together(lambda: _generation_config(loaded, folder, tokenizer, task, model))

@@ -14,6 +14,7 @@ from typing import Any
 
 from zerokit.config.base import ZERO
 from zerokit.models import ModelShape
+from zerokit.resolving.nvme_buffers import FEWEST, NvmeBuffers
 from zerokit.resolving.who_fills import FINALIZE, SIZE_RULES
 from zerokit.units import format_bytes, format_count
 from zerokit.writing.hyperparameters import LEFT_OUT, Choice
@@ -31,18 +32,6 @@ GPU_SHARE = 0.02
 
 SUB_GROUP = 100_000_000
 """Elements that the optimizer updates at once: 0.4 GB in fp32, where DeepSpeed's default is 4 GB."""
-
-NVME_PARAM_BUFFERS = 12
-"""Buffers for parameters on their way from NVMe, pinned on the host of every rank. DeepSpeed's 5 do not last
-for one decoder layer with recomputed activations: "Not enough buffers 0 for swapping 1" (DeepSpeed issue
-3062)."""
-
-_BUFFERS_BESIDES = 5
-"""Beside those of one layer: for the embeddings, the head and what is prefetched; DeepSpeed's own number."""
-
-_SMALLEST_ON_NVME = 2**20
-"""Bytes of a rank's share below which a parameter stays in memory (`MIN_AIO_BYTES` in
-`deepspeed/runtime/swap_tensor/utils.py`)."""
 
 _STAYS_IN_MEMORY = 1_000_000_000
 """DeepSpeed's default of `offload_param.max_in_cpu`. Not lowered here: with 0 the swapper of DeepSpeed 0.19.8
@@ -118,23 +107,13 @@ def nvme_buffer_choices(decisions: Decisions) -> Iterator[Choice]:
         return Choice((ZERO, "offload_param", key), value, why, source)
 
     model, ranks = decisions.run.model, decisions.run.cluster.num_gpus or 1
-    count, why = (
-        NVME_PARAM_BUFFERS,
-        "DeepSpeed's 5 do not last for one layer whose activations are recomputed",
-    )
-    if model is not None:
-        swapped = [
-            tensor
-            for tensor in model.tensors
-            if "*" in tensor.name and _BYTES * tensor.elements / ranks >= _SMALLEST_ON_NVME
-        ]
-        count = max(count, len(swapped) + _BUFFERS_BESIDES)
-        why += f"; one has {len(swapped)} parameters that go to NVMe"
-    yield choice("buffer_count", count, why)
+    why = "DeepSpeed's 5 do not last for one layer whose activations are recomputed"
     if model is None:
+        yield choice("buffer_count", FEWEST, why)
         return
-    largest = model.largest_tensor
-    size = math.ceil(largest.elements / ranks)
+    buffers = NvmeBuffers(model, ranks)
+    count, size, largest = buffers.count, buffers.size, buffers.largest
+    yield choice("buffer_count", count, f"{why}; one has {buffers.of_layer} parameters that go to NVMe")
     why = f"holds a rank's share of {largest.name}, {format_count(largest.elements)} elements"
     if decisions.run.cluster.num_gpus is None:
         why += ", on one GPU (less with --num-gpus)"

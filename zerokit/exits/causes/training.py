@@ -106,6 +106,15 @@ TRAINING: tuple[Cause, ...] = (
         r"More elements (?P<elements>[\d,]+) than buffer size (?P<buffer>[\d,]+)",
     ),
     cause(
+        "nvme-buffer",
+        "parameters on NVMe found no free buffer: each in use or read ahead holds one of "
+        "offload_param.buffer_count",
+        "Set zero_optimization.offload_param.buffer_count to 12, or as 'zerokit check --model' says. If that "
+        "is not enough: evaluate only after training, since DeepSpeed goes on releasing parameters as in "
+        "evaluation ('zerokit train' has it decide anew)",
+        r"Not enough buffers \d{1,6} for swapping \d{1,6}",
+    ),
+    cause(
         "no-sync",
         "no_sync() was entered with ZeRO-2 or ZeRO-3, which reduce gradients in every backward pass",
         "Have the engine accumulate: gradient_accumulation_steps in the ds_config",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import ceil
 
 from zerokit.config.conditions import FAST_INIT, NVME
 from zerokit.findings import Remove, SetValue, Severity
@@ -11,7 +10,8 @@ from zerokit.lint.examples import Given, llama_8b, zero
 from zerokit.lint.rule import Hit, Rules, idle_at
 from zerokit.lint.rules.offload import in_use
 from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import ZERO, in_force, model_dtype_bytes, share
+from zerokit.lint.values_in_force import ZERO, in_force, model_dtype_bytes
+from zerokit.resolving.nvme_buffers import NvmeBuffers
 from zerokit.units import format_count
 
 rule = Rules("offload")
@@ -21,18 +21,27 @@ _LLAMA = Given(model=llama_8b, num_gpus=8)
 _TENSORS = {"adam": 4, "adamw": 4, "adagrad": 3, "lion": 3}
 """Of an optimizer's step: the parameter, its gradient and the states."""
 
-_SMALLEST_FILE_BYTES = 2**20
-"""Tensors below it stay in memory: `MIN_AIO_BYTES` in `deepspeed/runtime/swap_tensor/utils.py`."""
 
-
-def _goes_to_nvme(subject: Subject, elements: int) -> bool:
-    """Whether a rank's share of a parameter is large enough for a file of its own.
-
-    Source: `swappable_tensor` in `deepspeed/runtime/swap_tensor/partitioned_param_swapper.py`.
-    """
+def _buffers(subject: Subject) -> NvmeBuffers | None:
+    """What the model takes of buffers for parameters; None where none go to NVMe, or no model is given."""
+    section, model = subject.offload_param, subject.run.model
+    if subject.stage != 3 or section is None or section.device != "nvme" or model is None:
+        return None
+    assert subject.cluster.num_gpus is not None
     block = in_force(subject, "aio", "block_size")
-    smallest = max(_SMALLEST_FILE_BYTES, block if isinstance(block, int) else 0)
-    return elements * (model_dtype_bytes(subject) or 2) >= smallest
+    return NvmeBuffers(
+        model,
+        subject.cluster.num_gpus,
+        element_bytes=model_dtype_bytes(subject) or 2,
+        block_bytes=block if isinstance(block, int) else 0,
+    )
+
+
+def _recomputes(subject: Subject) -> bool:
+    """Whether the run surely recomputes activations."""
+    recipe = subject.run.recipe
+    given = subject.run.given if recipe is None else recipe.training
+    return given.get("gradient_checkpointing") is True
 
 
 @rule(
@@ -191,27 +200,23 @@ def nvme_buffer_size(subject: Subject) -> Iterator[Hit]:
 
     Source: `get_buffer` in `deepspeed/runtime/swap_tensor/partitioned_param_swapper.py`.
     """
-    section, model = subject.offload_param, subject.run.model
-    if subject.stage != 3 or section is None or section.device != "nvme" or model is None:
-        return
-    assert subject.cluster.num_gpus is not None
+    section, buffers = subject.offload_param, _buffers(subject)
     path = (ZERO, "offload_param", "buffer_size")
-    if subject.unsure(*path):
+    if section is None or buffers is None or subject.unsure(*path):
         return
-    largest = model.largest_tensor
-    needed = share(largest.elements, subject.cluster.num_gpus)
-    if needed > section.buffer_size and _goes_to_nvme(subject, needed):
+    if buffers.size > section.buffer_size and buffers.swaps(buffers.largest):
         message = (
-            f"'buffer_size' {section.buffer_size:,} is less than a rank's share of '{largest.name}', "
-            f"{needed:,} elements"
+            f"'buffer_size' {section.buffer_size:,} is less than a rank's share of '{buffers.largest.name}', "
+            f"{buffers.size:,} elements"
         )
         place = path if subject.sets(*path) else path[:2]
-        yield Hit(place, message, f'Set "buffer_size" to {needed}', (SetValue(path, needed),))
+        yield Hit(place, message, f'Set "buffer_size" to {buffers.size}', (SetValue(path, buffers.size),))
 
 
 @rule(
     "nvme-buffer-count",
     severity="warning",
+    stops=True,
     bad=zero(3, offload_param={**_NVME, "max_in_cpu": 0}),
     good=zero(3, offload_param={**_NVME, "buffer_count": 12, "max_in_cpu": 0}),
     given=_LLAMA,
@@ -220,33 +225,31 @@ def nvme_buffer_size(subject: Subject) -> Iterator[Hit]:
 def nvme_buffer_count(subject: Subject) -> Iterator[Hit]:
     """Fewer buffers for NVMe than a layer has large parameters
 
-    A parameter keeps its buffer while it is in use. Where activations are recomputed, all parameters of a
-    layer are in use at once, and the backward pass stops when the buffers run out: "Not enough buffers 0 for
-    swapping 1". DeepSpeed's default of 5 does not last for the seven matrices of a usual decoder layer.
+    A parameter keeps its buffer while it is in use. Where activations are recomputed (the Trainer's
+    `gradient_checkpointing`), all parameters of a layer are in use at once, and the backward pass stops when
+    the buffers run out: "Not enough buffers 0 for swapping 1". DeepSpeed's default of 5 does not last for the
+    seven matrices of a usual decoder layer. This is an error where a recipe or the arguments of the run ask
+    for it.
 
     12 buffers do. Each of them pins `buffer_size` elements on the host, for every rank.
 
     Source: `swap_in` in `deepspeed/runtime/swap_tensor/partitioned_param_swapper.py`; DeepSpeed issue 3062.
     """
-    section, model = subject.offload_param, subject.run.model
-    if subject.stage != 3 or section is None or section.device != "nvme" or model is None:
-        return
+    section, buffers = subject.offload_param, _buffers(subject)
     path = (ZERO, "offload_param", "buffer_count")
-    if subject.unsure(*path) or model.num_hidden_layers is None:
+    if section is None or buffers is None or subject.unsure(*path):
         return
-    assert subject.cluster.num_gpus is not None
-    layer = sum(
-        tensor.count // model.num_hidden_layers
-        for tensor in model.tensors
-        if tensor.count >= model.num_hidden_layers
-        and _goes_to_nvme(subject, share(tensor.elements, subject.cluster.num_gpus))
+    if buffers.of_layer <= section.buffer_count:
+        return
+    stops = _recomputes(subject) and buffers.surely_swaps_a_layer(section.max_in_cpu)
+    message = (
+        f"{section.buffer_count} buffers for {buffers.of_layer} large parameters in each layer: they "
+        f"{'run' if stops else 'may run'} out"
     )
-    if layer > section.buffer_count:
-        message = (
-            f"{section.buffer_count} buffers for {layer} large parameters in each layer: they may run out"
-        )
-        hint = f'Set "buffer_count" to {max(12, layer + 2)}'
-        yield Hit(path if subject.sets(*path) else path[:2], message, hint)
+    hint = f'Set "buffer_count" to {buffers.count}'
+    fix = (SetValue(path, buffers.count),) if stops else ()
+    place = path if subject.sets(*path) else path[:2]
+    yield Hit(place, message, hint, fix, "error" if stops else None)
 
 
 @rule(
@@ -312,14 +315,11 @@ def nvme_unused(subject: Subject) -> Iterator[Hit]:
     Source: `_create_param_groups_fp16_flat_cpu_memory` and `_move_to_flat_buffer` in
     `deepspeed/runtime/zero/stage3.py`.
     """
-    section, model = subject.offload_param, subject.run.model
-    if subject.stage != 3 or section is None or section.device != "nvme" or model is None:
-        return
+    section, buffers = subject.offload_param, _buffers(subject)
     path = (ZERO, "offload_param", "max_in_cpu")
-    if subject.unsure(*path):
+    if section is None or buffers is None or subject.unsure(*path):
         return
-    assert subject.cluster.num_gpus is not None
-    held = sum(ceil(tensor.elements / subject.cluster.num_gpus) * tensor.count for tensor in model.tensors)
+    held = sum(buffers.share(tensor) * tensor.count for tensor in buffers.model.tensors)
     if held <= section.max_in_cpu:
         message = (
             f"a rank's share of the model, {format_count(held)} elements, is below 'max_in_cpu' "
