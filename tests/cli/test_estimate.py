@@ -407,3 +407,26 @@ def test_an_estimate_imports_no_torch(model: str, exit_code: int, tmp_path: Path
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)"
     )
     processes.checked([sys.executable, "-c", code], cwd=tmp_path)
+
+
+def test_a_ds_config_with_several_mistakes_says_what_names_them_all(
+    zerokit: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = {
+        "train_batch_size": 64,
+        "train_micro_batch_size_per_gpu": 2,
+        "gradient_accumulation_steps": 4,
+        "zero_optimization": {"stage": 2, "overlap_com": True},
+    }
+    Path("ds.json").write_text(json.dumps(config))
+    command = ["estimate", MODEL, "--num-gpus", 4, "--seq-len", 512, "--ds-config", "ds.json"]
+    code, out, err = zerokit(*command)
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert "64 is not 2 (train_micro_batch_size_per_gpu) x 4" in err
+    assert "(and 1 more)" in err
+    told = err.partition("numbers. ")[2].partition(" names all")[0].split()
+    code, out, _ = zerokit(*told[1:])
+    assert code == 1
+    assert "overlap_com" in out
+    assert "2 errors" in out

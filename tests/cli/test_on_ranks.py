@@ -269,3 +269,50 @@ def test_another_number_of_ranks_is_refused(zerokit: Run, monkeypatch: pytest.Mo
 def test_every_way_to_start_them(start: list[str]) -> None:
     printed = processes.checked([sys.executable, *start], cwd=REPOSITORY)
     assert "fine-tuning run" in printed or "Usage: zerokit generate" in printed
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("break_it", "says"),
+    [
+        (lambda folder: (folder / "model.safetensors").unlink(), "has no weights (model.safetensors). Copy"),
+        (lambda folder: (folder / "model.safetensors").write_bytes(b"no header"), "model.safetensors"),
+        (lambda folder: (folder / "config.json").unlink(), "has no config.json. Name a model folder"),
+        (lambda folder: (folder / "config.json").write_text("{"), "config.json"),
+        (lambda folder: (folder / "config.json").write_text("{}"), "has no 'model_type'"),
+        (
+            lambda folder: (folder / "model.safetensors.index.json").write_text(
+                '{"weight_map": {"a": "model-00001-of-00002.safetensors"}}'
+            ),
+            "model-00001-of-00002.safetensors is missing. Copy the whole checkpoint",
+        ),
+    ],
+)
+def test_a_model_folder_is_looked_at_before_the_launcher(
+    break_it: Callable[[Path], object],
+    says: str,
+    tmp_path: Path,
+    zerokit: Run,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started: list[object] = []
+    monkeypatch.setattr(launcher, "run_launcher", lambda *words: started.append(words) or 0)
+    monkeypatch.setattr("zerokit.extras.require", lambda *_, **__: None)
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"model_type": "llama"}')
+    header = b'{"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}'
+    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
+    words = {
+        "train": ["--model", folder, "--data.train", "a.jsonl", "--training.output_dir", tmp_path / "out"],
+        "generate": ["--model", folder, "--prompt", "a"],
+    }
+    for command, given in words.items():
+        assert zerokit(command, "--num-gpus", "2", *given)[0] == 0
+    assert len(started) == 2
+    break_it(folder)
+    for command, given in words.items():
+        code, out, err = zerokit(command, "--num-gpus", "2", *given)
+        assert (code, out, len(err.splitlines())) == (2, "", 1)
+        assert says in err
+    assert len(started) == 2

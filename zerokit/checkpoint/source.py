@@ -50,6 +50,16 @@ def resolve_checkpoint(
     return _download(name, where=where, revision=revision, remote_code=remote_code)
 
 
+def check_before_launch(name: str, *, where: str) -> None:
+    """Check a checkpoint before any rank starts, if it is on this machine; the Hub is not asked.
+
+    Raises:
+        ModelError: no such folder, or one that is not complete.
+    """
+    if Path(name).expanduser().exists() or not is_hub_id(name):
+        check_checkpoint(resolve_checkpoint(name, where=where), where=where)
+
+
 def check_checkpoint(folder: Path, *, where: str) -> Document:
     """Check that a folder holds a config and complete, non-empty safetensors weights.
 

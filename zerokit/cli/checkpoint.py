@@ -48,7 +48,7 @@ _NewFolder = Annotated[
 def show(path: _Checkpoint, output_format: OutputFormat = "text") -> None:
     """Say what a checkpoint is, and whether anything of it is missing.
 
-    Reads only the headers of its files.
+    Reads only the headers of its files. Exits with 1 if something is missing.
     """
     from zerokit.checkpoint.summary import summarize
 
@@ -57,6 +57,8 @@ def show(path: _Checkpoint, output_format: OutputFormat = "text") -> None:
         print_json(_as_data(summary))
     else:
         _print_text(summary)
+    if summary.problem is not None:
+        raise typer.Exit(1)
 
 
 def _as_data(summary: Summary) -> dict[str, Any]:

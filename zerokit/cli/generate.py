@@ -119,6 +119,10 @@ def generate(
         trust_remote_code=trust_remote_code,
         sampling_words=tuple(context.args),
     )
+    if num_gpus is not None:
+        from zerokit.checkpoint.source import check_before_launch
+
+        check_before_launch(model, where="--model")
     start_ranks(num_gpus, master_port, "generate", context.obj)
     from zerokit.distributed.group import leave
     from zerokit.generation.main import main

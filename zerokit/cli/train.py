@@ -101,6 +101,7 @@ def train(
     if preview is not None:
         _pass_over_none(context, "--preview", "trains nothing", _OF_TRAINING)
     if num_gpus is not None:
+        from zerokit.checkpoint.source import check_before_launch, read_model_config
         from zerokit.recipe.load import load_recipe
         from zerokit.recipe.training_keys import check_without_imports
         from zerokit.training.folder import check_earlier
@@ -115,6 +116,13 @@ def train(
             check_upload(push_to_hub)
         if preview is None:
             check_earlier(loaded, force=force)
+        model = loaded.recipe.model
+        if model.path is not None:
+            check_before_launch(model.path, where=loaded.where("model", "path"))
+        elif isinstance(model.from_config, str):
+            read_model_config(
+                Path(model.from_config).expanduser(), where=loaded.where("model", "from_config")
+            )
     start_ranks(num_gpus, master_port, "train", context.obj)
     from zerokit.distributed.group import leave
     from zerokit.training.main import main

@@ -10,6 +10,7 @@ from typing import Any
 from zerokit.choices import Attention, ChunkedLoss, OffloadDevice, OptimizerKind, Precision, Target
 from zerokit.config import DeepSpeedConfig, load_ds_config, read_ds_config
 from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
+from zerokit.config.load import as_error
 from zerokit.documents import Document
 from zerokit.errors import ConfigError
 from zerokit.hardware.cluster import Cluster
@@ -147,16 +148,21 @@ class Runs:
         return document
 
     def _check(self, document: Document, question: Question) -> None:
-        """Raises ConfigError with the first finding of severity error."""
+        """Raises ConfigError with the first finding of severity error, and how all are named."""
         from zerokit.lint import check_document
 
         given = (question.cluster, question.micro_batch_size, question.gradient_accumulation_steps)
         if given in self._checked:
             return
         run = Run(target=question.target, cluster=question.cluster)
-        for finding in check_document(document, run).findings:
-            if finding.severity == "error" and finding.rule != "not-plain-json":  # read all the same
-                raise ConfigError(finding.message, where=document.where(finding.path), hint=finding.hint)
+        errors = [
+            finding
+            for finding in check_document(document, run).findings
+            if finding.severity == "error" and finding.rule != "not-plain-json"  # read all the same
+        ]
+        if errors:
+            options = ["--target", question.target, "--num-gpus", str(question.cluster.num_gpus)]
+            raise as_error(errors, document, options=options)
         self._checked.add(given)
 
 

@@ -23,6 +23,7 @@ from zerokit.exits.causes.entry import (
 )
 from zerokit.exits.codes import meaning, parse_code, signal_of
 from zerokit.exits.gpu_memory import Settings
+from zerokit.exits.killed import killed
 from zerokit.exits.lines import is_below_frame, is_quoted
 from zerokit.exits.log import Log
 from zerokit.units import quantity
@@ -66,6 +67,7 @@ _WAITED = re.compile(
     r"|what\(\): {1,2}[^\n]{0,300}(?:Connection (?:closed|reset) by peer|Timed out waiting)"
 )
 """What C++ code says as it aborts a rank that has waited for another one, or was left by it."""
+_HOST_MEMORY = "host-memory"
 _FROM_OUTSIDE = ("SIGTERM", "SIGINT", "SIGHUP")
 _STANDS = (
     ". The log shows no step: where it stood still from its start, 'zerokit doctor' finds the lock that a "
@@ -159,6 +161,8 @@ def explain_log(log: Log, settings: Settings | None = None) -> Explanation:
     rank = _RANK.search(text, begin, end)
     named = rank is not None and first.cause not in (NCCL_TIMEOUT, GLOO_TIMEOUT, ZEROKIT)
     says = f"rank {rank[1]}: {first.says}" if rank is not None and named else first.says
+    if (first.cause == _HOST_MEMORY or "(SIGKILL)" in first.says) and (who := killed(log)):
+        says = f"{first.says}: it was {who}"
     mend = first.mend
     if first.is_in_log and "(SIGTERM)" in first.says:
         mend = _WHO_ASKED

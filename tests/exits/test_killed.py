@@ -1,0 +1,61 @@
+"""Who was killed, by the lines of launchers."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.exits.told import told
+
+TORCHRUN = """E1122 10:00:00 torch/api.py:1000] failed (exitcode: -9) local_rank: 3 (pid: 9) of binary: python
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-22_10:00:00
+  host      : node1
+  rank      : 11 (local_rank: 3)
+  exitcode  : -9 (pid: 9)
+  error_file: <N/A>
+  traceback : Signal 9 (SIGKILL) received by PID 9"""
+SPAWNED = (
+    "[2026-11-22 10:00:00,1] [INFO] [launch.py:256:main] process {} spawned with command: "
+    "['python', '-u', 'a.py', '--local_rank={}']"
+)
+EXITS = (
+    "[2026-11-22 10:00:00,1] [ERROR] [launch.py:325:sigkill_handler] ['python', '-u', 'a.py', "
+    "'--local_rank=1', '--deepspeed'] exits with return code = -9"
+)
+
+
+@pytest.mark.parametrize(
+    ("lines", "who"),
+    [
+        ([TORCHRUN], "rank 11 on node1"),
+        ([TORCHRUN.partition("\n")[0]], "local rank 3"),
+        ([EXITS], "local rank 1"),
+        (["worker-2: " + EXITS], "local rank 1 on worker-2"),
+        (
+            ["slurmstepd: error: Detected 1 oom_kill event in StepId=7.0. Some of the step tasks have been",
+             "srun: error: node1: task 3: Killed", "srun: error: node2: tasks 8-11: Killed"],
+            "task 3 on node1, task 8-11 on node2",
+        ),
+        (["srun: error: node1: task 3: Out Of Memory"], "task 3 on node1"),
+        (
+            [SPAWNED.format(70, 0), SPAWNED.format(71, 1),
+             "[12345.6] Out of memory: Killed process 71 (python) total-vm:1kB"],
+            "local rank 1",
+        ),
+        (
+            ["mpirun noticed that process rank 3 with PID 71 on node node1 exited on signal 9 (Killed)."],
+            None,
+        ),
+        (["[12345.6] Out of memory: Killed process 71 (python) total-vm:1kB"], None),
+    ],
+)  # fmt: skip
+def test_the_rank_and_its_machine_are_named(lines: list[str], who: str | None) -> None:
+    says = told(*lines).says
+    assert says.endswith(f": it was {who}") if who else "it was" not in says
+
+
+def test_a_thousand_are_counted() -> None:
+    says = told(*(f"srun: error: node{number}: task {number}: Killed" for number in range(1000))).says
+    assert says.endswith("task 3 on node3 and 996 others")

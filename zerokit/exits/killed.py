@@ -1,0 +1,46 @@
+"""Which process was killed, and on which machine: in the words of launchers, of Slurm and of the kernel."""
+
+from __future__ import annotations
+
+import re
+
+from zerokit.exits.log import Log
+from zerokit.units import quantity
+
+_SAID = [
+    re.compile(pattern)
+    for pattern in (
+        # torchrun's report, and its line before it
+        r"host {1,8}: (?P<node>\S{1,200})\n[^\n]{0,60}rank {1,8}: (?P<who>\d{1,7}) [^\n]{0,60}"
+        r"\n[^\n]{0,60}exitcode {1,8}: (?:-9|137)\b",
+        r"\(exitcode: (?:-9|137)\) (?P<what>local_rank): (?P<who>\d{1,7})\b",
+        # DeepSpeed's launcher, below what pdsh writes before each line
+        r"(?:^|\n)(?:(?P<node>[\w.-]{1,200}): )?\[[^\n]{1,400}?(?P<what>--local_rank)=(?P<who>\d{1,7})\b"
+        r"[^\n]{0,8000}exits with return code = (?:-9|137)\b",
+        r"error: (?P<node>[\w.-]{1,200}): (?P<what>task)s? (?P<who>\d[\d,-]{0,200}): "
+        r"(?:Killed|Out Of Memory)",
+        r"process rank (?P<who>\d{1,7}) with PID \d{1,10} on node (?P<node>\S{1,200}) exited on signal 9\b",
+    )
+]
+_WORDS = {"local_rank": "local rank", "--local_rank": "local rank", "task": "task", None: "rank"}
+_KILLED = re.compile(r"Killed process (\d{1,10})\b")
+_STARTED = re.compile(r"process (\d{1,10}) spawned with command: [^\n]{1,2000}?--local_rank=(\d{1,7})\b")
+"""DeepSpeed's launcher, of each rank of its machine."""
+_MOST = 4
+
+
+def killed(log: Log) -> str:
+    """``rank 3 on node1``, or several of them; empty where the log names none."""
+    found = [match.groupdict() for pattern in _SAID for match in pattern.finditer(log.text)]
+    # Of one that several name, the word that says most: its rank among all, with its machine.
+    named = [(one.get("what"), one["who"], one.get("node")) for one in found]
+    named = [one for one in named if one[0] is None] or named
+    ranks = {match[1]: match[2] for match in _STARTED.finditer(log.text)}
+    if not named:
+        pids = (match[1] for match in _KILLED.finditer(log.text))
+        named = [("local_rank", ranks[pid], None) for pid in pids if pid in ranks]
+    words = [
+        f"{_WORDS[what]} {who}{f' on {node}' if node else ''}" for what, who, node in dict.fromkeys(named)
+    ]
+    more = len(words) - _MOST
+    return ", ".join(words[:_MOST]) + (f" and {quantity(more, 'other')}" if more > 0 else "")
