@@ -35,6 +35,7 @@ ENDED = (
         ("The node was low on resource: ephemeral-storage. Threshold quantity: 1Gi", "evicted"),
         ("0/8 nodes are available: 8 Insufficient nvidia.com/gpu.", "no-room-in-cluster"),
         ("RuntimeError: CUDA error: invalid device ordinal", "no-such-gpu"),
+        ("AssertionError: Not enough buffers 0 for swapping 1", "nvme-buffer"),
         ("RuntimeError: CUDA error: device-side assert triggered", "index-out-of-range"),
         (
             "RuntimeError: CUDA error: no kernel image is available for execution on the device",

@@ -73,7 +73,7 @@ def _evaluate(formula: str, letters: dict[str, int]) -> int:
     text = formula.replace(",", "").replace("KiB", "·1024").replace("MiB", "·1048576").replace("·", "*")
     text = re.sub(r"(?<=[\w)]) (?=[*])", "", text)
     text = re.sub(r"(?<=\d)(?=[^\W\d_])", "*", text)
-    named = re.sub(r"[^\W\d_]+[ₜ]?", lambda match: f"({letters[match.group(0)]})", text)
+    named = re.sub(r"[^\W\d_]+(?:_[^\W\d_]+)*[ₜ]?", lambda match: f"({letters[match.group(0)]})", text)
     return int(eval(named, {"__builtins__": {}}))
 
 
@@ -142,7 +142,7 @@ def test_a_bucket_is_of_the_type_that_gradients_are_reduced_in() -> None:
     config = ds_config(3, communication_data_type="fp32", zero={"reduce_bucket_size": 500_000_000})
     terms = estimate(run(3, config=config)).terms_of("gpu", "always")
     bucket = next(term for term in terms if term.name == "reduce bucket")
-    assert bucket.formula == "c·B = 4·500,000,000"
+    assert bucket.formula == "c·reduce_bucket_size = 4·500,000,000"
     assert bucket.bytes == 2_000_000_000
 
 

@@ -19,7 +19,7 @@ from zerokit.errors import RunError
 from zerokit.recipe.model import TaskSection
 from zerokit.training.blanks import BlanksLast, FilledUp
 from zerokit.training.disks import DiskProblems
-from zerokit.training.engine_calls import shorten_calls
+from zerokit.training.engine_calls import keep_out_of_graphs, shorten_calls
 from zerokit.training.examples import IGNORED
 from zerokit.training.spikes import UsualLoss, looked_up
 from zerokit.training.tasks import task_of
@@ -142,6 +142,19 @@ def test_a_step_waits_for_its_device_once(monkeypatch: pytest.MonkeyPatch) -> No
     assert steps.trainer._clip_grad_norm(None) is None
     steps(norm=2.0)
     assert asked == ["tolist"]
+
+
+def test_the_timer_of_a_compiled_module_is_not_compiled() -> None:
+    from torch._dynamo.testing import CompileCounter
+
+    counter = CompileCounter()
+    timer = SimpleNamespace(start=lambda: torch.ones(2) + 1)
+    engine: Any = SimpleNamespace(tput_timer=timer)
+    for compiled in (1, 0):
+        counter.clear()
+        torch.compile(lambda: timer.start(), backend=counter)()
+        assert counter.frame_count == compiled
+        keep_out_of_graphs(engine)
 
 
 def test_the_engine_is_set_to_train_where_it_does_not() -> None:

@@ -29,7 +29,7 @@ def letters_of(answer: Estimate) -> dict[str, Letter]:
         "m": Letter(settings.master_bytes, "bytes of a master weight"),
         "k": Letter(settings.state_bytes, "bytes of the optimizer's moments of a parameter"),
         "t": Letter(settings.temporary_bytes, "bytes that the optimizer's step makes for a parameter"),
-        "B": Letter(settings.reduce_bucket, "reduce_bucket_size"),
+        "reduce_bucket_size": Letter(settings.reduce_bucket, "elements of a bucket of gradients"),
     }
     if packed := answer.model_states.parameters.packed_bytes:
         unpacked = answer.model_states.parameters.elements

@@ -23,7 +23,12 @@ MASTER = replace(stage.MASTER, count="Φₜ/N", source=f"{STAGE_1_2} __init__")
 STEP_GRADIENTS = replace(stage.STEP_GRADIENTS, count="Φₜ/N", source=f"{STAGE_1_2} step")
 FLAT_GRADIENTS = replace(STEP_GRADIENTS, name="flat gradients before they are cast", unit="e")
 REDUCE_BUCKET = TermKind(
-    "reduce bucket", "buffers", unit="e", count="B", source=f"{STAGE_1_2} setup_buckets", certainty="exact"
+    "reduce bucket",
+    "buffers",
+    unit="e",
+    count="reduce_bucket_size",
+    source=f"{STAGE_1_2} setup_buckets",
+    certainty="exact",
 )
 COMMUNICATION_COPY = TermKind(
     "gradients in the type they are reduced in",
@@ -149,7 +154,11 @@ class FlatPartitions(Stage):
             source=f"{STAGE_1_2} copy_grads_in_partition",
         )
         self._buckets = 2 if settings.overlap_comm else 1
-        self._reduce_bucket = replace(REDUCE_BUCKET, unit=letter, count="2·B" if self._buckets == 2 else "B")
+        self._reduce_bucket = replace(
+            REDUCE_BUCKET,
+            unit=letter,
+            count="2·reduce_bucket_size" if self._buckets == 2 else REDUCE_BUCKET.count,
+        )
         self._flat_copy = replace(
             FLAT_COPY,
             unit=letter,

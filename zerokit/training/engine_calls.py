@@ -1,4 +1,4 @@
-"""What the Trainer has DeepSpeed's engine do at every step, without a walk through all modules each time."""
+"""What the Trainer has DeepSpeed's engine do at every step, without what costs time or fails there."""
 
 from __future__ import annotations
 
@@ -10,6 +10,18 @@ from zerokit.patches import Patch, replace
 _ENGINE = "deepspeed.runtime.engine:DeepSpeedEngine"
 _TRAIN = Patch(_ENGINE, "train", "leave a model in its mode that is in it")
 _ZERO_GRAD = Patch(_ENGINE, "zero_grad", "find parameters once a run, not once a step")
+_START = Patch("deepspeed.utils.timer:ThroughputTimer", "start", "keep its clock out of compiled code")
+
+
+def keep_out_of_graphs(engine: Any) -> None:
+    """Have an engine whose module is compiled start its timer as it is written.
+
+    It is started by a hook of the module. From the third step on it waits for the GPU, in a way at which
+    Dynamo of torch 2.13 fails (`torch.cuda.synchronize(None)`).
+    """
+    import torch
+
+    replace(engine.tput_timer, _START.name, torch.compiler.disable)
 
 
 def shorten_calls(engine: Any) -> None:

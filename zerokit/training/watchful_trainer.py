@@ -15,7 +15,7 @@ from zerokit import console
 from zerokit.checkpoint.source import is_rehearsal
 from zerokit.errors import RunError
 from zerokit.patches import overriding
-from zerokit.training.engine_calls import shorten_calls
+from zerokit.training.engine_calls import keep_out_of_graphs, shorten_calls
 from zerokit.training.folder import checkpoints
 from zerokit.training.saving_trainer import SavingTrainer
 from zerokit.training.skipping import SkippableSteps
@@ -62,6 +62,8 @@ class WatchfulTrainer(SavingTrainer):
     def watch_steps(self) -> None:
         """Begin to leave steps out, if that is asked for: the engine is there."""
         shorten_calls(self.deepspeed)
+        if self.args.torch_compile:
+            keep_out_of_graphs(self.deepspeed)
         if self._max_skipped is not None:
             SkippableSteps(self.deepspeed, self.accelerator, self._leaves_out)
 
