@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
+from tests.rehearsal.recordings import job
 from zerokit.choices import Launcher
+from zerokit.rehearsal import launchers
 from zerokit.rehearsal.timing.host_threads import threads_of_launcher
 
 
@@ -26,3 +30,15 @@ def test_launchers_leave_a_rank_so_many_threads(
 ) -> None:
     environment = {} if told is None else {"OMP_NUM_THREADS": told}
     assert threads_of_launcher(launcher, local_ranks, environment) == threads
+
+
+@pytest.mark.parametrize(("launcher", "threads"), [("torchrun", 1), ("deepspeed", None), ("accelerate", 6)])
+def test_a_rank_has_the_threads_that_its_launcher_leaves_it(
+    launcher: Launcher, threads: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    time = SimpleNamespace(host_threads="not told")
+    monkeypatch.setattr(launchers, "rank_time", lambda: time)
+    monkeypatch.setattr(launchers, "_accelerate_environment", lambda _job: {"OMP_NUM_THREADS": "6"})
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    launchers.prepare(job(launcher=launcher))
+    assert time.host_threads == threads

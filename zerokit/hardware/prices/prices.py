@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -23,6 +22,7 @@ from zerokit.hardware.prices.figures import (
 )
 from zerokit.hardware.prices.known import FP32_ALONE, Class, measured_on
 from zerokit.hardware.prices.matmul import MatmulCurve, padded
+from zerokit.hardware.prices.names import dtype_name, element_bytes, is_view, short_name
 from zerokit.units import GIB
 
 Copy = Literal["h2d", "d2h", "d2d", "nvme_read", "nvme_write"]
@@ -48,17 +48,6 @@ _ATTENTION = {"blackwell": {"flash_attention_4": "cudnn", "flash_attention_3": "
 
 _FLASH_2: Kernel = "flash_attention_2"
 _MEASURED_ON = {"hopper": "H100-SXM", "blackwell": "B200"}
-
-_VIEW_NAMES = """
-view _unsafe_view reshape _reshape_alias t transpose permute expand alias detach slice select narrow
-squeeze unsqueeze as_strided split split_with_sizes chunk unbind unflatten flatten view_as movedim
-swapaxes mT diagonal lift lift_fresh empty empty_like empty_strided new_empty new_empty_strided resize_
-set_ record_stream is_pinned is_same_size size stride numel dim sym_size sym_stride sym_numel unfold
-sym_storage_offset detach_ squeeze_ unsqueeze_ t_ transpose_ as_strided_ view_as_real view_as_complex
-real imag _local_scalar_dense item _nested_view_from_buffer
-"""
-_VIEWS = frozenset(_VIEW_NAMES.split())
-"""Operators that start nothing."""
 
 _SAID: dict[Class, str] = {
     "matmul": "matrix products",
@@ -409,7 +398,7 @@ class Prices:
         rates = self.gpu.tflops
         # A card of which only some rates are known computes at the nearest.
         slowest = min(rates, key=lambda one: rates[one])
-        wanted = (*_RATES.get(_dtype_name(dtype).partition("_")[0], ()), "fp32", slowest)
+        wanted = (*_RATES.get(dtype_name(dtype).partition("_")[0], ()), "fp32", slowest)
         name: str = next(one for one in wanted if one in rates)
         return name
 
@@ -438,7 +427,7 @@ class Prices:
 
     def _passes(self, operator: str) -> float:
         """By how much an operator needs longer for a byte than one that goes through its elements once."""
-        known, name = self.figures["memory"]["passes"], _short(operator)
+        known, name = self.figures["memory"]["passes"], short_name(operator)
         if "softmax" in name:
             return float(known["softmax"])
         return float(known["layer_norm"]) if "layer_norm" in name or "rms_norm" in name else 1.0
@@ -447,28 +436,6 @@ class Prices:
 def _attention_curves() -> dict[tuple[str, str], MeasuredAttention]:
     """By card and kernel."""
     return {(one.card, one.kernel): one for one in attention_curves()}
-
-
-def is_view(operator: str) -> bool:
-    """Whether an operator starts nothing, and moves no bytes."""
-    return _short(operator) in _VIEWS
-
-
-def _short(operator: str) -> str:
-    """`mm` of "aten::mm.out" and of "aten.mm.default"."""
-    words = operator.replace("::", ".").split(".")
-    return words[1 if len(words) > 1 else 0]
-
-
-def _dtype_name(dtype: str) -> str:
-    """`bfloat16` of "torch.bfloat16"."""
-    return dtype.rpartition(".")[2].lower()
-
-
-def element_bytes(dtype: str) -> int:
-    """Of one element of a dtype, by the bits in its name: 2 of "torch.bfloat16", 1 of "bool"."""
-    bits = re.search(r"\d+", _dtype_name(dtype))
-    return max(int(bits[0]) // 8, 1) if bits else 1
 
 
 def _bytes(sizes: tuple[float, ...], dtype: str) -> int:
