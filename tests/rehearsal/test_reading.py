@@ -19,9 +19,13 @@ class FakeClock:
     def __init__(self) -> None:
         self.now = 0
         self.worked: list[tuple[WorkKind, int]] = []
+        self.untimed_depth = 0
 
+    @contextlib.contextmanager
     def untimed(self) -> Any:
-        return contextlib.nullcontext()
+        self.untimed_depth += 1
+        yield
+        self.untimed_depth -= 1
 
     def work_on_host(self, kind: WorkKind, name: str, duration: int) -> None:
         self.worked.append((kind, duration))
@@ -64,6 +68,16 @@ def test_the_first_batch_does_what_is_done_once(monkeypatch: pytest.MonkeyPatch)
     alone, _, iterator = measured(monkeypatch, 90, takes_time=False)
     alone.came(iterator, is_trained_on=True)
     assert alone.seconds == pytest.approx(0.09)
+
+
+@pytest.mark.torch
+def test_a_worker_s_operators_take_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    one, clock, iterator = measured(monkeypatch, 9, takes_time=False)
+    monkeypatch.setattr(reading.time, "perf_counter_ns", lambda: 0)
+    with one._into(one._figures[iterator]):  # as in a worker, where nobody asks the iterator
+        one._measured(lambda fetcher: seen.append(clock.untimed_depth), None)
+    assert seen == [1]
 
 
 @pytest.mark.torch
