@@ -37,7 +37,8 @@ def test_a_table_is_never_wider_than_the_terminal(printed: Printed, rows: list[t
     [
         (40, f"  parameters   14.96 GiB   {'x' * 40}   modelled"),
         (43, f"  parameters  14.96 GiB  {'x' * 43}  modelled"),
-        (44, f"      Where: {'x' * 44}   How sure: modelled"),
+        (46, f"  parameters 14.96 GiB {'x' * 46} modelled"),
+        (47, f"      Where: {'x' * 47}"),
         (90, f"          {'x' * 90}"),
     ],
 )
@@ -47,6 +48,28 @@ def test_a_table_that_is_too_wide_is_set_closer_then_written_row_by_row(
     cells = ("parameters", "14.96 GiB", "x" * length, "modelled")
     show([table("Terms", ["", "Bytes", "Where", "How sure"], [cells])])
     assert row in printed()
+
+
+def test_long_words_of_the_first_or_the_last_column_stand_on_lines_of_their_own(printed: Printed) -> None:
+    name = f"{'A' * 40}.{'b' * 30} (stage3.py:1234)"
+    rows = [(name, "2.00 GiB", "43.2%"), ("Mlp.forward (llama.py:12)", "1.00 GiB", "21.2%")]
+    show([table("", ["Line", "Bytes", "Share"], rows)])
+    line, _, *lines, _ = printed()[1:]
+    assert line.split() == ["Line", "Bytes", "Share"]
+    at = line.index("Bytes")
+    assert lines == [
+        f"  {'A' * 40}.{'b' * 30}",
+        "      (stage3.py:1234)",
+        f"{' ' * at}2.00 GiB  43.2%",
+        f"  {'Mlp.forward (llama.py:12)':{at - 2}}1.00 GiB  21.2%",
+    ]
+    show([table("", ["Bytes", "Category", "What"], [(size, "buffers", what) for what, size, _ in rows])])
+    assert [line.strip() for line in printed()[3:-1]] == [
+        "2.00 GiB  buffers",
+        f"{'A' * 40}.{'b' * 30}",
+        "(stage3.py:1234)",
+        "1.00 GiB  buffers   Mlp.forward (llama.py:12)",
+    ]
 
 
 def test_cells_are_folded_between_words_and_sizes_keep_their_unit(printed: Printed) -> None:

@@ -41,7 +41,7 @@ def resolve(
         ),
     ] = None,
     recipe: Annotated[
-        Path | None, typer.Option(help="The recipe of the run: resolve as launch/train.py does.")
+        Path | None, typer.Option(help="The recipe of the run: resolve as zerokit train does.")
     ] = None,
     model: Annotated[
         str | None,

@@ -1,7 +1,8 @@
 """The one style of tables: set into the width of a terminal, or as plain lines that can be searched.
 
 No word and no number is ever broken. A table that is too wide is set closer, then its cells are folded
-between words, and where even that is too wide each row is written as ``column: value``, one after the other.
+between words, then long words of its first or last column, such as names of functions, stand on lines of
+their own; and where even that is too wide each row is written as ``column: value``, one after the other.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ HANG = 4
 """Columns by which what a fold brings down stands further right."""
 _WIDEST = 60
 """Cells that are longer push the rest of their own line to the right, not that of all lines."""
+_NARROWEST = 12
+"""Columns of a column whose long words stand on lines of their own."""
 _PIECE = re.compile(r"(?:\d[\d.,]* (?:[KMGT]iB|B)(?!\w)|\S)+")
 """What is never broken: a word, or a size with its unit."""
 
@@ -55,20 +58,34 @@ class Table:
             yield []
 
     def _grid(self, width: int, margin: str) -> list[StyledLine]:
-        """Cells one below the other, or nothing where the longest words have no room side by side."""
+        """Cells one below the other, or nothing where too many long words have no room side by side."""
         grid = [*([self.columns] if self.columns else []), *self.rows]
         columns = list(zip(*grid, strict=True))
         widths = [max(map(_cells, column)) for column in columns]
-        room = width - 2 * len(margin)
-        gap = 3 if self.framed and sum(widths) + 3 * (len(widths) - 1) <= room else 2
-        room -= gap * (len(widths) - 1)
         least = [max(map(_longest_piece, column)) for column in columns]
+        room, gaps, gap = width - 2 * len(margin), len(widths) - 1, 2
+        if self.framed and sum(widths) + 3 * gaps <= room:
+            gap = 3
+        elif sum(least) + 2 * gaps > room >= sum(least) + gaps:
+            gap = 1
+        room -= gap * gaps
+        lone = None
         if sum(least) > room:
-            return []
+            lone = max((0, gaps), key=least.__getitem__)
+            left = least[lone] - (sum(least) - room)
+            if left < max(_NARROWEST, _longest_piece(grid[0][lone]) * bool(self.columns)):
+                return []
+            least[lone] = left
         widths = _shrunk(widths, least, room)
         lines: list[StyledLine] = []
         for number, row in enumerate(grid):
             is_head = bool(self.columns) and number == 0
+            apart: list[StyledLine] = []
+            if lone is not None and _longest_piece(row[lone]) > widths[lone]:
+                indent, style = (margin, STRONG * self.framed) if lone == 0 else (margin + " " * HANG, "")
+                apart = [[(line, style)] for line in fold(indent + row[lone], width, hang=HANG)]
+                row = [*row[:lone], "", *row[lone + 1 :]]
+            lines += apart if lone == 0 else []
             for texts in _side_by_side([fold(cell, held) for cell, held in zip(row, widths, strict=True)]):
                 first, *rest = (
                     text + " " * (held - _cells(text)) for text, held in zip(texts, widths, strict=True)
@@ -76,6 +93,7 @@ class Table:
                 others = "".join(" " * gap + text for text in rest).rstrip()
                 is_bold = self.framed
                 lines.append([(margin + first, STRONG * is_bold), (others, STRONG * (is_bold and is_head))])
+            lines += apart if lone != 0 else []
             if is_head and self.framed:
                 lines.append([(" " + "─" * (sum(widths) + gap * (len(widths) - 1) + 2), "")])
         return lines

@@ -85,7 +85,7 @@ class Filling:
         section, key = self.node(name)
         assert section is not None
         if name in self.added:
-            why += "; the key is absent, and launch/train.py adds it"
+            why += "; the key is absent, and zerokit train adds it"
         if value is None:
             self.origins[name] = ("auto", why, False)
         else:

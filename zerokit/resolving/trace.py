@@ -111,7 +111,7 @@ def resolve(document: Document, run: Run, *, added: Mapping[str, str] | None = N
 def resolve_settled(
     document: Document, run: Run, *, default_precision: str = "bf16", written: Document | None = None
 ) -> Resolution:
-    """Resolve a ds_config as ``launch/train.py`` runs it: settled with the recipe first.
+    """Resolve a ds_config as ``zerokit train`` runs it: settled with the recipe first.
 
     Args:
         document: the config; it must load.
@@ -133,13 +133,13 @@ def resolve_settled(
     )
     by_hand = dict(leaves(before if written is None else load_ds_config(written, past_ignored=True).dump()))
     added = {
-        dotted(path): "launch/train.py, as the recipe or the GPUs say"
+        dotted(path): "zerokit train, as the recipe or the GPUs say"
         for path, value in leaves(settled.ds_config)
         if by_hand.get(path) != value
     }
 
     def place(name: str) -> str:
-        return run.where(name) if name in run.given else f"{name}, settled by launch/train.py"
+        return run.where(name) if name in run.given else f"{name}, settled by zerokit train"
 
     positions = Document(settled.ds_config, document.name, document.positions)
     settled_run = replace(run, target="trainer", given=settled.training, where=place)

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from zerokit.training.prepare import Prepared
     from zerokit.training.tasks.task import Task
 
+_GAIN = 1.1
+"""Times as many examples in as many tokens that are worth a word."""
+
 
 @dataclass(frozen=True)
 class Expected:
@@ -136,11 +139,14 @@ def states_line(states: ModelStates, *, cuda: bool) -> str:
 
 
 def padding_line(padding: Padding, task: Task, train: Dataset) -> str:
-    """``padding-free: ...; 3.0% padding, where a row for each would have 61.0%; 32 examples a step``."""
+    """``padding-free: ...; 3.0% padding, where a row for each would have 61.0%, ...``."""
     words = task.layout_words(packed="position_ids" in train.column_names)
+    of_rows, of_padded = 1 - padding.share, 1 - padding.share_if_padded
+    gain = of_rows / of_padded if of_padded > 0 else 1.0
+    told = f", so that as many tokens hold {gain:.1f} times the examples" if gain >= _GAIN else ""
     return (
         f"{words}; {padding.share:.1%} padding, where a row for each would have "
-        f"{padding.share_if_padded:.1%}; {padding.examples_per_step:,.4g} examples a step"
+        f"{padding.share_if_padded:.1%}{told}; {padding.examples_per_step:,.4g} examples a step"
     )
 
 
