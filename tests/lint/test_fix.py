@@ -89,6 +89,20 @@ def test_a_fix_of_several_steps_is_made_whole_or_not_at_all() -> None:
     assert mend('{"a": 0}', find) == ('{"a": 0}', [])
 
 
+@pytest.mark.parametrize("name", ["enable", "Enabled"])
+def test_no_fix_makes_an_error_of_the_key_that_it_mends(name: str) -> None:
+    config = {"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": True}, "fp16": {name: True}}
+    fixed = fix_document(parse_json(json.dumps(config), lenient=True), check_document)
+    assert fixed.document.data == config
+    (error,) = (one for one in fixed.report.findings if one.severity == "error")
+    assert (error.path, error.fix) == (("fp16", name), ())
+    assert error.hint is not None
+    assert "--fix leaves this to you: then bf16 and fp16 are both enabled" in error.hint
+    config["bf16"] = {"enabled": False}
+    fixed = fix_document(parse_json(json.dumps(config), lenient=True), check_document)
+    assert fixed.document.data["fp16"] == {"enabled": True}
+
+
 def test_the_change_can_be_shown() -> None:
     before = parse_json('{\n  "a": 1,\n  "b": 2\n}', "x.json")
     after = parse_json('{\n  "a": 1\n}', "x.json")

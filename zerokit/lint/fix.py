@@ -37,7 +37,8 @@ def fix_document(document: Document, check: Callable[[Document], Report]) -> Fix
     """Mend what has one right answer.
 
     Fixes may touch the same keys, so each is made alone and the file is checked again. One that does not
-    suit the file any more, or does not make its finding go away, is not tried twice.
+    suit the file any more, or does not make its finding go away, is not tried twice. One that would make
+    another error of the key that it mends is not made.
 
     Args:
         document: a JSON text, as a lenient reader gave it.
@@ -45,6 +46,7 @@ def fix_document(document: Document, check: Callable[[Document], Report]) -> Fix
     """
     done: list[Finding] = []
     tried: set[tuple[object, ...]] = set()
+    harms: dict[tuple[object, ...], str] = {}
     report = check(document)
     while len(done) < MOST_FIXES:
         finding = next((found for found in report.findings if found.fix and _key(found) not in tried), None)
@@ -52,12 +54,20 @@ def fix_document(document: Document, check: Callable[[Document], Report]) -> Fix
             break
         tried.add(_key(finding))
         try:
-            document = apply_edits(document, finding.fix)
+            mended = apply_edits(document, finding.fix)
         except EditError:
             continue
-        report = check(document)
+        after = check(mended)
+        if (harm := _harm(finding, report, after)) is not None:
+            harms[_key(finding)] = harm
+            continue
+        document, report = mended, after
         done.append(replace(finding, hint=_became(finding, document) or _left(finding, report)))
-    left = tuple(map(_with_the_reason, report.findings))
+    found = (
+        replace(one, fix=(), unfixed=harms[_key(one)]) if _key(one) in harms else one
+        for one in report.findings
+    )
+    left = tuple(map(_with_the_reason, found))
     return Fixed(document, tuple(done), replace(report, findings=left))
 
 
@@ -72,14 +82,24 @@ def unified_diff(before: Document, after: Document) -> str:
     return "".join(lines)
 
 
+def _harm(finding: Finding, before: Report, after: Report) -> str | None:
+    """The error that a fix has made of the key that it mends, for which there is no other fix."""
+    places = {edit.to if isinstance(edit, Move) else edit.path for edit in _of_keys(finding)}
+    known = set(map(_key, before.findings))
+    for one in after.findings:
+        if one.severity == "error" and one.path in places and not one.fix and _key(one) not in known:
+            return f"then {one.message}"
+    return None
+
+
+def _of_keys(finding: Finding) -> list[Move | SetValue]:
+    return [edit for edit in finding.fix if isinstance(edit, Move | SetValue)]
+
+
 def _became(finding: Finding, document: Document) -> str | None:
     """``fp16.enable -> fp16.enabled: true``; None of what no key tells, such as a missing comma."""
     old = [dotted(edit.path) for edit in finding.fix if isinstance(edit, Move | Remove)]
-    places = dict.fromkeys(
-        edit.to if isinstance(edit, Move) else edit.path
-        for edit in finding.fix
-        if isinstance(edit, Move | SetValue)
-    )
+    places = dict.fromkeys(edit.to if isinstance(edit, Move) else edit.path for edit in _of_keys(finding))
     data = document.data
     new = [f"{dotted(path)}: {_short(value_at(data, path))}" for path in places if has_value(data, path)]
     if not new:
