@@ -14,8 +14,9 @@ import pytest
 from tests.rehearsal.recordings import job
 from zerokit.errors import RunError
 from zerokit.rehearsal.call_order import SCRIPT_ENDED, STEPS_DONE, unequal_calls
-from zerokit.rehearsal.exchange import NOTHING, Exchange, for_a_change
+from zerokit.rehearsal.exchange import Exchange, for_a_change
 from zerokit.rehearsal.journal import Journal
+from zerokit.rehearsal.listening import NOTHING
 from zerokit.rehearsal.role_watch import RoleWatch
 from zerokit.rehearsal.watching.groups import Groups
 

@@ -1,65 +1,31 @@
 """What the ranks that are rehearsed at the same time tell each other.
 
 What a rank that is not rehearsed would say is taken from the one that stands for it, in its own group.
-Nobody waits for what cannot come: ranks that wait for each other, or for one whose script has ended, would
-wait for ever on the cluster, and are named with their lines.
 """
 
 from __future__ import annotations
 
 import json
 import pickle
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence, Set
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
-from zerokit.errors import RunError
-from zerokit.rehearsal.call_order import CALLS, SCRIPT_ENDED, STEPS_DONE, CallOrder, group_name
+from zerokit.rehearsal.call_order import CALLS, STEPS_DONE, CallOrder, group_name
 from zerokit.rehearsal.errors import script_line
 from zerokit.rehearsal.job import RehearsalJob
 from zerokit.rehearsal.journal import Journal
+from zerokit.rehearsal.listening import NOTHING, Awaited, Listener
 from zerokit.rehearsal.roles import ROLES, Ranks, Roles, data_parallel
 
 T = TypeVar("T")
 
-_PAUSES = (0.0002, 0.001, 0.005)
-"""Seconds between looks, the last one for all that follow: answers often come at once."""
-_LOOKS_BEFORE_DOUBT = 20
-"""After so many a rank says that it waits, and looks whether anybody waits for it."""
-
-
-class _Nothing:
-    def __bool__(self) -> bool:
-        return False
-
-    def __reduce__(self) -> str:
-        return "NOTHING"  # the one of this module, wherever it is read
-
-
-NOTHING = _Nothing()
-"""A value that nobody can tell."""
 _MADE = "made"
 """What rank 0 makes for all, before the first dot of its name."""
 
 
-class Awaited(NamedTuple):
-    """What a rank waits for."""
-
-    rank: int
-    names: tuple[str, ...]
-    """Of the entries that will do."""
-    operation: str
-    """What the rank that waits does, with its size."""
-    line: str
-    is_certain: bool
-    """Whether the other rank is the one that takes part, and not one that stands for it."""
-    is_async: bool = False
-    """Whether the script goes on meanwhile on the cluster."""
-
-
-class Exchange:
+class Exchange(Listener):
     """One rank's part in it.
 
     Args:
@@ -70,10 +36,7 @@ class Exchange:
     """
 
     def __init__(self, folder: Path | None, rank: int, num_gpus: int) -> None:
-        self.folder = folder
-        self.rank = rank
-        self._own = None if folder is None else Journal(folder, rank)
-        self._journals: dict[int | str, Journal] = {}
+        super().__init__(folder, rank)
         self._calls: Counter[str] = Counter()
         self._groups: Counter[Ranks] = Counter()
         self._told_by_0: tuple[str, list[Ranks]] = "", []
@@ -86,20 +49,8 @@ class Exchange:
         """As rank 0: say which groups the script has made; before it waits for roles that come of them."""
         self._is_closed = False
         self._order = CallOrder()
-        self.unknown = 0
-        """Values that nobody could tell; this rank went on with its own."""
         self.stood_for = 0
         """Values that came from a rank that stands for the one that has them, and are not this one's own."""
-
-    @property
-    def is_active(self) -> bool:
-        """Whether other ranks are rehearsed beside this one."""
-        return self._own is not None
-
-    def say(self, name: str, *words: str, payload: bytes = b"") -> None:
-        """Tell all others."""
-        if self._own is not None:
-            self._own.write(name, *words, payload=payload)
 
     def close(self, ending: str, *, steps: int = 0) -> None:
         """Say once that no more will come.
@@ -141,19 +92,14 @@ class Exchange:
         self.tell_groups()
         needed = self._groups.keys() & set(groups)
         watch = self._journal(ROLES)
-        watch.read_on()
-        looks = 0
-        waiting = Awaited(0, (), "new_group", script_line(), is_certain=False)
-        while "ends" not in watch.entries and not self._covers(watch, needed, pair):
-            if self.rank != 0 and looks == _LOOKS_BEFORE_DOUBT:
-                self.say("waits", *_as_words(waiting))
-            elif self.rank != 0 and looks > _LOOKS_BEFORE_DOUBT and self._waits_for_itself(waiting):
-                self._never_told |= needed - set(self._groups_of_rank_0())
-            time.sleep(_PAUSES[-1])
+
+        def are_known() -> bool:
             watch.read_on()
-            looks += 1
-        if self.rank != 0 and looks > _LOOKS_BEFORE_DOUBT:
-            self.say("waits")
+            return "ends" in watch.entries or self._covers(watch, needed, pair)
+
+        waiting = Awaited(0, (), "new_group", script_line(), is_certain=False)
+        while not self._wait(waiting if self.rank != 0 else None, are_known):
+            self._never_told |= needed - set(self._groups_of_rank_0())
         said = watch.of_kind["roles"]
         if said and said[-1].name != self._roles_name:
             self._roles_name = said[-1].name
@@ -298,106 +244,6 @@ class Exchange:
             self._count(_pair(self.rank, other))
             self.say(f"pair.{other}", str(self.rank), str(other))
 
-    # ---- waiting
-    def _journal(self, owner: int | str) -> Journal:
-        assert self.folder is not None
-        if owner not in self._journals:
-            self._journals[owner] = Journal(self.folder, owner)
-        return self._journals[owner]
-
-    def hear(self, awaited: Awaited) -> Any:
-        """Wait for what another rank tells; :data:`NOTHING` if nobody can tell it.
-
-        Raises:
-            RunError: it never does, or tells what does not fit.
-        """
-        journal = self._journal(awaited.rank)
-        looks = 0
-        while True:
-            journal.read_on()
-            entry = next((journal.entries[name] for name in awaited.names if name in journal.entries), None)
-            if entry is not None:
-                value = self._value(awaited, journal, entry)
-                break
-            if not awaited.names or "ends" in journal.entries:
-                value = self._without(awaited, journal)
-                break
-            if looks == _LOOKS_BEFORE_DOUBT:
-                self.say("waits", *_as_words(awaited))
-            elif looks > _LOOKS_BEFORE_DOUBT and self._waits_for_itself(awaited):
-                value = self._unknown()
-                break
-            time.sleep(_PAUSES[min(looks // 4, len(_PAUSES) - 1)])
-            looks += 1
-        if looks > _LOOKS_BEFORE_DOUBT:
-            self.say("waits")  # for nothing any more
-        return value
-
-    def _value(self, awaited: Awaited, journal: Journal, entry: Any) -> Any:
-        operation, line = entry.words
-        expected = awaited.operation.replace("receive ", "send ", 1)
-        if awaited.is_certain and operation != expected:
-            raise _stuck(
-                [(self.rank, awaited.operation, awaited.line), (awaited.rank, operation, line)],
-                "do not call the same",
-            )
-        if operation != expected:
-            return self._unknown()
-        if not entry.size:
-            return NOTHING
-        return pickle.loads(journal.payload(entry))  # noqa: S301  written by this very run
-
-    def _without(self, awaited: Awaited, journal: Journal) -> Any:
-        """What becomes of a wait for a rank that has ended."""
-        if awaited.is_certain and journal.entries["ends"].words == (SCRIPT_ENDED,):
-            raise RunError(
-                f"rank {self.rank} would wait for ever on the cluster: for rank {awaited.rank}, whose script "
-                f"has ended, in {awaited.operation}",
-                where=awaited.line,
-                hint="Let every rank of the group make this call",
-            )
-        return self._unknown()
-
-    def _unknown(self) -> Any:
-        self.unknown += 1
-        return NOTHING
-
-    def _waits_for_itself(self, awaited: Awaited) -> bool:
-        """Whether a rank that this one waits for waits for this one.
-
-        Returns:
-            True if so, and this rank has to do without.
-
-        Raises:
-            RunError: so it would be on the cluster.
-        """
-        chain = [awaited]
-        while chain[-1].rank != self.rank:
-            journal = self._journal(chain[-1].rank)
-            journal.read_on()
-            said = journal.of_kind["waits"]
-            if not said or not said[-1].words or len(chain) > len(self._journals) + 1:
-                return False
-            chain.append(_of_words(said[-1].words))
-        # Once more: what one of them waits for may have come while the others were asked.
-        for waiting, other in zip(chain, [*chain[1:], None], strict=True):
-            journal = self._journal(waiting.rank)
-            journal.read_on()
-            if any(name in journal.entries for name in waiting.names):
-                return False
-            said = journal.of_kind["waits"]
-            if other is not None and (not said[-1].words or _of_words(said[-1].words) != other):
-                return False
-        if awaited.names and not all(waiting.names for waiting in chain):
-            return False  # who waits for roles goes on without
-        if all(waiting.is_certain and not waiting.is_async for waiting in chain):
-            ranks = [self.rank, *(waiting.rank for waiting in chain[:-1])]
-            raise _stuck(
-                [(rank, one.operation, one.line) for rank, one in zip(ranks, chain, strict=True)],
-                "wait for each other",
-            )
-        return not awaited.is_certain or awaited.is_async
-
 
 def for_a_change(first: RehearsalJob, changed: RehearsalJob, *, alone: bool) -> None:
     """Make the exchange of a change that is rehearsed after `first`.
@@ -425,30 +271,12 @@ def for_a_change(first: RehearsalJob, changed: RehearsalJob, *, alone: bool) -> 
             Journal(folder, owner).write("ends", STEPS_DONE)
 
 
-def _stuck(calls: Sequence[tuple[int, str, str]], why: str) -> RunError:
-    first, *others = [f"rank {rank} in {operation} at {line}" for rank, operation, line in calls]
-    return RunError(
-        f"the cluster would wait for ever, since these ranks {why}: {first}, {', '.join(others)}",
-        where=calls[0][2],
-        hint="Let the ranks of a group make the same calls in the same order",
-    )
-
-
 def _pair(one: int, other: int) -> str:
     return f"{min(one, other)} and {max(one, other)}"
 
 
 def _sent(source: int, destination: int, tag: int, call: int) -> str:
     return f"sent.{source}.{destination}.{tag}.{call}"
-
-
-def _as_words(awaited: Awaited) -> list[str]:
-    return [json.dumps(awaited)]
-
-
-def _of_words(words: Sequence[str]) -> Awaited:
-    rank, names, *rest = json.loads(words[0])
-    return Awaited(rank, tuple(names), *rest)
 
 
 def _differs(told: Any, own: Any) -> bool:

@@ -8,7 +8,8 @@ from typing import Any
 import torch.distributed as dist
 
 from zerokit.patches import Patch, wrap
-from zerokit.rehearsal.exchange import NOTHING, Exchange
+from zerokit.rehearsal.exchange import Exchange
+from zerokit.rehearsal.listening import NOTHING
 from zerokit.rehearsal.roles import Ranks
 
 OWNERS = ("torch.distributed", "torch.distributed.distributed_c10d")

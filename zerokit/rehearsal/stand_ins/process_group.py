@@ -18,7 +18,8 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[attr-defined]
 from torch.futures import Future
 
-from zerokit.rehearsal.exchange import NOTHING, Awaited, Exchange
+from zerokit.rehearsal.exchange import Exchange
+from zerokit.rehearsal.listening import NOTHING, Awaited
 from zerokit.rehearsal.roles import Ranks
 from zerokit.rehearsal.stand_ins.small_tensors import (
     carries_values,

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from zerokit.rehearsal.exchange import NOTHING
+from zerokit.rehearsal.listening import NOTHING
 from zerokit.rehearsal.native.backend import COMPUTED_BYTES, SMALL_BYTES, is_made_up, uncounted
 
 
