@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.rehearsal.import_hooks import write_hook
+from tests.rehearsal.later_inputs import write_later
 from tests.rehearsal.litgpt_inputs import write_checkpoint
 from tests.rehearsal.picotron_inputs import write_run
 from tests.rehearsal.pretraining_inputs import write_pretraining
@@ -31,6 +32,7 @@ def write_inputs(folder: Path) -> None:
     write_run(folder, MODELS["picotron-llama"])
     write_checkpoint(folder)
     write_pretraining(folder)
+    write_later(folder)
     _write_cached(folder / "hub" / "models--Qwen--Qwen2.5-0.5B", folder / "qwen")
     words = folder / "robot-test" / "dummy-tokenizer-wordlevel"
     shutil.copytree(folder / "llama-7b", words, dirs_exist_ok=True)
@@ -157,6 +159,11 @@ _DATA: dict[str, Any] = {
         "source": "math",
     },
     "yahma/alpaca-cleaned": lambda line: {**_INSTRUCTION, "output": "It is a number. " * (3 + line % 20)},
+    "knkarthick/samsum": lambda line: {
+        "id": str(line),
+        "dialogue": "A: What is it?\nB: A number. " * (9 + line % 9),
+        "summary": "It is a number.",
+    },
     "HuggingFaceH4/ultrachat_200k": lambda line: {
         "prompt": "What is it?",
         "prompt_id": str(line),
@@ -177,13 +184,14 @@ _SPLITS = {
     "nyu-mll/glue": ("train", "validation"),
     "wikitext": ("train", "test"),
     "open-r1/Mixture-of-Thoughts": ("train", "test"),
-    **dict.fromkeys(("allenai/c4", "c4"), ("train", "validation")),
+    **dict.fromkeys(("allenai/c4", "c4", "knkarthick/samsum"), ("train", "validation")),
 }
 """Names of splits, where they or that of the configuration are not the usual ones."""
 _CONFIGURATIONS = {"nyu-mll/glue": "mrpc", "wikitext": "wikitext-2-v1"}
 _CONFIGURATIONS |= {"open-r1/Mixture-of-Thoughts": "all"}
 _CONFIGURATIONS |= dict.fromkeys(("allenai/c4", "c4"), "en")
 _MANY = {"nyu-mll/glue", "databricks/databricks-dolly-15k", "allenai/c4", "Tevatron/msmarco-passage-aug"}
+_MANY |= {"knkarthick/samsum"}
 """Data sets of which scripts leave much out, or make large batches."""
 _FEW = {"togethercomputer/RedPajama-Data-1T-Sample": 2}
 """Data sets of long texts."""

@@ -99,6 +99,7 @@ MODELS: dict[str, dict[str, Any]] = {
         "num_key_value_heads": 8,
         "max_position_embeddings": 32768,
     },
+    "Llama-3.1-8B": ARCHITECTURES["llama-3.1-8b"],
     "MiniCPM-2B-sft-bf16": {
         **_LLAMA,
         "vocab_size": 122753,
@@ -216,7 +217,8 @@ _PROCESSORS: dict[str, dict[str, Any]] = {
 _MASKED = {"mask_token": "<|mask|>", "cls_token": "<|cls|>", "sep_token": "<|sep|>"}
 _BEGINS_WITH = {
     "llama": {"unk_token": "<|pad|>"},  # FastChat and Alpaca pad with it
-    **{name: {"bos_token": "<|end|>"} for name in ("mistral", "MiniCPM")},  # SimPO and MiniCPM begin with it
+    # SimPO, MiniCPM and Llama's cookbook begin with it
+    **{name: {"bos_token": "<|end|>"} for name in ("mistral", "MiniCPM", "Llama-3.1")},
 }
 _QWENS_TOKENS = {
     151643: "<|endoftext|>",

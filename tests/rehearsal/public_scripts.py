@@ -86,9 +86,10 @@ def rerun(row: Row, folder: Path, python: str) -> Row:
     today = {"date": datetime.datetime.now(datetime.UTC).date().isoformat()}
     if report is None:
         (folder / f"{row['name']}.log").write_text(done.stdout, encoding="utf-8")
-        before, _, line = done.stdout.rpartition("\nzerokit: error: ")
-        cause = before.splitlines()[-1].strip() if before else ""
-        line = "zerokit: error: " + line.partition("\n")[0].replace(f"{folder}/", "")
+        before, _, line = f"\n{done.stdout}".rpartition("\nzerokit: error: ")
+        line = line.partition("\n")[0].replace(f"{folder}/", "")
+        cause = before.splitlines()[-1].strip() if before else line
+        line = f"zerokit: error: {line}"
         return kept | {"outcome": "refused", "line": line, "cause": cause} | found | today
     device = report["device"]
     if "by_hand" in row:

@@ -151,6 +151,54 @@ def test_a_module_that_a_stand_in_lacks_is_a_limit_and_one_that_is_missing_is_no
         assert limit is None if what is None else what in str(limit)
 
 
+def test_what_lies_in_a_folder_that_pip_has_filled_is_a_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "embeddings").mkdir()
+    (tmp_path / "embeddings" / "__init__.py").touch()
+
+    def limit() -> str:
+        return str(limit_of(_fails(functools.partial(exec, "from embeddings import Words"))))
+
+    assert limit() == "None"
+    (tmp_path / "embeddings_of_somebody-1.0.dist-info").mkdir()
+    assert "do not have in this environment (ImportError: cannot import name 'Words'" in limit()
+    monkeypatch.delitem(sys.modules, "embeddings")
+
+
+def _cached(repo_id: str) -> None:
+    raise FileNotFoundError(f"outgoing traffic has been disabled, asked for {len(repo_id)} letters")
+
+
+def test_what_the_hub_was_asked_for_is_named_and_the_line_of_the_script() -> None:
+    names: dict[str, Any] = {"ask": _cached}
+    library = "/usr/lib/python3/site-packages/models/load.py"
+    exec(compile("def load(name):\n    ask(name)", library, "exec"), names)
+
+    def load() -> None:
+        try:
+            names["load"]("google/siglip")
+        except OSError as error:
+            raise OSError("could not be loaded") from error
+
+    limit = str(limit_of(_fails(load)))
+    assert "asks the Hub for google/siglip, which this machine has not fetched" in limit
+    assert "(hf download google/siglip)" in limit
+
+
+def test_the_script_that_a_library_was_called_from_is_told() -> None:
+    names: dict[str, Any] = {}
+    library = "/usr/lib/python3/site-packages/models/load.py"
+    source = "def load():\n    raise OSError('libcudart.so.12: cannot open')"
+    exec(compile(source, library, "exec"), names)
+    limit = limit_of(_fails(names["load"]))
+    assert limit is not None
+    assert limit.where is not None
+    assert limit.where.startswith("models/load.py:2 (called from ")
+    assert "test_limits.py:" in limit.where
+
+
 def test_a_project_in_a_folder_called_like_a_package_is_the_users_own() -> None:
     path = "/home/me/torch/zerokit/train.py"
     names: dict[str, Any] = {"find": CallSites().find}

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import PretrainedConfig
 
 from tests import processes
 from zerokit.errors import LaunchError
@@ -77,6 +78,28 @@ def test_a_model_of_diffusers_is_made_of_its_config() -> None:
     assert not any(told.values())
     found = from_pretrained.made_of_its_config(read_weights, _Unet, "unet", device_map="auto")
     assert found == "read with device_map"
+
+
+def test_a_dtype_that_is_asked_for_is_the_models_and_not_its_configs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(from_pretrained, "made_up_tensor", lambda *_: None)
+
+    class Config(PretrainedConfig):
+        pass
+
+    class Model:
+        config_class = SimpleNamespace(
+            from_pretrained=lambda source, return_unused_kwargs, **given: (Config(), {"seen": sorted(given)})
+        )
+
+    def load(_cls: object, _path: None, **given: Any) -> SimpleNamespace:
+        return SimpleNamespace(config=given["config"], given=given)
+
+    made = from_pretrained._given_its_weights(
+        load, Model, "llama", torch_dtype="auto", quantization_config=None, use_cache=False
+    )
+    assert made.given["seen"] == ["use_cache"]
+    assert (made.given["torch_dtype"], made.given["quantization_config"]) == ("auto", None)
+    assert made.config.name_or_path == "llama"
 
 
 def test_a_torch_that_the_library_does_not_fit_is_told_in_one_line() -> None:

@@ -18,7 +18,7 @@ from types import FrameType, ModuleType
 
 from zerokit import patches
 from zerokit.errors import LaunchError, ZerokitError
-from zerokit.rehearsal.call_sites import OWN, folder_of, is_of_script, short_path
+from zerokit.rehearsal.call_sites import OWN, folder_of, in_words, is_of_script, short_path
 from zerokit.rehearsal.errors import RehearsalGap
 from zerokit.rehearsal.failing_lines import instruction, last_of, named, raises, tree_of
 from zerokit.rehearsal.stand_ins import flash_attention
@@ -51,6 +51,8 @@ _ELSEWHERE = "Choose a setting that does not use it, or measure this run on a GP
 
 def limit_of(failure: BaseException | None) -> ZerokitError | None:
     """What the rehearsal or its environment lacks, if `failure` came of that, with what to do."""
+    if failure is None:
+        return None
     for error, is_cause in _chain(failure):
         if isinstance(error, RehearsalGap):
             return error
@@ -60,7 +62,7 @@ def limit_of(failure: BaseException | None) -> ZerokitError | None:
         cause = _cause(error) if is_cause else None
         if cause is not None:
             message, hint = cause
-            return LaunchError(message, where=_line_of(error), hint=hint)
+            return LaunchError(message, where=_place_of(error, failure), hint=hint)
     return None
 
 
@@ -115,10 +117,13 @@ def _cause(error: BaseException) -> tuple[str, str] | None:
             "Put what it would load where it looks first, or rehearse where the network is reached",
         )
     if isinstance(error, OSError) and _NOT_FETCHED.search(text):
+        asked = _asked_of_the_hub(error)
+        what = f"{asked}, which" if asked else "what"
         return (
-            "the script asks the Hub for what this machine has not fetched, and may not ask the network "
+            f"the script asks the Hub for {what} this machine has not fetched, and may not ask the network "
             f"({type(error).__name__}: {_first_line(text)})",
-            "Fetch it here first (hf download), or rehearse without HF_HUB_OFFLINE",
+            f"Fetch it here first (hf download{f' {asked}' if asked else ''}), or rehearse without "
+            "HF_HUB_OFFLINE",
         )
     if isinstance(error, FileNotFoundError) and Path(str(error.filename)).name in _GPU_TOOLS:
         return (
@@ -214,7 +219,12 @@ def _is_of_own_module(error: ImportError) -> bool:
     """Whether one of the script's own modules lacks what is imported, as it does on the cluster."""
     package = sys.modules.get((error.name or "").partition(".")[0])
     path = error.path or getattr(package, "__file__", None)
-    return path is not None and is_of_script(path)
+    return path is not None and is_of_script(path) and not _is_in_a_target(path)
+
+
+def _is_in_a_target(path: str) -> bool:
+    """Whether a file lies in a folder that ``pip install --target`` has filled."""
+    return any(next(folder.glob("*.dist-info"), None) for folder in Path(path).parents)
 
 
 def _fails_unintended(frame: FrameType, offset: int) -> bool:
@@ -237,6 +247,20 @@ def _is_a_stand_in(module: str) -> bool:
     """Whether `module` would lie in a package that the rehearsal stands in for."""
     spec = getattr(sys.modules.get(module.partition(".")[0]), "__spec__", None)
     return spec is not None and (spec.origin or "").startswith(OWN)
+
+
+def _asked_of_the_hub(error: BaseException) -> str | None:
+    """The repository that huggingface_hub was asked for."""
+    names = (frame.f_locals.get("repo_id") for frame, _ in traceback.walk_tb(error.__traceback__))
+    return next((name for name in names if isinstance(name, str)), None)
+
+
+def _place_of(error: BaseException, failure: BaseException) -> str:
+    """The line of :func:`_line_of`, and that of the script that led to it, which `failure` may alone show."""
+    frames = reversed(traceback.extract_tb(failure.__traceback__))
+    lines = (f"{short_path(one.filename)}:{one.lineno}" for one in frames if is_of_script(one.filename))
+    line = _line_of(error)
+    return in_words(line, next(lines, None)) or line
 
 
 def _line_of(error: BaseException) -> str:

@@ -23,7 +23,7 @@ def train(rank: int, num_ranks: int, steps: int) -> None:
 
 
 def answer(queue: mp.Queue[str]) -> None:
-    queue.put("another process")
+    queue.put(f"another process sees {torch.cuda.get_device_properties(0).name}")
 
 
 def main() -> None:
@@ -34,10 +34,11 @@ def main() -> None:
     if args.how == "spawn":
         mp.spawn(train, args=(args.ranks, 2), nprocs=args.ranks)
         return
-    queue: mp.Queue[str] = mp.Queue()
-    other = mp.Process(target=answer, args=(queue,))
+    spawning = mp.get_context("spawn")
+    queue: mp.Queue[str] = spawning.Queue()
+    other = spawning.Process(target=answer, args=(queue,))
     other.start()
-    print(queue.get())
+    print(queue.get(timeout=300))  # a process that begins anew finds no GPU, and does not answer
     other.join()
     processes = [mp.Process(target=train, args=(rank, args.ranks, 2)) for rank in range(args.ranks)]
     for process in processes:

@@ -171,8 +171,11 @@ def _given_its_weights(
         return from_pretrained(cls, path, *arguments, **given)
     if not isinstance(given.get("config"), PretrainedConfig):
         source = given.pop("config", None) or path
+        # They are the model's alone: a config would take them for values of its own.
+        own = ("torch_dtype", "quantization_config")
+        kept: dict[str, Any] = {name: given.pop(name) for name in own if name in given}
         config, given = cls.config_class.from_pretrained(source, return_unused_kwargs=True, **given)
-        given["config"] = config
+        given |= {**kept, "config": config}
     weights = {_ANY_NAME: made_up_tensor((1,), torch.float32)}
     made = from_pretrained(cls, None, *arguments, state_dict=weights, **given)
     model = made[0] if isinstance(made, tuple) else made

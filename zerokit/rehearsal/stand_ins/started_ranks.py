@@ -2,7 +2,8 @@
 
 The rehearsed rank's function runs in this process, which is that rank; the others are not started. A Process
 is taken for a rank if the script starts it before it has joined the others, gives it its number, and what it
-runs joins them. Any other, such as one that loads data, is started as it is.
+runs joins them. Any other, such as one that loads data, is forked, also where the script has it spawned: a
+process that begins anew would run the script's imports without a GPU.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from multiprocessing.popen_fork import Popen
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from zerokit.errors import LaunchError
-from zerokit.patches import Patch, apply, wrap
+from zerokit.patches import Patch, PrivateAttribute, apply, watch, wrap
 from zerokit.rehearsal.errors import calling_line
 from zerokit.whose_code import is_in_library
 
@@ -31,6 +33,7 @@ _START = Patch(_PROCESS, "start", _PURPOSE)
 _JOIN = Patch(_PROCESS, "join", _PURPOSE)
 _IS_ALIVE = Patch(_PROCESS, "is_alive", _PURPOSE)
 _EXIT_CODE = Patch(_PROCESS, "exitcode", _PURPOSE)
+_MAKE_PROCESS = PrivateAttribute(_PROCESS, "_Popen", "fork what a script spawns")
 _JOIN_OTHERS = ({"init_process_group"}, {"init_distributed"}, {"deepspeed", "initialize"}, {"Accelerator"})
 """Names of which a function that joins the others has all of one set."""
 
@@ -61,6 +64,7 @@ class StartedRanks:
         """Put them in the place of torch's and Python's."""
         for patch in _SPAWNS:
             wrap(patch, self._spawn)
+        watch(_MAKE_PROCESS)
         wrap(_START, self._start)
         wrap(_JOIN, self._of_rank(None))
         wrap(_IS_ALIVE, self._of_rank(False))
@@ -92,6 +96,7 @@ class StartedRanks:
         place = f"{caller.f_code.co_filename}:{caller.f_lineno}"
         number = self._started[place]
         if is_in_library(caller.f_code.co_filename) or not _is_rank(process, number):
+            process._Popen = Popen
             start(process)
             return
         self._started[place] += 1
