@@ -12,6 +12,7 @@ from types import ModuleType
 import pytest
 import torch
 
+from zerokit.rehearsal.errors import RehearsalGap
 from zerokit.rehearsal.limits import limit_of
 from zerokit.rehearsal.stand_ins import flash_attention
 from zerokit.rehearsal.stand_ins.flash_attention_release import NEWEST, Chosen, Release, asked_for
@@ -101,6 +102,19 @@ def test_parameters_are_those_of_the_release(stood_in: Chosen, version: str, par
 
 def test_names_come_with_their_release(stood_in: Chosen) -> None:
     assert not hasattr(_imported(stood_in, "2.1.1"), "flash_attn_with_kvcache")
+
+
+@pytest.mark.parametrize(
+    ("version", "has", "lacks"),
+    [("2.6.3", "flash_attn_cuda", "flash_attn_gpu"), (NEWEST, "flash_attn_gpu", "flash_attn_cuda")],
+)
+def test_the_compiled_module_is_found_and_its_use_is_refused_by_name(
+    stood_in: Chosen, version: str, has: str, lacks: str
+) -> None:
+    interface = _imported(stood_in, version, "flash_attn.flash_attn_interface")
+    assert not hasattr(interface, lacks)
+    with pytest.raises(RehearsalGap, match=r"flash_attn_2_cuda\.fwd"):
+        getattr(interface, has).fwd(torch.ones(1))
 
 
 @pytest.mark.parametrize(("version", "results"), [("2.6.3", 4), ("2.7.0", 5), (NEWEST, 5)])

@@ -5,7 +5,8 @@ Those with an underscore have others from 2.7 on, and are before that release as
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -21,13 +22,16 @@ from zerokit.rehearsal.stand_ins.flash_attention_calls import (
     pad_head,
     taking,
 )
+from zerokit.rehearsal.stand_ins.flash_attention_release import Release
 
 __all__ = [
     "_flash_attn_backward",
     "_flash_attn_forward",
     "_flash_attn_varlen_backward",
     "_flash_attn_varlen_forward",
+    "flash_attn_cuda",
     "flash_attn_func",
+    "flash_attn_gpu",
     "flash_attn_kvpacked_func",
     "flash_attn_qkvpacked_func",
     "flash_attn_varlen_func",
@@ -147,6 +151,28 @@ def _backward(given: Given) -> Any:
     sums = backward(grad_out, q, k, v, out, lse, Call.of(given))
     return sums if "window_size_left" in given else (*(given[name] for name in ("dq", "dk", "dv")), sums)
 
+
+class _Compiled:
+    """The module of CUDA code beneath, flash_attn_2_cuda: libraries look for it when they are imported."""
+
+    def __init__(self, since: str, until: str) -> None:
+        self._since, self._until = since, until
+
+    def of_release(self, release: Release) -> _Compiled | None:
+        return self if release.is_within(self._since, self._until) else None
+
+    def __getattr__(self, name: str) -> Callable[..., NoReturn]:
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+        def refuse(*_: Any, **__: Any) -> NoReturn:
+            raise RehearsalGap(f"flash_attn_2_cuda.{name}, beneath flash-attn's own functions")
+
+        return refuse
+
+
+flash_attn_cuda = _Compiled("", "2.7.1")
+flash_attn_gpu = _Compiled("2.7.1", "")
 
 _OF_HUB = "is_causal=False window_size_left=-1 window_size_right=-1 softcap=0.0 return_softmax=False gen=None"
 """Parameters of the functions beneath, as the Hub's kernel names and orders them."""
