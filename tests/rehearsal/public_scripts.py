@@ -18,6 +18,7 @@ import argparse
 import datetime
 import json
 import os
+import re
 import shlex
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -55,6 +56,9 @@ print(round(time.process_time(), 1))
 """
 """Prints the CPU seconds of what a script imports before it does anything."""
 
+_RAISED = re.compile(r"[\w.]*(?:Error|Exception)\b")
+"""The line that ends a traceback."""
+
 Row = dict[str, Any]
 
 
@@ -88,7 +92,8 @@ def rerun(row: Row, folder: Path, python: str) -> Row:
         (folder / f"{row['name']}.log").write_text(done.stdout, encoding="utf-8")
         before, _, line = f"\n{done.stdout}".rpartition("\nzerokit: error: ")
         line = line.partition("\n")[0].replace(f"{folder}/", "")
-        cause = before.splitlines()[-1].strip() if before else line
+        raised = before.splitlines()[-1].strip() if before else ""
+        cause = raised if _RAISED.match(raised) else line
         line = f"zerokit: error: {line}"
         return kept | {"outcome": "refused", "line": line, "cause": cause} | found | today
     device = report["device"]
