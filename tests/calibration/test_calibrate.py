@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from zerokit.calibration import calibrate as calibration
-from zerokit.calibration import collectives, measure, python
+from zerokit.calibration import collectives, kernels, measure, python
 from zerokit.calibration.autograd import AutogradSeconds
 from zerokit.calibration.collectives import Measured
 from zerokit.calibration.kernels import Kernels, Product, Sizes
@@ -68,6 +68,7 @@ def known(monkeypatch: pytest.MonkeyPatch) -> None:
         "python_seconds": lambda: 3e-7,
         "autograd_seconds": lambda: AutogradSeconds(view=1e-6, node_made=2e-6, node_run=3e-6),
         "adam_bytes_per_second": lambda device, ranks: ranks * ADAM,
+        "adam_bytes_per_thread": lambda device, ranks: ADAM / 4,
         "collectives": lambda device, ranks, large: Measured(launch=1e-5, start=1e-4, buses=BUSES),
     }.items():
         monkeypatch.setattr(measure, name, found)
@@ -105,11 +106,27 @@ def test_what_was_measured_is_priced_as_it_was(prices: Prices) -> None:
         moved = 2**30 if kind == "all_reduce" else 2**29
         assert prices.collective(kind, 2**30, 2) == pytest.approx(moved / bus, rel=0.01)
     assert prices.collective("all_reduce", 4, 2) == pytest.approx(1e-4, rel=0.3)
-    # Each rank updates with its own thread, beside the other.
+    # Each rank updates with its own threads, beside the other.
     assert prices.cpu_adam(10**6) == pytest.approx(28e6 / ADAM)
+    assert prices.cpu_adam(10**6, threads=1) == pytest.approx(4 * 28e6 / ADAM)
     assert [prices.launch("aten::mm"), prices.launch("aten::t"), prices.python_call()] == [2e-6, 1e-6, 3e-7]
     assert [prices.autograd_node("made"), prices.autograd_node("run")] == [2e-6, 3e-6]
     assert prices.collective_launch() == 1e-5
+
+
+def test_adam_is_measured_by_one_thread_of_each_rank_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    usual, seen = torch.get_num_threads(), []
+    torch.set_num_threads(usual + 1)
+
+    def adam(device: str, ranks: int) -> float:
+        seen.append(torch.get_num_threads())
+        return ranks * ADAM
+
+    monkeypatch.setattr(kernels, "adam_bytes_per_second", adam)
+    assert kernels.adam_bytes_per_thread("cpu", 4) == ADAM
+    assert (seen, torch.get_num_threads()) == ([1], usual + 1)
+    torch.set_num_threads(usual)
 
 
 def test_a_processor_in_the_place_of_a_card_is_waited_for(prices: Prices) -> None:

@@ -42,6 +42,7 @@ def compared(ours: Prices, card: Gpu | None) -> Iterator[Compared]:
         questions |= {
             "launch of a kernel": lambda prices: prices.launch("add"),
             "Adam on the host, 10^8 parameters": lambda prices: prices.cpu_adam(10**8),
+            "the same by one thread": lambda prices: prices.cpu_adam(10**8, threads=1),
             "1 GiB from the host": lambda prices: prices.copy("h2d", GIB),
             "1 GiB read and written": lambda prices: prices.memory_bound(GIB),
             f"product of 1024, {kind}": lambda prices: prices.matmul(1024, 1024, 1024, dtype=dtype),

@@ -222,3 +222,15 @@ def adam_bytes_per_second(device: str, ranks: int) -> float:
         return seconds_of(optimizer.step, of=chosen(ranks))
 
     return 28 * 2**23 * ranks / seconds_at_once(update, ranks, device)
+
+
+def adam_bytes_per_thread(device: str, ranks: int) -> float:
+    """Bytes per second of one thread of each rank; arguments as of :func:`adam_bytes_per_second`."""
+    import torch
+
+    usual = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return adam_bytes_per_second(device, ranks) / ranks
+    finally:
+        torch.set_num_threads(usual)

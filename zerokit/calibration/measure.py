@@ -21,7 +21,13 @@ from typing import Any, NamedTuple
 from zerokit import console
 from zerokit.calibration.autograd import AutogradSeconds, autograd_seconds
 from zerokit.calibration.collectives import collectives
-from zerokit.calibration.kernels import Kernels, Product, Sizes, adam_bytes_per_second
+from zerokit.calibration.kernels import (
+    Kernels,
+    Product,
+    Sizes,
+    adam_bytes_per_second,
+    adam_bytes_per_thread,
+)
 from zerokit.calibration.matmul_fit import fitted_curve, levelled
 from zerokit.calibration.python import python_seconds
 from zerokit.calibration.ranks import run_ranks
@@ -149,7 +155,8 @@ def _measure(machine: Machine, sizes: Sizes, *, is_shown: bool = True) -> dict[s
                 **_above_noise(found["autograd"]),
             }
         },
-        "host": _host(machine, gpu, found["copies"], found["Adam"]),
+        "host": _host(machine, gpu, found["copies"], found["Adam"])
+        | {"thread_gb_s": {"value": found["Adam, by one thread"] / 1e9}},
     }
     if machine.ranks > 1:
         changes["launch"]["seconds"]["collective"] = found["collectives"].launch
@@ -196,6 +203,7 @@ def _steps(machine: Machine, sizes: Sizes, found: Mapping[str, Any]) -> dict[str
         "Python": python_seconds,
         "autograd": autograd_seconds,
         "Adam": partial(adam_bytes_per_second, machine.device, machine.ranks),
+        "Adam, by one thread": partial(adam_bytes_per_thread, machine.device, machine.ranks),
     }
     if machine.ranks > 1:
         steps["collectives"] = partial(collectives, machine.device, machine.ranks, sizes.collective)
