@@ -187,6 +187,13 @@ def test_nothing_moves_faster_than_its_link_and_a_rank_alone_uses_none(
     assert prices.collective(kind, num_bytes, 1) in (0.0, prices.copy("d2d", num_bytes))
 
 
+@given(CARDS, BYTES, st.integers(1, 256))
+def test_the_host_gains_by_threads_until_its_memory_is_used(gpu: Gpu, num_bytes: int, threads: int) -> None:
+    prices = prices_of[gpu]
+    by_more = prices.on_host(num_bytes, threads + 1)
+    assert prices.on_host(num_bytes) <= by_more <= prices.on_host(num_bytes, threads)
+
+
 def test_newer_cards_of_a_line_are_faster() -> None:
     line = [prices_of[find_gpu(name)] for name in ("V100-32", "A100-80", "H100", "B200")]
     for call in (
