@@ -11,7 +11,8 @@ from zerokit.hardware.gpus import some_gpu
 from zerokit.rehearsal.analysis import analyse
 from zerokit.rehearsal.batch_size import BatchSize
 from zerokit.rehearsal.config_findings import config_findings
-from zerokit.rehearsal.report import Advice, Batches, RankMemory, RehearsalReport
+from zerokit.rehearsal.memory_report import RankMemory
+from zerokit.rehearsal.report import Advice, Batches, RehearsalReport
 from zerokit.rehearsal.table import print_report
 
 

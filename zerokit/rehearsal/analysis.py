@@ -8,6 +8,15 @@ from typing import Any, Literal
 import numpy as np
 
 from zerokit.rehearsal.job import RehearsalJob
+from zerokit.rehearsal.memory_report import (
+    AllocatorMemory,
+    BlockMemory,
+    DeviceMemory,
+    HostMemory,
+    NvmeMemory,
+    SiteMemory,
+    StepMemory,
+)
 from zerokit.rehearsal.native.allocator_settings import AllocatorSettings
 from zerokit.rehearsal.overheads import overheads
 from zerokit.rehearsal.recording import (
@@ -20,20 +29,13 @@ from zerokit.rehearsal.recording import (
     Space,
 )
 from zerokit.rehearsal.report import (
-    AllocatorMemory,
     Batches,
-    BlockMemory,
     Communication,
-    DeviceMemory,
     Evaluation,
     Fit,
-    HostMemory,
     MadeUpResult,
-    NvmeMemory,
     RehearsalReport,
     RunFacts,
-    SiteMemory,
-    StepMemory,
 )
 from zerokit.rehearsal.timeline import peak_event
 from zerokit.rehearsal.timing.breakdown import doubts, time_of

@@ -7,16 +7,8 @@ from typing import TypeVar
 
 from zerokit.hardware.cluster import Cluster
 from zerokit.rehearsal.analysis import RANKS_DIFFER
-from zerokit.rehearsal.report import (
-    Fit,
-    HostMemory,
-    NvmeMemory,
-    RankMemory,
-    RehearsalReport,
-    RoleDevice,
-    RoleMemory,
-    TimeReport,
-)
+from zerokit.rehearsal.memory_report import HostMemory, NvmeMemory, RankMemory, RoleDevice, RoleMemory
+from zerokit.rehearsal.report import Fit, RehearsalReport, TimeReport
 from zerokit.rehearsal.roles import Roles
 from zerokit.reporting.verdicts import VERDICTS, host_fit, worst
 from zerokit.units import MIB

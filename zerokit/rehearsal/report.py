@@ -8,124 +8,26 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
     model_serializer,
 )
 
 from zerokit.rehearsal.batch_size import BatchSize
+from zerokit.rehearsal.memory_report import (
+    DeviceMemory,
+    HostMemory,
+    NvmeMemory,
+    Part,
+    RankMemory,
+    RoleMemory,
+    StepMemory,
+)
 from zerokit.reporting.verdicts import HostFit, Verdict
 from zerokit.units import ordinal
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class SiteMemory(_Part):
-    """What one line of code has allocated and is alive at the peak."""
-
-    site: str
-    bytes: int
-    blocks: int
-
-
-class BlockMemory(_Part):
-    """One allocation that is alive at the peak."""
-
-    bytes: int
-    shape: list[int]
-    dtype: str
-    name: str | None
-    """The parameter it belongs to."""
-    site: str | None
-    op: str | None
-    category: str
-    phase: str
-    """In which it was allocated."""
-
-
-class AllocatorMemory(_Part):
-    """What PyTorch's caching allocator would have reserved, by the model of it."""
-
-    reserved_peak_bytes: int
-    reserved_bytes: int
-    allocated_peak_bytes: int
-    active_peak_bytes: int
-    inactive_split_peak_bytes: int
-    num_alloc_retries: int
-    num_ooms: int
-    num_segments: int
-    fragmentation_bytes: int
-    """Reserved beyond what is allocated, each at its own peak."""
-
-
-class DeviceMemory(_Part):
-    """The GPU of one rank. Allocated bytes are ``torch.cuda.memory_allocated``."""
-
-    peak_bytes: int
-    steady_bytes: int
-    """Held after the last optimizer step that was asked for, or at the end if there is none."""
-    reserved_peak_bytes: int
-    """``torch.cuda.max_memory_reserved`` with the segments that the run asks for."""
-    peak_phase: str
-    peak_step: int
-    """Optimizer steps completed before the peak."""
-    by_phase: dict[str, int]
-    """Most bytes held during each phase that occurred."""
-    at_peak: dict[str, int]
-    """Bytes by category at the peak."""
-    sites_at_peak: list[SiteMemory]
-    largest_blocks_at_peak: list[BlockMemory]
-    allocator: dict[Literal["ordinary", "expandable"], AllocatorMemory]
-    segments: Literal["ordinary", "expandable"]
-    """Which of the two PYTORCH_CUDA_ALLOC_CONF asks for."""
-
-
-class HostMemory(_Part):
-    """Tensors in the memory of the host; Python, libraries and page tables are not in it."""
-
-    peak_bytes: int
-    steady_bytes: int
-    pinned_bytes: int
-    """Most pinned bytes held; part of the above."""
-    pinned_steady_bytes: int
-    at_peak: dict[str, int] = Field(default_factory=dict)
-    """Bytes by category at the peak, of the rank."""
-    pinned_at_peak: dict[str, int] = Field(default_factory=dict)
-    """What of them is pinned."""
-    per_node_peak_bytes: int
-    """As if all ranks of a node reached their peak together."""
-    per_node_steady_bytes: int
-    per_node_pinned_bytes: int
-
-
-class NvmeMemory(_Part):
-    """Files of DeepSpeed's NVMe offload; each rank has its own."""
-
-    per_rank_bytes: int
-    per_node_bytes: int
-    written_bytes: int
-    """By this rank in the whole run, overwriting included."""
-    read_bytes: int
-
-
-class StepMemory(_Part):
-    """One optimizer step, from the end of the one before it to its own."""
-
-    step: int
-    """Counted from 1."""
-    peak_bytes: int
-    peak_phase: str
-    steady_bytes: int
-    """Held at its end."""
-    flops: int
-    communication_bytes: int
-
-
-class Communication(_Part):
+class Communication(Part):
     """The calls of one collective in one phase of an optimizer step; init is counted as a whole."""
 
     collective: str
@@ -135,7 +37,7 @@ class Communication(_Part):
     bytes: int
 
 
-class Overhead(_Part):
+class Overhead(Part):
     """Device memory outside the allocator; always an estimate."""
 
     name: str
@@ -144,7 +46,7 @@ class Overhead(_Part):
     source: str
 
 
-class Fit(_Part):
+class Fit(Part):
     """Whether the run fits on a GPU, and on a node."""
 
     gpu_memory_bytes: int
@@ -162,7 +64,7 @@ class Fit(_Part):
     """None where one rank's report is written, before anybody has looked at the node."""
 
 
-class LargestBatch(_Part):
+class LargestBatch(Part):
     """A batch that is larger than the first ones, and was rehearsed after them."""
 
     size: BatchSize
@@ -180,7 +82,7 @@ class LargestBatch(_Part):
         return f"the batch of {self.size}, the {ordinal(self.number)} of epoch 1, rank {self.rank}"
 
 
-class Batches(_Part):
+class Batches(Part):
     """How large the batches were that the run was rehearsed with, and those of its data are."""
 
     rehearsed_tokens: int
@@ -204,7 +106,7 @@ class Batches(_Part):
     """Why it ended early, where it was not for the time."""
 
 
-class Evaluation(_Part):
+class Evaluation(Part):
     """The evaluation of transformers' Trainer, rehearsed once on the largest batches of its data."""
 
     largest: BatchSize
@@ -215,7 +117,7 @@ class Evaluation(_Part):
     is_whole: bool
 
 
-class TimeBreakdown(_Part):
+class TimeBreakdown(Part):
     """Seconds of a step, by the first of these that goes on at each moment; they add up to it."""
 
     compute: float
@@ -236,7 +138,7 @@ class TimeBreakdown(_Part):
     """The device has nothing to do: the host launches, allocates or waits."""
 
 
-class StepTime(_Part):
+class StepTime(Part):
     """One optimizer step, from the end of the one before it."""
 
     step: int
@@ -245,7 +147,7 @@ class StepTime(_Part):
     breakdown: TimeBreakdown
 
 
-class KernelTime(_Part):
+class KernelTime(Part):
     """One kind of work in a step, on all streams."""
 
     name: str
@@ -253,7 +155,7 @@ class KernelTime(_Part):
     count: int
 
 
-class DataTime(_Part):
+class DataTime(Part):
     """Reading and tokenising what is trained on, as measured on this machine."""
 
     batch_seconds: float
@@ -269,7 +171,7 @@ class DataTime(_Part):
     """That make a step's batches while a step goes on."""
 
 
-class TimeReport(_Part):
+class TimeReport(Part):
     """How long the last step takes that was asked for, on the rehearsed rank that others wait for."""
 
     rank: int
@@ -301,40 +203,7 @@ class TimeReport(_Part):
     """Of each rank, for the host's own work; None: as many as the machine has cores."""
 
 
-class RankMemory(_Part):
-    """One of the ranks that were rehearsed, where they differ."""
-
-    rank: int
-    device_peak_bytes: int
-    device_steady_bytes: int
-    reserved_peak_bytes: int
-    peak_phase: str
-    host_peak_bytes: int
-    host_steady_bytes: int
-    pinned_bytes: int
-    verdict: Verdict
-
-
-class RoleDevice(_Part):
-    """Device memory of a role; as of :class:`DeviceMemory`."""
-
-    peak_bytes: int
-    steady_bytes: int
-    reserved_peak_bytes: int
-    peak_phase: str
-
-
-class RoleMemory(_Part):
-    """The ranks that have one role, such as a stage of a pipeline."""
-
-    role: str
-    ranks: list[int]
-    rehearsed: int
-    """The one of them that the figures are of."""
-    device: RoleDevice
-
-
-class Advice(_Part):
+class Advice(Part):
     """A change, and what it saved when it was rehearsed."""
 
     change: str
@@ -353,14 +222,14 @@ class Advice(_Part):
     """How much less of a GPU's time a token takes, as a share; of a step where tokens are not known."""
 
 
-class NotRehearsed(_Part):
+class NotRehearsed(Part):
     """A change that might help, and could not be rehearsed."""
 
     change: str
     why: str
 
 
-class MadeUpResult(_Part):
+class MadeUpResult(Part):
     """A result that depends on values, of which there are none."""
 
     what: str
@@ -368,7 +237,7 @@ class MadeUpResult(_Part):
     count: int
 
 
-class ConfigFinding(_Part):
+class ConfigFinding(Part):
     """What zerokit's lint says of the ds_config; `zerokit explain RULE` says more."""
 
     rule: str
@@ -379,7 +248,7 @@ class ConfigFinding(_Part):
     hint: str | None
 
 
-class FileChanges(_Part):
+class FileChanges(Part):
     """What the script would have changed outside temporary folders. None of it was done, if `guarded`."""
 
     written: int
@@ -398,7 +267,7 @@ class FileChanges(_Part):
     """Whether the kernel took the filter (seccomp) that holds changes back."""
 
 
-class RunFacts(_Part):
+class RunFacts(Part):
     """What was rehearsed, and with which versions."""
 
     script: str
@@ -414,7 +283,7 @@ class RunFacts(_Part):
     was made to train made a step."""
 
 
-class RehearsalReport(_Part):
+class RehearsalReport(Part):
     """The whole report. Where several ranks were rehearsed, it is rank 0's, and of several roles that of the
     rank that needs most."""
 

@@ -6,14 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from zerokit.rehearsal.report import (
-    Batches,
-    BlockMemory,
-    DeviceMemory,
-    FileChanges,
-    Fit,
-    RehearsalReport,
-)
+from zerokit.rehearsal.memory_report import BlockMemory, DeviceMemory
+from zerokit.rehearsal.report import Batches, FileChanges, Fit, RehearsalReport
 from zerokit.rehearsal.time_table import faster, time_parts
 from zerokit.reporting.categories import category_words
 from zerokit.reporting.phases import phase_words
