@@ -33,7 +33,7 @@ class BlockMemory(Part):
     shape: list[int]
     dtype: str
     name: str | None
-    """The parameter it belongs to."""
+    """The parameter it belongs to, or the key of the ds_config that sizes it."""
     site: str | None
     op: str | None
     category: str

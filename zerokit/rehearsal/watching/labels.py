@@ -21,6 +21,7 @@ def _held_by(owner: str, *names: str, **bounds: str) -> tuple[PrivateAttribute, 
 
 _STAGE_1_2 = "deepspeed.runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer"
 _STAGE_3 = "deepspeed.runtime.zero.stage3:DeepSpeedZeroOptimizer_Stage3"
+_SET_UP = Patch(_STAGE_1_2, "setup_buckets", "label what it makes for each backward pass", since="0.18.9")
 _BF16 = "deepspeed.runtime.bf16_optimizer:BF16_Optimizer"
 # Where the wrappers keep their tensors. An attribute that another wrapper has not is passed over.
 _PLACES: dict[Category, tuple[PrivateAttribute, ...]] = {
@@ -50,6 +51,8 @@ _PLACES: dict[Category, tuple[PrivateAttribute, ...]] = {
         *_held_by(_STAGE_3, "_DeepSpeedZeroOptimizer_Stage3__ipg_bucket_flat_buffer", until="0.17.2"),
     ),
 }
+_BUCKET = "reduce_bucket_size"
+"""What the buffers of all these places are called: by the key of the ds_config that sizes them."""
 _NAMES = {
     category: tuple(dict.fromkeys(place.name for place in places)) for category, places in _PLACES.items()
 }
@@ -63,7 +66,7 @@ class Labels:
         self.engines: list[Any] = []
         """Those of DeepSpeed that the script has made."""
         self.names: list[str] = []
-        """What parameters are called; labels are indices into it."""
+        """What parameters and buckets are called; labels are indices into it."""
         self.of_buckets: list[range] = []
         """Blocks that DistributedDataParallel has made, in C++."""
 
@@ -76,6 +79,7 @@ class Labels:
         """Label parameters as they are made, and what an engine holds."""
         wrap(_MAKE_ENGINE, self._make_engine)
         wrap(_NEW_PARAMETER, self._new_parameter)
+        wrap(_SET_UP, self._set_up_buckets)
         for makes_buckets in _MAKE_BUCKETS:
             wrap(makes_buckets, self._make_buckets)
         for place in (place for places in _PLACES.values() for place in places):
@@ -92,6 +96,12 @@ class Labels:
         made = make(*arguments, **given)
         self.of_buckets.append(range(before, self._backend.block_count()))
         return made
+
+    def _set_up_buckets(self, set_up: Any, optimizer: Any) -> None:
+        set_up(optimizer)
+        for place in _PLACES["buffers"]:
+            for tensor in _tensors_in(getattr(optimizer, place.name, None)):
+                self._backend.label(tensor, "buffers", self._name(_BUCKET))
 
     def _new_parameter(self, new: Any, cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
         parameter = new(cls, data, requires_grad)
@@ -118,8 +128,9 @@ class Labels:
                         self._backend.label(tensor, "parameters", index if is_own else -1)
                 if parameter.grad is not None:
                     self._backend.label(parameter.grad, "gradients", index)
+            bucket = self._name(_BUCKET)
             for category, tensor in _optimizer_tensors(engine.optimizer):
-                self._backend.label(tensor, category)
+                self._backend.label(tensor, category, bucket if category == "buffers" else -1)
 
     def label_plain(self, optimizer: Any) -> None:
         """The same for a torch optimizer that no engine drives."""
