@@ -282,7 +282,8 @@ def full(name: str, variant: str, folder: Path) -> Row:
         _write(experiment, folder, 2000, lambda chance: round(median * math.exp(chance.gauss(0, sigma))))
     (folder / "nvme").mkdir(exist_ok=True)
     done = rehearse(
-        *("--time", "--format", "json", "--num-gpus", 1, "--gpu", experiment.gpu, "--steps", REHEARSED_STEPS),
+        *("--time", "--no-advise", "--format", "json", "--steps", REHEARSED_STEPS),
+        *("--num-gpus", 1, "--gpu", experiment.gpu),
         *(REPOSITORY / "launch" / "train.py", "--recipe", RECIPES / f"{one.recipe or name}.yaml"),
         *("--model", "model", "--data.train", "data.jsonl", *one.words),
         cwd=folder,

@@ -22,7 +22,18 @@ from zerokit.memory.saved_tensors import (
     position_bias,
 )
 from zerokit.memory.sizes import Sizes
-from zerokit.memory.traits import CHECKED, Activation, Norm, traits_of
+from zerokit.memory.traits import (
+    ATTENTION_DROPOUT,
+    CHECKED,
+    EMBEDDING_DROPOUT,
+    HIDDEN_DROPOUT,
+    activation_of,
+    drops,
+    has_alibi_mask,
+    is_capped,
+    norm_of,
+    traits_of,
+)
 from zerokit.memory.windows import has_window
 from zerokit.models import ModelShape
 
@@ -76,7 +87,7 @@ def model_calls_of(
             if not sizes.keeps_inputs:
                 calls = [replace(call, keeps_weight=bool(call.parameters)) for call in calls]
             # The layer's own call, which comes first in either direction.
-            keeps_input = traits.norm_after or _norm_of(model) in ("layer", "mixed") or sizes.e == 4
+            keeps_input = traits.norm_after or norm_of(model) in ("layer", "mixed") or sizes.e == 4
             own = ModuleCall("", within=tuple(one for call in calls for one in call.parameters))
             blocks.append(Block((own, *calls, ModuleCall("")), is_layer=True, keeps_input=keeps_input))
     outside = list(before)
@@ -96,7 +107,7 @@ def model_calls_of(
         tables = [table for table in tables if not _is_of([table], "decoder")]
     words_in = _embedding_calls(model, tables, sizes, biases=1 * checkpointing)
     first = Block(tuple(words_in), is_embedding=True)
-    norm = _norm_of(model)
+    norm = norm_of(model)
     final = norms or ([Module("", ())] if norm == "plain" else [])
     last = Block(
         (
@@ -114,9 +125,9 @@ def model_calls_of(
         ModuleCall("", within=layout.parameters),
         (first, *blocks, last),
         call,
-        _is_capped(model, "final_logit_softcapping"),
+        is_capped(model, "final_logit_softcapping"),
         traits.loss_in_fp32,
-        _drops(model, _HIDDEN_DROPOUT, traits.hidden_dropout),
+        drops(model, HIDDEN_DROPOUT, traits.hidden_dropout),
         model.model_type in CHECKED,
     )
 
@@ -157,39 +168,6 @@ def _is_head(module: Module) -> bool:
     )
 
 
-def _norm_of(model: ModelShape) -> Norm:
-    has_bias = any(tensor.kind == "norm" and tensor.name.endswith(".bias") for tensor in model.tensors)
-    return traits_of(model.model_type).norm or ("layer" if has_bias else "rms")
-
-
-def _activation_of(model: ModelShape) -> Activation:
-    """By the config's key, else transformers' default."""
-    keys = ("hidden_activation", "hidden_act", "activation_function", "feed_forward_proj")
-    named = next((str(model.config[key]) for key in keys if model.config.get(key)), "")
-    if not named:
-        return traits_of(model.model_type).activation or "kernel"
-    return "gelu_new" if named in ("gelu_new", "gated-gelu") else "relu" if named == "relu" else "kernel"
-
-
-def _is_capped(model: ModelShape, key: str) -> bool:
-    """Gemma 2 caps unless its config says null (configuration_gemma2.py)."""
-    return bool(model.config.get(key, 1.0 if model.model_type == "gemma2" else None))
-
-
-_HIDDEN_DROPOUT = (
-    *("resid_pdrop", "hidden_dropout_prob", "hidden_dropout", "dropout_rate", "dropout"),
-    *("resid_dropout", "residual_dropout"),
-)
-_ATTENTION_DROPOUT = ("attn_pdrop", "attention_probs_dropout_prob", "attention_dropout", "dropout_rate")
-_EMBEDDING_DROPOUT = ("embd_pdrop", "embed_dropout", "embedding_dropout")
-
-
-def _drops(model: ModelShape, keys: Sequence[str], default: float) -> bool:
-    """Whether there is dropout, by the first of the config's keys, else transformers' default."""
-    given = (model.config[key] for key in keys if isinstance(model.config.get(key), int | float))
-    return float(next(given, default)) > 0
-
-
 def _embedding_calls(
     model: ModelShape, tables: Sequence[Module], sizes: Sizes, *, biases: int
 ) -> Iterator[ModuleCall]:
@@ -199,9 +177,9 @@ def _embedding_calls(
         work = sizes.e * sizes.h
         # The gradient of a table is as large as the table; what flows into it is one hidden state.
         yield ModuleCall(table.name, table.parameters, saved, work=work, back=sizes.e * sizes.h)
-    if _drops(model, _EMBEDDING_DROPOUT, traits_of(model.model_type).embedding_dropout):
+    if drops(model, EMBEDDING_DROPOUT, traits_of(model.model_type).embedding_dropout):
         yield dropout_call(sizes, sizes.h, "h")
-    if _has_alibi_mask(model):
+    if has_alibi_mask(model):
         yield ModuleCall("", (), (Saved("e·a·s", sizes.e * sizes.a * sizes.seq),))
     if biases and traits_of(model.model_type).position_bias:
         yield ModuleCall("", (), (position_bias(sizes, biases),))
@@ -213,17 +191,12 @@ def _is_of(modules: Sequence[Module] | Sequence[ModuleCall], stack: str) -> bool
     return any(stack in name.split(".") for name in names)
 
 
-def _has_alibi_mask(model: ModelShape) -> bool:
-    """Falcon adds ALiBi to its mask, which all layers then share, head by head (FalconModel.forward)."""
-    return model.model_type == "falcon" and bool(model.config.get("alibi"))
-
-
 def _layer_calls(
     model: ModelShape, modules: Sequence[Module], sizes: Sizes, *, masked: bool, checkpointing: bool
 ) -> Iterator[ModuleCall]:
     """Norm, attention, the other norms, feed-forward: the order in which most layers call them."""
-    traits, norm = traits_of(model.model_type), _norm_of(model)
-    dropout = _drops(model, _HIDDEN_DROPOUT, traits.hidden_dropout)
+    traits, norm = traits_of(model.model_type), norm_of(model)
+    dropout = drops(model, HIDDEN_DROPOUT, traits.hidden_dropout)
     inner = [module for module in modules if _kind(module) == "norm" and _is_within_attention(module.name)]
     norms = [module for module in modules if _kind(module) == "norm" and module not in inner]
     attention = [module for module in modules if _kind(module) == "attention"]
@@ -305,15 +278,15 @@ def _attention_calls(
         width, letter = (sizes.q, "q") if of_queries else (sizes.kv, "kv")
         letter = letter if len(each) == 1 else f"{letter}/{len(each)}"
         for one in each:
-            kind, rows = _norm_of(model), sizes.a if len(each) == 1 else 1
+            kind, rows = norm_of(model), sizes.a if len(each) == 1 else 1
             yield norm_call(sizes, one, kind, width=width // len(each), letter=letter, rows=rows)
     yield attention_core(
         sizes,
-        replace(traits, rotary="none") if _has_alibi_mask(model) else traits,
+        replace(traits, rotary="none") if has_alibi_mask(model) else traits,
         fused=fused,
-        dropout=_drops(model, _ATTENTION_DROPOUT, traits.attention_dropout),
+        dropout=drops(model, ATTENTION_DROPOUT, traits.attention_dropout),
         plain=not traits.torch_linear and sizes.attention == "sdpa" and sizes.kv == sizes.q // sizes.a,
-        capped=_is_capped(model, "attn_logit_softcapping"),
+        capped=is_capped(model, "attn_logit_softcapping"),
         masked=masked,
         bias=bias,
     )
@@ -395,14 +368,16 @@ def _dense_calls(
         return
     inside = _outputs(downs[0], sizes.h)
     traits = traits_of(model.model_type)
-    drops = traits.drops_inside and _drops(model, _HIDDEN_DROPOUT, traits.hidden_dropout)
-    activation = _activation_of(model)
+    dropout = traits.drops_inside and drops(model, HIDDEN_DROPOUT, traits.hidden_dropout)
+    activation = activation_of(model)
     if len(ups) == 2 or _outputs(ups[0], sizes.h) == 2 * inside:
         yield from gated_mlp(
-            sizes, up=ups, down=downs[0], width=inside, activation=activation, dropout=drops, kept=kept
+            sizes, up=ups, down=downs[0], width=inside, activation=activation, dropout=dropout, kept=kept
         )
     else:
-        yield from plain_mlp(sizes, up=ups[0], down=downs[0], activation=activation, dropout=drops, kept=kept)
+        yield from plain_mlp(
+            sizes, up=ups[0], down=downs[0], activation=activation, dropout=dropout, kept=kept
+        )
 
 
 def _expert_width(experts: Module, model: ModelShape, sizes: Sizes) -> int:

@@ -5,9 +5,11 @@ Source: transformers' modeling and configuration files, in 5.23; tests compare e
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
+
+from zerokit.models import ModelShape
 
 Norm = Literal["rms", "mixed", "gemma", "centred", "plain", "layer"]
 """``rms``: Llama's; ``mixed``: T5's, which multiplies its input as it is by a scale in fp32; ``gemma``:
@@ -149,3 +151,43 @@ _UNCHECKED: Mapping[str, Traits] = {
 def traits_of(model_type: str) -> Traits:
     """Those of a model type; of one that nobody has looked at, Llama's."""
     return CHECKED.get(model_type) or _UNCHECKED.get(model_type) or Traits()
+
+
+HIDDEN_DROPOUT = (
+    *("resid_pdrop", "hidden_dropout_prob", "hidden_dropout", "dropout_rate", "dropout"),
+    *("resid_dropout", "residual_dropout"),
+)
+ATTENTION_DROPOUT = ("attn_pdrop", "attention_probs_dropout_prob", "attention_dropout", "dropout_rate")
+EMBEDDING_DROPOUT = ("embd_pdrop", "embed_dropout", "embedding_dropout")
+"""Keys of configs: of hidden states, of attention's probabilities, of embeddings."""
+
+
+def norm_of(model: ModelShape) -> Norm:
+    """By the type, else by whether norms have biases."""
+    has_bias = any(tensor.kind == "norm" and tensor.name.endswith(".bias") for tensor in model.tensors)
+    return traits_of(model.model_type).norm or ("layer" if has_bias else "rms")
+
+
+def activation_of(model: ModelShape) -> Activation:
+    """By the config's key, else transformers' default."""
+    keys = ("hidden_activation", "hidden_act", "activation_function", "feed_forward_proj")
+    named = next((str(model.config[key]) for key in keys if model.config.get(key)), "")
+    if not named:
+        return traits_of(model.model_type).activation or "kernel"
+    return "gelu_new" if named in ("gelu_new", "gated-gelu") else "relu" if named == "relu" else "kernel"
+
+
+def is_capped(model: ModelShape, key: str) -> bool:
+    """Gemma 2 caps unless its config says null (configuration_gemma2.py)."""
+    return bool(model.config.get(key, 1.0 if model.model_type == "gemma2" else None))
+
+
+def drops(model: ModelShape, keys: Sequence[str], default: float) -> bool:
+    """Whether there is dropout, by the first of the config's keys, else transformers' default."""
+    given = (model.config[key] for key in keys if isinstance(model.config.get(key), int | float))
+    return float(next(given, default)) > 0
+
+
+def has_alibi_mask(model: ModelShape) -> bool:
+    """Falcon adds ALiBi to its mask, which all layers then share, head by head (FalconModel.forward)."""
+    return model.model_type == "falcon" and bool(model.config.get("alibi"))
