@@ -97,6 +97,11 @@ def test_a_fault_far_in_is_named_with_its_line_when_it_is_read(tmp_path: Path) -
     [
         ("a.jsonl", b"", "the file is empty"),
         ("a.json", b'\n [{"text": "a"}]', "one JSON list, which cannot be streamed"),
+        (
+            "a.json",
+            b"\xef\xbb\xbf" + b" " * 99 + b'[{"text": "a"}]',
+            "one JSON list, which cannot be streamed",
+        ),
         ("a.jsonl", b'{"text": "a"}\n{"text": "\xff"}\n', "a.jsonl:2: 'utf-8' codec"),
         ("a.txt", b"", "has no examples"),
         ("a.pdf", b"x", "no known data format"),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import os
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,11 @@ def asked(rank: Any, prices: FixedPrices) -> Asked:
         finally:
             torch.backends.cuda.matmul.allow_tf32 = False
 
+    def in_a_thread(call: Any, *arguments: Any) -> None:
+        thread = threading.Thread(target=call, args=arguments)
+        thread.start()
+        thread.join()
+
     def on_host(*sizes: int) -> Any:
         return single(*sizes, device="cpu")
 
@@ -79,6 +85,8 @@ def asked(rank: Any, prices: FixedPrices) -> Asked:
         "seen otherwise on the host": lambda: on_host(340_000).view(100, -1).t()[:5],
         "on the host, by zerokit": lambda: own["call"](on_host(350_000)),
         "by the script's threads": lambda: (torch.set_num_threads(3), on_host(360_000).neg_()),
+        "once more, by the script's threads": lambda: on_host(300_000).mul_(0.5),
+        "beside a loader's thread": lambda: (in_a_thread(torch.set_num_threads, 1), on_host(370_000).neg_()),
         "reduce": lambda: dist.reduce(half(100), 0),
         "gather": lambda: dist.all_gather_into_tensor(half(800), half(100)),
         "norm": lambda: flash_attention_norms.rms_norm_fn(norm, half(64), None),

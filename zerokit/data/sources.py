@@ -232,7 +232,10 @@ def _locate_in_file(file: Path) -> None:
 def is_json_list(file: Path) -> bool:
     """Whether a JSON file is one list of examples, rather than a line for each."""
     with file.open("rb") as content:
-        return content.read(64).removeprefix(BOM_UTF8).lstrip().startswith(b"[")
+        start = content.read(len(BOM_UTF8)).removeprefix(BOM_UTF8)
+        while not start.strip() and (more := content.read(64)):
+            start = more
+    return start.lstrip().startswith(b"[")
 
 
 def _decoded(text: bytes, where: str, encoding: str = "utf-8-sig") -> str:

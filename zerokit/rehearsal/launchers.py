@@ -81,7 +81,7 @@ def prepare(job: RehearsalJob) -> None:
     if job.launcher == "accelerate":
         environment |= _prepare_by_accelerate(job)
     if (time := rank_time()) is not None:
-        time.host_threads = threads_of_launcher(job.launcher, job.cluster.local_ranks, environment)
+        time.have_threads(threads_of_launcher(job.launcher, job.cluster.local_ranks, environment))
 
 
 def _prepare_by_accelerate(job: RehearsalJob) -> _Environment:

@@ -90,6 +90,10 @@ class Clock:
         self._asker = _ASKER(ask)
         self.library.zk_clock_ask(self._asker)
 
+    def price_operators_again(self) -> None:
+        """Forget what has been asked until now: prices have changed."""
+        self.library.zk_clock_ask_again()
+
     def price_driver(self, reserve: int, reserve_gib: int, give_back: int) -> None:
         """What cudaMalloc costs the host, besides for each GiB, and cudaFree."""
         self.library.zk_clock_driver_costs(reserve, reserve_gib, give_back)
@@ -206,6 +210,7 @@ def _declare(library: ctypes.CDLL) -> None:
     signatures = {
         "zk_clock_start": (None, [long]),
         "zk_clock_ask": (None, [_ASKER]),
+        "zk_clock_ask_again": (None, []),
         "zk_clock_driver_costs": (None, [long, long, long]),
         "zk_clock_set_timing": (None, [integer]),
         "zk_clock_now": (long, []),

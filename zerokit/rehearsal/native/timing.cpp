@@ -281,6 +281,10 @@ extern "C" {
 // Before the first allocation, and before the device is taken over.
 void zk_clock_start(int64_t beside_collective) { clock_of_rank = std::make_unique<Clock>(beside_collective); }
 void zk_clock_ask(Asker asker) { ask_price = asker; }
+void zk_clock_ask_again() {
+  std::lock_guard<std::mutex> guard(known().mutex);
+  known().prices.clear();
+}
 void zk_clock_driver_costs(int64_t reserve, int64_t reserve_gib, int64_t give_back) {
   driver_costs = {reserve, reserve_gib, give_back};
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +12,6 @@ from zerokit.patches import Patch, wrap
 from zerokit.rehearsal.timing.rank_time import RankTime
 
 _SET_THREADS = Patch("torch", "set_num_threads", "note how many threads the script wants")
-_BIND = Patch("zerokit.distributed.cores", "bind_to_cores", "leave cores that are not the run's alone")
 _THREADS = "OMP_NUM_THREADS"
 
 
@@ -36,20 +36,15 @@ def threads_of_launcher(
 
 
 def install(time: RankTime | None) -> None:
-    """Have the script's own number of threads count, too, and bind no cores of this machine.
+    """Have the script's own number of threads count, too.
 
-    Prices that were asked for before stay as they are: scripts set it as they begin.
+    As many as this machine has cores are as many as the cluster's has.
     """
 
     def set_num_threads(really_set: Any, threads: int) -> None:
         really_set(threads)
-        if time is not None:
-            time.host_threads = threads
-
-    def bind_to_cores(_really_bind: Any, _group: Any) -> None:
-        # What torchrun sets gives way to it, what a person has set does not.
-        if time is not None and _THREADS not in os.environ:
-            time.host_threads = None
+        # It is of one thread alone: torch's loaders set it in those that lock their batches.
+        if time is not None and threading.current_thread() is threading.main_thread():
+            time.have_threads(None if threads == os.cpu_count() else threads)
 
     wrap(_SET_THREADS, set_num_threads)
-    wrap(_BIND, bind_to_cores)

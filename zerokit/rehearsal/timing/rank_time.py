@@ -97,6 +97,12 @@ class RankTime:
         of_a_gib = prices.cuda_malloc(2 * MIB + GIB) - smallest
         self.clock.price_driver(to_ns(smallest), to_ns(of_a_gib), to_ns(prices.cuda_free()))
 
+    def have_threads(self, threads: int | None) -> None:
+        """Price the host's work by so many threads of this rank from here on."""
+        if threads != self.host_threads:
+            self.host_threads = threads
+            self.clock.price_operators_again()
+
     def _price(self, key: Sequence[int]) -> Price:
         name = self._backend.operator_names()[key[0]]
         try:
