@@ -15,8 +15,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zerokit.checkpoint.source import is_rehearsal
-
 if TYPE_CHECKING:
     from zerokit.distributed.group import RankGroup
 
@@ -35,13 +33,6 @@ def bind_to_cores(group: RankGroup) -> int | None:
     """
     if sys.platform != "linux":
         return None
-    heeded = os.environ.get("OMP_NUM_THREADS")
-    if heeded == "1" and "TORCHELASTIC_RUN_ID" in os.environ:
-        heeded = None
-    if is_rehearsal():  # whose cores are another machine's: all that this one has stand for all of that one
-        if heeded is None:
-            _take_threads(os.cpu_count() or 1)
-        return None
     host, mine = socket.gethostname(), sorted(os.sched_getaffinity(0))
     # All ranks tell each other before any decides: nodes may have different numbers of ranks, in any order.
     seen = [mask for name, mask in group.gather_objects((host, mine)) if name == host]
@@ -54,15 +45,24 @@ def bind_to_cores(group: RankGroup) -> int | None:
     for task in Path("/proc/self/task").iterdir():  # threads that are there keep to their cores otherwise
         with suppress(OSError):  # one has ended
             os.sched_setaffinity(int(task.name), {cpu for core in own for cpu in core})
-    if heeded is None:
-        _take_threads(len(own))
+    _take_threads(len(own))
     return len(own)
 
 
-def _take_threads(number: int) -> None:
-    import torch
+def take_all_cores() -> None:
+    """Have this rank compute by as many threads as the machine has CPUs, where nobody has said otherwise.
 
-    torch.set_num_threads(number)
+    In a rehearsal, where the machine stands for one whose cores nobody knows.
+    """
+    _take_threads(os.cpu_count() or 1)
+
+
+def _take_threads(number: int) -> None:
+    told = os.environ.get("OMP_NUM_THREADS")
+    if told is None or (told == "1" and "TORCHELASTIC_RUN_ID" in os.environ):
+        import torch
+
+        torch.set_num_threads(number)
 
 
 def share(cores: Sequence[Sequence[int]], rank: int, num_ranks: int) -> Sequence[Sequence[int]]:

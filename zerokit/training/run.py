@@ -13,7 +13,7 @@ from transformers import TrainerCallback
 import zerokit
 from zerokit import console
 from zerokit.checkpoint.source import is_rehearsal
-from zerokit.distributed.cores import bind_to_cores
+from zerokit.distributed.cores import bind_to_cores, take_all_cores
 from zerokit.distributed.group import count_gpus
 from zerokit.errors import ConfigError, RankError, RunError, ZerokitError
 from zerokit.reporting.curves import draw_losses
@@ -87,7 +87,10 @@ def _run(group: RankGroup, prepared: Prepared, divided: Divided, rehearsed: Rehe
     cuda = count_gpus() > 0
     bound = None
     if prepared.own.bind_cores and host_optimizer(prepared.resolved.ds_config):
-        bound = bind_to_cores(group)
+        if is_rehearsal():
+            take_all_cores()
+        else:
+            bound = bind_to_cores(group)
     memory = PeakMemory(cuda=cuda)
     memory.start()
     _seed_everything(prepared)
