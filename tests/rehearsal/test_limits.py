@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 from urllib.error import URLError
 
+import pyarrow
 import pytest
 import torch
 
 from zerokit import patches
+from zerokit.rehearsal import limits
 from zerokit.rehearsal.call_sites import CallSites
 from zerokit.rehearsal.errors import RehearsalGap
 from zerokit.rehearsal.limits import limit_of
@@ -162,9 +164,43 @@ def test_what_lies_in_a_folder_that_pip_has_filled_is_a_package(
         return str(limit_of(_fails(functools.partial(exec, "from embeddings import Words"))))
 
     assert limit() == "None"
-    (tmp_path / "embeddings_of_somebody-1.0.dist-info").mkdir()
+    for folder in (tmp_path.parent, tmp_path):  # the one above is imported from by nobody
+        (folder / "embeddings_of_somebody-1.0.dist-info").mkdir()
+        (folder / "embeddings_of_somebody-1.0.dist-info" / "RECORD").write_text("somebody/__init__.py,,\n")
+        path = f"{(tmp_path / 'embeddings').relative_to(folder)}/__init__.py"
+        assert limit() == "None"
+        if folder == tmp_path.parent:
+            (folder / "embeddings_of_somebody-1.0.dist-info" / "RECORD").write_text(f"{path},,\n")
+    (tmp_path / "embeddings_of_somebody-1.0.dist-info" / "RECORD").write_text(f"{path},,\n")
     assert "do not have in this environment (ImportError: cannot import name 'Words'" in limit()
     monkeypatch.delitem(sys.modules, "embeddings")
+
+
+def test_what_compiled_code_raises_is_the_scripts_whatever_language_its_file_is_in(tmp_path: Path) -> None:
+    for raise_it in (
+        lambda: pyarrow.array([1, "two"]),  # frames of Cython, which name pyarrow/array.pxi
+        lambda: pyarrow.table({"a": [1], "b": [1, 2]}),
+    ):
+        failure = _fails(raise_it)
+        assert limit_of(failure) is None
+        assert not hasattr(failure, "__notes__")
+    file = tmp_path / "error.pxi"
+    file.write_text("cdef int check(object status) except -1 nogil:\n    return int(status)\n")
+    names: dict[str, Any] = {}
+    exec(compile("def check(status):\n    return int(status)\n", str(file), "exec"), names)
+    failure = _fails(lambda: names["check"]("no"))
+    assert limit_of(failure) is None
+    assert not hasattr(failure, "__notes__")
+
+
+def test_what_cannot_be_explained_stays_the_failure_that_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def explain(_: object) -> None:
+        raise RuntimeError("of the explanation")
+
+    monkeypatch.setattr(limits, "_cause", explain)
+    failure = _fails(lambda: {}["best"])
+    assert limit_of(failure) is None
+    assert "(RuntimeError: of the explanation): please report it" in failure.__notes__[0]
 
 
 def _cached(repo_id: str) -> None:

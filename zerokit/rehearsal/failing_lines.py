@@ -25,18 +25,24 @@ def last_of(error: BaseException) -> TracebackType | None:
     return trace
 
 
-def instruction(frame: FrameType, offset: int) -> dis.Instruction:
-    return next(one for one in dis.get_instructions(frame.f_code) if one.offset == offset)
+def instruction(frame: FrameType, offset: int) -> dis.Instruction | None:
+    """None where compiled code, such as Cython's, has made a frame that has no instructions of its own."""
+    return next((one for one in dis.get_instructions(frame.f_code) if one.offset == offset), None)
 
 
 def raises(frame: FrameType, offset: int) -> bool:
     """Whether an instruction is a ``raise``."""
-    return instruction(frame, offset).opname in ("RAISE_VARARGS", "RERAISE")
+    found = instruction(frame, offset)
+    return found is not None and found.opname in ("RAISE_VARARGS", "RERAISE")
 
 
 @functools.cache
 def tree_of(path: str) -> ast.Module:
-    return ast.parse("".join(linecache.getlines(path)))
+    """Of a file of Python; an empty one of any other, such as Cython's, which its frames name, too."""
+    try:
+        return ast.parse("".join(linecache.getlines(path)))
+    except (SyntaxError, ValueError):  # ValueError: a zero byte
+        return ast.Module([], [])
 
 
 def named(error: BaseException) -> Iterator[Any]:

@@ -53,6 +53,17 @@ def limit_of(failure: BaseException | None) -> ZerokitError | None:
     """What the rehearsal or its environment lacks, if `failure` came of that, with what to do."""
     if failure is None:
         return None
+    try:
+        return _found_in(failure)
+    except Exception as error:  # what explains a failure never replaces it
+        failure.add_note(
+            "zerokit could not find out whether this came of the rehearsal, and takes it for the script's "
+            f"own ({type(error).__name__}: {_first_line(str(error))}): please report it"
+        )
+        return None
+
+
+def _found_in(failure: BaseException) -> ZerokitError | None:
     for error, is_cause in _chain(failure):
         if isinstance(error, RehearsalGap):
             return error
@@ -223,22 +234,31 @@ def _is_of_own_module(error: ImportError) -> bool:
 
 
 def _is_in_a_target(path: str) -> bool:
-    """Whether a file lies in a folder that ``pip install --target`` has filled."""
-    return any(next(folder.glob("*.dist-info"), None) for folder in Path(path).parents)
+    """Whether a file was put where it lies by ``pip install --target``, as a package's own record says."""
+    file = Path(path)
+    folders = {Path(entry).absolute() for entry in sys.path} & set(file.parents)  # those imported from
+    return any(
+        line.startswith(f"{file.relative_to(folder).as_posix()},")
+        for folder in folders
+        for record in folder.glob("*.dist-info/RECORD")
+        for line in record.read_text(encoding="utf-8", errors="replace").splitlines()
+    )
 
 
 def _fails_unintended(frame: FrameType, offset: int) -> bool:
     """Whether an instruction neither raises nor calls what a patch has put this code around, written in C."""
     if raises(frame, offset):
         return False
-    place = instruction(frame, offset).positions
+    failing = instruction(frame, offset)
+    if failing is None:
+        return False
     source = tree_of(frame.f_code.co_filename)
     called = [
         frame.f_locals.get(node.func.id)
         for node in ast.walk(source)
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)
-        and (node.lineno, node.end_lineno, node.col_offset, node.end_col_offset) == place
+        and (node.lineno, node.end_lineno, node.col_offset, node.end_col_offset) == failing.positions
     ]
     return not any(patches.is_original(function) for function in called)
 
