@@ -11,11 +11,18 @@ from types import ModuleType
 
 import pytest
 import torch
+from packaging.version import Version
 
 from zerokit.rehearsal.errors import RehearsalGap
 from zerokit.rehearsal.limits import limit_of
 from zerokit.rehearsal.stand_ins import flash_attention
-from zerokit.rehearsal.stand_ins.flash_attention_release import NEWEST, Chosen, Release, asked_for
+from zerokit.rehearsal.stand_ins.flash_attention_release import (
+    _RELEASES,
+    NEWEST,
+    Chosen,
+    Release,
+    asked_for,
+)
 
 
 @pytest.fixture
@@ -52,6 +59,26 @@ def _imported(chosen: Chosen, version: str, name: str = "flash_attn") -> ModuleT
         ("requirements.txt", "# flash-attn==2.5.8\nring_flash_attn==0.1.1\nflash-attn-3==3.0.0", None),
         ("requirements.txt", "flash-attn==1.0.9", None),
         ("requirements.txt", "flash-attn", None),
+        ("requirements.txt", "flash-attn<=2.7.3", "2.7.3"),
+        ("requirements.txt", "flash-attn<2.7.4", "2.7.3"),
+        ("requirements.txt", "flash-attn<=2.6.1", "2.6.1"),
+        ("requirements.txt", "flash-attn==2.6.*", "2.6.3"),
+        ("requirements.txt", "flash-attn>=2.5,!=2.7.*,<2.8", "2.6.3"),
+        ("requirements.txt", "flash-attn>2.5.6,<=2.5.9", "2.5.8"),
+        ("requirements.txt", "flash-attn ~= 2.6, < 2.8", "2.7.4.post1"),
+        ("requirements.txt", "flash-attn[extra] (==2.5.8) ; sys_platform == 'linux' # old", "2.5.8"),
+        ("requirements.txt", "flash-attn==2.5.8; sys_platform == 'win32' # old", None),
+        ("requirements.txt", "flash-attn==2.5.8; extra == 'fast'", "2.5.8"),
+        ("requirements.txt", "flash-attn<2", None),
+        (
+            "pyproject.toml",
+            """["flash-attn==2.3.6; python_version < '3.8'", "flash-attn==2.5.8; python_version > '3.8'"]""",
+            "2.5.8",
+        ),
+        ("environment.yml", "  - flash-attn=2.6.2", "2.6.2"),
+        ("environment.yml", "  - conda-forge::flash-attn=2.5=py310_0", "2.5.9.post1"),
+        ("environment-gpu.yaml", "  - flash-attn=2.6.*", "2.6.3"),
+        ("setup.py", "train(flash_attn=2)", None),
     ],
 )
 def test_the_release_is_that_which_the_project_asks_for(
@@ -74,6 +101,47 @@ def test_where_it_is_started_goes_first(tmp_path: Path) -> None:
         (tmp_path / folder / "requirements.txt").write_text(f"flash-attn=={version}", encoding="utf-8")
     found = asked_for(tmp_path / "project" / "train.py", tmp_path / "run")
     assert found == Release("2.3.6", "run/requirements.txt:1")
+
+
+def test_what_pip_lists_stands_in_its_order() -> None:
+    assert sorted(_RELEASES, key=Version) == list(_RELEASES)
+
+
+@pytest.mark.parametrize(
+    ("script", "asking", "is_found"),
+    [
+        ("home/me/train.py", "home/me", True),
+        ("home/me/train.py", "home", False),
+        ("home/me/runs/train.py", "home/me", False),
+        ("home/me/project/src/train.py", "home/me/project", True),
+        ("home/me/project/repository/train.py", "home/me/project/repository", True),
+        ("home/me/project/repository/src/train.py", "home/me/project/repository", True),
+        ("home/me/project/repository/src/train.py", "home/me/project", False),
+    ],
+)
+def test_a_project_ends_at_its_repository_and_below_the_home_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, asking: str, is_found: bool
+) -> None:
+    (tmp_path / "home/me/project/repository/.git").mkdir(parents=True)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home/me"))
+    (tmp_path / asking / "requirements.txt").write_text("flash-attn==2.5.8", encoding="utf-8")
+    found = asked_for(tmp_path / script, tmp_path / "elsewhere")
+    assert found.version == ("2.5.8" if is_found else NEWEST)
+
+
+def test_a_package_that_imports_it_before_its_module_runs_is_asked_where_it_lies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "project" / "trained").mkdir(parents=True)
+    (tmp_path / "project" / "trained" / "__init__.py").touch()
+    (tmp_path / "project" / "requirements.txt").write_text("flash-attn==2.5.8", encoding="utf-8")
+    (tmp_path / "elsewhere" / "trained").mkdir(parents=True)  # no package that is found
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    monkeypatch.syspath_prepend(tmp_path / "project")
+    for module in ("trained.sub.main", "trained"):
+        monkeypatch.setattr(sys, "argv", [module, "--fast"])
+        assert Chosen().release == Release("2.5.8", "project/requirements.txt:1")
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ in, or in what the package needs that the script belongs to.
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import re
 import sys
 from collections.abc import Iterator
@@ -15,14 +16,23 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from packaging.markers import InvalidMarker, Marker, UndefinedEnvironmentName
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import Version
+
 from zerokit.whose_code import INSTALLED, is_installed
 
-_LAST = (
-    *("2.0.9", "2.1.2.post3", "2.2.5", "2.3.6", "2.4.3.post1", "2.5.9.post1", "2.6.3", "2.7.4.post1"),
+_RELEASES = (
+    *("2.0.0.post1", "2.0.1", "2.0.2", "2.0.3", "2.0.4", "2.0.5", "2.0.6", "2.0.6.post2", "2.0.7", "2.0.8"),
+    *("2.0.9", "2.1.0", "2.1.1", "2.1.2.post3", "2.2.0", "2.2.1", "2.2.2", "2.2.3.post2", "2.2.4"),
+    *("2.2.4.post1", "2.2.5", "2.3.0", "2.3.1.post1", "2.3.2", "2.3.3", "2.3.4", "2.3.5", "2.3.6"),
+    *("2.4.0.post1", "2.4.1", "2.4.2", "2.4.3.post1", "2.5.0", "2.5.1.post1", "2.5.2", "2.5.3", "2.5.4"),
+    *("2.5.5", "2.5.6", "2.5.7", "2.5.8", "2.5.9.post1", "2.6.0.post1", "2.6.1", "2.6.2", "2.6.3"),
+    *("2.7.0.post2", "2.7.1.post4", "2.7.2.post1", "2.7.3", "2.7.4.post1", "2.8.0.post2", "2.8.1", "2.8.2"),
     "2.8.3",
 )
-"""The last release of each minor one, the oldest first."""
-NEWEST = _LAST[-1]
+"""Those that pip finds, the oldest first."""
+NEWEST = _RELEASES[-1]
 _FILES = (
     *("requirements*.txt", "requirements/*.txt", "pyproject.toml", "setup.py", "setup.cfg"),
     *("environment*.y*ml", "Dockerfile*", "README*"),
@@ -31,13 +41,17 @@ _FILES = (
 _FOLDERS = 4
 """So many folders, from the script's upwards, may be its project's."""
 _MOST_BYTES = 2**20
-_BOUND = r"[=~!<>]==?\s*v?\d+(?:\.\w+)*|[<>]\s*v?\d+(?:\.\w+)*"
+_VERSION = r"v?\d+(?:\.\w+)*(?:\.\*)?"
+_BOUND = rf"(?:[=~!]=|===|[<>]=?)\s*{_VERSION}"
 _ASKED = re.compile(
-    rf"(?<![\w/.-])flash[-_]attn(?:\[[\w, -]*\])?[\s\"'(]*(?P<bounds>(?:{_BOUND})(?:\s*,\s*(?:{_BOUND}))*)"
+    r"(?P<quote>[\"']?)(?<![\w/.-])flash[-_]attn"
+    rf"(?:(?:\[[\w, -]*\])?[\s\"'(]*(?P<bounds>{_BOUND}(?:\s*,\s*{_BOUND})*)\s*\)?"
+    r"|=(?P<conda>\d+\.\d+(?:\.\w+)*))"
     r"|(?<!\w)flash_attn-(?P<wheel>\d+\.\d+\.\d+(?:\.post\d+)?)",
     re.IGNORECASE,
 )
-"""A requirement with bounds, or the name of a wheel."""
+"""A requirement with bounds, conda's with one ``=``, or the name of a wheel."""
+_EXTRA = re.compile(r"extra\s*==\s*[\"']([\w.-]+)")
 
 
 @dataclass(frozen=True)
@@ -50,8 +64,8 @@ class Release:
 
     def is_within(self, since: str, until: str) -> bool:
         """Whether it is `since` or later, and before `until`; an empty one is no bound."""
-        own = _numbers(self.version)
-        return not (since and own < _numbers(since)) and not (until and own >= _numbers(until))
+        own = Version(self.version)
+        return not (since and own < Version(since)) and not (until and own >= Version(until))
 
 
 def asked_for(script: Path, started_in: Path) -> Release:
@@ -62,16 +76,16 @@ def asked_for(script: Path, started_in: Path) -> Release:
         started_in: the folder that it is started in.
     """
     for by, text in (*_in_files(script, started_in), *_in_packages(script)):
-        version = _newest_within(text)
-        if version is not None:
-            return Release(version, by)
+        for asked in _ASKED.finditer(text):
+            version = _newest_within(asked)
+            if version is not None:
+                return Release(version, by)
     return Release(NEWEST)
 
 
 def _in_files(script: Path, started_in: Path) -> Iterator[tuple[str, str]]:
     """Each line that names flash-attn with a version, as ``file:line`` and text."""
-    upwards = [] if is_installed(str(script)) else list(script.parents[:_FOLDERS])
-    for folder in dict.fromkeys([started_in, *upwards]):
+    for folder in dict.fromkeys([started_in, *_folders(script)]):
         for pattern in _FILES:
             for file in sorted(folder.glob(pattern)):
                 with suppress(OSError, UnicodeDecodeError):
@@ -80,6 +94,18 @@ def _in_files(script: Path, started_in: Path) -> Iterator[tuple[str, str]]:
                     for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
                         if _ASKED.search(line) and not line.lstrip().startswith("#"):
                             yield f"{file.parent.name}/{file.name}:{number}", line
+
+
+def _folders(script: Path) -> Iterator[Path]:
+    """Those that may be its project's: upwards to its repository's, or below the home folder."""
+    if is_installed(str(script)):
+        return
+    for folder in script.parents[:_FOLDERS]:
+        if folder != script.parent and Path.home().is_relative_to(folder):
+            return
+        yield folder
+        if (folder / ".git").exists():
+            return
 
 
 def _in_packages(script: Path) -> Iterator[tuple[str, str]]:
@@ -93,39 +119,40 @@ def _in_packages(script: Path) -> Iterator[tuple[str, str]]:
                     yield f"the package {package}", line
 
 
-def _newest_within(text: str) -> str | None:
-    found = _ASKED.search(text)
-    if found is None:
+def _newest_within(asked: re.Match[str]) -> str | None:
+    """The newest release that a requirement allows; None if it is not for here, or allows none."""
+    if asked["wheel"]:
+        return asked["wheel"] if _is_known(asked["wheel"]) else None
+    bounds = asked["bounds"] or f"=={asked['conda']}.*"  # conda's =2.6 is any of 2.6
+    try:
+        within = SpecifierSet(bounds)
+    except InvalidSpecifier:
         return None
-    if found["wheel"]:
-        return found["wheel"] if _is_known(found["wheel"]) else None
-    bounds = [re.split(r"(?<=[=<>])\s*v?(?=\d)", bound.strip()) for bound in found["bounds"].split(",")]
-    exact = [version for sign, version in bounds if sign.strip("=") == "" and _is_known(version)]
-    within = [one for one in (*_LAST, *exact) if all(_fits(one, *bound) for bound in bounds)]
-    return within[-1] if within else None
+    if not _is_for_here(asked):
+        return None
+    # One that pip does not find may be on another index.
+    exact = [one.version for one in within if one.operator.strip("=") == "" and "*" not in one.version]
+    known = [*_RELEASES, *(str(Version(one)) for one in exact if _is_known(one))]
+    return max(within.filter(known, prereleases=True), key=Version, default=None)
 
 
 def _is_known(version: str) -> bool:
-    return _numbers(_LAST[0])[:1] <= _numbers(version) <= _numbers(NEWEST)
+    own = Version(version).release
+    return Version(_RELEASES[0]).release[:1] <= own <= Version(NEWEST).release
 
 
-def _fits(version: str, sign: str, bound: str) -> bool:
-    one, other = _numbers(version), _numbers(bound)
-    if sign == "~=":
-        fixed = bound.count(".")
-        return one >= other and one[:fixed] == other[:fixed]
-    return {
-        "=": one == other,
-        "!": one != other,
-        "<": one < other or (sign == "<=" and one == other),
-        ">": one > other or (sign == ">=" and one == other),
-    }[sign[0]]
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    """The first three, so that 2.7 and 2.7.0 are the same."""
-    found = [int(part) for part in version.split(".")[:3] if part.isdigit()]
-    return (*found, *(0,) * (3 - len(found)))
+def _is_for_here(asked: re.Match[str]) -> bool:
+    """Whether the marker of a requirement holds, with any extra that it names."""
+    before, _, text = asked.string[asked.end() :].lstrip().partition(";")
+    if before or not text:
+        return True
+    # A marker ends where what quotes the requirement does, or a comment, an option or a next line begins.
+    text = text.partition(asked["quote"])[0] if asked["quote"] else re.split(r"\s(?:#|--|\\)", text)[0]
+    try:
+        marker = Marker(text.strip())
+        return any(marker.evaluate({"extra": extra}) for extra in _EXTRA.findall(text) or [""])
+    except (InvalidMarker, UndefinedEnvironmentName):  # what follows a ; in other files is none
+        return True
 
 
 class Chosen:
@@ -138,5 +165,21 @@ class Chosen:
     @property
     def release(self) -> Release:
         if self._release is None:
-            self._release = asked_for(Path(sys.argv[0]).absolute(), self._started_in)
+            self._release = asked_for(self._script(), self._started_in)
         return self._release
+
+    def _script(self) -> Path:
+        """Its file; a file beside a module's, while what runs is known by the module's name alone.
+
+        A package is imported before the module in it is found, and may import flash-attn.
+        """
+        script = self._started_in / sys.argv[0]
+        if script.is_file():
+            return script
+        with suppress(ImportError, ValueError):  # ValueError: a module without a spec
+            spec = importlib.util.find_spec(sys.argv[0].partition(".")[0])
+            if spec is not None:
+                inside = [Path(folder) / "__init__.py" for folder in spec.submodule_search_locations or ()]
+                found = inside[0] if inside else Path(spec.origin or script)
+                return self._started_in / found
+        return script
