@@ -65,6 +65,28 @@ def test_a_fix_may_bring_out_another() -> None:
     assert mend('{"zer": "2"}', find) == ('{"zero": 2}', ["rename", "quotes"])
 
 
+def test_a_fix_that_did_harm_is_made_when_another_has_taken_the_harm_away() -> None:
+    def check(document: Document) -> Report:
+        data, found = document.data, []
+        if data["a"] == 1:
+            found.append(Finding(("a",), "a is 1", rule="a", fix=(SetValue(("a",), 2),)))
+        if data["b"] == 1:
+            found.append(Finding(("b",), "b is 1", rule="b", fix=(SetValue(("b",), 2),)))
+        if (data["a"] == 2 and data["b"] == 1) or data["a"] == data.get("c"):
+            found.append(Finding(("a",), "a does not go with b", severity="error", rule="both"))
+        return Report(tuple(found), {})
+
+    mended = fix_document(parse_json('{"a": 1, "b": 1}', lenient=True), check)
+    assert mended.document.text == '{"a": 2, "b": 2}'
+    assert [finding.message for finding in mended.done] == ["b is 1", "a is 1"]
+    assert mended.report.findings == ()
+    # What harms to the end is left, with the reason.
+    harmful = fix_document(parse_json('{"a": 1, "b": 1, "c": 2}', lenient=True), check)
+    assert harmful.document.text == '{"a": 1, "b": 2, "c": 2}'
+    (left,) = harmful.report.findings
+    assert (left.fix, left.unfixed) == ((), "then a does not go with b")
+
+
 def test_fixes_that_undo_each_other_or_do_not_suit_come_to_an_end() -> None:
     def flip(data: Any) -> Iterator[tuple[str, tuple[Edit, ...]]]:
         yield f"was {data['a']}", (SetValue(("a",), 1 - data["a"]),)

@@ -38,7 +38,7 @@ def fix_document(document: Document, check: Callable[[Document], Report]) -> Fix
 
     Fixes may touch the same keys, so each is made alone and the file is checked again. One that does not
     suit the file any more, or does not make its finding go away, is not tried twice. One that would make
-    another error of the key that it mends is not made.
+    another error of the key that it mends is not made, unless a later fix takes the reason away.
 
     Args:
         document: a JSON text, as a lenient reader gave it.
@@ -62,6 +62,8 @@ def fix_document(document: Document, check: Callable[[Document], Report]) -> Fix
             harms[_key(finding)] = harm
             continue
         document, report = mended, after
+        tried -= harms.keys()  # which may harm no more
+        harms.clear()
         done.append(replace(finding, hint=_became(finding, document) or _left(finding, report)))
     found = (
         replace(one, fix=(), unfixed=harms[_key(one)]) if _key(one) in harms else one
