@@ -430,3 +430,26 @@ def test_a_ds_config_with_several_mistakes_says_what_names_them_all(
     assert code == 1
     assert "overlap_com" in out
     assert "2 errors" in out
+
+
+def test_what_the_options_make_wrong_is_not_said_to_be_named_by_check(
+    zerokit: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def told(config: dict[str, Any], *options: object) -> str:
+        Path("ds.json").write_text(json.dumps(config))
+        command = ["estimate", MODEL, "--num-gpus", 8, "--seq-len", 512, "--ds-config", "ds.json"]
+        code, _, err = zerokit(*command, *options)
+        assert (code, "more)" in err) == (2, True), err
+        return err
+
+    sizes = {"train_batch_size": 64, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4}
+    wrong = {"zero_optimization": {"stage": 2, "overlap_com": True, "reduce_bucket_sise": 5}}
+    assert "names all" in told(sizes | wrong)
+    del sizes["gradient_accumulation_steps"]
+    err = told(sizes | wrong, "--micro-batch-size", 5)
+    assert "(and 2 more)" in err
+    assert "--num-gpus 8 names those of the file" in err
+    err = told(sizes | wrong, "--gpus-per-node", 4)
+    assert "--num-gpus 8 --gpus-per-node 4 names all" in err

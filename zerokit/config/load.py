@@ -222,7 +222,12 @@ def _in_line_order(findings: list[Finding]) -> list[Finding]:
 
 
 def as_error(
-    problems: list[Finding], document: Document, *, where: str | None = None, options: Sequence[str] = ()
+    problems: list[Finding],
+    document: Document,
+    *,
+    where: str | None = None,
+    options: Sequence[str] = (),
+    named: Collection[Finding] | None = None,
 ) -> ConfigError:
     """The first of `problems` as an exception that says how many more there are, and what names them.
 
@@ -230,16 +235,19 @@ def as_error(
         problems: at least one.
         document: in which they are.
         where: the place of the first; that in `document` by default.
-        options: with which ``zerokit check`` finds them all.
+        options: with which ``zerokit check`` finds them.
+        named: what it finds of the file by itself; all of `problems` by default.
     """
     first, *others = problems
     where = where or document.where(first.path)
     if not others:
         return ConfigError(first.message, where=where, hint=first.hint)
     hint = first.hint
-    if Path(document.name).is_file():
+    known = None if named is None else {(one.path, one.message) for one in named}
+    found = [one for one in problems if known is None or (one.path, one.message) in known]
+    if found and Path(document.name).is_file():
         command = shlex.join(["zerokit", "check", document.name, *options])
-        hint = in_turn(hint, f"{command} names all")
+        hint = in_turn(hint, f"{command} names {'all' if found == problems else 'those of the file'}")
     return ConfigError(f"{first.message} (and {len(others)} more)", where=where, hint=hint)
 
 

@@ -13,6 +13,7 @@ from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
 from zerokit.config.load import as_error
 from zerokit.documents import Document
 from zerokit.errors import ConfigError
+from zerokit.hardware import GPUS_PER_NODE
 from zerokit.hardware.cluster import Cluster
 from zerokit.memory import Generation, Ia3, LearnedTokens, Lora, TrainingRun
 from zerokit.memory.optimizers import optimizer_made
@@ -143,12 +144,19 @@ class Runs:
             )
         if id(source) not in self._documents:
             self._documents[id(source)] = _read(source)
-        document = _with_sizes(self._documents[id(source)], question)
-        self._check(document, question)
+        written = self._documents[id(source)]
+        document = _with_sizes(written, question)
+        self._check(document, written, question)
         return document
 
-    def _check(self, document: Document, question: Question) -> None:
-        """Raises ConfigError with the first finding of severity error, and how all are named."""
+    def _check(self, document: Document, written: Document, question: Question) -> None:
+        """Raises ConfigError with the first finding of severity error, and what names those of the file.
+
+        Args:
+            document: with the sizes of the question.
+            written: the file as it is.
+            question: what is asked.
+        """
         from zerokit.lint import check_document
 
         given = (question.cluster, question.micro_batch_size, question.gradient_accumulation_steps)
@@ -161,8 +169,12 @@ class Runs:
             if finding.severity == "error" and finding.rule != "not-plain-json"  # read all the same
         ]
         if errors:
-            options = ["--target", question.target, "--num-gpus", str(question.cluster.num_gpus)]
-            raise as_error(errors, document, options=options)
+            cluster = Cluster(question.cluster.num_gpus, question.cluster.gpus_per_node)
+            options = ["--target", question.target, "--num-gpus", str(cluster.num_gpus)]
+            if cluster.gpus_per_node != GPUS_PER_NODE:
+                options += ["--gpus-per-node", str(cluster.gpus_per_node)]
+            named = check_document(written, Run(target=question.target, cluster=cluster)).findings
+            raise as_error(errors, document, options=options, named=named)
         self._checked.add(given)
 
 
