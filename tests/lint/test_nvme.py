@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,9 +8,10 @@ from zerokit.config import load_ds_config
 from zerokit.findings import SetValue
 from zerokit.hardware.cluster import Cluster
 from zerokit.lint import check_config
-from zerokit.lint.examples import llama_8b, small_decoder
+from zerokit.lint.examples import llama_8b, recipe, small_decoder
 from zerokit.lint.refusals import refusals
 from zerokit.lint.subject import Subject
+from zerokit.models import load_model_shape
 from zerokit.resolving.run import Run
 
 NVME = {"device": "nvme", "nvme_path": "/local_nvme"}
@@ -111,3 +113,25 @@ def test_a_small_model_stays_in_memory_by_default() -> None:
     assert said("nvme-unused", zero(3, offload_param=NVME), model=small_decoder(), num_gpus=1) == [
         ("zero_optimization.offload_param", "warning")
     ]
+
+
+@pytest.mark.parametrize(("own", "rules"), [({}, []), ({"buffer_count": 5}, ["nvme-buffer-count"])])
+def test_a_recipe_is_held_to_the_buffers_that_train_adds(own: dict[str, Any], rules: list[str]) -> None:
+    given = recipe(training={"gradient_checkpointing": True})
+    config = zero(3, offload_param={**NVME, "max_in_cpu": 0, **own})
+    run = Run(cluster=Cluster(1), model=llama_8b(), recipe=given)
+    found = [one for one in check_config(config, run).findings if one.rule.startswith("nvme-buffer")]
+    assert [one.rule for one in found] == rules
+    assert all(one.severity == "error" for one in found)
+    alone = check_config(config, replace(run, recipe=None, target="trainer")).findings
+    assert {one.rule for one in alone} >= {"nvme-buffer-count", "nvme-buffer-size"}
+
+
+def test_an_encoder_decoder_takes_the_buffers_of_its_largest_layer() -> None:
+    t5 = load_model_shape("google-t5/t5-large", allow_network=False)
+    run = Run(target="trainer", cluster=Cluster(1), model=t5, given={"gradient_checkpointing": True})
+    for count, rules in ((12, []), (9, ["nvme-buffer-count"])):
+        config = zero(3, offload_param={**NVME, "buffer_count": count, "max_in_cpu": 0})
+        found = [one for one in check_config(config, run).findings if one.rule == "nvme-buffer-count"]
+        assert [one.rule for one in found] == rules
+        assert all("10 large parameters" in one.message for one in found)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import LlamaConfig
+from transformers import LlamaConfig, PretrainedConfig, T5Config
 
 from zerokit.errors import ConfigError
 from zerokit.recipe.load import load_recipe
@@ -26,12 +26,19 @@ LLAMA_1B = LlamaConfig(
 )
 
 
-def sized(section: dict[str, Any], folder: Path, ranks: int = 1, **training: Any) -> tuple[Any, str | None]:
+def sized(
+    section: dict[str, Any],
+    folder: Path,
+    ranks: int = 1,
+    config: PretrainedConfig = LLAMA_1B,
+    aio: dict[str, Any] | None = None,
+    **training: Any,
+) -> tuple[Any, str | None]:
     recipe = folder / "recipe.yaml"
     recipe.write_text("model: a/b\ndata: {train: a.jsonl}\ntraining: {output_dir: out}\n")
-    config = {"zero_optimization": {"stage": 3, "offload_param": section}}
-    resolved = Resolved(config, {"bf16": True, **training})
-    resolved, line = size_buffers(resolved, load_recipe(recipe, ()), LLAMA_1B, ranks)
+    ds_config = {"zero_optimization": {"stage": 3, "offload_param": section}, "aio": aio or {}}
+    resolved = Resolved(ds_config, {"bf16": True, **training})
+    resolved, line = size_buffers(resolved, load_recipe(recipe, ()), config, ranks)
     return resolved.ds_config["zero_optimization"]["offload_param"], line
 
 
@@ -60,3 +67,22 @@ def test_too_few_or_too_small_ones_are_refused(tmp_path: Path) -> None:
         refused({**NVME, "buffer_count": 5, "max_in_cpu": 0})
     with pytest.raises(ConfigError, match=r"100,000,000 does not do: a rank's share of .* 262,668,288"):
         refused({**NVME, "buffer_size": 100_000_000})
+
+
+def test_an_encoder_decoder_and_large_blocks_take_what_they_need(tmp_path: Path) -> None:
+    shape = {
+        "vocab_size": 32_128,
+        "d_model": 1024,
+        "d_kv": 64,
+        "d_ff": 4096,
+        "num_layers": 24,
+        "num_heads": 16,
+    }
+    t5 = T5Config(**shape)
+    run = functools.partial(sized, folder=tmp_path, gradient_checkpointing=True, config=t5)
+    own = {**NVME, "buffer_count": 12, "max_in_cpu": 0}
+    assert run(own)[0]["buffer_count"] == 12
+    with pytest.raises(ConfigError, match="9 does not do: a layer has 10 large parameters"):
+        run({**own, "buffer_count": 9})
+    # Blocks so large that nothing leaves the memory.
+    assert run({**own, "buffer_count": 1, "buffer_size": 1}, aio={"block_size": 2**28})[1] is None

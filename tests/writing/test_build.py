@@ -16,11 +16,12 @@ from zerokit.documents import Document
 from zerokit.errors import ConfigError, ZerokitError
 from zerokit.hardware.cluster import Cluster
 from zerokit.lint import check_config
+from zerokit.lint.examples import llama_8b
 from zerokit.models import ModelShape, load_model_shape
 from zerokit.resolving.auto_word import TARGETS, autos
 from zerokit.resolving.run import Run
 from zerokit.resolving.trace import resolve
-from zerokit.units import GIB
+from zerokit.units import GIB, format_bytes
 from zerokit.writing.accelerate_launch import accelerate_yaml
 from zerokit.writing.build import build
 from zerokit.writing.hyperparameters import LEFT_OUT
@@ -268,6 +269,14 @@ def test_buffers_for_nvme_hold_a_share_of_the_largest_parameter() -> None:
         param = written(**options, num_gpus=num_gpus).dump()["zero_optimization"]["offload_param"]
         assert param["buffer_size"] == size
         assert param["buffer_count"] == 12
+    # In fp32 more parts are large enough to leave the memory, and a buffer takes twice the bytes.
+    options["model"] = llama_8b()
+    for precision, large, element in (("bf16", 5, 2), ("fp32", 7, 4)):
+        built = build(decide(**options, num_gpus=16, precision=precision))
+        pinned = format_bytes(12 * element * largest // 16)
+        why = {choice.path[-1]: choice.why for choice in built.choices}
+        assert f"one has {large} parameters that go to NVMe" in why["buffer_count"]
+        assert f"12 buffers pin {pinned} on the host" in why["buffer_size"]
 
 
 def test_what_one_update_needs_is_bounded_for_a_large_share() -> None:

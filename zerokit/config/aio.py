@@ -6,6 +6,9 @@ from typing import Annotated
 
 from zerokit.config.base import Acts, Bytes, Positive, Section
 
+SMALLEST_FILE_BYTES = 2**20
+"""Tensors below it never go to NVMe: `MIN_AIO_BYTES` in `deepspeed/runtime/swap_tensor/utils.py`."""
+
 
 class Aio(Section):
     """Asynchronous I/O of NVMe offload."""

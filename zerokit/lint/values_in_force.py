@@ -8,7 +8,9 @@ from typing import Any
 from zerokit.config.base import AUTO
 from zerokit.config.base import ZERO as ZERO
 from zerokit.config.conditions import Known
+from zerokit.config.offload import OffloadParam
 from zerokit.lint.subject import Subject
+from zerokit.resolving.nvme_buffers import NvmeBuffers
 
 
 def in_force(subject: Subject, *path: str) -> Any:
@@ -43,6 +45,22 @@ def model_dtype_bytes(subject: Subject) -> int | None:
             return None
         flags.append(value)
     return 2 if any(flags) else 4
+
+
+def nvme_buffers(subject: Subject) -> NvmeBuffers | None:
+    """What the model takes of buffers for parameters on NVMe; None where it or the ranks are not known."""
+    model, ranks = subject.run.model, subject.cluster.num_gpus
+    if model is None or ranks is None:
+        return None
+    return NvmeBuffers.under(subject.config.dump(), model, ranks, model_dtype_bytes(subject) or 2)
+
+
+def offload_param_at_the_run(subject: Subject) -> OffloadParam | None:
+    """`subject.offload_param`, for a recipe with the buffers that `zerokit train` adds for its model."""
+    section, buffers = subject.offload_param, nvme_buffers(subject)
+    if section is None or buffers is None or subject.run.recipe is None:
+        return section
+    return section.model_copy(update=buffers.missing(subject.config.dump()))
 
 
 def offloads_optimizer(subject: Subject) -> bool | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from zerokit.config.aio import SMALLEST_FILE_BYTES
 from zerokit.memory import stage, stage_3
 from zerokit.memory.coordinator import PARTITION
 from zerokit.memory.layout import Layout, Parameter
@@ -121,8 +122,6 @@ GRADIENT_FILES = replace(
     device="nvme",
 )
 
-_SWAPPABLE = 1024**2
-"""Bytes from which a tensor goes to NVMe: MIN_AIO_BYTES, runtime/swap_tensor/utils.py."""
 _ALIGNED = 1024
 """Bytes that a tensor on NVMe is a multiple of: AIO_ALIGNED_BYTES."""
 
@@ -232,7 +231,7 @@ class _Host:
         if settings.offload_param == "cpu" and settings.pin_param and number:
             self._memory.pin(SINGLE_SHARDS, e, number)
             self._memory.unpin(SINGLE_SHARDS, e, number)
-        elif settings.offload_param == "nvme" and e * number >= _SWAPPABLE:
+        elif settings.offload_param == "nvme" and e * number >= SMALLEST_FILE_BYTES:
             self.files.hold(PARAMETER_FILES, _ALIGNED, aligned(number, e))  # its file stays
         in_flat = self._flat_parameters(total, single)
         if settings.offload_optimizer != "none":
@@ -265,7 +264,7 @@ class _Host:
             if one.elements <= settings.persistence_threshold:
                 continue  # its shard stays on the GPU
             number = shard(one, world)
-            if settings.offload_param == "nvme" and e * number >= _SWAPPABLE:
+            if settings.offload_param == "nvme" and e * number >= SMALLEST_FILE_BYTES:
                 self.files.hold(PARAMETER_FILES, _ALIGNED, aligned(number, e))
             else:
                 self._memory.keep(SINGLE_SHARDS, e, number, pinned=settings.pin_param)
@@ -330,7 +329,8 @@ class _Host:
 
     def _swaps(self, group: list[int]) -> bool:
         settings = self._settings
-        return settings.offload_optimizer == "nvme" and settings.master_bytes * sum(group) >= _SWAPPABLE
+        has_a_file = settings.master_bytes * sum(group) >= SMALLEST_FILE_BYTES
+        return settings.offload_optimizer == "nvme" and has_a_file
 
     def _to_nvme(self, group: list[int]) -> None:
         """The states leave the memory after each sub-group; its gradients are in files too."""
@@ -339,5 +339,5 @@ class _Host:
         files.hold(
             STATE_FILES, _ALIGNED, settings.optimizer.states * aligned(sum(group), settings.moment_bytes)
         )
-        large = [one for one in group if settings.master_bytes * one >= _SWAPPABLE]
+        large = [one for one in group if settings.master_bytes * one >= SMALLEST_FILE_BYTES]
         files.hold(GRADIENT_FILES, settings.master_bytes, sum(large))

@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from zerokit.config.base import ZERO
 from zerokit.documents import ABSENT, value_at
 from zerokit.errors import ConfigError
+from zerokit.models import ModelShape
 from zerokit.resolving.arguments import TRAINER_DEFAULTS
+from zerokit.resolving.nvme_buffers import NvmeBuffers
 from zerokit.resolving.who_fills import FILLED, REPLACED_ARGUMENTS, FilledKey
 
 _MICRO = "per_device_train_batch_size"
@@ -29,6 +32,19 @@ class Resolved:
 
     ds_config: dict[str, Any]
     training: dict[str, Any]
+
+    def nvme_buffers(self, model: ModelShape, ranks: int) -> NvmeBuffers:
+        """What the model takes of buffers for parameters on NVMe."""
+        element_bytes = 2 if any(self.training.get(name) for name in ("bf16", "fp16")) else 4
+        return NvmeBuffers.under(self.ds_config, model, ranks, element_bytes)
+
+    def with_nvme_buffers(self, model: ModelShape, ranks: int) -> Resolved:
+        """The same with what the ds_config leaves open of the buffers for parameters on NVMe."""
+        if not (missing := self.nvme_buffers(model, ranks).missing(self.ds_config)):
+            return self
+        zero = self.ds_config[ZERO]
+        zero = {**zero, "offload_param": {**zero["offload_param"], **missing}}
+        return replace(self, ds_config={**self.ds_config, ZERO: zero})
 
 
 def resolve_for_trainer(

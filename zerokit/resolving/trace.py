@@ -113,6 +113,8 @@ def resolve_settled(
 ) -> Resolution:
     """Resolve a ds_config as ``zerokit train`` runs it: settled with the recipe first.
 
+    With a recipe and its model, the buffers of parameters on NVMe are sized to it.
+
     Args:
         document: the config; it must load.
         run: what it is resolved for; the arguments that were `given` are those that the recipe sets.
@@ -131,17 +133,24 @@ def resolve_settled(
         ds_where=document.name,
         where=run.where,
     )
+    sized = settled
+    if run.recipe is not None and run.model is not None:
+        sized = settled.with_nvme_buffers(run.model, run.world_size)
     by_hand = dict(leaves(before if written is None else load_ds_config(written, past_ignored=True).dump()))
     added = {
         dotted(path): "zerokit train, as the recipe or the GPUs say"
         for path, value in leaves(settled.ds_config)
         if by_hand.get(path) != value
     }
+    as_settled = dict(leaves(settled.ds_config))
+    for path, _ in leaves(sized.ds_config):
+        if path not in as_settled:
+            added[dotted(path)] = "zerokit train, by the model"
 
     def place(name: str) -> str:
         return run.where(name) if name in run.given else f"{name}, settled by zerokit train"
 
-    positions = Document(settled.ds_config, document.name, document.positions)
+    positions = Document(sized.ds_config, document.name, document.positions)
     settled_run = replace(run, target="trainer", given=settled.training, where=place)
     return resolve(positions, settled_run, added=added)
 

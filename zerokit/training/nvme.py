@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from zerokit.config.offload import OffloadParam
+from zerokit.documents import value_at
 from zerokit.errors import ConfigError, ModelError
 from zerokit.models import load_model_shape
-from zerokit.resolving.nvme_buffers import NvmeBuffers
+from zerokit.resolving.nvme_buffers import PLACE, uses_nvme_for_parameters
 from zerokit.training.arguments import ds_config_place
 from zerokit.units import format_bytes
 
@@ -37,42 +36,39 @@ def size_buffers(
     Raises:
         ConfigError: the ds_config has buffers too few or too small for the model.
     """
-    zero = resolved.ds_config["zero_optimization"]
-    section = zero.get("offload_param")
-    if zero.get("stage") != 3 or not isinstance(section, Mapping) or section.get("device") != "nvme":
+    section = value_at(resolved.ds_config, PLACE)
+    if not uses_nvme_for_parameters(resolved.ds_config):
         return resolved, None
     try:
         model = load_model_shape(config.to_dict(), allow_network=False)
     except ModelError:  # DeepSpeed will say
         return resolved, None
-    kept = any(resolved.training.get(name) for name in ("bf16", "fp16"))
-    block = resolved.ds_config.get("aio", {}).get("block_size", 0)
-    buffers = NvmeBuffers(model, world_size, element_bytes=2 if kept else 4, block_bytes=block)
+    buffers = resolved.nvme_buffers(model, world_size)
     held = section.get("max_in_cpu", OffloadParam.model_fields["max_in_cpu"].default)
     recomputes = resolved.training.get("gradient_checkpointing") is True
-    fewest = buffers.of_layer if recomputes and buffers.surely_swaps_a_layer(held) else 0
-    smallest = buffers.size if buffers.swaps(buffers.largest) else 0
+    fewest = buffers.least_count(held) if recomputes else 0
     for key, least, why in (
         ("buffer_count", fewest, f"a layer has {fewest} large parameters, all in use at once"),
-        ("buffer_size", smallest, f"a rank's share of {buffers.largest.name} has {smallest:,} elements"),
+        (
+            "buffer_size",
+            buffers.least_size,
+            f"a rank's share of {buffers.largest.name} has {buffers.size:,} elements",
+        ),
     ):
         if section.get(key, least) < least:
-            path = ("zero_optimization", "offload_param", key)
             raise ConfigError(
                 f"{section[key]:,} does not do: {why}",
-                where=ds_config_place(path, loaded),
+                where=ds_config_place((*PLACE, key), loaded),
                 hint="Remove it: zerokit train goes by the model",
             )
-    filled = {"buffer_count": buffers.count, "buffer_size": buffers.size}
-    told = {key: value for key, value in filled.items() if key not in section}
+    resolved = resolved.with_nvme_buffers(model, world_size)
+    sized = value_at(resolved.ds_config, PLACE)
+    told = [key for key in sized if key not in section]
     if not told:
         return resolved, None
-    sized: dict[str, Any] = {**section, **told}
     pinned = sized["buffer_count"] * sized["buffer_size"] * buffers.element_bytes
-    line = (
+    return resolved, (
         f"parameters go to NVMe through {sized['buffer_count']} buffers of {sized['buffer_size']:,} elements "
         f"({format_bytes(pinned)} of each rank's host memory), by the model; "
         f"{' and '.join(told)} in zero_optimization.offload_param set others"
     )
-    zero = {**zero, "offload_param": sized}
-    return replace(resolved, ds_config={**resolved.ds_config, "zero_optimization": zero}), line

@@ -14,7 +14,7 @@ from typing import Any
 
 from zerokit.config.base import ZERO
 from zerokit.models import ModelShape
-from zerokit.resolving.nvme_buffers import FEWEST, NvmeBuffers
+from zerokit.resolving.nvme_buffers import FEWEST, WHY_MORE, NvmeBuffers
 from zerokit.resolving.who_fills import FINALIZE, SIZE_RULES
 from zerokit.units import format_bytes, format_count
 from zerokit.writing.hyperparameters import LEFT_OUT, Choice
@@ -107,17 +107,17 @@ def nvme_buffer_choices(decisions: Decisions) -> Iterator[Choice]:
         return Choice((ZERO, "offload_param", key), value, why, source)
 
     model, ranks = decisions.run.model, decisions.run.cluster.num_gpus or 1
-    why = "DeepSpeed's 5 do not last for one layer whose activations are recomputed"
     if model is None:
-        yield choice("buffer_count", FEWEST, why)
+        yield choice("buffer_count", FEWEST, WHY_MORE)
         return
-    buffers = NvmeBuffers(model, ranks)
+    buffers = NvmeBuffers(model, ranks, element_bytes=4 if decisions.precision == "fp32" else _BYTES)
     count, size, largest = buffers.count, buffers.size, buffers.largest
-    yield choice("buffer_count", count, f"{why}; one has {buffers.of_layer} parameters that go to NVMe")
+    yield choice("buffer_count", count, f"{WHY_MORE}; one has {buffers.of_layer} parameters that go to NVMe")
     why = f"holds a rank's share of {largest.name}, {format_count(largest.elements)} elements"
     if decisions.run.cluster.num_gpus is None:
         why += ", on one GPU (less with --num-gpus)"
-    why += f"; {count} buffers pin {format_bytes(count * _BYTES * size)} on the host of each rank"
+    pinned = format_bytes(count * buffers.element_bytes * size)
+    why += f"; {count} buffers pin {pinned} on the host of each rank"
     yield choice("buffer_size", size, why)
     share = math.ceil(model.num_parameters / ranks)
     if share <= _STAYS_IN_MEMORY:

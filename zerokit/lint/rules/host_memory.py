@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from zerokit.lint.examples import Given, llama_8b, recipe, zero
 from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import ZERO, model_dtype_bytes, share
+from zerokit.lint.values_in_force import ZERO, model_dtype_bytes, offload_param_at_the_run, share
 from zerokit.units import GIB, format_bytes
 
 rule = Rules("offload")
@@ -43,7 +43,7 @@ def host_bytes_of_a_rank(subject: Subject) -> HostBytes | None:
         return None
     held = share(model.num_trainable_parameters, subject.cluster.num_gpus)
     pinned = pageable = 0
-    optimizer, param = subject.offload_optimizer, subject.offload_param
+    optimizer, param = subject.offload_optimizer, offload_param_at_the_run(subject)
     element = model_dtype_bytes(subject) or 2
     if optimizer is not None:
         on_drive = stage == 3 and optimizer.device == "nvme"

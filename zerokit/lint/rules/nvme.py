@@ -10,7 +10,7 @@ from zerokit.lint.examples import Given, llama_8b, zero
 from zerokit.lint.rule import Hit, Rules, idle_at
 from zerokit.lint.rules.offload import in_use
 from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import ZERO, in_force, model_dtype_bytes
+from zerokit.lint.values_in_force import ZERO, in_force, nvme_buffers, offload_param_at_the_run
 from zerokit.resolving.nvme_buffers import NvmeBuffers
 from zerokit.units import format_count
 
@@ -24,17 +24,10 @@ _TENSORS = {"adam": 4, "adamw": 4, "adagrad": 3, "lion": 3}
 
 def _buffers(subject: Subject) -> NvmeBuffers | None:
     """What the model takes of buffers for parameters; None where none go to NVMe, or no model is given."""
-    section, model = subject.offload_param, subject.run.model
-    if subject.stage != 3 or section is None or section.device != "nvme" or model is None:
+    section = subject.offload_param
+    if subject.stage != 3 or section is None or section.device != "nvme":
         return None
-    assert subject.cluster.num_gpus is not None
-    block = in_force(subject, "aio", "block_size")
-    return NvmeBuffers(
-        model,
-        subject.cluster.num_gpus,
-        element_bytes=model_dtype_bytes(subject) or 2,
-        block_bytes=block if isinstance(block, int) else 0,
-    )
+    return nvme_buffers(subject)
 
 
 def _recomputes(subject: Subject) -> bool:
@@ -200,11 +193,11 @@ def nvme_buffer_size(subject: Subject) -> Iterator[Hit]:
 
     Source: `get_buffer` in `deepspeed/runtime/swap_tensor/partitioned_param_swapper.py`.
     """
-    section, buffers = subject.offload_param, _buffers(subject)
+    section, buffers = offload_param_at_the_run(subject), _buffers(subject)
     path = (ZERO, "offload_param", "buffer_size")
     if section is None or buffers is None or subject.unsure(*path):
         return
-    if buffers.size > section.buffer_size and buffers.swaps(buffers.largest):
+    if section.buffer_size < buffers.least_size:
         message = (
             f"'buffer_size' {section.buffer_size:,} is less than a rank's share of '{buffers.largest.name}', "
             f"{buffers.size:,} elements"
@@ -231,17 +224,18 @@ def nvme_buffer_count(subject: Subject) -> Iterator[Hit]:
     seven matrices of a usual decoder layer. This is an error where a recipe or the arguments of the run ask
     for it.
 
-    12 buffers do. Each of them pins `buffer_size` elements on the host, for every rank.
+    `zerokit config` writes as many as the model takes, and `zerokit train` adds them to a ds_config that does
+    not say how many. Each of them pins `buffer_size` elements on the host, for every rank.
 
     Source: `swap_in` in `deepspeed/runtime/swap_tensor/partitioned_param_swapper.py`; DeepSpeed issue 3062.
     """
-    section, buffers = subject.offload_param, _buffers(subject)
+    section, buffers = offload_param_at_the_run(subject), _buffers(subject)
     path = (ZERO, "offload_param", "buffer_count")
     if section is None or buffers is None or subject.unsure(*path):
         return
     if buffers.of_layer <= section.buffer_count:
         return
-    stops = _recomputes(subject) and buffers.surely_swaps_a_layer(section.max_in_cpu)
+    stops = _recomputes(subject) and section.buffer_count < buffers.least_count(section.max_in_cpu)
     message = (
         f"{section.buffer_count} buffers for {buffers.of_layer} large parameters in each layer: they "
         f"{'run' if stops else 'may run'} out"
