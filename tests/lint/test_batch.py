@@ -84,7 +84,7 @@ def test_accelerate_writes_1_accumulation_step() -> None:
     assert said("batch-size", config, num_gpus=8, target="deepspeed") == []
     assert said("batch-size", config, num_gpus=8, target="trainer") == [(TRAIN, "error")]
     assert said("batch-size", config, num_gpus=16, target="accelerate") == []
-    # launch/train.py writes "auto".
+    # zerokit train writes "auto".
     assert said("batch-size", config, num_gpus=8, target="trainer", recipe=recipe()) == []
     dataclasses = pytest.importorskip("accelerate.utils.dataclasses")
     assert dataclasses.DeepSpeedPlugin(hf_ds_config=config).deepspeed_config[STEPS] == 1

@@ -24,6 +24,11 @@ def test_the_index_is_that_which_the_rules_make() -> None:
 
 
 @each_rule
+def test_runs_of_recipes_are_called_by_their_command(rule: Rule) -> None:
+    assert "launch/train.py" not in page(rule)
+
+
+@each_rule
 def test_the_bad_example_has_the_mistake(rule: Rule) -> None:
     found = [finding for finding in check_example(rule, rule.bad).findings if finding.rule == rule.id]
     assert found

@@ -106,9 +106,9 @@ class FilledKey:
     """What becomes of a value other than that: `fill_match` of the Trainer stops, or it stays, or it is
     overwritten in silence."""
     adopted: bool = False
-    """Whether ``launch/train.py`` takes a value in the file over into the arguments, one to one."""
+    """Whether ``zerokit train`` takes a value in the file over into the arguments, one to one."""
     added: bool = False
-    """Whether ``launch/train.py`` adds the key as "auto" where it is absent."""
+    """Whether ``zerokit train`` adds the key as "auto" where it is absent."""
     lost: bool = False
     """Whether the absence of the key loses the Trainer's argument."""
     schedules: tuple[str, ...] = ()

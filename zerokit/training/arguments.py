@@ -129,7 +129,7 @@ def _check_ds_config(document: Document, loaded: LoadedRecipe, world_size: int, 
     for key in _NOT_DATA_PARALLEL:
         if document.data.get(key) not in (None, 1):
             raise ConfigError(
-                "divides the model in a way that launch/train.py does not run",
+                "divides the model in a way that zerokit train does not run",
                 where=where((key,)),
                 hint="Remove it",
             )

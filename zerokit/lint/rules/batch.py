@@ -72,7 +72,7 @@ def no_batch_size(subject: Subject) -> Iterator[Hit]:
 
     DeepSpeed needs `train_batch_size` or `train_micro_batch_size_per_gpu`, and asserts one of them when it
     reads the config. The Trainer and accelerate fill in these keys where they are "auto", and add neither.
-    (`launch/train.py` adds it by itself.)
+    (`zerokit train` adds it by itself.)
 
     Add `train_micro_batch_size_per_gpu`: "auto" for the Trainer and accelerate, a number otherwise.
 
@@ -226,7 +226,7 @@ def data_parallel_ranks(subject: Subject) -> int | None:
 
 def _accelerate_writes_the_steps(subject: Subject) -> bool:
     """Whether the accumulation steps are 1 because they are absent."""
-    # launch/train.py, which runs recipes, adds "auto" in place of that 1.
+    # zerokit train, which runs recipes, adds "auto" in place of that 1.
     through_accelerate = subject.run.target in ("trainer", "accelerate") and subject.run.recipe is None
     return through_accelerate and subject.lacks(STEPS)
 

@@ -42,7 +42,7 @@ def recipe_mismatch(subject: Subject) -> Iterator[Hit]:
     """A value that the recipe contradicts
 
     What the recipe sets under `training` and the config by a number of its own must be equal. The Trainer
-    stops in `train()`, once the model is loaded; `launch/train.py` stops at once. `total_num_steps` must be
+    stops in `train()`, once the model is loaded; `zerokit train` stops at once. `total_num_steps` must be
     `max_steps`, and without that nobody can know the steps before the data are read. `train_batch_size` must
     be the micro batch size x accumulation steps x data-parallel ranks, which is compared where `--num-gpus`
     is given.
@@ -110,7 +110,7 @@ def replaced_recipe_argument(subject: Subject) -> Iterator[Hit]:
     """An argument of the recipe that a section of the config replaces
 
     The section `optimizer` takes the place of `optim`, and `scheduler` that of `lr_scheduler_type`, even
-    where both mean the same. The Trainer says nothing about it; `launch/train.py` refuses it.
+    where both mean the same. The Trainer says nothing about it; `zerokit train` refuses it.
 
     Remove one of the two. Without the section the argument applies.
 

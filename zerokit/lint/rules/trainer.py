@@ -31,7 +31,7 @@ _WARMUP = {"warmup_max_lr": AUTO, "warmup_num_steps": AUTO}
 
 
 def for_trainer(subject: Subject) -> bool:
-    """Whether the Trainer hands the config over; ``launch/train.py``, which runs recipes, is built on it."""
+    """Whether the Trainer hands the config over; ``zerokit train``, which runs recipes, is built on it."""
     return subject.run.target == "trainer" or (subject.run.target is None and subject.run.recipe is not None)
 
 
@@ -57,7 +57,7 @@ def lost_argument(subject: Subject) -> Iterator[Hit]:
       `train_batch_size`, in which the Trainer's steps are counted, DeepSpeed stops at every run that
       accumulates: "train_batch_size is not equal to micro_batch_per_gpu * gradient_acc_step * world_size".
 
-    Write "auto". (`launch/train.py` adds what is missing at the top of the file by itself.)
+    Write "auto". (`zerokit train` adds what is missing at the top of the file by itself.)
 
     Source: `fill_match` in transformers `integrations/deepspeed.py`; `DeepSpeedPlugin.__post_init__` and
     `DeepSpeedEngineWrapper.backward` in accelerate, huggingface/accelerate#3630.
