@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import io
+import os
+import signal
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from rich.console import Console
 
+from tests.rehearsal import fake_worker
 from tests.rehearsal.recordings import MIB, job, training
 from zerokit import console
 from zerokit.errors import ZerokitError
@@ -15,6 +18,7 @@ from zerokit.rehearsal.advice import Candidate, advise, candidates
 from zerokit.rehearsal.analysis import analyse
 from zerokit.rehearsal.combined import on_nodes
 from zerokit.rehearsal.job import RehearsalJob
+from zerokit.rehearsal.processes import Output, rehearse_together
 from zerokit.rehearsal.report import RehearsalReport, TimeBreakdown, TimeReport
 from zerokit.units import GIB
 
@@ -283,6 +287,28 @@ def test_what_is_tried_is_whole_in_the_bar_of_a_narrow_terminal(
     for change in (f"0/{len(_changes(report))}", *_changes(report)):
         assert change in shown
     assert "…" not in shown
+
+
+def test_a_command_that_is_ended_ends_the_changes_that_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_worker.install(monkeypatch, tmp_path)
+    ask = f"os.kill({os.getpid()}, signal.SIGUSR1)"
+    script = fake_worker.script(tmp_path, f"import os, signal\n{ask}\nsignal.pause()")
+
+    def rehearse(changed: RehearsalJob) -> RehearsalReport:
+        return rehearse_together([changed], output=Output.DROPPED)[0]
+
+    def leave(number: int, _: object) -> NoReturn:
+        signal.signal(number, signal.SIG_IGN)  # two changes run
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGUSR1, leave)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            advise(_report(_stage(1)), job(script=str(script), cwd=str(tmp_path)), tmp_path, rehearse)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def test_a_fault_of_a_rehearsal_is_not_swallowed(tmp_path: Path) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 from zerokit.console import note, progress
@@ -11,10 +12,13 @@ from zerokit.errors import ZerokitError
 from zerokit.rehearsal.candidates import Candidate, smaller
 from zerokit.rehearsal.faster import faster
 from zerokit.rehearsal.job import RehearsalJob
+from zerokit.rehearsal.processes import call_off
 from zerokit.rehearsal.report import Advice, NotRehearsed, RehearsalReport
 from zerokit.units import format_bytes, format_span
 
 _AT_ONCE = 2
+_MOMENT = 0.05
+"""Seconds after which changes are called off once more: one may just have been starting."""
 _MOST = 5
 _WORTH_SAYING = 0.01
 """Of the peak, or of a token's time of a GPU."""
@@ -68,10 +72,10 @@ def advise(
                 note(f"Trying change {number} of {len(chosen)}: {candidate.change}")
             return rehearse(candidate.applied_to(job, folder, number))
 
+        running: dict[Future[RehearsalReport], Candidate] = {}
         try:
-            running = {
-                pool.submit(tried, number, candidate): candidate for number, candidate in enumerate(chosen, 1)
-            }
+            for number, candidate in enumerate(chosen, 1):
+                running[pool.submit(tried, number, candidate)] = candidate
             for future in as_completed(running):
                 bar.update(task, advance=1)
                 try:
@@ -81,8 +85,11 @@ def advise(
                     continue
                 if _host_holds(changed):
                     found.append(_advice(running[future], report, changed))
-        except BaseException:
+        except BaseException:  # Ctrl-C, and a scheduler's signal
             pool.shutdown(wait=False, cancel_futures=True)
+            while not all(one.done() for one in running):
+                call_off(folder)
+                time.sleep(_MOMENT)
             raise
     return _best(report, found), sorted(failed, key=lambda one: one.change)
 

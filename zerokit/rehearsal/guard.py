@@ -36,7 +36,8 @@ class GuardedProcess(subprocess.Popen[bytes]):
     """
 
     def __init__(self, command: list[str], variables: Mapping[str, str], **streams: Any) -> None:
-        told, self._held = os.pipe()
+        told, held = os.pipe()
+        self._held = [held]
         # Not in this environment: what is preloaded is the rank's.
         set_for_it = ["env", *(f"{name}={value}" for name, value in variables.items())]
         guard = [sys.executable, "-I", "-S", __file__, str(told)]
@@ -45,14 +46,19 @@ class GuardedProcess(subprocess.Popen[bytes]):
                 [*guard, *set_for_it, *command], pass_fds=[told], start_new_session=True, **streams
             )
         except BaseException:
-            os.close(self._held)
+            self.let_go()
             raise
         finally:
             os.close(told)
 
+    def let_go(self) -> None:
+        """Have all of it end that still runs; any thread may, more than once."""
+        with suppress(IndexError):
+            os.close(self._held.pop())
+
     def end(self) -> None:
-        """End all of it that still runs."""
-        os.close(self._held)
+        """End all of it that still runs, and wait until it has."""
+        self.let_go()
         self.wait()
 
 

@@ -17,6 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
+from weakref import WeakSet
 
 from pydantic import ValidationError
 
@@ -66,6 +67,16 @@ class Output(Enum):
     DROPPED = auto()
 
 
+_live: WeakSet[Worker] = WeakSet()
+
+
+def call_off(folder: Path) -> None:
+    """End what is rehearsed at this moment, by any thread, with files in `folder`."""
+    for worker in list(_live):
+        if Path(worker.job.report_file).is_relative_to(folder):
+            worker.call_off()
+
+
 class Worker:
     """One rank that is being rehearsed. As a context manager it leaves no process behind."""
 
@@ -94,6 +105,7 @@ class Worker:
                 self._process = GuardedProcess(
                     command, variables, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
                 )
+        _live.add(self)
 
     def __enter__(self) -> Worker:
         return self
@@ -102,6 +114,10 @@ class Worker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._process.end()
+
+    def call_off(self) -> None:
+        """End it; who waits for its report hears that it was killed."""
+        self._process.let_go()
 
     def has_said_its_end(self) -> bool:
         """Whether its script has ended, as other ranks are told."""
