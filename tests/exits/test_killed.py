@@ -38,6 +38,11 @@ EXITS = (
              "srun: error: node1: task 3: Killed", "srun: error: node2: tasks 8-11: Killed"],
             "task 3 on node1, task 8-11 on node2",
         ),
+        (
+            ["srun: error: node2: tasks 8-11: Killed", "srun: error: node1: task 3: Out Of Memory",
+             "srun: error: node3: task 12: Killed"],
+            "task 3 on node1",
+        ),
         (["srun: error: node1: task 3: Out Of Memory"], "task 3 on node1"),
         (
             [SPAWNED.format(70, 0), SPAWNED.format(71, 1),
@@ -54,6 +59,48 @@ EXITS = (
 def test_the_rank_and_its_machine_are_named(lines: list[str], who: str | None) -> None:
     says = told(*lines).says
     assert says.endswith(f": it was {who}") if who else "it was" not in says
+
+
+STEPS = [f"{{'loss': 0.5, 'step': {step}}}" for step in range(200)]
+LATER = TORCHRUN.replace("node1", "node7").replace("11 (local_rank", "2 (local_rank")
+
+
+@pytest.mark.parametrize(
+    ("lines", "who"),
+    [
+        ([TORCHRUN, *STEPS, LATER], "rank 2 on node7"),
+        ([*STEPS, TORCHRUN, *STEPS, LATER, *STEPS[:2]], "rank 2 on node7"),
+        ([TORCHRUN, SPAWNED.format(70, 0), SPAWNED.format(71, 1), LATER], "rank 11 on node1"),
+        (
+            [TORCHRUN, *STEPS, SPAWNED.format(70, 0), SPAWNED.format(71, 1), "starting", EXITS],
+            "local rank 1",
+        ),
+        (
+            [SPAWNED.format(70, 0), "Out of memory: Killed process 70 (python)", *STEPS,
+             SPAWNED.format(71, 1), *STEPS, "[12345.6] Out of memory: Killed process 71 (python)"],
+            "local rank 1",
+        ),
+    ],
+)  # fmt: skip
+def test_those_of_another_attempt_are_not_named(lines: list[str], who: str) -> None:
+    assert told(*lines).says.endswith(f": it was {who}")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "MemoryError",
+        "RuntimeError: [enforce fail] DefaultCPUAllocator: can't allocate memory: you tried 9 bytes",
+        "RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed.",
+        "RuntimeError: One of the subprocesses has abruptly died during map operation.",
+    ],
+)
+def test_what_asked_for_too_much_itself_was_killed_by_nobody(line: str) -> None:
+    explained = told(
+        "Traceback (most recent call last):", '  File "a.py", line 3, in <module>', line, TORCHRUN
+    )
+    assert explained.cause == "host-memory"
+    assert "it was" not in explained.says
 
 
 def test_a_thousand_are_counted() -> None:

@@ -26,22 +26,18 @@ from zerokit.exits.gpu_memory import Settings
 from zerokit.exits.killed import killed
 from zerokit.exits.lines import is_below_frame, is_quoted
 from zerokit.exits.log import Log
+from zerokit.exits.progress import PROGRESS, attempt, lines_of_progress, most_late, world_size
 from zerokit.units import quantity
 from zerokit.whose_code import is_installed
 
 _WIDEST = 300
 """Characters of a line that are shown."""
-_LATE = 3
-"""Lines of progress that a rank may still print when another one has failed."""
 _MOST_EVENTS = 2000
 """That are looked at, of a kind: a thousand ranks may say the same."""
 _MOST_OTHERS = 3
 """Kinds of lines that are told beside the first."""
 
-_PROGRESS = [re.compile(pattern) for pattern in (r"it/s", r"s/it", r"loss['\"]?: ?['\"]?\d", r"loss=\d")]
-_RANKS = [re.compile(rf"\[{word}(\d{{1,5}})\]") for word in ("rank", "Rank ", "default")]
 _RANK = re.compile(r"\[?\b(?:[Rr]ank|default) ?(\d{1,7})\b")
-_WORLD_SIZE = re.compile(r"world[ _]size['\"]?[=: ]{1,3}(\d{1,7})", re.IGNORECASE)
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\):")
 _NO_ERROR = re.compile(
     r"(?<!NCCL )\bWARN\b|(?<!=)\b(?:WARNING|INFO|DEBUG|NOTICE)\b|[Ww]arning: "
@@ -161,7 +157,9 @@ def explain_log(log: Log, settings: Settings | None = None) -> Explanation:
     rank = _RANK.search(text, begin, end)
     named = rank is not None and first.cause not in (NCCL_TIMEOUT, GLOO_TIMEOUT, ZEROKIT)
     says = f"rank {rank[1]}: {first.says}" if rank is not None and named else first.says
-    if (first.cause == _HOST_MEMORY or "(SIGKILL)" in first.says) and (who := killed(log)):
+    # Of all that tell of host memory, only what ended a run from outside has killed a process.
+    is_killed = (first.weight is Weight.ENDED and first.cause == _HOST_MEMORY) or "(SIGKILL)" in first.says
+    if is_killed and (who := killed(log, *attempt(log, first.offset))):
         says = f"{first.says}: it was {who}"
     mend = first.mend
     if first.is_in_log and "(SIGTERM)" in first.says:
@@ -189,10 +187,7 @@ def _not_survived(events: list[_Event], log: Log) -> list[_Event]:
     Other ranks go on for a moment. And a code with which Python itself ends is that of an exception, so that
     the last ones before it are its cause, however much was printed later.
     """
-    found = (match.start() for pattern in _PROGRESS for match in pattern.finditer(log.text))
-    progress = sorted({log.bounds(offset)[0] for offset in found})
-    ranks = {int(match[1]) + 1 for pattern in _RANKS for match in pattern.finditer(log.text)}
-    limit = _LATE * max(1, _world_size(log) or 1, *ranks)
+    progress, limit = lines_of_progress(log), most_late(log)
 
     def lines_after(event: _Event) -> int:
         return len(progress) - bisect_right(progress, event.offset)
@@ -210,12 +205,6 @@ def _waited_until(event: _Event, others: list[_Event]) -> bool:
     return event.cause == TIME_LIMIT and any(
         one.offset < event.offset and one.weight in (Weight.CAUSE, Weight.EXCEPTION) for one in others
     )
-
-
-def _world_size(log: Log) -> int | None:
-    """What the log says of it."""
-    found = _WORLD_SIZE.search(log.text)
-    return int(found[1]) if found else None
 
 
 def _weight_of(event: Weight, log: Log, match: re.Match[str]) -> Weight:
@@ -236,7 +225,7 @@ def _weight_of(event: Weight, log: Log, match: re.Match[str]) -> Weight:
 
 def _known(log: Log) -> Iterator[_Event]:
     taken: set[int] = set()
-    waited = gloo.explain(gloo.waiting(log), _world_size(log))
+    waited = gloo.explain(gloo.waiting(log), world_size(log))
     for cause in CAUSES:
         found = chain.from_iterable(pattern.finditer(log.text) for pattern in cause.patterns)
         for number, match in enumerate(found):
@@ -261,7 +250,7 @@ def _known(log: Log) -> Iterator[_Event]:
                 says, mend, is_in_log = meaning(code)
                 weight = Weight.KILLED if _kills(code, log) else Weight.LEFT if _is_chosen(code) else weight
             elif cause.name == NCCL_TIMEOUT:
-                says, mend = nccl.explain(nccl.waiting(log.text), _world_size(log))
+                says, mend = nccl.explain(nccl.waiting(log.text), world_size(log))
             elif cause.name == GLOO_TIMEOUT and "who" not in groups:
                 says, mend = waited or (says, mend)
             yield _Event(weight, match.start(), cause.name, says, mend, is_in_log)
@@ -379,7 +368,7 @@ def _has_no_step(log: Log) -> bool:
     begin = started[-1]
     failed = _TRACEBACK.search(log.text, begin)
     is_short = log.text.count("\n", begin, failed.start() if failed else None) <= _FEW_LINES * len(started)
-    return is_short and not any(step.search(log.text, begin) for step in (*_PROGRESS, _STEP))
+    return is_short and not any(step.search(log.text, begin) for step in (*PROGRESS, _STEP))
 
 
 def _short(text: str) -> str:

@@ -18,10 +18,11 @@ _SAID = [
         r"(?:^|\n)(?:(?P<node>[\w.-]{1,200}): )?\[[^\n]{1,400}?(?P<what>--local_rank)=(?P<who>\d{1,7})\b"
         r"[^\n]{0,8000}exits with return code = (?:-9|137)\b",
         r"error: (?P<node>[\w.-]{1,200}): (?P<what>task)s? (?P<who>\d[\d,-]{0,200}): "
-        r"(?:Killed|Out Of Memory)",
+        r"(?P<how>Killed|Out Of Memory)",
         r"process rank (?P<who>\d{1,7}) with PID \d{1,10} on node (?P<node>\S{1,200}) exited on signal 9\b",
     )
 ]
+_VICTIM = "Out Of Memory"
 _WORDS = {"local_rank": "local rank", "--local_rank": "local rank", "task": "task", None: "rank"}
 _KILLED = re.compile(r"Killed process (\d{1,10})\b")
 _STARTED = re.compile(r"process (\d{1,10}) spawned with command: [^\n]{1,2000}?--local_rank=(\d{1,7})\b")
@@ -29,15 +30,24 @@ _STARTED = re.compile(r"process (\d{1,10}) spawned with command: [^\n]{1,2000}?-
 _MOST = 4
 
 
-def killed(log: Log) -> str:
-    """``rank 3 on node1``, or several of them; empty where the log names none."""
-    found = [match.groupdict() for pattern in _SAID for match in pattern.finditer(log.text)]
+def killed(log: Log, begin: int, end: int) -> str:
+    """``rank 3 on node1``, or several of them; empty where the log names none.
+
+    Args:
+        log: of which the lines that are looked at
+        begin: lie between this offset
+        end: and this one.
+    """
+    matches = (match for pattern in _SAID for match in pattern.finditer(log.text))
+    found = [match.groupdict() for match in matches if begin <= match.start() and match.end() <= end]
+    # Slurm then kills all other tasks itself.
+    found = [one for one in found if one.get("how") == _VICTIM] or found
     # Of one that several name, the word that says most: its rank among all, with its machine.
     named = [(one.get("what"), one["who"], one.get("node")) for one in found]
     named = [one for one in named if one[0] is None] or named
     ranks = {match[1]: match[2] for match in _STARTED.finditer(log.text)}
     if not named:
-        pids = (match[1] for match in _KILLED.finditer(log.text))
+        pids = (match[1] for match in _KILLED.finditer(log.text, begin, end))
         named = [("local_rank", ranks[pid], None) for pid in pids if pid in ranks]
     words = [
         f"{_WORDS[what]} {who}{f' on {node}' if node else ''}" for what, who, node in dict.fromkeys(named)
