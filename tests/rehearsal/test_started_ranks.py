@@ -5,13 +5,15 @@ from __future__ import annotations
 import functools
 import multiprocessing
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 import pytest
 import torch.distributed as dist
 
 from zerokit.rehearsal.stand_ins import started_ranks
-from zerokit.rehearsal.stand_ins.started_ranks import _is_rank
+from zerokit.rehearsal.stand_ins.started_ranks import StartedRanks, _is_rank, _make_executor
 
 
 def _train(rank: int) -> None:
@@ -92,3 +94,45 @@ def test_a_rank_is_known_by_its_number_and_by_what_it_calls(
         started_ranks, "_has_joined", lambda: False
     )  # as other tests of this process may have
     assert _is_rank(process, 0) == is_rank
+
+
+class _Workers(BaseProcess):
+    """Of a library that starts processes in its own way, as joblib's loky."""
+
+    _start_method = "loky"
+
+
+@pytest.mark.parametrize(
+    ("process", "module", "is_forked"),
+    [
+        (multiprocessing.get_context("spawn").Process(), "train", True),
+        (multiprocessing.get_context("forkserver").Process(), "torch.utils.data.dataloader", True),
+        (multiprocessing.Process(), "train", True),
+        (multiprocessing.get_context("spawn").Process(), "concurrent.futures.process", False),
+        (_Workers(), "joblib.externals.loky.process_executor", False),
+    ],
+)
+def test_what_would_begin_anew_is_forked_but_beside_threads_of_an_executor(
+    process: Any, module: str, is_forked: bool
+) -> None:
+    started: list[Any] = []
+    names: dict[str, Any] = {"__name__": module, "start": StartedRanks(0, 4)._start, "made": started.append}
+    exec("def wrapped(process):\n    start(made, process)\ndef work(process):\n    wrapped(process)", names)
+    names["work"](process)
+    assert started == [process]
+    assert ("_Popen" in vars(process)) == is_forked
+
+
+@pytest.mark.parametrize(
+    ("given", "method"),
+    [
+        ({"mp_context": multiprocessing.get_context("spawn")}, "fork"),
+        ({"mp_context": multiprocessing.get_context("forkserver")}, "fork"),
+        ({"mp_context": multiprocessing.get_context("spawn"), "max_tasks_per_child": 9}, "spawn"),
+    ],
+)
+def test_an_executor_knows_that_its_workers_are_forked(given: dict[str, Any], method: str) -> None:
+    executor: Any = ProcessPoolExecutor.__new__(ProcessPoolExecutor)
+    _make_executor(ProcessPoolExecutor.__init__, executor, 2, **given)
+    assert executor._mp_context.get_start_method() == method
+    assert executor._safe_to_dynamically_spawn_children == (method != "fork")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from concurrent.futures import ProcessPoolExecutor
 
 import deepspeed
 import torch
@@ -26,6 +27,10 @@ def answer(queue: mp.Queue[str]) -> None:
     queue.put(f"another process sees {torch.cuda.get_device_properties(0).name}")
 
 
+def name_of_gpu() -> str:
+    return torch.cuda.get_device_properties(0).name
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--how", choices=["spawn", "process"], default="spawn")
@@ -40,6 +45,9 @@ def main() -> None:
     other.start()
     print(queue.get(timeout=300))  # a process that begins anew finds no GPU, and does not answer
     other.join()
+    with ProcessPoolExecutor(2, mp_context=spawning) as pool:
+        names = {task.result(timeout=300) for task in [pool.submit(name_of_gpu) for _ in range(8)]}
+        print(f"workers of an executor see {names.pop()}")
     processes = [mp.Process(target=train, args=(rank, args.ranks, 2)) for rank in range(args.ranks)]
     for process in processes:
         process.start()

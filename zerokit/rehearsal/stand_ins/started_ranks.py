@@ -3,17 +3,22 @@
 The rehearsed rank's function runs in this process, which is that rank; the others are not started. A Process
 is taken for a rank if the script starts it before it has joined the others, gives it its number, and what it
 runs joins them. Any other, such as one that loads data, is forked, also where the script has it spawned: a
-process that begins anew would run the script's imports without a GPU.
+process that begins anew would run the script's imports without a GPU. A fork takes along locks that other
+threads hold, so an executor is told of it: it then forks all its workers before it has threads, as it does by
+itself on Linux. Workers that it is to replace after some tasks begin anew, as do the processes of libraries
+that start them in a way of their own (joblib's loky).
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
+import multiprocessing
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from multiprocessing.context import ForkServerProcess, Process, SpawnProcess
 from multiprocessing.popen_fork import Popen
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -34,6 +39,11 @@ _JOIN = Patch(_PROCESS, "join", _PURPOSE)
 _IS_ALIVE = Patch(_PROCESS, "is_alive", _PURPOSE)
 _EXIT_CODE = Patch(_PROCESS, "exitcode", _PURPOSE)
 _MAKE_PROCESS = PrivateAttribute(_PROCESS, "_Popen", "fork what a script spawns")
+_EXECUTORS = "concurrent.futures.process"
+_MAKE_EXECUTOR = Patch(
+    f"{_EXECUTORS}:ProcessPoolExecutor", "__init__", "tell an executor that its workers are forked"
+)
+_BEGINNING_ANEW = ("spawn", "forkserver")
 _JOIN_OTHERS = ({"init_process_group"}, {"init_distributed"}, {"deepspeed", "initialize"}, {"Accelerator"})
 """Names of which a function that joins the others has all of one set."""
 
@@ -65,6 +75,7 @@ class StartedRanks:
         for patch in _SPAWNS:
             wrap(patch, self._spawn)
         watch(_MAKE_PROCESS)
+        wrap(_MAKE_EXECUTOR, _make_executor)
         wrap(_START, self._start)
         wrap(_JOIN, self._of_rank(None))
         wrap(_IS_ALIVE, self._of_rank(False))
@@ -96,7 +107,10 @@ class StartedRanks:
         place = f"{caller.f_code.co_filename}:{caller.f_lineno}"
         number = self._started[place]
         if is_in_library(caller.f_code.co_filename) or not _is_rank(process, number):
-            process._Popen = Popen
+            is_executors = caller.f_globals.get("__name__") == _EXECUTORS
+            is_pythons = isinstance(process, Process | SpawnProcess | ForkServerProcess)
+            if is_pythons and not is_executors:
+                process._Popen = Popen
             start(process)
             return
         self._started[place] += 1
@@ -113,6 +127,16 @@ class StartedRanks:
             return original(process, *arguments, **given)
 
         return ask
+
+
+def _make_executor(
+    make: Any, executor: Any, max_workers: Any = None, mp_context: Any = None, *further: Any, **given: Any
+) -> None:
+    method = (mp_context or multiprocessing).get_start_method()
+    # One whose workers are replaced after some tasks starts them beside its threads.
+    if method in _BEGINNING_ANEW and given.get("max_tasks_per_child") is None:
+        mp_context = multiprocessing.get_context("fork")
+    make(executor, max_workers, mp_context, *further, **given)
 
 
 def _has_joined() -> bool:
