@@ -130,6 +130,17 @@ def test_a_project_ends_at_its_repository_and_below_the_home_folder(
     assert found.version == ("2.5.8" if is_found else NEWEST)
 
 
+def test_a_user_without_a_home_folder_has_a_project_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", home)
+    (tmp_path / "requirements.txt").write_text("flash-attn==2.5.8", encoding="utf-8")
+    assert asked_for(tmp_path / "src" / "train.py", tmp_path / "src").version == "2.5.8"
+
+
 def test_a_package_that_imports_it_before_its_module_runs_is_asked_where_it_lies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

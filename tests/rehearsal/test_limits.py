@@ -8,6 +8,7 @@ import operator
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.error import URLError
 
@@ -16,7 +17,7 @@ import pytest
 import torch
 
 from zerokit import patches
-from zerokit.rehearsal import limits
+from zerokit.rehearsal import limits, worker
 from zerokit.rehearsal.call_sites import CallSites
 from zerokit.rehearsal.errors import RehearsalGap
 from zerokit.rehearsal.limits import limit_of
@@ -201,6 +202,21 @@ def test_what_cannot_be_explained_stays_the_failure_that_it_is(monkeypatch: pyte
     failure = _fails(lambda: {}["best"])
     assert limit_of(failure) is None
     assert "(RuntimeError: of the explanation): please report it" in failure.__notes__[0]
+
+
+def test_why_a_script_failed_is_printed_though_its_results_cannot_be_written(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(worker, "_run_script", lambda _: {}["best"])
+    monkeypatch.setattr(worker, "_write_results", fail)
+    rank: Any = SimpleNamespace(steps=SimpleNamespace(stopped=False), end=lambda _: None)
+    job: Any = None
+    with pytest.raises(OSError, match="disk full"):
+        worker.run_in(rank, job)
+    assert "KeyError: 'best'" in capsys.readouterr().err
 
 
 def _cached(repo_id: str) -> None:

@@ -93,15 +93,16 @@ def run_in(rank: VirtualRank, job: RehearsalJob) -> int:
     ending = FAILED if failure else STEPS_DONE if rank.steps.stopped else SCRIPT_ENDED
     rank.end(ending)
     limit = limit_of(failure)
+    # Before its results, which may fail themselves: a full disk never hides why a script failed.
+    if isinstance(failure, SystemExit):
+        if isinstance(failure.code, str):
+            print(failure.code, file=sys.stderr)  # as Python does
+    elif failure is not None and not isinstance(limit, RehearsalGap):
+        _print_traceback(failure)
     if limit is None:
         _write_results(job, rank)
     if failure is None:
         return 0
-    if isinstance(failure, SystemExit):
-        if isinstance(failure.code, str):
-            print(failure.code, file=sys.stderr)  # as Python does
-    elif not isinstance(limit, RehearsalGap):
-        _print_traceback(failure)
     if limit is not None:
         console.print_error(limit)
         return _EXPLAINED

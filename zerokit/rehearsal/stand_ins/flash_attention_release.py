@@ -100,8 +100,11 @@ def _folders(script: Path) -> Iterator[Path]:
     """Those that may be its project's: upwards to its repository's, or below the home folder."""
     if is_installed(str(script)):
         return
+    home = None
+    with suppress(RuntimeError):  # a user without one, as in containers
+        home = Path.home()
     for folder in script.parents[:_FOLDERS]:
-        if folder != script.parent and Path.home().is_relative_to(folder):
+        if folder != script.parent and home is not None and home.is_relative_to(folder):
             return
         yield folder
         if (folder / ".git").exists():
