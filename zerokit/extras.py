@@ -19,7 +19,7 @@ MODULES = {
         *("torch", "transformers", "deepspeed", "accelerate", "datasets", "tokenizers", "safetensors"),
         *("pyarrow", "huggingface_hub", "jinja2", "ninja"),
     ),
-    "rehearse": ("torch", "deepspeed", "numpy"),
+    "rehearse": ("torch", "deepspeed", "numpy", "packaging"),
     "plot": ("matplotlib", "numpy"),
     "peft": ("peft",),
     "checkpoint": ("numpy",),
