@@ -89,7 +89,8 @@ def _write_qwen(folder: Path, tokenizer: Path) -> None:
     merges = "".join(f"{pair}\n" for pair in model["merges"])
     (folder / "merges.txt").write_text(f"#version: 0.2\n{merges}", encoding="utf-8")
     sizes = {"hidden_size": _QWEN_WIDTH, "num_attention_heads": 14, "num_key_value_heads": 2}
-    (folder / "config.json").write_text(json.dumps(sizes | {"model_type": "qwen2"}), encoding="utf-8")
+    config = sizes | {"model_type": "qwen2", "tie_word_embeddings": True}
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, shape in _qwens_shapes().items():

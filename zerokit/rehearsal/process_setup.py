@@ -176,6 +176,7 @@ def _stand_in(rank: VirtualRank, real_group: InstallGroup | None, generated: Pat
     from zerokit.rehearsal.stand_ins import (
         bitsandbytes,
         cuda_extensions,
+        cuda_kernels,
         custom_operators,
         deepspeed_bookkeeping,
         flash_attention,
@@ -212,6 +213,7 @@ def _stand_in(rank: VirtualRank, real_group: InstallGroup | None, generated: Pat
     deepspeed_bookkeeping.install()
     op_builders.install(compute=real_group is not None, allocate=page_locked.locked_by(rank.backend))
     triton_kernels.install()
+    cuda_kernels.install()
 
 
 def is_running() -> bool:

@@ -28,9 +28,9 @@ from zerokit.rehearsal.recording import (
 )
 from zerokit.rehearsal.stand_ins.custom_operators import sized
 from zerokit.rehearsal.stand_ins.hub_kernels import not_loaded
+from zerokit.rehearsal.stand_ins.launched_kernels import launched
 from zerokit.rehearsal.stand_ins.nvml import not_installed
 from zerokit.rehearsal.stand_ins.torch_compile import compiled_otherwise
-from zerokit.rehearsal.stand_ins.triton_kernels import launched
 from zerokit.rehearsal.timing.meetings import play_together
 from zerokit.rehearsal.timing.rank_time import RankTime
 from zerokit.rehearsal.watching.batches import Batches

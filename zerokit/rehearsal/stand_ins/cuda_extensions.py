@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from zerokit.patches import Patch, put, wrap
+from zerokit.patches import Patch, wrap
 from zerokit.rehearsal.errors import RehearsalGap
 
 _CUDA_SOURCES = (".cu", ".cuh")
-_KERNEL = Patch("torch.cuda", "_compile_kernel", "refuse CUDA kernels", since="2.8")
 _LOAD = Patch("torch.utils.cpp_extension", "load", "refuse CUDA extensions")
 _LOAD_INLINE = Patch("torch.utils.cpp_extension", "load_inline", "refuse CUDA extensions")
 _ENGINE = "deepspeed.runtime.engine:DeepSpeedEngine"
@@ -18,14 +17,9 @@ _COMPILE_ENGINE = Patch(_ENGINE, "compile", "refuse DeepCompile", since="0.16.6"
 
 def install() -> None:
     """Refuse CUDA sources and DeepCompile. Extensions of C++ alone are compiled, and run on the host."""
-    put(_KERNEL, _refuse_kernel)
     wrap(_LOAD, _load)
     wrap(_LOAD_INLINE, _load_inline)
     wrap(_COMPILE_ENGINE, _refuse_deepcompile)
-
-
-def _refuse_kernel(_source: str, name: str, *_: Any, **__: Any) -> Any:
-    raise RehearsalGap(f"the CUDA kernel '{name}', which torch.cuda._compile_kernel compiles")
 
 
 def _load(load: Any, name: str, sources: Any, *arguments: Any, **given: Any) -> Any:

@@ -1,22 +1,21 @@
 """Triton kernels in a rehearsal: launched, and not run.
 
-A Triton kernel allocates nothing: it writes into tensors that Python made before. So a launch that does
-nothing leaves memory as it is on a GPU, whichever kernel it is. What the kernel writes (triton_pointers.py)
-is made up from then on, and the report names the kernels. Triton's own Python runs: heuristics, grids, hooks,
-and the autotuner, for which all configurations are equally fast, so that it takes the first.
+Each is launched as all kernels are (launched_kernels.py); triton_pointers.py tells what it writes. Triton's
+own Python runs: heuristics, grids, hooks, and the autotuner, for which all configurations are equally fast,
+so that it takes the first.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from zerokit.patches import Patch, put, when_imported, wrap
 from zerokit.rehearsal.errors import RehearsalGap
 from zerokit.rehearsal.native.backend import backend
+from zerokit.rehearsal.stand_ins.launched_kernels import launch, tensors
 from zerokit.rehearsal.stand_ins.triton_pointers import written_parameters
-from zerokit.rehearsal.timing.rank_time import rank_time
 from zerokit.units import MIB
 
 _RUN = Patch("triton.runtime.jit:JITFunction", "run", "launch kernels that do nothing")
@@ -31,9 +30,6 @@ _CACHE_BYTES = 256 * MIB
 """What measuring allocates to clear the L2 cache (triton/backends/nvidia/driver.py,
 get_empty_cache_for_benchmark)."""
 
-_launched: dict[str, bool] = {}
-"""Kernels by their full names, and whether one of the tensors that they write is of integers."""
-
 
 def install() -> None:
     """Replace the launch of Triton kernels and the driver under it, where Triton is installed."""
@@ -41,15 +37,6 @@ def install() -> None:
     for measure in _MEASURES:
         put(measure, _measured)
     when_imported(_DRIVER, lambda module: module.driver.set_active(_Driver()))
-
-
-def launched() -> list[str]:
-    """A warning that names the kernels launched so far."""
-    if not _launched:
-        return []
-    integers = [name for name, writes_integers in _launched.items() if writes_integers]
-    caution = f"; integers too ({', '.join(integers)}), which no size should rest on" if integers else ""
-    return [f"Triton kernels took no memory and what they write was made up{caution}: {', '.join(_launched)}"]
 
 
 def kernel_name(kernel: Any) -> str:
@@ -85,24 +72,8 @@ def _launch(_run: Any, kernel: Any, *arguments: Any, grid: Any, warmup: bool, **
     if callable(grid):
         grid(bound.arguments)
     _check_pointers(bound.arguments)
-    for parameter in written_parameters(kernel.fn):
-        for tensor in _tensors(bound.arguments[parameter]):
-            backend().make_up(tensor)
-            _launched[name] = _launched.get(name, False) or not tensor.is_floating_point()
-    _launched.setdefault(name, False)
-    _take_time(name, bound.arguments, written_parameters(kernel.fn))
+    launch("Triton kernels", name, bound.arguments, written_parameters(kernel.fn))
     return _Launched(name)
-
-
-def _take_time(name: str, arguments: Mapping[str, Any], written: Collection[str]) -> None:
-    """As if the kernel went through its tensors once."""
-    if time := rank_time():
-        moved = sum(
-            tensor.nbytes * (1 + (parameter in written))
-            for parameter, argument in arguments.items()
-            for tensor in _tensors(argument)
-        )
-        time.kernel(name, moved)
 
 
 def _check_options(options: dict[str, Any]) -> None:
@@ -117,24 +88,11 @@ def _check_options(options: dict[str, Any]) -> None:
 def _check_pointers(arguments: Mapping[str, Any]) -> None:
     """Raise, as Triton's launcher does, for memory that a GPU cannot reach."""
     for index, argument in enumerate(arguments.values()):
-        for tensor in _tensors(argument):
+        for tensor in tensors(argument):
             if tensor.is_cpu and tensor.numel() and not tensor.is_pinned():
                 raise ValueError(
                     f"Pointer argument (at {index}) cannot be accessed from Triton (cpu tensor?)"
                 )
-
-
-def _tensors(argument: Any) -> Iterator[Any]:
-    """The tensors of an argument: itself, those in a tuple, or the one under a wrapper or a descriptor."""
-    import torch
-
-    if isinstance(argument, torch.Tensor):
-        yield argument
-    elif isinstance(argument, tuple | list):
-        for part in argument:
-            yield from _tensors(part)
-    elif isinstance(base := getattr(argument, "base", None), torch.Tensor):
-        yield base
 
 
 def _measured(function: Any, *_: Any, quantiles: Any = None, return_mode: str = "mean", **__: Any) -> Any:

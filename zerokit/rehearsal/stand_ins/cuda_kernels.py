@@ -1,0 +1,106 @@
+"""CUDA kernels that a script has NVRTC compile (`torch.cuda._compile_kernel`): launched, and not run.
+
+Nothing is compiled: a kernel that NVRTC would refuse is launched all the same. What Python checks before the
+launch is checked as torch does.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from zerokit.patches import Patch, put
+from zerokit.rehearsal.stand_ins.launched_kernels import launch
+
+_COMPILE = Patch("torch.cuda", "_compile_kernel", "launch CUDA kernels that do nothing", since="2.8")
+_SHARED_BYTES = 48 * 1024
+"""What a launch may ask of shared memory before the kernel is set to have more (CUDA's own bound)."""
+_COMMENTS = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+
+
+def install() -> None:
+    """Replace the compiling of single CUDA kernels."""
+    put(_COMPILE, _compile)
+
+
+def _compile(kernel_source: str, kernel_name: str, *_: Any, **__: Any) -> _Kernel:
+    return _Kernel(kernel_name, reads_only(kernel_source, kernel_name))
+
+
+def reads_only(source: str, name: str) -> list[bool] | None:
+    """Whether each parameter of the kernel `name` is a pointer to const, through which nothing is written.
+
+    None where the text of `source` does not show its parameters, as of a kernel that a macro makes.
+    """
+    text = _COMMENTS.sub(" ", source)
+    bounds = r"(?:__launch_bounds__\s*\([^()]*\)\s*)?"
+    found = re.search(
+        rf"__global__\s+{bounds}void\s+{bounds}{re.escape(name)}\s*\(([^()]*)\)\s*(?:\{{|$)", text
+    )
+    if not found:
+        return None
+    return [_is_read(parameter) for parameter in found[1].split(",")]
+
+
+def _is_read(parameter: str) -> bool:
+    pointed, star, after = parameter.partition("*")
+    return bool(star) and "*" not in after and re.search(r"\bconst\b", pointed) is not None
+
+
+class _Kernel:
+    """As `torch.cuda._utils._CudaKernel`."""
+
+    def __init__(self, name: str, reads: list[bool] | None) -> None:
+        self._name, self._reads = name, reads
+        self._shared_bytes = 0
+
+    def __call__(
+        self,
+        grid: tuple[int, int, int] = (1, 1, 1),
+        block: tuple[int, int, int] = (1, 1, 1),
+        args: list[Any] | tuple[Any, ...] | None = None,
+        shared_mem: int = 0,
+        stream: Any | None = None,
+    ) -> None:
+        """Launch it. What is not known to be only read is taken to be written.
+
+        Raises:
+            ValueError: a tensor is where a GPU cannot reach it.
+            TypeError: an argument is neither a tensor nor a number.
+            RuntimeError: `shared_mem` bytes are more than the kernel was set to have.
+        """
+        import torch
+
+        arguments = {str(place): argument for place, argument in enumerate(args or ())}
+        for argument in arguments.values():
+            if isinstance(argument, torch.Tensor):
+                if not argument.is_cuda and not (argument.is_cpu and argument.is_pinned()):
+                    raise ValueError("All tensor arguments must be CUDA tensors or pinned CPU tensors")
+            elif not isinstance(argument, int | float):
+                raise TypeError(f"Unsupported argument type: {type(argument)}")
+        if shared_mem >= _SHARED_BYTES and shared_mem > self._shared_bytes:
+            given = f"only {self._shared_bytes} bytes configured" if self._shared_bytes else "not configured"
+            raise RuntimeError(
+                f"Kernel requires {shared_mem} bytes of shared memory (>= 48KB), but {given}. "
+                "Call kernel.set_shared_memory_config(shared_mem) after compilation and before launching the "
+                "kernel."
+            )
+        known = self._reads if self._reads is not None and len(self._reads) == len(arguments) else None
+        written = [name for place, name in enumerate(arguments) if known is None or not known[place]]
+        launch("CUDA kernels compiled at run time", self._name, arguments, written)
+
+    def set_shared_memory_config(self, shared_mem_bytes: int) -> None:
+        """Let launches ask for so many bytes of shared memory.
+
+        Raises:
+            RuntimeError: it is more than a block of the card may have.
+        """
+        import torch
+
+        most = torch.cuda.get_device_properties(torch.cuda.current_device()).shared_memory_per_block_optin
+        if shared_mem_bytes >= _SHARED_BYTES and shared_mem_bytes > most:
+            raise RuntimeError(
+                f"Requested shared memory ({shared_mem_bytes} bytes) exceeds device limit ({most} bytes). "
+                "Consider reducing block size or shared memory usage."
+            )
+        self._shared_bytes = shared_mem_bytes

@@ -1,0 +1,63 @@
+"""Kernels that a rehearsal launches and does not run, whoever compiles them.
+
+A kernel allocates nothing: it writes into tensors that Python made before. So a launch that does nothing
+leaves memory as it is on a GPU, whichever kernel it is. What the kernel writes is made up from then on, and
+the report names the kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from zerokit.rehearsal.native.backend import backend
+from zerokit.rehearsal.timing.rank_time import rank_time
+
+_launched: dict[str, dict[str, bool]] = {}
+"""Kernels by their kind and name, and whether one of the tensors that they write is of integers."""
+
+
+def launch(kind: str, name: str, arguments: Mapping[str, Any], written: Collection[str]) -> None:
+    """Take a kernel to have written its results, in the time of going through its tensors once.
+
+    Args:
+        kind: what such kernels are called in the report, as "Triton kernels".
+        arguments: by parameter; what is no tensor, and holds none, counts for nothing.
+        written: the parameters through which the kernel writes.
+    """
+    named = _launched.setdefault(kind, {})
+    for parameter in written:
+        for tensor in tensors(arguments[parameter]):
+            backend().make_up(tensor)
+            named[name] = named.get(name, False) or not tensor.is_floating_point()
+    named.setdefault(name, False)
+    if time := rank_time():
+        moved = sum(
+            tensor.nbytes * (1 + (parameter in written))
+            for parameter, argument in arguments.items()
+            for tensor in tensors(argument)
+        )
+        time.kernel(name, moved)
+
+
+def launched() -> list[str]:
+    """A warning for each kind of kernels that names those launched so far."""
+    warnings = []
+    for kind, named in _launched.items():
+        integers = [name for name, writes_integers in named.items() if writes_integers]
+        caution = f"; integers too ({', '.join(integers)}), which no size should rest on" if integers else ""
+        warnings.append(f"{kind} took no memory and what they write was made up{caution}: {', '.join(named)}")
+    return warnings
+
+
+def tensors(argument: Any) -> Iterator[Any]:
+    """The tensors of an argument: itself, those in a tuple, or the one under a wrapper or a descriptor."""
+    import torch
+
+    if isinstance(argument, torch.Tensor):
+        yield argument
+    elif isinstance(argument, tuple | list):
+        for part in argument:
+            yield from tensors(part)
+    elif isinstance(base := getattr(argument, "base", None), torch.Tensor):
+        yield base
