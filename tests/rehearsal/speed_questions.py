@@ -296,6 +296,9 @@ def compiled(rank: VirtualRank) -> dict[str, Any]:
     def leaf(*shape: int) -> torch.Tensor:
         return torch.ones(*shape, device="cuda", requires_grad=True)
 
+    def scaled(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor * torch.cuda.get_device_properties("cuda").multi_processor_count
+
     layer = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.GELU()).cuda()
     layer = torch.compile(layer, mode="reduce-overhead")
     heads = [leaf(1, 2, 1024, 64) for _ in range(3)]
@@ -304,6 +307,7 @@ def compiled(rank: VirtualRank) -> dict[str, Any]:
         "compiled": peak_of(torch.compile(waves), leaf(1024, 1024)),
         "shape": list(layer(leaf(1024, 256)).shape),
         "attention": peak_of(torch.compile(flex_attention), *heads),
+        "properties": list(torch.compile(scaled, fullgraph=True)(leaf(4)).shape),
     }
     sites = [site for site in rank.recording().sites if "speed_questions.py" not in site]
     with mock.patch("torch._inductor.compile_fx.compile_fx", side_effect=RuntimeError("no such lowering")):

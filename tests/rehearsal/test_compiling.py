@@ -20,6 +20,10 @@ def test_compiled_flex_attention_makes_no_matrix_of_scores() -> None:
     assert max(answer("compiled")["attention"]) < scores
 
 
+def test_what_a_compiled_function_asks_of_the_card_is_a_constant() -> None:
+    assert answer("compiled")["properties"] == [4]
+
+
 def test_what_is_generated_is_counted_where_it_is_called() -> None:
     assert not [site for site in answer("compiled")["sites"] if "Runner" in site]
 

@@ -24,6 +24,10 @@ _SHOWN = ("capability", "multiprocessors", "l2_mib")
 """What torch tells of a card beside its name and memory."""
 
 
+class DeviceProperties(types.SimpleNamespace):
+    """As `torch.cuda._CudaDeviceProperties`: Dynamo takes objects of that very type for constants."""
+
+
 @dataclass(frozen=True)
 class VirtualDevice:
     """The GPU that the rehearsal shows, as torch reports it."""
@@ -37,12 +41,12 @@ class VirtualDevice:
     l2_cache_bytes: int
 
     @property
-    def properties(self) -> types.SimpleNamespace:
+    def properties(self) -> DeviceProperties:
         """What torch.cuda.get_device_properties returns."""
         shared = _SHARED_MEMORY_KIB.get(self.capability, _SHARED_MEMORY_ELSE) * 1024
         # From 8.0 on, a multiprocessor has 1 KiB more than a block can have: the system takes it.
         reserved = 1024 if self.capability >= (8, 0) else 0
-        return types.SimpleNamespace(
+        return DeviceProperties(
             name=self.name,
             major=self.capability[0],
             minor=self.capability[1],

@@ -97,7 +97,8 @@ class _Kernel:
         """
         import torch
 
-        most = torch.cuda.get_device_properties(torch.cuda.current_device()).shared_memory_per_block_optin
+        properties: Any = torch.cuda.get_device_properties(torch.cuda.current_device())
+        most = properties.shared_memory_per_block_optin
         if shared_mem_bytes >= _SHARED_BYTES and shared_mem_bytes > most:
             raise RuntimeError(
                 f"Requested shared memory ({shared_mem_bytes} bytes) exceeds device limit ({most} bytes). "

@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from typing import Any, NamedTuple, NoReturn
 
 from zerokit.patches import Patch, apply, declare, put, replace, wrap
-from zerokit.rehearsal.devices import VirtualDevice
+from zerokit.rehearsal.devices import DeviceProperties, VirtualDevice
 from zerokit.rehearsal.errors import RehearsalGap
 from zerokit.rehearsal.native.backend import FIELDS, POOLS, STATS, Backend, Model
 from zerokit.rehearsal.native.clock import WorkKind
@@ -122,6 +122,7 @@ _MODULES: dict[Patch, Callable[[_Shown], Any]] = {
     _show("torch.cuda", "_get_device_properties", read_by="torch.cuda"): (
         lambda shown: lambda index: shown.device.properties
     ),
+    _show("torch.cuda", "_CudaDeviceProperties"): lambda _: DeviceProperties,
     _show("torch.cuda", "default_generators"): lambda shown: _generators(shown.visible),
     _show("torch.cuda", "is_current_stream_capturing"): lambda _: lambda: False,
     _show("torch.cuda", "mem_get_info"): lambda shown: shown.free_and_total,
