@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import pickle
 import random
 from array import array
@@ -91,15 +92,20 @@ def _write_qwen(folder: Path, tokenizer: Path) -> None:
     sizes = {"hidden_size": _QWEN_WIDTH, "num_attention_heads": 14, "num_key_value_heads": 2}
     config = sizes | {"model_type": "qwen2", "tie_word_embeddings": True}
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    write_zeros(folder / "model.safetensors", _qwens_shapes())
+
+
+def write_zeros(file: Path, shapes: dict[str, tuple[int, ...]]) -> None:
+    """Write weights in bfloat16 as safetensors: names and shapes, and a hole."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
-    for name, shape in _qwens_shapes().items():
-        start, end = end, end + 2 * shape[0] * (shape[1] if len(shape) > 1 else 1)
+    for name, shape in shapes.items():
+        start, end = end, end + 2 * math.prod(shape)
         header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [start, end]}
     text = json.dumps(header).encode()
-    with (folder / "model.safetensors").open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        file.truncate(8 + len(text) + end)
+    with file.open("wb") as opened:
+        opened.write(len(text).to_bytes(8, "little") + text)
+        opened.truncate(8 + len(text) + end)
 
 
 def _qwens_shapes() -> dict[str, tuple[int, ...]]:

@@ -16,6 +16,7 @@ from typing import Any
 from tests.rehearsal.import_hooks import write_hook
 from tests.rehearsal.later_inputs import write_later
 from tests.rehearsal.litgpt_inputs import write_checkpoint
+from tests.rehearsal.nanovlm_inputs import write_cached, write_nanovlm
 from tests.rehearsal.picotron_inputs import write_run
 from tests.rehearsal.pretraining_inputs import write_pretraining
 from tests.rehearsal.public_models import MODELS, write_models
@@ -33,20 +34,13 @@ def write_inputs(folder: Path) -> None:
     write_checkpoint(folder)
     write_pretraining(folder)
     write_later(folder)
-    _write_cached(folder / "hub" / "models--Qwen--Qwen2.5-0.5B", folder / "qwen")
+    write_nanovlm(folder)
+    write_cached(folder / "hub" / "models--Qwen--Qwen2.5-0.5B", folder / "qwen")
     words = folder / "robot-test" / "dummy-tokenizer-wordlevel"
     shutil.copytree(folder / "llama-7b", words, dirs_exist_ok=True)
     for metric in sorted((folder / "evaluate" / "metrics").glob("*")):
         if not (folder / metric.name).exists():
             (folder / metric.name).symlink_to(metric)
-
-
-def _write_cached(place: Path, model: Path) -> None:
-    """Have the Hub's cache at `place` hold `model`, for scripts that ask for all of a repository."""
-    snapshot = place / "snapshots" / "0"
-    shutil.copytree(model, snapshot, dirs_exist_ok=True)
-    (place / "refs").mkdir(exist_ok=True)
-    (place / "refs" / "main").write_text(snapshot.name, encoding="utf-8")
 
 
 def _user(line: int) -> list[dict[str, str]]:
@@ -191,7 +185,7 @@ _CONFIGURATIONS = {"nyu-mll/glue": "mrpc", "wikitext": "wikitext-2-v1"}
 _CONFIGURATIONS |= {"open-r1/Mixture-of-Thoughts": "all"}
 _CONFIGURATIONS |= dict.fromkeys(("allenai/c4", "c4"), "en")
 _MANY = {"nyu-mll/glue", "databricks/databricks-dolly-15k", "allenai/c4", "Tevatron/msmarco-passage-aug"}
-_MANY |= {"knkarthick/samsum"}
+_MANY |= {"knkarthick/samsum", "yahma/alpaca-cleaned"}
 """Data sets of which scripts leave much out, or make large batches."""
 _FEW = {"togethercomputer/RedPajama-Data-1T-Sample": 2}
 """Data sets of long texts."""
