@@ -41,7 +41,7 @@ _SHARDS, _ROWS = 24, 2200
 _DEFAULT = """---
 configs:
 - config_name: default
-  data_files: {split: train, path: "*.parquet"}
+  data_files: [{split: train, path: "*.parquet"}]
 ---
 """
 
