@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.combinations import REST
 from tests.tiny import REPOSITORY, launch, tiny_llama
 
 FOLDERS = {"auto": REPOSITORY / "ds_configs", "plain": REPOSITORY / "ds_configs" / "plain"}
@@ -51,7 +52,7 @@ def _on_this_machine(preset: Path, folder: Path) -> Path:
     return copy
 
 
-@pytest.mark.parametrize("form", FOLDERS)
+@pytest.mark.parametrize("form", ["auto", pytest.param("plain", marks=REST)])
 @pytest.mark.parametrize("preset", TRAINING)
 def test_it_trains(runs: Any, form: str, preset: str) -> None:
     run = runs(form)[preset]
@@ -62,7 +63,7 @@ def test_it_trains(runs: Any, form: str, preset: str) -> None:
     assert run["losses"] == pytest.approx(runs(form)["zero1"]["losses"], abs=tolerance)
 
 
-@pytest.mark.parametrize("form", FOLDERS)
+@pytest.mark.parametrize("form", ["auto", pytest.param("plain", marks=REST)])
 @pytest.mark.parametrize("preset", PRESETS)
 def test_it_is_what_its_name_says(runs: Any, form: str, preset: str) -> None:
     run = runs(form)[preset]
@@ -74,7 +75,7 @@ def test_it_is_what_its_name_says(runs: Any, form: str, preset: str) -> None:
     assert run["precision"] == "torch.bfloat16"
 
 
-@pytest.mark.parametrize("form", FOLDERS)
+@pytest.mark.parametrize("form", ["auto", pytest.param("plain", marks=REST)])
 def test_nvme_is_written_to(runs: Any, form: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     runs(form)
     folder = next(tmp_path_factory.getbasetemp().glob(f"presets*/{form}/nvme"))

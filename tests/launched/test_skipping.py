@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -12,6 +11,7 @@ from unittest.mock import patch
 
 import pytest
 
+from tests.combinations import REST
 from tests.launched.left_out import broken
 from tests.launched.one_rank import OneRank, make_folder, one_process
 from tests.tiny import REPOSITORY, launch
@@ -59,14 +59,11 @@ def with_fp16(factor: str) -> Iterator[None]:
 OFFLOADED = ("--deepspeed.zero_optimization.offload_optimizer.device", "cpu")
 
 
-_rest = pytest.mark.skipif(
-    "ZEROKIT_ALL_COMBINATIONS" not in os.environ, reason="set ZEROKIT_ALL_COMBINATIONS=1 to run all of them"
-)
 CELLS = [
-    pytest.param(0, (), marks=_rest),
+    pytest.param(0, (), marks=REST),
     (1, ("--precision", "fp16")),
-    pytest.param(2, OFFLOADED, marks=_rest),
-    pytest.param(3, (), marks=_rest),
+    pytest.param(2, OFFLOADED, marks=REST),
+    pytest.param(3, (), marks=REST),
     (3, ("--precision", "bf16")),
 ]
 
@@ -127,7 +124,7 @@ def test_all_ranks_leave_out_what_one_has_seen(here: OneRank) -> None:
     assert_same_steps(found, expected)
 
 
-@pytest.mark.parametrize("stage", ["2", "3"])
+@pytest.mark.parametrize("stage", ["2", pytest.param("3", marks=REST)])
 def test_a_leap_that_is_a_number_is_left_out_by_all_ranks(stage: str, here: OneRank) -> None:
     """Known from 20 steps: in the 23rd, one rank's loss is 30 times as high."""
     bad, count = range(22 * 8 + 4, 22 * 8 + 8), 25 * 8

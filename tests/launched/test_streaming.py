@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.combinations import REST
 from tests.launched.test_train import run, write_recipe
 from tests.tiny import launch, tiny_llama, tiny_tokenizer
 from tests.training.task_table import TRIALS, write
 
 ZERO_2 = {"zero_optimization": {"stage": 2}}
 IN_ORDER = {"train_sampling_strategy": "sequential"}
-
-_rest = pytest.mark.skipif(
-    "ZEROKIT_ALL_COMBINATIONS" not in os.environ, reason="set ZEROKIT_ALL_COMBINATIONS=1 to run all of them"
-)
 
 
 def lines(numbers: range) -> list[str]:
@@ -123,7 +119,7 @@ def test_a_broken_example_ends_all_ranks_with_one_line(start: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     ("task", "section"),
     [
-        pytest.param("masked_lm", {"whole_words": True, "packing": True}, marks=_rest),
+        pytest.param("masked_lm", {"whole_words": True, "packing": True}, marks=REST),
         ("seq2seq", {"target_len": 16, "predict_with_generate": False}),
     ],
 )

@@ -13,8 +13,6 @@ import sys
 from pathlib import Path
 from types import TracebackType
 
-import pytest
-
 from tests.rehearsal.recordings import device_with
 from tests.tiny import REPOSITORY
 from zerokit.rehearsal.job import RehearsalJob
@@ -24,10 +22,6 @@ SCRIPTS = REPOSITORY / "tests" / "rehearsal" / "scripts"
 NUM_GPUS = 8
 GPUS_PER_NODE = 4
 DEVICE = device_with(80 * 2**30)
-ALL = pytest.mark.skipif(
-    "ZEROKIT_ALL_COMBINATIONS" not in os.environ, reason="set ZEROKIT_ALL_COMBINATIONS=1 to run all of them"
-)
-"""Marks what a quick run leaves out."""
 
 
 class FeatureRuns:

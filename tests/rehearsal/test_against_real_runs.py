@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
 import torch
 
+from tests.combinations import REST
 from tests.rehearsal.real_runs import (
     ALL,
     NUM_RANKS,
@@ -26,12 +26,9 @@ from tests.rehearsal.real_runs import (
 TOLERANCE = 0.005
 """Half of what is promised: half of the device bytes are workspaces of cuBLAS, which no setting changes."""
 
-_asked_for_all = os.environ.get("ZEROKIT_ALL_COMBINATIONS") == "1"
-_rest = pytest.mark.skipif(not _asked_for_all, reason="set ZEROKIT_ALL_COMBINATIONS=1 for all combinations")
-
 
 def _parameter(combination: Combination) -> object:
-    marks = () if combination in QUICK else (_rest,)
+    marks = () if combination in QUICK else (REST,)
     return pytest.param(combination, id=combination.name, marks=marks)
 
 
@@ -96,7 +93,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[list[flo
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("stage", [0, pytest.param(1, marks=_rest), pytest.param(2, marks=_rest), 3])
+@pytest.mark.parametrize("stage", [0, pytest.param(1, marks=REST), pytest.param(2, marks=REST), 3])
 def test_a_real_run_trains_as_plain_pytorch_does(
     stage: int, plain: tuple[Path, list[list[float]]], tmp_path: Path
 ) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.rehearsal.feature_runs import ALL, GPUS_PER_NODE, NUM_GPUS, FeatureRuns, job_of
+from tests.combinations import REST
+from tests.rehearsal.feature_runs import GPUS_PER_NODE, NUM_GPUS, FeatureRuns, job_of
 from zerokit.rehearsal.processes import ExplainedError, Output, Worker
 
 PARAMETERS, LAYERS, KEYS, MICRO_BATCH = 110_633_984, 4, 256, 2
@@ -17,7 +18,7 @@ WORKSPACES = 2 * 32 * 2**20
 NEAR = 0.02
 
 
-@pytest.mark.parametrize("stage", [2, pytest.param(3, marks=ALL)])
+@pytest.mark.parametrize("stage", [2, pytest.param(3, marks=REST)])
 def test_a_script_of_accelerate_alone(runs: FeatureRuns, stage: int) -> None:
     report = runs.run("features_accelerate.py", "--stage", str(stage))
     assert report.steps == 64 // (MICRO_BATCH * NUM_GPUS)
@@ -27,7 +28,7 @@ def test_a_script_of_accelerate_alone(runs: FeatureRuns, stage: int) -> None:
     assert states == pytest.approx(12 * PARAMETERS / NUM_GPUS, rel=NEAR)
 
 
-@pytest.mark.parametrize("how", ["cuda", "first", pytest.param("to", marks=ALL)])
+@pytest.mark.parametrize("how", ["cuda", "first", pytest.param("to", marks=REST)])
 def test_a_model_is_put_on_its_gpu(runs: FeatureRuns, how: str) -> None:
     report = runs.run("features_placement.py", how)
     # Plain torch: parameters, gradients and both states in bfloat16.
@@ -44,7 +45,7 @@ def test_device_map_auto_on_one_gpu(tmp_path: Path) -> None:
     assert report.device.steady_bytes == pytest.approx(8 * PARAMETERS + WORKSPACES, rel=0.04)
 
 
-@ALL
+@REST
 def test_device_map_auto_on_several_gpus_is_refused(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.rehearsal.feature_runs import ALL, GPUS_PER_NODE, NUM_GPUS, FeatureRuns
+from tests.combinations import REST
+from tests.rehearsal.feature_runs import GPUS_PER_NODE, NUM_GPUS, FeatureRuns
 from zerokit.rehearsal.report import RehearsalReport
 
 LAYERS, HIDDEN, INTERMEDIATE, VOCABULARY, KEYS = 4, 1024, 2816, 32000, 256
@@ -71,14 +72,14 @@ def test_bf16_optimizer_adds_gradients_in_fp32(runs: FeatureRuns) -> None:
     assert more == pytest.approx(4 * PARAMETERS, rel=NEAR)
 
 
-@pytest.mark.parametrize("stage", [2, pytest.param(3, marks=ALL)])
+@pytest.mark.parametrize("stage", [2, pytest.param(3, marks=REST)])
 def test_bf16_masters_take_half(runs: FeatureRuns, stage: int) -> None:
     usual, short = train(runs, f"--stage {stage}"), train(runs, f"--stage {stage} --master bf16")
     less = usual.device.steady_bytes - short.device.steady_bytes
     assert less == pytest.approx(6 * PARAMETERS // NUM_GPUS, rel=NEAR)
 
 
-@pytest.mark.parametrize("stage", [2, pytest.param(3, marks=ALL)])
+@pytest.mark.parametrize("stage", [2, pytest.param(3, marks=REST)])
 def test_tied_weights_exist_once(runs: FeatureRuns, stage: int) -> None:
     usual, tied = train(runs, f"--stage {stage}"), train(runs, f"--stage {stage} --tied")
     parameters = 2 * EMBEDDING if stage == 2 else 4 * EMBEDDING // NUM_GPUS
@@ -86,7 +87,7 @@ def test_tied_weights_exist_once(runs: FeatureRuns, stage: int) -> None:
     assert less == pytest.approx(parameters + 12 * EMBEDDING // NUM_GPUS, rel=NEAR)
 
 
-@pytest.mark.parametrize("stage", [2, pytest.param(3, marks=ALL)])
+@pytest.mark.parametrize("stage", [2, pytest.param(3, marks=REST)])
 @pytest.mark.parametrize(("how", "trained"), [("--lora", LORA_PARAMETERS), ("--frozen", LAYER_PARAMETERS)])
 def test_only_what_is_trained_has_states(runs: FeatureRuns, stage: int, how: str, trained: int) -> None:
     whole, report = train(runs, f"--stage {stage}"), train(runs, f"--stage {stage} {how}")
@@ -125,7 +126,7 @@ def test_parameters_on_the_host(runs: FeatureRuns) -> None:
     ("options", "least"),
     [
         ("--offload-optimizer nvme --offload-param nvme --pin-memory", 14),
-        pytest.param("--offload-optimizer nvme", 12, marks=ALL),
+        pytest.param("--offload-optimizer nvme", 12, marks=REST),
     ],
 )
 def test_nvme_holds_what_is_offloaded(runs: FeatureRuns, options: str, least: int) -> None:
@@ -145,7 +146,7 @@ def test_nvme_holds_what_is_offloaded(runs: FeatureRuns, options: str, least: in
 # ---- communication
 
 
-@pytest.mark.parametrize("stage", [2, pytest.param(3, marks=ALL)])
+@pytest.mark.parametrize("stage", [2, pytest.param(3, marks=REST)])
 def test_overlapping_keeps_blocks_of_two_streams(runs: FeatureRuns, stage: int) -> None:
     usual = train(runs, f"--stage {stage}")
     overlapping = train(runs, f"--stage {stage} --zero overlap_comm=true")
@@ -180,7 +181,7 @@ def test_quantized_gradients_go_by_all_to_all(runs: FeatureRuns) -> None:
     assert sent(report, "all_to_all") == pytest.approx(inside + inside / GPUS_PER_NODE, rel=0.05)
 
 
-@ALL
+@REST
 def test_all_of_zeropp(runs: FeatureRuns) -> None:
     keys = (f"hpz_partition_size={GPUS_PER_NODE}", "quantized_weights=true", "quantized_gradients=true")
     report = train(runs, "--stage 3 " + " ".join(f"--zero zero_{key}" for key in keys))
@@ -205,7 +206,7 @@ def test_accumulation_sends_once_at_stage_1_and_always_at_stage_2(runs: FeatureR
 # ---- activations
 
 
-@pytest.mark.parametrize("stage", [2, pytest.param(3, marks=ALL)])
+@pytest.mark.parametrize("stage", [2, pytest.param(3, marks=REST)])
 @pytest.mark.parametrize("how", ["reentrant", "non_reentrant"])
 def test_checkpointing_lowers_the_activations(runs: FeatureRuns, stage: int, how: str) -> None:
     usual, report = train(runs, f"--stage {stage}"), train(runs, f"--stage {stage} --checkpointing {how}")
@@ -228,7 +229,7 @@ def test_deepspeed_checkpointing_to_the_host(runs: FeatureRuns) -> None:
     assert on_gpu.device.peak_bytes == pytest.approx(torchs.device.peak_bytes, rel=NEAR)
 
 
-@pytest.mark.parametrize("stage", [2, pytest.param(3, marks=ALL)])
+@pytest.mark.parametrize("stage", [2, pytest.param(3, marks=REST)])
 @pytest.mark.parametrize("how", ["chunked", "tiled"])
 def test_a_loss_in_chunks_never_has_all_logits(runs: FeatureRuns, stage: int, how: str) -> None:
     usual, report = train(runs, f"--stage {stage}"), train(runs, f"--stage {stage} --loss {how}")
@@ -253,7 +254,7 @@ def test_flash_attention_needs_what_sdpa_does(runs: FeatureRuns) -> None:
     assert "sdpa_attention" not in sites
 
 
-@pytest.mark.parametrize("stage", [2, pytest.param(3, marks=ALL)])
+@pytest.mark.parametrize("stage", [2, pytest.param(3, marks=REST)])
 def test_ulysses_splits_the_sequence(runs: FeatureRuns, stage: int) -> None:
     quarter = train(runs, f"--stage {stage}")
     split = train(runs, f"--stage {stage} --sequence {4 * SEQUENCE} --sequence-parallel 4")
@@ -273,7 +274,7 @@ def test_ulysses_splits_the_sequence(runs: FeatureRuns, stage: int) -> None:
         ("torch_fused", 12),
         ("torch_foreach", 12),
         ("Lion", 8),
-        pytest.param("Lamb", 12, marks=ALL),
+        pytest.param("Lamb", 12, marks=REST),
         ("Adagrad", 8),
     ],
 )
@@ -295,9 +296,9 @@ def test_foreach_makes_copies_of_everything_at_the_step(runs: FeatureRuns) -> No
     ("optimizer", "elements"),
     [
         ("Lion", 16),  # DeepSpeedCPULion keeps a second moment, too, which it does not use
-        pytest.param("AdamW", 16, marks=ALL),
-        pytest.param("Adagrad", 12, marks=ALL),
-        pytest.param("torch_fused", 16, marks=ALL),
+        pytest.param("AdamW", 16, marks=REST),
+        pytest.param("Adagrad", 12, marks=REST),
+        pytest.param("torch_fused", 16, marks=REST),
     ],
 )
 def test_optimizers_on_the_host(runs: FeatureRuns, optimizer: str, elements: int) -> None:
@@ -309,7 +310,7 @@ def test_optimizers_on_the_host(runs: FeatureRuns, optimizer: str, elements: int
 
 
 @pytest.mark.parametrize(
-    "options", ["--stage 2", pytest.param("--stage 3 --zero reduce_scatter=false", marks=ALL)]
+    "options", ["--stage 2", pytest.param("--stage 3 --zero reduce_scatter=false", marks=REST)]
 )
 def test_muon_has_one_state_less_for_matrices(runs: FeatureRuns, options: str) -> None:
     report = train(runs, f"{options} --optimizer Muon")
@@ -325,7 +326,7 @@ def test_muon_has_one_state_less_for_matrices(runs: FeatureRuns, options: str) -
 @pytest.mark.parametrize("stage", [2, 3])
 @pytest.mark.parametrize(
     "model",
-    ["qwen3_moe", pytest.param("mixtral", marks=ALL), pytest.param("deepseek_v3", marks=ALL)],
+    ["qwen3_moe", pytest.param("mixtral", marks=REST), pytest.param("deepseek_v3", marks=REST)],
 )
 def test_mixtures_of_experts(runs: FeatureRuns, model: str, stage: int) -> None:
     report = train(runs, f"--stage {stage} --model {model}")
@@ -336,7 +337,7 @@ def test_mixtures_of_experts(runs: FeatureRuns, model: str, stage: int) -> None:
     assert any("balanced routing" in case.what for case in report.made_up)
 
 
-@pytest.mark.parametrize("over", [4, pytest.param(8, marks=ALL)])
+@pytest.mark.parametrize("over", [4, pytest.param(8, marks=REST)])
 def test_experts_of_deepspeed_lie_on_several_gpus(runs: FeatureRuns, over: int) -> None:
     whole = train(runs, "--model deepspeed_moe")
     spread = train(runs, f"--model deepspeed_moe --experts-over {over}")
