@@ -3,14 +3,16 @@
 Two pairs of CPU ranks with the same model, optimizer, ds_config and batches: ``zerokit train`` with its
 Trainer, its logs and all its guards, and a loop of ``deepspeed.initialize``, ``backward`` and ``step`` with
 nothing else. They run side by side and take turns of a few steps, one pair waiting while the other works, so
-that a busy minute of the machine falls on both. The losses of all steps must be the same. With ``--write``
-the figures go into docs/measured/overhead.json.
+that a busy minute of the machine falls on both. The losses of all steps must be the same. What zerokit adds
+hardly grows with the model, so that two sizes tell more than one. With ``--write`` the figures go into
+docs/measured/overhead.json.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import statistics
 import sys
@@ -18,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import Any
@@ -26,10 +29,9 @@ from tests.tiny import REPOSITORY, launch, tiny_llama, tiny_tokenizer
 
 WRITTEN = REPOSITORY / "docs" / "measured" / "overhead.json"
 WAYS = ("zerokit", "bare")
-RANKS, TURNS, STEPS_OF_TURN, BATCH, SEQ_LEN = 2, 12, 5, 4, 128
+RANKS, TURNS, BATCH, SEQ_LEN = 2, 60, 4, 128
 WARM = 2
 """Turns of each, before those that count."""
-STEPS = (WARM + TURNS) * STEPS_OF_TURN
 TOLERANCE = 1e-4
 """Of the loss of a step, in fp32."""
 DS_CONFIG: dict[str, Any] = {
@@ -38,16 +40,34 @@ DS_CONFIG: dict[str, Any] = {
     "gradient_accumulation_steps": 1,
     "gradient_clipping": 1.0,
 }
-RATE = 1e-4
 
 
-def make(folder: Path) -> None:
-    """A model of 3 million parameters, and examples that fill a row each."""
+@dataclass(frozen=True)
+class Size:
+    """Of a model, and so of its steps."""
+
+    hidden_size: int
+    layers: int
+    steps_of_turn: int
+
+    @property
+    def steps(self) -> int:
+        """In all turns."""
+        return (WARM + TURNS) * self.steps_of_turn
+
+
+SIZES = (Size(256, 4, steps_of_turn=5), Size(512, 8, steps_of_turn=1))
+RATE = 1e-6
+"""Small, as what one order of sums rounds otherwise than another grows with each step."""
+
+
+def make(folder: Path, size: Size) -> None:
+    """A model, and examples that fill a row each."""
     tiny_tokenizer(folder / "model")
-    sizes = {"hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 4}
-    tiny_llama(folder / "model", **sizes, max_position_embeddings=SEQ_LEN)
+    hidden = {"hidden_size": size.hidden_size, "intermediate_size": size.hidden_size * 11 // 4}
+    tiny_llama(folder / "model", **hidden, num_hidden_layers=size.layers, max_position_embeddings=SEQ_LEN)
     lines = []
-    for number in range(STEPS * BATCH * RANKS):
+    for number in range(size.steps * BATCH * RANKS):
         digits = (f"{number:07d}" * SEQ_LEN)[: SEQ_LEN - 1]  # a token each, and the one that ends it
         lines.append(json.dumps({"prompt": digits[:1], "completion": digits[1:]}))
     (folder / "data.jsonl").write_text("\n".join(lines) + "\n")
@@ -57,7 +77,7 @@ def make(folder: Path) -> None:
         "task": {"seq_len": SEQ_LEN},
         "training": {
             "output_dir": str(folder / "out"),
-            "max_steps": STEPS,
+            "max_steps": size.steps,
             "learning_rate": RATE,
             "lr_scheduler_type": "constant",
             "train_sampling_strategy": "sequential",
@@ -76,17 +96,16 @@ class Turns:
     def __init__(self, folder: Path, way: str) -> None:
         self._to_all = Client(str(folder / "turns"))
         self._to_all.send((way, int(os.environ["RANK"])))
-        self._steps = 0
         self._begun = self._wait()
 
     def _wait(self) -> tuple[float, float]:
-        self._to_all.recv()
+        self._steps_left: int = self._to_all.recv()
         return time.perf_counter(), time.process_time()
 
     def step_ended(self) -> None:
         """Call after each step."""
-        self._steps += 1
-        if self._steps % STEPS_OF_TURN == 0:
+        self._steps_left -= 1
+        if not self._steps_left:
             wall, cpu = self._begun
             self._to_all.send((time.perf_counter() - wall, time.process_time() - cpu))
             self._begun = self._wait()
@@ -156,7 +175,7 @@ def _bare(folder: Path) -> None:
     mean = torch.stack(losses)
     dist.all_reduce(mean)
     means = (mean / RANKS).tolist()
-    logged = [statistics.fmean(means[start : start + 10]) for start in range(0, STEPS, 10)]
+    logged = [statistics.fmean(means[start : start + 10]) for start in range(0, len(means) // 10 * 10, 10)]
     (folder / "bare.json").write_text(json.dumps(logged))
 
 
@@ -183,43 +202,46 @@ def _batches(folder: Path, rank: int) -> list[dict[str, Any]]:
     return found
 
 
-def _take_turns(listener: Listener, found: dict[str, list[list[tuple[float, float]]]]) -> None:
-    """Have one way after the other go on, and note what each turn took on each rank."""
+Turn = list[tuple[float, float]]
+"""Seconds of the clock and of the processor, of each rank."""
+
+
+def _take_turns(listener: Listener, steps: int, found: dict[str, list[Turn]]) -> None:
+    """Have one way after the other go on for some steps, and note what each turn took."""
     ranks: dict[str, list[Connection]] = {way: [] for way in WAYS}
     for _ in range(len(WAYS) * RANKS):
         connection = listener.accept()
         way, _rank = connection.recv()
         ranks[way].append(connection)
-    for _ in range(WARM + TURNS):
-        for way in WAYS:
+    for turn in range(WARM + TURNS):
+        for way in WAYS if turn % 2 else reversed(WAYS):
             for connection in ranks[way]:
-                connection.send(None)
+                connection.send(steps)
             found[way].append([connection.recv() for connection in ranks[way]])
     for connection in ranks["zerokit"] + ranks["bare"]:
         connection.send(None)
 
 
-def _per_step(
-    turns: list[list[tuple[float, float]]], of: Callable[[list[tuple[float, float]]], float]
-) -> list[float]:
-    return [of(turn) / STEPS_OF_TURN for turn in turns[WARM:]]
+def _around_median(ordered: list[float]) -> tuple[float, float]:
+    """What the median lies between with 95 %, whatever the turns are distributed like: two of them.
+
+    The number of turns below the median is binomial (Conover 1999, section 3.2).
+    """
+    outside = max(0, math.floor(len(ordered) / 2 - 0.98 * math.sqrt(len(ordered))) - 1)
+    return ordered[outside], ordered[-1 - outside]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--write", action="store_true")
-    parser.add_argument("--on-rank", nargs=2, metavar=("FOLDER", "WAY"), help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.on_rank is not None:
-        on_rank(Path(options.on_rank[0]), options.on_rank[1])
-        return
-    found: dict[str, list[list[tuple[float, float]]]] = {way: [] for way in WAYS}
+def measure(size: Size) -> dict[str, Any]:
+    """What steps of a model of that size take, either way; ends the process where a run fails."""
+    turns: dict[str, list[Turn]] = {way: [] for way in WAYS}
     with tempfile.TemporaryDirectory() as temporary, ThreadPoolExecutor() as pool:
         folder = Path(temporary)
-        make(folder)
+        make(folder, size)
         with Listener(str(folder / "turns")) as listener:
-            pool.submit(_take_turns, listener, found)
-            words = {way: [Path(__file__), "--on-rank", folder, way] for way in WAYS}
+            pool.submit(_take_turns, listener, size.steps_of_turn, turns)
+            words: dict[str, list[str | Path]] = {
+                way: [Path(__file__), "--on-rank", folder, way] for way in WAYS
+            }
             env = {"PYTHONPATH": str(REPOSITORY)}
             runs = [
                 pool.submit(launch, words[way], ranks=RANKS, launcher="torchrun", env=env) for way in WAYS
@@ -234,31 +256,48 @@ def main() -> None:
     if different > TOLERANCE:
         sys.exit(f"the losses are others: {losses}")
     result: dict[str, Any] = {
-        "ranks": RANKS,
-        "micro_batch_size": BATCH,
-        "seq_len": SEQ_LEN,
-        "zero_stage": DS_CONFIG["zero_optimization"]["stage"],
-        "steps": TURNS * STEPS_OF_TURN,
+        "hidden_size": size.hidden_size,
+        "layers": size.layers,
+        "steps": TURNS * size.steps_of_turn,
         "losses_differ_by_at_most": different,
     }
     # A step ends with its slowest rank; what it costs is what both spend.
-    kinds = {
-        "wall": lambda turn: max(one[0] for one in turn),
-        "cpu": lambda turn: sum(one[1] for one in turn),
+    kinds: dict[str, Callable[[Turn], float]] = {
+        "wall": lambda turn: max(wall for wall, _ in turn),
+        "cpu": lambda turn: sum(cpu for _, cpu in turn),
     }
     for kind, of in kinds.items():
-        ours, theirs = (_per_step(found[way], of) for way in WAYS)
+        ours, theirs = ([of(turn) / size.steps_of_turn for turn in turns[way][WARM:]] for way in WAYS)
         ratios = sorted(a / b for a, b in zip(ours, theirs, strict=True))
         result[kind] = {
             "zerokit_seconds_per_step": round(statistics.median(ours), 4),
             "bare_seconds_per_step": round(statistics.median(theirs), 4),
             "ratio": round(statistics.median(ratios), 4),
-            "quartiles": [round(one, 4) for one in statistics.quantiles(ratios, n=4)[::2]],
+            "between": [round(one, 4) for one in _around_median(ratios)],
             "of_each_turn": [round(one, 4) for one in ratios],
         }
-    print(json.dumps(result, indent=2))
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--on-rank", nargs=2, metavar=("FOLDER", "WAY"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.on_rank is not None:
+        on_rank(Path(options.on_rank[0]), options.on_rank[1])
+        return
+    result = {
+        "ranks": RANKS,
+        "micro_batch_size": BATCH,
+        "seq_len": SEQ_LEN,
+        "zero_stage": DS_CONFIG["zero_optimization"]["stage"],
+        "sizes": [measure(size) for size in SIZES],
+    }
+    text = json.dumps(result, indent=1)
+    print(text)
     if options.write:
-        WRITTEN.write_text(json.dumps(result, indent=2) + "\n")
+        WRITTEN.write_text(text + "\n")
 
 
 if __name__ == "__main__":
