@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests import processes
+from tests.combinations import REST
 from tests.conftest import FOLDERS
 from tests.tiny import REPOSITORY
 
@@ -116,16 +117,7 @@ def busy_loops(count: int) -> Iterator[None]:
             loop.wait()
 
 
-TWELFTHS = [
-    pytest.param(
-        at,
-        marks=pytest.mark.skipif(
-            at > 0 and os.environ.get("ZEROKIT_ALL_COMBINATIONS") != "1",
-            reason="set ZEROKIT_ALL_COMBINATIONS=1 for all files",
-        ),
-    )
-    for at in range(12)
-]
+TWELFTHS = [pytest.param(at, marks=() if at == 0 else REST) for at in range(12)]
 
 
 @pytest.mark.distributed

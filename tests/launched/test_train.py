@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import yaml
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from tests.combinations import REST
 from tests.tiny import launch, tiny_llama, tiny_tokenizer
 from zerokit.checkpoint.checksums import check_checksums, files_of, read_checksums
 from zerokit.checkpoint.export import export
@@ -200,9 +200,7 @@ def test_one_process_gives_the_losses_of_two(
     assert one["loss_after"] == pytest.approx(two_ranks["loss_after"], abs=1e-5)
 
 
-@pytest.mark.skipif(
-    "ZEROKIT_ALL_COMBINATIONS" not in os.environ, reason="set ZEROKIT_ALL_COMBINATIONS=1 to compile"
-)
+@REST
 @pytest.mark.parametrize("stage", [2, 3])
 def test_a_compiled_model_trains_saves_and_goes_on_as_it_is(stage: int, start: Path, tmp_path: Path) -> None:
     """With `torch_compile`; of its compilers the one that generates no code, which takes a minute here."""

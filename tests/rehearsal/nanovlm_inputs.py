@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.rehearsal.local_inputs import write_tokenizer
-from tests.rehearsal.pretraining_inputs import write_zeros
+from tests.rehearsal.pretraining_inputs import decoder_shapes, write_zeros
 
 _SMOLLM2 = {
     "model_type": "llama",
@@ -88,22 +88,7 @@ def _write_model(folder: Path, config: dict[str, Any], shapes: dict[str, tuple[i
 
 
 def _smollm2s_shapes() -> dict[str, tuple[int, ...]]:
-    width, inner, keys = 960, 2560, 320
-    of_layer: dict[str, tuple[int, ...]] = {
-        "self_attn.q_proj": (width, width),
-        "self_attn.k_proj": (keys, width),
-        "self_attn.v_proj": (keys, width),
-        "self_attn.o_proj": (width, width),
-        "mlp.gate_proj": (inner, width),
-        "mlp.up_proj": (inner, width),
-        "mlp.down_proj": (width, inner),
-        "input_layernorm": (width,),
-        "post_attention_layernorm": (width,),
-    }
-    found: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (49152, width)}
-    for layer in range(32):
-        found |= {f"model.layers.{layer}.{name}.weight": shape for name, shape in of_layer.items()}
-    return found | {"model.norm.weight": (width,)}
+    return decoder_shapes(words=49152, width=960, inner=2560, keys=320, layers=32)
 
 
 def _siglip2s_shapes() -> dict[str, tuple[int, ...]]:

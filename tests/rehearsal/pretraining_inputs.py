@@ -108,8 +108,19 @@ def write_zeros(file: Path, shapes: dict[str, tuple[int, ...]]) -> None:
         opened.truncate(8 + len(text) + end)
 
 
-def _qwens_shapes() -> dict[str, tuple[int, ...]]:
-    width, inner, keys = _QWEN_WIDTH, _QWEN_INNER, _QWEN_KEYS
+def decoder_shapes(
+    *, words: int, width: int, inner: int, keys: int, layers: int, biases: tuple[str, ...] = ()
+) -> dict[str, tuple[int, ...]]:
+    """Of the weights of a decoder like Llama's, by name, without a head of its own.
+
+    Args:
+        words: of the vocabulary.
+        width: of the hidden states, and of all queries.
+        inner: width of the feed-forward layer.
+        keys: width of all keys, and of all values.
+        layers: how many.
+        biases: the projections that have one.
+    """
     of_layer: dict[str, tuple[int, ...]] = {
         "self_attn.q_proj": (width, width),
         "self_attn.k_proj": (keys, width),
@@ -121,13 +132,18 @@ def _qwens_shapes() -> dict[str, tuple[int, ...]]:
         "input_layernorm": (width,),
         "post_attention_layernorm": (width,),
     }
-    found: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (_QWEN_WORDS, width)}
-    for layer in range(_QWEN_LAYERS):
+    found: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (words, width)}
+    for layer in range(layers):
         for name, shape in of_layer.items():
             found[f"model.layers.{layer}.{name}.weight"] = shape
-            if name[-6:] in ("q_proj", "k_proj", "v_proj"):
+            if name.endswith(biases):
                 found[f"model.layers.{layer}.{name}.bias"] = shape[:1]
     return found | {"model.norm.weight": (width,)}
+
+
+def _qwens_shapes() -> dict[str, tuple[int, ...]]:
+    sizes = {"width": _QWEN_WIDTH, "inner": _QWEN_INNER, "keys": _QWEN_KEYS, "layers": _QWEN_LAYERS}
+    return decoder_shapes(words=_QWEN_WORDS, **sizes, biases=("q_proj", "k_proj", "v_proj"))
 
 
 def _write_lines(file: Path, rows: list[dict[str, Any]]) -> None:

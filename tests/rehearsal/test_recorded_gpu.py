@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
+from tests.combinations import ALL
 from tests.gpu.compare_with_gpu import (
     CONFIGURATIONS,
     WRITTEN,
@@ -38,11 +38,10 @@ pytestmark = pytest.mark.skipif(
 
 
 def _chosen(rows: dict[str, dict[str, object]]) -> list[Configuration]:
-    everything = "ZEROKIT_ALL_COMBINATIONS" in os.environ
     return [
         one
         for one in CONFIGURATIONS
-        if (everything or one.name in SUBSET) and one.name in rows and rows[one.name]["measured"]
+        if (ALL or one.name in SUBSET) and one.name in rows and rows[one.name]["measured"]
     ]
 
 
