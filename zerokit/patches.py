@@ -186,7 +186,7 @@ def replace(holder: Any, name: str, make: Callable[[Any], Any]) -> None:
 
 def is_original(value: Any) -> bool:
     """Whether a replacement stands where `value` stood."""
-    return any(value is original for original in _originals)
+    return value is not None and any(value is original for original in _originals)
 
 
 def _is_there(patch: Patch) -> bool:

@@ -19,6 +19,15 @@ from tests import processes
 from tests.rehearsal import forked_worker
 from tests.rehearsal.attention_cases import CHOICES, SEEN, Case, choice
 from tests.rehearsal.attention_memory_questions import cudnn_memory, efficient_memory, flash_memory
+from tests.rehearsal.compiled_packages_questions import (
+    apex_norms,
+    apex_optimizers,
+    apex_rotary,
+    flash_attention_csrc,
+    grouped_products,
+    megatron_softmax,
+    packages_found,
+)
 from tests.rehearsal.flash_attention_questions import (
     flash_attn_found,
     flash_attn_memory,
@@ -303,6 +312,13 @@ QUESTIONS: dict[str, Callable[[Any], Any]] = {
         flash_attn_refusals,
         flash_attn_model,
         hub_kernels,
+        packages_found,
+        flash_attention_csrc,
+        grouped_products,
+        apex_norms,
+        apex_optimizers,
+        apex_rotary,
+        megatron_softmax,
     )
 }
 

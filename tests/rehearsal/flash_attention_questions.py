@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 def flash_attn_found(rank: VirtualRank) -> dict[str, Any]:
     import importlib.metadata
 
-    from zerokit.rehearsal.stand_ins import flash_attention
+    from zerokit.rehearsal.stand_ins import compiled_packages
 
-    flash_attention.install()
+    compiled_packages.install()
     flash_attn = importlib.import_module("flash_attn")
     from transformers.utils import import_utils
 
@@ -31,9 +31,9 @@ def flash_attn_found(rank: VirtualRank) -> dict[str, Any]:
 
 
 def flash_attn_version(rank: VirtualRank) -> str:
-    from zerokit.rehearsal.stand_ins import flash_attention
+    from zerokit.rehearsal.stand_ins import compiled_packages
 
-    flash_attention.install()
+    compiled_packages.install()
     return str(importlib.import_module("flash_attn").__version__)
 
 
@@ -83,9 +83,9 @@ def hub_kernels(rank: VirtualRank) -> dict[str, Any]:
 def flash_attn_memory(rank: VirtualRank) -> dict[str, Any]:
     import torch
 
-    from zerokit.rehearsal.stand_ins import flash_attention
+    from zerokit.rehearsal.stand_ins import compiled_packages
 
-    flash_attention.install()
+    compiled_packages.install()
     flash_attn = importlib.import_module("flash_attn")
     flash_attn_3 = importlib.import_module("flash_attn_interface")
 
@@ -142,9 +142,9 @@ def _norm_memory() -> dict[str, int]:
 def flash_attn_refusals(rank: VirtualRank) -> dict[str, str]:
     import torch
 
-    from zerokit.rehearsal.stand_ins import flash_attention
+    from zerokit.rehearsal.stand_ins import compiled_packages
 
-    flash_attention.install()
+    compiled_packages.install()
     flash_attn = importlib.import_module("flash_attn")
     refusals = {}
     for name, tensor in (
@@ -162,9 +162,9 @@ def flash_attn_refusals(rank: VirtualRank) -> dict[str, str]:
 def flash_attn_model(rank: VirtualRank) -> dict[str, Any]:
     import torch
 
-    from zerokit.rehearsal.stand_ins import flash_attention
+    from zerokit.rehearsal.stand_ins import compiled_packages
 
-    flash_attention.install()
+    compiled_packages.install()
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(

@@ -1,4 +1,4 @@
-"""What the scripts read that were chosen last: fineweb's tokens, InternVL's model and data, a ds_config."""
+"""What the scripts read that were chosen last: tokens in three formats, InternVL's model, a ds_config."""
 
 from __future__ import annotations
 
@@ -40,9 +40,12 @@ _INTERN_VIT = {
 
 
 def write_later(folder: Path) -> None:
-    """Make in `folder` what modded-nanogpt, RWKV, InternVL and yarn read."""
+    """Make in `folder` what modded-nanogpt, RWKV, Megatron, TinyLlama, InternVL and yarn read."""
     _write_fineweb(folder / "modded-nanogpt" / "data" / "fineweb10B")
-    _write_minipile(folder / "RWKV-LM" / "RWKV-v7" / "train_temp" / "data")
+    minipile = folder / "RWKV-LM" / "RWKV-v7" / "train_temp" / "data" / "minipile"
+    _write_indexed(minipile, documents=1, tokens=1498226207)  # as many as the demo asks for
+    _write_indexed(folder / "megatron_text_document", documents=1000, tokens=3000)
+    _write_packed(folder / "data" / "slim_star")
     _write_internvl(folder)
     named = {"deepspeed_config_file": "yarn/deepspeed/zero3.json", "zero3_init_flag": True}
     sharded = {
@@ -72,15 +75,27 @@ def _write_fineweb(folder: Path) -> None:
         (folder / name).write_bytes(header.tobytes() + tokens.astype(numpy.uint16).tobytes())
 
 
-def _write_minipile(folder: Path, tokens: int = 1498226207) -> None:
-    """As many tokens as RWKV's demo asks for, in Megatron's format: one document, a hole of zeros."""
-    folder.mkdir(parents=True, exist_ok=True)
-    uint16, documents = 8, 1
+def _write_indexed(stem: Path, documents: int, tokens: int) -> None:
+    """Documents of so many tokens each, in Megatron's format: an index, and a hole of zeros."""
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    uint16 = 8
     index = b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, uint16, documents, documents + 1)
-    index += struct.pack("<i3q", tokens, 0, 0, documents)
-    (folder / "minipile.idx").write_bytes(index)
-    with (folder / "minipile.bin").open("wb") as file:
-        file.truncate(2 * tokens)
+    index += struct.pack(f"<{documents}i", *[tokens] * documents)
+    index += struct.pack(f"<{documents}q", *range(0, 2 * tokens * documents, 2 * tokens))
+    index += struct.pack(f"<{documents + 1}q", *range(documents + 1))
+    stem.with_suffix(".idx").write_bytes(index)
+    with stem.with_suffix(".bin").open("wb") as file:
+        file.truncate(2 * tokens * documents)
+
+
+def _write_packed(folder: Path, length: int = 2049, blocks: int = 8, files: int = 64) -> None:
+    """Chunks as lit_gpt's packed_dataset.py writes them, enough files of each name for 8 ranks."""
+    folder.mkdir(parents=True, exist_ok=True)
+    uint16, tokens = 8, length * blocks
+    chunk = b"LITPKDS" + struct.pack("<QBQ", 1, uint16, tokens) + bytes(2 * tokens)
+    for name in ("train_slim", "train_star", "validation"):
+        for number in range(files):
+            (folder / f"{name}_{number:010d}.bin").write_bytes(chunk)
 
 
 def _write_internvl(folder: Path) -> None:

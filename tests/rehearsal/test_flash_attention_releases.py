@@ -15,7 +15,7 @@ from packaging.version import Version
 
 from zerokit.rehearsal.errors import RehearsalGap
 from zerokit.rehearsal.limits import limit_of
-from zerokit.rehearsal.stand_ins import flash_attention
+from zerokit.rehearsal.stand_ins import compiled_packages, flash_attention
 from zerokit.rehearsal.stand_ins.flash_attention_release import (
     _RELEASES,
     NEWEST,
@@ -31,7 +31,7 @@ def stood_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[Chosen]:
     _forget()
     chosen = Chosen()
     monkeypatch.setattr(flash_attention, "_chosen", chosen)
-    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, flash_attention._Finder({"flash_attn"})])
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, compiled_packages._Finder({"flash_attn"})])
     yield chosen
     _forget()
 

@@ -32,7 +32,7 @@ def test_each_name_stands_in_the_file_that_it_leads_to() -> None:
 
 def test_each_stand_in_is_in_the_index() -> None:
     files = [
-        *REHEARSAL.glob("stand_ins/*.py"),
+        *REHEARSAL.glob("stand_ins/**/*.py"),
         *REHEARSAL.glob("watching/*.py"),
         *REHEARSAL.glob("native/*.cpp"),
     ]

@@ -21,7 +21,7 @@ from zerokit.errors import LaunchError, ZerokitError
 from zerokit.rehearsal.call_sites import OWN, folder_of, in_words, is_of_script, short_path
 from zerokit.rehearsal.errors import RehearsalGap
 from zerokit.rehearsal.failing_lines import instruction, last_of, named, raises, tree_of
-from zerokit.rehearsal.stand_ins import flash_attention
+from zerokit.rehearsal.stand_ins import compiled_packages
 from zerokit.rehearsal.stand_ins.from_pretrained import CHECKPOINT
 from zerokit.rehearsal.stand_ins.nvml import NVMLNotSupportedError
 from zerokit.rehearsal.watching.suppressed_writes import not_written
@@ -150,12 +150,11 @@ def _cause(error: BaseException) -> tuple[str, str] | None:
         )
     stood_in_for = _used_library(error)
     if stood_in_for is not None:
+        library, hint = stood_in_for
         return (
-            f"the rehearsal stands in for {stood_in_for}, and the script fails at what that has, takes or "
+            f"the rehearsal stands in for {library}, and the script fails at what that has, takes or "
             f"gives ({type(error).__name__}: {_first_line(text)})",
-            "If the cluster has another release, write that in a requirements.txt beside the script, such as "
-            "flash-attn==2.6.3. If it has this one, it shows what is printed above, too, or the stand-in is "
-            "wrong: then please report it",
+            hint,
         )
     if _is_of_a_stand_in(error):
         return (
@@ -164,26 +163,37 @@ def _cause(error: BaseException) -> tuple[str, str] | None:
             "Please report this with the output above; " + _ELSEWHERE[0].lower() + _ELSEWHERE[1:],
         )
     if isinstance(error, ImportError) and not _is_of_own_module(error):
-        package = (error.name or "").partition(".")[0]
-        installed = patches.version(package) if package in sys.modules else "0"
-        if installed != "0":
-            return (
-                f"the script imports what {package} {installed} does not have ({type(error).__name__}: "
-                f"{_first_line(text)})",
-                f"Install the {package} that the script was written for, or that the cluster has; the "
-                "rehearsal cannot go on without it",
-            )
-        what = "the script needs what this environment does not have"  # as a package's own check says
-        if isinstance(error, ModuleNotFoundError):
-            what = "the script imports what is not installed in this environment"
-        elif _NO_NAME in text:
-            what = "the script imports what the packages do not have in this environment"
-        return (
-            f"{what} ({type(error).__name__}: {_first_line(text)})",
-            "Install it here, too, if the cluster has it, or mend the import; the rehearsal cannot go on "
-            "without it",
-        )
+        return _not_importable(error)
     return None
+
+
+def _not_importable(error: ImportError) -> tuple[str, str]:
+    """What the environment lacks, and what to do."""
+    said = f"({type(error).__name__}: {_first_line(str(error))})"
+    package = (error.name or "").partition(".")[0]
+    if package in compiled_packages.REFUSED:
+        return (
+            f"the rehearsal cannot stand in for {package}, which is compiled with CUDA's toolkit and is not "
+            f"installed here {said}",
+            _ELSEWHERE,
+        )
+    installed = patches.version(package) if package in sys.modules else "0"
+    if installed != "0":
+        return (
+            f"the script imports what {package} {installed} does not have {said}",
+            f"Install the {package} that the script was written for, or that the cluster has; the rehearsal "
+            "cannot go on without it",
+        )
+    what = "the script needs what this environment does not have"  # as a package's own check says
+    if isinstance(error, ModuleNotFoundError):
+        what = "the script imports what is not installed in this environment"
+    elif _NO_NAME in str(error):
+        what = "the script imports what the packages do not have in this environment"
+    return (
+        f"{what} {said}",
+        "Install it here, too, if the cluster has it, or mend the import; the rehearsal cannot go on without "
+        "it",
+    )
 
 
 def _first_line(text: str) -> str:
@@ -208,8 +218,11 @@ def _is_of_a_stand_in(error: BaseException) -> bool:
     )
 
 
-def _used_library(error: BaseException) -> str | None:
-    """Which library that is stood in for takes part in `error`, in words: it is like one release alone."""
+def _used_library(error: BaseException) -> tuple[str, str] | None:
+    """Which library that is stood in for takes part in `error`, in words, and what to do.
+
+    It is like one release alone.
+    """
     trace = last_of(error)
     modules: Iterable[str | None]
     if isinstance(error, ImportError):
@@ -218,7 +231,7 @@ def _used_library(error: BaseException) -> str | None:
         modules = (trace.tb_frame.f_globals.get("__name__"),)  # which does not take such a call
     else:
         modules = map(_module_of, named(error))
-    return next((words for one in modules if one and (words := flash_attention.told(one))), None)
+    return next((words for one in modules if one and (words := compiled_packages.told(one))), None)
 
 
 def _module_of(value: object) -> str | None:

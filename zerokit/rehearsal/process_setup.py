@@ -175,11 +175,11 @@ def _stand_in(rank: VirtualRank, real_group: InstallGroup | None, generated: Pat
     """
     from zerokit.rehearsal.stand_ins import (
         bitsandbytes,
+        compiled_packages,
         cuda_extensions,
         cuda_kernels,
         custom_operators,
         deepspeed_bookkeeping,
-        flash_attention,
         fresh_memory,
         from_pretrained,
         generate,
@@ -199,8 +199,8 @@ def _stand_in(rank: VirtualRank, real_group: InstallGroup | None, generated: Pat
         making_groups.install(
             rank.traffic, rank.exchange, rank=rank.rank, world_size=rank.num_gpus, time=rank.time
         )
-        attention = (flash_attention, hub_kernels)
-        libraries = (from_pretrained, zero3_rank_loops, *attention, custom_operators, bitsandbytes)
+        compiled = (compiled_packages, hub_kernels)
+        libraries = (from_pretrained, zero3_rank_loops, *compiled, custom_operators, bitsandbytes)
         for module in (fresh_memory, *libraries):
             module.install()
         deepspeed_bookkeeping.agree_with_rank_0()
@@ -209,7 +209,7 @@ def _stand_in(rank: VirtualRank, real_group: InstallGroup | None, generated: Pat
     started_ranks.StartedRanks(rank.rank % local_ranks, local_ranks).install()
     torch_compile.install(generated, compute=real_group is not None)
     rank.call_sites.pass_over(generated)
-    cuda_extensions.install()
+    cuda_extensions.install(generated)
     deepspeed_bookkeeping.install()
     op_builders.install(compute=real_group is not None, allocate=page_locked.locked_by(rank.backend))
     triton_kernels.install()

@@ -26,6 +26,7 @@ from zerokit.rehearsal.recording import (
     MadeUp,
     Recording,
 )
+from zerokit.rehearsal.stand_ins.compiled_packages import taken
 from zerokit.rehearsal.stand_ins.custom_operators import sized
 from zerokit.rehearsal.stand_ins.hub_kernels import not_loaded
 from zerokit.rehearsal.stand_ins.launched_kernels import launched
@@ -269,7 +270,7 @@ def _warnings(rank: VirtualRank) -> list[str]:
             f"{unknown} values came from a rank that was not rehearsed beside this one, which went on with "
             "its own"
         )
-    warnings += compiled_otherwise() + launched() + sized() + not_loaded() + not_installed()
+    warnings += compiled_otherwise() + launched() + sized() + not_loaded() + not_installed() + taken()
     warnings += [f"{line}: the rehearsal went on without it" for line in patches.missing()]
     if rank.time is not None:
         warnings += [f"{name} took no time: {why}" for name, why in rank.time.unpriced.items()]

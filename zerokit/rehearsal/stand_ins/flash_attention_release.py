@@ -8,9 +8,7 @@ in, or in what the package needs that the script belongs to.
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import re
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,7 +18,8 @@ from packaging.markers import InvalidMarker, Marker, UndefinedEnvironmentName
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 
-from zerokit.whose_code import INSTALLED, is_installed
+from zerokit.rehearsal.stand_ins.script_project import lines_in_files, script_file
+from zerokit.whose_code import INSTALLED
 
 _RELEASES = (
     *("2.0.0.post1", "2.0.1", "2.0.2", "2.0.3", "2.0.4", "2.0.5", "2.0.6", "2.0.6.post2", "2.0.7", "2.0.8"),
@@ -38,9 +37,6 @@ _FILES = (
     *("environment*.y*ml", "Dockerfile*", "README*"),
 )
 """Where projects say what they need, the surest first."""
-_FOLDERS = 4
-"""So many folders, from the script's upwards, may be its project's."""
-_MOST_BYTES = 2**20
 _VERSION = r"v?\d+(?:\.\w+)*(?:\.\*)?"
 _BOUND = rf"(?:[=~!]=|===|[<>]=?)\s*{_VERSION}"
 _ASKED = re.compile(
@@ -85,30 +81,8 @@ def asked_for(script: Path, started_in: Path) -> Release:
 
 def _in_files(script: Path, started_in: Path) -> Iterator[tuple[str, str]]:
     """Each line that names flash-attn with a version, as ``file:line`` and text."""
-    for folder in dict.fromkeys([started_in, *_folders(script)]):
-        for pattern in _FILES:
-            for file in sorted(folder.glob(pattern)):
-                with suppress(OSError, UnicodeDecodeError):
-                    if not file.is_file() or file.stat().st_size > _MOST_BYTES:
-                        continue
-                    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
-                        if _ASKED.search(line) and not line.lstrip().startswith("#"):
-                            yield f"{file.parent.name}/{file.name}:{number}", line
-
-
-def _folders(script: Path) -> Iterator[Path]:
-    """Those that may be its project's: upwards to its repository's, or below the home folder."""
-    if is_installed(str(script)):
-        return
-    home = None
-    with suppress(RuntimeError):  # a user without one, as in containers
-        home = Path.home()
-    for folder in script.parents[:_FOLDERS]:
-        if folder != script.parent and home is not None and home.is_relative_to(folder):
-            return
-        yield folder
-        if (folder / ".git").exists():
-            return
+    lines = lines_in_files(script, started_in, _FILES)
+    return ((by, line) for by, line in lines if _ASKED.search(line))
 
 
 def _in_packages(script: Path) -> Iterator[tuple[str, str]]:
@@ -168,21 +142,5 @@ class Chosen:
     @property
     def release(self) -> Release:
         if self._release is None:
-            self._release = asked_for(self._script(), self._started_in)
+            self._release = asked_for(script_file(self._started_in), self._started_in)
         return self._release
-
-    def _script(self) -> Path:
-        """Its file; a file beside a module's, while what runs is known by the module's name alone.
-
-        A package is imported before the module in it is found, and may import flash-attn.
-        """
-        script = self._started_in / sys.argv[0]
-        if script.is_file():
-            return script
-        with suppress(ImportError, ValueError):  # ValueError: a module without a spec
-            spec = importlib.util.find_spec(sys.argv[0].partition(".")[0])
-            if spec is not None:
-                inside = [Path(folder) / "__init__.py" for folder in spec.submodule_search_locations or ()]
-                found = inside[0] if inside else Path(spec.origin or script)
-                return self._started_in / found
-        return script

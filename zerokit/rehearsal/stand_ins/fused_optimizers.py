@@ -42,7 +42,7 @@ def fused_adam(*, compute: bool, device_type: str = "cuda") -> ModuleType:
         weight_decay: float,
         /,
     ) -> None:
-        _check_lists(tensor_lists, 4, device_type)
+        check_lists(tensor_lists, 4, device_type)
         _take_time("multi_tensor_adam", *tensor_lists)
         lr, beta1, beta2 = float32(lr), float32(beta1), float32(beta2)
         epsilon, weight_decay = float32(epsilon), float32(weight_decay)
@@ -83,7 +83,7 @@ def fused_lion(*, compute: bool, device_type: str = "cuda") -> ModuleType:
         weight_decay: float,
         /,
     ) -> None:
-        _check_lists(tensor_lists, 3, device_type)
+        check_lists(tensor_lists, 3, device_type)
         _take_time("multi_tensor_lion", *tensor_lists)
         lr, beta1, beta2 = float32(lr), float32(beta1), float32(beta2)
         after_decay = float32(1 - float32(lr * float32(weight_decay)))
@@ -212,7 +212,7 @@ def _check_lamb(p: Tensor, p_copy: Tensor, m: Tensor, v: Tensor, g: Tensor, devi
         raise NotImplementedError(f'"lamb_cuda_kernel" not implemented for {g.dtype}')
 
 
-def _check_lists(tensor_lists: Sequence[Sequence[Tensor]], depth: int, device_type: str) -> None:
+def check_lists(tensor_lists: Sequence[Sequence[Tensor]], depth: int, device_type: str) -> None:
     """The checks of csrc/adam/multi_tensor_apply.cuh, which a mistake in a script can trip over."""
     if len(tensor_lists) != depth:
         raise RuntimeError(f"expected {depth} lists of tensors, got {len(tensor_lists)}")
