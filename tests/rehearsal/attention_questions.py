@@ -23,6 +23,7 @@ from tests.rehearsal.compiled_packages_questions import (
     apex_norms,
     apex_optimizers,
     apex_rotary,
+    apex_weight_gradients,
     flash_attention_csrc,
     grouped_products,
     megatron_softmax,
@@ -318,6 +319,7 @@ QUESTIONS: dict[str, Callable[[Any], Any]] = {
         apex_norms,
         apex_optimizers,
         apex_rotary,
+        apex_weight_gradients,
         megatron_softmax,
     )
 }

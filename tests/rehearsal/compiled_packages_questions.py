@@ -175,7 +175,7 @@ def apex_norms(rank: VirtualRank) -> dict[str, Any]:
         "rms": FusedRMSNorm(256).bfloat16(),
         "plain": FusedRMSNorm(256, elementwise_affine=False),
         "efficient": FusedLayerNorm(256, memory_efficient=True).bfloat16(),
-        "mixed": MixedFusedRMSNorm(256),
+        "mixed": MixedFusedRMSNorm(256, sequence_parallel=True),
     }.items():
         found[name] = _kept_and_at_peak(layer.cuda(), x, lets_go=name == "efficient")
     with torch.autocast("cuda", dtype=torch.bfloat16):
@@ -213,6 +213,23 @@ def apex_optimizers(rank: VirtualRank) -> dict[str, Any]:
     found["norms"] = [list(norm.shape), list(norms.shape)]
     try:
         multi_tensor_applier(amp_C.multi_tensor_scale, flag, [tensors], 0.5)
+    except RuntimeError as error:
+        found["refused"] = str(error)
+    return found
+
+
+def apex_weight_gradients(rank: VirtualRank) -> dict[str, Any]:
+    import fused_weight_gradient_mlp_cuda
+    import torch
+
+    x = torch.empty((10, 8, 64), dtype=torch.bfloat16, device="cuda")
+    grad = torch.empty((10, 8, 32), dtype=torch.bfloat16, device="cuda")
+    total = torch.empty((32, 64), device="cuda")
+    before, flops = requested(), rank.backend.flops
+    fused_weight_gradient_mlp_cuda.wgrad_gemm_accum_fp32(x, grad, total)
+    found = {"bytes": requested() - before, "flops": rank.backend.flops - flops}
+    try:
+        fused_weight_gradient_mlp_cuda.wgrad_gemm_accum_fp16(x, grad, total)
     except RuntimeError as error:
         found["refused"] = str(error)
     return found

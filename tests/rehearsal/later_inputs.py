@@ -45,6 +45,9 @@ def write_later(folder: Path) -> None:
     minipile = folder / "RWKV-LM" / "RWKV-v7" / "train_temp" / "data" / "minipile"
     _write_indexed(minipile, documents=1, tokens=1498226207)  # as many as the demo asks for
     _write_indexed(folder / "megatron_text_document", documents=1000, tokens=3000)
+    batches = {"train_batch_size": 32, "train_micro_batch_size_per_gpu": 4, "steps_per_print": 1}
+    settings = {"zero_optimization": {"stage": 2}, "bf16": {"enabled": True}, "gradient_clipping": 1.0}
+    _write_json(folder / "megatron_zero2.json", batches | settings)
     _write_packed(folder / "data" / "slim_star")
     _write_internvl(folder)
     named = {"deepspeed_config_file": "yarn/deepspeed/zero3.json", "zero3_init_flag": True}

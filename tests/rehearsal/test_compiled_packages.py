@@ -223,6 +223,13 @@ def test_rotary_embeddings_of_apex_keep_the_angles_alone() -> None:
     assert found == {"kept": 50 * 2 * 4 * 64 * 2, "is of one piece": True, "grad": [50, 2, 4, 64]}
 
 
+def test_weight_gradients_of_apex_are_added_in_their_place() -> None:
+    found = answer("apex_weight_gradients")
+    assert found["bytes"] == 0
+    assert found["flops"] == 2 * 80 * 64 * 32
+    assert "not torch.float32" in found["refused"]
+
+
 def test_megatrons_softmaxes_stand_in_for_what_it_compiles() -> None:
     found = answer("megatron_softmax")
     assert re.fullmatch(r"\d+\.\d+", found["release"])

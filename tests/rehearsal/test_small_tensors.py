@@ -62,7 +62,9 @@ def test_the_library_computes_what_ranks_tell_each_other() -> None:
 
 def test_the_groups_of_a_device_mesh_are_told_of() -> None:
     program = """
+import json
 from unittest import mock
+import numpy
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from zerokit.rehearsal.stand_ins.making_groups import install_groups
@@ -78,6 +80,8 @@ install_groups(
 dist.distributed_c10d._store_based_barrier = lambda *_: None
 init_device_mesh("cpu", (2, 2), mesh_dim_names=("data_parallel", "tensor_parallel"))
 assert {("mesh_tensor_parallel", (0, 1)), ("mesh_tensor_parallel", (2, 3))} <= told, told
+dist.new_group(list(numpy.array([[0, 1], [2, 3]])[:, 0]), group_desc="cut out of an array")
+json.dumps([ranks for what, ranks in told if what == "cut out of an array"])
 group = dist.new_group(backend="gloo")  # as Lightning's Fabric has it
 group._exchange = mock.Mock()
 group.monitored_barrier()

@@ -21,10 +21,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from zerokit.rehearsal.errors import calling_line, script_line
 from zerokit.rehearsal.stand_ins import flash_attention
 from zerokit.rehearsal.stand_ins.flash_attention_release import Release
-from zerokit.rehearsal.stand_ins.needed_packages import Needed
+from zerokit.rehearsal.stand_ins.needed_packages import Needed, own_line
 
 _HERE = "zerokit.rehearsal.stand_ins"
 
@@ -107,6 +106,7 @@ PACKAGES = (
             "apex.transformer.functional": "compiled.apex_rotary",
             "amp_C": "compiled.amp_c",
             "fused_layer_norm_cuda": "compiled.fused_layer_norm_cuda",
+            "fused_weight_gradient_mlp_cuda": "compiled.fused_weight_gradient_mlp_cuda",
         },
     ),
 )
@@ -180,8 +180,7 @@ def taken() -> list[str]:
 
 def _lacks(name: str) -> None:
     """Note what a script looks for and a stand-in does not have: it may go on another way."""
-    line = script_line()
-    if line == calling_line():  # it is not a library that looks
+    if line := own_line():
         _stood_in.lacking.setdefault(name, line)
 
 

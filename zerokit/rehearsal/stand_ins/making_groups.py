@@ -114,7 +114,8 @@ def install_groups(
         }
         group = make_group(ranks, timeout, BACKEND, **kept)
         if note is not None:
-            members = range(world_size) if ranks is None else sorted(ranks)
+            # Scripts cut them out of arrays of numpy, whose integers are told to nobody as they are.
+            members = range(world_size) if ranks is None else sorted(map(int, ranks))
             note(tuple(members), group, given.get("group_desc"))
         return group
 

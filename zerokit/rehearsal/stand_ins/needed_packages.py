@@ -101,14 +101,8 @@ class Needed:
     def _importing(self, distribution: str) -> str | None:
         """As :meth:`by`, of the import that is being done, unless it or one that led to it is caught."""
         line = None
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None:
-            file, number = frame.f_code.co_filename, frame.f_lineno
-            frame = frame.f_back
-            if is_own_code(file):  # what finds modules, here and in Python
-                continue
-            statements = _imports_in(Path(file)) if _is_own_file(file) else ()
-            one = next((one for one in statements if number in one.lines), None)
+        for file, number in _stack():
+            one = next((one for one in _imports_in(Path(file)) if number in one.lines), None)
             if line is None:
                 if one is None or distribution not in self._brings(one):
                     return None
@@ -116,6 +110,27 @@ class Needed:
             if one is not None and one.is_caught:
                 return None
         return line
+
+
+def own_line() -> str | None:
+    """The line of a file of the script's own that asks for something; None if a library asks."""
+    file, number = next(_stack(), ("", 0))
+    return f"{short_path(file)}:{number}" if file else None
+
+
+def _stack() -> Iterator[tuple[str, int]]:
+    """Files and lines of the script's own, up from who asks; none if that is a library."""
+    frame: FrameType | None = sys._getframe(1)
+    is_first = True
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not is_own_code(file):  # what finds modules, here and in Python
+            if _is_own_file(file):
+                yield file, frame.f_lineno
+            elif is_first:
+                return
+            is_first = False
+        frame = frame.f_back
 
 
 def _said(file: Path, one: Import) -> str:

@@ -51,6 +51,12 @@ def take_time(name: str, *moved: Any) -> None:
         _of_process.kernel(name, _bytes(moved))
 
 
+def take_time_of_product(name: str, m: int, n: int, k: int, dtype: Any) -> None:
+    """Have a kernel of a stand-in take the time of a product (m, k) by (k, n), if time is rehearsed."""
+    if _of_process is not None:
+        _of_process.product(name, m, n, k, str(dtype).removeprefix("torch."))
+
+
 def _bytes(values: Any) -> int:
     if isinstance(values, list | tuple):
         return sum(_bytes(value) for value in values)
@@ -130,6 +136,12 @@ class RankTime:
         """A kernel of a stand-in, on the current stream, that reads and writes so many bytes."""
         self.clock.advance(to_ns(self.prices.launch(name)))
         duration = to_ns(self.prices.memory_bound(bytes_moved, name))
+        self.clock.submit(self._backend.current_stream, WorkKind.KERNEL, name, duration)
+
+    def product(self, name: str, m: int, n: int, k: int, dtype: str) -> None:
+        """A product (m, k) by (k, n) of a package beside torch, on the current stream."""
+        self.clock.advance(to_ns(self.prices.launch(name)))
+        duration = to_ns(self.prices.matmul(m, n, k, dtype=dtype))
         self.clock.submit(self._backend.current_stream, WorkKind.KERNEL, name, duration)
 
     def attention(self, kernel: Kernel, backward: bool, *shape: Any) -> None:

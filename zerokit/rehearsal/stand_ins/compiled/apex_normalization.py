@@ -284,9 +284,9 @@ class _Mixed(_Norm):
         eps: float = 1e-5,
         *,
         memory_efficient: bool = False,
-        elementwise_affine: bool = True,
+        **others: Any,
     ) -> None:
-        if not elementwise_affine:
+        if not others.get("elementwise_affine", True):  # and all else counts for nothing, as in the originals
             raise RuntimeError(f"{type(self).__name__} does not support `elementwise_affine = False`")
         super().__init__(normalized_shape, eps, True, memory_efficient)
 
