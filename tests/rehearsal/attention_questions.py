@@ -26,6 +26,7 @@ from tests.rehearsal.compiled_packages_questions import (
     apex_weight_gradients,
     flash_attention_csrc,
     grouped_products,
+    kernels_on_the_clock,
     megatron_softmax,
     packages_found,
 )
@@ -316,6 +317,7 @@ QUESTIONS: dict[str, Callable[[Any], Any]] = {
         packages_found,
         flash_attention_csrc,
         grouped_products,
+        kernels_on_the_clock,
         apex_norms,
         apex_optimizers,
         apex_rotary,

@@ -235,6 +235,38 @@ def apex_weight_gradients(rank: VirtualRank) -> dict[str, Any]:
     return found
 
 
+def kernels_on_the_clock(rank: VirtualRank) -> dict[str, list[float]]:
+    """Bytes that kernels of stand-ins go through, or sides of their products, as the clock is told."""
+    from types import SimpleNamespace
+    from unittest import mock
+
+    import amp_C
+    import fused_weight_gradient_mlp_cuda
+    import rotary_emb
+    import torch
+    from apex.normalization import FusedRMSNorm
+
+    from zerokit.rehearsal.timing import rank_time
+
+    told: dict[str, list[float]] = {}
+    clock = SimpleNamespace(
+        kernel=lambda name, moved: told.setdefault(name, []).append(moved),
+        product=lambda name, *sides: told.setdefault(name, []).extend(sides),
+    )
+    with mock.patch.object(rank_time, "_of_process", clock):
+        flag = torch.zeros(1, dtype=torch.int, device="cuda")
+        lists = [[torch.empty(1000, device="cuda")] for _ in range(4)]
+        amp_C.multi_tensor_adam(65536, flag, lists, 1e-3, 0.9, 0.999, 1e-8, 1, 1, 1, 0.0)
+        halves = [torch.empty((10, 2, 32), device="cuda") for _ in range(4)]
+        angles = [torch.empty((10, 1, 32), device="cuda") for _ in range(2)]
+        rotary_emb.apply_rotary(*halves[:2], *angles, *halves[2:], False)
+        FusedRMSNorm(64).cuda()(torch.empty((10, 64), device="cuda"))
+        x, grad = (torch.empty((10, width), dtype=torch.bfloat16, device="cuda") for width in (64, 32))
+        total = torch.empty((32, 64), device="cuda")
+        fused_weight_gradient_mlp_cuda.wgrad_gemm_accum_fp32(x, grad, total)
+    return told
+
+
 def apex_rotary(rank: VirtualRank) -> dict[str, Any]:
     import torch
     from apex.transformer.functional import fused_apply_rotary_pos_emb

@@ -8,6 +8,8 @@ import struct
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 _SHARD = 12 * 2**20
 """Tokens of a shard, more than one validation reads."""
 _DOCUMENT = 1000
@@ -40,7 +42,7 @@ _INTERN_VIT = {
 
 
 def write_later(folder: Path) -> None:
-    """Make in `folder` what modded-nanogpt, RWKV, Megatron, TinyLlama, InternVL and yarn read."""
+    """Make in `folder` what modded-nanogpt, RWKV, Megatron, TinyLlama, nanotron, InternVL and yarn read."""
     _write_fineweb(folder / "modded-nanogpt" / "data" / "fineweb10B")
     minipile = folder / "RWKV-LM" / "RWKV-v7" / "train_temp" / "data" / "minipile"
     _write_indexed(minipile, documents=1, tokens=1498226207)  # as many as the demo asks for
@@ -49,6 +51,7 @@ def write_later(folder: Path) -> None:
     settings = {"zero_optimization": {"stage": 2}, "bf16": {"enabled": True}, "gradient_clipping": 1.0}
     _write_json(folder / "megatron_zero2.json", batches | settings)
     _write_packed(folder / "data" / "slim_star")
+    _write_nanotron(folder / "nanotron_qwen.yaml", folder / "nanotron" / "examples" / "config_qwen.yaml")
     _write_internvl(folder)
     named = {"deepspeed_config_file": "yarn/deepspeed/zero3.json", "zero3_init_flag": True}
     sharded = {
@@ -99,6 +102,15 @@ def _write_packed(folder: Path, length: int = 2049, blocks: int = 8, files: int 
     for name in ("train_slim", "train_star", "validation"):
         for number in range(files):
             (folder / f"{name}_{number:010d}.bin").write_bytes(chunk)
+
+
+def _write_nanotron(file: Path, example: Path) -> None:
+    """nanotron's example, where it has been checked out, with the tokens that it makes up itself."""
+    if example.is_file():
+        config = yaml.safe_load(example.read_text(encoding="utf-8"))
+        config["data_stages"][0]["data"]["dataset"] = None
+        config["tokenizer"]["tokenizer_name_or_path"] = "robot-test/dummy-tokenizer-wordlevel"
+        file.write_text(yaml.safe_dump(config), encoding="utf-8")
 
 
 def _write_internvl(folder: Path) -> None:

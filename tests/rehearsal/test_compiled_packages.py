@@ -230,6 +230,16 @@ def test_weight_gradients_of_apex_are_added_in_their_place() -> None:
     assert "not torch.float32" in found["refused"]
 
 
+def test_their_kernels_take_time_on_the_clock() -> None:
+    told = answer("kernels_on_the_clock")
+    assert told["multi_tensor_adam"] == [
+        1000 * 4 * (1 + 2 * 3)
+    ]  # gradients are read, the others written, too
+    assert told["apply_rotary"] == [4 * 10 * 2 * 32 * 4 + 2 * 10 * 32 * 4]
+    assert told["cuApplyLayerNorm"] == [3 * 10 * 64 * 4 + 64 * 4]
+    assert told["wgrad_gemm_accum"] == [32, 64, 10, "bfloat16"]
+
+
 def test_megatrons_softmaxes_stand_in_for_what_it_compiles() -> None:
     found = answer("megatron_softmax")
     assert re.fullmatch(r"\d+\.\d+", found["release"])
