@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -86,13 +87,15 @@ class Needed:
         if not is_of_script(str(script)):
             return
         roots = [script.parent, *(Path(entry).absolute() for entry in sys.path if _is_own_folder(entry))]
-        files = [script]
+        files, seen = [script], {script}
         for file in files:  # which grows meanwhile
             for one in _imports_in(file):
                 if one.is_sure and not one.is_caught:
                     for name in self._brings(one):
                         yield name, _said(file, one)
-                    files += (inside for inside in _files_of(one, file, roots) if inside not in files)
+                    new = [inside for inside in _files_of(one, file, roots) if inside not in seen]
+                    files += dict.fromkeys(new)
+                    seen.update(new)
 
     def _brings(self, one: Import) -> Iterator[str]:
         top_level = {module.partition(".")[0] for module in one.modules if not one.level}
@@ -158,15 +161,20 @@ def _files_of(one: Import, importing: Path, roots: list[Path]) -> Iterator[Path]
     """The files that an import runs, of those below `roots`."""
     if one.level:
         roots = [importing.parents[one.level - 1]]
-    for module in one.modules:
-        parts = module.split(".") if module else []
-        for root in roots:
-            found = [root.joinpath(*parts[:depth], "__init__.py") for depth in range(1, len(parts) + 1)]
-            if parts:
-                found.append(root.joinpath(*parts).with_suffix(".py"))
-            if there := [file for file in found if file.is_file()]:
-                yield from there
-                break
+    for module in filter(None, one.modules):
+        yield from next(filter(None, (_files_below(str(root), module) for root in roots)), ())
+
+
+@functools.cache
+def _files_below(root: str, module: str) -> tuple[Path, ...]:
+    """A module's file, after those of the packages that it is in; none if they do not lie there."""
+    parent = module.rpartition(".")[0]
+    around = _files_below(root, parent) if parent else ()
+    place = os.path.join(root, *module.split("."))  # noqa: PTH118 - thousands of times
+    if parent and not around and not os.path.isdir(os.path.dirname(place)):  # noqa: PTH112, PTH120
+        return ()
+    own = (f"{place}{os.sep}__init__.py", f"{place}.py")
+    return (*around, *(Path(file) for file in own if os.path.isfile(file)))  # noqa: PTH113
 
 
 @functools.cache
