@@ -125,7 +125,7 @@ def test_a_package_is_found_once_the_script_cannot_do_without_it() -> None:
     assert "stands in for apex 0.1, and the script fails at what that has" in found["limit"]
     assert "apex.contrib" in found["limit"]
     assert "cannot stand in for transformer_engine, which is compiled with CUDA's toolkit" in found["refused"]
-    taken, lacking = found["said"]
+    taken, lacking = found["said"]  # what was caught before is there now
     assert taken.startswith("apex 0.1 is not installed here and was stood in for, since ")
     assert "compiled_packages_questions.py:" in taken
     assert lacking.startswith("apex.contrib may be there on the cluster, and its stand-in is not (")
@@ -154,8 +154,13 @@ def test_a_script_trains_with_what_it_imports_and_goes_without_what_it_catches(t
     )
     rehearsed = rehearse("--num-gpus", 1, "--no-advise", "--format", "json", "train.py", cwd=tmp_path)
     assert rehearsed.code == 0, rehearsed.err
-    (said,) = [line for line in rehearsed.report["warnings"] if "stood in for" in line]
-    assert said.startswith("apex 0.1 is not installed here and was stood in for, since train.py:7 imports it")
+    taken, without = [line for line in rehearsed.report["warnings"] if "stood in for" in line]
+    assert taken.startswith(
+        "apex 0.1 is not installed here and was stood in for, since train.py:7 imports it"
+    )
+    assert without.startswith(
+        "nv-grouped-gemm is not installed here, and the script goes on without (train.py:4)"
+    )
 
 
 def test_norms_and_losses_of_flash_attentions_csrc_allocate_what_the_compiled_ones_do() -> None:

@@ -165,16 +165,25 @@ def install() -> None:
 
 
 def taken() -> list[str]:
-    """A line for each package that was imported because the script needs it, and for what one lacks."""
-    packages = [
-        f"{name} is not installed here and was stood in for, since {why}: its functions allocate what its "
-        "kernels do"
-        for name, why in _stood_in.taken.items()
-    ]
-    return packages + [
-        f"{name} may be there on the cluster, and its stand-in is not ({line}): what the script does without "
-        "it may take other memory"
-        for name, line in _stood_in.lacking.items()
+    """A line for each package that the script takes, for what one lacks, and for those it goes without."""
+    taken, lacking, needed = _stood_in.taken, _stood_in.lacking, _stood_in.needed
+    without = {name: line for name, line in needed.done_without.items() if needed.by(name) is None}
+    return [
+        *(
+            f"{name} is not installed here and was stood in for, since {why}: its functions allocate what "
+            "its kernels do"
+            for name, why in taken.items()
+        ),
+        *(
+            f"{name} may be there on the cluster, and its stand-in is not ({line}): what the script does "
+            "without it may take other memory"
+            for name, line in lacking.items()
+        ),
+        *(
+            f"{name} is not installed here, and the script goes on without ({line}): if the cluster has it, "
+            "name it in a requirements.txt beside the script, and it is stood in for"
+            for name, line in without.items()
+        ),
     ]
 
 

@@ -54,6 +54,8 @@ class Needed:
         self._names = names
         self._started_in = Path.cwd()
         self._by: dict[str, str] = {}
+        self.done_without: dict[str, str] = {}
+        """Distributions that a file of the script's own imports and goes on without, and the line."""
         self._looked_in: tuple[str, ...] | None = None
 
     def by(self, distribution: str) -> str | None:
@@ -68,7 +70,7 @@ class Needed:
             for name, line in (*self._asked(), *self._imported()):
                 self._by.setdefault(name, line)
         if distribution not in self._by and (imported := self._importing(distribution)):
-            self._by[distribution] = imported
+            self._by[distribution] = f"{imported} imports it"
         return self._by.get(distribution)
 
     def _asked(self) -> Iterator[tuple[str, str]]:
@@ -102,15 +104,16 @@ class Needed:
         return (name for name, modules in self._names.items() if modules & top_level)
 
     def _importing(self, distribution: str) -> str | None:
-        """As :meth:`by`, of the import that is being done, unless it or one that led to it is caught."""
+        """The line of the import of it that is being done, unless that or one that led to it is caught."""
         line = None
         for file, number in _stack():
             one = next((one for one in _imports_in(Path(file)) if number in one.lines), None)
             if line is None:
                 if one is None or distribution not in self._brings(one):
                     return None
-                line = _said(Path(file), one)
+                line = f"{short_path(file)}:{one.lines.start}"
             if one is not None and one.is_caught:
+                self.done_without.setdefault(distribution, line)
                 return None
         return line
 
