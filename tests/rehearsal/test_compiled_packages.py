@@ -91,6 +91,18 @@ def test_files_that_it_surely_imports_are_its_own(
     assert (needed.by("apex") is not None) == needs_it
 
 
+def test_what_is_asked_before_the_script_is_known_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.py").write_text("import apex", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["zerokit.rehearsal.worker"])
+    needed = Needed(NAMES)
+    assert needed.by("apex") is None
+    monkeypatch.setattr(sys, "argv", ["train.py"])
+    assert needed.by("apex") == "train.py:1 imports it"
+
+
 @pytest.mark.parametrize(
     ("line", "is_asked_for"),
     [

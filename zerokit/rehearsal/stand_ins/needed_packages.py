@@ -65,8 +65,9 @@ class Needed:
         the script's files are read ahead. What these do not show, such as a folder that the script
         adds to the places where modules lie, shows when the import is done.
         """
-        if self._looked_in != tuple(sys.path):
-            self._looked_in = tuple(sys.path)
+        looked_in = (sys.argv[0], *sys.path)
+        if self._looked_in != looked_in:
+            self._looked_in = looked_in
             for name, line in (*self._asked(), *self._imported()):
                 self._by.setdefault(name, line)
         if distribution not in self._by and (imported := self._importing(distribution)):
