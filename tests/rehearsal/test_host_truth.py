@@ -42,3 +42,24 @@ def test_no_data_is_lost_beside_made_up_values(tmp_path: Path) -> None:
     )
     assert rehearsed.out.count(": kept") == 13, rehearsed.out
     assert "LOST" not in rehearsed.out
+
+
+def test_what_nobody_wrote_takes_no_memory_of_this_machine(tmp_path: Path) -> None:
+    operators = ("a gpu's zeros of integers", "a gpu's range", "a gpu's random integers", "add_", "ones_like")
+    rehearsed = rehearse(
+        *("--num-gpus", 1, "--no-advise", "--steps", 0, SCRIPTS / "host_memory.py", *operators),
+        cwd=tmp_path,
+        forked=True,
+    )
+    assert "\n0 make never-written memory resident" in "\n" + rehearsed.out, rehearsed.out + rehearsed.err
+
+
+def test_many_experts_share_a_long_sequence(tmp_path: Path) -> None:
+    (tmp_path / "routes.py").write_text(
+        "import torch\n"
+        "chosen = torch.randn(8192, 128, device='cuda').topk(8).indices\n"
+        "mask = torch.nn.functional.one_hot(chosen, 128).permute(2, 1, 0)\n"  # as transformers 4 has it
+        "print('rows of an expert', *{torch.where(mask[expert])[0].numel() for expert in range(128)})\n"
+    )
+    rehearsed = rehearse("--num-gpus", 1, "--steps", 0, "routes.py", cwd=tmp_path, forked=True)
+    assert "rows of an expert 512\n" in rehearsed.out, rehearsed.out + rehearsed.err

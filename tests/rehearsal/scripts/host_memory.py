@@ -1,4 +1,4 @@
-"""Host operators that make unwritten memory resident: `zerokit rehearse host_memory.py [NAME...]`.
+"""Operators that make unwritten memory of the host resident: `zerokit rehearse host_memory.py [NAME...]`.
 
 Each is called on tensors of 2.5 GiB: two that nobody has filled, one beside one whose contents depend on
 parameters, and one that a single row of data was written into. Prints those that leave more resident than
@@ -115,6 +115,9 @@ OPERATORS: dict[str, Operator] = {
     "read, then add_": lambda x, _: (x.sum(), x[:ROW].sum(), x.add_(0.5)),
     "numpy, then add_": lambda x, _: (x.numpy()[:10].fill(1), x.add_(0.5)),
     "linear": lambda x, _: torch.nn.functional.linear(torch.zeros(4, ROW), rows(x)),
+    "a gpu's zeros of integers": lambda x, _: torch.zeros(x.nbytes, dtype=torch.int8, device="cuda"),
+    "a gpu's range": lambda x, _: torch.arange(x.nbytes // 8, device="cuda"),
+    "a gpu's random integers": lambda x, _: torch.randint(9, (x.nbytes // 8,), device="cuda"),
     "Adam": lambda x, y: stepped(torch.optim.AdamW, x, y),
     "Adam, fused": lambda x, y: stepped(lambda *a, **k: torch.optim.AdamW(*a, fused=True, **k), x, y),
     "SGD": lambda x, y: stepped(torch.optim.SGD, x, y),

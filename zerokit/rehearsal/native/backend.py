@@ -29,9 +29,8 @@ if TYPE_CHECKING:
 
     from zerokit.rehearsal.native.allocator_settings import AllocatorSettings
 
-SMALL_BYTES, COMPUTED_BYTES = 2**16, 2**24
-"""kSmallBytes and kComputedBytes of native/blocks.h: what a smaller tensor holds is always computed, since
-scripts read it; what a larger one holds up to the second size, if it is of integers."""
+SMALL_BYTES = 2**16
+"""kSmallBytes of native/blocks.h: what a smaller tensor holds is always computed, since scripts read it."""
 STATS = (
     "allocation",
     "segment",

@@ -153,6 +153,8 @@ void release_device(void* context) {
   auto* block = static_cast<Block*>(context);
   const uint64_t address = address_of(*block);
   if (block->counted != 0) {
+    const bool is_large = block->bytes >= kOwnPagesBytes && !run_state().compute_everything;
+    if (is_large && block->contents == Contents::known) hand_back_pages({static_cast<char*>(block->data), block->bytes});
     std::lock_guard<std::mutex> guard(device_mutex);
     ordinary_model().release(block->ordinary);
     expandable_model().release(block->expandable);

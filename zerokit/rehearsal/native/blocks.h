@@ -28,8 +28,10 @@ enum class Contents : uint8_t { known, untouched, made_up };
 // The prototype's figure; a page table of small blocks costs more than the arithmetic.
 constexpr int64_t kSmallBytes = 64 * 1024;
 // Integers and booleans (token ids, masks, positions, expert indices) are computed for real up to this size, since
-// what they hold decides shapes.
-constexpr int64_t kComputedBytes = 16 * 1024 * 1024;
+// what they hold decides shapes: who of 8,192 tokens goes to which of 256 experts, eight to each, takes all of it.
+constexpr int64_t kComputedBytes = 128 * 1024 * 1024;
+// Integers of 8 bits are so up to this size: larger ones are quantized weights, and decide nothing.
+constexpr int64_t kComputedOctets = 1024 * 1024;
 // Host blocks from this size on get pages of their own, which the kernel fills with zeros at first touch.
 constexpr int64_t kOwnPagesBytes = 1024 * 1024;
 // Host blocks below this size are counted, but get no line in the event log.

@@ -221,6 +221,12 @@ IValue device_randomness() {
 
 // ---- computing for real
 
+// Whether values on the device would take pages for nothing, as no operator computes with so many.
+bool is_too_large(const Tensor& tensor) {
+  return tensor.is_cuda() && !run_state().compute_everything &&
+         static_cast<int64_t>(tensor.storage().nbytes()) > most_computed(tensor.scalar_type());
+}
+
 void compute(const c10::OperatorHandle& op, const OperatorFacts& facts, const std::vector<IValue>& arguments,
              bool on_device, Stack* stack) {
   Stack inner = arguments_for(facts, arguments, op.schema(), c10::kCPU, device_randomness(), &host_view);
@@ -236,6 +242,10 @@ void compute(const c10::OperatorHandle& op, const OperatorFacts& facts, const st
     const auto& view = views[index].toTensor();
     if (tensor.is_cuda() && (tensor.sizes() != view.sizes() || tensor.storage().data() != view.storage().data())) {
       take_shape(tensor, view);
+      if (is_too_large(tensor)) {
+        mark_made_up(tensor);
+        continue;
+      }
       if (view.numel() > 0) {
         std::memcpy(const_cast<void*>(tensor.storage().data()), view.storage().data(),
                     std::min(tensor.storage().nbytes(), view.storage().nbytes()));
@@ -265,8 +275,11 @@ bool can_compute(const OperatorFacts& facts, const std::vector<IValue>& argument
       if (!tensor.has_storage()) {
         computable = false;
       } else if (facts.is_out[index] || (overwrites && facts.written[index])) {
-        const bool large = static_cast<int64_t>(tensor.storage().nbytes()) >= kSmallBytes;
-        if (large && (tensor.is_floating_point() || !covers_its_storage(tensor))) computable = false;
+        const auto bytes = static_cast<int64_t>(tensor.storage().nbytes());
+        if (bytes >= kSmallBytes &&
+            (is_too_large(tensor) || tensor.is_floating_point() || !covers_its_storage(tensor))) {
+          computable = false;
+        }
       } else if (!is_computable(tensor)) {
         computable = false;
       }
@@ -510,8 +523,12 @@ bool is_computable(const at::Tensor& tensor) {
   if (run_state().compute_everything) return tensor.has_storage();
   if (!is_known(tensor)) return false;
   const auto bytes = static_cast<int64_t>(tensor.storage().nbytes());
-  return bytes < kSmallBytes ||
-         (bytes <= kComputedBytes && !tensor.is_floating_point() && !tensor.is_complex());
+  return bytes < kSmallBytes || bytes <= most_computed(tensor.scalar_type());
+}
+
+int64_t most_computed(at::ScalarType type) {
+  if (!at::isIntegralType(type, /*includeBool=*/true)) return kSmallBytes - 1;
+  return type == at::kByte || type == at::kChar ? kComputedOctets : kComputedBytes;
 }
 
 bool covers_its_storage(const at::Tensor& tensor) {

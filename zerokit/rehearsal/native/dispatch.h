@@ -30,6 +30,8 @@ at::Tensor meta_view(const at::Tensor& tensor);
 bool is_known(const at::Tensor& tensor);
 // True where the value can, and should, be computed: known, and small or of integers.
 bool is_computable(const at::Tensor& tensor);
+// Bytes of a tensor of that type up to which its values are computed.
+int64_t most_computed(at::ScalarType type);
 bool covers_its_storage(const at::Tensor& tensor);
 void mark_known(const at::Tensor& tensor);
 void mark_made_up(const at::Tensor& tensor);

@@ -101,6 +101,23 @@ void take_allowed_pages(int64_t bytes) {
   if (allowed != std::numeric_limits<int64_t>::max()) allowed -= bytes;
 }
 
+namespace {
+
+// The whole pages in a memory.
+Extent pages_in(const Extent& extent) {
+  const auto page = static_cast<uint64_t>(page_size());
+  const auto begin = reinterpret_cast<uint64_t>(extent.begin), end = begin + extent.bytes;
+  const uint64_t first = std::min(end, (begin + page - 1) / page * page), last = std::max(first, end / page * page);
+  return {reinterpret_cast<char*>(first), static_cast<int64_t>(last - first)};
+}
+
+}  // namespace
+
+void hand_back_pages(const Extent& extent) {
+  const Extent pages = pages_in(extent);
+  if (pages.bytes > 0) ::madvise(pages.begin, pages.bytes, MADV_DONTNEED);
+}
+
 void zero_pages(Block& block, const Extent& extent) {
   char* const end = extent.begin + extent.bytes;
   if (extent.begin == block.data && extent.bytes == block.bytes) {
@@ -109,13 +126,10 @@ void zero_pages(Block& block, const Extent& extent) {
     block.contents = Contents::untouched;
     return;
   }
-  const auto round_up = [](char* address) {
-    return reinterpret_cast<char*>((reinterpret_cast<uint64_t>(address) + page_size() - 1) / page_size() * page_size());
-  };
-  char* const first = std::min(end, round_up(extent.begin));
-  char* const last = std::max(first, round_up(end) - (round_up(end) == end ? 0 : page_size()));
-  std::memset(extent.begin, 0, first - extent.begin);
-  if (last > first) ::madvise(first, last - first, MADV_DONTNEED);
+  const Extent pages = pages_in(extent);
+  char* const last = pages.begin + pages.bytes;
+  std::memset(extent.begin, 0, pages.begin - extent.begin);
+  hand_back_pages(extent);
   std::memset(last, 0, end - last);
 }
 

@@ -55,6 +55,8 @@ struct PagesAllowed {
 };
 void take_allowed_pages(int64_t bytes);
 
+// Hands the whole pages of a memory back to the system: they are zeros when somebody comes to them again.
+void hand_back_pages(const Extent& extent);
 // Zeros over contiguous memory of a block with pages of its own: whole pages are handed back to the system.
 void zero_pages(Block& block, const Extent& extent);
 // Copies what has been written; pages of the target that nobody has written stay so.

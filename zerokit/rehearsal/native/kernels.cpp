@@ -106,10 +106,9 @@ void copy_values(const Tensor& target, const Tensor& source) {
   const bool whole = covers_its_storage(target);
   const bool to_small = static_cast<int64_t>(target.storage().nbytes()) < kSmallBytes;
   const bool from_host = source.is_cpu() && is_known(source);
-  const bool integers = !target.is_floating_point() && !target.is_complex() &&
-                        static_cast<int64_t>(target.storage().nbytes()) <= kComputedBytes;
+  const bool computed = static_cast<int64_t>(target.storage().nbytes()) <= most_computed(target.scalar_type());
   const bool to_host = target.is_cpu() && is_known(source);
-  const bool kept = run_state().compute_everything || to_host || to_small || (integers && (whole || is_known(target)));
+  const bool kept = run_state().compute_everything || to_host || to_small || (computed && (whole || is_known(target)));
   if (kept && (is_computable(source) || from_host || to_host || run_state().compute_everything)) {
     Uncounted uncounted;
     host_view(target).copy_(host_view(source));

@@ -10,13 +10,16 @@ import torch
 import torch.distributed as dist
 
 from zerokit.rehearsal.listening import NOTHING
-from zerokit.rehearsal.native.backend import COMPUTED_BYTES, SMALL_BYTES, is_made_up, uncounted
+from zerokit.rehearsal.native.backend import SMALL_BYTES, is_made_up, uncounted
+
+_MOST_TOLD = 2**24
+"""Bytes of integers; more may be computed."""
 
 
 def has_values(tensor: torch.Tensor) -> bool:
-    """Whether what `tensor` holds is computed."""
+    """Whether what `tensor` holds may be computed, and is little enough to be told."""
     size = tensor.untyped_storage().nbytes()
-    return size < SMALL_BYTES or (size <= COMPUTED_BYTES and not tensor.is_floating_point())
+    return size < SMALL_BYTES or (size <= _MOST_TOLD and not tensor.is_floating_point())
 
 
 def carries_values(tensor: torch.Tensor, *, from_one: bool) -> bool:
