@@ -13,6 +13,7 @@ from array import array
 from pathlib import Path
 from typing import Any
 
+from tests.rehearsal.earlier_inputs import write_earlier
 from tests.rehearsal.import_hooks import write_hook
 from tests.rehearsal.later_inputs import write_later
 from tests.rehearsal.litgpt_inputs import write_checkpoint
@@ -34,6 +35,7 @@ def write_inputs(folder: Path) -> None:
     write_checkpoint(folder)
     write_pretraining(folder)
     write_later(folder)
+    write_earlier(folder)
     write_nanovlm(folder)
     write_cached(folder / "hub" / "models--Qwen--Qwen2.5-0.5B", folder / "qwen")
     words = folder / "robot-test" / "dummy-tokenizer-wordlevel"
@@ -185,7 +187,7 @@ _CONFIGURATIONS = {"nyu-mll/glue": "mrpc", "wikitext": "wikitext-2-v1"}
 _CONFIGURATIONS |= {"open-r1/Mixture-of-Thoughts": "all"}
 _CONFIGURATIONS |= dict.fromkeys(("allenai/c4", "c4"), "en")
 _MANY = {"nyu-mll/glue", "databricks/databricks-dolly-15k", "allenai/c4", "Tevatron/msmarco-passage-aug"}
-_MANY |= {"knkarthick/samsum", "yahma/alpaca-cleaned"}
+_MANY |= {"knkarthick/samsum", "yahma/alpaca-cleaned", "HuggingFaceH4/ultrafeedback_binarized"}
 """Data sets of which scripts leave much out, or make large batches."""
 _FEW = {"togethercomputer/RedPajama-Data-1T-Sample": 2}
 """Data sets of long texts."""
@@ -355,13 +357,6 @@ def _write_configs(folder: Path) -> None:
             {"distributed_type": "DEEPSPEED", "deepspeed_config": {**deepspeed, "zero_stage": 2}},
         ),
         ("accelerate_fsdp", {"distributed_type": "FSDP", "fsdp_config": fsdp}),
-        (
-            "accelerate_fsdp_t5",
-            {
-                "distributed_type": "FSDP",
-                "fsdp_config": {**fsdp, "fsdp_transformer_layer_cls_to_wrap": "T5Block"},
-            },
-        ),
         ("alst", {"distributed_type": "DEEPSPEED", "deepspeed_config": sequences}),
         ("accelerate_ddp", {"distributed_type": "MULTI_GPU"}),
     ):

@@ -89,6 +89,7 @@ _QWEN3_VL = {
 
 MODELS: dict[str, dict[str, Any]] = {
     "qwen": _QWEN,
+    "qwen-with-eod": _QWEN,
     "gpt2": {**_GPT2, "n_embd": 768, "n_layer": 12, "n_head": 12},
     "llama-7b": _LLAMA,
     "mistral-7b": {
@@ -231,7 +232,7 @@ _QWENS_TOKENS = {
     151662: "<|fim_pad|>",
 }
 """Tokens of Qwen that scripts know by name or number."""
-_NAMED = ("Qwen2.5-32B-Instruct", "qwen2.5-math-7b", "Qwen3-VL-4B-Instruct")
+_NAMED = ("Qwen2.5-32B-Instruct", "qwen2.5-math-7b", "Qwen3-VL-4B-Instruct", "qwen-with-eod")
 _QWENS_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{% if message.content is string %}"
     "{{ message.content }}{% else %}{% for part in message.content %}{% if part.type == 'image' %}"
