@@ -7,6 +7,7 @@ what it saved gives, in plain transformers and peft, the logits of the trained m
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import random
 import tempfile
@@ -21,10 +22,14 @@ import yaml
 from tests.tiny import REPOSITORY, launch, tiny_llama, tiny_tokenizer
 from tests.training.train_for_logits import KEPT
 
-OFFLOADED = {"stage": 3, "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}}
+OFFLOADS = ("optimizer", "param")
+OFFLOADED = {"stage": 3, **{f"offload_{what}": {"device": "cpu"} for what in OFFLOADS}}
+ON_NVME = {"stage": 3, **{f"offload_{what}": {"device": "nvme"} for what in OFFLOADS}}
+"""In a folder beside the cell's; takes libaio and its headers."""
 STAGES: dict[str, dict[str, Any]] = {
     **{str(stage): {"stage": stage} for stage in range(4)},
     "3, offloaded": OFFLOADED,
+    "3, on NVMe": ON_NVME,
 }
 TRAINED = ("full", "LoRA")
 MOST_DIFFERENT = 1e-5
@@ -228,8 +233,12 @@ def run(trial: Trial, task: str, start: Path, out: Path, zero: dict[str, Any], *
             "save_strategy": "no",
             "logging_first_step": True,
         },
-        "deepspeed": {"zero_optimization": zero},
+        "deepspeed": {"zero_optimization": copy.deepcopy(zero)},
     }
+    for offload in (recipe["deepspeed"]["zero_optimization"].get(f"offload_{what}", {}) for what in OFFLOADS):
+        if offload.get("device") == "nvme":
+            (out.parent / "nvme").mkdir(exist_ok=True)
+            offload["nvme_path"] = str(out.parent / "nvme")
     if lora:
         recipe["peft"] = {"type": "lora", "r": 8, "lora_alpha": 16, "target_modules": list(trial.targets)}
     file = out.with_suffix(".yaml")
