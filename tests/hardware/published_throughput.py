@@ -37,6 +37,7 @@ ASSUMED_CARDS = {
     "H100-96 500W": "an H100-SXM of 700 W with slower memory",
 }
 
+_SWIFT = "ms-swift Quick-start.md"
 _INTERNEVO = "InternLM/InternEvo train_performance.md"
 _MICRO_NUM = {3084: 2, 2346: 1}
 """InternEvo's micro-batches of a step by tokens/s of a GPU, where they are others than in its other rows."""
@@ -81,6 +82,9 @@ def judged(row: Row) -> Judged:
 
 def _as_its_page_has_it(row: Row) -> Row:
     """With what the gathered row leaves out."""
+    if row.get("source") == _SWIFT:
+        # Of its shell scripts of May 2025: 16 samples a step, so that one of 16 GPUs has one micro-batch.
+        return row | {"global_batch": 16}
     if row.get("source") == _INTERNEVO and row.get("ga") is None:
         # "Micro Num" in the page's tables of FLOPS with and without checkpointing
         return row | {"ga": 1 if row.get("ckpt") else _MICRO_NUM.get(int(row["tokens_per_s_per_gpu"]), 4)}

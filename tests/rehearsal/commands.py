@@ -34,13 +34,14 @@ class Rehearsed:
         return report
 
 
-def rehearse(*words: object, cwd: Path, forked: bool = False) -> Rehearsed:
+def rehearse(*words: object, cwd: Path, forked: bool = False, python: str = sys.executable) -> Rehearsed:
     """Run ``zerokit rehearse WORDS`` in `cwd`, with neither a Hub nor a warm cache of data sets.
 
     Args:
         words: options, the script and its arguments.
         cwd: the folder to run in.
         forked: whether workers are forked: see :mod:`tests.rehearsal.forked_worker`.
+        python: the interpreter of the environment to rehearse in.
     """
     environment = {
         **{name: value for name, value in os.environ.items() if name != "DS_ACCELERATOR"},
@@ -51,7 +52,7 @@ def rehearse(*words: object, cwd: Path, forked: bool = False) -> Rehearsed:
     if forked:
         environment[forked_worker.SOCKET] = forked_worker.server()
     command = [
-        sys.executable,
+        python,
         "-c",
         f"{_SET}; {_COMMAND}" if forked else _COMMAND,
         "rehearse",

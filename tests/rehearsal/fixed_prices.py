@@ -25,7 +25,8 @@ class FixedPrices:
         beside_collective: factor.
         copying: of each copy.
         working: of the host, for each byte that it moves.
-        calling: of each call of a Python function, as it is when the function is first called.
+        calling: of each call of a Python function, twice that of DeepSpeed's, as it is when the function is
+            first called.
         node: of each node of autograd, made or run.
         asked: which prices were asked for, with which arguments.
     """
@@ -56,8 +57,8 @@ class FixedPrices:
         self.asked.append(("on_host", bytes_moved, threads))
         return self.working * bytes_moved
 
-    def python_call(self) -> float:
-        return self.calling
+    def python_call(self, of_deepspeed: bool = False) -> float:
+        return self.calling * (2 if of_deepspeed else 1)
 
     def autograd_node(self, what: str) -> float:
         return self.node

@@ -134,6 +134,7 @@ def host_work(rank: Any, prices: FixedPrices) -> dict[str, int]:
     """Nanoseconds of the host, where a call of a function that is new takes 1000 and a node of autograd 1."""
     import _thread
 
+    import deepspeed
     import torch
 
     import zerokit
@@ -191,6 +192,8 @@ def host_work(rank: Any, prices: FixedPrices) -> dict[str, int]:
     beside: dict[str, Any] = {}
     script = f"{Path(zerokit.__file__).parent}-experiments/train.py"
     exec(compile("def call(work):\n    work()", script, "exec"), beside)
+    engine: dict[str, Any] = {}
+    exec(compile("def call(work):\n    work()", deepspeed.__file__, "exec"), engine)
     for name, unseen in (("untimed nodes", clock.untimed), ("uncounted nodes", rank.backend.uncounted)):
         nodes[name] = spent(functools.partial(seen_around, unseen))
     prices.calling = 1e-6
@@ -198,6 +201,7 @@ def host_work(rank: Any, prices: FixedPrices) -> dict[str, int]:
         "four calls": spent(branch),
         "by zerokit": spent(lambda: own["call"](branch)),
         "beside zerokit": spent(lambda: beside["call"](branch)),
+        "by DeepSpeed": spent(lambda: engine["call"](branch)),
         "in a thread": spent(lambda: in_thread(branch)),
         "untimed": spent(untimed),
     }

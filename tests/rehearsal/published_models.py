@@ -65,6 +65,13 @@ _MODELS: Mapping[str, dict[str, Any]] = {
         "qwen2", 36, 2048, 16, 11008, 151936, num_key_value_heads=2, tie_word_embeddings=True
     ),
     "Qwen2.5-14B": llama("qwen2", 48, 5120, 40, 13824, 152064, num_key_value_heads=8),
+    "Qwen1.5-MoE-A2.7B": llama(
+        *("qwen2_moe", 24, 2048, 16, 5632, 151936),
+        moe_intermediate_size=1408,
+        shared_expert_intermediate_size=5632,
+        num_experts=60,
+        num_experts_per_tok=4,
+    ),
     "Qwen3-30B-A3B": llama(
         *("qwen3_moe", 48, 2048, 32, 6144, 151936),
         num_key_value_heads=4,

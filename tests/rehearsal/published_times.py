@@ -5,8 +5,9 @@ rehearses each one that says enough with ``--time``, and prints what was predict
 and 90th percentiles of the error by source. ``--rows 55 219 14-33`` takes some rows, by their places in FILE
 or the numbers that they have there. Without FILE it reads later_rows.json, rows that were looked for and
 written down after the prices stood. With ``--write`` each goes to docs/measured/published_times.json as soon
-as it is done; those that are there already are left out unless ``--again``. ``--show`` prints what is
-written, and rehearses nothing.
+as it is done; those that are there already are left out unless ``--again``. ``--python NAME=INTERPRETER``
+is an environment with a row's own libraries, where today's run another program; without it such rows are
+left out. ``--show`` prints what is written, and rehearses nothing.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ def step_seconds(times: Sequence[float], accumulated: Sequence[int], accumulatio
     return last + (accumulation - more) * (last - before) / (more - fewer)
 
 
-def rehearsed(run: Run) -> dict[str, Any]:
-    """What a rehearsal says of it.
+def rehearsed(run: Run, python: str = sys.executable) -> dict[str, Any]:
+    """What a rehearsal says of it, by the libraries beside an interpreter.
 
     Raises:
         RuntimeError: it did not come to its end.
@@ -72,6 +73,7 @@ def rehearsed(run: Run) -> dict[str, Any]:
             *("--launcher", "deepspeed" if plan.engine == "deepspeed" else "torchrun"),
             *(SCRIPTS / "published_model.py", "plan.json"),
             cwd=folder,
+            python=python,
         )
     if done.code not in (0, 1):
         raise RuntimeError(done.err[-2000:])
@@ -162,8 +164,10 @@ def main() -> None:
     parser.add_argument("--rows", nargs="*", default=[])
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--again", action="store_true")
+    parser.add_argument("--python", nargs="*", default=[], metavar="NAME=INTERPRETER")
     parser.add_argument("--show", action="store_true")
     options = parser.parse_args()
+    pythons = {"": sys.executable} | dict(word.split("=", 1) for word in options.python)
     known = json.loads(WRITTEN.read_text(encoding="utf-8")) if WRITTEN.is_file() else []
     rows: dict[int, dict[str, Any]] = {row["row"]: row for row in known}
     if not options.show:
@@ -174,8 +178,13 @@ def main() -> None:
                 continue
             one = published[place]
             run = None if one.lacks else run_of(one.row)
+            if run is not None and run.environment not in pythons:
+                print(
+                    f"{place:4} needs --python '{run.environment}=INTERPRETER'", file=sys.stderr, flush=True
+                )
+                continue
             try:
-                told = None if run is None else rehearsed(run)
+                told = None if run is None else rehearsed(run, pythons[run.environment])
             except RuntimeError as error:
                 print(f"{place:4} could not be rehearsed: {error}", file=sys.stderr, flush=True)
                 continue

@@ -65,7 +65,7 @@ def test_attention_is_by_the_kernel_of_the_sources_scripts(change: Row, kernel: 
 
 def test_deepspeed_gets_the_rows_config_and_steps_enough_to_prefetch() -> None:
     row = {"source": "ms-swift Quick-start.md", "model": "Qwen2.5-14B", "gpu": "A800-80", "n_gpus": 8}
-    row |= {"micro_batch": 1, "seq_len": 8192}
+    row |= {"micro_batch": 1, "seq_len": 8192, "zero_stage": 3}
     run, longer = (published_runs.run_of(row | {"note": f"packing, ga={ga} (14B)"}) for ga in (2, 8))
     assert run is not None
     assert longer is not None
@@ -74,6 +74,15 @@ def test_deepspeed_gets_the_rows_config_and_steps_enough_to_prefetch() -> None:
     config = run.plan.ds_config
     assert config["zero_optimization"]["reduce_bucket_size"] == 5120**2
     assert config["bf16"] == {"enabled": True}
+    assert config["zero_optimization"]["overlap_comm"] is False
+    assert run.environment == ""
+
+
+def test_experts_that_transformers_looped_over_are_rehearsed_so() -> None:
+    row = next(row for row in LATER_ROWS if row["model"] == "Qwen1.5-MoE-A2.7B")
+    run = published_runs.run_of(row)
+    assert run is not None
+    assert run.environment == "transformers 4.52"
 
 
 def test_torchtitan_s_cards_have_the_memory_that_its_page_tells() -> None:

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
+from packaging.version import Version
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -36,8 +38,9 @@ def causal_lm(plan: Plan, dtype: torch.dtype) -> nn.Module:
     kinds = dict(plan["model"])
     config = AutoConfig.for_model(kinds.pop("model_type"), **kinds)
     attention = "eager" if plan["attention"] == "eager" else "sdpa"
+    in_dtype = {"dtype" if Version(transformers.__version__) >= Version("4.56") else "torch_dtype": dtype}
     with torch.device("cuda"):
-        model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=attention)
+        model = AutoModelForCausalLM.from_config(config, **in_dtype, attn_implementation=attention)
     model.config.use_cache = False
     model.train()
     if plan["checkpointing"] == "full" and plan["engine"] != "fsdp":

@@ -223,9 +223,14 @@ class Prices:
         """Of the host, for a collective: the group's bookkeeping, events, NCCL's own work and its launch."""
         return float(self.figures["launch"]["seconds"]["collective"])
 
-    def python_call(self) -> float:
-        """Of the host, for a call of a Python function, besides the functions and operators that it calls."""
-        return float(self.figures["launch"]["seconds"]["python_call"])
+    def python_call(self, of_deepspeed: bool = False) -> float:
+        """Of the host, for a call of a Python function, besides the functions and operators that it calls.
+
+        Args:
+            of_deepspeed: whether the function is DeepSpeed's, whose functions do more than others.
+        """
+        launch = self.figures["launch"]
+        return float(launch["seconds"]["python_call"] * (launch["of_deepspeed"] if of_deepspeed else 1))
 
     def autograd_node(self, what: Literal["made", "run"]) -> float:
         """Of the host, for a node of autograd's graph, besides the operators that it calls."""

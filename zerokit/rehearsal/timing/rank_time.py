@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.prices.collectives import Collective
 from zerokit.hardware.prices.prices import Copy, Kernel, Prices
-from zerokit.rehearsal.call_sites import PACKAGE
+from zerokit.rehearsal.call_sites import PACKAGE, is_in
 from zerokit.rehearsal.native.clock import FIRST_COMMUNICATOR, FIRST_DRIVE, Clock, Price, WorkKind
 from zerokit.rehearsal.timing.meetings import Meeting, Meetings
 from zerokit.rehearsal.timing.operators import Call, Operators, entries, to_ns
@@ -128,8 +128,9 @@ class RankTime:
             self.unpriced["calls of Python functions"] = "this Python does not tell of them"
 
     def _price_of_call(self, code: CodeType) -> int | None:
-        is_own = code.co_filename.startswith(PACKAGE)
-        return None if is_own else to_ns(self.prices.python_call())
+        if code.co_filename.startswith(PACKAGE):
+            return None
+        return to_ns(self.prices.python_call(of_deepspeed=is_in(code.co_filename, "deepspeed/")))
 
     # ---- what Python stands in for
     def kernel(self, name: str, bytes_moved: int) -> None:
