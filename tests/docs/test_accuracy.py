@@ -79,8 +79,8 @@ def test_predicted_times(page: str) -> None:
     words.append(
         f"Of {len(every) - len(rows)} runs that were looked for later the {len(later)} of DeepSpeed are"
     )
-    assert max(later) < 0
-    words.append(f"{percent(statistics.median(later))} too fast in the median")
+    off = percent(statistics.median(abs(error) for error in later))
+    words.append(f"{off} off in the median, {sum(error < 0 for error in later)} of them too fast")
     if page == "../README.md":
         words.append(f"the worst by {percent(max(errors))}")
     assert lacks(page, *words) == []

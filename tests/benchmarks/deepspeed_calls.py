@@ -1,6 +1,6 @@
 """How much longer a call of DeepSpeed's Python takes than one of torch's.
 
-``python -m tests.calibration.deepspeed_calls``, on a machine that does nothing else.
+``python -m tests.benchmarks.deepspeed_calls``, on a machine that does nothing else.
 
 One rank trains modules so small that the host's Python is nearly all of a step, bare and by DeepSpeed's
 engine. What the engine adds, without the operators, the collectives and the calls of other packages that it
