@@ -13,6 +13,8 @@ from zerokit.rehearsal.timing.rank_time import rank_time
 
 _SPECS = Patch("bitsandbytes.cuda_specs", "get_cuda_specs", "load the library for the CPU")
 _LIBRARY = Patch("bitsandbytes.cextension", "lib", "launch kernels that do nothing")
+_COMPILED = Patch("bitsandbytes.cextension", "COMPILED_WITH_CUDA", "have what a CUDA build has", until="0.43")
+"""Without it bitsandbytes does not make its tables of functions."""
 _PAGED = Patch("bitsandbytes.functional", "get_paged", "count paged states as memory of the host")
 
 
@@ -44,6 +46,7 @@ def install() -> None:
     """Replace the library of kernels, where bitsandbytes is installed."""
     put(_SPECS, lambda: None)
     apply(_LIBRARY, _Library)
+    put(_COMPILED, True)
     put(_PAGED, _paged)
 
 
