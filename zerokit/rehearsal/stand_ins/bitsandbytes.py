@@ -11,7 +11,7 @@ from typing import Any
 from zerokit.patches import Patch, apply, put
 from zerokit.rehearsal.timing.rank_time import rank_time
 
-_SPECS = Patch("bitsandbytes.cuda_specs", "get_cuda_specs", "load the library for the CPU")
+_SPECS = Patch("bitsandbytes.cuda_specs", "get_cuda_specs", "load the library for the CPU", since="0.43.1")
 _LIBRARY = Patch("bitsandbytes.cextension", "lib", "launch kernels that do nothing")
 _COMPILED = Patch("bitsandbytes.cextension", "COMPILED_WITH_CUDA", "have what a CUDA build has", until="0.43")
 """Without it bitsandbytes does not make its tables of functions."""

@@ -8,9 +8,11 @@ from zerokit.patches import Patch, put, wrap
 from zerokit.rehearsal.native.backend import Backend
 
 _GENERATE = Patch("transformers.generation.utils:GenerationMixin", "generate", "see the phase forward")
+_CRITERIA = {"EosTokenCriteria": "4.40", "StopStringCriteria": "4.41", "ConfidenceCriteria": "4.45"}
+"""What ends a sequence by its values, and the first transformers that has it."""
 _ENDS_BY_VALUE = tuple(
-    Patch(f"transformers.generation.stopping_criteria:{name}", "__call__", "run to the maximum length")
-    for name in ("EosTokenCriteria", "StopStringCriteria", "ConfidenceCriteria")
+    Patch(f"transformers.generation.stopping_criteria:{name}", "__call__", "run to the maximum length", since)
+    for name, since in _CRITERIA.items()
 )
 
 
