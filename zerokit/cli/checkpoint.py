@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from zerokit import choices
+from zerokit.cli.checkpoint_summary import as_data, print_text
 from zerokit.cli.command import Command, Group
 from zerokit.cli.output import OutputFormat, print_json
 from zerokit.errors import ZerokitError
-
-if TYPE_CHECKING:
-    from zerokit.checkpoint.saved import Facts
-    from zerokit.checkpoint.summary import Summary
 
 app = typer.Typer(
     name="checkpoint",
@@ -54,78 +51,11 @@ def show(path: _Checkpoint, output_format: OutputFormat = "text") -> None:
 
     summary = summarize(path)
     if output_format == "json":
-        print_json(_as_data(summary))
+        print_json(as_data(summary))
     else:
-        _print_text(summary)
+        print_text(summary)
     if summary.problem is not None:
         raise typer.Exit(1)
-
-
-def _as_data(summary: Summary) -> dict[str, Any]:
-    facts, checkpoint = summary.facts, summary.checkpoint
-    tensors = checkpoint.tensors() if checkpoint is not None else {}
-    return {
-        "folder": str(facts.folder),
-        "complete": summary.problem is None,
-        "missing": str(summary.problem) if summary.problem is not None else None,
-        "zero_stage": facts.stage,
-        "universal": facts.universal,
-        "world_size": facts.num_ranks * facts.tensor_parallel * (facts.pipeline_stages or 1),
-        "data_parallel": facts.num_ranks,
-        "tensor_parallel": facts.tensor_parallel,
-        "pipeline_stages": facts.pipeline_stages,
-        "step": facts.step,
-        "deepspeed_version": facts.version,
-        "dtype": facts.dtype,
-        "adapter": summary.is_adapter,
-        "bytes": summary.nbytes,
-        "num_parameters": sum(tensor.numel for tensor in tensors.values()),
-        "num_trained_parameters": sum(one.numel for one in checkpoint.masters.values()) if checkpoint else 0,
-        "tied": dict(checkpoint.aliases) if checkpoint else {},
-        "tensors": [
-            {"name": one.name, "dtype": one.dtype, "shape": list(one.shape)} for one in tensors.values()
-        ],
-    }
-
-
-def _print_text(summary: Summary) -> None:
-    from zerokit.reporting.terminal import show as print_parts
-    from zerokit.reporting.terminal import show_rows
-    from zerokit.units import format_bytes
-
-    facts, data = summary.facts, _as_data(summary)
-    kind = "universal" if facts.universal else f"ZeRO stage {facts.stage}" if facts.stage else "no ZeRO"
-    rows = [
-        ("folder", str(facts.folder)),
-        ("kind", f"{kind}{', an adapter' if summary.is_adapter else ''}"),
-        ("saved by", f"{_ranks(facts)}, DeepSpeed {facts.version or '(not said)'}"),
-        ("step", f"{facts.step:,}" if facts.step is not None else "not said"),
-        ("computes in", facts.dtype or "not said"),
-        ("files", format_bytes(summary.nbytes)),
-    ]
-    if summary.checkpoint is not None:
-        trained = data["num_trained_parameters"]
-        types = sorted({tensor["dtype"] for tensor in data["tensors"]})
-        rows += [
-            (
-                "tensors",
-                f"{len(data['tensors']):,} ({data['num_parameters']:,} elements), in {', '.join(types)}",
-            ),
-            ("trained", f"{trained:,} elements" if trained else "not said"),
-            *(("tied", f"{name} is {of}") for name, of in data["tied"].items()),
-            ("complete", "yes, by the headers of its files; 'zerokit checkpoint verify' reads all of them"),
-        ]
-    show_rows(rows)
-    if summary.problem is not None:
-        print_parts([f"not complete: {summary.problem}"])
-
-
-def _ranks(facts: Facts) -> str:
-    from zerokit.units import quantity
-
-    tensors = f" x {facts.tensor_parallel} of tensor parallelism" if facts.tensor_parallel > 1 else ""
-    stages = f" x {facts.pipeline_stages} of a pipeline" if facts.pipeline_stages is not None else ""
-    return f"{quantity(facts.num_ranks, 'rank')}{tensors}{stages}"
 
 
 @app.command(cls=Command)

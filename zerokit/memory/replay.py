@@ -13,8 +13,8 @@ from dataclasses import replace
 from zerokit.choices import ChunkedLoss
 from zerokit.memory.adapters import MADE_WEIGHT
 from zerokit.memory.four_bits import UNPACKED
+from zerokit.memory.head_and_loss import ACTIVATION_GRADIENTS, TIED_GRADIENT, TIED_SUM, HeadAndLoss
 from zerokit.memory.layout import Parameter
-from zerokit.memory.loss_chunks import chunk_tokens, saves_memory
 from zerokit.memory.model_blocks import ModelCalls
 from zerokit.memory.module_calls import Block, ModuleCall
 from zerokit.memory.sizes import Sizes
@@ -23,7 +23,6 @@ from zerokit.memory.term import TermKind
 from zerokit.memory.timeline import Timeline
 
 _MODELS = "transformers models/*/modeling_*.py, saved tensors"
-_LOSS = "transformers loss/loss_utils.py ForCausalLMLoss"
 
 ACTIVATIONS = TermKind(
     "activations", "activations", unit="b·s", count="Σ bytes of a token", source=_MODELS, certainty="modelled"
@@ -39,9 +38,6 @@ CHECKPOINTS = TermKind(
 WORK = replace(
     ACTIVATIONS, name="working memory of one layer", count="bytes of a token that one call does not keep"
 )
-ACTIVATION_GRADIENTS = replace(
-    ACTIVATIONS, name="gradients of activations", count="bytes of a token within one call"
-)
 RESIDUAL_GRADIENT = TermKind(
     "gradient of the residual stream",
     "activations",
@@ -51,61 +47,10 @@ RESIDUAL_GRADIENT = TermKind(
     certainty="modelled",
 )
 RESIDUAL_GRADIENTS = replace(RESIDUAL_GRADIENT, count="2·b·s·h")
-LOGITS = TermKind("logits", "activations", unit="e", count="b·s·V", source=_LOSS, certainty="modelled")
-CAPPED_LOGITS = replace(LOGITS, name="logits that a tanh bounds")
-FP32_LOGITS = replace(LOGITS, name="logits in fp32", unit="4")
-LOG_SOFTMAX = replace(LOGITS, name="log-softmax of the logits", unit="4")
-NATIVE_LOG_SOFTMAX = replace(LOG_SOFTMAX, unit="e")
-NATIVE_LOGIT_GRADIENTS = replace(
-    LOGITS, name="gradients of the logits and their log-softmax", count="2·b·s·V"
-)
-FP32_LOGIT_GRADIENTS = replace(LOGITS, name="gradients of the logits in fp32", unit="4", count="2·b·s·V")
-LOGIT_GRADIENTS = replace(LOGITS, name="gradients of the logits")
-LIGER_CHUNK = replace(
-    LOGITS,
-    name="a chunk of the logits",
-    unit="e + 8",
-    count="b·s·V/chunks",
-    source="liger_kernel ops/fused_linear_cross_entropy.py",
-)
-LOGIT_CHUNK = replace(
-    LIGER_CHUNK,
-    name="a chunk's log-softmax, and the gradients of both",
-    unit="12",
-    count="chunk·V",
-    source="zerokit training/chunked_loss.py",
-)
-SUMMED_GRADIENT = TermKind(
-    "gradient of the output matrix, added in fp32",
-    "gradients",
-    unit="4",
-    count="V·h",
-    source="zerokit training/chunked_loss.py",
-    certainty="modelled",
-)
-TIED_GRADIENT = TermKind(
-    "gradient of the tied embedding",
-    "gradients",
-    unit="e",
-    count="V·h",
-    source="autograd: it waits for that of the embedding",
-    certainty="modelled",
-)
-TIED_SUM = replace(
-    TIED_GRADIENT,
-    name="both gradients of the tied embedding, added",
-    source="torch csrc/autograd/input_buffer.cpp accumulate",
-)
-
 EVALUATION_HIDDEN = TermKind(
     "hidden states", "activations", unit="e", count="bₑ·s·h", source=_MODELS, certainty="modelled"
 )
 EVALUATION_WORK = replace(WORK, name="working memory of one layer, without gradients", unit="bₑ·s")
-EVALUATION_LOGITS = replace(LOGITS, count="bₑ·s·V")
-EVALUATION_CAPPED = replace(CAPPED_LOGITS, count="bₑ·s·V")
-EVALUATION_FP32 = replace(FP32_LOGITS, count="bₑ·s·V")
-EVALUATION_CHUNK = replace(LOGIT_CHUNK, name="a chunk of the logits and its log-softmax", unit="8")
-EVALUATION_LOSS = replace(LOG_SOFTMAX, count="bₑ·s·V")
 
 
 class Replay:
@@ -128,22 +73,20 @@ class Replay:
         self._model_calls, self._sizes, self._e = model_calls, sizes, e
         self._parameters = parameters
         self._checkpointing = checkpointing
-        self._is_liger, self._may_chunk = chunked_loss == "liger", chunked_loss == "zerokit"
         self._tied_module: str | None = None
         self._tokens = sizes.tokens if sizes is not None else 0
         self._activations = ACTIVATIONS if model_calls is None else _activations(model_calls)
+        self._head: HeadAndLoss | None = None
+        if model_calls is not None and sizes is not None:
+            self._head = HeadAndLoss(
+                *(timeline, stage, model_calls, sizes),
+                e=e,
+                chunked_loss=chunked_loss,
+                activations=self._activations,
+            )
         # What is a view, or kept by the function that has made it, takes no sum.
-        is_kept = self._is_liger or bool(self._chunk(trained=True))
+        is_kept = self._head is not None and self._head.keeps_gradient
         self._head_adds_in_place = self._adds_in_place = replaces_linear and not is_kept
-
-    def _chunk(self, *, trained: bool) -> int:
-        """The logits of a chunk of zerokit's loss; 0 where all are made at once."""
-        if not self._may_chunk or self._model_calls is None or self._sizes is None:
-            return 0
-        vocabulary, trained = self._sizes.vocabulary, trained and bool(self._model_calls.head.gradients)
-        if not saves_memory(self._tokens, vocabulary, hidden=self._sizes.h, trained=trained):
-            return 0
-        return chunk_tokens(vocabulary) * vocabulary
 
     def train(self, micro_batches: int) -> None:
         """One optimizer step of `micro_batches`; beyond three, all but the first and last are alike."""
@@ -160,39 +103,23 @@ class Replay:
         self._micro_batch(boundary=False)
 
     def evaluate(self) -> None:
-        """One batch forward without gradients, after a step: a layer at a time, then all logits at once.
-
-        Liger's fused loss makes them here, too (liger_kernel transformers/model/llama.py lce_forward);
-        zerokit's does not.
-        """
+        """One batch forward without gradients, after a step: a layer at a time, then the loss."""
         assert self._model_calls is not None
         assert self._sizes is not None
-        timeline, stage, e, tokens = self._timeline, self._stage, self._e, self._tokens
+        assert self._head is not None
+        timeline, stage, tokens = self._timeline, self._stage, self._tokens
         timeline.enter("evaluation")
         stage.begin_pass(boundary=False)
         for _ in range(2):
             stage.fetch(self._model_calls.whole, forward=True)
-        timeline.hold(EVALUATION_HIDDEN, e, self._sizes.h * tokens)
+        timeline.hold(EVALUATION_HIDDEN, self._e, self._sizes.h * tokens)
         for call in (call for block in self._model_calls.blocks for call in block.calls):
             stage.fetch(call, forward=True)
             for one in call.inner or (call,):
                 timeline.spike(EVALUATION_WORK, tokens, one.work + one.saved_bytes)
             stage.release(call, forward=True)
-        head, logits = self._model_calls.head, tokens * self._sizes.vocabulary
-        stage.fetch(head, forward=True)
-        if chunk := self._chunk(trained=False):
-            timeline.spike(EVALUATION_CHUNK, 8, chunk)
-            stage.release(head, forward=True)
-            timeline.free_all(EVALUATION_HIDDEN)
-            return
-        timeline.hold(EVALUATION_LOGITS, e, logits)
-        stage.release(head, forward=True)
-        timeline.spike(EVALUATION_CAPPED, e, logits if self._model_calls.capped else 0)
-        wide = 4 if self._model_calls.loss_in_fp32 else e
-        timeline.hold(EVALUATION_FP32, 4, logits if wide != e else 0)
-        timeline.spike(EVALUATION_LOSS, wide, logits)
-        for kind in (EVALUATION_FP32, EVALUATION_LOGITS, EVALUATION_HIDDEN):
-            timeline.free_all(kind)
+        self._head.evaluate()
+        timeline.free_all(EVALUATION_HIDDEN)
 
     def _micro_batch(self, *, boundary: bool) -> None:
         timeline = self._timeline
@@ -211,9 +138,10 @@ class Replay:
             self._forward(block, saves=not (block.is_layer and self._checkpointing))
         self._adds_in_place = self._head_adds_in_place
         self._tied_module = self._model_calls.head.module
-        self._head_and_loss()
-        self._stage.fetch(self._model_calls.whole, forward=False)
+        assert self._head is not None
         assert self._sizes is not None
+        self._head.train()
+        self._stage.fetch(self._model_calls.whole, forward=False)
         # Behind dropout, a branch has a gradient of its own.
         drops = self._model_calls.drops
         kind = RESIDUAL_GRADIENTS if drops else RESIDUAL_GRADIENT
@@ -226,12 +154,13 @@ class Replay:
     def calls(self) -> Iterator[ModuleCall]:
         """The calls of one micro-batch in their order, forward, again, and backward."""
         assert self._model_calls is not None
+        assert self._head is not None
         whole, blocks, head = self._model_calls.whole, self._model_calls.blocks, self._model_calls.head
         yield from (whole, whole)
         for block in blocks:
             yield from block.calls
         yield from (head, whole)
-        if not self._is_liger:
+        if not self._head.is_liger:
             yield head
         yield whole
         for block in reversed(blocks):
@@ -351,120 +280,6 @@ class Replay:
     def _gradient(self, parameter: Parameter) -> None:
         self._timeline.hold(NEW_GRADIENT, self._e, parameter.elements)
         self._stage.ready(parameter)
-
-    def _head_and_loss(self) -> None:
-        """The output matrix, the cross entropy forward and backward, and the matrix backward.
-
-        ForCausalLMLoss casts the logits to fp32, log_softmax keeps its result; backward, the gradients of
-        both are fp32 and are cast before they reach the matrix (transformers loss/loss_utils.py).
-        """
-        assert self._model_calls is not None
-        assert self._sizes is not None
-        timeline, head, e = self._timeline, self._model_calls.head, self._e
-        logits = self._tokens * self._sizes.vocabulary
-        if self._is_liger:
-            self._liger_head(head)
-            return
-        if chunk := self._chunk(trained=True):
-            self._chunked_head(head, chunk)
-            return
-        self._stage.fetch(head, forward=True)
-        timeline.hold(self._activations, self._tokens, head.saved_bytes)
-        timeline.hold(LOGITS, e, logits)
-        timeline.hold(CAPPED_LOGITS, e, logits if self._model_calls.capped else 0)
-        self._stage.release(head, forward=True)
-        wide = 4 if self._model_calls.loss_in_fp32 else e
-        is_cast = e != wide
-        timeline.hold(FP32_LOGITS, 4, logits if is_cast else 0)
-        timeline.enter("loss")
-        log_softmax, gradients = (
-            (LOG_SOFTMAX, FP32_LOGIT_GRADIENTS)
-            if self._model_calls.loss_in_fp32
-            else (NATIVE_LOG_SOFTMAX, NATIVE_LOGIT_GRADIENTS)
-        )
-        timeline.hold(log_softmax, wide, logits)
-        timeline.free_all(FP32_LOGITS)
-        timeline.free_all(LOGITS)
-        timeline.enter("backward")
-        self._stage.fetch(self._model_calls.whole, forward=False)
-        timeline.spike(gradients, wide, 2 * logits)
-        # Of one type with the logits, the gradient that reaches the matrix is as large as the log-softmax.
-        incoming = log_softmax
-        if is_cast:
-            incoming = LOGIT_GRADIENTS
-            timeline.hold(incoming, e, logits)
-            timeline.free_all(log_softmax)
-        self._head_back(head, incoming)
-
-    def _head_back(self, head: ModuleCall, incoming: TermKind) -> None:
-        """`incoming`: of the logits. The gradient of a tied matrix waits for that of the embedding."""
-        timeline = self._timeline
-        self._stage.fetch(head, forward=False)
-        tied = self._is_tied(head)
-        for parameter in head.gradients:
-            timeline.hold(TIED_GRADIENT if tied else NEW_GRADIENT, self._e, parameter.elements)
-        timeline.spike(ACTIVATION_GRADIENTS, self._tokens, head.back)
-        # Before the hooks of the matrix's gradient run.
-        timeline.free_all(CAPPED_LOGITS)
-        timeline.free_all(incoming)
-        if not tied:
-            for parameter in head.gradients:
-                self._stage.ready(parameter)
-        timeline.free(self._activations, self._tokens, head.saved_bytes)
-        self._stage.release(head, forward=False)
-
-    def _chunked_head(self, head: ModuleCall, chunk: int) -> None:
-        """zerokit's loss: gradients made with it, a chunk of logits at a time."""
-        assert self._model_calls is not None
-        timeline = self._timeline
-        timeline.enter("loss")
-        self._stage.fetch(head, forward=True)
-        timeline.hold(self._activations, self._tokens, head.saved_bytes)
-        timeline.hold(ACTIVATION_GRADIENTS, self._tokens, head.back)
-        for parameter in head.gradients:
-            timeline.hold(SUMMED_GRADIENT, 4, parameter.elements)
-        timeline.spike(LOGIT_CHUNK, 12, chunk)
-        for parameter in head.gradients:  # of one chunk, beside the sum
-            timeline.spike(NEW_GRADIENT, self._e, parameter.elements)
-        timeline.free(self._activations, self._tokens, head.saved_bytes)
-        self._stage.release(head, forward=True)
-        timeline.enter("backward")
-        self._stage.fetch(self._model_calls.whole, forward=False)
-        self._stage.fetch(head, forward=False)
-        tied = self._is_tied(head)
-        for parameter in head.gradients:
-            timeline.hold(TIED_GRADIENT if tied else NEW_GRADIENT, self._e, parameter.elements)
-        timeline.free_all(SUMMED_GRADIENT)
-        if not tied:
-            for parameter in head.gradients:
-                self._stage.ready(parameter)
-        timeline.free_all(ACTIVATION_GRADIENTS)
-        self._stage.release(head, forward=False)
-
-    def _liger_head(self, head: ModuleCall) -> None:
-        """Liger's fused loss: chunk by chunk, gradients made in the forward pass already."""
-        assert self._model_calls is not None
-        assert self._sizes is not None
-        timeline = self._timeline
-        self._stage.fetch(head, forward=True)
-        timeline.enter("loss")
-        tied = self._is_tied(head)
-        for parameter in head.gradients:
-            timeline.hold(TIED_GRADIENT if tied else NEW_GRADIENT, self._e, parameter.elements)
-        timeline.hold(ACTIVATION_GRADIENTS, self._tokens, self._e * self._sizes.h)
-        chunks = max(1, -(-self._sizes.vocabulary // self._sizes.h))
-        timeline.spike(LIGER_CHUNK, self._e + 8, self._tokens * self._sizes.vocabulary // chunks)
-        timeline.enter("backward")
-        self._stage.fetch(self._model_calls.whole, forward=False)
-        if not tied:
-            for parameter in head.gradients:
-                self._stage.ready(parameter)
-        timeline.free_all(ACTIVATION_GRADIENTS)
-        self._stage.release(head, forward=True)
-
-    def _is_tied(self, head: ModuleCall) -> bool:
-        assert self._model_calls is not None
-        return any(call.module == head.module for call in self._model_calls.blocks[0].calls)
 
 
 def _gathered_first(block: Block) -> int:

@@ -1,0 +1,243 @@
+"""The end of a model replayed: the output matrix, and the loss by one of three ways to make the logits.
+
+transformers makes all logits at once; zerokit's own loss and Liger's make a chunk of them at a time, with the
+gradients beside it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from zerokit.choices import ChunkedLoss
+from zerokit.memory.loss_chunks import chunk_tokens, saves_memory
+from zerokit.memory.model_blocks import ModelCalls
+from zerokit.memory.module_calls import ModuleCall
+from zerokit.memory.sizes import Sizes
+from zerokit.memory.stage import NEW_GRADIENT, Stage
+from zerokit.memory.term import TermKind
+from zerokit.memory.timeline import Timeline
+
+ACTIVATION_GRADIENTS = TermKind(
+    "gradients of activations",
+    "activations",
+    unit="b·s",
+    count="bytes of a token within one call",
+    source="transformers models/*/modeling_*.py, saved tensors",
+    certainty="modelled",
+)
+_LOSS = "transformers loss/loss_utils.py ForCausalLMLoss"
+LOGITS = TermKind("logits", "activations", unit="e", count="b·s·V", source=_LOSS, certainty="modelled")
+CAPPED_LOGITS = replace(LOGITS, name="logits that a tanh bounds")
+FP32_LOGITS = replace(LOGITS, name="logits in fp32", unit="4")
+LOG_SOFTMAX = replace(LOGITS, name="log-softmax of the logits", unit="4")
+NATIVE_LOG_SOFTMAX = replace(LOG_SOFTMAX, unit="e")
+NATIVE_LOGIT_GRADIENTS = replace(
+    LOGITS, name="gradients of the logits and their log-softmax", count="2·b·s·V"
+)
+FP32_LOGIT_GRADIENTS = replace(LOGITS, name="gradients of the logits in fp32", unit="4", count="2·b·s·V")
+LOGIT_GRADIENTS = replace(LOGITS, name="gradients of the logits")
+LIGER_CHUNK = replace(
+    LOGITS,
+    name="a chunk of the logits",
+    unit="e + 8",
+    count="b·s·V/chunks",
+    source="liger_kernel ops/fused_linear_cross_entropy.py",
+)
+LOGIT_CHUNK = replace(
+    LIGER_CHUNK,
+    name="a chunk's log-softmax, and the gradients of both",
+    unit="12",
+    count="chunk·V",
+    source="zerokit training/chunked_loss.py",
+)
+SUMMED_GRADIENT = TermKind(
+    "gradient of the output matrix, added in fp32",
+    "gradients",
+    unit="4",
+    count="V·h",
+    source="zerokit training/chunked_loss.py",
+    certainty="modelled",
+)
+TIED_GRADIENT = TermKind(
+    "gradient of the tied embedding",
+    "gradients",
+    unit="e",
+    count="V·h",
+    source="autograd: it waits for that of the embedding",
+    certainty="modelled",
+)
+TIED_SUM = replace(
+    TIED_GRADIENT,
+    name="both gradients of the tied embedding, added",
+    source="torch csrc/autograd/input_buffer.cpp accumulate",
+)
+
+EVALUATION_LOGITS = replace(LOGITS, count="bₑ·s·V")
+EVALUATION_CAPPED = replace(CAPPED_LOGITS, count="bₑ·s·V")
+EVALUATION_FP32 = replace(FP32_LOGITS, count="bₑ·s·V")
+EVALUATION_CHUNK = replace(LOGIT_CHUNK, name="a chunk of the logits and its log-softmax", unit="8")
+EVALUATION_LOSS = replace(LOG_SOFTMAX, count="bₑ·s·V")
+
+
+class HeadAndLoss:
+    """Drives a stage through the output matrix and the loss."""
+
+    def __init__(
+        self,
+        timeline: Timeline,
+        stage: Stage,
+        calls: ModelCalls,
+        sizes: Sizes,
+        *,
+        e: int,
+        chunked_loss: ChunkedLoss | None,
+        activations: TermKind,
+    ) -> None:
+        """`e`: bytes of a parameter. `activations`: what the matrix keeps of its input counts as that."""
+        self._timeline, self._stage, self._calls, self._sizes, self._e = timeline, stage, calls, sizes, e
+        self._tokens = sizes.tokens
+        self._activations = activations
+        self.is_liger, self._may_chunk = chunked_loss == "liger", chunked_loss == "zerokit"
+
+    @property
+    def keeps_gradient(self) -> bool:
+        """Whether the loss itself keeps the gradient of the matrix, so that another is not added in place."""
+        return self.is_liger or bool(self._chunk(trained=True))
+
+    def evaluate(self) -> None:
+        """Without gradients: Liger's fused loss makes all logits here, zerokit's does not.
+
+        Source: liger_kernel transformers/model/llama.py lce_forward.
+        """
+        timeline, e, head = self._timeline, self._e, self._calls.head
+        logits = self._tokens * self._sizes.vocabulary
+        self._stage.fetch(head, forward=True)
+        if chunk := self._chunk(trained=False):
+            timeline.spike(EVALUATION_CHUNK, 8, chunk)
+            self._stage.release(head, forward=True)
+            return
+        timeline.hold(EVALUATION_LOGITS, e, logits)
+        self._stage.release(head, forward=True)
+        timeline.spike(EVALUATION_CAPPED, e, logits if self._calls.capped else 0)
+        wide = 4 if self._calls.loss_in_fp32 else e
+        timeline.hold(EVALUATION_FP32, 4, logits if wide != e else 0)
+        timeline.spike(EVALUATION_LOSS, wide, logits)
+        for kind in (EVALUATION_FP32, EVALUATION_LOGITS):
+            timeline.free_all(kind)
+
+    def train(self) -> None:
+        """The output matrix, the cross entropy forward and backward, and the matrix backward.
+
+        ForCausalLMLoss casts the logits to fp32, log_softmax keeps its result; backward, the gradients of
+        both are fp32 and are cast before they reach the matrix (transformers loss/loss_utils.py).
+        """
+        timeline, head, e = self._timeline, self._calls.head, self._e
+        logits = self._tokens * self._sizes.vocabulary
+        if self.is_liger:
+            self._train_by_liger(head)
+            return
+        if chunk := self._chunk(trained=True):
+            self._train_in_chunks(head, chunk)
+            return
+        self._stage.fetch(head, forward=True)
+        timeline.hold(self._activations, self._tokens, head.saved_bytes)
+        timeline.hold(LOGITS, e, logits)
+        timeline.hold(CAPPED_LOGITS, e, logits if self._calls.capped else 0)
+        self._stage.release(head, forward=True)
+        wide = 4 if self._calls.loss_in_fp32 else e
+        is_cast = e != wide
+        timeline.hold(FP32_LOGITS, 4, logits if is_cast else 0)
+        timeline.enter("loss")
+        log_softmax, gradients = (
+            (LOG_SOFTMAX, FP32_LOGIT_GRADIENTS)
+            if self._calls.loss_in_fp32
+            else (NATIVE_LOG_SOFTMAX, NATIVE_LOGIT_GRADIENTS)
+        )
+        timeline.hold(log_softmax, wide, logits)
+        timeline.free_all(FP32_LOGITS)
+        timeline.free_all(LOGITS)
+        timeline.enter("backward")
+        self._stage.fetch(self._calls.whole, forward=False)
+        timeline.spike(gradients, wide, 2 * logits)
+        # Of one type with the logits, the gradient that reaches the matrix is as large as the log-softmax.
+        incoming = log_softmax
+        if is_cast:
+            incoming = LOGIT_GRADIENTS
+            timeline.hold(incoming, e, logits)
+            timeline.free_all(log_softmax)
+        self._back(head, incoming)
+
+    def _back(self, head: ModuleCall, incoming: TermKind) -> None:
+        """`incoming`: of the logits. The gradient of a tied matrix waits for that of the embedding."""
+        timeline = self._timeline
+        self._stage.fetch(head, forward=False)
+        tied = self._is_tied(head)
+        for parameter in head.gradients:
+            timeline.hold(TIED_GRADIENT if tied else NEW_GRADIENT, self._e, parameter.elements)
+        timeline.spike(ACTIVATION_GRADIENTS, self._tokens, head.back)
+        # Before the hooks of the matrix's gradient run.
+        timeline.free_all(CAPPED_LOGITS)
+        timeline.free_all(incoming)
+        if not tied:
+            for parameter in head.gradients:
+                self._stage.ready(parameter)
+        timeline.free(self._activations, self._tokens, head.saved_bytes)
+        self._stage.release(head, forward=False)
+
+    def _train_in_chunks(self, head: ModuleCall, chunk: int) -> None:
+        """zerokit's loss: gradients made with it, a chunk of logits at a time."""
+        timeline = self._timeline
+        timeline.enter("loss")
+        self._stage.fetch(head, forward=True)
+        timeline.hold(self._activations, self._tokens, head.saved_bytes)
+        timeline.hold(ACTIVATION_GRADIENTS, self._tokens, head.back)
+        for parameter in head.gradients:
+            timeline.hold(SUMMED_GRADIENT, 4, parameter.elements)
+        timeline.spike(LOGIT_CHUNK, 12, chunk)
+        for parameter in head.gradients:  # of one chunk, beside the sum
+            timeline.spike(NEW_GRADIENT, self._e, parameter.elements)
+        timeline.free(self._activations, self._tokens, head.saved_bytes)
+        self._stage.release(head, forward=True)
+        timeline.enter("backward")
+        self._stage.fetch(self._calls.whole, forward=False)
+        self._stage.fetch(head, forward=False)
+        tied = self._is_tied(head)
+        for parameter in head.gradients:
+            timeline.hold(TIED_GRADIENT if tied else NEW_GRADIENT, self._e, parameter.elements)
+        timeline.free_all(SUMMED_GRADIENT)
+        if not tied:
+            for parameter in head.gradients:
+                self._stage.ready(parameter)
+        timeline.free_all(ACTIVATION_GRADIENTS)
+        self._stage.release(head, forward=False)
+
+    def _train_by_liger(self, head: ModuleCall) -> None:
+        """Liger's fused loss: chunk by chunk, gradients made in the forward pass already."""
+        timeline = self._timeline
+        self._stage.fetch(head, forward=True)
+        timeline.enter("loss")
+        tied = self._is_tied(head)
+        for parameter in head.gradients:
+            timeline.hold(TIED_GRADIENT if tied else NEW_GRADIENT, self._e, parameter.elements)
+        timeline.hold(ACTIVATION_GRADIENTS, self._tokens, self._e * self._sizes.h)
+        chunks = max(1, -(-self._sizes.vocabulary // self._sizes.h))
+        timeline.spike(LIGER_CHUNK, self._e + 8, self._tokens * self._sizes.vocabulary // chunks)
+        timeline.enter("backward")
+        self._stage.fetch(self._calls.whole, forward=False)
+        if not tied:
+            for parameter in head.gradients:
+                self._stage.ready(parameter)
+        timeline.free_all(ACTIVATION_GRADIENTS)
+        self._stage.release(head, forward=True)
+
+    def _is_tied(self, head: ModuleCall) -> bool:
+        return any(call.module == head.module for call in self._calls.blocks[0].calls)
+
+    def _chunk(self, *, trained: bool) -> int:
+        """The logits of a chunk of zerokit's loss; 0 where all are made at once."""
+        if not self._may_chunk:
+            return 0
+        vocabulary, trained = self._sizes.vocabulary, trained and bool(self._calls.head.gradients)
+        if not saves_memory(self._tokens, vocabulary, hidden=self._sizes.h, trained=trained):
+            return 0
+        return chunk_tokens(vocabulary) * vocabulary
