@@ -187,10 +187,6 @@ def test_an_accelerate_config_that_is_none_is_one_line(tmp_path: Path) -> None:
             "broken_compiler.py:10: the rehearsal cannot stand in for the CUDA extension 'broken_extension'",
         ),
         (
-            "broken_cuda_graph.py",
-            "broken_cuda_graph.py:7: the rehearsal cannot stand in for CUDA graphs (torch.cuda.CUDAGraph)",
-        ),
-        (
             "broken_cpu_only_op.py",
             "NotImplementedError: Could not run 'broken::host_clip' with arguments from the 'CUDA' backend.",
         ),

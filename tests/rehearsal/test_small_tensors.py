@@ -15,7 +15,8 @@ import torch.distributed as dist
 from tests import processes
 from zerokit.rehearsal.native import backend
 from zerokit.rehearsal.stand_ins import small_tensors
-from zerokit.rehearsal.stand_ins.process_group import VirtualProcessGroup, operation_of
+from zerokit.rehearsal.stand_ins.collective_results import operation_of
+from zerokit.rehearsal.stand_ins.process_group import VirtualProcessGroup
 from zerokit.rehearsal.virtual_rank import train_together
 from zerokit.rehearsal.watching.traffic import Traffic
 

@@ -177,6 +177,7 @@ def _stand_in(rank: VirtualRank, real_group: InstallGroup | None, generated: Pat
         bitsandbytes,
         compiled_packages,
         cuda_extensions,
+        cuda_graphs,
         cuda_kernels,
         custom_operators,
         deepspeed_bookkeeping,
@@ -210,6 +211,7 @@ def _stand_in(rank: VirtualRank, real_group: InstallGroup | None, generated: Pat
     torch_compile.install(generated, compute=real_group is not None)
     rank.call_sites.pass_over(generated)
     cuda_extensions.install(generated)
+    cuda_graphs.install(rank.traffic, rank.steps, rank.time)
     deepspeed_bookkeeping.install()
     op_builders.install(compute=real_group is not None, allocate=page_locked.locked_by(rank.backend))
     triton_kernels.install()

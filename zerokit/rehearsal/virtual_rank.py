@@ -15,7 +15,9 @@ from zerokit.rehearsal.call_sites import CallSites
 from zerokit.rehearsal.exchange import Exchange
 from zerokit.rehearsal.job import Overrides
 from zerokit.rehearsal.native.allocator_settings import AllocatorSettings
-from zerokit.rehearsal.native.backend import Backend, Model, Note, NoteKind
+from zerokit.rehearsal.native.allocator_statistics import Model
+from zerokit.rehearsal.native.backend import Backend
+from zerokit.rehearsal.native.notes import Note, NoteKind
 from zerokit.rehearsal.native.together import Played
 from zerokit.rehearsal.recording import (
     BLOCK,
@@ -44,6 +46,7 @@ from zerokit.rehearsal.watching.recomputing import Recomputing
 from zerokit.rehearsal.watching.steps import Steps
 from zerokit.rehearsal.watching.suppressed_writes import SuppressedWrites
 from zerokit.rehearsal.watching.traffic import Traffic
+from zerokit.rehearsal.watching.updates import place
 from zerokit.reporting.categories import Category
 from zerokit.reporting.phases import RUN_PHASES, RunPhase
 
@@ -128,7 +131,7 @@ class VirtualRank:
             self.exchange,
             steps,
             scan_seconds,
-            lambda: self.steps.completed,
+            lambda: self.steps.settled(),
             divisor=overrides.get("micro_batch_divisor", 1) / overrides.get("micro_batch_multiplier", 1),
             reading=None if time is None else Reading(time.clock, takes_time=data_takes_time),
         )
@@ -169,6 +172,7 @@ class VirtualRank:
             ending: as of :meth:`Exchange.close`.
         """
         self._has_failed = ending == FAILED
+        self.steps.finish()
         if self.time is not None:
             self.time.finish(self.exchange)
         self.exchange.close(ending, steps=self.steps.completed)
@@ -183,6 +187,7 @@ class VirtualRank:
     def recording(self, **meta: Any) -> Recording:
         """Everything up to now; `meta` is added to its meta data."""
         backend, steps = self.backend, self.steps
+        steps.finish()
         played = self._beside_others()
         times = {} if self.time is None else _times(self, self.time, played)
         events, spans = backend.events(EVENT), backend.spans(SPAN)
@@ -190,6 +195,7 @@ class VirtualRank:
             events["time_ns"] = played.time_of_host(events["time_ns"])
             spans = played.spans
         blocks = backend.blocks(BLOCK)
+        place(steps.updates, steps.marks, events, blocks)
         sites = self.call_sites.lines
         ops = backend.operator_names()
         _categorize(blocks, sites, ops, self.labels.of_buckets)
@@ -284,7 +290,12 @@ def _warnings(rank: VirtualRank) -> list[str]:
         )
     elif not rank.labels.saw_engine:
         alone = "" if train_together(rank.traffic.calls) else ", on each GPU for itself"
-        warnings.append(f"no DeepSpeed engine was made: the steps are of plain torch optimizers{alone}")
+        whose = (
+            "seen by the writes to parameters that got gradients, for no optimizer of torch's made them"
+            if rank.steps.updates
+            else "of plain torch optimizers"
+        )
+        warnings.append(f"no DeepSpeed engine was made: the steps are {whose}{alone}")
     return warnings
 
 

@@ -10,12 +10,17 @@
 
 #include "dispatch.h"
 #include "timing.h"
+#include "updates.h"
 
 using namespace zerokit;
 
 namespace {
 
 c10::StorageImpl* storage_at(void* address) { return static_cast<c10::StorageImpl*>(address); }
+
+at::Tensor tensor_at(void* address) {
+  return at::Tensor(c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(static_cast<c10::TensorImpl*>(address)));
+}
 
 std::string told_notes;
 std::string refusal;
@@ -93,11 +98,23 @@ void zk_never_fill(void* storage) {
 }
 // What code that is not run would have written into a tensor.
 void zk_make_up(void* tensor) {
-  const at::Tensor written(c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(static_cast<c10::TensorImpl*>(tensor)));
+  const auto written = tensor_at(tensor);
   if (!written.has_storage() || run_state().compute_everything) return;
   fill_made_up(written);
   mark_made_up(written);
+  tell_of_update(written);
 }
+void zk_tell_of_update(void* tensor) { tell_of_update(tensor_at(tensor)); }
+void zk_watch_updates(void (*told)()) { watch_updates(told); }
+void zk_watch_storage(void* storage) {
+  if (Block* block = block_of(*storage_at(storage))) watch_block(*block);
+}
+// The place of its beginning in the log; -1 for memory that is not logged.
+int64_t zk_event_of(void* storage) {
+  const Block* block = block_of(*storage_at(storage));
+  return block == nullptr || block->id < 0 ? -1 : block->event;
+}
+int64_t zk_after_releases(int64_t events) { return after_releases(events); }
 int zk_is_made_up(void* storage) {
   const Block* block = block_of(*storage_at(storage));
   return block != nullptr && block->contents == Contents::made_up;
@@ -121,6 +138,22 @@ void zk_empty_cache() {
   std::lock_guard<std::mutex> guard(models_mutex());
   ordinary_model().empty_cache();
   expandable_model().empty_cache();
+}
+// Of a CUDA graph, while it is captured.
+void zk_begin_pool(int64_t id) {
+  std::lock_guard<std::mutex> guard(models_mutex());
+  ordinary_model().begin_pool(id);
+  expandable_model().begin_pool(id);
+}
+void zk_end_pool() {
+  std::lock_guard<std::mutex> guard(models_mutex());
+  ordinary_model().end_pool();
+  expandable_model().end_pool();
+}
+void zk_release_pool(int64_t id) {
+  std::lock_guard<std::mutex> guard(models_mutex());
+  ordinary_model().release_pool(id);
+  expandable_model().release_pool(id);
 }
 // model: 0 ordinary, 1 expandable segments, 2 the one that torch.cuda answers from. which: library.STATS.
 int64_t zk_stat(int model, int which) {
@@ -151,4 +184,5 @@ int zk_use_device(int index) {
 }
 int64_t zk_random_elements_skipped() { return random_elements_skipped(); }
 double zk_flops() { return flops_so_far(); }
+void zk_count_flops(double flops) { count_flops(flops); }
 }

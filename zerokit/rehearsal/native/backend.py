@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import enum
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from zerokit.errors import LaunchError
+from zerokit.rehearsal.native.allocator_statistics import FIELDS, POOLS, STATS, Model
 from zerokit.rehearsal.native.build import NO_DRIVER, TESTED, TORCH, built_library, torch_folder
 from zerokit.rehearsal.native.clock import Clock
+from zerokit.rehearsal.native.notes import Note, NoteKind
+from zerokit.rehearsal.native.signatures import FINDER, TOLD, declare
 from zerokit.rehearsal.recording import CATEGORY_CODES, Space
 from zerokit.reporting.categories import Category
 from zerokit.reporting.phases import RUN_PHASES, RunPhase
@@ -31,50 +33,6 @@ if TYPE_CHECKING:
 
 SMALL_BYTES = 2**16
 """kSmallBytes of native/blocks.h: what a smaller tensor holds is always computed, since scripts read it."""
-STATS = (
-    "allocation",
-    "segment",
-    "active",
-    "inactive_split",
-    "allocated_bytes",
-    "reserved_bytes",
-    "active_bytes",
-    "inactive_split_bytes",
-    "requested_bytes",
-)
-"""The statistics of torch.cuda.memory_stats that the allocator model keeps, in the library's order."""
-POOLS = ("all", "small_pool", "large_pool")
-FIELDS = ("current", "peak", "allocated", "freed")
-
-
-class Model(enum.IntEnum):
-    """A model of torch's caching allocator."""
-
-    ORDINARY = 0
-    EXPANDABLE = 1
-    ANSWERING = 2
-    """The one of the two that `torch.cuda` answers from, by PYTORCH_CUDA_ALLOC_CONF."""
-
-
-class NoteKind(enum.IntEnum):
-    """Why the library noted something."""
-
-    MADE_UP = 0
-    """A result that depends on values was chosen by a stated policy."""
-    GAP = 1
-    """An operator that the rehearsal cannot stand in for; a library may have caught the error."""
-    OTHER_DEVICE = 2
-    """Something was put on another rank's device, and is counted on this rank's own."""
-
-
-class Note(NamedTuple):
-    """Something that the library noted, and where."""
-
-    kind: NoteKind
-    what: str
-    site: int
-    """Index of the calling line, or -1."""
-    times: int
 
 
 class Backend:
@@ -83,11 +41,12 @@ class Backend:
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
         self._site_finder: Any = None  # ctypes does not keep callbacks alive
+        self._told: Any = None
         self._peaks_before_reset: dict[Model, dict[str, int]] = {}
         self._flops_by_phase: dict[RunPhase, float] = dict.fromkeys(RUN_PHASES, 0.0)
         self.clock: Clock | None = None
         """None: only memory is rehearsed, and everything has happened as soon as it is asked for."""
-        _declare(library)
+        declare(library)
 
     def configure(
         self,
@@ -141,7 +100,7 @@ class Backend:
 
     def find_sites_with(self, finder: Callable[[], int]) -> None:
         """Ask `finder` for the index of the calling line whenever a large block is made."""
-        self._site_finder = ctypes.CFUNCTYPE(ctypes.c_int32)(finder)
+        self._site_finder = FINDER(finder)
         self._library.zk_set_site_finder(self._site_finder)
 
     @property
@@ -197,6 +156,28 @@ class Backend:
         """Take what `tensor` holds to be written by code that is not run: nobody knows its values."""
         self._library.zk_make_up(tensor._cdata)
 
+    def watch_updates(
+        self, told: Callable[[], None] | None, storages: Iterable[torch.UntypedStorage]
+    ) -> None:
+        """Have `told` called after each write to one of `storages`, and no more for those before."""
+        before, self._told = self._told, TOLD() if told is None else TOLD(told)
+        self._library.zk_watch_updates(self._told)
+        del before  # nobody calls it any more
+        for storage in storages:
+            self._library.zk_watch_storage(storage._cdata)
+
+    def tell_of_update(self, tensor: torch.Tensor) -> None:
+        """`tensor` is written by what goes past the operators, such as a collective."""
+        self._library.zk_tell_of_update(tensor._cdata)
+
+    def event_of(self, storage: torch.UntypedStorage) -> int:
+        """The place in the log at which `storage` was made; -1 for memory that is not in it."""
+        return int(self._library.zk_event_of(storage._cdata))
+
+    def after_releases(self, events: int) -> int:
+        """How many events there were, once what was released at once after the first `events` was."""
+        return int(self._library.zk_after_releases(events))
+
     def label(self, tensor: torch.Tensor, category: Category, name: int = -1) -> None:
         """Say what the block behind `tensor` is for; `name` is an index into the recording's names."""
         self._library.zk_label(tensor.untyped_storage()._cdata, CATEGORY_CODES.index(category), name)
@@ -249,6 +230,18 @@ class Backend:
     def empty_cache(self) -> None:
         """Give unused segments of both allocator models back."""
         self._library.zk_empty_cache()
+
+    def begin_pool(self, number: int) -> None:
+        """Allocate from the private pool `number`, from here to :meth:`end_pool`: a use of it."""
+        self._library.zk_begin_pool(number)
+
+    def end_pool(self) -> None:
+        """Allocate from the default pools again."""
+        self._library.zk_end_pool()
+
+    def release_pool(self, number: int) -> None:
+        """End a use of a private pool, whose memory :meth:`empty_cache` gives back once there is none."""
+        self._library.zk_release_pool(number)
 
     def stats(self, model: Model) -> dict[str, int]:
         """Statistics under the names of `torch.cuda.memory_stats`, flat ("reserved_bytes.all.peak")."""
@@ -315,6 +308,10 @@ class Backend:
     def flops(self) -> float:
         """Floating-point operations of matrix products and attention since the start."""
         return float(self._library.zk_flops())
+
+    def count_flops(self, flops: float) -> None:
+        """Count operations that are done again without being called."""
+        self._library.zk_count_flops(flops)
 
 
 _backend: Backend | None = None
@@ -386,47 +383,3 @@ def _copied(copy: Callable[[int, int], None], count: int, dtype: numpy.dtype[Any
     rows: numpy.ndarray[Any, Any] = numpy.zeros(count, dtype)
     copy(rows.ctypes.data, count)
     return rows
-
-
-def _declare(library: ctypes.CDLL) -> None:
-    pointer, integer, long = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
-    signatures: dict[str, tuple[Any, list[Any]]] = {
-        "zk_configure_device": (None, [integer, integer, integer]),
-        "zk_configure_allocator": (None, [integer, long, long, long, long]),
-        "zk_use_device": (integer, [integer]),
-        "zk_set_devices": (None, [integer, integer]),
-        "zk_set_multiprocessors": (None, [integer]),
-        "zk_take_over": (ctypes.c_char_p, []),
-        "zk_set_site_finder": (None, [ctypes.CFUNCTYPE(ctypes.c_int32)]),
-        "zk_set_phase": (None, [integer]),
-        "zk_phase": (integer, []),
-        "zk_set_step": (None, [integer]),
-        "zk_set_counting": (None, [integer]),
-        "zk_set_page_locking": (None, [integer]),
-        "zk_current_stream": (integer, []),
-        "zk_set_current_stream": (None, [integer]),
-        "zk_never_fill": (None, [pointer]),
-        "zk_make_up": (None, [pointer]),
-        "zk_is_made_up": (integer, [pointer]),
-        "zk_label": (None, [pointer, integer, integer]),
-        "zk_resize_storage": (None, [pointer, long]),
-        "zk_current": (long, [integer]),
-        "zk_peak": (long, [integer]),
-        "zk_reset_peak": (None, [integer]),
-        "zk_synchronize": (None, []),
-        "zk_empty_cache": (None, []),
-        "zk_stat": (long, [integer, integer]),
-        "zk_event_count": (long, []),
-        "zk_copy_events": (None, [pointer, long]),
-        "zk_block_count": (long, []),
-        "zk_copy_blocks": (None, [pointer, long]),
-        "zk_operator_names": (ctypes.c_char_p, []),
-        "zk_notes": (ctypes.c_char_p, []),
-        "zk_random_elements_skipped": (long, []),
-        "zk_flops": (ctypes.c_double, []),
-        "zk_new_generator": (pointer, []),
-    }
-    for name, (result, arguments) in signatures.items():
-        function = getattr(library, name)
-        function.restype = result
-        function.argtypes = arguments

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -13,6 +12,7 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "block_log.h"
 #include "host_pages.h"
 #include "timing.h"
 
@@ -22,26 +22,16 @@ namespace {
 // Addresses for device memory: reserved, never backed by pages unless small or integer contents are written.
 constexpr int64_t kArenaBytes = int64_t{1} << 45;
 
-struct Ledger {
+struct Pinned {
   std::mutex mutex;
-  std::vector<Event> events;
-  std::vector<BlockRecord> records;
-  Totals totals[3] = {};
-  std::map<const char*, int64_t> pinned_ranges;
+  std::map<const char*, int64_t> ranges;
   // Freed pinned memory by size: torch keeps it for the next request of that size class, and never gives it back
   // (aten/src/ATen/core/CachingHostAllocator.h).
-  std::unordered_map<int64_t, std::vector<Block*>> pinned_cache;
+  std::unordered_map<int64_t, std::vector<Block*>> cache;
 };
 
-// A process that is forked while another thread is in here would find the locks taken for good.
-void lock_before_fork();
-void unlock_after_fork();
-
-Ledger& ledger() {
-  static auto* instance = [] {
-    ::pthread_atfork(&lock_before_fork, &unlock_after_fork, &unlock_after_fork);
-    return new Ledger;  // outlives every tensor
-  }();
+Pinned& pinned() {
+  static auto* instance = new Pinned;  // outlives every tensor
   return *instance;
 }
 
@@ -60,45 +50,10 @@ char* arena() {
   return base;
 }
 
-int64_t now_ns() {
-  if (Clock* clock = the_clock()) return clock->now();
-  static const auto start = std::chrono::steady_clock::now();
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start).count();
-}
-
 int64_t power_of_two_at_least(int64_t bytes) {
   int64_t size = 1;
   while (size < bytes) size *= 2;
   return size;
-}
-
-// Appends to the log and to the totals. `bytes` is signed. Caller holds the lock.
-void log_change(Ledger& book, const Block& block, int64_t bytes, uint64_t address) {
-  auto& total = book.totals[static_cast<int>(block.space)];
-  total.current += bytes;
-  total.peak = std::max(total.peak, total.current);
-  if (block.space != Space::device && std::abs(bytes) < kLoggedHostBytes) return;
-  book.events.push_back({now_ns(), block.id, bytes, address, run_state().step, static_cast<int16_t>(current_stream()),
-                         static_cast<uint8_t>(block.space), run_state().phase});
-}
-
-// Gives a new block its id and its line in the records.
-void enter(Block& block, uint64_t address) {
-  const bool traced = block.counted >= kTracedBytes && run_state().find_site != nullptr;
-  // Python is asked without the lock: it may wait for the thread that holds Python's own lock.
-  const int32_t site = traced ? calling_line() : -1;
-  auto& book = ledger();
-  std::lock_guard<std::mutex> guard(book.mutex);
-  block.id = static_cast<int64_t>(book.records.size());
-  book.records.push_back({block.counted, site, running_operator(), -1, 0, -1, 0, run_state().phase, {}});
-  log_change(book, block, block.counted, address);
-}
-
-void leave(Block& block, uint64_t address) {
-  if (block.counted == 0) return;
-  auto& book = ledger();
-  std::lock_guard<std::mutex> guard(book.mutex);
-  log_change(book, block, -block.counted, address);
 }
 
 // Host memory has its block's address in front of it, since oneDNN and others ask for "raw" memory, which is released by
@@ -139,15 +94,20 @@ uint64_t address_of(const Block& block) { return reinterpret_cast<uint64_t>(bloc
 
 std::mutex device_mutex;
 
+// A process that is forked while another thread is in here would find the locks taken for good.
 void lock_before_fork() {
   device_mutex.lock();
-  ledger().mutex.lock();
+  pinned().mutex.lock();
+  lock_log();
 }
 
 void unlock_after_fork() {
-  ledger().mutex.unlock();
+  unlock_log();
+  pinned().mutex.unlock();
   device_mutex.unlock();
 }
+
+[[maybe_unused]] const int told_of_forks = ::pthread_atfork(&lock_before_fork, &unlock_after_fork, &unlock_after_fork);
 
 void release_device(void* context) {
   auto* block = static_cast<Block*>(context);
@@ -211,9 +171,7 @@ Block* new_pageable_block(int64_t bytes) {
   if (block->counted >= kLoggedHostBytes) {
     enter(*block, address_of(*block));
   } else if (block->counted > 0) {
-    auto& book = ledger();
-    std::lock_guard<std::mutex> guard(book.mutex);
-    log_change(book, *block, block->counted, 0);
+    log_change(*block, block->counted, 0);
   }
   return block;
 }
@@ -221,16 +179,16 @@ Block* new_pageable_block(int64_t bytes) {
 void release_pinned(void* memory) {
   if (memory == nullptr) return;
   Block* block = block_before(memory);
-  auto& book = ledger();
+  auto& book = pinned();
   std::lock_guard<std::mutex> guard(book.mutex);
-  book.pinned_cache[power_of_two_at_least(block->bytes)].push_back(block);
+  book.cache[power_of_two_at_least(block->bytes)].push_back(block);
 }
 
 // A cached block of the same size class, as if new; nullptr if there is none.
 Block* cached_pinned_block(int64_t bytes) {
-  auto& book = ledger();
+  auto& book = pinned();
   std::lock_guard<std::mutex> guard(book.mutex);
-  auto& cached = book.pinned_cache[power_of_two_at_least(bytes)];
+  auto& cached = book.cache[power_of_two_at_least(bytes)];
   if (cached.empty()) return nullptr;
   Block* block = cached.back();
   cached.pop_back();
@@ -250,9 +208,9 @@ Block* new_pinned_block(int64_t bytes) {
   const int64_t size = power_of_two_at_least(bytes);
   Block* block = host_block(Space::pinned, bytes, size, size);
   enter(*block, address_of(*block));
-  auto& book = ledger();
+  auto& book = pinned();
   std::lock_guard<std::mutex> guard(book.mutex);
-  book.pinned_ranges[static_cast<const char*>(block->data)] = size;
+  book.ranges[static_cast<const char*>(block->data)] = size;
   return block;
 }
 
@@ -305,11 +263,11 @@ Block* block_of(const c10::StorageImpl& storage) {
 }
 
 bool is_pinned_address(const void* address) {
-  auto& book = ledger();
+  auto& book = pinned();
   std::lock_guard<std::mutex> guard(book.mutex);
   const char* wanted = static_cast<const char*>(address);
-  auto after = book.pinned_ranges.upper_bound(wanted);
-  if (after == book.pinned_ranges.begin()) return false;
+  auto after = book.ranges.upper_bound(wanted);
+  if (after == book.ranges.begin()) return false;
   --after;
   return wanted < after->first + after->second;
 }
@@ -362,59 +320,10 @@ bool is_still_untouched(Block& block) {
   return false;
 }
 
-void label(Block& block, uint8_t category, int32_t name) {
-  if (block.id < 0) return;
-  auto& book = ledger();
-  std::lock_guard<std::mutex> guard(book.mutex);
-  auto& record = book.records[block.id];
-  record.category = category;
-  if (name >= 0) record.name = name;
-}
-
-void describe(Block& block, int8_t dtype, c10::IntArrayRef shape) {
-  if (block.id < 0 || block.counted < kTracedBytes) return;
-  auto& book = ledger();
-  std::lock_guard<std::mutex> guard(book.mutex);
-  auto& record = book.records[block.id];
-  record.dtype = dtype;
-  record.dimensions = static_cast<uint8_t>(std::min<size_t>(shape.size(), 6));
-  std::copy_n(shape.begin(), record.dimensions, record.shape);
-}
-
 void set_page_locking(bool on) { locks_pages = on; }
 
-namespace {
-template <class Entry>
-int64_t count_of(const std::vector<Entry>& entries) {
-  std::lock_guard<std::mutex> guard(ledger().mutex);
-  return static_cast<int64_t>(entries.size());
-}
-
-template <class Entry>
-void copy_from(const std::vector<Entry>& entries, Entry* target, int64_t count) {
-  std::lock_guard<std::mutex> guard(ledger().mutex);
-  std::copy_n(entries.begin(), std::min<int64_t>(count, static_cast<int64_t>(entries.size())), target);
-}
-}  // namespace
-
-int64_t event_count() { return count_of(ledger().events); }
-void copy_events(Event* target, int64_t count) { copy_from(ledger().events, target, count); }
-int64_t block_count() { return count_of(ledger().records); }
-void copy_blocks(BlockRecord* target, int64_t count) { copy_from(ledger().records, target, count); }
-
-Totals totals(Space space) {
-  auto& book = ledger();
-  std::lock_guard<std::mutex> guard(book.mutex);
-  return book.totals[static_cast<int>(space)];
-}
-
 void reset_peak(Space space) {
-  {
-    auto& book = ledger();
-    std::lock_guard<std::mutex> guard(book.mutex);
-    auto& total = book.totals[static_cast<int>(space)];
-    total.peak = total.current;
-  }
+  reset_total(space);
   if (space == Space::device) {
     std::lock_guard<std::mutex> guard(device_mutex);
     ordinary_model().reset_peak();

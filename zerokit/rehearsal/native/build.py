@@ -52,9 +52,24 @@ LINK_FILES = (
 )
 
 UNITS = {
-    "operators": ("dispatch", "real_values", "takeover", "api"),
-    "kernels": ("kernels", "fast_kernels", "host"),
-    "memory": ("host_pages", "blocks", "caching_allocator", "caching_allocator_segments", "device"),
+    "operators": ("dispatch", "operator_facts", "updates", "real_values", "takeover", "api"),
+    "kernels": (
+        "kernels",
+        "value_kernels",
+        "fast_kernels",
+        "host",
+        "contents",
+        "device_tensors",
+        "matrix_products",
+    ),
+    "memory": (
+        "host_pages",
+        "blocks",
+        "block_log",
+        "caching_allocator",
+        "caching_allocator_segments",
+        "device",
+    ),
     "attention": (
         "attention",
         "attention_costs",

@@ -73,13 +73,16 @@ CachingAllocator::CachingAllocator(AllocatorOptions options)
 CachingAllocator::Allocation* CachingAllocator::allocate(int64_t bytes, int stream) {
   if (bytes <= 0) throw std::invalid_argument("an allocation needs at least one byte");
   ++allocations_;
-  complete_events(/*wait=*/false);
+  // While a graph is captured, no event can be asked.
+  if (begun_pool_ == nullptr) complete_events(/*wait=*/false);
   Request request;
   request.size = round_size(bytes);
   request.requested_size = bytes;
   request.segment_size = segment_size(request.size);
   request.stream = stream;
-  request.pool = request.size <= kSmallSize ? &small_pool_ : &large_pool_;
+  Pool& small = begun_pool_ != nullptr ? begun_pool_->small : small_pool_;
+  Pool& large = begun_pool_ != nullptr ? begun_pool_->large : large_pool_;
+  request.pool = request.size <= kSmallSize ? &small : &large;
   Block* block = take_free_block(request);
   if (block == nullptr) block = obtain_block(request);
   return hand_out(block, request);
@@ -127,6 +130,19 @@ void CachingAllocator::synchronize(int stream) {
 }
 
 void CachingAllocator::empty_cache() { release_cached_blocks(); }
+
+// DeviceCachingAllocator::beginAllocateToPool, endAllocateToPool and releasePool.
+void CachingAllocator::begin_pool(int64_t id) {
+  begun_pool_ = &private_pools_[id];
+  ++begun_pool_->uses;
+}
+
+void CachingAllocator::end_pool() { begun_pool_ = nullptr; }
+
+void CachingAllocator::release_pool(int64_t id) {
+  const auto found = private_pools_.find(id);
+  if (found != private_pools_.end() && found->second.uses > 0) --found->second.uses;
+}
 
 // DeviceCachingAllocator::resetPeakStats.
 void CachingAllocator::reset_peak() {

@@ -2,7 +2,7 @@
 //
 // The rules are those of torch 2.13: c10/cuda/CUDACachingAllocator.cpp (DeviceCachingAllocator, default pools) and
 // c10/core/AllocatorConfig.h (constants and options). Comments at the definitions name the function that each rule
-// comes from. Left out, because they do not touch the default pools: CUDA graphs, private pools, IPC, tracing.
+// comes from. Left out: pools with an allocator of their own, IPC, tracing.
 //
 // Sizes are bytes. One object stands for one device. It is not thread-safe: the caller serialises the calls.
 #pragma once
@@ -142,6 +142,13 @@ class CachingAllocator {
   void empty_cache();
   void reset_peak();
 
+  // The private pool of a CUDA graph: what is allocated between `begin_pool` and `end_pool` comes from it, and goes
+  // back to it. Each `begin_pool` is a use, which `release_pool` ends; without any, `empty_cache` gives its free
+  // memory back.
+  void begin_pool(int64_t id);
+  void end_pool();
+  void release_pool(int64_t id);
+
   const AllocatorStats& stats() const { return stats_; }
   std::vector<SegmentInfo> snapshot() const;  // by address
 
@@ -162,6 +169,12 @@ class CachingAllocator {
     BlockSet free;
     BlockSet unmapped;     // parts of expandable segments without memory; keys with size 0, so by address
     int64_t searches = 0;  // the clock of garbage collection
+  };
+
+  struct PrivatePool {
+    Pool small{true, {}, {}};
+    Pool large{false, {}, {}};
+    int uses = 0;
   };
 
   struct Segment {
@@ -238,6 +251,7 @@ class CachingAllocator {
   bool release_oversize_blocks(const Request& request);
   void release_cached_blocks();
   void release_blocks(Pool& pool);
+  void release_unused_pools();
   void release_segment(Block* block);
 
   // bookkeeping
@@ -254,6 +268,8 @@ class CachingAllocator {
   AllocatorStats stats_;
   Pool small_pool_{true, {}, {}};
   Pool large_pool_{false, {}, {}};
+  std::map<int64_t, PrivatePool> private_pools_;  // by id
+  PrivatePool* begun_pool_ = nullptr;
   std::map<uint64_t, Segment> segments_;         // by address
   std::map<int, std::deque<Event>> events_;      // by stream, oldest first
   std::deque<Block> blocks_;                     // storage; discarded blocks are used again

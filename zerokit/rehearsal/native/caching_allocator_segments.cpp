@@ -247,10 +247,30 @@ bool CachingAllocator::release_oversize_blocks(const Request& request) {
 
 // DeviceCachingAllocator::release_cached_blocks.
 void CachingAllocator::release_cached_blocks() {
-  ++stats_.num_sync_all_streams;
-  complete_events(/*wait=*/true);
-  release_blocks(large_pool_);
-  release_blocks(small_pool_);
+  if (begun_pool_ == nullptr) {
+    ++stats_.num_sync_all_streams;
+    complete_events(/*wait=*/true);
+    release_blocks(large_pool_);
+    release_blocks(small_pool_);
+  }
+  release_unused_pools();
+}
+
+// The second half of release_cached_blocks: pools of graphs that are gone (graph_pools_freeable).
+void CachingAllocator::release_unused_pools() {
+  for (auto entry = private_pools_.begin(); entry != private_pools_.end();) {
+    PrivatePool& pool = entry->second;
+    if (pool.uses > 0) {
+      ++entry;
+      continue;
+    }
+    release_blocks(pool.small);
+    release_blocks(pool.large);
+    const bool is_empty = std::none_of(segments_.begin(), segments_.end(), [&pool](const auto& segment) {
+      return segment.second.pool == &pool.small || segment.second.pool == &pool.large;
+    });
+    entry = is_empty ? private_pools_.erase(entry) : std::next(entry);
+  }
 }
 
 // DeviceCachingAllocator::release_blocks. Unmapping changes the set of free blocks, so those come second.

@@ -183,6 +183,10 @@ class Clock:
         numbers = (ctypes.c_int64 * room)()
         return list(numbers[: min(room, int(self.library.zk_clock_streams(numbers, room)))])
 
+    def span_count(self) -> int:
+        """How much has been written down of what streams and host did."""
+        return int(self.library.zk_clock_span_count())
+
     # ---- what is done again, beside other ranks (together.py)
     def keep_acts(self) -> None:
         """From here on, which is to be the start, have :meth:`acts` know all that the host does."""

@@ -11,10 +11,14 @@
 #include <cstring>
 
 #include "blocks.h"
+#include "dispatch.h"
 #include "timing.h"
 
 namespace zerokit {
 namespace {
+
+Capability capability{9, 0};
+int multiprocessors = 132;
 
 std::atomic<int> streams_made{0};
 // As c10/cuda/CUDAStream.cpp: streams come from a pool of 32, handed out in turn.
@@ -181,6 +185,12 @@ c10::Registerer<std::string, std::unique_ptr<at::CUDAHooksInterface>, at::CUDAHo
     c10::Registerer<std::string, std::unique_ptr<at::CUDAHooksInterface>, at::CUDAHooksArgs>::DefaultCreator<Hooks>);
 
 }  // namespace
+
+Capability device_capability() { return capability; }
+void set_device_capability(Capability wanted) { capability = wanted; }
+
+int device_multiprocessors() { return multiprocessors; }
+void set_device_multiprocessors(int count) { multiprocessors = count; }
 }  // namespace zerokit
 
 // Before 2.6 torch makes CUDA generators without asking the hooks. Good until the thread asks for the next one.

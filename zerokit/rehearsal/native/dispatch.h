@@ -60,9 +60,10 @@ struct Quiet final : c10::WarningHandler {
 // the number of operators taken, and are to be called once torch is imported, which registers kernels itself.
 int take_over_device();
 int take_over_host();
-// The kernels of kernels.cpp and fast_kernels.cpp.
+// The kernels of kernels.cpp, value_kernels.cpp and fast_kernels.cpp.
 void register_kernels(KernelLibrary& library);
-// nonzero and masked_select by the policies of kernels.cpp, for tensors of either device.
+void register_value_kernels(KernelLibrary& library);
+// nonzero and masked_select by the policies of value_kernels.cpp, for tensors of either device.
 at::Tensor select_nonzero(const at::Tensor& tensor);
 at::Tensor select_masked(const at::Tensor& tensor, const at::Tensor& mask);
 void register_fast_kernels(KernelLibrary& library);
@@ -90,6 +91,8 @@ void set_device_multiprocessors(int count);
 // ---- FLOPs since the start
 void count_flops(double flops);
 double flops_so_far();
+bool is_matrix_product(int32_t name_index, const std::string& name);
+double product_flops(const std::string& name, const std::vector<c10::IValue>& arguments);
 // Called before a matrix product: cuBLAS allocates a workspace for every thread and stream that uses it.
 void use_cublas();
 

@@ -120,6 +120,7 @@ int take_over_device() {
   // The latest registration counts.
   KernelLibrary aten(library_of("aten::empty"));
   register_kernels(aten);
+  register_value_kernels(aten);
   register_fast_kernels(aten);
   register_attention(aten);
   use_attention_choice();

@@ -10,17 +10,17 @@ made-up tensors are not touched.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[attr-defined]
-from torch.futures import Future
 
 from zerokit.rehearsal.exchange import Exchange
 from zerokit.rehearsal.listening import NOTHING, Awaited
+from zerokit.rehearsal.native.backend import backend
 from zerokit.rehearsal.roles import Ranks
+from zerokit.rehearsal.stand_ins.collective_results import Received, copy, done, flatten, operation_of
 from zerokit.rehearsal.stand_ins.small_tensors import (
     carries_values,
     has_values,
@@ -39,55 +39,12 @@ _OF_ONE_SIZE = frozenset(
     {"all_reduce", "reduce_scatter", "reduce", "broadcast", "scatter", "all_gather_into_tensor"}
 )
 """Collectives that are called with tensors of one size on all ranks."""
+_WRITING = frozenset({"all_reduce", "broadcast", "all_gather"})
+"""Those that are noted with the tensors that they write."""
 
 
 def _size(tensors: Sequence[torch.Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-
-
-def _copy(target: torch.Tensor, source: torch.Tensor) -> None:
-    if has_values(target) or has_values(source):
-        target.copy_(source.view(target.shape) if source.numel() == target.numel() else source)
-
-
-def _flatten(parts: list[torch.Tensor]) -> None:
-    """The temporary that NCCL's list forms gather into or scatter from, where the parts are of one size.
-
-    torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, newLikeFlat.
-    """
-    first = parts[0]
-    if first.is_cuda and all(part.shape == first.shape for part in parts):
-        first.new_empty(first.numel() * len(parts))
-
-
-def done(result: Any) -> Any:
-    """What a collective returns: work that is over, with `result`."""
-    future: Future[Any] = Future()
-    future.set_result(result)
-    return _create_work_from_future(future)
-
-
-class _Received(dist.Work):
-    """A tensor that arrives when somebody waits for it, as nothing else can be done with it before."""
-
-    def __init__(self, arrive: Callable[[], None], source: int) -> None:
-        super().__init__()
-        self._arrive: Callable[[], None] | None = arrive
-        self._source = source
-
-    def wait(self, timeout: Any = None) -> bool:
-        arrive, self._arrive = self._arrive, None
-        if arrive is not None:
-            arrive()
-        return True
-
-    synchronize = wait
-
-    def is_completed(self) -> bool:
-        return self.wait()
-
-    def _source_rank(self) -> int:
-        return self._source
 
 
 class VirtualProcessGroup(dist.ProcessGroup):
@@ -125,6 +82,9 @@ class VirtualProcessGroup(dist.ProcessGroup):
         self._traffic.add(name, _size(tensors), self._size, is_of_rows=is_of_rows)
         if self._groups is not None:
             self._groups.settle()
+        if name in _WRITING:
+            for tensor in tensors:
+                backend().tell_of_update(tensor)
         if self._exchange is not None and name not in ("send", "recv"):
             size = f" of {_size(tensors):,} bytes" if name in _OF_ONE_SIZE else ""
             # Options of older torch do not tell, and no option at all says that nobody waits.
@@ -241,7 +201,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
     def reduce_scatter_single(self, output: torch.Tensor, source: torch.Tensor, opts: Any = None) -> Any:
         self._note("reduce_scatter", [source], opts)
         if has_values(output):
-            _copy(output, source.reshape(self._size, -1)[self._rank].reshape(output.shape))
+            copy(output, source.reshape(self._size, -1)[self._rank].reshape(output.shape))
             self._reduce(output, operation_of(opts))
         return done(output)
 
@@ -250,8 +210,8 @@ class VirtualProcessGroup(dist.ProcessGroup):
     ) -> Any:
         for output, parts in zip(outputs, sources, strict=True):
             self._note("reduce_scatter", parts, opts)
-            _flatten(parts)
-            _copy(output, parts[self._rank])
+            flatten(parts)
+            copy(output, parts[self._rank])
             self._reduce(output, operation_of(opts))
         return done(outputs)
 
@@ -289,11 +249,11 @@ class VirtualProcessGroup(dist.ProcessGroup):
     ) -> Any:
         for parts, source in zip(outputs, sources, strict=True):
             self._note("all_gather", parts, opts)
-            _flatten(parts)
+            flatten(parts)
             told = self._told("all_gather", source, opts=opts)
             if has_values(source):
                 for part in parts:
-                    _copy(part, source)
+                    copy(part, source)
                 self._fill(parts, told)
         return done(outputs)
 
@@ -301,7 +261,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
         for parts in outputs:
             self._note("all_gather", parts, opts)
             for part, source in zip(parts, sources, strict=True):
-                _copy(part, source)
+                copy(part, source)
         return done(outputs)
 
     def gather(self, outputs: list[list[torch.Tensor]], sources: list[torch.Tensor], opts: Any = None) -> Any:
@@ -309,7 +269,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
         told = self._told("gather", sources[0], to=getattr(opts, "rootRank", 0), opts=opts)
         for parts in outputs:
             for part in parts:
-                _copy(part, sources[0])
+                copy(part, sources[0])
             self._fill(parts, told)
         return done(outputs)
 
@@ -335,7 +295,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
         parts = [values_of(part) for part in sources[0]] if sources else None
         told = self._told("scatter", outputs[0], by=root, value=parts, opts=opts)
         if sources:
-            _copy(outputs[0], sources[0][self._rank])
+            copy(outputs[0], sources[0][self._rank])
         elif root in told:
             self._take(outputs[0], {root: told[root][self._rank]}, root)
         return done(outputs)
@@ -350,7 +310,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
     ) -> Any:
         self._note("all_to_all", [source], opts)
         if output.numel() == source.numel():
-            _copy(output, source)
+            copy(output, source)
         if not source_sizes and not output_sizes:  # with sizes, what each rank hands over is its own
             chunks = list(source.chunk(self._size))
             told = self._told("all_to_all", source, value=[values_of(chunk) for chunk in chunks], opts=opts)
@@ -364,7 +324,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
         self._note("all_to_all", sources, opts)
         for output, source in zip(outputs, sources, strict=True):
             if output.numel() == source.numel():
-                _copy(output, source)
+                copy(output, source)
         return done(outputs)
 
     def send(self, tensors: list[torch.Tensor], destination: int, tag: int = 0) -> Any:
@@ -378,9 +338,9 @@ class VirtualProcessGroup(dist.ProcessGroup):
         self._note("recv", tensors)
         exchange = self._exchange
         if exchange is None or not exchange.is_active:
-            return _Received(lambda: None, source)
+            return Received(lambda: None, source)
         awaited = [exchange.expect(self._ranks[source], tag, what(tensor)) for tensor in tensors]
-        return _Received(lambda: self._arrive(tensors, awaited), source)
+        return Received(lambda: self._arrive(tensors, awaited), source)
 
     def _arrive(self, tensors: list[torch.Tensor], awaited: list[Awaited]) -> None:
         assert self._exchange is not None
@@ -409,8 +369,3 @@ class VirtualProcessGroup(dist.ProcessGroup):
     _reduce_scatter_base = reduce_scatter_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
-
-
-def operation_of(opts: Any) -> Any:
-    """The reduction that is asked for; a sum if nothing says."""
-    return getattr(opts, "reduceOp", dist.ReduceOp.SUM)

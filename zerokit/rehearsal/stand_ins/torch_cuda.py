@@ -11,12 +11,13 @@ import functools
 import types
 from collections.abc import Callable
 from fnmatch import fnmatchcase
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from zerokit.patches import Patch, apply, declare, put, replace, wrap
 from zerokit.rehearsal.devices import DeviceProperties, VirtualDevice
 from zerokit.rehearsal.errors import RehearsalGap
-from zerokit.rehearsal.native.backend import FIELDS, POOLS, STATS, Backend, Model
+from zerokit.rehearsal.native.allocator_statistics import FIELDS, POOLS, STATS, Model
+from zerokit.rehearsal.native.backend import Backend
 from zerokit.rehearsal.native.clock import WorkKind
 from zerokit.rehearsal.recording import Space
 
@@ -34,7 +35,6 @@ _CONSTANTS: dict[str, Any] = {
     "hostMemoryStats": {},
     "isInBadFork": False,
     "isHistoryEnabled": False,
-    "isCurrentStreamCapturing": False,
     "canDeviceAccessPeer": True,
     "get_sync_debug_mode": 0,
     "get_cudnn_benchmark_limit": 10,
@@ -71,10 +71,6 @@ _DRIVER = {
     for name in names
 }
 _OTHER_DRIVER = Patch("torch._C", "_cuda_*", "refuse what has no answer", read_by="torch")
-_GRAPHS = (
-    Patch("torch.cuda.graphs", "_graph_pool_handle", "name what cannot be rehearsed"),
-    Patch("torch.cuda.graphs:CUDAGraph", "__new__", "name what cannot be rehearsed"),
-)
 _STREAM_NAMES = {"ExternalStream": "Stream", "stream": "StreamContext"}
 """What goes by another name in cuda_streams.py."""
 _STREAMS = (
@@ -124,7 +120,6 @@ _MODULES: dict[Patch, Callable[[_Shown], Any]] = {
     ),
     _show("torch.cuda", "_CudaDeviceProperties"): lambda _: DeviceProperties,
     _show("torch.cuda", "default_generators"): lambda shown: _generators(shown.visible),
-    _show("torch.cuda", "is_current_stream_capturing"): lambda _: lambda: False,
     _show("torch.cuda", "mem_get_info"): lambda shown: shown.free_and_total,
     _show("torch.cuda", "check_error"): lambda _: lambda code: None,
     **{
@@ -166,8 +161,6 @@ def install(backend: Backend, device: VirtualDevice, *, visible: int, index: int
         put(_DRIVER[name], answer)
     for patch in _STREAMS:
         put(patch, getattr(cuda_streams, _STREAM_NAMES.get(patch.name, patch.name)))
-    for patch in _GRAPHS:
-        put(patch, _refuse_graphs)
     apply(_GENERATOR, functools.partial(_generator_class, backend))
     for patch, answer in _MODULES.items():
         put(patch, answer(shown))
@@ -271,11 +264,6 @@ def _refusing(name: str, function: Any) -> Any:
         raise RehearsalGap(f"torch._C.{name}")
 
     return refused if isinstance(function, types.BuiltinFunctionType) else function
-
-
-def _refuse_graphs(*_: Any, **__: Any) -> NoReturn:
-    """A graph has a pool of its own in the allocator, and runs again without the code that it was made of."""
-    raise RehearsalGap("CUDA graphs (torch.cuda.CUDAGraph)")
 
 
 def memory_stats(backend: Backend) -> dict[str, Any]:

@@ -7,11 +7,14 @@ from contextlib import AbstractContextManager, nullcontext
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.prices.collectives import Collective
 from zerokit.hardware.prices.prices import Copy, Kernel, Prices
 from zerokit.rehearsal.call_sites import PACKAGE, is_in
 from zerokit.rehearsal.native.clock import FIRST_COMMUNICATOR, FIRST_DRIVE, Clock, Price, WorkKind
+from zerokit.rehearsal.recording import SPAN
 from zerokit.rehearsal.timing.meetings import Meeting, Meetings
 from zerokit.rehearsal.timing.operators import Call, Operators, entries, to_ns
 from zerokit.units import GIB, MIB
@@ -30,6 +33,9 @@ _KINDS: dict[str, Collective] = {
 
 _DRIVES: dict[Copy, int] = {"nvme_read": FIRST_DRIVE, "nvme_write": FIRST_DRIVE + 1}
 """Their streams."""
+
+_GRAPH = "CUDA graph"
+_DEVICE_WORK = (WorkKind.KERNEL, WorkKind.COPY, WorkKind.COLLECTIVE)
 
 _of_process: RankTime | None = None
 
@@ -139,6 +145,26 @@ class RankTime:
         duration = to_ns(self.prices.memory_bound(bytes_moved, name))
         self.clock.submit(self._backend.current_stream, WorkKind.KERNEL, name, duration)
 
+    def span_count(self) -> int:
+        """How much has been written down of what streams and host did."""
+        return self.clock.span_count()
+
+    def busy_since(self, spans: int) -> int:
+        """Nanoseconds in which at least one stream did something of what was written down after `spans`."""
+        self._wait_for_all()
+        done = self._backend.spans(SPAN)[spans:]
+        done = np.sort(done[np.isin(done["kind"], _DEVICE_WORK)], order="begin")
+        if not len(done):
+            return 0
+        ends = np.maximum.accumulate(done["end"])
+        gaps = np.maximum(done["begin"][1:] - ends[:-1], 0).sum()
+        return int(ends[-1] - done["begin"][0] - gaps)
+
+    def replay(self, duration: int) -> None:
+        """A CUDA graph, of which streams have so many nanoseconds to do, as one launch on the current one."""
+        self.clock.advance(to_ns(self.prices.launch(_GRAPH)))
+        self.clock.submit(self._backend.current_stream, WorkKind.KERNEL, _GRAPH, duration)
+
     def product(self, name: str, m: int, n: int, k: int, dtype: str) -> None:
         """A product (m, k) by (k, n) of a package beside torch, on the current stream."""
         self.clock.advance(to_ns(self.prices.launch(name)))
@@ -221,9 +247,13 @@ class RankTime:
         return self.clock.record(communicator)
 
     # ---- steps
-    def mark(self) -> None:
-        """The end of a step: all that has been submitted by now belongs to it."""
-        self._marks.append([self.clock.record(stream) for stream in {0, *self.clock.streams}])
+    def moment(self) -> list[int]:
+        """All that has been submitted by now: the events of its ends."""
+        return [self.clock.record(stream) for stream in {0, *self.clock.streams}]
+
+    def mark(self, moment: list[int]) -> None:
+        """The end of a step, to which belongs what had been submitted at `moment`."""
+        self._marks.append(moment)
 
     def finish(self, exchange: Exchange) -> None:
         """Have the host wait for all of it, and tell the other ranks what this one did."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from zerokit.patches import Patch, PrivateAttribute, watch, wrap
@@ -69,6 +70,7 @@ class Labels:
         """What parameters and buckets are called; labels are indices into it."""
         self.of_buckets: list[range] = []
         """Blocks that DistributedDataParallel has made, in C++."""
+        self._parameters: list[weakref.ref[Any]] = []
 
     @property
     def saw_engine(self) -> bool:
@@ -110,7 +112,13 @@ class Labels:
             self._backend.never_fill(parameter)
         if parameter.device.type != "meta":
             self._backend.label(parameter, "parameters")
+        self._parameters.append(weakref.ref(parameter))
         return parameter
+
+    def parameters(self) -> list[Any]:
+        """Those that the script has made and still has."""
+        self._parameters = [one for one in self._parameters if one() is not None]
+        return [parameter for one in self._parameters if (parameter := one()) is not None]
 
     def _name(self, name: str) -> int:
         self.names.append(name)
@@ -141,6 +149,13 @@ class Labels:
                     self._backend.label(parameter.grad, "gradients")
         for tensor in _tensors_in(dict(optimizer.state)):
             self._backend.label(tensor, "optimizer_states")
+
+    def label_trained(self, leaves: Iterable[Any]) -> None:
+        """The same for parameters that got gradients, where no optimizer of torch's has them."""
+        for leaf in leaves:
+            self._backend.label(leaf, "parameters")
+            if leaf.grad is not None:
+                self._backend.label(leaf.grad, "gradients")
 
     def _label_gradients(self, module: Any) -> None:
         """Label each gradient as autograd hands it over, before DeepSpeed takes it."""

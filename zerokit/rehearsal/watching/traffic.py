@@ -13,7 +13,7 @@ class Traffic:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self.calls: list[Collective] = []
-        self.step = 0
+        self._step = 0
 
     def add(self, name: str, size: int, group_size: int, *, is_of_rows: bool = False) -> None:
         """Write one call down.
@@ -27,4 +27,18 @@ class Traffic:
         """
         events = self._backend.event_count()
         phase = RUN_PHASES.index(self._backend.phase)
-        self.calls.append(Collective(name, phase, self.step, size, group_size, events, is_of_rows))
+        self.calls.append(Collective(name, phase, self._step, size, group_size, events, is_of_rows))
+
+    def take_back(self, place: int) -> list[Collective]:
+        """The calls from that place on, which were not made after all."""
+        taken, self.calls[place:] = self.calls[place:], []
+        return taken
+
+    def begin_step(self, completed: int, *, after: int) -> None:
+        """All calls but the first `after` come when so many steps are completed."""
+        self._step = completed
+        self.calls[after:] = [call._replace(step=completed) for call in self.calls[after:]]
+
+    def set_phase(self, phase: int, begin: int, end: int) -> None:
+        """The calls from the place `begin` up to `end` were made in that phase."""
+        self.calls[begin:end] = [call._replace(phase=phase) for call in self.calls[begin:end]]

@@ -1,0 +1,133 @@
+"""Trains by a way of updating parameters of its own, named first: no optimizer of torch's, or several.
+
+The model is four matrices of 4 MiB.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+from torch import nn
+
+RATE = 0.01
+model = nn.Sequential(*(nn.Linear(1024, 1024, bias=False, device="cuda") for _ in range(4)))
+parameters = list(model.parameters())
+inputs = torch.zeros(128, 1024, device="cuda")
+
+
+def forward() -> torch.Tensor:
+    loss: torch.Tensor = model(inputs).square().mean()
+    return loss
+
+
+def in_place() -> None:
+    forward().backward()
+    with torch.no_grad():
+        for parameter in parameters:
+            parameter -= RATE * parameter.grad
+            parameter.grad = None
+
+
+def data() -> None:
+    forward().backward()
+    for parameter in parameters:
+        assert parameter.grad is not None
+        parameter.data = parameter.data - RATE * parameter.grad
+        parameter.grad = None
+
+
+def gradients() -> None:
+    found = torch.autograd.grad(forward(), parameters)
+    torch._foreach_add_([parameter.data for parameter in parameters], found, alpha=-RATE)
+
+
+class Momentum:
+    """No subclass of `torch.optim.Optimizer`, after two backward passes, with an average beside it."""
+
+    def __init__(self) -> None:
+        self.state: dict[nn.Parameter, torch.Tensor] = {}
+        self.average = [parameter.detach().clone() for parameter in parameters]
+
+    @torch.no_grad()
+    def step(self) -> None:
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        for parameter in parameters:
+            assert parameter.grad is not None
+            held = self.state.setdefault(parameter, torch.zeros_like(parameter))
+            held.mul_(0.9).add_(parameter.grad)
+            parameter.data.add_(held @ held.T, alpha=-RATE)
+            parameter.grad = None
+        for average, parameter in zip(self.average, parameters, strict=True):
+            average.lerp_(parameter, 0.1)
+
+    def __call__(self) -> None:
+        for _ in range(2):
+            (forward() / 2).backward()
+            self.average[0].mul_(1)
+        self.step()
+
+
+class Several:
+    """Two optimizers of torch's, which share a step."""
+
+    def __init__(self) -> None:
+        half = len(parameters) // 2
+        self.optimizers = [
+            torch.optim.AdamW(parameters[:half], fused=True),
+            torch.optim.SGD(parameters[half:], lr=RATE, momentum=0.9),
+        ]
+
+    def __call__(self) -> None:
+        forward().backward()
+        for optimizer in self.optimizers:
+            optimizer.step()
+        for optimizer in self.optimizers:
+            optimizer.zero_grad()
+
+
+class InBackward:
+    """An optimizer for each parameter, which steps as soon as its gradient is there."""
+
+    def __init__(self) -> None:
+        for parameter in parameters:
+            optimizer = torch.optim.SGD([parameter], lr=RATE)
+
+            def step(_: torch.Tensor, optimizer: torch.optim.SGD = optimizer) -> None:
+                optimizer.step()
+                optimizer.zero_grad()
+
+            parameter.register_post_accumulate_grad_hook(step)
+
+    def __call__(self) -> None:
+        forward().backward()
+
+
+class Normalizing:
+    """Writes weights in each forward pass, and accumulates: the optimizer of torch's tells of the steps."""
+
+    def __init__(self) -> None:
+        self.optimizer = torch.optim.SGD(parameters, lr=RATE)
+
+    def __call__(self) -> None:
+        for _ in range(4):
+            with torch.no_grad():
+                parameters[0].mul_(1)
+            forward().backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+ways = {
+    "in_place": lambda: in_place,
+    "data": lambda: data,
+    "gradients": lambda: gradients,
+    "momentum": Momentum,
+    "several": Several,
+    "in_backward": InBackward,
+    "normalizing": Normalizing,
+}
+train = ways[sys.argv[1]]()
+for iteration in range(int(sys.argv[2])):
+    print(f"iteration {iteration + 1}")
+    train()

@@ -1,0 +1,52 @@
+"""Optimizer steps where no engine and no single optimizer of torch's tells of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.rehearsal.commands import SCRIPTS, Rehearsed, rehearse
+
+pytestmark = pytest.mark.rehearsal
+
+MIB = 2**20
+MATRICES = 16 * MIB
+WORKSPACE = 32 * MIB
+"""cuBLAS's, of which the thread of the backward pass has its own."""
+INPUTS = MIB // 2
+BLOCK = 512
+"""What the smallest tensor takes."""
+
+
+def _run(way: str, *words: object, iterations: int, cwd: Path) -> Rehearsed:
+    given = ("--format", "json", "--num-gpus", 1, "--gpu", "H100", *words, SCRIPTS / "own_optimizers.py")
+    return rehearse(*given, way, iterations, cwd=cwd, forked=True)
+
+
+@pytest.mark.parametrize(
+    ("way", "states"),
+    [
+        ("in_place", 0),
+        ("data", 0),
+        ("gradients", MATRICES),  # the gradients, until the next ones
+        ("momentum", 2 * MATRICES),  # and the average
+        # At the end of the first one's step all gradients are there, and AdamW has two counters of its own.
+        ("several", MATRICES + MATRICES + MATRICES // 2 + 2 * BLOCK),
+        ("in_backward", BLOCK),  # the loss, as the backward pass has not returned
+        ("normalizing", MATRICES),  # the gradients
+    ],
+)
+def test_a_step_is_what_updates_the_parameters_once(way: str, states: int, tmp_path: Path) -> None:
+    done = _run(way, iterations=9, cwd=tmp_path)
+    report = done.report
+    assert report["steps"] == 2
+    assert report["run"]["stopped_after_steps"] == 2
+    held = {one["steady_bytes"] for one in report["per_step"]}
+    assert max(held) == MATRICES + states + INPUTS + 2 * WORKSPACE
+
+
+@pytest.mark.parametrize("way", ["in_place", "data"])
+def test_the_last_step_of_a_script_that_ends_is_counted(way: str, tmp_path: Path) -> None:
+    report = _run(way, iterations=1, cwd=tmp_path).report
+    assert report["steps"] == 1

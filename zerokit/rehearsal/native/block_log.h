@@ -1,0 +1,19 @@
+// The log of blocks: when each was made and released, what is known of it, and how much of each memory is taken.
+#pragma once
+
+#include "blocks.h"
+
+namespace zerokit {
+
+// Gives a new block its id and its line in the records.
+void enter(Block& block, uint64_t address);
+void leave(Block& block, uint64_t address);
+// Appends a line; `bytes` is signed.
+void log_change(const Block& block, int64_t bytes, uint64_t address);
+void reset_total(Space space);
+
+// Around a fork.
+void lock_log();
+void unlock_log();
+
+}  // namespace zerokit

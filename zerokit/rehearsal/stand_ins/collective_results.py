@@ -1,0 +1,64 @@
+"""What collectives of one process write and hand back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[attr-defined]
+from torch.futures import Future
+
+from zerokit.rehearsal.stand_ins.small_tensors import has_values
+
+
+def copy(target: torch.Tensor, source: torch.Tensor) -> None:
+    """Where there are values, `target` comes to hold those of `source`."""
+    if has_values(target) or has_values(source):
+        target.copy_(source.view(target.shape) if source.numel() == target.numel() else source)
+
+
+def flatten(parts: list[torch.Tensor]) -> None:
+    """The temporary that NCCL's list forms gather into or scatter from, where the parts are of one size.
+
+    torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, newLikeFlat.
+    """
+    first = parts[0]
+    if first.is_cuda and all(part.shape == first.shape for part in parts):
+        first.new_empty(first.numel() * len(parts))
+
+
+def done(result: Any) -> Any:
+    """What a collective returns: work that is over, with `result`."""
+    future: Future[Any] = Future()
+    future.set_result(result)
+    return _create_work_from_future(future)
+
+
+class Received(dist.Work):
+    """A tensor that arrives when somebody waits for it, as nothing else can be done with it before."""
+
+    def __init__(self, arrive: Callable[[], None], source: int) -> None:
+        super().__init__()
+        self._arrive: Callable[[], None] | None = arrive
+        self._source = source
+
+    def wait(self, timeout: Any = None) -> bool:
+        arrive, self._arrive = self._arrive, None
+        if arrive is not None:
+            arrive()
+        return True
+
+    synchronize = wait
+
+    def is_completed(self) -> bool:
+        return self.wait()
+
+    def _source_rank(self) -> int:
+        return self._source
+
+
+def operation_of(opts: Any) -> Any:
+    """The reduction that is asked for; a sum if nothing says."""
+    return getattr(opts, "reduceOp", dist.ReduceOp.SUM)

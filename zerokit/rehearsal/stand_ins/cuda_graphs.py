@@ -1,0 +1,165 @@
+"""CUDA graphs: captured as the operators run, with the pool that torch gives them; replayed as one launch.
+
+While a graph is captured its operators run on the virtual device as they do without, from a private pool of
+the allocator (c10/cuda/CUDACachingAllocator.cpp). The pool keeps its memory until its graphs are gone. A
+replay allocates nothing: it is the captured work once more, as one launch.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from zerokit.patches import Patch, put
+from zerokit.rehearsal.native.backend import backend
+from zerokit.rehearsal.recording import Collective
+
+if TYPE_CHECKING:
+    from zerokit.rehearsal.timing.rank_time import RankTime
+    from zerokit.rehearsal.watching.steps import Steps
+    from zerokit.rehearsal.watching.traffic import Traffic
+
+_STOOD_IN = "capture on the virtual device"
+_GRAPH = [Patch(owner, "CUDAGraph", _STOOD_IN) for owner in ("torch.cuda", "torch.cuda.graphs")]
+_HANDLE = Patch("torch.cuda.graphs", "_graph_pool_handle", "number private pools")
+_CAPTURING = [
+    Patch(owner, "_cuda_isCurrentStreamCapturing", "tell whether a graph is captured", read_by="torch")
+    for owner in ("torch._C", "torch.cuda.graphs")
+]
+_EMPTY_HOST_CACHE = Patch("torch._C", "_host_emptyCache", "keep pinned memory", read_by="torch")
+
+_handles = itertools.count(1)
+"""Of pools that scripts ask for, and of those that graphs have for themselves."""
+
+
+class _Rank:
+    """What the graphs of this rank act on."""
+
+    traffic: Traffic
+    steps: Steps
+    time: RankTime | None = None
+    capturing: CUDAGraph | None = None
+
+
+def install(traffic: Traffic, steps: Steps, time: RankTime | None) -> None:
+    """Stand in for CUDA graphs.
+
+    Args:
+        traffic: of the rank, which makes captured collectives again.
+        steps: told of those that a graph takes by itself.
+        time: the rank's, if it is rehearsed.
+    """
+    _Rank.traffic, _Rank.steps, _Rank.time = traffic, steps, time
+    for graph in _GRAPH:
+        put(graph, CUDAGraph)
+    put(_HANDLE, lambda: (0, next(_handles)))
+    for capturing in _CAPTURING:
+        put(capturing, lambda: _Rank.capturing is not None)
+    put(_EMPTY_HOST_CACHE, lambda: None)
+
+
+class CUDAGraph:
+    """In place of `torch.cuda.CUDAGraph`."""
+
+    def __init__(self, keep_graph: bool = False) -> None:
+        self._pool: tuple[int, int] | None = None
+        self._is_captured = False
+        self._before: tuple[int, float, int] = (0, 0.0, 0)
+        self._collectives: list[Collective] = []
+        self._flops = 0.0
+        self._duration = 0
+        """Nanoseconds in which a stream had something of it to do."""
+        self._steps = 0
+        self._release: Any = None
+
+    def capture_begin(
+        self, pool: Any = None, capture_error_mode: str = "global", check_input_liveness: bool = False
+    ) -> None:
+        """Take what is called from here on as part of the graph.
+
+        Raises:
+            RuntimeError: it has been captured already, or another one is captured now.
+        """
+        if _Rank.capturing is not None or self._is_captured:
+            raise RuntimeError(
+                "This CUDAGraph instance already owns a captured graph. To capture a new graph, create a new "
+                "instance or call reset()."
+                if self._is_captured
+                else "CUDA error: operation not permitted when stream is capturing"
+            )
+        library = backend()
+        self._pool = tuple(pool) if pool is not None else (next(_handles), 0)
+        library.begin_pool(_number(self._pool))
+        self._release = weakref.finalize(self, library.release_pool, _number(self._pool))
+        self._release.atexit = False
+        spans = 0 if _Rank.time is None else _Rank.time.span_count()
+        self._before = len(_Rank.traffic.calls), library.flops, spans
+        _Rank.steps.begin_capture()
+        _Rank.capturing = self
+
+    def capture_end(self) -> None:
+        """What was called since belongs to the graph.
+
+        Raises:
+            RuntimeError: nothing is captured.
+        """
+        if _Rank.capturing is not self:
+            raise RuntimeError("CUDA error: invalid argument: no capture is underway")
+        library, (calls, flops, spans) = backend(), self._before
+        _Rank.capturing = None
+        library.end_pool()
+        self._is_captured = True
+        self._steps = _Rank.steps.end_capture()
+        # On a GPU nothing of it has been done yet.
+        self._collectives = _Rank.traffic.take_back(calls)
+        self._flops = library.flops - flops
+        library.count_flops(-self._flops)
+        if _Rank.time is not None:
+            self._duration = _Rank.time.busy_since(spans)
+
+    def replay(self) -> None:
+        """Do what was captured once more.
+
+        Raises:
+            RuntimeError: nothing has been captured.
+        """
+        if not self._is_captured:
+            raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
+        for call in self._collectives:
+            _Rank.traffic.add(call.name, call.bytes, call.group_size, is_of_rows=call.is_of_rows)
+        backend().count_flops(self._flops)
+        if _Rank.time is not None:
+            _Rank.time.replay(self._duration)
+        _Rank.steps.replayed(self._steps)
+
+    def reset(self) -> None:
+        """Let the graph go; its pool's memory is free once no other graph has it."""
+        if self._release is not None:
+            self._release()
+        self._is_captured = False
+
+    def pool(self) -> tuple[int, int]:
+        """The name of its pool, which other graphs may share.
+
+        Raises:
+            RuntimeError: nothing has been captured.
+        """
+        if self._pool is None or not self._is_captured:
+            raise RuntimeError("Called CUDAGraph::pool() without a preceding successful capture.")
+        return self._pool
+
+    def instantiate(self) -> None:
+        """Nothing is to be made for a replay."""
+
+    enable_debug_mode = instantiate
+
+    def debug_dump(self, debug_path: str) -> None:
+        """There is nothing to show."""
+
+    def register_generator_state(self, generator: Any) -> None:
+        """Random numbers are made up."""
+
+
+def _number(pool: tuple[int, int]) -> int:
+    return pool[0] or pool[1]
