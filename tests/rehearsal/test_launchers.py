@@ -184,7 +184,8 @@ def test_an_accelerate_config_that_is_none_is_one_line(tmp_path: Path) -> None:
     [
         (
             "broken_compiler.py",
-            "broken_compiler.py:10: the rehearsal cannot stand in for the CUDA extension 'broken_extension'",
+            "broken_compiler.py:22: the rehearsal cannot stand in for 'twice' of the CUDA extension "
+            "'broken_extension'",
         ),
         (
             "broken_cpu_only_op.py",

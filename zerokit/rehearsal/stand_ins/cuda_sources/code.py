@@ -1,0 +1,164 @@
+"""Bodies of C++ functions, read into Python functions of the names that they see."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from zerokit.rehearsal.stand_ins.cuda_sources.expressions import Expressions, Run
+from zerokit.rehearsal.stand_ins.cuda_sources.scopes import Returned, Scope
+from zerokit.rehearsal.stand_ins.cuda_sources.values import check
+from zerokit.rehearsal.stand_ins.cuda_sources.words import BUILT_IN, of_type
+
+_REFUSED = ("do", "switch", "goto", "try", "throw", "break", "continue", "delete", "struct")
+
+
+class Reader(Expressions):
+    """Reads one body."""
+
+    # ---- statements
+    def body(self) -> Run:
+        """All statements up to the end."""
+        return self._statements("the end of a function")
+
+    def _statements(self, end: str) -> Run:
+        read = []
+        while self._next.kind != "end" and not self._at(end):
+            read.append(self._statement())
+        self._place += 1
+
+        def run(scope: Scope) -> None:
+            for one in read:
+                one(scope)
+
+        return run
+
+    def _statement(self) -> Run:
+        word = self._next
+        if self._took("{"):
+            inner = self._statements("}")
+            return lambda scope: inner(scope.within())
+        if self._took(";"):
+            return lambda scope: None
+        if word.kind == "name" and word.text in ("if", "for", "while", "return", "using", "typedef"):
+            return getattr(self, f"_{word.text}")()  # type: ignore[no-any-return]
+        if word.text in _REFUSED:
+            self._refuse()
+        run = self._declaration() or self._expression()
+        self._take(";")
+        return run
+
+    def _using(self) -> Run:
+        while not self._took(";"):
+            self._place += 1
+        return lambda scope: None
+
+    _typedef = _using
+
+    def _return(self) -> Run:
+        self._take()
+        value: Run = (lambda scope: None) if self._at(";") else self._value()
+        self._take(";")
+
+        def run(scope: Scope) -> NoReturn:
+            raise Returned(value(scope))
+
+        return run
+
+    def _condition(self) -> Run:
+        """In parentheses; it may declare what it looks at."""
+        self._take("(")
+        condition = self._declaration() or self._expression()
+        self._take(")")
+        return condition
+
+    def _if(self) -> Run:
+        self._take()
+        self._took("constexpr")
+        condition = self._condition()
+        then = self._statement()
+        otherwise = self._statement() if self._took("else") else None
+
+        def run(scope: Scope) -> None:
+            scope = scope.within()
+            holds = condition(scope)
+            check(holds)
+            if holds:
+                then(scope)
+            elif otherwise is not None:
+                otherwise(scope)
+
+        return run
+
+    def _while(self) -> Run:
+        self._take()
+        condition = self._condition()
+        return self._loop(lambda scope: None, condition, lambda scope: None, self._statement())
+
+    def _for(self) -> Run:
+        self._take()
+        self._take("(")
+        first: Run = (lambda scope: None) if self._at(";") else (self._declaration() or self._expression())
+        if self._at(":"):
+            self._refuse()
+        self._take(";")
+        condition: Run = (lambda scope: True) if self._at(";") else self._expression()
+        self._take(";")
+        after: Run = (lambda scope: None) if self._at(")") else self._expression()
+        self._take(")")
+        return self._loop(first, condition, after, self._statement())
+
+    @staticmethod
+    def _loop(first: Run, condition: Run, after: Run, inner: Run) -> Run:
+        def run(scope: Scope) -> None:
+            scope = scope.within()
+            first(scope)
+            while True:
+                holds = condition(scope)
+                check(holds)
+                if not holds:
+                    return
+                inner(scope)
+                after(scope)
+
+        return run
+
+    # ---- declarations
+    def _declaration(self) -> Run | None:
+        """Variables of one type; None, and nothing read, if this is an expression."""
+        begin = self._place
+        kind = self._type()
+        if kind is None or self._next.kind != "name" or self._words[self._place + 1].text not in "=;(){,:":
+            self._place = begin
+            return None
+        read = []
+        while True:
+            name = self._take().text
+            if self._at("=") and self._words[self._place + 1].text != "=":
+                self._take()
+                read.append((name, self._value()))
+            elif self._at("("):
+                read.append((name, self._made(kind, self._arguments("(", ")"))))
+            elif self._at("{"):
+                read.append((name, self._made(kind, self._arguments("{", "}"))))
+            else:
+                read.append((name, lambda scope: [] if "vector" in kind else None))
+            if not self._took(","):
+                break
+            while self._at("*", "&"):
+                self._take()
+        bare = kind.replace("const", "").rstrip("&")
+
+        def run(scope: Scope) -> Any:
+            for name, value in read:
+                scope.declare(name, of_type(value(scope), bare))
+            return scope.get(read[-1][0])
+
+        return run
+
+    def _made(self, kind: str, arguments: list[Run]) -> Run:
+        if kind.startswith("std::vector"):
+            return lambda scope: [one(scope) for one in arguments]
+        if len(arguments) == 1 and (kind.split("::")[-1] in BUILT_IN | {"Tensor"} or "*" in kind):
+            return arguments[0]
+        name = kind.removesuffix("<>")
+        return lambda scope: self._session.call(name, [one(scope) for one in arguments], [])

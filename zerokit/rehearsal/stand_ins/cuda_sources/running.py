@@ -1,0 +1,160 @@
+"""Extensions whose sources are read: their functions for Python, run without a compiler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from zerokit.rehearsal.errors import RehearsalGap
+from zerokit.rehearsal.stand_ins.cuda_sources import values
+from zerokit.rehearsal.stand_ins.cuda_sources.code import Reader
+from zerokit.rehearsal.stand_ins.cuda_sources.declarations import Function, Sources
+from zerokit.rehearsal.stand_ins.cuda_sources.expressions import Run
+from zerokit.rehearsal.stand_ins.cuda_sources.scopes import Returned, Scope
+from zerokit.rehearsal.stand_ins.cuda_sources.tokens import Token, UnreadError
+from zerokit.rehearsal.stand_ins.cuda_sources.values import CONSTANTS, Opaque, Pointer, called, check
+from zerokit.rehearsal.stand_ins.cuda_sources.words import of_type
+from zerokit.rehearsal.stand_ins.launched_kernels import launch
+
+HINT = (
+    "Let the script use PyTorch's own operators where ZEROKIT_REHEARSAL is set, or measure this run on a GPU"
+)
+_CHECKS = ("TORCH_CHECK", "AT_ASSERTM", "TORCH_INTERNAL_ASSERT", "TORCH_CHECK_EQ", "AT_ASSERT")
+_NAMESPACES = ("torch::", "at::", "c10::", "std::")
+
+
+class Extension:
+    """The functions of one extension.
+
+    Args:
+        name: of the extension, by which limits are told.
+        sources: what it is compiled from.
+    """
+
+    def __init__(self, name: str, sources: Sources) -> None:
+        self._name = name
+        self._sources = sources
+        self._read: dict[int, Run] = {}
+        self._constants: dict[str, Any] = {}
+
+    def function(self, name: str) -> Callable[..., Any]:
+        """What Python calls for the C++ function `name`.
+
+        The function raises:
+            RehearsalGap: its code is not understood.
+            RuntimeError: a check of its own fails.
+        """
+
+        def call(*arguments: Any) -> Any:
+            try:
+                found = self._function(name, len(arguments))
+                if found is None:
+                    raise UnreadError("a function that its sources do not have")
+                return self._run(found, list(arguments), [])
+            except UnreadError as unknown:
+                raise RehearsalGap(
+                    f"'{name}' of the CUDA extension '{self._name}': its code is not compiled but read, and "
+                    f"has {unknown}",
+                    hint=HINT,
+                ) from None
+
+        call.__name__ = name.rpartition("::")[2]
+        return call
+
+    def _function(self, name: str, given: int) -> Function | None:
+        for one in self._sources.functions.get(name.rpartition("::")[2], ()):
+            needed = sum(not parameter.default for parameter in one.parameters)
+            if needed <= given <= len(one.parameters):
+                return one
+        return None
+
+    def _run(self, function: Function, arguments: list[Any], templates: list[Any]) -> Any:
+        if id(function) not in self._read:
+            self._read[id(function)] = Reader(self, function.body, self._sources.types).body()
+        changed = frozenset(one.name for one in function.parameters if one.is_reference)
+        scope = Scope(self, fixed=changed)
+        for place, parameter in enumerate(function.parameters):
+            given = place < len(arguments)
+            value = arguments[place] if given else self._value(parameter.default)
+            if parameter.is_read and isinstance(value, Pointer):
+                value = value._replace(is_read=True)
+            value = list(value) if isinstance(value, tuple) else of_type(value, parameter.type)
+            scope.declare(parameter.name, value)
+        for (name, is_value), value in zip(function.templates, templates, strict=False):
+            scope.declare(name, value if is_value else Opaque("a type"))
+        try:
+            self._read[id(function)](scope)
+        except Returned as returned:
+            return of_type(returned.value, function.result)
+        return None
+
+    def _value(self, words: list[Token]) -> Any:
+        end = Token("sign", ";", "", 0)
+        run = Reader(self, [Token("name", "return", "", 0), *words, end], self._sources.types).body()
+        try:
+            run(Scope(self))
+        except Returned as returned:
+            return returned.value
+        return None
+
+    # ---- what code calls
+    def constant(self, name: str) -> Any:
+        bare = name.rpartition("::")[2]
+        if bare in self._sources.constants:
+            if bare not in self._constants:
+                self._constants[bare] = self._value(self._sources.constants[bare])
+            return self._constants[bare]
+        known = name
+        for namespace in _NAMESPACES:
+            known = known.removeprefix(namespace)
+        if known in CONSTANTS:
+            return CONSTANTS[known]
+        if name.startswith(("cuda", "cublas", "at::cuda")):
+            return Opaque(name)
+        raise UnreadError(f"the name {name}")
+
+    def call(self, name: str, arguments: list[Any], templates: list[Any], where: Token | None = None) -> Any:
+        last = name.rpartition("::")[2]
+        if last in _CHECKS:
+            return self._check(arguments)
+        if last.startswith(("AT_DISPATCH_", "DISPATCH_")) and callable(arguments[-1]):
+            return arguments[-1]()
+        if not name.startswith(_NAMESPACES):
+            found = self._function(name, len(arguments))
+            if found is not None:
+                return self._run(found, arguments, templates)
+        try:
+            return called(name, arguments)
+        except UnreadError as unknown:
+            raise UnreadError(f"{unknown} ({where.file}:{where.line})" if where else str(unknown)) from None
+
+    def _check(self, arguments: list[Any]) -> None:
+        check(arguments[0])
+        if not arguments[0]:
+            raise RuntimeError("".join(map(str, arguments[1:])) or "Expected a condition to be true")
+
+    def member(self, value: Any, name: str, arguments: list[Any] | None) -> Any:
+        return values.member(value, name, arguments)
+
+    def launch(self, kernel: str, arguments: list[Any]) -> None:
+        """Have a kernel write what it is not given to read alone."""
+        name = kernel.rpartition("::")[2]
+        parameters = self._sources.kernels.get(name, [])
+        given = {str(place): _led_to(value) for place, value in enumerate(arguments)}
+        written = [
+            str(place)
+            for place, value in enumerate(arguments)
+            if isinstance(value, Tensor)
+            or (
+                isinstance(value, Pointer)
+                and not value.is_read
+                and not (place < len(parameters) and parameters[place].is_read)
+            )
+        ]
+        launch("CUDA kernels compiled at run time", name, given, written)
+
+
+def _led_to(value: Any) -> Any:
+    return value.tensor if isinstance(value, Pointer) else value
