@@ -49,6 +49,14 @@ def test_weights_are_not_written_and_the_report_says_so(rehearsed: Rehearsed, fo
     assert not any("data" in line or "progress" in line for line in suppressed)
 
 
+def test_weights_that_are_not_written_are_read_again_without_values(rehearsed: Rehearsed) -> None:
+    (line,) = (line for line in rehearsed.err.splitlines() if line.startswith("read "))
+    shapes = ("(512,)", "(512, 512)")
+    for shape in shapes:
+        assert f"('cuda:0', 'torch.bfloat16', {shape})" in line
+    assert line.startswith("read 2 ")
+
+
 def test_a_script_that_ends_by_itself_has_no_stop_in_its_report(rehearsed: Rehearsed) -> None:
     report = rehearsed.report
     assert (report["steps"], report["run"]["stopped_after_steps"]) == (2, None)

@@ -35,6 +35,7 @@ with Path("ids.pt").open("wb") as file:
 
 model = nn.Sequential(nn.Linear(FEATURES, FEATURES), nn.Linear(FEATURES, FEATURES))
 torch.save(model.state_dict(), "host_weights.pt")
+model.load_state_dict(torch.load("host_weights.pt", map_location="cpu", weights_only=True, mmap=True))
 engine, *_ = deepspeed.initialize(
     model=model,
     model_parameters=model.parameters(),
@@ -52,6 +53,9 @@ for _ in range(2):
 buffer = io.BytesIO()
 torch.save({"note": "kept in memory"}, buffer)
 torch.save({"model": [{"weights": engine.module.state_dict()}], "step": 2}, "weights.pt")
+read = torch.load("weights.pt", weights_only=False)
+(weights,) = (one["weights"] for one in read["model"])
+print("read", read["step"], {(str(one.device), str(one.dtype), tuple(one.shape)) for one in weights.values()})
 with Path("opened.pt").open("wb") as file:
     torch.save(list(engine.module.parameters()), file)
 save_file(dict(engine.module.state_dict()), "weights.safetensors")

@@ -17,6 +17,7 @@ from typing import Any
 
 from zerokit.patches import Patch, declare, put, wrap
 from zerokit.rehearsal.native.backend import Backend
+from zerokit.rehearsal.watching.unwritten_files import UnwrittenFiles
 
 _NO_TRACKERS = {
     "WANDB_MODE": "disabled",
@@ -113,6 +114,7 @@ class SuppressedWrites:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._counts: Counter[str] = Counter()
+        self._files = UnwrittenFiles(backend)
 
     def lines(self) -> list[str]:
         """One line for each kind of write, with how often it was asked for."""
@@ -133,6 +135,7 @@ class SuppressedWrites:
         """Replace the savers of torch, safetensors, DeepSpeed, transformers, accelerate, peft and the Hub."""
         os.environ.update(_NO_TRACKERS)
         wrap(_TORCH_SAVE, self._torch_save)
+        self._files.install()
         wrap(_SAVE_FILE, self._save_file)
         wrap(_SAVE_MODEL, self._save_model)
         for what, result, savers in _LEFT_OUT:
@@ -146,6 +149,7 @@ class SuppressedWrites:
         else:
             self._counts[f"torch.save to {_file_name(f)}"] += 1
             _leave(f)
+            self._files.keep(what, f)
 
     def _save_file(self, save: Any, tensors: Any, filename: Any, *arguments: Any, **given: Any) -> None:
         if lacks_values(tensors, self._backend):
