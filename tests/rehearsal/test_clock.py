@@ -210,7 +210,7 @@ def model_flops(parts: Sequence[Mapping[str, int]], *, has_engine: bool) -> list
     backend, recomputing = mock.Mock(), mock.Mock()
     backend.flops_of.side_effect = done.__getitem__
     steps = Steps(
-        backend, mock.Mock(), mock.Mock(), mock.Mock(has_engine=has_engine), recomputing,
+        backend, mock.Mock(calls=[]), mock.Mock(), mock.Mock(has_engine=has_engine), recomputing,
         time=None, last=0, are_over=lambda: True, at_end=lambda: None,
     )  # fmt: skip
     for part in parts:

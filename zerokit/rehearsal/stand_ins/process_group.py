@@ -18,7 +18,6 @@ import torch.distributed as dist
 
 from zerokit.rehearsal.exchange import Exchange
 from zerokit.rehearsal.listening import NOTHING, Awaited
-from zerokit.rehearsal.native.backend import backend
 from zerokit.rehearsal.roles import Ranks
 from zerokit.rehearsal.stand_ins.collective_results import Received, copy, done, flatten, operation_of
 from zerokit.rehearsal.stand_ins.small_tensors import (
@@ -83,8 +82,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
         if self._groups is not None:
             self._groups.settle()
         if name in _WRITING:
-            for tensor in tensors:
-                backend().tell_of_update(tensor)
+            self._traffic.tell_of_writes(tensors)
         if self._exchange is not None and name not in ("send", "recv"):
             size = f" of {_size(tensors):,} bytes" if name in _OF_ONE_SIZE else ""
             # Options of older torch do not tell, and no option at all says that nobody waits.

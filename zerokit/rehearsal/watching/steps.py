@@ -74,7 +74,7 @@ class Steps:
         self._flops_before = 0.0, 0.0
         self.completed = 0
         self.stopped = False
-        self._updates = Updates(backend, labels.parameters, self._now)
+        self._updates = Updates(backend, labels.parameters, self._now, self._end_update)
         self.updates: list[Update] = []
         """The steps that were seen by what they wrote."""
         self._told = False

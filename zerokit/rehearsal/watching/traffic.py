@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from zerokit.rehearsal.native.backend import Backend
 from zerokit.rehearsal.recording import Collective
 from zerokit.reporting.phases import RUN_PHASES
@@ -28,6 +31,11 @@ class Traffic:
         events = self._backend.event_count()
         phase = RUN_PHASES.index(self._backend.phase)
         self.calls.append(Collective(name, phase, self._step, size, group_size, events, is_of_rows))
+
+    def tell_of_writes(self, tensors: Sequence[Any]) -> None:
+        """A collective writes these, past the operators that the library sees."""
+        for tensor in tensors:
+            self._backend.tell_of_update(tensor)
 
     def take_back(self, place: int) -> list[Collective]:
         """The calls from that place on, which were not made after all."""

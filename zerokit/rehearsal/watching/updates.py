@@ -2,10 +2,10 @@
 
 A script may update its parameters by hand, or by an optimizer of its own that is none of torch's. Whatever
 does it, the parameters that received gradients are written in place, or get other memory, before the next
-backward pass. The last such write is the end of a step, which is known when the next batch or the next
-backward pass comes. A backward pass after which nothing is written accumulates. Copies that receive no
-gradients, as averages of weights, do not count, and parameters that one of torch's optimizers holds are left
-to its own step.
+backward pass. The last such write is the end of a step, which is known when a batch is asked for, a module is
+called or the next backward pass begins. A backward pass after which nothing is written accumulates. Copies
+that receive no gradients, as averages of weights, do not count, and parameters that one of torch's optimizers
+holds are left to its own step.
 """
 
 from __future__ import annotations
@@ -52,14 +52,21 @@ class Updates:
         backend: the loaded library.
         parameters: gives those that the script has made.
         now: gives the moment.
+        is_over: called when what was written is all of a step.
     """
 
     def __init__(
-        self, backend: Backend, parameters: Callable[[], Iterable[Any]], now: Callable[[], Moment]
+        self,
+        backend: Backend,
+        parameters: Callable[[], Iterable[Any]],
+        now: Callable[[], Moment],
+        is_over: Callable[[], object],
     ) -> None:
         self._backend = backend
         self._parameters = parameters
         self._now = now
+        self._is_over = is_over
+        self._hook: Any = None
         self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._watched: list[tuple[weakref.ref[Any], int]] = []
         """Tensors, and where their memory was at the end of the last backward pass."""
@@ -98,9 +105,23 @@ class Updates:
         """Look no more, until the next backward pass has ended."""
         self._watched, self._begin, self._last = [], None, None
         self._backend.watch_updates(None, [])
+        if self._hook is not None:
+            self._hook.remove()
+            self._hook = None
 
     def _wrote(self) -> None:
+        from torch.nn.modules.module import register_module_forward_pre_hook
+
+        if self._hook is None:
+            # For one call alone: a compiler that finds such hooks has more to look at.
+            self._hook = register_module_forward_pre_hook(lambda *_: self._call_module())
         self._last = self._now()
+
+    def _call_module(self) -> None:
+        if self._hook is not None and threading.get_ident() == self._thread:
+            self._hook.remove()
+            self._hook = None
+            self._is_over()
 
     def take(self) -> Update | None:
         """The step since the last backward pass, if there was one. It is told once.
