@@ -11,7 +11,9 @@ import torch
 from torch import nn
 
 RATE = 0.01
-model = nn.Sequential(*(nn.Linear(1024, 1024, bias=False, device="cuda") for _ in range(4)))
+torch.__future__.set_swap_module_params_on_conversion(True)  # which no tensor may refer to weakly
+model = nn.Sequential(*(nn.Linear(1024, 1024, bias=False) for _ in range(4)))
+model.to("cuda")
 parameters = list(model.parameters())
 inputs = torch.zeros(128, 1024, device="cuda")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -70,7 +69,6 @@ class Labels:
         """What parameters and buckets are called; labels are indices into it."""
         self.of_buckets: list[range] = []
         """Blocks that DistributedDataParallel has made, in C++."""
-        self._parameters: list[weakref.ref[Any]] = []
 
     @property
     def saw_engine(self) -> bool:
@@ -112,13 +110,7 @@ class Labels:
             self._backend.never_fill(parameter)
         if parameter.device.type != "meta":
             self._backend.label(parameter, "parameters")
-        self._parameters.append(weakref.ref(parameter))
         return parameter
-
-    def parameters(self) -> list[Any]:
-        """Those that the script has made and still has."""
-        self._parameters = [one for one in self._parameters if one() is not None]
-        return [parameter for one in self._parameters if (parameter := one()) is not None]
 
     def _name(self, name: str) -> int:
         self.names.append(name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from zerokit.patches import Patch, wrap
@@ -11,7 +11,7 @@ from zerokit.rehearsal.recording import StepMark
 from zerokit.rehearsal.watching.labels import Labels
 from zerokit.rehearsal.watching.phases import Phases
 from zerokit.rehearsal.watching.recomputing import Recomputing
-from zerokit.rehearsal.watching.updates import Moment, Update, Updates, leaves_of, several
+from zerokit.rehearsal.watching.updates import Moment, Update, Updates, leaves_of, several, tensors_alive
 from zerokit.reporting.phases import RUN_PHASES
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Steps:
         self._flops_before = 0.0, 0.0
         self.completed = 0
         self.stopped = False
-        self._updates = Updates(backend, labels.parameters, self._now, self._end_update)
+        self._updates = Updates(backend, self._now, self._end_update)
         self.updates: list[Update] = []
         """The steps that were seen by what they wrote."""
         self._told = False
@@ -120,7 +120,7 @@ class Steps:
 
     def finish(self) -> None:
         """The run is over: a last step may not have been told yet."""
-        update = None if self._is_told else self._updates.take()
+        update = None if self._is_told else self._updates.take(tensors_alive())
         if update is not None:
             self._mark(update.end, update)
 
@@ -176,11 +176,11 @@ class Steps:
         is_captured = self._captured is not None
         if self._phases.has_engine or self._backend.phase == "evaluation" or is_traced or is_captured:
             return run()
+        leaves = [] if self._told else leaves_of(roots)
         if not self._backward_passes:
-            self._end_update()
-        if not self._told:
-            wanted = None if inputs is None else {id(one) for one in several(inputs)}
-            self._leaves += [(leaf, wanted is None or id(leaf) in wanted) for leaf in leaves_of(roots)]
+            self._end_update(leaves)
+        wanted = None if inputs is None else {id(one) for one in several(inputs)}
+        self._leaves += [(leaf, wanted is None or id(leaf) in wanted) for leaf in leaves]
         if not self._backward_passes:
             self._stepped.clear()
         self._backward_passes += 1
@@ -202,8 +202,8 @@ class Steps:
             self._updates.watch(trained, [leaf for leaf, _ in leaves])
             self._labels.label_trained(trained)
 
-    def _end_update(self) -> None:
-        update = None if self._is_told else self._updates.take()
+    def _end_update(self, leaves: Sequence[Any] = ()) -> None:
+        update = None if self._is_told else self._updates.take(leaves)
         if update is not None:
             self._mark(update.end, update)
             self._end_run()

@@ -10,6 +10,7 @@ holds are left to its own step.
 
 from __future__ import annotations
 
+import gc
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -50,7 +51,6 @@ class Updates:
 
     Args:
         backend: the loaded library.
-        parameters: gives those that the script has made.
         now: gives the moment.
         is_over: called when what was written is all of a step.
     """
@@ -58,18 +58,18 @@ class Updates:
     def __init__(
         self,
         backend: Backend,
-        parameters: Callable[[], Iterable[Any]],
         now: Callable[[], Moment],
         is_over: Callable[[], object],
     ) -> None:
         self._backend = backend
-        self._parameters = parameters
         self._now = now
         self._is_over = is_over
         self._hook: Any = None
         self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._watched: list[tuple[weakref.ref[Any], int]] = []
-        """Tensors, and where their memory was at the end of the last backward pass."""
+        self._watched: dict[int, int] = {}
+        """Where the memory of tensors was at the end of the last backward pass, by their identity.
+
+        No tensor is referred to, not even weakly: torch could not swap it then."""
         self._thread = 0
         self._begin: Moment | None = None
         self._last: Moment | None = None
@@ -91,19 +91,21 @@ class Updates:
             reached: all leaves of the graphs that it went through.
         """
         self.forget()
-        trained = {id(one): one for one in (*leaves, *(one for one in self._parameters() if _has_grad(one)))}
+        trained = {id(one): one for one in leaves}
+        if any(one.is_cuda and _storage(one) is None for one in trained.values()):
+            trained |= {id(one): one for one in tensors_alive() if _has_grad(one)}
         concerned = {*trained, *map(id, reached)}
         if any(id(one) in concerned for optimizer in self._optimizers for one in _held_by(optimizer)):
             return
         storages = [(leaf, storage) for leaf in trained.values() if (storage := _storage(leaf)) is not None]
-        self._watched = [(weakref.ref(leaf), storage._cdata) for leaf, storage in storages]
+        self._watched = {id(leaf): storage._cdata for leaf, storage in storages}
         self._thread = threading.get_ident()
         self._begin = self._now()
         self._backend.watch_updates(self._wrote, [storage for _, storage in storages])
 
     def forget(self) -> None:
         """Look no more, until the next backward pass has ended."""
-        self._watched, self._begin, self._last = [], None, None
+        self._watched, self._begin, self._last = {}, None, None
         self._backend.watch_updates(None, [])
         if self._hook is not None:
             self._hook.remove()
@@ -123,15 +125,18 @@ class Updates:
             self._hook = None
             self._is_over()
 
-    def take(self) -> Update | None:
+    def take(self, tensors: Iterable[Any] = ()) -> Update | None:
         """The step since the last backward pass, if there was one. It is told once.
 
         What another thread asks, such as one that fetches batches ahead, may come in its midst.
+
+        Args:
+            tensors: parameters that may have been given other data.
         """
         begin, last = self._begin, self._last
         if begin is None or threading.get_ident() != self._thread:
             return None
-        moved = [self._backend.event_of(storage) + 1 for storage in self._moved()]
+        moved = [self._backend.event_of(storage) + 1 for storage in self._moved(tensors)]
         if moved:
             last = last or begin
             last = last._replace(events=max(last.events, *moved))
@@ -141,16 +146,19 @@ class Updates:
         # Temporaries of the last write are still there when it is told.
         return Update(begin, last._replace(events=self._backend.after_releases(last.events)))
 
-    def _moved(self) -> Iterator[Any]:
-        """The memory of those whose data were replaced.
+    def _moved(self, tensors: Iterable[Any]) -> Iterator[Any]:
+        """The memory of parameters whose data were replaced.
 
         A flat parameter of FSDP shows its own shard, or what was gathered, as the moment asks.
         """
-        for reference, before in self._watched:
-            leaf = reference()
-            if leaf is None or type(leaf).__name__ == "FlatParameter":
+        import torch
+
+        for tensor in tensors:
+            before = self._watched.get(id(tensor))
+            is_flat = type(tensor).__name__ == "FlatParameter"
+            if before is None or is_flat or not isinstance(tensor, torch.nn.Parameter):
                 continue
-            storage = _storage(leaf)
+            storage = _storage(tensor)
             if storage is not None and storage._cdata != before:
                 yield storage
 
@@ -169,6 +177,13 @@ def leaves_of(roots: Any) -> list[Any]:
                 seen.add(following)
                 nodes.append(following)
     return leaves
+
+
+def tensors_alive() -> list[Any]:
+    """All that Python knows of."""
+    import torch
+
+    return [one for one in gc.get_objects() if torch.Tensor in type(one).__mro__]
 
 
 def several(tensors: Any) -> list[Any]:
