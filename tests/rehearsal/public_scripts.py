@@ -106,7 +106,7 @@ def rerun(row: Row, folder: Path, python: str) -> Row:
         | found
         | {
             "import_cpu_seconds": _import_seconds(
-                words, [str(place) for place in places], python, environment
+                words, [str(place) for place in places], python, environment, folder / row.get("cwd", "")
             )
         }
         | {"warnings": report["warnings"], "versions": report["run"]["versions"]}
@@ -160,10 +160,14 @@ def by_hand(count: Row, steady_bytes: int) -> Row:
     )
 
 
-def _import_seconds(words: list[str], places: list[Path], python: str, environment: dict[str, str]) -> float:
+def _import_seconds(
+    words: list[str], places: list[str], python: str, environment: dict[str, str], cwd: Path
+) -> float:
     module = words[1] if words[0] == "-m" else words[0]
     beside = [Path(module).parent] if module.endswith(".py") else []
-    done = processes.run([python, "-c", _IMPORTS, module, *beside, *places], env=environment, together=True)
+    done = processes.run(
+        [python, "-c", _IMPORTS, module, *beside, *places], cwd=cwd, env=environment, together=True
+    )
     return float(done.stdout.split()[-1])
 
 
