@@ -299,6 +299,9 @@ def compiled(rank: VirtualRank) -> dict[str, Any]:
     def scaled(tensor: torch.Tensor) -> torch.Tensor:
         return tensor * torch.cuda.get_device_properties("cuda").multi_processor_count
 
+    def loss_of(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.cross_entropy(logits, labels, reduction="none")
+
     layer = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.GELU()).cuda()
     layer = torch.compile(layer, mode="reduce-overhead")
     heads = [leaf(1, 2, 1024, 64) for _ in range(3)]
@@ -308,6 +311,7 @@ def compiled(rank: VirtualRank) -> dict[str, Any]:
         "shape": list(layer(leaf(1024, 256)).shape),
         "attention": peak_of(torch.compile(flex_attention), *heads),
         "properties": list(torch.compile(scaled, fullgraph=True)(leaf(4)).shape),
+        "scripted": list(torch.jit.script(loss_of)(leaf(4, 8), torch.arange(4, device="cuda")).shape),
     }
     sites = [site for site in rank.recording().sites if "speed_questions.py" not in site]
     with mock.patch("torch._inductor.compile_fx.compile_fx", side_effect=RuntimeError("no such lowering")):

@@ -24,6 +24,10 @@ def test_what_a_compiled_function_asks_of_the_card_is_a_constant() -> None:
     assert answer("compiled")["properties"] == [4]
 
 
+def test_torch_script_compiles_what_stands_beneath_a_replacement() -> None:
+    assert answer("compiled")["scripted"] == [4]  # of a loss, by which the phase is told
+
+
 def test_what_is_generated_is_counted_where_it_is_called() -> None:
     assert not [site for site in answer("compiled")["sites"] if "Runner" in site]
 

@@ -90,6 +90,10 @@ def _reads_back(name: str) -> None:
         (lambda: _handled(FileNotFoundError(2, "No such file", "train.json")), None),
         (lambda: _Slice((1,), None).get_strides(), "stand-in is not like what it stands for"),
         (lambda: _check_pointers({"x": torch.zeros(1)}), None),
+        (
+            lambda: _handled(OSError("cannot load library: libsndfile.so: cannot open shared object file")),
+            "needs libsndfile.so, a library of the system",
+        ),
         (lambda: _handled(URLError(OSError(-2, "Name or service not known"))), "asks the network"),
         (lambda: _handled(FileNotFoundError("outgoing traffic has been disabled")), "has not fetched"),
         (lambda: _handled(ConnectionError("Offline mode is enabled.")), "has not fetched"),

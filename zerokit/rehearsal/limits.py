@@ -44,6 +44,7 @@ _NO_NETWORK = re.compile(
 )
 _NOT_FETCHED = re.compile(r"outgoing traffic has been disabled|offline mode is enabled", re.IGNORECASE)
 """What huggingface_hub and datasets say of what is not in their cache."""
+_NO_LIBRARY = re.compile(r"(?P<library>[^\s'\"]+\.so[\w.]*): cannot open shared object file")
 _GPU_TOOLS = ("nvidia-smi", "nvcc", "dcgmi", "nsys")
 """Commands of NVIDIA's driver and toolkit, which a machine without a GPU lacks."""
 _ELSEWHERE = "Choose a setting that does not use it, or measure this run on a GPU"
@@ -140,6 +141,13 @@ def _cause(error: BaseException) -> tuple[str, str] | None:
         return (
             f"the script runs {error.filename}, which is not on this machine ({_first_line(text)})",
             "Leave it out where ZEROKIT_REHEARSAL is set, or put a command of that name in PATH",
+        )
+    lacking = _NO_LIBRARY.search(text) if isinstance(error, OSError) else None
+    if lacking is not None:
+        return (
+            f"the script needs {lacking['library']}, a library of the system that is not on this machine "
+            f"({_first_line(text)})",
+            "Install it here, too, if the cluster has it; the rehearsal cannot go on without it",
         )
     missing = not_written(error)
     if missing is not None:

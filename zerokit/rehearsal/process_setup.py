@@ -190,6 +190,7 @@ def _stand_in(rank: VirtualRank, real_group: InstallGroup | None, generated: Pat
         page_locked,
         started_ranks,
         torch_compile,
+        torch_script,
         triton_kernels,
         zero3_rank_loops,
     )
@@ -209,6 +210,7 @@ def _stand_in(rank: VirtualRank, real_group: InstallGroup | None, generated: Pat
     local_ranks = Cluster(rank.num_gpus, rank.gpus_per_node).local_ranks
     started_ranks.StartedRanks(rank.rank % local_ranks, local_ranks).install()
     torch_compile.install(generated, compute=real_group is not None)
+    torch_script.install()
     rank.call_sites.pass_over(generated)
     cuda_extensions.install(generated)
     cuda_graphs.install(rank.traffic, rank.steps, rank.time)
