@@ -144,9 +144,15 @@ def test_a_package_is_found_once_the_script_cannot_do_without_it() -> None:
 
 
 def test_a_script_trains_with_what_it_imports_and_goes_without_what_it_catches(tmp_path: Path) -> None:
+    library = tmp_path / "site-packages" / "xformers" / "__init__.py"  # which refuses releases of flash-attn
+    library.parent.mkdir(parents=True)
+    library.write_text("from importlib.util import find_spec\nfound = find_spec('flash_attn')", "utf-8")
     (tmp_path / "train.py").write_text(
         dedent("""
-            import torch
+            import sys, torch
+            sys.path.append(f"{sys.path[0]}/site-packages")
+            import xformers, flash_attn
+            assert xformers.found is None
             try:
                 import grouped_gemm
             except ImportError:
@@ -168,10 +174,10 @@ def test_a_script_trains_with_what_it_imports_and_goes_without_what_it_catches(t
     assert rehearsed.code == 0, rehearsed.err
     taken, without = [line for line in rehearsed.report["warnings"] if "stood in for" in line]
     assert taken.startswith(
-        "apex 0.1 is not installed here and was stood in for, since train.py:7 imports it"
+        "apex 0.1 is not installed here and was stood in for, since train.py:10 imports it"
     )
     assert without.startswith(
-        "nv-grouped-gemm is not installed here, and the script goes on without (train.py:4)"
+        "nv-grouped-gemm is not installed here, and the script goes on without (train.py:7)"
     )
 
 

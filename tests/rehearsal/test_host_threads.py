@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from tests.rehearsal.recordings import job
 from zerokit.choices import Launcher
@@ -37,9 +39,13 @@ def test_a_rank_has_the_threads_that_its_launcher_leaves_it(
     launcher: Launcher, threads: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     had: list[int | None] = []
+    used: list[int] = []
     time = SimpleNamespace(have_threads=had.append)
     monkeypatch.setattr(launchers, "rank_time", lambda: time)
     monkeypatch.setattr(launchers, "_accelerate_environment", lambda _job: {"OMP_NUM_THREADS": "6"})
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(torch, "set_num_threads", used.append)
+    monkeypatch.setenv("OMP_NUM_THREADS", "")
     launchers.prepare(job(launcher=launcher))
     assert had == [threads]
+    assert (used or [None]) == [threads]
+    assert os.environ["OMP_NUM_THREADS"] == str(threads or "")

@@ -94,6 +94,12 @@ def _reads_back(name: str) -> None:
             lambda: _handled(OSError("cannot load library: libsndfile.so: cannot open shared object file")),
             "needs libsndfile.so, a library of the system",
         ),
+        (
+            lambda: _handled(
+                RuntimeError("None loads:\nlibavutil.so.56: cannot open shared object file: no")
+            ),
+            "needs libavutil.so.56, a library of the system",
+        ),
         (lambda: _handled(URLError(OSError(-2, "Name or service not known"))), "asks the network"),
         (lambda: _handled(FileNotFoundError("outgoing traffic has been disabled")), "has not fetched"),
         (lambda: _handled(ConnectionError("Offline mode is enabled.")), "has not fetched"),

@@ -27,8 +27,7 @@ _DEEPSPEED, _MULTI_GPU, _SIMPLE = declare(
 # Of what accelerate sets, these belong to the rehearsal: which rank this is, where the others are, what it
 # sees.
 _NOT_TAKEN = (
-    *("MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "WORLD_SIZE", "CUDA_VISIBLE_DEVICES"),
-    *("PYTHONPATH", "OMP_NUM_THREADS"),
+    *("MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "WORLD_SIZE", "CUDA_VISIBLE_DEVICES", "PYTHONPATH"),
 )
 
 
@@ -72,7 +71,8 @@ def script_arguments(job: RehearsalJob) -> list[str]:
 def prepare(job: RehearsalJob) -> None:
     """Set what the launcher sets; once torch sees its GPUs.
 
-    Of variables those that `accelerate launch` sets, if it is the launcher, and how many threads a rank has.
+    Of variables those that `accelerate launch` sets, if it is the launcher, and how many threads a rank has:
+    with one, processes that the script forks do not wait for threads of OpenMP that stayed behind.
 
     Raises:
         LaunchError: accelerate is not installed, its config cannot be read, or is not of a run on GPUs.
@@ -80,8 +80,14 @@ def prepare(job: RehearsalJob) -> None:
     environment = {**os.environ}
     if job.launcher == "accelerate":
         environment |= _prepare_by_accelerate(job)
+    threads = threads_of_launcher(job.launcher, job.cluster.local_ranks, environment)
+    if threads is not None:
+        import torch
+
+        os.environ["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS") or str(threads)
+        torch.set_num_threads(threads)
     if (time := rank_time()) is not None:
-        time.have_threads(threads_of_launcher(job.launcher, job.cluster.local_ranks, environment))
+        time.have_threads(threads)
 
 
 def _prepare_by_accelerate(job: RehearsalJob) -> _Environment:

@@ -142,7 +142,8 @@ def _cause(error: BaseException) -> tuple[str, str] | None:
             f"the script runs {error.filename}, which is not on this machine ({_first_line(text)})",
             "Leave it out where ZEROKIT_REHEARSAL is set, or put a command of that name in PATH",
         )
-    lacking = _NO_LIBRARY.search(text) if isinstance(error, OSError) else None
+    # Packages that try several in turn, as torchcodec does, gather what was said of each.
+    lacking = _NO_LIBRARY.search(text) if isinstance(error, OSError | RuntimeError) else None
     if lacking is not None:
         return (
             f"the script needs {lacking['library']}, a library of the system that is not on this machine "

@@ -18,12 +18,14 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
+from zerokit.rehearsal.call_sites import is_own_code
 from zerokit.rehearsal.stand_ins import flash_attention
 from zerokit.rehearsal.stand_ins.flash_attention_release import Release
 from zerokit.rehearsal.stand_ins.needed_packages import Needed, own_line
+from zerokit.whose_code import INSTALLED, is_pythons
 
 _HERE = "zerokit.rehearsal.stand_ins"
 
@@ -40,6 +42,9 @@ class Package:
     also_called: str = ""
     """Another name of it, in requirements."""
     is_always_found: bool = False
+    hidden_from: frozenset[str] = frozenset()
+    """Libraries that would choose it by themselves, without it take another kernel of the same memory, and
+    refuse releases of it."""
 
     @property
     def top_level(self) -> frozenset[str]:
@@ -72,6 +77,7 @@ PACKAGES = (
             "flash_attn.utils.distributed": "flash_attention_layers",
         },
         is_always_found=True,
+        hidden_from=frozenset({"xformers"}),
     ),
     Package(
         "flash-attn-3",
@@ -289,7 +295,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         if package is None or name.partition(".")[0] not in self._top_level:
             return None
         why = self._why(package)
-        if why is None:
+        if why is None or (package.hidden_from and _looking_library() in package.hidden_from):
             return None
         if name not in package.modules:
             if why:
@@ -309,6 +315,16 @@ class _Finder(importlib.abc.MetaPathFinder):
             is_wanted = wanted in (None, _normalized(package.distribution))
             if absent and is_wanted and self._why(package) is not None:
                 yield _Distribution(package.distribution, package.release.version, absent)
+
+
+def _looking_library() -> str | None:
+    """The installed package that looks for a module; None if it is the user's code."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and (is_own_code(path := frame.f_code.co_filename) or is_pythons(path)):
+        frame = frame.f_back
+    path = "" if frame is None else frame.f_code.co_filename
+    inside = (path.rpartition(folder)[2] for folder in INSTALLED if folder in path)
+    return next((file.partition("/")[0] for file in inside), None)
 
 
 class _Distribution(importlib.metadata.Distribution):
