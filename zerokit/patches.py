@@ -18,7 +18,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import CodeType, ModuleType
+from types import CodeType, FrameType, ModuleType
 from typing import Any, ClassVar, TypeVar
 
 from zerokit.errors import LaunchError
@@ -162,6 +162,18 @@ def wrap(patch: Patch, around: Callable[..., Any]) -> None:
         return wrapped
 
     apply(patch, make)
+
+
+def refuses(frame: FrameType) -> bool:
+    """Whether a call that failed in `frame` is one that a replacement refuses, and the original takes."""
+    called = frame.f_locals
+    if frame.f_code.co_filename != __file__ or frame.f_code.co_name != "wrapped":
+        return False
+    try:
+        inspect.signature(called["original"]).bind(*called["arguments"], **called["given"])
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def watch(attribute: PrivateAttribute) -> None:

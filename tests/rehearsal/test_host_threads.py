@@ -11,6 +11,7 @@ import torch
 from tests.rehearsal.recordings import job
 from zerokit.choices import Launcher
 from zerokit.rehearsal import launchers
+from zerokit.rehearsal.timing import host_threads
 from zerokit.rehearsal.timing.host_threads import threads_of_launcher
 
 
@@ -49,3 +50,15 @@ def test_a_rank_has_the_threads_that_its_launcher_leaves_it(
     assert had == [threads]
     assert (used or [None]) == [threads]
     assert os.environ["OMP_NUM_THREADS"] == str(threads or "")
+
+
+@pytest.mark.parametrize(("wanted", "used"), [(0, 1), (3, 3)])
+def test_cores_that_are_too_few_to_be_divided_leave_a_rank_one_thread(
+    wanted: int, used: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    had: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", had.append)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str((os.cpu_count() or 1) + 1))
+    host_threads.install(None)
+    torch.set_num_threads(wanted)
+    assert had == [used]

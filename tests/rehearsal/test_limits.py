@@ -6,6 +6,7 @@ import functools
 import importlib
 import operator
 import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -274,3 +275,14 @@ def test_a_project_in_a_folder_called_like_a_package_is_the_users_own() -> None:
     assert limit is not None
     assert limit.where == f"{path}:2"
     assert names["site"] == 0
+
+
+def test_a_call_that_a_replacement_alone_refuses_is_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patches, "REGISTERED", [])
+    monkeypatch.setattr(textwrap, "indent", textwrap.indent)
+    patches.wrap(patches.Patch("textwrap", "indent", "take less"), lambda indent, text: indent(text, ""))
+    for named, is_limit in (({"prefix": ""}, True), ({"unknown": ""}, False)):
+        with pytest.raises(TypeError) as raised:
+            textwrap.indent("text", **named)
+        limit = limit_of(raised.value)
+        assert ("stand-in is not like what it stands for" in str(limit)) == is_limit

@@ -97,7 +97,7 @@ def test_a_mesh_that_is_the_group_of_all_ranks_says_what_it_is_for(tmp_path: Pat
 import json, sys
 from pathlib import Path
 from unittest import mock
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from zerokit.rehearsal.exchange import Exchange
 from zerokit.rehearsal.journal import Journal
 from zerokit.rehearsal.stand_ins.making_groups import install
@@ -106,6 +106,7 @@ exchange = Exchange(folder, 0, 4)
 install(mock.Mock(), exchange, rank=0, world_size=4)
 mesh = init_device_mesh("cpu", (1, 4), mesh_dim_names=("data_parallel", "tensor_parallel"))
 mesh["tensor_parallel"]
+DeviceMesh(device_type="cpu", mesh=mesh.mesh, mesh_dim_names=mesh.mesh_dim_names)  # by names, as torch 2.7's
 exchange.tell_groups()
 journal = Journal(folder, 0)
 journal.read_on()

@@ -218,6 +218,8 @@ def _is_of_a_stand_in(error: BaseException) -> bool:
     if isinstance(error, ImportError) and error.name is not None and _is_a_stand_in(error.name):
         return True
     trace = last_of(error)
+    if trace is not None and isinstance(error, TypeError) and patches.refuses(trace.tb_frame):
+        return True
     return (
         trace is not None
         and isinstance(error, NameError | AttributeError | NotImplementedError)

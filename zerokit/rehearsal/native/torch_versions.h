@@ -46,10 +46,10 @@ inline auto attention_order() { return at::globalContext().sDPPriorityOrder(); }
 inline void set_attention_order(const std::vector<int64_t>& order) { at::globalContext().setSDPPriorityOrder(order); }
 #endif
 
-// Query heads that share key heads: before 2.6 a kernel that takes them takes any number of heads.
+// Query heads that share key heads: before 2.8 a kernel that takes them takes any number of heads.
 template <bool supports_gqa, bool requires_same_num_heads>
 bool check_heads(const sdp::sdp_params& params) {
-#if TORCH_IS_BEFORE(6)
+#if TORCH_IS_BEFORE(8)
   return sdp::check_batch_size_and_num_heads_dense<supports_gqa>(params, false);
 #else
   return sdp::check_batch_size_and_num_heads_dense<supports_gqa, requires_same_num_heads>(params, false);

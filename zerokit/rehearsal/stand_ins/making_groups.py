@@ -61,10 +61,10 @@ def install(
 
     install_groups(create, alone, rank=rank, world_size=world_size, note=note)
 
-    def make_mesh(make: Any, mesh: Any, *sizes: Any, **given: Any) -> None:
-        make(mesh, *sizes, **given)
-        for dimension, name in enumerate(mesh.mesh_dim_names or ()):
-            if mesh.size(dimension) == world_size:
+    def make_mesh(make: Any, made: Any, /, *sizes: Any, **given: Any) -> None:
+        make(made, *sizes, **given)  # which may be told of a mesh by its name
+        for dimension, name in enumerate(made.mesh_dim_names or ()):
+            if made.size(dimension) == world_size:
                 groups.name_all_ranks(tuple(range(world_size)), f"mesh_{name}")
 
     wrap(_MESH, make_mesh)

@@ -42,9 +42,12 @@ def install(time: RankTime | None) -> None:
     """
 
     def set_num_threads(really_set: Any, threads: int) -> None:
+        cores = os.cpu_count() or 1
+        if threads == 0 and cores < int(os.environ["LOCAL_WORLD_SIZE"]):
+            threads = 1  # of cores that a script divides among ranks, this machine has too few
         really_set(threads)
         # It is of one thread alone: torch's loaders set it in those that lock their batches.
         if time is not None and threading.current_thread() is threading.main_thread():
-            time.have_threads(None if threads == os.cpu_count() else threads)
+            time.have_threads(None if threads == cores else threads)
 
     wrap(_SET_THREADS, set_num_threads)
