@@ -21,6 +21,8 @@ from tests.rehearsal.nanovlm_inputs import write_cached, write_nanovlm
 from tests.rehearsal.picotron_inputs import write_run
 from tests.rehearsal.pretraining_inputs import write_pretraining
 from tests.rehearsal.public_models import MODELS, write_models
+from tests.rehearsal.sequence_inputs import write_sequences
+from tests.rehearsal.sound_and_picture_inputs import write_sounds_and_pictures
 
 LINES = 64
 
@@ -37,6 +39,8 @@ def write_inputs(folder: Path) -> None:
     write_later(folder)
     write_earlier(folder)
     write_nanovlm(folder)
+    write_sequences(folder)
+    write_sounds_and_pictures(folder)
     write_cached(folder / "hub" / "models--Qwen--Qwen2.5-0.5B", folder / "qwen")
     words = folder / "robot-test" / "dummy-tokenizer-wordlevel"
     shutil.copytree(folder / "llama-7b", words, dirs_exist_ok=True)

@@ -264,7 +264,7 @@ def _write_model(folder: Path, config: dict[str, Any]) -> None:
     if folder.name in _NAMED:
         _name_tokens(folder)
     if "vocab_size" in words:
-        _write_as_before(folder)
+        write_as_before(folder)
     if kind == "qwen3_vl":
         video = {"video_processor_type": "Qwen3VLVideoProcessor", **_PATCHES}
         _write_json(folder / "video_preprocessor_config.json", video)
@@ -280,7 +280,7 @@ def _write_model(folder: Path, config: dict[str, Any]) -> None:
     _write_json(folder / "config.json", config)
 
 
-def _write_as_before(folder: Path) -> None:
+def write_as_before(folder: Path) -> None:
     """Let transformers before 4.48, and tokenizers before 0.20, read a tokenizer, too."""
     template = (folder / "chat_template.jinja").read_text(encoding="utf-8")
     file = folder / "tokenizer_config.json"
