@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import json
+import lzma
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +54,85 @@ def test_files_are_read_by_their_ending(name: str, content: str | bytes, tmp_pat
     assert load_examples(write(tmp_path, name, content), where="w").to_list() == ROWS
 
 
+@pytest.mark.parametrize(("ending", "module"), [(".gz", gzip), (".bz2", bz2), (".xz", lzma)])
+def test_compressed_texts_are_read_and_have_their_lines(ending: str, module: Any, tmp_path: Path) -> None:
+    file = write(tmp_path, f"a.jsonl{ending}", module.compress(f"\n{JSONL}".encode()))
+    assert load_examples(file, where="w").to_list() == ROWS
+    assert place_of(file, 1, where="w") == f"{file}:3"
+    broken = write(tmp_path, f"b.jsonl{ending}", module.compress((JSONL + "{]").encode()))
+    assert error_of(broken).where == f"{broken}:3:2"
+    listed = write(tmp_path, f"c.json{ending}", module.compress(json.dumps(ROWS).encode()))
+    assert load_examples(listed, where="w").to_list() == ROWS
+
+
+def test_zst_asks_for_the_package_that_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("zerokit.data.files.find_spec", lambda name: None)
+    error = error_of(write(tmp_path, "a.jsonl.zst", b"x"))
+    assert error.hint == "Run pip install zstandard"
+
+
+def test_tables_of_tabs_are_read_and_have_their_lines(tmp_path: Path) -> None:
+    file = write(tmp_path, "a.tsv", 'text\tlabel\n"a, b"\t1\n\nc\t2\n')
+    assert load_examples(file, where="w").to_list() == [
+        {"text": "a, b", "label": 1},
+        {"text": "c", "label": 2},
+    ]
+    assert place_of(file, 1, where="w") == f"{file}:4"
+
+
+def test_what_datasets_has_saved_is_read_by_split(tmp_path: Path) -> None:
+    """And not the JSON that it puts beside its files."""
+    rows = datasets.Dataset.from_list(ROWS)
+    rows.save_to_disk(tmp_path / "one")
+    assert load_examples(str(tmp_path / "one"), where="w").to_list() == ROWS
+    assert place_of(str(tmp_path / "one"), 1, where="w").endswith("data-00000-of-00001.arrow, row 2")
+    other = datasets.Dataset.from_list([{"text": "held out"}])
+    datasets.DatasetDict(train=rows, test=other).save_to_disk(tmp_path / "both")
+    assert load_examples(str(tmp_path / "both"), where="w").to_list() == ROWS
+    held_out = load_examples(str(tmp_path / "both"), where="w", split="validation")
+    assert held_out["text"][:] == ["held out"]
+
+
+@pytest.mark.parametrize(
+    ("names", "split", "read"),
+    [
+        (["train.jsonl", "test.jsonl"], "train", ["train"]),
+        (["train.jsonl", "test.jsonl"], "test", ["test"]),
+        (["train.jsonl", "test.jsonl"], "validation", ["test"]),
+        (["train.jsonl", "dev.jsonl", "test.jsonl"], "validation", ["dev"]),
+        (["my_training_data.jsonl", "my-val.jsonl"], "train", ["my_training_data"]),
+        (
+            ["train-0-of-2.jsonl", "train-1-of-2.jsonl", "test-0-of-1.jsonl"],
+            "train",
+            ["train-0-of-2", "train-1-of-2"],
+        ),
+        (["train_sft.jsonl", "train_gen.jsonl"], "train_sft", ["train_sft"]),
+        (["train.jsonl", "more.jsonl", "test.jsonl"], "train", ["more", "train"]),
+        (["test.jsonl", "contest.jsonl"], "train", ["contest", "test"]),
+        (["data/train/a.jsonl", "data/test/a.jsonl", "README.md"], "train", ["data/train/a"]),
+    ],
+)
+def test_of_a_folder_with_several_splits_one_is_read(
+    names: list[str], split: str, read: list[str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "training data"
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        write(folder, name, json.dumps({"text": name.partition(".")[0]}) + "\n")
+    assert load_examples(str(folder), where="w", split=split)["text"][:] == read
+    assert place_of(str(folder), 0, where="w", split=split) == f"{folder / read[0]}.jsonl:1"
+
+
+def test_a_pattern_is_the_files_that_it_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "data" / "deep").mkdir(parents=True)
+    for name in ("data/b.jsonl", "data/a.jsonl", "data/deep/c.jsonl"):
+        write(tmp_path, name, json.dumps({"text": name}) + "\n")
+    monkeypatch.chdir(tmp_path)
+    assert load_examples("data/*.jsonl", where="w")["text"][:] == ["data/a.jsonl", "data/b.jsonl"]
+    assert len(load_examples(f"{tmp_path}/**/*.jsonl", where="w")) == 3
+    assert error_of("data/*.csv").message == "no file is called like 'data/*.csv'"
+
+
 def test_parquet_is_read(tmp_path: Path) -> None:
     file = tmp_path / "a.parquet"
     datasets.Dataset.from_list(ROWS).to_parquet(file)
@@ -67,8 +149,8 @@ def test_text_is_read_by_paragraph_or_by_line(tmp_path: Path) -> None:
 def test_a_folder_is_all_its_data_files_in_order_of_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    listed = Path.iterdir
-    monkeypatch.setattr(Path, "iterdir", lambda folder: sorted(listed(folder), reverse=True))
+    listed = Path.glob
+    monkeypatch.setattr(Path, "glob", lambda *asked: sorted(listed(*asked), reverse=True))
     folder = tmp_path / "data"
     (folder / "deeper.jsonl").mkdir(parents=True)
     for name in "351624":
@@ -114,12 +196,12 @@ def test_what_is_neither_a_file_nor_a_hub_id_is_refused() -> None:
 def test_an_unknown_ending_is_named_with_the_known_ones(tmp_path: Path) -> None:
     error = error_of(write(tmp_path, "a.xlsx", "a"))
     assert "ends in '.xlsx'" in error.message
-    assert ".jsonl, .json, .csv, .parquet, .txt" in (error.hint or "")
+    assert ".jsonl, .json, .csv, .tsv, .parquet, .arrow, .txt" in (error.hint or "")
 
 
 def test_files_of_different_formats_are_refused(tmp_path: Path) -> None:
     files = [write(tmp_path, "a.jsonl", JSONL), write(tmp_path, "a.txt", "a")]
-    assert error_of(files).message == "files of different formats"
+    assert error_of(files).message == "files of different formats: a.jsonl, a.txt"
 
 
 @pytest.mark.parametrize(

@@ -9,17 +9,17 @@ from __future__ import annotations
 import csv
 from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from zerokit.data.files import FileFormat, common_format, format_of, given_files, local_files, opened
 from zerokit.documents import parse_json
 from zerokit.errors import DataError, DocumentError, did_you_mean
-from zerokit.hub import is_hub_id, not_given
+from zerokit.hub import not_given
 
 if TYPE_CHECKING:
     from datasets import Dataset
-
-_BUILDERS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet", ".txt": "text"}
 
 BUILTIN = "builtin:"
 
@@ -35,10 +35,10 @@ def load_examples(
     """Load a data set.
 
     Args:
-        source: files, a folder of files, a Hub id, or ``builtin:NAME``.
+        source: files, patterns of names, folders, a Hub id, or ``builtin:NAME``.
         where: the place of `source` in the user's input, for errors.
         subset: configuration of a Hub data set.
-        split: split of a Hub or built-in data set.
+        split: of a Hub or built-in data set, or of a folder with files of several.
         text_unit: what one example of a .txt file is: ``paragraph`` or ``line``.
 
     Raises:
@@ -47,24 +47,25 @@ def load_examples(
     if isinstance(source, str) and source.startswith(BUILTIN):
         return _load_builtin(source, split, where)
     sources = [source] if isinstance(source, str) else list(source)
-    files = given_files(sources, where)
+    files = given_files(sources, where, split)
     examples = _load_files(files, where, text_unit) if files else load_hub(sources[0], subset, split, where)
     if len(examples) == 0:
         raise DataError(f"'{', '.join(sources)}' has no examples", where=where, hint="Give it at least one")
     return examples
 
 
-def place_of(source: str | Sequence[str], row: int, *, where: str) -> str:
+def place_of(source: str | Sequence[str], row: int, *, where: str, split: str = "train") -> str:
     """Where an example was read: file and line, or its number where there are no lines.
 
     Args:
         source: as of :func:`load_examples`.
         row: its number in what that returned, from 0.
         where: the place of `source` in the user's input.
+        split: as of :func:`load_examples`.
     """
     left = row
     for name in [source] if isinstance(source, str) else source:
-        for file in local_files(name, where) if not name.startswith(BUILTIN) else []:
+        for file in local_files(name, where, split) if not name.startswith(BUILTIN) else []:
             for place in _places(file):
                 if left == 0:
                     return f"{file}{place}"
@@ -74,31 +75,42 @@ def place_of(source: str | Sequence[str], row: int, *, where: str) -> str:
 
 def _places(file: Path) -> Iterator[str]:
     """What follows the name of a file, to say where each of its examples stands, in their order."""
-    builder = _BUILDERS[file.suffix.lower()]
-    if builder == "parquet":
-        from pyarrow.parquet import read_metadata
-
-        for number in range(read_metadata(file).num_rows):
+    found = format_of(file)
+    assert found is not None
+    if found.builder in ("parquet", "arrow"):
+        for number in range(_num_rows(file, found.builder)):
             yield f", row {number + 1}"
         return
-    with file.open(encoding="utf-8-sig", newline="" if builder == "csv" else "\n") as lines:
-        if builder == "csv":
-            rows = csv.reader(lines)
+    newline = "" if found.builder == "csv" else "\n"
+    with opened(file, "rt", encoding="utf-8-sig", newline=newline) as lines:
+        if found.builder == "csv":
+            rows = csv.reader(lines, delimiter=found.separator or ",")
             next(rows, None)  # the names of the columns
             end = rows.line_num
             for row in rows:
                 if row:
                     yield f":{end + 1}"
                 end = rows.line_num
-        elif builder == "json" and (first := lines.read(1)) == "[":
+        elif found.builder == "json" and (first := lines.read(1)) == "[":
             document = parse_json(first + lines.read(), str(file))
             for number in range(len(document.data)):
                 yield f":{document.line((number,))}"
-        elif builder == "json":
-            lines.seek(0)
-            for number, line in enumerate(lines, start=1):
+        elif found.builder == "json":
+            start = first if first == "\n" else first + lines.readline()
+            for number, line in enumerate(chain([start], lines), start=1):
                 if line.strip():
                     yield f":{number}"
+
+
+def _num_rows(file: Path, builder: str) -> int:
+    """Of a table that is no text."""
+    if builder == "parquet":
+        from pyarrow.parquet import read_metadata
+
+        return int(read_metadata(file).num_rows)
+    from datasets import Dataset
+
+    return len(Dataset.from_file(str(file)))
 
 
 def _load_builtin(source: str, split: str, where: str) -> Dataset:
@@ -120,82 +132,21 @@ def _load_builtin(source: str, split: str, where: str) -> Dataset:
     )
 
 
-def local_files(name: str, where: str) -> list[Path]:
-    """The files that `name` stands for, or none if it is not local.
-
-    Raises:
-        DataError: there are none where it says, or it can be no name on the Hub.
-    """
-    path = Path(name).expanduser()
-    if path.is_file():
-        return [path]
-    if path.is_dir():
-        files = sorted(file for file in path.iterdir() if file.suffix.lower() in _BUILDERS and file.is_file())
-        if not files:
-            raise DataError(
-                f"the folder '{name}' has no data files",
-                where=where,
-                hint=f"Put {', '.join(_BUILDERS)} files in it",
-            )
-        return files
-    if path.suffix.lower() in _BUILDERS or name.startswith(("/", "./", "../", "~")):
-        raise DataError(f"no such file: '{name}'", where=where, hint="Check the path")
-    if not is_hub_id(name):
-        raise DataError(
-            f"'{name}' is neither a file nor a Hub data set", where=where, hint="Check the spelling"
-        )
-    return []
-
-
-def given_files(sources: Sequence[str], where: str) -> list[Path]:
-    """The files that `sources` stand for; none for one name that may be the Hub's.
-
-    Raises:
-        DataError: one of several is no file, or as of :func:`local_files`.
-    """
-    found = {name: local_files(name, where) for name in sources}
-    missing = [name for name, files in found.items() if not files]
-    if missing and len(sources) > 1:
-        raise DataError(
-            f"no such file: '{missing[0]}'", where=where, hint="Check the paths; only files can be listed"
-        )
-    return [file for files in found.values() for file in files]
-
-
-def builder_of(files: list[Path], where: str) -> str:
-    """The name that datasets has for the format of files.
-
-    Raises:
-        DataError: it is none that is known, or they are of several.
-    """
-    builders = {_BUILDERS.get(file.suffix.lower()) for file in files}
-    if None in builders:
-        odd = next(file for file in files if file.suffix.lower() not in _BUILDERS)
-        raise DataError(
-            f"'{odd}' ends in '{odd.suffix}', which is no known data format",
-            where=where,
-            hint=f"Use one of {', '.join(_BUILDERS)}",
-        )
-    if len(builders) > 1:
-        raise DataError("files of different formats", where=where, hint="Convert them to one format")
-    return str(builders.pop())
-
-
 def _load_files(files: list[Path], where: str, text_unit: str) -> Dataset:
     import datasets
 
-    builder = builder_of(files, where)
-    options = {"sample_by": text_unit} if builder == "text" else {}
+    found = common_format(files, where)
+    options = reading_options(found, text_unit)
     try:
         examples = datasets.load_dataset(
-            builder, data_files=[str(file) for file in files], split="train", **options
+            found.builder, data_files=[str(file) for file in files], split="train", **options
         )
-        if builder == "json":
+        if found.builder == "json":
             examples.data.table.validate(full=True)  # its reader lets through what is not UTF-8
         return examples
     except Exception as error:
         # datasets wraps whatever the parsers below it raise, each in its own way.
-        if builder == "json":
+        if found.builder == "json":
             locate_json_fault(files)
         cause = error.__cause__ or error
         raise DataError(
@@ -203,6 +154,13 @@ def _load_files(files: list[Path], where: str, text_unit: str) -> Dataset:
             where=where,
             hint="Mend the file; it needs at least one example",
         ) from error
+
+
+def reading_options(found: FileFormat, text_unit: str = "paragraph") -> dict[str, Any]:
+    """What `datasets` is told of a format; `text_unit` as of :func:`load_examples`."""
+    if found.builder == "text":
+        return {"sample_by": text_unit}
+    return {} if found.separator in (None, ",") else {"sep": found.separator}
 
 
 def locate_json_fault(files: list[Path]) -> None:
@@ -216,10 +174,11 @@ def locate_json_fault(files: list[Path]) -> None:
 
 def _locate_in_file(file: Path) -> None:
     if is_json_list(file):
-        _parse_example(_decoded(file.read_bytes(), str(file)), str(file))
+        with opened(file) as content:
+            _parse_example(_decoded(content.read(), str(file)), str(file))
         return
     is_empty = True
-    with file.open("rb") as lines:
+    with opened(file) as lines:
         for number, line in enumerate(lines, start=1):
             text = _decoded(line, f"{file}:{number}", encoding="utf-8-sig" if number == 1 else "utf-8")
             if text.strip():
@@ -231,7 +190,7 @@ def _locate_in_file(file: Path) -> None:
 
 def is_json_list(file: Path) -> bool:
     """Whether a JSON file is one list of examples, rather than a line for each."""
-    with file.open("rb") as content:
+    with opened(file) as content:
         start = content.read(len(BOM_UTF8)).removeprefix(BOM_UTF8)
         while not start.strip() and (more := content.read(64)):
             start = more

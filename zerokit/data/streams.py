@@ -9,14 +9,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from zerokit.data.files import common_format, given_files
 from zerokit.data.sources import (
     BUILTIN,
-    builder_of,
-    given_files,
     is_json_list,
     load_examples,
     load_hub,
     locate_json_fault,
+    reading_options,
 )
 from zerokit.errors import DataError, ZerokitError
 
@@ -28,10 +28,10 @@ class ExampleStream:
     """The examples of a data set, from the first or from where an earlier reading was.
 
     Args:
-        source: files, a folder of files, a Hub id, or ``builtin:NAME``.
+        source: files, patterns of names, folders, a Hub id, or ``builtin:NAME``.
         where: the place of `source` in the user's input, for errors.
         subset: configuration of a Hub data set.
-        split: split of a Hub or built-in data set.
+        split: of a Hub or built-in data set, or of a folder with files of several.
 
     Raises:
         DataError: missing, malformed, of mixed or unknown formats, or without a single example.
@@ -76,18 +76,18 @@ class ExampleStream:
     def _open(self, sources: list[str], subset: str | None, split: str) -> IterableDataset:
         if len(sources) == 1 and sources[0].startswith(BUILTIN):
             return load_examples(sources[0], where=self._where, split=split).to_iterable_dataset()
-        self._files = given_files(sources, self._where)
+        self._files = given_files(sources, self._where, split)
         if not self._files:
             return load_hub(sources[0], subset, split, self._where, streaming=True)
-        builder = builder_of(self._files, self._where)
-        if builder == "json":
+        found = common_format(self._files, self._where)
+        if found.builder == "json":
             self._refuse_lists()
         import datasets
 
-        options: dict[str, Any] = {"sample_by": "paragraph"} if builder == "text" else {}
         names = [str(file) for file in self._files]
+        options = {"data_files": names, "split": "train", "streaming": True, **reading_options(found)}
         try:
-            return datasets.load_dataset(builder, data_files=names, split="train", streaming=True, **options)
+            return datasets.load_dataset(found.builder, **options)
         except Exception as error:  # as above
             raise self._problem(error) from error
 
@@ -106,7 +106,7 @@ class ExampleStream:
         if isinstance(error, ZerokitError):
             return error
         try:
-            if self._files and builder_of(self._files, self._where) == "json":
+            if self._files and common_format(self._files, self._where).builder == "json":
                 locate_json_fault(self._files)
         except DataError as found:
             return found

@@ -107,7 +107,8 @@ class DataSection(Section):
     """What it is trained on."""
 
     train: str | Annotated[list[str], Field(min_length=1)]
-    """Local files (.jsonl .json .csv .parquet .txt), a Hub data set, or a built-in one."""
+    """Local files (.jsonl .json .csv .tsv .parquet .arrow .txt), a pattern of their names, a folder, a Hub
+    data set, or a built-in one."""
     eval: str | Annotated[list[str], Field(min_length=1)] | None = None
     """Held-out data; by default `eval_fraction` of the training data is set aside."""
     eval_fraction: Annotated[float, Field(ge=0, lt=1, strict=False)] = 0.05
@@ -119,9 +120,9 @@ class DataSection(Section):
     subset: str | None = None
     """Configuration name of a Hub data set."""
     train_split: str = "train"
-    """Split of a Hub data set to train on."""
+    """Split to train on, of a Hub data set or of a folder with files of several."""
     eval_split: str | None = None
-    """Split of a Hub data set to evaluate on."""
+    """Split to evaluate on, of a Hub data set or of a folder with files of several."""
     max_examples: Annotated[int, Field(ge=1)] | None = None
     """Use only the first so many training examples."""
     streaming: bool = False

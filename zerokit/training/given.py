@@ -6,13 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from zerokit.data.files import given_files, left_out
 from zerokit.data.sources import BUILTIN, load_examples, place_of
 from zerokit.data.streams import ExampleStream
+from zerokit.errors import DataError
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
     from zerokit.recipe import LoadedRecipe
+
+
+_MOST_NAMED = 4
 
 
 @dataclass(frozen=True)
@@ -24,6 +29,19 @@ class Examples:
     where: str
     rows: Sequence[int] | None = None
     """The number of each in its source, from 0; None where they are in the order of the source."""
+    split: str = "train"
+    """Of the source, which they are."""
+
+    @property
+    def left_out(self) -> str | None:
+        """Which files are of other splits, and so not read, for people."""
+        names = [self.source] if isinstance(self.source, str) else self.source
+        files = [file.name for file in left_out(names, self.where, self.split)]
+        if not files:
+            return None
+        more = f" and {len(files) - _MOST_NAMED} more" if files[_MOST_NAMED:] else ""
+        named = f"{', '.join(files[:_MOST_NAMED])}{more}"
+        return f"not trained on, as their names tell of another split: {named} (data.eval can name them)"
 
     @property
     def columns(self) -> list[str]:
@@ -40,7 +58,7 @@ class Examples:
     def place(self, index: int) -> str:
         """File and line of an example."""
         row = index if self.rows is None else int(self.rows[index])
-        return place_of(self.source, row, where=self.where)
+        return place_of(self.source, row, where=self.where, split=self.split)
 
     def first(self, count: int) -> Dataset:
         """So many of them, loaded."""
@@ -69,23 +87,38 @@ def given_examples(loaded: LoadedRecipe, seed: int) -> tuple[Examples, Examples 
     train: Any = load(data.train, where=where, subset=data.subset, split=data.train_split)
     rows: Sequence[int] | None = None
     held_out = None
+    named = isinstance(data.train, str) and data.train.startswith(BUILTIN)
     if data.eval is not None:
-        eval_where = loaded.where("data", "eval")
-        dataset = load_examples(
-            data.eval, where=eval_where, subset=data.subset, split=data.eval_split or "validation"
-        )
-        held_out = Examples(dataset, data.eval, eval_where)
-    elif data.eval_split is not None or (isinstance(data.train, str) and data.train.startswith(BUILTIN)):
-        dataset = load_examples(
-            data.train, where=where, subset=data.subset, split=data.eval_split or "held_out"
-        )
-        held_out = Examples(dataset, data.train, where)
+        held_out = _held_out(loaded, data.eval, loaded.where("data", "eval"), data.eval_split or "validation")
+    elif data.eval_split is not None or named:
+        held_out = _held_out(loaded, data.train, where, data.eval_split or "held_out")
     elif not data.streaming and data.eval_fraction > 0 and len(train) > 1:
         size = max(1, round(len(train) * data.eval_fraction))
         parts = train.train_test_split(test_size=size, seed=seed)
         numbers = train.from_dict({"row": range(len(train))}).train_test_split(test_size=size, seed=seed)
         train, rows = parts["train"], numbers["train"]["row"]
-        held_out = Examples(parts["test"], data.train, where, numbers["test"]["row"])
+        held_out = Examples(parts["test"], data.train, where, numbers["test"]["row"], data.train_split)
     if not data.streaming and data.max_examples is not None:  # a stream stops by itself
         train = train.select(range(min(data.max_examples, len(train))))
-    return Examples(train, data.train, where, rows), held_out
+    return Examples(train, data.train, where, rows, data.train_split), held_out
+
+
+def _held_out(loaded: LoadedRecipe, source: str | list[str], where: str, split: str) -> Examples:
+    """Held-out examples, as they are named.
+
+    Raises:
+        DataError: they are missing or malformed, or those that are trained on.
+    """
+    data = loaded.recipe.data
+    names = [source] if isinstance(source, str) else source
+    if source == data.train and not names[0].startswith(BUILTIN):
+        files = given_files(names, where, split)
+        if files and files == given_files(names, where, data.train_split):
+            key = "eval" if data.eval is not None else "eval_split"
+            raise DataError(
+                f"{files[0].name}{' and others' if files[1:] else ''} would be trained on, too",
+                where=loaded.where("data", key),
+                hint="Name other files in data.eval, or leave it to data.eval_fraction",
+            )
+    dataset = load_examples(source, where=where, subset=data.subset, split=split)
+    return Examples(dataset, source, where, split=split)

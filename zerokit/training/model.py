@@ -19,7 +19,7 @@ from zerokit.errors import ModelError, RecipeError, did_you_mean
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import GenerationConfig, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
     from zerokit.recipe import LoadedRecipe
     from zerokit.recipe.model import ModelSection
@@ -103,6 +103,45 @@ def positions_of(
         if row is not None and "position" in name and len(getattr(module, "weight", ())) == positions:
             return positions - int(row) - 1
     return positions
+
+
+def generation_config(
+    loaded: LoadedRecipe,
+    folder: Path | None,
+    tokenizer: PreTrainedTokenizerBase,
+    task: Task,
+    model: PreparedModel,
+) -> GenerationConfig | None:
+    """The checkpoint's own generation config, with the recipe's keys on top; None where no text is made.
+
+    Raises:
+        RecipeError: a key or a value is not valid.
+    """
+    if not task.generates:
+        return None
+    from transformers import GenerationConfig
+
+    from zerokit.generation.sampling import known_names
+
+    keys = loaded.recipe.generation
+    for name in keys:
+        if name not in known_names():
+            raise RecipeError(
+                f"'{name}' is not a GenerationConfig key",
+                where=loaded.where("generation", name),
+                hint=did_you_mean(name, known_names()),
+            )
+    tokens = ("bos_token_id", "eos_token_id", "pad_token_id")
+    defaults = {name: getattr(tokenizer, name) for name in tokens}
+    defaults["decoder_start_token_id"] = getattr(model.config, "decoder_start_token_id", None)
+    try:
+        if folder is not None and (folder / "generation_config.json").is_file():
+            defaults = GenerationConfig.from_pretrained(folder).to_dict()
+        return GenerationConfig.from_dict({**defaults, **keys})
+    except (ValueError, TypeError, OSError) as error:
+        raise RecipeError(
+            f"transformers refuses it: {error}", where=loaded.where("generation"), hint="Change the value"
+        ) from error
 
 
 def build_model(

@@ -13,7 +13,7 @@ from zerokit.distributed.extensions import compile_extensions
 from zerokit.distributed.group import count_gpus, device_precision
 from zerokit.distributed.libraries import set_up_libraries
 from zerokit.distributed.nvme import check_nvme, uses_nvme
-from zerokit.errors import DataError, RecipeError, did_you_mean
+from zerokit.errors import DataError, RecipeError
 from zerokit.extras import versions
 from zerokit.training.arguments import build_arguments, ds_config_place, resolve_arguments
 from zerokit.training.checksums import check_resumed
@@ -21,7 +21,7 @@ from zerokit.training.examples import Tokenized, tokenize
 from zerokit.training.folder import OutputFolder
 from zerokit.training.given import Examples, given_examples
 from zerokit.training.identity import Identity, identify
-from zerokit.training.model import PreparedModel, find_checkpoint, prepare_model
+from zerokit.training.model import PreparedModel, find_checkpoint, generation_config, prepare_model
 from zerokit.training.nvme import size_buffers
 from zerokit.training.open_stream import open_stream, stream_lines
 from zerokit.training.optimizers import check_made, host_optimizer
@@ -141,6 +141,8 @@ def prepare(
     group.together(lambda: check_peft_keys(loaded))
     folder = group.node_main_first(lambda: find_checkpoint(recipe.model, loaded.where("model", "path")))
     examples, held_out = group.node_main_first(lambda: given_examples(loaded, _seed(resolved)))
+    if group.ranks.is_main and (line := examples.left_out):
+        console.note(line)
     task = group.together(lambda: _task(loaded, folder, examples))
     tokenizer = _get_tokenizer(group, loaded, folder, examples, task)
     group.together(lambda: check_fp16(resolved, loaded, folder))
@@ -152,7 +154,7 @@ def prepare(
         console.note(sized)
     task = group.together(lambda: task.for_model(model.config, loaded))
     group.together(lambda: check_adapter(loaded, resolved, model, task))
-    generation = group.together(lambda: _generation_config(loaded, folder, tokenizer, task, model))
+    generation = group.together(lambda: generation_config(loaded, folder, tokenizer, task, model))
     stream = group.together(lambda: open_stream(examples, tokenizer, loaded, resolved, task, resume))
     if stream is None:
         train = _tokenize(group, examples, tokenizer, loaded, task, "train")
@@ -331,41 +333,6 @@ def _places(
                     yield number
 
     return looked_up(numbers(), examples.place)
-
-
-def _generation_config(
-    loaded: LoadedRecipe,
-    folder: Path | None,
-    tokenizer: PreTrainedTokenizerBase,
-    task: Task,
-    model: PreparedModel,
-) -> GenerationConfig | None:
-    """The checkpoint's own generation config, with the recipe's keys on top."""
-    if not task.generates:
-        return None
-    from transformers import GenerationConfig
-
-    from zerokit.generation.sampling import known_names
-
-    keys = loaded.recipe.generation
-    for name in keys:
-        if name not in known_names():
-            raise RecipeError(
-                f"'{name}' is not a GenerationConfig key",
-                where=loaded.where("generation", name),
-                hint=did_you_mean(name, known_names()),
-            )
-    tokens = ("bos_token_id", "eos_token_id", "pad_token_id")
-    defaults = {name: getattr(tokenizer, name) for name in tokens}
-    defaults["decoder_start_token_id"] = getattr(model.config, "decoder_start_token_id", None)
-    try:
-        if folder is not None and (folder / "generation_config.json").is_file():
-            defaults = GenerationConfig.from_pretrained(folder).to_dict()
-        return GenerationConfig.from_dict({**defaults, **keys})
-    except (ValueError, TypeError, OSError) as error:
-        raise RecipeError(
-            f"transformers refuses it: {error}", where=loaded.where("generation"), hint="Change the value"
-        ) from error
 
 
 def _tokenize(
