@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
@@ -34,8 +35,8 @@ _FORMATS = {
 }
 ENDINGS = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow", ".txt")
 """Those that errors name."""
-_COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zst": "zstd"}
-"""May follow the ending of a format, but for parquet and arrow, which are compressed inside."""
+_COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".xz": "lzma", ".zst": "zstandard"}
+"""May follow the ending of a text -> the module that opens it; parquet and arrow are compressed inside."""
 _NO_DATA = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json")
 """What `datasets` saves beside data."""
 
@@ -56,16 +57,12 @@ def format_of(file: Path) -> FileFormat | None:
     return _FORMATS.get(endings[-1]) if endings else None
 
 
-def compression_of(file: Path) -> str | None:
-    """fsspec's name for how a file is compressed, by its ending."""
-    return _COMPRESSED.get(file.suffix.lower())
-
-
 def opened(file: Path, mode: str = "rb", **options: Any) -> IO[Any]:
     """A file as it is before it was compressed."""
-    import fsspec
-
-    found: IO[Any] = fsspec.open(str(file), mode, compression=compression_of(file), **options).open()
+    module = _COMPRESSED.get(file.suffix.lower())
+    if module is None:
+        return file.open(mode, **options)
+    found: IO[Any] = import_module(module).open(file, mode, **options)
     return found
 
 
@@ -130,7 +127,7 @@ def _is_data(file: Path, folder: Path) -> bool:
 
 def _of_split(folder: Path, files: list[Path], split: str) -> tuple[list[Path], list[Path]]:
     """Those of a split, and those of others; all, where none says that it is of this one."""
-    groups = [names for names in _SPLITS if split in names] or [(split,)]
+    groups: list[tuple[str, ...]] = [names for names in _SPLITS if split in names] or [(split,)]
     if groups[0] == _SPLITS[1]:
         groups.append(_SPLITS[2])  # held out, too
     for group in groups:
@@ -186,7 +183,7 @@ def common_format(files: list[Path], where: str) -> FileFormat:
             where=where,
             hint="Convert them to one format, or list those that are meant",
         )
-    if any(compression_of(file) == "zstd" for file in files) and find_spec("zstandard") is None:
+    if any(file.suffix.lower() == ".zst" for file in files) and find_spec("zstandard") is None:
         raise DataError(
             "zstandard is not installed, which reads .zst files",
             where=where,

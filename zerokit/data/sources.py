@@ -191,7 +191,7 @@ def _locate_in_file(file: Path) -> None:
 def is_json_list(file: Path) -> bool:
     """Whether a JSON file is one list of examples, rather than a line for each."""
     with opened(file) as content:
-        start = content.read(len(BOM_UTF8)).removeprefix(BOM_UTF8)
+        start: bytes = content.read(len(BOM_UTF8)).removeprefix(BOM_UTF8)
         while not start.strip() and (more := content.read(64)):
             start = more
     return start.lstrip().startswith(b"[")
