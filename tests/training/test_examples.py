@@ -157,6 +157,25 @@ def test_only_the_assistant_and_what_ends_its_turn_are_trained_on(tokenizer: Pre
     )
 
 
+def test_prompt_and_completion_may_be_messages(tokenizer: PreTrainedTokenizerBase) -> None:
+    """As TRL has them: of an earlier answer in the prompt nothing is trained on, also where both have it."""
+    turns = [("user", "u"), ("assistant", "one"), ("user", "v"), ("assistant", "two")]
+    messages = chat(*turns)["messages"]
+    whole = "".join(f"<|{role}|>{content}<|end|>" for role, content in turns)
+    for row in (
+        {"prompt": messages[:3], "completion": messages[3:]},
+        {"prompt": messages[:3], "completion": messages},
+    ):
+        (example,) = run([row], tokenizer, "prompt_completion")
+        assert tokenizer.decode(example["input_ids"]) == whole
+        assert trained_text(example, tokenizer) == "_two<|end|>"
+    (example,) = run([{"prompt": "u", "completion": messages[1:2]}], tokenizer, "prompt_completion")
+    assert trained_text(example, tokenizer) == "_one<|end|>"
+    assert "does not end with the assistant" in error_of(
+        [{"prompt": messages[:1], "completion": messages[1:3]}], tokenizer, "prompt_completion"
+    )
+
+
 def test_what_follows_the_last_answer_is_left_out(tokenizer: PreTrainedTokenizerBase) -> None:
     (example,) = run([chat(("user", "u"), ("assistant", "a"), ("user", "v"))], tokenizer, "messages")
     assert tokenizer.decode(example["input_ids"]) == "<|user|>u<|end|><|assistant|>a<|end|>"

@@ -110,6 +110,16 @@ def test_what_is_no_label_is_named_with_its_place(
     assert message in str(caught.value)
 
 
+def test_whole_numbers_with_a_point_are_whole(tokenizer: PreTrainedTokenizerBase) -> None:
+    """As tables have them whose column has an empty cell, which is named."""
+    rows = [{"text": "a", "label": 1.0}, {"text": "b", "label": 0.0}]
+    task = made("sequence_classification", rows)
+    assert task.labels == ("0", "1")
+    assert [row["labels"] for row in encoded(task, rows, tokenizer)] == [1, 0]
+    with pytest.raises(DataError, match="example 1: 'label' is absent or null"):
+        encoded(task, [{"text": "a", "label": float("nan")}], tokenizer)
+
+
 def test_numbers_with_a_fraction_and_one_class_alone_are_no_classes(
     tokenizer: PreTrainedTokenizerBase,
 ) -> None:
@@ -407,7 +417,10 @@ def test_preferred_answers_are_texts_or_last_turns(tokenizer: PreTrainedTokenize
     )
     expected = ["<|user|>u<|end|><|assistant|>⟦yes<|end|>⟧", "<|user|>u<|end|><|assistant|>⟦no<|end|>⟧"]
     assert trained({"prompt": [question], "chosen": [chosen], "rejected": [rejected]}) == expected
-    assert trained({"chosen": [question, chosen], "rejected": [question, rejected]}) == expected
+    for prompt in ({}, {"prompt": "u"}, {"prompt": [question]}):  # which whole chats have already
+        whole = {"chosen": [question, chosen], "rejected": [question, rejected]}
+        assert trained({**prompt, **whole}) == expected
+    assert trained({"prompt": "u", "chosen": [chosen], "rejected": [rejected]}) == expected
     with pytest.raises(DataError, match="example 1: the conversation does not end with the assistant"):
         trained({"chosen": [question, chosen, question], "rejected": [question, rejected]})
 

@@ -88,12 +88,17 @@ class AnswerEncoder(Encoder):
         Raises:
             UnusableError: it is not the assistant's, or the chat cannot be rendered.
         """
+        return self._encoded(*self._answered(messages, len(messages) - 1))
+
+    def _answered(self, messages: list[Any], given: int) -> tuple[list[int], list[bool]]:
+        """A chat, of which what the assistant says after so many messages is trained on."""
         input_ids, trained = self._chat(messages)[-1]
-        last = messages[-1]
-        if last.get("role") != "assistant":
+        if messages[-1].get("role") != "assistant":
             self._fail_chat("does not end with the assistant")
-        prompt = self._render(_without_none(messages[:-1]), add_generation_prompt=True)
-        return self._encoded(input_ids, [index >= len(prompt) for index in range(len(trained))])
+        if given:
+            prompt = self._render(_without_none(messages[:given]), add_generation_prompt=True)
+            trained = [index >= len(prompt) and one for index, one in enumerate(trained)]
+        return input_ids, trained
 
     def _encode(self, example: dict[str, Any]) -> list[tuple[list[int], list[bool]]]:
         """The sequences of an example, with whether each token is an answer."""
@@ -113,6 +118,9 @@ class AnswerEncoder(Encoder):
             case "text":
                 input_ids = [*self._ids(text_of(example, names.text)), self.tokenizer.eos_token_id]
                 return [(input_ids, [True] * len(input_ids))]
+        prompt, completion = example[names.prompt], example[names.completion]
+        if isinstance(completion, list):
+            return [self._answered(*joined(prompt, completion))]
         return self._completion(text_of(example, names.prompt), text_of(example, names.completion))
 
     def _instruction(self, example: dict[str, Any]) -> list[tuple[list[int], list[bool]]]:
@@ -197,6 +205,19 @@ class AnswerEncoder(Encoder):
         raise UnusableError(
             f"the conversation {what}", hint="Mend it, or use a tokenizer with another chat template"
         )
+
+
+def joined(prompt: Any, answer: list[Any]) -> tuple[list[Any], int]:
+    """The messages of a prompt and of an answer to it, and how many of them are given.
+
+    A prompt is a text or messages; whole chats have theirs already, which data sets often keep beside them.
+    """
+    begins = answer[0].get("role") if answer and isinstance(answer[0], dict) else None
+    if isinstance(prompt, str):
+        return ([_turn("user", prompt), *answer], 1) if begins == "assistant" else (answer, 0)
+    messages: list[Any] = prompt if isinstance(prompt, list) else []
+    is_whole = bool(messages) and answer[: len(messages)] == messages
+    return (answer if is_whole else [*messages, *answer]), len(messages)
 
 
 def _turn(role: str, content: str) -> dict[str, str]:

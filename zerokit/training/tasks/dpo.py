@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from zerokit.reporting.tables import STRONG
 from zerokit.training.examples import IGNORED, Encoded, Encoder, UnusableError, text_of
 from zerokit.training.preview import marked
-from zerokit.training.tasks.answers import AnswerEncoder
+from zerokit.training.tasks.answers import AnswerEncoder, joined
 from zerokit.training.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -128,9 +128,7 @@ class _Encoder(Encoder):
                     hint="Give both as text, or both as lists of messages",
                 )
             return self.answers.completion(text_of(example, self.columns.prompt), text_of(example, column))
-        if isinstance(prompt, str):
-            prompt = [{"role": "user", "content": prompt}]
-        return self.answers.last_turn([*(prompt or []), *answer])
+        return self.answers.last_turn(joined(prompt, answer)[0])
 
 
 class _Pairs:

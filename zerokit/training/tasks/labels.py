@@ -72,10 +72,12 @@ def label_text(value: Any, names: Sequence[str] | None, column: str) -> str:
     Raises:
         UnusableError: it is no label.
     """
-    if value is None:
+    if value is None or value != value:  # a table with an empty cell has numbers with fractions
         raise UnusableError(f"'{column}' is absent or null", hint="Mend or remove that example")
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     if isinstance(value, int):
         if names is None:
             return str(value)
