@@ -144,6 +144,87 @@ def test_a_step_waits_for_its_device_once(monkeypatch: pytest.MonkeyPatch) -> No
     assert asked == ["tolist"]
 
 
+class Exchange:
+    """Of two ranks that tell the same, which is there when it is waited for."""
+
+    def __init__(self, own: torch.Tensor) -> None:
+        self.own = own
+
+    def wait(self) -> torch.Tensor:
+        return self.own.mul_(2)
+
+
+def test_losses_are_told_while_gradients_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of all micro batches of a step, once, at its last one."""
+    steps = Steps(monkeypatch, fp16=False)
+    trainer = steps.trainer
+    monkeypatch.setattr("zerokit.training.watchful_trainer.Sum", Exchange)
+    trainer.args.world_size = 2
+    backward = trainer._telling(lambda loss: None)
+    trainer.accelerator = SimpleNamespace(optimizer_step_was_skipped=False, reduce=None)
+    has_norm(trainer, 1.0)
+    for loss, is_last in ((1.0, False), (2.0, True)):
+        trainer.accelerator.sync_gradients = is_last
+        monkeypatch.setattr(
+            Trainer, "training_step", lambda *_, loss=loss: backward(torch.tensor(loss)) or torch.tensor(loss)
+        )
+        trainer.training_step(None, {"attention_mask": torch.ones(1, 3)})
+    assert trainer._get_grad_norm(None) == 1.0
+    assert trainer._usual_loss._losses[-1] == 3.0
+    assert trainer.state.num_input_tokens_seen == 12
+    monkeypatch.setattr(Trainer, "training_step", lambda *_: backward(torch.tensor(NAN)) or torch.tensor(NAN))
+    trainer.training_step(None, {})
+    with pytest.raises(RunError, match="the loss is nan at step 7"):
+        trainer._get_grad_norm(None)
+
+
+@pytest.mark.parametrize("calls_head", [True, False])
+def test_a_loss_goes_by_the_targets_of_all_ranks(calls_head: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are exchanged until the output matrix is called, or, where that is not, the loss is made anew."""
+    trainer: Any = Steps(monkeypatch, fp16=False).trainer
+    monkeypatch.setattr("zerokit.training.trainer.Sum", Exchange)
+    head = torch.nn.Linear(1, 1)
+    trainer.args.device, trainer.args.world_size = torch.device("cpu"), 2
+    trainer.args.torch_compile, trainer.args.average_tokens_across_devices = False, True
+    trainer._task = task_of(TaskSection())
+    trainer.model = SimpleNamespace(get_output_embeddings=lambda: head)
+    trainer._counting, trainer._counts_meanwhile = None, trainer._hears_of_head()
+    assert trainer._counts_meanwhile
+    alone: list[bool] = []
+
+    def count(self: Any, *_: Any) -> torch.Tensor:
+        alone.append(not self.args.average_tokens_across_devices)
+        return torch.tensor(5.0)
+
+    def compute_loss(self: Any, model: Any, inputs: Any, return_outputs: bool, targets: torch.Tensor) -> Any:
+        if calls_head:
+            head(torch.ones(1))
+        return 30 / float(targets)
+
+    monkeypatch.setattr(Trainer, "_get_num_items_in_batch", count)
+    monkeypatch.setattr(Trainer, "compute_loss", compute_loss)
+    targets = trainer._get_num_items_in_batch([], "cpu")
+    inputs = {"labels": torch.ones(1, 2)}
+    assert trainer.compute_loss(None, inputs, num_items_in_batch=targets) == 3.0
+    assert trainer._counts_meanwhile is calls_head
+    assert alone == [True]
+    assert trainer.args.average_tokens_across_devices
+
+
+@pytest.mark.parametrize(
+    ("decay", "resumes_two", "sizes"), [(0.0, False, [2]), (0.0, True, [1, 1]), (0.1, False, [1, 1])]
+)
+def test_groups_that_step_alike_are_one(
+    decay: float, resumes_two: bool, sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer: Any = ZeroTrainer.__new__(ZeroTrainer)
+    trainer._keeps_groups = resumes_two
+    both = [(torch.nn.Parameter(torch.ones(3)), one) for one in (decay, 0.0)]
+    made = torch.optim.AdamW([{"params": [weight], "weight_decay": one} for weight, one in both], lr=1e-3)
+    monkeypatch.setattr(Trainer, "create_optimizer", lambda self: made)
+    assert [len(group["params"]) for group in trainer.create_optimizer().param_groups] == sizes
+
+
 def test_the_timer_of_a_compiled_module_is_not_compiled() -> None:
     from torch._dynamo.testing import CompileCounter
 

@@ -15,6 +15,9 @@ from torch.utils.data import SequentialSampler
 from transformers.trainer_utils import EvalLoopOutput
 
 from zerokit.checkpoint.pickles import known_classes_only
+from zerokit.checkpoint.saved import num_groups
+from zerokit.checkpoint.source import is_rehearsal
+from zerokit.distributed.meanwhile import Sum
 from zerokit.distributed.ranks import read_ranks
 from zerokit.distributed.shared_memory import release_shared_memory
 from zerokit.errors import PreemptedError
@@ -38,18 +41,23 @@ if TYPE_CHECKING:
     "transformers.trainer:Trainer",
     _get_train_sampler="train each example once an epoch",
     _run_epoch="train each example once an epoch",
+    create_optimizer="step all alike at once",
     _prepare_for_training="begin where Adam begins",
     _finalize_training="report the loss of all ranks",
     _get_eval_sampler="weigh each held-out token the same",
     evaluation_loop="weigh each held-out token the same, and measure the task",
     compute_loss="train on the task's own loss",
     get_batch_samples="know a batch that never comes",
+    _get_num_items_in_batch="count the targets of all ranks while the model computes",
     floating_point_ops="count parameters once a run, not once a micro batch",
     _maybe_log_save_evaluate="save and leave where a rank was asked to",
     save_model="keep weights that are no numbers from replacing any",
 )
 class ZeroTrainer(WatchfulTrainer):
     """Trains every example exactly once an epoch, and measures the loss per held-out token."""
+
+    _keeps_groups = False
+    """Whether the optimizer has the groups of the checkpoint that is resumed."""
 
     def __init__(
         self,
@@ -68,6 +76,9 @@ class ZeroTrainer(WatchfulTrainer):
         self._identity = identity
         self._trust_checkpoint = trust_checkpoint
         self._operations_per_token = operations_per_token
+        self._counting: Sum | None = None
+        """Targets of a step over all ranks; None where they are known."""
+        self._counts_meanwhile = self._hears_of_head()
         self.metric_names: tuple[str, ...] = ()
         """Of the last evaluation, its loss included."""
         self.train_dataset: Any
@@ -75,18 +86,23 @@ class ZeroTrainer(WatchfulTrainer):
         if hasattr(self.train_dataset, "__len__") and (self._can_fill_up() or task.needs_reference):
             batch = self.args.per_device_train_batch_size * self.args.world_size
             multiple = batch if self._can_fill_up() else 1
-            self.train_dataset = FilledUp(self.train_dataset, multiple, task.blank())
+            self.train_dataset = FilledUp(
+                self.train_dataset, multiple, task.blank(), arrays=task.collates_arrays
+            )
         if self.eval_dataset is not None:
             self.eval_dataset = FilledUp(
                 self.eval_dataset,
                 self.args.per_device_eval_batch_size * self.args.world_size,
                 task.blank(),
+                arrays=task.collates_arrays,
             )
 
     def _prepare_for_training(
         self, max_steps: int, train_dataloader: DataLoader[Any], resume_from_checkpoint: str | None
     ) -> tuple[Any, Any]:
         is_restricted = resume_from_checkpoint is not None and not self._trust_checkpoint
+        if resume_from_checkpoint is not None and not is_rehearsal():
+            self._keeps_groups = num_groups(Path(resume_from_checkpoint)) > 1
         if self._task.needs_reference:
             # Before a checkpoint is loaded: until then the model is the one that the run started from.
             prepared = super()._prepare_for_training(max_steps, train_dataloader, None)
@@ -130,6 +146,21 @@ class ZeroTrainer(WatchfulTrainer):
                     found.append(self._task.log_probabilities(self.model_wrapped, inputs).float())
                 found[-1] = self.accelerator.gather(found[-1]).cpu()
         dataset.more["reference"] = torch.cat(found)[: len(dataset)].tolist()
+
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
+        """The Trainer's. Without weight decay its two groups are one, for which ZeRO communicates once.
+
+        But for a checkpoint that has two, as those of zerokit 0.1.
+        """
+        optimizer: torch.optim.Optimizer = super().create_optimizer(*args, **kwargs)
+        first, *others = optimizer.param_groups
+        apart = [group for group in others if {**group, "params": None} != {**first, "params": None}]
+        if not (apart or self._keeps_groups) and "param_groups" in vars(
+            optimizer
+        ):  # others make theirs of several optimizers'
+            first["params"].extend(weight for group in others for weight in group["params"])
+            optimizer.param_groups = [first]
+        return optimizer
 
     def _can_fill_up(self) -> bool:
         """Whether losses are normalised by the tokens of all ranks, and the order is ours to choose."""
@@ -219,10 +250,16 @@ class ZeroTrainer(WatchfulTrainer):
         """The task's loss, as the mean over what all ranks and micro batches of a step have of it."""
         if not self._task.has_own_loss:
             inputs = self._task.model_inputs(inputs)
-            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+            result = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+            if self._counting is not None:  # the loss was divided by what was not yet the sum
+                self._counts_meanwhile = False
+                self._counted()
+                result = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+            return result
         loss, output = self._task.loss(model, inputs, self.args.label_smoothing_factor)
-        count = self._task.num_targets(inputs) if num_items_in_batch is None else int(num_items_in_batch)
-        loss = loss / max(count, 1)
+        count = self._task.num_targets(inputs) if num_items_in_batch is None else num_items_in_batch
+        # A tensor stays one: to read it would be to wait for the device between the two passes.
+        loss = loss / (count.clamp(min=1) if isinstance(count, torch.Tensor) else max(count, 1))
         if self.args.average_tokens_across_devices:  # DeepSpeed takes the mean over the ranks
             loss = loss * self.accelerator.num_processes
         return (loss, output) if return_outputs else loss
@@ -230,6 +267,37 @@ class ZeroTrainer(WatchfulTrainer):
     def get_batch_samples(self, epoch_iterator: Iterator[Any], *args: Any, **kwargs: Any) -> Any:
         """The Trainer's; it also counts tokens over all ranks, which is no part of getting a batch."""
         return super().get_batch_samples(self._batches(epoch_iterator), *args, **kwargs)
+
+    def _hears_of_head(self) -> bool:
+        """Have the output matrix, behind which a model's loss is, wait for the targets of a step.
+
+        Returns:
+            whether it will: on CPU ranks, which exchange them over gloo in the time of much of a small model.
+        """
+        if self.args.device.type != "cpu" or self.args.world_size == 1 or self.args.torch_compile:
+            return False
+        head = None if self._task.has_own_loss or is_rehearsal() else self.model.get_output_embeddings()
+        if head is None or not self.args.average_tokens_across_devices:
+            return False
+        head.register_forward_pre_hook(lambda *_: self._counted())
+        return True
+
+    def _counted(self) -> None:
+        if self._counting is not None:
+            self._counting.wait()
+            self._counting = None
+
+    def _get_num_items_in_batch(self, *args: Any, **kwargs: Any) -> Any:
+        if not self._counts_meanwhile:
+            return super()._get_num_items_in_batch(*args, **kwargs)
+        self.args.average_tokens_across_devices = False
+        try:
+            count = super()._get_num_items_in_batch(*args, **kwargs)
+        finally:
+            self.args.average_tokens_across_devices = True
+        if isinstance(count, torch.Tensor):
+            self._counting = Sum(count)
+        return count
 
     def _batches(self, epoch_iterator: Iterator[Any]) -> Iterator[Any]:
         while True:
