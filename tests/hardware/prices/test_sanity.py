@@ -16,9 +16,10 @@ from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.gpus import Gpu, Link, find_gpu, gpus, some_gpu
 from zerokit.hardware.prices.collectives import COLLECTIVES, Collective
 from zerokit.hardware.prices.figures import figures
+from zerokit.hardware.prices.kernels import KERNELS, Kernel
 from zerokit.hardware.prices.matmul import KNOTS, LAYOUTS
 from zerokit.hardware.prices.names import element_bytes
-from zerokit.hardware.prices.prices import KERNELS, Kernel, Prices
+from zerokit.hardware.prices.prices import Prices
 from zerokit.units import GIB
 
 CARDS = st.sampled_from(gpus())

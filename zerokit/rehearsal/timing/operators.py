@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from zerokit.hardware.prices.attention import keys_in_window, packed
+from zerokit.hardware.prices.kernels import KERNELS, Kernel, Layout
 from zerokit.hardware.prices.known import Class
 from zerokit.hardware.prices.names import element_bytes, is_view
-from zerokit.hardware.prices.prices import KERNELS, Copy, Kernel, Layout, Prices
+from zerokit.hardware.prices.prices import Copy, Prices
 from zerokit.rehearsal.native.clock import Price, WorkKind
 from zerokit.rehearsal.recording import DTYPES
 

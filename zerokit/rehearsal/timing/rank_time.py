@@ -11,7 +11,8 @@ import numpy as np
 
 from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.prices.collectives import Collective
-from zerokit.hardware.prices.prices import Copy, Kernel, Prices
+from zerokit.hardware.prices.kernels import Kernel
+from zerokit.hardware.prices.prices import Copy, Prices
 from zerokit.rehearsal.call_sites import PACKAGE, is_in
 from zerokit.rehearsal.native.clock import FIRST_COMMUNICATOR, FIRST_DRIVE, Clock, Price, WorkKind
 from zerokit.rehearsal.recording import SPAN
