@@ -16,7 +16,7 @@ from zerokit.calibration import collectives, kernels, measure, python
 from zerokit.calibration.autograd import AutogradSeconds
 from zerokit.calibration.collectives import Measured
 from zerokit.calibration.kernels import Kernels, Product, Sizes
-from zerokit.calibration.matmul_fit import fitted_curve, levelled
+from zerokit.calibration.matmul_fit import fitted_curve, levelled, of_products_alone
 from zerokit.errors import ZerokitError
 from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.gpus import find_gpu
@@ -182,6 +182,22 @@ def test_a_curve_does_not_rise_where_nothing_was_measured() -> None:
     assert curve.share(512, 256, 128, 1, "TN") == pytest.approx(
         fitted.share(512, 256, 128, 1, "TN"), rel=1e-3
     )
+
+
+def test_a_product_s_rate_is_without_its_start_and_not_that_of_its_bytes() -> None:
+    peak, bandwidth, start = 1e14, 1e12, 2e-6
+
+    def measured(m: int, n: int, k: int) -> float:
+        """Share of the peak, of a card that multiplies at half of it."""
+        flops = 2 * m * n * k
+        return flops / peak / (start + max(2 * flops / peak, 2 * (m * n + n * k + m * k) / bandwidth))
+
+    large, narrow, tiny = (4096, 4096, 4096), (8192, 8192, 16), (64, 64, 64)
+    rows = [("TN", *sides, measured(*sides)) for sides in (large, narrow, tiny)]
+    alone = of_products_alone(rows, peak, bandwidth, start)
+    assert [tuple(row[1:4]) for row in alone] == [large]
+    assert alone[0][4] == pytest.approx(0.5)
+    assert of_products_alone(rows[1:], peak, bandwidth, start) == rows[1:]
 
 
 def test_a_file_that_could_not_be_read_is_not_written(

@@ -40,12 +40,13 @@ def test_a_card_says_what_of_it_was_measured(zerokit: Run) -> None:
     _, out, _ = zerokit("gpus")
     ends = {line.split("  ")[0]: line.split("  ")[-1].strip() for line in out.splitlines()}
     assert ends["B200"] == "matmul, attention, memory, links"
-    assert ends["H200"] == "matmul, attention, links"
+    assert ends["H200"] == "matmul, attention, memory, links"
     assert ends["RTX 4090"] == "-"
     _, out, _ = zerokit("gpus", "h200", "--format", "json")
     assert json.loads(out)["gpus"][0]["measured"] == {
-        "matmul": "the best shape",
+        "matmul": "many shapes",
         "attention": "cudnn, flash_attention_2, flash_attention_3",
+        "memory_bound": "bandwidth by size",
         "collective": "bus bandwidth",
     }
 

@@ -20,6 +20,7 @@ from tools.kernel_prices.fit import BEST, attention_rows, fit_attention, fit_mat
 from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.gpus import find_gpu
 from zerokit.hardware.prices.attention import Attention
+from zerokit.hardware.prices.figures import figures
 from zerokit.hardware.prices.prices import Prices
 
 WRITTEN = REPOSITORY / "docs" / "measured" / "kernel_prices.json"
@@ -41,11 +42,16 @@ def held_out(rows: Sequence[Row], key: Callable[[Row], Any], errors_of: Any) -> 
 
 def matmul_errors(card: str) -> list[float]:
     """Of the card's products."""
+    cluster = Cluster(1, gpu=find_gpu(card))
+    kind = "fp16" if "bf16" not in find_gpu(card).tflops else "bf16"
+    dtype = {"fp16": "float16", "bf16": "bfloat16"}[kind]
+    peak = 1e12 * find_gpu(card).tflops[kind]
 
     def errors(others: Sequence[Row], left_out: Sequence[Row]) -> list[float]:
-        curve = fit_matmul(others, BEST[card])
+        curve = {"matmul": {kind: vars(fit_matmul(others, BEST[card]))}}
+        prices = Prices(cluster, figures() | {"kernels": curve})
         return [
-            share / (BEST[card] * curve.share(m, n, k, 1, layout)) - 1
+            prices.matmul(m, n, k, dtype=dtype, layout=layout) * peak * share / (2 * m * n * k) - 1
             for _, layout, m, n, k, share in left_out
         ]
 
@@ -96,13 +102,14 @@ def eager_errors(card: str) -> list[float]:
     return found
 
 
-def collective_errors(card: str, nodes: int, smallest: int, largest: int) -> list[float]:
-    """Of all-reduces of so many bytes."""
+def collective_errors(card: str, ranks: int, nodes: int, smallest: int, largest: int) -> list[float]:
+    """Of collectives of so many bytes."""
     found = []
-    for name, kind, ranks, of_nodes, num_bytes, bus, _ in tables()["collectives"]:
-        if (name, of_nodes) == (card, nodes) and smallest <= num_bytes <= largest:
+    for name, kind, of_ranks, of_nodes, num_bytes, bus, _ in tables()["collectives"]:
+        if (name, of_ranks, of_nodes) == (card, ranks, nodes) and smallest <= num_bytes <= largest:
             total = ranks * nodes
-            measured = 2 * (total - 1) / total * num_bytes / (bus * 1e9)
+            rounds = 2 if kind == "all_reduce" else 1
+            measured = rounds * (total - 1) / total * num_bytes / (bus * 1e9)
             prices = Prices(Cluster(total, gpu=find_gpu(card)))
             found.append(prices.collective(kind, num_bytes, ranks, nodes) / measured - 1)
     return found
@@ -116,10 +123,11 @@ def all_errors() -> dict[str, list[float]]:
         f"{kernel}, {card}": eager_errors(card) if kernel == "eager" else attention_errors(card, kernel)
         for card, kernel in kernels
     }
-    for card, nodes in sorted({(row[0], row[3]) for row in tables()["collectives"]}):
-        where = f"{card}, {nodes} x 8"
-        found[f"all_reduce below 16 MiB, {where}"] = collective_errors(card, nodes, 0, 2**24 - 1)
-        found[f"all_reduce from 16 MiB, {where}"] = collective_errors(card, nodes, 2**24, 2**40)
+    for card, ranks, nodes in sorted({(row[0], *row[2:4]) for row in tables()["collectives"]}):
+        where = f"{card}, {nodes} x {ranks}"
+        for name, sizes in (("below", (0, 2**24 - 1)), ("from", (2**24, 2**40))):
+            if errors := collective_errors(card, ranks, nodes, *sizes):
+                found[f"collectives {name} 16 MiB, {where}"] = errors
     return found
 
 

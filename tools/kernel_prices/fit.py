@@ -7,25 +7,37 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from zerokit.calibration.matmul_fit import fitted_curve, levelled
+from zerokit.calibration.matmul_fit import fitted_curve, levelled, of_products_alone
+from zerokit.hardware.gpus import find_gpu
 from zerokit.hardware.prices.attention import Attention, AttentionCurve, attention_work
-from zerokit.hardware.prices.matmul import KNOTS, MatmulCurve
+from zerokit.hardware.prices.figures import figures
+from zerokit.hardware.prices.matmul import KNOTS, LAYOUTS, MatmulCurve
 
 TABLES = Path(__file__).with_name("tables.json")
 WRITTEN = Path(__file__).parents[2] / "zerokit" / "hardware" / "prices" / "kernels.json"
 
-BEST = {"V100-16GB": 112.28 / 125, "A100-80GB-PCIe": 252.9 / 312, "B200": 1745 / 2250}
-"""The largest share of the peak that any shape reached: stas00/ml-engineering (MAMF), of V100 DeepBench."""
+BEST = {"V100-16GB": 112.28 / 125, "A100-80GB-PCIe": 252.9 / 312, "B200": 1745 / 2250} | {
+    "H200": 794.5 / 989,
+    "L40S": 265 / 362,
+}
+"""The largest share of the peak that any shape reached: stas00/ml-engineering (MAMF); of V100 DeepBench, of
+L40S AIConfigurator."""
+
+_LAYOUTS_OF = "A100-80GB-PCIe"
+"""The card whose layouts differ as those of one that was measured in a single layout are taken to."""
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
+@cache
 def tables() -> dict[str, Any]:
     """The measurements; columns are named in the file."""
     data: dict[str, Any] = json.loads(TABLES.read_text(encoding="utf-8"))
@@ -33,11 +45,32 @@ def tables() -> dict[str, Any]:
 
 
 def fit_matmul(rows: Sequence[Sequence[Any]], best: float) -> MatmulCurve:
-    """The curve of rows of the table: card, layout, m, n, k, share of the peak."""
-    measured = [row[1:] for row in rows]
+    """The curve of rows of the table of one card: card, layout, m, n, k, share of the peak."""
+    gpu, memory = find_gpu(rows[0][0]), figures()["memory"]
+    assert gpu.bandwidth_gb_s is not None
+    reached = memory["share"]["cards"].get(gpu.name, memory["share"]["others"])
+    measured = of_products_alone(
+        [row[1:] for row in rows],
+        1e12 * gpu.tflops["fp16"],
+        1e9 * gpu.bandwidth_gb_s * reached,
+        memory["kernel_seconds"]["value"],
+    )
     curve = fitted_curve(measured, best)
     is_whole = max(k for _, _, _, k, _ in measured) >= KNOTS[-1]
-    return curve if is_whole else levelled(curve, measured)
+    curve = curve if is_whole else levelled(curve, measured)
+    (known, *others) = {row[0] for row in measured}
+    return curve if others else replace(curve, layouts=_borrowed(known, curve.layouts[known]))
+
+
+def _borrowed(known: str, value: float) -> dict[str, float]:
+    """Of all layouts, by one."""
+    other = _known_layouts()
+    return {name: round(value + other[name] - other[known], 4) for name in LAYOUTS}
+
+
+@cache
+def _known_layouts() -> Mapping[str, float]:
+    return fit_matmul(matmul_rows(_LAYOUTS_OF), BEST[_LAYOUTS_OF]).layouts
 
 
 def fit_attention(rows: Sequence[Sequence[Any]], peak_flops: float, multiprocessors: int) -> AttentionCurve:

@@ -12,6 +12,9 @@ from zerokit.hardware.prices.matmul import KNOTS, LAYOUTS, SIDES, MatmulCurve
 _STIFFNESS = 1.0
 """Of the curves of matrix products, against bends and, a third of it, against slopes."""
 
+_MORE_THAN_MOVING = 1.3
+"""How much longer than its bytes a product takes whose rate is not theirs."""
+
 
 def fitted_curve(rows: Sequence[Sequence[Any]], best: float) -> MatmulCurve:
     """Least squares of the logarithm of the share of `best`, additive in the logarithms of the sides.
@@ -40,6 +43,30 @@ def fitted_curve(rows: Sequence[Sequence[Any]], best: float) -> MatmulCurve:
     values = [round(float(value), 4) for value in found]
     sides = {name: tuple(values[at * len(KNOTS) : (at + 1) * len(KNOTS)]) for at, name in enumerate(SIDES)}
     return MatmulCurve(layouts=dict(zip(LAYOUTS, values[-len(LAYOUTS) :], strict=True)), **sides)
+
+
+def of_products_alone(
+    rows: Sequence[Sequence[Any]], peak: float, bytes_per_second: float, start: float, element: int = 2
+) -> list[Sequence[Any]]:
+    """Rows that tell how fast a card multiplies, with their shares when a kernel's start is taken off.
+
+    A price adds the start, and is at least what the bytes take: where these are most of the time, nothing
+    is left to tell. If that is so of all rows, they are as good as any.
+
+    Args:
+        rows: as of :func:`fitted_curve`.
+        peak: operations per second.
+        bytes_per_second: what large kernels reach.
+        start: seconds.
+        element: bytes of one.
+    """
+    found: list[Sequence[Any]] = []
+    for layout, m, n, k, share in rows:
+        seconds = 2 * m * n * k / (peak * share)
+        moving = element * (m * n + n * k + m * k) / bytes_per_second
+        if seconds > 2 * start and seconds - start > _MORE_THAN_MOVING * moving:
+            found.append((layout, m, n, k, share * seconds / (seconds - start)))
+    return found or list(rows)
 
 
 def levelled(curve: MatmulCurve, rows: Sequence[Sequence[Any]]) -> MatmulCurve:

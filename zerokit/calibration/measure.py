@@ -28,7 +28,7 @@ from zerokit.calibration.kernels import (
     adam_bytes_per_second,
     adam_bytes_per_thread,
 )
-from zerokit.calibration.matmul_fit import fitted_curve, levelled
+from zerokit.calibration.matmul_fit import fitted_curve, levelled, of_products_alone
 from zerokit.calibration.python import python_seconds
 from zerokit.calibration.ranks import run_ranks
 from zerokit.files import write_file
@@ -36,6 +36,7 @@ from zerokit.hardware.gpus import Gpu, Link, gpus
 from zerokit.hardware.hardware_file import BOUNDS
 from zerokit.hardware.prices.attention import AttentionCurve
 from zerokit.hardware.prices.figures import figures
+from zerokit.hardware.prices.names import element_bytes
 from zerokit.units import GIB, MIB
 
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
@@ -139,6 +140,7 @@ def _measure(machine: Machine, sizes: Sizes, *, is_shown: bool = True) -> dict[s
     gpu = found["card"]
     products: dict[str, Sequence[Product]] = {kind: found[f"products, {kind}"] for kind in _kinds(machine)}
     is_cpu = machine.device == "cpu"
+    start = _AT_ONCE if is_cpu else found["smallest kernel"]
     changes: dict[str, Any] = {
         "best_share": {
             "cards": {gpu.name: {_SHARES[kind]: _best(rows, gpu, kind) for kind, rows in products.items()}}
@@ -146,7 +148,7 @@ def _measure(machine: Machine, sizes: Sizes, *, is_shown: bool = True) -> dict[s
         "memory": {
             "share": {"cards": {gpu.name: min(1.0, found["memory"] / (1e9 * (gpu.bandwidth_gb_s or 1)))}},
             "passes": found["rows"],
-            "kernel_seconds": {"value": _AT_ONCE if is_cpu else found["smallest kernel"]},
+            "kernel_seconds": {"value": start},
         },
         "launch": {
             "seconds": {
@@ -167,7 +169,9 @@ def _measure(machine: Machine, sizes: Sizes, *, is_shown: bool = True) -> dict[s
         "gpu": gpu.name if machine.card else _written(gpu),
         "figures": changes,
         "kernels": {
-            "matmul": {kind: _curve(rows, gpu, kind) for kind, rows in products.items()},
+            "matmul": {
+                kind: _curve(rows, gpu, kind, found["memory"], start) for kind, rows in products.items()
+            },
             "attention": {kind: asdict(found[f"attention, {kind}"]) for kind in products},
         },
     }
@@ -224,6 +228,7 @@ def _fabric(gpu: Gpu, ranks: int, buses: Mapping[str, float]) -> dict[str, Any]:
             reached["switch"] = buses["all_reduce"] / 1e9
     return {
         "cards": {gpu.name: reached},
+        "few_ranks": {"reached": [1.0] * len(figures()["fabric"]["few_ranks"]["reached"])},
         "kind_share": {kind: min(1.0, bus / ring) for kind, bus in buses.items()},
     }
 
@@ -238,9 +243,12 @@ def _best(rows: Sequence[Product], gpu: Gpu, kind: str) -> float:
     return min(1.0, max(row.rate for row in rows) / (1e12 * gpu.tflops[kind]))
 
 
-def _curve(rows: Sequence[Product], gpu: Gpu, kind: str) -> dict[str, Any]:
+def _curve(
+    rows: Sequence[Product], gpu: Gpu, kind: str, bytes_per_second: float, start: float
+) -> dict[str, Any]:
     peak = 1e12 * gpu.tflops[kind]
-    shares = [(row.layout, row.m, row.n, row.k, row.rate / peak) for row in rows]
+    measured = [(row.layout, row.m, row.n, row.k, row.rate / peak) for row in rows]
+    shares = of_products_alone(measured, peak, bytes_per_second, start, element_bytes(DTYPES[kind]))
     return asdict(levelled(fitted_curve(shares, _best(rows, gpu, kind)), shares))
 
 

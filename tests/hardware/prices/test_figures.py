@@ -55,7 +55,12 @@ def test_every_figure_of_a_card_is_of_one_that_there_is() -> None:
 
 @pytest.mark.parametrize(
     ("card", "median", "p90"),
-    [("V100-16GB", 0.04, 0.17), ("A100-80GB-PCIe", 0.03, 0.12), ("B200", 0.07, 0.25)],
+    [
+        ("V100-16GB", 0.04, 0.17),
+        ("A100-80GB-PCIe", 0.03, 0.12),
+        ("B200", 0.07, 0.25),
+        ("H200", 0.06, 0.22),
+    ],
 )
 def test_products_are_priced_as_they_were_measured(card: str, median: float, p90: float) -> None:
     prices, errors = on(card), []
@@ -68,6 +73,20 @@ def test_products_are_priced_as_they_were_measured(card: str, median: float, p90
             errors.append(abs(prices.matmul(m, n, k, dtype=dtype, layout=layout) / measured - 1))
     assert statistics.median(errors) < median
     assert sorted(errors)[len(errors) * 9 // 10] < p90
+
+
+def test_a_card_without_a_curve_of_its_own_has_that_of_its_processor() -> None:
+    h100, h200, gh200, pcie = (on(name) for name in ("H100", "H200", "GH200", "H100-PCIe"))
+    assert h100.matmul(8192, 8192, 8192) == h200.matmul(8192, 8192, 8192) > gh200.matmul(8192, 8192, 8192)
+    assert [one.measured.get("matmul") for one in (h100, h200, gh200, pcie)] == [*["many shapes"] * 3, None]
+    # Long products of an L40S are bound by its power: they reach less than half of what an A100's curve has.
+    assert on("L40S").matmul(16384, 8192, 8192) > 2 * 16384 * 8192**2 / 210e12
+
+
+@pytest.mark.parametrize(("side", "tflops"), [(2048, 1011), (4096, 1217), (8192, 1290), (16384, 1377)])
+def test_long_products_in_fp8_are_priced_as_they_were_measured(side: int, tflops: int) -> None:
+    seconds = on("H100").matmul(side, side, side, dtype="float8_e4m3fn", layout="TN")
+    assert 2 * side**3 / seconds / 1e12 == pytest.approx(tflops, rel=0.03)
 
 
 @pytest.mark.parametrize(
@@ -140,6 +159,19 @@ def test_the_switch_helps_all_reduce_alone() -> None:
     assert gather == scatter
     # On rings an all-reduce is both of them.
     assert 0.7 < h200.collective("all_reduce", GIB, 8) / (gather + scatter) < 0.8
+
+
+def test_few_of_the_gpus_that_a_switch_joins_reach_less_of_its_bus() -> None:
+    for card, kind, ranks, nodes, num_bytes, bus, source in TABLES["collectives"]:
+        if source == "aiconfigurator" and num_bytes > 2**28:
+            rounds = 2 if kind == "all_reduce" else 1
+            measured = rounds * (ranks - 1) / ranks * num_bytes / (bus * 1e9)
+            seconds = on(card).collective(kind, num_bytes, ranks, nodes)
+            assert seconds == pytest.approx(measured, rel=0.2)
+    h100 = on("H100")
+    per_rank = [h100.collective("all_gather", GIB, ranks) * ranks / (ranks - 1) for ranks in (2, 4, 6, 8)]
+    assert per_rank == sorted(per_rank, reverse=True)
+    assert per_rank[0] > 1.35 * per_rank[-1]
 
 
 def test_bridges_join_two_cards_and_no_more() -> None:

@@ -211,8 +211,8 @@ def test_newer_cards_of_a_line_are_faster() -> None:
 
 
 def test_what_was_not_measured_is_said_and_has_a_wider_range() -> None:
-    h100, rtx, v100, t4, h200 = (
-        Prices(Cluster(8, gpu=find_gpu(name))) for name in ("H100", "RTX 4090", "V100-32", "T4", "H200")
+    h100, rtx, v100, t4, gh200 = (
+        Prices(Cluster(8, gpu=find_gpu(name))) for name in ("H100", "RTX 4090", "V100-32", "T4", "GH200")
     )
     alike = "with times as on cards that are alike"
     every = "matrix products, attention kernels, kernels bound by memory"
@@ -220,7 +220,7 @@ def test_what_was_not_measured_is_said_and_has_a_wider_range() -> None:
     assert rtx.assumptions[0] == f"{every}, collectives: not measured on RTX 4090, {alike}"
     alone = Prices(Cluster(1, gpu=rtx.gpu))
     assert alone.assumptions == (f"{every}: not measured on RTX 4090, {alike}",)
-    assert h200.assumptions == (f"kernels bound by memory: not measured on H200, {alike}",)
+    assert gh200.assumptions[0] == f"kernels bound by memory, collectives: not measured on GH200, {alike}"
     assert v100.assumptions == (f"attention kernels: not measured on V100-32GB, {alike}",)
     assert t4.assumptions[0].startswith("matrix products in 16 bits, attention kernels")
     assert t4.spread("matmul") == rtx.spread("matmul")
@@ -254,7 +254,8 @@ def test_a_dtype_takes_the_curve_of_those_whose_rate_it_has() -> None:
     def slower(prices: Prices, dtype: str) -> float:
         """By how much than at the best share of its rate, in e-folds."""
         rate, best = prices._rate(dtype)
-        return math.log(prices.matmul(4096, 4096, 4096, dtype=dtype) * rate * best / 2 / 4096**3)
+        seconds = prices.matmul(4096, 4096, 4096, dtype=dtype) - prices.matmul(0, 1, 1)
+        return math.log(seconds * rate * best / 2 / 4096**3)
 
     for dtype in ("bfloat16", "float16", "tf32", "float8_e4m3fn", "fp8", "int8"):
         assert slower(h100, dtype) == pytest.approx(0.3)

@@ -7,6 +7,7 @@ Source: NVIDIA/nccl src/graph/tuning.cc, ncclTopoTuneModel and ncclTopoGetAlgoTi
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -17,6 +18,9 @@ from zerokit.hardware.prices.figures import generation
 
 Collective = Literal["all_gather", "reduce_scatter", "all_reduce", "broadcast", "all_to_all", "send_recv"]
 COLLECTIVES = get_args(Collective)
+
+_THROUGH_ALL = ("all_reduce", "all_gather", "reduce_scatter")
+"""Those in which each part goes through all ranks."""
 
 _LL, _LL128, _SIMPLE = range(3)
 _MICROSECOND = 1e-6
@@ -44,6 +48,17 @@ class Fabric:
     def in_node(self, ranks: int) -> float:
         """Bus bandwidth of so many GPUs of a node."""
         return self.pair if ranks <= 2 else self.ring
+
+    def _of_ranks(self, ranks: int) -> float:
+        """What so many GPUs reach of the bus of a whole node, where a switch joins them."""
+        known = self.figures["fabric"]["few_ranks"]
+        counts, shares = known["ranks"], known["reached"]
+        right = bisect_right(counts, ranks)
+        if not self.nvlink or right == len(counts):
+            return 1.0
+        left = max(right - 1, 0)
+        way = (ranks - counts[left]) / (counts[right] - counts[left]) if right else 0.0
+        return float(shares[left] + way * (shares[right] - shares[left]))
 
     def bus(self, ranks: int, nodes: int) -> float:
         """Bus bandwidth of a ring through so many GPUs of so many nodes each."""
@@ -76,7 +91,7 @@ class Fabric:
                 yield self._tree(protocol, num_bytes, ranks, nodes)
         if kind == "all_reduce" and self.switch is not None and nodes == 1:
             total = ranks * nodes
-            algorithm = self.switch * total / (2 * (total - 1))
+            algorithm = self.switch * self._of_ranks(total) * total / (2 * (total - 1))
             latency = self.figures["nccl"]["switch"].get(
                 self.generation, self.figures["nccl"]["switch"]["hopper"]
             )
@@ -88,8 +103,10 @@ class Fabric:
         rounds = 2 if kind == "all_reduce" else 1
         between = min(steps, rounds * (nodes - 1))
         reached = self.bus(ranks, nodes) * self._share(kind)
+        if nodes == 1 and kind in _THROUGH_ALL:
+            reached *= self._of_ranks(ranks)
         bus = self._of_protocol(protocol, reached, 0.5, 0.92)
-        moved = steps if kind in ("all_reduce", "all_gather", "reduce_scatter") else total
+        moved = steps if kind in _THROUGH_ALL else total
         latency = self._latency("ring", protocol, steps - between, between)
         # Rings of several nodes are slower at middle sizes than the model has them.
         if nodes > 1 and kind == "all_reduce" and protocol == _SIMPLE:
@@ -98,6 +115,7 @@ class Fabric:
 
     def _tree(self, protocol: int, num_bytes: int, ranks: int, nodes: int) -> float:
         bus = 0.92 * self.bus(ranks, nodes) * self._share("all_reduce")
+        bus *= self._of_ranks(ranks) if nodes == 1 else 1.0
         bus = self._of_protocol(protocol, bus, 1 / 3.8, 7 / 9 if nodes == 1 else 0.9375)
         correction: list[float] = self.figures["nccl"]["tree_correction"][protocol]
         at = min(max(0.0, math.log2(max(num_bytes, 1) / 64)), len(correction) - 1.0)

@@ -33,11 +33,12 @@ _RATES = {"float16": ("fp16",), "bfloat16": ("bf16",), "tf32": ("tf32",)} | dict
 
 _CURVES = {"volta": ("V100-16GB",), "turing": ("A100-80GB-PCIe",), "ampere": ("A100-80GB-PCIe",)} | {
     "ada": ("A100-80GB-PCIe",),
-    "hopper": ("A100-80GB-PCIe",),
+    "hopper": ("H200",),
     "blackwell": ("B200",),
     "other": ("A100-80GB-PCIe", "B200"),
 }
-"""Whose curve of matrix products stands for a generation; of two, the one between them."""
+"""Whose curve of matrix products stands for a generation's cards that have none of their own; of two, the one
+between them."""
 
 _ATTENTION = {"blackwell": {"flash_attention_4": "cudnn", "flash_attention_3": "flash_attention_2"}}
 """Which measured kernel stands for one that was not; elsewhere FlashAttention 2 for all fused ones."""
@@ -84,11 +85,8 @@ class KernelPrices:
         rate, best = self._rate(dtype)
         share = best * self._matmul_curve(dtype).share(m, n, k, batch, layout)
         moved = sum(_bytes(size, dtype) for size in ((batch, m, k), (batch, k, n), (batch, m, n)))
-        return max(
-            2.0 * batch * math.prod(padded(m, n, k)) / (rate * share),
-            self._moving(moved),
-            self._kernel_seconds,
-        )
+        multiplying = 2.0 * batch * math.prod(padded(m, n, k)) / (rate * share)
+        return self._kernel_seconds + max(multiplying, self._moving(moved))
 
     def attention(
         self,
@@ -146,7 +144,7 @@ class KernelPrices:
 
     def _matmul_curve(self, dtype: str) -> MatmulCurve:
         own = self._own_curve("matmul", dtype)
-        return MatmulCurve(**own) if own else self._curve_of_generation
+        return MatmulCurve(**own) if own else self._measured_curve
 
     def _own_curve(self, work: str, dtype: str) -> Mapping[str, Any] | None:
         """That the file of hardware has, or None: of the dtype, or of the most alike one."""
@@ -157,8 +155,11 @@ class KernelPrices:
         return next((own[one] for one in nearest if one in own), None)
 
     @cached_property
-    def _curve_of_generation(self) -> MatmulCurve:
-        curves = [matmul_curves()[card] for card in _CURVES[self._generation]]
+    def _measured_curve(self) -> MatmulCurve:
+        known = matmul_curves()
+        if self.gpu.name in known:
+            return known[self.gpu.name]
+        curves = [known[card] for card in _CURVES[self._generation]]
         return curves[0] if len(curves) == 1 else curves[0].mixed_with(curves[1])
 
     def _fused_attention(self, kernel: Kernel, call: Attention, backward: bool, dtype: str) -> float:

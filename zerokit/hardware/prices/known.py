@@ -23,11 +23,11 @@ def measured_on(gpu: Gpu, data: Mapping[str, Any] | None = None) -> dict[Class, 
     data = figures() if data is None else data
     found: dict[Class, str] = {}
     own = data.get("kernels", {})
-    if gpu.name in matmul_curves() or "matmul" in own:
+    shares = data["best_share"]["cards"].get(gpu.name)
+    if "matmul" in own or (shares and any(_has_processor_of(gpu.name, card) for card in matmul_curves())):
         found["matmul"] = "many shapes"
-    elif gpu.name in data["best_share"]["cards"]:
-        known = data["best_share"]["cards"][gpu.name]
-        in_16_bits = "tensor" in known and "tensor" not in known.get("unmeasured", ())
+    elif shares:
+        in_16_bits = "tensor" in shares and "tensor" not in shares.get("unmeasured", ())
         found["matmul"] = "the best shape" if in_16_bits else FP32_ALONE
     kernels = {one.kernel for one in attention_curves() if _has_processor_of(gpu.name, one.card)} - {"triton"}
     if "attention" in own:
@@ -43,5 +43,9 @@ def measured_on(gpu: Gpu, data: Mapping[str, Any] | None = None) -> dict[Class, 
 
 def _has_processor_of(name: str, measured: str) -> bool:
     is_listed = any(gpu.name == name for gpu in gpus())  # a file's card may be called as it likes
-    processor = name.split("-")[0]
-    return is_listed and _PROCESSORS.get(processor, processor) == measured.split("-")[0]
+    return is_listed and _processor(name) == _processor(measured)
+
+
+def _processor(card: str) -> str:
+    name = card.split("-")[0]
+    return _PROCESSORS.get(name, name)
