@@ -30,9 +30,11 @@ class Plan:
     accumulated: list[int]
     """Micro-batches of each step."""
     attention: Literal["flash", "efficient", "eager"]
-    checkpointing: Literal["none", "full", "products", "host"] = "none"
-    """host: DeepSpeed's own, which keeps the inputs of layers in the host's memory and waits for the device
-    before and after each."""
+    checkpointing: Literal["none", "full", "whole", "products", "host"] = "none"
+    """full: of each layer what its backward needs, as torch's checkpoints have it since 2.1; whole: also what
+    comes last in it and is not needed, as all of them before, and those that torch calls reentrant, which
+    transformers 4 has by default. products: every second product is kept. host: DeepSpeed's own, which keeps
+    the inputs of layers in the host's memory and waits for the device before and after each."""
     ds_config: dict[str, Any] = field(default_factory=dict)
     waits_to_gather: bool = False
     """The host waits for the device before each gather of ZeRO-3."""
@@ -160,7 +162,7 @@ def _by_deepspeed(
 def _qwen(row: Row, model: dict[str, Any]) -> Run:
     lora = 64 if "LoRA" in str(row.get("method")) else 0
     assumed = ["Qwen2's code in Qwen's sizes", "finetune.py's defaults: checkpointing"]
-    plan: dict[str, Any] = {"attention": "flash", "checkpointing": "full", "lora_rank": lora}
+    plan: dict[str, Any] = {"attention": "flash", "checkpointing": "whole", "lora_rank": lora}
     if lora:
         assumed.append("LoRA of rank 64 on all layers")
     if lora and row["n_gpus"] == 1:
@@ -175,7 +177,7 @@ def _swift(row: Row, model: dict[str, Any]) -> Run:
     zero = _zero(stage, model["hidden_size"]) | {"overlap_comm": False}
     if stage == 2:
         zero |= dict.fromkeys(("allgather_bucket_size", "reduce_bucket_size"), int(2e8))
-    run = _by_deepspeed(row, model, stage, assumed, zero=zero, attention="flash", checkpointing="full")
+    run = _by_deepspeed(row, model, stage, assumed, zero=zero, attention="flash", checkpointing="whole")
     # transformers 5 has one product for all experts; ms-swift of then asked for less than 4.53, which loops
     # over all of them, and told DeepSpeed of no leaf modules before October.
     return replace(run, environment="transformers 4.52") if "num_experts" in model else run
@@ -195,7 +197,7 @@ def _internevo(row: Row, model: dict[str, Any]) -> Run:
         *(row, model, 1, assumed),
         machines=_machines(row, network_gbit_s=400),
         attention="flash",
-        checkpointing="full" if row.get("ckpt") else "none",
+        checkpointing="whole" if row.get("ckpt") else "none",
     )
 
 
@@ -213,6 +215,8 @@ def _foundry(row: Row, model: dict[str, Any]) -> Run:
         if has_flash
         else f"Triton's attention, {'as sweep.py has it' if is_swept else 'the default of the scripts'}"
     )
+    # Its A100s ran torch 1.13.1, the H100s 2.1: the images of its sweeps.
+    again = "full" if row["gpu"] == "h100_80gb" else "whole"
     return _run(
         *(row, model, "fsdp"),
         [
@@ -223,7 +227,7 @@ def _foundry(row: Row, model: dict[str, Any]) -> Run:
         ],
         _machines(row, network_gbit_s=network),
         attention="flash" if has_flash else "efficient",
-        checkpointing="full" if row.get("ckpt") else "none",
+        checkpointing=again if row.get("ckpt") else "none",
         stage=int(str(row["zero_stage"])[0]),
         reduced_in="bfloat16" if row.get("mp_mode") == "PURE" else "float32",
     )
@@ -259,7 +263,7 @@ def _bigscience(row: Row, model: dict[str, Any]) -> Run:
         "a network of which an all-reduce gets 54 Gbit/s, as measured on these nodes, not of 400 Gbit/s",
         "the host waits for the device before each gather, as in DeepSpeed 0.3.16",
     ]
-    first, checkpointing = 2, "full"
+    first, checkpointing = 2, "whole"
     if "Megatron" in str(row["source"]):
         assumed += ["transformers' code in place of Megatron's", "the mean of the first three steps"]
         # meg_ds_zero_gpt2_perf_n16.slurm: PA_CPU, SYNCHRONIZE; a job of ten minutes.
@@ -318,7 +322,7 @@ def _gist(row: Row, model: dict[str, Any]) -> Run:
         *(row, model, stage, assumed),
         zero=zero,
         attention="flash",
-        checkpointing="full" if row.get("ckpt") else "none",
+        checkpointing="whole" if row.get("ckpt") else "none",
     )
 
 
@@ -329,7 +333,7 @@ def _xtuner(row: Row, model: dict[str, Any]) -> Run:
         zero={"stage": 3, "overlap_comm": True},  # xtuner/configs/deepspeed/deepspeed_zero3.json
         machines=_machines(row, network_gbit_s=400),
         attention="flash",
-        checkpointing="full",
+        checkpointing="whole",
     )
 
 

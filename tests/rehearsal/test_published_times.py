@@ -39,7 +39,7 @@ def test_a_row_is_run_as_its_source_says_and_the_rest_is_told() -> None:
     assert run is not None
     assert run.machines == published_runs.Machines("A100-40GB-SXM", 64, network_gbit_s=1600)
     plan = run.plan
-    assert (plan.engine, plan.stage, plan.reduced_in, plan.checkpointing) == ("fsdp", 2, "bfloat16", "full")
+    assert (plan.engine, plan.stage, plan.reduced_in, plan.checkpointing) == ("fsdp", 2, "bfloat16", "whole")
     assert (plan.model["n_layer"], plan.model["n_embd"], plan.model["n_positions"]) == (32, 4096, 2048)
     assert plan.accumulated == [1, 1, 2]
     assert run.accumulation == 5
@@ -61,6 +61,21 @@ def test_attention_is_by_the_kernel_of_the_sources_scripts(change: Row, kernel: 
     run = published_runs.run_of(FOUNDRY | change)
     assert run is not None
     assert run.plan.attention == kernel
+
+
+def test_layers_are_computed_again_as_torch_of_then_did() -> None:
+    qwen: Row = {"source": "QwenLM/Qwen README", "model": "Qwen-7B", "gpu": "A100-80", "n_gpus": 2}
+    qwen = qwen | {"micro_batch": 1, "seq_len": 1024}
+    rows = {
+        "whole": [FOUNDRY, qwen, next(row for row in LATER_ROWS if row["row"] == 303)],
+        "full": [FOUNDRY | {"gpu": "h100_80gb"}, next(row for row in LATER_ROWS if "fms" in row["source"])],
+        "none": [FOUNDRY | {"ckpt": False}],
+    }
+    for again, of_such in rows.items():
+        for row in of_such:
+            run = published_runs.run_of(row)
+            assert run is not None
+            assert run.plan.checkpointing == again
 
 
 def test_deepspeed_gets_the_rows_config_and_steps_enough_to_prefetch() -> None:
@@ -105,7 +120,7 @@ def test_all_parameters_of_qwen_are_trained_by_its_script_for_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "first", "checkpointing"), [("HF+DS ZeRO", 2, "full"), ("Megatron+ZeRO3", 3, "host")]
+    ("word", "first", "checkpointing"), [("HF+DS ZeRO", 2, "whole"), ("Megatron+ZeRO3", 3, "host")]
 )
 def test_bigscience_s_engine_waits_and_its_figures_are_of_first_steps(
     word: str, first: int, checkpointing: str

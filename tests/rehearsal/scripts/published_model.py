@@ -23,7 +23,11 @@ from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    create_selective_checkpoint_contexts,
+    set_checkpoint_early_stop,
+)
 from transformers import AutoConfig, AutoModelForCausalLM
 
 Plan = dict[str, Any]
@@ -43,8 +47,9 @@ def causal_lm(plan: Plan, dtype: torch.dtype) -> nn.Module:
         model = AutoModelForCausalLM.from_config(config, **in_dtype, attn_implementation=attention)
     model.config.use_cache = False
     model.train()
-    if plan["checkpointing"] == "full" and plan["engine"] != "fsdp":
-        model.gradient_checkpointing_enable({"use_reentrant": False})
+    if plan["checkpointing"] in ("full", "whole") and plan["engine"] != "fsdp":
+        # One that goes to a layer's end without being reentrant would leave ZeRO-3's parameters released.
+        model.gradient_checkpointing_enable({"use_reentrant": plan["checkpointing"] == "whole"})
     if plan["checkpointing"] == "host":
         in_host_memory(model)
     if plan["lora_rank"]:
@@ -186,7 +191,7 @@ def main() -> None:
     size = (plan["micro_batch"], plan["length"])
     kernel = _KERNELS.get(plan["attention"])
     chosen: AbstractContextManager[None] = nullcontext() if kernel is None else sdpa_kernel(kernel)
-    with chosen:
+    with chosen, set_checkpoint_early_stop(plan["checkpointing"] != "whole"):
         for accumulated in plan["accumulated"]:
             step([torch.randint(1000, size, device="cuda") for _ in range(accumulated)])
 
