@@ -22,7 +22,7 @@ namespace {
 using sdp::SDPBackend;
 using sdp::sdp_params;
 
-// PyPI's torch 2.13 wheels are built for CUDA 13.0 and require nvidia-cudnn-cu13 9.20.0.48.
+// As CUDNN_VERSION; cudnn_release.py says which a torch brings.
 std::atomic<int64_t> assumed_cudnn_version{92000};
 
 constexpr Capability kFirstWithBfloat16{8, 0};

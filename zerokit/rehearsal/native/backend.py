@@ -19,6 +19,7 @@ from zerokit.errors import LaunchError
 from zerokit.rehearsal.native.allocator_statistics import FIELDS, POOLS, STATS, Model
 from zerokit.rehearsal.native.build import NO_DRIVER, TESTED, TORCH, built_library, torch_folder
 from zerokit.rehearsal.native.clock import Clock
+from zerokit.rehearsal.native.cudnn_release import cudnn_release
 from zerokit.rehearsal.native.notes import Note, NoteKind
 from zerokit.rehearsal.native.signatures import FINDER, TOLD, declare
 from zerokit.rehearsal.recording import CATEGORY_CODES, Space
@@ -71,6 +72,7 @@ class Backend:
         """
         self._library.zk_set_devices(own_device, visible_devices)
         self._library.zk_set_multiprocessors(multiprocessors)
+        self._library.zk_set_cudnn_version(cudnn_release())
         self._library.zk_configure_device(*capability, int(compute))
         self._library.zk_configure_allocator(
             int(allocator.expandable_segments),

@@ -20,6 +20,7 @@ def declare(library: ctypes.CDLL) -> None:
         "zk_use_device": (integer, [integer]),
         "zk_set_devices": (None, [integer, integer]),
         "zk_set_multiprocessors": (None, [integer]),
+        "zk_set_cudnn_version": (None, [long]),
         "zk_take_over": (ctypes.c_char_p, []),
         "zk_set_site_finder": (None, [FINDER]),
         "zk_set_phase": (None, [integer]),
