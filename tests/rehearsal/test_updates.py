@@ -46,6 +46,15 @@ def test_a_step_is_what_updates_the_parameters_once(way: str, states: int, tmp_p
     assert max(held) == MATRICES + states + INPUTS + 2 * WORKSPACE
 
 
+def test_inputs_of_checkpointed_layers_go_as_soon_as_they_were_computed_again(tmp_path: Path) -> None:
+    report = _run("checkpointed", iterations=9, cwd=tmp_path).report
+    assert report["steps"] == 2
+    hidden = 64 * MIB
+    # Inputs of four layers and the output of the last; then it is computed again, from a gradient to another.
+    held = MATRICES + INPUTS + 2 * WORKSPACE
+    assert held + 5 * hidden < report["device"]["peak_bytes"] < held + 7.5 * hidden
+
+
 @pytest.mark.parametrize("way", ["in_place", "data"])
 def test_the_last_step_of_a_script_that_ends_is_counted(way: str, tmp_path: Path) -> None:
     report = _run(way, iterations=1, cwd=tmp_path).report

@@ -9,8 +9,11 @@ import sys
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 RATE = 0.01
+ROWS = 16384
+"""Of what goes through the checkpointed layers: 64 MiB."""
 torch.__future__.set_swap_module_params_on_conversion(True)  # which no tensor may refer to weakly
 model = nn.Sequential(*(nn.Linear(1024, 1024, bias=False) for _ in range(4)))
 model.to("cuda")
@@ -25,6 +28,18 @@ def forward() -> torch.Tensor:
 
 def in_place() -> None:
     forward().backward()
+    with torch.no_grad():
+        for parameter in parameters:
+            parameter -= RATE * parameter.grad
+            parameter.grad = None
+
+
+def checkpointed() -> None:
+    """Each layer in a backward pass of its own, whose inputs are gone after it."""
+    hidden = torch.zeros(ROWS, 1024, device="cuda", requires_grad=True)
+    for layer in model:
+        hidden = checkpoint(layer, hidden, use_reentrant=True)
+    hidden.sum().backward()
     with torch.no_grad():
         for parameter in parameters:
             parameter -= RATE * parameter.grad
@@ -122,6 +137,7 @@ class Normalizing:
 
 ways = {
     "in_place": lambda: in_place,
+    "checkpointed": lambda: checkpointed,
     "data": lambda: data,
     "gradients": lambda: gradients,
     "momentum": Momentum,

@@ -11,7 +11,15 @@ from zerokit.rehearsal.recording import StepMark
 from zerokit.rehearsal.watching.labels import Labels
 from zerokit.rehearsal.watching.phases import Phases
 from zerokit.rehearsal.watching.recomputing import Recomputing
-from zerokit.rehearsal.watching.updates import Moment, Update, Updates, leaves_of, several, tensors_alive
+from zerokit.rehearsal.watching.updates import (
+    Moment,
+    Update,
+    Updates,
+    leaves_of,
+    parameters_among,
+    several,
+    tensors_alive,
+)
 from zerokit.reporting.phases import RUN_PHASES
 
 if TYPE_CHECKING:
@@ -177,7 +185,10 @@ class Steps:
         if self._phases.has_engine or self._backend.phase == "evaluation" or is_traced or is_captured:
             return run()
         leaves = [] if self._told else leaves_of(roots)
-        if not self._backward_passes:
+        if self._backward_passes:
+            # Of a pass within another, as of reentrant checkpointing: its inputs are gone when it is over.
+            leaves = parameters_among(leaves)
+        else:
             self._end_update(leaves)
         wanted = None if inputs is None else {id(one) for one in several(inputs)}
         self._leaves += [(leaf, wanted is None or id(leaf) in wanted) for leaf in leaves]
@@ -200,7 +211,7 @@ class Steps:
         elif not self._told:
             trained = [leaf for leaf, gets_gradients in leaves if gets_gradients]
             self._updates.watch(trained, [leaf for leaf, _ in leaves])
-            self._labels.label_trained(trained)
+            self._labels.label_trained(parameters_among(trained) or trained)
 
     def _end_update(self, leaves: Sequence[Any] = ()) -> None:
         update = None if self._is_told else self._updates.take(leaves)

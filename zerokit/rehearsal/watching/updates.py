@@ -179,6 +179,13 @@ def leaves_of(roots: Any) -> list[Any]:
     return leaves
 
 
+def parameters_among(leaves: Iterable[Any]) -> list[Any]:
+    """Those that modules have: a graph may begin with activations, too, such as a frozen embedding's."""
+    import torch
+
+    return [leaf for leaf in leaves if isinstance(leaf, torch.nn.Parameter)]
+
+
 def tensors_alive() -> list[Any]:
     """All that Python knows of."""
     import torch
