@@ -15,10 +15,8 @@ from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
 from deepspeed.runtime.zero.config import ZeroStageEnum
 from deepspeed.utils.tensor_fragment import fragment_address
 
-from tests.checkpoint.small import MODEL, save_checkpoint, save_stage_2
 from zerokit.checkpoint.checksums import check_checksums, checksums, files_of, read_checksums, write_checksums
 from zerokit.checkpoint.pickles import check_pickles, known_classes_only
-from zerokit.checkpoint.saved import num_groups
 from zerokit.errors import CheckpointError
 
 STATES = "global_step2/mp_rank_00_model_states.pt"
@@ -114,13 +112,3 @@ def test_a_device_is_not_read(folder: Path) -> None:
 
 def test_a_checkpoint_without_checksums_has_none(tmp_path: Path) -> None:
     assert read_checksums(tmp_path) is None
-
-
-def test_groups_of_the_optimizer_are_counted(tmp_path: Path) -> None:
-    assert num_groups(save_stage_2(tmp_path / "zero", torch.zeros(4, 5), [4, 5])) == 1
-    groups = {"state": {}, "param_groups": [{"params": [0]}, {"params": [1]}]}
-    for number, states in enumerate((groups, {"optimizer_state_dict": groups}, None)):
-        folder = save_checkpoint(tmp_path / f"{number}")
-        written = torch.load(folder / MODEL, weights_only=True)
-        torch.save({**written, "optimizer": states}, folder / MODEL)
-        assert num_groups(folder) == (0 if states is None else 2)

@@ -211,20 +211,6 @@ def test_a_loss_goes_by_the_targets_of_all_ranks(calls_head: bool, monkeypatch: 
     assert trainer.args.average_tokens_across_devices
 
 
-@pytest.mark.parametrize(
-    ("decay", "resumes_two", "sizes"), [(0.0, False, [2]), (0.0, True, [1, 1]), (0.1, False, [1, 1])]
-)
-def test_groups_that_step_alike_are_one(
-    decay: float, resumes_two: bool, sizes: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trainer: Any = ZeroTrainer.__new__(ZeroTrainer)
-    trainer._keeps_groups = resumes_two
-    both = [(torch.nn.Parameter(torch.ones(3)), one) for one in (decay, 0.0)]
-    made = torch.optim.AdamW([{"params": [weight], "weight_decay": one} for weight, one in both], lr=1e-3)
-    monkeypatch.setattr(Trainer, "create_optimizer", lambda self: made)
-    assert [len(group["params"]) for group in trainer.create_optimizer().param_groups] == sizes
-
-
 def test_the_timer_of_a_compiled_module_is_not_compiled() -> None:
     from torch._dynamo.testing import CompileCounter
 

@@ -160,23 +160,6 @@ def read_facts(path: Path) -> Facts:
         return _facts(files, model, optimizer)
 
 
-def num_groups(path: Path) -> int:
-    """Into how many groups of parameters the optimizer of a step was divided; 0 where it does not say.
-
-    Args:
-        path: as of :func:`read_facts`.
-
-    Raises:
-        CheckpointError: as of :func:`read_facts`.
-    """
-    files = read_step_folders(find_step_folder(path))[0]
-    model = _model_states(read_archive(files.models[0]), files)
-    with as_deepspeed_saves(files.folder):
-        of_torch = model.get("optimizer") or {}
-        of_torch = of_torch.get("optimizer_state_dict") or of_torch  # below a 16-bit optimizer without ZeRO
-        return len(model.get("param_shapes") or of_torch.get("param_groups") or ())
-
-
 def shapes_of(model: States) -> Shapes:
     """The shapes of the parameters that the optimizer has.
 

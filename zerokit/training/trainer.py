@@ -15,7 +15,6 @@ from torch.utils.data import SequentialSampler
 from transformers.trainer_utils import EvalLoopOutput
 
 from zerokit.checkpoint.pickles import known_classes_only
-from zerokit.checkpoint.saved import num_groups
 from zerokit.checkpoint.source import is_rehearsal
 from zerokit.distributed.meanwhile import Sum
 from zerokit.distributed.ranks import read_ranks
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
     "transformers.trainer:Trainer",
     _get_train_sampler="train each example once an epoch",
     _run_epoch="train each example once an epoch",
-    create_optimizer="step all alike at once",
     _prepare_for_training="begin where Adam begins",
     _finalize_training="report the loss of all ranks",
     _get_eval_sampler="weigh each held-out token the same",
@@ -55,9 +53,6 @@ if TYPE_CHECKING:
 )
 class ZeroTrainer(WatchfulTrainer):
     """Trains every example exactly once an epoch, and measures the loss per held-out token."""
-
-    _keeps_groups = False
-    """Whether the optimizer has the groups of the checkpoint that is resumed."""
 
     def __init__(
         self,
@@ -101,8 +96,6 @@ class ZeroTrainer(WatchfulTrainer):
         self, max_steps: int, train_dataloader: DataLoader[Any], resume_from_checkpoint: str | None
     ) -> tuple[Any, Any]:
         is_restricted = resume_from_checkpoint is not None and not self._trust_checkpoint
-        if resume_from_checkpoint is not None and not is_rehearsal():
-            self._keeps_groups = num_groups(Path(resume_from_checkpoint)) > 1
         if self._task.needs_reference:
             # Before a checkpoint is loaded: until then the model is the one that the run started from.
             prepared = super()._prepare_for_training(max_steps, train_dataloader, None)
@@ -146,21 +139,6 @@ class ZeroTrainer(WatchfulTrainer):
                     found.append(self._task.log_probabilities(self.model_wrapped, inputs).float())
                 found[-1] = self.accelerator.gather(found[-1]).cpu()
         dataset.more["reference"] = torch.cat(found)[: len(dataset)].tolist()
-
-    def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
-        """The Trainer's. Without weight decay its two groups are one, for which ZeRO communicates once.
-
-        But for a checkpoint that has two, as those of zerokit 0.1.
-        """
-        optimizer: torch.optim.Optimizer = super().create_optimizer(*args, **kwargs)
-        first, *others = optimizer.param_groups
-        apart = [group for group in others if {**group, "params": None} != {**first, "params": None}]
-        if not (apart or self._keeps_groups) and "param_groups" in vars(
-            optimizer
-        ):  # others make theirs of several optimizers'
-            first["params"].extend(weight for group in others for weight in group["params"])
-            optimizer.param_groups = [first]
-        return optimizer
 
     def _can_fill_up(self) -> bool:
         """Whether losses are normalised by the tokens of all ranks, and the order is ours to choose."""
@@ -250,7 +228,7 @@ class ZeroTrainer(WatchfulTrainer):
         """The task's loss, as the mean over what all ranks and micro batches of a step have of it."""
         if not self._task.has_own_loss:
             inputs = self._task.model_inputs(inputs)
-            result = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+            result = super().compute_loss(model, dict(inputs), return_outputs, num_items_in_batch)
             if self._counting is not None:  # the loss was divided by what was not yet the sum
                 self._counts_meanwhile = False
                 self._counted()

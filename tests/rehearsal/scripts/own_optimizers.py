@@ -54,9 +54,14 @@ def data() -> None:
         parameter.grad = None
 
 
+held: tuple[torch.Tensor, ...] = ()
+
+
 def gradients() -> None:
-    found = torch.autograd.grad(forward(), parameters)
-    torch._foreach_add_([parameter.data for parameter in parameters], found, alpha=-RATE)
+    """Kept until there are others."""
+    global held
+    held = torch.autograd.grad(forward(), parameters)
+    torch._foreach_add_([parameter.data for parameter in parameters], held, alpha=-RATE)
 
 
 class Momentum:

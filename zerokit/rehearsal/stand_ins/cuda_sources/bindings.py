@@ -53,8 +53,7 @@ def bind(name: str, sources: Sources, functions: list[str]) -> ModuleType:
             shown |= {said: function for _, said, function in _calls(block)}
         else:
             _register(block, extension, sources)
-    for said, function in shown.items():
-        setattr(module, said, extension.function(function))
+    vars(module).update({said: extension.function(function) for said, function in shown.items()})
     if not shown and not sources.bindings:
         raise UnreadError("nothing that it shows to Python")
     return module
