@@ -64,9 +64,24 @@ def test_a_script_that_ends_by_itself_has_no_stop_in_its_report(rehearsed: Rehea
 
 def test_a_repository_that_is_not_made_has_its_name() -> None:
     saver: Any = SimpleNamespace(owner="huggingface_hub.hf_api", name="create_repo")
-    create = SuppressedWrites(mock.Mock())._instead_of("uploads to the Hub", None, saver)
+    create = SuppressedWrites(mock.Mock(), mock.Mock())._instead_of("uploads to the Hub", None, saver)
     assert create("someone/model", token="hf", exist_ok=True).repo_id == "someone/model"
     data = create(object(), token="hf", repo_id="data", repo_type="dataset")
     assert (data.repo_id, data.repo_type) == ("you/data", "dataset")
     with pytest.raises(TypeError, match="repo_id"):
         create(repo_id=None)
+
+
+def test_ranks_read_what_one_of_them_has_left_out(tmp_path: Path) -> None:
+    words = ("--num-gpus", 2, "--no-advise", "--steps", 0, "--format", "json")
+    done = rehearse(*words, SCRIPTS / "saves_for_others.py", cwd=tmp_path, forked=True)
+    assert done.code == 0, done.err
+    assert "read by 0" in done.err
+    assert done.report["device"]["peak_bytes"] > 0
+
+
+def test_a_class_of_tensors_is_not_read_as_another_one(tmp_path: Path) -> None:
+    words = ("--num-gpus", 1, "--no-advise", "--steps", 0, SCRIPTS / "saves_a_subclass.py")
+    done = rehearse(*words, cwd=tmp_path, forked=True)
+    assert done.code == 2
+    assert "rows.pt would hold, which was not written (PicklingError: a Rows" in done.err

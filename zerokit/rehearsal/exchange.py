@@ -21,6 +21,9 @@ from zerokit.rehearsal.roles import ROLES, Ranks, Roles, data_parallel
 
 T = TypeVar("T")
 
+_FILE = "file"
+"""What a file would hold that its rank leaves out, before the first dot of its name."""
+
 _MADE = "made"
 """What rank 0 makes for all, before the first dot of its name."""
 
@@ -206,6 +209,38 @@ class Exchange(Listener):
         if self.rank == 0:
             self.say(name, what, script_line(), payload=_packed(made))
         return made
+
+    # ---- files that are left out
+    def tell_of_file(self, path: str, held: bytes) -> None:
+        """Tell what the file at `path`, which this rank leaves out, would hold."""
+        self.say(f"{_FILE}.{path}", payload=held)
+
+    def files_of_others(self, path: str, *, wait: bool) -> list[bytes]:
+        """What the other rehearsed ranks have told of the file at `path`.
+
+        Args:
+            path: as of :meth:`tell_of_file`.
+            wait: for one of them to tell of it, as long as each may still do so and waits for nobody here.
+        """
+        if not self.is_active:
+            return []
+        name = f"{_FILE}.{path}"
+        journals = {rank: self._journal(rank) for rank in self._roles.rehearsed if rank != self.rank}
+
+        def told() -> list[bytes]:
+            for journal in journals.values():
+                journal.read_on()
+            said = [one for one in journals.values() if name in one.entries]
+            return [one.payload(one.entries[name]) for one in said]
+
+        for rank in journals if wait else ():
+            waiting = Awaited(rank, (name,), "torch.load", script_line(), is_certain=False)
+
+            def is_decided(rank: int = rank) -> bool:
+                return bool(told()) or "ends" in journals[rank].entries
+
+            self._wait(waiting, is_decided)
+        return told()
 
     # ---- values that one rank sends to another
     def send(self, destination: int, tag: int, what: str, value: Any) -> None:

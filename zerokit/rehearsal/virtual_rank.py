@@ -121,7 +121,7 @@ class VirtualRank:
         self.traffic = Traffic(backend)
         self.exchange = Exchange(exchange_folder, rank, num_gpus)
         self._has_failed = False
-        self.suppressed = SuppressedWrites(backend)
+        self.suppressed = SuppressedWrites(backend, self.exchange)
         self.labels = Labels(backend)
         self.overriding = Overriding(overrides, folder)
         phases = Phases(backend)

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from zerokit.patches import Patch, declare, put, wrap
+from zerokit.rehearsal.exchange import Exchange
 from zerokit.rehearsal.native.backend import Backend
-from zerokit.rehearsal.watching.unwritten_files import UnwrittenFiles
+from zerokit.rehearsal.watching.unwritten_files import UnwrittenFiles, path_of
 
 _NO_TRACKERS = {
     "WANDB_MODE": "disabled",
@@ -79,8 +80,8 @@ def not_written(error: BaseException) -> str | None:
 
 
 def _leave(target: Any) -> None:
-    path = target if isinstance(target, str | os.PathLike) else getattr(target, "name", None)
-    if isinstance(path, str | os.PathLike) and Path(path).name:
+    path = path_of(target)
+    if path is not None and Path(path).name:
         _not_there[os.fspath(path)] = None
 
 
@@ -111,10 +112,10 @@ def _wait_for_all() -> None:
 class SuppressedWrites:
     """Counts the writes that were left out, by what would have been written."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, exchange: Exchange) -> None:
         self._backend = backend
         self._counts: Counter[str] = Counter()
-        self._files = UnwrittenFiles(backend)
+        self._files = UnwrittenFiles(backend, exchange)
 
     def lines(self) -> list[str]:
         """One line for each kind of write, with how often it was asked for."""
@@ -167,8 +168,8 @@ class SuppressedWrites:
 
 
 def _file_name(target: Any) -> str:
-    path = target if isinstance(target, str | os.PathLike) else getattr(target, "name", None)
-    return Path(path).name if isinstance(path, str | os.PathLike) else "a file"
+    path = path_of(target)
+    return "a file" if path is None else Path(path).name
 
 
 def lacks_values(what: Any, backend: Backend) -> bool:

@@ -1,7 +1,7 @@
-"""Files that `torch.save` left out, for the script that saved them: `torch.load` reads them again.
+"""Files that `torch.save` left out: `torch.load` reads them again, on the ranks rehearsed together.
 
-What is kept is the object without its tensors' values: shapes, dtypes and devices, and which of them are the
-same. Small tensors whose values are known keep them.
+What is kept is the object without its tensors' values: shapes, dtypes and devices, and which of them share
+memory. Small tensors whose values are known keep them.
 """
 
 from __future__ import annotations
@@ -9,21 +9,32 @@ from __future__ import annotations
 import io
 import os
 import pickle
-from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from zerokit.patches import Patch, wrap
+from zerokit.rehearsal.errors import RehearsalGap
+from zerokit.rehearsal.exchange import Exchange
 from zerokit.rehearsal.native.backend import SMALL_BYTES, Backend
 
 _LOAD = Patch("torch", "load", "read what was left out of files")
+_ELSEWHERE = "Read it only where ZEROKIT_REHEARSAL is not set"
+
+
+class _Storage(NamedTuple):
+    nbytes: int
+    device: str
 
 
 class _Tensor(NamedTuple):
+    storage: int
+    """Its place among the storages."""
+    offset: int
+    """In elements."""
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     dtype: Any
-    device: str
     parameter: bool
     requires_grad: bool
     value: Any
@@ -31,15 +42,26 @@ class _Tensor(NamedTuple):
 
 
 class _Kept(NamedTuple):
+    state: tuple[int, int] | None
+    """Of what lies at the path: if that has changed, somebody has written there since."""
     structure: bytes
+    storages: list[_Storage]
     tensors: list[_Tensor]
+    problem: str
+    """Why nothing is kept but that the file was left out; empty if all is."""
 
 
 class UnwrittenFiles:
-    """What files would hold that were left out."""
+    """What files would hold that were left out.
 
-    def __init__(self, backend: Backend) -> None:
+    Args:
+        backend: of this rank.
+        exchange: by which the ranks of one rehearsal find each other's.
+    """
+
+    def __init__(self, backend: Backend, exchange: Exchange) -> None:
         self._backend = backend
+        self._exchange = exchange
         self._kept: dict[str, _Kept] = {}
 
     def install(self) -> None:
@@ -47,39 +69,46 @@ class UnwrittenFiles:
         wrap(_LOAD, self._load)
 
     def keep(self, what: Any, file: Any) -> None:
-        """`what` would have been written to `file`; what is no path, or cannot be pickled, is passed over."""
-        if not isinstance(file, str | os.PathLike):
+        """`what` would have been written to `file`; a file without a name is passed over."""
+        path = _real_path(file)
+        if path is None:
             return
+        if hasattr(file, "flush"):  # or what the script wrote before would look written later
+            file.flush()
         written = io.BytesIO()
         pickler = _WithoutTensors(written, self._backend)
+        problem = ""
         try:
             pickler.dump(what)
-        except Exception:
-            return  # the script meets what the real saver says of it where it reads the file
-        self._kept[_path(file)] = _Kept(written.getvalue(), pickler.tensors)
+        except Exception as error:
+            problem = f"{type(error).__name__}: {error}"
+        kept = _Kept(_state(path), written.getvalue(), pickler.storages, pickler.tensors, problem)
+        self._kept[path] = kept
+        if self._exchange.is_active:
+            self._exchange.tell_of_file(path, pickle.dumps(kept))
 
     def _load(self, load: Any, f: Any, map_location: Any = None, *arguments: Any, **given: Any) -> Any:
-        is_path = isinstance(f, str | os.PathLike)
-        kept = self._kept.get(_path(f)) if is_path and not Path(f).exists() else None
+        path = _real_path(f)
+        kept = None if path is None else self._find(path)
         if kept is None:
             return load(f, map_location, *arguments, **given)
-        return _Anew(kept, lambda tensor: self._make(tensor, map_location)).load()
+        if kept.problem:
+            raise RehearsalGap(
+                f"what {path} would hold, which was not written ({kept.problem})", hint=_ELSEWHERE
+            )
+        return _Anew(kept, self._backend, map_location).load()
 
-    def _make(self, tensor: _Tensor, map_location: Any) -> Any:
-        import torch
-
-        device = _placed(tensor.device, map_location)
-        with torch.no_grad():
-            made = torch.empty_strided(tensor.shape, tensor.stride, dtype=tensor.dtype, device=device)
-            if tensor.value is not None:
-                made.copy_(tensor.value)
-            elif made.device.type == "cpu":
-                self._backend.never_fill(made)
-            else:
-                self._backend.make_up(made)
-        if tensor.parameter:
-            return torch.nn.Parameter(made, requires_grad=tensor.requires_grad)
-        return made.requires_grad_(tensor.requires_grad)
+    def _find(self, path: str) -> _Kept | None:
+        """What was left out of `path`, unless it has been written since."""
+        state = _state(path)
+        kept = self._kept.get(path)
+        if kept is None or kept.state != state:
+            # On the cluster ranks wait for what is read; here it may not be there yet, or just be opened.
+            told = self._exchange.files_of_others(path, wait=state is None or not state[1])
+            state = _state(path)
+            others = (pickle.loads(one) for one in told)  # noqa: S301  written by this very run
+            kept = next((one for one in others if one.state == state), None)
+        return kept
 
 
 class _WithoutTensors(pickle.Pickler):
@@ -87,7 +116,9 @@ class _WithoutTensors(pickle.Pickler):
         super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
         self._backend = backend
         self._places: dict[int, int] = {}
-        self._alive: list[Any] = []  # by whose identity they are told apart
+        self._places_of_storages: dict[int, int] = {}
+        self._alive: list[Any] = []  # by whose identity, and whose storages', they are told apart
+        self.storages: list[_Storage] = []
         self.tensors: list[_Tensor] = []
 
     def persistent_id(self, item: Any) -> int | None:
@@ -97,6 +128,10 @@ class _WithoutTensors(pickle.Pickler):
             raise pickle.PicklingError("a storage by itself")
         if not isinstance(item, torch.Tensor):
             return None
+        if type(item) not in (torch.Tensor, torch.nn.Parameter):
+            raise pickle.PicklingError(f"a {type(item).__name__}, a tensor of a kind of its own")
+        if item.layout != torch.strided or item.is_quantized:
+            raise pickle.PicklingError(f"a tensor of layout {item.layout} and type {item.dtype}")
         if id(item) not in self._places:
             self._places[id(item)] = len(self.tensors)
             self._alive.append(item)
@@ -106,22 +141,31 @@ class _WithoutTensors(pickle.Pickler):
     def _without_values(self, tensor: Any) -> _Tensor:
         import torch
 
-        is_kept = tensor.nbytes < SMALL_BYTES and tensor.device.type == "cpu"
+        storage = tensor.untyped_storage()
+        place = self._places_of_storages.setdefault(storage._cdata, len(self.storages))
+        if place == len(self.storages):
+            self.storages.append(_Storage(storage.nbytes(), str(tensor.device)))
+        is_small = tensor.nbytes < SMALL_BYTES and tensor.device.type == "cpu"
         return _Tensor(
+            place,
+            tensor.storage_offset(),
             tuple(tensor.shape),
             tensor.stride(),
             tensor.dtype,
-            str(tensor.device),
             isinstance(tensor, torch.nn.Parameter),
             tensor.requires_grad and tensor.is_leaf,
-            tensor.detach().clone() if is_kept else None,
+            tensor.detach().clone() if is_small and not self._backend.is_made_up(storage) else None,
         )
 
 
 class _Anew(pickle.Unpickler):
-    def __init__(self, kept: _Kept, make: Callable[[_Tensor], Any]) -> None:
+    """Makes each storage once, and the tensors over it."""
+
+    def __init__(self, kept: _Kept, backend: Backend, map_location: Any) -> None:
         super().__init__(io.BytesIO(kept.structure))
-        self._kept, self._make = kept, make
+        self._kept, self._backend, self._map_location = kept, backend, map_location
+        self._known = {tensor.storage for tensor in kept.tensors if tensor.value is not None}
+        self._storages: dict[int, Any] = {}
         self._made: dict[int, Any] = {}
 
     def persistent_load(self, place: int) -> Any:
@@ -129,9 +173,51 @@ class _Anew(pickle.Unpickler):
             self._made[place] = self._make(self._kept.tensors[place])
         return self._made[place]
 
+    def _storage(self, place: int) -> Any:
+        import torch
 
-def _path(file: str | os.PathLike[str]) -> str:
-    return str(Path(file).absolute())
+        if place not in self._storages:
+            nbytes, saved_on = self._kept.storages[place]
+            device = _placed(saved_on, self._map_location)
+            made = torch.empty(nbytes, dtype=torch.uint8, device=device)
+            if made.device.type == "cpu" and place not in self._known:
+                self._backend.never_fill(made)
+            self._storages[place] = made.untyped_storage()
+        return self._storages[place]
+
+    def _make(self, tensor: _Tensor) -> Any:
+        import torch
+
+        storage = self._storage(tensor.storage)
+        with torch.no_grad():
+            made = torch.empty(0, dtype=tensor.dtype, device=storage.device)
+            made.set_(storage, tensor.offset, tensor.shape, tensor.stride)
+            if tensor.value is not None:
+                made.copy_(tensor.value)
+            elif made.device.type != "cpu":
+                self._backend.make_up(made)
+        if tensor.parameter:
+            return torch.nn.Parameter(made, requires_grad=tensor.requires_grad)
+        return made.requires_grad_(tensor.requires_grad)
+
+
+def path_of(file: Any) -> str | os.PathLike[str] | None:
+    """The path of what `torch.save` takes; None if it has none."""
+    path = file if isinstance(file, str | os.PathLike) else getattr(file, "name", None)
+    return path if isinstance(path, str | os.PathLike) else None
+
+
+def _real_path(file: Any) -> str | None:
+    path = path_of(file)
+    return None if path is None else os.path.realpath(path)
+
+
+def _state(path: str) -> tuple[int, int] | None:
+    """When the file was last written, in ns, and its bytes; None if there is none."""
+    with suppress(OSError):
+        found = Path(path).stat()
+        return found.st_mtime_ns, found.st_size
+    return None
 
 
 def _placed(device: str, map_location: Any) -> Any:
