@@ -73,6 +73,7 @@ def test_a_repository_that_is_not_made_has_its_name() -> None:
 
 
 def test_ranks_read_what_one_of_them_has_left_out(tmp_path: Path) -> None:
+    torch.save({"older": torch.arange(3)}, tmp_path / "older.pt")
     words = ("--num-gpus", 2, "--no-advise", "--steps", 0, "--format", "json")
     done = rehearse(*words, SCRIPTS / "saves_for_others.py", cwd=tmp_path, forked=True)
     assert done.code == 0, done.err

@@ -23,6 +23,8 @@ T = TypeVar("T")
 
 _FILE = "file"
 """What a file would hold that its rank leaves out, before the first dot of its name."""
+_BARRIER = "barrier"
+"""That a rank has passed one of all ranks, before the first dot of its name."""
 
 _MADE = "made"
 """What rank 0 makes for all, before the first dot of its name."""
@@ -79,6 +81,8 @@ class Exchange(Listener):
         """
         if self.is_active:
             self._order.add(group_name(ranks, number), ranks, operation, is_async=is_async)
+            if operation == "barrier" and ranks == self._world and not is_async:
+                self.say(f"{_BARRIER}.{self._count(_BARRIER)}")
 
     # ---- roles
     def know_group(self, ranks: Ranks) -> int:
@@ -220,7 +224,8 @@ class Exchange(Listener):
 
         Args:
             path: as of :meth:`tell_of_file`.
-            wait: for one of them to tell of it, as long as each may still do so and waits for nobody here.
+            wait: for one of them to tell of it, as long as each may still do so and does not wait for this
+                rank; else only until they have come through as many barriers as this one.
         """
         if not self.is_active:
             return []
@@ -233,11 +238,14 @@ class Exchange(Listener):
             said = [one for one in journals.values() if name in one.entries]
             return [one.payload(one.entries[name]) for one in said]
 
-        for rank in journals if wait else ():
-            waiting = Awaited(rank, (name,), "torch.load", script_line(), is_certain=False)
+        passed = self._calls[_BARRIER]
+        awaited = name if wait else f"{_BARRIER}.{passed}"
+        for rank in journals if wait or passed else ():
+            waiting = Awaited(rank, (awaited,), "torch.load", script_line(), is_certain=False)
 
             def is_decided(rank: int = rank) -> bool:
-                return bool(told()) or "ends" in journals[rank].entries
+                is_told = bool(told()) and wait
+                return is_told or not journals[rank].entries.keys().isdisjoint((awaited, "ends"))
 
             self._wait(waiting, is_decided)
         return told()

@@ -31,6 +31,18 @@ model.load_state_dict(read)
 assert described(read) == described(torch.load("opened.pt", map_location=f"cuda:{rank}"))
 assert read["0.weight"].data_ptr() == read["1.weight"].data_ptr()
 
+# Over an older file, by a rank that comes to the barrier last.
+if rank == 0:
+    while not Path("is-there").exists():
+        pass
+    layers = [nn.Linear(WIDTH, WIDTH) for _ in range(200)]
+    torch.save({"newer": weight}, "older.pt")
+else:
+    Path("is-there").touch()
+dist.barrier()
+read = torch.load("older.pt", map_location=f"cuda:{rank}")
+assert described(read) == [("newer", f"cuda:{rank}", (WIDTH, WIDTH))], described(read)
+
 # As a rank reads again that writes into a folder of its own.
 own = f"of-{rank}.pt"
 with Path(own).open("wb") as file:
