@@ -149,6 +149,58 @@ def test_what_is_not_understood_is_refused_by_its_line(launches: Launches, body:
     assert "'run' of the CUDA extension 'extension'" in str(refused.value)
 
 
+STATUS = r"""
+#define CUDA_CHECK(call) do { cudaError_t code = (call); if (code != cudaSuccess) { \
+    throw std::runtime_error("CUDA fails: " + std::string(cudaGetErrorString(code))); } } while (0)
+torch::Tensor run(torch::Tensor x) {
+    CUDA_CHECK(cudaDeviceSynchronize());
+    int rounds = 0;
+    do { rounds++; } while (rounds < 3);
+    cudaError_t err = cudaGetLastError();
+    if (err != cudaSuccess) { TORCH_CHECK(false, "kernel fails: ", cudaGetErrorString(err)); }
+    if (x.dim() != 1) throw std::invalid_argument("x must be a vector");
+    return x + rounds;
+}
+"""
+
+
+def test_calls_of_cuda_succeed_and_what_is_thrown_is_raised(launches: Launches) -> None:
+    import torch
+
+    run = _function(STATUS, "run")
+    assert run(torch.zeros(2)).tolist() == [3, 3]
+    with pytest.raises(ValueError, match="x must be a vector"):
+        run(torch.zeros(2, 2))
+
+
+def _value(body: str) -> Any:
+    """What `body` gives of a tensor `x` of 4 and 9."""
+    import torch
+
+    return _function(f"torch::Tensor run(torch::Tensor x) {{ {body} }}", "run")(torch.tensor([4.0, 9.0]))
+
+
+@pytest.mark.parametrize(
+    ("body", "values"),
+    [
+        ("return torch::sqrt(x);", [2, 3]),
+        ("return at::pow(x, 2);", [16, 81]),
+        ("return torch::max(x, torch::full_like(x, 5));", [5, 9]),
+        ("return torch::full({1}, std::sqrt(16.0) + std::floor(2.5) / 4);", [4.5]),
+    ],
+)
+def test_arithmetic_of_tensors_is_torchs(body: str, values: list[float]) -> None:
+    assert _value(body).tolist() == values
+
+
+@pytest.mark.parametrize("holds", ["EQ(x.size(0), 2)", "NE(x.size(0), 0)", "GE(0, 0)", "LT(0, 1) << 'n'"])
+@pytest.mark.parametrize("fails", ["EQ(x.size(0), 3)", "NE(x.size(0), 2)", "GT(2, 2)", "LE(3, 2)"])
+def test_checks_compare_what_they_are_given(holds: str, fails: str) -> None:
+    assert _value(f"TORCH_CHECK_{holds}; return x;").tolist() == [4, 9]
+    with pytest.raises(RuntimeError, match=r"TORCH_CHECK_.. failed: \d vs\. \d"):
+        _value(f"TORCH_CHECK_{fails}; return x;")
+
+
 @pytest.mark.rehearsal
 def test_extensions_are_trained_with_and_nothing_is_compiled(tmp_path: Path) -> None:
     words = ("--format", "json", "--num-gpus", 1, "--gpu", "H100", SCRIPTS / "cuda_extension.py")

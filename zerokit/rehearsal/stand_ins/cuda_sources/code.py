@@ -6,10 +6,13 @@ from typing import Any, NoReturn
 
 from zerokit.rehearsal.stand_ins.cuda_sources.expressions import Expressions, Run
 from zerokit.rehearsal.stand_ins.cuda_sources.scopes import Returned, Scope
+from zerokit.rehearsal.stand_ins.cuda_sources.tokens import UnreadError
 from zerokit.rehearsal.stand_ins.cuda_sources.values import check
 from zerokit.rehearsal.stand_ins.cuda_sources.words import BUILT_IN, of_type
 
-_REFUSED = ("do", "switch", "goto", "try", "throw", "break", "continue", "delete", "struct")
+_REFUSED = ("switch", "goto", "try", "break", "continue", "delete", "struct")
+
+_STATEMENTS = ("if", "for", "while", "do", "return", "throw", "using", "typedef")
 
 
 class Reader(Expressions):
@@ -39,7 +42,7 @@ class Reader(Expressions):
             return lambda scope: inner(scope.within())
         if self._took(";"):
             return lambda scope: None
-        if word.kind == "name" and word.text in ("if", "for", "while", "return", "using", "typedef"):
+        if word.kind == "name" and word.text in _STATEMENTS:
             return getattr(self, f"_{word.text}")()  # type: ignore[no-any-return]
         if word.text in _REFUSED:
             self._refuse()
@@ -61,6 +64,19 @@ class Reader(Expressions):
 
         def run(scope: Scope) -> NoReturn:
             raise Returned(value(scope))
+
+        return run
+
+    def _throw(self) -> Run:
+        word = self._take()
+        value = self._value()
+        self._take(";")
+
+        def run(scope: Scope) -> NoReturn:
+            thrown = value(scope)
+            if not isinstance(thrown, Exception):
+                raise UnreadError(str(word))
+            raise thrown
 
         return run
 
@@ -93,6 +109,19 @@ class Reader(Expressions):
         self._take()
         condition = self._condition()
         return self._loop(lambda scope: None, condition, lambda scope: None, self._statement())
+
+    def _do(self) -> Run:
+        self._take()
+        inner = self._statement()
+        self._take("while")
+        again = self._loop(lambda scope: None, self._condition(), lambda scope: None, inner)
+        self._take(";")
+
+        def run(scope: Scope) -> None:
+            inner(scope)
+            again(scope)
+
+        return run
 
     def _for(self) -> Run:
         self._take()

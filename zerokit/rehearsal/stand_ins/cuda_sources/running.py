@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +22,22 @@ from zerokit.rehearsal.stand_ins.launched_kernels import launch
 HINT = (
     "Let the script use PyTorch's own operators where ZEROKIT_REHEARSAL is set, or measure this run on a GPU"
 )
-_CHECKS = ("TORCH_CHECK", "AT_ASSERTM", "TORCH_INTERNAL_ASSERT", "TORCH_CHECK_EQ", "AT_ASSERT")
+_CHECKS = {
+    **{name: RuntimeError for name in ("TORCH_CHECK", "AT_ASSERTM", "TORCH_INTERNAL_ASSERT", "AT_ASSERT")},
+    "TORCH_CHECK_VALUE": ValueError,
+    "TORCH_CHECK_TYPE": TypeError,
+    "TORCH_CHECK_INDEX": IndexError,
+    "TORCH_CHECK_NOT_IMPLEMENTED": NotImplementedError,
+}
+"""And what Python is told where they fail (c10/util/Exception.h)."""
+_COMPARED = {
+    "TORCH_CHECK_EQ": operator.eq,
+    "TORCH_CHECK_NE": operator.ne,
+    "TORCH_CHECK_LT": operator.lt,
+    "TORCH_CHECK_LE": operator.le,
+    "TORCH_CHECK_GT": operator.gt,
+    "TORCH_CHECK_GE": operator.ge,
+}
 _NAMESPACES = ("torch::", "at::", "c10::", "std::")
 
 
@@ -118,7 +134,12 @@ class Extension:
     def call(self, name: str, arguments: list[Any], templates: list[Any], where: Token | None = None) -> Any:
         last = name.rpartition("::")[2]
         if last in _CHECKS:
-            return self._check(arguments)
+            check(arguments[0])
+            if not arguments[0]:
+                raise _CHECKS[last]("".join(map(str, arguments[1:])) or "Expected a condition to be true")
+            return None
+        if last in _COMPARED:
+            return _compare(last, *arguments)
         if last.startswith(("AT_DISPATCH_", "DISPATCH_")) and callable(arguments[-1]):
             return arguments[-1]()
         if not name.startswith(_NAMESPACES):
@@ -129,11 +150,6 @@ class Extension:
             return called(name, arguments)
         except UnreadError as unknown:
             raise UnreadError(f"{unknown} ({where.file}:{where.line})" if where else str(unknown)) from None
-
-    def _check(self, arguments: list[Any]) -> None:
-        check(arguments[0])
-        if not arguments[0]:
-            raise RuntimeError("".join(map(str, arguments[1:])) or "Expected a condition to be true")
 
     def member(self, value: Any, name: str, arguments: list[Any] | None) -> Any:
         return values.member(value, name, arguments)
@@ -154,6 +170,14 @@ class Extension:
             )
         ]
         launch("CUDA kernels compiled at run time", name, given, written)
+
+
+def _compare(name: str, first: Any, second: Any) -> Opaque:
+    """Check two values against each other; what is given takes the message that may follow by `<<`."""
+    check(first, second)
+    if not _COMPARED[name](first, second):
+        raise RuntimeError(f"{name} failed: {first} vs. {second}")
+    return Opaque(name)
 
 
 def _led_to(value: Any) -> Any:

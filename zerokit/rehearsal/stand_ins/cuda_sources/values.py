@@ -80,6 +80,7 @@ CONSTANTS: dict[str, Any] = {
         "kStrided": torch.strided,
     },
     "M_PI": math.pi,
+    "cudaSuccess": 0,
 }
 SIZES = {
     **{"char": 1, "uint8_t": 1, "int8_t": 1, "bool": 1, "half": 2, "Half": 2, "BFloat16": 2, "short": 2},
@@ -87,19 +88,17 @@ SIZES = {
     **{"double": 8, "int64_t": 8, "uint64_t": 8, "size_t": 8, "long": 8},
 }
 _IGNORED = {
-    *("C10_CUDA_KERNEL_LAUNCH_CHECK", "C10_CUDA_CHECK", "AT_CUDA_CHECK", "CUDA_CHECK", "cudaGetLastError"),
-    *(
-        "cudaPeekAtLastError",
-        "cudaFuncSetAttribute",
-        "cudaStreamSynchronize",
-        "cudaDeviceSynchronize",
-        "assert",
-    ),
+    *("C10_CUDA_KERNEL_LAUNCH_CHECK", "C10_CUDA_CHECK", "AT_CUDA_CHECK", "CUDA_CHECK", "assert"),
     *("CUDAGuard", "OptionalCUDAGuard", "DeviceGuard", "OptionalDeviceGuard", "device_of", "static_assert"),
-    *("getCurrentCUDAStream", "getDefaultCUDAStream", "dim3", "cudaSetDevice", "printf", "fprintf"),
-    *("TORCH_WARN", "TORCH_WARN_ONCE", "cudaGetErrorString", "cudaGetDevice", "getCurrentDeviceProperties"),
+    *("getCurrentCUDAStream", "getDefaultCUDAStream", "dim3", "printf", "fprintf"),
+    *("TORCH_WARN", "TORCH_WARN_ONCE", "cudaGetErrorString", "getCurrentDeviceProperties"),
 }
 """What allocates nothing, and has no value that sizes may rest on."""
+_SUCCEEDING = {
+    *("cudaGetLastError", "cudaPeekAtLastError", "cudaFuncSetAttribute", "cudaSetDevice", "cudaGetDevice"),
+    *("cudaStreamSynchronize", "cudaDeviceSynchronize"),
+}
+"""What allocates nothing, and gives `cudaSuccess`."""
 _FACTORIES = {"empty", "zeros", "ones", "full", "empty_strided", "arange", "rand", "randn"}
 _STREAMED = {"stream", "x", "y", "z", "multiProcessorCount"}
 
@@ -112,9 +111,21 @@ def _minimum(first: Any, *others: Any) -> Any:
     return min(first, *others) if others else min(first)
 
 
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
+_ARITHMETIC: dict[str, Callable[..., Any]] = {
     "max": _maximum,
     "min": _minimum,
+    "abs": abs,
+    "ceil": lambda value: float(math.ceil(value)),
+    "floor": lambda value: float(math.floor(value)),
+    "sqrt": math.sqrt,
+    "exp": math.exp,
+    "log": math.log,
+    "log2": math.log2,
+    "pow": math.pow,
+}
+"""Of numbers; torch has functions of these names for tensors."""
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    **_ARITHMETIC,
     "getenv": os.environ.get,
     "atoi": int,
     "stoi": int,
@@ -125,12 +136,13 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "make_pair": lambda *parts: list(parts),
     "string": str,
     "to_string": str,
-    "abs": abs,
-    "ceil": math.ceil,
-    "floor": math.floor,
-    "sqrt": math.sqrt,
-    "log2": math.log2,
-    "pow": math.pow,
+    "runtime_error": RuntimeError,
+    "logic_error": RuntimeError,
+    "invalid_argument": ValueError,
+    "domain_error": ValueError,
+    "length_error": ValueError,
+    "range_error": ValueError,
+    "out_of_range": IndexError,
     "TensorOptions": Options,
     "dtype": Options,
     "optional": lambda value=None: value,
@@ -168,6 +180,11 @@ def called(name: str, arguments: list[Any]) -> Any:
     last = name.rpartition("::")[2]
     if last in _IGNORED:
         return Opaque(last)
+    if last in _SUCCEEDING:
+        return CONSTANTS["cudaSuccess"]
+    if last in _ARITHMETIC and any(isinstance(one, Tensor) for one in arguments):
+        check(*arguments)
+        return _of_torch(last, arguments)
     is_of_torch = name.startswith(("torch::", "at::", "c10::"))
     if is_of_torch and last not in _FUNCTIONS:
         check(*arguments)
