@@ -133,6 +133,9 @@ def test_its_checks_fail_as_they_do(launches: Launches) -> None:
         ("switch (x.dim()) { default: return x; }", "'switch' (source.cu:2)"),
         ("auto p = x.data_ptr<float>(); return torch::full({1}, p[0]);", "what a pointer leads to"),
         ("x[0] = 1; return x;", "an assignment to what is no name 'x' (source.cu:2)"),
+        ("at::OwnGuard guard; return x;", "the function at::OwnGuard"),
+        ("Sizes sizes; return x;", "the function Sizes (source.cu:2)"),
+        ("int64_t n; return x.new_empty({n});", "what rests on n, which is given no value"),
         ("set(x); return x;", "an assignment to y, which is the caller's"),
     ],
 )
@@ -199,6 +202,44 @@ def test_checks_compare_what_they_are_given(holds: str, fails: str) -> None:
     assert _value(f"TORCH_CHECK_{holds}; return x;").tolist() == [4, 9]
     with pytest.raises(RuntimeError, match=r"TORCH_CHECK_.. failed: \d vs\. \d"):
         _value(f"TORCH_CHECK_{fails}; return x;")
+
+
+@pytest.mark.parametrize(
+    ("body", "shape"),
+    [
+        ("return x.new_empty({(int64_t)std::ceil(static_cast<float>(x.size(0)) / 4)});", [1]),
+        ("return x.new_empty({static_cast<int64_t>(double(x.size(0)) / 4 * 6), int64_t(1.5)});", [3, 1]),
+        ("std::vector<int64_t> s(2, 128); return x.new_empty(s);", [128, 128]),
+        ("std::vector<int64_t> s{2, 128}; return x.new_empty(s);", [2, 128]),
+        ("std::vector<int64_t> s(3); return x.new_empty(s);", [0, 0, 0]),
+        (
+            "std::vector<int64_t> s(2, 3); std::vector<int64_t> t(s); t.push_back(1); return x.new_empty(s);",
+            [3, 3],
+        ),
+        (
+            "std::vector<torch::Tensor> s(5); "
+            "return x.new_empty({(int64_t)s.size(), s[0].defined() ? 1 : 2});",
+            [5, 2],
+        ),
+    ],
+)
+def test_casts_and_constructors_of_vectors_do_what_they_do_in_c(body: str, shape: list[int]) -> None:
+    assert list(_value(body).shape) == shape
+
+
+@pytest.mark.parametrize(
+    "guard",
+    ["torch::NoGradGuard guard", "c10::InferenceMode guard(true)", "at::AutoDispatchBelowADInplaceOrView g"],
+)
+def test_guards_hold_until_their_block_ends(guard: str) -> None:
+    import torch
+
+    body = f"torch::Tensor y; {{ {guard}; y = x * 2; }} return {{y, x * 2}};"
+    run = _function(f"std::vector<torch::Tensor> run(torch::Tensor x) {{ {body} }}", "run")
+    within, after = run(torch.ones(2, requires_grad=True))
+    assert (within.requires_grad, after.requires_grad) == (False, True)
+    assert torch.is_grad_enabled()
+    assert not torch.is_inference_mode_enabled()
 
 
 @pytest.mark.rehearsal

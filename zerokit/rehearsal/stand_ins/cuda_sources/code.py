@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 from zerokit.rehearsal.stand_ins.cuda_sources.expressions import Expressions, Run
 from zerokit.rehearsal.stand_ins.cuda_sources.scopes import Returned, Scope
 from zerokit.rehearsal.stand_ins.cuda_sources.tokens import UnreadError
-from zerokit.rehearsal.stand_ins.cuda_sources.values import check
+from zerokit.rehearsal.stand_ins.cuda_sources.values import Opaque, check, vector
 from zerokit.rehearsal.stand_ins.cuda_sources.words import BUILT_IN, of_type
 
 _REFUSED = ("switch", "goto", "try", "break", "continue", "delete", "struct")
@@ -39,7 +39,12 @@ class Reader(Expressions):
         word = self._next
         if self._took("{"):
             inner = self._statements("}")
-            return lambda scope: inner(scope.within())
+
+            def run_block(scope: Scope) -> None:
+                with scope.within() as block:
+                    inner(block)
+
+            return run_block
         if self._took(";"):
             return lambda scope: None
         if word.kind == "name" and word.text in _STATEMENTS:
@@ -159,6 +164,7 @@ class Reader(Expressions):
         if kind is None or self._next.kind != "name" or self._words[self._place + 1].text not in "=;(){,:":
             self._place = begin
             return None
+        element = self._element(begin)
         read = []
         while True:
             name = self._take().text
@@ -166,11 +172,13 @@ class Reader(Expressions):
                 self._take()
                 read.append((name, self._value()))
             elif self._at("("):
-                read.append((name, self._made(kind, self._arguments("(", ")"))))
+                read.append((name, self._made(kind, element, self._arguments("(", ")"))))
+            elif self._at("{") and element is not None:
+                read.append((name, self._value()))
             elif self._at("{"):
-                read.append((name, self._made(kind, self._arguments("{", "}"))))
+                read.append((name, self._made(kind, None, self._arguments("{", "}"))))
             else:
-                read.append((name, lambda scope: [] if "vector" in kind else None))
+                read.append((name, self._begun(kind, element, name)))
             if not self._took(","):
                 break
             while self._at("*", "&"):
@@ -184,10 +192,30 @@ class Reader(Expressions):
 
         return run
 
-    def _made(self, kind: str, arguments: list[Run]) -> Run:
-        if kind.startswith("std::vector"):
-            return lambda scope: [one(scope) for one in arguments]
+    def _element(self, begin: int) -> str | None:
+        """Of what the vector is whose type begins at `begin`; None if that is no vector."""
+        said = [one.text for one in self._words[begin : self._place]]
+        if "vector" not in said:
+            return None
+        inner = said[said.index("vector") + 2 :]
+        return "".join(inner[: len(inner) - inner[::-1].index(">") - 1])
+
+    def _made(self, kind: str, element: str | None, arguments: list[Run]) -> Run:
+        if element is not None:
+            return lambda scope: vector(element, [one(scope) for one in arguments])
         if len(arguments) == 1 and (kind.split("::")[-1] in BUILT_IN | {"Tensor"} or "*" in kind):
             return arguments[0]
         name = kind.removesuffix("<>")
         return lambda scope: self._session.call(name, [one(scope) for one in arguments], [])
+
+    def _begun(self, kind: str, element: str | None, name: str) -> Run:
+        """What a variable holds that is declared without a value."""
+        bare = kind.removesuffix("<>").split("::")[-1]
+        if element is not None:
+            return lambda scope: []
+        if bare in BUILT_IN or "*" in kind:
+            return lambda scope: Opaque(f"{name}, which is given no value")
+        if bare in ("Tensor", "optional"):
+            return lambda scope: None
+        where = self._next
+        return lambda scope: self._session.call(kind.removesuffix("<>"), [], [], where)

@@ -12,7 +12,7 @@ from zerokit.rehearsal.stand_ins.cuda_sources.declarations import closing, closi
 from zerokit.rehearsal.stand_ins.cuda_sources.scopes import Returned, Scope, Session
 from zerokit.rehearsal.stand_ins.cuda_sources.tokens import Token, UnreadError
 from zerokit.rehearsal.stand_ins.cuda_sources.values import SIZES, Opaque, Pointer, check
-from zerokit.rehearsal.stand_ins.cuda_sources.words import BUILT_IN, Words, of_type
+from zerokit.rehearsal.stand_ins.cuda_sources.words import BUILT_IN, NUMBERS, Words, of_type
 
 Run = Callable[[Scope], Any]
 """Does what a piece of code does."""
@@ -92,7 +92,8 @@ class Expressions(Words):
         def run(scope: Scope) -> Any:
             def call() -> Any:
                 try:
-                    inner(scope.within())
+                    with scope.within() as block:
+                        inner(block)
                 except Returned as returned:
                     return returned.value
                 return None
@@ -276,9 +277,14 @@ class Expressions(Words):
             self._take()
             name += "::" + self._take().text
         templates: list[Run] = []
+        cast = name if name.split("::")[-1] in NUMBERS else None
         if self._at("<") and self._closes_before_call():
             end = closing_angle(self._words, self._place)
-            templates = self._templates(end)
+            if name.endswith("_cast"):
+                self._take("<")
+                cast = self._type() or "auto"
+            else:
+                templates = self._templates(end)
             self._place = end + 1
         if self._at("<<<"):
             return self._launch(name)
@@ -288,8 +294,8 @@ class Expressions(Words):
         if not self._at("("):
             return lambda scope: scope.get(name)
         arguments = self._arguments("(", ")")
-        if name.endswith("_cast"):
-            return arguments[0]
+        if cast is not None and len(arguments) == 1:
+            return lambda scope: of_type(arguments[0](scope), cast)
         where = self._words[self._place - 1]
 
         def run(scope: Scope) -> Any:

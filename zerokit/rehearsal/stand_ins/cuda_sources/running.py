@@ -23,7 +23,7 @@ HINT = (
     "Let the script use PyTorch's own operators where ZEROKIT_REHEARSAL is set, or measure this run on a GPU"
 )
 _CHECKS = {
-    **{name: RuntimeError for name in ("TORCH_CHECK", "AT_ASSERTM", "TORCH_INTERNAL_ASSERT", "AT_ASSERT")},
+    **dict.fromkeys(("TORCH_CHECK", "AT_ASSERTM", "TORCH_INTERNAL_ASSERT", "AT_ASSERT"), RuntimeError),
     "TORCH_CHECK_VALUE": ValueError,
     "TORCH_CHECK_TYPE": TypeError,
     "TORCH_CHECK_INDEX": IndexError,
@@ -90,7 +90,10 @@ class Extension:
         if id(function) not in self._read:
             self._read[id(function)] = Reader(self, function.body, self._sources.types).body()
         changed = frozenset(one.name for one in function.parameters if one.is_reference)
-        scope = Scope(self, fixed=changed)
+        with Scope(self, fixed=changed) as scope:
+            return self._run_in(scope, function, arguments, templates)
+
+    def _run_in(self, scope: Scope, function: Function, arguments: list[Any], templates: list[Any]) -> Any:
         for place, parameter in enumerate(function.parameters):
             given = place < len(arguments)
             value = arguments[place] if given else self._value(parameter.default)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Any, Protocol
 
 from zerokit.rehearsal.stand_ins.cuda_sources.tokens import Token, UnreadError
+from zerokit.rehearsal.stand_ins.cuda_sources.values import Guard
 
 
 class Returned(BaseException):
@@ -37,12 +39,22 @@ class Scope:
         self._values: dict[str, Any] = {}
         self._fixed = fixed
         """Names of what the caller has, which would have to be changed there."""
+        self._guards = ExitStack()
 
     def within(self) -> Scope:
         """A block in this one."""
         return Scope(self._session, self)
 
+    def __enter__(self) -> Scope:
+        return self
+
+    def __exit__(self, *failed: Any) -> None:
+        self._guards.__exit__(*failed)
+
     def declare(self, name: str, value: Any) -> None:
+        """Have a variable; a guard holds until the block is left."""
+        if isinstance(value, Guard):
+            self._guards.enter_context(value.begin())
         self._values[name] = value
 
     def get(self, name: str) -> Any:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from zerokit.rehearsal.stand_ins.cuda_sources.tokens import UnreadError
+from zerokit.rehearsal.stand_ins.cuda_sources.words import NUMBERS
 
 
 class Opaque(NamedTuple):
@@ -25,6 +28,12 @@ class Pointer(NamedTuple):
     tensor: Tensor
     is_read: bool = False
     """To const."""
+
+
+class Guard(NamedTuple):
+    """What an object sets for as long as it lives."""
+
+    begin: Callable[[], AbstractContextManager[Any]]
 
 
 class Options:
@@ -99,6 +108,13 @@ _SUCCEEDING = {
     *("cudaStreamSynchronize", "cudaDeviceSynchronize"),
 }
 """What allocates nothing, and gives `cudaSuccess`."""
+_GUARDS: dict[str, Callable[..., Any]] = {
+    "NoGradGuard": torch.no_grad,
+    "AutoGradMode": torch.set_grad_enabled,
+    "InferenceMode": torch.inference_mode,
+    "AutoDispatchBelowAutograd": torch._C._AutoDispatchBelowAutograd,
+    "AutoDispatchBelowADInplaceOrView": torch._C._AutoDispatchBelowADInplaceOrView,
+}
 _FACTORIES = {"empty", "zeros", "ones", "full", "empty_strided", "arange", "rand", "randn"}
 _STREAMED = {"stream", "x", "y", "z", "multiProcessorCount"}
 
@@ -180,6 +196,9 @@ def called(name: str, arguments: list[Any]) -> Any:
     last = name.rpartition("::")[2]
     if last in _IGNORED:
         return Opaque(last)
+    if last in _GUARDS:
+        check(*arguments)
+        return Guard(partial(_GUARDS[last], *arguments))
     if last in _SUCCEEDING:
         return CONSTANTS["cudaSuccess"]
     if last in _ARITHMETIC and any(isinstance(one, Tensor) for one in arguments):
@@ -201,6 +220,30 @@ def called(name: str, arguments: list[Any]) -> Any:
     if last.endswith("_out"):
         return _of_torch(last.removesuffix("_out"), arguments[1:], out=arguments[0])
     return _of_torch(last, arguments)
+
+
+_ELEMENTS: dict[str, Any] = {"float": 0.0, "double": 0.0, "bool": False, "string": "", "Tensor": None}
+
+
+def vector(element: str, arguments: list[Any]) -> list[Any]:
+    """What a constructor of `std::vector` makes: of nothing, a count, a count and a value, or another one.
+
+    Raises:
+        UnreadError: it is not known what its elements begin as.
+    """
+    check(*arguments)
+    if not arguments:
+        return []
+    if len(arguments) == 1 and isinstance(arguments[0], list | tuple):
+        return list(arguments[0])
+    if not isinstance(arguments[0], int) or len(arguments) > 2:
+        raise UnreadError(f"a vector of {element} that is made so")
+    if len(arguments) == 2:
+        return [arguments[1]] * arguments[0]
+    bare = element.rpartition("::")[2]
+    if bare not in _ELEMENTS and bare not in NUMBERS:
+        raise UnreadError(f"a vector of {element} that is given no values")
+    return [_ELEMENTS.get(bare, 0)] * arguments[0]
 
 
 def _of_torch(name: str, arguments: list[Any], **given: Any) -> Any:

@@ -25,8 +25,13 @@ BUILT_IN = {
     *("int8_t", "int16_t", "int32_t", "int64_t", "uint8_t", "uint16_t", "uint32_t", "uint64_t", "size_t"),
     *("half", "__half", "__nv_bfloat16", "nv_bfloat16", "cudaStream_t", "cudaError_t", "scalar_t", "dim3"),
 }
-_WHOLE = {"int", "long", "short", "size_t", "unsigned", "int32_t", "int64_t", "uint32_t", "uint64_t", "uint"}
+_WHOLE = {
+    *("int", "long", "short", "size_t", "unsigned", "uint", "int8_t", "int16_t", "int32_t", "int64_t"),
+    *("uint8_t", "uint16_t", "uint32_t", "uint64_t"),
+}
 _FRACTIONAL = {"float", "double"}
+NUMBERS = _WHOLE | _FRACTIONAL | {"bool"}
+"""Types that C++ turns numbers into."""
 _WORDS = {"const", "constexpr", "static", "typename", "volatile", "unsigned", "signed", "long", "inline"}
 
 
