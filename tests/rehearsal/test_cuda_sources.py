@@ -85,14 +85,14 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> Launches:
     return seen
 
 
-def _function(source: str, name: str, **defined: str) -> Callable[..., Any]:
+def _function(source: str, name: str, shown: str | None = None, **defined: str) -> Callable[..., Any]:
     from zerokit.rehearsal.stand_ins.cuda_sources.bindings import bind
     from zerokit.rehearsal.stand_ins.cuda_sources.declarations import Sources
     from zerokit.rehearsal.stand_ins.cuda_sources.tokens import Preprocessor
 
     sources = Sources()
     sources.add(list(Preprocessor(defined).text(dedent(source), "source.cu", Path.cwd())))
-    function: Callable[..., Any] = getattr(bind("extension", sources, [name]), name)
+    function: Callable[..., Any] = getattr(bind("extension", sources, [name]), shown or name)
     return function
 
 
@@ -240,6 +240,53 @@ def test_guards_hold_until_their_block_ends(guard: str) -> None:
     assert (within.requires_grad, after.requires_grad) == (False, True)
     assert torch.is_grad_enabled()
     assert not torch.is_inference_mode_enabled()
+
+
+NAMESPACES = r"""
+namespace ops {
+namespace cpu { torch::Tensor forward(torch::Tensor x, double by) { return x + by; } }
+namespace cuda {
+namespace { double twice(double by) { return by * 2; } }
+torch::Tensor forward(torch::Tensor x, double by) { return x * twice(by); }
+}
+torch::Tensor forward(torch::Tensor x, double by) {
+    return x.dim() == 1 ? cuda::forward(x, by) : cpu::forward(x, by);
+}
+}
+torch::Tensor other::forward(torch::Tensor x, double by) { return x; }
+torch::Tensor lost(torch::Tensor x) { return forward(x, 1); }
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
+    m.def("run", &ops::forward, py::arg("x"), py::arg("by") = 1.5);
+    m.def("same", &other::forward, "says so", "x"_a, "by"_a = 0);
+}
+"""
+OPERATOR = r"""
+TORCH_LIBRARY(zerokit_named, m) { m.def("forward(Tensor x, *, float by=0.5) -> Tensor", &ops::forward); }
+"""
+
+
+def test_functions_are_found_by_their_namespaces() -> None:
+    import torch
+
+    from zerokit.rehearsal.errors import RehearsalGap
+
+    assert _function(NAMESPACES, "ops::forward")(torch.ones(1), 3.0).tolist() == [6]
+    assert _function(NAMESPACES, "ops::forward")(torch.ones(1, 1), 3.0).tolist() == [[4]]
+    with pytest.raises(RehearsalGap, match="more than one function forward that takes as many arguments"):
+        _function(NAMESPACES, "lost")(torch.ones(1))
+
+
+def test_arguments_have_the_names_and_defaults_of_the_module() -> None:
+    import torch
+
+    run = _function(NAMESPACES + OPERATOR, "lost", "run")
+    assert run(torch.ones(1)).tolist() == [3]
+    assert run(by=2.0, x=torch.ones(1)).tolist() == [4]
+    assert _function(NAMESPACES, "lost", "same")(x=torch.ones(1)).tolist() == [1]
+    assert torch.ops.zerokit_named.forward(torch.ones(1)).tolist() == [1]
+    assert torch.ops.zerokit_named.forward(torch.ones(1), by=2.0).tolist() == [4]
+    with pytest.raises(TypeError, match="incompatible function arguments: eps"):
+        run(torch.ones(1), eps=1.0)
 
 
 @pytest.mark.rehearsal

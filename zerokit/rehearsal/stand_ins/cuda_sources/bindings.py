@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from zerokit.rehearsal.stand_ins.cuda_sources.declarations import Bindings, Function, Sources
+from zerokit.rehearsal.stand_ins.cuda_sources.declarations import Bindings, Origin, Sources, split
 from zerokit.rehearsal.stand_ins.cuda_sources.running import Extension
 from zerokit.rehearsal.stand_ins.cuda_sources.tokens import Token, UnreadError, arguments_at
 
@@ -47,14 +47,14 @@ def bind(name: str, sources: Sources, functions: list[str]) -> ModuleType:
     """
     extension = Extension(name, sources)
     module = ModuleType(name)
-    shown = {one: one for one in functions}
     for block in sources.bindings:
         if block.macro == "PYBIND11_MODULE":
-            shown |= {said: function for _, said, function in _calls(block)}
+            for _, said, function, named in _calls(block):
+                vars(module)[said] = extension.function(function, block.origin, named)
         else:
             _register(block, extension, sources)
-    vars(module).update({said: extension.function(function) for said, function in shown.items()})
-    if not shown and not sources.bindings:
+    vars(module).update({one: extension.function(one, Origin()) for one in functions})
+    if not functions and not sources.bindings:
         raise UnreadError("nothing that it shows to Python")
     return module
 
@@ -68,54 +68,72 @@ def _register(block: Bindings, extension: Extension, sources: Sources) -> None:
     space = block.arguments[0]
     if block.macro == "TORCH_LIBRARY_IMPL":
         library = _library(space, "IMPL")
-        for _, said, function in _calls(block):
-            library.impl(said, _kernel(space, said, extension.function(function)), block.arguments[1])
+        for _, said, function, _named in _calls(block):
+            kernel = _kernel(space, said, extension.function(function, block.origin))
+            library.impl(said, kernel, block.arguments[1])
         _libraries.append(library)
         return
     library = _library(space, "FRAGMENT")
     _libraries.append(library)
-    for word, said, function in _calls(block):
+    for word, said, function, _named in _calls(block):
         operator = said.partition("(")[0]
         if word == "def":
-            library.define(said if "(" in said else f"{said}{_schema(sources, function)}")
+            library.define(said if "(" in said else f"{said}{_schema(sources, function, block.origin)}")
         if function:
-            library.impl(operator, _kernel(space, operator, extension.function(function)), _ANY_DEVICE)
+            kernel = _kernel(space, operator, extension.function(function, block.origin))
+            library.impl(operator, kernel, _ANY_DEVICE)
 
 
 def _kernel(space: str, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    def run(*arguments: Any) -> Any:
-        result = function(*arguments)
+    def run(*arguments: Any, **keywords: Any) -> Any:
         packet, _, overload = name.partition(".")
-        operator = getattr(getattr(getattr(torch.ops, space), packet), overload or "default")
-        return tuple(result) if len(operator._schema.returns) > 1 else result
+        schema = getattr(getattr(getattr(torch.ops, space), packet), overload or "default")._schema
+        # torch leaves out what equals its default.
+        rest = [keywords.get(one.name, one.default_value) for one in schema.arguments[len(arguments) :]]
+        result = function(*arguments, *rest)
+        return tuple(result) if len(schema.returns) > 1 else result
 
     return run
 
 
-def _calls(block: Bindings) -> Iterator[tuple[str, str, str]]:
-    """Each ``def`` and ``impl``: which, the name or schema that it has, and the function; "" for none."""
+def _calls(block: Bindings) -> Iterator[tuple[str, str, str, list[tuple[str, list[Token]]]]]:
+    """Each ``def`` and ``impl``: which, the name or schema that it has, the function, "" for none, and its
+    arguments' names and defaults.
+    """
     words = block.body
     for place, word in enumerate(words):
         if word.text not in ("def", "impl") or words[place - 1].text != "." or words[place + 1].text != "(":
             continue
         given, _ = arguments_at(words, place + 1)
         said = "".join(one.value for one in given[0] if one.kind == "string")
-        yield word.text, said, _referred(given[1]) if len(given) > 1 else ""
+        named = [_argument(part) for part in given[2:] if any(one.text in ("arg", "_a") for one in part)]
+        yield word.text, said, _referred(given[1]) if len(given) > 1 else "", named
+
+
+def _argument(words: list[Token]) -> tuple[str, list[Token]]:
+    """The name and the default of ``py::arg("name") = default`` or ``"name"_a = default``."""
+    said, *default = split(words, "=")
+    return next(one.value for one in said if one.kind == "string"), default[0] if default else []
 
 
 def _referred(words: list[Token]) -> str:
     """The function that is handed over: ``&f``, ``f``, ``TORCH_FN(f)`` or ``dispatch(kCUDA, &f)``."""
     if words[0].text == "[" or any(one.text == "{" for one in words):
         raise UnreadError(f"a lambda that is shown to Python {words[0]}")
-    names = [one.text for one in words if one.kind == "name"]
-    return names[-1] if names else ""
+    last = max((place for place, one in enumerate(words) if one.kind == "name"), default=None)
+    if last is None:
+        return ""
+    name = words[last].text
+    while last > 1 and words[last - 1].text == "::" and words[last - 2].kind == "name":
+        last -= 2
+        name = f"{words[last].text}::{name}"
+    return name
 
 
-def _schema(sources: Sources, name: str) -> str:
-    found = sources.functions.get(name)
-    if not found:
+def _schema(sources: Sources, name: str, origin: Origin) -> str:
+    function = sources.function(name, origin)
+    if function is None:
         raise UnreadError(f"the function {name}, whose code it does not have")
-    function: Function = found[0]
     taken = [f"{_type(one.type, name)} _{place}" for place, one in enumerate(function.parameters)]
     return f"({', '.join(taken)}) -> {_result(function.result, name)}"
 

@@ -205,8 +205,7 @@ class Reader(Expressions):
             return lambda scope: vector(element, [one(scope) for one in arguments])
         if len(arguments) == 1 and (kind.split("::")[-1] in BUILT_IN | {"Tensor"} or "*" in kind):
             return arguments[0]
-        name = kind.removesuffix("<>")
-        return lambda scope: self._session.call(name, [one(scope) for one in arguments], [])
+        return self._constructed(kind, arguments)
 
     def _begun(self, kind: str, element: str | None, name: str) -> Run:
         """What a variable holds that is declared without a value."""
@@ -217,5 +216,12 @@ class Reader(Expressions):
             return lambda scope: Opaque(f"{name}, which is given no value")
         if bare in ("Tensor", "optional"):
             return lambda scope: None
-        where = self._next
-        return lambda scope: self._session.call(kind.removesuffix("<>"), [], [], where)
+        return self._constructed(kind, [])
+
+    def _constructed(self, kind: str, arguments: list[Run]) -> Run:
+        where, name = self._words[self._place - 1], kind.removesuffix("<>")
+
+        def run(scope: Scope) -> Any:
+            return self._session.call(name, [one(scope) for one in arguments], [], where, self._origin)
+
+        return run

@@ -25,6 +25,14 @@ class Parameter(NamedTuple):
     default: list[Token]
 
 
+class Origin(NamedTuple):
+    """Where code stands, by which it sees names."""
+
+    space: str = ""
+    """The namespaces around it, as `a::b`; those without a name are left out."""
+    file: str = ""
+
+
 class Function(NamedTuple):
     """Its body is read when it is called."""
 
@@ -34,6 +42,7 @@ class Function(NamedTuple):
     templates: list[tuple[str, bool]]
     """Its template parameters, and whether each is a value."""
     body: list[Token]
+    origin: Origin
 
 
 class Bindings(NamedTuple):
@@ -42,6 +51,7 @@ class Bindings(NamedTuple):
     macro: str
     arguments: list[str]
     body: list[Token]
+    origin: Origin
 
 
 @dataclass
@@ -55,26 +65,63 @@ class Sources:
     types: set[str] = field(default_factory=set)
     """Names that the sources give types."""
     bindings: list[Bindings] = field(default_factory=list)
+    _around: list[str] = field(default_factory=list)
+    """The namespaces that are open; "" for one without a name."""
 
     def add(self, words: list[Token]) -> None:
         """Read the declarations of a file."""
         place = 0
+        self._around.clear()
         while place < len(words):
             place = self._one(words, place)
+
+    def function(self, name: str, seen_from: Origin, given: int | None = None) -> Function | None:
+        """The function that `name` means there; None if there is none that takes so many arguments.
+
+        Raises:
+            UnreadError: more than one may be meant: what sets them apart is not followed.
+        """
+        found = [
+            one
+            for one in self.functions.get(name.rpartition("::")[2], ())
+            if f"::{_full(one)}".endswith(f"::{name.removeprefix('::')}")
+            and (given is None or _needed(one) <= given <= len(one.parameters))
+        ]
+        spaces = seen_from.space.split("::") if seen_from.space and not name.startswith("::") else []
+        for count in range(len(spaces), -1, -1):
+            full = "::".join([*spaces[:count], name.removeprefix("::")])
+            nearest = [one for one in found if _full(one) == full]
+            if nearest:
+                found = nearest
+                break
+        found = [one for one in found if one.origin.file == seen_from.file] or found
+        if len({tuple(word.text for word in one.body) for one in found}) > 1:
+            raise UnreadError(f"more than one function {name} that takes as many arguments")
+        return found[0] if found else None
+
+    def _origin(self, word: Token) -> Origin:
+        return Origin("::".join(filter(None, self._around)), word.file)
 
     def _one(self, words: list[Token], place: int) -> int:
         word = words[place]
         if word.text in (";", "}"):
+            if word.text == "}" and self._around:
+                self._around.pop()
             return place + 1
         if word.text == "namespace" or (word.text == "extern" and words[place + 1].kind == "string"):
+            begin = place
             while words[place].text not in "{;=":
                 place += 1
-            return place + 1 if words[place].text == "{" else _after(words, place, ";")
+            if words[place].text != "{":
+                return _after(words, place, ";")
+            said = [one.text for one in words[begin + 1 : place] if one.kind != "string"]
+            self._around.append("".join(one for one in said if one != "inline"))
+            return place + 1
         if word.text in _LIBRARIES:
             arguments, place = arguments_at(words, place + 1)
             end = closing(words, place)
             said = ["".join(one.text for one in part) for part in arguments]
-            self.bindings.append(Bindings(word.text, said, words[place + 1 : end]))
+            self.bindings.append(Bindings(word.text, said, words[place + 1 : end], self._origin(word)))
             return end + 1
         templates: list[tuple[str, bool]] = []
         if word.text == "template":
@@ -133,7 +180,10 @@ class Sources:
         name = head[opens[-1] - 1].text
         given, _ = arguments_at(head, opens[-1])
         parameters = [_parameter(part) for part in _joined(given) if part and part[0].text != "void"]
-        before = [one.text for one in head[: opens[-1] - 1]]
+        begin = opens[-1] - 1
+        while begin > 1 and head[begin - 1].text == "::" and head[begin - 2].kind == "name":
+            begin -= 2
+        before = [one.text for one in head[:begin]]
         if "__global__" in before:
             self.kernels[name] = parameters
             return
@@ -141,7 +191,20 @@ class Sources:
             return
         passed = {"inline", "static", "constexpr", "__host__", "__device__", "__forceinline__", "extern"}
         result = "".join(one for one in before if one not in passed | _QUALIFIERS)
-        self.functions.setdefault(name, []).append(Function(name, result, parameters, templates, body))
+        around = [*self._around, *(one.text for one in head[begin : opens[-1] - 1] if one.kind == "name")]
+        origin = Origin("::".join(filter(None, around)), head[0].file)
+        self.functions.setdefault(name, []).append(
+            Function(name, result, parameters, templates, body, origin)
+        )
+
+
+def _full(function: Function) -> str:
+    """The name of a function with its namespaces."""
+    return "::".join(filter(None, (function.origin.space, function.name)))
+
+
+def _needed(function: Function) -> int:
+    return sum(not parameter.default for parameter in function.parameters)
 
 
 def _parameter(words: list[Token]) -> Parameter:

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from zerokit.rehearsal.stand_ins.cuda_sources.declarations import closing, closing_angle
+from zerokit.rehearsal.stand_ins.cuda_sources.declarations import Origin, closing, closing_angle
 from zerokit.rehearsal.stand_ins.cuda_sources.scopes import Returned, Scope, Session
 from zerokit.rehearsal.stand_ins.cuda_sources.tokens import Token, UnreadError
 from zerokit.rehearsal.stand_ins.cuda_sources.values import SIZES, Opaque, Pointer, check
@@ -53,12 +53,14 @@ class Expressions(Words):
         session: what knows the sources' declarations.
         words: the body, without its braces.
         types: names that are types there, besides those that C++ has.
+        origin: where it stands.
     """
 
-    def __init__(self, session: Session, words: list[Token], types: set[str]) -> None:
+    def __init__(self, session: Session, words: list[Token], types: set[str], origin: Origin) -> None:
         super().__init__(words)
         self._session = session
         self._types = types
+        self._origin = origin
 
     # ---- expressions
     def _value(self) -> Run:
@@ -300,7 +302,7 @@ class Expressions(Words):
 
         def run(scope: Scope) -> Any:
             given = [one(scope) for one in arguments]
-            return self._session.call(name, given, [one(scope) for one in templates], where)
+            return self._session.call(name, given, [one(scope) for one in templates], where, self._origin)
 
         return run
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -11,7 +11,7 @@ from torch import Tensor
 from zerokit.rehearsal.errors import RehearsalGap
 from zerokit.rehearsal.stand_ins.cuda_sources import values
 from zerokit.rehearsal.stand_ins.cuda_sources.code import Reader
-from zerokit.rehearsal.stand_ins.cuda_sources.declarations import Function, Sources
+from zerokit.rehearsal.stand_ins.cuda_sources.declarations import Function, Origin, Sources
 from zerokit.rehearsal.stand_ins.cuda_sources.expressions import Run
 from zerokit.rehearsal.stand_ins.cuda_sources.scopes import Returned, Scope
 from zerokit.rehearsal.stand_ins.cuda_sources.tokens import Token, UnreadError
@@ -55,20 +55,35 @@ class Extension:
         self._read: dict[int, Run] = {}
         self._constants: dict[str, Any] = {}
 
-    def function(self, name: str) -> Callable[..., Any]:
+    def function(
+        self, name: str, origin: Origin, named: Sequence[tuple[str, list[Token]]] = ()
+    ) -> Callable[..., Any]:
         """What Python calls for the C++ function `name`.
+
+        Args:
+            name: as it is handed over.
+            origin: where that is.
+            named: the names that its arguments have in Python, and their defaults, unread.
 
         The function raises:
             RehearsalGap: its code is not understood.
             RuntimeError: a check of its own fails.
+            TypeError: it is given a keyword that it does not have.
         """
 
-        def call(*arguments: Any) -> Any:
+        def call(*arguments: Any, **keywords: Any) -> Any:
             try:
-                found = self._function(name, len(arguments))
+                given = [*arguments]
+                for key, default in named[len(arguments) :]:
+                    if key not in keywords and not default:
+                        break
+                    given.append(keywords.pop(key) if key in keywords else self._value(default, origin))
+                if keywords:
+                    raise TypeError(f"{name}(): incompatible function arguments: {', '.join(keywords)}")
+                found = self._sources.function(name, origin, len(given))
                 if found is None:
-                    raise UnreadError("a function that its sources do not have")
-                return self._run(found, list(arguments), [])
+                    raise UnreadError(f"no function {name} of {len(given)} arguments")
+                return self._run(found, given, [])
             except UnreadError as unknown:
                 raise RehearsalGap(
                     f"'{name}' of the CUDA extension '{self._name}': its code is not compiled but read, and "
@@ -79,16 +94,9 @@ class Extension:
         call.__name__ = name.rpartition("::")[2]
         return call
 
-    def _function(self, name: str, given: int) -> Function | None:
-        for one in self._sources.functions.get(name.rpartition("::")[2], ()):
-            needed = sum(not parameter.default for parameter in one.parameters)
-            if needed <= given <= len(one.parameters):
-                return one
-        return None
-
     def _run(self, function: Function, arguments: list[Any], templates: list[Any]) -> Any:
         if id(function) not in self._read:
-            self._read[id(function)] = Reader(self, function.body, self._sources.types).body()
+            self._read[id(function)] = self._read_body(function.body, function.origin)
         changed = frozenset(one.name for one in function.parameters if one.is_reference)
         with Scope(self, fixed=changed) as scope:
             return self._run_in(scope, function, arguments, templates)
@@ -96,7 +104,7 @@ class Extension:
     def _run_in(self, scope: Scope, function: Function, arguments: list[Any], templates: list[Any]) -> Any:
         for place, parameter in enumerate(function.parameters):
             given = place < len(arguments)
-            value = arguments[place] if given else self._value(parameter.default)
+            value = arguments[place] if given else self._value(parameter.default, function.origin)
             if parameter.is_read and isinstance(value, Pointer):
                 value = value._replace(is_read=True)
             value = list(value) if isinstance(value, tuple) else of_type(value, parameter.type)
@@ -109,9 +117,12 @@ class Extension:
             return of_type(returned.value, function.result)
         return None
 
-    def _value(self, words: list[Token]) -> Any:
+    def _read_body(self, words: list[Token], origin: Origin) -> Run:
+        return Reader(self, words, self._sources.types, origin).body()
+
+    def _value(self, words: list[Token], origin: Origin) -> Any:
         end = Token("sign", ";", "", 0)
-        run = Reader(self, [Token("name", "return", "", 0), *words, end], self._sources.types).body()
+        run = self._read_body([Token("name", "return", "", 0), *words, end], origin)
         try:
             run(Scope(self))
         except Returned as returned:
@@ -123,7 +134,7 @@ class Extension:
         bare = name.rpartition("::")[2]
         if bare in self._sources.constants:
             if bare not in self._constants:
-                self._constants[bare] = self._value(self._sources.constants[bare])
+                self._constants[bare] = self._value(self._sources.constants[bare], Origin())
             return self._constants[bare]
         known = name
         for namespace in _NAMESPACES:
@@ -134,7 +145,9 @@ class Extension:
             return Opaque(name)
         raise UnreadError(f"the name {name}")
 
-    def call(self, name: str, arguments: list[Any], templates: list[Any], where: Token | None = None) -> Any:
+    def call(
+        self, name: str, arguments: list[Any], templates: list[Any], where: Token, origin: Origin
+    ) -> Any:
         last = name.rpartition("::")[2]
         if last in _CHECKS:
             check(arguments[0])
@@ -146,13 +159,13 @@ class Extension:
         if last.startswith(("AT_DISPATCH_", "DISPATCH_")) and callable(arguments[-1]):
             return arguments[-1]()
         if not name.startswith(_NAMESPACES):
-            found = self._function(name, len(arguments))
+            found = self._sources.function(name, origin, len(arguments))
             if found is not None:
                 return self._run(found, arguments, templates)
         try:
             return called(name, arguments)
         except UnreadError as unknown:
-            raise UnreadError(f"{unknown} ({where.file}:{where.line})" if where else str(unknown)) from None
+            raise UnreadError(f"{unknown} ({where.file}:{where.line})") from None
 
     def member(self, value: Any, name: str, arguments: list[Any] | None) -> Any:
         return values.member(value, name, arguments)

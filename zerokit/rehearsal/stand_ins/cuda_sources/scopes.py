@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import Any, Protocol
 
+from zerokit.rehearsal.stand_ins.cuda_sources.declarations import Origin
 from zerokit.rehearsal.stand_ins.cuda_sources.tokens import Token, UnreadError
 from zerokit.rehearsal.stand_ins.cuda_sources.values import Guard
 
@@ -21,7 +22,7 @@ class Session(Protocol):
     """What code calls."""
 
     def call(
-        self, name: str, arguments: list[Any], templates: list[Any], where: Token | None = None
+        self, name: str, arguments: list[Any], templates: list[Any], where: Token, origin: Origin
     ) -> Any: ...
     def member(self, value: Any, name: str, arguments: list[Any] | None) -> Any: ...
     def launch(self, kernel: str, arguments: list[Any]) -> None: ...

@@ -151,6 +151,8 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "tuple": lambda *parts: list(parts),
     "make_pair": lambda *parts: list(parts),
     "string": str,
+    "none": lambda: None,
+    "Tensor": lambda value=None: value,
     "to_string": str,
     "runtime_error": RuntimeError,
     "logic_error": RuntimeError,
