@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,8 +15,10 @@ from hypothesis import strategies as st
 from tests.examples import examples
 from tests.tiny import CHAT_TEMPLATE
 from zerokit.errors import DataError
+from zerokit.recipe.load import load_recipe
 from zerokit.recipe.model import Columns, DataSection, Format, TaskSection
 from zerokit.training.examples import IGNORED, tokenize
+from zerokit.training.given import given_examples
 from zerokit.training.preview import marked
 from zerokit.training.shapes import described, detect_format
 from zerokit.training.tasks import task_of
@@ -491,3 +495,45 @@ def test_a_preview_marks_what_is_trained_on(tokenizer: PreTrainedTokenizerBase) 
         "\\x1b[31mtwo<|end|><|assistant|>⟦three<|end|>⟧",
     ]
     assert [text for text, style in lines[1] if style] == ["⟦three<|end|>⟧"]
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize(
+    ("data", "shared"),
+    [
+        ({"train": "data"}, None),
+        ({"train": "data", "eval_split": "test"}, None),
+        ({"train": "data", "eval": "data/test.jsonl"}, None),
+        ({"train": "data", "eval": "data/train.jsonl"}, "train.jsonl"),
+        ({"train": "data", "eval": "other/../data/more.jsonl"}, "more.jsonl"),
+        ({"train": ["data/more.jsonl", "data/train.jsonl"], "eval": "data/*.jsonl"}, "more.jsonl and others"),
+        ({"train": "data", "eval_split": "train"}, "more.jsonl and others"),
+        ({"train": "other", "eval": "data"}, None),
+        ({"train": "data", "eval": "builtin:python-questions"}, None),
+        ({"train": "builtin:python-questions", "eval": "data"}, None),
+    ],
+)
+def test_no_file_is_trained_on_and_held_out(
+    data: dict[str, Any], shared: str | None, streaming: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("data/train", "data/more", "data/test", "other/a")
+    for name in names:
+        file = tmp_path / f"{name}.jsonl"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(json.dumps({"prompt": name, "completion": "x"}) + "\n")
+    recipe = tmp_path / "recipe.json"
+    steps = {"max_steps": 1}
+    recipe.write_text(
+        json.dumps({"model": "org/name", "data": {**data, "streaming": streaming}, "training": steps})
+    )
+    monkeypatch.chdir(tmp_path)
+    if shared is None:
+        train, held_out = given_examples(load_recipe(recipe), seed=0)
+        assert data["train"] != "data" or train.left_out == (
+            "not trained on, as by their names not of split 'train': test.jsonl (data.eval can name them)"
+        )
+        if held_out is not None and held_out.source in ("data", "data/test.jsonl") and held_out.rows is None:
+            assert held_out.loaded["prompt"][:] == ["data/test"]
+        return
+    with pytest.raises(DataError, match=f"{shared} would be trained on, too"):
+        given_examples(load_recipe(recipe), seed=0)

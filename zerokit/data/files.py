@@ -126,25 +126,41 @@ def _is_data(file: Path, folder: Path) -> bool:
 
 
 def _of_split(folder: Path, files: list[Path], split: str) -> tuple[list[Path], list[Path]]:
-    """Those of a split, and those of others; all, where none says that it is of this one."""
-    groups: list[tuple[str, ...]] = [names for names in _SPLITS if split in names] or [(split,)]
-    if groups[0] == _SPLITS[1]:
+    """Those of a split, and the others.
+
+    Files that name no split belong to training. Where none says that it is of this split, those that are of
+    another are left out all the same, unless that leaves nothing.
+    """
+    groups: list[tuple[str, ...]] = [names for names in _SPLITS if _says(split, names)]
+    if not any(split in names for names in groups):
+        groups.insert(0, (split,))
+    if groups[-1] == _SPLITS[1]:
         groups.append(_SPLITS[2])  # held out, too
     for group in groups:
-        others = [name for names in _SPLITS if names != group for name in names]
         if any(_is_of(file, folder, group) for file in files):
-            left = [
-                file for file in files if _is_of(file, folder, others) and not _is_of(file, folder, group)
+            others = [name for names in _SPLITS if names != group for name in names]
+            is_trained_on = _SPLITS[0] in groups
+            read = [
+                file
+                for file in files
+                if _is_of(file, folder, group) or (is_trained_on and not _is_of(file, folder, others))
             ]
-            return [file for file in files if file not in left], left
-    return files, []
+            break
+    else:
+        others = [name for names in _SPLITS if names not in groups for name in names]
+        read = [file for file in files if not _is_of(file, folder, others)] or files
+    return read, [file for file in files if file not in read]
 
 
 def _is_of(file: Path, folder: Path, names: Sequence[str]) -> bool:
     """Whether a file, or a folder that it is in, is called by one of these words."""
+    return _says(str(file.relative_to(folder)), names)
+
+
+def _says(text: str, names: Sequence[str]) -> bool:
+    """Whether one of these words is in a text: no letter stands beside it, numbers may (``train2017``)."""
     words = "|".join(re.escape(name.lower()) for name in names)
-    path = str(file.relative_to(folder)).lower()
-    return re.search(rf"(?<![a-z0-9])({words})(?![a-z0-9])", path) is not None
+    return re.search(rf"(?<![a-z])(?:{words})(?:(?<!\d)|(?!\d))(?![a-z])", text.lower()) is not None
 
 
 def given_files(sources: Sequence[str], where: str, split: str = "train") -> list[Path]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zerokit.data.files import given_files, left_out
@@ -41,7 +42,8 @@ class Examples:
             return None
         more = f" and {len(files) - _MOST_NAMED} more" if files[_MOST_NAMED:] else ""
         named = f"{', '.join(files[:_MOST_NAMED])}{more}"
-        return f"not trained on, as their names tell of another split: {named} (data.eval can name them)"
+        why = f"as by their names not of split '{self.split}'"
+        return f"not trained on, {why}: {named} (data.eval can name them)"
 
     @property
     def columns(self) -> list[str]:
@@ -87,10 +89,9 @@ def given_examples(loaded: LoadedRecipe, seed: int) -> tuple[Examples, Examples 
     train: Any = load(data.train, where=where, subset=data.subset, split=data.train_split)
     rows: Sequence[int] | None = None
     held_out = None
-    named = isinstance(data.train, str) and data.train.startswith(BUILTIN)
     if data.eval is not None:
         held_out = _held_out(loaded, data.eval, loaded.where("data", "eval"), data.eval_split or "validation")
-    elif data.eval_split is not None or named:
+    elif data.eval_split is not None or _is_builtin(data.train):
         held_out = _held_out(loaded, data.train, where, data.eval_split or "held_out")
     elif not data.streaming and data.eval_fraction > 0 and len(train) > 1:
         size = max(1, round(len(train) * data.eval_fraction))
@@ -107,18 +108,25 @@ def _held_out(loaded: LoadedRecipe, source: str | list[str], where: str, split: 
     """Held-out examples, as they are named.
 
     Raises:
-        DataError: they are missing or malformed, or those that are trained on.
+        DataError: they are missing or malformed, or of files that are trained on.
     """
     data = loaded.recipe.data
-    names = [source] if isinstance(source, str) else source
-    if source == data.train and not names[0].startswith(BUILTIN):
-        files = given_files(names, where, split)
-        if files and files == given_files(names, where, data.train_split):
-            key = "eval" if data.eval is not None else "eval_split"
-            raise DataError(
-                f"{files[0].name}{' and others' if files[1:] else ''} would be trained on, too",
-                where=loaded.where("data", key),
-                hint="Name other files in data.eval, or leave it to data.eval_fraction",
-            )
+    trained = _paths(data.train, loaded.where("data", "train"), data.train_split)
+    if shared := sorted(_paths(source, where, split) & trained):
+        raise DataError(
+            f"{shared[0].name}{' and others' if shared[1:] else ''} would be trained on, too",
+            where=loaded.where("data", "eval" if data.eval is not None else "eval_split"),
+            hint="Name other files in data.eval or data.train, or leave it to data.eval_fraction",
+        )
     dataset = load_examples(source, where=where, subset=data.subset, split=split)
     return Examples(dataset, source, where, split=split)
+
+
+def _paths(source: str | list[str], where: str, split: str) -> set[Path]:
+    """The local files of a source."""
+    names = [source] if isinstance(source, str) else source
+    return {file.resolve() for file in given_files(names, where, split)} if not _is_builtin(source) else set()
+
+
+def _is_builtin(source: str | list[str]) -> bool:
+    return isinstance(source, str) and source.startswith(BUILTIN)
