@@ -6,6 +6,7 @@ import bz2
 import gzip
 import json
 import lzma
+import random
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import datasets
 import pytest
 
 from zerokit.data.sources import load_examples, place_of
+from zerokit.data.streams import ExampleStream
 from zerokit.errors import DataError
 
 pytestmark = pytest.mark.torch
@@ -63,6 +65,23 @@ def test_compressed_texts_are_read_and_have_their_lines(ending: str, module: Any
     assert error_of(broken).where == f"{broken}:3:2"
     listed = write(tmp_path, f"c.json{ending}", module.compress(json.dumps(ROWS).encode()))
     assert load_examples(listed, where="w").to_list() == ROWS
+
+
+@pytest.mark.parametrize("harm", ["cut", "changed", "other"])
+@pytest.mark.parametrize(("ending", "module"), [(".gz", gzip), (".bz2", bz2), (".xz", lzma)])
+def test_a_compressed_file_that_is_damaged_is_named(
+    ending: str, module: Any, harm: str, tmp_path: Path
+) -> None:
+    rows = "".join(json.dumps({"text": random.Random(row).randbytes(40).hex()}) + "\n" for row in range(500))
+    whole = module.compress(rows.encode())
+    half = len(whole) // 2
+    content = {"cut": whole[:half], "changed": whole[:half] + bytes(99) + whole[half + 99 :], "other": b"x"}
+    file = write(tmp_path, f"a.jsonl{ending}", content[harm])
+    with pytest.raises(DataError) as streamed:
+        list(ExampleStream(file, where="data.train").read())
+    for error in (error_of(file), streamed.value):
+        assert error.where == file
+        assert error.message.startswith("the file is damaged or cut off: ")
 
 
 def test_zst_asks_for_the_package_that_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

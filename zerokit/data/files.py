@@ -7,11 +7,13 @@ split that is asked for.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import IO, Any
 
 from zerokit.errors import DataError
@@ -37,6 +39,8 @@ ENDINGS = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow", ".txt")
 """Those that errors name."""
 _COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".xz": "lzma", ".zst": "zstandard"}
 """May follow the ending of a text -> the module that opens it; parquet and arrow are compressed inside."""
+_DAMAGE = {"gzip": "zlib:error", "lzma": "lzma:LZMAError", "zstandard": "zstandard:ZstdError"}
+"""What these modules raise of damaged files, beside OSError and EOFError."""
 _NO_DATA = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json")
 """What `datasets` saves beside data."""
 
@@ -64,6 +68,21 @@ def opened(file: Path, mode: str = "rb", **options: Any) -> IO[Any]:
         return file.open(mode, **options)
     found: IO[Any] = import_module(module).open(file, mode, **options)
     return found
+
+
+@contextmanager
+def faults_named(file: Path) -> Iterator[None]:
+    """Raise DataError with the name of the file where what is read of it within cannot be read."""
+    module = _COMPRESSED.get(file.suffix.lower())
+    damage = [resolve_name(_DAMAGE[module])] if module in _DAMAGE else []
+    try:
+        yield
+    except (OSError, EOFError, *damage) as error:
+        if module is None or getattr(error, "errno", None) is not None:  # of the system, not of what is in it
+            raise DataError(str(error), where=str(file), hint="Check that it can be read") from None
+        raise DataError(
+            f"the file is damaged or cut off: {error}", where=str(file), hint="Copy or download it again"
+        ) from None
 
 
 def local_files(name: str, where: str, split: str = "train") -> list[Path]:

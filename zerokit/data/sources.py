@@ -13,7 +13,15 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zerokit.data.files import FileFormat, common_format, format_of, given_files, local_files, opened
+from zerokit.data.files import (
+    FileFormat,
+    common_format,
+    faults_named,
+    format_of,
+    given_files,
+    local_files,
+    opened,
+)
 from zerokit.documents import parse_json
 from zerokit.errors import DataError, DocumentError, did_you_mean
 from zerokit.hub import not_given
@@ -166,10 +174,8 @@ def reading_options(found: FileFormat, text_unit: str = "paragraph") -> dict[str
 def locate_json_fault(files: list[Path]) -> None:
     """Raise DataError with the file and line of the first fault; return if there is none."""
     for file in files:
-        try:
+        with faults_named(file):
             _locate_in_file(file)
-        except OSError as error:
-            raise DataError(str(error), where=str(file), hint="Check that it can be read") from None
 
 
 def _locate_in_file(file: Path) -> None:
@@ -189,8 +195,12 @@ def _locate_in_file(file: Path) -> None:
 
 
 def is_json_list(file: Path) -> bool:
-    """Whether a JSON file is one list of examples, rather than a line for each."""
-    with opened(file) as content:
+    """Whether a JSON file is one list of examples, rather than a line for each.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    with faults_named(file), opened(file) as content:
         start: bytes = content.read(len(BOM_UTF8)).removeprefix(BOM_UTF8)
         while not start.strip() and (more := content.read(64)):
             start = more
