@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import pyarrow as pa
 import pytest
 
 from zerokit.data.sources import load_examples, place_of
@@ -105,6 +106,9 @@ def test_what_datasets_has_saved_is_read_by_split(tmp_path: Path) -> None:
     rows.save_to_disk(tmp_path / "one")
     assert load_examples(str(tmp_path / "one"), where="w").to_list() == ROWS
     assert place_of(str(tmp_path / "one"), 1, where="w").endswith("data-00000-of-00001.arrow, row 2")
+    datasets.load_from_disk(tmp_path / "one").map(lambda row: {"text": row["text"] * 2})
+    assert list((tmp_path / "one").glob("cache-*.arrow"))
+    assert load_examples(str(tmp_path / "one"), where="w").to_list() == ROWS
     other = datasets.Dataset.from_list([{"text": "held out"}])
     datasets.DatasetDict(train=rows, test=other).save_to_disk(tmp_path / "both")
     assert load_examples(str(tmp_path / "both"), where="w").to_list() == ROWS
@@ -162,6 +166,18 @@ def test_parquet_is_read(tmp_path: Path) -> None:
     file = tmp_path / "a.parquet"
     datasets.Dataset.from_list(ROWS).to_parquet(file)
     assert load_examples(str(file), where="w").to_list() == ROWS
+
+
+@pytest.mark.parametrize("kind", ["file", "stream"])
+def test_arrow_of_either_kind_is_read_and_has_its_rows(kind: str, tmp_path: Path) -> None:
+    """Files as polars and feather write them, and streams, as `datasets` does."""
+    table = pa.table({"text": [row["text"] for row in ROWS]})
+    file = str(tmp_path / "a.arrow")
+    with (pa.ipc.new_file if kind == "file" else pa.ipc.new_stream)(file, table.schema) as writer:
+        writer.write_table(table, max_chunksize=1)
+    assert load_examples(file, where="w").to_list() == ROWS
+    assert place_of(file, 1, where="w") == f"{file}, row 2"
+    assert place_of([file, file], 3, where="w") == f"{file}, row 2"
 
 
 def test_text_is_read_by_paragraph_or_by_line(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ _COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".xz": "lzma", ".zst": "zstandard"}
 _DAMAGE = {"gzip": "zlib:error", "lzma": "lzma:LZMAError", "zstandard": "zstandard:ZstdError"}
 """What these modules raise of damaged files, beside OSError and EOFError."""
 _NO_DATA = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json")
-"""What `datasets` saves beside data."""
+"""What `datasets` saves beside data; what it has computed of them lies there, too (``cache-*.arrow``)."""
 
 _SPLITS = (
     ("train", "training"),
@@ -141,7 +141,13 @@ def _in_folder(folder: Path, where: str) -> list[Path]:
 
 def _is_data(file: Path, folder: Path) -> bool:
     is_hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
-    return not is_hidden and file.name not in _NO_DATA and format_of(file) is not None and file.is_file()
+    is_computed = file.match("cache-*.arrow") and (file.parent / "dataset_info.json").exists()
+    return (
+        not (is_hidden or is_computed)
+        and file.name not in _NO_DATA
+        and format_of(file) is not None
+        and file.is_file()
+    )
 
 
 def _of_split(folder: Path, files: list[Path], split: str) -> tuple[list[Path], list[Path]]:

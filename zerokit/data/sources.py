@@ -116,9 +116,15 @@ def _num_rows(file: Path, builder: str) -> int:
         from pyarrow.parquet import read_metadata
 
         return int(read_metadata(file).num_rows)
-    from datasets import Dataset
+    import pyarrow as pa
 
-    return len(Dataset.from_file(str(file)))
+    with pa.memory_map(str(file)) as content:
+        try:
+            return sum(batch.num_rows for batch in pa.ipc.open_stream(content))
+        except pa.ArrowInvalid:  # it is no stream, but a file with an index, as polars and feather write them
+            content.seek(0)
+            table = pa.ipc.open_file(content)
+            return sum(table.get_batch(number).num_rows for number in range(table.num_record_batches))
 
 
 def _load_builtin(source: str, split: str, where: str) -> Dataset:
