@@ -180,6 +180,40 @@ def test_prompt_and_completion_may_be_messages(tokenizer: PreTrainedTokenizerBas
     )
 
 
+def test_a_prompt_stands_once_and_is_not_lost(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Also where `datasets` filled a copy with None; a text that no message says is an instruction."""
+    question, answer = chat(("user", "u"), ("assistant", "one"))["messages"]
+    rows = [
+        {"prompt": [question], "completion": [{**question, "name": None}, answer]},
+        {"prompt": "u", "completion": [question, answer]},
+        {"prompt": "be kind", "completion": [question, answer]},
+    ]
+    texts = [
+        tokenizer.decode(one["input_ids"])
+        for row in rows
+        for one in run([row], tokenizer, "prompt_completion")
+    ]
+    once = "<|user|>u<|end|><|assistant|>one<|end|>"
+    assert texts == [once, once, f"<|system|>be kind<|end|>{once}"]
+    instructed = [{"role": "system", "content": "s"}, question, answer]
+    assert "the prompt is no message of the conversation" in error_of(
+        [{"prompt": "be kind", "completion": instructed}], tokenizer, "prompt_completion"
+    )
+
+
+def test_a_completion_of_several_answers_loses_none_to_a_template_that_shortens_them(
+    tokenizer: PreTrainedTokenizerBase,
+) -> None:
+    other = copy.deepcopy(tokenizer)
+    thought = "{{ 'thought' if message.role == 'assistant' and loop.last }}"
+    other.chat_template = CHAT_TEMPLATE.replace("{{ message.content }}", thought + "{{ message.content }}")
+    turns = [(role, text) for number in "abc" for role, text in (("user", "u"), ("assistant", number))]
+    messages = chat(*turns)["messages"]
+    row = {"prompt": messages[:3], "completion": messages[3:]}
+    found = [trained_text(one, other) for one in run([row], other, "prompt_completion")]
+    assert found == ["_thoughtb<|end|>", "_thoughtc<|end|>"]
+
+
 def test_what_follows_the_last_answer_is_left_out(tokenizer: PreTrainedTokenizerBase) -> None:
     (example,) = run([chat(("user", "u"), ("assistant", "a"), ("user", "v"))], tokenizer, "messages")
     assert tokenizer.decode(example["input_ids"]) == "<|user|>u<|end|><|assistant|>a<|end|>"

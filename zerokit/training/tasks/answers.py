@@ -88,17 +88,14 @@ class AnswerEncoder(Encoder):
         Raises:
             UnusableError: it is not the assistant's, or the chat cannot be rendered.
         """
-        return self._encoded(*self._answered(messages, len(messages) - 1))
+        return self._encoded(*self._answered(messages, len(messages) - 1)[-1])
 
-    def _answered(self, messages: list[Any], given: int) -> tuple[list[int], list[bool]]:
+    def _answered(self, messages: list[Any], given: int) -> list[tuple[list[int], list[bool]]]:
         """A chat, of which what the assistant says after so many messages is trained on."""
-        input_ids, trained = self._chat(messages)[-1]
+        sequences = self._chat(messages, given)
         if messages[-1].get("role") != "assistant":
             self._fail_chat("does not end with the assistant")
-        if given:
-            prompt = self._render(_without_none(messages[:given]), add_generation_prompt=True)
-            trained = [index >= len(prompt) and one for index, one in enumerate(trained)]
-        return input_ids, trained
+        return sequences
 
     def _encode(self, example: dict[str, Any]) -> list[tuple[list[int], list[bool]]]:
         """The sequences of an example, with whether each token is an answer."""
@@ -120,7 +117,7 @@ class AnswerEncoder(Encoder):
                 return [(input_ids, [True] * len(input_ids))]
         prompt, completion = example[names.prompt], example[names.completion]
         if isinstance(completion, list):
-            return [self._answered(*joined(prompt, completion))]
+            return self._answered(*joined(prompt, completion))
         return self._completion(text_of(example, names.prompt), text_of(example, names.completion))
 
     def _instruction(self, example: dict[str, Any]) -> list[tuple[list[int], list[bool]]]:
@@ -157,8 +154,8 @@ class AnswerEncoder(Encoder):
             ids = ids[:-1]  # the end of the example is marked once, by the caller
         return ids
 
-    def _chat(self, messages: Any) -> list[tuple[list[int], list[bool]]]:
-        """Render a conversation; the assistant's turns (and what ends them) are trained on.
+    def _chat(self, messages: Any, given: int = 0) -> list[tuple[list[int], list[bool]]]:
+        """Render a conversation; the assistant's turns after those given (and what ends them) are trained on.
 
         One sequence, unless the template changes earlier turns when later ones come (some drop the
         reasoning in them): then another one begins at each change, so that the model is trained on every
@@ -174,7 +171,7 @@ class AnswerEncoder(Encoder):
             self._fail_chat("has no messages")
         if not all(isinstance(turn, dict) for turn in messages):
             self._fail_chat("has a message that is not an object with 'role' and 'content'")
-        turns = _without_none(messages)
+        turns = [_without_none(turn) for turn in messages]
         sequences: list[tuple[list[int], list[bool]]] = []
         for end, turn in enumerate(turns, start=1):
             if turn.get("role") != "assistant":
@@ -188,10 +185,14 @@ class AnswerEncoder(Encoder):
             before: list[bool] = []
             if sequences and prompt[: len(sequences[-1][0])] == sequences[-1][0]:
                 before = sequences.pop()[1]
-            trained = before + [False] * (len(prompt) - len(before)) + [True] * (len(whole) - len(prompt))
+            trained = (
+                before + [False] * (len(prompt) - len(before)) + [end > given] * (len(whole) - len(prompt))
+            )
             sequences.append((whole, trained))
         if not sequences:
             self._fail_chat("has no assistant message")
+        if given:  # an answer among them may have a sequence of its own
+            return [one for one in sequences if any(one[1])] or sequences[-1:]
         return sequences
 
     def _render(self, turns: list[dict[str, Any]], **options: Any) -> list[int]:
@@ -211,12 +212,26 @@ def joined(prompt: Any, answer: list[Any]) -> tuple[list[Any], int]:
     """The messages of a prompt and of an answer to it, and how many of them are given.
 
     A prompt is a text or messages; whole chats have theirs already, which data sets often keep beside them.
+    A text that is not in a chat is its instruction.
+
+    Raises:
+        UnusableError: the chat has another instruction.
     """
-    begins = answer[0].get("role") if answer and isinstance(answer[0], dict) else None
     if isinstance(prompt, str):
-        return ([_turn("user", prompt), *answer], 1) if begins == "assistant" else (answer, 0)
+        begins = answer[0].get("role") if answer and isinstance(answer[0], dict) else None
+        if begins == "assistant":
+            return [_turn("user", prompt), *answer], 1
+        said = [turn.get("content") for turn in answer if isinstance(turn, dict)]
+        if not prompt.strip() or prompt.strip() in (one.strip() for one in said if isinstance(one, str)):
+            return answer, 0
+        if begins == "system":
+            raise UnusableError(
+                "the prompt is no message of the conversation", hint="Remove it, or give a list of messages"
+            )
+        return [_turn("system", prompt), *answer], 0
     messages: list[Any] = prompt if isinstance(prompt, list) else []
-    is_whole = bool(messages) and answer[: len(messages)] == messages
+    first = answer[: len(messages)]
+    is_whole = bool(messages) and list(map(_without_none, first)) == list(map(_without_none, messages))
     return (answer if is_whole else [*messages, *answer]), len(messages)
 
 
@@ -224,6 +239,8 @@ def _turn(role: str, content: str) -> dict[str, str]:
     return {"role": role, "content": content}
 
 
-def _without_none(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _without_none(turn: Any) -> Any:
     """datasets fills the keys that some messages lack with None; templates test for presence."""
-    return [{key: value for key, value in turn.items() if value is not None} for turn in messages]
+    if not isinstance(turn, dict):
+        return turn
+    return {key: value for key, value in turn.items() if value is not None}
