@@ -209,6 +209,7 @@ def test_checks_compare_what_they_are_given(holds: str, fails: str) -> None:
     [
         ("return x.new_empty({(int64_t)std::ceil(static_cast<float>(x.size(0)) / 4)});", [1]),
         ("return x.new_empty({static_cast<int64_t>(double(x.size(0)) / 4 * 6), int64_t(1.5)});", [3, 1]),
+        ("return x.new_empty({std::max<int64_t>(1, std::ceil(x.size(0) / 0.5))});", [4]),
         ("std::vector<int64_t> s(2, 128); return x.new_empty(s);", [128, 128]),
         ("std::vector<int64_t> s{2, 128}; return x.new_empty(s);", [2, 128]),
         ("std::vector<int64_t> s(3); return x.new_empty(s);", [0, 0, 0]),

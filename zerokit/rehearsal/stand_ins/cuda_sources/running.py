@@ -162,6 +162,8 @@ class Extension:
             found = self._sources.function(name, origin, len(arguments))
             if found is not None:
                 return self._run(found, arguments, templates)
+        if last in ("max", "min") and len(templates) == 1 and isinstance(templates[0], Opaque):
+            arguments = [of_type(one, templates[0].what) for one in arguments]
         try:
             return called(name, arguments)
         except UnreadError as unknown:
