@@ -65,7 +65,6 @@ def progress(*, transient: bool = False, is_shown: bool = True) -> Progress:
         TimeRemainingColumn(),
         TextColumn("{task.fields[note]}"),
         console=stderr(),
-        refresh_per_second=4,  # drawn by a thread that a training loop shares Python's lock with
         transient=transient,
         disable=not (is_shown and stderr().is_terminal),
     )

@@ -128,7 +128,6 @@ def test_a_known_cause_follows_its_traceback(
     [
         ("torch.distributed.distributed_c10d", "Connection reset by peer", "has lost another rank"),
         ("deepspeed.runtime.zero.coordinator", "Broken pipe", "has lost another rank"),
-        ("zerokit.distributed.meanwhile", "Connection closed by peer", "has lost another rank"),
         ("torch.distributed", "Timed out waiting", "has waited in vain for another rank"),
         ("hub_client", "Connection reset by peer", None),
     ],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy
 import pytest
 from datasets import Dataset
 from hypothesis import given
@@ -49,17 +48,6 @@ def test_every_example_comes_once_and_the_blanks_come_last(
     assert sorted(item["input_ids"][0] for item in items[:size]) == list(range(size))
     for blank in items[size:]:
         assert blank == {"input_ids": [0], "labels": [IGNORED]}
-
-
-def test_features_may_be_arrays() -> None:
-    rows = [{"input_ids": list(range(size)), "labels": [IGNORED] * size} for size in (3, 1, 5)]
-    blank = {"input_ids": [0], "labels": [IGNORED]}
-    lists, arrays = (FilledUp(Dataset.from_list(rows), 2, blank, arrays=asked) for asked in (False, True))
-    order = [2, 3, 0, 1]
-    found = arrays.__getitems__(order)
-    assert isinstance(found[0]["input_ids"], numpy.ndarray)
-    as_lists = [{name: list(values) for name, values in one.items()} for one in found]
-    assert as_lists == lists.__getitems__(order)
 
 
 @given(SIZES, st.integers(0, 9), st.integers(0, 9))

@@ -253,11 +253,11 @@ _LOST = (
 def _of_collectives(error: Exception) -> bool:
     """Whether a collective raised it: others, such as what downloads, have connections, too.
 
-    DeepSpeed and zerokit wait for asynchronous ones themselves.
+    DeepSpeed waits for asynchronous ones itself.
     """
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     modules = [str(frame.f_globals.get("__name__", "")) for frame in frames]
-    return modules[-1].startswith(("deepspeed.", "zerokit.distributed.meanwhile")) or any(
+    return modules[-1].startswith("deepspeed.") or any(
         f"{name}.".startswith("torch.distributed.") for name in modules
     )
 

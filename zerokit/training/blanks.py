@@ -24,16 +24,10 @@ if TYPE_CHECKING:
 
 
 class FilledUp(TorchDataset[dict[str, Any]]):
-    """A data set, followed by as many blanks as make its length a multiple of `multiple`.
+    """A data set, followed by as many blanks as make its length a multiple of `multiple`."""
 
-    With `arrays`, the features of a batch are numpy's, which take a tenth of the time of lists.
-    """
-
-    def __init__(
-        self, examples: Dataset, multiple: int, blank: Mapping[str, Any], *, arrays: bool = False
-    ) -> None:
+    def __init__(self, examples: Dataset, multiple: int, blank: Mapping[str, Any]) -> None:
         self.examples = examples
-        self._tables = examples.with_format("arrow") if arrays else None
         self.blank = dict(blank)
         self.num_blanks = -len(examples) % multiple
         self.more: dict[str, Sequence[Any]] = {}
@@ -51,23 +45,12 @@ class FilledUp(TorchDataset[dict[str, Any]]):
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         """A batch, by one look-up of its examples, as torch's loaders ask for it."""
         there = [index for index in indices if index < len(self.examples)]
-        found = dict(zip(there, self._taken(there), strict=True)) if there else {}
+        found = dict(zip(there, self.examples.__getitems__(there), strict=True)) if there else {}
         more = self.more.items()
         return [
             {**found.get(index, self.blank), **{name: values[index] for name, values in more}}
             for index in indices
         ]
-
-    def _taken(self, indices: list[int]) -> list[dict[str, Any]]:
-        """Examples, by one look-up."""
-        if self._tables is None:
-            return self.examples.__getitems__(indices)  # type: ignore[no-any-return]
-        table = self._tables[indices]
-        columns = [
-            [value for chunk in column.chunks for value in chunk.to_numpy(zero_copy_only=False)]
-            for column in table.columns
-        ]
-        return [dict(zip(table.column_names, values, strict=True)) for values in zip(*columns, strict=True)]
 
 
 class BlanksLast(Sampler[int]):

@@ -33,7 +33,6 @@ class InRows:
         self.shares = shares
 
     def __call__(self, features: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
-        import numpy
         import torch
 
         lengths = [len(one["input_ids"]) for one in features]
@@ -41,17 +40,21 @@ class InRows:
         if self.shares or self.capacity is None:
             rows = rows_for(lengths, self.capacity)
         width = row_length(max(sum(lengths[index] for index in row) for row in rows), self.multiple)
-        filling = {"input_ids": self.pad_token_id, "labels": IGNORED, "position_ids": 0, "attention_mask": 0}
-        made = {name: numpy.full((len(rows), width), value) for name, value in filling.items()}
-        for at, row in enumerate(rows):
-            ids, labels, positions, mask = (values[at] for values in made.values())
-            end = 0
+        made: dict[str, list[list[int]]] = {
+            name: [] for name in ("input_ids", "labels", "position_ids", "attention_mask")
+        }
+        for row in rows:
+            ids: list[int] = []
+            labels: list[int] = []
+            positions: list[int] = []
             for index in row:
-                one, start, end = features[index], end, end + lengths[index]
-                ids[start:end] = one["input_ids"]
-                labels[start + 1 : end] = one["labels"][1:]  # what comes before it is another document
-                given = one.get("position_ids")
-                positions[start:end] = numpy.arange(lengths[index]) if given is None else given
-            mask[:end] = 1
-            positions[end:] = numpy.arange(positions[end - 1] + 1, positions[end - 1] + 1 + width - end)
-        return {name: torch.from_numpy(values) for name, values in made.items()}
+                one = features[index]
+                ids += one["input_ids"]
+                labels += (IGNORED, *one["labels"][1:])  # what comes before it is another document
+                positions += one.get("position_ids") or range(lengths[index])
+            filled, more = len(ids), width - len(ids)
+            made["input_ids"].append(ids + [self.pad_token_id] * more)
+            made["labels"].append(labels + [IGNORED] * more)
+            made["position_ids"].append([*positions, *range(positions[-1] + 1, positions[-1] + 1 + more)])
+            made["attention_mask"].append([1] * filled + [0] * more)
+        return {name: torch.tensor(values) for name, values in made.items()}

@@ -15,8 +15,6 @@ from torch.utils.data import SequentialSampler
 from transformers.trainer_utils import EvalLoopOutput
 
 from zerokit.checkpoint.pickles import known_classes_only
-from zerokit.checkpoint.source import is_rehearsal
-from zerokit.distributed.meanwhile import Sum
 from zerokit.distributed.ranks import read_ranks
 from zerokit.distributed.shared_memory import release_shared_memory
 from zerokit.errors import PreemptedError
@@ -46,7 +44,6 @@ if TYPE_CHECKING:
     evaluation_loop="weigh each held-out token the same, and measure the task",
     compute_loss="train on the task's own loss",
     get_batch_samples="know a batch that never comes",
-    _get_num_items_in_batch="count the targets of all ranks while the model computes",
     floating_point_ops="count parameters once a run, not once a micro batch",
     _maybe_log_save_evaluate="save and leave where a rank was asked to",
     save_model="keep weights that are no numbers from replacing any",
@@ -71,9 +68,6 @@ class ZeroTrainer(WatchfulTrainer):
         self._identity = identity
         self._trust_checkpoint = trust_checkpoint
         self._operations_per_token = operations_per_token
-        self._counting: Sum | None = None
-        """Targets of a step over all ranks; None where they are known."""
-        self._counts_meanwhile = self._hears_of_head()
         self.metric_names: tuple[str, ...] = ()
         """Of the last evaluation, its loss included."""
         self.train_dataset: Any
@@ -81,15 +75,12 @@ class ZeroTrainer(WatchfulTrainer):
         if hasattr(self.train_dataset, "__len__") and (self._can_fill_up() or task.needs_reference):
             batch = self.args.per_device_train_batch_size * self.args.world_size
             multiple = batch if self._can_fill_up() else 1
-            self.train_dataset = FilledUp(
-                self.train_dataset, multiple, task.blank(), arrays=task.collates_arrays
-            )
+            self.train_dataset = FilledUp(self.train_dataset, multiple, task.blank())
         if self.eval_dataset is not None:
             self.eval_dataset = FilledUp(
                 self.eval_dataset,
                 self.args.per_device_eval_batch_size * self.args.world_size,
                 task.blank(),
-                arrays=task.collates_arrays,
             )
 
     def _prepare_for_training(
@@ -228,16 +219,10 @@ class ZeroTrainer(WatchfulTrainer):
         """The task's loss, as the mean over what all ranks and micro batches of a step have of it."""
         if not self._task.has_own_loss:
             inputs = self._task.model_inputs(inputs)
-            result = super().compute_loss(model, dict(inputs), return_outputs, num_items_in_batch)
-            if self._counting is not None:  # the loss was divided by what was not yet the sum
-                self._counts_meanwhile = False
-                self._counted()
-                result = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-            return result
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         loss, output = self._task.loss(model, inputs, self.args.label_smoothing_factor)
-        count = self._task.num_targets(inputs) if num_items_in_batch is None else num_items_in_batch
-        # A tensor stays one: to read it would be to wait for the device between the two passes.
-        loss = loss / (count.clamp(min=1) if isinstance(count, torch.Tensor) else max(count, 1))
+        count = self._task.num_targets(inputs) if num_items_in_batch is None else int(num_items_in_batch)
+        loss = loss / max(count, 1)
         if self.args.average_tokens_across_devices:  # DeepSpeed takes the mean over the ranks
             loss = loss * self.accelerator.num_processes
         return (loss, output) if return_outputs else loss
@@ -245,37 +230,6 @@ class ZeroTrainer(WatchfulTrainer):
     def get_batch_samples(self, epoch_iterator: Iterator[Any], *args: Any, **kwargs: Any) -> Any:
         """The Trainer's; it also counts tokens over all ranks, which is no part of getting a batch."""
         return super().get_batch_samples(self._batches(epoch_iterator), *args, **kwargs)
-
-    def _hears_of_head(self) -> bool:
-        """Have the output matrix, behind which a model's loss is, wait for the targets of a step.
-
-        Returns:
-            whether it will: on CPU ranks, which exchange them over gloo in the time of much of a small model.
-        """
-        if self.args.device.type != "cpu" or self.args.world_size == 1 or self.args.torch_compile:
-            return False
-        head = None if self._task.has_own_loss or is_rehearsal() else self.model.get_output_embeddings()
-        if head is None or not self.args.average_tokens_across_devices:
-            return False
-        head.register_forward_pre_hook(lambda *_: self._counted())
-        return True
-
-    def _counted(self) -> None:
-        if self._counting is not None:
-            self._counting.wait()
-            self._counting = None
-
-    def _get_num_items_in_batch(self, *args: Any, **kwargs: Any) -> Any:
-        if not self._counts_meanwhile:
-            return super()._get_num_items_in_batch(*args, **kwargs)
-        self.args.average_tokens_across_devices = False
-        try:
-            count = super()._get_num_items_in_batch(*args, **kwargs)
-        finally:
-            self.args.average_tokens_across_devices = True
-        if isinstance(count, torch.Tensor):
-            self._counting = Sum(count)
-        return count
 
     def _batches(self, epoch_iterator: Iterator[Any]) -> Iterator[Any]:
         while True:

@@ -13,9 +13,8 @@ import torch
 
 from zerokit import console
 from zerokit.checkpoint.source import is_rehearsal
-from zerokit.distributed.meanwhile import Sum
 from zerokit.errors import RunError
-from zerokit.patches import Patch, overriding, replace
+from zerokit.patches import overriding
 from zerokit.training.engine_calls import keep_out_of_graphs, shorten_calls
 from zerokit.training.folder import checkpoints
 from zerokit.training.saving_trainer import SavingTrainer
@@ -24,13 +23,7 @@ from zerokit.training.spikes import Places, UsualLoss, named, rows_of, worst
 from zerokit.units import quantity
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from zerokit.training.blanks import BlanksLast
-
-_BACKWARD = Patch(
-    "deepspeed.runtime.engine:DeepSpeedEngine", "backward", "tell other ranks of a loss meanwhile"
-)
 
 MOST_SKIPPED_STEPS = 50
 """In a row, after which fp16 does not train: from 2^32, a loss scale needs about thirty to find its place."""
@@ -45,9 +38,6 @@ MOST_SKIPPED_STEPS = 50
 )
 class WatchfulTrainer(SavingTrainer):
     """Knows the loss of each step over all ranks, and the examples of the batch that did most to it."""
-
-    _exchange: Sum | None = None
-    """What all ranks tell of the step that runs; None where it is told afterwards."""
 
     def __init__(self, *, on_spike: str, max_skipped_steps: int, places: Places, **kwargs: Any) -> None:
         """With `on_spike` ``note``, ``skip`` or ``stop``; `places` of the training examples."""
@@ -76,21 +66,6 @@ class WatchfulTrainer(SavingTrainer):
             keep_out_of_graphs(self.deepspeed)
         if self._max_skipped is not None:
             SkippableSteps(self.deepspeed, self.accelerator, self._leaves_out)
-        elif self.args.device.type == "cpu" and self.args.world_size > 1 and not is_rehearsal():
-            replace(self.deepspeed, _BACKWARD.name, self._telling)
-
-    def _telling(self, backward: Callable[..., Any]) -> Callable[..., Any]:
-        """Tell the other ranks of a step's losses while gradients are computed: over gloo that takes a while.
-
-        (On GPUs it would be one more communicator at work beside DeepSpeed's, to save nothing.)
-        """
-
-        def told(loss: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-            if self.accelerator.sync_gradients:  # the last micro batch of the step
-                self._exchange = Sum(self._sums([*self._losses, loss.detach()]))
-            return backward(loss, *args, **kwargs)
-
-        return told
 
     def training_step(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> torch.Tensor:
         """The Trainer's; its loss is looked at when the optimizer has made its step."""
@@ -151,11 +126,10 @@ class WatchfulTrainer(SavingTrainer):
 
         They also hear whether one is asked to leave: all stop, or none.
         """
+        asked = torch.full_like(self._num_tokens, self._group.leave_request.why is not None)
+        loss = sum(losses, torch.zeros_like(asked))
         # One exchange has all that a step is asked for, and one wait for the device the norm, too.
-        if self._exchange is not None:
-            total, self._exchange = self._exchange.wait(), None
-        else:
-            total = self.accelerator.reduce(self._sums(losses), reduction="sum")
+        total = self.accelerator.reduce(torch.stack((loss, asked, self._num_tokens)), reduction="sum")
         if isinstance(norm, torch.Tensor):
             total = torch.cat((total, norm.detach().to(total).reshape(1)))
         loss_sum, asking, num_tokens, *norms = total.tolist()
@@ -164,12 +138,6 @@ class WatchfulTrainer(SavingTrainer):
         self.state.num_input_tokens_seen += round(num_tokens)
         grad_norm = norms[0] if isinstance(norm, torch.Tensor) else norm
         return loss_sum / self.args.world_size, grad_norm
-
-    def _sums(self, losses: list[torch.Tensor]) -> torch.Tensor:
-        """What each rank tells of a step: its losses, whether it is asked to leave, its tokens."""
-        asked = torch.full_like(self._num_tokens, self._group.leave_request.why is not None)
-        loss = sum(losses, torch.zeros_like(asked))
-        return torch.stack((loss, asked, self._num_tokens))
 
     def _at_step(self, what: str) -> str:
         return f"{what} at step {self.state.global_step + 1}"

@@ -72,10 +72,6 @@ class CausalLM(Task):
         capacity, multiple = self._room() if in_rows else (self.section.seq_len, self.pad_to() or 1)
         return Layout(batch_size, step_size, capacity, multiple, in_rows=in_rows)
 
-    @property
-    def collates_arrays(self) -> bool:
-        return self.mixed is None
-
     def _room(self) -> tuple[int | None, int]:
         """The most tokens of a row that documents share, None: all; and what its length is a multiple of."""
         return (None, 1) if self.one_row else (self.section.seq_len, self.pad_to() or 1)

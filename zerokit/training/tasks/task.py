@@ -55,11 +55,6 @@ class Task(ABC):
     has_own_loss: ClassVar[bool] = True
     """Whether :meth:`loss` is its loss, or what the model's ``forward`` returns."""
 
-    @property
-    def collates_arrays(self) -> bool:
-        """Whether its collator takes features as numpy's arrays."""
-        return False
-
     @abstractmethod
     def encoder(self, tokenizer: PreTrainedTokenizerBase, format_: Format, columns: Columns) -> Encoder:
         """What one example becomes."""
