@@ -186,6 +186,7 @@ def test_a_prompt_stands_once_and_is_not_lost(tokenizer: PreTrainedTokenizerBase
     rows = [
         {"prompt": [question], "completion": [{**question, "name": None}, answer]},
         {"prompt": "u", "completion": [question, answer]},
+        {"prompt": "Human: u\n\nAssistant:", "completion": [question, answer]},
         {"prompt": "be kind", "completion": [question, answer]},
     ]
     texts = [
@@ -194,7 +195,7 @@ def test_a_prompt_stands_once_and_is_not_lost(tokenizer: PreTrainedTokenizerBase
         for one in run([row], tokenizer, "prompt_completion")
     ]
     once = "<|user|>u<|end|><|assistant|>one<|end|>"
-    assert texts == [once, once, f"<|system|>be kind<|end|>{once}"]
+    assert texts == [once, once, once, f"<|system|>be kind<|end|>{once}"]
     instructed = [{"role": "system", "content": "s"}, question, answer]
     assert "the prompt is no message of the conversation" in error_of(
         [{"prompt": "be kind", "completion": instructed}], tokenizer, "prompt_completion"

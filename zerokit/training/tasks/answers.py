@@ -212,7 +212,7 @@ def joined(prompt: Any, answer: list[Any]) -> tuple[list[Any], int]:
     """The messages of a prompt and of an answer to it, and how many of them are given.
 
     A prompt is a text or messages; whole chats have theirs already, which data sets often keep beside them.
-    A text that is not in a chat is its instruction.
+    A text is the chat's instruction if it is neither one of its messages nor has all before the answer in it.
 
     Raises:
         UnusableError: the chat has another instruction.
@@ -221,8 +221,9 @@ def joined(prompt: Any, answer: list[Any]) -> tuple[list[Any], int]:
         begins = answer[0].get("role") if answer and isinstance(answer[0], dict) else None
         if begins == "assistant":
             return [_turn("user", prompt), *answer], 1
-        said = [turn.get("content") for turn in answer if isinstance(turn, dict)]
-        if not prompt.strip() or prompt.strip() in (one.strip() for one in said if isinstance(one, str)):
+        said = [str(turn.get("content")).strip() for turn in answer if isinstance(turn, dict)]
+        is_rendered = len(said) > 1 and all(one in prompt for one in said[:-1])
+        if not prompt.strip() or prompt.strip() in said or is_rendered:
             return answer, 0
         if begins == "system":
             raise UnusableError(
