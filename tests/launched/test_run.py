@@ -194,7 +194,8 @@ def poisoned(answer: str) -> Iterator[None]:
 @pytest.mark.parametrize("number", [11, 30])
 def test_the_batch_that_is_no_number_is_named_by_file_and_line(number: int, here: OneRank) -> None:
     words = ("--training.per_device_train_batch_size", "1", "--training.gradient_accumulation_steps", "3")
-    whole = ("--data.eval", "data.jsonl", "--training.max_steps", "-1")
+    shutil.copy(here.folder / "data.jsonl", here.folder / "held_out.jsonl")  # all of data.jsonl is trained on
+    whole = ("--data.eval", "held_out.jsonl", "--training.max_steps", "-1")
     ended = here.train(*words, *whole, fault=partial(poisoned, f"number {number}."))
     assert ended.error is not None
     assert ended.error.startswith("1 out: the run has diverged: the loss is nan at step ")
