@@ -31,7 +31,7 @@ _IMPORTED = (
     *("torch", "torch._dynamo", "torch._inductor.compile_fx", "torch.distributed.fsdp"),
     *("torch.distributed.tensor", "datasets", "networkx", "pandas", "sympy"),
     *("transformers.configuration_utils", "transformers.generation.configuration_utils"),
-    *("transformers.tokenization_utils_base", "zerokit.rehearsal.worker"),
+    *("transformers.models", "transformers.tokenization_utils_base", "zerokit.rehearsal.worker"),
 )
 """Of what a rehearsal replaces, these keep only the streams that Dynamo compiles for."""
 _STREAMS = (0, 1, 2)

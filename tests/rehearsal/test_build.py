@@ -62,9 +62,9 @@ def test_parts_of_other_units_are_not_taken(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with pytest.raises(LaunchError):
         built_library()
-    moved, *rest = build.UNITS["time"]
-    monkeypatch.setitem(build.UNITS, "time", tuple(rest))
-    monkeypatch.setitem(build.UNITS, "memory", (*build.UNITS["memory"], moved))
+    moved, *rest = build.UNITS["device"]
+    monkeypatch.setitem(build.UNITS, "device", tuple(rest))
+    monkeypatch.setitem(build.UNITS, "operators", (*build.UNITS["operators"], moved))
     (tmp_path / "compiler.good").touch()
     (log := tmp_path / "compiler.log").unlink()
     built_library()

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "dispatch.h"
+#include "rounding.h"
 
 namespace zerokit {
 
@@ -58,8 +59,6 @@ inline void leave_without_values(const at::Tensor& result) {
 // ---- costs (attention_costs.cpp)
 
 constexpr int64_t kFloatBytes = 4;
-
-inline int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
 // True if torch.use_deterministic_algorithms(True) is on and forbids, not only warns.
 bool must_be_deterministic();

@@ -6,6 +6,8 @@
 #include <tuple>
 #include <utility>
 
+#include "rounding.h"
+
 namespace zerokit {
 namespace {
 
@@ -17,8 +19,6 @@ constexpr int64_t kMinLargeAlloc = 10 << 20;   // smaller requests of the large 
 constexpr int64_t kRoundLarge = 2 << 20;
 
 constexpr int64_t kNominalDeviceMemory = int64_t{1} << 40;
-
-int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
 bool is_power_of_two(int64_t value) { return value > 0 && (value & (value - 1)) == 0; }
 

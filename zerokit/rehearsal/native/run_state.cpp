@@ -26,19 +26,19 @@ struct Names {
 };
 
 // A process that is forked while another thread is in here would find the lock taken for good.
-void lock_before_fork();
-void unlock_after_fork();
+void lock_names();
+void unlock_names();
 
 Names& names() {
   static auto* instance = [] {
-    ::pthread_atfork(&lock_before_fork, &unlock_after_fork, &unlock_after_fork);
+    ::pthread_atfork(&lock_names, &unlock_names, &unlock_names);
     return new Names;  // outlives every operator
   }();
   return *instance;
 }
 
-void lock_before_fork() { names().mutex.lock(); }
-void unlock_after_fork() { names().mutex.unlock(); }
+void lock_names() { names().mutex.lock(); }
+void unlock_names() { names().mutex.unlock(); }
 }  // namespace
 
 RunState& run_state() { return state; }
