@@ -60,10 +60,21 @@ def _without_torch(config: pytest.Config) -> bool:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out unread what would import torch, transformers and DeepSpeed only to be deselected."""
-    if not _without_torch(config):
-        return None
-    return True if _says_that_it_needs_torch(collection_path) else None
+    """Leave out unread what would be deselected: its imports of torch and DeepSpeed take seconds."""
+    if _without_torch(config) and _says_that_it_needs_torch(collection_path):
+        return True
+    expression = config.option.markexpr
+    if expression == "distributed":
+        return True if _has_no_test_of_two_ranks(collection_path) else None
+    all_are = "distributed" in FOLDERS.get(_folder_of(collection_path), ())
+    return True if expression == "not distributed" and all_are else None
+
+
+def _has_no_test_of_two_ranks(path: Path) -> bool:
+    is_tests = path.suffix == ".py" and path.name.startswith("test_") and path.is_file()
+    if not is_tests or "distributed" in FOLDERS.get(_folder_of(path), ()):
+        return False
+    return "mark.distributed" not in path.read_text(encoding="utf-8")
 
 
 def _says_that_it_needs_torch(path: Path) -> bool:

@@ -117,14 +117,15 @@ def busy_loops(count: int) -> Iterator[None]:
             loop.wait()
 
 
-TWELFTHS = [pytest.param(at, marks=() if at == 0 else REST) for at in range(12)]
+PARTS = 24
+_PARTS = [pytest.param(at, marks=() if at == 0 else REST) for at in range(PARTS)]
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("twelfth", TWELFTHS)
-def test_the_quick_part_passes_on_a_busy_machine_without_torch(twelfth: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("part", _PARTS)
+def test_the_quick_part_passes_on_a_busy_machine_without_torch(part: int, tmp_path: Path) -> None:
     """`make check`'s tests beside four busy loops, and without torch: all that need it bear the marker."""
-    others = [file for at, file in enumerate(sorted(TESTS.rglob("test_*.py"))) if at % 12 != twelfth]
+    others = [file for at, file in enumerate(sorted(TESTS.rglob("test_*.py"))) if at % PARTS != part]
     words = ["-m", LIGHT, "--hypothesis-profile=quick", "-q", "-n", "4", "-p", "no:cacheprovider"]
     words += [f"--ignore={file}" for file in others]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}

@@ -45,7 +45,7 @@ POINTS = {
         "IA3, checkpointing", LLAMA_8B, {"stage": 3}, ia3=IA3, changes=SMALL, checkpointing=True
     ),
 }
-LIKE_OTHERS = {"DoRA, dropout", "IA3, checkpointing"}
+LIKE_OTHERS = {"DoRA", "DoRA, dropout", "IA3, checkpointing", "IA3, stage 3"}
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.combinations import REST
 from tests.memory.runs import LLAMA
 from tests.rehearsal.commands import rehearse
 from tests.tiny import REPOSITORY, tiny_tokenizer
@@ -33,7 +34,7 @@ deepspeed: ds.json
 
 @pytest.mark.parametrize(
     ("stage", "num_gpus", "checkpointing", "vocab_size"),
-    [(2, 1, True, 32000), (3, 8, False, 512)],
+    [(2, 1, True, 32000), pytest.param(3, 8, False, 512, marks=REST)],
     ids=["logits are the peak", "a layer is the peak"],
 )
 def test_an_evaluation_in_larger_batches_is_the_peak(

@@ -98,7 +98,7 @@ def test_the_cache_grows_while_text_is_generated(runs: FeatureRuns) -> None:
     assert figures[128] - figures[64] == pytest.approx(4 * 64 * LAYERS * 2 * KEYS * 2, rel=0.1)
 
 
-@pytest.mark.parametrize("how", ["--sample", "--no-cache"])
+@pytest.mark.parametrize("how", [pytest.param("--sample", marks=REST), "--no-cache"])
 def test_other_ways_to_generate(runs: FeatureRuns, how: str) -> None:
     words = ("features_generation.py", "--new-tokens", "64")
     greedy, report = runs.run(*words), runs.run(*words, how)

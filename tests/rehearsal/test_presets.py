@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.combinations import REST
 from tests.rehearsal.commands import SCRIPTS, rehearse
 from tests.rehearsal.local_inputs import ARCHITECTURES, write_model, write_text_dataset
 from tests.tiny import REPOSITORY
@@ -94,6 +95,7 @@ def test_stage_1_holds_all_gradients_at_its_peak(rehearsed: Any) -> None:
     assert second["peak_bytes"] < first["peak_bytes"] - num_parameters()
 
 
+@REST
 def test_stage_2_with_offload_keeps_the_parameters_alone(rehearsed: Any) -> None:
     report = rehearsed("zero2_offload")
     # And one buffer for the largest gradient on its way to the host (stage_1_and_2.py, temp_grad_buffer).
@@ -119,6 +121,7 @@ def test_stage_3_reads_the_checkpoint_on_rank_0_alone(rehearsed: Any) -> None:
     assert last["device_steady_bytes"] == pytest.approx(first["device_steady_bytes"], rel=0.01)
 
 
+@REST
 def test_stage_3_with_the_optimizer_on_the_host_keeps_its_part_of_the_parameters(rehearsed: Any) -> None:
     report = rehearsed("zero3_offload_optimizer")
     expected = 2 * num_parameters() / NUM_GPUS + BUCKET + WORKSPACES
@@ -126,7 +129,7 @@ def test_stage_3_with_the_optimizer_on_the_host_keeps_its_part_of_the_parameters
     assert report["host"]["steady_bytes"] >= 14 * num_parameters() / NUM_GPUS
 
 
-@pytest.mark.parametrize("preset", ["zero3_offload", "zero3_nvme"])
+@pytest.mark.parametrize("preset", [pytest.param("zero3_offload", marks=REST), "zero3_nvme"])
 def test_stage_3_with_everything_elsewhere_keeps_next_to_nothing(rehearsed: Any, preset: str) -> None:
     report = rehearsed(preset)
     assert steady(report) == pytest.approx(BUCKET + WORKSPACES, rel=0.02)
@@ -134,6 +137,7 @@ def test_stage_3_with_everything_elsewhere_keeps_next_to_nothing(rehearsed: Any,
     assert report["device"]["peak_bytes"] >= 4 * _embedding()
 
 
+@REST
 def test_parameters_on_the_host_add_to_what_it_holds(rehearsed: Any) -> None:
     with_parameters = rehearsed("zero3_offload")["host"]["steady_bytes"]
     without = rehearsed("zero3_offload_optimizer")["host"]["steady_bytes"]

@@ -93,7 +93,7 @@ def test_every_example_comes_once_an_epoch(count: int, buffer: int, size: int, s
 
 
 @given(st.integers(2, 50), st.integers(2, 60), st.integers(1, 9), st.integers(0, 40), st.booleans())
-@examples(40)
+@examples(15)
 def test_a_stream_goes_on_after_any_step(
     count: int, buffer: int, size: int, after: int, shuffled: bool
 ) -> None:
