@@ -46,6 +46,8 @@ def _offline_and_isolated(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
     # As in an environment that is activated: a ninja of another version would compile DeepSpeed's ops anew.
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.set_num_threads(1)  # this process is one of as many as there are cores
 
 
 def _folder_of(file: Path) -> str:
