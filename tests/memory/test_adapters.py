@@ -15,7 +15,7 @@ SMALL = {"num_hidden_layers": 3, "vocab_size": 2048, "hidden_size": 1024, "inter
     "num_attention_heads": 8,
     "num_key_value_heads": 2,
 }
-"""Of Llama 3.1 8B: the point is the layer, of a quarter of the width; the host computes its norms for DoRA."""
+"""Of Llama 3.1 8B: the point is the layer, of a quarter of its width; the host computes norms for DoRA."""
 WIDE = ["q_proj", "v_proj", "o_proj", "down_proj"]
 DORA = {"rank": 16, "target_modules": WIDE, "dora": True}
 IA3 = {"target_modules": ["k_proj", "v_proj", "down_proj"], "feedforward_modules": ["down_proj"]}
