@@ -37,12 +37,14 @@ def surveyed() -> Survey:
 
 
 @needs_folder
+@pytest.mark.slow
 def test_no_file_makes_it_fail_and_all_load_again_and_mending_comes_to_rest(surveyed: Survey) -> None:
     assert surveyed.failures == []
     assert len(surveyed.findings) + len(surveyed.unreadable) == len(surveyed.entries) > 300
 
 
 @needs_folder
+@pytest.mark.slow
 def test_the_errors_are_those_that_were_checked_by_hand(surveyed: Survey) -> None:
     recorded = json.loads(WRITTEN.read_text(encoding="utf-8"))
     assert figures(surveyed)["errors"] == recorded["errors"]
@@ -51,6 +53,7 @@ def test_the_errors_are_those_that_were_checked_by_hand(surveyed: Survey) -> Non
 
 
 @needs_folder
+@pytest.mark.slow
 def test_the_page_lists_them(surveyed: Survey) -> None:
     page = ERRORS_PAGE.read_text(encoding="utf-8")
     assert with_blocks(page, error_blocks(surveyed)) == page
