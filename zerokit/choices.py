@@ -22,7 +22,11 @@ OptimizerKind = Literal[
     "adamw_fused",  # torch's, fused=True
     "fused_adam",  # DeepSpeed's FusedAdam, what "AdamW" in a ds_config is without offload
     "cpu_adam",  # DeepSpeed's DeepSpeedCPUAdam, what "AdamW" in a ds_config is with offload
-    "adamw_8bit",  # bitsandbytes
+    "adamw_8bit",  # bitsandbytes', as the four below
+    "paged_adamw_8bit",
+    "paged_adamw_32bit",
+    "lion_8bit",
+    "paged_lion_8bit",
     "lion",
     "sgd",
     "sgd_momentum",

@@ -2,7 +2,8 @@
 
     python -m tests.memory.against_rehearsal [--write] [--only TEXT] [--cache FOLDER] [--estimate]
 
-A rehearsal takes 3 to 25 seconds. With --write, the table is recorded in docs/measured/estimate_grid.json.
+A rehearsal takes 3 to 25 seconds. With --write, the table is recorded in docs/measured/estimate_grid.json,
+with what it has of other points.
 With --estimate, only estimates are made, and held against the rehearsals recorded there.
 """
 
@@ -121,6 +122,17 @@ def record(rows: Sequence[Row], described: Sequence[Point]) -> dict[str, Any]:
     }
 
 
+def with_recorded(rows: Sequence[Row]) -> tuple[list[Row], list[Point]]:
+    """`rows`, and of the other points of the grid what is recorded."""
+    made = {row.name: row for row in rows}
+    known = {row["name"]: row for row in json.loads(RECORD.read_text(encoding="utf-8"))["rows"]}
+    every = points()
+    missing = [point.name for point in every if point.name not in made | known]
+    if missing:
+        raise SystemExit(f"neither rehearsed nor recorded: {', '.join(missing)}")
+    return [made.get(one.name) or compare_recorded(one, known[one.name]) for one in every], every
+
+
 def print_rows(rows: Sequence[Row]) -> None:
     """One line a point, and the summary."""
     width = max(len(row.name) for row in rows)
@@ -157,6 +169,7 @@ def main() -> None:
         )
     print_rows(rows)
     if args.write:
+        rows, chosen = with_recorded(rows)
         RECORD.parent.mkdir(parents=True, exist_ok=True)
         RECORD.write_text(json.dumps(record(rows, chosen), indent=1) + "\n", encoding="utf-8")
 

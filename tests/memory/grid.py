@@ -23,6 +23,8 @@ PARAM_NVME = {**NVME, "buffer_count": 60, "buffer_size": 70_000_000}
 LORA = {"rank": 16, "target_modules": ["q_proj", "v_proj"]}
 WIDE_LORA = {"rank": 64, "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "down_proj"]}
 
+ALL_LINEAR = {"rank": 16, "target_modules": "all-linear"}
+
 
 def trainer_auto(stage: int, hidden: int, **more: Any) -> dict[str, Any]:
     """What transformers' Trainer makes of "auto" (HfTrainerDeepSpeedConfig.trainer_config_finalize)."""
@@ -44,6 +46,7 @@ def points() -> list[Point]:
         *_offloaded(),
         *_both_offloaded(),
         *_adapters(),
+        *_qlora(),
         *_optimizers(),
         *_families(),
         *_other_types(),
@@ -205,6 +208,64 @@ def _adapters() -> Iterator[Point]:
     )
 
 
+def _qlora() -> Iterator[Point]:
+    """The layers of 7B and 8B models, two of each, with few words so that layers make the peak."""
+    few: dict[str, Any] = {"num_hidden_layers": 2, "vocab_size": 1000}
+    packed: dict[str, Any] = {"lora": ALL_LINEAR, "load_in_4bit": True, "double_quant": True}
+    for stage in (0, 1, 2):
+        yield Point(
+            f"llama-8b stage {stage}, QLoRA, whole",
+            LLAMA_8B,
+            {"stage": stage},
+            checkpointing=True,
+            optimizer="paged_adamw_8bit",
+            **packed,
+        )
+    yield Point(
+        "llama-8b stage 2, QLoRA, 2 GPUs, 4096 tokens",
+        LLAMA_8B,
+        {"stage": 2},
+        num_gpus=2,
+        seq_len=4096,
+        checkpointing=True,
+        changes=few,
+        optimizer="paged_adamw_32bit",
+        **packed,
+    )
+    yield Point(
+        "llama-8b stage 0, QLoRA, one GPU, constants in fp32",
+        LLAMA_8B,
+        {"stage": 0},
+        num_gpus=1,
+        checkpointing=True,
+        changes=few,
+        optimizer="adamw_8bit",
+        **{**packed, "double_quant": False},
+    )
+    yield Point(
+        "qwen2-7b stage 2, QLoRA, fp16, accumulation 4",
+        QWEN2_7B,
+        {"stage": 2, "reduce_bucket_size": 50_000_000},
+        num_gpus=4,
+        seq_len=512,
+        micro_batch_size=4,
+        accumulation=4,
+        precision="fp16",
+        checkpointing=True,
+        changes={**few, "layer_types": ["full_attention"] * 2},
+        **packed,
+    )
+    yield Point(
+        "llama-8b stage 2, QLoRA without checkpointing",
+        LLAMA_8B,
+        {"stage": 2, "reduce_bucket_size": 50_000_000},
+        num_gpus=2,
+        seq_len=1024,
+        changes=few,
+        **packed,
+    )
+
+
 def _optimizers() -> Iterator[Point]:
     for optimizer in ("adamw", "adamw_fused", "sgd", "sgd_momentum", "adagrad"):
         for stage in (2, 3):
@@ -214,6 +275,16 @@ def _optimizers() -> Iterator[Point]:
                 {"stage": stage},
                 optimizer=optimizer,
                 seq_len=1024,
+            )
+    for optimizer in ("adamw_8bit", "paged_adamw_8bit", "paged_adamw_32bit", "paged_lion_8bit"):
+        for stage in (0, 2, 3):
+            yield Point(
+                f"llama-1b stage {stage}, {optimizer}",
+                LLAMA_1B,
+                {"stage": stage},
+                optimizer=optimizer,
+                changes={"num_hidden_layers": 2},
+                seq_len=512,
             )
     yield Point("llama-1b stage 0, adamw", LLAMA_1B, {"stage": 0}, optimizer="adamw")
     yield Point(

@@ -45,6 +45,8 @@ class Point:
     ds_optimizer: str = "AdamW"
     lora: dict[str, Any] | None = None
     ia3: dict[str, Any] | None = None
+    load_in_4bit: bool = False
+    double_quant: bool = False
     changes: dict[str, Any] = field(default_factory=dict)
     """To the model's config."""
     extra: dict[str, Any] = field(default_factory=dict)
@@ -90,6 +92,8 @@ class Point:
             optimizer=self.optimizer,  # type: ignore[arg-type]
             lora=Lora(**_names(self.lora)) if self.lora else None,
             ia3=Ia3(**_names(self.ia3)) if self.ia3 else None,
+            load_in_4bit=self.load_in_4bit,
+            double_quant=self.double_quant,
         )
 
     def description(self) -> dict[str, Any]:

@@ -17,6 +17,7 @@ FAST = [
     "qwen2-1.5b stage 3, micro batch 4, fp16",
     "llama-1b stage 2, optimizer on the host, accumulation 4",
     "llama-1b stage 3, both on NVMe, few of them in memory",
+    "llama-8b stage 0, QLoRA, one GPU, constants in fp32",
 ]
 BY_NAME = {point.name: point for point in points()}
 

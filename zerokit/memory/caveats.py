@@ -9,6 +9,7 @@ from zerokit.memory.leaf_modules import not_counted
 from zerokit.memory.overheads import UNCHECKED_ACTIVATIONS
 from zerokit.memory.settings import Settings
 from zerokit.memory.training_run import TrainingRun
+from zerokit.memory.traits import traits_of
 
 
 def caveats(run: TrainingRun, settings: Settings, found: GpuReplay) -> Iterator[str]:
@@ -21,9 +22,11 @@ def caveats(run: TrainingRun, settings: Settings, found: GpuReplay) -> Iterator[
     if settings.stage == 3 and settings.offload_param == "nvme" and settings.max_in_cpu:
         yield "which parameters stay in the host's memory depends on max_in_cpu; rehearse the run"
     if run.load_in_4bit:
+        yield from _of_4_bits(run, settings)
+    if settings.optimizer.paged:
         yield (
-            "weights in 4 bits are counted as bitsandbytes packs them, whole on each GPU in every stage; no "
-            "rehearsal has been compared"
+            "paged states of the optimizer are counted on the host; CUDA keeps them on the GPU while it has "
+            "room, beside torch's allocator"
         )
     if run.learned_tokens is not None:
         yield "learned tokens are modelled; no rehearsal has been compared"
@@ -44,6 +47,21 @@ def caveats(run: TrainingRun, settings: Settings, found: GpuReplay) -> Iterator[
         yield "tensor and sequence parallelism are not taken into account; rehearse the run"
     if run.ds_config.torch_autocast.enabled:
         yield "torch_autocast is not taken into account; rehearse the run"
+
+
+def _of_4_bits(run: TrainingRun, settings: Settings) -> Iterator[str]:
+    if isinstance(run.model, int):
+        return
+    model_type = run.model.model_type
+    if not traits_of(model_type).torch_linear:
+        yield f"no weight is in 4 bits: transformers packs no linear layer of {model_type}'s own class"
+    elif model_type == "gpt2":
+        yield "of GPT-2's layers bitsandbytes keeps unpacked weights, which are not counted; rehearse the run"
+    if settings.stage == 3:
+        yield (
+            "weights in 4 bits are taken to be loaded whole on each GPU, then divided; gathered ones that "
+            "autograd keeps are not counted; rehearse the run"
+        )
 
 
 def _of_model(run: TrainingRun, settings: Settings, found: GpuReplay) -> Iterator[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from zerokit.memory.caveats import caveats
-from zerokit.memory.four_bits import packed_bytes
+from zerokit.memory.four_bits import Stored, whole_bytes
 from zerokit.memory.generation import generation_terms
 from zerokit.memory.gpu import replay_fullest
 from zerokit.memory.host import replay_host
@@ -15,6 +15,7 @@ from zerokit.memory.layout import Layout, layout_of
 from zerokit.memory.model_states import ModelStates
 from zerokit.memory.overheads import UNCHECKED_ACTIVATIONS, UNCHECKED_REST, overhead_terms
 from zerokit.memory.settings import Settings, settings_of
+from zerokit.memory.stage_3 import shard
 from zerokit.memory.term import Device, Term, total_bytes
 from zerokit.memory.timeline import Held
 from zerokit.memory.training_run import TrainingRun
@@ -183,13 +184,14 @@ def estimate(run: TrainingRun) -> Estimate:
     settings = settings_of(run)
     layout = layout_of(run)
     found = replay_fullest(run, layout, settings)
-    full_copy = _builds_full_copy(run)
+    full_copy = _builds_full_copy(run) and not run.load_in_4bit
     host = replay_host(
         layout.unpacked,
         settings,
         rank=found.rank,
         builds_full_copy=full_copy,
         untied=_untied(run),
+        one_by_one=max(one.elements for one in layout.parameters) if run.load_in_4bit else 0,
         made_first=full_copy and settings.optimizer.at_construction and run.optimizer is not None,
     )
     terms = [*_terms(found.steady, found.fullest), *_terms(host.steady, host.fullest), *_terms(host.nvme, {})]
@@ -234,7 +236,9 @@ def _model_states(run: TrainingRun, layout: Layout, settings: Settings) -> Model
     states = settings.model_states(layout.unpacked.num_parameters, layout.num_trainable)
     if not layout.packed:
         return states
-    packed = sum(packed_bytes(one.elements, double_quant=run.double_quant) for one in layout.packed)
+    packed = whole_bytes(layout, settings.stage, double_quant=run.double_quant)
+    if settings.stage == 3:  # the rest is divided
+        packed += sum(shard(one, settings.world_size) for one in Stored(layout, 1).of(layout.packed))
     return replace(states, parameters=replace(states.parameters, letter="(Φ - Φ₄)", packed_bytes=packed))
 
 

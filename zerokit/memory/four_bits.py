@@ -1,15 +1,19 @@
-"""Weights that bitsandbytes keeps in 4 bits, each tensor whole on every GPU, as QLoRA has them.
+"""Weights that bitsandbytes keeps in 4 bits, as QLoRA has them.
 
 Source: bitsandbytes functional.py quantize_4bit and quantize_blockwise; what is packed, transformers
 integrations/bitsandbytes.py replace_with_bnb_linear: linear layers, but neither the output matrix nor
-embeddings, norms, routers and stacked experts. Stage 3 divides them where `bnb_4bit_quant_storage` is the
-type of the other parameters (peft's guide to DeepSpeed), which is not counted.
+embeddings, norms, routers and stacked experts, nor linear layers of a class of the model's own. Stage 3
+divides the packed weights, and gathers them like others (`bnb_4bit_quant_storage` names the type that they
+go by); their constants stay whole.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
+from zerokit.memory.coordinator import PARTITION
+from zerokit.memory.layout import Layout, Parameter
 from zerokit.memory.model_states import ceil_div
 from zerokit.memory.stage import PARAMETERS
 from zerokit.memory.term import TermKind
@@ -31,6 +35,7 @@ PACKED = replace(
     certainty="modelled",
     versions="any",
 )
+PACKED_CONSTANTS = replace(PACKED, name="constants of weights in 4 bits", count="q")
 UNPACKED = TermKind(
     "a weight unpacked for one product",
     "buffers",
@@ -42,13 +47,50 @@ UNPACKED = TermKind(
 )
 
 
+WHOLE = replace(
+    PACKED,
+    name="weights in 4 bits before they are divided",
+    unit="e",
+    count="all of them",
+    source=f"{PARTITION} Init",
+)
+
+
 def packed_bytes(elements: int, *, double_quant: bool) -> int:
     """Of one weight: half a byte for each element, and for each block of 64 its largest, in fp32.
 
     With `double_quant` the latter are bytes, in blocks of 256 with a constant in fp32 each.
     """
+    return ceil_div(elements, 2) + constant_bytes(elements, double_quant=double_quant)
+
+
+def constant_bytes(elements: int, *, double_quant: bool) -> int:
+    """Of those, what unpacks it."""
     blocks = ceil_div(elements, _BLOCK)
     constants = 4 * blocks
     if double_quant:
         constants = blocks + 4 * ceil_div(blocks, _NESTED_BLOCK) + _NESTED_CODE_BYTES
-    return ceil_div(elements, 2) + constants + _CODE_BYTES
+    return constants + _CODE_BYTES
+
+
+def whole_bytes(layout: Layout, zero_stage: int, *, double_quant: bool) -> int:
+    """Of all packed weights, what each GPU has whole: everything, or from stage 3 on their constants."""
+    count = packed_bytes if zero_stage < 3 else constant_bytes
+    return sum(count(one.elements, double_quant=double_quant) for one in layout.packed)
+
+
+class Stored:
+    """A layout as stage 3 sees it: packed weights are as many elements of the others' type as they take."""
+
+    def __init__(self, layout: Layout, parameter_bytes: int) -> None:
+        self._as_stored = {
+            id(one): replace(one, elements=ceil_div(one.elements, 2 * parameter_bytes))
+            for one in layout.packed
+        }
+        self.layout = Layout(self.of(layout.parameters))
+
+    def of(self, parameters: Iterable[Parameter]) -> tuple[Parameter, ...]:
+        """The same parameters, as they are stored."""
+        if not self._as_stored:
+            return tuple(parameters)
+        return tuple(self._as_stored.get(id(one), one) for one in parameters)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from zerokit.memory.four_bits import PACKED, packed_bytes
+from zerokit.memory.four_bits import PACKED, PACKED_CONSTANTS, Stored, whole_bytes
 from zerokit.memory.layout import Layout
 from zerokit.memory.leaf_modules import with_leaf_modules
 from zerokit.memory.model_blocks import ModelCalls, model_calls_of
@@ -91,7 +91,8 @@ def _replay(
     model_calls: ModelCalls | None,
 ) -> GpuReplay:
     stage: Stage
-    packed = sum(packed_bytes(one.elements, double_quant=run.double_quant) for one in layout.packed)
+    stored = Stored(layout, settings.parameter_bytes)
+    whole = whole_bytes(layout, settings.stage, double_quant=run.double_quant)
     layout = layout.unpacked
 
     def replay(timeline: Timeline, stage: Stage, sizes: Sizes | None = sizes) -> Replay:
@@ -104,7 +105,7 @@ def _replay(
         return Replay(timeline, stage, model_calls, sizes, e=e, parameters=parameters, **switches)
 
     def start(timeline: Timeline, stage: Stage) -> None:
-        timeline.hold(PACKED, 1, packed)
+        timeline.hold(PACKED if settings.stage < 3 else PACKED_CONSTANTS, 1, whole)
         stage.start()
         if sizes is not None:
             timeline.hold(WORKSPACE, WORKSPACE_BYTES, 2)
@@ -113,16 +114,16 @@ def _replay(
     if settings.stage == 0:
         stage, partition = Unpartitioned(timeline, layout, settings), layout.num_trainable
     elif settings.wrapper == "bf16":
-        whole = DividedStates(timeline, layout, settings)
-        stage, partition = whole, whole.partition
+        divided = DividedStates(timeline, layout, settings)
+        stage, partition = divided, divided.partition
     elif settings.stage < 3:
         flat = FlatPartitions(timeline, layout, settings, rank, engine_makes_optimizer=run.optimizer is None)
         stage, partition = flat, flat.partition
     else:
         calls = replay(timeline, Stage()).calls() if model_calls is not None else ()
-        shards = Partitioned(timeline, layout, settings, calls)
+        shards = Partitioned(timeline, stored, settings, calls)
         stage, partition = shards, shards.partition
-        beginner = Partitioned(first, layout, settings, ())
+        beginner = Partitioned(first, stored, settings, ())
         start(first, beginner)
         replay(first, beginner).first_pass()
     start(timeline, stage)

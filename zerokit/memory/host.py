@@ -9,6 +9,7 @@ from zerokit.memory import stage, stage_3
 from zerokit.memory.coordinator import PARTITION
 from zerokit.memory.layout import Layout, Parameter
 from zerokit.memory.model_states import ceil_div
+from zerokit.memory.optimizer_states import OptimizerStates
 from zerokit.memory.pinned_memory import STAGING, PinnedMemory
 from zerokit.memory.settings import Settings
 from zerokit.memory.stage_1_2 import STAGE_1_2, slices_of
@@ -28,6 +29,12 @@ MODEL_COPY = TermKind(
     source="the script: a model is made on the host before it is moved",
     certainty="modelled",
     device="pageable",
+)
+ONE_WEIGHT = replace(
+    MODEL_COPY,
+    name="a weight on its way to the GPU, where it is packed",
+    count="largest weight",
+    source="transformers core_model_loading.py _materialize_copy",
 )
 UNTIED = replace(
     MODEL_COPY,
@@ -148,6 +155,7 @@ def replay_host(
     builds_full_copy: bool,
     untied: int,
     made_first: bool = False,
+    one_by_one: int = 0,
 ) -> HostReplay:
     """Build the model and its optimizer, then run the first step, which makes the optimizer's states.
 
@@ -157,10 +165,13 @@ def replay_host(
         rank: whose host memory.
         builds_full_copy: the rank makes or reads the whole model on the host first.
         untied: elements of the output matrix that a tied model is built with before it is tied.
+        one_by_one: elements of the largest weight where weights go to the GPU as they are read, to be packed
+            there; 0: they do not.
         made_first: the script makes an optimizer whose states exist at once, while the model is on the host.
     """
     host, e = _Host(layout, settings, rank), settings.parameter_bytes
     timeline = host.timeline
+    timeline.spike(ONE_WEIGHT, e, one_by_one)
     if builds_full_copy:
         adapters = sum(parameter.elements for parameter in layout.parameters if parameter.adapter)
         timeline.hold(MODEL_COPY, e, layout.num_parameters - adapters)
@@ -173,6 +184,8 @@ def replay_host(
         host.flat_partition()
     elif settings.stage == 3:
         host.shards(untied)
+    if settings.optimizer.paged and settings.offload_optimizer == "none":
+        host.paged_states()
     return HostReplay(timeline.held, timeline.fullest, host.files.held)
 
 
@@ -185,11 +198,24 @@ class _Host:
         self._layout, self._settings, self._rank = layout, settings, rank
         self._memory = PinnedMemory(self.timeline)
         divided = "Σ⌈size/N⌉" if settings.stage == 3 else "Φₜ/N"
-        self._moments = replace(settings.optimizer.moments(divided), device="pageable")
+        self._states = OptimizerStates(settings, divided)
+        self._moments = replace(self._states.moments, device="pageable")
         self._temporary = replace(settings.optimizer.temporary(divided), unit="2·m", device="pageable")
         self.early_states = replace(
             self._moments, name="states of the script's own optimizer", unit="e", count="Φₜ"
         )
+
+    def paged_states(self) -> None:
+        """Of the tensors that the optimizer on the GPU updates."""
+        layout, settings = self._layout, self._settings
+        if settings.stage == 0:
+            tensors = stage.tensors_updated(layout, settings)
+        elif settings.stage == 3:
+            tensors = [sum(group) for group in sub_groups(layout, settings)]
+        else:
+            tensors = [slices_of(layout, settings.world_size).partition]
+        self.timeline.enter("step")
+        self._states.hold_paged(self.timeline, tensors)
 
     def flat_partition(self) -> None:
         """Stages 1 and 2: `DeepSpeedZeroOptimizer.__init__`, stage_1_and_2.py."""

@@ -10,6 +10,7 @@ from itertools import groupby
 from zerokit.errors import ZerokitError
 from zerokit.memory.adapters import AdapterPart, Ia3, Lora, is_target
 from zerokit.memory.training_run import TrainingRun
+from zerokit.memory.traits import traits_of
 from zerokit.models.tensors import Kind, Tensor
 
 _STAR = ".*."
@@ -79,7 +80,8 @@ def layout_of(run: TrainingRun) -> Layout:
         return Layout(tuple(_bare(run)))
     layered = list(_one_by_one(run.model.tensors))
     if run.adapter is not None:
-        parameters = list(_with_adapters(layered, run.adapter, packs=run.load_in_4bit))
+        packs = run.load_in_4bit and traits_of(run.model.model_type).torch_linear
+        parameters = list(_with_adapters(layered, run.adapter, packs=packs))
         if not any(parameter.adapter for parameter in parameters):
             targets = run.adapter.target_modules or ()
             named = (targets,) if isinstance(targets, str) else targets

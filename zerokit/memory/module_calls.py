@@ -28,6 +28,8 @@ class ModuleCall:
     """Beside what it saves, while it runs forward."""
     back: int = 0
     """Beside what is saved, while it runs backward; gradients of weights not counted."""
+    waits: int = 0
+    """The gradient of its input that LoRA's part makes, while the layer itself runs backward after it."""
     keeps_weight: bool = False
     """Autograd keeps the whole weight, as of everything but torch.nn.Linear, which stage 3 replaces."""
     made: int = 0
@@ -50,6 +52,11 @@ class ModuleCall:
     def saved_bytes(self) -> int:
         """All of `all_saved`."""
         return sum(saved.bytes for saved in self.all_saved)
+
+    @cached_property
+    def unpacks(self) -> int:
+        """Elements of the weight in 4 bits that is unpacked for its product, forward and backward."""
+        return max((one.elements for one in self.parameters if one.packed), default=0)
 
     @cached_property
     def gradients(self) -> tuple[Parameter, ...]:

@@ -26,6 +26,10 @@ class OptimizerFacts:
     """Bytes of an element of a state where that is not the master weights' type."""
     at_construction: bool = False
     """Its states are there before the first step."""
+    quantized: bool = False
+    """Its states are bytes, in blocks that share a constant, but for those of small tensors."""
+    paged: bool = False
+    """Its states are in unified memory, but for those of small tensors."""
     _: KW_ONLY
     source: str
     certainty: Certainty
@@ -51,6 +55,21 @@ class OptimizerFacts:
             source=self.source,
             certainty=self.certainty,
         )
+
+
+def _of_bitsandbytes(
+    kind: OptimizerKind, name: str, states: int, *, quantized: bool = True, paged: bool = False
+) -> OptimizerFacts:
+    return OptimizerFacts(
+        kind,
+        f"bitsandbytes {name}",
+        states,
+        state_bytes=1 if quantized else 4,
+        quantized=quantized,
+        paged=paged,
+        source="bitsandbytes optim/optimizer.py init_state",
+        certainty="exact",
+    )
 
 
 _TORCH = "torch/optim"
@@ -79,14 +98,11 @@ _FACTS: dict[OptimizerKind, OptimizerFacts] = {
         OptimizerFacts(
             "adamw_fused", "torch AdamW (fused)", 2, source=f"{_TORCH}/adam.py _fused_adam", certainty="exact"
         ),
-        OptimizerFacts(
-            "adamw_8bit",
-            "bitsandbytes AdamW8bit",
-            2,
-            state_bytes=1,
-            source="bitsandbytes optim/optimizer.py init_state (and 4 bytes for each block of 256)",
-            certainty="modelled",
-        ),
+        _of_bitsandbytes("adamw_8bit", "AdamW8bit", 2),
+        _of_bitsandbytes("paged_adamw_8bit", "PagedAdamW8bit", 2, paged=True),
+        _of_bitsandbytes("paged_adamw_32bit", "PagedAdamW32bit", 2, quantized=False, paged=True),
+        _of_bitsandbytes("lion_8bit", "Lion8bit", 1),
+        _of_bitsandbytes("paged_lion_8bit", "PagedLion8bit", 1, paged=True),
         OptimizerFacts("lion", "Lion", 1, source="deepspeed/ops/lion", certainty="exact"),
         OptimizerFacts("sgd", "torch SGD", 0, source=f"{_TORCH}/sgd.py _multi_tensor_sgd", certainty="exact"),
         OptimizerFacts(
@@ -164,6 +180,12 @@ _OF_TRAINER: dict[str, OptimizerKind] = {
     "adamw_torch_fused": "adamw_fused",
     "adamw_bnb_8bit": "adamw_8bit",
     "adamw_8bit": "adamw_8bit",
+    "paged_adamw_8bit": "paged_adamw_8bit",
+    "paged_adamw_32bit": "paged_adamw_32bit",
+    "paged_adamw": "paged_adamw_32bit",
+    "lion_8bit": "lion_8bit",
+    "paged_lion_8bit": "paged_lion_8bit",
+    "lion_32bit": "lion",
     "adafactor": "adafactor",
     "adagrad": "adagrad",
     "sgd": "sgd",

@@ -180,12 +180,15 @@ class Replay:
         for call in block.calls:
             stage.fetch(call, forward=True)
             for one in call.inner or (call,):
-                self._unpack(one)
+                if one.unpacks:
+                    timeline.hold(UNPACKED, self._e, one.unpacks)
                 if saves:
                     timeline.hold(self._activations, tokens, one.saved_bytes)
                 if one.made:
                     self._measure(one)
                 timeline.spike(WORK, tokens, one.work if saves else one.work + one.saved_bytes)
+                if one.unpacks:
+                    timeline.free_all(UNPACKED)
                 if saves:
                     if one.keeps_weight:
                         stage.save(one)
@@ -242,7 +245,6 @@ class Replay:
 
     def _part_back(self, call: ModuleCall, *, reduces: bool) -> None:
         timeline, gradients = self._timeline, call.gradients
-        self._unpack(call)
         for parameter in gradients:
             timeline.hold(NEW_GRADIENT, self._e, parameter.elements)
         timeline.spike(ACTIVATION_GRADIENTS, self._tokens, call.back)
@@ -259,18 +261,16 @@ class Replay:
             for parameter in gradients:
                 self._stage.ready(parameter)
         timeline.free(self._activations, self._tokens, call.saved_bytes)
+        if call.unpacks:
+            timeline.hold(UNPACKED, self._e, call.unpacks)
+            timeline.spike(ACTIVATION_GRADIENTS, self._tokens, call.back + call.waits)
+            timeline.free_all(UNPACKED)
 
     def _wait(self, call: ModuleCall) -> None:
         self._tied_module = call.module
         for parameter in call.gradients:
             self._timeline.free(NEW_GRADIENT, self._e, parameter.elements)
             self._timeline.hold(TIED_GRADIENT, self._e, parameter.elements)
-
-    def _unpack(self, call: ModuleCall) -> None:
-        """A weight in 4 bits is unpacked for each product, forward and backward."""
-        packed = [one.elements for one in call.parameters if one.packed]
-        if packed:
-            self._timeline.spike(UNPACKED, self._e, max(packed))
 
     def _measure(self, call: ModuleCall) -> None:
         """DoRA makes what LoRA adds to a weight, scales it, adds it, and measures the sum."""

@@ -90,10 +90,10 @@ def _with_adapter(
 
     Source: peft tuners/ia3/layer.py Linear.forward, tuners/lora/dora.py DoraLinearLayer, variants.py.
     """
-    e, saved, work, back, made = sizes.e, list(call.saved), call.work, call.back, 0
+    e, saved, work, back, made, waits = sizes.e, list(call.saved), call.work, call.back, 0, 0
     product = parts.get("A", 0) + parts.get("dropped A", 0)
     if product:
-        rank = product // inputs
+        rank, waits = product // inputs, e * inputs
         saved.append(Saved(f"e·{rank}", e * rank))
     if "magnitude" in parts:
         saved.append(Saved(f"2e·{width}", 2 * e * width))
@@ -107,7 +107,7 @@ def _with_adapter(
         back += e * width
     if "inputs" in parts:
         back += e * inputs
-    return replace(call, saved=tuple(saved), work=work, back=back, made=made)
+    return replace(call, saved=tuple(saved), work=work, back=back, made=made, waits=waits)
 
 
 def attention_core(

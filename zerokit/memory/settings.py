@@ -83,8 +83,9 @@ class Settings:
 
     @property
     def optimizer_bytes(self) -> int:
-        """K of the ZeRO paper."""
-        return self.state_bytes + (self.master_bytes if self.has_master else 0)
+        """K of the ZeRO paper, without states that lie in unified memory."""
+        states = 0 if self.optimizer.paged else self.state_bytes
+        return states + (self.master_bytes if self.has_master else 0)
 
     def model_states(self, num_parameters: int, num_trainable_parameters: int) -> ModelStates:
         """What each rank keeps of so many parameters, and where."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 from zerokit.memory.allocator_blocks import block_bytes
 from zerokit.memory.layout import Layout, Parameter
 from zerokit.memory.module_calls import ModuleCall
+from zerokit.memory.optimizer_states import OptimizerStates
 from zerokit.memory.settings import Settings
 from zerokit.memory.term import TermKind
 from zerokit.memory.timeline import Timeline
@@ -119,7 +120,7 @@ class Unpartitioned(WholeGradients):
 
     def __init__(self, timeline: Timeline, layout: Layout, settings: Settings) -> None:
         super().__init__(timeline, layout, settings)
-        self._moments = settings.optimizer.moments("Φₜ")
+        self._states = OptimizerStates(settings, "Φₜ")
         self._temporary = settings.optimizer.temporary("Φₜ")
 
     def start(self) -> None:
@@ -147,7 +148,7 @@ class Unpartitioned(WholeGradients):
             self._hold_states()
 
     def _hold_states(self) -> None:
-        self._timeline.hold(self._moments, self._settings.state_bytes, self._layout.num_trainable)
+        self._states.hold(self._timeline, tensors_updated(self._layout, self._settings))
 
     def end_backward(self, *, boundary: bool) -> None:
         """The engine flattens and reduces up to the first gradient that passes 5e8 elements."""
@@ -170,6 +171,13 @@ class Unpartitioned(WholeGradients):
         timeline.free_all(STEP_GRADIENTS)
         timeline.free_all(GRADIENTS)
         self._made.clear()
+
+
+def tensors_updated(layout: Layout, settings: Settings) -> list[int]:
+    """Elements of the tensors that the optimizer is given: only FP16_Optimizer flattens them."""
+    return (
+        [layout.num_trainable] if settings.wrapper == "fp16" else [one.elements for one in layout.trainable]
+    )
 
 
 def hold_parameters(timeline: Timeline, kind: TermKind, e: int, parameters: Iterable[Parameter]) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from zerokit.memory import stage
 from zerokit.memory.layout import Layout, Parameter
 from zerokit.memory.model_states import ceil_div
+from zerokit.memory.optimizer_states import OptimizerStates
 from zerokit.memory.settings import Settings
 from zerokit.memory.stage import FLAT_COPY, NEW_GRADIENT, Stage, hold_parameters
 from zerokit.memory.term import TermKind
@@ -134,7 +135,7 @@ class FlatPartitions(Stage):
         self._timeline, self._layout, self._settings, self._rank = timeline, layout, settings, rank
         self._slices = slices_of(layout, settings.world_size)
         self._e = settings.parameter_bytes
-        self._moments = settings.optimizer.moments("Φₜ/N")
+        self._states = OptimizerStates(settings, "Φₜ/N")
         self._temporary = settings.optimizer.temporary("Φₜ/N")
         self._own = [parameter for parameter in layout.trainable if rank in self._slices.ranks(parameter)]
         self._own_ids = {id(parameter) for parameter in self._own}
@@ -215,7 +216,7 @@ class FlatPartitions(Stage):
             self._hold_states()
 
     def _hold_states(self) -> None:
-        self._timeline.hold(self._moments, self._settings.state_bytes, self.partition)
+        self._states.hold(self._timeline, [self.partition])
 
     def begin_pass(self, *, boundary: bool) -> None:
         """Stage 1 reduces at the boundary only: `reduce_ready_partitions_and_remove_grads`."""

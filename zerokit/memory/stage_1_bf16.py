@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from zerokit.memory import stage, stage_1_2
 from zerokit.memory.layout import Layout
+from zerokit.memory.optimizer_states import OptimizerStates
 from zerokit.memory.settings import Settings
 from zerokit.memory.stage import GRADIENTS, WholeGradients
 from zerokit.memory.stage_1_2 import FLAT, slices_of
@@ -56,8 +57,7 @@ class DividedStates(WholeGradients):
         timeline.hold(FP32_GRADIENTS, settings.accumulation_bytes, padded)
 
     def make_states(self) -> None:
-        moments = self._settings.optimizer.moments("Φₜ/N")
-        self._timeline.hold(moments, self._settings.state_bytes, self.partition)
+        OptimizerStates(self._settings, "Φₜ/N").hold(self._timeline, [self.partition])
 
     def end_backward(self, *, boundary: bool) -> None:
         """`update_hp_grads` casts one gradient after the other; the flat fp32 buffer is reduced as it is."""

@@ -10,9 +10,11 @@ from dataclasses import replace
 
 from zerokit.memory import stage, stage_1_2
 from zerokit.memory.coordinator import PARTITION, Coordinator, Submodule
+from zerokit.memory.four_bits import WHOLE, Stored
 from zerokit.memory.layout import Layout, Parameter
 from zerokit.memory.model_states import ceil_div
 from zerokit.memory.module_calls import ModuleCall
+from zerokit.memory.optimizer_states import OptimizerStates
 from zerokit.memory.settings import Settings
 from zerokit.memory.stage import NEW_GRADIENT, Stage
 from zerokit.memory.term import TermKind
@@ -99,22 +101,24 @@ class Partitioned(Stage):
     """One rank of stage 3.
 
     Args:
+        stored: the parameters.
         calls: of a micro-batch in their order; empty: as in the first pass, before DeepSpeed knows it.
     """
 
     def __init__(
-        self, timeline: Timeline, layout: Layout, settings: Settings, calls: Iterable[ModuleCall]
+        self, timeline: Timeline, stored: Stored, settings: Settings, calls: Iterable[ModuleCall]
     ) -> None:
-        self._timeline, self._layout, self._settings = timeline, layout, settings
+        self._timeline, self._stored, self._settings = timeline, stored, settings
+        self._layout = stored.layout
         self._e = settings.parameter_bytes
         self._submodules: dict[ModuleCall, list[Submodule]] = {}
         submodules = [one for call in calls for one in self._submodules_of(call)]
         self._coordinator = Coordinator(timeline, settings, submodules)
-        self._groups = sub_groups(layout, settings)
+        self._groups = sub_groups(stored.layout, settings)
         self._bucket: list[Parameter] = []
         self._in_bucket = 0
         self._own_storage: list[Parameter] = []
-        self._moments = settings.optimizer.moments("Σ⌈size/N⌉")
+        self._states = OptimizerStates(settings, "Σ⌈size/N⌉")
         self._temporary = settings.optimizer.temporary("sub-group")
 
     @property
@@ -132,6 +136,8 @@ class Partitioned(Stage):
         small = [one for one in self._layout.parameters if self._coordinator.persists(one)]
         persistent = sum(one.elements for one in small)
         frozen = [one for one in small if not one.trainable]
+        # bitsandbytes packs on the GPU what zero.Init has not divided.
+        timeline.spike(WHOLE, self._e, sum(one.elements for one in self._layout.packed))
         # zero.Init makes a parameter whole, and cuts it.
         timeline.spike(UNDIVIDED, self._e, 2 * max(one.elements for one in self._layout.parameters))
         on_gpu = self._layout.parameters if settings.offload_param == "none" else frozen
@@ -145,7 +151,7 @@ class Partitioned(Stage):
 
     def make_states(self) -> None:
         if not self._offloads:
-            self._timeline.hold(self._moments, self._settings.state_bytes, self.partition)
+            self._states.hold(self._timeline, map(sum, self._groups))
 
     def begin_pass(self, *, boundary: bool) -> None:
         self._coordinator.reset()
@@ -169,8 +175,23 @@ class Partitioned(Stage):
 
     def _submodules_of(self, call: ModuleCall) -> list[Submodule]:
         if call not in self._submodules:
-            self._submodules[call] = _submodules(call)
+            self._submodules[call] = self._modules_within(call)
         return self._submodules[call]
+
+    def _modules_within(self, call: ModuleCall) -> list[Submodule]:
+        """A call's modules: each adapter is one, and what has no parameters counts as one, too."""
+        stored = self._stored.of
+        if call.inner:
+            return [Submodule(call.module, stored(call.parameters), is_leaf=True)]
+        adapters = [one for one in call.parameters if one.adapter]
+        return [
+            Submodule(
+                call.module,
+                stored(one for one in call.parameters if not one.adapter),
+                within=stored(call.within),
+            ),
+            *(Submodule(one.module, (one,)) for one in adapters),
+        ]
 
     def ready(self, parameter: Parameter) -> None:
         """`reduce_independent_p_g_buckets_and_remove_grads`: what fits the bucket is copied and freed."""
@@ -235,17 +256,3 @@ class Partitioned(Stage):
                 timeline.spike(FLAT_GRADIENTS, settings.accumulation_bytes, elements)
             timeline.spike(self._temporary, settings.temporary_bytes, elements)
             timeline.free_all(STEP_GRADIENTS)
-
-
-def _submodules(call: ModuleCall) -> list[Submodule]:
-    """A call's modules: each adapter is one of its own, and what has no parameters still counts as one."""
-    if call.inner:
-        unpacked = tuple(one for one in call.parameters if not one.packed)
-        return [Submodule(call.module, unpacked, is_leaf=True)]
-    base = tuple(one for one in call.parameters if not (one.adapter or one.packed))
-    adapters = [one for one in call.parameters if one.adapter]
-    within = tuple(one for one in call.within if not one.packed)
-    return [
-        Submodule(call.module, base, within=within),
-        *(Submodule(one.module, (one,)) for one in adapters),
-    ]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,37 @@ from transformers import AutoConfig
 from transformers.integrations import HfDeepSpeedConfig
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+
+OF_BITSANDBYTES = {
+    "adamw_8bit": "AdamW8bit",
+    "paged_adamw_8bit": "PagedAdamW8bit",
+    "paged_adamw_32bit": "PagedAdamW32bit",
+    "lion_8bit": "Lion8bit",
+    "paged_lion_8bit": "PagedLion8bit",
+}
+
+
+def in_4_bits(architecture: str, config: Any, dtype: Any, *, attention: str, double_quant: bool) -> Any:
+    """As QLoRA has it: linear layers in nf4. A rehearsal reads no weights from the folder."""
+    from transformers import BitsAndBytesConfig
+
+    config.architectures = [architecture]
+    config.dtype = dtype
+    quantized = BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=double_quant,
+        bnb_4bit_compute_dtype=dtype,
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        config.save_pretrained(folder)
+        return getattr(transformers, architecture).from_pretrained(
+            folder,
+            quantization_config=quantized,
+            dtype=dtype,
+            attn_implementation=attention,
+            device_map={"": int(os.environ["LOCAL_RANK"])},
+        )
 
 
 def with_adapter(model: Any, lora: dict[str, Any] | None, ia3: dict[str, Any] | None) -> Any:
@@ -49,6 +82,11 @@ def optimizer_of(kind: str | None, parameters: list[torch.nn.Parameter]) -> torc
         return torch.optim.Adagrad(parameters, lr=1e-5)
     if kind == "adafactor":
         return torch.optim.Adafactor(parameters, lr=1e-5)
+    if kind in OF_BITSANDBYTES:
+        import bitsandbytes
+
+        made: torch.optim.Optimizer = getattr(bitsandbytes.optim, OF_BITSANDBYTES[kind])(parameters, lr=1e-5)
+        return made
     assert kind is None, kind
     return None
 
@@ -63,10 +101,16 @@ def build(point: dict[str, Any]) -> Any:
         part.pad_token_id = None  # transformers writes zeros into its row, which zero.Init has taken away
     ds_config = point["ds_config"]
     stage_3 = ds_config["zero_optimization"]["stage"] == 3
-    with deepspeed.zero.Init(config_dict_or_path=ds_config, enabled=stage_3):
-        model: Any = getattr(transformers, point["architecture"])._from_config(
-            config, dtype=DTYPES[point["precision"]], attn_implementation=point["attention"]
-        )
+    architecture, dtype, attention = point["architecture"], DTYPES[point["precision"]], point["attention"]
+    model: Any
+    if point["load_in_4bit"]:
+        double_quant = point["double_quant"]
+        model = in_4_bits(architecture, config, dtype, attention=attention, double_quant=double_quant)
+    else:
+        with deepspeed.zero.Init(config_dict_or_path=ds_config, enabled=stage_3):
+            model = getattr(transformers, architecture)._from_config(
+                config, dtype=dtype, attn_implementation=attention
+            )
     if config.is_encoder_decoder:  # the decoder's inputs begin with it
         config.pad_token_id = model.config.pad_token_id = padding
     for module in model.modules():

@@ -1,0 +1,72 @@
+"""What an optimizer keeps of the tensors that it updates, and where: bitsandbytes' in blocks, or in pages.
+
+Source: bitsandbytes optim/optimizer.py Optimizer2State.init_state and Optimizer8bit.get_state_buffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from zerokit.memory.model_states import ceil_div
+from zerokit.memory.settings import Settings
+from zerokit.memory.term import TermKind
+from zerokit.memory.timeline import Timeline
+
+_SOURCE = "bitsandbytes optim/optimizer.py"
+BLOCK = 256
+"""Elements of a state in 8 bits that share one constant in fp32: `blocksize`."""
+LEAST_QUANTIZED = 4096
+"""Elements of a tensor whose states are in 8 bits; those of a smaller one are in fp32: `min_8bit_size`."""
+LEAST_PAGED = 100_000
+"""Elements of a tensor whose states are in unified memory: `get_state_buffer`."""
+
+CONSTANTS = TermKind(
+    "constants of states in 8 bits",
+    "optimizer_states",
+    unit="4",
+    count="one for each block of 256",
+    source=f"{_SOURCE} init_state",
+    certainty="modelled",
+    versions="any",
+)
+SMALL = replace(CONSTANTS, name="states of small tensors, in fp32", count="elements of tensors below 4,096")
+
+
+class OptimizerStates:
+    """The states of one rank's optimizer.
+
+    A paged one's lie in unified memory, which no allocator of torch's hands out: CUDA moves its pages to the
+    GPU for the step, and to the host where the GPU has no room. They are counted on the host, and what is too
+    small for pages on the GPU.
+    """
+
+    def __init__(self, settings: Settings, count: str) -> None:
+        """`count`: the formula of the elements that the rank updates."""
+        self._facts, self._bytes = settings.optimizer, settings.moment_bytes
+        self.moments = settings.optimizer.moments(count)
+        source = f"{_SOURCE} get_state_buffer"
+        self._paged = replace(self.moments, name="paged states of the optimizer", source=source)
+
+    def hold(self, timeline: Timeline, tensors: Iterable[int]) -> None:
+        """On the GPU, of tensors of so many elements."""
+        for elements in tensors:
+            paged = self._facts.paged and elements >= LEAST_PAGED
+            if self._is_quantized(elements):
+                blocks = ceil_div(elements, BLOCK)
+                timeline.hold(CONSTANTS, 4, self._facts.states * blocks)
+            if paged:
+                continue
+            if self._facts.quantized and not self._is_quantized(elements):
+                timeline.hold(SMALL, 4, self._facts.states * elements)
+            else:
+                timeline.hold(self.moments, self._facts.states * self._bytes, elements)
+
+    def hold_paged(self, timeline: Timeline, tensors: Iterable[int]) -> None:
+        """In unified memory, on the host."""
+        kind = replace(self._paged, device="pageable")
+        paged = sum(elements for elements in tensors if elements >= LEAST_PAGED) if self._facts.paged else 0
+        timeline.hold(kind, self._facts.states * self._bytes, paged)
+
+    def _is_quantized(self, elements: int) -> bool:
+        return self._facts.quantized and elements >= LEAST_QUANTIZED
