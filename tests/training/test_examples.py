@@ -572,3 +572,18 @@ def test_no_file_is_trained_on_and_held_out(
         return
     with pytest.raises(DataError, match=f"{shared} would be trained on, too"):
         given_examples(load_recipe(recipe), seed=0)
+
+
+@pytest.mark.parametrize("train", ["few.jsonl", ["few.jsonl", "more.jsonl"]])
+def test_a_file_that_both_keys_name_is_held_out_with_a_warning(
+    train: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("few", "more"):
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps({"prompt": name, "completion": "x"}) + "\n")
+    recipe = tmp_path / "recipe.json"
+    recipe.write_text(json.dumps({"model": "org/name", "data": {"train": train, "eval": "./few.jsonl"}}))
+    monkeypatch.chdir(tmp_path)
+    _, held_out = given_examples(load_recipe(recipe), seed=0)
+    assert held_out is not None
+    assert held_out.overlap is not None
+    assert "warning: few.jsonl: held out and trained on" in held_out.overlap

@@ -32,6 +32,8 @@ class Examples:
     """The number of each in its source, from 0; None where they are in the order of the source."""
     split: str = "train"
     """Of the source, which they are."""
+    also_trained: tuple[str, ...] = ()
+    """Files of held-out examples that are trained on, too, because the recipe names them twice."""
 
     @property
     def left_out(self) -> str | None:
@@ -44,6 +46,14 @@ class Examples:
         named = f"{', '.join(files[:_MOST_NAMED])}{more}"
         why = f"as by their names not of split '{self.split}'"
         return f"not trained on, {why}: {named} (data.eval can name them)"
+
+    @property
+    def overlap(self) -> str | None:
+        """What a loss on examples that are trained on says, for people."""
+        if not self.also_trained:
+            return None
+        names = ", ".join(self.also_trained)
+        return f"warning: {names}: held out and trained on, so its loss says what the model remembers"
 
     @property
     def columns(self) -> list[str]:
@@ -112,20 +122,31 @@ def _held_out(loaded: LoadedRecipe, source: str | list[str], where: str, split: 
     """
     data = loaded.recipe.data
     trained = _paths(data.train, loaded.where("data", "train"), data.train_split)
-    if shared := sorted(_paths(source, where, split) & trained):
+    shared = sorted(_paths(source, where, split) & trained)
+    # Whoever names a file in both keys wants to see whether the model can learn it by heart; a folder, a
+    # pattern or one source for two splits may share files without anybody's knowing.
+    meant = data.eval is not None and set(shared) <= _named(data.train) & _named(data.eval)
+    if shared and not meant:
         raise DataError(
             f"{shared[0].name}{' and others' if shared[1:] else ''} would be trained on, too",
             where=loaded.where("data", "eval" if data.eval is not None else "eval_split"),
-            hint="Name other files in data.eval or data.train, or leave it to data.eval_fraction",
+            hint="Name other files in data.eval or data.train, leave it to data.eval_fraction, or name the "
+            "file itself in both to see what the model remembers",
         )
     dataset = load_examples(source, where=where, subset=data.subset, split=split)
-    return Examples(dataset, source, where, split=split)
+    return Examples(dataset, source, where, split=split, also_trained=tuple(file.name for file in shared))
 
 
 def _paths(source: str | list[str], where: str, split: str) -> set[Path]:
     """The local files of a source."""
     names = [source] if isinstance(source, str) else source
     return {file.resolve() for file in given_files(names, where, split)} if not _is_builtin(source) else set()
+
+
+def _named(source: str | list[str]) -> set[Path]:
+    """The files that a source names one by one."""
+    names = [source] if isinstance(source, str) else source
+    return {Path(name).resolve() for name in names if Path(name).is_file()}
 
 
 def _is_builtin(source: str | list[str]) -> bool:

@@ -141,8 +141,10 @@ def prepare(
     group.together(lambda: check_peft_keys(loaded))
     folder = group.node_main_first(lambda: find_checkpoint(recipe.model, loaded.where("model", "path")))
     examples, held_out = group.node_main_first(lambda: given_examples(loaded, _seed(resolved)))
-    if group.ranks.is_main and (line := examples.left_out):
-        console.note(line)
+    if group.ranks.is_main:
+        for line in (examples.left_out, None if held_out is None else held_out.overlap):
+            if line:
+                console.note(line)
     task = group.together(lambda: _task(loaded, folder, examples))
     tokenizer = _get_tokenizer(group, loaded, folder, examples, task)
     group.together(lambda: check_fp16(resolved, loaded, folder))
