@@ -132,6 +132,74 @@ def test_numbers_with_a_fraction_and_one_class_alone_are_no_classes(
         made("sequence_classification", [{"text": "a", "label": 0.5}, {"text": "a", "label": 1.5}])
 
 
+@pytest.mark.parametrize(
+    "columns",
+    [("text", "text_pair"), ("premise", "hypothesis"), ("sentence1", "sentence2"), ("question", "sentence")],
+)
+def test_pairs_of_texts_are_told_by_their_columns_and_joined_as_the_tokenizer_joins_them(
+    columns: tuple[str, str], tmp_path: Path
+) -> None:
+    tokenizer = with_segments(tmp_path)
+    rows = [{columns[0]: "one two", columns[1]: text, "label": text} for text in ("three", "four five")]
+    task = made("sequence_classification", rows)
+    sequences = encoded(task, rows, tokenizer)
+    for row, sequence in zip(rows, sequences, strict=True):
+        joined = tokenizer(row[columns[0]], row[columns[1]])
+        assert sequence["input_ids"] == joined["input_ids"]
+        assert sequence["token_type_ids"] == joined["token_type_ids"]
+        assert set(sequence["token_type_ids"]) == {0, 1}
+    shown = "\n".join("".join(text for text, _ in line) for line in task.marked(sequences[0], tokenizer))
+    assert "one two" in shown
+    assert "three" in shown
+    cut = encoded(
+        made("sequence_classification", rows, seq_len=8), [{**rows[0], columns[1]: "w " * 50}], tokenizer
+    )
+    assert len(cut[0]["input_ids"]) == 8
+    assert 0 in cut[0]["token_type_ids"]
+
+
+@pytest.mark.parametrize(("types", "segmented"), [(2, True), (1, False), (0, False)])
+def test_only_models_with_segments_are_given_them_blanks_too(
+    types: int, segmented: bool, tmp_path: Path
+) -> None:
+    rows = [{"premise": "one two", "hypothesis": "three", "label": label} for label in ("a", "b")]
+    tokenizer, task = with_segments(tmp_path), made("sequence_classification", rows)
+    model = SimpleNamespace(config=SimpleNamespace(type_vocab_size=types))
+    features = encoded(task, rows, tokenizer)
+    batch = task.collator(tokenizer, model)([*features, task.blank()])
+    assert ("token_type_ids" in batch) is segmented
+    assert batch["labels"].tolist() == [0, 1, IGNORED]
+    if segmented:
+        assert batch["token_type_ids"].shape == batch["input_ids"].shape
+        assert not batch["token_type_ids"][-1].any()
+
+
+def with_segments(folder: Path) -> Any:
+    """A tokenizer that joins pairs as BERT's does."""
+    from tokenizers.processors import TemplateProcessing
+
+    tokenizer = tiny_tokenizer(folder)
+    end = tokenizer.eos_token
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single=f"$A:0 {end}:0",
+        pair=f"$A:0 {end}:0 $B:1 {end}:1",
+        special_tokens=[(end, tokenizer.eos_token_id)],
+    )
+    tokenizer.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
+    return tokenizer
+
+
+def test_a_text_beside_usual_names_of_pairs_is_the_text() -> None:
+    rows = [{"text": "a", "premise": "p", "hypothesis": "h", "label": label} for label in ("x", "y")]
+    task = made("sequence_classification", rows)
+    assert detect_format(list(rows[0]), DataSection(train="x"), task.formats, where="w") == "text_label"
+
+
+def test_several_labels_of_one_text_are_refused() -> None:
+    with pytest.raises(DataError, match="'label' is a list or an object: each text has one label"):
+        made("sequence_classification", [{"text": "a", "label": ["x", "y"]}, {"text": "b", "label": []}])
+
+
 def test_a_column_of_ids_has_no_classes() -> None:
     rows = [{"text": "a", "label": number} for number in range(101)]
     with pytest.raises(DataError, match=r"'label' has 101 different values.*the classes in data\.columns"):

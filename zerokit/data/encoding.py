@@ -55,7 +55,13 @@ def encode(
 
 
 def encode_whole(
-    tokenizer: PreTrainedTokenizerBase, text: str, *, most: int, is_target: bool = False, **options: Any
+    tokenizer: PreTrainedTokenizerBase,
+    text: str,
+    *,
+    most: int,
+    pair: str | None = None,
+    is_target: bool = False,
+    **options: Any,
 ) -> tuple[Any, bool]:
     """A text with what the tokenizer puts around one, also where it is cut, and whether it is.
 
@@ -63,13 +69,18 @@ def encode_whole(
         tokenizer: the tokenizer.
         text: of which the first 262,144 characters are looked at.
         most: tokens, with those around it.
+        pair: a second text, which the tokenizer joins to it; the longer one is cut first.
         is_target: whether it is what a model is to say, which some tokenizers encode in another way.
         options: more of the tokenizer's.
     """
     piece = next(pieces(text))
     given = {"text_target" if is_target else "text": piece}
+    is_cut = len(piece) < len(text)
+    if pair is not None:
+        given["text_pair"] = next(pieces(pair))
+        is_cut = is_cut or len(given["text_pair"]) < len(pair)
     encoded = tokenizer(**given, **options)
-    is_cut = len(piece) < len(text) or len(encoded["input_ids"]) > most
+    is_cut = is_cut or len(encoded["input_ids"]) > most
     if len(encoded["input_ids"]) > most:
         encoded = tokenizer(**given, truncation=True, max_length=most, **options)
     return encoded, is_cut

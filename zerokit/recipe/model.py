@@ -33,6 +33,7 @@ Format = Literal[
     "alpaca",
     "sharegpt",
     "text_label",
+    "text_pair_label",
     "tokens_tags",
     "preference",
 ]
@@ -96,6 +97,7 @@ class Columns(Section):
     conversations: str = "conversations"
     system: str = "system"
     history: str = "history"
+    text_pair: str = "text_pair"
     label: str = "label"
     tokens: str = "tokens"
     tags: str = "tags"

@@ -6,7 +6,7 @@ chat template an instruction becomes the prompt of a completion.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from zerokit.errors import DataError, did_you_mean
@@ -24,8 +24,25 @@ _ROLES = {
 """Of a message, by what ShareGPT's files call who it is from."""
 
 
-def needed_columns(format_: Format, names: Columns) -> list[str]:
-    """The columns without which an example is not of a format."""
+_PAIRS = (
+    ("premise", "hypothesis"),
+    ("sentence1", "sentence2"),
+    ("question1", "question2"),
+    ("question", "sentence"),
+    ("text1", "text2"),
+)
+"""What the two texts of a pair are called in GLUE, SuperGLUE and the like."""
+
+
+def pair_of(names: Columns, columns: Collection[str]) -> tuple[str, str]:
+    """The columns of a pair of texts: those that the recipe names, else the usual ones that are there."""
+    own = (names.text, names.text_pair)
+    usual = () if names.text in columns else _PAIRS
+    return next((pair for pair in (own, *usual) if set(pair) <= set(columns)), own)
+
+
+def needed_columns(format_: Format, names: Columns, columns: Collection[str]) -> list[str]:
+    """The columns without which an example is not of a format, of data with `columns`."""
     return {
         "messages": [names.messages],
         "sharegpt": [names.conversations],
@@ -33,6 +50,7 @@ def needed_columns(format_: Format, names: Columns) -> list[str]:
         "alpaca": [names.instruction, names.output],
         "text": [names.text],
         "text_label": [names.text, names.label],
+        "text_pair_label": [*pair_of(names, columns), names.label],
         "tokens_tags": [names.tokens, names.tags],
         "preference": [names.chosen, names.rejected],
     }[format_]
@@ -59,7 +77,7 @@ def detect_format(
                 where=where,
                 hint="Set task.type to the task that the data are for, or data.format to 'auto'",
             )
-        for name in needed_columns(data.format, data.columns):
+        for name in needed_columns(data.format, data.columns, columns):
             if name not in columns:
                 raise DataError(
                     f"format '{data.format}' needs a column '{name}'; the columns are {', '.join(columns)}",
@@ -68,9 +86,10 @@ def detect_format(
                 )
         return data.format
     for format_ in formats:
-        if set(needed_columns(format_, data.columns)) <= set(columns):
+        if set(needed_columns(format_, data.columns, columns)) <= set(columns):
             return format_
-    wanted = [" and ".join(f"'{name}'" for name in needed_columns(each, data.columns)) for each in formats]
+    needed = [needed_columns(each, data.columns, columns) for each in formats]
+    wanted = [" and ".join(f"'{name}'" for name in each) for each in needed]
     raise DataError(
         f"cannot tell what an example is from the columns {', '.join(columns)}",
         where=where,
@@ -85,7 +104,11 @@ def used_columns(format_: Format, names: Columns, columns: Sequence[str]) -> lis
         "sharegpt": [names.system],
         "preference": [names.prompt],
     }
-    return [name for name in (*needed_columns(format_, names), *may_be.get(format_, ())) if name in columns]
+    return [
+        name
+        for name in (*needed_columns(format_, names, columns), *may_be.get(format_, ()))
+        if name in columns
+    ]
 
 
 def text_columns(format_: Format, names: Columns, columns: Sequence[str]) -> list[str] | None:

@@ -38,7 +38,7 @@ def tasks_for(columns: Sequence[str], names: Columns) -> list[str]:
     return [
         type_
         for type_, task in TASKS.items()
-        if any(set(needed_columns(format_, names)) <= set(columns) for format_ in task.formats)
+        if any(set(needed_columns(format_, names, columns)) <= set(columns) for format_ in task.formats)
     ]
 
 

@@ -1,4 +1,4 @@
-"""A label of a text: of its tone, its topic, its language."""
+"""A label of a text, or of a pair of them: of its tone, its topic, whether one follows from the other."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from zerokit.checkpoint.pretrained import ModelKind
 from zerokit.data.encoding import encode_whole
-from zerokit.errors import visible
+from zerokit.errors import DataError, visible
 from zerokit.reporting.tables import STRONG
 from zerokit.training.examples import IGNORED, Encoded, Encoder, text_of
+from zerokit.training.shapes import pair_of
 from zerokit.training.tasks.labels import LabelEncoder, LabelledTask, classes_of, found_labels, names_of
 
 if TYPE_CHECKING:
@@ -27,13 +28,21 @@ class SequenceClassification(LabelledTask):
     """Cross-entropy of the classes; accuracy and F1."""
 
     model = ModelKind("AutoModelForSequenceClassification", "a model for sequence classification", "BERT")
-    formats = ("text_label",)
+    formats = ("text_pair_label", "text_label")
     peft_type = "SEQ_CLS"
     counts = "example"
 
     def with_labels_of(
         self, examples: Dataset, columns: Columns, known: Sequence[str], where: str
     ) -> SequenceClassification:
+        from pyarrow.types import is_nested
+
+        if is_nested(examples.features.arrow_schema.field(columns.label).type):
+            raise DataError(
+                f"'{columns.label}' is a list or an object: each text has one label here, not several",
+                where=where,
+                hint="Write one text or whole number, or train a model for each label",
+            )
         names = names_of(examples.features[columns.label])
         found = names or found_labels(examples.unique(columns.label), columns.label)
         most = len(examples) // 2 if names is None else None
@@ -45,12 +54,12 @@ class SequenceClassification(LabelledTask):
             config.pad_token_id = tokenizer.pad_token_id
 
     def encoder(self, tokenizer: PreTrainedTokenizerBase, format_: Format, columns: Columns) -> Encoder:
-        return _Encoder(tokenizer, columns, self)
+        return _Encoder(tokenizer, columns, self, is_pair=format_ == "text_pair_label")
 
     def collator(self, tokenizer: PreTrainedTokenizerBase, model: Any) -> Collator:
         from transformers import DataCollatorWithPadding
 
-        return DataCollatorWithPadding(tokenizer, pad_to_multiple_of=self.pad_to())  # type: ignore[no-any-return]
+        return _Collator(DataCollatorWithPadding(tokenizer, pad_to_multiple_of=self.pad_to()), model)
 
     def blank(self) -> dict[str, Any]:
         return {"input_ids": [0], "labels": IGNORED}
@@ -85,8 +94,47 @@ class SequenceClassification(LabelledTask):
 
 
 class _Encoder(LabelEncoder):
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        columns: Columns,
+        task: SequenceClassification,
+        *,
+        is_pair: bool,
+    ) -> None:
+        super().__init__(tokenizer, columns, task)
+        self._is_pair = is_pair
+
     def sequences(self, example: dict[str, Any]) -> list[Encoded]:
-        column = self.columns.label
-        encoded, is_cut = encode_whole(self.tokenizer, text_of(example, self.columns.text), most=self.seq_len)
-        features = {"input_ids": encoded["input_ids"], "labels": self.label_id(example[column], column)}
+        label, first, pair = self.columns.label, self.columns.text, None
+        if self._is_pair:
+            first, second = pair_of(self.columns, example)
+            pair = text_of(example, second)
+        encoded, is_cut = encode_whole(self.tokenizer, text_of(example, first), most=self.seq_len, pair=pair)
+        features = {"input_ids": encoded["input_ids"], "labels": self.label_id(example[label], label)}
+        if pair is not None and _SEGMENTS in encoded:
+            features[_SEGMENTS] = encoded[_SEGMENTS]
         return [Encoded(features, is_cut, bool(features["input_ids"]))]
+
+
+_SEGMENTS = "token_type_ids"
+"""Which of two texts a token is of."""
+
+
+class _Collator:
+    """Pads; segments are for models that have embeddings of them, also those of blanks."""
+
+    def __init__(self, pad: Collator, model: Any) -> None:
+        self._pad = pad
+        config = getattr(model, "config", None)
+        self._has_segments = (getattr(config, "type_vocab_size", None) or 0) > 1
+
+    def __call__(self, features: list[dict[str, Any]]) -> Mapping[str, torch.Tensor]:
+        segmented = any(_SEGMENTS in one for one in features)
+        made = []
+        for one in features:
+            kept = {name: values for name, values in one.items() if name != _SEGMENTS}
+            if segmented and self._has_segments:
+                kept[_SEGMENTS] = one.get(_SEGMENTS) or [0] * len(one["input_ids"])
+            made.append(kept)
+        return self._pad(made)
