@@ -81,12 +81,15 @@ _MODELS: Mapping[str, dict[str, Any]] = {
         num_experts_per_tok=8,
     ),
     "LLaMA-7B": llama("llama", 32, 4096, 32, 11008, 32000),
+    "Llama-2-7B": llama("llama", 32, 4096, 32, 11008, 32000),
     "Llama-2-34B": llama("llama", 48, 8192, 64, 22016, 32000, num_key_value_heads=8),
     "Llama-2-70B": llama("llama", 80, 8192, 64, 28672, 32000, num_key_value_heads=8),
     "Llama-3-8B": llama("llama", 32, 4096, 32, 14336, 128256, num_key_value_heads=8),
     "Llama-3-70B": llama("llama", 80, 8192, 64, 28672, 128256, num_key_value_heads=8),
     "Llama-3.1-8B": llama("llama", 32, 4096, 32, 14336, 128256, num_key_value_heads=8),
     "Yi-34B": llama("llama", 60, 7168, 56, 20480, 64000, num_key_value_heads=8),
+    "ChatGLM3-6B": llama("llama", 28, 4096, 32, 13696, 65024, num_key_value_heads=2, attention_bias=True),
+    "Baichuan2-13B": llama("llama", 40, 5120, 40, 13696, 125696),
     "InternLM-7B": llama("llama", 32, 4096, 32, 11008, 103168, attention_bias=True),
 }
 

@@ -1,17 +1,15 @@
-"""How published runs are rehearsed: their models, machines and engines, by where they were published."""
+"""How published runs are rehearsed: their models and engines, by where they were published."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from tests.hardware.published_throughput import CARDS, Row
+from tests.rehearsal.published_machines import Machines
 from tests.rehearsal.published_models import model_of
-from tests.tiny import REPOSITORY
-from zerokit.hardware.gpus import find_gpu
 
 _LONGEST_PLAYED = 2
 """Micro-batches of a step that are rehearsed one by one where all are alike."""
@@ -37,7 +35,7 @@ class Plan:
     the inputs of layers in the host's memory and waits for the device before and after each."""
     ds_config: dict[str, Any] = field(default_factory=dict)
     waits_to_gather: bool = False
-    """The host waits for the device before each gather of ZeRO-3."""
+    """The host waits for all of the device before each gather of ZeRO-3, and for what it has gathered."""
     stage: int = 3
     """Of FSDP: 2 keeps the parameters gathered until backward."""
     reduced_in: Literal["float32", "bfloat16"] = "float32"
@@ -46,20 +44,6 @@ class Plan:
     """0: all weights are trained."""
     compiled: bool = False
     """torch.compile of each layer."""
-
-
-@dataclass(frozen=True)
-class Machines:
-    """The machines of a row."""
-
-    card: str
-    """By its name in the catalogue."""
-    gpus: int
-    gpus_per_node: int = 8
-    network_gbit_s: float | None = None
-    """None: as the catalogue says; likewise:"""
-    bandwidth_gb_s: float | None = None
-    """Of the card's memory."""
 
 
 @dataclass(frozen=True)
@@ -261,15 +245,13 @@ def _bigscience(row: Row, model: dict[str, Any]) -> Run:
     assumed = [
         *("nodes of 4 cards", "attention written out", "checkpointing"),
         "a network of which an all-reduce gets 54 Gbit/s, as measured on these nodes, not of 400 Gbit/s",
-        "the host waits for the device before each gather, as in DeepSpeed 0.3.16",
+        "the host waits for the device around each gather, as in DeepSpeed 0.3.16",
+        "all steps as a first one: that release skipped its prefetching and kept nothing (issue 1069)",
     ]
-    first, checkpointing = 2, "whole"
+    checkpointing = "whole"
     if "Megatron" in str(row["source"]):
-        assumed += ["transformers' code in place of Megatron's", "the mean of the first three steps"]
-        # meg_ds_zero_gpt2_perf_n16.slurm: PA_CPU, SYNCHRONIZE; a job of ten minutes.
-        first, checkpointing = 3, "host"
-    else:
-        assumed.append("the mean of the first two steps: the Trainer's, of 1,000 samples")
+        assumed.append("transformers' code in place of Megatron's")
+        checkpointing = "host"  # meg_ds_zero_gpt2_perf_n16.slurm: PA_CPU, SYNCHRONIZE
     return _by_deepspeed(
         *(row, model, 3, assumed),
         # Its experiments/bandwidth of these 16 nodes in the same month; a ring is taken to get 0.93 of it.
@@ -278,7 +260,7 @@ def _bigscience(row: Row, model: dict[str, Any]) -> Run:
         checkpointing=checkpointing,
         precision="fp16",
         waits_to_gather=True,
-        first=first,
+        first=1,
     )
 
 
@@ -345,6 +327,37 @@ def _zenflow(row: Row, model: dict[str, Any]) -> Run:
     )
 
 
+def _flagperf(row: Row, model: dict[str, Any]) -> Run:
+    """The configs are FlagPerf's, training/benchmarks/MODEL/deepspeed/ds_config.json."""
+    precision = row.get("precision") or "bf16"
+    if row["zero_stage"] == 1:
+        return _by_deepspeed(
+            *(row, model, 1, ["Llama's code in Baichuan's sizes", "attention written out, as its page says"]),
+            zero={"stage": 1, "overlap_comm": True},
+            precision=precision,
+            machines=_machines(row, network_gbit_s=row["network_gbit_s"]),
+            attention="eager",
+            checkpointing="whole",
+        )
+    zero = {
+        "stage": 3,
+        "overlap_comm": True,
+        "contiguous_gradients": True,
+        "stage3_prefetch_bucket_size": 1e7,
+        "reduce_bucket_size": 1e7,
+        "sub_group_size": 1e9,
+    }
+    assumed = ["FlashAttention 2"]
+    if row["model"] == "ChatGLM3-6B":
+        assumed.append("Llama's code in ChatGLM3's sizes")
+    return _by_deepspeed(row, model, 3, assumed, zero=zero, precision=precision, attention="flash")
+
+
+def _colossal(row: Row, model: dict[str, Any]) -> Run:
+    assumed = ["FlashAttention 2", "no checkpointing", "ZeRO-3 as transformers fills it"]
+    return _by_deepspeed(row, model, 3, assumed, attention="flash")
+
+
 _BY_SOURCE = {
     "QwenLM/Qwen README": _qwen,
     "ms-swift": _swift,
@@ -358,21 +371,6 @@ _BY_SOURCE = {
     "chenyaofo": _gist,
     "xtuner": _xtuner,
     "zenflow": _zenflow,
+    "FlagPerf": _flagperf,
+    "ColossalAI": _colossal,
 }
-
-
-# ---- their cards
-
-
-def card_of(machines: Machines) -> dict[str, Any]:
-    """The catalogue's card with another memory, or in a machine with another network."""
-    name = find_gpu(machines.card).name
-    catalogue = json.loads((REPOSITORY / "zerokit" / "hardware" / "gpus.json").read_text(encoding="utf-8"))
-    card: dict[str, Any] = next(one for one in catalogue["gpus"] if one["name"] == name)
-    node = {"gpus": machines.gpus_per_node, "ram_gib": 1800} | card.get("node", {})
-    kept = {key: value for key, value in card.items() if key not in ("sources", "price")}
-    if machines.network_gbit_s is not None:
-        kept["node"] = node | {"network_gbit_s": machines.network_gbit_s}
-    if machines.bandwidth_gb_s is not None:
-        kept["bandwidth_gb_s"] = machines.bandwidth_gb_s
-    return kept

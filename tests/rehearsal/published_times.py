@@ -26,7 +26,8 @@ from typing import Any
 
 from tests.hardware.published_throughput import Judged, judged
 from tests.rehearsal.commands import SCRIPTS, rehearse
-from tests.rehearsal.published_runs import Run, card_of, run_of
+from tests.rehearsal.published_machines import card_of
+from tests.rehearsal.published_runs import Run, run_of
 from tests.tiny import REPOSITORY
 
 WRITTEN = REPOSITORY / "docs" / "measured" / "published_times.json"

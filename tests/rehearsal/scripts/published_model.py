@@ -79,8 +79,8 @@ def in_host_memory(model: Any) -> None:
     model._set_gradient_checkpointing(gradient_checkpointing_func=checkpoint)
 
 
-def wait_before_gathers() -> None:
-    """As DeepSpeed 0.3.16 does (partition_parameters.py, `_allgather_param`)."""
+def wait_around_gathers() -> None:
+    """As DeepSpeed 0.3.16 does, in `_allgather_param` and `_synchronize_communication`."""
     from deepspeed.runtime.zero import partition_parameters
 
     gather = partition_parameters._dist_allgather_fn
@@ -90,6 +90,18 @@ def wait_before_gathers() -> None:
         return gather(*args, **given)
 
     partition_parameters._dist_allgather_fn = waited
+    for handle in (partition_parameters.AllGatherHandle, partition_parameters.AllGatherCoalescedHandle):
+        handle.wait = followed_by_the_device(handle.wait)
+
+
+def followed_by_the_device(wait: Callable[..., None]) -> Callable[..., None]:
+    """A module's parameters are waited for by the host, and with them all that the device has to do."""
+
+    def waited(*args: Any, **given: Any) -> None:
+        wait(*args, **given)
+        torch.cuda.synchronize()
+
+    return waited
 
 
 def with_adapters(model: Any, rank: int) -> nn.Module:
@@ -131,7 +143,7 @@ def by_deepspeed(plan: Plan) -> Step:
 
     deepspeed.init_distributed()
     if plan["waits_to_gather"]:
-        wait_before_gathers()
+        wait_around_gathers()
     dtype = torch.float16 if "fp16" in plan["ds_config"] else torch.bfloat16
     model = causal_lm(plan, dtype)
     trained = [one for one in model.parameters() if one.requires_grad]
