@@ -20,7 +20,7 @@ from zerokit.hardware.prices.figures import (
     matmul_curves,
 )
 from zerokit.hardware.prices.matmul import MatmulCurve, padded
-from zerokit.hardware.prices.names import dtype_name, element_bytes, short_name
+from zerokit.hardware.prices.names import dtype_name, element_bytes, reads_what_it_writes, short_name
 
 Layout = Literal["TN", "NN", "NT"]
 Kernel = Literal["flash_attention_2", "flash_attention_3", "flash_attention_4", "cudnn", "efficient", "eager"]
@@ -231,11 +231,13 @@ class KernelPrices:
         return seconds
 
     def _passes(self, operator: str) -> float:
-        """By how much an operator needs longer for a byte than one that goes through its elements once."""
+        """An operator's time for a byte, by that of one that goes through elements once and writes others."""
         known, name = self.figures["memory"]["passes"], short_name(operator)
         if "softmax" in name:
             return float(known["softmax"])
-        return float(known["layer_norm"]) if "layer_norm" in name or "rms_norm" in name else 1.0
+        if "layer_norm" in name or "rms_norm" in name:
+            return float(known["layer_norm"])
+        return float(known["in_place"]) if reads_what_it_writes(operator) else 1.0
 
     @cached_property
     def _generation(self) -> str:

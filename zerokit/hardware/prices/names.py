@@ -15,10 +15,21 @@ real imag _local_scalar_dense item _nested_view_from_buffer
 _VIEWS = frozenset(_VIEW_NAMES.split())
 """Operators that start nothing."""
 
+OVERWRITING = frozenset(
+    ["copy_", "zero_", "fill_", "normal_", "uniform_", "bernoulli_", "_foreach_zero_", "_foreach_copy_"]
+)
+"""Operators in place that read nothing of what they write."""
+
 
 def is_view(operator: str) -> bool:
     """Whether an operator starts nothing, and moves no bytes."""
     return short_name(operator) in _VIEWS
+
+
+def reads_what_it_writes(operator: str) -> bool:
+    """Whether an operator changes its first tensor in place, by what that has held."""
+    name = short_name(operator)
+    return name.endswith("_") and not name.endswith("__") and name not in OVERWRITING
 
 
 def short_name(operator: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from zerokit.hardware.prices.attention import keys_in_window, packed
 from zerokit.hardware.prices.kernels import KERNELS, Kernel, Layout
 from zerokit.hardware.prices.known import Class
-from zerokit.hardware.prices.names import element_bytes, is_view
+from zerokit.hardware.prices.names import OVERWRITING, element_bytes, is_view, short_name
 from zerokit.hardware.prices.prices import Copy, Prices
 from zerokit.rehearsal.native.clock import Price, WorkKind
 from zerokit.rehearsal.recording import DTYPES
@@ -204,11 +204,6 @@ def _waits(call: Call) -> bool:
     return call.base in _WAITING
 
 
-_OVERWRITING = frozenset(
-    {"aten::copy_", "aten::zero_", "aten::fill_", "aten::normal_", "aten::uniform_", "aten::bernoulli_"}
-    | {"aten::_foreach_zero_", "aten::_foreach_copy_"}
-)
-"""In-place operators that read nothing of what they write."""
 _SELECTING = frozenset(
     {"aten::embedding", "aten::index_select", "aten::index", "aten::gather", "aten::take"}
     | {"aten::_index_put_impl_", "aten::index_put_", "aten::index_add_", "aten::index_copy_"}
@@ -223,7 +218,7 @@ def bytes_moved(call: Call) -> int:
     if call.base in _SELECTING and rest:
         touched = min(first.bytes, max(one.bytes for one in rest))
         return touched * (1 + first.is_written) + sum(one.bytes for one in rest)
-    overwrites = call.base in _OVERWRITING
+    overwrites = short_name(call.name) in OVERWRITING
     return sum(
         one.bytes * ((one.is_read and not (one.is_written and overwrites)) + one.is_written)
         for one in call.tensors
