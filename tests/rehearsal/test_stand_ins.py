@@ -17,7 +17,7 @@ from tests import processes
 from zerokit.errors import LaunchError
 from zerokit.rehearsal.errors import RehearsalGap, met_gaps
 from zerokit.rehearsal.native.backend import Backend
-from zerokit.rehearsal.stand_ins import from_pretrained
+from zerokit.rehearsal.stand_ins import from_pretrained, torch_cuda
 from zerokit.rehearsal.stand_ins.quantizers import fp_quantizer, quantizer
 from zerokit.rehearsal.stand_ins.superoffload_process import LockStep
 from zerokit.rehearsal.stand_ins.triton_kernels import kernel_name
@@ -39,6 +39,10 @@ def test_fp_quantizer_scales_are_a_view() -> None:
     assert scales.shape == (3, 1)
     quantized[1].view(torch.float32)[0] = 2.5
     assert scales.view(-1).tolist() == [0.0, 2.5, 0.0]
+
+
+def test_torch_makes_generators_of_gpus_itself_until_it_asks_the_device_for_them() -> None:
+    assert [torch_cuda._GENERATOR.is_for(version) for version in ("2.6.0+cu124", "2.7.0")] == [True, False]
 
 
 class _Unet(torch.nn.Module):

@@ -193,12 +193,15 @@ class Backend:
         self._library.zk_resize_storage(storage._cdata, size)
 
     def new_generator(self) -> torch.Generator:
-        """A random generator of the device, where torch does not ask the library for one: before 2.6."""
+        """A random generator of the device, where torch does not ask the library for one: before 2.7."""
         import torch
 
         libraries = Path(torch.__file__).parent / "lib"
-        # THPGenerator_Wrap(at::Generator) of torch/csrc/Generator.h; a class is handed over by its address.
-        wrap = ctypes.PyDLL(str(libraries / "libtorch_python.so"))._Z17THPGenerator_WrapN2at9GeneratorE
+        python = ctypes.PyDLL(str(libraries / "libtorch_python.so"))
+        # THPGenerator_Wrap of torch/csrc/Generator.h. It takes an at::Generator, in 2.6 a const reference
+        # to one; either is handed over by its address.
+        wrap = getattr(python, "_Z17THPGenerator_WrapN2at9GeneratorE", None)
+        wrap = wrap or python._Z17THPGenerator_WrapRKN2at9GeneratorE
         wrap.restype, wrap.argtypes = ctypes.py_object, [ctypes.c_void_p]
         generator: torch.Generator = wrap(self._library.zk_new_generator())
         return generator

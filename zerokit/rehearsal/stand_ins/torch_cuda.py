@@ -139,7 +139,7 @@ _MODULES: dict[Patch, Callable[[_Shown], Any]] = {
 """What `torch.cuda` decides in Python when it starts up."""
 _VERSION = Patch("torch.version", "cuda", "show the virtual device")
 _RESIZE = Patch("torch:UntypedStorage", "resize_", "resize storages of the virtual device")
-_GENERATOR = Patch("torch", "Generator", "make generators of the virtual device", until="2.6")
+_GENERATOR = Patch("torch", "Generator", "make generators of the virtual device", until="2.7")
 _NEW_STORAGE = Patch("torch:UntypedStorage", "__new__", "make storages of the virtual device")
 
 
