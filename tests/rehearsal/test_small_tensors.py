@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
+import weakref
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from unittest import mock
@@ -14,11 +16,24 @@ import torch.distributed as dist
 
 from tests import processes
 from zerokit.rehearsal.native import backend
-from zerokit.rehearsal.stand_ins import small_tensors
-from zerokit.rehearsal.stand_ins.collective_results import operation_of
+from zerokit.rehearsal.stand_ins import collective_results, small_tensors
+from zerokit.rehearsal.stand_ins.collective_results import LastingWork, Received, operation_of
 from zerokit.rehearsal.stand_ins.process_group import VirtualProcessGroup
 from zerokit.rehearsal.virtual_rank import train_together
 from zerokit.rehearsal.watching.traffic import Traffic
+
+
+@pytest.mark.parametrize("ends", [LastingWork.let_go, Received.wait])
+def test_work_of_python_lasts_until_it_is_waited_for(
+    ends: Callable[[Received], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collective_results, "_FORGETS", True)
+    alive = weakref.ref(Received(lambda: None, 0))
+    work = alive()
+    assert work is not None
+    ends(work)
+    del work
+    assert alive() is None
 
 
 @pytest.mark.parametrize(

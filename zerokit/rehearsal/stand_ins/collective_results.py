@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -11,6 +11,9 @@ from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[
 from torch.futures import Future
 
 from zerokit.rehearsal.stand_ins.small_tensors import has_values
+
+_FORGETS = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 7)
+"""Whether torch's C++ keeps work without its Python half."""
 
 
 def copy(target: torch.Tensor, source: torch.Tensor) -> None:
@@ -36,7 +39,25 @@ def done(result: Any) -> Any:
     return _create_work_from_future(future)
 
 
-class Received(dist.Work):
+class LastingWork(dist.Work):
+    """Work whose Python half lasts until somebody has waited for it or taken its future.
+
+    Before 2.7 torch's C++, as that of DistributedDataParallel, keeps the other half alone, which never ends.
+    """
+
+    _held: ClassVar[set[LastingWork]] = set()
+
+    def __init__(self) -> None:
+        super().__init__()
+        if _FORGETS:
+            self._held.add(self)
+
+    def let_go(self) -> None:
+        """Last no longer than others hold it."""
+        self._held.discard(self)
+
+
+class Received(LastingWork):
     """A tensor that arrives when somebody waits for it, as nothing else can be done with it before."""
 
     def __init__(self, arrive: Callable[[], None], source: int) -> None:
@@ -48,6 +69,7 @@ class Received(dist.Work):
         arrive, self._arrive = self._arrive, None
         if arrive is not None:
             arrive()
+        self.let_go()
         return True
 
     synchronize = wait

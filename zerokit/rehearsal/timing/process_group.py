@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch.futures import Future
 
 from zerokit.rehearsal.call_order import group_name
 from zerokit.rehearsal.native.backend import backend
 from zerokit.rehearsal.roles import Ranks
+from zerokit.rehearsal.stand_ins.collective_results import LastingWork
 from zerokit.rehearsal.stand_ins.process_group import VirtualProcessGroup
 from zerokit.rehearsal.timing.rank_time import RankTime
 
@@ -27,7 +27,7 @@ _TO_ONE = ("send", "recv")
 _BARRIER_BYTES = 4
 
 
-class _Submitted(dist.Work):
+class _Submitted(LastingWork):
     """A collective on a stream of its own: who waits for it is the current stream, not the host."""
 
     def __init__(self, time: RankTime, event: int, communicator: int, work: Any) -> None:
@@ -38,6 +38,7 @@ class _Submitted(dist.Work):
         with self._time.clock.untimed():  # what a message brings is there when it is asked for
             self._work.wait()
         self._time.clock.wait(backend().current_stream, self._event)
+        self.let_go()
         return True
 
     def synchronize(self) -> None:
@@ -57,6 +58,7 @@ class _Submitted(dist.Work):
         backend().current_stream = self._communicator
         future.set_result(self._work.get_future().value())
         backend().current_stream = around
+        self.let_go()
         return future
 
 
