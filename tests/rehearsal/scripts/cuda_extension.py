@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import tempfile
 from pathlib import Path
 
@@ -63,6 +64,7 @@ scaling = load_inline(
     cuda_sources=TIMES,
     functions=["scaled"],
 )
+assert importlib.import_module("scaling") is scaling  # as StyleGAN3 finds what it has had compiled
 
 
 class Square(torch.autograd.Function):

@@ -132,13 +132,16 @@ def _read(
     try:
         for source in words(read):
             sources.add(list(source))
-        return bind(name, sources, functions)
+        module = bind(name, sources, functions)
     except (UnreadError, OSError) as unknown:
         raise RehearsalGap(
             f"the CUDA extension '{name}', which torch.utils.cpp_extension compiles: its sources are read, "
             f"and have {unknown}",
             hint=HINT,
         ) from None
+    if asked.get("is_python_module", True):
+        sys.modules[name] = module  # where Python puts what pybind11 has made, and scripts look for it
+    return module
 
 
 def _versions() -> dict[str, str]:
