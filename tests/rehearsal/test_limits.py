@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import operator
+import platform
 import sys
 import textwrap
 from collections.abc import Callable
@@ -148,10 +149,11 @@ def test_a_module_that_a_stand_in_lacks_is_a_limit_and_one_that_is_missing_is_no
         assert "stands in for flash-attn" in str(limit)
     for name in [name for name in sys.modules if name.startswith("flash_attn")]:
         monkeypatch.delitem(sys.modules, name)
+    python = platform.python_version()
     for imports, what in (
         ("import no_such.layers", "is not installed in this environment (ModuleNotFoundError: "),
-        ("import email.no_such", "is not installed in this environment (ModuleNotFoundError: "),
-        ("from email import no_such", "do not have in this environment (ImportError: "),
+        ("import email.no_such", f"imports what Python {python} does not have (ModuleNotFoundError: "),
+        ("from email import no_such", f"imports what Python {python} does not have (ImportError: "),
         ("raise ImportError('x needs y 2')", "needs what this environment does not have (ImportError: "),
         (
             "import torch.no_such",

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from tests.rehearsal.commands import SCRIPTS, Rehearsed, rehearse
-from zerokit.rehearsal.watching.suppressed_writes import SuppressedWrites
+from zerokit.rehearsal.watching import suppressed_writes
+from zerokit.rehearsal.watching.suppressed_writes import SuppressedWrites, not_written
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +71,20 @@ def test_a_repository_that_is_not_made_has_its_name() -> None:
     assert (data.repo_id, data.repo_type) == ("you/data", "dataset")
     with pytest.raises(TypeError, match="repo_id"):
         create(repo_id=None)
+
+
+def test_a_left_out_file_is_known_where_its_folder_was_renamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved, gone = tmp_path / "saved", tmp_path / "step0-tmp"
+    saved.mkdir()
+    monkeypatch.setattr(
+        suppressed_writes, "_not_there", dict.fromkeys([str(saved / "a.pt"), str(gone / "b.pt")])
+    )
+    assert not_written(FileNotFoundError(f"file {tmp_path}/step0/b.pt not found")) == str(gone / "b.pt")
+    assert not_written(FileNotFoundError(2, "No such file", f"{tmp_path}/step0/b.pt")) == str(gone / "b.pt")
+    for other in ("other/a.pt", "step0/b.pth", "step0/bb.pt"):  # the script's own
+        assert not_written(FileNotFoundError(f"file {tmp_path}/{other} not found")) is None
 
 
 def test_ranks_read_what_one_of_them_has_left_out(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ imports is looked for in the environment that it is rehearsed in; the cluster ma
 from __future__ import annotations
 
 import ast
+import platform
 import re
 import sys
 import traceback
@@ -185,6 +186,11 @@ def _not_importable(error: ImportError) -> tuple[str, str]:
             f"the rehearsal cannot stand in for {package}, which is compiled with CUDA's toolkit and is not "
             f"installed here {said}",
             _ELSEWHERE,
+        )
+    if package in sys.stdlib_module_names:
+        return (
+            f"the script imports what Python {platform.python_version()} does not have {said}",
+            "Rehearse with the Python that the script was written for, or that the cluster has",
         )
     installed = patches.version(package) if package in sys.modules else "0"
     if installed != "0":

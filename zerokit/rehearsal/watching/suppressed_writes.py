@@ -76,7 +76,15 @@ def not_written(error: BaseException) -> str | None:
         is_named = os.sep in path and re.search(rf"(?<![\w./-]){re.escape(path)}(?![\w-])", str(error))
         if is_named and (isinstance(error, OSError) or _ABSENT.search(str(error))):
             return path
+        if _is_renamed(Path(path), error):
+            return path
     return None
+
+
+def _is_renamed(path: Path, error: BaseException) -> bool:
+    """Whether `error` names a file like that of `path`, whose folder the script has renamed since."""
+    name = re.search(rf"/{re.escape(path.name)}(?![\w-])", f"{getattr(error, 'filename', None)} {error}")
+    return name is not None and isinstance(error, FileNotFoundError) and not path.parent.exists()
 
 
 def _leave(target: Any) -> None:
