@@ -7,6 +7,7 @@ import multiprocessing
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing.process import BaseProcess
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -78,6 +79,9 @@ def _made() -> Callable[[int], None]:
         (multiprocessing.Process(target=functools.partial(_train), kwargs={"rank": 0}), True),
         (multiprocessing.Process(target=_call, args=(_train, 0)), True),
         (multiprocessing.Process(target=_Trainer([]).main, args=(0,)), True),
+        (multiprocessing.Process(target=_train, args=(SimpleNamespace(nranks=8, rank=0),)), True),
+        (multiprocessing.Process(target=_train, args=({"local_rank": 0},)), True),
+        (multiprocessing.Process(target=_train, args=(SimpleNamespace(nranks=0, seed=0),)), False),
         (multiprocessing.Process(target=_closure(), args=(0,)), True),
         (multiprocessing.Process(target=_made(), args=(0,)), True),
         (_Rank(0), True),

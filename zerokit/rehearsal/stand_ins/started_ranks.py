@@ -1,12 +1,12 @@
 """Ranks that a script starts itself, by torch.multiprocessing.spawn or a Process for each.
 
 The rehearsed rank's function runs in this process, which is that rank; the others are not started. A Process
-is taken for a rank if the script starts it before it has joined the others, gives it its number, and what it
-runs joins them. Any other, such as one that loads data, is forked, also where the script has it spawned: a
-process that begins anew would run the script's imports without a GPU. A fork takes along locks that other
-threads hold, so an executor is told of it: it then forks all its workers before it has threads, as it does by
-itself on Linux. Workers that it is to replace after some tasks begin anew, as do the processes of libraries
-that start them in a way of their own (joblib's loky).
+is taken for a rank if the script starts it before it has joined the others, gives it its number, alone or in
+an object that keeps a rank, and what it runs joins them. Any other, such as one that loads data, is forked,
+also where the script has it spawned: a process that begins anew would run the script's imports without a GPU.
+A fork takes along locks that other threads hold, so an executor is told of it: it then forks all its workers
+before it has threads, as it does by itself on Linux. Workers that it is to replace after some tasks begin
+anew, as do the processes of libraries that start them in a way of their own (joblib's loky).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import chain
 from multiprocessing.context import ForkServerProcess, Process, SpawnProcess
 from multiprocessing.popen_fork import Popen
 from types import CodeType, FunctionType, MethodType, ModuleType
@@ -148,12 +149,24 @@ def _has_joined() -> bool:
 def _is_rank(process: Any, number: int) -> bool:
     """Whether a process is rank `number`, by what it is given and by the code that it runs."""
     given = [*getattr(process, "_args", ()), *getattr(process, "_kwargs", {}).values()]
-    if not any(type(one) is int and one == number for one in given):
+    if number not in [*filter(_is_number, given), *chain.from_iterable(map(_kept_ranks, given))]:
         return False
     if number == 0 and _has_joined():  # after the first, it is the rehearsed rank that has
         return False
     # What is given may be the function itself, or the object that does the work.
     return _joins_others([getattr(process, "_target", None) or process, *given])
+
+
+def _is_number(given: Any) -> bool:
+    return type(given) is int
+
+
+def _kept_ranks(given: Any) -> Iterator[int]:
+    """The numbers that an object or a dict, such as a config of a rank, has by a name that ends in "rank"."""
+    kept = given if isinstance(given, dict) else getattr(given, "__dict__", {})
+    for name, value in kept.items():
+        if _is_number(value) and isinstance(name, str) and name.endswith("rank"):
+            yield value
 
 
 def _joins_others(run: list[Any]) -> bool:
