@@ -188,6 +188,7 @@ def _stand_in(rank: VirtualRank, real_group: InstallGroup | None, generated: Pat
         making_groups,
         op_builders,
         page_locked,
+        started_launchers,
         started_ranks,
         torch_compile,
         torch_script,
@@ -209,6 +210,7 @@ def _stand_in(rank: VirtualRank, real_group: InstallGroup | None, generated: Pat
         generate.install(rank.backend)
     local_ranks = Cluster(rank.num_gpus, rank.gpus_per_node).local_ranks
     started_ranks.StartedRanks(rank.rank % local_ranks, local_ranks).install()
+    started_launchers.install(rank.num_gpus)
     torch_compile.install(generated, compute=real_group is not None)
     torch_script.install()
     rank.call_sites.pass_over(generated)

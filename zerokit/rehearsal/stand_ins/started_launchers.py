@@ -1,0 +1,104 @@
+"""Launchers that a script starts as programs of their own: torchrun, deepspeed, accelerate launch.
+
+What they start would be ranks without a virtual GPU, and the script, which waits for them, trains nothing
+itself. So the rehearsal ends with the command that rehearses what the launcher would start.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+from zerokit.errors import LaunchError
+from zerokit.patches import Patch, wrap
+from zerokit.rehearsal.errors import script_line
+
+_PURPOSE = "name the script that a launcher would start"
+_POPEN = Patch("subprocess:Popen", "__init__", _PURPOSE)
+_SYSTEM = Patch("os", "system", _PURPOSE)
+
+_PROGRAMS = {"torchrun": "torchrun", "deepspeed": "deepspeed", "accelerate": "accelerate"}
+_MODULES = {
+    "torch.distributed.run": "torchrun",
+    "torch.distributed.launch": "torchrun",
+    "deepspeed.launcher.runner": "deepspeed",
+    "deepspeed.launcher.launch": "deepspeed",
+    "accelerate.commands.launch": "accelerate",
+}
+"""Name -> the launcher that it is."""
+
+
+class Launched(NamedTuple):
+    """What a launcher was to start."""
+
+    launcher: str
+    options: list[str]
+    """Its own."""
+    script: list[str]
+    """The script, or ``-m`` and a module, and the arguments."""
+
+
+def launched(command: Sequence[object] | str) -> Launched | None:
+    """What a command would have a launcher start; None if it is no launcher's.
+
+    Args:
+        command: as it is given to Popen.
+    """
+    try:
+        words = shlex.split(command) if isinstance(command, str) else list(map(os.fsdecode, command))  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return None
+    while words and "=" in words[0] and not words[0].startswith("-"):  # a shell's NAME=VALUE
+        del words[0]
+    program = Path(words[0]).name if words else ""
+    launcher = _PROGRAMS.get(program)
+    given = words[1:]
+    if program.startswith("python") and "-m" in words[1:-1]:
+        place = words.index("-m") + 1
+        launcher, given = _MODULES.get(words[place]), words[place + 1 :]
+    if launcher is None or (program == "accelerate" and given[:1] != ["launch"]):
+        return None
+    if program == "accelerate":
+        given = given[1:]
+    for place, word in enumerate(given):
+        if word.endswith(".py") or word in ("-m", "--module"):
+            script = given[place:]
+            return Launched(launcher, given[:place], ["-m", *script[1:]] if word == "--module" else script)
+    return None
+
+
+def install(num_gpus: int) -> None:
+    """Have the rehearsal end where the script starts a launcher.
+
+    Args:
+        num_gpus: world size of the rehearsal.
+    """
+
+    def popen(start: Any, process: Any, args: Any, *further: Any, **given: Any) -> None:
+        if (found := launched(args)) is not None:
+            _end(found, num_gpus)
+        start(process, args, *further, **given)
+
+    def system(run: Any, command: Any) -> Any:
+        if (found := launched(command)) is not None:
+            _end(found, num_gpus)
+        return run(command)
+
+    wrap(_POPEN, popen)
+    wrap(_SYSTEM, system)
+
+
+def _end(found: Launched, num_gpus: int) -> NoReturn:
+    words = ["zerokit", "rehearse", "--num-gpus", str(num_gpus)]
+    if found.launcher == "deepspeed":
+        words += ["--launcher", "deepspeed"]
+    elif found.launcher == "accelerate" and found.options:
+        words += ["--accelerate-arguments", shlex.join(found.options)]
+    raise LaunchError(
+        f"the script has {found.launcher} start its ranks",
+        where=script_line(),
+        hint=f"Rehearse what that starts: {shlex.join([*words, *found.script])}",
+    )
