@@ -193,7 +193,7 @@ int device_multiprocessors() { return multiprocessors; }
 void set_device_multiprocessors(int count) { multiprocessors = count; }
 }  // namespace zerokit
 
-// Before 2.6 torch makes CUDA generators without asking the hooks. Good until the thread asks for the next one.
+// Before 2.7 torch makes CUDA generators without asking the hooks. Good until the thread asks for the next one.
 extern "C" void* zk_new_generator() {
   static thread_local at::Generator made;
   made = at::make_generator<zerokit::DeviceGenerator>();
